@@ -1,0 +1,1 @@
+"""Numbers in, numbers out: the native kernels, their plain-torch reference, and `ops`, the door."""

@@ -1,0 +1,218 @@
+"""variant = the last of baseline < v3 < v4 (or neon) that is both built and runnable here
+
+Finds the compiled kernels, chooses the best variant this machine can run, and calls it by ctypes.
+`THREEFOLD_KERNELS` overrides the choice: auto, reference, baseline, v3, v4 or neon.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import hashlib
+import os
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+# Before any kernel: torch brings its own OpenMP, and one process must have one.
+import torch
+from torch import Tensor
+
+import threefold.kernels
+from threefold.errors import ThreefoldError
+
+CHOICE = "THREEFOLD_KERNELS"
+# For developers: where to look for the kernels instead (`make sanitize` uses it).
+FOLDER = "THREEFOLD_KERNELS_FOLDER"
+
+# In order of preference; the numbers are bits of threefold_runnable_variants.
+VARIANTS = {"baseline": 1, "v3": 2, "v4": 4, "neon": 8}
+CHOICES = ("auto", "reference", *VARIANTS)
+SUFFIXES = {torch.float32: "f32", torch.float64: "f64"}
+
+STATUS = {
+    1: "a size is negative, or beyond what the kernel supports",
+    2: "a row's length is outside 0 … L",
+}
+
+
+@dataclass(frozen=True)
+class Signature:
+    """Arguments of a C function, in the order they always have."""
+
+    pointers: int
+    integers: int
+    numbers: int = 0
+
+    @property
+    def types(self) -> list[type]:
+        return (
+            [ctypes.c_void_p] * self.pointers
+            + [ctypes.c_int64] * self.integers
+            + [ctypes.c_double] * self.numbers
+        )
+
+
+# One line for each function of native/operations.h.
+SIGNATURES = {
+    "short_convolution_forward": Signature(pointers=8, integers=6),
+    "short_convolution_backward": Signature(pointers=12, integers=6),
+    "test_function": Signature(pointers=2, integers=3),
+}
+
+Function = Callable[..., int]
+
+
+@dataclass(frozen=True)
+class Native:
+    """A loaded variant: its functions by (name, dtype)."""
+
+    variant: str
+    openmp: bool
+    functions: dict[tuple[str, torch.dtype], Function]
+
+
+def built() -> dict[str, Path]:
+    """The compiled variants found beside the package, by name."""
+    # An editable install keeps them in site-packages, so the package has two folders.
+    folders = [Path(folder) for folder in threefold.kernels.__path__]
+    if os.environ.get(FOLDER):
+        folders = [Path(os.environ[FOLDER])]
+    suffix = {"darwin": ".dylib", "win32": ".dll"}.get(sys.platform, ".so")
+    found = {}
+    for variant in VARIANTS:
+        paths = (folder / f"libthreefold_kernels_{variant}{suffix}" for folder in folders)
+        path = next((path for path in paths if path.is_file()), None)
+        if path is not None:
+            found[variant] = path
+    return found
+
+
+@cache
+def runnable() -> tuple[str, ...]:
+    """The built variants that this machine can run, worst first."""
+    found = built()
+    # The one variant that every machine of its kind can load tells about the others.
+    safe = next((found[variant] for variant in ("baseline", "neon") if variant in found), None)
+    if safe is None:
+        return ()
+    bits = ctypes.CDLL(os.fspath(safe)).threefold_runnable_variants()
+    return tuple(variant for variant in found if VARIANTS[variant] & bits)
+
+
+def chosen() -> str:
+    """What THREEFOLD_KERNELS asks for."""
+    choice = os.environ.get(CHOICE) or "auto"
+    if choice not in CHOICES:
+        raise ThreefoldError(f"{CHOICE}={choice!r}: expected one of {', '.join(CHOICES)}")
+    return choice
+
+
+@cache
+def load(variant: str) -> Native:
+    """Load one variant, or say why it cannot be used."""
+    path = built().get(variant)
+    if path is None:
+        raise ThreefoldError(f"kernels {variant!r} are not built; built: {_names(built())}")
+    if variant not in runnable():
+        raise ThreefoldError(
+            f"this machine cannot run the kernels {variant!r}; it can run: {_names(runnable())}"
+        )
+    library = ctypes.CDLL(os.fspath(path))
+    _check_interface(library, path)
+    functions = {
+        (name, dtype): _bind(library, f"threefold_{name}_{suffix}", signature)
+        for name, signature in SIGNATURES.items()
+        for dtype, suffix in SUFFIXES.items()
+    }
+    return Native(variant, bool(library.threefold_has_openmp()), functions)
+
+
+def _names(variants: dict[str, Path] | tuple[str, ...]) -> str:
+    return ", ".join(variants) or "none"
+
+
+def _bind(library: ctypes.CDLL, name: str, signature: Signature) -> Function:
+    function = getattr(library, name)
+    function.argtypes = signature.types
+    function.restype = ctypes.c_int
+    return function  # type: ignore[no-any-return]
+
+
+def _check_interface(library: ctypes.CDLL, path: Path) -> None:
+    """A library of other sources would read our arguments as something else."""
+    library.threefold_interface.restype = ctypes.c_char_p
+    header = Path(__file__).parent / "native" / "operations.h"
+    expected = hashlib.sha256(header.read_bytes()).hexdigest()
+    if library.threefold_interface().decode() != expected:
+        raise ThreefoldError(f"{path} was built from other sources; build it again (`make setup`)")
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What runs: native kernels, or the reference and the reason for it."""
+
+    native: Native | None
+    reason: str | None = None
+
+
+_current: Choice | None = None
+
+
+def current() -> Choice:
+    """What runs now; decided at the first call."""
+    global _current
+    if _current is None:
+        _current = _choose(chosen())
+    return _current
+
+
+def _choose(choice: str) -> Choice:
+    if choice == "reference":
+        return Choice(None, f"{CHOICE}=reference")
+    if choice != "auto":
+        return Choice(load(choice))
+    if not runnable():
+        return Choice(None, _why_not_built())
+    try:
+        return Choice(load(runnable()[-1]))
+    except (OSError, ThreefoldError) as error:
+        return Choice(None, str(error))
+
+
+def _why_not_built() -> str:
+    for folder in threefold.kernels.__path__:
+        note = Path(folder) / "build_failure.txt"
+        if note.is_file():
+            return note.read_text(encoding="utf-8").strip()
+    return "no compiled kernels beside the package: it runs from its sources, not installed"
+
+
+@contextlib.contextmanager
+def using(choice: str) -> Iterator[Choice]:
+    """Run with another choice for a while; for tests and benchmarks, in one thread."""
+    global _current
+    before, _current = _current, _choose(choice)
+    try:
+        yield _current
+    finally:
+        _current = before
+
+
+def call(name: str, outputs: list[Tensor], inputs: list[Tensor | None], sizes: list[int]) -> None:
+    """Call a native function, with the number of threads after the other sizes.
+
+    Outputs (and workspace) are new, so contiguous; inputs are made so.
+    """
+    choice = current()
+    if choice.native is None:
+        raise ThreefoldError(f"{name} has no native kernel here: {choice.reason}")
+    # Kept in a list until the call returns: nothing else may own what the pointers point to.
+    tensors = [*outputs, *(None if x is None else x.contiguous() for x in inputs)]
+    pointers = [None if x is None else x.data_ptr() for x in tensors]
+    function = choice.native.functions[name, outputs[0].dtype]
+    status = function(*pointers, *sizes, torch.get_num_threads())
+    if status:
+        raise ThreefoldError(f"{name}: {STATUS.get(status, f'status {status}')}")

@@ -1,0 +1,35 @@
+/* Every operation, once; threefold.h includes this for float and for double.
+ *
+ * The order is always: outputs, workspace, inputs (pointers), then sizes and flags (int64_t), then
+ * numbers (double), the last integer being the number of threads. Arrays are contiguous, the last
+ * axis fastest. `optional` marks pointers that may be null. tests/kernels/test_library.py holds
+ * the table of library.py against this file.
+ */
+#define optional
+
+/* y_t = bias + Σ_k weight_k · x_{t−K+1+k}, then SiLU if asked; x_s of s < 0 comes from the state.
+ *   y [B, L, D] · new_state [B, K−1, D] · workspace [K, D]
+ *   x [B, L, D] · weight [D, K] · bias [D] · state [B, K−1, D] · lengths [B]
+ * Elements at t ≥ length are not read; y is 0 there. K ≤ 64. */
+THREEFOLD_API int THREEFOLD_NAME(short_convolution_forward)(
+    real *y, real *new_state, real *workspace,
+    const real *x, const real *weight, const real *optional bias, const real *optional state,
+    const int64_t *optional lengths,
+    int64_t batch, int64_t length, int64_t channels, int64_t taps, int64_t silu, int64_t threads);
+
+/* Gradients of the above, with the value before the SiLU computed again.
+ *   grad_x [B, L, D] · grad_weight [D, K] · grad_bias [D] · grad_state [B, K−1, D]
+ *   workspace [K + B·(K+1), D] · grad_y [B, L, D] · grad_new_state [B, K−1, D] */
+THREEFOLD_API int THREEFOLD_NAME(short_convolution_backward)(
+    real *grad_x, real *grad_weight, real *grad_bias, real *grad_state, real *workspace,
+    const real *grad_y, const real *grad_new_state,
+    const real *x, const real *weight, const real *optional bias, const real *optional state,
+    const int64_t *optional lengths,
+    int64_t batch, int64_t length, int64_t channels, int64_t taps, int64_t silu, int64_t threads);
+
+/* For the tests of simd.h: y = f(x), f = 0 exponential, 1 exponential_normal, 2 sigmoid, 3 silu,
+ * 4 silu_slope, 5 softplus. */
+THREEFOLD_API int THREEFOLD_NAME(test_function)(
+    real *y, const real *x, int64_t count, int64_t function, int64_t threads);
+
+#undef optional

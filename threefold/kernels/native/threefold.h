@@ -1,0 +1,61 @@
+/* status = threefold_<operation>_<f32|f64>(outputs, workspace, inputs, sizes, threads)
+ *
+ * The C interface of the kernels: numbers in, numbers out. No allocation and no globals; every
+ * function returns a status, and does nothing but return it when it is not THREEFOLD_OK.
+ */
+#pragma once
+
+#include <stdint.h>
+
+#if defined(_WIN32)
+#define THREEFOLD_API __declspec(dllexport)
+#else
+#define THREEFOLD_API __attribute__((visibility("default")))
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* library.py has the same numbers, with a sentence for each. */
+enum {
+    THREEFOLD_OK = 0,
+    THREEFOLD_BAD_SIZE = 1,   /* a size that is negative or beyond what the kernel supports */
+    THREEFOLD_BAD_LENGTH = 2, /* a row's length outside 0 … L */
+};
+
+/* Bits of threefold_runnable_variants. */
+enum {
+    THREEFOLD_BASELINE = 1,
+    THREEFOLD_V3 = 2,
+    THREEFOLD_V4 = 4,
+    THREEFOLD_NEON = 8,
+};
+
+/* Which variants this machine can run. Ask the baseline (or neon) library, which always can. */
+THREEFOLD_API int threefold_runnable_variants(void);
+
+/* SHA-256 of operations.h at the time of the build: a loader compares it before it calls. */
+THREEFOLD_API const char *threefold_interface(void);
+
+/* 1 if the library was built with OpenMP. */
+THREEFOLD_API int threefold_has_openmp(void);
+
+#define real float
+#define THREEFOLD_NAME(name) threefold_##name##_f32
+#include "operations.h"
+#undef real
+#undef THREEFOLD_NAME
+
+#define real double
+#define THREEFOLD_NAME(name) threefold_##name##_f64
+#include "operations.h"
+#undef real
+#undef THREEFOLD_NAME
+
+#ifdef __cplusplus
+}
+#endif
+
+/* For the end of a kernel's file: DEFINE(float, f32) and DEFINE(double, f64). */
+#define THREEFOLD_FOR_BOTH(DEFINE) DEFINE(float, f32) DEFINE(double, f64)

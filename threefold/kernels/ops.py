@@ -1,0 +1,126 @@
+"""op(inputs) = native(inputs) where there is a native kernel for them, else reference(inputs)
+
+The only door to the kernels: shapes are checked here, and native or reference is chosen here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NoReturn
+
+import torch
+from torch import Tensor
+
+from threefold.errors import ThreefoldError
+from threefold.kernels import library, reference
+from threefold.kernels import short_convolution as _short_convolution
+
+# The operations that have a native kernel.
+NATIVE = ("short_convolution",)
+
+
+def available() -> dict[str, str]:
+    """What float32 and float64 on the CPU run for each operation: native or reference."""
+    kind = "reference" if library.current().native is None else "native"
+    return dict.fromkeys(NATIVE, kind)
+
+
+# Under torch.compile the answer is a constant of the graph.
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _loaded() -> bool:
+    return library.current().native is not None
+
+
+def _native(x: Tensor) -> bool:
+    """Whether a native kernel can take x: the one place where that is decided."""
+    return x.device.type == "cpu" and x.dtype in library.SUFFIXES and _loaded()
+
+
+def _direct(x: Tensor) -> bool:
+    """Whether the kernel may be called without torch's dispatcher, which takes longer than a step.
+
+    Only for plain tensors: subclasses, transforms and compilation need the dispatcher.
+    """
+    return (
+        not torch.compiler.is_compiling()
+        and not torch.is_grad_enabled()
+        and type(x) is Tensor
+        and not x.is_neg()
+        and not torch._C._are_functorch_transforms_active()
+    )
+
+
+def short_convolution(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    state: Tensor | None = None,
+    lengths: Tensor | None = None,
+    *,
+    silu: bool = False,
+) -> tuple[Tensor, Tensor]:
+    """Causal convolution of each channel by itself, `y_t = bias + Σ_k weight_k · x_{t−K+1+k}`.
+
+    x `[B, L, D]`, weight `[D, K]` (its last column multiplies the present element), bias `[D]`;
+    state `[B, K−1, D]` is the K−1 inputs before x, zeros if None. lengths `[B]` (int64) says how
+    many elements of each row are real: the others are not read, and y is 0 there. `silu` applies
+    SiLU to y. Gives y `[B, L, D]` and the new state, the last K−1 real inputs.
+    """
+    expected = _expected_by_short_convolution(x, weight, bias, state, lengths)
+    if expected:
+        given = {"x": x, "weight": weight, "bias": bias, "state": state, "lengths": lengths}
+        _refuse("short_convolution", expected, given)
+    length, taps = x.shape[1], weight.shape[1]
+    if not _native(x) or taps > _short_convolution.MOST_TAPS:
+        _check_lengths(lengths, length)
+        return reference.short_convolution(x, weight, bias, state, lengths, silu=silu)
+    run = _short_convolution.operation
+    if length == 1 and _direct(x):
+        run = _short_convolution.forward
+    return run(x, weight, bias, state, lengths, silu)  # type: ignore[no-any-return]
+
+
+def _expected_by_short_convolution(
+    x: Tensor, weight: Tensor, bias: Tensor | None, state: Tensor | None, lengths: Tensor | None
+) -> str | None:
+    """What is wrong, said as what was expected; None if nothing is."""
+    if x.ndim != 3 or weight.ndim != 2 or 0 in x.shape[1:] or 0 in weight.shape:
+        return "x [B, L, D] and weight [D, K], none empty"
+    batch, _, channels = x.shape
+    filters, taps = weight.shape
+    if not (
+        filters == channels
+        and (bias is None or bias.shape == (channels,))
+        and (state is None or state.shape == (batch, taps - 1, channels))
+        and (lengths is None or lengths.shape == (batch,))
+    ):
+        return (
+            f"weight [{channels}, K], bias [{channels}], state [{batch}, {taps - 1}, {channels}] "
+            f"and lengths [{batch}], the last three optional"
+        )
+    dtype, device = x.dtype, x.device
+    if not dtype.is_floating_point:
+        return "floating-point numbers"
+    for tensor in (weight, bias, state):
+        if tensor is not None and (tensor.dtype != dtype or tensor.device != device):
+            return f"all of {dtype} on {device}, as x"
+    if lengths is not None and (lengths.dtype != torch.int64 or lengths.device != device):
+        return f"lengths of torch.int64 on {device}"
+    return None
+
+
+def _check_lengths(lengths: Tensor | None, length: int) -> None:
+    """Refuse lengths outside 0 … L; the native kernels do it themselves."""
+    if lengths is None or torch.compiler.is_compiling():
+        return
+    if bool(((lengths < 0) | (lengths > length)).any()):
+        raise ThreefoldError(f"lengths must be within 0 … {length}, given {lengths.tolist()}")
+
+
+def _refuse(name: str, expected: str, given: Mapping[str, Tensor | None]) -> NoReturn:
+    described = ", ".join(
+        f"{key} {list(tensor.shape)} {tensor.dtype} on {tensor.device}"
+        for key, tensor in given.items()
+        if tensor is not None
+    )
+    raise ThreefoldError(f"{name}: expected {expected}; given {described}")

@@ -1,0 +1,51 @@
+"""y_t = bias + Σ_k weight_k · x_{t−K+1+k},  then SiLU if asked
+
+Every operation in plain torch, differentiable: the truth that the native kernels are held against,
+and what runs where there is no native kernel.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+def short_convolution(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    state: Tensor | None = None,
+    lengths: Tensor | None = None,
+    *,
+    silu: bool = False,
+) -> tuple[Tensor, Tensor]:
+    """Causal convolution of each channel by itself: `ops.short_convolution` has the shapes."""
+    batch, length, channels = x.shape
+    taps = weight.shape[1]
+    if state is None:
+        state = x.new_zeros(batch, taps - 1, channels)
+    if lengths is not None:
+        real = (torch.arange(length, device=x.device) < lengths[:, None])[:, :, None]
+        # Not a product with the mask: padding may hold NaN.
+        x = torch.where(real, x, 0)
+    inputs = torch.cat([state, x], dim=1)
+    y = _filtered(inputs, weight, bias, silu).to(x.dtype)
+    if lengths is None:
+        return y, inputs[:, length:].clone()
+    # Real inputs end at K−1+length of their row, so the last K−1 begin at length.
+    last = lengths[:, None] + torch.arange(taps - 1, device=x.device)
+    new_state = inputs.gather(1, last[:, :, None].expand(-1, -1, channels))
+    return torch.where(real, y, 0), new_state
+
+
+def _filtered(inputs: Tensor, weight: Tensor, bias: Tensor | None, silu: bool) -> Tensor:
+    """The sum over taps, in float32 at least."""
+    taps = weight.shape[1]
+    length = inputs.shape[1] - taps + 1
+    wide = torch.promote_types(inputs.dtype, torch.float32)
+    inputs, weight = inputs.to(wide), weight.to(wide)
+    y = inputs.new_zeros(()) if bias is None else bias.to(wide)
+    for k in range(taps):
+        y = torch.addcmul(y, inputs[:, k : k + length], weight[:, k])
+    return F.silu(y) if silu else y
