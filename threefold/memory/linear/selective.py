@@ -1,0 +1,166 @@
+"""S = exp(Δ A) ⊙ S₋ + Δ B x,  y = C·S + D x: a small memory for each channel, decayed elementwise.
+
+The scan of Mamba (Gu & Dao 2023); with `hold`, zero-order hold, B̄ = (exp(Δ A) − 1)/A · B.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from threefold.errors import ThreefoldError
+from threefold.memory.plan import FORMS, plan_chunk, plan_form
+from threefold.memory.scan import Element, associative_scan
+from threefold.memory.state import memory_dtype
+
+OWNER = "selective_scan"
+
+
+def selective_scan(
+    x: Tensor,
+    delta: Tensor,
+    A: Tensor,
+    B: Tensor,
+    C: Tensor,
+    D: Tensor | None = None,
+    gate: Tensor | None = None,
+    *,
+    delta_bias: Tensor | None = None,
+    softplus: bool = False,
+    state: Tensor | None = None,
+    form: str = "auto",
+) -> tuple[Tensor, Tensor]:
+    """Mamba's selective scan; returns (y [B, L, D], state [B, D, N]).
+
+    x, delta, gate [B, L, D]; A [D, N], negative (pass −exp(A_log)); B, C [B, L, N]; D [D].
+    delta is first delta + delta_bias, then softplus of it where `softplus`.
+    y is multiplied by silu(gate).
+    """
+    check(x, delta, A, B, C, D, gate, delta_bias)
+    if not torch.compiler.is_compiling() and bool((A > 0).any()):
+        raise ThreefoldError(
+            f"{OWNER}: A must be ≤ 0 (pass −exp(A_log)); its largest value is {A.max().item():.6g}"
+        )
+    return scan(
+        x, delta, A, B, C, D, gate, delta_bias=delta_bias, softplus=softplus, state=state, form=form
+    )
+
+
+def scan(
+    x: Tensor,
+    delta: Tensor,
+    A: Tensor,
+    B: Tensor,
+    C: Tensor,
+    D: Tensor | None = None,
+    gate: Tensor | None = None,
+    *,
+    delta_bias: Tensor | None = None,
+    softplus: bool = False,
+    state: Tensor | None = None,
+    form: str = "auto",
+    lengths: Tensor | None = None,
+    hold: bool = False,
+) -> tuple[Tensor, Tensor]:
+    """`selective_scan` for mixers: no checks of values; rows end after `lengths` elements."""
+    length = x.shape[1]
+    form = plan_form(form, length, FORMS, OWNER)
+    dtype = memory_dtype(x.dtype)
+    inputs, A, B, C = x.to(dtype), A.to(dtype), B.to(dtype), C.to(dtype)
+    delta = delta.to(dtype)
+    if delta_bias is not None:
+        delta = delta + delta_bias.to(dtype)
+    if softplus:
+        delta = F.softplus(delta)
+    if lengths is not None:
+        past_end = torch.arange(length, device=x.device) >= lengths[:, None]
+        delta = delta.masked_fill(past_end.unsqueeze(-1), 0)
+    memory = start(state, (x.shape[0], *A.shape), dtype, x.device)
+    size = 1 if form == "step" else plan_chunk(None, length, form)
+    outputs = []
+    for begin in range(0, length, size):
+        piece = slice(begin, begin + size)
+        elements = discretise(inputs[:, piece], delta[:, piece], A, B[:, piece], hold)
+        memories = advance(elements, memory)
+        outputs.append((memories @ C[:, piece].unsqueeze(-1)).squeeze(-1))
+        memory = memories[:, -1]
+    out = torch.cat(outputs, 1)
+    if D is not None:
+        out = out + D.to(dtype) * inputs
+    if gate is not None:
+        out = out * F.silu(gate.to(dtype))
+    return out.to(x.dtype), memory
+
+
+def discretise(x: Tensor, delta: Tensor, A: Tensor, B: Tensor, hold: bool) -> Element:
+    """What each element multiplies the memory by and adds to it, both [B, C, D, N]."""
+    log_decay = delta.unsqueeze(-1) * A
+    if not hold:
+        return log_decay.exp(), (delta * x).unsqueeze(-1) * B.unsqueeze(2)
+    # (e^{ΔA} − 1)/A is Δ where A = 0; the inner `where` keeps its gradient finite there.
+    growth = torch.where(A == 0, delta.unsqueeze(-1), log_decay.expm1() / A.where(A != 0, 1.0))
+    return log_decay.exp(), growth * x.unsqueeze(-1) * B.unsqueeze(2)
+
+
+def advance(elements: Element, memory: Tensor) -> Tensor:
+    """The memories [B, C, D, N] after each of C elements, from the one before them."""
+    decay, write = elements
+    if decay.shape[1] == 1:
+        return decay * memory.unsqueeze(1) + write
+    decays, memories = associative_scan(compose, (decay, write))
+    return memories + decays * memory.unsqueeze(1)
+
+
+def compose(earlier: Element, later: Element) -> Element:
+    """S → a₂ (a₁ S + b₁) + b₂."""
+    return later[0] * earlier[0], later[0] * earlier[1] + later[1]
+
+
+def start(
+    state: Tensor | None, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device
+) -> Tensor:
+    if state is None:
+        return torch.zeros(shape, dtype=dtype, device=device)
+    if tuple(state.shape) != shape or state.dtype != dtype:
+        raise ThreefoldError(
+            f"{OWNER}: state is {tuple(state.shape)} {state.dtype}, expected {shape} {dtype} "
+            "(batch, channels, state size)"
+        )
+    return state
+
+
+def check(
+    x: Tensor,
+    delta: Tensor,
+    A: Tensor,
+    B: Tensor,
+    C: Tensor,
+    D: Tensor | None,
+    gate: Tensor | None,
+    delta_bias: Tensor | None,
+) -> None:
+    """Refuse shapes that do not fit, repeating what was given."""
+    if x.dim() != 3 or A.dim() != 2:
+        raise ThreefoldError(
+            f"{OWNER}: x is {tuple(x.shape)} and A {tuple(A.shape)}, expected "
+            "[batch, length, channels] and [channels, state size]"
+        )
+    batch, length, channels = x.shape
+    if length == 0:
+        raise ThreefoldError(f"{OWNER}: the sequence is empty; give at least one element")
+    size = A.shape[1]
+    for name, field, shape in (
+        ("delta", delta, (batch, length, channels)),
+        ("A", A, (channels, size)),
+        ("B", B, (batch, length, size)),
+        ("C", C, (batch, length, size)),
+        ("D", D, (channels,)),
+        ("gate", gate, (batch, length, channels)),
+        ("delta_bias", delta_bias, (channels,)),
+    ):
+        if field is not None and tuple(field.shape) != shape:
+            raise ThreefoldError(
+                f"{OWNER}: {name} is {tuple(field.shape)}, expected {shape} to go with x "
+                f"{tuple(x.shape)} and A {tuple(A.shape)}"
+            )

@@ -1,0 +1,35 @@
+"""The one place where `form="auto"` and the length of a chunk are decided."""
+
+from __future__ import annotations
+
+from threefold.errors import ThreefoldError, nearest
+
+FORMS = ("step", "chunk", "parallel")
+
+# Elements of one chunk in plain torch: long enough that products of matrices dominate, short
+# enough that the C×C scores stay in the cache (measured flat between 32 and 128).
+CHUNK = 64
+
+
+def plan_form(form: str, length: int, forms: tuple[str, ...], owner: str) -> str:
+    """The execution for `length` elements, among those that `owner` declares."""
+    if form == "auto":
+        if length == 1 and "step" in forms:
+            return "step"
+        return next(f for f in ("chunk", "parallel", "step") if f in forms)
+    if form not in FORMS:
+        raise ThreefoldError(f"{owner}: unknown form {form!r}; {nearest(form, (*FORMS, 'auto'))}")
+    if form not in forms:
+        raise ThreefoldError(f"{owner}: has no {form} form; it has {', '.join(forms)}")
+    return form
+
+
+def plan_chunk(chunk: int | None, length: int, form: str) -> int:
+    """The number of elements that one chunk holds."""
+    if form == "parallel":
+        return length
+    if chunk is None:
+        return min(CHUNK, length)
+    if chunk < 1:
+        raise ThreefoldError(f"chunk={chunk}: expected at least 1 element a chunk")
+    return min(chunk, length)

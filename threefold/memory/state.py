@@ -1,0 +1,170 @@
+"""State: what is carried between calls, as a nested dict of tensors.
+
+Every leaf has the batch first, so rows can be picked, joined and reset.  Zeros are the
+empty state of every memory, so a row is reset by zeroing it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+
+from threefold.errors import ThreefoldError
+
+State: TypeAlias = dict[str, Any]  # dict[str, Tensor | State]
+Shapes: TypeAlias = Mapping[str, Any]  # dict[str, tuple[int, ...] | Shapes], without the batch
+
+# Leaves that hold activations keep the activations' dtype; positions are exact integers; all
+# other leaves are recurrent memory, which is never narrower than float32.
+ACTIVATIONS = frozenset({"conv", "shift", "keys", "values"})
+POSITION = "position"
+
+
+def leaf_dtype(name: str, dtype: torch.dtype) -> torch.dtype:
+    """The dtype of the leaves below `name` in a module whose weights have `dtype`."""
+    if name == POSITION:
+        return torch.int64
+    if name in ACTIVATIONS:
+        return dtype
+    return memory_dtype(dtype)
+
+
+def memory_dtype(dtype: torch.dtype) -> torch.dtype:
+    """float64 for float64, float32 for everything narrower."""
+    return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+def leaves(state: State, path: str = "") -> Iterator[tuple[str, Tensor]]:
+    """(path, tensor) of every leaf, in a fixed order."""
+    for name, value in state.items():
+        where = f"{path}.{name}" if path else name
+        if isinstance(value, dict):
+            yield from leaves(value, where)
+        else:
+            yield where, value
+
+
+def transform(function: Callable[..., Tensor], *states: State) -> State:
+    """`function` applied leaf by leaf to one state or to several alike."""
+    first, *others = states
+    return {
+        name: transform(function, value, *(other[name] for other in others))
+        if isinstance(value, dict)
+        else function(value, *(other[name] for other in others))
+        for name, value in first.items()
+    }
+
+
+def select(state: State, rows: Tensor | Sequence[int] | slice) -> State:
+    """The given rows, as a copy."""
+    if isinstance(rows, slice):
+        return transform(lambda leaf: leaf[rows].clone(), state)
+    index = torch.as_tensor(rows)
+    return transform(lambda leaf: leaf[index.to(leaf.device)], state)
+
+
+def join(states: Sequence[State]) -> State:
+    """Rows of several states, one after another."""
+    if not states:
+        raise ThreefoldError("join: no states were given; give at least one")
+    names = [name for name, _ in leaves(states[0])]
+    for other in states[1:]:
+        if [name for name, _ in leaves(other)] != names:
+            raise ThreefoldError(
+                f"join: states of different models: leaves {names} and "
+                f"{[name for name, _ in leaves(other)]}"
+            )
+    return transform(lambda *parts: torch.cat(parts), *states)
+
+
+def detach(state: State) -> State:
+    """The same numbers, cut from the graph (truncated back-propagation)."""
+    return transform(lambda leaf: leaf.detach(), state)
+
+
+def clone(state: State) -> State:
+    """A copy that shares no storage: a fork."""
+    return transform(lambda leaf: leaf.clone(), state)
+
+
+def reset(state: State, rows: Tensor | Sequence[int] | None = None) -> State:
+    """The state with the given rows (a bool mask, indices, or all) emptied."""
+    if rows is None:
+        return transform(torch.zeros_like, state)
+    index = torch.as_tensor(rows)
+
+    def zero(leaf: Tensor) -> Tensor:
+        chosen = index.to(leaf.device)
+        if chosen.dtype != torch.bool:
+            chosen = torch.zeros(len(leaf), dtype=torch.bool, device=leaf.device).index_fill(
+                0, chosen, True
+            )
+        return leaf.masked_fill(chosen.view(-1, *[1] * (leaf.dim() - 1)), 0)
+
+    return transform(zero, state)
+
+
+def batch_size(state: State) -> int | None:
+    """Rows of the state; None for a state without leaves."""
+    return next((len(leaf) for _, leaf in leaves(state)), None)
+
+
+def empty(
+    shapes: Shapes, rows: int, dtype: torch.dtype, device: torch.device | None, top: str = ""
+) -> State:
+    """Zeros of the declared shapes."""
+    made: State = {}
+    for name, shape in shapes.items():
+        kind = top or name
+        if isinstance(shape, Mapping):
+            made[name] = empty(shape, rows, dtype, device, kind)
+        else:
+            made[name] = torch.zeros(rows, *shape, dtype=leaf_dtype(kind, dtype), device=device)
+    return made
+
+
+def count_bytes(shapes: Shapes, dtype: torch.dtype, top: str = "") -> int:
+    """Bytes that one row of the declared shapes takes."""
+    total = 0
+    for name, shape in shapes.items():
+        kind = top or name
+        if isinstance(shape, Mapping):
+            total += count_bytes(shape, dtype, kind)
+        else:
+            size = torch.Size(shape).numel()
+            total += size * leaf_dtype(kind, dtype).itemsize
+    return total
+
+
+def check(state: Any, expected: State, owner: str) -> None:
+    """Refuse a state whose tree, shapes or dtypes differ from `expected`."""
+    if not isinstance(state, dict):
+        raise ThreefoldError(
+            f"{owner}: state must be a dict made by empty_state or returned by an earlier call; "
+            f"given {type(state).__name__}"
+        )
+    given = dict(leaves(state))
+    wanted = dict(leaves(expected))
+    if given.keys() != wanted.keys():
+        raise ThreefoldError(
+            f"{owner}: state of another model: given leaves {sorted(given)}, "
+            f"expected {sorted(wanted)}"
+        )
+    for name, leaf in given.items():
+        want = wanted[name]
+        if leaf.shape != want.shape or leaf.dtype != want.dtype:
+            raise ThreefoldError(
+                f"{owner}: state leaf {name!r} is {tuple(leaf.shape)} {leaf.dtype}, "
+                f"expected {tuple(want.shape)} {want.dtype}" + _why_different(leaf, want)
+            )
+
+
+def _why_different(leaf: Tensor, want: Tensor) -> str:
+    if leaf.dtype != want.dtype:
+        return " (a state of another dtype)"
+    if leaf.shape[1:] == want.shape[1:]:
+        return " (a state of another batch size)"
+    return " (a state of another model)"
