@@ -1,0 +1,356 @@
+"""The contract of a mixer, generated from the table: a new mixer is tested by being listed."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+import threefold
+from tests.tolerances import assert_close
+from threefold.layers.mixer import Mixer
+from threefold.memory import state as states
+
+WIDTH, LENGTH = 32, 40
+NAMES = tuple(threefold.MIXERS)
+DTYPES = {"float64": torch.float64, "float32": torch.float32}
+every_mixer = pytest.mark.parametrize("name", NAMES)
+every_dtype = pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
+
+# Options of the constructors that change what is computed, beside the defaults that NAMES covers.
+VARIANTS: tuple[tuple[str, dict[str, Any]], ...] = (
+    *(
+        ("linear_attention", {"feature_map": feature_map, "normalise": normalise})
+        for feature_map in ("identity", "relu", "polynomial")
+        for normalise in (True, False)
+    ),
+    ("delta_net", {"negative_eigenvalues": True, "heads": 4}),
+    ("gated_delta_net", {"negative_eigenvalues": True, "heads": 2}),
+    ("kda", {"heads": 4}),
+    ("mamba", {"zero_order_hold": True}),
+    ("mamba2", {"groups": 2, "heads": 4, "state_size": 8}),
+    ("hgrn2", {"layer": 1, "depth": 3, "expand": 8}),
+    ("rwkv6", {"heads": 4, "layer": 1, "depth": 3}),
+    ("rwkv7", {"heads": 4, "layer": 1, "depth": 3}),
+    ("abc", {"slots": 3, "heads": 2}),
+    ("gsa", {"slots": 3, "heads": 2}),
+)
+
+
+def make(
+    name: str, dtype: torch.dtype = torch.float64, width: int = WIDTH, **options: Any
+) -> Mixer:
+    """A mixer whose gates depend on the input: weights that start at zero are moved off it."""
+    torch.manual_seed(0)
+    mixer = threefold.mixer(name, width=width, **options)
+    with torch.no_grad():
+        for parameter in mixer.parameters():
+            if not parameter.any():
+                parameter.uniform_(-0.3, 0.3)
+    return mixer.to(dtype).eval()
+
+
+def inputs(dtype: torch.dtype, rows: int = 3, length: int = LENGTH, seed: int = 1) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(rows, length, WIDTH, generator=generator, dtype=torch.float64).to(dtype)
+
+
+def assert_same_future(
+    mixer: Mixer, actual: states.State, expected: states.State, what: str
+) -> None:
+    """Equal leaves and next eight outputs (only these where a maximum leaves the scale free)."""
+    rows = states.batch_size(expected)
+    assert rows is not None
+    x = inputs(next(mixer.parameters()).dtype, rows, 8, seed=5)
+    assert_close(
+        mixer(x, actual)[0], mixer(x, expected)[0], "output", f"{what}: next eight outputs"
+    )
+    if "maximum" in expected:
+        return
+    for (leaf, a), (_, b) in zip(states.leaves(actual), states.leaves(expected), strict=True):
+        if a.dtype.is_floating_point:
+            assert_close(a, b, "state", f"{what}: {leaf}")
+        else:
+            assert torch.equal(a, b), f"{what}: {leaf}"
+
+
+@every_dtype
+@pytest.mark.parametrize(("name", "options"), [*((n, {}) for n in NAMES), *VARIANTS])
+def test_forms_are_equal(name: str, options: dict[str, Any], dtype: torch.dtype) -> None:
+    mixer = make(name, dtype, **options)
+    x = inputs(dtype)
+    _, before = mixer(inputs(dtype, length=5, seed=2), form="step")
+    expected, after = mixer(x, before, form="step")
+    for form in (f for f in mixer.forms if f != "step"):
+        y, state = mixer(x, before, form=form)
+        assert_close(y, expected, "output", f"{name} {form}")
+        assert_same_future(mixer, state, after, f"{name} {form}")
+
+
+@every_mixer
+def test_gradients_are_equal_in_all_forms(name: str) -> None:
+    mixer = make(name)
+    weight = inputs(torch.float64, length=17, seed=4)
+    _, before = mixer(inputs(torch.float64, length=5, seed=2), form="step")
+
+    def gradients(form: str) -> dict[str, Tensor]:
+        x = inputs(torch.float64, length=17).requires_grad_()
+        start = states.transform(lambda t: t.detach().clone(), before)
+        leaves = {
+            leaf: tensor.requires_grad_()
+            for leaf, tensor in states.leaves(start)
+            if leaf != "maximum" and tensor.is_floating_point()
+        }
+        wanted = {"x": x, **leaves, **dict(mixer.named_parameters())}
+        y, after = mixer(x, start, form=form)
+        # Through the carried state as well: the next piece's outputs count too.
+        y2, _ = mixer(weight.flip(1), after, form=form)
+        loss = (y * weight).sum() + (y2 * weight).sum()
+        found = torch.autograd.grad(loss, list(wanted.values()), allow_unused=True)
+        return {k: g for k, g in zip(wanted, found, strict=True) if g is not None}
+
+    expected = gradients("step")
+    assert {"x"} | {n for n, _ in mixer.named_parameters()} <= expected.keys()
+    for form in (f for f in mixer.forms if f != "step"):
+        for key, gradient in gradients(form).items():
+            assert_close(gradient, expected[key], "gradient", f"{name} {form}: gradient of {key}")
+
+
+@every_mixer
+def test_gradcheck_from_one_piece_to_the_next(name: str) -> None:
+    mixer = make(name, width=16)
+    torch.manual_seed(3)
+    first, second = (torch.randn(1, 3, 16, dtype=torch.float64) for _ in range(2))
+
+    def next_outputs(x: Tensor) -> Tensor:
+        _, state = mixer(x, form="chunk" if "chunk" in mixer.forms else "auto")
+        y: Tensor = mixer(second, state)[0]
+        return y
+
+    assert torch.autograd.gradcheck(next_outputs, (first.requires_grad_(),), fast_mode=True)
+
+
+pieces = st.lists(st.integers(1, 12), min_size=2, max_size=6)
+
+
+@every_dtype
+@every_mixer
+def test_any_cut_carries_on(name: str, dtype: torch.dtype) -> None:
+    mixer = make(name, dtype)
+    x = inputs(dtype, rows=2, length=72)
+    with torch.no_grad():
+        whole, _ = mixer(x)
+
+    @settings(
+        max_examples=50, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
+    )
+    @given(pieces, st.data())
+    def cut(lengths: list[int], data: st.DataObject) -> None:
+        outputs, state, at = [], None, 0
+        for length in lengths:
+            form = data.draw(
+                st.sampled_from([f for f in mixer.forms if f != "step" or length <= 2])
+            )
+            y, state = mixer(x[:, at : at + length], state, form=form)
+            outputs.append(y)
+            at += length
+        assert_close(torch.cat(outputs, 1), whole[:, :at], "output", f"{name} cut into {lengths}")
+
+    with torch.no_grad():
+        cut()
+
+
+@every_dtype
+@every_mixer
+def test_padding_does_not_exist(name: str, dtype: torch.dtype) -> None:
+    mixer = make(name, dtype)
+    x = inputs(dtype, rows=5, length=24)
+    spans = [(0, 24), (5, 24), (0, 9), (7, 8), (3, 3)]  # whole, left, right, one element, nothing
+    mask = torch.zeros(5, 24, dtype=torch.bool)
+    for row, (begin, end) in enumerate(spans):
+        mask[row, begin:end] = True
+    poisoned = x.masked_fill(~mask.unsqueeze(-1), float("nan"))
+    _, before = mixer(inputs(dtype, rows=5, length=6, seed=7))
+    for form in mixer.forms:
+        y, after = mixer(poisoned, before, form=form, mask=mask)
+        assert (y[~mask] == 0).all(), f"{form}: outputs at padding"
+        for row, (begin, end) in enumerate(spans):
+            start = states.select(before, [row])
+            if begin == end:
+                for (_, a), (_, b) in zip(
+                    states.leaves(states.select(after, [row])), states.leaves(start), strict=True
+                ):
+                    assert torch.equal(a, b), f"{form}: the state of a row of padding"
+                continue
+            alone, state = mixer(x[row : row + 1, begin:end], start)
+            assert_close(y[row : row + 1, begin:end], alone, "output", f"{name} {form} row {row}")
+            assert_same_future(
+                mixer, states.select(after, [row]), state, f"{name} {form} row {row}"
+            )
+
+
+@every_mixer
+def test_gradients_ignore_padding(name: str) -> None:
+    mixer = make(name)
+    mask = torch.zeros(2, 12, dtype=torch.bool)
+    mask[0, 4:] = mask[1, :7] = True
+    x = inputs(torch.float64, rows=2, length=12).masked_fill(~mask.unsqueeze(-1), float("nan"))
+    x.requires_grad_()
+    mixer(x, mask=mask)[0].square().sum().backward()
+    assert x.grad is not None and x.grad.isfinite().all()
+    assert (x.grad[~mask] == 0).all() and (x.grad[mask] != 0).any()
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in mixer.parameters())
+
+
+@every_mixer
+def test_causal_bit_for_bit(name: str) -> None:
+    mixer = make(name, torch.float32)
+    x = inputs(torch.float32)
+    changed = torch.cat([x[:, :19], 2 * x[:, 19:].flip(1) + 1], 1)
+    for form in mixer.forms:
+        before, after = mixer(x, form=form)[0], mixer(changed, form=form)[0]
+        assert torch.equal(before[:, :19], after[:, :19]), form
+        assert not torch.equal(before[:, 19:], after[:, 19:]), form
+
+
+@every_mixer
+def test_rows_do_not_see_each_other(name: str) -> None:
+    mixer = make(name, torch.float32)
+    x = inputs(torch.float32, rows=4)
+    changed = x.clone()
+    changed[[0, 1, 3]] = 2 * changed[[0, 1, 3]].flip(1) + 1
+    for form in mixer.forms:
+        (y, state), (other, other_state) = mixer(x, form=form), mixer(changed, form=form)
+        assert torch.equal(y[2], other[2]), form
+        assert not torch.equal(y[1], other[1]), form
+        for (leaf, a), (_, b) in zip(states.leaves(state), states.leaves(other_state), strict=True):
+            assert torch.equal(a[2], b[2]), f"{form}: {leaf}"
+
+
+@every_mixer
+def test_the_state_is_what_it_says(name: str) -> None:
+    mixer = make(name, torch.float32)
+    empty = mixer.empty_state(3)
+    assert all((leaf == 0).all() for _, leaf in states.leaves(empty)), "the empty state is zeros"
+    x = inputs(torch.float32)
+    y, state = mixer(x)
+    frozen = states.clone(state)
+    again, _ = mixer(x, empty)
+    assert torch.equal(y, again), "None and the empty state differ"
+    size = sum(leaf[0].numel() * leaf.element_size() for _, leaf in states.leaves(state))
+    assert mixer.state_size(LENGTH) == size
+    first, second = mixer(x, state), mixer(x, state)
+    assert torch.equal(first[0], second[0]), "calling twice from one state"
+    for (leaf, a), (_, b) in zip(states.leaves(state), states.leaves(frozen), strict=True):
+        assert torch.equal(a, b), f"a call changed {leaf} of an older state"
+    step, _ = mixer.step(x[:, 0], state)
+    assert_close(step, first[0][:, 0])
+    reset = mixer(x, states.reset(state, [1]))[0]
+    assert_close(reset[1], y[1])
+    assert_close(reset[0], first[0][0])
+
+
+@every_mixer
+def test_runs_in_bfloat16_with_a_wide_memory(name: str) -> None:
+    mixer = make(name, torch.float32)
+    expected, _ = mixer(inputs(torch.float32))
+    narrow = copy.deepcopy(mixer).bfloat16()
+    y, state = narrow(inputs(torch.float32).bfloat16())
+    assert y.dtype == torch.bfloat16 and y.isfinite().all()
+    memories = [t for k, t in states.leaves(state) if k.startswith("memory")]
+    assert memories and all(t.dtype == torch.float32 for t in memories)
+    step, _ = narrow(inputs(torch.float32).bfloat16()[:, :1], state)
+    assert step.dtype == torch.bfloat16
+    # bf16 keeps 8 bits: the answers resemble each other, which a swapped tensor would not.
+    correlation = torch.corrcoef(torch.stack([y.float().flatten(), expected.flatten()]))[0, 1]
+    assert correlation > 0.98
+
+
+@every_mixer
+def test_weights_round_trip(name: str) -> None:
+    mixer = make(name, torch.float32)
+    torch.manual_seed(9)
+    other = threefold.mixer(name, width=WIDTH).eval()
+    x = inputs(torch.float32)
+    assert not torch.equal(other(x)[0], mixer(x)[0])
+    other.load_state_dict(mixer.state_dict())
+    assert torch.equal(other(x)[0], mixer(x)[0])
+
+
+@pytest.mark.parametrize("width", [16, 48, 80, 128, 144])
+@every_mixer
+def test_width_alone_is_enough(name: str, width: int) -> None:
+    mixer = threefold.mixer(name, width=width)
+    y, _ = mixer(torch.randn(2, 3, width))
+    assert y.shape == (2, 3, width) and y.isfinite().all()
+
+
+@every_mixer
+def test_declared_parameters_exist(name: str) -> None:
+    mixer = threefold.mixer(
+        name, width=WIDTH, **({"layer": 1, "depth": 2} if name == "hgrn2" else {})
+    )
+    known = {parameter.rsplit(".", 1)[-1] for parameter, _ in mixer.named_parameters()}
+    assert set(mixer.no_decay) | set(mixer.slow) <= known
+
+
+class TestBadInput:
+    """Each message repeats what was given and what was expected."""
+
+    @pytest.fixture(params=["gla", "mamba2"])
+    def mixer(self, request: pytest.FixtureRequest) -> Mixer:
+        return make(request.param, torch.float32)
+
+    def refused(self, *parts: str) -> Any:
+        return pytest.raises(threefold.ThreefoldError, match=".*".join(parts))
+
+    def test_shapes(self, mixer: Mixer) -> None:
+        with self.refused(r"\(2, 3, 31\)", "32"):
+            mixer(torch.randn(2, 3, 31))
+        with self.refused(r"\(2, 32\)", r"\[batch, length, 32\]"):
+            mixer(torch.randn(2, 32))
+        with self.refused("empty"):
+            mixer(torch.randn(2, 0, 32))
+        with self.refused("float64", "float32"):
+            mixer(torch.randn(2, 3, 32).double())
+        with self.refused("step", r"\(2, 3, 32\)"):
+            mixer.step(torch.randn(2, 3, 32), mixer.empty_state(2))
+
+    def test_form(self, mixer: Mixer) -> None:
+        with self.refused("'paralel'", "parallel"):
+            mixer(torch.randn(2, 3, 32), form="paralel")
+
+    def test_states(self, mixer: Mixer) -> None:
+        x = torch.randn(2, 3, 32)
+        with self.refused("another batch size"):
+            mixer(x, mixer.empty_state(3))
+        with self.refused("another dtype"):
+            mixer(x, states.transform(lambda t: t.double(), mixer.empty_state(2)))
+        with self.refused("another model", "shift"):
+            mixer(x, make("rwkv6", torch.float32).empty_state(2))
+        with self.refused("dict", "Tensor"):
+            mixer(x, torch.zeros(2))  # type: ignore[arg-type]
+
+    def test_masks(self, mixer: Mixer) -> None:
+        x = torch.randn(2, 3, 32)
+        with self.refused("hole"):
+            mixer(x, mask=torch.tensor([[True, False, True], [True, True, True]]))
+        with self.refused(r"\(2, 4\)", r"\(2, 3\)"):
+            mixer(x, mask=torch.ones(2, 4, dtype=torch.bool))
+        with self.refused("float32", "bool"):
+            mixer(x, mask=torch.ones(2, 3))
+
+    def test_names_and_options(self) -> None:
+        with self.refused("'gated_deltanet'", "'gated_delta_net'"):
+            threefold.mixer("gated_deltanet", width=32)
+        with self.refused("'head'", "'heads'"):
+            threefold.mixer("gla", width=32, head=3)
+        with self.refused("5 heads", "16"):
+            threefold.mixer("gla", width=32, heads=5)
+        with self.refused("width"):
+            threefold.mixer("gla")

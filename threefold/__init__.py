@@ -1,0 +1,42 @@
+"""Threefold: sequence models that give the same answer step by step, in chunks and in parallel.
+
+Names are imported when first used, so that `import threefold` and `threefold --help` cost nothing.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+_HOMES = {
+    "LanguageModel": "threefold.models.language",
+    "MIXERS": "threefold.layers.table",
+    "Spec": "threefold.models.spec",
+    "ThreefoldError": "threefold.errors",
+    "build": "threefold.models.table",
+    "generate": "threefold.runtime.generation",
+    "linear_recurrence": "threefold.memory.linear.recurrence",
+    "load": "threefold.models.saving",
+    "load_state": "threefold.runtime.state_files",
+    "mixer": "threefold.layers.table",
+    "save_state": "threefold.runtime.state_files",
+    "selective_scan": "threefold.memory.linear.selective",
+}
+
+__all__ = sorted([*_HOMES, "__version__"])
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        from threefold._version import __version__
+
+        return __version__
+    if name not in _HOMES:
+        raise AttributeError(f"module 'threefold' has no attribute {name!r}")
+    value = getattr(import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__

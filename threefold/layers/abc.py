@@ -1,0 +1,102 @@
+"""Attention with bounded-memory control, M slots:  Sᵏ = Σ φ⊗k,  Sᵛ = Σ φ⊗v,  o = Sᵛᵀ softmax(Sᵏ q),
+φ a softmax of s over the past, slot by slot.  Kept as sums relative to the running maximum m of s:
+φ̃ = e^{s−m},  n = Σ φ̃,  Sᵏ = S̃ᵏ/n,  Sᵛ = S̃ᵛ/n,  all of them decayed by e^{m₋−m}.
+
+Every slot holds an average of the past with weights of its own, and attention reads the slots.
+Peng et al. 2022, "ABC: Attention with Bounded-memory Control".
+"""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from threefold.layers.mixer import Mixer
+from threefold.layers.parts import (
+    advance,
+    count_heads,
+    rotary_frequencies,
+    rotate,
+    split_heads,
+    wide,
+)
+from threefold.memory.linear.recurrence import recur
+from threefold.memory.linear.stabiliser import stabilise
+from threefold.memory.state import State
+
+
+class ABC(Mixer):
+    """The ABC layer of flash-linear-attention: rotary, half-width keys, RMS norm and a SiLU gate.
+
+    `slots` is M, the key size unless given; s is kept within ±`clamp` (math.inf: as it comes).
+    """
+
+    def __init__(
+        self,
+        width: int,
+        *,
+        heads: int | None = None,
+        expand_key: float = 0.5,
+        expand_value: float = 1.0,
+        slots: int | None = None,
+        clamp: float = 32.0,
+    ) -> None:
+        super().__init__(width)
+        keys, values = int(width * expand_key), int(width * expand_value)
+        self.heads = count_heads(math.gcd(keys, values), heads, 64)
+        key_size, value_size = keys // self.heads, values // self.heads
+        slots = key_size if slots is None else slots
+        self.clamp = clamp
+        self.query = nn.Linear(width, keys, bias=False)
+        self.key = nn.Linear(width, keys, bias=False)
+        self.value = nn.Linear(width, values, bias=False)
+        self.slot = nn.Linear(width, self.heads * slots, bias=False)
+        self.gate = nn.Linear(width, values, bias=False)
+        self.norm = nn.RMSNorm(value_size, eps=1e-5)
+        self.out = nn.Linear(values, width, bias=False)
+        self.carries(
+            memory={
+                "key": (self.heads, key_size, slots),
+                "value": (self.heads, slots, value_size),
+                "sum": (self.heads, 1, slots),
+            },
+            maximum=(self.heads, slots),
+            position=(),
+        )
+        for module in (self.query, self.key, self.value, self.slot, self.gate, self.out):
+            nn.init.xavier_uniform_(module.weight, gain=2**-2.5)
+
+    def mix(
+        self, x: Tensor, state: State, form: str, lengths: Tensor | None
+    ) -> tuple[Tensor, State]:
+        query, key, value, slot, gate = (
+            split_heads(f(x), self.heads)
+            for f in (self.query, self.key, self.value, self.slot, self.gate)
+        )
+        position, memory = state["position"], state["memory"]
+        frequencies = rotary_frequencies(key.shape[-1], x.device)
+        query = rotate(wide(query) * query.shape[-1] ** -0.5, position, frequencies)
+        key = rotate(wide(key), position, frequencies)
+        slot = wide(slot).clamp(-self.clamp, self.clamp)
+        # A slot that holds nothing (n = 0; a slot that holds something has n ≥ 1) is below every s.
+        lowest = torch.finfo(slot.dtype).min / 2
+        maximum = state["maximum"].masked_fill(memory["sum"].squeeze(-2) == 0, lowest)
+        gates = stabilise(torch.zeros_like(slot), slot, maximum, lengths)
+        weight, log_decay = gates.log_input.exp(), gates.log_decay
+        run = partial(recur, form=form, lengths=lengths)
+        one = torch.ones_like(slot[..., :1])
+        total, sums = run(one, one, weight, log_decay_value=log_decay, state=memory["sum"])
+        total = total + (total == 0)  # only where a row has no element yet: nothing to divide
+        logits, keys = run(query, key, weight, log_decay_value=log_decay, state=memory["key"])
+        read = (logits / total).softmax(-1) / total
+        out, values = run(read, weight, wide(value), log_decay=log_decay, state=memory["value"])
+        out = self.norm(out.to(x.dtype)) * F.silu(gate)
+        return self.out(out.flatten(-2)), {
+            "memory": {"key": keys, "value": values, "sum": sums},
+            "maximum": gates.maximum.masked_fill(sums.squeeze(-2) == 0, 0),
+            "position": advance(position, x.shape[1], lengths),
+        }

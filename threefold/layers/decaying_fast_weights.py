@@ -1,0 +1,67 @@
+"""Decaying fast weights:  S = S₋ ⊙ (α βᵀ) + k⊗v,  o = Sᵀq,  α = σ(W x + b),  β = σ(W' x + b').
+
+Attention without softmax, features or normaliser, whose memory forgets by row and by column.
+Mao 2022, "Fine-Tuning Pre-trained Transformers into Decaying Fast Weights".
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from threefold.layers.mixer import Mixer
+from threefold.layers.parts import count_heads, split_heads, wide
+from threefold.memory.linear.recurrence import recur
+from threefold.memory.state import State
+
+
+class DecayingFastWeights(Mixer):
+    """GPT-2's attention layer with a decaying memory: heads of 64, scaled queries, linear gates.
+
+    Gates start uniformly distributed (Gu et al. 2020), as in the author's code: every channel at
+    its own rate.  Without a pre-trained model, the projections start as Xavier's.
+    """
+
+    def __init__(self, width: int, *, heads: int | None = None) -> None:
+        super().__init__(width)
+        self.heads = count_heads(width, heads, 64)
+        size = width // self.heads
+        self.query = nn.Linear(width, width)
+        self.key = nn.Linear(width, width)
+        self.value = nn.Linear(width, width)
+        self.forget_key = nn.Linear(width, width)
+        self.forget_value = nn.Linear(width, width)
+        self.out = nn.Linear(width, width)
+        self.carries(memory=(self.heads, size, size))
+        for module in (self.query, self.key, self.value, self.out):
+            nn.init.xavier_uniform_(module.weight, gain=2**-0.5)
+            nn.init.zeros_(module.bias)
+        for module in (self.forget_key, self.forget_value):
+            uniform_gate_(module.bias)
+
+    def mix(
+        self, x: Tensor, state: State, form: str, lengths: Tensor | None
+    ) -> tuple[Tensor, State]:
+        query, key, value, forget_key, forget_value = (
+            split_heads(f(x), self.heads)
+            for f in (self.query, self.key, self.value, self.forget_key, self.forget_value)
+        )
+        out, memory = recur(
+            query * query.shape[-1] ** -0.5,
+            key,
+            value,
+            log_decay=F.logsigmoid(wide(forget_key)),
+            log_decay_value=F.logsigmoid(wide(forget_value)),
+            state=state["memory"],
+            form=form,
+            lengths=lengths,
+        )
+        return self.out(out.flatten(-2)), {"memory": memory}
+
+
+@torch.no_grad()
+def uniform_gate_(bias: Tensor) -> None:
+    """Biases whose logistic is uniform in (1/n, 1 − 1/n), n their number."""
+    edge = 1 / len(bias)
+    bias.uniform_(edge, 1 - edge).logit_()

@@ -1,0 +1,61 @@
+"""DeltaNet:  S = (I − β k kᵀ) S₋ + β k⊗v,  o = Sᵀq,  with keys of unit length and β = σ(W x).
+
+What the memory holds under a key is replaced by the new value, by the share β, instead of added to.
+Yang et al. 2024, "Parallelizing Linear Transformers with the Delta Rule over Sequence Length".
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from threefold.layers.mixer import Mixer
+from threefold.layers.parts import ConvolvedHeads, count_heads, unit, wide
+from threefold.memory.linear.recurrence import recur
+from threefold.memory.state import State
+
+
+class DeltaNet(Mixer):
+    """The DeltaNet layer: short convolutions with SiLU, unit queries and keys, RMS norm per head.
+
+    `negative_eigenvalues` doubles β, so that an association can be flipped, not only erased.
+    """
+
+    def __init__(
+        self,
+        width: int,
+        *,
+        heads: int | None = None,
+        expand_key: float = 1.0,
+        expand_value: float = 1.0,
+        taps: int = 4,
+        negative_eigenvalues: bool = False,
+    ) -> None:
+        super().__init__(width)
+        keys, values = int(width * expand_key), int(width * expand_value)
+        self.heads = count_heads(keys, heads, 128)
+        key_size, value_size = keys // self.heads, values // count_heads(values, self.heads, 128)
+        self.strongest = 2.0 if negative_eigenvalues else 1.0
+        self.convolved = ConvolvedHeads(width, self.heads, key_size, value_size, taps=taps)
+        self.strength = nn.Linear(width, self.heads, bias=False)
+        self.norm = nn.RMSNorm(value_size, eps=1e-5)
+        self.out = nn.Linear(values, width, bias=False)
+        self.carries(memory=(self.heads, key_size, value_size), conv=self.convolved.state_shape)
+        for module in self.modules():
+            if isinstance(module, nn.Linear):
+                nn.init.xavier_uniform_(module.weight, gain=2**-2.5)
+
+    def mix(
+        self, x: Tensor, state: State, form: str, lengths: Tensor | None
+    ) -> tuple[Tensor, State]:
+        (query, key, value), conv = self.convolved(x, state["conv"], lengths)
+        out, memory = recur(
+            unit(query) * query.shape[-1] ** -0.5,
+            unit(key),
+            value,
+            strength=self.strongest * torch.sigmoid(wide(self.strength(x))),
+            state=state["memory"],
+            form=form,
+            lengths=lengths,
+        )
+        return self.out(self.norm(out).flatten(-2)), {"memory": memory, "conv": conv}

@@ -1,0 +1,75 @@
+"""Gated DeltaNet:  S = α (I − β k kᵀ) S₋ + β k⊗v,  o = Sᵀq,  α = exp(−e^A softplus(W x + b)).
+
+The delta rule replaces one association, Mamba-2's scalar gate forgets all of them at once.
+Yang, Kautz & Hatamizadeh 2024, "Gated Delta Networks: Improving Mamba2 with Delta Rule".
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from threefold.layers.mamba import initial_delta
+from threefold.layers.mixer import Mixer
+from threefold.layers.parts import ConvolvedHeads, count_heads, split_heads, unit, wide
+from threefold.memory.linear.recurrence import recur
+from threefold.memory.state import State
+
+
+class GatedDeltaNet(Mixer):
+    """The Gated DeltaNet layer: keys of ¾ width, values twice as wide, a gated RMS norm per head.
+
+    Both expansions are relative to the width (the authors' `expand_v` = 2 is relative to the keys).
+    """
+
+    no_decay: ClassVar[tuple[str, ...]] = ("A_log", "delta_bias")
+
+    def __init__(
+        self,
+        width: int,
+        *,
+        heads: int | None = None,
+        expand_key: float = 0.75,
+        expand_value: float = 1.5,
+        taps: int = 4,
+        negative_eigenvalues: bool = False,
+    ) -> None:
+        super().__init__(width)
+        keys, values = int(width * expand_key), int(width * expand_value)
+        self.heads = count_heads(keys, heads, 256)
+        key_size, value_size = keys // self.heads, values // count_heads(values, self.heads, 256)
+        self.strongest = 2.0 if negative_eigenvalues else 1.0
+        self.convolved = ConvolvedHeads(width, self.heads, key_size, value_size, taps=taps)
+        self.strength = nn.Linear(width, self.heads, bias=False)
+        self.delta = nn.Linear(width, self.heads, bias=False)
+        self.delta_bias = nn.Parameter(initial_delta(self.heads, (1e-3, 1e-1)))
+        # Uniform in (0, 16]: at 0 the logarithm would not be finite.
+        self.A_log = nn.Parameter((16 * (1 - torch.rand(self.heads))).log())
+        self.gate = nn.Linear(width, values, bias=False)
+        self.norm = nn.RMSNorm(value_size, eps=1e-5)
+        self.out = nn.Linear(values, width, bias=False)
+        self.carries(memory=(self.heads, key_size, value_size), conv=self.convolved.state_shape)
+        for module in self.modules():
+            if isinstance(module, nn.Linear):
+                nn.init.xavier_uniform_(module.weight, gain=2**-2.5)
+
+    def mix(
+        self, x: Tensor, state: State, form: str, lengths: Tensor | None
+    ) -> tuple[Tensor, State]:
+        (query, key, value), conv = self.convolved(x, state["conv"], lengths)
+        delta = F.softplus(wide(self.delta(x)) + wide(self.delta_bias))
+        out, memory = recur(
+            unit(query) * query.shape[-1] ** -0.5,
+            unit(key),
+            value,
+            log_decay=-wide(self.A_log).exp() * delta,
+            strength=self.strongest * torch.sigmoid(wide(self.strength(x))),
+            state=state["memory"],
+            form=form,
+            lengths=lengths,
+        )
+        out = self.norm(out) * F.silu(split_heads(self.gate(x), self.heads))
+        return self.out(out.flatten(-2)), {"memory": memory, "conv": conv}

@@ -1,0 +1,83 @@
+"""Gated slot attention:  Sᵏ = Diag(α) Sᵏ₋ + (1−α)⊗k,  Sᵛ = Diag(α) Sᵛ₋ + (1−α)⊗v,
+o = Sᵛᵀ softmax(Sᵏ q),  α = σ(W x)^{1/8}, one for each of M slots.
+
+Attention over a few slots, each a moving average of keys and values at a data-dependent rate.
+Zhang et al. 2024, "Gated Slot Attention for Efficient Linear-Time Sequence Modeling".
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from threefold.layers.mixer import Mixer
+from threefold.layers.parts import count_heads, split_heads, wide
+from threefold.memory.linear.recurrence import recur
+from threefold.memory.state import State
+
+
+class GatedSlotAttention(Mixer):
+    """The GSA layer: SiLU on query, key and value, unscaled scores, SiLU and RMS norm at the end.
+
+    """The GSA layer: SiLU on queries, keys and values, raw scores; SiLU and RMS norm on the output.
+    """
+
+    def __init__(
+        self,
+        width: int,
+        *,
+        heads: int | None = None,
+        expand_key: float = 1.0,
+        expand_value: float = 1.0,
+        slots: int | None = None,
+        gate_temperature: float = 8.0,
+    ) -> None:
+        super().__init__(width)
+        keys, values = int(width * expand_key), int(width * expand_value)
+        self.heads = count_heads(math.gcd(keys, values), heads, 64)
+        key_size, value_size = keys // self.heads, values // self.heads
+        slots = min(64, key_size) if slots is None else slots
+        self.gate_temperature = gate_temperature
+        self.query = nn.Linear(width, keys, bias=False)
+        self.key = nn.Linear(width, keys, bias=False)
+        self.value = nn.Linear(width, values, bias=False)
+        self.forget = nn.Linear(width, self.heads * slots, bias=False)
+        self.norm = nn.RMSNorm(values, eps=1e-5)
+        self.out = nn.Linear(values, width, bias=False)
+        self.carries(
+            memory={"key": (self.heads, key_size, slots), "value": (self.heads, slots, value_size)}
+        )
+        for module in (self.query, self.key, self.value, self.forget, self.out):
+            nn.init.xavier_uniform_(module.weight, gain=2**-2.5)
+
+    def mix(
+        self, x: Tensor, state: State, form: str, lengths: Tensor | None
+    ) -> tuple[Tensor, State]:
+        query, key, value = (
+            F.silu(split_heads(f(x), self.heads)) for f in (self.query, self.key, self.value)
+        )
+        forget = wide(split_heads(self.forget(x), self.heads))
+        log_decay = F.logsigmoid(forget) / self.gate_temperature
+        write = -log_decay.expm1()  # 1 − α
+        logits, keys = recur(
+            query,
+            key,
+            write,
+            log_decay_value=log_decay,
+            state=state["memory"]["key"],
+            form=form,
+            lengths=lengths,
+        )
+        out, values = recur(
+            logits.softmax(-1),
+            write,
+            value,
+            log_decay=log_decay,
+            state=state["memory"]["value"],
+            form=form,
+            lengths=lengths,
+        )
+        out = self.norm(F.silu(out.flatten(-2)))
+        return self.out(out), {"memory": {"key": keys, "value": values}}

@@ -1,0 +1,75 @@
+"""Kimi Delta Attention:  S = (I − β k kᵀ) Diag(α) S₋ + β k⊗v,  o = Sᵀq,
+α = exp(−e^A softplus(low-rank(x) + b)).
+
+Gated DeltaNet with a rate of forgetting for every key dimension; the decay acts first.
+Kimi Team 2025, "Kimi Linear: An Expressive, Efficient Attention Architecture".
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from threefold.layers.mamba import initial_delta
+from threefold.layers.mixer import Mixer
+from threefold.layers.parts import ConvolvedHeads, LowRank, count_heads, split_heads, unit, wide
+from threefold.memory.linear.recurrence import recur
+from threefold.memory.state import State
+
+
+class KimiDeltaAttention(Mixer):
+    """The KDA layer: decay and output gate through one head's width, RMS norm per head, a σ gate.
+
+    The short convolutions start uniform, as in Gated DeltaNet; other weights at deviation 0.02.
+    """
+
+    no_decay: ClassVar[tuple[str, ...]] = ("A_log", "delta_bias")
+
+    def __init__(
+        self,
+        width: int,
+        *,
+        heads: int | None = None,
+        expand_value: float = 1.0,
+        taps: int = 4,
+        negative_eigenvalues: bool = False,
+    ) -> None:
+        super().__init__(width)
+        values = int(width * expand_value)
+        self.heads = count_heads(width, heads, 128)
+        key_size, value_size = width // self.heads, values // count_heads(values, self.heads, 128)
+        self.strongest = 2.0 if negative_eigenvalues else 1.0
+        self.convolved = ConvolvedHeads(width, self.heads, key_size, value_size, taps=taps)
+        self.strength = nn.Linear(width, self.heads, bias=False)
+        self.delta = LowRank(width, value_size, width, bias=False)
+        self.delta_bias = nn.Parameter(initial_delta(width, (1e-3, 1e-1)))
+        self.A_log = nn.Parameter(torch.empty(self.heads, 1).uniform_(1, 16).log())
+        self.gate = LowRank(width, value_size, values)
+        self.norm = nn.RMSNorm(value_size, eps=1e-5)
+        self.out = nn.Linear(values, width, bias=False)
+        self.carries(memory=(self.heads, key_size, value_size), conv=self.convolved.state_shape)
+        for module in self.modules():
+            if isinstance(module, nn.Linear):
+                nn.init.normal_(module.weight, std=0.02)
+        nn.init.zeros_(self.gate.up.bias)
+
+    def mix(
+        self, x: Tensor, state: State, form: str, lengths: Tensor | None
+    ) -> tuple[Tensor, State]:
+        (query, key, value), conv = self.convolved(x, state["conv"], lengths)
+        delta = F.softplus(wide(self.delta(x)) + wide(self.delta_bias))
+        out, memory = recur(
+            unit(query) * query.shape[-1] ** -0.5,
+            unit(key),
+            value,
+            log_decay=-wide(self.A_log).exp() * split_heads(delta, self.heads),
+            strength=self.strongest * torch.sigmoid(wide(self.strength(x))),
+            state=state["memory"],
+            form=form,
+            lengths=lengths,
+        )
+        out = self.norm(out) * torch.sigmoid(split_heads(self.gate(x), self.heads))
+        return self.out(out.flatten(-2)), {"memory": memory, "conv": conv}

@@ -1,0 +1,85 @@
+"""Mamba:  S = exp(Δ A) ⊙ S₋ + Δ B x,  y = C·S + D x,  with Δ, B, C read from the input.
+
+A selective state space between a short convolution and a SiLU gate.
+Gu & Dao 2023, "Mamba: Linear-Time Sequence Modeling with Selective State Spaces".
+"""
+
+from __future__ import annotations
+
+import math
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from threefold.layers.mixer import Mixer
+from threefold.layers.parts import ShortConvolution, wide
+from threefold.memory.linear.selective import scan
+from threefold.memory.state import State
+
+
+class Mamba(Mixer):
+    """The Mamba layer as published; `zero_order_hold` discretises B exactly instead of by Δ B."""
+
+    no_decay: ClassVar[tuple[str, ...]] = ("A_log", "D", "delta_bias")
+
+    def __init__(
+        self,
+        width: int,
+        *,
+        expand: int = 2,
+        state_size: int = 16,
+        taps: int = 4,
+        delta_rank: int | None = None,
+        delta_range: tuple[float, float] = (1e-3, 1e-1),
+        zero_order_hold: bool = False,
+        layer: int = 0,
+        depth: int = 1,
+    ) -> None:
+        super().__init__(width)
+        channels = expand * width
+        rank = math.ceil(width / 16) if delta_rank is None else delta_rank
+        self.sizes = (rank, state_size, state_size)
+        self.zero_order_hold = zero_order_hold
+        self.input = nn.Linear(width, 2 * channels, bias=False)
+        self.conv = ShortConvolution(channels, taps, bias=True)
+        self.select = nn.Linear(channels, sum(self.sizes), bias=False)
+        self.delta = nn.Linear(rank, channels, bias=False)
+        self.delta_bias = nn.Parameter(initial_delta(channels, delta_range))
+        self.A_log = nn.Parameter(torch.arange(1.0, state_size + 1).log().repeat(channels, 1))
+        self.D = nn.Parameter(torch.ones(channels))
+        self.out = nn.Linear(channels, width, bias=False)
+        self.carries(memory=(channels, state_size), conv=self.conv.state_shape)
+        nn.init.uniform_(self.delta.weight, -(rank**-0.5), rank**-0.5)
+        with torch.no_grad():
+            self.out.weight /= math.sqrt(depth)
+
+    def mix(
+        self, x: Tensor, state: State, form: str, lengths: Tensor | None
+    ) -> tuple[Tensor, State]:
+        x, gate = self.input(x).chunk(2, -1)
+        x, conv = self.conv(x, state["conv"], lengths)
+        delta, B, C = self.select(x).split(self.sizes, -1)
+        y, memory = scan(
+            x,
+            self.delta(delta),
+            -wide(self.A_log).exp(),
+            B,
+            C,
+            self.D,
+            gate,
+            delta_bias=self.delta_bias,
+            softplus=True,
+            state=state["memory"],
+            form=form,
+            lengths=lengths,
+            hold=self.zero_order_hold,
+        )
+        return self.out(y), {"memory": memory, "conv": conv}
+
+
+def initial_delta(channels: int, delta_range: tuple[float, float]) -> Tensor:
+    """Biases whose softplus is log-uniform in `delta_range`."""
+    low, high = (math.log(limit) for limit in delta_range)
+    delta = torch.empty(channels).uniform_(low, high).exp().clamp(min=1e-4)
+    return delta + torch.log(-torch.expm1(-delta))

@@ -1,0 +1,87 @@
+"""Mamba-2:  S = exp(−Δ e^A) S₋ + k⊗(Δ v),  o = Sᵀq + D v,  Δ = softplus(W x + b).
+
+A selective state space (q, k, v are its C, B, x) with one decay a head: a chunk is matrix products.
+Dao & Gu 2024, "Transformers are SSMs: Generalized Models and Efficient Algorithms Through
+Structured State Space Duality".
+"""
+
+from __future__ import annotations
+
+import math
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from threefold.errors import ThreefoldError
+from threefold.layers.mamba import initial_delta
+from threefold.layers.mixer import Mixer
+from threefold.layers.parts import ShortConvolution, count_heads, rms_norm, split_heads, wide
+from threefold.memory.linear.recurrence import recur
+from threefold.memory.state import State
+
+
+class Mamba2(Mixer):
+    """The Mamba-2 layer as published: one input projection, RMS norm after the SiLU gate.
+
+    Heads have 64 channels where that divides, else the nearest size that does.
+    """
+
+    no_decay: ClassVar[tuple[str, ...]] = ("A_log", "D", "delta_bias", "norm_weight")
+
+    def __init__(
+        self,
+        width: int,
+        *,
+        expand: int = 2,
+        heads: int | None = None,
+        state_size: int = 128,
+        groups: int = 1,
+        taps: int = 4,
+        delta_range: tuple[float, float] = (1e-3, 1e-1),
+        layer: int = 0,
+        depth: int = 1,
+    ) -> None:
+        super().__init__(width)
+        channels = expand * width
+        self.heads = count_heads(channels, heads, 64)
+        if groups < 1 or self.heads % groups:
+            raise ThreefoldError(f"Mamba2: {groups} groups do not divide {self.heads} heads")
+        self.groups = groups
+        self.sizes = [channels, groups * state_size, groups * state_size]
+        self.fields = [channels, sum(self.sizes), self.heads]
+        self.input = nn.Linear(width, sum(self.fields), bias=False)
+        self.conv = ShortConvolution(sum(self.sizes), taps, bias=True)
+        self.delta_bias = nn.Parameter(initial_delta(self.heads, delta_range))
+        self.A_log = nn.Parameter(torch.empty(self.heads).uniform_(1, 16).log())
+        self.D = nn.Parameter(torch.ones(self.heads, 1))
+        self.norm_weight = nn.Parameter(torch.ones(groups, channels // groups))
+        self.out = nn.Linear(channels, width, bias=False)
+        self.carries(
+            memory=(self.heads, state_size, channels // self.heads), conv=self.conv.state_shape
+        )
+        with torch.no_grad():
+            self.out.weight /= math.sqrt(depth)
+
+    def mix(
+        self, x: Tensor, state: State, form: str, lengths: Tensor | None
+    ) -> tuple[Tensor, State]:
+        gate, x, delta = self.input(x).split(self.fields, -1)
+        x, conv = self.conv(x, state["conv"], lengths)
+        value, key, query = torch.split(x, self.sizes, -1)
+        value = split_heads(value, self.heads)
+        delta = F.softplus(wide(delta) + wide(self.delta_bias))
+        out, memory = recur(
+            split_heads(query, self.groups),
+            split_heads(key, self.groups),
+            value * delta.unsqueeze(-1),
+            log_decay=-wide(self.A_log).exp() * delta,
+            state=state["memory"],
+            form=form,
+            lengths=lengths,
+        )
+        out = (out + self.D * value).flatten(-2) * F.silu(gate)
+        # Five factors of the input meet here, so their squares are the first to overflow.
+        out = rms_norm(split_heads(out, self.groups)).to(x.dtype) * self.norm_weight
+        return self.out(out.flatten(-2)), {"memory": memory, "conv": conv}

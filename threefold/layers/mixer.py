@@ -1,0 +1,186 @@
+"""The contract of a mixer: y, state = mixer(x, state), the same in every form and from any cut.
+
+This file owns what is common to all of them: checks, the choice of form, the step in a loop, and
+padding (rows are aligned to start at 0 and zeroed where nothing is; a mixer sees `lengths` only).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from threefold.errors import ThreefoldError
+from threefold.memory import state as states
+from threefold.memory.plan import FORMS, plan_form
+from threefold.memory.state import State
+
+
+class Mixer(nn.Module, ABC):
+    """A layer from [B, L, width] to [B, L, width] that carries a state."""
+
+    forms: ClassVar[tuple[str, ...]] = FORMS
+    causal: ClassVar[bool] = True
+    # Names of parameters (the last part of the dotted name) for the optimiser's groups.
+    no_decay: ClassVar[tuple[str, ...]] = ()
+    slow: ClassVar[tuple[str, ...]] = ()
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        if width < 1:
+            raise ThreefoldError(f"{self.name}: width is {width}, expected at least 1")
+        self.width = width
+        self._shapes: dict[str, Any] = {}
+
+    @abstractmethod
+    def mix(
+        self, x: Tensor, state: State, form: str, lengths: Tensor | None
+    ) -> tuple[Tensor, State]:
+        """The layer itself: rows start at 0 and hold `lengths` elements (None: all of L).
+
+        `form` is step (then L = 1), chunk or parallel.  Outputs past the end of a row are free.
+        """
+
+    @property
+    def name(self) -> str:
+        return type(self).__name__
+
+    def carries(self, **shapes: tuple[int, ...] | Mapping[str, Any]) -> None:
+        """Declare the leaves of the state, by name, without the batch."""
+        self._shapes.update(shapes)
+
+    def state_shapes(self, length: int) -> Mapping[str, Any]:
+        """Shapes of the leaves of one row after `length` elements."""
+        return self._shapes
+
+    def forward(
+        self,
+        x: Tensor,
+        state: State | None = None,
+        *,
+        form: str = "auto",
+        mask: Tensor | None = None,
+    ) -> tuple[Tensor, State]:
+        """Run any number of elements after any state; returns (y [B, L, width], state)."""
+        self._check_input(x)
+        form = plan_form(form, x.shape[1], self.forms, self.name)
+        state = self._check_state(state, x.shape[0])
+        if mask is None:
+            return self._run(x, state, form, None)
+        rows = Rows(mask, x.shape[:2], self.name)
+        y, state = self._run(rows.align(x), state, form, rows.lengths)
+        return rows.restore(y), state
+
+    def step(self, x: Tensor, state: State | None = None) -> tuple[Tensor, State]:
+        """Run one element [B, width]; returns (y [B, width], state)."""
+        if x.dim() != 2:
+            raise ThreefoldError(
+                f"{self.name}.step: x is {tuple(x.shape)}, expected [batch, {self.width}], "
+                "one element of each row"
+            )
+        y, state = self.forward(x.unsqueeze(1), state, form="step")
+        return y.squeeze(1), state
+
+    def empty_state(self, batch_size: int) -> State:
+        """The state before the first element."""
+        self._refuse_state_if_not_causal()
+        weight = next(self.parameters())
+        return states.empty(self.state_shapes(0), batch_size, weight.dtype, weight.device)
+
+    def state_size(self, length: int) -> int:
+        """Bytes that the state of one row takes after `length` elements."""
+        self._refuse_state_if_not_causal()
+        return states.count_bytes(self.state_shapes(length), next(self.parameters()).dtype)
+
+    def _run(
+        self, x: Tensor, state: State, form: str, lengths: Tensor | None
+    ) -> tuple[Tensor, State]:
+        if form != "step" or x.shape[1] == 1:
+            return self.mix(x, state, form, lengths)
+        outputs = []
+        for t in range(x.shape[1]):
+            here = None if lengths is None else (lengths > t).long()
+            y, state = self.mix(x[:, t : t + 1], state, "step", here)
+            outputs.append(y)
+        return torch.cat(outputs, 1), state
+
+    def _check_input(self, x: Tensor) -> None:
+        if x.dim() != 3 or x.shape[2] != self.width:
+            raise ThreefoldError(
+                f"{self.name}: x is {tuple(x.shape)}, expected [batch, length, {self.width}]"
+            )
+        if x.shape[1] == 0:
+            raise ThreefoldError(f"{self.name}: the sequence is empty; give at least one element")
+        dtype = next(self.parameters()).dtype
+        if x.dtype != dtype and not torch.is_autocast_enabled(x.device.type):
+            raise ThreefoldError(
+                f"{self.name}: x is {x.dtype}, the weights are {dtype}; convert one of them"
+            )
+
+    def _check_state(self, state: State | None, rows: int) -> State:
+        if not self.causal:
+            if state is not None:
+                self._refuse_state_if_not_causal()
+            return {}
+        expected = self.empty_state(rows)
+        if state is None:
+            return expected
+        states.check(state, expected, self.name)
+        return state
+
+    def _refuse_state_if_not_causal(self) -> None:
+        if not self.causal:
+            raise ThreefoldError(
+                f"{self.name}: has no state: every output depends on the whole sequence, later "
+                "elements included, so it cannot go on from a cut"
+            )
+
+
+class Rows:
+    """Rows of different lengths, wherever their padding is."""
+
+    def __init__(self, mask: Tensor, shape: tuple[int, ...] | torch.Size, owner: str) -> None:
+        if mask.dtype != torch.bool or mask.shape != torch.Size(shape):
+            raise ThreefoldError(
+                f"{owner}: mask is {tuple(mask.shape)} {mask.dtype}, expected {tuple(shape)} bool, "
+                "True for real elements"
+            )
+        self.mask = mask
+        self.lengths = mask.sum(1)
+        self.positions = torch.arange(mask.shape[1], device=mask.device)
+        self.starts = mask.int().argmax(1)
+        if not torch.equal(mask, self._from(self.starts)):
+            row = int((mask != self._from(self.starts)).any(1).int().argmax())
+            raise ThreefoldError(
+                f"{owner}: the mask of row {row} has a hole; real elements must be contiguous"
+            )
+        self.shifted = bool((self.starts > 0).any())
+
+    def _from(self, starts: Tensor) -> Tensor:
+        offset = self.positions - starts[:, None]
+        return (offset >= 0) & (offset < self.lengths[:, None])
+
+    def align(self, x: Tensor) -> Tensor:
+        """Rows moved to start at 0, zeros behind their end."""
+        if self.shifted:
+            x = _take(x, self.positions + self.starts[:, None])
+        real = self.positions < self.lengths[:, None]
+        return torch.where(_like(real, x), x, torch.zeros((), dtype=x.dtype, device=x.device))
+
+    def restore(self, y: Tensor) -> Tensor:
+        """Rows moved back to where they were, zeros at padding."""
+        if self.shifted:
+            y = _take(y, self.positions - self.starts[:, None])
+        return torch.where(_like(self.mask, y), y, torch.zeros((), dtype=y.dtype, device=y.device))
+
+
+def _like(mask: Tensor, x: Tensor) -> Tensor:
+    return mask.view(*mask.shape, *[1] * (x.dim() - 2))
+
+
+def _take(x: Tensor, index: Tensor) -> Tensor:
+    index = index.clamp(0, x.shape[1] - 1)
+    return x[torch.arange(len(x), device=x.device)[:, None], index]

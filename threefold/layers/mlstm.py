@@ -1,0 +1,114 @@
+"""mLSTM:  S = f S₋ + i k⊗v,  z = f z₋ + i k,  o = Sᵀq / max(1, |z·q|),  f = σ(·),  i = exp(·).
+
+An LSTM whose cell is a matrix; the exponential input gate can overrule everything stored before.
+Beck et al. 2024, "xLSTM: Extended Long Short-Term Memory".
+"""
+
+from __future__ import annotations
+
+import math
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from threefold.errors import ThreefoldError
+from threefold.layers.mixer import Mixer
+from threefold.layers.parts import HeadNorm, ShortConvolution, count_heads, split_heads, wide
+from threefold.memory.linear.recurrence import recur
+from threefold.memory.linear.stabiliser import stabilise
+from threefold.memory.state import State
+
+# e^80 is finite in float32, and what it divides is nothing.
+LARGEST = 80.0
+
+
+class MLSTM(Mixer):
+    """The mLSTM layer of xLSTM: up-projection, convolved queries and keys, a skip, and a SiLU gate.
+
+    The memory is kept scaled by e^{−m−b}, m a running maximum and b the input gate's bias; z is its
+    last value column.  One deviation: the authors add 1e-6 to the scaled denominator; here 1e-6 is
+    its floor, so that the scale cancels in the gradient too.
+    """
+
+    no_decay: ClassVar[tuple[str, ...]] = ("norm_weight",)
+
+    def __init__(
+        self,
+        width: int,
+        *,
+        expand: int = 2,
+        heads: int = 4,
+        block_size: int = 4,
+        taps: int = 4,
+        layer: int = 0,
+        depth: int = 1,
+    ) -> None:
+        super().__init__(width)
+        channels = expand * width
+        self.heads = count_heads(channels, heads, 64)
+        size = channels // self.heads
+        if block_size < 1 or channels % block_size:
+            raise ThreefoldError(f"MLSTM: blocks of {block_size} do not divide {channels} channels")
+        self.input = nn.Linear(width, 2 * channels, bias=False)
+        self.conv = ShortConvolution(channels, taps, bias=True)
+        self.query, self.key, self.value = (
+            nn.Parameter(torch.empty(channels // block_size, block_size, block_size))
+            for _ in range(3)
+        )
+        self.gates = nn.Linear(3 * channels, 2 * self.heads)
+        self.norm = HeadNorm(self.heads, size, affine=False)
+        self.norm_weight = nn.Parameter(torch.ones(self.heads, size))
+        self.skip = nn.Parameter(torch.ones(channels))
+        self.out = nn.Linear(channels, width, bias=False)
+        self.carries(
+            memory=(self.heads, size, size + 1),
+            maximum=(self.heads,),
+            conv=self.conv.state_shape,
+        )
+        for weight in (self.input.weight, self.query, self.key, self.value):
+            nn.init.normal_(weight, std=math.sqrt(2 / (5 * width)))
+        nn.init.normal_(self.out.weight, std=2 / depth / math.sqrt(width))
+        nn.init.zeros_(self.gates.weight)
+        forget = torch.linspace(3, 6, self.heads)
+        with torch.no_grad():
+            self.gates.bias.copy_(torch.cat([0.1 * torch.randn(self.heads), forget]))
+
+    def mix(
+        self, x: Tensor, state: State, form: str, lengths: Tensor | None
+    ) -> tuple[Tensor, State]:
+        x, gate = self.input(x).chunk(2, -1)
+        convolved, conv = self.conv(x, state["conv"], lengths)
+        query, key, value = (
+            blockwise(y, weight)
+            for y, weight in ((convolved, self.query), (convolved, self.key), (x, self.value))
+        )
+        gates = F.linear(torch.cat([query, key, value], -1), self.gates.weight)
+        log_input, forget = wide(gates).chunk(2, -1)
+        # The input gate's bias scales everything alike: it enters with the floor only, and a large
+        # one does not swamp the differences between elements.
+        input_bias, forget_bias = wide(self.gates.bias).chunk(2)
+        log_forget = F.logsigmoid(forget + forget_bias)
+        scaled = stabilise(log_forget, log_input, state["maximum"], lengths)
+        query, key, value = (wide(split_heads(y, self.heads)) for y in (query, key, value))
+        out, memory = recur(
+            query,
+            key * (scaled.log_input.exp().unsqueeze(-1) * key.shape[-1] ** -0.5),
+            F.pad(value, (0, 1), value=1.0),
+            # Rounding may leave it above 0 by an ulp of the maximum.
+            log_decay=scaled.log_decay - scaled.log_decay.detach().clamp(min=0),
+            state=state["memory"],
+            form=form,
+            lengths=lengths,
+        )
+        floor = (-scaled.maxima - input_bias).clamp(math.log(1e-6), LARGEST).exp()
+        out = out[..., :-1] / torch.maximum(out[..., -1:].abs(), floor.unsqueeze(-1))
+        out = (self.norm(out).to(x.dtype) * self.norm_weight).flatten(-2)
+        out = (out + self.skip * convolved) * F.silu(gate)
+        return self.out(out), {"memory": memory, "maximum": scaled.maximum, "conv": conv}
+
+
+def blockwise(x: Tensor, weight: Tensor) -> Tensor:
+    """x times a matrix of small blocks on the diagonal, weight [blocks, size, size]."""
+    return torch.einsum("blni,nio->blno", split_heads(x, len(weight)), weight).flatten(-2)

@@ -1,0 +1,172 @@
+"""What several mixers are made of: short convolutions, token shifts, low-rank maps, norms."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from threefold.errors import ThreefoldError
+from threefold.kernels import ops
+from threefold.memory.state import memory_dtype
+
+
+class ShortConvolution(nn.Module):
+    """A causal convolution of a few taps a channel, with SiLU; its state is the last inputs."""
+
+    def __init__(
+        self, channels: int, taps: int = 4, *, bias: bool = False, silu: bool = True
+    ) -> None:
+        super().__init__()
+        bound = 1 / math.sqrt(taps)
+        self.weight = nn.Parameter(torch.empty(channels, taps).uniform_(-bound, bound))
+        self.bias = nn.Parameter(torch.empty(channels).uniform_(-bound, bound)) if bias else None
+        self.silu = silu
+
+    @property
+    def state_shape(self) -> tuple[int, int]:
+        channels, taps = self.weight.shape
+        return taps - 1, channels
+
+    def forward(self, x: Tensor, state: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
+        """x [B, L, channels], state [B, taps−1, channels]."""
+        return ops.short_convolution(x, self.weight, self.bias, state, lengths, silu=self.silu)
+
+
+class LowRank(nn.Module):
+    """up(activation(down(x))): a map through a few dimensions, bias on the way out only."""
+
+    def __init__(
+        self, inputs: int, rank: int, outputs: int, *, bias: bool = True, tanh: bool = False
+    ) -> None:
+        super().__init__()
+        self.down = nn.Linear(inputs, rank, bias=False)
+        self.up = nn.Linear(rank, outputs, bias=bias)
+        self.tanh = tanh
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.down(x)
+        out: Tensor = self.up(torch.tanh(x) if self.tanh else x)
+        return out
+
+
+class HeadNorm(nn.Module):
+    """LayerNorm over each head of [B, L, H, V], then a weight and a bias a channel (GroupNorm)."""
+
+    def __init__(self, heads: int, size: int, *, eps: float = 1e-5, affine: bool = True) -> None:
+        super().__init__()
+        self.eps = eps
+        self.weight = nn.Parameter(torch.ones(heads, size)) if affine else None
+        self.bias = nn.Parameter(torch.zeros(heads, size)) if affine else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.layer_norm(x, x.shape[-1:], eps=self.eps)
+        if self.weight is None or self.bias is None:
+            return x
+        return x * self.weight + self.bias
+
+
+def shift(x: Tensor, last: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Token shift: the element before each of x [B, L, D]; the last real one is the new state."""
+    everything = torch.cat([last.unsqueeze(1), x], 1)
+    if lengths is None:
+        return everything[:, :-1], everything[:, -1]
+    return everything[:, :-1], everything[torch.arange(len(x), device=x.device), lengths]
+
+
+def split_heads(x: Tensor, heads: int) -> Tensor:
+    """[B, L, H·size] to [B, L, H, size]."""
+    return torch.unflatten(x, -1, (heads, x.shape[-1] // heads))
+
+
+def count_heads(width: int, heads: int | None, size: int) -> int:
+    """`heads`, checked to divide the width; or the number that brings heads nearest to `size`."""
+    if heads is None:
+        divisors = [h for h in range(1, width + 1) if width % h == 0]
+        return min(divisors, key=lambda h: abs(math.log(width / h / size)))
+    if heads < 1 or width % heads:
+        divisors = [h for h in range(1, min(width, 64) + 1) if width % h == 0]
+        raise ThreefoldError(
+            f"{heads} heads do not divide {width} channels; choose among {divisors}"
+        )
+    return heads
+
+
+def wide(x: Tensor) -> Tensor:
+    """float32 for narrower dtypes: gates and decays are computed there."""
+    return x.to(memory_dtype(x.dtype))
+
+
+class ConvolvedHeads(nn.Module):
+    """Query, key and value in heads: each a projection, then a short convolution with SiLU."""
+
+    def __init__(
+        self, width: int, heads: int, key_size: int, value_size: int, *, taps: int = 4
+    ) -> None:
+        super().__init__()
+        self.heads = heads
+        sizes = {"query": key_size, "key": key_size, "value": value_size}
+        self.projections = nn.ModuleDict(
+            {name: nn.Linear(width, heads * size, bias=False) for name, size in sizes.items()}
+        )
+        self.convolutions = nn.ModuleDict(
+            {name: ShortConvolution(heads * size, taps) for name, size in sizes.items()}
+        )
+        self.state_shape = {name: (taps - 1, heads * size) for name, size in sizes.items()}
+
+    def forward(
+        self, x: Tensor, state: dict[str, Tensor], lengths: Tensor | None
+    ) -> tuple[tuple[Tensor, ...], dict[str, Tensor]]:
+        """x [B, L, width] to query, key, value [B, L, H, size], and the convolutions' state."""
+        made, after = [], {}
+        for name, project in self.projections.items():
+            y, after[name] = self.convolutions[name](project(x), state[name], lengths)
+            made.append(split_heads(y, self.heads))
+        return tuple(made), after
+
+
+def unit(x: Tensor, eps: float = 1e-6) -> Tensor:
+    """x / √(|x|² + eps) along the last axis: of length one; zero stays zero, smoothly."""
+    x = wide(x)
+    return x * torch.rsqrt(x.square().sum(-1, keepdim=True) + eps)
+
+
+def shift_ramp(width: int, power: float) -> Tensor:
+    """1 − (i/width)^power: RWKV's initial shares of the element before, channel by channel."""
+    return 1 - (torch.arange(width) / width) ** power
+
+
+def rotate(x: Tensor, position: Tensor, frequencies: Tensor) -> Tensor:
+    """Rotary: channels i and i + size//2 of x [B, L, H, size] turned by position · frequency.
+
+    `position` int64 [B] is where each row starts, `frequencies` float64 [size//2].  Angles are
+    float64 (float32 is off by 1.6e-2 after a million elements).  An odd last channel stays.
+    """
+    elements = position.unsqueeze(1) + torch.arange(x.shape[1], device=x.device)
+    angle = (elements.unsqueeze(-1) * frequencies).unsqueeze(2)
+    dtype = memory_dtype(x.dtype)
+    cos, sin = angle.cos().to(dtype), angle.sin().to(dtype)
+    half = len(frequencies)
+    first, second = wide(x)[..., :half], wide(x)[..., half : 2 * half]
+    turned = [first * cos - second * sin, second * cos + first * sin, wide(x)[..., 2 * half :]]
+    return torch.cat(turned, -1).to(x.dtype)
+
+
+def rotary_frequencies(size: int, device: torch.device, base: float = 10_000.0) -> Tensor:
+    """base^{−2i/size} for each pair of channels, float64: radians an element."""
+    pairs = torch.arange(size // 2, dtype=torch.float64, device=device)
+    return base ** (-2 * pairs / size)
+
+
+def advance(position: Tensor, length: int, lengths: Tensor | None) -> Tensor:
+    """Where each row [B] stands after `length` elements, or after its own `lengths`."""
+    return position + (length if lengths is None else lengths)
+
+
+def rms_norm(x: Tensor, eps: float = 1e-5) -> Tensor:
+    """x / √(mean(x²) + eps) along the last axis, also where x² would overflow."""
+    scale = x.detach().abs().amax(-1, keepdim=True).clamp(min=1)
+    x = x / scale
+    return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps / scale.square())

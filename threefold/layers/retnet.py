@@ -1,0 +1,64 @@
+"""Retention:  S = γ S₋ + k⊗v,  o = Sᵀq,  γ = 1 − 2^{−5−h} in head h,  q, k turned by position.
+
+Linear attention that forgets at one fixed rate a head, each head at another.
+Sun et al. 2023, "Retentive Network: A Successor to Transformer for Large Language Models".
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from threefold.layers.mixer import Mixer
+from threefold.layers.parts import HeadNorm, advance, count_heads, rotate, split_heads
+from threefold.memory.linear.recurrence import recur
+from threefold.memory.state import State
+
+
+class RetNet(Mixer):
+    """Multi-scale retention: rotary, values twice as wide, group norm without weights, a SiLU gate.
+
+    Keys have 256 channels as published; below a width of 1024 there are four heads, so four scales.
+    Positions rotate only (xPos's scale overflows on a stream).  The authors' divisions before the
+    group norm are left out: the norm takes any scale away.
+    """
+
+    def __init__(self, width: int, *, heads: int | None = None, expand_value: int = 2) -> None:
+        super().__init__(width)
+        values = width * expand_value
+        self.heads = count_heads(width, heads, min(256, max(width // 4, 8)))
+        self.query = nn.Linear(width, width, bias=False)
+        self.key = nn.Linear(width, width, bias=False)
+        self.value = nn.Linear(width, values, bias=False)
+        self.gate = nn.Linear(width, values, bias=False)
+        self.norm = HeadNorm(self.heads, values // self.heads, eps=1e-6, affine=False)
+        self.out = nn.Linear(values, width, bias=False)
+        self.carries(memory=(self.heads, width // self.heads, values // self.heads), position=())
+        for module in (self.query, self.key, self.value, self.gate):
+            nn.init.xavier_uniform_(module.weight, gain=2**-2.5)
+        nn.init.xavier_uniform_(self.out.weight)
+
+    def mix(
+        self, x: Tensor, state: State, form: str, lengths: Tensor | None
+    ) -> tuple[Tensor, State]:
+        query, key, value, gate = (
+            split_heads(f(x), self.heads) for f in (self.query, self.key, self.value, self.gate)
+        )
+        size = key.shape[-1]
+        # The authors' frequencies: from 1 down to 1/10000, both ends included.
+        pairs = torch.linspace(0, 1, size // 2, dtype=torch.float64, device=x.device)
+        frequencies = 10_000.0**-pairs
+        scale = torch.arange(5, 5 + self.heads, dtype=torch.float64, device=x.device)
+        out, memory = recur(
+            rotate(query, state["position"], frequencies),
+            rotate(key * size**-0.5, state["position"], frequencies),
+            value,
+            log_decay=torch.log1p(-torch.exp2(-scale)),
+            state=state["memory"],
+            form=form,
+            lengths=lengths,
+        )
+        out = self.norm(out) * F.silu(gate)
+        position = advance(state["position"], x.shape[1], lengths)
+        return self.out(out.flatten(-2)), {"memory": memory, "position": position}

@@ -1,0 +1,75 @@
+"""The table of mixers: a new one is one file and one line here; the contract tests find it by it."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from threefold.errors import ThreefoldError, nearest
+
+if TYPE_CHECKING:
+    from threefold.layers.mixer import Mixer
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One mixer: the file `layers/<name>.py` holds the class `cls`."""
+
+    name: str
+    cls: str
+    title: str
+    year: int
+    memory: str  # linear, cell, filter or history
+    equation: str
+
+    def load(self) -> type[Mixer]:
+        """The class, imported when first asked for."""
+        loaded: type[Mixer] = getattr(import_module(f"threefold.layers.{self.name}"), self.cls)
+        return loaded
+
+
+# fmt: off
+_ENTRIES = (
+    Entry("linear_attention", "LinearAttention", "Linear attention", 2020, "linear", "S = S₋ + φ(k)⊗v,  o = Sᵀφ(q)"),
+    Entry("delta_net", "DeltaNet", "DeltaNet", 2024, "linear", "S = (I − β k kᵀ) S₋ + β k⊗v,  o = Sᵀq"),
+    Entry("gated_rfa", "GatedRFA", "Gated random feature attention", 2021, "linear", "S = g S₋ + (1−g) φ(k)⊗v,  o = Sᵀφ(q) / (z·φ(q))"),
+    Entry("abc", "ABC", "Attention with bounded-memory control", 2022, "linear", "Sᵏ = Diag(α) Sᵏ₋ + φ⊗k,  Sᵛ = Diag(α) Sᵛ₋ + φ⊗v,  o = Sᵛᵀ softmax(Sᵏ q)"),
+    Entry("decaying_fast_weights", "DecayingFastWeights", "Decaying fast weights", 2022, "linear", "S = S₋ ⊙ (α βᵀ) + k⊗v,  o = Sᵀq"),
+    Entry("retnet", "RetNet", "Retentive network", 2023, "linear", "S = γ S₋ + k⊗v,  o = Sᵀq"),
+    Entry("mamba", "Mamba", "Mamba (selective state space)", 2023, "linear", "S = exp(ΔA) ⊙ S₋ + Δ B x,  o = C·S + D x"),
+    Entry("gla", "GatedLinearAttention", "Gated linear attention", 2023, "linear", "S = Diag(α) S₋ + k⊗v,  o = Sᵀq"),
+    Entry("rwkv6", "RWKV6", "RWKV-6 (Finch)", 2024, "linear", "S = Diag(α) S₋ + k⊗v,  o = (S₋ + (d⊙k)⊗v)ᵀ q"),
+    Entry("hgrn2", "HGRN2", "Hierarchically gated recurrent network 2", 2024, "linear", "S = Diag(α) S₋ + (1−α)⊗v,  o = Sᵀq"),
+    Entry("mlstm", "MLSTM", "xLSTM's matrix LSTM", 2024, "linear", "S = f S₋ + i k⊗v,  o = Sᵀq / max(1, |z·q|)"),
+    Entry("mamba2", "Mamba2", "Mamba-2 (state space duality)", 2024, "linear", "S = exp(ΔA) S₋ + k⊗(Δ v),  o = Sᵀq + D v"),
+    Entry("gsa", "GatedSlotAttention", "Gated slot attention", 2024, "linear", "Sᵏ = Diag(α) Sᵏ₋ + (1−α)⊗k,  Sᵛ = Diag(α) Sᵛ₋ + (1−α)⊗v,  o = Sᵛᵀ softmax(Sᵏ q)"),
+    Entry("gated_delta_net", "GatedDeltaNet", "Gated DeltaNet", 2024, "linear", "S = α (I − β k kᵀ) S₋ + β k⊗v,  o = Sᵀq"),
+    Entry("rwkv7", "RWKV7", "RWKV-7 (Goose)", 2025, "linear", "S = (Diag(w) + a bᵀ) S₋ + k⊗v,  o = Sᵀq"),
+    Entry("kda", "KimiDeltaAttention", "Kimi delta attention", 2025, "linear", "S = (I − β k kᵀ) Diag(α) S₋ + β k⊗v,  o = Sᵀq"),
+)
+# fmt: on
+
+MIXERS: dict[str, Entry] = {entry.name: entry for entry in _ENTRIES}
+
+
+def mixer(name: str, **options: Any) -> Mixer:
+    """Make a mixer by name, e.g. `mixer("gla", width=256, heads=4)`."""
+    if name not in MIXERS:
+        raise ThreefoldError(f"unknown mixer {name!r}; {nearest(name, MIXERS)}")
+    cls = MIXERS[name].load()
+    accepted = options_of(cls)
+    for option in options:
+        if option not in accepted:
+            raise ThreefoldError(
+                f"mixer {name!r} has no option {option!r}; {nearest(option, accepted)}"
+            )
+    if "width" not in options:
+        raise ThreefoldError(f"mixer {name!r} needs its width, e.g. width=64")
+    return cls(**options)
+
+
+def options_of(cls: type[Mixer]) -> tuple[str, ...]:
+    """The keywords of a mixer's constructor."""
+    return tuple(inspect.signature(cls).parameters)
