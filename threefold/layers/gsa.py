@@ -21,7 +21,7 @@ from threefold.memory.state import State
 class GatedSlotAttention(Mixer):
     """The GSA layer: SiLU on query, key and value, unscaled scores, SiLU and RMS norm at the end.
 
-    """The GSA layer: SiLU on queries, keys and values, raw scores; SiLU and RMS norm on the output.
+    Heads have about 64 channels; `slots` (M) is 64 as published, but at most a key's channels.
     """
 
     def __init__(
