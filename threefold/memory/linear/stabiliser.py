@@ -39,7 +39,10 @@ def stabilise(
         decays, inputs = associative_scan(_max_plus, (log_decay, log_input))
         maxima = torch.maximum(decays + maximum.unsqueeze(1), inputs)
         before = torch.cat([maximum.unsqueeze(1), maxima[:, :-1]], 1)
-    return Stabilised(log_decay + before - maxima, log_input - maxima, maxima)
+    # before − maxima is near −log_decay or far below: added last, it loses the fewest digits.  What
+    # rounding leaves above 0 is taken off without touching the gradient.
+    scaled = log_decay + (before - maxima)
+    return Stabilised(scaled - scaled.detach().clamp(min=0), log_input - maxima, maxima)
 
 
 def _max_plus(earlier: Element, later: Element) -> Element:

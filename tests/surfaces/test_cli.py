@@ -1,0 +1,334 @@
+"""The command line as a person runs it: piped, on a terminal, with the wrong words.
+
+What depends on the process (imports, exit codes, encodings, terminals) runs in one of its own; the
+rest calls `main` here, since each process has to import torch again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+import threefold
+from threefold.cli import doctor, main
+from threefold.kernels import library
+from threefold.layers.table import MIXERS
+
+COMMANDS = ("models", "info", "doctor", "demo")
+
+Run = subprocess.CompletedProcess[str]
+
+
+def run(*arguments: str, **environment: str) -> Run:
+    """`threefold …` in a process of its own, its output captured."""
+    root = os.fspath(Path(threefold.__file__).parent.parent)
+    return subprocess.run(
+        [sys.executable, "-m", "threefold", *arguments],
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        env={
+            **os.environ,
+            "PYTHONPATH": root,
+            "PYTHONUTF8": "1",
+            "OMP_NUM_THREADS": "1",  # other tests run beside this one
+            **environment,
+        },
+        timeout=300,
+    )
+
+
+def here(*arguments: str) -> Run:
+    """The same in this process."""
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            main(arguments)
+        except SystemExit as end:
+            code = end.code
+    assert isinstance(code, int)
+    return Run(arguments, code, out.getvalue(), err.getvalue())
+
+
+def good(*arguments: str, start: Callable[..., Run] = here) -> str:
+    """What a command that must succeed prints."""
+    done = start(*arguments)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def refused(*arguments: str, start: Callable[..., Run] = here) -> str:
+    """The one message of a command that must be refused."""
+    done = start(*arguments)
+    assert done.returncode == 2, (done.returncode, done.stdout, done.stderr)
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""
+    return done.stderr.strip()
+
+
+def on_terminal(columns: int, *arguments: str) -> str:
+    """What a command prints on a terminal of that many columns."""
+    import fcntl
+    import pty
+    import struct
+    import termios
+
+    leader, follower = pty.openpty()
+    fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    environment = {k: v for k, v in os.environ.items() if k not in ("COLUMNS", "NO_COLOR")}
+    command = [sys.executable, "-m", "threefold", *arguments]
+    process = subprocess.Popen(
+        command, stdin=follower, stdout=follower, stderr=follower, env=environment
+    )
+    os.close(follower)
+    printed = b""
+    while True:
+        try:
+            piece = os.read(leader, 65536)
+        except OSError:  # Linux says so when the other end is closed
+            break
+        if not piece:
+            break
+        printed += piece
+    os.close(leader)
+    assert process.wait(timeout=120) == 0
+    return printed.decode().replace("\r\n", "\n")
+
+
+class TestStart:
+    def test_help_without_torch(self) -> None:
+        code = (
+            "import sys\nfrom threefold.cli import main\n"
+            "try:\n    main(['--help'])\nexcept SystemExit:\n"
+            "    print('loaded:', [m for m in ('torch', 'numpy', 'rich') if m in sys.modules])"
+        )
+        start = time.perf_counter()
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+        print(f"threefold --help took {time.perf_counter() - start:.2f} s")
+        assert done.returncode == 0, done.stderr
+        assert "loaded: []" in done.stdout
+        for command in COMMANDS:
+            assert f"\n  {command} " in done.stdout
+
+    def test_no_arguments_is_help(self) -> None:
+        done = run()
+        assert "Usage: threefold" in done.stdout + done.stderr
+
+    def test_version(self) -> None:
+        assert good("--version").strip() == f"threefold {threefold.__version__}"
+
+    def test_every_command_has_help(self) -> None:
+        for command in COMMANDS:
+            assert f"Usage: threefold {command}" in good(command, "--help")
+
+    def test_unknown_command(self) -> None:
+        assert "Did you mean 'models'?" in refused("modles")
+
+    def test_unknown_option(self) -> None:
+        assert "--json" in refused("models", "--jsno")
+
+    def test_interrupt(self) -> None:
+        code = (
+            "import threefold.cli.app as a, signal, os\n"
+            "a.app.command('stop')(lambda: os.kill(os.getpid(), signal.SIGINT))\n"
+            "a.main(['stop'])"
+        )
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+        assert done.returncode == 128 + signal.SIGINT
+        assert "Traceback" not in done.stderr
+
+    def test_narrow_encoding(self) -> None:
+        done = run("models", PYTHONUTF8="0", PYTHONIOENCODING="ascii")
+        assert "S = S? + ?(k)?v" in done.stdout, done.stderr
+
+
+class TestModels:
+    def test_table(self) -> None:
+        lines = good("models", start=run).splitlines()
+        assert " ".join(lines[0].split()) == "NAME FULL NAME YEAR MEMORY FORMS STATE EQUATION"
+        assert [line.split()[0] for line in lines[1:]] == list(MIXERS)
+        for line, entry in zip(lines[1:], MIXERS.values(), strict=True):
+            assert line.endswith(entry.equation)
+            assert entry.title in line
+            assert str(entry.year) in line
+
+    def test_json(self) -> None:
+        rows = json.loads(good("models", "--width", "64", "--json"))
+        assert [row["name"] for row in rows] == list(MIXERS)
+        for row in rows:
+            assert "problem" not in row, row
+            made = threefold.mixer(row["name"], width=64)
+            assert row["state_bytes"] == made.state_size(1024)
+            assert tuple(row["forms"]) == made.forms
+
+    def test_width_changes_the_state(self) -> None:
+        narrow, wide = (
+            json.loads(good("models", "gla", "--width", width, "--json")) for width in ("64", "128")
+        )
+        assert narrow["state_bytes"] < wide["state_bytes"]
+        assert narrow["parameters"] < wide["parameters"]
+
+    def test_any_width_is_cheap(self) -> None:
+        detail = json.loads(good("models", "mamba", "--width", "65536", "--json"))
+        assert detail["parameters"] > 10**9
+
+    @pytest.mark.parametrize("name", ["gla", "mamba"])
+    def test_detail(self, name: str) -> None:
+        made = threefold.mixer(name, width=256)
+        text = good("models", name)
+        detail = json.loads(good("models", name, "--json"))
+        assert detail["parameters"] == sum(p.numel() for p in made.parameters())
+        assert {leaf["name"] for leaf in detail["state"]} == set(made.empty_state(1))
+        assert detail["no_decay"] == list(made.no_decay)
+        assert "20" in detail["reference"]
+        for part in (detail["reference"], *(option["name"] for option in detail["options"])):
+            assert part in text
+
+    def test_unknown_mixer(self) -> None:
+        message = refused("models", "mambo", start=run)
+        assert message == "Error: unknown mixer 'mambo'; did you mean 'mamba'?"
+
+    def test_bad_width(self) -> None:
+        assert "multiple of 16" in refused("models", "--width", "100")
+        assert "--width" in refused("models", "--width", "0")
+        assert "--width" in refused("models", "--width", "wide")
+
+    def test_fits_a_terminal(self) -> None:
+        text = on_terminal(80, "models")
+        plain = [line for line in text.splitlines() if "\x1b" not in line]
+        assert max(map(len, plain)) <= 80
+        for entry in MIXERS.values():
+            assert entry.title in text
+            assert "".join(entry.equation.split()) in "".join(text.split())
+
+    def test_wide_terminal_has_one_line_each(self) -> None:
+        assert len(on_terminal(250, "models").splitlines()) == len(MIXERS) + 1
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a saved model, `model`, and a state of it, `state.safetensors`."""
+    folder = tmp_path_factory.mktemp("saved")
+    mixers = ("gla", ("mamba", {"expand": 1}))
+    model = threefold.build(threefold.Spec("language", width=32, depth=2, mixers=mixers))
+    model.save(folder / "model")
+    _, state = model(torch.randint(256, (3, 5)))
+    threefold.save_state(folder / "state.safetensors", state, model, position=5)
+    return folder
+
+
+class TestInfo:
+    def test_model(self, saved: Path) -> None:
+        model = threefold.load(saved / "model")
+        text = good("info", str(saved / "model"))
+        facts = json.loads(good("info", str(saved / "model"), "--json"))
+        assert threefold.Spec.from_dict(facts["spec"]) == model.spec
+        assert facts["parameters"] == model.parameter_count
+        assert facts["state_bytes"] == model.state_size(1024)
+        assert tuple(facts["forms"]) == model.forms
+        assert facts["bytes_on_disk"] == sum(f.stat().st_size for f in (saved / "model").iterdir())
+        for part in ("gla, mamba(expand=1)", "32 × 2", f"{model.parameter_count:,}", "256"):
+            assert part in text
+
+    def test_state(self, saved: Path) -> None:
+        facts = json.loads(good("info", str(saved / "state.safetensors"), "--json"))
+        assert facts["what"] == "state"
+        assert facts["rows"] == 3
+        assert facts["position"] == [5, 5, 5]
+        assert facts["digest"] == threefold.load(saved / "model").spec.digest
+        text = good("info", str(saved / "state.safetensors"))
+        assert "a state of a language model" in text
+
+    def test_absent(self, tmp_path: Path) -> None:
+        assert "there is no such folder" in refused("info", str(tmp_path / "none"), start=run)
+
+    def test_foreign(self, tmp_path: Path) -> None:
+        assert "config.json" in refused("info", str(tmp_path))
+        (tmp_path / "config.json").write_text('{"model_type": "gpt2"}', encoding="utf-8")
+        assert "gpt2" in refused("info", str(tmp_path))
+        (tmp_path / "config.json").write_text("{", encoding="utf-8")
+        assert "not JSON" in refused("info", str(tmp_path))
+        (tmp_path / "notes.txt").write_text("nothing", encoding="utf-8")
+        assert "not a safetensors file" in refused("info", str(tmp_path / "notes.txt"))
+
+    def test_weights_are_no_state(self, saved: Path) -> None:
+        message = refused("info", str(saved / "model" / "model.safetensors"))
+        assert "no state" in message
+
+    @pytest.mark.parametrize("kept", [0, 4, 100, -1])
+    def test_cut_short(self, saved: Path, tmp_path: Path, kept: int) -> None:
+        folder = shutil.copytree(saved / "model", tmp_path / "model")
+        weights = folder / "model.safetensors"
+        weights.write_bytes(weights.read_bytes()[:kept])
+        assert "cut short" in refused("info", str(folder))
+        state = tmp_path / "state.safetensors"
+        state.write_bytes((saved / "state.safetensors").read_bytes()[:kept])
+        assert "cut short" in refused("info", str(state))
+
+    def test_no_weights(self, saved: Path, tmp_path: Path) -> None:
+        folder = shutil.copytree(saved / "model", tmp_path / "model")
+        (folder / "model.safetensors").unlink()
+        assert "no weights" in refused("info", str(folder))
+
+    def test_no_argument(self) -> None:
+        assert "FOLDER" in refused("info")
+
+
+class TestDoctor:
+    def test_report(self) -> None:
+        text = good("doctor")
+        for word in ("threefold", "torch", "threads", "kernels", "short_convolution", "checks"):
+            assert word in text
+        assert "✗" not in text
+
+    def test_json(self) -> None:
+        report = json.loads(good("doctor", "--json"))
+        assert report["versions"]["threefold"] == threefold.__version__
+        assert all(check["passed"] for check in report["checks"])
+        kernels = report["kernels"]
+        assert set(kernels["runnable"]) | set(kernels["untested"]) == set(kernels["built"])
+
+    def test_reference(self) -> None:
+        with library.using("reference"):
+            report = json.loads(good("doctor", "--json"))
+            text = good("doctor")
+        assert report["kernels"]["variant"] is None
+        assert set(report["operations"].values()) == {"reference"}
+        assert "plain torch in use: THREEFOLD_KERNELS=reference" in text
+        assert "slower than it could" in text
+
+    def test_bad_choice(self) -> None:
+        done = run("doctor", THREEFOLD_KERNELS="fast")
+        assert done.returncode == 2
+        assert "'fast'" in done.stderr
+        assert "Traceback" not in done.stderr
+
+    def test_failed_check_is_exit_code_1(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(doctor, "checks", lambda: iter([("one: a = b", 1.0)]))
+        done = here("doctor")
+        assert done.returncode == 1
+        assert "✗ one: a = b" in done.stdout
+        assert "1 of 1 checks failed" in done.stdout
+
+
+class TestDemo:
+    def test_unknown_mixer(self) -> None:
+        assert "did you mean 'gla'" in refused("demo", "--mixers", "mamba,glaa")
+
+    def test_no_mixer(self) -> None:
+        assert "names no mixer" in refused("demo", "--mixers", ",")
+
+    def test_bad_seconds(self) -> None:
+        assert "--seconds" in refused("demo", "--seconds", "0")

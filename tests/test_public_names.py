@@ -1,0 +1,95 @@
+"""The public names: few, pinned, documented and typed."""
+
+from __future__ import annotations
+
+import inspect
+import subprocess
+import sys
+
+import pytest
+
+import threefold
+
+# A name is added or removed here on purpose, with a line in CHANGELOG.md.
+PUBLIC = [
+    "LanguageModel",
+    "MIXERS",
+    "Spec",
+    "ThreefoldError",
+    "__version__",
+    "build",
+    "generate",
+    "linear_recurrence",
+    "load",
+    "load_state",
+    "mixer",
+    "save_state",
+    "selective_scan",
+]
+MOST = 40
+# Values, not functions or classes: documented where they are defined.
+VALUES = {"MIXERS": dict, "__version__": str}
+
+CALLABLES = [name for name in PUBLIC if name not in VALUES]
+
+
+def undocumented(value: object) -> bool:
+    own = value.__dict__.get("__doc__") if inspect.isclass(value) else getattr(value, "__doc__", "")
+    return not (own or "").strip()
+
+
+def untyped(function: object) -> list[str]:
+    """Parameters, and the return value, without a type."""
+    signature = inspect.signature(function)  # type: ignore[arg-type]
+    missing = [
+        name
+        for name, parameter in signature.parameters.items()
+        if parameter.annotation is parameter.empty and name != "self"
+    ]
+    if signature.return_annotation is signature.empty and not inspect.isclass(function):
+        missing.append("return")
+    return missing
+
+
+def test_list_is_pinned_and_short() -> None:
+    assert sorted(threefold.__all__) == sorted(PUBLIC)
+    assert len(PUBLIC) <= MOST
+
+
+def test_dir_shows_the_public_names() -> None:
+    assert sorted(dir(threefold)) == sorted(PUBLIC)
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_name_resolves(name: str) -> None:
+    value = getattr(threefold, name)
+    if name in VALUES:
+        assert isinstance(value, VALUES[name])
+
+
+@pytest.mark.parametrize("name", CALLABLES)
+def test_documented_and_typed(name: str) -> None:
+    value = getattr(threefold, name)
+    assert not undocumented(value), f"{name} has no docstring"
+    if inspect.isclass(value) and issubclass(value, Exception):
+        return
+    assert untyped(value) == [], name
+
+
+def test_unknown_name() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = threefold.nothing
+
+
+def test_import_is_lazy() -> None:
+    code = "import sys, threefold; print('torch' in sys.modules)"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout.strip() == "False"
+
+
+def test_checkers_fail() -> None:
+    def plain(a, b: int):  # type: ignore[no-untyped-def]
+        pass
+
+    assert undocumented(plain)
+    assert untyped(plain) == ["a", "return"]

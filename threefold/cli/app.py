@@ -1,0 +1,56 @@
+"""The typer application: which commands exist, and how it ends when something goes wrong."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+from threefold.cli import demo, doctor, info, models, output
+from threefold.errors import ThreefoldError
+
+app = typer.Typer(
+    name="threefold",
+    help="Neural sequence models, from the RNN to Mamba, that run step by step, in chunks and in "
+    "parallel, and give the same answer.",
+    no_args_is_help=True,
+    add_completion=False,
+    # Help is plain text: drawing it with rich would double the time to the first line.
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+for command in (models.models, info.info, doctor.doctor, demo.demo):
+    app.command()(command)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from threefold import __version__
+
+        output.say(f"threefold {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
+        ),
+    ] = False,
+) -> None:
+    """Options that come before the command."""
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line; always ends by SystemExit."""
+    output.tolerate_narrow_encodings()
+    try:
+        app(args=arguments, prog_name="threefold")
+    except ThreefoldError as error:
+        output.complain(str(error))
+        sys.exit(2)

@@ -1,0 +1,220 @@
+"""`threefold doctor`: what is installed, which kernels run, and whether they are right."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import shlex
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from threefold.cli import output
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+PACKAGES = ("torch", "numpy", "safetensors", "tokenizers")
+# Relative error above which a self-check fails; the tests are stricter.
+LIMIT = 1e-4
+
+
+def doctor(
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Show versions, processor, kernels and extras, and check that the kernels are right."""
+    report = examine()
+    if as_json:
+        output.say_json(report)
+    else:
+        say_report(report)
+    if not all(check["passed"] for check in report["checks"]):
+        raise typer.Exit(1)
+
+
+def examine() -> dict[str, Any]:
+    """Everything the command knows, as plain values."""
+    import torch
+
+    from threefold import __version__
+    from threefold.kernels import ops
+
+    return {
+        "versions": {
+            "threefold": __version__,
+            "python": platform.python_version(),
+            **{name: version_of(name) for name in PACKAGES},
+        },
+        "processor": {
+            "name": processor_name(),
+            "architecture": platform.machine(),
+            "instruction_set": torch.backends.cpu.get_cpu_capability(),
+            "cpus": os.cpu_count(),
+            "threads": torch.get_num_threads(),
+        },
+        "kernels": kernels(),
+        "operations": ops.available(),
+        "extras": extras(),
+        "checks": [
+            {"name": name, "error": error, "passed": error <= LIMIT} for name, error in checks()
+        ],
+    }
+
+
+def version_of(package: str) -> str | None:
+    """The installed version, or None."""
+    from importlib import metadata
+
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def processor_name() -> str:
+    """What the maker calls this processor, where the system tells."""
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as lines:
+            names = (line.partition(":")[2].strip() for line in lines if "model name" in line)
+            return next(names, "") or platform.machine()
+    except OSError:
+        return platform.processor() or platform.machine()
+
+
+def kernels() -> dict[str, Any]:
+    """The variant in use, or why there is none; what is built, and what cannot run here."""
+    from threefold.kernels import library
+
+    current = library.current()
+    built, runnable = list(library.built()), list(library.runnable())
+    return {
+        "asked": library.chosen(),
+        "variant": None if current.native is None else current.native.variant,
+        "openmp": current.native is not None and current.native.openmp,
+        "reason": current.reason,
+        "built": built,
+        "runnable": runnable,
+        "untested": [variant for variant in built if variant not in runnable],
+    }
+
+
+def extras() -> dict[str, list[str]]:
+    """The optional parts of the package, and what each still lacks."""
+    from importlib import metadata
+
+    try:
+        requirements = metadata.requires("threefold") or []
+    except metadata.PackageNotFoundError:
+        return {}
+    lacking: dict[str, list[str]] = {}
+    for line in requirements:
+        found = re.fullmatch(r"([\w.-]+)([^;]*);.*\bextra == ['\"]([\w-]+)['\"].*", line)
+        if found:
+            package, wanted, extra = found.groups()
+            missing = version_of(package) is None
+            lacking.setdefault(extra, []).extend([package + wanted.strip()] if missing else [])
+    return lacking
+
+
+def checks() -> Iterator[tuple[str, float]]:
+    """Small computations done twice: (what must be equal, relative error)."""
+    import torch
+
+    from threefold.kernels import library, ops, reference
+    from threefold.memory.linear.recurrence import linear_recurrence
+
+    generator = torch.Generator().manual_seed(0)
+
+    def draw(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=generator)
+
+    if library.current().native is not None:
+        inputs = draw(2, 33, 40), draw(40, 4), draw(40), draw(2, 3, 40)
+        native = ops.short_convolution(*inputs, silu=True)[0]
+        expected = reference.short_convolution(*inputs, silu=True)[0]
+        yield "short_convolution: native = reference", apart(native, expected)
+    query, key, value = draw(3, 1, 48, 2, 8).unbind(0)
+    decay = -draw(1, 48, 2, 8).abs()
+    step, chunk, parallel = (
+        linear_recurrence(query, key, value, log_decay=decay, form=form, chunk=16)[0]
+        for form in ("step", "chunk", "parallel")
+    )
+    yield "linear_recurrence: step = chunk", apart(chunk, step)
+    yield "linear_recurrence: step = parallel", apart(parallel, step)
+
+
+def apart(actual: Tensor, expected: Tensor) -> float:
+    """max|a − b| / max|b|; infinite where a number is not finite."""
+    error = ((actual - expected).abs().max() / expected.abs().max()).item()
+    return float(error) if error == error else float("inf")
+
+
+def say_report(report: dict[str, Any]) -> None:
+    processor = report["processor"]
+    versions = (f"{name} {version or 'missing'}" for name, version in report["versions"].items())
+    output.say_facts(
+        (
+            ("versions", " · ".join(versions)),
+            (
+                "processor",
+                f"{processor['name']} · {processor['architecture']} · "
+                f"{processor['instruction_set']}",
+            ),
+            ("threads", f"{processor['threads']} of {processor['cpus']} processors"),
+            ("kernels", kernel_lines(report["kernels"])),
+            ("operations", operation_lines(report["operations"], report["kernels"]["reason"])),
+            ("extras", extra_lines(report["extras"])),
+            ("checks", check_lines(report["checks"])),
+        )
+    )
+    failed = sum(not check["passed"] for check in report["checks"])
+    if failed:
+        output.say("\n" + bad(f"{failed} of {len(report['checks'])} checks failed."))
+    elif report["kernels"]["variant"] is None:
+        output.say("\n" + weak("Everything works, slower than it could: no native kernels."))
+    else:
+        output.say("\n" + good("All is well."))
+
+
+def kernel_lines(kernels: dict[str, Any]) -> Iterator[str]:
+    variant = kernels["variant"]
+    if variant is None:
+        yield weak(f"plain torch in use: {kernels['reason']}")
+    else:
+        yield good(f"{variant} in use, {'with' if kernels['openmp'] else 'without'} OpenMP")
+    yield f"  built: {', '.join(kernels['built']) or 'none'}"
+    if kernels["untested"]:
+        yield weak(f"untested here, this machine cannot run: {', '.join(kernels['untested'])}")
+
+
+def operation_lines(operations: dict[str, str], reason: str | None) -> Iterator[str]:
+    for name, kind in operations.items():
+        yield good(f"{name}: native") if kind == "native" else weak(f"{name}: {kind}, {reason}")
+    yield "  all others: plain torch"
+
+
+def extra_lines(extras: dict[str, list[str]]) -> Iterator[str]:
+    if not extras:
+        yield weak("unknown: threefold runs from its sources, not installed")
+    for name, missing in extras.items():
+        yield weak(f"{name}: pip install {shlex.join(missing)}") if missing else good(name)
+
+
+def check_lines(checks: list[dict[str, Any]]) -> Iterator[str]:
+    for check in checks:
+        line = f"{check['name']} (relative error {check['error']:.0e})"
+        yield good(line) if check["passed"] else bad(line)
+
+
+def good(text: str) -> str:
+    return output.paint(f"✓ {text}", "good")
+
+
+def weak(text: str) -> str:
+    return output.paint(f"– {text}", "weak")
+
+
+def bad(text: str) -> str:
+    return output.paint(f"✗ {text}", "bad")
