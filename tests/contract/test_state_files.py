@@ -1,0 +1,202 @@
+"""States as files: bit for bit in another process, refused where they do not belong."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+
+import threefold
+from threefold import LanguageModel, Spec, ThreefoldError
+from threefold.memory import state as states
+from threefold.runtime.state_files import read_state
+
+SPEC = Spec("language", 32, 12, ("mamba", "gla"), vocabulary=61, channel="rwkv")
+
+NEXT_LOGITS = """
+import sys, torch, threefold
+from safetensors.torch import save_file
+torch.set_num_threads(int(sys.argv[4]))
+model = threefold.load(sys.argv[1])
+state = threefold.load_state(sys.argv[2], model)
+with torch.no_grad():
+    logits, after = model(torch.arange(6).view(2, 3), state)
+    step, _ = model.step(torch.tensor([4, 5]), after)
+save_file({"logits": logits, "step": step}, sys.argv[3])
+"""
+
+
+@pytest.fixture(scope="module")
+def model() -> LanguageModel:
+    torch.manual_seed(0)
+    made: LanguageModel = threefold.build(SPEC)
+    return made.eval()
+
+
+@pytest.fixture
+def state(model: LanguageModel) -> states.State:
+    with torch.no_grad():
+        return model(torch.arange(20).view(2, 10))[1]
+
+
+@pytest.fixture
+def path(model: LanguageModel, state: states.State, tmp_path: Path) -> Path:
+    threefold.save_state(tmp_path / "s.safetensors", state, model)
+    return tmp_path / "s.safetensors"
+
+
+def test_another_process_goes_on_bit_for_bit(
+    model: LanguageModel, state: states.State, path: Path, tmp_path: Path
+) -> None:
+    model.save(tmp_path / "model")
+    out, threads = tmp_path / "out.safetensors", str(torch.get_num_threads())
+    command = [sys.executable, "-c", NEXT_LOGITS, str(tmp_path / "model"), str(path), str(out)]
+    subprocess.run([*command, threads], check=True)
+    found = load_file(out)
+    with torch.no_grad():
+        logits, after = model(torch.arange(6).view(2, 3), state)
+        step, _ = model.step(torch.tensor([4, 5]), after)
+    assert torch.equal(found["logits"], logits)
+    assert torch.equal(found["step"], step)
+
+
+def test_the_same_tree_comes_back(model: LanguageModel, state: states.State, path: Path) -> None:
+    again = threefold.load_state(path, model)
+    names = [name for name, _ in states.leaves(state)]
+    assert [name for name, _ in states.leaves(again)] == names  # layer 10 after layer 9
+    for (name, a), (_, b) in zip(states.leaves(again), states.leaves(state), strict=True):
+        assert a.dtype == b.dtype
+        assert torch.equal(a, b), name
+    assert os.listdir(path.parent) == [path.name]
+
+
+def test_rows_of_a_wider_state_and_gradients_do_not_matter(
+    model: LanguageModel, tmp_path: Path
+) -> None:
+    _, state = model(torch.arange(20).view(4, 5))
+    view = states.transform(lambda leaf: leaf[1:3], state)
+    threefold.save_state(tmp_path / "s", view, model)
+    again = threefold.load_state(tmp_path / "s", model)
+    for (_, a), (_, b) in zip(states.leaves(again), states.leaves(view), strict=True):
+        assert torch.equal(a, b)
+        assert not a.requires_grad
+
+
+def test_the_header(model: LanguageModel, state: states.State, path: Path) -> None:
+    with safe_open(path, "pt") as file:
+        header = file.metadata()
+    assert header["digest"] == SPEC.digest
+    assert Spec.from_json(header["spec"]) == SPEC
+    assert header["threefold_version"] == threefold.__version__
+    assert read_state(path).position is None
+    threefold.save_state(path, state, model, position=10)
+    assert read_state(path).position == [10, 10]
+    threefold.save_state(path, state, model, position=[7, 10])
+    assert read_state(path).position == [7, 10]
+    for wrong in ([1], -1, "3", [1, 2.5]):
+        with pytest.raises(ThreefoldError, match="position is .*, expected"):
+            threefold.save_state(path, state, model, position=wrong)
+
+
+def test_another_spec_is_refused_with_what_differs(path: Path) -> None:
+    other = threefold.build(Spec(**{**SPEC.to_dict(), "width": 48, "mixers": "gla"}))
+    with pytest.raises(ThreefoldError, match="state of another model") as caught:
+        threefold.load_state(path, other)
+    assert "width: 32 and 48" in str(caught.value)
+    assert "mixers: ['mamba', 'gla'] and ['gla']" in str(caught.value)
+    assert "depth" not in str(caught.value)
+
+
+def test_another_dtype_and_batch_are_refused(model: LanguageModel, path: Path) -> None:
+    with pytest.raises(ThreefoldError, match="another dtype"):
+        threefold.load_state(path, threefold.build(SPEC).double())
+    state = threefold.load_state(path, model)
+    with pytest.raises(ThreefoldError, match="another batch size"):
+        model(torch.zeros(3, 1, dtype=torch.int64), state)
+
+
+def test_only_states_of_the_model_are_saved(model: LanguageModel, path: Path) -> None:
+    before = path.read_bytes()
+    for wrong in ({}, None, {"0": {}}, threefold.mixer("gla", width=32).empty_state(2)):
+        with pytest.raises(ThreefoldError, match="state of another model|state must be a dict"):
+            threefold.save_state(path, wrong, model)
+    assert path.read_bytes() == before
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-20])
+
+
+def flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[-9] ^= 4
+    path.write_bytes(bytes(data))
+
+
+def reheaded(path: Path, **changes: str | None) -> None:
+    """The same tensors under a header that says something else."""
+    with safe_open(path, "pt") as file:
+        header = {**file.metadata(), **changes}
+    tensors = load_file(path)
+    save_file(tensors, path, {key: value for key, value in header.items() if value is not None})
+
+
+FAULTS: dict[str, tuple[Any, str]] = {
+    "gone": (os.unlink, "there is no such file"),
+    "cut": (cut, "not a safetensors file, or cut short"),
+    "empty": (lambda p: p.write_bytes(b""), "not a safetensors file"),
+    "foreign": (lambda p: p.write_bytes(b"PK\x03\x04" * 50), "not a safetensors file"),
+    "weights": (lambda p: save_file({"a": torch.zeros(2)}, p), "but no state; expected one made"),
+    "flipped": (flip, "damaged"),
+    "newer": (lambda p: reheaded(p, format_version="2"), "format 2, .* install a newer"),
+    "no spec": (lambda p: reheaded(p, spec=None), "header cannot be used"),
+    "bad spec": (lambda p: reheaded(p, spec="{"), "header cannot be used .*not JSON"),
+    "bad position": (lambda p: reheaded(p, position="["), "header cannot be used"),
+    "changed spec": (
+        lambda p: reheaded(p, spec=SPEC.to_json().replace('"depth":12', '"depth":11')),
+        "damaged",
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_damage_is_told(model: LanguageModel, path: Path, fault: str) -> None:
+    damage, message = FAULTS[fault]
+    damage(path)
+    with pytest.raises(ThreefoldError, match=message) as caught:
+        threefold.load_state(path, model)
+    assert str(path) in str(caught.value)
+
+
+def test_a_folder_is_no_file(model: LanguageModel, state: states.State, tmp_path: Path) -> None:
+    with pytest.raises(ThreefoldError, match="there is no such file"):
+        threefold.load_state(tmp_path, model)
+    (tmp_path / "s").mkdir()
+    for place in (tmp_path / "s", tmp_path / "nowhere" / "s"):
+        with pytest.raises(ThreefoldError, match="cannot be written"):
+            threefold.save_state(place, state, model)
+    assert os.listdir(tmp_path) == ["s"]
+
+
+def test_a_failed_save_leaves_the_old_state(
+    model: LanguageModel, state: states.State, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = path.read_bytes()
+
+    def fail(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    for name in ("runtime.state_files.write_tensors", "models.files.sync"):
+        with monkeypatch.context() as patch:
+            patch.setattr(f"threefold.{name}", fail)
+            with pytest.raises(ThreefoldError, match="cannot be written .No space left"):
+                threefold.save_state(path, state, model)
+        assert path.read_bytes() == before
+        assert os.listdir(path.parent) == [path.name]

@@ -1,0 +1,230 @@
+"""The training loop on a leaky average: it learns, repeats bit for bit, and stops well."""
+
+from __future__ import annotations
+
+import io
+import math
+import os
+import signal
+from typing import Any
+
+import pytest
+import torch
+from rich.console import Console
+from torch import Tensor, nn
+
+from tests.tolerances import TOLERANCES
+from threefold.data import Batch, ByteTokenizer, Stream, Windows
+from threefold.errors import ThreefoldError
+from threefold.training import Result, Scores, Settings, evaluate, train
+
+EXACT = TOLERANCES[torch.float32, "output"]
+TOKENS = ByteTokenizer().encode("to be, or not to be, that is the question: " * 20)
+
+
+class Leaky(nn.Module):
+    """A language model with memory S = 0.5 S₋ + x and dropout; notes the states it is given."""
+
+    def __init__(self, seed: int = 0) -> None:
+        super().__init__()
+        torch.manual_seed(seed)
+        self.embedding = nn.Embedding(256, 16)
+        self.dropout = nn.Dropout(0.1)
+        self.head = nn.Linear(16, 256)
+        self.given: list[Any] = []
+
+    def forward(self, tokens: Tensor, state: Any = None) -> tuple[Tensor, Any]:
+        self.given.append(state)
+        x = self.dropout(self.embedding(tokens))
+        memory = x.new_zeros(len(x), 16) if state is None else state["memory"]
+        outputs = []
+        for t in range(x.shape[1]):
+            memory = 0.5 * memory + x[:, t]
+            outputs.append(memory)
+        return self.head(torch.stack(outputs, 1)), {"memory": memory}
+
+
+def run(settings: Settings, model: Leaky | None = None, **options: Any) -> tuple[Leaky, Result]:
+    model = model or Leaky()
+    return model, train(model, Windows(TOKENS, batch=8, length=16), settings, **options)
+
+
+def close(expected: float) -> Any:
+    return pytest.approx(expected, rel=EXACT)
+
+
+def test_the_loss_falls() -> None:
+    stream = Stream(TOKENS, batch=4, length=16)
+    model, result = run(
+        Settings(steps=100, learning_rate=0.03, every=40), validation=[stream(0), stream(1)]
+    )
+    assert result.losses[0] > 5
+    assert result.losses[-1] < 1
+    assert result.stopped == "steps"
+    assert result.tokens == 100 * 8 * 16
+    assert result.rate == pytest.approx(result.tokens / result.seconds)
+    assert [step for step, _ in result.validation] == [40, 80, 100]
+    assert result.scores == evaluate(model, [stream(0), stream(1)])
+    assert result.scores.loss < 1
+    assert result.scores.metric > 0.6
+    assert model.training
+
+
+def test_same_seed_same_bits() -> None:
+    settings = Settings(steps=20)
+    (one, first), (two, second) = run(settings), run(settings)
+    assert first.losses == second.losses
+    assert all(torch.equal(a, b) for a, b in zip(one.parameters(), two.parameters(), strict=True))
+    # Dropout draws from the run's seed, and the caller's random numbers go on undisturbed.
+    assert run(Settings(steps=20, seed=1))[1].losses != first.losses
+    model = Leaky()
+    before = torch.get_rng_state()
+    run(settings, model)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_evaluation_weighs_targets_not_batches() -> None:
+    model = Leaky().eval()
+    rows = Windows(TOKENS, batch=2, length=8)(0)
+    sparse = rows.targets.clone()
+    sparse[:, 1:] = -100
+    batches = [rows, Batch(rows.inputs, sparse, rows.starts)]
+    logits = model(rows.inputs)[0].log_softmax(-1)
+    losses = -logits.gather(-1, rows.targets[..., None]).squeeze(-1)
+    expected = (losses.sum() + losses[:, 0].sum()) / (16 + 2)
+    assert evaluate(model, batches).loss == close(expected.item())
+    assert not model.training
+    with pytest.raises(ThreefoldError, match="nothing to evaluate"):
+        evaluate(model, [])
+
+
+@pytest.mark.parametrize("where", ["loss", "gradients"])
+def test_a_non_finite_number_stops_before_the_update(where: str) -> None:
+    model = Leaky()
+    saved: list[Tensor] = []
+
+    def batches(step: int) -> Batch:
+        if step == 7:
+            saved.extend(p.detach().clone() for p in model.parameters())
+            if where == "loss":
+                model.head.register_forward_hook(lambda module, given, out: out * math.nan)
+            else:
+                model.head.bias.register_hook(lambda g: g * math.inf)
+        return Windows(TOKENS, batch=8, length=16)(step)
+
+    with pytest.raises(ThreefoldError, match=rf"step 7: the .*{where}"):
+        train(model, batches, Settings(steps=20))
+    after = list(model.parameters())
+    assert all(torch.equal(a, b) for a, b in zip(saved, after, strict=True))
+
+
+def test_state_is_carried_detached_and_emptied_where_documents_start() -> None:
+    stream = Stream(TOKENS, batch=2, length=16)
+    starts = {1: torch.tensor([False, True])}
+
+    def batches(step: int) -> Batch:
+        inputs, targets, _ = stream(step)
+        return Batch(inputs, targets, starts.get(step, torch.zeros(2, dtype=torch.bool)))
+
+    model = Leaky()
+    train(model, batches, Settings(steps=3, carry=True))
+    first, second, third = model.given
+    assert first is None
+    assert not second["memory"].requires_grad
+    assert second["memory"][0].abs().sum() > 0
+    assert second["memory"][1].abs().sum() == 0
+    assert (third["memory"].abs().sum(1) > 0).all()
+    plain = Leaky()
+    train(plain, batches, Settings(steps=3))
+    assert plain.given == [None] * 3
+
+
+def test_carried_evaluation_equals_one_uncut_pass() -> None:
+    model = Leaky().eval()
+    pieces = Stream(TOKENS, batch=2, length=8)
+    whole = Stream(TOKENS, batch=2, length=8 * pieces.pieces)
+    cut = evaluate(model, (pieces(i) for i in range(pieces.pieces)), carry=True)
+    uncut = evaluate(model, [whole(0)])
+    forgetful = evaluate(model, (pieces(i) for i in range(pieces.pieces)))
+    assert cut.loss == close(uncut.loss)
+    assert forgetful.loss != close(uncut.loss)
+
+
+def test_gradients_are_clipped() -> None:
+    model = Leaky()
+    norms: list[float] = []
+    step = torch.optim.AdamW.step
+
+    def spy(self: torch.optim.AdamW, *args: Any) -> Any:
+        gradients = [p.grad for group in self.param_groups for p in group["params"]]
+        norms.append(float(torch.cat([g.flatten() for g in gradients]).norm()))
+        return step(self, *args)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch.optim.AdamW, "step", spy)
+        run(Settings(steps=3, clip=0.01), model)
+    assert norms == pytest.approx([0.01] * 3, rel=EXACT)
+
+
+def test_a_budget_of_seconds_ends_the_run() -> None:
+    _, result = run(Settings(seconds=0.3))
+    assert result.stopped == "seconds"
+    assert 0.3 <= result.seconds < 3
+    assert result.steps > 1
+
+
+def test_a_target_ends_the_run() -> None:
+    stream = Stream(TOKENS, batch=4, length=16)
+    _, result = run(
+        Settings(steps=500, learning_rate=0.03, every=5, target=0.5), validation=[stream(0)]
+    )
+    assert result.stopped == "target"
+    assert result.steps < 500
+    assert result.scores.metric >= 0.5
+    assert result.validation[-2][1].metric < 0.5
+
+
+def test_ctrl_c_finishes_the_step_and_returns_what_was_reached() -> None:
+    windows = Windows(TOKENS, batch=8, length=16)
+
+    def batches(step: int) -> Batch:
+        if step == 3:
+            os.kill(os.getpid(), signal.SIGINT)
+        return windows(step)
+
+    before = signal.getsignal(signal.SIGINT)
+    result = train(Leaky(), batches, Settings(steps=100), validation=[windows(0)])
+    assert result.stopped == "interrupted"
+    assert result.steps == 4
+    assert math.isfinite(result.scores.loss)
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+@pytest.mark.parametrize("options", [{}, {"steps": 0}, {"seconds": 0}, {"steps": -1, "seconds": 1}])
+def test_a_run_needs_an_end(options: dict[str, Any]) -> None:
+    with pytest.raises(ThreefoldError, match="seconds="):
+        Settings(**options)
+
+
+def test_progress_is_plain_lines_where_there_is_no_terminal() -> None:
+    out = io.StringIO()
+    run(Settings(steps=50), console=Console(file=out, width=100), title="leaky")
+    lines = out.getvalue().splitlines()
+    assert len(lines) == 6
+    assert all(line.startswith("leaky: ") and "tokens/s" in line for line in lines)
+    assert "100%, step 50, loss" in lines[-1]
+    assert "\x1b" not in out.getvalue()
+
+
+def test_progress_is_a_bar_on_a_terminal() -> None:
+    out = io.StringIO()
+    console = Console(file=out, width=100, force_terminal=True)
+    run(Settings(steps=50), console=console, title="leaky")
+    assert "\x1b" in out.getvalue()
+    for expected in ("leaky", "loss", "tokens/s", "0 s left"):
+        assert expected in out.getvalue()
+
+
+def test_scores_before_any_evaluation_are_not_numbers() -> None:
+    assert all(math.isnan(score) for score in Result().scores)
+    assert Scores(1.0, 2.0).loss == 1.0

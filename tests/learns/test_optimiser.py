@@ -1,0 +1,110 @@
+"""Groups of the optimiser: each parameter in exactly one, as its layer declares; the schedule."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from threefold.layers.parts import HeadNorm
+from threefold.layers.table import MIXERS, mixer
+from threefold.training import adamw, cosine, parameter_groups
+from threefold.training.optimiser import SLOW, set_rate
+
+
+class Layer(nn.Module):
+    """A layer with one parameter of each sort."""
+
+    no_decay: ClassVar[tuple[str, ...]] = ("A_log", "up")
+    slow: ClassVar[tuple[str, ...]] = ("delta",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.A_log = nn.Parameter(torch.ones(2, 2))
+        self.delta = nn.Parameter(torch.ones(2, 2))
+        self.project = nn.Linear(2, 2)
+        self.inner = nn.ParameterDict({"up": nn.Parameter(torch.ones(2, 2))})
+        self.norm = HeadNorm(2, 2)
+        self.frozen = nn.Parameter(torch.ones(2, 2), requires_grad=False)
+
+
+class Model(nn.Module):
+    """Two layers, a weight that is shared, and a parameter with a declared name elsewhere."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(3, 2)
+        self.layers = nn.ModuleList([Layer(), Layer()])
+        self.A_log = nn.Parameter(torch.ones(2, 2))
+        self.head = nn.Linear(2, 3, bias=False)
+        self.head.weight = self.embedding.weight
+
+
+def names(model: nn.Module, group: list[Tensor]) -> set[str]:
+    return {
+        name for name, parameter in model.named_parameters() if any(parameter is p for p in group)
+    }
+
+
+def test_groups_are_what_the_layers_declare() -> None:
+    model = Model()
+    groups = {group["name"]: group for group in parameter_groups(model, 0.01, 0.2)}
+    found = {name: names(model, group["params"]) for name, group in groups.items()}
+    layers = ("layers.0", "layers.1")
+    assert found["slow"] == {f"{at}.delta" for at in layers}
+    assert found["no_decay"] == {
+        f"{at}.{name}"
+        for at in layers
+        for name in ("A_log", "inner.up", "project.bias", "norm.weight", "norm.bias")
+    }
+    assert found["decay"] == {
+        "embedding.weight",
+        "A_log",
+        *(f"{at}.project.weight" for at in layers),
+    }
+    rates = {name: (group["lr"], group["weight_decay"]) for name, group in groups.items()}
+    assert rates == {"decay": (0.01, 0.2), "no_decay": (0.01, 0.0), "slow": (SLOW * 0.01, 0.0)}
+
+
+def assert_each_once(model: nn.Module) -> None:
+    grouped = [id(p) for group in parameter_groups(model, 0.01, 0.1) for p in group["params"]]
+    assert len(grouped) == len(set(grouped))
+    assert set(grouped) == {id(p) for p in model.parameters() if p.requires_grad}
+
+
+def test_no_parameter_is_lost_or_twice() -> None:
+    assert_each_once(Model())
+
+
+@pytest.mark.parametrize("name", MIXERS)
+def test_mixers_declare_parameters_that_they_have(name: str) -> None:
+    made = mixer(name, width=32)
+    assert_each_once(made)
+    have = {full.rsplit(".", 1)[-1] for full, _ in made.named_parameters()}
+    assert set(made.no_decay) | set(made.slow) <= have
+    assert not set(made.no_decay) & set(made.slow)
+
+
+def test_the_schedule_scales_every_group_from_its_peak() -> None:
+    optimiser = adamw(Model(), 0.01)
+    for factor in (0.5, 0.25):
+        set_rate(optimiser, factor)
+        rates = {group["name"]: group["lr"] for group in optimiser.param_groups}
+        assert rates == {
+            "decay": factor * 0.01,
+            "no_decay": factor * 0.01,
+            "slow": factor * (SLOW * 0.01),
+        }
+
+
+def test_cosine_rises_then_falls() -> None:
+    assert cosine(0.0, warmup=0.1) == 0
+    assert cosine(0.05, warmup=0.1) == pytest.approx(0.5)
+    assert cosine(0.1, warmup=0.1) == pytest.approx(1)
+    assert cosine(0.55, warmup=0.1, final=0.2) == pytest.approx(0.6)
+    assert cosine(1.0, warmup=0.1, final=0.2) == pytest.approx(0.2)
+    assert cosine(0.0, warmup=0.0) == pytest.approx(1)
+    falling = [cosine(i / 20) for i in range(1, 21)]
+    assert falling == sorted(falling, reverse=True)

@@ -1,0 +1,101 @@
+"""Channel mixers: y_t from x_t, or from x_t and x_{t−1}, under the contract of a mixer.
+
+They follow a mixer in a block; a stateless one carries nothing, so its state is an empty dict.
+Shazeer 2020, "GLU Variants Improve Transformer"; Peng et al. 2024, "Eagle and Finch".
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from threefold.errors import ThreefoldError, nearest
+from threefold.layers.mixer import Mixer
+from threefold.layers.parts import shift, shift_ramp
+from threefold.layers.table import options_of
+from threefold.memory.state import State
+
+
+class SwiGLU(Mixer):
+    """y = W₃ (silu(W₁ x) ⊙ W₂ x); inside 8/3 times as wide, rounded to a multiple of 16."""
+
+    def __init__(self, width: int, *, hidden: int | None = None) -> None:
+        super().__init__(width)
+        hidden = max(16, 16 * round(width / 6)) if hidden is None else hidden
+        self.gate = nn.Linear(width, hidden, bias=False)
+        self.input = nn.Linear(width, hidden, bias=False)
+        self.out = nn.Linear(hidden, width, bias=False)
+
+    def mix(
+        self, x: Tensor, state: State, form: str, lengths: Tensor | None
+    ) -> tuple[Tensor, State]:
+        return self.out(F.silu(self.gate(x)) * self.input(x)), {}
+
+
+class MLP(Mixer):
+    """y = W₂ gelu(W₁ x + b₁) + b₂; inside 4 times as wide."""
+
+    def __init__(self, width: int, *, hidden: int | None = None) -> None:
+        super().__init__(width)
+        hidden = 4 * width if hidden is None else hidden
+        self.input = nn.Linear(width, hidden)
+        self.out = nn.Linear(hidden, width)
+
+    def mix(
+        self, x: Tensor, state: State, form: str, lengths: Tensor | None
+    ) -> tuple[Tensor, State]:
+        return self.out(F.gelu(self.input(x))), {}
+
+
+class RWKVChannel(Mixer):
+    """RWKV-6's channel mixing: y = σ(W_r x_r) ⊙ W_v relu(W_k x_k)², inside 3.5 times as wide.
+
+    x_r and x_k are mixtures with the element before; the inner width is rounded down to a multiple
+    of 32.  One deviation: `out` starts small instead of at zero, so that an untrained layer is not
+    silent.
+    """
+
+    no_decay: ClassVar[tuple[str, ...]] = ("shares",)
+
+    def __init__(
+        self, width: int, *, hidden: int | None = None, layer: int = 0, depth: int = 1
+    ) -> None:
+        super().__init__(width)
+        hidden = max(32, int(3.5 * width) // 32 * 32) if hidden is None else hidden
+        self.shares = nn.Parameter(shift_ramp(width, 1 - layer / depth).repeat(2, 1))
+        self.key = nn.Linear(width, hidden, bias=False)
+        self.receptance = nn.Linear(width, width, bias=False)
+        self.out = nn.Linear(hidden, width, bias=False)
+        self.carries(shift=(width,))
+        nn.init.orthogonal_(self.key.weight)
+        nn.init.zeros_(self.receptance.weight)
+        nn.init.orthogonal_(self.out.weight, gain=0.1)
+
+    def mix(
+        self, x: Tensor, state: State, form: str, lengths: Tensor | None
+    ) -> tuple[Tensor, State]:
+        before, last = shift(x, state["shift"], lengths)
+        for_key, for_receptance = (x + (before - x) * share for share in self.shares)
+        y = self.out(F.relu(self.key(for_key)).square())
+        return torch.sigmoid(self.receptance(for_receptance)) * y, {"shift": last}
+
+
+CHANNELS: dict[str, type[Mixer]] = {"swiglu": SwiGLU, "mlp": MLP, "rwkv": RWKVChannel}
+
+
+def channel(name: str, **options: Any) -> Mixer:
+    """Make a channel mixer by name, e.g. `channel("swiglu", width=256)`."""
+    if name not in CHANNELS:
+        raise ThreefoldError(f"unknown channel mixer {name!r}; {nearest(name, CHANNELS)}")
+    accepted = options_of(CHANNELS[name])
+    for option in options:
+        if option not in accepted:
+            raise ThreefoldError(
+                f"channel mixer {name!r} has no option {option!r}; {nearest(option, accepted)}"
+            )
+    if "width" not in options:
+        raise ThreefoldError(f"channel mixer {name!r} needs its width, e.g. width=64")
+    return CHANNELS[name](**options)

@@ -1,0 +1,103 @@
+"""A stack: `depth` blocks one after another, the mixers repeating over the depth (a hybrid)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from torch import Tensor, nn
+
+from threefold.blocks.block import Composite, block_class, kept
+from threefold.blocks.channel import CHANNELS, channel
+from threefold.errors import ThreefoldError
+from threefold.layers.mixer import Mixer
+from threefold.layers.table import MIXERS, mixer, options_of
+from threefold.memory.plan import plan_form
+from threefold.memory.state import State
+
+Entry = tuple[str, Mapping[str, Any]]  # a name and the keywords of its constructor
+
+
+class Stack(Composite):
+    """Blocks one after another, each with the next mixer of `mixers`, which repeat."""
+
+    def __init__(
+        self,
+        width: int,
+        depth: int,
+        mixers: Sequence[Entry],
+        *,
+        channel: Entry = ("swiglu", {}),
+        block: str = "pre_norm",
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__(width)
+        if depth < 1 or not mixers:
+            raise ThreefoldError(
+                f"a stack of {depth} blocks with {len(mixers)} mixers: expected at least 1 of each"
+            )
+        cls = block_class(block)
+        blocks = []
+        for layer in range(depth):
+            entry = mixers[layer % len(mixers)]
+            place = {"layer": layer, "depth": depth}
+            parts = make_mixer(entry, width, place), make_channel(channel, width, place)
+            blocks.append(cls(*parts, depth=depth, dropout=dropout))
+        self.blocks = nn.ModuleList(blocks)
+        self.declare()
+
+    @property
+    def parts(self) -> dict[str, Mixer]:
+        parts: dict[str, Any] = dict(self.blocks.named_children())
+        return parts
+
+    def mix(
+        self, x: Tensor, state: State, form: str, lengths: Tensor | None
+    ) -> tuple[Tensor, State]:
+        result: State = {}
+        for name, block in self.parts.items():
+            x, result[name] = block._run(x, state.get(name, {}), form, lengths)
+        return x, kept(result)
+
+    def run(
+        self, x: Tensor, state: State | None, form: str, lengths: Tensor | None, owner: str
+    ) -> tuple[Tensor, State]:
+        """The stack for a model: rows already start at 0 and hold `lengths` elements."""
+        form = plan_form(form, x.shape[1], self.forms, owner)
+        return self._run(x, self._check_state(state, x.shape[0]), form, lengths)
+
+    def check_state(self, state: Any, rows: int) -> None:
+        """Refuse what is not a state of this stack for that many rows."""
+        self._check_names(state)
+        self._check_state(state, rows)
+
+
+def make_mixer(entry: Entry, width: int, place: Mapping[str, int]) -> Mixer:
+    """A mixer by name, told its place in the stack if its constructor asks for it."""
+    accepted = options_of(MIXERS[entry[0]].load()) if entry[0] in MIXERS else ()
+    return _make(mixer, "mixer", entry, width, place, accepted)
+
+
+def make_channel(entry: Entry, width: int, place: Mapping[str, int]) -> Mixer | None:
+    """A channel mixer by name; None for "none"."""
+    if entry[0] == "none":
+        return None
+    accepted = options_of(CHANNELS[entry[0]]) if entry[0] in CHANNELS else ()
+    return _make(channel, "channel", entry, width, place, accepted)
+
+
+def _make(
+    maker: Callable[..., Mixer],
+    kind: str,
+    entry: Entry,
+    width: int,
+    place: Mapping[str, int],
+    accepted: Sequence[str],
+) -> Mixer:
+    name, options = entry
+    placed = {key: value for key, value in place.items() if key in accepted}
+    try:
+        return maker(name, **{**placed, **options, "width": width})
+    except (TypeError, ValueError, RuntimeError, ZeroDivisionError) as error:
+        given = "".join(f", {key}={value!r}" for key, value in options.items())
+        raise ThreefoldError(f"{kind} {name!r} with width={width}{given}: {error}") from error

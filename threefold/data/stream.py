@@ -1,0 +1,111 @@
+"""Tokens cut into batches, addressed by step: batches(step) is the same whatever came before.
+
+A loader has no position of its own, so training resumes at any step by asking for that step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from threefold.data.draws import integers, permutation
+from threefold.errors import ThreefoldError
+
+IGNORE = -100  # a target that does not count
+Tokens: TypeAlias = NDArray[np.integer[Any]]
+
+
+class Batch(NamedTuple):
+    """What a model reads, what it should answer, and which rows begin anew."""
+
+    inputs: Tensor  # [B, L] int64
+    targets: Tensor  # [B, L] int64; IGNORE does not count
+    starts: Tensor  # [B] bool: a document begins here, a carried state must be emptied
+
+
+Batches: TypeAlias = Callable[[int], Batch]
+
+
+class Stream:
+    """Parallel lanes through a text, in pieces that follow one another: state can be carried.
+
+        tokens   a b c d e f g h i j k l m      batch 2, length 3
+        step 0   a b c   g h i                  step 1   d e f   j k l
+
+    Targets are the next tokens.  Every pass through the text begins at another place, drawn from
+    (seed, pass), and goes round; the lanes start anew with it.
+    """
+
+    def __init__(self, tokens: Tokens, batch: int, length: int, seed: int = 0) -> None:
+        self.pieces = (len(tokens) - 1) // (batch * length) if batch * length > 0 else 0
+        if self.pieces == 0:
+            raise ThreefoldError(_too_short("a stream", len(tokens), batch * length + 1))
+        self.tokens, self.batch, self.length, self.seed = tokens, batch, length, seed
+
+    def __call__(self, step: int) -> Batch:
+        epoch, piece = divmod(step, self.pieces)
+        lanes = np.arange(self.batch) * (self.pieces * self.length)
+        first = self._offset(epoch) + lanes + piece * self.length
+        starts = torch.full((self.batch,), piece == 0)
+        return _cut(self.tokens, first, self.length, starts)
+
+    def _offset(self, epoch: int) -> int:
+        # The first pass begins at the beginning: validation reads the text as it is written.
+        return int(integers((self.seed, epoch), len(self.tokens), 1)[0]) if epoch else 0
+
+
+class Windows:
+    """Random windows of a text, drawn with replacement from (seed, step)."""
+
+    def __init__(self, tokens: Tokens, batch: int, length: int, seed: int = 0) -> None:
+        if batch < 1 or length < 1 or len(tokens) <= length:
+            raise ThreefoldError(_too_short("a window", len(tokens), max(length, 1) + 1))
+        self.tokens, self.batch, self.length, self.seed = tokens, batch, length, seed
+
+    def __call__(self, step: int) -> Batch:
+        places = len(self.tokens) - self.length
+        first = integers((self.seed, step), places, self.batch)
+        return _cut(self.tokens, first, self.length, torch.ones(self.batch, dtype=torch.bool))
+
+
+class Examples:
+    """Rows of a set of examples, every pass in another order, drawn from (seed, pass)."""
+
+    def __init__(self, inputs: Tensor, targets: Tensor, batch: int, seed: int = 0) -> None:
+        # Steps of one pass; a rest shorter than a batch is left out.
+        self.steps = len(inputs) // batch if batch > 0 else 0
+        if self.steps == 0 or len(inputs) != len(targets):
+            raise ThreefoldError(
+                f"batches of {batch} from {len(inputs)} inputs and {len(targets)} targets: "
+                "expected as many inputs as targets, and at least one batch of them"
+            )
+        self.inputs, self.targets, self.batch, self.seed = inputs, targets, batch, seed
+        self._order: tuple[int, Tensor] | None = None  # the newest pass's, kept for speed only
+
+    def __call__(self, step: int) -> Batch:
+        epoch, place = divmod(step, self.steps)
+        rows = self._shuffled(epoch)[place * self.batch : (place + 1) * self.batch]
+        starts = torch.ones(self.batch, dtype=torch.bool)
+        return Batch(self.inputs[rows], self.targets[rows], starts)
+
+    def _shuffled(self, epoch: int) -> Tensor:
+        if self._order is None or self._order[0] != epoch:
+            order = permutation((self.seed, epoch), len(self.inputs))
+            self._order = (epoch, torch.from_numpy(order))
+        return self._order[1]
+
+
+def _cut(tokens: Tokens, first: NDArray[np.int64], length: int, starts: Tensor) -> Batch:
+    """Windows of length + 1 from `first` on, round the end, as inputs and next tokens."""
+    places = (first[:, None] + np.arange(length + 1)) % len(tokens)
+    rows = torch.from_numpy(tokens[places].astype(np.int64))
+    return Batch(rows[:, :-1], rows[:, 1:], starts)
+
+
+def _too_short(what: str, given: int, needed: int) -> str:
+    return f"{what} needs at least one row of one token, and {needed} tokens in all; given {given}"

@@ -1,0 +1,1 @@
+"""Races, recipes, benchmarks and reports; for now the demonstration."""

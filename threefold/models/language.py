@@ -1,0 +1,147 @@
+"""p(x_{t+1} | x_1 … x_t) = softmax(head(norm(stack(embedding(x))))): one language model, any mixer.
+
+Padding is taken out once: the layers inside see rows that start at 0.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from threefold.blocks.block import silence
+from threefold.blocks.stack import Stack
+from threefold.errors import ThreefoldError
+from threefold.layers.mixer import Rows
+from threefold.memory.state import State
+from threefold.models.model import Model
+from threefold.models.spec import Spec
+
+
+class LanguageModel(Model):
+    """Embedding, stack, norm and head; the head is the embedding unless `tie` is off."""
+
+    kind = "language"
+
+    def __init__(self, spec: Spec) -> None:
+        super().__init__(spec)
+        dropout = spec.option("dropout")
+        if not 0 <= dropout < 1:
+            raise ThreefoldError(f"{self.name}: dropout is {dropout}, expected from 0 to below 1")
+        self.embedding = nn.Embedding(spec.vocabulary, spec.width)
+        self.stack = Stack(
+            spec.width,
+            spec.depth,
+            spec.entries,
+            channel=spec.channel_entry,
+            block=spec.block,
+            dropout=dropout,
+        )
+        self.norm = nn.RMSNorm(spec.width, eps=1e-5)
+        self.head = None if spec.option("tie") else nn.Linear(spec.width, spec.vocabulary, False)
+        self._refuse_if_not_causal()
+        # As GPT-2 and Mamba do; mixers have already drawn their own published beginnings.
+        for module in (self.embedding, self.head):
+            if module is not None:
+                nn.init.normal_(module.weight, std=0.02)
+
+    def forward(
+        self,
+        tokens: Tensor,
+        state: State | None = None,
+        *,
+        form: str = "auto",
+        mask: Tensor | None = None,
+        last: bool = False,
+    ) -> tuple[Tensor, State]:
+        """Logits [B, L, vocabulary] of the token after each of tokens [B, L], and the state.
+
+        last: logits [B, vocabulary] after the last real token of each row only.
+        Logits at padding, or of a row without tokens, are 0.
+        """
+        self._check_tokens(tokens)
+        rows = None if mask is None else Rows(mask, tokens.shape, self.name)
+        aligned = tokens if rows is None else rows.align(tokens)
+        self._check_range(tokens, aligned, mask)
+        lengths = None if rows is None else rows.lengths
+        x = silence(self.embedding(aligned), lengths)
+        x, state = self.stack.run(x, state, form, lengths, self.name)
+        if last:
+            return self._last(x, lengths), state
+        logits = self._read(x)
+        return logits if rows is None else rows.restore(logits), state
+
+    def step(self, tokens: Tensor, state: State | None = None) -> tuple[Tensor, State]:
+        """One token of each row [B]; returns (logits [B, vocabulary], state)."""
+        if tokens.dim() != 1:
+            raise ThreefoldError(
+                f"{self.name}.step: tokens is {tuple(tokens.shape)}, expected [batch], "
+                "one token of each row"
+            )
+        return self.forward(tokens.unsqueeze(1), state, form="step", last=True)
+
+    @property
+    def forms(self) -> tuple[str, ...]:
+        """The forms that every mixer of the stack has."""
+        return self.stack.forms
+
+    @property
+    def causal(self) -> bool:
+        """Always true: a language model predicts what it has not seen."""
+        return self.stack.causal
+
+    def empty_state(self, batch_size: int) -> State:
+        """The state before the first token."""
+        return self.stack.empty_state(batch_size)
+
+    def state_size(self, length: int) -> int:
+        """Bytes that the state of one row takes after `length` tokens."""
+        return self.stack.state_size(length)
+
+    def check_state(self, state: State, rows: int) -> None:
+        """Refuse a state that is not one of this model for that many rows."""
+        self.stack.check_state(state, rows)
+
+    def _read(self, x: Tensor) -> Tensor:
+        weight = self.embedding.weight if self.head is None else self.head.weight
+        return F.linear(self.norm(x), weight)
+
+    def _last(self, x: Tensor, lengths: Tensor | None) -> Tensor:
+        if lengths is None:
+            return self._read(x[:, -1])
+        place = (lengths - 1).clamp(min=0)
+        logits = self._read(x[torch.arange(len(x), device=x.device), place])
+        return logits.masked_fill((lengths == 0).unsqueeze(1), 0)
+
+    def _check_tokens(self, tokens: Tensor) -> None:
+        if not isinstance(tokens, Tensor) or tokens.dtype != torch.int64:
+            given = tokens.dtype if isinstance(tokens, Tensor) else type(tokens).__name__
+            raise ThreefoldError(f"{self.name}: tokens are {given}, expected a tensor of int64")
+        if tokens.dim() != 2 or tokens.numel() == 0:
+            raise ThreefoldError(
+                f"{self.name}: tokens is {tuple(tokens.shape)}, expected [batch, length] with at "
+                "least one token"
+            )
+
+    def _check_range(self, tokens: Tensor, aligned: Tensor, mask: Tensor | None) -> None:
+        if torch.compiler.is_compiling():
+            return
+        size = self.spec.vocabulary
+        low, high = aligned.aminmax()
+        if low >= 0 and high < size:
+            return
+        wrong = (tokens < 0) | (tokens >= size)
+        row, place = (wrong if mask is None else wrong & mask).nonzero()[0].tolist()
+        raise ThreefoldError(
+            f"{self.name}: token {int(tokens[row, place])} in row {row} at position {place} is out "
+            f"of range; expected 0 to {size - 1} (a vocabulary of {size})"
+        )
+
+    def _refuse_if_not_causal(self) -> None:
+        for layer, block in enumerate(self.stack.parts.values()):
+            if not block.causal:
+                mixer = self.spec.entries[layer % len(self.spec.entries)][0]
+                raise ThreefoldError(
+                    f"{self.name}: mixer {mixer!r} sees later tokens, so it cannot predict them; "
+                    "choose a causal one"
+                )

@@ -1,0 +1,244 @@
+"""Spec: the whole description of a model, frozen, checked, and the same in Python and in JSON.
+
+Reading one needs no torch, unless it gives keywords to a mixer, which are checked against its
+constructor.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, NoReturn, TypeAlias
+
+from threefold.blocks import BLOCKS, CHANNEL_NAMES
+from threefold.errors import ThreefoldError, nearest
+from threefold.layers.table import MIXERS, options_of
+from threefold.models.table import KINDS
+
+Entry: TypeAlias = "str | tuple[str, Mapping[str, Any]]"  # a name, or a name and its keywords
+
+RANGES = {"width": 2**20, "depth": 2**12, "vocabulary": 2**24}  # from 1 to here
+
+
+class Options(dict[str, Any]):
+    """Keywords that cannot be changed."""
+
+    def _refuse(self, *_: object, **__: object) -> NoReturn:
+        raise TypeError("the options of a spec are frozen; make another spec")
+
+    __setitem__ = __delitem__ = __ior__ = _refuse
+    clear = pop = popitem = setdefault = update = _refuse
+
+    def __reduce__(self) -> tuple[type[Options], tuple[dict[str, Any]]]:
+        return Options, (dict(self),)
+
+
+@dataclass(frozen=True, eq=False)
+class Spec:
+    """What a model is made of, e.g. `Spec("language", width=64, depth=2, mixers="mamba")`.
+
+    An entry of `mixers` is a name or (name, keywords); they repeat over the depth (a hybrid).
+    `options` are the kind's own keywords.
+    """
+
+    kind: str
+    width: int
+    depth: int
+    mixers: str | Sequence[Entry]
+    vocabulary: int = 256
+    channel: Entry = "swiglu"
+    block: str = "pre_norm"
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        _check_name("kind", self.kind, KINDS)
+        for name, largest in RANGES.items():
+            _check_whole(name, getattr(self, name), largest)
+        entries = [_mixer(entry, place) for place, entry in enumerate(_listed(self.mixers))]
+        object.__setattr__(self, "mixers", tuple(entries))
+        object.__setattr__(self, "channel", _channel(self.channel))
+        _check_name("block", self.block, BLOCKS)
+        object.__setattr__(self, "options", _kind_options(self.kind, self.options))
+
+    @property
+    def entries(self) -> tuple[tuple[str, Mapping[str, Any]], ...]:
+        """The mixers as (name, keywords), once through before they repeat."""
+        return tuple(_split(entry) for entry in self.mixers)
+
+    @property
+    def channel_entry(self) -> tuple[str, Mapping[str, Any]]:
+        """The channel mixer as (name, keywords)."""
+        return _split(self.channel)
+
+    def option(self, name: str) -> Any:
+        """One of the kind's keywords: as given, or its default."""
+        return self.options.get(name, KINDS[self.kind].options[name])
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the canonical JSON: equal for equal specs, on every machine."""
+        return hashlib.sha256(self.to_json().encode()).hexdigest()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        return {item.name: _thaw(getattr(self, item.name)) for item in fields(self)}
+
+    def to_json(self) -> str:
+        """Canonical JSON: sorted keys, no spaces."""
+        return json.dumps(self.to_dict(), sort_keys=True, separators=(",", ":"))
+
+    @classmethod
+    def from_dict(cls, values: Any) -> Spec:
+        """The spec of `to_dict`."""
+        if not isinstance(values, Mapping):
+            raise ThreefoldError(f"a spec is a dict of fields; given {type(values).__name__}")
+        names = [item.name for item in fields(cls)]
+        for name in values:
+            if name not in names:
+                raise ThreefoldError(f"spec has no field {name!r}; {nearest(str(name), names)}")
+        missing = [name for name in names[:4] if name not in values]
+        if missing:
+            raise ThreefoldError(f"spec lacks {', '.join(missing)}")
+        return cls(**values)
+
+    @classmethod
+    def from_json(cls, text: str) -> Spec:
+        """The spec of `to_json`."""
+        try:
+            values = json.loads(text)
+        except ValueError as error:
+            raise ThreefoldError(f"the spec is not JSON: {error}") from error
+        return cls.from_dict(values)
+
+    def differences(self, other: Spec) -> list[str]:
+        """Each field in which the two differ, with both values."""
+        mine, theirs = self.to_dict(), other.to_dict()
+        return [
+            f"{name}: {mine[name]!r} and {theirs[name]!r}"
+            for name in mine
+            if mine[name] != theirs[name]
+        ]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Spec) and self.to_json() == other.to_json()
+
+    def __hash__(self) -> int:
+        return hash(self.digest)
+
+
+def _check_name(what: str, name: Any, known: Iterable[str]) -> None:
+    if not isinstance(name, str) or name not in known:
+        raise ThreefoldError(f"unknown {what} {name!r}; {nearest(str(name), known)}")
+
+
+def _check_whole(name: str, value: Any, largest: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= largest:
+        raise ThreefoldError(
+            f"spec: {name} is {value!r}, expected a whole number from 1 to {largest}"
+        )
+
+
+def _listed(mixers: Any) -> list[Any]:
+    if isinstance(mixers, str):
+        return [mixers]
+    if not isinstance(mixers, Sequence) or not mixers:
+        raise ThreefoldError(
+            f"spec: mixers is {mixers!r}, expected a name or a tuple of names and (name, keywords)"
+        )
+    return list(mixers)
+
+
+def _mixer(entry: Any, place: int) -> Entry:
+    where = f"entry {place} of mixers"
+    name, options = _read(entry, where)
+    _check_name("mixer", name, MIXERS)
+    if options:  # only here is the class needed, and torch with it
+        _check_keywords("mixer", name, options, options_of(MIXERS[name].load()))
+    return (name, options) if options else name
+
+
+def _channel(entry: Any) -> Entry:
+    name, options = _read(entry, "channel")
+    _check_name("channel", name, CHANNEL_NAMES)
+    if options:
+        from threefold.blocks.channel import CHANNELS
+
+        accepted = () if name == "none" else options_of(CHANNELS[name])
+        _check_keywords("channel", name, options, accepted)
+    return (name, options) if options else name
+
+
+def _read(entry: Any, where: str) -> tuple[str, Options]:
+    """A name and its frozen keywords."""
+    if isinstance(entry, str):
+        return entry, Options()
+    pair = isinstance(entry, Sequence) and len(entry) == 2
+    if not pair or not isinstance(entry[0], str) or not isinstance(entry[1], Mapping):
+        raise ThreefoldError(
+            f'spec: {where} is {entry!r}, expected a name or (name, keywords), e.g. "gla" or '
+            '("gla", {"heads": 4})'
+        )
+    options: Options = _freeze(entry[1], f"{where}, {entry[0]!r}")
+    return entry[0], options
+
+
+def _check_keywords(
+    what: str, name: str, options: Mapping[str, Any], accepted: Sequence[str]
+) -> None:
+    for option in options:
+        if option == "width":
+            raise ThreefoldError(f"{what} {name!r}: its width is the spec's; leave 'width' out")
+        if option not in accepted:
+            raise ThreefoldError(
+                f"{what} {name!r} has no option {option!r}; {nearest(option, accepted)}"
+            )
+
+
+def _kind_options(kind: str, options: Any) -> Options:
+    if not isinstance(options, Mapping):
+        raise ThreefoldError(f"spec: options is {options!r}, expected a dict")
+    frozen: Options = _freeze(options, "options")
+    defaults = KINDS[kind].options
+    for name, value in frozen.items():
+        if name not in defaults:
+            raise ThreefoldError(f"kind {kind!r} has no option {name!r}; {nearest(name, defaults)}")
+        default = defaults[name]
+        accepted = (int, float) if isinstance(default, float) else type(default)
+        is_bool = isinstance(value, bool)
+        if not isinstance(value, accepted) or is_bool != isinstance(default, bool):
+            raise ThreefoldError(
+                f"kind {kind!r}: option {name!r} is {value!r}, expected a "
+                f"{type(default).__name__} such as {default!r}"
+            )
+    return frozen
+
+
+def _freeze(value: Any, where: str) -> Any:
+    """Tuples and frozen dicts of plain JSON values; anything else is refused."""
+    if value is None or isinstance(value, (bool, int, str)):
+        return value
+    if isinstance(value, float) and math.isfinite(value):
+        return value
+    if isinstance(value, (list, tuple)):
+        return tuple(_freeze(item, where) for item in value)
+    if isinstance(value, Mapping) and all(isinstance(key, str) for key in value):
+        return Options({key: _freeze(item, where) for key, item in value.items()})
+    raise ThreefoldError(
+        f"spec: {where} holds {value!r}, which JSON cannot carry; "
+        "use numbers, texts, truth values, lists and dicts"
+    )
+
+
+def _thaw(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _thaw(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_thaw(item) for item in value]
+    return value
+
+
+def _split(entry: Entry) -> tuple[str, Mapping[str, Any]]:
+    return (entry, Options()) if isinstance(entry, str) else entry

@@ -1,0 +1,45 @@
+"""The table of model kinds.  A new kind is one file and one line here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from threefold.errors import ThreefoldError
+
+if TYPE_CHECKING:
+    from threefold.models.model import Model
+    from threefold.models.spec import Spec
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One kind of model: the file `models/<name>.py` holds the class `cls`."""
+
+    name: str
+    cls: str
+    options: Mapping[str, Any] = field(default_factory=dict)  # what Spec.options may set: defaults
+
+    def load(self) -> type[Model]:
+        """The class, imported when first asked for."""
+        loaded: type[Model] = getattr(import_module(f"threefold.models.{self.name}"), self.cls)
+        return loaded
+
+
+_KINDS = (Kind("language", "LanguageModel", {"tie": True, "dropout": 0.0}),)
+
+KINDS: dict[str, Kind] = {kind.name: kind for kind in _KINDS}
+
+
+def build(spec: Spec) -> Model:
+    """Make the model that a spec describes, with fresh weights from torch's random numbers."""
+    from threefold.models.spec import Spec
+
+    if not isinstance(spec, Spec):
+        raise ThreefoldError(
+            f"build: given {type(spec).__name__}, expected a Spec, "
+            'e.g. Spec("language", width=64, depth=2, mixers="mamba")'
+        )
+    return KINDS[spec.kind].load()(spec)
