@@ -48,4 +48,6 @@ $(BIN)/python:
 
 $(INSTALLED): $(SOURCES) | $(BIN)/python
 	$(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt -e ".[dev]"
+	@$(BIN)/python -c 'from threefold.kernels import library; choice = library.current(); \
+	  print("kernels:", choice.native.variant if choice.native else choice.reason)'
 	touch $@
