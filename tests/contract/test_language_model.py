@@ -87,6 +87,25 @@ def test_the_step_is_one_token_through_the_whole_model(name: str) -> None:
     assert_states_close(state, after)
 
 
+def test_form_step_loops_over_what_carries_a_state(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = copy.deepcopy(made("gla"))
+    calls: list[tuple[str, str, int]] = []
+
+    def record(name: str, part: Mixer) -> None:
+        mix = part.mix
+
+        def recorded(x: Tensor, state: State, form: str, lengths: Tensor | None) -> object:
+            calls.append((name, form, x.shape[1]))
+            return mix(x, state, form, lengths)
+
+        monkeypatch.setattr(part, "mix", recorded)
+
+    for name, part in model.stack.parts["0"].parts.items():
+        record(name, part)
+    model(some_tokens(2, 4), form="step")
+    assert calls == [("mixer", "step", 1)] * 4 + [("channel", "parallel", 4)]
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @settings(max_examples=50, deadline=None, derandomize=True)
 @given(pieces=st.lists(st.integers(1, 9), min_size=1, max_size=7), data=st.data())
@@ -266,7 +285,9 @@ class Backwards(Mixer):
     causal = False
     forms = ("parallel",)
 
-    def mix(self, x: Tensor, state: State, form: str, lengths: Tensor | None) -> tuple[Tensor, None]:
+    def mix(
+        self, x: Tensor, state: State, form: str, lengths: Tensor | None
+    ) -> tuple[Tensor, None]:
         return x.flip(1) + self.bias, None
 
     def __init__(self, width: int) -> None:
@@ -308,7 +329,9 @@ class Untidy(Mixer):
         super().__init__(width)
         self.bias = nn.Parameter(torch.zeros(width))
 
-    def mix(self, x: Tensor, state: State, form: str, lengths: Tensor | None) -> tuple[Tensor, State]:
+    def mix(
+        self, x: Tensor, state: State, form: str, lengths: Tensor | None
+    ) -> tuple[Tensor, State]:
         if lengths is None:
             return x + self.bias, {}
         past_end = torch.arange(x.shape[1]) >= lengths[:, None]

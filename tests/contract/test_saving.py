@@ -152,9 +152,7 @@ def test_everything_is_on_the_disk_before_it_takes_its_name(
     synced: list[str] = []
     sync, take = files.sync, files._take_place
     monkeypatch.setattr(files, "sync", lambda p: (synced.append(p.name), sync(p))[1])
-    monkeypatch.setattr(
-        files, "_take_place", lambda a, b: (synced.append("rename"), take(a, b))[1]
-    )
+    monkeypatch.setattr(files, "_take_place", lambda a, b: (synced.append("rename"), take(a, b))[1])
     model.save(folder)
     *contents, new, rename, parent = synced
     assert sorted(contents) == ["README.md", "config.json", "model.safetensors"]
@@ -281,7 +279,7 @@ def test_damage_is_told(folder: Path, fault: str) -> None:
 
 
 def test_a_file_is_no_folder(folder: Path) -> None:
-    with pytest.raises(ThreefoldError, match="a file; expected a folder made by model.save"):
+    with pytest.raises(ThreefoldError, match=r"a file; expected a folder made by model\.save"):
         threefold.load(folder / "config.json")
 
 

@@ -19,7 +19,11 @@ RICH = Spec(
     "language",
     48,
     4,
-    ("mamba", ("gla", {"heads": 3, "gate_temperature": 16.5}), ("mamba", {"delta_range": (0.1, 1)})),
+    (
+        "mamba",
+        ("gla", {"heads": 3, "gate_temperature": 16.5}),
+        ("mamba", {"delta_range": (0.1, 1)}),
+    ),
     vocabulary=1000,
     channel=("swiglu", {"hidden": 64}),
     options={"tie": False, "dropout": 0.1},
@@ -47,7 +51,9 @@ def test_round_trips(spec: Spec) -> None:
 
 
 def test_equal_descriptions_are_equal() -> None:
-    assert Spec(**PLAIN) == Spec("language", 32, 2, [("gla", {})]) == Spec("language", 32, 2, ("gla",))
+    assert (
+        Spec(**PLAIN) == Spec("language", 32, 2, [("gla", {})]) == Spec("language", 32, 2, ("gla",))
+    )
     assert Spec(**PLAIN).mixers == ("gla",)
     assert RICH.entries[2] == ("mamba", {"delta_range": (0.1, 1)})
     assert RICH.channel_entry == ("swiglu", {"hidden": 64})

@@ -101,7 +101,7 @@ def test_the_header(model: LanguageModel, state: states.State, path: Path) -> No
     threefold.save_state(path, state, model, position=[7, 10])
     assert read_state(path).position == [7, 10]
     for wrong in ([1], -1, "3", [1, 2.5]):
-        with pytest.raises(ThreefoldError, match="position is .*, expected"):
+        with pytest.raises(ThreefoldError, match=r"position is .*, expected"):
             threefold.save_state(path, state, model, position=wrong)
 
 
@@ -125,7 +125,7 @@ def test_another_dtype_and_batch_are_refused(model: LanguageModel, path: Path) -
 def test_only_states_of_the_model_are_saved(model: LanguageModel, path: Path) -> None:
     before = path.read_bytes()
     for wrong in ({}, None, {"0": {}}, threefold.mixer("gla", width=32).empty_state(2)):
-        with pytest.raises(ThreefoldError, match="state of another model|state must be a dict"):
+        with pytest.raises(ThreefoldError, match=r"state of another model|state must be a dict"):
             threefold.save_state(path, wrong, model)
     assert path.read_bytes() == before
 
@@ -196,7 +196,7 @@ def test_a_failed_save_leaves_the_old_state(
     for name in ("runtime.state_files.write_tensors", "models.files.sync"):
         with monkeypatch.context() as patch:
             patch.setattr(f"threefold.{name}", fail)
-            with pytest.raises(ThreefoldError, match="cannot be written .No space left"):
+            with pytest.raises(ThreefoldError, match=r"cannot be written .No space left"):
                 threefold.save_state(path, state, model)
         assert path.read_bytes() == before
         assert os.listdir(path.parent) == [path.name]

@@ -62,7 +62,7 @@ def test_refused(structure: str, changes: dict[str, Any], message: str) -> None:
 def test_empty_sequences_and_unknown_forms(structure: str) -> None:
     with pytest.raises(threefold.ThreefoldError, match="empty"):
         run(structure, make(structure, 0, torch.float32), "auto")
-    with pytest.raises(threefold.ThreefoldError, match="'chnk'.*'chunk'"):
+    with pytest.raises(threefold.ThreefoldError, match=r"'chnk'.*'chunk'"):
         run(structure, make(structure, 2, torch.float32), "chnk")
 
 

@@ -59,7 +59,7 @@ def test_greedy_takes_the_likeliest_token() -> None:
 def test_the_state_is_the_one_after_the_last_token_read() -> None:
     result = threefold.generate(model(), prompts(), max_tokens=5, seed=1)
     read = torch.cat([prompts(), result.tokens[:, :-1]], 1)
-    expected, after = model()(read)
+    _, after = model()(read)
     for (name, a), (_, b) in zip(states.leaves(result.state), states.leaves(after), strict=True):
         assert_close(a, b, "state", name)
     assert torch.equal(result.pending, result.tokens[:, -1])

@@ -20,16 +20,12 @@ from threefold.memory.linear.recurrence import recur
 from threefold.memory.linear.stabiliser import stabilise
 from threefold.memory.state import State
 
-# e^80 is finite in float32, and what it divides is nothing.
-LARGEST = 80.0
-
 
 class MLSTM(Mixer):
     """The mLSTM layer of xLSTM: up-projection, convolved queries and keys, a skip, and a SiLU gate.
 
-    The memory is kept scaled by e^{−m−b}, m a running maximum and b the input gate's bias; z is its
-    last value column.  One deviation: the authors add 1e-6 to the scaled denominator; here 1e-6 is
-    its floor, so that the scale cancels in the gradient too.
+    The memory is scaled by e^{−m}, m a running maximum; z is its last value column.  One deviation:
+    the authors add 1e-6 to the scaled denominator; here it is the floor, so that the scale cancels.
     """
 
     no_decay: ClassVar[tuple[str, ...]] = ("norm_weight",)
@@ -57,7 +53,10 @@ class MLSTM(Mixer):
             nn.Parameter(torch.empty(channels // block_size, block_size, block_size))
             for _ in range(3)
         )
-        self.gates = nn.Linear(3 * channels, 2 * self.heads)
+        self.gates = nn.Linear(3 * channels, 2 * self.heads, bias=False)
+        self.gate_bias = nn.Parameter(
+            torch.cat([0.1 * torch.randn(self.heads), torch.linspace(3, 6, self.heads)])
+        )
         self.norm = HeadNorm(self.heads, size, affine=False)
         self.norm_weight = nn.Parameter(torch.ones(self.heads, size))
         self.skip = nn.Parameter(torch.ones(channels))
@@ -71,9 +70,6 @@ class MLSTM(Mixer):
             nn.init.normal_(weight, std=math.sqrt(2 / (5 * width)))
         nn.init.normal_(self.out.weight, std=2 / depth / math.sqrt(width))
         nn.init.zeros_(self.gates.weight)
-        forget = torch.linspace(3, 6, self.heads)
-        with torch.no_grad():
-            self.gates.bias.copy_(torch.cat([0.1 * torch.randn(self.heads), forget]))
 
     def mix(
         self, x: Tensor, state: State, form: str, lengths: Tensor | None
@@ -84,29 +80,30 @@ class MLSTM(Mixer):
             blockwise(y, weight)
             for y, weight in ((convolved, self.query), (convolved, self.key), (x, self.value))
         )
-        gates = F.linear(torch.cat([query, key, value], -1), self.gates.weight)
-        log_input, forget = wide(gates).chunk(2, -1)
-        # The input gate's bias scales everything alike: it enters with the floor only, and a large
-        # one does not swamp the differences between elements.
-        input_bias, forget_bias = wide(self.gates.bias).chunk(2)
-        log_forget = F.logsigmoid(forget + forget_bias)
-        scaled = stabilise(log_forget, log_input, state["maximum"], lengths)
+        gates = self.gates(torch.cat([query, key, value], -1))
+        # In float64: around 10⁴, float32 keeps three decimals of a logarithm.
+        log_input, forget = (gates.double() + self.gate_bias.double()).chunk(2, -1)
+        scaled = stabilise(F.logsigmoid(forget), log_input, state["maximum"].double(), lengths)
+        # Rounding may leave a decay above 0 by an ulp of the maximum.
+        log_decay = scaled.log_decay - scaled.log_decay.detach().clamp(min=0)
         query, key, value = (wide(split_heads(y, self.heads)) for y in (query, key, value))
         out, memory = recur(
             query,
-            key * (scaled.log_input.exp().unsqueeze(-1) * key.shape[-1] ** -0.5),
+            key * (scaled.log_input.exp() * key.shape[-1] ** -0.5).to(key.dtype).unsqueeze(-1),
             F.pad(value, (0, 1), value=1.0),
-            # Rounding may leave it above 0 by an ulp of the maximum.
-            log_decay=scaled.log_decay - scaled.log_decay.detach().clamp(min=0),
+            log_decay=log_decay.to(key.dtype),
             state=state["memory"],
             form=form,
             lengths=lengths,
         )
-        floor = (-scaled.maxima - input_bias).clamp(math.log(1e-6), LARGEST).exp()
-        out = out[..., :-1] / torch.maximum(out[..., -1:].abs(), floor.unsqueeze(-1))
+        floor = torch.exp(-scaled.maxima).clamp(min=1e-6).to(out.dtype).unsqueeze(-1)
+        out = out[..., :-1] / torch.maximum(out[..., -1:].abs(), floor)
         out = (self.norm(out).to(x.dtype) * self.norm_weight).flatten(-2)
         out = (out + self.skip * convolved) * F.silu(gate)
-        return self.out(out), {"memory": memory, "maximum": scaled.maximum, "conv": conv}
+        # What the carried maximum loses in its rounding is given to the memory.
+        maximum = scaled.maximum.to(memory.dtype)
+        memory = memory * torch.exp(scaled.maximum - maximum).to(memory.dtype)[..., None, None]
+        return self.out(out), {"memory": memory, "maximum": maximum, "conv": conv}
 
 
 def blockwise(x: Tensor, weight: Tensor) -> Tensor:
