@@ -35,9 +35,10 @@ GATES: dict[str, tuple[str, ...]] = {
 # Memories that only add up, or erase without forgetting.
 NOT_DECAYING = {"linear_attention", "delta_net", "abc"}
 
-# Mamba-2 normalises Δ (q·k) v: with Δ = 1e4 the gradient at an element where q·k almost cancels is
-# ill-conditioned (float64 itself loses three digits there), so it need only be finite.
-ILL_CONDITIONED = {"mamba2"}
+# Where a quotient nearly cancels its gradient is ill-conditioned (float64 itself loses three
+# digits there), so it need only be finite: Mamba-2 normalises Δ (q·k) v with Δ = 1e4, mLSTM divides
+# by |z·q| with a floor of e^{−10000}.
+ILL_CONDITIONED = {"mamba2", "mlstm"}
 
 
 class Driver:

@@ -248,8 +248,31 @@ def test_tokens_are_drawn_as_often_as_they_are_likely() -> None:
     assert ((share - likely[0]).abs() < 4 * (0.25 / 4000) ** 0.5).all()
 
 
+@pytest.mark.parametrize(("number", "index"), [(0.0, 1), (0.499, 1), (0.5, 3), (1 - 1e-16, 4)])
+def test_what_has_no_mass_is_never_drawn(
+    number: float, index: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    likely = torch.tensor([[0.0, 0.5, 0.0, 0.25, 0.25, 0.0]], dtype=torch.float64)
+    monkeypatch.setattr(torch, "rand", lambda *_, **__: torch.tensor(number, dtype=torch.float64))
+    assert draw(likely, [row_generator(0, 0)]).tolist() == [index]
+
+
+def test_the_penalty_meets_prompt_and_text() -> None:
+    text = prompts(1)[0].tolist()
+    for _ in range(12):
+        logits = model()(torch.tensor([text]))[0][0, -1].detach()
+        for token in set(text):
+            logits[token] = logits[token] / 3 if logits[token] > 0 else logits[token] * 3
+        text.append(int(logits.argmax()))
+    result = threefold.generate(
+        model(), prompts(1), max_tokens=12, temperature=0, repetition_penalty=3.0
+    )
+    assert result.rows() == [text[9:]]
+    assert result.rows() != greedy(prompts(1), 12).tolist()
+
+
 def test_no_temperature_overflows() -> None:
-    logits = torch.tensor([[3.0, 900.0, -2.0]])
+    logits = torch.tensor([[3.0, 1e10, -2.0]])
     for temperature in (1e-300, 1e-9, 1.0):
         chosen = Sampling(temperature).choose(logits, logits > 0, [row_generator(0, 0)])
         assert chosen.tolist() == [1]

@@ -32,8 +32,8 @@ class Composite(Mixer):
     def declare(self) -> None:
         """Take forms and causality from the parts, once they are made."""
         parts = self.parts.values()
-        self.forms = tuple(f for f in FORMS if all(f in part.forms for part in parts))  # type: ignore[misc]
-        self.causal = all(part.causal for part in parts)  # type: ignore[misc]
+        self.forms = tuple(f for f in FORMS if all(f in part.forms for part in parts))
+        self.causal = all(part.causal for part in parts)
 
     def state_shapes(self, length: int) -> Mapping[str, Any]:
         """Shapes of the leaves of one row after `length` elements."""

@@ -13,9 +13,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from threefold.layers.mamba import initial_delta
 from threefold.layers.mixer import Mixer
-from threefold.layers.parts import ConvolvedHeads, LowRank, count_heads, split_heads, unit, wide
+from threefold.layers.parts import (
+    ConvolvedHeads,
+    LowRank,
+    count_heads,
+    initial_delta,
+    split_heads,
+    unit,
+    wide,
+)
 from threefold.memory.linear.recurrence import recur
 from threefold.memory.state import State
 

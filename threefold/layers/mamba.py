@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from threefold.layers.mixer import Mixer
-from threefold.layers.parts import ShortConvolution, wide
+from threefold.layers.parts import ShortConvolution, initial_delta, wide
 from threefold.memory.linear.selective import scan
 from threefold.memory.state import State
 
@@ -76,10 +76,3 @@ class Mamba(Mixer):
             hold=self.zero_order_hold,
         )
         return self.out(y), {"memory": memory, "conv": conv}
-
-
-def initial_delta(channels: int, delta_range: tuple[float, float]) -> Tensor:
-    """Biases whose softplus is log-uniform in `delta_range`."""
-    low, high = (math.log(limit) for limit in delta_range)
-    delta = torch.empty(channels).uniform_(low, high).exp().clamp(min=1e-4)
-    return delta + torch.log(-torch.expm1(-delta))

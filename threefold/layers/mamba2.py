@@ -15,9 +15,15 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from threefold.errors import ThreefoldError
-from threefold.layers.mamba import initial_delta
 from threefold.layers.mixer import Mixer
-from threefold.layers.parts import ShortConvolution, count_heads, rms_norm, split_heads, wide
+from threefold.layers.parts import (
+    ShortConvolution,
+    count_heads,
+    initial_delta,
+    rms_norm,
+    split_heads,
+    wide,
+)
 from threefold.memory.linear.recurrence import recur
 from threefold.memory.state import State
 

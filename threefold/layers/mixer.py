@@ -22,8 +22,8 @@ from threefold.memory.state import State
 class Mixer(nn.Module, ABC):
     """A layer from [B, L, width] to [B, L, width] that carries a state."""
 
-    forms: ClassVar[tuple[str, ...]] = FORMS
-    causal: ClassVar[bool] = True
+    forms: tuple[str, ...] = FORMS
+    causal: bool = True
     # Names of parameters (the last part of the dotted name) for the optimiser's groups.
     no_decay: ClassVar[tuple[str, ...]] = ()
     slow: ClassVar[tuple[str, ...]] = ()
@@ -125,10 +125,10 @@ class Mixer(nn.Module, ABC):
             if state is not None:
                 self._refuse_state_if_not_causal()
             return {}
-        expected = self.empty_state(rows)
         if state is None:
-            return expected
-        states.check(state, expected, self.name)
+            return self.empty_state(rows)
+        weight = next(self.parameters())
+        states.check(state, self.state_shapes(0), rows, weight.dtype, self.name)
         return state
 
     def _refuse_state_if_not_causal(self) -> None:

@@ -84,14 +84,12 @@ class MLSTM(Mixer):
         # In float64: around 10⁴, float32 keeps three decimals of a logarithm.
         log_input, forget = (gates.double() + self.gate_bias.double()).chunk(2, -1)
         scaled = stabilise(F.logsigmoid(forget), log_input, state["maximum"].double(), lengths)
-        # Rounding may leave a decay above 0 by an ulp of the maximum.
-        log_decay = scaled.log_decay - scaled.log_decay.detach().clamp(min=0)
         query, key, value = (wide(split_heads(y, self.heads)) for y in (query, key, value))
         out, memory = recur(
             query,
             key * (scaled.log_input.exp() * key.shape[-1] ** -0.5).to(key.dtype).unsqueeze(-1),
             F.pad(value, (0, 1), value=1.0),
-            log_decay=log_decay.to(key.dtype),
+            log_decay=scaled.log_decay.to(key.dtype),
             state=state["memory"],
             form=form,
             lengths=lengths,

@@ -170,3 +170,10 @@ def rms_norm(x: Tensor, eps: float = 1e-5) -> Tensor:
     scale = x.detach().abs().amax(-1, keepdim=True).clamp(min=1)
     x = x / scale
     return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps / scale.square())
+
+
+def initial_delta(channels: int, delta_range: tuple[float, float]) -> Tensor:
+    """Biases whose softplus is log-uniform in `delta_range`."""
+    low, high = (math.log(limit) for limit in delta_range)
+    delta = torch.empty(channels).uniform_(low, high).exp().clamp(min=1e-4)
+    return delta + torch.log(-torch.expm1(-delta))

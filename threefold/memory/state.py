@@ -139,32 +139,43 @@ def count_bytes(shapes: Shapes, dtype: torch.dtype, top: str = "") -> int:
     return total
 
 
-def check(state: Any, expected: State, owner: str) -> None:
-    """Refuse a state whose tree, shapes or dtypes differ from `expected`."""
+def check(state: Any, shapes: Shapes, rows: int, dtype: torch.dtype, owner: str) -> None:
+    """Refuse a state whose tree, shapes or dtypes differ from those of `empty`."""
     if not isinstance(state, dict):
         raise ThreefoldError(
             f"{owner}: state must be a dict made by empty_state or returned by an earlier call; "
             f"given {type(state).__name__}"
         )
-    given = dict(leaves(state))
-    wanted = dict(leaves(expected))
+    given, wanted = dict(leaves(state)), dict(_expected(shapes, rows, dtype))
     if given.keys() != wanted.keys():
         raise ThreefoldError(
             f"{owner}: state of another model: given leaves {sorted(given)}, "
             f"expected {sorted(wanted)}"
         )
     for name, leaf in given.items():
-        want = wanted[name]
-        if leaf.shape != want.shape or leaf.dtype != want.dtype:
+        shape, kind = wanted[name]
+        if tuple(leaf.shape) != shape or leaf.dtype != kind:
             raise ThreefoldError(
                 f"{owner}: state leaf {name!r} is {tuple(leaf.shape)} {leaf.dtype}, "
-                f"expected {tuple(want.shape)} {want.dtype}" + _why_different(leaf, want)
+                f"expected {shape} {kind} ({_why(leaf, shape, kind)})"
             )
 
 
-def _why_different(leaf: Tensor, want: Tensor) -> str:
-    if leaf.dtype != want.dtype:
-        return " (a state of another dtype)"
-    if leaf.shape[1:] == want.shape[1:]:
-        return " (a state of another batch size)"
-    return " (a state of another model)"
+def _expected(
+    shapes: Shapes, rows: int, dtype: torch.dtype, path: str = ""
+) -> Iterator[tuple[str, tuple[tuple[int, ...], torch.dtype]]]:
+    """(path, (shape with the batch, dtype)) of every leaf that `empty` would make."""
+    for name, shape in shapes.items():
+        where = f"{path}.{name}" if path else name
+        if isinstance(shape, Mapping):
+            yield from _expected(shape, rows, dtype, where)
+        else:
+            yield where, ((rows, *shape), leaf_dtype(where.partition(".")[0], dtype))
+
+
+def _why(leaf: Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> str:
+    if leaf.dtype != dtype:
+        return "a state of another dtype"
+    if tuple(leaf.shape[1:]) == shape[1:]:
+        return "a state of another batch size"
+    return "a state of another model"

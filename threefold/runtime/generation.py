@@ -114,12 +114,7 @@ def generate(
     with max_tokens=None; its `result` is what this returns otherwise.
     """
     sampling = Sampling(temperature, top_k, top_p, repetition_penalty)
-    if max_tokens is None and not stream:
-        raise ThreefoldError("generate: max_tokens is None: an endless text needs stream=True")
-    if max_tokens is not None and (not whole(max_tokens) or max_tokens < 1):
-        raise ThreefoldError(f"generate: max_tokens is {max_tokens!r}, expected at least 1")
-    if seed is not None and not whole(seed):
-        raise ThreefoldError(f"generate: seed is {seed!r}, expected a whole number or None")
+    _check(max_tokens, seed, stream)
     made = Stream(model, sampling, _stops(stop, model), max_tokens)
     if isinstance(tokens, Generation):
         if state is not None or mask is not None:
@@ -270,6 +265,15 @@ def prefill(
         result = logits, state
     assert result is not None  # _prompt refuses an empty prompt
     return result
+
+
+def _check(max_tokens: Any, seed: Any, stream: bool) -> None:
+    if max_tokens is None and not stream:
+        raise ThreefoldError("generate: max_tokens is None: an endless text needs stream=True")
+    if max_tokens is not None and (not whole(max_tokens) or max_tokens < 1):
+        raise ThreefoldError(f"generate: max_tokens is {max_tokens!r}, expected at least 1")
+    if seed is not None and not whole(seed):
+        raise ThreefoldError(f"generate: seed is {seed!r}, expected a whole number or None")
 
 
 def _prompt(tokens: Any, device: torch.device) -> tuple[Tensor, bool]:
