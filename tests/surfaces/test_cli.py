@@ -142,6 +142,8 @@ class TestStart:
     def test_interrupt(self) -> None:
         code = (
             "import threefold.cli.app as a, signal, os\n"
+            # A job in the background of a shell starts with the signal ignored.
+            "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
             "a.app.command('stop')(lambda: os.kill(os.getpid(), signal.SIGINT))\n"
             "a.main(['stop'])"
         )

@@ -115,7 +115,7 @@ def _sample(model: LanguageModel, seed: int, length: int = 240) -> tuple[str, fl
     start = time.perf_counter()
     made = generate(
         model,
-        torch.from_numpy(tokenizer.encode(PROMPT)).long(),
+        tokenizer.encode(PROMPT).tolist(),
         max_tokens=length,
         temperature=0.6,
         seed=seed,

@@ -279,7 +279,8 @@ def _check(max_tokens: Any, seed: Any, stream: bool) -> None:
 def _prompt(tokens: Any, device: torch.device) -> tuple[Tensor, bool]:
     """Tokens [B, L] int64, and whether they came without a batch."""
     try:
-        prompt = torch.as_tensor(tokens, device=device)
+        given = tokens if isinstance(tokens, Tensor) else torch.tensor(tokens)
+        prompt = given.to(device)
     except (TypeError, ValueError, RuntimeError) as error:
         raise ThreefoldError(
             f"generate: the prompt is no table of whole numbers ({error}); pad prompts of "
