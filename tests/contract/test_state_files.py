@@ -20,16 +20,18 @@ from threefold.runtime.state_files import read_state
 
 SPEC = Spec("language", 32, 12, ("mamba", "gla"), vocabulary=61, channel="rwkv")
 
+# For each folder that is given: model and state in it, to the next logits.
 NEXT_LOGITS = """
 import sys, torch, threefold
 from safetensors.torch import save_file
-torch.set_num_threads(int(sys.argv[4]))
-model = threefold.load(sys.argv[1])
-state = threefold.load_state(sys.argv[2], model)
-with torch.no_grad():
-    logits, after = model(torch.arange(6).view(2, 3), state)
-    step, _ = model.step(torch.tensor([4, 5]), after)
-save_file({"logits": logits, "step": step}, sys.argv[3])
+torch.set_num_threads(int(sys.argv[1]))
+for folder in sys.argv[2:]:
+    model = threefold.load(folder + "/model")
+    state = threefold.load_state(folder + "/state.safetensors", model)
+    with torch.no_grad():
+        logits, after = model(torch.arange(6).view(2, 3), state)
+        step, _ = model.step(torch.tensor([4, 5]), after)
+    save_file({"logits": logits, "step": step}, folder + "/out.safetensors")
 """
 
 
@@ -52,19 +54,27 @@ def path(model: LanguageModel, state: states.State, tmp_path: Path) -> Path:
     return tmp_path / "s.safetensors"
 
 
-def test_another_process_goes_on_bit_for_bit(
-    model: LanguageModel, state: states.State, path: Path, tmp_path: Path
-) -> None:
-    model.save(tmp_path / "model")
-    out, threads = tmp_path / "out.safetensors", str(torch.get_num_threads())
-    command = [sys.executable, "-c", NEXT_LOGITS, str(tmp_path / "model"), str(path), str(out)]
-    subprocess.run([*command, threads], check=True)
-    found = load_file(out)
-    with torch.no_grad():
-        logits, after = model(torch.arange(6).view(2, 3), state)
-        step, _ = model.step(torch.tensor([4, 5]), after)
-    assert torch.equal(found["logits"], logits)
-    assert torch.equal(found["step"], step)
+def test_another_process_goes_on_bit_for_bit(tmp_path: Path) -> None:
+    specs = {"hybrid": SPEC}
+    specs |= {name: Spec("language", 32, 2, (name,), vocabulary=61) for name in threefold.MIXERS}
+    expected: dict[str, tuple[torch.Tensor, torch.Tensor]] = {}
+    for name, spec in specs.items():
+        torch.manual_seed(0)
+        model = threefold.build(spec).eval()
+        (tmp_path / name).mkdir()
+        model.save(tmp_path / name / "model")
+        with torch.no_grad():
+            _, state = model(torch.arange(20).view(2, 10))
+            threefold.save_state(tmp_path / name / "state.safetensors", state, model)
+            logits, after = model(torch.arange(6).view(2, 3), state)
+            expected[name] = logits, model.step(torch.tensor([4, 5]), after)[0]
+    folders = [str(tmp_path / name) for name in specs]
+    threads = str(torch.get_num_threads())
+    subprocess.run([sys.executable, "-c", NEXT_LOGITS, threads, *folders], check=True)
+    for name, (logits, step) in expected.items():
+        found = load_file(tmp_path / name / "out.safetensors")
+        assert torch.equal(found["logits"], logits), name
+        assert torch.equal(found["step"], step), name
 
 
 def test_the_same_tree_comes_back(model: LanguageModel, state: states.State, path: Path) -> None:
