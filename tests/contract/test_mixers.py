@@ -29,6 +29,7 @@ VARIANTS: tuple[tuple[str, dict[str, Any]], ...] = (
         for feature_map in ("identity", "relu", "polynomial")
         for normalise in (True, False)
     ),
+    ("gla", {"taps": 3, "heads": 2}),
     ("delta_net", {"negative_eigenvalues": True, "heads": 4}),
     ("gated_delta_net", {"negative_eigenvalues": True, "heads": 2}),
     ("kda", {"heads": 4}),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import Counter
 
@@ -25,7 +26,7 @@ def the_text(step: int) -> Batch:
 
 def test_the_text_needs_memory() -> None:
     assert len(ByteTokenizer().encode(TEXT)) == 64
-    pairs = Counter(zip(TEXT, TEXT[1:], strict=False))
+    pairs = Counter(itertools.pairwise(TEXT))
     alone = Counter(TEXT[:-1])
     best = -sum(n * math.log(n / alone[first]) for (first, _), n in pairs.items()) / 63
     assert best > 10 * LOSS  # what a model that sees only the last byte can reach

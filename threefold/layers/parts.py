@@ -100,7 +100,10 @@ def wide(x: Tensor) -> Tensor:
 
 
 class ConvolvedHeads(nn.Module):
-    """Query, key and value in heads: each a projection, then a short convolution with SiLU."""
+    """Query, key and value in heads: each a projection, then a short convolution with SiLU.
+
+    With `taps` = 0 there is no convolution, no SiLU and no state.
+    """
 
     def __init__(
         self, width: int, heads: int, key_size: int, value_size: int, *, taps: int = 4
@@ -111,10 +114,11 @@ class ConvolvedHeads(nn.Module):
         self.projections = nn.ModuleDict(
             {name: nn.Linear(width, heads * size, bias=False) for name, size in sizes.items()}
         )
+        convolved = sizes if taps else {}
         self.convolutions = nn.ModuleDict(
-            {name: ShortConvolution(heads * size, taps) for name, size in sizes.items()}
+            {name: ShortConvolution(heads * size, taps) for name, size in convolved.items()}
         )
-        self.state_shape = {name: (taps - 1, heads * size) for name, size in sizes.items()}
+        self.state_shape = {name: (taps - 1, heads * size) for name, size in convolved.items()}
 
     def forward(
         self, x: Tensor, state: dict[str, Tensor], lengths: Tensor | None
@@ -122,7 +126,9 @@ class ConvolvedHeads(nn.Module):
         """x [B, L, width] to query, key, value [B, L, H, size], and the convolutions' state."""
         made, after = [], {}
         for name, project in self.projections.items():
-            y, after[name] = self.convolutions[name](project(x), state[name], lengths)
+            y = project(x)
+            if name in self.convolutions:
+                y, after[name] = self.convolutions[name](y, state[name], lengths)
             made.append(split_heads(y, self.heads))
         return tuple(made), after
 
