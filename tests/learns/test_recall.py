@@ -13,17 +13,22 @@ from threefold.tasks import recall
 from threefold.training import Settings, train
 
 VOCABULARY = 64
-SETTINGS = Settings(
-    steps=700,
-    learning_rate=3e-3,
-    weight_decay=0.01,
-    warmup=0.02,
-    every=50,
-    target=0.97,
-)
+RATES = {"mamba2": 5e-3}  # of the others: 3e-3
 
 
-# GLA as published has nothing that looks at the element before; its authors' short convolution does.
+def settings(rate: float) -> Settings:
+    return Settings(
+        steps=800,
+        learning_rate=rate,
+        weight_decay=0.01,
+        warmup=0.02,
+        final=1.0,
+        every=25,
+        target=0.96,
+    )
+
+
+# GLA as published sees nothing of the element before; its authors' short convolution does.
 MIXERS = ("delta_net", "gated_delta_net", "kda", "rwkv7", "mamba2", ("gla", {"taps": 4}))
 
 
@@ -35,8 +40,9 @@ def test_solves_recall(mixer: Any) -> None:
     # Tokens far enough apart for keys to be told from each other at the first step.
     torch.nn.init.normal_(model.embedding.weight, std=0.1)
     training = recall(vocabulary=VOCABULARY, seed=0, count=20_000).batches(32, 0)
-    unseen = recall(vocabulary=VOCABULARY, seed=1000, count=500)
-    result = train(model, training, SETTINGS, validation=[unseen.batches(500)(0)])
+    unseen = recall(vocabulary=VOCABULARY, seed=1000, count=250)
+    rate = RATES.get(str(mixer), 3e-3)
+    result = train(model, training, settings(rate), validation=[unseen.batches(250)(0)])
     assert result.scores.metric > unseen.solved, [
         (steps, round(scores.metric, 3)) for steps, scores in result.validation
     ]

@@ -20,8 +20,8 @@ def test_the_demo_prints_a_table_and_samples() -> None:
     assert "\x1b" not in text  # plain where there is no terminal
     for row in rows:
         assert row.result.stopped == "seconds"
-        assert 1.7 <= row.result.seconds < 10
-        assert row.result.scores.loss < 4  # it learnt: a uniform guess is 5.5
+        assert 1.7 <= row.result.seconds < 30
+        assert row.result.scores.loss < row.result.losses[0]  # it learnt
         assert row.decode_rate > 0
         assert row.sample.startswith(demo.PROMPT)
         assert len(row.sample) > 100

@@ -121,7 +121,12 @@ def _sample(model: LanguageModel, seed: int, length: int = 240) -> tuple[str, fl
         seed=seed,
     )
     rate = length / (time.perf_counter() - start)
-    return PROMPT + tokenizer.decode(made.rows()[0]), rate
+    return PROMPT + _printable(tokenizer.decode(made.rows()[0])), rate
+
+
+def _printable(text: str) -> str:
+    """The text without control characters: a young model writes any, and some act on a terminal."""
+    return "".join(c if c.isprintable() or c == "\n" else "·" for c in text)
 
 
 def _print(rows: Sequence[Row], console: Console) -> None:
