@@ -59,6 +59,8 @@ class Signature:
 SIGNATURES = {
     "short_convolution_forward": Signature(pointers=8, integers=6),
     "short_convolution_backward": Signature(pointers=12, integers=6),
+    "linear": Signature(pointers=5, integers=4),
+    "linear_narrow": Signature(pointers=5, integers=5),
     "test_function": Signature(pointers=2, integers=3),
 }
 

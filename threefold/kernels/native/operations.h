@@ -27,6 +27,21 @@ THREEFOLD_API int THREEFOLD_NAME(short_convolution_backward)(
     const int64_t *optional lengths,
     int64_t batch, int64_t length, int64_t channels, int64_t taps, int64_t silu, int64_t threads);
 
+/* y = x weightᵀ + bias for a few rows; a row's bits depend neither on the others nor on threads.
+ *   y [R, O] · workspace [R, I′], needed where I is no I′ = multiple of 32
+ *   x [R, I] · weight [O, I] · bias [O] */
+THREEFOLD_API int THREEFOLD_NAME(linear)(
+    real *y, real *optional workspace,
+    const real *x, const real *weight, const real *optional bias,
+    int64_t rows, int64_t inputs, int64_t outputs, int64_t threads);
+
+/* The same with weight and bias in bfloat16, summed as `real`; y and x are bfloat16 if `narrow`.
+ *   workspace [R, I′] is always needed */
+THREEFOLD_API int THREEFOLD_NAME(linear_narrow)(
+    void *y, real *workspace,
+    const void *x, const uint16_t *weight, const uint16_t *optional bias,
+    int64_t rows, int64_t inputs, int64_t outputs, int64_t narrow, int64_t threads);
+
 /* For the tests of simd.h: y = f(x), f = 0 exponential, 1 exponential_normal, 2 sigmoid, 3 silu,
  * 4 silu_slope, 5 softplus. */
 THREEFOLD_API int THREEFOLD_NAME(test_function)(
