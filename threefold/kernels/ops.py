@@ -13,10 +13,11 @@ from torch import Tensor
 
 from threefold.errors import ThreefoldError
 from threefold.kernels import library, reference
+from threefold.kernels import linear as _linear
 from threefold.kernels import short_convolution as _short_convolution
 
 # The operations that have a native kernel.
-NATIVE = ("short_convolution",)
+NATIVE = ("short_convolution", "linear")
 
 
 def available() -> dict[str, str]:
@@ -106,6 +107,38 @@ def _expected_by_short_convolution(
             return f"all of {dtype} on {device}, as x"
     if lengths is not None and (lengths.dtype != torch.int64 or lengths.device != device):
         return f"lengths of torch.int64 on {device}"
+    return None
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """`y = x Wᵀ + bias` along the last axis: x `[…, I]`, weight `[O, I]`, bias `[O]`.
+
+    A few rows without gradients run native: the same bits for a row whatever the others are, and
+    bfloat16 weights summed in float32. They go with bfloat16 x, or with float32 x and then y.
+    """
+    if _direct(x) and x.is_cpu and not torch.is_autocast_enabled("cpu"):
+        y = _linear.forward(x, weight, bias)
+        if y is not None:
+            return y
+    expected = _expected_by_linear(x, weight, bias)
+    if expected:
+        _refuse("linear", expected, {"x": x, "weight": weight, "bias": bias})
+    return reference.linear(x, weight, bias)
+
+
+def _expected_by_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> str | None:
+    """What is wrong, said as what was expected; None if nothing is."""
+    if weight.ndim != 2 or x.ndim < 1:
+        return "x […, I] and weight [O, I]"
+    outputs, inputs = weight.shape
+    if x.shape[-1] != inputs or (bias is not None and bias.shape != (outputs,)):
+        return f"x […, {inputs}] and bias [{outputs}], the last optional"
+    if reference.under_autocast(x):
+        return None
+    if bias is not None and bias.dtype != weight.dtype:
+        return f"a bias of {weight.dtype}, as the weight"
+    if x.dtype != weight.dtype and (x.dtype, weight.dtype) != (torch.float32, torch.bfloat16):
+        return f"x of {weight.dtype}, as the weight (or float32 with a weight of bfloat16)"
     return None
 
 

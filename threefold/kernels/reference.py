@@ -49,3 +49,17 @@ def _filtered(inputs: Tensor, weight: Tensor, bias: Tensor | None, silu: bool) -
     for k in range(taps):
         y = torch.addcmul(y, inputs[:, k : k + length], weight[:, k])
     return F.silu(y) if silu else y
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """`y = x Wᵀ + bias`; weights narrower than x are widened."""
+    if x.dtype != weight.dtype and not under_autocast(x):
+        weight = weight.to(x.dtype)
+        bias = None if bias is None else bias.to(x.dtype)
+    return F.linear(x, weight, bias)
+
+
+def under_autocast(x: Tensor) -> bool:
+    """Whether torch chooses dtypes by itself where x is."""
+    kind = x.device.type
+    return torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)

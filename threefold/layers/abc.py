@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from threefold.layers.mixer import Mixer
 from threefold.layers.parts import (
+    Linear,
     advance,
     count_heads,
     rotary_frequencies,
@@ -51,13 +52,13 @@ class ABC(Mixer):
         key_size, value_size = keys // self.heads, values // self.heads
         slots = key_size if slots is None else slots
         self.clamp = clamp
-        self.query = nn.Linear(width, keys, bias=False)
-        self.key = nn.Linear(width, keys, bias=False)
-        self.value = nn.Linear(width, values, bias=False)
-        self.slot = nn.Linear(width, self.heads * slots, bias=False)
-        self.gate = nn.Linear(width, values, bias=False)
+        self.query = Linear(width, keys, bias=False)
+        self.key = Linear(width, keys, bias=False)
+        self.value = Linear(width, values, bias=False)
+        self.slot = Linear(width, self.heads * slots, bias=False)
+        self.gate = Linear(width, values, bias=False)
         self.norm = nn.RMSNorm(value_size, eps=1e-5)
-        self.out = nn.Linear(values, width, bias=False)
+        self.out = Linear(values, width, bias=False)
         self.carries(
             memory={
                 "key": (self.heads, key_size, slots),

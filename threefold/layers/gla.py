@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from threefold.layers.mixer import Mixer
-from threefold.layers.parts import LowRank, count_heads, split_heads, wide
+from threefold.layers.parts import Linear, LowRank, count_heads, split_heads, wide
 from threefold.memory.linear.recurrence import recur
 from threefold.memory.state import State
 
@@ -32,13 +32,13 @@ class GatedLinearAttention(Mixer):
         keys, values = int(width * expand_key), int(width * expand_value)
         self.heads = count_heads(keys, heads, 64)
         self.gate_temperature = gate_temperature
-        self.query = nn.Linear(width, keys, bias=False)
-        self.key = nn.Linear(width, keys, bias=False)
-        self.value = nn.Linear(width, values, bias=False)
+        self.query = Linear(width, keys, bias=False)
+        self.key = Linear(width, keys, bias=False)
+        self.value = Linear(width, values, bias=False)
         self.forget = LowRank(width, gate_rank, keys)
-        self.gate = nn.Linear(width, values, bias=False)
+        self.gate = Linear(width, values, bias=False)
         self.norm = nn.RMSNorm(values // self.heads, eps=1e-5)
-        self.out = nn.Linear(values, width, bias=False)
+        self.out = Linear(values, width, bias=False)
         self.carries(memory=(self.heads, keys // self.heads, values // self.heads))
         for module in (self.query, self.key, self.value, self.gate, self.out):
             nn.init.xavier_uniform_(module.weight, gain=2**-2.5)

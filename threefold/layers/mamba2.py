@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from threefold.errors import ThreefoldError
 from threefold.layers.mixer import Mixer
 from threefold.layers.parts import (
+    Linear,
     ShortConvolution,
     count_heads,
     initial_delta,
@@ -57,13 +58,13 @@ class Mamba2(Mixer):
         self.groups = groups
         self.sizes = [channels, groups * state_size, groups * state_size]
         self.fields = [channels, sum(self.sizes), self.heads]
-        self.input = nn.Linear(width, sum(self.fields), bias=False)
+        self.input = Linear(width, sum(self.fields), bias=False)
         self.conv = ShortConvolution(sum(self.sizes), taps, bias=True)
         self.delta_bias = nn.Parameter(initial_delta(self.heads, delta_range))
         self.A_log = nn.Parameter(torch.empty(self.heads).uniform_(1, 16).log())
         self.D = nn.Parameter(torch.ones(self.heads, 1))
         self.norm_weight = nn.Parameter(torch.ones(groups, channels // groups))
-        self.out = nn.Linear(channels, width, bias=False)
+        self.out = Linear(channels, width, bias=False)
         self.carries(
             memory=(self.heads, state_size, channels // self.heads), conv=self.conv.state_shape
         )

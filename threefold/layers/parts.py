@@ -13,6 +13,13 @@ from threefold.kernels import ops
 from threefold.memory.state import memory_dtype
 
 
+class Linear(nn.Linear):
+    """y = W x + bias; a few rows without gradients are bound by reading W once."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return ops.linear(x, self.weight, self.bias)
+
+
 class ShortConvolution(nn.Module):
     """A causal convolution of a few taps a channel, with SiLU; its state is the last inputs."""
 
@@ -42,8 +49,8 @@ class LowRank(nn.Module):
         self, inputs: int, rank: int, outputs: int, *, bias: bool = True, tanh: bool = False
     ) -> None:
         super().__init__()
-        self.down = nn.Linear(inputs, rank, bias=False)
-        self.up = nn.Linear(rank, outputs, bias=bias)
+        self.down = Linear(inputs, rank, bias=False)
+        self.up = Linear(rank, outputs, bias=bias)
         self.tanh = tanh
 
     def forward(self, x: Tensor) -> Tensor:
@@ -109,7 +116,7 @@ class ConvolvedHeads(nn.Module):
         self.heads = heads
         sizes = {"query": key_size, "key": key_size, "value": value_size}
         self.projections = nn.ModuleDict(
-            {name: nn.Linear(width, heads * size, bias=False) for name, size in sizes.items()}
+            {name: Linear(width, heads * size, bias=False) for name, size in sizes.items()}
         )
         self.convolutions = nn.ModuleDict(
             {name: ShortConvolution(heads * size, taps) for name, size in sizes.items()}

@@ -13,7 +13,16 @@ import torch
 from torch import Tensor, nn
 
 from threefold.layers.mixer import Mixer
-from threefold.layers.parts import HeadNorm, count_heads, shift, shift_ramp, split_heads, unit, wide
+from threefold.layers.parts import (
+    HeadNorm,
+    Linear,
+    count_heads,
+    shift,
+    shift_ramp,
+    split_heads,
+    unit,
+    wide,
+)
 from threefold.memory.linear.recurrence import recur
 from threefold.memory.state import State
 
@@ -62,7 +71,7 @@ class RWKV7(Mixer):
         self.write_scale = nn.Parameter(torch.full((width,), 1.02))
         self.bonus = nn.Parameter(torch.full((self.heads, size), -0.04))
         self.query, self.key, self.value, self.out = (
-            nn.Linear(width, width, bias=False) for _ in range(4)
+            Linear(width, width, bias=False) for _ in range(4)
         )
         self.norm = HeadNorm(self.heads, size, eps=1e-5 * size)
         self.carries(memory=(self.heads, size, size), shift=(width,))

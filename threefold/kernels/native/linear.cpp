@@ -87,15 +87,28 @@ struct Narrow {
     }
 };
 
+/* The narrowest vectors there are, whose lanes are cheap to take out. */
+template <typename real>
+struct Short;
+template <>
+struct Short<float> {
+    typedef float Vector __attribute__((vector_size(16)));
+};
+template <>
+struct Short<double> {
+    typedef double Vector __attribute__((vector_size(16)));
+};
+
 /* Halves added to halves until one number is left. */
 template <typename real>
 real total(const Vector<real> (&sum)[chains]) {
     const Vector<real> vector = (sum[0] + sum[1]) + (sum[2] + sum[3]);
-    real lane[lanes_of<real>];
-    __builtin_memcpy(lane, &vector, sizeof lane);
-    for (int half = lanes_of<real> / 2; half; half /= 2)
-        for (int k = 0; k < half; ++k) lane[k] += lane[k + half];
-    return lane[0];
+    typename Short<real>::Vector part[sizeof vector / 16];
+    __builtin_memcpy(part, &vector, sizeof vector);
+    for (int half = sizeof vector / 32; half; half /= 2)
+        for (int k = 0; k < half; ++k) part[k] += part[k + half];
+    if constexpr (sizeof(real) == 8) return part[0][0] + part[0][1];
+    else return (part[0][0] + part[0][2]) + (part[0][1] + part[0][3]);
 }
 
 /* Weights: how the matrix and the bias are stored; Values: how x and y are. */
