@@ -14,10 +14,11 @@ from torch import Tensor
 from threefold.errors import ThreefoldError
 from threefold.kernels import library, reference
 from threefold.kernels import linear as _linear
+from threefold.kernels import rms_norm as _rms_norm
 from threefold.kernels import short_convolution as _short_convolution
 
 # The operations that have a native kernel.
-NATIVE = ("short_convolution", "linear")
+NATIVE = ("short_convolution", "linear", "rms_norm")
 
 
 def available() -> dict[str, str]:
@@ -139,6 +140,45 @@ def _expected_by_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> str |
         return f"a bias of {weight.dtype}, as the weight"
     if x.dtype != weight.dtype and (x.dtype, weight.dtype) != (torch.float32, torch.bfloat16):
         return f"x of {weight.dtype}, as the weight (or float32 with a weight of bfloat16)"
+    return None
+
+
+def rms_norm(
+    x: Tensor,
+    weight: Tensor | None = None,
+    gate: Tensor | None = None,
+    *,
+    eps: float = 1e-5,
+    gate_first: bool = False,
+) -> Tensor:
+    """`y = x / √(mean(x²) + eps) ⊙ weight ⊙ silu(gate)` along the last axis, in x's dtype.
+
+    x and gate `[…, D]`, weight `[D]` or `[G, D]` for x `[…, G, D]`; both optional. `gate_first`
+    multiplies x with silu(gate) before it is measured (Mamba-2). Right also where x² overflows.
+    """
+    expected = _expected_by_rms_norm(x, weight, gate)
+    if expected:
+        _refuse("rms_norm", expected, {"x": x, "weight": weight, "gate": gate})
+    alike = all(t is None or (t.dtype == x.dtype and t.device == x.device) for t in (weight, gate))
+    if not alike or not _native(x):
+        return reference.rms_norm(x, weight, gate, eps=eps, gate_first=gate_first)
+    run = _rms_norm.forward if _direct(x) else _rms_norm.operation
+    y: Tensor = run(x, weight, gate, eps, gate_first)
+    return y
+
+
+def _expected_by_rms_norm(x: Tensor, weight: Tensor | None, gate: Tensor | None) -> str | None:
+    """What is wrong, said as what was expected; None if nothing is."""
+    if x.ndim < 1 or x.shape[-1] == 0:
+        return "x […, D], D ≥ 1"
+    if not x.dtype.is_floating_point:
+        return "floating-point numbers"
+    if weight is not None and (
+        weight.ndim not in (1, 2) or weight.shape != x.shape[-weight.ndim :]
+    ):
+        return f"weight [{x.shape[-1]}], or the last two axes of x"
+    if gate is not None and gate.shape != x.shape:
+        return f"gate {list(x.shape)}, as x"
     return None
 
 

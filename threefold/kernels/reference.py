@@ -59,6 +59,29 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     return F.linear(x, weight, bias)
 
 
+def rms_norm(
+    x: Tensor,
+    weight: Tensor | None = None,
+    gate: Tensor | None = None,
+    *,
+    eps: float = 1e-5,
+    gate_first: bool = False,
+) -> Tensor:
+    """`x / rms(x) ⊙ weight ⊙ silu(gate)`, also where x² would overflow; in float32 at least."""
+    wide = torch.promote_types(x.dtype, torch.float32)
+    y = x.to(wide)
+    if gate is not None and gate_first:
+        y = y * F.silu(gate.to(wide))
+    scale = y.detach().abs().amax(-1, keepdim=True).clamp(min=1)
+    y = y / scale
+    y = y * torch.rsqrt(y.square().mean(-1, keepdim=True) + eps / scale.square())
+    if weight is not None:
+        y = y * weight.to(wide)
+    if gate is not None and not gate_first:
+        y = y * F.silu(gate.to(wide))
+    return y.to(x.dtype)
+
+
 def under_autocast(x: Tensor) -> bool:
     """Whether torch chooses dtypes by itself where x is."""
     kind = x.device.type

@@ -16,6 +16,7 @@ from threefold.layers.mixer import Mixer
 from threefold.layers.parts import (
     ConvolvedHeads,
     Linear,
+    RMSNorm,
     count_heads,
     initial_delta,
     split_heads,
@@ -56,7 +57,7 @@ class GatedDeltaNet(Mixer):
         # Uniform in (0, 16]: at 0 the logarithm would not be finite.
         self.A_log = nn.Parameter((16 * (1 - torch.rand(self.heads))).log())
         self.gate = Linear(width, values, bias=False)
-        self.norm = nn.RMSNorm(value_size, eps=1e-5)
+        self.norm = RMSNorm(value_size, eps=1e-5)
         self.out = Linear(values, width, bias=False)
         self.carries(memory=(self.heads, key_size, value_size), conv=self.convolved.state_shape)
         for module in self.modules():
@@ -78,5 +79,5 @@ class GatedDeltaNet(Mixer):
             form=form,
             lengths=lengths,
         )
-        out = self.norm(out) * F.silu(split_heads(self.gate(x), self.heads))
+        out = self.norm(out, split_heads(self.gate(x), self.heads))
         return self.out(out.flatten(-2)), {"memory": memory, "conv": conv}

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from threefold.layers.mixer import Mixer
-from threefold.layers.parts import Linear, LowRank, count_heads, split_heads, wide
+from threefold.layers.parts import Linear, LowRank, RMSNorm, count_heads, split_heads, wide
 from threefold.memory.linear.recurrence import recur
 from threefold.memory.state import State
 
@@ -37,7 +37,7 @@ class GatedLinearAttention(Mixer):
         self.value = Linear(width, values, bias=False)
         self.forget = LowRank(width, gate_rank, keys)
         self.gate = Linear(width, values, bias=False)
-        self.norm = nn.RMSNorm(values // self.heads, eps=1e-5)
+        self.norm = RMSNorm(values // self.heads, eps=1e-5)
         self.out = Linear(values, width, bias=False)
         self.carries(memory=(self.heads, keys // self.heads, values // self.heads))
         for module in (self.query, self.key, self.value, self.gate, self.out):
@@ -61,5 +61,5 @@ class GatedLinearAttention(Mixer):
             form=form,
             lengths=lengths,
         )
-        out = self.norm(out) * F.silu(gate)
+        out = self.norm(out, gate)
         return self.out(out.flatten(-2)), {"memory": memory}

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from threefold.layers.mixer import Mixer
-from threefold.layers.parts import Linear, count_heads, split_heads, wide
+from threefold.layers.parts import Linear, RMSNorm, count_heads, split_heads, wide
 from threefold.memory.linear.recurrence import recur
 from threefold.memory.state import State
 
@@ -44,7 +44,7 @@ class GatedSlotAttention(Mixer):
         self.key = Linear(width, keys, bias=False)
         self.value = Linear(width, values, bias=False)
         self.forget = Linear(width, self.heads * slots, bias=False)
-        self.norm = nn.RMSNorm(values, eps=1e-5)
+        self.norm = RMSNorm(values, eps=1e-5)
         self.out = Linear(values, width, bias=False)
         self.carries(
             memory={"key": (self.heads, key_size, slots), "value": (self.heads, slots, value_size)}

@@ -18,6 +18,7 @@ from threefold.layers.parts import (
     ConvolvedHeads,
     Linear,
     LowRank,
+    RMSNorm,
     count_heads,
     initial_delta,
     split_heads,
@@ -56,7 +57,7 @@ class KimiDeltaAttention(Mixer):
         self.delta_bias = nn.Parameter(initial_delta(width, (1e-3, 1e-1)))
         self.A_log = nn.Parameter(torch.empty(self.heads, 1).uniform_(1, 16).log())
         self.gate = LowRank(width, value_size, values)
-        self.norm = nn.RMSNorm(value_size, eps=1e-5)
+        self.norm = RMSNorm(value_size, eps=1e-5)
         self.out = Linear(values, width, bias=False)
         self.carries(memory=(self.heads, key_size, value_size), conv=self.convolved.state_shape)
         for module in self.modules():

@@ -11,11 +11,11 @@ from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from threefold.errors import ThreefoldError, nearest
 from threefold.layers.mixer import Mixer
-from threefold.layers.parts import Linear, count_heads, split_heads, wide
+from threefold.layers.parts import Linear, RMSNorm, count_heads, split_heads, wide
 from threefold.memory.linear.recurrence import recur
 from threefold.memory.state import State
 
@@ -54,7 +54,7 @@ class LinearAttention(Mixer):
         self.query = Linear(width, self.heads * key_size)
         self.key = Linear(width, self.heads * key_size)
         self.value = Linear(width, width)
-        self.norm = None if normalise else nn.RMSNorm(value_size, eps=1e-5)
+        self.norm = None if normalise else RMSNorm(value_size, eps=1e-5)
         self.out = Linear(width, width)
         features = FEATURES[feature_map](torch.zeros(key_size)).shape[-1]
         self.carries(memory=(self.heads, features, value_size + normalise))

@@ -15,13 +15,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from threefold.errors import ThreefoldError
+from threefold.kernels import ops
 from threefold.layers.mixer import Mixer
 from threefold.layers.parts import (
     Linear,
     ShortConvolution,
     count_heads,
     initial_delta,
-    rms_norm,
     split_heads,
     wide,
 )
@@ -88,7 +88,7 @@ class Mamba2(Mixer):
             form=form,
             lengths=lengths,
         )
-        out = (out + self.D * value).flatten(-2) * F.silu(gate)
-        # Five factors of the input meet here, so their squares are the first to overflow.
-        out = rms_norm(split_heads(out, self.groups)).to(x.dtype) * self.norm_weight
+        out = split_heads((out + self.D * value).flatten(-2), self.groups)
+        gate = split_heads(gate, self.groups)
+        out = ops.rms_norm(out, self.norm_weight, gate, gate_first=True).to(x.dtype)
         return self.out(out.flatten(-2)), {"memory": memory, "conv": conv}

@@ -20,6 +20,16 @@ class Linear(nn.Linear):
         return ops.linear(x, self.weight, self.bias)
 
 
+class RMSNorm(nn.RMSNorm):
+    """x / rms(x) ⊙ weight along the last axis, then ⊙ silu(gate) if there is one."""
+
+    def __init__(self, size: int, eps: float = 1e-5) -> None:
+        super().__init__(size, eps)
+
+    def forward(self, x: Tensor, gate: Tensor | None = None) -> Tensor:
+        return ops.rms_norm(x, self.weight, gate, eps=self.eps or 0.0)
+
+
 class ShortConvolution(nn.Module):
     """A causal convolution of a few taps a channel, with SiLU; its state is the last inputs."""
 
@@ -170,13 +180,6 @@ def rotary_frequencies(size: int, device: torch.device, base: float = 10_000.0) 
 def advance(position: Tensor, length: int, lengths: Tensor | None) -> Tensor:
     """Where each row [B] stands after `length` elements, or after its own `lengths`."""
     return position + (length if lengths is None else lengths)
-
-
-def rms_norm(x: Tensor, eps: float = 1e-5) -> Tensor:
-    """x / √(mean(x²) + eps) along the last axis, also where x² would overflow."""
-    scale = x.detach().abs().amax(-1, keepdim=True).clamp(min=1)
-    x = x / scale
-    return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps / scale.square())
 
 
 def initial_delta(channels: int, delta_range: tuple[float, float]) -> Tensor:

@@ -13,7 +13,7 @@ from threefold.blocks.stack import Stack
 from threefold.errors import ThreefoldError
 from threefold.kernels import ops
 from threefold.layers.mixer import Rows
-from threefold.layers.parts import Linear
+from threefold.layers.parts import Linear, RMSNorm
 from threefold.memory.state import State
 from threefold.models.model import Model
 from threefold.models.spec import Spec
@@ -38,7 +38,7 @@ class LanguageModel(Model):
             block=spec.block,
             dropout=dropout,
         )
-        self.norm = nn.RMSNorm(spec.width, eps=1e-5)
+        self.norm = RMSNorm(spec.width, eps=1e-5)
         self.head = None if spec.option("tie") else Linear(spec.width, spec.vocabulary, False)
         self._refuse_if_not_causal()
         # As GPT-2 and Mamba do; mixers have already drawn their own published beginnings.

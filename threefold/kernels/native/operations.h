@@ -42,6 +42,20 @@ THREEFOLD_API int THREEFOLD_NAME(linear_narrow)(
     const void *x, const uint16_t *weight, const uint16_t *optional bias,
     int64_t rows, int64_t inputs, int64_t outputs, int64_t narrow, int64_t threads);
 
+/* y = u / √(mean(u²) + eps) ⊙ weight ⊙ silu(gate), u = x; if `gate_first`, the last factor is in u.
+ *   y, x, gate [N, D] · weight [G, D], row n using n mod G; N is a multiple of G */
+THREEFOLD_API int THREEFOLD_NAME(rms_norm_forward)(
+    real *y, const real *x, const real *optional weight, const real *optional gate,
+    int64_t rows, int64_t size, int64_t groups, int64_t gate_first, int64_t threads, double eps);
+
+/* Gradients of the above; grad_weight is summed in `pieces` pieces of rows.
+ *   grad_x, grad_gate, grad_y [N, D] · grad_weight [G, D] · workspace [pieces, G, D] */
+THREEFOLD_API int THREEFOLD_NAME(rms_norm_backward)(
+    real *grad_x, real *grad_weight, real *optional grad_gate, real *workspace,
+    const real *grad_y, const real *x, const real *optional weight, const real *optional gate,
+    int64_t rows, int64_t size, int64_t groups, int64_t gate_first, int64_t pieces,
+    int64_t threads, double eps);
+
 /* For the tests of simd.h: y = f(x), f = 0 exponential, 1 exponential_normal, 2 sigmoid, 3 silu,
  * 4 silu_slope, 5 softplus. */
 THREEFOLD_API int THREEFOLD_NAME(test_function)(
