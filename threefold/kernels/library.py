@@ -63,6 +63,8 @@ SIGNATURES = {
     "linear_narrow": Signature(pointers=5, integers=5),
     "rms_norm_forward": Signature(pointers=4, integers=5, numbers=1),
     "rms_norm_backward": Signature(pointers=8, integers=6, numbers=1),
+    "token_shift_forward": Signature(pointers=6, integers=5),
+    "token_shift_backward": Signature(pointers=10, integers=5),
     "test_function": Signature(pointers=2, integers=3),
 }
 

@@ -16,9 +16,10 @@ from threefold.kernels import library, reference
 from threefold.kernels import linear as _linear
 from threefold.kernels import rms_norm as _rms_norm
 from threefold.kernels import short_convolution as _short_convolution
+from threefold.kernels import token_shift as _token_shift
 
 # The operations that have a native kernel.
-NATIVE = ("short_convolution", "linear", "rms_norm")
+NATIVE = ("short_convolution", "linear", "rms_norm", "token_shift")
 
 
 def available() -> dict[str, str]:
@@ -179,6 +180,49 @@ def _expected_by_rms_norm(x: Tensor, weight: Tensor | None, gate: Tensor | None)
         return f"weight [{x.shape[-1]}], or the last two axes of x"
     if gate is not None and gate.shape != x.shape:
         return f"gate {list(x.shape)}, as x"
+    return None
+
+
+def token_shift(
+    x: Tensor, shares: Tensor, state: Tensor | None = None, lengths: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """N mixtures of each element and the one before it, `y_n = x + (x₋ − x) ⊙ share_n`.
+
+    x `[B, L, D]`, shares `[N, D]`, state `[B, D]` the element before x (zeros if None), lengths
+    `[B]` as in `short_convolution`. Gives y `[N, B, L, D]` and the last real element.
+    """
+    expected = _expected_by_token_shift(x, shares, state, lengths)
+    if expected:
+        given = {"x": x, "shares": shares, "state": state, "lengths": lengths}
+        _refuse("token_shift", expected, given)
+    if not _native(x):
+        _check_lengths(lengths, x.shape[1])
+        return reference.token_shift(x, shares, state, lengths)
+    run = _token_shift.forward if _direct(x) else _token_shift.operation
+    mixtures, last = run(x, shares, state, lengths)
+    return mixtures, last
+
+
+def _expected_by_token_shift(
+    x: Tensor, shares: Tensor, state: Tensor | None, lengths: Tensor | None
+) -> str | None:
+    """What is wrong, said as what was expected; None if nothing is."""
+    if x.ndim != 3 or shares.ndim != 2 or 0 in x.shape[1:] or 0 in shares.shape:
+        return "x [B, L, D] and shares [N, D], none empty"
+    batch, _, channels = x.shape
+    if not (
+        shares.shape[1] == channels
+        and (state is None or state.shape == (batch, channels))
+        and (lengths is None or lengths.shape == (batch,))
+    ):
+        return f"shares [N, {channels}], state [{batch}, {channels}] and lengths [{batch}]"
+    if not x.dtype.is_floating_point:
+        return "floating-point numbers"
+    for tensor in (shares, state):
+        if tensor is not None and (tensor.dtype != x.dtype or tensor.device != x.device):
+            return f"all of {x.dtype} on {x.device}, as x"
+    if lengths is not None and (lengths.dtype != torch.int64 or lengths.device != x.device):
+        return f"lengths of torch.int64 on {x.device}"
     return None
 
 

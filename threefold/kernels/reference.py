@@ -82,6 +82,24 @@ def rms_norm(
     return y.to(x.dtype)
 
 
+def token_shift(
+    x: Tensor, shares: Tensor, state: Tensor | None = None, lengths: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """Mixtures of each element and the one before it: `ops.token_shift` has the shapes."""
+    batch, length, channels = x.shape
+    if state is None:
+        state = x.new_zeros(batch, channels)
+    if lengths is not None:
+        real = (torch.arange(length, device=x.device) < lengths[:, None])[:, :, None]
+        x = torch.where(real, x, 0)
+    everything = torch.cat([state.unsqueeze(1), x], 1)
+    mixtures = x + (everything[:, :-1] - x) * shares[:, None, None]
+    if lengths is None:
+        return mixtures, everything[:, -1]
+    rows = torch.arange(batch, device=x.device)
+    return torch.where(real, mixtures, 0), everything[rows, lengths]
+
+
 def under_autocast(x: Tensor) -> bool:
     """Whether torch chooses dtypes by itself where x is."""
     kind = x.device.type

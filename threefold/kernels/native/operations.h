@@ -56,6 +56,23 @@ THREEFOLD_API int THREEFOLD_NAME(rms_norm_backward)(
     int64_t rows, int64_t size, int64_t groups, int64_t gate_first, int64_t pieces,
     int64_t threads, double eps);
 
+/* y_n,t = x_t + (x_{t−1} − x_t) ⊙ share_n; x_{−1} is the state, the last real element the new one.
+ *   y [N, B, L, D] · new_state, state [B, D] · x [B, L, D] · share [N, D] · lengths [B]
+ * Elements at t ≥ length are not read; y is 0 there. */
+THREEFOLD_API int THREEFOLD_NAME(token_shift_forward)(
+    real *y, real *new_state,
+    const real *x, const real *share, const real *optional state, const int64_t *optional lengths,
+    int64_t shares, int64_t batch, int64_t length, int64_t channels, int64_t threads);
+
+/* Gradients of the above, for L ≥ 1.
+ *   grad_x [B, L, D] · grad_share [N, D] · grad_state [B, D] · workspace [B, N, D]
+ *   grad_y [N, B, L, D] · grad_new_state [B, D] */
+THREEFOLD_API int THREEFOLD_NAME(token_shift_backward)(
+    real *grad_x, real *grad_share, real *grad_state, real *workspace,
+    const real *grad_y, const real *grad_new_state,
+    const real *x, const real *share, const real *optional state, const int64_t *optional lengths,
+    int64_t shares, int64_t batch, int64_t length, int64_t channels, int64_t threads);
+
 /* For the tests of simd.h: y = f(x), f = 0 exponential, 1 exponential_normal, 2 sigmoid, 3 silu,
  * 4 silu_slope, 5 softplus. */
 THREEFOLD_API int THREEFOLD_NAME(test_function)(
