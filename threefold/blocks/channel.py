@@ -13,8 +13,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from threefold.errors import ThreefoldError, nearest
+from threefold.kernels import ops
 from threefold.layers.mixer import Mixer
-from threefold.layers.parts import Linear, shift, shift_ramp
+from threefold.layers.parts import Linear, shift_ramp
 from threefold.layers.table import options_of
 from threefold.memory.state import State
 
@@ -77,8 +78,8 @@ class RWKVChannel(Mixer):
     def mix(
         self, x: Tensor, state: State, form: str, lengths: Tensor | None
     ) -> tuple[Tensor, State]:
-        before, last = shift(x, state["shift"], lengths)
-        for_key, for_receptance = (x + (before - x) * share for share in self.shares)
+        mixtures, last = ops.token_shift(x, self.shares, state["shift"], lengths)
+        for_key, for_receptance = mixtures.unbind(0)
         y = self.out(F.relu(self.key(for_key)).square())
         return torch.sigmoid(self.receptance(for_receptance)) * y, {"shift": last}
 

@@ -12,12 +12,12 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
+from threefold.kernels import ops
 from threefold.layers.mixer import Mixer
 from threefold.layers.parts import (
     HeadNorm,
     Linear,
     count_heads,
-    shift,
     shift_ramp,
     split_heads,
     unit,
@@ -88,8 +88,7 @@ class RWKV7(Mixer):
     def mix(
         self, x: Tensor, state: State, form: str, lengths: Tensor | None
     ) -> tuple[Tensor, State]:
-        before, last = shift(x, state["shift"], lengths)
-        mixtures = x + (before - x) * self.shares[:, None, None]
+        mixtures, last = ops.token_shift(x, self.shares, state["shift"], lengths)
         for_query, for_decay, for_key, for_value, for_rate, for_gate = mixtures.unbind(0)
         decay = torch.tanh(for_decay @ self.decay_down) @ self.decay_up
         log_decay = -math.exp(-0.5) * torch.sigmoid(wide(decay) + wide(self.decay_bias))
