@@ -62,7 +62,7 @@ def test_kernels_are_built_and_in_use() -> None:
     assert library.current().native is not None, library.current().reason
     assert library.current().reason is None
     assert set(library.runnable()) <= set(library.built())
-    assert ops.available() == {"short_convolution": "native"}
+    assert set(ops.available().values()) == {"native"}
 
 
 def test_best_variant_is_chosen() -> None:
@@ -90,7 +90,7 @@ def test_reference_by_environment() -> None:
     )
     done = python(code, THREEFOLD_KERNELS="reference")
     assert done.returncode == 0, done.stderr
-    assert "None THREEFOLD_KERNELS=reference {'short_convolution': 'reference'}" in done.stdout
+    assert "None THREEFOLD_KERNELS=reference {'short_convolution': 'reference', " in done.stdout
     assert "[1., 2., 3.]" in done.stdout
 
 

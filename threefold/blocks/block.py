@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from threefold.blocks import BLOCKS
 from threefold.errors import ThreefoldError, nearest
 from threefold.layers.mixer import Mixer
+from threefold.layers.parts import RMSNorm
 from threefold.memory.plan import FORMS
 from threefold.memory.state import State
 
@@ -97,9 +98,9 @@ class Block(Composite):
         super().__init__(mixer.width)
         self.depth = depth
         self.mixer = mixer
-        self.mixer_norm = nn.RMSNorm(self.width, eps=1e-5)
+        self.mixer_norm = RMSNorm(self.width, eps=1e-5)
         self.channel = channel
-        self.channel_norm = None if channel is None else nn.RMSNorm(self.width, eps=1e-5)
+        self.channel_norm = None if channel is None else RMSNorm(self.width, eps=1e-5)
         self.dropout = nn.Dropout(dropout)
         self.declare()
 
@@ -122,7 +123,7 @@ class Block(Composite):
     ) -> tuple[Tensor, State]:
         result: State = {}
         for name, part in self.parts.items():
-            norm = self.get_submodule(f"{name}_norm")
+            norm: nn.Module = self._modules[f"{name}_norm"]  # type: ignore[assignment]
             carried = state.get(name, {})
             y, result[name] = part._run(
                 self.before(x, norm), carried, _form_of(part, form, carried), lengths

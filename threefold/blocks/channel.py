@@ -13,8 +13,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from threefold.errors import ThreefoldError, nearest
+from threefold.kernels import ops
 from threefold.layers.mixer import Mixer
-from threefold.layers.parts import shift, shift_ramp
+from threefold.layers.parts import Linear, shift_ramp
 from threefold.layers.table import options_of
 from threefold.memory.state import State
 
@@ -25,9 +26,9 @@ class SwiGLU(Mixer):
     def __init__(self, width: int, *, hidden: int | None = None) -> None:
         super().__init__(width)
         hidden = max(16, 16 * round(width / 6)) if hidden is None else hidden
-        self.gate = nn.Linear(width, hidden, bias=False)
-        self.input = nn.Linear(width, hidden, bias=False)
-        self.out = nn.Linear(hidden, width, bias=False)
+        self.gate = Linear(width, hidden, bias=False)
+        self.input = Linear(width, hidden, bias=False)
+        self.out = Linear(hidden, width, bias=False)
 
     def mix(
         self, x: Tensor, state: State, form: str, lengths: Tensor | None
@@ -41,8 +42,8 @@ class MLP(Mixer):
     def __init__(self, width: int, *, hidden: int | None = None) -> None:
         super().__init__(width)
         hidden = 4 * width if hidden is None else hidden
-        self.input = nn.Linear(width, hidden)
-        self.out = nn.Linear(hidden, width)
+        self.input = Linear(width, hidden)
+        self.out = Linear(hidden, width)
 
     def mix(
         self, x: Tensor, state: State, form: str, lengths: Tensor | None
@@ -66,9 +67,9 @@ class RWKVChannel(Mixer):
         super().__init__(width)
         hidden = max(32, int(3.5 * width) // 32 * 32) if hidden is None else hidden
         self.shares = nn.Parameter(shift_ramp(width, 1 - layer / depth).repeat(2, 1))
-        self.key = nn.Linear(width, hidden, bias=False)
-        self.receptance = nn.Linear(width, width, bias=False)
-        self.out = nn.Linear(hidden, width, bias=False)
+        self.key = Linear(width, hidden, bias=False)
+        self.receptance = Linear(width, width, bias=False)
+        self.out = Linear(hidden, width, bias=False)
         self.carries(shift=(width,))
         nn.init.orthogonal_(self.key.weight)
         nn.init.zeros_(self.receptance.weight)
@@ -77,8 +78,8 @@ class RWKVChannel(Mixer):
     def mix(
         self, x: Tensor, state: State, form: str, lengths: Tensor | None
     ) -> tuple[Tensor, State]:
-        before, last = shift(x, state["shift"], lengths)
-        for_key, for_receptance = (x + (before - x) * share for share in self.shares)
+        mixtures, last = ops.token_shift(x, self.shares, state["shift"], lengths)
+        for_key, for_receptance = mixtures.unbind(0)
         y = self.out(F.relu(self.key(for_key)).square())
         return torch.sigmoid(self.receptance(for_receptance)) * y, {"shift": last}
 

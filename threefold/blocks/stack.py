@@ -48,7 +48,7 @@ class Stack(Composite):
 
     @property
     def parts(self) -> dict[str, Mixer]:
-        parts: dict[str, Any] = dict(self.blocks.named_children())
+        parts: dict[str, Any] = dict(self.blocks._modules)
         return parts
 
     def mix(

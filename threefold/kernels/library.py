@@ -11,7 +11,7 @@ import ctypes
 import hashlib
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -59,6 +59,12 @@ class Signature:
 SIGNATURES = {
     "short_convolution_forward": Signature(pointers=8, integers=6),
     "short_convolution_backward": Signature(pointers=12, integers=6),
+    "linear": Signature(pointers=5, integers=4),
+    "linear_narrow": Signature(pointers=5, integers=5),
+    "rms_norm_forward": Signature(pointers=4, integers=5, numbers=1),
+    "rms_norm_backward": Signature(pointers=8, integers=6, numbers=1),
+    "token_shift_forward": Signature(pointers=6, integers=5),
+    "token_shift_backward": Signature(pointers=10, integers=5),
     "test_function": Signature(pointers=2, integers=3),
 }
 
@@ -201,7 +207,13 @@ def using(choice: str) -> Iterator[Choice]:
         _current = before
 
 
-def call(name: str, outputs: list[Tensor], inputs: list[Tensor | None], sizes: list[int]) -> None:
+def call(
+    name: str,
+    outputs: list[Tensor],
+    inputs: list[Tensor | None],
+    sizes: list[int],
+    numbers: Sequence[float] = (),
+) -> None:
     """Call a native function, with the number of threads after the other sizes.
 
     Outputs (and workspace) are new, so contiguous; inputs are made so.
@@ -213,6 +225,6 @@ def call(name: str, outputs: list[Tensor], inputs: list[Tensor | None], sizes: l
     tensors = [*outputs, *(None if x is None else x.contiguous() for x in inputs)]
     pointers = [None if x is None else x.data_ptr() for x in tensors]
     function = choice.native.functions[name, outputs[0].dtype]
-    status = function(*pointers, *sizes, torch.get_num_threads())
+    status = function(*pointers, *sizes, torch.get_num_threads(), *numbers)
     if status:
         raise ThreefoldError(f"{name}: {STATUS.get(status, f'status {status}')}")

@@ -13,10 +13,13 @@ from torch import Tensor
 
 from threefold.errors import ThreefoldError
 from threefold.kernels import library, reference
+from threefold.kernels import linear as _linear
+from threefold.kernels import rms_norm as _rms_norm
 from threefold.kernels import short_convolution as _short_convolution
+from threefold.kernels import token_shift as _token_shift
 
 # The operations that have a native kernel.
-NATIVE = ("short_convolution",)
+NATIVE = ("short_convolution", "linear", "rms_norm", "token_shift")
 
 
 def available() -> dict[str, str]:
@@ -106,6 +109,120 @@ def _expected_by_short_convolution(
             return f"all of {dtype} on {device}, as x"
     if lengths is not None and (lengths.dtype != torch.int64 or lengths.device != device):
         return f"lengths of torch.int64 on {device}"
+    return None
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """`y = x Wᵀ + bias` along the last axis: x `[…, I]`, weight `[O, I]`, bias `[O]`.
+
+    A few rows without gradients run native: the same bits for a row whatever the others are, and
+    bfloat16 weights summed in float32. They go with bfloat16 x, or with float32 x and then y.
+    """
+    if _direct(x) and x.is_cpu and not torch.is_autocast_enabled("cpu"):
+        y = _linear.forward(x, weight, bias)
+        if y is not None:
+            return y
+    expected = _expected_by_linear(x, weight, bias)
+    if expected:
+        _refuse("linear", expected, {"x": x, "weight": weight, "bias": bias})
+    return reference.linear(x, weight, bias)
+
+
+def _expected_by_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> str | None:
+    """What is wrong, said as what was expected; None if nothing is."""
+    if weight.ndim != 2 or x.ndim < 1:
+        return "x […, I] and weight [O, I]"
+    outputs, inputs = weight.shape
+    if x.shape[-1] != inputs or (bias is not None and bias.shape != (outputs,)):
+        return f"x […, {inputs}] and bias [{outputs}], the last optional"
+    if reference.under_autocast(x):
+        return None
+    if bias is not None and bias.dtype != weight.dtype:
+        return f"a bias of {weight.dtype}, as the weight"
+    if x.dtype != weight.dtype and (x.dtype, weight.dtype) != (torch.float32, torch.bfloat16):
+        return f"x of {weight.dtype}, as the weight (or float32 with a weight of bfloat16)"
+    return None
+
+
+def rms_norm(
+    x: Tensor,
+    weight: Tensor | None = None,
+    gate: Tensor | None = None,
+    *,
+    eps: float = 1e-5,
+    gate_first: bool = False,
+) -> Tensor:
+    """`y = x / √(mean(x²) + eps) ⊙ weight ⊙ silu(gate)` along the last axis, in x's dtype.
+
+    x and gate `[…, D]`, weight `[D]` or `[G, D]` for x `[…, G, D]`; both optional. `gate_first`
+    multiplies x with silu(gate) before it is measured (Mamba-2). Right also where x² overflows.
+    """
+    expected = _expected_by_rms_norm(x, weight, gate)
+    if expected:
+        _refuse("rms_norm", expected, {"x": x, "weight": weight, "gate": gate})
+    alike = all(t is None or (t.dtype == x.dtype and t.device == x.device) for t in (weight, gate))
+    if not alike or not _native(x):
+        return reference.rms_norm(x, weight, gate, eps=eps, gate_first=gate_first)
+    run = _rms_norm.forward if _direct(x) else _rms_norm.operation
+    y: Tensor = run(x, weight, gate, eps, gate_first)
+    return y
+
+
+def _expected_by_rms_norm(x: Tensor, weight: Tensor | None, gate: Tensor | None) -> str | None:
+    """What is wrong, said as what was expected; None if nothing is."""
+    if x.ndim < 1 or x.shape[-1] == 0:
+        return "x […, D], D ≥ 1"
+    if not x.dtype.is_floating_point:
+        return "floating-point numbers"
+    if weight is not None and (
+        weight.ndim not in (1, 2) or weight.shape != x.shape[-weight.ndim :]
+    ):
+        return f"weight [{x.shape[-1]}], or the last two axes of x"
+    if gate is not None and gate.shape != x.shape:
+        return f"gate {list(x.shape)}, as x"
+    return None
+
+
+def token_shift(
+    x: Tensor, shares: Tensor, state: Tensor | None = None, lengths: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """N mixtures of each element and the one before it, `y_n = x + (x₋ − x) ⊙ share_n`.
+
+    x `[B, L, D]`, shares `[N, D]`, state `[B, D]` the element before x (zeros if None), lengths
+    `[B]` as in `short_convolution`. Gives y `[N, B, L, D]` and the last real element.
+    """
+    expected = _expected_by_token_shift(x, shares, state, lengths)
+    if expected:
+        given = {"x": x, "shares": shares, "state": state, "lengths": lengths}
+        _refuse("token_shift", expected, given)
+    if not _native(x):
+        _check_lengths(lengths, x.shape[1])
+        return reference.token_shift(x, shares, state, lengths)
+    run = _token_shift.forward if _direct(x) else _token_shift.operation
+    mixtures, last = run(x, shares, state, lengths)
+    return mixtures, last
+
+
+def _expected_by_token_shift(
+    x: Tensor, shares: Tensor, state: Tensor | None, lengths: Tensor | None
+) -> str | None:
+    """What is wrong, said as what was expected; None if nothing is."""
+    if x.ndim != 3 or shares.ndim != 2 or 0 in x.shape[1:] or 0 in shares.shape:
+        return "x [B, L, D] and shares [N, D], none empty"
+    batch, _, channels = x.shape
+    if not (
+        shares.shape[1] == channels
+        and (state is None or state.shape == (batch, channels))
+        and (lengths is None or lengths.shape == (batch,))
+    ):
+        return f"shares [N, {channels}], state [{batch}, {channels}] and lengths [{batch}]"
+    if not x.dtype.is_floating_point:
+        return "floating-point numbers"
+    for tensor in (shares, state):
+        if tensor is not None and (tensor.dtype != x.dtype or tensor.device != x.device):
+            return f"all of {x.dtype} on {x.device}, as x"
+    if lengths is not None and (lengths.dtype != torch.int64 or lengths.device != x.device):
+        return f"lengths of torch.int64 on {x.device}"
     return None
 
 

@@ -49,3 +49,58 @@ def _filtered(inputs: Tensor, weight: Tensor, bias: Tensor | None, silu: bool) -
     for k in range(taps):
         y = torch.addcmul(y, inputs[:, k : k + length], weight[:, k])
     return F.silu(y) if silu else y
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """`y = x Wᵀ + bias`; weights narrower than x are widened."""
+    if x.dtype != weight.dtype and not under_autocast(x):
+        weight = weight.to(x.dtype)
+        bias = None if bias is None else bias.to(x.dtype)
+    return F.linear(x, weight, bias)
+
+
+def rms_norm(
+    x: Tensor,
+    weight: Tensor | None = None,
+    gate: Tensor | None = None,
+    *,
+    eps: float = 1e-5,
+    gate_first: bool = False,
+) -> Tensor:
+    """`x / rms(x) ⊙ weight ⊙ silu(gate)`, also where x² would overflow; in float32 at least."""
+    wide = torch.promote_types(x.dtype, torch.float32)
+    y = x.to(wide)
+    if gate is not None and gate_first:
+        y = y * F.silu(gate.to(wide))
+    scale = y.detach().abs().amax(-1, keepdim=True).clamp(min=1)
+    y = y / scale
+    y = y * torch.rsqrt(y.square().mean(-1, keepdim=True) + eps / scale.square())
+    if weight is not None:
+        y = y * weight.to(wide)
+    if gate is not None and not gate_first:
+        y = y * F.silu(gate.to(wide))
+    return y.to(x.dtype)
+
+
+def token_shift(
+    x: Tensor, shares: Tensor, state: Tensor | None = None, lengths: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """Mixtures of each element and the one before it: `ops.token_shift` has the shapes."""
+    batch, length, channels = x.shape
+    if state is None:
+        state = x.new_zeros(batch, channels)
+    if lengths is not None:
+        real = (torch.arange(length, device=x.device) < lengths[:, None])[:, :, None]
+        x = torch.where(real, x, 0)
+    everything = torch.cat([state.unsqueeze(1), x], 1)
+    mixtures = x + (everything[:, :-1] - x) * shares[:, None, None]
+    if lengths is None:
+        return mixtures, everything[:, -1]
+    rows = torch.arange(batch, device=x.device)
+    return torch.where(real, mixtures, 0), everything[rows, lengths]
+
+
+def under_autocast(x: Tensor) -> bool:
+    """Whether torch chooses dtypes by itself where x is."""
+    kind = x.device.type
+    return torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)

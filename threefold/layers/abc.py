@@ -12,11 +12,12 @@ import math
 from functools import partial
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from threefold.layers.mixer import Mixer
 from threefold.layers.parts import (
+    Linear,
+    RMSNorm,
     advance,
     count_heads,
     rotary_frequencies,
@@ -51,13 +52,13 @@ class ABC(Mixer):
         key_size, value_size = keys // self.heads, values // self.heads
         slots = key_size if slots is None else slots
         self.clamp = clamp
-        self.query = nn.Linear(width, keys, bias=False)
-        self.key = nn.Linear(width, keys, bias=False)
-        self.value = nn.Linear(width, values, bias=False)
-        self.slot = nn.Linear(width, self.heads * slots, bias=False)
-        self.gate = nn.Linear(width, values, bias=False)
-        self.norm = nn.RMSNorm(value_size, eps=1e-5)
-        self.out = nn.Linear(values, width, bias=False)
+        self.query = Linear(width, keys, bias=False)
+        self.key = Linear(width, keys, bias=False)
+        self.value = Linear(width, values, bias=False)
+        self.slot = Linear(width, self.heads * slots, bias=False)
+        self.gate = Linear(width, values, bias=False)
+        self.norm = RMSNorm(value_size, eps=1e-5)
+        self.out = Linear(values, width, bias=False)
         self.carries(
             memory={
                 "key": (self.heads, key_size, slots),
@@ -94,7 +95,7 @@ class ABC(Mixer):
         logits, keys = run(query, key, weight, log_decay_value=log_decay, state=memory["key"])
         read = (logits / total).softmax(-1) / total
         out, values = run(read, weight, wide(value), log_decay=log_decay, state=memory["value"])
-        out = self.norm(out.to(x.dtype)) * F.silu(gate)
+        out = self.norm(out.to(x.dtype), gate)
         return self.out(out.flatten(-2)), {
             "memory": {"key": keys, "value": values, "sum": sums},
             "maximum": gates.maximum.masked_fill(sums.squeeze(-2) == 0, 0),

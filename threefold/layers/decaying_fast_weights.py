@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from threefold.layers.mixer import Mixer
-from threefold.layers.parts import count_heads, split_heads, wide
+from threefold.layers.parts import Linear, count_heads, split_heads, wide
 from threefold.memory.linear.recurrence import recur
 from threefold.memory.state import State
 
@@ -27,12 +27,12 @@ class DecayingFastWeights(Mixer):
         super().__init__(width)
         self.heads = count_heads(width, heads, 64)
         size = width // self.heads
-        self.query = nn.Linear(width, width)
-        self.key = nn.Linear(width, width)
-        self.value = nn.Linear(width, width)
-        self.forget_key = nn.Linear(width, width)
-        self.forget_value = nn.Linear(width, width)
-        self.out = nn.Linear(width, width)
+        self.query = Linear(width, width)
+        self.key = Linear(width, width)
+        self.value = Linear(width, width)
+        self.forget_key = Linear(width, width)
+        self.forget_value = Linear(width, width)
+        self.out = Linear(width, width)
         self.carries(memory=(self.heads, size, size))
         for module in (self.query, self.key, self.value, self.out):
             nn.init.xavier_uniform_(module.weight, gain=2**-0.5)

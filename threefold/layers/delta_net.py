@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from threefold.layers.mixer import Mixer
-from threefold.layers.parts import ConvolvedHeads, count_heads, unit, wide
+from threefold.layers.parts import ConvolvedHeads, Linear, RMSNorm, count_heads, unit, wide
 from threefold.memory.linear.recurrence import recur
 from threefold.memory.state import State
 
@@ -37,9 +37,9 @@ class DeltaNet(Mixer):
         key_size, value_size = keys // self.heads, values // count_heads(values, self.heads, 128)
         self.strongest = 2.0 if negative_eigenvalues else 1.0
         self.convolved = ConvolvedHeads(width, self.heads, key_size, value_size, taps=taps)
-        self.strength = nn.Linear(width, self.heads, bias=False)
-        self.norm = nn.RMSNorm(value_size, eps=1e-5)
-        self.out = nn.Linear(values, width, bias=False)
+        self.strength = Linear(width, self.heads, bias=False)
+        self.norm = RMSNorm(value_size, eps=1e-5)
+        self.out = Linear(values, width, bias=False)
         self.carries(memory=(self.heads, key_size, value_size), conv=self.convolved.state_shape)
         for module in self.modules():
             if isinstance(module, nn.Linear):

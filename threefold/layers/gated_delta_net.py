@@ -15,6 +15,8 @@ from torch import Tensor, nn
 from threefold.layers.mixer import Mixer
 from threefold.layers.parts import (
     ConvolvedHeads,
+    Linear,
+    RMSNorm,
     count_heads,
     initial_delta,
     split_heads,
@@ -49,14 +51,14 @@ class GatedDeltaNet(Mixer):
         key_size, value_size = keys // self.heads, values // count_heads(values, self.heads, 256)
         self.strongest = 2.0 if negative_eigenvalues else 1.0
         self.convolved = ConvolvedHeads(width, self.heads, key_size, value_size, taps=taps)
-        self.strength = nn.Linear(width, self.heads, bias=False)
-        self.delta = nn.Linear(width, self.heads, bias=False)
+        self.strength = Linear(width, self.heads, bias=False)
+        self.delta = Linear(width, self.heads, bias=False)
         self.delta_bias = nn.Parameter(initial_delta(self.heads, (1e-3, 1e-1)))
         # Uniform in (0, 16]: at 0 the logarithm would not be finite.
         self.A_log = nn.Parameter((16 * (1 - torch.rand(self.heads))).log())
-        self.gate = nn.Linear(width, values, bias=False)
-        self.norm = nn.RMSNorm(value_size, eps=1e-5)
-        self.out = nn.Linear(values, width, bias=False)
+        self.gate = Linear(width, values, bias=False)
+        self.norm = RMSNorm(value_size, eps=1e-5)
+        self.out = Linear(values, width, bias=False)
         self.carries(memory=(self.heads, key_size, value_size), conv=self.convolved.state_shape)
         for module in self.modules():
             if isinstance(module, nn.Linear):
@@ -77,5 +79,5 @@ class GatedDeltaNet(Mixer):
             form=form,
             lengths=lengths,
         )
-        out = self.norm(out) * F.silu(split_heads(self.gate(x), self.heads))
+        out = self.norm(out, split_heads(self.gate(x), self.heads))
         return self.out(out.flatten(-2)), {"memory": memory, "conv": conv}

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from threefold.layers.mixer import Mixer
-from threefold.layers.parts import count_heads, split_heads, unit, wide
+from threefold.layers.parts import Linear, count_heads, split_heads, unit, wide
 from threefold.memory.linear.recurrence import recur
 from threefold.memory.state import State
 
@@ -38,11 +38,11 @@ class GatedRFA(Mixer):
         self.heads = count_heads(width, heads, 64)
         self.floor = floor
         size = width // self.heads
-        self.query = nn.Linear(width, width)
-        self.key = nn.Linear(width, width)
-        self.value = nn.Linear(width, width)
-        self.forget = nn.Linear(width, self.heads)
-        self.out = nn.Linear(width, width)
+        self.query = Linear(width, width)
+        self.key = Linear(width, width)
+        self.value = Linear(width, width)
+        self.forget = Linear(width, self.heads)
+        self.out = Linear(width, width)
         self.sigma = nn.Parameter(torch.ones(self.heads, size))
         self.random: Tensor
         self.register_buffer("random", torch.empty(self.heads, features, size))

@@ -10,7 +10,15 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from threefold.layers.mixer import Mixer
-from threefold.layers.parts import ConvolvedHeads, LowRank, count_heads, split_heads, wide
+from threefold.layers.parts import (
+    ConvolvedHeads,
+    Linear,
+    LowRank,
+    RMSNorm,
+    count_heads,
+    split_heads,
+    wide,
+)
 from threefold.memory.linear.recurrence import recur
 from threefold.memory.state import State
 
@@ -40,9 +48,9 @@ class GatedLinearAttention(Mixer):
         key_size, value_size = keys // self.heads, values // self.heads
         self.convolved = ConvolvedHeads(width, self.heads, key_size, value_size, taps=taps)
         self.forget = LowRank(width, gate_rank, keys)
-        self.gate = nn.Linear(width, values, bias=False)
-        self.norm = nn.RMSNorm(value_size, eps=1e-5)
-        self.out = nn.Linear(values, width, bias=False)
+        self.gate = Linear(width, values, bias=False)
+        self.norm = RMSNorm(value_size, eps=1e-5)
+        self.out = Linear(values, width, bias=False)
         self.carries(memory=(self.heads, key_size, value_size))
         if taps:
             self.carries(conv=self.convolved.state_shape)
@@ -66,6 +74,6 @@ class GatedLinearAttention(Mixer):
             form=form,
             lengths=lengths,
         )
-        out = self.norm(out) * F.silu(gate)
+        out = self.norm(out, gate)
         after = {"memory": memory} | ({"conv": conv} if conv else {})
         return self.out(out.flatten(-2)), after

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from threefold.layers.mixer import Mixer
-from threefold.layers.parts import count_heads, split_heads, wide
+from threefold.layers.parts import Linear, RMSNorm, count_heads, split_heads, wide
 from threefold.memory.linear.recurrence import recur
 from threefold.memory.state import State
 
@@ -40,12 +40,12 @@ class GatedSlotAttention(Mixer):
         key_size, value_size = keys // self.heads, values // self.heads
         slots = min(64, key_size) if slots is None else slots
         self.gate_temperature = gate_temperature
-        self.query = nn.Linear(width, keys, bias=False)
-        self.key = nn.Linear(width, keys, bias=False)
-        self.value = nn.Linear(width, values, bias=False)
-        self.forget = nn.Linear(width, self.heads * slots, bias=False)
-        self.norm = nn.RMSNorm(values, eps=1e-5)
-        self.out = nn.Linear(values, width, bias=False)
+        self.query = Linear(width, keys, bias=False)
+        self.key = Linear(width, keys, bias=False)
+        self.value = Linear(width, values, bias=False)
+        self.forget = Linear(width, self.heads * slots, bias=False)
+        self.norm = RMSNorm(values, eps=1e-5)
+        self.out = Linear(values, width, bias=False)
         self.carries(
             memory={"key": (self.heads, key_size, slots), "value": (self.heads, slots, value_size)}
         )

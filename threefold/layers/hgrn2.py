@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from threefold.errors import ThreefoldError
 from threefold.layers.mixer import Mixer
-from threefold.layers.parts import count_heads, split_heads, wide
+from threefold.layers.parts import Linear, RMSNorm, count_heads, split_heads, wide
 from threefold.memory.linear.recurrence import recur
 from threefold.memory.state import State
 
@@ -47,11 +47,11 @@ class HGRN2(Mixer):
             )
         self.heads = count_heads(width, heads, expand)
         size = width // self.heads
-        self.query = nn.Linear(width, width, bias=False)
-        self.forget = nn.Linear(width, width, bias=False)
-        self.value = nn.Linear(width, width, bias=False)
-        self.norm = nn.RMSNorm(width, eps=1e-5)
-        self.out = nn.Linear(width, width, bias=False)
+        self.query = Linear(width, width, bias=False)
+        self.forget = Linear(width, width, bias=False)
+        self.value = Linear(width, width, bias=False)
+        self.norm = RMSNorm(width, eps=1e-5)
+        self.out = Linear(width, width, bias=False)
         odds = layer / (depth - layer)
         self.bound = nn.Parameter(torch.full((width,), math.log(odds))) if layer else None
         self.carries(memory=(self.heads, size, size))

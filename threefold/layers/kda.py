@@ -16,7 +16,9 @@ from torch import Tensor, nn
 from threefold.layers.mixer import Mixer
 from threefold.layers.parts import (
     ConvolvedHeads,
+    Linear,
     LowRank,
+    RMSNorm,
     count_heads,
     initial_delta,
     split_heads,
@@ -50,13 +52,13 @@ class KimiDeltaAttention(Mixer):
         key_size, value_size = width // self.heads, values // count_heads(values, self.heads, 128)
         self.strongest = 2.0 if negative_eigenvalues else 1.0
         self.convolved = ConvolvedHeads(width, self.heads, key_size, value_size, taps=taps)
-        self.strength = nn.Linear(width, self.heads, bias=False)
+        self.strength = Linear(width, self.heads, bias=False)
         self.delta = LowRank(width, value_size, width, bias=False)
         self.delta_bias = nn.Parameter(initial_delta(width, (1e-3, 1e-1)))
         self.A_log = nn.Parameter(torch.empty(self.heads, 1).uniform_(1, 16).log())
         self.gate = LowRank(width, value_size, values)
-        self.norm = nn.RMSNorm(value_size, eps=1e-5)
-        self.out = nn.Linear(values, width, bias=False)
+        self.norm = RMSNorm(value_size, eps=1e-5)
+        self.out = Linear(values, width, bias=False)
         self.carries(memory=(self.heads, key_size, value_size), conv=self.convolved.state_shape)
         for module in self.modules():
             if isinstance(module, nn.Linear):

@@ -11,11 +11,11 @@ from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from threefold.errors import ThreefoldError, nearest
 from threefold.layers.mixer import Mixer
-from threefold.layers.parts import count_heads, split_heads, wide
+from threefold.layers.parts import Linear, RMSNorm, count_heads, split_heads, wide
 from threefold.memory.linear.recurrence import recur
 from threefold.memory.state import State
 
@@ -51,11 +51,11 @@ class LinearAttention(Mixer):
             # The polynomial's features grow with the square; 16 as in Based (Arora et al. 2024).
             key_size = 16 if feature_map == "polynomial" else value_size
         self.feature_map = feature_map
-        self.query = nn.Linear(width, self.heads * key_size)
-        self.key = nn.Linear(width, self.heads * key_size)
-        self.value = nn.Linear(width, width)
-        self.norm = None if normalise else nn.RMSNorm(value_size, eps=1e-5)
-        self.out = nn.Linear(width, width)
+        self.query = Linear(width, self.heads * key_size)
+        self.key = Linear(width, self.heads * key_size)
+        self.value = Linear(width, width)
+        self.norm = None if normalise else RMSNorm(value_size, eps=1e-5)
+        self.out = Linear(width, width)
         features = FEATURES[feature_map](torch.zeros(key_size)).shape[-1]
         self.carries(memory=(self.heads, features, value_size + normalise))
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from threefold.layers.mixer import Mixer
-from threefold.layers.parts import ShortConvolution, initial_delta, wide
+from threefold.layers.parts import Linear, ShortConvolution, initial_delta, wide
 from threefold.memory.linear.selective import scan
 from threefold.memory.state import State
 
@@ -41,14 +41,14 @@ class Mamba(Mixer):
         rank = math.ceil(width / 16) if delta_rank is None else delta_rank
         self.sizes = (rank, state_size, state_size)
         self.zero_order_hold = zero_order_hold
-        self.input = nn.Linear(width, 2 * channels, bias=False)
+        self.input = Linear(width, 2 * channels, bias=False)
         self.conv = ShortConvolution(channels, taps, bias=True)
-        self.select = nn.Linear(channels, sum(self.sizes), bias=False)
-        self.delta = nn.Linear(rank, channels, bias=False)
+        self.select = Linear(channels, sum(self.sizes), bias=False)
+        self.delta = Linear(rank, channels, bias=False)
         self.delta_bias = nn.Parameter(initial_delta(channels, delta_range))
         self.A_log = nn.Parameter(torch.arange(1.0, state_size + 1).log().repeat(channels, 1))
         self.D = nn.Parameter(torch.ones(channels))
-        self.out = nn.Linear(channels, width, bias=False)
+        self.out = Linear(channels, width, bias=False)
         self.carries(memory=(channels, state_size), conv=self.conv.state_shape)
         nn.init.uniform_(self.delta.weight, -(rank**-0.5), rank**-0.5)
         with torch.no_grad():

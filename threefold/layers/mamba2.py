@@ -15,12 +15,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from threefold.errors import ThreefoldError
+from threefold.kernels import ops
 from threefold.layers.mixer import Mixer
 from threefold.layers.parts import (
+    Linear,
     ShortConvolution,
     count_heads,
     initial_delta,
-    rms_norm,
     split_heads,
     wide,
 )
@@ -57,13 +58,13 @@ class Mamba2(Mixer):
         self.groups = groups
         self.sizes = [channels, groups * state_size, groups * state_size]
         self.fields = [channels, sum(self.sizes), self.heads]
-        self.input = nn.Linear(width, sum(self.fields), bias=False)
+        self.input = Linear(width, sum(self.fields), bias=False)
         self.conv = ShortConvolution(sum(self.sizes), taps, bias=True)
         self.delta_bias = nn.Parameter(initial_delta(self.heads, delta_range))
         self.A_log = nn.Parameter(torch.empty(self.heads).uniform_(1, 16).log())
         self.D = nn.Parameter(torch.ones(self.heads, 1))
         self.norm_weight = nn.Parameter(torch.ones(groups, channels // groups))
-        self.out = nn.Linear(channels, width, bias=False)
+        self.out = Linear(channels, width, bias=False)
         self.carries(
             memory=(self.heads, state_size, channels // self.heads), conv=self.conv.state_shape
         )
@@ -87,7 +88,7 @@ class Mamba2(Mixer):
             form=form,
             lengths=lengths,
         )
-        out = (out + self.D * value).flatten(-2) * F.silu(gate)
-        # Five factors of the input meet here, so their squares are the first to overflow.
-        out = rms_norm(split_heads(out, self.groups)).to(x.dtype) * self.norm_weight
+        out = split_heads((out + self.D * value).flatten(-2), self.groups)
+        gate = split_heads(gate, self.groups)
+        out = ops.rms_norm(out, self.norm_weight, gate, gate_first=True).to(x.dtype)
         return self.out(out.flatten(-2)), {"memory": memory, "conv": conv}

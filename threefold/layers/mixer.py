@@ -87,13 +87,21 @@ class Mixer(nn.Module, ABC):
     def empty_state(self, batch_size: int) -> State:
         """The state before the first element."""
         self._refuse_state_if_not_causal()
-        weight = next(self.parameters())
+        weight = self._weight()
         return states.empty(self.state_shapes(0), batch_size, weight.dtype, weight.device)
 
     def state_size(self, length: int) -> int:
         """Bytes that the state of one row takes after `length` elements."""
         self._refuse_state_if_not_causal()
-        return states.count_bytes(self.state_shapes(length), next(self.parameters()).dtype)
+        return states.count_bytes(self.state_shapes(length), self._weight().dtype)
+
+    def _weight(self) -> Tensor:
+        """The first parameter, found without the bookkeeping of `parameters()`: steps ask often."""
+        for module in self.modules():
+            for parameter in module._parameters.values():
+                if parameter is not None:
+                    return parameter
+        raise ThreefoldError(f"{self.name}: has no parameters")
 
     def _run(
         self, x: Tensor, state: State, form: str, lengths: Tensor | None
@@ -114,7 +122,7 @@ class Mixer(nn.Module, ABC):
             )
         if x.shape[1] == 0:
             raise ThreefoldError(f"{self.name}: the sequence is empty; give at least one element")
-        dtype = next(self.parameters()).dtype
+        dtype = self._weight().dtype
         if x.dtype != dtype and not torch.is_autocast_enabled(x.device.type):
             raise ThreefoldError(
                 f"{self.name}: x is {x.dtype}, the weights are {dtype}; convert one of them"
@@ -127,7 +135,7 @@ class Mixer(nn.Module, ABC):
             return {}
         if state is None:
             return self.empty_state(rows)
-        weight = next(self.parameters())
+        weight = self._weight()
         states.check(state, self.state_shapes(0), rows, weight.dtype, self.name)
         return state
 

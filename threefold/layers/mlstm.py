@@ -15,7 +15,14 @@ from torch import Tensor, nn
 
 from threefold.errors import ThreefoldError
 from threefold.layers.mixer import Mixer
-from threefold.layers.parts import HeadNorm, ShortConvolution, count_heads, split_heads, wide
+from threefold.layers.parts import (
+    HeadNorm,
+    Linear,
+    ShortConvolution,
+    count_heads,
+    split_heads,
+    wide,
+)
 from threefold.memory.linear.recurrence import recur
 from threefold.memory.linear.stabiliser import stabilise
 from threefold.memory.state import State
@@ -47,20 +54,20 @@ class MLSTM(Mixer):
         size = channels // self.heads
         if block_size < 1 or channels % block_size:
             raise ThreefoldError(f"MLSTM: blocks of {block_size} do not divide {channels} channels")
-        self.input = nn.Linear(width, 2 * channels, bias=False)
+        self.input = Linear(width, 2 * channels, bias=False)
         self.conv = ShortConvolution(channels, taps, bias=True)
         self.query, self.key, self.value = (
             nn.Parameter(torch.empty(channels // block_size, block_size, block_size))
             for _ in range(3)
         )
-        self.gates = nn.Linear(3 * channels, 2 * self.heads, bias=False)
+        self.gates = Linear(3 * channels, 2 * self.heads, bias=False)
         self.gate_bias = nn.Parameter(
             torch.cat([0.1 * torch.randn(self.heads), torch.linspace(3, 6, self.heads)])
         )
         self.norm = HeadNorm(self.heads, size, affine=False)
         self.norm_weight = nn.Parameter(torch.ones(self.heads, size))
         self.skip = nn.Parameter(torch.ones(channels))
-        self.out = nn.Linear(channels, width, bias=False)
+        self.out = Linear(channels, width, bias=False)
         self.carries(
             memory=(self.heads, size, size + 1),
             maximum=(self.heads,),

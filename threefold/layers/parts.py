@@ -13,6 +13,23 @@ from threefold.kernels import ops
 from threefold.memory.state import memory_dtype
 
 
+class Linear(nn.Linear):
+    """y = W x + bias; a few rows without gradients are bound by reading W once."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return ops.linear(x, self.weight, self.bias)
+
+
+class RMSNorm(nn.RMSNorm):
+    """x / rms(x) ⊙ weight along the last axis, then ⊙ silu(gate) if there is one."""
+
+    def __init__(self, size: int, eps: float = 1e-5) -> None:
+        super().__init__(size, eps)
+
+    def forward(self, x: Tensor, gate: Tensor | None = None) -> Tensor:
+        return ops.rms_norm(x, self.weight, gate, eps=self.eps or 0.0)
+
+
 class ShortConvolution(nn.Module):
     """A causal convolution of a few taps a channel, with SiLU; its state is the last inputs."""
 
@@ -42,8 +59,8 @@ class LowRank(nn.Module):
         self, inputs: int, rank: int, outputs: int, *, bias: bool = True, tanh: bool = False
     ) -> None:
         super().__init__()
-        self.down = nn.Linear(inputs, rank, bias=False)
-        self.up = nn.Linear(rank, outputs, bias=bias)
+        self.down = Linear(inputs, rank, bias=False)
+        self.up = Linear(rank, outputs, bias=bias)
         self.tanh = tanh
 
     def forward(self, x: Tensor) -> Tensor:
@@ -112,7 +129,7 @@ class ConvolvedHeads(nn.Module):
         self.heads = heads
         sizes = {"query": key_size, "key": key_size, "value": value_size}
         self.projections = nn.ModuleDict(
-            {name: nn.Linear(width, heads * size, bias=False) for name, size in sizes.items()}
+            {name: Linear(width, heads * size, bias=False) for name, size in sizes.items()}
         )
         convolved = sizes if taps else {}
         self.convolutions = nn.ModuleDict(
@@ -169,13 +186,6 @@ def rotary_frequencies(size: int, device: torch.device, base: float = 10_000.0) 
 def advance(position: Tensor, length: int, lengths: Tensor | None) -> Tensor:
     """Where each row [B] stands after `length` elements, or after its own `lengths`."""
     return position + (length if lengths is None else lengths)
-
-
-def rms_norm(x: Tensor, eps: float = 1e-5) -> Tensor:
-    """x / √(mean(x²) + eps) along the last axis, also where x² would overflow."""
-    scale = x.detach().abs().amax(-1, keepdim=True).clamp(min=1)
-    x = x / scale
-    return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps / scale.square())
 
 
 def initial_delta(channels: int, delta_range: tuple[float, float]) -> Tensor:

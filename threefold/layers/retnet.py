@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from threefold.layers.mixer import Mixer
-from threefold.layers.parts import HeadNorm, advance, count_heads, rotate, split_heads
+from threefold.layers.parts import HeadNorm, Linear, advance, count_heads, rotate, split_heads
 from threefold.memory.linear.recurrence import recur
 from threefold.memory.state import State
 
@@ -28,12 +28,12 @@ class RetNet(Mixer):
         super().__init__(width)
         values = width * expand_value
         self.heads = count_heads(width, heads, min(256, max(width // 4, 8)))
-        self.query = nn.Linear(width, width, bias=False)
-        self.key = nn.Linear(width, width, bias=False)
-        self.value = nn.Linear(width, values, bias=False)
-        self.gate = nn.Linear(width, values, bias=False)
+        self.query = Linear(width, width, bias=False)
+        self.key = Linear(width, width, bias=False)
+        self.value = Linear(width, values, bias=False)
+        self.gate = Linear(width, values, bias=False)
         self.norm = HeadNorm(self.heads, values // self.heads, eps=1e-6, affine=False)
-        self.out = nn.Linear(values, width, bias=False)
+        self.out = Linear(values, width, bias=False)
         self.carries(memory=(self.heads, width // self.heads, values // self.heads), position=())
         for module in (self.query, self.key, self.value, self.gate):
             nn.init.xavier_uniform_(module.weight, gain=2**-2.5)

@@ -13,7 +13,15 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from threefold.layers.mixer import Mixer
-from threefold.layers.parts import HeadNorm, count_heads, shift, shift_ramp, split_heads, wide
+from threefold.layers.parts import (
+    HeadNorm,
+    Linear,
+    count_heads,
+    shift,
+    shift_ramp,
+    split_heads,
+    wide,
+)
 from threefold.memory.linear.recurrence import recur
 from threefold.memory.state import State
 
@@ -59,7 +67,7 @@ class RWKV6(Mixer):
         zigzag = ((torch.arange(width) + 1) % 3 - 1) * 0.1
         self.bonus = nn.Parameter((late * (1 - channel) + zigzag).view(self.heads, size))
         self.query, self.key, self.value, self.gate, self.out = (
-            nn.Linear(width, width, bias=False) for _ in range(5)
+            Linear(width, width, bias=False) for _ in range(5)
         )
         self.norm = HeadNorm(self.heads, size, eps=1e-5 * size)
         self.carries(memory=(self.heads, size, size), shift=(width,))

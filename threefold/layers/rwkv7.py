@@ -12,8 +12,17 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
+from threefold.kernels import ops
 from threefold.layers.mixer import Mixer
-from threefold.layers.parts import HeadNorm, count_heads, shift, shift_ramp, split_heads, unit, wide
+from threefold.layers.parts import (
+    HeadNorm,
+    Linear,
+    count_heads,
+    shift_ramp,
+    split_heads,
+    unit,
+    wide,
+)
 from threefold.memory.linear.recurrence import recur
 from threefold.memory.state import State
 
@@ -62,7 +71,7 @@ class RWKV7(Mixer):
         self.write_scale = nn.Parameter(torch.full((width,), 1.02))
         self.bonus = nn.Parameter(torch.full((self.heads, size), -0.04))
         self.query, self.key, self.value, self.out = (
-            nn.Linear(width, width, bias=False) for _ in range(4)
+            Linear(width, width, bias=False) for _ in range(4)
         )
         self.norm = HeadNorm(self.heads, size, eps=1e-5 * size)
         self.carries(memory=(self.heads, size, size), shift=(width,))
@@ -79,8 +88,7 @@ class RWKV7(Mixer):
     def mix(
         self, x: Tensor, state: State, form: str, lengths: Tensor | None
     ) -> tuple[Tensor, State]:
-        before, last = shift(x, state["shift"], lengths)
-        mixtures = x + (before - x) * self.shares[:, None, None]
+        mixtures, last = ops.token_shift(x, self.shares, state["shift"], lengths)
         for_query, for_decay, for_key, for_value, for_rate, for_gate = mixtures.unbind(0)
         decay = torch.tanh(for_decay @ self.decay_down) @ self.decay_up
         log_decay = -math.exp(-0.5) * torch.sigmoid(wide(decay) + wide(self.decay_bias))

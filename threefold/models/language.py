@@ -6,13 +6,14 @@ Padding is taken out once: the layers inside see rows that start at 0.
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from threefold.blocks.block import silence
 from threefold.blocks.stack import Stack
 from threefold.errors import ThreefoldError
+from threefold.kernels import ops
 from threefold.layers.mixer import Rows
+from threefold.layers.parts import Linear, RMSNorm
 from threefold.memory.state import State
 from threefold.models.model import Model
 from threefold.models.spec import Spec
@@ -37,8 +38,8 @@ class LanguageModel(Model):
             block=spec.block,
             dropout=dropout,
         )
-        self.norm = nn.RMSNorm(spec.width, eps=1e-5)
-        self.head = None if spec.option("tie") else nn.Linear(spec.width, spec.vocabulary, False)
+        self.norm = RMSNorm(spec.width, eps=1e-5)
+        self.head = None if spec.option("tie") else Linear(spec.width, spec.vocabulary, False)
         self._refuse_if_not_causal()
         # As GPT-2 and Mamba do; mixers have already drawn their own published beginnings.
         for module in (self.embedding, self.head):
@@ -104,7 +105,7 @@ class LanguageModel(Model):
 
     def _read(self, x: Tensor) -> Tensor:
         weight = self.embedding.weight if self.head is None else self.head.weight
-        return F.linear(self.norm(x), weight)
+        return ops.linear(self.norm(x), weight)
 
     def _last(self, x: Tensor, lengths: Tensor | None) -> Tensor:
         if lengths is None:

@@ -27,6 +27,52 @@ THREEFOLD_API int THREEFOLD_NAME(short_convolution_backward)(
     const int64_t *optional lengths,
     int64_t batch, int64_t length, int64_t channels, int64_t taps, int64_t silu, int64_t threads);
 
+/* y = x weightᵀ + bias for a few rows; a row's bits depend neither on the others nor on threads.
+ *   y [R, O] · workspace [R, I′], needed where I is no I′ = multiple of 32
+ *   x [R, I] · weight [O, I] · bias [O] */
+THREEFOLD_API int THREEFOLD_NAME(linear)(
+    real *y, real *optional workspace,
+    const real *x, const real *weight, const real *optional bias,
+    int64_t rows, int64_t inputs, int64_t outputs, int64_t threads);
+
+/* The same with weight and bias in bfloat16, summed as `real`; y and x are bfloat16 if `narrow`.
+ *   workspace [R, I′] is always needed */
+THREEFOLD_API int THREEFOLD_NAME(linear_narrow)(
+    void *y, real *workspace,
+    const void *x, const uint16_t *weight, const uint16_t *optional bias,
+    int64_t rows, int64_t inputs, int64_t outputs, int64_t narrow, int64_t threads);
+
+/* y = u / √(mean(u²) + eps) ⊙ weight ⊙ silu(gate), u = x; if `gate_first`, the last factor is in u.
+ *   y, x, gate [N, D] · weight [G, D], row n using n mod G; N is a multiple of G */
+THREEFOLD_API int THREEFOLD_NAME(rms_norm_forward)(
+    real *y, const real *x, const real *optional weight, const real *optional gate,
+    int64_t rows, int64_t size, int64_t groups, int64_t gate_first, int64_t threads, double eps);
+
+/* Gradients of the above; grad_weight is summed in `pieces` pieces of rows.
+ *   grad_x, grad_gate, grad_y [N, D] · grad_weight [G, D] · workspace [pieces, G, D] */
+THREEFOLD_API int THREEFOLD_NAME(rms_norm_backward)(
+    real *grad_x, real *grad_weight, real *optional grad_gate, real *workspace,
+    const real *grad_y, const real *x, const real *optional weight, const real *optional gate,
+    int64_t rows, int64_t size, int64_t groups, int64_t gate_first, int64_t pieces,
+    int64_t threads, double eps);
+
+/* y_n,t = x_t + (x_{t−1} − x_t) ⊙ share_n; x_{−1} is the state, the last real element the new one.
+ *   y [N, B, L, D] · new_state, state [B, D] · x [B, L, D] · share [N, D] · lengths [B]
+ * Elements at t ≥ length are not read; y is 0 there. */
+THREEFOLD_API int THREEFOLD_NAME(token_shift_forward)(
+    real *y, real *new_state,
+    const real *x, const real *share, const real *optional state, const int64_t *optional lengths,
+    int64_t shares, int64_t batch, int64_t length, int64_t channels, int64_t threads);
+
+/* Gradients of the above, for L ≥ 1.
+ *   grad_x [B, L, D] · grad_share [N, D] · grad_state [B, D] · workspace [B, N, D]
+ *   grad_y [N, B, L, D] · grad_new_state [B, D] */
+THREEFOLD_API int THREEFOLD_NAME(token_shift_backward)(
+    real *grad_x, real *grad_share, real *grad_state, real *workspace,
+    const real *grad_y, const real *grad_new_state,
+    const real *x, const real *share, const real *optional state, const int64_t *optional lengths,
+    int64_t shares, int64_t batch, int64_t length, int64_t channels, int64_t threads);
+
 /* For the tests of simd.h: y = f(x), f = 0 exponential, 1 exponential_normal, 2 sigmoid, 3 silu,
  * 4 silu_slope, 5 softplus. */
 THREEFOLD_API int THREEFOLD_NAME(test_function)(

@@ -1,0 +1,86 @@
+"""y = x Wᵀ + bias,  each weight read from memory once for all rows
+
+The native product of a few rows with a matrix, for steps without gradients: called without torch's
+dispatcher, so it is no torch operation. `ops.linear` checks shapes and knows when to come here.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from threefold.errors import ThreefoldError
+from threefold.kernels import library
+
+# With more rows a product of matrices reads the weights from the cache often enough.
+MOST_ROWS = 8
+
+# The workspace holds rows of x filled up to a multiple of this.
+_GROUP = 32
+
+_PLAIN = (Tensor, nn.Parameter)
+_FLOAT, _NARROW = torch.float32, torch.bfloat16
+# (dtype of the weight, of x) → the kernel, and the dtype it sums in.
+_KERNELS = {
+    (torch.float32, torch.float32): ("linear", torch.float32),
+    (torch.float64, torch.float64): ("linear", torch.float64),
+    (_NARROW, _NARROW): ("linear_narrow", _FLOAT),
+    (_NARROW, _FLOAT): ("linear_narrow", _FLOAT),
+}
+
+
+def forward(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor | None:
+    """The product, or None where the kernel does not serve; x is plain and on the CPU.
+
+    A token takes a hundred of these calls, so nothing is asked or made twice.
+    """
+    native = library.current().native
+    kernel = _KERNELS.get((weight.dtype, x.dtype))
+    if native is None or kernel is None or not _serves(weight):
+        return None
+    outputs, inputs = weight.shape
+    *batch, given = x.shape
+    rows = math.prod(batch)
+    if given != inputs or not 0 < rows <= MOST_ROWS or not inputs or not _fits(bias, weight):
+        return None
+    if not x.is_contiguous():
+        x = x.contiguous()
+    batch.append(outputs)
+    y = x.new_empty(batch)
+    narrow = kernel[0] == "linear_narrow"
+    workspace = _workspace(x, rows, inputs, kernel[1]) if narrow or inputs % _GROUP else None
+    status = native.functions[kernel](
+        y.data_ptr(),
+        None if workspace is None else workspace.data_ptr(),
+        x.data_ptr(),
+        weight.data_ptr(),
+        None if bias is None else bias.data_ptr(),
+        rows,
+        inputs,
+        outputs,
+        *((x.dtype is _NARROW,) if narrow else ()),
+        torch.get_num_threads(),
+    )
+    if status:
+        raise ThreefoldError(f"linear: {library.STATUS.get(status, f'status {status}')}")
+    return y
+
+
+def _serves(weight: Tensor) -> bool:
+    return type(weight) in _PLAIN and weight.is_cpu and weight.ndim == 2 and weight.is_contiguous()
+
+
+def _fits(bias: Tensor | None, weight: Tensor) -> bool:
+    return bias is None or (
+        bias.shape == weight.shape[:1]
+        and bias.dtype is weight.dtype
+        and bias.is_contiguous()
+        and bias.is_cpu
+        and type(bias) in _PLAIN
+    )
+
+
+def _workspace(x: Tensor, rows: int, inputs: int, dtype: torch.dtype) -> Tensor:
+    return x.new_empty(rows * -(-inputs // _GROUP) * _GROUP, dtype=dtype)

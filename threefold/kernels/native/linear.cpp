@@ -1,0 +1,229 @@
+/* y_ro = bias_o + Σ_i x_ri · weight_oi
+ *
+ * A product of a few rows with a large matrix, bound by reading the matrix: threads share its rows,
+ * each of which is read from memory once and serves all rows of x from the cache. Every sum is made
+ * of the same `chains` partial sums in the same order, however many rows or threads there are.
+ */
+#include <type_traits>
+
+#include "common.h"
+
+namespace threefold {
+namespace {
+
+/* Partial sums of one output, two pairs: enough to hide the latency of a multiplication. */
+constexpr int chains = 4;
+/* Rows of x that share a load of the weight, as many as leave their sums in registers. */
+constexpr int most_together = 3;
+
+typedef uint16_t bfloat16;
+
+/* Vectors that hold one word of two bfloat16 for each lane, and the same bits as floats. */
+template <typename real>
+struct Words;
+template <>
+struct Words<float> {
+    typedef uint32_t Integers __attribute__((vector_size(THREEFOLD_VECTOR_BYTES)));
+    typedef float Floats __attribute__((vector_size(THREEFOLD_VECTOR_BYTES)));
+};
+template <>
+struct Words<double> {
+    typedef uint32_t Integers __attribute__((vector_size(THREEFOLD_VECTOR_BYTES / 2)));
+    typedef float Floats __attribute__((vector_size(THREEFOLD_VECTOR_BYTES / 2)));
+};
+
+template <typename real>
+struct Pair {
+    Vector<real> first, second;
+};
+
+/* How numbers lie in memory: as they are. */
+template <typename real>
+struct Wide {
+    using Stored = real;
+    static constexpr int64_t group = 2 * lanes_of<real>;
+
+    static Pair<real> load(const real *from) {
+        return {Whole<real>{}.load(from), Whole<real>{}.load(from + lanes_of<real>)};
+    }
+    /* Where number i of a group is found in its pair. */
+    static int64_t place(int64_t i) { return i; }
+    static real get(const real *from) { return *from; }
+    static void put(real *to, real value) { *to = value; }
+};
+
+/* bfloat16 is the upper half of a float. Two of them are split from a word by a shift and a mask,
+ * which takes fewer instructions than widening neighbours: even places come first, then odd. */
+template <typename real>
+struct Narrow {
+    using Stored = bfloat16;
+    static constexpr int64_t group = 2 * lanes_of<real>;
+
+    static Pair<real> load(const bfloat16 *from) {
+        using Integers = typename Words<real>::Integers;
+        using Floats = typename Words<real>::Floats;
+        Integers words;
+        __builtin_memcpy(&words, from, sizeof words);
+        return {__builtin_convertvector((Floats)(words << 16), Vector<real>),
+                __builtin_convertvector((Floats)(words & 0xffff0000u), Vector<real>)};
+    }
+    static int64_t place(int64_t i) {
+        const int64_t within = i % group;
+        return i - within + within % 2 * lanes_of<real> + within / 2;
+    }
+    static real get(const bfloat16 *from) {
+        const uint32_t word = uint32_t(*from) << 16;
+        float value;
+        __builtin_memcpy(&value, &word, sizeof value);
+        return value;
+    }
+    /* To the nearest, ties to even; NaN keeps a bit that says so. */
+    static void put(bfloat16 *to, real wide) {
+        const float value = float(wide);
+        uint32_t word;
+        __builtin_memcpy(&word, &value, sizeof word);
+        const uint32_t rounded = word + 0x7fff + ((word >> 16) & 1);
+        *to = value == value ? bfloat16(rounded >> 16) : bfloat16(0x7fc0);
+    }
+};
+
+/* The narrowest vectors there are, whose lanes are cheap to take out. */
+template <typename real>
+struct Short;
+template <>
+struct Short<float> {
+    typedef float Vector __attribute__((vector_size(16)));
+};
+template <>
+struct Short<double> {
+    typedef double Vector __attribute__((vector_size(16)));
+};
+
+/* Halves added to halves until one number is left. */
+template <typename real>
+real total(const Vector<real> (&sum)[chains]) {
+    const Vector<real> vector = (sum[0] + sum[1]) + (sum[2] + sum[3]);
+    typename Short<real>::Vector part[sizeof vector / 16];
+    __builtin_memcpy(part, &vector, sizeof vector);
+    for (int half = sizeof vector / 32; half; half /= 2)
+        for (int k = 0; k < half; ++k) part[k] += part[k + half];
+    if constexpr (sizeof(real) == 8) return part[0][0] + part[0][1];
+    else return (part[0][0] + part[0][2]) + (part[0][1] + part[0][3]);
+}
+
+/* Weights: how the matrix and the bias are stored; Values: how x and y are. */
+template <typename real, typename Weights, typename Values>
+struct Product {
+    using Weight = typename Weights::Stored;
+    using Value = typename Values::Stored;
+
+    Value *y;
+    real *workspace;
+    const Value *x;
+    const Weight *weight, *bias;
+    int64_t rows, inputs, outputs;
+
+    static constexpr int64_t group = Weights::group;
+    int64_t padded() const { return (inputs + group - 1) / group * group; }
+
+    /* x as `real` in the order of the weights' pairs, with zeros up to a whole group. */
+    const real *prepare() const {
+        if constexpr (std::is_same_v<Weights, Wide<real>> && std::is_same_v<Values, Wide<real>>)
+            if (inputs == padded()) return x;
+        for (int64_t row = 0; row < rows; ++row) {
+            real *to = workspace + row * padded();
+            for (int64_t i = 0; i < padded(); ++i)
+                to[Weights::place(i)] = i < inputs ? Values::get(x + row * inputs + i) : real(0);
+        }
+        return workspace;
+    }
+
+    template <int Rows>
+    static void add(Vector<real> (&sum)[Rows][chains], int chain, const Pair<real> w,
+                    const real *from, int64_t stride) {
+        for (int r = 0; r < Rows; ++r) {
+            sum[r][chain] += w.first * Whole<real>{}.load(from + r * stride);
+            sum[r][chain + 1] += w.second * Whole<real>{}.load(from + r * stride + group / 2);
+        }
+    }
+
+    /* The last pair of a row of the matrix, with nothing read beyond its end. */
+    static Pair<real> load_part(const Weight *from, int64_t count) {
+        Weight buffer[group] = {};
+        for (int64_t i = 0; i < count; ++i) buffer[i] = from[i];
+        return Weights::load(buffer);
+    }
+
+    /* One output of a few rows. */
+    template <int Rows>
+    void few(const real *ready, int64_t row, int64_t output) const {
+        const Weight *w = weight + output * inputs;
+        const int64_t stride = padded();
+        const real *from = ready + row * stride;
+        Vector<real> sum[Rows][chains] = {};
+        int64_t at = 0;
+        for (; at + 2 * group <= inputs; at += 2 * group) {
+            add(sum, 0, Weights::load(w + at), from + at, stride);
+            add(sum, 2, Weights::load(w + at + group), from + at + group, stride);
+        }
+        int chain = 0;
+        if (at + group <= inputs) {
+            add(sum, chain, Weights::load(w + at), from + at, stride);
+            at += group, chain = 2;
+        }
+        if (at < inputs) add(sum, chain, load_part(w + at, inputs - at), from + at, stride);
+        const real start = bias ? Weights::get(bias + output) : real(0);
+        for (int r = 0; r < Rows; ++r)
+            Values::put(y + (row + r) * outputs + output, total<real>(sum[r]) + start);
+    }
+
+    void one(const real *ready, int64_t output) const {
+        int64_t row = 0;
+        for (; row + most_together <= rows; row += most_together)
+            few<most_together>(ready, row, output);
+        if (rows - row == 2) few<2>(ready, row, output);
+        if (rows - row == 1) few<1>(ready, row, output);
+    }
+
+    int run(int64_t threads) const {
+        if (rows < 0 || inputs < 0 || outputs < 0) return THREEFOLD_BAD_SIZE;
+        const real *ready = prepare();
+        split(outputs, useful_threads(threads, inputs * outputs), [&](int64_t first, int64_t last) {
+            for (int64_t output = first; output < last; ++output) one(ready, output);
+        });
+        return THREEFOLD_OK;
+    }
+};
+
+template <typename real, typename Values>
+int narrow_product(void *y, real *workspace, const void *x, const bfloat16 *weight,
+                   const bfloat16 *bias, int64_t rows, int64_t inputs, int64_t outputs,
+                   int64_t threads) {
+    using Value = typename Values::Stored;
+    return Product<real, Narrow<real>, Values>{static_cast<Value *>(y), workspace,
+                                               static_cast<const Value *>(x), weight, bias, rows,
+                                               inputs, outputs}
+        .run(threads);
+}
+
+}  // namespace
+}  // namespace threefold
+
+#define DEFINE(real, suffix)                                                                     \
+    int threefold_linear_##suffix(real *y, real *workspace, const real *x, const real *weight,   \
+                                  const real *bias, int64_t rows, int64_t inputs,                \
+                                  int64_t outputs, int64_t threads) {                            \
+        using Wide = threefold::Wide<real>;                                                      \
+        return threefold::Product<real, Wide, Wide>{y,    workspace, x,      weight,             \
+                                                    bias, rows,      inputs, outputs}            \
+            .run(threads);                                                                       \
+    }                                                                                            \
+    int threefold_linear_narrow_##suffix(void *y, real *workspace, const void *x,                \
+                                         const uint16_t *weight, const uint16_t *bias,           \
+                                         int64_t rows, int64_t inputs, int64_t outputs,          \
+                                         int64_t narrow, int64_t threads) {                      \
+        const auto run = narrow ? threefold::narrow_product<real, threefold::Narrow<real>>       \
+                                : threefold::narrow_product<real, threefold::Wide<real>>;        \
+        return run(y, workspace, x, weight, bias, rows, inputs, outputs, threads);               \
+    }
+THREEFOLD_FOR_BOTH(DEFINE)
