@@ -395,6 +395,6 @@ def test_lengths_out_of_range_are_refused(choice: str, lengths: list[int]) -> No
 
 
 def test_door_counts_the_operations() -> None:
-    assert ops.available() == {"short_convolution": "native"}
+    assert set(ops.available().values()) == {"native"}
     with library.using("reference"):
-        assert ops.available() == {"short_convolution": "reference"}
+        assert set(ops.available().values()) == {"reference"}

@@ -11,7 +11,7 @@ import ctypes
 import hashlib
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -59,6 +59,8 @@ class Signature:
 SIGNATURES = {
     "short_convolution_forward": Signature(pointers=8, integers=6),
     "short_convolution_backward": Signature(pointers=12, integers=6),
+    "selective_scan_forward": Signature(pointers=14, integers=13),
+    "selective_scan_backward": Signature(pointers=25, integers=12),
     "test_function": Signature(pointers=2, integers=3),
 }
 
@@ -201,18 +203,46 @@ def using(choice: str) -> Iterator[Choice]:
         _current = before
 
 
-def call(name: str, outputs: list[Tensor], inputs: list[Tensor | None], sizes: list[int]) -> None:
+def contiguous(x: Tensor | None) -> Tensor | None:
+    """x without gaps, copied only if it has some."""
+    return None if x is None else x.contiguous()
+
+
+def evenly_spaced(x: Tensor | None) -> tuple[Tensor | None, int]:
+    """x [B, L, D] and the distance of its elements; a slice of something wider is not copied."""
+    if x is None:
+        return None, 0
+    batch, length, width = x.shape
+    of_rows, of_elements, of_numbers = x.stride()
+    if of_numbers == 1 or width == 1:
+        if length == 1:
+            return x, of_rows
+        if batch == 1 or of_rows == length * of_elements:
+            return x, of_elements
+    return x.contiguous(), width
+
+
+def call(
+    name: str,
+    outputs: Sequence[Tensor | None],
+    inputs: Sequence[Tensor | None],
+    sizes: Sequence[int],
+    *,
+    laid_out: bool = False,
+) -> None:
     """Call a native function, with the number of threads after the other sizes.
 
-    Outputs (and workspace) are new, so contiguous; inputs are made so.
+    Outputs (and workspace) are new, so contiguous; inputs are made so, unless they are `laid_out`
+    as the function expects.
     """
     choice = current()
     if choice.native is None:
         raise ThreefoldError(f"{name} has no native kernel here: {choice.reason}")
     # Kept in a list until the call returns: nothing else may own what the pointers point to.
-    tensors = [*outputs, *(None if x is None else x.contiguous() for x in inputs)]
+    tensors = [*outputs, *(inputs if laid_out else map(contiguous, inputs))]
     pointers = [None if x is None else x.data_ptr() for x in tensors]
-    function = choice.native.functions[name, outputs[0].dtype]
+    dtype = next(x.dtype for x in outputs if x is not None)
+    function = choice.native.functions[name, dtype]
     status = function(*pointers, *sizes, torch.get_num_threads())
     if status:
         raise ThreefoldError(f"{name}: {STATUS.get(status, f'status {status}')}")
