@@ -24,6 +24,8 @@ FUNCTIONS: dict[str, tuple[int, Callable[[Array], Array], float]] = {
     "sigmoid": (2, sigmoid, 3),
     "silu": (3, lambda x: x * sigmoid(x), 4),
     "softplus": (5, lambda x: np.logaddexp(x, 0), 4),
+    "power": (6, np.exp2, 2),
+    "power − 1": (7, lambda x: np.expm1(x * np.log(np.longdouble(2))), 4),
 }
 DTYPES = [torch.float32, torch.float64]
 
@@ -72,6 +74,8 @@ def test_ends_of_the_range(variant: str, dtype: torch.dtype) -> None:
     np.testing.assert_array_equal(run(2, ends), [0, 0, 1, 1])
     np.testing.assert_array_equal(run(5, ends), [0, 0, ends[2].item(), inf])
     np.testing.assert_array_equal(run(3, ends[1:]), [0, ends[2].item(), inf])
+    np.testing.assert_array_equal(run(6, ends), [0, 0, inf, inf])
+    np.testing.assert_array_equal(run(7, ends[:2]), [-1, -1])
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -89,7 +93,7 @@ def test_exponential_reaches_its_last_numbers(variant: str, dtype: torch.dtype) 
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("function", range(6))
+@pytest.mark.parametrize("function", range(8))
 def test_nan_stays_nan_and_stays_in_its_lane(
     variant: str, function: int, dtype: torch.dtype
 ) -> None:

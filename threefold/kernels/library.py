@@ -65,6 +65,8 @@ SIGNATURES = {
     "rms_norm_backward": Signature(pointers=8, integers=6, numbers=1),
     "token_shift_forward": Signature(pointers=6, integers=5),
     "token_shift_backward": Signature(pointers=10, integers=5),
+    "selective_scan_forward": Signature(pointers=14, integers=13),
+    "selective_scan_backward": Signature(pointers=25, integers=12),
     "test_function": Signature(pointers=2, integers=3),
 }
 
@@ -207,24 +209,47 @@ def using(choice: str) -> Iterator[Choice]:
         _current = before
 
 
+def contiguous(x: Tensor | None) -> Tensor | None:
+    """x without gaps, copied only if it has some."""
+    return None if x is None else x.contiguous()
+
+
+def evenly_spaced(x: Tensor | None) -> tuple[Tensor | None, int]:
+    """x [B, L, D] and the distance of its elements; a slice of something wider is not copied."""
+    if x is None:
+        return None, 0
+    batch, length, width = x.shape
+    of_rows, of_elements, of_numbers = x.stride()
+    if of_numbers == 1 or width == 1:
+        if length == 1:
+            return x, of_rows
+        if batch == 1 or of_rows == length * of_elements:
+            return x, of_elements
+    return x.contiguous(), width
+
+
 def call(
     name: str,
-    outputs: list[Tensor],
-    inputs: list[Tensor | None],
-    sizes: list[int],
+    outputs: Sequence[Tensor | None],
+    inputs: Sequence[Tensor | None],
+    sizes: Sequence[int],
     numbers: Sequence[float] = (),
+    *,
+    laid_out: bool = False,
 ) -> None:
     """Call a native function, with the number of threads after the other sizes.
 
-    Outputs (and workspace) are new, so contiguous; inputs are made so.
+    Outputs (and workspace) are new, so contiguous; inputs are made so, unless they are `laid_out`
+    as the function expects.
     """
     choice = current()
     if choice.native is None:
         raise ThreefoldError(f"{name} has no native kernel here: {choice.reason}")
     # Kept in a list until the call returns: nothing else may own what the pointers point to.
-    tensors = [*outputs, *(None if x is None else x.contiguous() for x in inputs)]
+    tensors = [*outputs, *(inputs if laid_out else map(contiguous, inputs))]
     pointers = [None if x is None else x.data_ptr() for x in tensors]
-    function = choice.native.functions[name, outputs[0].dtype]
+    dtype = next(x.dtype for x in outputs if x is not None)
+    function = choice.native.functions[name, dtype]
     status = function(*pointers, *sizes, torch.get_num_threads(), *numbers)
     if status:
         raise ThreefoldError(f"{name}: {STATUS.get(status, f'status {status}')}")

@@ -5,7 +5,7 @@ The only door to the kernels: shapes are checked here, and native or reference i
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import NoReturn
 
 import torch
@@ -15,11 +15,14 @@ from threefold.errors import ThreefoldError
 from threefold.kernels import library, reference
 from threefold.kernels import linear as _linear
 from threefold.kernels import rms_norm as _rms_norm
+from threefold.kernels import selective_scan as _selective_scan
 from threefold.kernels import short_convolution as _short_convolution
 from threefold.kernels import token_shift as _token_shift
 
+_PLAIN = (Tensor, torch.nn.Parameter)
+
 # The operations that have a native kernel.
-NATIVE = ("short_convolution", "linear", "rms_norm", "token_shift")
+NATIVE = ("short_convolution", "linear", "rms_norm", "token_shift", "selective_scan")
 
 
 def available() -> dict[str, str]:
@@ -39,7 +42,7 @@ def _native(x: Tensor) -> bool:
     return x.device.type == "cpu" and x.dtype in library.SUFFIXES and _loaded()
 
 
-def _direct(x: Tensor) -> bool:
+def _direct(*inputs: Tensor | None) -> bool:
     """Whether the kernel may be called without torch's dispatcher, which takes longer than a step.
 
     Only for plain tensors: subclasses, transforms and compilation need the dispatcher.
@@ -47,9 +50,8 @@ def _direct(x: Tensor) -> bool:
     return (
         not torch.compiler.is_compiling()
         and not torch.is_grad_enabled()
-        and type(x) is Tensor
-        and not x.is_neg()
         and not torch._C._are_functorch_transforms_active()
+        and all(x is None or (type(x) in _PLAIN and not x.is_neg()) for x in inputs)
     )
 
 
@@ -78,7 +80,7 @@ def short_convolution(
         _check_lengths(lengths, length)
         return reference.short_convolution(x, weight, bias, state, lengths, silu=silu)
     run = _short_convolution.operation
-    if length == 1 and _direct(x):
+    if length == 1 and _direct(x, weight, bias, state, lengths):
         run = _short_convolution.forward
     return run(x, weight, bias, state, lengths, silu)  # type: ignore[no-any-return]
 
@@ -101,10 +103,92 @@ def _expected_by_short_convolution(
             f"weight [{channels}, K], bias [{channels}], state [{batch}, {taps - 1}, {channels}] "
             f"and lengths [{batch}], the last three optional"
         )
+    return _expected_kind(x, (weight, bias, state), lengths)
+
+
+def selective_scan(
+    x: Tensor,
+    delta: Tensor,
+    A: Tensor,
+    B: Tensor,
+    C: Tensor,
+    D: Tensor | None = None,
+    gate: Tensor | None = None,
+    *,
+    delta_bias: Tensor | None = None,
+    softplus: bool = False,
+    hold: bool = False,
+    state: Tensor | None = None,
+    lengths: Tensor | None = None,
+    otherwise: Callable[[], tuple[Tensor, Tensor]],
+) -> tuple[Tensor, Tensor]:
+    """Mamba's scan: `S = exp(ΔA) ⊙ S₋ + Δ B x`, `y = (C·S + D x)·silu(gate)`.
+
+    x, delta, gate `[B, L, D]`, A `[D, N]`, B, C `[B, L, N]`, D and delta_bias `[D]`, state
+    `[B, D, N]`, zeros if None. Δ is delta + delta_bias, then its softplus if asked; `hold` writes
+    `(exp(ΔA) − 1)/A · B x` instead of Δ B x. lengths `[B]` (int64) says how many elements of each
+    row are real: the others are not read, and y is 0 there. Slices of wider tensors are read as
+    they lie. Gives y `[B, L, D]` and the new state. Where there is no native kernel for the inputs
+    the answer is `otherwise()`: the definition, in plain torch, belongs to `memory`.
+    """
+    given = (x, delta, A, B, C, D, gate, delta_bias, state, lengths)
+    expected = _expected_by_selective_scan(*given)
+    if expected:
+        names = ("x", "delta", "A", "B", "C", "D", "gate", "delta_bias", "state", "lengths")
+        _refuse("selective_scan", expected, dict(zip(names, given, strict=True)))
+    if not _native(x):
+        _check_lengths(lengths, x.shape[1])
+        return otherwise()
+    if x.shape[1] == 1 and lengths is None and _direct(*given):
+        return _selective_scan.step(*given[:-1], softplus, hold)
+    keep = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in given)
+    y, new_state, _ = _selective_scan.operation(*given, softplus, hold, keep)
+    return y, new_state
+
+
+def _expected_by_selective_scan(
+    x: Tensor,
+    delta: Tensor,
+    A: Tensor,
+    B: Tensor,
+    C: Tensor,
+    D: Tensor | None,
+    gate: Tensor | None,
+    delta_bias: Tensor | None,
+    state: Tensor | None,
+    lengths: Tensor | None,
+) -> str | None:
+    """What is wrong, said as what was expected; None if nothing is."""
+    shape = x.shape
+    if len(shape) != 3 or A.ndim != 2 or 0 in shape[1:] or 0 in A.shape:
+        return "x [B, L, D] and A [D, N], none empty"
+    batch, length, channels = shape
+    filters, size = A.shape
+    if not (
+        filters == channels
+        and delta.shape == shape
+        and B.shape == C.shape == (batch, length, size)
+        and (gate is None or gate.shape == shape)
+        and (D is None or D.shape == (channels,))
+        and (delta_bias is None or delta_bias.shape == (channels,))
+        and (state is None or state.shape == (batch, channels, size))
+        and (lengths is None or lengths.shape == (batch,))
+    ):
+        return (
+            f"delta and gate {list(shape)}, A [{channels}, N], B and C [{batch}, {length}, N], "
+            f"D and delta_bias [{channels}], state [{batch}, {channels}, N] and lengths [{batch}]"
+        )
+    return _expected_kind(x, (delta, A, B, C, D, gate, delta_bias, state), lengths)
+
+
+def _expected_kind(
+    x: Tensor, others: tuple[Tensor | None, ...], lengths: Tensor | None
+) -> str | None:
+    """What is wrong with dtypes and devices; None if nothing is."""
     dtype, device = x.dtype, x.device
     if not dtype.is_floating_point:
         return "floating-point numbers"
-    for tensor in (weight, bias, state):
+    for tensor in others:
         if tensor is not None and (tensor.dtype != dtype or tensor.device != device):
             return f"all of {dtype} on {device}, as x"
     if lengths is not None and (lengths.dtype != torch.int64 or lengths.device != device):

@@ -73,8 +73,42 @@ THREEFOLD_API int THREEFOLD_NAME(token_shift_backward)(
     const real *x, const real *share, const real *optional state, const int64_t *optional lengths,
     int64_t shares, int64_t batch, int64_t length, int64_t channels, int64_t threads);
 
+/* S = e^{ΔA} ⊙ S₋ + w B x,  y = (C·S + D x)·silu(gate),  Δ = delta + bias, or its softplus if asked;
+ * w = Δ, or with hold (e^{ΔA} − 1)/A, zero-order hold.
+ *   y [B, L, D] · new_state [B, D, N] · states [B, K+1, N, D′] where they are to be kept for the
+ *   backward pass (padding is not written), else workspace [B, N, D′] · rates [N, D′]
+ *   x, delta, gate [B, L, D] · A [D, N] · B, C [B, L, N] · D, bias [D] · state [B, D, N] · lengths [B]
+ * K = ⌈L/64⌉, D′ = D rounded up to 32s. Elements of x, delta, B, C and gate lie `stride` numbers
+ * apart, through all rows. Elements at t ≥ length are not read; y is 0 there. One element without
+ * lengths, with nothing kept, needs no workspace. */
+THREEFOLD_API int THREEFOLD_NAME(selective_scan_forward)(
+    real *y, real *new_state, real *optional states, real *optional rates,
+    const real *x, const real *delta, const real *A, const real *B, const real *C,
+    const real *optional D, const real *optional gate, const real *optional delta_bias,
+    const real *optional state, const int64_t *optional lengths,
+    int64_t batch, int64_t length, int64_t channels, int64_t size,
+    int64_t x_stride, int64_t delta_stride, int64_t B_stride, int64_t C_stride, int64_t gate_stride,
+    int64_t softplus, int64_t hold, int64_t keep, int64_t threads);
+
+/* Gradients of the above, with the states between two kept ones computed again.
+ *   grad_x, grad_delta, grad_gate (null without a gate) [B, L, D] · grad_A [D, N] · grad_B, grad_C
+ *   [B, L, N] · grad_D, grad_bias [D] · grad_state [B, D, N] · rates [N, D′] · carried [B, N, D′] ·
+ *   sums [B, N+2, D′] · partial [B, M, 2, N, L′], L′ = L rounded up to 16s, M = ⌈D/W⌉,
+ *   W = max(32, 2N, ⌈D/16⌉) rounded up to 32s · grad_y [B, L, D] · grad_new_state [B, D, N] */
+THREEFOLD_API int THREEFOLD_NAME(selective_scan_backward)(
+    real *grad_x, real *grad_delta, real *grad_A, real *grad_B, real *grad_C, real *grad_D,
+    real *optional grad_gate, real *grad_bias, real *grad_state,
+    real *rates, real *carried, real *sums, real *partial,
+    const real *optional grad_y, const real *optional grad_new_state, const real *states,
+    const real *x, const real *delta, const real *A, const real *B, const real *C,
+    const real *optional D, const real *optional gate, const real *optional delta_bias,
+    const int64_t *optional lengths,
+    int64_t batch, int64_t length, int64_t channels, int64_t size,
+    int64_t x_stride, int64_t delta_stride, int64_t B_stride, int64_t C_stride, int64_t gate_stride,
+    int64_t softplus, int64_t hold, int64_t threads);
+
 /* For the tests of simd.h: y = f(x), f = 0 exponential, 1 exponential_normal, 2 sigmoid, 3 silu,
- * 4 silu_slope, 5 softplus. */
+ * 4 silu_slope, 5 softplus, 6 power, 7 power − 1. */
 THREEFOLD_API int THREEFOLD_NAME(test_function)(
     real *y, const real *x, int64_t count, int64_t function, int64_t threads);
 

@@ -39,6 +39,11 @@ struct Simd<float> {
     static constexpr float coefficient[terms] = {0.49999993412485344f, 0.16666520107783464f,
                                                  0.041668394214295565f, 0.008368780414505245f,
                                                  0.0013814466888519492f};
+    /* 2^r = 1 + r·Σ_k power[k]·r^k for |r| ≤ 1/2: minimax, relative error 3e-9. */
+    static constexpr int power_terms = 6;
+    static constexpr float power[power_terms] = {0.6931472149680279f,    0.24022652782887737f,
+                                                 0.055503105510137972f,  0.0096176929729930623f,
+                                                 0.0013406643902351759f, 0.00015594678161326619f};
     /* log(1 + u) = 2·Σ_k s^(2k+1) / (2k+1) with s = u / (2 + u) ≤ 1/3. */
     static constexpr int logarithm_terms = 8;
 };
@@ -57,6 +62,14 @@ struct Simd<double> {
         1.0 / 2,         1.0 / 6,          1.0 / 24,          1.0 / 120,
         1.0 / 720,       1.0 / 5040,       1.0 / 40320,       1.0 / 362880,
         1.0 / 3628800.0, 1.0 / 39916800.0, 1.0 / 479001600.0, 1.0 / 6227020800.0};
+    /* The Taylor series: (ln 2)^(k+1) / (k+1)!. */
+    static constexpr int power_terms = 13;
+    static constexpr double power[power_terms] = {
+        0.69314718055994531, 0.24022650695910071, 0.05550410866482158,
+        0.0096181291076284772, 0.0013333558146428443, 0.0001540353039338161,
+        1.525273380405984e-5, 1.3215486790144309e-6, 1.01780860092397e-7,
+        7.0549116208011233e-9, 4.4455382718708115e-10, 2.5678435993488205e-11,
+        1.3691488853904129e-12};
     static constexpr int logarithm_terms = 17;
 };
 
@@ -165,6 +178,39 @@ inline Vector<real> exponential_normal(Vector<real> x) {
     return exponential_of_rest<real>(x, shifted - S::rounder) * power_of_two<real>(shifted);
 }
 
+/* 2^x = scale·(1 + rest), in two parts so that 2^x − 1 keeps its digits near x = 0. */
+template <typename real>
+struct Power {
+    Vector<real> scale, rest;
+
+    Vector<real> value() const { return (rest + real(1)) * scale; }
+    Vector<real> minus_one() const { return rest * scale + (scale - real(1)); }
+};
+
+/* For −127 ≤ x ≤ 128 (−1023 … 1024 in float64), the ends giving 0 and inf, or NaN. Cheaper than
+ * e^x: no product by 1/ln 2, and x less its nearest whole number is exact. */
+template <typename real>
+inline Power<real> power(Vector<real> x) {
+    using S = Simd<real>;
+    constexpr real rounder = S::rounder + S::bias;
+    const Vector<real> shifted = x + rounder;
+    const Vector<real> r = x - (shifted - rounder);
+    Vector<real> series = splat<real>(S::power[S::power_terms - 1]);
+    for (int k = S::power_terms - 2; k >= 0; --k) series = series * r + S::power[k];
+    return {(Vector<real>)((Bits<real>)shifted << S::mantissa), series * r};
+}
+
+/* x, but not to be fused with what is done to it next: the same bits wherever it is used. */
+template <typename real>
+inline Vector<real> rounded(Vector<real> x) {
+#if defined(__x86_64__)
+    asm("" : "+v"(x));
+#elif defined(__aarch64__)
+    asm("" : "+w"(x));
+#endif
+    return x;
+}
+
 template <typename real>
 inline Vector<real> sigmoid(Vector<real> x) {
     return real(1) / (real(1) + exponential_normal<real>(-x));
@@ -198,7 +244,7 @@ template <typename real>
 inline Vector<real> softplus(Vector<real> x) {
     const Vector<real> positive = x > real(0) ? x : Vector<real>{};
     const Vector<real> magnitude = x > real(0) ? x : -x;
-    return positive + log_one_plus<real>(exponential<real>(-magnitude));
+    return positive + log_one_plus<real>(exponential_normal<real>(-magnitude));
 }
 
 }  // namespace threefold

@@ -5,11 +5,14 @@ The scan of Mamba (Gu & Dao 2023); with `hold`, zero-order hold, B̄ = (exp(Δ A
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from threefold.errors import ThreefoldError
+from threefold.kernels import ops
 from threefold.memory.plan import FORMS, plan_chunk, plan_form
 from threefold.memory.scan import Element, associative_scan
 from threefold.memory.state import memory_dtype
@@ -64,33 +67,81 @@ def scan(
     hold: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """`selective_scan` for mixers: no checks of values; rows end after `lengths` elements."""
-    length = x.shape[1]
-    form = plan_form(form, length, FORMS, OWNER)
+    form = plan_form(form, x.shape[1], FORMS, OWNER)
     dtype = memory_dtype(x.dtype)
-    inputs, A, B, C = x.to(dtype), A.to(dtype), B.to(dtype), C.to(dtype)
-    delta = delta.to(dtype)
+    check_state(state, (x.shape[0], *A.shape), dtype)
+    wide = Fields(x, delta, A, B, C, D, gate, delta_bias).to(dtype)
+
+    def plain() -> tuple[Tensor, Tensor]:
+        return plain_scan(wide, softplus, hold, state, lengths, form)
+
+    # With gradients the step is the definition that the other forms are held against.
+    if form == "chunk" or (form == "step" and x.shape[1] == 1 and not torch.is_grad_enabled()):
+        out, memory = ops.selective_scan(
+            *wide[:-1],
+            delta_bias=wide.delta_bias,
+            softplus=softplus,
+            hold=hold,
+            state=state,
+            lengths=lengths,
+            otherwise=plain,
+        )
+    else:
+        out, memory = plain()
+    return out.to(x.dtype), memory
+
+
+class Fields(NamedTuple):
+    """What a scan reads, all of the memory's dtype."""
+
+    x: Tensor
+    delta: Tensor
+    A: Tensor
+    B: Tensor
+    C: Tensor
+    D: Tensor | None
+    gate: Tensor | None
+    delta_bias: Tensor | None
+
+    def to(self, dtype: torch.dtype) -> Fields:
+        if all(field is None or field.dtype == dtype for field in self):
+            return self
+        return Fields(*(None if field is None else field.to(dtype) for field in self))  # type: ignore[arg-type]
+
+
+def plain_scan(
+    fields: Fields,
+    softplus: bool,
+    hold: bool,
+    state: Tensor | None,
+    lengths: Tensor | None,
+    form: str,
+) -> tuple[Tensor, Tensor]:
+    """The scan in plain torch, one chunk after another."""
+    x, delta, A, B, C, D, gate, delta_bias = fields
+    length = x.shape[1]
     if delta_bias is not None:
-        delta = delta + delta_bias.to(dtype)
+        delta = delta + delta_bias
     if softplus:
         delta = F.softplus(delta)
     if lengths is not None:
         past_end = torch.arange(length, device=x.device) >= lengths[:, None]
         delta = delta.masked_fill(past_end.unsqueeze(-1), 0)
-    memory = start(state, (x.shape[0], *A.shape), dtype, x.device)
+    memory = x.new_zeros(x.shape[0], *A.shape) if state is None else state
     size = 1 if form == "step" else plan_chunk(None, length, form)
     outputs = []
     for begin in range(0, length, size):
         piece = slice(begin, begin + size)
-        elements = discretise(inputs[:, piece], delta[:, piece], A, B[:, piece], hold)
+        elements = discretise(x[:, piece], delta[:, piece], A, B[:, piece], hold)
         memories = advance(elements, memory)
         outputs.append((memories @ C[:, piece].unsqueeze(-1)).squeeze(-1))
         memory = memories[:, -1]
     out = torch.cat(outputs, 1)
     if D is not None:
-        out = out + D.to(dtype) * inputs
+        out = out + D * x
     if gate is not None:
-        out = out * F.silu(gate.to(dtype))
-    return out.to(x.dtype), memory
+        out = out * F.silu(gate)
+    return out, memory
 
 
 def discretise(x: Tensor, delta: Tensor, A: Tensor, B: Tensor, hold: bool) -> Element:
@@ -117,17 +168,13 @@ def compose(earlier: Element, later: Element) -> Element:
     return later[0] * earlier[0], later[0] * earlier[1] + later[1]
 
 
-def start(
-    state: Tensor | None, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device
-) -> Tensor:
-    if state is None:
-        return torch.zeros(shape, dtype=dtype, device=device)
-    if tuple(state.shape) != shape or state.dtype != dtype:
+def check_state(state: Tensor | None, shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    """Refuse a state that is not this memory's."""
+    if state is not None and (tuple(state.shape) != shape or state.dtype != dtype):
         raise ThreefoldError(
             f"{OWNER}: state is {tuple(state.shape)} {state.dtype}, expected {shape} {dtype} "
             "(batch, channels, state size)"
         )
-    return state
 
 
 def check(

@@ -1,0 +1,247 @@
+"""S = e^{ΔA} ⊙ S₋ + Δ B x,  G = C ∂ỹ + e^{Δ₊A} ⊙ G₊:  ∂B = Σ_d Δ x G,  ∂C = Σ_d S ∂ỹ, …
+
+The selective scan as a torch operation on the native kernels. Shapes are checked in `ops`. For
+training the state before every 64th element is kept, an output of the operation that users do not
+see; the backward pass computes those between again.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from threefold.kernels import library
+from threefold.kernels.registration import define, differentiate, differentiate_once
+
+# As in native/selective_scan.h.
+BLOCK = 64
+
+_Optional = Tensor | None
+Scan = tuple[Tensor, Tensor, Tensor]
+
+
+def _up(size: int, unit: int) -> int:
+    return (size + unit - 1) // unit * unit
+
+
+def states_shape(batch: int, length: int, channels: int, size: int) -> tuple[int, int, int, int]:
+    """States kept for the backward pass: before each block, and the last."""
+    return batch, (length + BLOCK - 1) // BLOCK + 1, size, _up(channels, 32)
+
+
+def partial_shape(
+    batch: int, length: int, channels: int, size: int
+) -> tuple[int, int, int, int, int]:
+    """Sums over slabs of channels, from which the gradients of B and C are made."""
+    slab = _up(max(2 * size, (channels + 15) // 16), 32)
+    return batch, (channels + slab - 1) // slab, 2, size, _up(length, 16)
+
+
+def forward(
+    x: Tensor,
+    delta: Tensor,
+    A: Tensor,
+    B: Tensor,
+    C: Tensor,
+    D: _Optional,
+    gate: _Optional,
+    delta_bias: _Optional,
+    state: _Optional,
+    lengths: _Optional,
+    softplus: bool,
+    hold: bool,
+    keep: bool,
+) -> Scan:
+    """Call the kernel; `keep` the states that the backward pass needs, or an empty tensor."""
+    batch, length, channels = x.shape
+    size = A.shape[1]
+    y = x.new_empty(batch, length, channels)
+    new_state = x.new_empty(batch, channels, size)
+    shape = states_shape(batch, length, channels, size)
+    # Zeros, since padding is not written: an operation's outputs must not depend on chance.
+    states = x.new_zeros(shape) if keep else x.new_empty(batch, *shape[2:])
+    rates = x.new_empty(shape[2:])
+    inputs, strides = _laid_out(x, delta, A, B, C, D, gate, delta_bias)
+    library.call(
+        "selective_scan_forward",
+        [y, new_state, states, rates],
+        [*inputs, library.contiguous(state), library.contiguous(lengths)],
+        [batch, length, channels, size, *strides, softplus, hold, keep],
+        laid_out=True,
+    )
+    return y, new_state, states if keep else x.new_empty(0)
+
+
+def step(
+    x: Tensor,
+    delta: Tensor,
+    A: Tensor,
+    B: Tensor,
+    C: Tensor,
+    D: _Optional,
+    gate: _Optional,
+    delta_bias: _Optional,
+    state: _Optional,
+    softplus: bool,
+    hold: bool,
+) -> tuple[Tensor, Tensor]:
+    """Call the kernel for one element of each row, without gradients: no more than that takes."""
+    batch, _, channels = x.shape
+    size = A.shape[1]
+    y = x.new_empty(batch, 1, channels)
+    new_state = x.new_empty(batch, channels, size)
+    library.call(
+        "selective_scan_forward",
+        [y, new_state, None, None],
+        [x, delta, A, B, C, D, gate, delta_bias, state, None],
+        [batch, 1, channels, size, channels, channels, size, size, channels, softplus, hold, False],
+    )
+    return y, new_state
+
+
+def _laid_out(
+    x: Tensor,
+    delta: Tensor,
+    A: Tensor,
+    B: Tensor,
+    C: Tensor,
+    D: _Optional,
+    gate: _Optional,
+    delta_bias: _Optional,
+) -> tuple[list[_Optional], list[int]]:
+    """The inputs as the kernel reads them, and the strides of x, delta, B, C and gate."""
+    contiguous = library.contiguous
+    timed = [library.evenly_spaced(tensor) for tensor in (x, delta, B, C, gate)]
+    (x, _), (delta, _), (B, _), (C, _), (gate, _) = timed  # type: ignore[assignment]
+    inputs = [x, delta, contiguous(A), B, C, contiguous(D), gate, contiguous(delta_bias)]
+    return inputs, [stride for _, stride in timed]
+
+
+def _forward_shapes(x: Tensor, delta: Tensor, A: Tensor, *rest: Any) -> Scan:
+    batch, length, channels = x.shape
+    size, keep = A.shape[1], rest[-1]
+    shape = states_shape(batch, length, channels, size) if keep else (0,)
+    return (
+        x.new_empty(batch, length, channels),
+        x.new_empty(batch, channels, size),
+        x.new_empty(shape),
+    )
+
+
+def _backward(
+    grad_y: _Optional,
+    grad_new_state: _Optional,
+    states: Tensor,
+    x: Tensor,
+    delta: Tensor,
+    A: Tensor,
+    B: Tensor,
+    C: Tensor,
+    D: _Optional,
+    gate: _Optional,
+    delta_bias: _Optional,
+    lengths: _Optional,
+    softplus: bool,
+    hold: bool,
+) -> tuple[Tensor, ...]:
+    batch, length, channels = x.shape
+    size = A.shape[1]
+    _, _, *turned = states.shape
+    grads = _backward_shapes(grad_y, grad_new_state, states, x, delta, A, B, C, D, gate)
+    *first, grad_gate, grad_bias, grad_state = grads
+    workspace = [
+        x.new_empty(turned),
+        x.new_empty(batch, *turned),
+        x.new_empty(batch, size + 2, turned[1]),
+        x.new_empty(partial_shape(batch, length, channels, size)),
+    ]
+    contiguous = library.contiguous
+    inputs, strides = _laid_out(x, delta, A, B, C, D, gate, delta_bias)
+    library.call(
+        "selective_scan_backward",
+        [*first, None if gate is None else grad_gate, grad_bias, grad_state, *workspace],
+        [
+            contiguous(grad_y),
+            contiguous(grad_new_state),
+            contiguous(states),
+            *inputs,
+            contiguous(lengths),
+        ],
+        [batch, length, channels, size, *strides, softplus, hold],
+        laid_out=True,
+    )
+    return grads
+
+
+def _backward_shapes(
+    grad_y: _Optional,
+    grad_new_state: _Optional,
+    states: Tensor,
+    x: Tensor,
+    delta: Tensor,
+    A: Tensor,
+    B: Tensor,
+    C: Tensor,
+    D: _Optional,
+    gate: _Optional,
+    *rest: Any,
+) -> tuple[Tensor, ...]:
+    """Gradients of x, delta, A, B, C, D, gate (empty without one), delta_bias and state."""
+    batch, length, channels = x.shape
+    size = A.shape[1]
+    return (
+        x.new_empty(batch, length, channels),
+        x.new_empty(batch, length, channels),
+        x.new_empty(channels, size),
+        x.new_empty(batch, length, size),
+        x.new_empty(batch, length, size),
+        x.new_empty(channels),
+        x.new_empty((batch, length, channels) if gate is not None else (0,)),
+        x.new_empty(channels),
+        x.new_empty(batch, channels, size),
+    )
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: Scan) -> None:
+    *tensors, ctx.softplus, ctx.hold, ctx.kept = inputs
+    ctx.set_materialize_grads(False)
+    ctx.save_for_backward(*tensors, output[2])
+
+
+def _differentiate(
+    ctx: Any, grad_y: _Optional, grad_new_state: _Optional, _: _Optional
+) -> tuple[_Optional, ...]:
+    *tensors, state, lengths, states = ctx.saved_tensors
+    if not ctx.kept:
+        inputs = (*tensors, state, lengths, ctx.softplus, ctx.hold)
+        states = operation(*inputs, True)[2]
+    *grads, grad_state = backward(
+        grad_y, grad_new_state, states, *tensors, lengths, ctx.softplus, ctx.hold
+    )
+    wanted = [
+        None if tensor is None else grad
+        for tensor, grad in zip([*tensors, state], [*grads, grad_state], strict=True)
+    ]
+    return *wanted, None, None, None, None
+
+
+_INPUTS = (
+    "Tensor x, Tensor delta, Tensor A, Tensor B, Tensor C, Tensor? D, Tensor? gate,"
+    " Tensor? delta_bias"
+)
+
+operation = define(
+    f"selective_scan({_INPUTS}, Tensor? state, Tensor? lengths, bool softplus, bool hold,"
+    " bool keep) -> (Tensor, Tensor, Tensor)",
+    native=forward,
+    shapes=_forward_shapes,
+)
+backward = define(
+    f"selective_scan_backward(Tensor? grad_y, Tensor? grad_new_state, Tensor states, {_INPUTS},"
+    f" Tensor? lengths, bool softplus, bool hold) -> ({', '.join(['Tensor'] * 9)})",
+    native=_backward,
+    shapes=_backward_shapes,
+)
+differentiate("selective_scan", save=_save, backward=_differentiate)
+differentiate_once("selective_scan_backward", use="selective_scan")
