@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 # Before any kernel: torch brings its own OpenMP, and one process must have one.
 import torch
@@ -57,6 +58,9 @@ class Signature:
 
 # One line for each function of native/operations.h.
 SIGNATURES = {
+    "delta_recurrence_forward": Signature(pointers=15, integers=9),
+    "delta_recurrence_backward": Signature(pointers=23, integers=9),
+    "delta_recurrence_workspace": Signature(pointers=1, integers=10),
     "short_convolution_forward": Signature(pointers=8, integers=6),
     "short_convolution_backward": Signature(pointers=12, integers=6),
     "test_function": Signature(pointers=2, integers=3),
@@ -201,18 +205,36 @@ def using(choice: str) -> Iterator[Choice]:
         _current = before
 
 
-def call(name: str, outputs: list[Tensor], inputs: list[Tensor | None], sizes: list[int]) -> None:
+def call(
+    name: str,
+    outputs: list[Tensor],
+    inputs: list[Tensor | None],
+    sizes: list[int],
+    *,
+    strided: bool = False,
+) -> None:
     """Call a native function, with the number of threads after the other sizes.
 
-    Outputs (and workspace) are new, so contiguous; inputs are made so.
+    Outputs (and workspace) are new, so contiguous; inputs are made so, unless `strided` says that
+    the function knows their strides. A tensor without numbers is passed as null.
     """
+    # Kept in a list until the call returns: nothing else may own what the pointers point to.
+    tensors = [*outputs, *(x if strided or x is None else x.contiguous() for x in inputs)]
+    pointers = [None if x is None else x.data_ptr() for x in tensors]
+    _invoke(name, outputs[0].dtype, pointers, sizes)
+
+
+def workspace(name: str, like: Tensor, sizes: list[int]) -> Tensor:
+    """A buffer of as many numbers as the native function `name` asks for."""
+    elements = ctypes.c_int64()
+    _invoke(name, like.dtype, [ctypes.byref(elements)], sizes)
+    return like.new_empty(elements.value)
+
+
+def _invoke(name: str, dtype: torch.dtype, pointers: list[Any], sizes: list[int]) -> None:
     choice = current()
     if choice.native is None:
         raise ThreefoldError(f"{name} has no native kernel here: {choice.reason}")
-    # Kept in a list until the call returns: nothing else may own what the pointers point to.
-    tensors = [*outputs, *(None if x is None else x.contiguous() for x in inputs)]
-    pointers = [None if x is None else x.data_ptr() for x in tensors]
-    function = choice.native.functions[name, outputs[0].dtype]
-    status = function(*pointers, *sizes, torch.get_num_threads())
+    status = choice.native.functions[name, dtype](*pointers, *sizes, torch.get_num_threads())
     if status:
         raise ThreefoldError(f"{name}: {STATUS.get(status, f'status {status}')}")
