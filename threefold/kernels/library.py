@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 # Before any kernel: torch brings its own OpenMP, and one process must have one.
 import torch
@@ -57,6 +58,9 @@ class Signature:
 
 # One line for each function of native/operations.h.
 SIGNATURES = {
+    "delta_recurrence_forward": Signature(pointers=15, integers=9),
+    "delta_recurrence_backward": Signature(pointers=23, integers=9),
+    "delta_recurrence_workspace": Signature(pointers=1, integers=10),
     "short_convolution_forward": Signature(pointers=8, integers=6),
     "short_convolution_backward": Signature(pointers=12, integers=6),
     "linear": Signature(pointers=5, integers=4),
@@ -240,15 +244,32 @@ def call(
     """Call a native function, with the number of threads after the other sizes.
 
     Outputs (and workspace) are new, so contiguous; inputs are made so, unless they are `laid_out`
-    as the function expects.
+    as the function expects, or it knows their strides. A tensor without numbers is passed as null.
     """
-    choice = current()
-    if choice.native is None:
-        raise ThreefoldError(f"{name} has no native kernel here: {choice.reason}")
     # Kept in a list until the call returns: nothing else may own what the pointers point to.
     tensors = [*outputs, *(inputs if laid_out else map(contiguous, inputs))]
     pointers = [None if x is None else x.data_ptr() for x in tensors]
     dtype = next(x.dtype for x in outputs if x is not None)
+    _invoke(name, dtype, pointers, sizes, numbers)
+
+
+def workspace(name: str, like: Tensor, sizes: Sequence[int]) -> Tensor:
+    """A buffer of as many numbers as the native function `name` asks for."""
+    elements = ctypes.c_int64()
+    _invoke(name, like.dtype, [ctypes.byref(elements)], sizes)
+    return like.new_empty(elements.value)
+
+
+def _invoke(
+    name: str,
+    dtype: torch.dtype,
+    pointers: Sequence[Any],
+    sizes: Sequence[int],
+    numbers: Sequence[float] = (),
+) -> None:
+    choice = current()
+    if choice.native is None:
+        raise ThreefoldError(f"{name} has no native kernel here: {choice.reason}")
     function = choice.native.functions[name, dtype]
     status = function(*pointers, *sizes, torch.get_num_threads(), *numbers)
     if status:

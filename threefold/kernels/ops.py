@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from threefold.errors import ThreefoldError
+from threefold.kernels import delta_recurrence as _delta_recurrence
 from threefold.kernels import library, reference
 from threefold.kernels import linear as _linear
 from threefold.kernels import rms_norm as _rms_norm
@@ -22,7 +23,14 @@ from threefold.kernels import token_shift as _token_shift
 _PLAIN = (Tensor, torch.nn.Parameter)
 
 # The operations that have a native kernel.
-NATIVE = ("short_convolution", "linear", "rms_norm", "token_shift", "selective_scan")
+NATIVE = (
+    "short_convolution",
+    "linear",
+    "rms_norm",
+    "token_shift",
+    "selective_scan",
+    "delta_recurrence",
+)
 
 
 def available() -> dict[str, str]:
@@ -307,6 +315,84 @@ def _expected_by_token_shift(
             return f"all of {x.dtype} on {x.device}, as x"
     if lengths is not None and (lengths.dtype != torch.int64 or lengths.device != x.device):
         return f"lengths of torch.int64 on {x.device}"
+    return None
+
+
+def linear_recurrence(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    state: Tensor | None,
+    *,
+    log_decay: Tensor | None = None,
+    log_decay_value: Tensor | None = None,
+    strength: Tensor | None = None,
+    write: Tensor | None = None,
+    read: Tensor | None = None,
+    bonus: Tensor | None = None,
+    lengths: Tensor | None = None,
+    otherwise: Callable[[], tuple[Tensor, Tensor]],
+) -> tuple[Tensor, Tensor]:
+    """The linear memory, by a native kernel where there is one for these arguments.
+
+    Elsewhere `otherwise()` is what runs, the same in plain torch. Layouts are those of
+    `threefold.linear_recurrence`, all of one dtype; write and read are its rank_one. lengths `[B]`
+    (int64) says how many elements of each row are real: the others are not read, and the output is
+    0 there. Gives out `[B, L, H, V]` and the new state `[B, H, K, V]`.
+    """
+    if not _native(value) or 0 in value.shape[1:] or 0 in key.shape[2:]:
+        return otherwise()
+    erases = strength is not None or (write is not None and read is not None)
+    if erases and log_decay_value is None and bonus is None:
+        return _erase(
+            _delta_recurrence.Inputs(
+                query, key, value, log_decay, strength, write, read, state, lengths
+            )
+        )
+    return otherwise()
+
+
+def _erase(inputs: _delta_recurrence.Inputs) -> tuple[Tensor, Tensor]:
+    expected = _expected_by_erasing(inputs)
+    if expected:
+        _refuse("linear_recurrence", expected, inputs._asdict())
+    batch, length, heads, _ = inputs.value.shape
+    log_decay = inputs.log_decay
+    if log_decay is not None and log_decay.dim() == 1:
+        inputs = inputs._replace(log_decay=log_decay.expand(batch, length, heads))
+    if length == 1 and _direct(*inputs):
+        out, state, *_ = _delta_recurrence.forward(*inputs, False)
+    else:
+        wanted = any(x is not None and x.requires_grad for x in inputs)
+        out, state, *_ = _delta_recurrence.operation(*inputs, torch.is_grad_enabled() and wanted)
+    return out, state
+
+
+def _expected_by_erasing(inputs: _delta_recurrence.Inputs) -> str | None:
+    """What is wrong, said as what was expected; None if nothing is."""
+    query, key, value, log_decay, strength, write, read, state, lengths = inputs
+    batch, length, heads, values = value.shape
+    groups, keys = query.shape[2:]
+    if groups == 0 or heads % groups or (strength is None) == (write is None):
+        return "heads of query that divide those of value, and either strength or write and read"
+    timed, sized = (batch, length, heads), (batch, length, heads, keys)
+    for name, tensor, *shapes in (
+        ("query", query, (batch, length, groups, keys)),
+        ("key", key, query.shape),
+        ("log_decay", log_decay, (heads,), timed, sized),
+        ("strength", strength, timed),
+        ("write", write, sized),
+        ("read", read, sized),
+        ("state", state, (batch, heads, keys, values)),
+    ):
+        if tensor is None:
+            continue
+        if tensor.shape not in shapes:
+            return f"{name} {' or '.join(str(list(shape)) for shape in shapes)}"
+        if tensor.dtype != value.dtype or tensor.device != value.device:
+            return f"all of {value.dtype} on {value.device}, as value"
+    if lengths is not None and (lengths.shape, lengths.dtype) != ((batch,), torch.int64):
+        return f"lengths [{batch}] of torch.int64"
     return None
 
 

@@ -107,6 +107,46 @@ THREEFOLD_API int THREEFOLD_NAME(selective_scan_backward)(
     int64_t x_stride, int64_t delta_stride, int64_t B_stride, int64_t C_stride, int64_t gate_stride,
     int64_t softplus, int64_t hold, int64_t threads);
 
+/* S_t = (I − β_t k_t k_tᵀ) Diag(α_t) S_{t−1} + β_t k_t⊗v_t with strength β, or
+ * S_t = (Diag(α_t) + a_t b_tᵀ) S_{t−1} + k_t⊗v_t with write a and read b;
+ * o_t = S_tᵀ q_t, α = exp(log_decay).
+ *   out [B, L, H, V] · new_state [B, H, K, V] · for the backward pass: moved [B, L, H, V], what k or b
+ *   read, and checkpoints [B, H, ⌈L/64⌉ − 1, K, V], the memory before each 64 elements but the first
+ *   workspace as delta_recurrence_workspace says
+ *   query, key [B, L, G, K], head h reads group h / (H/G) · value [B, L, H, V]
+ *   log_decay [B, L, H, decays], decays = K or 1, 0 without it · strength [B, L, H]
+ *   write, read [B, L, H, K] · state [B, H, K, V] · lengths [B]
+ *   strides [7, 3]: of the axes B, L, H of query, key, value, log_decay, strength, write, read
+ * Each head is cut into `parts` of its value columns, at most ⌈V/16⌉, for threads to share.
+ * Elements at t ≥ length are not read; out is 0 there. */
+THREEFOLD_API int THREEFOLD_NAME(delta_recurrence_forward)(
+    real *out, real *new_state, real *optional moved, real *optional checkpoints, real *workspace,
+    const real *query, const real *key, const real *value, const real *optional log_decay,
+    const real *optional strength, const real *optional write, const real *optional read,
+    const real *optional state, const int64_t *optional lengths, const int64_t *strides,
+    int64_t batch, int64_t length, int64_t heads, int64_t groups, int64_t keys, int64_t values,
+    int64_t decays, int64_t parts, int64_t threads);
+
+/* Gradients of the above, contiguous. Those of query, key, log_decay, strength, write and read are
+ * for each part and head by itself, to be added up: [parts, B, L, H, …].
+ *   grad_out [B, L, H, V] · grad_new_state [B, H, K, V] · strides [8, 3], grad_out's last */
+THREEFOLD_API int THREEFOLD_NAME(delta_recurrence_backward)(
+    real *grad_query, real *grad_key, real *grad_value, real *optional grad_log_decay,
+    real *optional grad_strength, real *optional grad_write, real *optional grad_read,
+    real *grad_state, real *workspace,
+    const real *grad_out, const real *grad_new_state, const real *moved, const real *checkpoints,
+    const real *query, const real *key, const real *value, const real *optional log_decay,
+    const real *optional strength, const real *optional write, const real *optional read,
+    const real *optional state, const int64_t *optional lengths, const int64_t *strides,
+    int64_t batch, int64_t length, int64_t heads, int64_t groups, int64_t keys, int64_t values,
+    int64_t decays, int64_t parts, int64_t threads);
+
+/* How many numbers of workspace one of the two above needs. */
+THREEFOLD_API int THREEFOLD_NAME(delta_recurrence_workspace)(
+    int64_t *numbers,
+    int64_t batch, int64_t length, int64_t heads, int64_t groups, int64_t keys, int64_t values,
+    int64_t decays, int64_t parts, int64_t backward, int64_t threads);
+
 /* For the tests of simd.h: y = f(x), f = 0 exponential, 1 exponential_normal, 2 sigmoid, 3 silu,
  * 4 silu_slope, 5 softplus, 6 power, 7 power − 1. */
 THREEFOLD_API int THREEFOLD_NAME(test_function)(

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from threefold.errors import ThreefoldError
+from threefold.kernels import ops
 from threefold.memory.linear.engine import run
 from threefold.memory.linear.structures import Tokens
 from threefold.memory.plan import FORMS, plan_chunk, plan_form
@@ -76,16 +77,48 @@ def recur(
     lengths: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """`linear_recurrence` for mixers: values are not checked, rows end after `lengths` elements."""
-    batch, length, heads = value.shape[:3]
+    length = value.shape[1]
     form = plan_form(form, length, FORMS, OWNER)
+    size = plan_chunk(chunk, length, form)
     dtype = memory_dtype(value.dtype)
-    write, reader = rank_one if rank_one is not None else (None, None)
+    write, read = rank_one if rank_one is not None else (None, None)
+    given = Tokens(
+        query, key, value, log_decay, log_decay_value, strength, write, read, bonus
+    ).each(lambda field: field.to(dtype))
+    shape = (value.shape[0], value.shape[2], key.shape[-1], value.shape[-1])
+    before = start(state, shape, dtype, value.device)
 
-    def heads_first(field: Tensor) -> Tensor:  # [B, L, h, size] to [B, H, L, size]
-        field = field.to(dtype).transpose(1, 2)
-        groups = field.shape[1]
-        return field if groups == heads else field.repeat_interleave(heads // groups, 1)
+    def plain() -> tuple[Tensor, Tensor]:
+        out, after = run(heads_first(given, lengths), before, form, size)
+        return out.transpose(1, 2), after
 
+    # Kernels serve the chunk form of the plan, and one element that needs no gradients. The step
+    # with gradients, and chunks of a given length, are the definitions they are held against.
+    one = form == "step" and length == 1 and not torch.is_grad_enabled()
+    if one or (form == "chunk" and chunk is None):
+        out, after = ops.linear_recurrence(
+            given.query,
+            given.key,
+            given.value,
+            before,
+            log_decay=given.log_decay,
+            log_decay_value=given.log_decay_value,
+            strength=given.strength,
+            write=given.write,
+            read=given.read,
+            bonus=given.bonus,
+            lengths=lengths,
+            otherwise=plain,
+        )
+    else:
+        out, after = plain()
+    return out.to(value.dtype), after
+
+
+def heads_first(given: Tokens, lengths: Tensor | None) -> Tokens:
+    """Fields [B, L, h, size] as tokens [B, H, L, size], rows ending after `lengths` elements."""
+    batch, length, heads = given.value.shape[:3]
+    log_decay, strength, bonus = given.log_decay, given.strength, given.bonus
     if log_decay is not None and log_decay.dim() == 1:
         log_decay = log_decay.expand(batch, length, heads)
     if log_decay is not None and log_decay.dim() == 3:
@@ -94,14 +127,14 @@ def recur(
         strength = strength.unsqueeze(-1)
     if bonus is not None:
         bonus = bonus.expand(batch, length, *bonus.shape)
-    tokens = Tokens(
-        query, key, value, log_decay, log_decay_value, strength, write, reader, bonus
-    ).each(heads_first)
-    if lengths is not None:
-        tokens = stop_at(tokens, lengths)
-    memory = start(state, (batch, heads, key.shape[-1], value.shape[-1]), dtype, value.device)
-    out, memory = run(tokens, memory, form, plan_chunk(chunk, length, form))
-    return out.transpose(1, 2).to(value.dtype), memory
+
+    def turn(field: Tensor) -> Tensor:
+        field = field.transpose(1, 2)
+        groups = field.shape[1]
+        return field if groups == heads else field.repeat_interleave(heads // groups, 1)
+
+    tokens = given._replace(log_decay=log_decay, strength=strength, bonus=bonus).each(turn)
+    return tokens if lengths is None else stop_at(tokens, lengths)
 
 
 def stop_at(tokens: Tokens, lengths: Tensor) -> Tokens:

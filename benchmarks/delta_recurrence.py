@@ -1,0 +1,133 @@
+"""S = (I − β k kᵀ) Diag(α) S₋ + β k⊗v: the native delta rule, plain torch in chunks, attention.
+
+Every linear form is to beat plain torch at its best chunk length, attention from 2,048 elements on,
+and to grow with the length alone: 32 times the elements in no more than 32^1.05 times the time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from benchmarks.measure import Contender, Race
+from threefold.memory.linear.recurrence import linear_recurrence
+
+Inputs = dict[str, Tensor]
+Function = Callable[..., tuple[Tensor, Tensor]]
+
+KINDS = ("delta", "gated delta", "gated delta per key", "rank one per key")
+CHUNKS = (32, 64, 128)
+
+
+def make(kind: str, length: int, heads: int, size: int) -> Inputs:
+    """One row of unit queries and keys, with mild decays."""
+    unit = F.normalize(torch.randn(3, 1, length, heads, size), dim=-1)
+    value, strength = torch.randn(1, length, heads, size), torch.rand(1, length, heads)
+    inputs = {"query": unit[0], "key": unit[1], "value": value}
+    if "gated" in kind:
+        inputs["log_decay"] = -0.1 * torch.rand(1, length, heads)
+    if "per key" in kind:
+        inputs["log_decay"] = -0.1 * torch.rand(1, length, heads, size)
+    if "rank one" in kind:
+        return inputs | {"write": -unit[2], "read": unit[2] * strength.unsqueeze(-1)}
+    return inputs | {"strength": strength}
+
+
+def recurrence(chunk: int | None, form: str = "chunk", **inputs: Tensor) -> tuple[Tensor, Tensor]:
+    pair = (inputs.pop("write"), inputs.pop("read")) if "write" in inputs else None
+    return linear_recurrence(**inputs, rank_one=pair, form=form, chunk=chunk)  # type: ignore[arg-type]
+
+
+def attention(query: Tensor, key: Tensor, value: Tensor, **_: Tensor) -> tuple[Tensor, Tensor]:
+    turned = (x.transpose(1, 2) for x in (query, key, value))
+    return F.scaled_dot_product_attention(*turned, is_causal=True).transpose(1, 2), value
+
+
+FUNCTIONS: dict[str, Function] = {
+    "threefold": partial(recurrence, None),
+    **{f"torch, chunks of {chunk}": partial(recurrence, chunk) for chunk in CHUNKS},
+}
+
+
+def forward(function: Function, inputs: Inputs) -> Contender:
+    def run() -> list[Tensor]:
+        with torch.no_grad():
+            return [function(**inputs)[0]]
+
+    return run
+
+
+def training(function: Function, inputs: Inputs) -> Contender:
+    leaves = {name: tensor.clone().requires_grad_() for name, tensor in inputs.items()}
+    grad = torch.randn(inputs["value"].shape, generator=torch.Generator().manual_seed(0))
+
+    def run() -> list[Tensor]:
+        out, _ = function(**leaves)
+        wanted = list(leaves.values())
+        return [out, *torch.autograd.grad(out, wanted, grad, allow_unused=True)]
+
+    return run
+
+
+MODES = {"forward": forward, "forward + backward": training}
+
+
+def unchecked(contender: Contender, times: int = 1) -> Contender:
+    """Work whose results are not those of the other contenders."""
+
+    def run() -> list[Tensor]:
+        for _ in range(times):
+            contender()
+        return []
+
+    return run
+
+
+def against_attention(inputs: Inputs, mode: str) -> dict[str, Contender]:
+    functions = {"threefold": FUNCTIONS["threefold"], "causal attention": attention}
+    return {n: unchecked(MODES[mode](function, inputs)) for n, function in functions.items()}
+
+
+def growth(kind: str, mode: str) -> dict[str, Contender]:
+    """As many elements in one sequence as in 32 short ones."""
+    ours = FUNCTIONS["threefold"]
+    short, long = (make(kind, length, 8, 64) for length in (2048, 65536))
+    return {
+        "one of 65,536 elements": unchecked(MODES[mode](ours, long)),
+        "32 of 2,048 (0.84 × or more)": unchecked(MODES[mode](ours, short), 32),
+    }
+
+
+def steps(inputs: Inputs) -> dict[str, Contender]:
+    """One element after a state, a hundred times: the cost of a call."""
+    state = torch.randn(1, *inputs["value"].shape[2:3], *[inputs["value"].shape[-1]] * 2)
+
+    def native() -> list[Tensor]:
+        with torch.no_grad():
+            return [recurrence(None, "step", **inputs, state=state)[0] for _ in range(100)][-1:]
+
+    def plain() -> list[Tensor]:
+        return [recurrence(None, "step", **inputs, state=state)[0] for _ in range(100)][-1:]
+
+    return {"threefold, 100 steps": native, "torch, 100 steps": plain}
+
+
+def run() -> Iterator[Race]:
+    """Plain torch at three chunk lengths, attention, growth with the length, and one step."""
+    for size in (64, 128):
+        for kind in KINDS:
+            inputs = make(kind, 2048, 4, size)
+            for label, mode in MODES.items():
+                contenders = {n: mode(function, inputs) for n, function in FUNCTIONS.items()}
+                yield Race(f"{kind} H=4 L=2048 size {size}, {label}", contenders, rounds=9)
+    for kind in ("delta", "gated delta"):
+        for mode in MODES:
+            inputs = make(kind, 2048, 8, 64)
+            yield Race(f"{kind} H=8 L=2048 size 64, {mode}", against_attention(inputs, mode))
+    for mode in MODES:
+        yield Race(f"gated delta H=8 size 64, {mode}", growth("gated delta", mode), rounds=3)
+    yield Race("gated delta H=4 size 64, step", steps(make("gated delta", 1, 4, 64)))

@@ -1,0 +1,215 @@
+"""S_t = (I − β_t k_t k_tᵀ) Diag(α_t) S_{t−1} + β_t k_t⊗v_t,   o_t = S_tᵀ q_t,   or
+S_t = (Diag(α_t) + a_t b_tᵀ) S_{t−1} + k_t⊗v_t
+
+The linear memory that erases as a torch operation on the native kernel. Shapes are checked in
+`ops`; native/operations.h says what the kernel reads.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from threefold.kernels import library
+from threefold.kernels.registration import define, differentiate, differentiate_once
+
+# Elements between two of the memories that the backward pass starts from.
+BLOCK = 64
+# Value columns that are not cut apart.
+UNIT = 16
+
+_Optional = Tensor | None
+
+
+class Inputs(NamedTuple):
+    """What the operation reads: either strength, or write and read, are given."""
+
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    log_decay: _Optional
+    strength: _Optional
+    write: _Optional
+    read: _Optional
+    state: _Optional
+    lengths: _Optional
+
+    def as_read(self) -> Inputs:
+        """As the kernel can read them: slices of a wider tensor need no copy."""
+        log_decay = self.log_decay
+        if log_decay is not None and log_decay.dim() == 4:
+            log_decay = _with_unit_stride(log_decay)
+        return self._replace(
+            query=_with_unit_stride(self.query),
+            key=_with_unit_stride(self.key),
+            value=_with_unit_stride(self.value),
+            log_decay=log_decay,
+            write=None if self.write is None else _with_unit_stride(self.write),
+            read=None if self.read is None else _with_unit_stride(self.read),
+            state=None if self.state is None else self.state.contiguous(),
+            lengths=None if self.lengths is None else self.lengths.contiguous(),
+        )
+
+    def sizes(self) -> list[int]:
+        batch, length, heads, values = self.value.shape
+        groups, keys = self.query.shape[2:]
+        decays = 0
+        if self.log_decay is not None:
+            decays = keys if self.log_decay.dim() == 4 else 1
+        sizes = [batch, length, heads, groups, keys, values, decays]
+        return [*sizes, _parts(batch * heads, values, torch.get_num_threads())]
+
+    def strides(self) -> list[int]:
+        """The distances of rows, elements and heads; 0 for what is not given."""
+        timed = (tensor.stride()[:3] if tensor is not None else (0, 0, 0) for tensor in self[:7])
+        return [stride for strides in timed for stride in strides]
+
+
+def _with_unit_stride(x: Tensor) -> Tensor:
+    return x if x.stride(-1) == 1 else x.contiguous()
+
+
+def _parts(memories: int, values: int, threads: int) -> int:
+    """How many parts of its value columns a head is cut into, so that no thread waits long.
+
+    Each part prepares the elements by itself, about a tenth of the work.
+    """
+
+    def time(parts: int) -> float:
+        rounds = -(-memories * parts // threads)
+        return rounds * (0.1 + 1 / parts)
+
+    return min(range(1, min(-(-values // UNIT), threads) + 1), key=time)
+
+
+def forward(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    log_decay: _Optional,
+    strength: _Optional,
+    write: _Optional,
+    read: _Optional,
+    state: _Optional,
+    lengths: _Optional,
+    save: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Call the kernel; also the whole of a step without gradients.
+
+    `save` keeps what the backward pass needs, else the last two outputs have no elements.
+    """
+    inputs = Inputs(query, key, value, log_decay, strength, write, read, state, lengths).as_read()
+    outputs = _forward_shapes(*inputs, save)
+    sizes = inputs.sizes()
+    library.call(
+        "delta_recurrence_forward",
+        [*outputs, library.workspace("delta_recurrence_workspace", value, [*sizes, False])],
+        [*inputs, torch.tensor(inputs.strides())],
+        sizes,
+        laid_out=True,
+    )
+    return outputs
+
+
+def _forward_shapes(
+    query: Tensor, key: Tensor, value: Tensor, *rest: Any
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    batch, length, heads, values = value.shape
+    keys = query.shape[-1]
+    save = rest[-1]
+    blocks = -(-length // BLOCK)
+    return (
+        value.new_empty(batch, length, heads, values),
+        value.new_empty(batch, heads, keys, values),
+        value.new_empty((batch, length, heads, values) if save else 0),
+        value.new_empty((batch, heads, blocks - 1, keys, values) if save else 0),
+    )
+
+
+def _backward(
+    grad_out: Tensor, grad_state: Tensor, moved: Tensor, checkpoints: Tensor, *tensors: Any
+) -> tuple[Tensor, ...]:
+    inputs = Inputs(*tensors).as_read()
+    value, sizes = inputs.value, inputs.sizes()
+    batch, length, heads, _, keys, values, _, parts = sizes
+    grad_out = _with_unit_stride(grad_out)
+
+    def of_parts(x: _Optional) -> Tensor:
+        size = () if x is None or x.dim() == 3 else (keys,)
+        return value.new_empty(0 if x is None else (parts, batch, length, heads, *size))
+
+    grads = [of_parts(x) for x in inputs[:7]]
+    grads[2] = value.new_empty(batch, length, heads, values)
+    grads.append(value.new_empty(batch, heads, keys, values))
+    library.call(
+        "delta_recurrence_backward",
+        [*grads, library.workspace("delta_recurrence_workspace", value, [*sizes, True])],
+        [
+            *(grad_out, grad_state.contiguous(), moved, checkpoints, *inputs),
+            torch.tensor([*inputs.strides(), *grad_out.stride()[:3]]),
+        ],
+        sizes,
+        laid_out=True,
+    )
+    whole = (2, 7)
+    return tuple(
+        grad if index in whole or x is None else _added_up(grad, x.shape[2])
+        for index, (grad, x) in enumerate(zip(grads, inputs, strict=False))
+    )
+
+
+def _added_up(grads: Tensor, heads: int) -> Tensor:
+    """Gradients [parts, B, L, H, …] added up over parts and the heads of a group, in that order."""
+    grad = grads[0] if len(grads) == 1 else grads.sum(0)
+    if grad.shape[2] == heads:
+        return grad
+    return grad.view(*grad.shape[:2], heads, -1, grad.shape[-1]).sum(3)
+
+
+def _backward_shapes(
+    grad_out: Tensor, grad_state: Tensor, moved: Tensor, checkpoints: Tensor, *tensors: Any
+) -> tuple[Tensor, ...]:
+    """What is not given has no elements, but for the state."""
+    inputs = Inputs(*tensors)
+    shapes = [0 if x is None else x.shape for x in inputs[:7]]
+    return tuple(inputs.value.new_empty(shape) for shape in (*shapes, grad_state.shape))
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    *tensors, ctx.saved = inputs
+    ctx.save_for_backward(*tensors, *output[2:])
+    ctx.mark_non_differentiable(*output[2:])
+
+
+def _differentiate(
+    ctx: Any, grad_out: Tensor, grad_state: Tensor, *_: _Optional
+) -> tuple[_Optional, ...]:
+    *inputs, moved, checkpoints = ctx.saved_tensors
+    if not ctx.saved:
+        _, _, moved, checkpoints = operation(*inputs, True)
+    grads = backward(grad_out, grad_state, moved, checkpoints, *inputs)
+    wanted = zip(grads, ctx.needs_input_grad, strict=False)
+    return (*(grad if needed else None for grad, needed in wanted), None, None)
+
+
+_INPUTS = (
+    "Tensor query, Tensor key, Tensor value, Tensor? log_decay, Tensor? strength, "
+    "Tensor? write, Tensor? read, Tensor? state, Tensor? lengths"
+)
+
+operation = define(
+    f"delta_recurrence({_INPUTS}, bool save) -> (Tensor, Tensor, Tensor, Tensor)",
+    native=forward,
+    shapes=_forward_shapes,
+)
+backward = define(
+    "delta_recurrence_backward(Tensor grad_out, Tensor grad_state, Tensor moved, "
+    f"Tensor checkpoints, {_INPUTS})"
+    " -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
+    native=_backward,
+    shapes=_backward_shapes,
+)
+differentiate("delta_recurrence", save=_save, backward=_differentiate)
+differentiate_once("delta_recurrence_backward", use="linear_recurrence")

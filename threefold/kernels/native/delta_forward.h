@@ -1,0 +1,141 @@
+/* m, o = readers·S_0 + what the chunk itself wrote;   S_C = D_{0→C} S_0 + writersᵀ·x
+ *
+ * The forward pass of some value columns of one head: a chunk of C elements at a time, each column
+ * by itself, so that any split of the columns gives the same bits.
+ */
+#pragma once
+
+#include "delta_elements.h"
+
+namespace threefold {
+namespace delta {
+
+template <typename real>
+struct Outputs {
+    real *out, *new_state;
+    /* m for every element and the memory before every block; null where they are not wanted. */
+    real *moved, *checkpoints;
+};
+
+template <typename real, int C, int W>
+struct ForwardBuffers {
+    Elements<real, C, W> elements;
+    /* [K, columns]; [2C, columns]: m, then o; [W·C, columns]; [C, columns]. */
+    Rows<real> memory, reads, written, value;
+
+    ForwardBuffers(Workspace<real> &workspace, const Inputs<real> &in, int64_t columns)
+        : elements(workspace, in.keys),
+          memory(workspace.rows(padded<real>(in.keys), columns)),
+          reads(workspace.rows(2 * C, columns)),
+          written(workspace.rows(W * C, columns)),
+          value(workspace.rows(C, columns)) {}
+};
+
+template <typename real, int C, int W>
+struct Forward {
+    using Buffers = ForwardBuffers<real, C, W>;
+    const Inputs<real> &in;
+    const Outputs<real> &to;
+
+    void run(const Task &task, Buffers buffers) const {
+        const int64_t end = in.length_of(task.row);
+        begin(task, buffers);
+        for (int64_t first = 0; first < end; first += C) {
+            if (to.checkpoints && first && first % block_length == 0)
+                save(task, buffers,
+                     to.checkpoints + in.checkpoint(task.row, task.head, first / block_length));
+            advance(task, buffers, first, std::min<int64_t>(C, end - first));
+        }
+        save(task, buffers, to.new_state + in.memory(task.row, task.head));
+        finish(task, end);
+    }
+
+private:
+    real *place(real *rows, const Task &task, int64_t t) const {
+        return rows + in.element(task.row, t, task.head) * in.values + task.first;
+    }
+
+    void begin(const Task &task, Buffers &buffers) const {
+        const int64_t from = in.memory(task.row, task.head) + task.first;
+        for (int64_t i = 0; i < padded<real>(in.keys); ++i)
+            if (in.state && i < in.keys)
+                copy_row(buffers.memory[i], in.state + from + i * in.values, task.count);
+            else
+                fill_row(buffers.memory[i], real(0), task.count);
+    }
+
+    void save(const Task &task, const Buffers &buffers, real *state) const {
+        for (int64_t i = 0; i < in.keys; ++i)
+            give_row(state + i * in.values + task.first, buffers.memory[i], task.count);
+    }
+
+    /* Zeros for elements that do not exist. */
+    void finish(const Task &task, int64_t end) const {
+        for (real *rows : {to.out, to.moved})
+            for (int64_t t = end; rows && t < in.length; ++t)
+                std::fill_n(place(rows, task, t), task.count, real(0));
+        for (int64_t block = std::max<int64_t>(1, blocks_of(end));
+             to.checkpoints && block < blocks_of(in.length); ++block)
+            for (int64_t i = 0; i < in.keys; ++i)
+                std::fill_n(to.checkpoints + in.checkpoint(task.row, task.head, block) +
+                                i * in.values + task.first,
+                            task.count, real(0));
+    }
+
+    void advance(const Task &task, Buffers &buffers, int64_t first, int64_t count) const {
+        const int64_t columns = padded<real>(task.count);
+        auto &elements = buffers.elements;
+        elements.prepare(in, task.row, task.head, first, count);
+        product<2 * C, real>(buffers.reads, elements.readers, buffers.memory, in.keys, columns);
+        real strength[C] = {};
+        for (int t = 0; t < C; ++t) {
+            if (t >= count) {
+                fill_row(buffers.value[t], real(0), task.count);
+                continue;
+            }
+            copy_row(buffers.value[t], in.value.at(task.row, first + t, task.head) + task.first,
+                     task.count);
+            if constexpr (W == 1) strength[t] = *in.strength.at(task.row, first + t, task.head);
+        }
+        for (int64_t at = 0; at < columns; at += lanes_of<real>) follow(buffers, strength, at);
+        /* Not even NaN in the memory makes elements write that do not exist. */
+        for (int64_t t = count; t < C; ++t)
+            for (int w = 0; w < W; ++w)
+                fill_row(buffers.written[w * C + t], real(0), task.count);
+        update<W * C, Decay::by_row, real>(buffers.memory, buffers.memory, elements.writers,
+                                           buffers.written, elements.whole, padded<real>(in.keys),
+                                           columns);
+        for (int t = 0; t < count; ++t) {
+            give_row(place(to.out, task, first + t), buffers.reads[C + t], task.count);
+            if (to.moved)
+                give_row(place(to.moved, task, first + t), buffers.reads[t], task.count);
+        }
+    }
+
+    /* One vector of columns: each element sees what those before it in the chunk wrote. */
+    void follow(Buffers &buffers, const real *strength, int64_t at) const {
+        const auto &elements = buffers.elements;
+        Vector<real> x[W][C];
+        for (int t = 0; t < C; ++t) {
+            Vector<real> moved = load(buffers.reads[t] + at);
+            Vector<real> out = load(buffers.reads[C + t] + at);
+            for (int w = 0; w < W; ++w)
+                for (int s = 0; s < t; ++s) {
+                    moved += elements.reading(w, t, s) * x[w][s];
+                    out += elements.querying(w, t, s) * x[w][s];
+                }
+            const Vector<real> value = load(buffers.value[t] + at);
+            x[0][t] = W == 1 ? strength[t] * (value - moved) : moved;
+            if constexpr (W == 2) x[1][t] = value;
+            for (int w = 0; w < W; ++w) {
+                out += elements.querying(w, t, t) * x[w][t];
+                store(buffers.written[w * C + t] + at, x[w][t]);
+            }
+            store(buffers.reads[t] + at, moved);
+            store(buffers.reads[C + t] + at, out);
+        }
+    }
+};
+
+}  // namespace delta
+}  // namespace threefold
