@@ -204,7 +204,7 @@ def test_every_output_is_written_and_nothing_else(
 ) -> None:
     batch, length, channels, taps = size
     inputs = make(size, dtype, lengths=True)
-    tensors, sizes = list(inputs.values()), [batch, length, channels, taps, 1]
+    tensors, sizes = list(inputs.values()), [batch, length, channels, taps, channels, 1]
     like = {"x": (batch, length, channels), "state": (batch, taps - 1, channels)}
     shapes = [like["x"], like["state"], (taps, channels)]
     outputs = [guarded(shape, dtype) for shape in shapes]

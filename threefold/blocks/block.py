@@ -128,7 +128,8 @@ class Block(Composite):
             y, result[name] = part._run(
                 self.before(x, norm), carried, _form_of(part, form, carried), lengths
             )
-            x = self.after(x, self.dropout(silence(y, lengths)), norm)
+            y = silence(y, lengths)
+            x = self.after(x, self.dropout(y) if self.training else y, norm)
         return x, kept(result)
 
 

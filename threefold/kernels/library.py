@@ -61,8 +61,8 @@ SIGNATURES = {
     "delta_recurrence_forward": Signature(pointers=15, integers=9),
     "delta_recurrence_backward": Signature(pointers=23, integers=9),
     "delta_recurrence_workspace": Signature(pointers=1, integers=10),
-    "short_convolution_forward": Signature(pointers=8, integers=6),
-    "short_convolution_backward": Signature(pointers=12, integers=6),
+    "short_convolution_forward": Signature(pointers=8, integers=7),
+    "short_convolution_backward": Signature(pointers=12, integers=7),
     "linear": Signature(pointers=5, integers=4),
     "linear_narrow": Signature(pointers=5, integers=5),
     "rms_norm_forward": Signature(pointers=4, integers=5, numbers=1),
@@ -71,6 +71,7 @@ SIGNATURES = {
     "token_shift_backward": Signature(pointers=10, integers=5),
     "selective_scan_forward": Signature(pointers=14, integers=13),
     "selective_scan_backward": Signature(pointers=25, integers=12),
+    "mamba_step": Signature(pointers=16, integers=8),
     "test_function": Signature(pointers=2, integers=3),
 }
 
@@ -218,10 +219,8 @@ def contiguous(x: Tensor | None) -> Tensor | None:
     return None if x is None else x.contiguous()
 
 
-def evenly_spaced(x: Tensor | None) -> tuple[Tensor | None, int]:
+def evenly_spaced(x: Tensor) -> tuple[Tensor, int]:
     """x [B, L, D] and the distance of its elements; a slice of something wider is not copied."""
-    if x is None:
-        return None, 0
     batch, length, width = x.shape
     of_rows, of_elements, of_numbers = x.stride()
     if of_numbers == 1 or width == 1:

@@ -20,7 +20,8 @@ MOST_ROWS = 8
 # The workspace holds rows of x filled up to a multiple of this.
 _GROUP = 32
 
-_PLAIN = (Tensor, nn.Parameter)
+# What can be handed to a kernel as it is; subclasses may mean something else.
+PLAIN = (Tensor, nn.Parameter)
 _FLOAT, _NARROW = torch.float32, torch.bfloat16
 # (dtype of the weight, of x) → the kernel, and the dtype it sums in.
 _KERNELS = {
@@ -69,7 +70,7 @@ def forward(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor | None:
 
 
 def _serves(weight: Tensor) -> bool:
-    return type(weight) in _PLAIN and weight.is_cpu and weight.ndim == 2 and weight.is_contiguous()
+    return type(weight) in PLAIN and weight.is_cpu and weight.ndim == 2 and weight.is_contiguous()
 
 
 def _fits(bias: Tensor | None, weight: Tensor) -> bool:
@@ -78,7 +79,7 @@ def _fits(bias: Tensor | None, weight: Tensor) -> bool:
         and bias.dtype is weight.dtype
         and bias.is_contiguous()
         and bias.is_cpu
-        and type(bias) in _PLAIN
+        and type(bias) in PLAIN
     )
 
 

@@ -15,12 +15,13 @@ from threefold.errors import ThreefoldError
 from threefold.kernels import delta_recurrence as _delta_recurrence
 from threefold.kernels import library, reference
 from threefold.kernels import linear as _linear
+from threefold.kernels import mamba_step as _mamba_step
 from threefold.kernels import rms_norm as _rms_norm
 from threefold.kernels import selective_scan as _selective_scan
 from threefold.kernels import short_convolution as _short_convolution
 from threefold.kernels import token_shift as _token_shift
 
-_PLAIN = (Tensor, torch.nn.Parameter)
+MambaWeights = _mamba_step.Weights
 
 # The operations that have a native kernel.
 NATIVE = (
@@ -29,6 +30,7 @@ NATIVE = (
     "rms_norm",
     "token_shift",
     "selective_scan",
+    "mamba_step",
     "delta_recurrence",
 )
 
@@ -59,7 +61,7 @@ def _direct(*inputs: Tensor | None) -> bool:
         not torch.compiler.is_compiling()
         and not torch.is_grad_enabled()
         and not torch._C._are_functorch_transforms_active()
-        and all(x is None or (type(x) in _PLAIN and not x.is_neg()) for x in inputs)
+        and all(x is None or (type(x) in _linear.PLAIN and not x.is_neg()) for x in inputs)
     )
 
 
@@ -152,6 +154,26 @@ def selective_scan(
     keep = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in given)
     y, new_state, _ = _selective_scan.operation(*given, softplus, hold, keep)
     return y, new_state
+
+
+def mamba_step(
+    x: Tensor,
+    memory: Tensor,
+    conv: Tensor,
+    weights: _mamba_step.Weights,
+    *,
+    hold: bool = False,
+    otherwise: Callable[[], tuple[Tensor, Tensor, Tensor]],
+) -> tuple[Tensor, Tensor, Tensor]:
+    """One element x `[B, 1, W]` of a whole Mamba layer; its states `[B, D, N]` and `[B, K−1, D]`.
+
+    Native for a few rows of one dtype without gradients, else `otherwise()`: the layer itself.
+    """
+    if _native(x) and _direct() and not torch.is_autocast_enabled("cpu"):
+        stepped = _mamba_step.step(x, memory, conv, weights, hold)
+        if stepped is not None:
+            return stepped
+    return otherwise()
 
 
 def _expected_by_selective_scan(

@@ -112,7 +112,10 @@ def _laid_out(
 ) -> tuple[list[_Optional], list[int]]:
     """The inputs as the kernel reads them, and the strides of x, delta, B, C and gate."""
     contiguous = library.contiguous
-    timed = [library.evenly_spaced(tensor) for tensor in (x, delta, B, C, gate)]
+    timed = [
+        (None, 0) if tensor is None else library.evenly_spaced(tensor)
+        for tensor in (x, delta, B, C, gate)
+    ]
     (x, _), (delta, _), (B, _), (C, _), (gate, _) = timed  # type: ignore[assignment]
     inputs = [x, delta, contiguous(A), B, C, contiguous(D), gate, contiguous(delta_bias)]
     return inputs, [stride for _, stride in timed]

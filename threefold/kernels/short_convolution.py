@@ -27,11 +27,13 @@ def forward(
     y = x.new_empty(batch, length, channels)
     new_state = x.new_empty(batch, taps - 1, channels)
     workspace = x.new_empty(taps, channels)
+    x, stride = library.evenly_spaced(x)
     library.call(
         "short_convolution_forward",
         [y, new_state, workspace],
-        [x, weight, bias, state, lengths],
-        [batch, length, channels, taps, silu],
+        [x, *map(library.contiguous, (weight, bias, state, lengths))],
+        [batch, length, channels, taps, stride, silu],
+        laid_out=True,
     )
     return y, new_state
 
@@ -57,11 +59,19 @@ def _backward(
     taps = weight.shape[1]
     grads = _backward_shapes(grad_y, grad_new_state, x, weight, bias, state, lengths, silu)
     workspace = x.new_empty(taps + batch * (taps + 1), channels)
+    contiguous = library.contiguous
+    x, stride = library.evenly_spaced(x)
     library.call(
         "short_convolution_backward",
         [*grads, workspace],
-        [grad_y, grad_new_state, x, weight, bias, state, lengths],
-        [batch, length, channels, taps, silu],
+        [
+            contiguous(grad_y),
+            contiguous(grad_new_state),
+            x,
+            *map(contiguous, (weight, bias, state, lengths)),
+        ],
+        [batch, length, channels, taps, stride, silu],
+        laid_out=True,
     )
     return grads
 

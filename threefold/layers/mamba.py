@@ -7,11 +7,13 @@ Gu & Dao 2023, "Mamba: Linear-Time Sequence Modeling with Selective State Spaces
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
+from threefold.kernels import ops
 from threefold.layers.mixer import Mixer
 from threefold.layers.parts import Linear, ShortConvolution, initial_delta, wide
 from threefold.memory.linear.selective import scan
@@ -57,8 +59,21 @@ class Mamba(Mixer):
     def mix(
         self, x: Tensor, state: State, form: str, lengths: Tensor | None
     ) -> tuple[Tensor, State]:
+        memory, conv = state["memory"], state["conv"]
+        whole = partial(self._mix, x, memory, conv, form, lengths)
+        if form == "step" and lengths is None:
+            y, memory, conv = ops.mamba_step(
+                x, memory, conv, self._weights(), hold=self.zero_order_hold, otherwise=whole
+            )
+        else:
+            y, memory, conv = whole()
+        return y, {"memory": memory, "conv": conv}
+
+    def _mix(
+        self, x: Tensor, memory: Tensor, conv: Tensor, form: str, lengths: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor]:
         x, gate = self.input(x).chunk(2, -1)
-        x, conv = self.conv(x, state["conv"], lengths)
+        x, conv = self.conv(x, conv, lengths)
         delta, B, C = self.select(x).split(self.sizes, -1)
         y, memory = scan(
             x,
@@ -70,9 +85,23 @@ class Mamba(Mixer):
             gate,
             delta_bias=self.delta_bias,
             softplus=True,
-            state=state["memory"],
+            state=memory,
             form=form,
             lengths=lengths,
             hold=self.zero_order_hold,
         )
-        return self.out(y), {"memory": memory, "conv": conv}
+        return self.out(y), memory, conv
+
+    def _weights(self) -> ops.MambaWeights:
+        conv = self.conv
+        return ops.MambaWeights(
+            self.input.weight,
+            conv.weight,
+            conv.bias,  # type: ignore[arg-type]
+            self.select.weight,
+            self.delta.weight,
+            self.delta_bias,
+            self.A_log,
+            self.D,
+            self.out.weight,
+        )

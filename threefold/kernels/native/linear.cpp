@@ -11,9 +11,12 @@
 namespace threefold {
 namespace {
 
-/* Partial sums of one output, two pairs: enough to hide the latency of a multiplication. */
-constexpr int chains = 4;
-/* Rows of x that share a load of the weight, as many as leave their sums in registers. */
+/* Partial sums of one output for one row. */
+constexpr int chains = 2;
+/* Outputs made side by side for `rows` rows of x, as many as leave their sums in registers: so many
+ * rows of the matrix are read at once, and so many sums hide the latency of a multiplication. */
+constexpr int outputs_together(int rows) { return rows == 1 ? 4 : 2; }
+/* Rows of x that share a load of the weight. */
 constexpr int most_together = 3;
 
 typedef uint16_t bfloat16;
@@ -102,7 +105,7 @@ struct Short<double> {
 /* Halves added to halves until one number is left. */
 template <typename real>
 real total(const Vector<real> (&sum)[chains]) {
-    const Vector<real> vector = (sum[0] + sum[1]) + (sum[2] + sum[3]);
+    const Vector<real> vector = sum[0] + sum[1];
     typename Short<real>::Vector part[sizeof vector / 16];
     __builtin_memcpy(part, &vector, sizeof vector);
     for (int half = sizeof vector / 32; half; half /= 2)
@@ -138,15 +141,6 @@ struct Product {
         return workspace;
     }
 
-    template <int Rows>
-    static void add(Vector<real> (&sum)[Rows][chains], int chain, const Pair<real> w,
-                    const real *from, int64_t stride) {
-        for (int r = 0; r < Rows; ++r) {
-            sum[r][chain] += w.first * Whole<real>{}.load(from + r * stride);
-            sum[r][chain + 1] += w.second * Whole<real>{}.load(from + r * stride + group / 2);
-        }
-    }
-
     /* The last pair of a row of the matrix, with nothing read beyond its end. */
     static Pair<real> load_part(const Weight *from, int64_t count) {
         Weight buffer[group] = {};
@@ -154,42 +148,59 @@ struct Product {
         return Weights::load(buffer);
     }
 
-    /* One output of a few rows. */
-    template <int Rows>
+    /* A few outputs of a few rows. */
+    template <int Rows, int Outputs>
     void few(const real *ready, int64_t row, int64_t output) const {
         const Weight *w = weight + output * inputs;
         const int64_t stride = padded();
         const real *from = ready + row * stride;
-        Vector<real> sum[Rows][chains] = {};
+        Vector<real> sum[Outputs][Rows][chains] = {};
+        const auto add = [&](int64_t at, const auto &load) {
+            for (int o = 0; o < Outputs; ++o) {
+                const Pair<real> pair = load(w + o * inputs + at);
+                for (int r = 0; r < Rows; ++r) {
+                    const real *x = from + r * stride + at;
+                    sum[o][r][0] += pair.first * Whole<real>{}.load(x);
+                    sum[o][r][1] += pair.second * Whole<real>{}.load(x + group / 2);
+                }
+            }
+        };
         int64_t at = 0;
-        for (; at + 2 * group <= inputs; at += 2 * group) {
-            add(sum, 0, Weights::load(w + at), from + at, stride);
-            add(sum, 2, Weights::load(w + at + group), from + at + group, stride);
+        for (; at + group <= inputs; at += group) add(at, Weights::load);
+        if (at < inputs)
+            add(at, [&](const Weight *part) { return load_part(part, inputs - at); });
+        for (int o = 0; o < Outputs; ++o) {
+            const real start = bias ? Weights::get(bias + output + o) : real(0);
+            for (int r = 0; r < Rows; ++r)
+                Values::put(y + (row + r) * outputs + output + o, total<real>(sum[o][r]) + start);
         }
-        int chain = 0;
-        if (at + group <= inputs) {
-            add(sum, chain, Weights::load(w + at), from + at, stride);
-            at += group, chain = 2;
-        }
-        if (at < inputs) add(sum, chain, load_part(w + at, inputs - at), from + at, stride);
-        const real start = bias ? Weights::get(bias + output) : real(0);
-        for (int r = 0; r < Rows; ++r)
-            Values::put(y + (row + r) * outputs + output, total<real>(sum[r]) + start);
     }
 
-    void one(const real *ready, int64_t output) const {
+    template <int Rows>
+    void some(const real *ready, int64_t row, int64_t first, int64_t last) const {
+        constexpr int together = outputs_together(Rows);
+        int64_t output = first;
+        for (; output + together <= last; output += together)
+            few<Rows, together>(ready, row, output);
+        for (; output < last; ++output) few<Rows, 1>(ready, row, output);
+    }
+
+    /* All rows for outputs that stay in the nearest cache while row after row passes. */
+    void all(const real *ready, int64_t first, int64_t last) const {
         int64_t row = 0;
         for (; row + most_together <= rows; row += most_together)
-            few<most_together>(ready, row, output);
-        if (rows - row == 2) few<2>(ready, row, output);
-        if (rows - row == 1) few<1>(ready, row, output);
+            some<most_together>(ready, row, first, last);
+        if (rows - row == 2) some<2>(ready, row, first, last);
+        if (rows - row == 1) some<1>(ready, row, first, last);
     }
 
     int run(int64_t threads) const {
         if (rows < 0 || inputs < 0 || outputs < 0) return THREEFOLD_BAD_SIZE;
         const real *ready = prepare();
         split(outputs, useful_threads(threads, inputs * outputs), [&](int64_t first, int64_t last) {
-            for (int64_t output = first; output < last; ++output) one(ready, output);
+            constexpr int64_t most = 4;
+            for (int64_t output = first; output < last; output += most)
+                all(ready, output, std::min(last, output + most));
         });
         return THREEFOLD_OK;
     }

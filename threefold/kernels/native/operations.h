@@ -10,12 +10,14 @@
 /* y_t = bias + Σ_k weight_k · x_{t−K+1+k}, then SiLU if asked; x_s of s < 0 comes from the state.
  *   y [B, L, D] · new_state [B, K−1, D] · workspace [K, D]
  *   x [B, L, D] · weight [D, K] · bias [D] · state [B, K−1, D] · lengths [B]
- * Elements at t ≥ length are not read; y is 0 there. K ≤ 64. */
+ * Elements of x lie `stride` numbers apart, through all rows. Those at t ≥ length are not read; y is
+ * 0 there. K ≤ 64. */
 THREEFOLD_API int THREEFOLD_NAME(short_convolution_forward)(
     real *y, real *new_state, real *workspace,
     const real *x, const real *weight, const real *optional bias, const real *optional state,
     const int64_t *optional lengths,
-    int64_t batch, int64_t length, int64_t channels, int64_t taps, int64_t silu, int64_t threads);
+    int64_t batch, int64_t length, int64_t channels, int64_t taps, int64_t stride, int64_t silu,
+    int64_t threads);
 
 /* Gradients of the above, with the value before the SiLU computed again.
  *   grad_x [B, L, D] · grad_weight [D, K] · grad_bias [D] · grad_state [B, K−1, D]
@@ -25,7 +27,8 @@ THREEFOLD_API int THREEFOLD_NAME(short_convolution_backward)(
     const real *grad_y, const real *grad_new_state,
     const real *x, const real *weight, const real *optional bias, const real *optional state,
     const int64_t *optional lengths,
-    int64_t batch, int64_t length, int64_t channels, int64_t taps, int64_t silu, int64_t threads);
+    int64_t batch, int64_t length, int64_t channels, int64_t taps, int64_t stride, int64_t silu,
+    int64_t threads);
 
 /* y = x weightᵀ + bias for a few rows; a row's bits depend neither on the others nor on threads.
  *   y [R, O] · workspace [R, I′], needed where I is no I′ = multiple of 32
@@ -106,6 +109,22 @@ THREEFOLD_API int THREEFOLD_NAME(selective_scan_backward)(
     int64_t batch, int64_t length, int64_t channels, int64_t size,
     int64_t x_stride, int64_t delta_stride, int64_t B_stride, int64_t C_stride, int64_t gate_stride,
     int64_t softplus, int64_t hold, int64_t threads);
+
+/* One element of a Mamba layer: x, gate = W_in u; x = silu(conv(x)); δ, B, C = W_select x; the scan
+ * above with delta = W_delta δ, its softplus and A = −e^{A_log}; y = W_out of what it gives.
+ *   y [B, W] · new_memory [B, D, N] · new_conv [B, K−1, D] · x [B, W] · memory [B, D, N] ·
+ *   conv [B, K−1, D] · workspace B·(W′ + 5D + 2R + 2N) + D·(K + N), W′ the largest of W, D and R
+ *   rounded up to 32s
+ *   input_weight [2D, W] · conv_weight [D, K] · conv_bias [D] · select_weight [R+2N, D] ·
+ *   delta_weight [D, R] · delta_bias, D [D] · A_log [D, N] · out_weight [W, D] */
+THREEFOLD_API int THREEFOLD_NAME(mamba_step)(
+    real *y, real *new_memory, real *new_conv, real *workspace,
+    const real *x, const real *memory, const real *conv,
+    const real *input_weight, const real *conv_weight, const real *conv_bias,
+    const real *select_weight, const real *delta_weight, const real *delta_bias,
+    const real *A_log, const real *D, const real *out_weight,
+    int64_t batch, int64_t width, int64_t channels, int64_t size, int64_t taps, int64_t rank,
+    int64_t hold, int64_t threads);
 
 /* S_t = (I − β_t k_t k_tᵀ) Diag(α_t) S_{t−1} + β_t k_t⊗v_t with strength β, or
  * S_t = (Diag(α_t) + a_t b_tᵀ) S_{t−1} + k_t⊗v_t with write a and read b;

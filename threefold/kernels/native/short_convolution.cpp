@@ -18,6 +18,8 @@ struct Inputs {
     const real *x, *weight, *bias, *state;
     const int64_t *lengths;
     int64_t batch, length, channels, taps;
+    /* Elements of x lie this far apart, through all rows. */
+    int64_t stride;
     bool silu;
     int64_t threads;
     /* [K, D]: the taps of neighbouring channels side by side. */
@@ -39,7 +41,7 @@ struct Inputs {
     /* Element s ≥ −(K−1) of one row: the state comes before x. */
     template <typename Lanes>
     Vector<real> element(int64_t row, int64_t s, int64_t channel, Lanes lanes) const {
-        if (s >= 0) return lanes.load(x + (row * length + s) * channels + channel);
+        if (s >= 0) return lanes.load(x + (row * length + s) * stride + channel);
         if (!state) return Vector<real>{};
         return lanes.load(state + ((row + 1) * (taps - 1) + s) * channels + channel);
     }
@@ -68,7 +70,7 @@ struct Window {
     int64_t offset(int64_t t) const { return (row * inputs.length + t) * inputs.channels + channel; }
 
     Vector<real> output(int64_t t) {
-        value[taps - 1] = lanes.load(inputs.x + offset(t));
+        value[taps - 1] = inputs.element(row, t, channel, lanes);
         Vector<real> sum = bias;
         for (int k = 0; k < taps; ++k) sum += weight[k] * value[k];
         return sum;
@@ -254,19 +256,21 @@ int backward(const Inputs<real> &in, real *grad_x, real *grad_weight, real *grad
     int threefold_short_convolution_forward_##suffix(                                              \
         real *y, real *new_state, real *workspace, const real *x, const real *weight,              \
         const real *bias, const real *state, const int64_t *lengths, int64_t batch,                \
-        int64_t length, int64_t channels, int64_t taps, int64_t silu, int64_t threads) {           \
+        int64_t length, int64_t channels, int64_t taps, int64_t stride, int64_t silu,              \
+        int64_t threads) {                                                                         \
         return threefold::forward<real>({x, weight, bias, state, lengths, batch, length, channels, \
-                                         taps, silu != 0, threads, workspace},                     \
+                                         taps, stride, silu != 0, threads, workspace},             \
                                         y, new_state);                                             \
     }                                                                                              \
     int threefold_short_convolution_backward_##suffix(                                             \
         real *grad_x, real *grad_weight, real *grad_bias, real *grad_state, real *workspace,       \
         const real *grad_y, const real *grad_new_state, const real *x, const real *weight,         \
         const real *bias, const real *state, const int64_t *lengths, int64_t batch,                \
-        int64_t length, int64_t channels, int64_t taps, int64_t silu, int64_t threads) {           \
+        int64_t length, int64_t channels, int64_t taps, int64_t stride, int64_t silu,              \
+        int64_t threads) {                                                                         \
         return threefold::backward<real>(                                                          \
-            {x, weight, bias, state, lengths, batch, length, channels, taps, silu != 0, threads,   \
-             workspace},                                                                           \
+            {x, weight, bias, state, lengths, batch, length, channels, taps, stride, silu != 0,    \
+             threads, workspace},                                                                  \
             grad_x, grad_weight, grad_bias, grad_state, grad_y, grad_new_state);                   \
     }
 THREEFOLD_FOR_BOTH(DEFINE)
