@@ -105,13 +105,13 @@ def run(chosen: list[str], quick: bool, out: Path) -> bool:
             try:
                 for result in measure(name, quick):
                     results.setdefault(name, []).append(result)
+                    record.write(path, record.as_json(about, roofs, results, failures))
             except Exception as error:  # the other benchmarks are still worth their time
                 failures[name] = f"{type(error).__name__}: {error}"
                 print(f"\nFAILED {name}: {failures[name]}", file=sys.stderr)
-            record.write(path, record.as_json(about, roofs, results, failures))
     except KeyboardInterrupt:
         failures["interrupted"] = f"during {name}"
-        record.write(path, record.as_json(about, roofs, results, failures))
+    record.write(path, record.as_json(about, roofs, results, failures))
     table = targets([result for found in results.values() for result in found])
     if table:
         print("\ntargets\n" + "\n".join(table))

@@ -21,7 +21,7 @@ Fields = dict[str, Tensor]
 
 def scaled(query: Tensor) -> Tensor:
     """Undoes their scaling of the query."""
-    return query * query.shape[-1] ** 0.5
+    return query * float(query.shape[-1] ** 0.5)
 
 
 def simple_gla(query: Tensor, key: Tensor, value: Tensor, log_decay: Tensor) -> Any:
