@@ -6,6 +6,7 @@ import argparse
 import pkgutil
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from importlib import import_module
 from pathlib import Path
@@ -61,10 +62,12 @@ def races(module: Any, quick: bool) -> Iterator[Any]:
     return found
 
 
-def measure(name: str, quick: bool) -> Iterator[Result]:
-    """Run and print each race of a benchmark."""
+def measure(name: str, quick: bool, calm: float) -> Iterator[Result]:
+    """Run and print each race of a benchmark; `calm` is the machine's pulse before all of them."""
     for race in races(import_module(f"benchmarks.{name}"), quick):
+        before = machine.pulse()
         result = race.measure(progress)
+        result = replace(result, pulse=max(before, machine.pulse()) / calm)
         progress("")
         print("\n" + "\n".join(report(result)), flush=True)
         yield result
@@ -97,13 +100,14 @@ def run(chosen: list[str], quick: bool, out: Path) -> bool:
     roofs = machine.roofs(quick)
     for roof in roofs:
         print(f"  {roof.name:<20}{roof.rate:>8.2f} {roof.unit}")
+    calm = machine.pulse()
     path = out / datetime.now(UTC).strftime("%Y%m%d-%H%M%S.json")
     results: record.Results = {}
     failures: dict[str, str] = {}
     try:
         for name in chosen:
             try:
-                for result in measure(name, quick):
+                for result in measure(name, quick, calm):
                     results.setdefault(name, []).append(result)
                     record.write(path, record.as_json(about, roofs, results, failures))
             except Exception as error:  # the other benchmarks are still worth their time

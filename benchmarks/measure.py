@@ -16,6 +16,8 @@ from torch import Tensor
 
 # A figure is only worth printing for results that agree.
 TOLERANCE = 1e-4
+# A machine this much slower than at the beginning of the run is used by somebody else too.
+DISTURBED = 1.3
 
 Contender = Callable[[], Iterable[Tensor]]
 Point = tuple[str, int]  # a line of the figure, a length
@@ -82,6 +84,7 @@ class Result:
     unit: str = "s"
     panel: str = ""
     points: dict[str, Point] = field(default_factory=dict)
+    pulse: float = 1.0  # time of a fixed work around the race / the same before all races
 
     @property
     def medians(self) -> dict[str, float]:
@@ -169,6 +172,8 @@ def report(result: Result) -> list[str]:
         lines.append(f"  {name:<36}{amount:>16}  {low:+4.0f} {high:+4.0f} %{value / ours:>9.2f} ×")
     for target in result.targets:
         lines.append(f"  {verdict(target, result.medians)}")
+    if result.pulse > DISTURBED:
+        lines.append(f"  ! the machine was {result.pulse:.1f} times slower here: measure it again")
     return lines
 
 

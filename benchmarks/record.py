@@ -35,6 +35,7 @@ def race_json(result: Result) -> dict[str, Any]:
     return {
         "title": result.title,
         "unit": result.unit,
+        "pulse": result.pulse,
         "contenders": {
             name: {
                 "median": medians[name],

@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
@@ -128,6 +129,12 @@ def test_targets_are_met_or_not() -> None:
     assert marks == ["✓", "✗", "✓", "✗", "✓", "✗", "–"]
     met = [target["met"] for target in record.race_json(result)["targets"]]
     assert met == [True, False, True, False, True, False, None]
+
+
+def test_a_disturbed_machine_is_said() -> None:
+    calm = Result("work", {"threefold": [1.0]}, pulse=1.1)
+    assert "measure it again" not in "\n".join(report(calm))
+    assert "2.0 times slower here" in report(replace(calm, pulse=2.0))[-1]
 
 
 def test_a_missing_peer_is_one_line(
