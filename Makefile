@@ -2,6 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/installed
+PEERS := .venv/peers
 
 # What an editable install has to be made again for: settings, kernels, and packages that appear.
 SOURCES := pyproject.toml constraints.txt CMakeLists.txt threefold/_version.py \
@@ -27,7 +28,7 @@ check: setup ## ruff, ruff format, mypy, and the architecture
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -q tests/test_architecture.py
 
-bench: setup ## measure against plain torch and peers
+bench: $(PEERS) ## measure against plain torch and peers, side by side in one run
 	$(BIN)/python -m benchmarks $(ARGS)
 
 # libasan has to come before everything else, and libstdc++ with it, or exceptions find no handler.
@@ -50,4 +51,8 @@ $(INSTALLED): $(SOURCES) | $(BIN)/python
 	$(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt -e ".[dev]"
 	@$(BIN)/python -c 'from threefold.kernels import library; choice = library.current(); \
 	  print("kernels:", choice.native.variant if choice.native else choice.reason)'
+	touch $@
+
+$(PEERS): $(INSTALLED)
+	$(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt "threefold[bench]"
 	touch $@

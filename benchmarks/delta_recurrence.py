@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from benchmarks.measure import Contender, Race
+from benchmarks.measure import Contender, Race, at_least
 from threefold.memory.linear.recurrence import linear_recurrence
 
 Inputs = dict[str, Tensor]
@@ -50,6 +50,13 @@ def attention(query: Tensor, key: Tensor, value: Tensor, **_: Tensor) -> tuple[T
 FUNCTIONS: dict[str, Function] = {
     "threefold": partial(recurrence, None),
     **{f"torch, chunks of {chunk}": partial(recurrence, chunk) for chunk in CHUNKS},
+}
+PLAIN = [name for name in FUNCTIONS if name != "threefold"]
+TARGETS = {
+    (64, "forward"): (at_least(5, *PLAIN),),
+    (64, "forward + backward"): (at_least(3, *PLAIN),),
+    (128, "forward"): (at_least(2.5, *PLAIN),),
+    (128, "forward + backward"): (at_least(2, *PLAIN),),
 }
 
 
@@ -123,7 +130,9 @@ def run() -> Iterator[Race]:
             inputs = make(kind, 2048, 4, size)
             for label, mode in MODES.items():
                 contenders = {n: mode(function, inputs) for n, function in FUNCTIONS.items()}
-                yield Race(f"{kind} H=4 L=2048 size {size}, {label}", contenders, rounds=9)
+                title = f"{kind} H=4 L=2048 size {size}, {label}"
+                limits = TARGETS[size, label] if kind in ("delta", "gated delta") else ()
+                yield Race(title, contenders, rounds=9, targets=limits)
     for kind in ("delta", "gated delta"):
         for mode in MODES:
             inputs = make(kind, 2048, 8, 64)

@@ -1,0 +1,140 @@
+"""One Mamba language model, with the same weights, in threefold, transformers and mambapy.
+
+The time of its matrix products alone is what is left when everything else costs nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from benchmarks import peers
+from benchmarks.weights import MAMBA, give
+from threefold.kernels import ops
+from threefold.models.language import LanguageModel
+from threefold.models.spec import Spec
+
+PRODUCTS = "matrix products alone"
+
+
+class Shape(NamedTuple):
+    """The size of a model, and its name in a title."""
+
+    name: str
+    width: int
+    depth: int
+    vocabulary: int
+
+
+PUBLISHED = Shape("Mamba-130M", 768, 24, 50280)
+SMALL = Shape("Mamba, width 256 × 4", 256, 4, 256)
+TINY = Shape("Mamba, width 32 × 2", 32, 2, 64)
+
+
+def ours(shape: Shape) -> LanguageModel:
+    """The model of threefold, with fresh weights."""
+    mixers = ("mamba",)
+    spec = Spec(
+        "language", shape.width, shape.depth, mixers, vocabulary=shape.vocabulary, channel="none"
+    )
+    return LanguageModel(spec).eval()
+
+
+def of_transformers(model: LanguageModel) -> nn.Module:
+    """transformers' MambaForCausalLM with the weights of ours."""
+    spec, library = model.spec, peers.transformers()
+    config = library.MambaConfig(
+        vocab_size=spec.vocabulary, hidden_size=spec.width, num_hidden_layers=spec.depth
+    )
+    peer: nn.Module = library.MambaForCausalLM(config).eval()
+    give(model, peer, MAMBA)
+    return peer
+
+
+class Mambapy(nn.Module):
+    """mambapy's layers in a language model with a tied head (its own imports a GPU package)."""
+
+    def __init__(self, width: int, depth: int, vocabulary: int) -> None:
+        super().__init__()
+        library = import_module("mambapy.mamba")
+        self.config: Any = library.MambaConfig(d_model=width, n_layers=depth)
+        self.embedding = nn.Embedding(vocabulary, width)
+        self.mamba = library.Mamba(self.config)
+        self.norm_f = library.RMSNorm(width, self.config.rms_norm_eps)
+
+    def forward(self, tokens: Tensor, last: bool = False) -> Tensor:
+        """All logits, or those of the last token."""
+        x = self.mamba(self.embedding(tokens))
+        return self.read(x[:, -1] if last else x)
+
+    def step(self, token: Tensor, caches: list[Any]) -> tuple[Tensor, list[Any]]:
+        x, caches = self.mamba.step(self.embedding(token), caches)
+        return self.read(x), caches
+
+    def read(self, x: Tensor) -> Tensor:
+        logits: Tensor = nn.functional.linear(self.norm_f(x), self.embedding.weight)
+        return logits
+
+
+def of_mambapy(model: LanguageModel) -> nn.Module:
+    """mambapy with the weights of ours."""
+    spec = model.spec
+    peer = Mambapy(spec.width, spec.depth, spec.vocabulary).eval()
+    give(model, peer, MAMBA)
+    return peer
+
+
+MAKERS: dict[str, Callable[[LanguageModel], nn.Module]] = {
+    "transformers": of_transformers,
+    "mambapy": of_mambapy,
+}
+
+
+def others(model: LanguageModel, *names: str) -> dict[str, Any]:
+    """Those of the named peers that are installed."""
+    return {name: MAKERS[name](model) for name in names if peers.installed(name)}
+
+
+def matrices(model: LanguageModel) -> list[Tensor]:
+    """The weights that a matrix is multiplied with, in the order of the model, the head last."""
+    inner = [part.weight for part in model.stack.modules() if isinstance(part, nn.Linear)]
+    return [*inner, model.embedding.weight]
+
+
+def forward_products(model: LanguageModel, rows: int, head_rows: int) -> Callable[[], list[Tensor]]:
+    """The products of a forward pass over `rows` elements, logits for `head_rows` of them."""
+    weights = [weight.detach() for weight in matrices(model)]
+    counts = [rows] * (len(weights) - 1) + [head_rows]
+    given = {
+        (n, w.shape[1]): torch.randn(n, w.shape[1]) for n, w in zip(counts, weights, strict=True)
+    }
+
+    def run() -> list[Tensor]:
+        with torch.no_grad():
+            for count, weight in zip(counts, weights, strict=True):
+                ops.linear(given[count, weight.shape[1]], weight)
+        return []
+
+    return run
+
+
+def training_products(model: LanguageModel, rows: int) -> Callable[[], list[Tensor]]:
+    """The products of a forward pass, and the two of the backward for each of them."""
+    weights = [weight.detach() for weight in matrices(model)]
+    sizes = {size for weight in weights for size in weight.shape}
+    given = {size: torch.randn(rows, size) for size in sizes}
+
+    def run() -> list[Tensor]:
+        with torch.no_grad():
+            for weight in weights:
+                outputs, inputs = weight.shape
+                ops.linear(given[inputs], weight)
+                given[outputs] @ weight
+                given[outputs].t() @ given[inputs]
+        return []
+
+    return run

@@ -1,0 +1,59 @@
+"""Peers that may be installed or not: `pip install threefold[bench]` brings all of them.
+
+A peer that is missing is skipped with one line, and everything else runs.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from types import ModuleType
+
+# Import name, and the package that holds it.
+PACKAGES = {"transformers": "transformers", "mambapy": "mambapy", "fla": "fla-core"}
+
+
+@cache
+def installed(name: str) -> bool:
+    """Whether a peer can take part; says so once if it cannot."""
+    if importlib.util.find_spec(name) is not None:
+        return True
+    package = PACKAGES[name]
+    print(f"skipped: {package} is not installed (pip install 'threefold[bench]')", file=sys.stderr)
+    return False
+
+
+def versions() -> dict[str, str | None]:
+    """The version of each peer, None for one that is missing."""
+    found: dict[str, str | None] = {}
+    for package in PACKAGES.values():
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            found[package] = None
+    return found
+
+
+def transformers() -> ModuleType:
+    """transformers, without its advice on faster kernels."""
+    module = importlib.import_module("transformers")
+    module.logging.set_verbosity_error()
+    return module
+
+
+@cache
+def fla_naive(operation: str) -> ModuleType:
+    """`fla/ops/<operation>/naive.py`, by its path: the package itself imports triton."""
+    spec = importlib.util.find_spec("fla")
+    assert spec is not None and spec.submodule_search_locations
+    path = Path(spec.submodule_search_locations[0]) / "ops" / operation / "naive.py"
+    name = f"fla_naive_{operation.replace('/', '_')}"
+    loaded = importlib.util.spec_from_file_location(name, path)
+    assert loaded is not None and loaded.loader is not None
+    module = importlib.util.module_from_spec(loaded)
+    loaded.loader.exec_module(module)
+    return module
