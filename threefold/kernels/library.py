@@ -11,6 +11,7 @@ import ctypes
 import hashlib
 import os
 import sys
+from array import array
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -72,6 +73,8 @@ SIGNATURES = {
     "selective_scan_forward": Signature(pointers=14, integers=13),
     "selective_scan_backward": Signature(pointers=25, integers=12),
     "mamba_step": Signature(pointers=16, integers=8),
+    "add": Signature(pointers=3, integers=2),
+    "program": Signature(pointers=1, integers=1),
     "test_function": Signature(pointers=2, integers=3),
 }
 
@@ -257,6 +260,17 @@ def workspace(name: str, like: Tensor, sizes: Sequence[int]) -> Tensor:
     elements = ctypes.c_int64()
     _invoke(name, like.dtype, [ctypes.byref(elements)], sizes)
     return like.new_empty(elements.value)
+
+
+def run_program(dtype: torch.dtype, code: array[int]) -> None:
+    """Make the calls that `code` lists; see native/program.cpp."""
+    choice = current()
+    if choice.native is None:
+        raise ThreefoldError(f"a program has no native kernels here: {choice.reason}")
+    address, words = code.buffer_info()
+    status = choice.native.functions["program", dtype](address, words)
+    if status:
+        raise ThreefoldError(f"program: {STATUS.get(status, f'status {status}')}")
 
 
 def _invoke(

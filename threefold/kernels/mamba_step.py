@@ -51,7 +51,7 @@ def step(
     )
     library.call(
         "mamba_step",
-        [y, new_memory, new_conv, x.new_empty(_workspace(*sizes))],
+        [y, new_memory, new_conv, x.new_empty(workspace(*sizes))],
         inputs,
         [*sizes, hold],
         laid_out=True,
@@ -81,6 +81,7 @@ def _sizes(x: Tensor, memory: Tensor, conv: Tensor, weights: Weights) -> tuple[i
 
 
 @cache
-def _workspace(batch: int, width: int, channels: int, size: int, taps: int, rank: int) -> int:
+def workspace(batch: int, width: int, channels: int, size: int, taps: int, rank: int) -> int:
+    """Numbers that one step needs room for."""
     filled = -(-max(width, channels, rank) // 32) * 32
     return batch * (filled + 5 * channels + 2 * rank + 2 * size) + channels * (taps + size)

@@ -16,12 +16,14 @@ from threefold.kernels import delta_recurrence as _delta_recurrence
 from threefold.kernels import library, reference
 from threefold.kernels import linear as _linear
 from threefold.kernels import mamba_step as _mamba_step
+from threefold.kernels import program as _program
 from threefold.kernels import rms_norm as _rms_norm
 from threefold.kernels import selective_scan as _selective_scan
 from threefold.kernels import short_convolution as _short_convolution
 from threefold.kernels import token_shift as _token_shift
 
 MambaWeights = _mamba_step.Weights
+mamba_workspace = _mamba_step.workspace
 
 # The operations that have a native kernel.
 NATIVE = (
@@ -39,6 +41,16 @@ def available() -> dict[str, str]:
     """What float32 and float64 on the CPU run for each operation: native or reference."""
     kind = "reference" if library.current().native is None else "native"
     return dict.fromkeys(NATIVE, kind)
+
+
+def step_runs_as_program(x: Tensor) -> bool:
+    """Whether one element x [B, 1, width] may be taken through `kernels/program.py`."""
+    return (
+        _program.serves(len(x))
+        and _native(x)
+        and _direct(x)
+        and not torch.is_autocast_enabled("cpu")
+    )
 
 
 # Under torch.compile the answer is a constant of the graph.

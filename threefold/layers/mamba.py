@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from threefold.kernels import ops
+from threefold.kernels.program import Operand, Path, Writer
 from threefold.layers.mixer import Mixer
 from threefold.layers.parts import Linear, ShortConvolution, initial_delta, wide
 from threefold.memory.linear.selective import scan
@@ -91,6 +92,38 @@ class Mamba(Mixer):
             hold=self.zero_order_hold,
         )
         return self.out(y), memory, conv
+
+    def write_step(self, writer: Writer, x: Operand, path: Path) -> Operand:
+        rank, size, _ = self.sizes
+        channels, taps = self.conv.weight.shape
+        memory, new_memory = writer.leaf((*path, "memory"), channels, size)
+        conv, new_conv = writer.leaf((*path, "conv"), taps - 1, channels)
+        y = writer.buffer(writer.rows * self.width)
+        sizes = (writer.rows, self.width, channels, size, taps, rank)
+        writer.call(
+            "mamba_step",
+            y,
+            new_memory,
+            new_conv,
+            writer.buffer(ops.mamba_workspace(*sizes)),
+            x,
+            memory,
+            conv,
+            writer.parameter(self.input, "weight", (2 * channels, self.width)),
+            writer.parameter(self.conv, "weight", (channels, taps)),
+            writer.parameter(self.conv, "bias", (channels,)),
+            writer.parameter(self.select, "weight", (rank + 2 * size, channels)),
+            writer.parameter(self.delta, "weight", (channels, rank)),
+            writer.parameter(self, "delta_bias", (channels,)),
+            writer.parameter(self, "A_log", (channels, size)),
+            writer.parameter(self, "D", (channels,)),
+            writer.parameter(self.out, "weight", (self.width, channels)),
+            *sizes,
+            self.zero_order_hold,
+        )
+        for module in (self, self.input, self.conv, self.select, self.delta, self.out):
+            writer.visit(module)
+        return y
 
     def _weights(self) -> ops.MambaWeights:
         conv = self.conv

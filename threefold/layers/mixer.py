@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from threefold.errors import ThreefoldError
+from threefold.kernels.program import CannotWriteError, Operand, Path, Writer
 from threefold.memory import state as states
 from threefold.memory.plan import FORMS, plan_form
 from threefold.memory.state import State
@@ -43,6 +44,10 @@ class Mixer(nn.Module, ABC):
 
         `form` is step (then L = 1), chunk or parallel.  Outputs past the end of a row are free.
         """
+
+    def write_step(self, writer: Writer, x: Operand, path: Path) -> Operand:
+        """Note the step as native calls from x to what is returned, its state under `path`."""
+        raise CannotWriteError(self.name)
 
     @property
     def name(self) -> str:

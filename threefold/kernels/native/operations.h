@@ -166,6 +166,14 @@ THREEFOLD_API int THREEFOLD_NAME(delta_recurrence_workspace)(
     int64_t batch, int64_t length, int64_t heads, int64_t groups, int64_t keys, int64_t values,
     int64_t decays, int64_t parts, int64_t backward, int64_t threads);
 
+/* y = a + b, [count] each. */
+THREEFOLD_API int THREEFOLD_NAME(add)(
+    real *y, const real *a, const real *b, int64_t count, int64_t threads);
+
+/* Calls operations one after another: code [words] is a list of an operation's number (0 add,
+ * 1 rms_norm_forward, 2 mamba_step), then its arguments in the order above, as 64 bits each. */
+THREEFOLD_API int THREEFOLD_NAME(program)(const int64_t *code, int64_t words);
+
 /* For the tests of simd.h: y = f(x), f = 0 exponential, 1 exponential_normal, 2 sigmoid, 3 silu,
  * 4 silu_slope, 5 softplus, 6 power, 7 power − 1. */
 THREEFOLD_API int THREEFOLD_NAME(test_function)(
