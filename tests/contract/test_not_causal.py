@@ -123,5 +123,5 @@ def test_bidirectional_takes_options_and_refuses_itself() -> None:
     assert mixer.ahead.heads == mixer.back.heads == 4
     with pytest.raises(threefold.ThreefoldError, match="sees the whole sequence already"):
         threefold.mixer("bidirectional", width=32, mixer="bidirectional")
-    with pytest.raises(threefold.ThreefoldError, match="'lstn'.*'lstm'"):
+    with pytest.raises(threefold.ThreefoldError, match=r"'lstn'.*'lstm'"):
         threefold.mixer("bidirectional", width=32, mixer="lstn")

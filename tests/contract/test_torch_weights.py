@@ -82,7 +82,7 @@ def test_what_does_not_fit_is_refused() -> None:
     with pytest.raises(refused, match=r"torch\.nn\.GRU"):
         load_torch_weights(lstm, gru)
     rnn, _ = pair("tanh RNN")
-    with pytest.raises(refused, match="relu.*tanh"):
+    with pytest.raises(refused, match=r"relu.*tanh"):
         load_torch_weights(rnn, pair("relu RNN")[1])
     with pytest.raises(refused, match=r"\(80, 32\).*\(128, 32\)"):
         load_torch_weights(lstm, pair("LSTM", hidden=20)[1])

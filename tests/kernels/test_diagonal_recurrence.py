@@ -115,9 +115,8 @@ def test_gradcheck_opcheck_and_compile() -> None:
             lambda d, w, s, n=lengths: native.operation(d, w, s, n), leaves
         )
         torch.library.opcheck(native.operation, (*leaves, lengths))
-        names = ("decay", "write", "state")
         run = torch.compile(
-            lambda *t, n=lengths: fast(**dict(zip(names, t, strict=True)), lengths=n),
+            lambda d, w, s, n=lengths: fast(decay=d, write=w, state=s, lengths=n),
             fullgraph=True,
             backend="aot_eager",
         )

@@ -69,5 +69,5 @@ def test_what_does_not_fit_is_refused() -> None:
         lambda: cut(inputs, targets, 4, torch.zeros(2, 9, dtype=torch.bool)),
         lambda: cut(inputs, targets, 4, torch.zeros(2, 10)),
     ):
-        with pytest.raises(threefold.ThreefoldError, match="cut: .*expected"):
+        with pytest.raises(threefold.ThreefoldError, match=r"cut: .*expected"):
             list(wrong())

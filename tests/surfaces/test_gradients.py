@@ -22,6 +22,7 @@ def test_linear_rnn_is_the_matrix_power(radius: float) -> None:
     torch.manual_seed(0)
     mixer = threefold.mixer("rnn", width=16, activation="identity").double()
     with torch.no_grad():
+        torch.nn.init.orthogonal_(mixer.recurrent[0])  # in float64
         mixer.recurrent.mul_(radius)
     jacobians = state_jacobians(mixer, sequence())
     assert jacobians.shape == (13, 16, 16)

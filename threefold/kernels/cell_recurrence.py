@@ -123,8 +123,7 @@ def _before(first: Tensor, following: Tensor) -> Tensor:
 
 def _of_recurrent(grads: Tensor, seen: Tensor, kept: Tensor, blocks: int, kind: str) -> Tensor:
     """The gradient of [N, G·S, S]: that of every product U h₋, times what it read."""
-    gates, hidden = grads.shape[2:]
-    size = hidden // blocks
+    size = grads.shape[-1] // blocks
     if kind.startswith("gru"):
         candidate, reset = grads[:, :, 2:], kept[:, :, :1]
         # n = tanh(x + r ⊙ U h₋), or tanh(x + U (r ⊙ h₋)): r goes with one factor or the other.

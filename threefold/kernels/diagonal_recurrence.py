@@ -1,4 +1,4 @@
-"""h_t = a_t ⊙ h_{t−1} + b_t,  G_t = ∂h_t + conj(a_{t+1}) ⊙ G_{t+1}:  ∂b = G,  ∂a_t = G_t conj(h_{t−1})
+"""h_t = a_t ⊙ h_{t−1} + b_t,  G_t = ∂h_t + a*_{t+1} ⊙ G_{t+1}:  ∂b = G,  ∂a_t = G_t ⊙ h*_{t−1}
 
 The diagonal recurrence as a torch operation on the native kernel; what it gives is all that its
 backward pass needs. Shapes are checked in `ops`.

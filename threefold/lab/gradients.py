@@ -1,7 +1,7 @@
 """‖∂s_T/∂s_t‖ over t: how much of a change in the state is left T − t elements later.
 
-Below 1 it vanishes, above it explodes, and learning with it (Bengio, Simard & Frasconi 1994). For the
-linear RNN it is the norm of the matrix power, ‖U^{T−t}‖.
+Below 1 it vanishes, above it explodes, and learning with it (Bengio, Simard & Frasconi 1994).
+For the linear RNN it is the norm of the matrix power, ‖U^{T−t}‖.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ MOST = 4096  # numbers of a state whose whole Jacobian is still computed
 def state_jacobians(mixer: Mixer, x: Tensor, state: State | None = None) -> Tensor:
     """∂s_T/∂s_t for t = 0 … T, [T+1, D, D], along one sequence x [T, width].
 
-    s_t is the state after t elements: all floating-point numbers of its leaves in one vector, but for
-    a maximum, which has no gradient.  t = T is the identity.
+    s_t is the state after t elements: all floating-point numbers of its leaves in one vector, but
+    for a maximum, which has no gradient.  t = T is the identity.
     """
     if x.dim() != 2 or not mixer.causal:
         raise ThreefoldError(
@@ -54,7 +54,7 @@ def gradient_norms(
     """‖∂s_T/∂s_t‖ for t = 0 … T, [T+1]: the largest singular value, or the Frobenius norm."""
     jacobians = state_jacobians(mixer, x, state)
     order = 2 if spectral else "fro"
-    norms: Tensor = torch.linalg.matrix_norm(jacobians, ord=order)  # type: ignore[arg-type]
+    norms: Tensor = torch.linalg.matrix_norm(jacobians, ord=order)
     return norms
 
 

@@ -12,8 +12,8 @@ namespace threefold {
 namespace cell {
 
 /* Vectors in a tile, and rows that share a load of it: as many as leave their sums in registers. */
-constexpr int tile_vectors = 2;
-constexpr int64_t most_rows = 6;
+constexpr int tile_vectors = 3;
+constexpr int64_t most_rows = 4;
 
 template <typename real>
 constexpr int64_t tile_width = tile_vectors * lanes_of<real>;
@@ -63,7 +63,7 @@ struct Packed {
     /* A few rows take several tiles at once, so that enough sums are under way. */
     template <int Count>
     int64_t few(int64_t first, Rows<const real> x, Rows<real> y) const {
-        constexpr int tiles = Count == 1 ? 4 : Count == 2 ? 2 : 1;
+        constexpr int tiles = Count == 1 ? 3 : Count == 2 ? 2 : 1;
         const int64_t columns = tiles * tile_width<real>;
         if (first + columns <= padded<real>(outer)) {
             some<Count, tiles>(first, x, y);
@@ -78,9 +78,7 @@ struct Packed {
             case 1: return few<1>(first, x, y);
             case 2: return few<2>(first, x, y);
             case 3: return few<3>(first, x, y);
-            case 4: return few<4>(first, x, y);
-            case 5: return few<5>(first, x, y);
-            default: return few<6>(first, x, y);
+            default: return few<4>(first, x, y);
         }
     }
 
