@@ -1,7 +1,7 @@
 """h = cell(W x + U h₋): LSTM, its variants, GRU and RNN against torch.nn's on the same weights.
 
-LSTM, GRU (torch's convention) and RNN are to be as fast as torch's or faster; the LSTM with peep-
-holes and the coupled one, which torch has not, within 1.3 times torch.nn.LSTM (0.77 × or more below).
+LSTM, GRU (torch's convention) and RNN are to be as fast as torch's or faster.  The LSTM with
+peepholes and the coupled one, which torch has not, within 1.3 times torch.nn.LSTM: 0.77 × or more.
 """
 
 from __future__ import annotations
