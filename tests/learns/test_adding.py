@@ -28,5 +28,5 @@ def test_bad_sizes_are_refused() -> None:
 
 
 def test_a_gru_solves_a_short_one() -> None:
-    outcome = study("gru", Plan(length=16, width=32, steps=600, learning_rate=1e-2, every=50))
+    outcome, _ = study("gru", Plan(length=16, width=32, steps=600, learning_rate=1e-2))
     assert outcome.solved, outcome

@@ -9,7 +9,8 @@ import torch
 
 import threefold
 from tests.tolerances import assert_close
-from threefold.lab.gradients import draw_gradients, gradient_norms, state_jacobians
+from threefold.lab.adding import Plan
+from threefold.lab.gradients import draw_gradients, gradient_norms, on_adding, state_jacobians
 
 
 def sequence(length: int = 12, width: int = 16) -> torch.Tensor:
@@ -42,6 +43,12 @@ def test_any_mixer(name: str) -> None:
     norms = gradient_norms(mixer, sequence(4))
     assert norms.shape == (5,) and norms.isfinite().all() and norms[-1] == 1
     assert (norms[:-1] > 0).all()
+
+
+def test_a_tanh_rnn_forgets_what_an_lstm_keeps() -> None:
+    plan = Plan(length=60, width=16, steps=0)
+    rnn, lstm = (on_adding(name, plan)[0] for name in ("rnn", "lstm"))
+    assert rnn < 0.1 * lstm
 
 
 def test_the_picture(tmp_path: Path) -> None:

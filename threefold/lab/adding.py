@@ -72,10 +72,10 @@ class Adder(nn.Module):
         return answer
 
 
-def study(name: str, plan: Plan, options: Mapping[str, Any] | None = None) -> Outcome:
+def study(name: str, plan: Plan) -> tuple[Outcome, Adder]:
     """Train one mixer until it has solved the task or the steps are over."""
     torch.manual_seed(plan.seed)
-    model = Adder(mixer(name, width=plan.width, **(options or {})))
+    model = Adder(mixer(name, width=plan.width, **MIXERS.get(name, {})))
     optimiser = torch.optim.Adam(model.parameters(), plan.learning_rate)
     held_out = adding(plan.length, seed=10**9 + plan.seed, count=512)
     best, start = Outcome(name, score(model, held_out), 0, 0.0), time.perf_counter()
@@ -91,7 +91,7 @@ def study(name: str, plan: Plan, options: Mapping[str, Any] | None = None) -> Ou
                 best = Outcome(name, error, step, time.perf_counter() - start)
             if best.solved:
                 break
-    return best
+    return best, model
 
 
 def score(model: nn.Module, rows: Adding) -> float:
@@ -111,7 +111,7 @@ def main() -> None:
     names = given.pop("mixers")
     plan = Plan(**given)
     for name in names:
-        outcome = study(name, plan, MIXERS.get(name))
+        outcome, _ = study(name, plan)
         verdict = "solved" if outcome.solved else "not solved"
         print(
             f"{name:<16}{verdict:<12}error {outcome.error:.4f}  after {outcome.steps:>5} steps  "

@@ -2,10 +2,14 @@
 
 Below 1 it vanishes, above it explodes, and learning with it (Bengio, Simard & Frasconi 1994).
 For the linear RNN it is the norm of the matrix power, ‖U^{T−t}‖.
+
+`python -m threefold.lab.gradients picture.png` draws it for mixers trained on the adding problem,
+or with `--steps 0` as they start.
 """
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -13,9 +17,11 @@ import torch
 from torch import Tensor
 
 from threefold.errors import ThreefoldError
+from threefold.lab.adding import MIXERS, Plan, study
 from threefold.layers.mixer import Mixer
 from threefold.memory import state as states
 from threefold.memory.state import State
+from threefold.tasks.adding import adding
 
 MOST = 4096  # numbers of a state whose whole Jacobian is still computed
 
@@ -105,3 +111,32 @@ def _moving(state: State) -> list[Tensor]:
 
 def _flat(state: State) -> Tensor:
     return torch.cat([leaf.flatten() for leaf in _moving(state)])
+
+
+def on_adding(name: str, plan: Plan) -> Tensor:
+    """The norms along one row of the adding problem, once a mixer has been trained on it."""
+    _, model = study(name, plan)
+    with torch.no_grad():
+        x = model.input(adding(plan.length, seed=plan.seed, count=1).inputs[0])
+    return gradient_norms(model.mixer, x)
+
+
+def main() -> None:
+    """Train, measure, print and draw."""
+    parser = argparse.ArgumentParser(prog="python -m threefold.lab.gradients", description=__doc__)
+    parser.add_argument("picture", type=Path)
+    parser.add_argument("mixers", nargs="*", default=list(MIXERS), metavar="mixer")
+    for name in ("length", "width", "steps"):
+        parser.add_argument(f"--{name}", type=int, default=getattr(Plan, name))
+    given = vars(parser.parse_args())
+    picture, names, plan = given.pop("picture"), given.pop("mixers"), Plan(**given)
+    curves = {name: on_adding(name, plan) for name in names}
+    distances = [d for d in (1, 10, 50, 100, 200, 500, 1000) if d <= plan.length]
+    for name, norms in curves.items():
+        values = "  ".join(f"{d}: {norms[-1 - d]:.1e}" for d in distances)
+        print(f"{name:<16}{values}", flush=True)
+    draw_gradients(curves, picture)
+
+
+if __name__ == "__main__":
+    main()
