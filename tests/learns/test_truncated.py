@@ -44,6 +44,15 @@ def test_outputs_are_those_of_each_document_alone(name: str) -> None:
     assert_close(outputs[:1, 6:], mixer(inputs[:1, 6:])[0])
 
 
+def test_a_stream_goes_on_from_a_given_state() -> None:
+    mixer = threefold.mixer("gru", width=16)
+    inputs, targets = streams()
+    whole, _ = mixer(inputs)
+    _, state = mixer(inputs[:, :3])
+    rest = truncated(mixer, cut(inputs[:, 3:], targets[:, 3:], 4), state)
+    assert_close(torch.cat([piece.outputs for piece in rest], 1), whole[:, 3:])
+
+
 def test_gradients_end_at_the_border_of_a_piece() -> None:
     mixer = threefold.mixer("lstm", width=16)
     inputs, targets = streams()

@@ -76,7 +76,8 @@ def draw_gradients(curves: Mapping[str, Tensor], path: str | Path) -> None:
     axes = figure.subplots()
     for name, norms in curves.items():
         values = norms.detach().double().flip(0).cpu()
-        axes.plot(range(len(values)), values.clamp(min=1e-30).numpy(), label=name)
+        # A logarithm has no place for 0: the curve ends there.
+        axes.plot(range(len(values)), values.masked_fill(values == 0, torch.nan), label=name)
     axes.axhline(1.0, color="grey", linewidth=0.8, linestyle=":")
     axes.set_yscale("log")
     axes.set_xlabel("distance T − t")

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from threefold.errors import ThreefoldError, nearest
 from threefold.layers.mixer import Mixer
 from threefold.layers.parts import Linear
-from threefold.memory.cell import MAXIMUM, Cell, Weights, run
+from threefold.memory.cell import Cell, Weights, run
 from threefold.memory.state import State
 
 INITIAL = ("orthogonal", "identity", "uniform")
@@ -45,23 +45,24 @@ class CellMixer(Mixer):
         dropout: float,
         recurrent_dropout: float,
         readout: bool = False,
-        blocks: int = 1,
     ) -> None:
         super().__init__(width)
         hidden = width if hidden is None else hidden
-        self._check(hidden, initial, dropout, recurrent_dropout)
+        check_dropout(self.name, dropout, recurrent_dropout)
+        if hidden < 1:
+            raise ThreefoldError(f"{self.name}: hidden={hidden}, expected at least 1 unit")
+        if initial not in INITIAL:
+            raise ThreefoldError(
+                f"{self.name}: unknown initial {initial!r}; {nearest(initial, INITIAL)}"
+            )
         self.cell, self.hidden = cell, hidden
         self.dropout, self.recurrent_dropout = dropout, recurrent_dropout
         self.input = Linear(width, cell.gates * hidden)
-        size = hidden // blocks
-        self.recurrent = nn.Parameter(torch.empty(blocks, cell.gates * size, size))
+        self.recurrent = nn.Parameter(torch.empty(1, cell.gates * hidden, hidden))
         start_recurrent(self.recurrent, initial)
         nn.init.zeros_(self.input.bias)
         self.out = Linear(hidden, width) if readout or hidden != width else None
-        memory = {leaf: (hidden,) for leaf in cell.leaves if leaf != MAXIMUM}
-        self.carries(memory=memory)
-        if MAXIMUM in cell.leaves:
-            self.carries(maximum=(hidden,))
+        self.carries(memory=dict.fromkeys(cell.leaves, (hidden,)))
 
     @property
     def extra(self) -> Tensor | None:
@@ -75,36 +76,31 @@ class CellMixer(Mixer):
     def mix(
         self, x: Tensor, state: State, form: str, lengths: Tensor | None
     ) -> tuple[Tensor, State]:
-        mask = self._mask(x, self.recurrent_dropout, self.hidden)
-        seen = self._mask(x, self.dropout, self.width)
+        mask = locked_mask(self, x, self.recurrent_dropout, self.hidden)
+        seen = locked_mask(self, x, self.dropout, self.width)
         inputs = self.input(x if seen is None else x * seen.unsqueeze(1))
         weights = Weights(self.recurrent, self.extra, mask)
         y, state = run(self.cell, inputs, state, weights, form, lengths)
         y = y.to(x.dtype)
         return (y if self.out is None else self.out(y)), state
 
-    def _mask(self, x: Tensor, dropout: float, size: int) -> Tensor | None:
-        """Which numbers of a row all its elements lose in this call; None outside training."""
-        if not self.training or dropout == 0:
-            return None
-        return F.dropout(x.new_ones(x.shape[0], size), dropout)
 
-    def _check(self, hidden: int, initial: str, dropout: float, recurrent_dropout: float) -> None:
-        if hidden < 1:
-            raise ThreefoldError(f"{self.name}: hidden={hidden}, expected at least 1 unit")
-        if initial not in INITIAL:
-            raise ThreefoldError(
-                f"{self.name}: unknown initial {initial!r}; {nearest(initial, INITIAL)}"
-            )
-        if not (0 <= dropout < 1 and 0 <= recurrent_dropout < 1):
-            raise ThreefoldError(
-                f"{self.name}: dropout={dropout}, recurrent_dropout={recurrent_dropout}; "
-                "expected parts from 0 to below 1"
-            )
+def locked_mask(mixer: Mixer, x: Tensor, dropout: float, size: int) -> Tensor | None:
+    """What all elements of a row [B, size] lose in this call; None outside training."""
+    if not mixer.training or dropout == 0:
+        return None
+    return F.dropout(x.new_ones(x.shape[0], size), dropout)
+
+
+def check_dropout(owner: str, *dropouts: float) -> None:
+    """Refuse what is not a part of a whole."""
+    for dropout in dropouts:
+        if not 0 <= dropout < 1:
+            raise ThreefoldError(f"{owner}: dropout={dropout}, expected a part from 0 to below 1")
 
 
 def start_recurrent(weight: Tensor, initial: str) -> None:
-    """Fill [N, G·S, S]: each gate's matrix orthogonal, the identity, or uniform within S^−½."""
+    """Fill [1, G·H, H]: each gate's matrix orthogonal, the identity, or uniform within H^−½."""
     size = weight.shape[-1]
     for matrix in torch.unflatten(weight.detach(), 1, (-1, size)).flatten(0, 1):
         if initial == "orthogonal":

@@ -11,10 +11,9 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from threefold.layers.cell import CellMixer
+from threefold.layers.cell import CellMixer, check_dropout, locked_mask
 from threefold.layers.mixer import Mixer
 from threefold.layers.parts import BlockLinear, HeadNorm, ShortConvolution, count_heads, split_heads
 from threefold.memory.cell import SLSTMCell, Weights, run
@@ -39,14 +38,15 @@ class SLSTM(Mixer):
         *,
         heads: int = 4,
         taps: int = 4,
-        dropout: float = 0.0,
+        recurrent_dropout: float = 0.0,
         layer: int = 0,
         depth: int = 1,
     ) -> None:
         super().__init__(width)
+        check_dropout(self.name, recurrent_dropout)
         self.heads = count_heads(width, heads, 64)
         size = width // self.heads
-        self.dropout = dropout
+        self.recurrent_dropout = recurrent_dropout
         self.conv = ShortConvolution(width, taps, bias=True)
         self.write = BlockLinear(width, 2 * width, self.heads)  # z and o
         self.gates = BlockLinear(width, 2 * width, self.heads)  # i and f
@@ -68,9 +68,7 @@ class SLSTM(Mixer):
         convolved, conv = self.conv(x, state["conv"], lengths)
         z, o = self._in_gates(self.write(x))
         i, f = self._in_gates(self.gates(convolved))
-        mask = None
-        if self.training and self.dropout:
-            mask = F.dropout(x.new_ones(x.shape[0], self.width), self.dropout)
+        mask = locked_mask(self, x, self.recurrent_dropout, self.width)
         out, carried = run(
             SLSTMCell(),
             torch.cat([z, i, f, o], -1),

@@ -35,7 +35,7 @@ def cut(
     """Pieces of at most `length` elements of streams [B, L, …], in order.
 
     `starts` bool [B, L] marks the first elements of documents; a piece ends before each of them, so
-    that a state can be emptied there.  Without it every row is one document.
+    that a state can be emptied there.  Without it every row goes on with what was before it.
     """
     rows, total = inputs.shape[:2]
     if targets.shape[:2] != inputs.shape[:2] or length < 1:
@@ -45,7 +45,6 @@ def cut(
         )
     if starts is None:
         starts = torch.zeros(rows, total, dtype=torch.bool, device=inputs.device)
-        starts[:, :1] = True
     elif starts.dtype != torch.bool or starts.shape != inputs.shape[:2]:
         raise ThreefoldError(
             f"cut: starts is {tuple(starts.shape)} {starts.dtype}, expected {(rows, total)} bool"
