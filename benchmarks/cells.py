@@ -81,5 +81,5 @@ def run(width: int = 256, batch: int = 8) -> Iterator[Race]:
                 }
                 if peer is None:
                     contenders = {key: unchecked(run) for key, run in contenders.items()}
-                described = " ".join([name, *options])
+                described = " ".join([name, *(f"{key}={value}" for key, value in options.items())])
                 yield Race(f"{described} B={batch} L={length} {width}, {label}", contenders, 5)

@@ -92,4 +92,5 @@ def test_what_does_not_fit_is_refused() -> None:
         load_torch_weights(lstm, nn.LSTM(32, 32, proj_size=16))
     with pytest.raises(refused, match="no such layer"):
         load_torch_weights(threefold.mixer("coupled_lstm", width=32), lstm.state_dict())
-    assert isinstance(lstm, nn.Module)
+    with pytest.raises(refused, match="readout=False"):
+        load_torch_weights(threefold.mixer("rnn", width=32), pair("tanh RNN")[1])

@@ -29,8 +29,8 @@ def load_torch_weights(
     """Copy one layer of a torch module, or of its state dict, into an rnn, lstm or gru in place.
 
     The mixer must compute what torch does: `gru` with `reset_after=True`, `rnn` with the module's
-    activation and `readout=False`, and the module's sizes.  `reverse` takes the weights of the
-    backward direction.
+    activation and `readout=False`, and the module's sizes.  Where hidden is not the width, our
+    read-out follows and stays as it is.  `reverse` takes the backward direction's weights.
     """
     _check(mixer, source)
     weights = source.state_dict() if isinstance(source, nn.RNNBase) else source
@@ -74,6 +74,10 @@ def _check(mixer: CellMixer, source: nn.RNNBase | Mapping[str, Tensor]) -> None:
         raise ThreefoldError(
             "GRU: torch multiplies by the reset gate after the product, and its z keeps; make the "
             'mixer with reset_after=True, as in mixer("gru", width=…, reset_after=True)'
+        )
+    if mixer.out is not None and mixer.hidden == mixer.width:
+        raise ThreefoldError(
+            f"{mixer.name}: torch has no read-out; make the mixer with readout=False"
         )
     if isinstance(source, nn.RNNBase):
         _check_module(mixer, source)

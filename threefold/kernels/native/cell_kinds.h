@@ -235,11 +235,14 @@ struct Slstm {
             const Vector<double> log_decay = (high.part[k] + low.part[k]) -
                                              softplus<double>(-(xf.part[k] + uf.part[k]));
             const Vector<double> odds = log_input - log_decay;
-            share.part[k] = sigmoid<double>(odds);
-            rest.part[k] = sigmoid<double>(-odds);
-            const Vector<double> larger = odds > 0.0 ? log_input : log_decay;
+            /* σ(odds), σ(−odds) and log(e^log_input + e^log_decay) from one exponential. */
             const Vector<double> distance = odds > 0.0 ? odds : -odds;
-            logarithm.part[k] = larger + log_one_plus<double>(exponential_normal<double>(-distance));
+            const Vector<double> ratio = exponential_normal<double>(-distance);
+            const Vector<double> most = 1.0 / (1.0 + ratio), least = ratio * most;
+            share.part[k] = odds > 0.0 ? most : least;
+            rest.part[k] = odds > 0.0 ? least : most;
+            logarithm.part[k] =
+                (odds > 0.0 ? log_input : log_decay) + log_one_plus<double>(ratio);
         }
         keep[0] = hyperbolic_tangent<real>(x[0] + u[0]);
         keep[1] = share.rounded();
