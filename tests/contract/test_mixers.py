@@ -17,7 +17,8 @@ from threefold.layers.mixer import Mixer
 from threefold.memory import state as states
 
 WIDTH, LENGTH = 32, 40
-NAMES = tuple(threefold.MIXERS)
+# Those that see the whole sequence are in test_not_causal.py.
+NAMES = tuple(name for name, entry in threefold.MIXERS.items() if entry.load().causal)
 DTYPES = {"float64": torch.float64, "float32": torch.float32}
 every_mixer = pytest.mark.parametrize("name", NAMES)
 every_dtype = pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
@@ -29,6 +30,18 @@ VARIANTS: tuple[tuple[str, dict[str, Any]], ...] = (
         for feature_map in ("identity", "relu", "polynomial")
         for normalise in (True, False)
     ),
+    *(("rnn", {"activation": name, "hidden": 12}) for name in ("relu", "sigmoid", "identity")),
+    ("lstm", {"hidden": 20}),
+    ("peephole_lstm", {"full": True}),
+    *(
+        ("gru", {"reset_after": after, "update_writes": writes})
+        for after, writes in ((True, False), (False, True), (True, True))
+    ),
+    ("slstm", {"heads": 2}),
+    ("min_gru", {"positive": False, "expand": 2}),
+    ("min_lstm", {"positive": False, "expand": 2}),
+    ("lru", {"state_size": 12, "radius": (0.9, 0.999)}),
+    ("rg_lru", {"heads": 2, "expand": 2}),
     ("gla", {"taps": 3, "heads": 2}),
     ("delta_net", {"negative_eigenvalues": True, "heads": 4}),
     ("gated_delta_net", {"negative_eigenvalues": True, "heads": 2}),

@@ -24,6 +24,7 @@ FUNCTIONS: dict[str, tuple[int, Callable[[Array], Array], float]] = {
     "sigmoid": (2, sigmoid, 3),
     "silu": (3, lambda x: x * sigmoid(x), 4),
     "softplus": (5, lambda x: np.logaddexp(x, 0), 4),
+    "hyperbolic tangent": (8, np.tanh, 4),
     "power": (6, np.exp2, 2),
     "power − 1": (7, lambda x: np.expm1(x * np.log(np.longdouble(2))), 4),
 }

@@ -32,7 +32,7 @@ def test_the_text_needs_memory() -> None:
     assert best > 10 * LOSS  # what a model that sees only the last byte can reach
 
 
-@pytest.mark.parametrize("name", MIXERS)
+@pytest.mark.parametrize("name", [n for n, entry in MIXERS.items() if entry.load().causal])
 def test_every_mixer_overfits(name: str) -> None:
     torch.manual_seed(0)
     model = LanguageModel(Spec("language", width=32, depth=1, mixers=(name,)))

@@ -59,6 +59,11 @@ class Signature:
 
 # One line for each function of native/operations.h.
 SIGNATURES = {
+    "cell_recurrence_forward": Signature(pointers=10, integers=6),
+    "cell_recurrence_backward": Signature(pointers=12, integers=6),
+    "cell_recurrence_workspace": Signature(pointers=1, integers=7),
+    "diagonal_recurrence_forward": Signature(pointers=6, integers=6),
+    "diagonal_recurrence_backward": Signature(pointers=9, integers=6),
     "delta_recurrence_forward": Signature(pointers=15, integers=9),
     "delta_recurrence_backward": Signature(pointers=23, integers=9),
     "delta_recurrence_workspace": Signature(pointers=1, integers=10),

@@ -12,7 +12,9 @@ import torch
 from torch import Tensor
 
 from threefold.errors import ThreefoldError
+from threefold.kernels import cell_recurrence as _cell_recurrence
 from threefold.kernels import delta_recurrence as _delta_recurrence
+from threefold.kernels import diagonal_recurrence as _diagonal_recurrence
 from threefold.kernels import library, reference
 from threefold.kernels import linear as _linear
 from threefold.kernels import mamba_step as _mamba_step
@@ -34,6 +36,8 @@ NATIVE = (
     "selective_scan",
     "mamba_step",
     "delta_recurrence",
+    "cell_recurrence",
+    "diagonal_recurrence",
 )
 
 
@@ -428,6 +432,98 @@ def _expected_by_erasing(inputs: _delta_recurrence.Inputs) -> str | None:
     if lengths is not None and (lengths.shape, lengths.dtype) != ((batch,), torch.int64):
         return f"lengths [{batch}] of torch.int64"
     return None
+
+
+def cell_recurrence(
+    kind: str,
+    inputs: Tensor,
+    recurrent: Tensor,
+    extra: Tensor | None,
+    mask: Tensor | None,
+    *,
+    parts: tuple[Tensor, ...],
+    lengths: Tensor | None,
+    otherwise: Callable[[], tuple[Tensor, tuple[Tensor, ...]]],
+) -> tuple[Tensor, tuple[Tensor, ...]]:
+    """The loop of a nonlinear cell, by a native kernel where there is one: `memory/cell.py`.
+
+    inputs `[B, L, G, H]`, recurrent `[N, G·S, S]`, extra `[E, H]`, mask and each part `[B, H]`.
+    lengths `[B]` (int64) says how many elements of each row are real: the others are not read, and
+    the output is 0 there. Gives the hidden states `[B, L, H]` and the parts after the last element.
+    """
+    # One element is not worth the packing of the matrices.
+    if not _native(inputs) or inputs.shape[1] == 1:
+        return otherwise()
+    state = torch.stack(parts, 1)
+    given = (inputs, recurrent, state, extra, mask, lengths)
+    expected = _expected_by_cell(kind, *given)
+    if expected:
+        names = ("inputs", "recurrent", "state", "extra", "mask", "lengths")
+        _refuse(kind, expected, dict(zip(names, given, strict=True)))
+    keep = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in given)
+    out, state, _ = _cell_recurrence.operation(*given, kind, keep)
+    return out, state.unbind(1)
+
+
+def _expected_by_cell(
+    kind: str,
+    inputs: Tensor,
+    recurrent: Tensor,
+    state: Tensor,
+    extra: Tensor | None,
+    mask: Tensor | None,
+    lengths: Tensor | None,
+) -> str | None:
+    """What is wrong, said as what was expected; None if nothing is."""
+    gates, parts, _, extras = _cell_recurrence.KINDS[kind]
+    if inputs.ndim != 4 or 0 in inputs.shape[1:] or inputs.shape[2] != gates:
+        return f"inputs [B, L, {gates}, H], none empty"
+    batch, _, _, hidden = inputs.shape
+    blocks = recurrent.shape[0]
+    size = hidden // blocks if blocks else 0
+    if not (
+        recurrent.shape == (blocks, gates * size, size)
+        and size * blocks == hidden
+        and state.shape == (batch, parts, hidden)
+        and (extra is None if extras == 0 else extra is not None)
+        and (extra is None or extra.shape == (extras, hidden))
+        and (mask is None or mask.shape == (batch, hidden))
+        and (lengths is None or lengths.shape == (batch,))
+    ):
+        return (
+            f"recurrent [N, {gates}·S, S] with N·S = {hidden}, state [{batch}, {parts}, {hidden}], "
+            f"extra [{extras}, {hidden}], mask [{batch}, {hidden}] and lengths [{batch}]"
+        )
+    return _expected_kind(inputs, (recurrent, state, extra, mask), lengths)
+
+
+def diagonal_recurrence(
+    decay: Tensor,
+    write: Tensor,
+    state: Tensor,
+    lengths: Tensor | None,
+    *,
+    otherwise: Callable[[], tuple[Tensor, Tensor]],
+) -> tuple[Tensor, Tensor]:
+    """`h = decay ⊙ h₋ + write`, every channel by itself; `memory/linear/diagonal.py` has shapes.
+
+    Gives all h, 0 behind the end of a row, and the last. Where there is no native kernel for the
+    inputs the answer is `otherwise()`.
+    """
+    if not _native(write):
+        return otherwise()
+    shape = write.shape
+    fits = decay.shape in (shape, shape[2:]) and state.shape == (shape[0], *shape[2:])
+    expected = _expected_kind(write, (decay, state), lengths)
+    if not fits or (lengths is not None and lengths.shape != shape[:1]):
+        expected = f"decay {list(shape)} or {list(shape[2:])}, state [B, …] and lengths [B]"
+    if expected:
+        given = {"decay": decay, "write": write, "state": state, "lengths": lengths}
+        _refuse("diagonal_recurrence", expected, given)
+    run = _diagonal_recurrence.operation
+    if shape[1] == 1 and _direct(decay, write, state, lengths):
+        run = _diagonal_recurrence.forward
+    return run(decay, write, state, lengths)  # type: ignore[no-any-return]
 
 
 def _check_lengths(lengths: Tensor | None, length: int) -> None:

@@ -28,6 +28,8 @@ class Mixer(nn.Module, ABC):
     # Names of parameters (the last part of the dotted name) for the optimiser's groups.
     no_decay: ClassVar[tuple[str, ...]] = ()
     slow: ClassVar[tuple[str, ...]] = ()
+    # Why there is no such form, by its name.
+    refusals: ClassVar[Mapping[str, str]] = {}
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -71,7 +73,7 @@ class Mixer(nn.Module, ABC):
     ) -> tuple[Tensor, State]:
         """Run any number of elements after any state; returns (y [B, L, width], state)."""
         self._check_input(x)
-        form = plan_form(form, x.shape[1], self.forms, self.name)
+        form = plan_form(form, x.shape[1], self.forms, self.name, self.refusals)
         state = self._check_state(state, x.shape[0])
         if mask is None:
             return self._run(x, state, form, None)

@@ -19,6 +19,7 @@ from threefold.layers.parts import (
     HeadNorm,
     Linear,
     ShortConvolution,
+    blockwise,
     count_heads,
     split_heads,
     wide,
@@ -109,8 +110,3 @@ class MLSTM(Mixer):
         maximum = scaled.maximum.to(memory.dtype)
         memory = memory * torch.exp(scaled.maximum - maximum).to(memory.dtype)[..., None, None]
         return self.out(out), {"memory": memory, "maximum": maximum, "conv": conv}
-
-
-def blockwise(x: Tensor, weight: Tensor) -> Tensor:
-    """x times a matrix of small blocks on the diagonal, weight [blocks, size, size]."""
-    return torch.einsum("blni,nio->blno", split_heads(x, len(weight)), weight).flatten(-2)

@@ -69,6 +69,24 @@ class LowRank(nn.Module):
         return out
 
 
+def blockwise(x: Tensor, weight: Tensor) -> Tensor:
+    """x times a matrix of small blocks on the diagonal, weight [blocks, inputs, outputs]."""
+    return torch.einsum("blni,nio->blno", split_heads(x, len(weight)), weight).flatten(-2)
+
+
+class BlockLinear(nn.Module):
+    """y = W x + bias, W of `blocks` blocks on the diagonal."""
+
+    def __init__(self, inputs: int, outputs: int, blocks: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(blocks, inputs // blocks, outputs // blocks))
+        self.bias = nn.Parameter(torch.zeros(outputs))
+        nn.init.normal_(self.weight, std=math.sqrt(blocks / inputs))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return blockwise(x, self.weight) + self.bias
+
+
 class HeadNorm(nn.Module):
     """LayerNorm over each head of [B, L, H, V], then a weight and a bias a channel (GroupNorm)."""
 

@@ -32,6 +32,17 @@ class Entry:
 
 # fmt: off
 _ENTRIES = (
+    Entry("rnn", "RNN", "Elman's recurrent network", 1990, "cell", "h = φ(W x + U h₋),  y = W_o h"),
+    Entry("lstm", "LSTM", "Long short-term memory", 1997, "cell", "c = f⊙c₋ + i⊙g,  h = o⊙tanh(c)"),
+    Entry("peephole_lstm", "PeepholeLSTM", "LSTM with peepholes", 2000, "cell", "i, f = σ(… + p⊙c₋),  c = f⊙c₋ + i⊙g,  o = σ(… + p⊙c)"),
+    Entry("coupled_lstm", "CoupledLSTM", "LSTM with coupled gates", 2017, "cell", "c = f⊙c₋ + (1−f)⊙g,  h = o⊙tanh(c)"),
+    Entry("gru", "GRU", "Gated recurrent unit", 2014, "cell", "h = z⊙h₋ + (1−z)⊙tanh(W x + U(r⊙h₋))"),
+    Entry("bidirectional", "Bidirectional", "Both directions of any mixer", 1997, "cell", "y = W [ahead(x); back(x reversed) reversed]"),
+    Entry("slstm", "SLSTM", "xLSTM's scalar LSTM", 2024, "cell", "c = f c₋ + i z,  n = f n₋ + i,  h = o c/n"),
+    Entry("min_gru", "MinGRU", "Minimal GRU", 2024, "linear", "h = (1−z)⊙h₋ + z⊙h̃"),
+    Entry("min_lstm", "MinLSTM", "Minimal LSTM", 2024, "linear", "h = (f⊙h₋ + i⊙h̃) / (f+i)"),
+    Entry("lru", "LRU", "Linear recurrent unit", 2023, "linear", "h = λ⊙h₋ + γ⊙(B x),  o = Re(C h) + D⊙x"),
+    Entry("rg_lru", "RGLRU", "Real-gated linear recurrent unit (Griffin)", 2024, "linear", "h = a⊙h₋ + √(1−a²)⊙(i⊙x)"),
     Entry("linear_attention", "LinearAttention", "Linear attention", 2020, "linear", "S = S₋ + φ(k)⊗v,  o = Sᵀφ(q)"),
     Entry("delta_net", "DeltaNet", "DeltaNet", 2024, "linear", "S = (I − β k kᵀ) S₋ + β k⊗v,  o = Sᵀq"),
     Entry("gated_rfa", "GatedRFA", "Gated random feature attention", 2021, "linear", "S = g S₋ + (1−g) φ(k)⊗v,  o = Sᵀφ(q) / (z·φ(q))"),

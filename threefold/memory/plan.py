@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from threefold.errors import ThreefoldError, nearest
 
 FORMS = ("step", "chunk", "parallel")
@@ -11,8 +13,17 @@ FORMS = ("step", "chunk", "parallel")
 CHUNK = 64
 
 
-def plan_form(form: str, length: int, forms: tuple[str, ...], owner: str) -> str:
-    """The execution for `length` elements, among those that `owner` declares."""
+def plan_form(
+    form: str,
+    length: int,
+    forms: tuple[str, ...],
+    owner: str,
+    refusals: Mapping[str, str] | None = None,
+) -> str:
+    """The execution for `length` elements, among those that `owner` declares.
+
+    `refusals` says why it lacks a form.
+    """
     if form == "auto":
         if length == 1 and "step" in forms:
             return "step"
@@ -20,7 +31,8 @@ def plan_form(form: str, length: int, forms: tuple[str, ...], owner: str) -> str
     if form not in FORMS:
         raise ThreefoldError(f"{owner}: unknown form {form!r}; {nearest(form, (*FORMS, 'auto'))}")
     if form not in forms:
-        raise ThreefoldError(f"{owner}: has no {form} form; it has {', '.join(forms)}")
+        reason = f": {refusals[form]}" if refusals and form in refusals else ""
+        raise ThreefoldError(f"{owner}: has no {form} form; it has {', '.join(forms)}{reason}")
     return form
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
+from threefold.tasks.adding import Adding, adding
 from threefold.tasks.recall import recall
 from threefold.tasks.task import Task, accuracy
 
-__all__ = ["Task", "accuracy", "recall"]
+__all__ = ["Adding", "Task", "accuracy", "adding", "recall"]

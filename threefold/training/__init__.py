@@ -5,14 +5,18 @@ from __future__ import annotations
 from threefold.training.loop import Result, Scores, Settings, evaluate, train
 from threefold.training.optimiser import adamw, parameter_groups
 from threefold.training.schedule import cosine
+from threefold.training.truncated import carry_on, cut, truncated
 
 __all__ = [
     "Result",
     "Scores",
     "Settings",
     "adamw",
+    "carry_on",
     "cosine",
+    "cut",
     "evaluate",
     "parameter_groups",
     "train",
+    "truncated",
 ]

@@ -22,12 +22,12 @@ from torch import Tensor, nn
 
 from threefold.data.stream import IGNORE, Batch, Batches
 from threefold.errors import ThreefoldError
-from threefold.memory import state as states
 from threefold.memory.state import State
 from threefold.tasks.task import Metric, accuracy
 from threefold.training.optimiser import adamw, set_rate
 from threefold.training.progress import reporter
 from threefold.training.schedule import cosine
+from threefold.training.truncated import carry_on
 
 
 @dataclass(frozen=True)
@@ -219,9 +219,8 @@ def _forward(
     """Logits, and the state for the next piece if it is carried."""
     if not carry:
         return model(batch.inputs)[0], None
-    if state is not None:
-        state = states.reset(states.detach(state), batch.starts)
-    logits, after = model(batch.inputs, state)
+    before = None if state is None else carry_on(state, batch.starts)
+    logits, after = model(batch.inputs, before)
     return logits, after
 
 

@@ -174,8 +174,54 @@ THREEFOLD_API int THREEFOLD_NAME(add)(
  * 1 rms_norm_forward, 2 mamba_step), then its arguments in the order above, as 64 bits each. */
 THREEFOLD_API int THREEFOLD_NAME(program)(const int64_t *code, int64_t words);
 
+/* The parts of a nonlinear cell after each element, h first, from x and U h₋: cell_kinds.h has them.
+ *   out [B, L, H], every h · new_state, state [B, P, H], all parts · kept [B, L, K, H] for the backward
+ *   pass · workspace as cell_recurrence_workspace says · inputs [B, L, G, H] · recurrent [N, G·S, S],
+ *   N blocks of S = H/N units on the diagonal · extra [E, H] · mask [B, H], what of h the products
+ *   see · lengths [B]
+ * kind: 0 … 3 RNN with tanh, relu, sigmoid, identity · 4 LSTM · 5 with peepholes · 6 with coupled gates
+ * 7 GRU · 8 its z writing · 9, 10 the same with the reset after the product · 11 sLSTM.
+ * Elements at t ≥ length are not read; out and kept are 0 there. */
+THREEFOLD_API int THREEFOLD_NAME(cell_recurrence_forward)(
+    real *out, real *new_state, real *optional kept, real *workspace,
+    const real *inputs, const real *recurrent, const real *state, const real *optional extra,
+    const real *optional mask, const int64_t *optional lengths,
+    int64_t batch, int64_t length, int64_t hidden, int64_t blocks, int64_t kind, int64_t threads);
+
+/* Gradients of the above for inputs and state; those of recurrent and extra are products of these. */
+THREEFOLD_API int THREEFOLD_NAME(cell_recurrence_backward)(
+    real *grad_inputs, real *grad_state, real *workspace,
+    const real *optional grad_out, const real *optional grad_new_state,
+    const real *out, const real *optional kept,
+    const real *recurrent, const real *state, const real *optional extra,
+    const real *optional mask, const int64_t *optional lengths,
+    int64_t batch, int64_t length, int64_t hidden, int64_t blocks, int64_t kind, int64_t threads);
+
+/* How many numbers of workspace one of the two above needs. */
+THREEFOLD_API int THREEFOLD_NAME(cell_recurrence_workspace)(
+    int64_t *numbers,
+    int64_t batch, int64_t length, int64_t hidden, int64_t blocks, int64_t kind, int64_t backward,
+    int64_t threads);
+
+/* h_t = a_t ⊙ h_{t−1} + b_t, real, or complex with planes of real and imaginary parts, C = 1 or 2.
+ *   out, write [B, L, C, D] · new_state, state [B, C, D] · decay as write, or [C, D] if `fixed`
+ *   lengths [B]. Elements at t ≥ length are not read; out is 0 there. */
+THREEFOLD_API int THREEFOLD_NAME(diagonal_recurrence_forward)(
+    real *out, real *new_state,
+    const real *decay, const real *write, const real *state, const int64_t *optional lengths,
+    int64_t batch, int64_t length, int64_t planes, int64_t channels, int64_t fixed,
+    int64_t threads);
+
+/* Gradients of the above; with a fixed decay, grad_decay [B, C, D] is to be added up over rows. */
+THREEFOLD_API int THREEFOLD_NAME(diagonal_recurrence_backward)(
+    real *grad_decay, real *grad_write, real *grad_state,
+    const real *optional grad_out, const real *optional grad_new_state,
+    const real *out, const real *decay, const real *state, const int64_t *optional lengths,
+    int64_t batch, int64_t length, int64_t planes, int64_t channels, int64_t fixed,
+    int64_t threads);
+
 /* For the tests of simd.h: y = f(x), f = 0 exponential, 1 exponential_normal, 2 sigmoid, 3 silu,
- * 4 silu_slope, 5 softplus, 6 power, 7 power − 1. */
+ * 4 silu_slope, 5 softplus, 6 power, 7 power − 1, 8 hyperbolic_tangent. */
 THREEFOLD_API int THREEFOLD_NAME(test_function)(
     real *y, const real *x, int64_t count, int64_t function, int64_t threads);
 

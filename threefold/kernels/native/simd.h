@@ -1,5 +1,6 @@
 /* e^x = 2^n · e^r,  n = round(x / ln 2),  |r| ≤ ln 2 / 2
  * σ(x) = 1 / (1 + e^−x),  silu(x) = x·σ(x),  softplus(x) = max(x, 0) + log(1 + e^−|x|)
+ * tanh(x) = (e^2x − 1) / (e^2x + 1)
  *
  * Vectors as wide as the instruction set this file is compiled for, and the functions the kernels
  * need on them. They are GCC vector extensions, so nothing hangs on the auto-vectoriser. NaN gives
@@ -198,6 +199,14 @@ inline Power<real> power(Vector<real> x) {
     Vector<real> series = splat<real>(S::power[S::power_terms - 1]);
     for (int k = S::power_terms - 2; k >= 0; --k) series = series * r + S::power[k];
     return {(Vector<real>)((Bits<real>)shifted << S::mantissa), series * r};
+}
+
+/* From 2^64 on the quotient is ±1; below, e^2x − 1 keeps its digits near x = 0. */
+template <typename real>
+inline Vector<real> hyperbolic_tangent(Vector<real> x) {
+    const Vector<real> less_one =
+        power<real>(clamp<real>(x * real(2 * 1.44269504088896340736), -64, 64)).minus_one();
+    return less_one / (less_one + real(2));
 }
 
 /* x, but not to be fused with what is done to it next: the same bits wherever it is used. */

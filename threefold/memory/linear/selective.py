@@ -211,3 +211,32 @@ def check(
                 f"{OWNER}: {name} is {tuple(field.shape)}, expected {shape} to go with x "
                 f"{tuple(x.shape)} and A {tuple(A.shape)}"
             )
+
+
+def blend(
+    candidate: Tensor,
+    logit: Tensor,
+    state: Tensor,
+    *,
+    form: str,
+    lengths: Tensor | None,
+) -> tuple[Tensor, Tensor]:
+    """h = (1−z)⊙h₋ + z⊙h̃ with z = σ(logit): a scan by zero-order hold, A = −1, Δ = softplus(logit).
+
+    candidate h̃ and logit [B, L, D], state [B, D]; returns all h and the last.
+    """
+    ones = candidate.new_ones(*candidate.shape[:2], 1)
+    rate = -candidate.new_ones(candidate.shape[-1], 1)
+    out, memory = scan(
+        candidate,
+        logit,
+        rate,
+        ones,
+        ones,
+        softplus=True,
+        hold=True,
+        state=state.unsqueeze(-1),
+        form=form,
+        lengths=lengths,
+    )
+    return out, memory.squeeze(-1)

@@ -1,0 +1,219 @@
+"""∂U = Σ_t ∂a_t ⊗ h_{t−1}: the loop of a nonlinear cell as a torch operation on the native kernel.
+
+The kernel gives the gradients of the gates' inputs; those of the recurrent matrices are one product
+of them with all hidden states, left to torch. Shapes are checked in `ops`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from threefold.kernels import library
+from threefold.kernels.registration import define, differentiate, differentiate_once
+
+_Optional = Tensor | None
+
+
+class Kind(NamedTuple):
+    """Gates, parts of the state, numbers kept for the backward pass, and rows of `extra`."""
+
+    gates: int
+    parts: int
+    kept: int
+    extras: int = 0
+
+
+# As in native/cell_kinds.h, in the order of their numbers.
+KINDS = {
+    "rnn_tanh": Kind(1, 1, 0),
+    "rnn_relu": Kind(1, 1, 0),
+    "rnn_sigmoid": Kind(1, 1, 0),
+    "rnn_identity": Kind(1, 1, 0),
+    "lstm": Kind(4, 2, 5),
+    "peephole_lstm": Kind(4, 2, 5, 3),
+    "coupled_lstm": Kind(3, 2, 4),
+    "gru": Kind(3, 1, 3),
+    "gru_writes": Kind(3, 1, 3),
+    "gru_after": Kind(3, 1, 4, 1),
+    "gru_after_writes": Kind(3, 1, 4, 1),
+    "slstm": Kind(4, 4, 6),
+}
+_NUMBERS = {kind: number for number, kind in enumerate(KINDS)}
+
+
+def forward(
+    inputs: Tensor,
+    recurrent: Tensor,
+    state: Tensor,
+    extra: _Optional,
+    mask: _Optional,
+    lengths: _Optional,
+    kind: str,
+    keep: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Call the kernel; `keep` what the backward pass needs, or an empty tensor."""
+    out, new_state, kept = _forward_shapes(inputs, recurrent, state, kind, keep)
+    sizes = _sizes(out, recurrent, kind)
+    library.call(
+        "cell_recurrence_forward",
+        [out, new_state, kept, _workspace(out, sizes, False)],
+        [inputs, recurrent, state, extra, mask, lengths],
+        sizes,
+    )
+    return out, new_state, kept
+
+
+def _sizes(out: Tensor, recurrent: Tensor, kind: str) -> list[int]:
+    return [*out.shape, len(recurrent), _NUMBERS[kind]]
+
+
+def _workspace(like: Tensor, sizes: list[int], backward: bool) -> Tensor:
+    return library.workspace("cell_recurrence_workspace", like, [*sizes, backward])
+
+
+def _forward_shapes(
+    inputs: Tensor, recurrent: Tensor, state: Tensor, *rest: Any
+) -> tuple[Tensor, Tensor, Tensor]:
+    batch, length, _, hidden = inputs.shape
+    kind, keep = rest[-2:]
+    kept = (batch, length, KINDS[kind].kept, hidden) if keep else (0,)
+    return (
+        inputs.new_empty(batch, length, hidden),
+        inputs.new_empty(state.shape),
+        inputs.new_empty(kept),
+    )
+
+
+def _backward(
+    grad_out: _Optional,
+    grad_new_state: _Optional,
+    out: Tensor,
+    kept: Tensor,
+    recurrent: Tensor,
+    state: Tensor,
+    extra: _Optional,
+    mask: _Optional,
+    lengths: _Optional,
+    kind: str,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    batch, length, hidden = out.shape
+    grad_inputs = out.new_empty(batch, length, KINDS[kind].gates, hidden)
+    grad_state = torch.empty_like(state)
+    sizes = _sizes(out, recurrent, kind)
+    library.call(
+        "cell_recurrence_backward",
+        [grad_inputs, grad_state, _workspace(out, sizes, True)],
+        [grad_out, grad_new_state, out, kept, recurrent, state, extra, mask, lengths],
+        sizes,
+    )
+    seen = _before(state[:, :1], out)
+    if mask is not None:
+        seen = seen * mask.unsqueeze(1)
+    grad_recurrent = _of_recurrent(grad_inputs, seen, kept, len(recurrent), kind)
+    return grad_inputs, grad_state, grad_recurrent, _of_extra(grad_inputs, state, kept, kind)
+
+
+def _before(first: Tensor, following: Tensor) -> Tensor:
+    """[B, L, H] one element earlier."""
+    return torch.cat([first, following[:, :-1]], 1)
+
+
+def _of_recurrent(grads: Tensor, seen: Tensor, kept: Tensor, blocks: int, kind: str) -> Tensor:
+    """The gradient of [N, G·S, S]: that of every product U h₋, times what it read."""
+    size = grads.shape[-1] // blocks
+    if kind.startswith("gru"):
+        candidate, reset = grads[:, :, 2:], kept[:, :, :1]
+        # n = tanh(x + r ⊙ U h₋), or tanh(x + U (r ⊙ h₋)): r goes with one factor or the other.
+        if "after" in kind:
+            pairs = [(grads[:, :, :2], seen), (candidate * reset, seen)]
+        else:
+            pairs = [(grads[:, :, :2], seen), (candidate, seen * reset.squeeze(2))]
+    else:
+        pairs = [(grads, seen)]
+    made = [_product(grad, read, blocks, size) for grad, read in pairs]
+    return torch.cat(made, 1) if len(made) > 1 else made[0]
+
+
+def _product(grads: Tensor, read: Tensor, blocks: int, size: int) -> Tensor:
+    """Σ over rows and elements of grads [B, L, G, H] ⊗ read [B, L, H], block by block."""
+    elements, gates = grads.shape[0] * grads.shape[1], grads.shape[2]
+    if blocks == 1:
+        across = grads.flatten(2).reshape(elements, gates * size)
+        return (across.mT @ read.reshape(elements, size)).unsqueeze(0)
+    across = grads.reshape(elements, gates, blocks, size)
+    product = torch.einsum("egno,ens->ngos", across, read.reshape(elements, blocks, size))
+    return product.reshape(blocks, gates * size, size)
+
+
+def _of_extra(grads: Tensor, state: Tensor, kept: Tensor, kind: str) -> Tensor:
+    """The gradient of the peepholes or of the inner bias; empty where there is neither."""
+    if kind == "peephole_lstm":
+        cell = kept[:, :, 4]
+        before = _before(state[:, 1:2], cell)
+        pairs = ((0, before), (1, before), (3, cell))
+        return torch.stack([(grads[:, :, gate] * seen).sum((0, 1)) for gate, seen in pairs])
+    if "after" in kind:
+        return (grads[:, :, 2] * kept[:, :, 0]).sum((0, 1)).unsqueeze(0)
+    return grads.new_empty(0)
+
+
+def _backward_shapes(
+    grad_out: _Optional,
+    grad_new_state: _Optional,
+    out: Tensor,
+    kept: Tensor,
+    recurrent: Tensor,
+    state: Tensor,
+    *rest: Any,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    batch, length, hidden = out.shape
+    gates, extras = KINDS[rest[-1]].gates, KINDS[rest[-1]].extras
+    return (
+        out.new_empty(batch, length, gates, hidden),
+        out.new_empty(state.shape),
+        out.new_empty(recurrent.shape),
+        out.new_empty((extras, hidden) if extras else 0),
+    )
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    given, *tensors, ctx.kind, ctx.kept = inputs
+    out, _, kept = output
+    ctx.set_materialize_grads(False)
+    ctx.mark_non_differentiable(kept)
+    # The inputs themselves are needed only to compute again what was not kept.
+    ctx.save_for_backward(*tensors, out, kept, None if ctx.kept else given)
+
+
+def _differentiate(
+    ctx: Any, grad_out: _Optional, grad_new_state: _Optional, _: _Optional
+) -> tuple[_Optional, ...]:
+    recurrent, state, extra, mask, lengths, out, kept, given = ctx.saved_tensors
+    tensors = (recurrent, state, extra, mask, lengths)
+    if not ctx.kept:
+        kept = operation(given, *tensors, ctx.kind, True)[2]
+    grad_inputs, grad_state, grad_recurrent, grad_extra = backward(
+        grad_out, grad_new_state, out, kept, *tensors, ctx.kind
+    )
+    of_extra = None if extra is None else grad_extra
+    return grad_inputs, grad_recurrent, grad_state, of_extra, None, None, None, None
+
+
+_TENSORS = "Tensor recurrent, Tensor state, Tensor? extra, Tensor? mask, Tensor? lengths"
+
+operation = define(
+    f"cell_recurrence(Tensor inputs, {_TENSORS}, str kind, bool keep) -> (Tensor, Tensor, Tensor)",
+    native=forward,
+    shapes=_forward_shapes,
+)
+backward = define(
+    "cell_recurrence_backward(Tensor? grad_out, Tensor? grad_new_state, Tensor out, Tensor kept,"
+    f" {_TENSORS}, str kind) -> (Tensor, Tensor, Tensor, Tensor)",
+    native=_backward,
+    shapes=_backward_shapes,
+)
+differentiate("cell_recurrence", save=_save, backward=_differentiate)
+differentiate_once("cell_recurrence_backward", use="a nonlinear cell")

@@ -1,0 +1,83 @@
+"""Both directions:  y = W [ahead(x); back(x reversed) reversed] + b, around any mixer.
+
+Every output sees the whole sequence, so there is neither a step nor a state.
+Schuster & Paliwal 1997, "Bidirectional Recurrent Neural Networks".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from threefold.errors import ThreefoldError
+from threefold.layers.mixer import Mixer
+from threefold.layers.parts import Linear
+from threefold.layers.table import MIXERS, mixer, options_of
+from threefold.memory.plan import plan_form
+from threefold.memory.state import State
+
+
+class Bidirectional(Mixer):
+    """Two copies of one mixer, the second on each row reversed within its own length.
+
+    `mixer` is its name and `options` the keywords of its constructor.
+    """
+
+    forms = ("parallel",)
+    causal = False
+
+    def __init__(
+        self,
+        width: int,
+        *,
+        mixer: str = "lstm",
+        options: Mapping[str, Any] | None = None,
+        layer: int = 0,
+        depth: int = 1,
+    ) -> None:
+        super().__init__(width)
+        place = {"layer": layer, "depth": depth}
+        self.ahead, self.back = (make(mixer, width, place, options or {}) for _ in range(2))
+        self.out = Linear(2 * width, width)
+
+    def mix(
+        self, x: Tensor, state: State, form: str, lengths: Tensor | None
+    ) -> tuple[Tensor, State]:
+        order = reversed_order(x, lengths)
+        ahead = whole(self.ahead, x, lengths)
+        back = take(whole(self.back, take(x, order), lengths), order)
+        none: Any = None
+        return self.out(torch.cat([ahead, back], -1)), none
+
+
+def make(name: str, width: int, place: Mapping[str, int], options: Mapping[str, Any]) -> Mixer:
+    """A causal mixer, told its place in the stack if its constructor asks for it."""
+    accepted = options_of(MIXERS[name].load()) if name in MIXERS else ()
+    made = mixer(name, **{k: v for k, v in place.items() if k in accepted}, **options, width=width)
+    if not made.causal:
+        raise ThreefoldError(
+            f"Bidirectional: mixer {name!r} sees the whole sequence already; choose a causal one"
+        )
+    return made
+
+
+def whole(inner: Mixer, x: Tensor, lengths: Tensor | None) -> Tensor:
+    """What a mixer answers to all of x from its empty state, in its best form."""
+    form = plan_form("auto", x.shape[1], inner.forms, inner.name)
+    return inner._run(x, inner.empty_state(x.shape[0]), form, lengths)[0]
+
+
+def reversed_order(x: Tensor, lengths: Tensor | None) -> Tensor:
+    """The places [B, L] that turn each row around within its length; padding stays."""
+    places = torch.arange(x.shape[1], device=x.device)
+    if lengths is None:
+        return places.flip(0).expand(x.shape[:2])
+    last = lengths.unsqueeze(1)
+    return torch.where(places < last, last - 1 - places, places)
+
+
+def take(x: Tensor, order: Tensor) -> Tensor:
+    return x.gather(1, order.unsqueeze(-1).expand(-1, -1, x.shape[-1]))

@@ -1,0 +1,62 @@
+"""RG-LRU:  h = a⊙h₋ + √(1−a²)⊙(i⊙x),  a = exp(−c softplus(Λ)⊙r),  r, i = σ(W x + b),  c = 8.
+
+A gated linear recurrence that keeps its size; in Griffin, between a short convolution and a gate.
+De et al. 2024, "Griffin: Mixing Gated Linear Recurrences with Local Attention".
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from threefold.layers.mixer import Mixer
+from threefold.layers.parts import BlockLinear, Linear, ShortConvolution, count_heads, wide
+from threefold.memory.linear.diagonal import diagonal
+from threefold.memory.state import State
+
+SHARPNESS = 8.0  # the paper's c
+
+
+class RGLRU(Mixer):
+    """Griffin's recurrent block: convolution and RG-LRU on one branch, GeLU on the other.
+
+    The gates' matrices are blocks on the diagonal, as the authors have them.
+    """
+
+    no_decay: ClassVar[tuple[str, ...]] = ("rate",)
+
+    def __init__(
+        self, width: int, *, expand: int = 1, heads: int | None = None, taps: int = 4
+    ) -> None:
+        super().__init__(width)
+        channels = expand * width
+        heads = count_heads(channels, heads, 64)
+        self.input = Linear(width, channels)
+        self.gate = Linear(width, channels)
+        self.conv = ShortConvolution(channels, taps, bias=True, silu=False)
+        self.forget = BlockLinear(channels, channels, heads)
+        self.write = BlockLinear(channels, channels, heads)
+        # softplus(rate)·c is −log of a decay that is uniform between 0.9 and 0.999 at r = 1.
+        decay = torch.empty(channels).uniform_(0.9, 0.999)
+        self.rate = nn.Parameter(torch.log(torch.expm1(-decay.log() / SHARPNESS)))
+        self.out = Linear(channels, width)
+        self.carries(memory=(channels,), conv=self.conv.state_shape)
+
+    def mix(
+        self, x: Tensor, state: State, form: str, lengths: Tensor | None
+    ) -> tuple[Tensor, State]:
+        gate = F.gelu(self.gate(x), approximate="tanh")
+        u, conv = self.conv(self.input(x), state["conv"], lengths)
+        log_decay = -SHARPNESS * F.softplus(wide(self.rate)) * torch.sigmoid(wide(self.forget(u)))
+        write = root(-torch.expm1(2 * log_decay)) * torch.sigmoid(wide(self.write(u))) * wide(u)
+        y, memory = diagonal(log_decay.exp(), write, state["memory"], form=form, lengths=lengths)
+        return self.out(y.to(x.dtype) * gate), {"memory": memory, "conv": conv}
+
+
+def root(x: Tensor) -> Tensor:
+    """√x for x ≥ 0; where it is 0 its slope counts as 0, as the gate's there is."""
+    zero = x <= torch.finfo(x.dtype).tiny
+    return torch.where(zero, 0.0, torch.sqrt(torch.where(zero, 1.0, x)))

@@ -1,0 +1,43 @@
+"""Elman's RNN:  h = φ(W x + U h₋ + b),  y = W_o h.
+
+The simplest memory: what was is turned by a matrix, squashed, and added to.
+Elman 1990, "Finding Structure in Time"; Le, Jaitly & Hinton 2015 (relu from the identity).
+"""
+
+from __future__ import annotations
+
+from threefold.errors import ThreefoldError, nearest
+from threefold.layers.cell import CellMixer
+from threefold.memory.cell import ACTIVATIONS, RNNCell
+
+
+class RNN(CellMixer):
+    """The vanilla recurrent network; `identity` is the linear one, relu goes with initial identity.
+
+    Without `readout` the hidden state is the output, as in torch.nn.RNN.
+    """
+
+    def __init__(
+        self,
+        width: int,
+        *,
+        hidden: int | None = None,
+        activation: str = "tanh",
+        initial: str = "orthogonal",
+        readout: bool = True,
+        dropout: float = 0.0,
+        recurrent_dropout: float = 0.0,
+    ) -> None:
+        if activation not in ACTIVATIONS:
+            raise ThreefoldError(
+                f"RNN: unknown activation {activation!r}; {nearest(activation, ACTIVATIONS)}"
+            )
+        super().__init__(
+            width,
+            RNNCell(activation),
+            hidden=hidden,
+            initial=initial,
+            dropout=dropout,
+            recurrent_dropout=recurrent_dropout,
+            readout=readout,
+        )
