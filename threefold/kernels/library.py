@@ -36,6 +36,7 @@ SUFFIXES = {torch.float32: "f32", torch.float64: "f64"}
 STATUS = {
     1: "a size is negative, or beyond what the kernel supports",
     2: "a row's length is outside 0 … L",
+    3: "a log-decay is above 0 (a growth, not a decay)",
 }
 
 
@@ -58,6 +59,9 @@ class Signature:
 
 # One line for each function of native/operations.h.
 SIGNATURES = {
+    "decay_recurrence_forward": Signature(pointers=13, integers=9),
+    "decay_recurrence_backward": Signature(pointers=20, integers=8),
+    "decay_recurrence_workspace": Signature(pointers=1, integers=11),
     "delta_recurrence_forward": Signature(pointers=15, integers=9),
     "delta_recurrence_backward": Signature(pointers=23, integers=9),
     "delta_recurrence_workspace": Signature(pointers=1, integers=10),

@@ -6,12 +6,13 @@ The only door to the kernels: shapes are checked here, and native or reference i
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
 
 from threefold.errors import ThreefoldError
+from threefold.kernels import decay_recurrence as _decay_recurrence
 from threefold.kernels import delta_recurrence as _delta_recurrence
 from threefold.kernels import library, reference
 from threefold.kernels import linear as _linear
@@ -29,6 +30,7 @@ NATIVE = (
     "rms_norm",
     "token_shift",
     "selective_scan",
+    "decay_recurrence",
     "delta_recurrence",
 )
 
@@ -331,6 +333,7 @@ def linear_recurrence(
     read: Tensor | None = None,
     bonus: Tensor | None = None,
     lengths: Tensor | None = None,
+    check: Callable[[], None] | None = None,
     otherwise: Callable[[], tuple[Tensor, Tensor]],
 ) -> tuple[Tensor, Tensor]:
     """The linear memory, by a native kernel where there is one for these arguments.
@@ -338,18 +341,71 @@ def linear_recurrence(
     Elsewhere `otherwise()` is what runs, the same in plain torch. Layouts are those of
     `threefold.linear_recurrence`, all of one dtype; write and read are its rank_one. lengths `[B]`
     (int64) says how many elements of each row are real: the others are not read, and the output is
-    0 there. Gives out `[B, L, H, V]` and the new state `[B, H, K, V]`.
+    0 there. `check()` raises if a log-decay is above 0; it runs only where no kernel sees that
+    itself. Gives out `[B, L, H, V]` and the new state `[B, H, K, V]`.
     """
-    if not _native(value) or 0 in value.shape[1:] or 0 in key.shape[2:]:
-        return otherwise()
+    native = _native(value) and 0 not in value.shape[1:] and 0 not in key.shape[2:]
+    decays_only = strength is None and write is None and read is None
+    if native and decays_only and (bonus is None or log_decay_value is None):
+        return _decay(
+            _decay_recurrence.Inputs(
+                query, key, value, log_decay, log_decay_value, bonus, state, lengths
+            ),
+            check,
+        )
+    if check is not None:
+        check()
     erases = strength is not None or (write is not None and read is not None)
-    if erases and log_decay_value is None and bonus is None:
+    if native and erases and log_decay_value is None and bonus is None:
         return _erase(
             _delta_recurrence.Inputs(
                 query, key, value, log_decay, strength, write, read, state, lengths
             )
         )
     return otherwise()
+
+
+def _decay(
+    inputs: _decay_recurrence.Inputs, check: Callable[[], None] | None
+) -> tuple[Tensor, Tensor]:
+    expected = _expected_by_decaying(inputs)
+    if expected:
+        _refuse("linear_recurrence", expected, inputs._asdict())
+    run, save = _decay_recurrence.operation, False
+    if inputs.value.shape[1] == 1 and _direct(*inputs):
+        run = _decay_recurrence.forward
+    elif torch.is_grad_enabled():
+        save = any(x is not None and x.requires_grad for x in inputs)
+    if check is None or torch.compiler.is_compiling():
+        out, state, _ = run(*inputs, save, check is not None)
+        return out, state
+    try:
+        out, state, _ = run(*inputs, save, True)
+    except ThreefoldError:
+        # It says more than the kernel: which of the decays, and how much.
+        check()
+        raise
+    return out, state
+
+
+def _expected_by_decaying(inputs: _decay_recurrence.Inputs) -> str | None:
+    """What is wrong, said as what was expected; None if nothing is."""
+    query, key, value, log_decay, log_decay_value, bonus, state, lengths = inputs
+    batch, length, heads, values = value.shape
+    groups, keys = query.shape[2:]
+    if groups == 0 or heads % groups:
+        return "heads of query that divide those of value"
+    timed, sized = (batch, length, heads), (batch, length, heads, keys)
+    return _expected_shapes(
+        value,
+        lengths,
+        ("query", query, (batch, length, groups, keys)),
+        ("key", key, query.shape),
+        ("log_decay", log_decay, (heads,), timed, sized),
+        ("log_decay_value", log_decay_value, value.shape),
+        ("bonus", bonus, (heads, keys)),
+        ("state", state, (batch, heads, keys, values)),
+    )
 
 
 def _erase(inputs: _delta_recurrence.Inputs) -> tuple[Tensor, Tensor]:
@@ -376,7 +432,9 @@ def _expected_by_erasing(inputs: _delta_recurrence.Inputs) -> str | None:
     if groups == 0 or heads % groups or (strength is None) == (write is None):
         return "heads of query that divide those of value, and either strength or write and read"
     timed, sized = (batch, length, heads), (batch, length, heads, keys)
-    for name, tensor, *shapes in (
+    return _expected_shapes(
+        value,
+        lengths,
         ("query", query, (batch, length, groups, keys)),
         ("key", key, query.shape),
         ("log_decay", log_decay, (heads,), timed, sized),
@@ -384,15 +442,20 @@ def _expected_by_erasing(inputs: _delta_recurrence.Inputs) -> str | None:
         ("write", write, sized),
         ("read", read, sized),
         ("state", state, (batch, heads, keys, values)),
-    ):
+    )
+
+
+def _expected_shapes(value: Tensor, lengths: Tensor | None, *fields: Any) -> str | None:
+    """The same for (name, tensor or None, shapes it may have …), alike value in all else."""
+    for name, tensor, *shapes in fields:
         if tensor is None:
             continue
         if tensor.shape not in shapes:
             return f"{name} {' or '.join(str(list(shape)) for shape in shapes)}"
         if tensor.dtype != value.dtype or tensor.device != value.device:
             return f"all of {value.dtype} on {value.device}, as value"
-    if lengths is not None and (lengths.shape, lengths.dtype) != ((batch,), torch.int64):
-        return f"lengths [{batch}] of torch.int64"
+    if lengths is not None and (lengths.shape, lengths.dtype) != (value.shape[:1], torch.int64):
+        return f"lengths [{value.shape[0]}] of torch.int64"
     return None
 
 
