@@ -20,7 +20,7 @@ LOSS = 0.05
 
 
 def the_text(step: int) -> Batch:
-    tokens = torch.tensor([list(ByteTokenizer().encode(TEXT))])
+    tokens = torch.tensor([ByteTokenizer().encode(TEXT).tolist()])
     return Batch(tokens[:, :-1], tokens[:, 1:], torch.ones(1, dtype=torch.bool))
 
 

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
@@ -130,8 +131,12 @@ def _printable(text: str) -> str:
 
 
 def _print(rows: Sequence[Row], console: Console) -> None:
-    table = Table(title="Validation after the same time of training")
-    table.add_column("mixer")
+    table = Table(
+        title="Validation after the same time of training",
+        box=box.SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+    )
+    table.add_column("mixer", no_wrap=True)
     for title in (
         "loss (nats)",
         "bits per byte",
@@ -140,7 +145,7 @@ def _print(rows: Sequence[Row], console: Console) -> None:
         "decode tokens/s",
         "state bytes",
     ):
-        table.add_column(title, justify="right")
+        table.add_column(title, justify="right", min_width=max(map(len, title.split())))
     for row in sorted(rows, key=lambda row: row.result.scores.loss):
         table.add_row(*row.cells())
     console.print(table)
