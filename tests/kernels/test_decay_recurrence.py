@@ -572,6 +572,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "dtype": ({"state": torch.zeros(2, 4, 6, 8).double()}, "all of torch.float32 on cpu"),
     "device": ({"log_decay": torch.zeros(4, device="meta")}, "on cpu, as value"),
     "lengths": ({"lengths": torch.ones(3).long()}, r"lengths \[2\] of torch.int64"),
+    "lengths' device": ({"lengths": torch.ones(2, device="meta").long()}, "torch.int64 on cpu"),
     "lengths' dtype": ({"lengths": torch.ones(2)}, r"lengths \[2\] of torch.int64"),
 }
 

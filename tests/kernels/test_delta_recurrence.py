@@ -47,6 +47,7 @@ SIZES = [
     (1, 5, 2, 1, 64, 64),
 ]
 
+
 def make(
     structure: tuple[str, str],
     size: Size,

@@ -6,13 +6,17 @@ The linear memory with decays as a torch operation on the native kernel. Shapes 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from threefold.errors import ThreefoldError
 from threefold.kernels import library
+from threefold.kernels.library import with_unit_stride
 from threefold.kernels.registration import define, differentiate, differentiate_once
+from threefold.kernels.shapes import expected_shapes
 
 # Elements between two of the memories that the backward pass starts from.
 BLOCK = 64
@@ -32,18 +36,36 @@ class Inputs(NamedTuple):
     state: _Optional
     lengths: _Optional
 
+    def expected(self) -> str | None:
+        """What is wrong, said as what was expected; None if nothing is."""
+        batch, length, heads, values = self.value.shape
+        groups, keys = self.query.shape[2:]
+        if groups == 0 or heads % groups:
+            return "heads of query that divide those of value"
+        timed, sized = (batch, length, heads), (batch, length, heads, keys)
+        return expected_shapes(
+            self.value,
+            self.lengths,
+            ("query", self.query, (batch, length, groups, keys)),
+            ("key", self.key, self.query.shape),
+            ("log_decay", self.log_decay, (heads,), timed, sized),
+            ("log_decay_value", self.log_decay_value, self.value.shape),
+            ("bonus", self.bonus, (heads, keys)),
+            ("state", self.state, (batch, heads, keys, values)),
+        )
+
     def as_read(self) -> Inputs:
         """As the kernel can read them: slices of a wider tensor need no copy."""
         log_decay = self.log_decay
         if log_decay is not None and log_decay.dim() == 4:
-            log_decay = _with_unit_stride(log_decay)
+            log_decay = with_unit_stride(log_decay)
         on_value = self.log_decay_value
         return Inputs(
-            _with_unit_stride(self.query),
-            _with_unit_stride(self.key),
-            _with_unit_stride(self.value),
+            with_unit_stride(self.query),
+            with_unit_stride(self.key),
+            with_unit_stride(self.value),
             log_decay,
-            None if on_value is None else _with_unit_stride(on_value),
+            None if on_value is None else with_unit_stride(on_value),
             *map(library.contiguous, (self.bonus, self.state, self.lengths)),
         )
 
@@ -65,10 +87,6 @@ class Inputs(NamedTuple):
     def workspace(self, sizes: list[int], *, backward: bool) -> Tensor:
         flags = [self.log_decay_value is not None, self.bonus is not None, backward]
         return library.workspace("decay_recurrence_workspace", self.value, [*sizes, *flags])
-
-
-def _with_unit_stride(x: Tensor) -> Tensor:
-    return x if x.stride(-1) == 1 else x.contiguous()
 
 
 def forward(
@@ -128,7 +146,7 @@ def _backward(
     fixed = of_decays and log_decay is not None and log_decay.dim() == 1
     if fixed:
         grads[3] = inputs.value.new_empty(sizes[:3])
-    grad_out = _with_unit_stride(grad_out)
+    grad_out = with_unit_stride(grad_out)
     library.call(
         "decay_recurrence_backward",
         [*grads, inputs.workspace(sizes, backward=True)],
@@ -192,3 +210,22 @@ backward = define(
 )
 differentiate("decay_recurrence", save=_save, backward=_differentiate)
 differentiate_once("decay_recurrence_backward", use="linear_recurrence")
+
+
+def run(inputs: Inputs, check: Callable[[], None] | None, *, direct: bool) -> tuple[Tensor, Tensor]:
+    """The outputs and the new state; `direct` calls the kernel without torch's dispatcher.
+
+    `check()` raises if a log-decay is above 0: it says more than the kernel, which finds that.
+    """
+    call, save = (forward if direct else operation), False
+    if torch.is_grad_enabled():
+        save = any(x is not None and x.requires_grad for x in inputs)
+    if check is None or torch.compiler.is_compiling():
+        out, state, _ = call(*inputs, save, check is not None)
+        return out, state
+    try:
+        out, state, _ = call(*inputs, save, True)
+    except ThreefoldError:
+        check()
+        raise
+    return out, state

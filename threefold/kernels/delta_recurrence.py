@@ -13,7 +13,9 @@ import torch
 from torch import Tensor
 
 from threefold.kernels import library
+from threefold.kernels.library import with_unit_stride
 from threefold.kernels.registration import define, differentiate, differentiate_once
+from threefold.kernels.shapes import expected_shapes
 
 # Elements between two of the memories that the backward pass starts from.
 BLOCK = 64
@@ -36,18 +38,39 @@ class Inputs(NamedTuple):
     state: _Optional
     lengths: _Optional
 
+    def expected(self) -> str | None:
+        """What is wrong, said as what was expected; None if nothing is."""
+        batch, length, heads, values = self.value.shape
+        groups, keys = self.query.shape[2:]
+        if groups == 0 or heads % groups or (self.strength is None) == (self.write is None):
+            return (
+                "heads of query that divide those of value, and either strength or write and read"
+            )
+        timed, sized = (batch, length, heads), (batch, length, heads, keys)
+        return expected_shapes(
+            self.value,
+            self.lengths,
+            ("query", self.query, (batch, length, groups, keys)),
+            ("key", self.key, self.query.shape),
+            ("log_decay", self.log_decay, (heads,), timed, sized),
+            ("strength", self.strength, timed),
+            ("write", self.write, sized),
+            ("read", self.read, sized),
+            ("state", self.state, (batch, heads, keys, values)),
+        )
+
     def as_read(self) -> Inputs:
         """As the kernel can read them: slices of a wider tensor need no copy."""
         log_decay = self.log_decay
         if log_decay is not None and log_decay.dim() == 4:
-            log_decay = _with_unit_stride(log_decay)
+            log_decay = with_unit_stride(log_decay)
         return self._replace(
-            query=_with_unit_stride(self.query),
-            key=_with_unit_stride(self.key),
-            value=_with_unit_stride(self.value),
+            query=with_unit_stride(self.query),
+            key=with_unit_stride(self.key),
+            value=with_unit_stride(self.value),
             log_decay=log_decay,
-            write=None if self.write is None else _with_unit_stride(self.write),
-            read=None if self.read is None else _with_unit_stride(self.read),
+            write=None if self.write is None else with_unit_stride(self.write),
+            read=None if self.read is None else with_unit_stride(self.read),
             state=None if self.state is None else self.state.contiguous(),
             lengths=None if self.lengths is None else self.lengths.contiguous(),
         )
@@ -65,10 +88,6 @@ class Inputs(NamedTuple):
         """The distances of rows, elements and heads; 0 for what is not given."""
         timed = (tensor.stride()[:3] if tensor is not None else (0, 0, 0) for tensor in self[:7])
         return [stride for strides in timed for stride in strides]
-
-
-def _with_unit_stride(x: Tensor) -> Tensor:
-    return x if x.stride(-1) == 1 else x.contiguous()
 
 
 def _parts(memories: int, values: int, threads: int) -> int:
@@ -134,7 +153,7 @@ def _backward(
     inputs = Inputs(*tensors).as_read()
     value, sizes = inputs.value, inputs.sizes()
     batch, length, heads, _, keys, values, _, parts = sizes
-    grad_out = _with_unit_stride(grad_out)
+    grad_out = with_unit_stride(grad_out)
 
     def of_parts(x: _Optional) -> Tensor:
         size = () if x is None or x.dim() == 3 else (keys,)
@@ -213,3 +232,16 @@ backward = define(
 )
 differentiate("delta_recurrence", save=_save, backward=_differentiate)
 differentiate_once("delta_recurrence_backward", use="linear_recurrence")
+
+
+def run(inputs: Inputs, *, direct: bool) -> tuple[Tensor, Tensor]:
+    """The outputs and the new state; `direct` calls the kernel without torch's dispatcher."""
+    log_decay = inputs.log_decay
+    if log_decay is not None and log_decay.dim() == 1:
+        inputs = inputs._replace(log_decay=log_decay.expand(inputs.value.shape[:3]))
+    if direct:
+        out, state, *_ = forward(*inputs, False)
+    else:
+        wanted = any(x is not None and x.requires_grad for x in inputs)
+        out, state, *_ = operation(*inputs, torch.is_grad_enabled() and wanted)
+    return out, state

@@ -222,6 +222,11 @@ def contiguous(x: Tensor | None) -> Tensor | None:
     return None if x is None else x.contiguous()
 
 
+def with_unit_stride(x: Tensor) -> Tensor:
+    """x with the numbers of its last axis side by side; a slice of something wider is no copy."""
+    return x if x.stride(-1) == 1 else x.contiguous()
+
+
 def evenly_spaced(x: Tensor | None) -> tuple[Tensor | None, int]:
     """x [B, L, D] and the distance of its elements; a slice of something wider is not copied."""
     if x is None:

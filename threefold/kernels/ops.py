@@ -6,7 +6,7 @@ The only door to the kernels: shapes are checked here, and native or reference i
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import torch
 from torch import Tensor
@@ -347,116 +347,27 @@ def linear_recurrence(
     native = _native(value) and 0 not in value.shape[1:] and 0 not in key.shape[2:]
     decays_only = strength is None and write is None and read is None
     if native and decays_only and (bonus is None or log_decay_value is None):
-        return _decay(
-            _decay_recurrence.Inputs(
-                query, key, value, log_decay, log_decay_value, bonus, state, lengths
-            ),
-            check,
+        decaying = _decay_recurrence.Inputs(
+            query, key, value, log_decay, log_decay_value, bonus, state, lengths
         )
+        expected = decaying.expected()
+        if expected:
+            _refuse("linear_recurrence", expected, decaying._asdict())
+        direct = value.shape[1] == 1 and _direct(*decaying)
+        return _decay_recurrence.run(decaying, check, direct=direct)
     if check is not None:
         check()
     erases = strength is not None or (write is not None and read is not None)
     if native and erases and log_decay_value is None and bonus is None:
-        return _erase(
-            _delta_recurrence.Inputs(
-                query, key, value, log_decay, strength, write, read, state, lengths
-            )
+        erasing = _delta_recurrence.Inputs(
+            query, key, value, log_decay, strength, write, read, state, lengths
         )
+        expected = erasing.expected()
+        if expected:
+            _refuse("linear_recurrence", expected, erasing._asdict())
+        direct = value.shape[1] == 1 and _direct(*erasing)
+        return _delta_recurrence.run(erasing, direct=direct)
     return otherwise()
-
-
-def _decay(
-    inputs: _decay_recurrence.Inputs, check: Callable[[], None] | None
-) -> tuple[Tensor, Tensor]:
-    expected = _expected_by_decaying(inputs)
-    if expected:
-        _refuse("linear_recurrence", expected, inputs._asdict())
-    run, save = _decay_recurrence.operation, False
-    if inputs.value.shape[1] == 1 and _direct(*inputs):
-        run = _decay_recurrence.forward
-    elif torch.is_grad_enabled():
-        save = any(x is not None and x.requires_grad for x in inputs)
-    if check is None or torch.compiler.is_compiling():
-        out, state, _ = run(*inputs, save, check is not None)
-        return out, state
-    try:
-        out, state, _ = run(*inputs, save, True)
-    except ThreefoldError:
-        # It says more than the kernel: which of the decays, and how much.
-        check()
-        raise
-    return out, state
-
-
-def _expected_by_decaying(inputs: _decay_recurrence.Inputs) -> str | None:
-    """What is wrong, said as what was expected; None if nothing is."""
-    query, key, value, log_decay, log_decay_value, bonus, state, lengths = inputs
-    batch, length, heads, values = value.shape
-    groups, keys = query.shape[2:]
-    if groups == 0 or heads % groups:
-        return "heads of query that divide those of value"
-    timed, sized = (batch, length, heads), (batch, length, heads, keys)
-    return _expected_shapes(
-        value,
-        lengths,
-        ("query", query, (batch, length, groups, keys)),
-        ("key", key, query.shape),
-        ("log_decay", log_decay, (heads,), timed, sized),
-        ("log_decay_value", log_decay_value, value.shape),
-        ("bonus", bonus, (heads, keys)),
-        ("state", state, (batch, heads, keys, values)),
-    )
-
-
-def _erase(inputs: _delta_recurrence.Inputs) -> tuple[Tensor, Tensor]:
-    expected = _expected_by_erasing(inputs)
-    if expected:
-        _refuse("linear_recurrence", expected, inputs._asdict())
-    batch, length, heads, _ = inputs.value.shape
-    log_decay = inputs.log_decay
-    if log_decay is not None and log_decay.dim() == 1:
-        inputs = inputs._replace(log_decay=log_decay.expand(batch, length, heads))
-    if length == 1 and _direct(*inputs):
-        out, state, *_ = _delta_recurrence.forward(*inputs, False)
-    else:
-        wanted = any(x is not None and x.requires_grad for x in inputs)
-        out, state, *_ = _delta_recurrence.operation(*inputs, torch.is_grad_enabled() and wanted)
-    return out, state
-
-
-def _expected_by_erasing(inputs: _delta_recurrence.Inputs) -> str | None:
-    """What is wrong, said as what was expected; None if nothing is."""
-    query, key, value, log_decay, strength, write, read, state, lengths = inputs
-    batch, length, heads, values = value.shape
-    groups, keys = query.shape[2:]
-    if groups == 0 or heads % groups or (strength is None) == (write is None):
-        return "heads of query that divide those of value, and either strength or write and read"
-    timed, sized = (batch, length, heads), (batch, length, heads, keys)
-    return _expected_shapes(
-        value,
-        lengths,
-        ("query", query, (batch, length, groups, keys)),
-        ("key", key, query.shape),
-        ("log_decay", log_decay, (heads,), timed, sized),
-        ("strength", strength, timed),
-        ("write", write, sized),
-        ("read", read, sized),
-        ("state", state, (batch, heads, keys, values)),
-    )
-
-
-def _expected_shapes(value: Tensor, lengths: Tensor | None, *fields: Any) -> str | None:
-    """The same for (name, tensor or None, shapes it may have …), alike value in all else."""
-    for name, tensor, *shapes in fields:
-        if tensor is None:
-            continue
-        if tensor.shape not in shapes:
-            return f"{name} {' or '.join(str(list(shape)) for shape in shapes)}"
-        if tensor.dtype != value.dtype or tensor.device != value.device:
-            return f"all of {value.dtype} on {value.device}, as value"
-    if lengths is not None and (lengths.shape, lengths.dtype) != (value.shape[:1], torch.int64):
-        return f"lengths [{value.shape[0]}] of torch.int64"
-    return None
 
 
 def _check_lengths(lengths: Tensor | None, length: int) -> None:

@@ -1,0 +1,31 @@
+"""given shapes = expected shapes, or a sentence that says which are not
+
+What operations with many optional inputs share when they check them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+def expected_shapes(value: Tensor, lengths: Tensor | None, *fields: Any) -> str | None:
+    """What is wrong with fields (name, tensor or None, shapes it may have …), as what was expected.
+
+    All are to have value's dtype and device; lengths is int64 of value's first axis.
+    """
+    for name, tensor, *shapes in fields:
+        if tensor is None:
+            continue
+        if tensor.shape not in shapes:
+            return f"{name} {' or '.join(str(list(shape)) for shape in shapes)}"
+        if tensor.dtype != value.dtype or tensor.device != value.device:
+            return f"all of {value.dtype} on {value.device}, as value"
+    if lengths is not None and (
+        (lengths.shape, lengths.dtype) != (value.shape[:1], torch.int64)
+        or lengths.device != value.device
+    ):
+        return f"lengths [{value.shape[0]}] of torch.int64 on {value.device}"
+    return None
