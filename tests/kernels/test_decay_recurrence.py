@@ -401,6 +401,20 @@ def test_gradients_of_some_inputs_only(variant: str, structure: tuple[str, str])
         assert torch.equal(found, everything[name]), name
 
 
+@pytest.mark.parametrize("used", [0, 1])
+@some_structures
+def test_gradients_of_one_output_only(variant: str, structure: tuple[str, str], used: int) -> None:
+    """Of the outputs or of the new state, the other being unused."""
+    inputs = make(structure, (2, 70, 2, 1, 5, 6))
+    found = []
+    for function in (kernel, step):
+        leaves = {name: tensor.detach().requires_grad_() for name, tensor in inputs.items()}
+        wanted = [leaves[name] for name in ("key", "value", "state")]
+        found.append(torch.autograd.grad(function(**leaves)[used].square().sum(), wanted))
+    for a, b in zip(*found, strict=True):
+        assert_close(a, b, "gradient")
+
+
 def test_second_derivative_is_refused(variant: str) -> None:
     inputs = make(("plain", "none"), (1, 3, 1, 1, 2, 2))
     value = inputs.pop("value").requires_grad_()

@@ -15,8 +15,9 @@ from torch import Tensor
 from threefold.errors import ThreefoldError
 from threefold.kernels import library
 from threefold.kernels.library import with_unit_stride
+from threefold.kernels.pages import on_large_pages
 from threefold.kernels.registration import define, differentiate, differentiate_once
-from threefold.kernels.shapes import expected_shapes
+from threefold.kernels.shapes import expected_shapes, grads_or_zeros
 
 # Elements between two of the memories that the backward pass starts from.
 BLOCK = 64
@@ -110,14 +111,16 @@ def forward(
     inputs = given.as_read()
     outputs = _forward_shapes(*inputs, save, check)
     sizes = inputs.sizes()
-    one = not save and value.shape[1] == 1
-    workspace = None if one else inputs.workspace(sizes, backward=False)
+    workspace = None
+    if save or value.shape[1] > 1:
+        workspace = inputs.workspace(sizes, backward=False)
+        on_large_pages(outputs)
     library.call(
         "decay_recurrence_forward",
         [*outputs, workspace],
-        [*inputs, torch.tensor(inputs.strides())],
+        inputs,
         [*sizes, check],
-        laid_out=True,
+        strides=inputs.strides(),
     )
     return outputs
 
@@ -146,16 +149,14 @@ def _backward(
     fixed = of_decays and log_decay is not None and log_decay.dim() == 1
     if fixed:
         grads[3] = inputs.value.new_empty(sizes[:3])
+    on_large_pages(grads)
     grad_out = with_unit_stride(grad_out)
     library.call(
         "decay_recurrence_backward",
         [*grads, inputs.workspace(sizes, backward=True)],
-        [
-            *(grad_out, grad_state.contiguous(), checkpoints.contiguous(), *inputs),
-            torch.tensor([*inputs.strides(), *grad_out.stride()[:3]]),
-        ],
+        [grad_out, grad_state.contiguous(), checkpoints.contiguous(), *inputs],
         sizes,
-        laid_out=True,
+        strides=[*inputs.strides(), *grad_out.stride()[:3]],
     )
     if fixed:
         grads[3] = grads[3].sum((0, 1))
@@ -178,16 +179,19 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tenso
     *tensors, ctx.saved, _ = inputs
     ctx.save_for_backward(*tensors, output[2])
     ctx.mark_non_differentiable(output[2])
+    # Zeros for what nobody asked for would be as large as the checkpoints.
+    ctx.set_materialize_grads(False)
 
 
 def _differentiate(
-    ctx: Any, grad_out: Tensor, grad_state: Tensor, _: _Optional
+    ctx: Any, grad_out: _Optional, grad_state: _Optional, _: _Optional
 ) -> tuple[_Optional, ...]:
     *inputs, checkpoints = ctx.saved_tensors
     if not ctx.saved:
         checkpoints = operation(*inputs, True, False)[2]
     needed = ctx.needs_input_grad[:7]
-    grads = backward(grad_out, grad_state, checkpoints, *inputs, any(needed[3:5]))
+    given = grads_or_zeros(grad_out, grad_state, *inputs[1:3])
+    grads = backward(*given, checkpoints, *inputs, any(needed[3:5]))
     chosen = (grad if need else None for grad, need in zip(grads, needed, strict=True))
     return (*chosen, None, None, None)
 

@@ -14,8 +14,9 @@ from torch import Tensor
 
 from threefold.kernels import library
 from threefold.kernels.library import with_unit_stride
+from threefold.kernels.pages import on_large_pages
 from threefold.kernels.registration import define, differentiate, differentiate_once
-from threefold.kernels.shapes import expected_shapes
+from threefold.kernels.shapes import expected_shapes, grads_or_zeros
 
 # Elements between two of the memories that the backward pass starts from.
 BLOCK = 64
@@ -121,13 +122,14 @@ def forward(
     """
     inputs = Inputs(query, key, value, log_decay, strength, write, read, state, lengths).as_read()
     outputs = _forward_shapes(*inputs, save)
+    on_large_pages(outputs)
     sizes = inputs.sizes()
     library.call(
         "delta_recurrence_forward",
         [*outputs, library.workspace("delta_recurrence_workspace", value, [*sizes, False])],
-        [*inputs, torch.tensor(inputs.strides())],
+        inputs,
         sizes,
-        laid_out=True,
+        strides=inputs.strides(),
     )
     return outputs
 
@@ -162,15 +164,13 @@ def _backward(
     grads = [of_parts(x) for x in inputs[:7]]
     grads[2] = value.new_empty(batch, length, heads, values)
     grads.append(value.new_empty(batch, heads, keys, values))
+    on_large_pages(grads)
     library.call(
         "delta_recurrence_backward",
         [*grads, library.workspace("delta_recurrence_workspace", value, [*sizes, True])],
-        [
-            *(grad_out, grad_state.contiguous(), moved, checkpoints, *inputs),
-            torch.tensor([*inputs.strides(), *grad_out.stride()[:3]]),
-        ],
+        [grad_out, grad_state.contiguous(), moved, checkpoints, *inputs],
         sizes,
-        laid_out=True,
+        strides=[*inputs.strides(), *grad_out.stride()[:3]],
     )
     whole = (2, 7)
     return tuple(
@@ -200,15 +200,18 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None
     *tensors, ctx.saved = inputs
     ctx.save_for_backward(*tensors, *output[2:])
     ctx.mark_non_differentiable(*output[2:])
+    # Zeros for what nobody asked for would be as large as what is kept.
+    ctx.set_materialize_grads(False)
 
 
 def _differentiate(
-    ctx: Any, grad_out: Tensor, grad_state: Tensor, *_: _Optional
+    ctx: Any, grad_out: _Optional, grad_state: _Optional, *_: _Optional
 ) -> tuple[_Optional, ...]:
     *inputs, moved, checkpoints = ctx.saved_tensors
     if not ctx.saved:
         _, _, moved, checkpoints = operation(*inputs, True)
-    grads = backward(grad_out, grad_state, moved, checkpoints, *inputs)
+    given = grads_or_zeros(grad_out, grad_state, *inputs[1:3])
+    grads = backward(*given, moved, checkpoints, *inputs)
     wanted = zip(grads, ctx.needs_input_grad, strict=False)
     return (*(grad if needed else None for grad, needed in wanted), None, None)
 

@@ -248,16 +248,21 @@ def call(
     sizes: Sequence[int],
     numbers: Sequence[float] = (),
     *,
+    strides: Sequence[int] | None = None,
     laid_out: bool = False,
 ) -> None:
     """Call a native function, with the number of threads after the other sizes.
 
     Outputs (and workspace) are new, so contiguous; inputs are made so, unless they are `laid_out`
-    as the function expects, or it knows their strides. A tensor without numbers is passed as null.
+    as the function expects, or it is given their `strides`, after them. A tensor without numbers is
+    passed as null.
     """
     # Kept in a list until the call returns: nothing else may own what the pointers point to.
-    tensors = [*outputs, *(inputs if laid_out else map(contiguous, inputs))]
-    pointers = [None if x is None else x.data_ptr() for x in tensors]
+    as_they_are = laid_out or strides is not None
+    tensors = [*outputs, *(inputs if as_they_are else map(contiguous, inputs))]
+    pointers: list[Any] = [None if x is None else x.data_ptr() for x in tensors]
+    if strides is not None:
+        pointers.append((ctypes.c_int64 * len(strides))(*strides))
     dtype = next(x.dtype for x in outputs if x is not None)
     _invoke(name, dtype, pointers, sizes, numbers)
 

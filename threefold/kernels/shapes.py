@@ -1,6 +1,7 @@
 """given shapes = expected shapes, or a sentence that says which are not
 
-What operations with many optional inputs share when they check them.
+What the operations of linear memories share: the check of many optional inputs, and gradients of
+outputs that were not used.
 """
 
 from __future__ import annotations
@@ -29,3 +30,15 @@ def expected_shapes(value: Tensor, lengths: Tensor | None, *fields: Any) -> str 
     ):
         return f"lengths [{value.shape[0]}] of torch.int64 on {value.device}"
     return None
+
+
+def grads_or_zeros(
+    grad_out: Tensor | None, grad_state: Tensor | None, key: Tensor, value: Tensor
+) -> tuple[Tensor, Tensor]:
+    """The gradients of out [B, L, H, V] and of the new state [B, H, K, V]; None is zeros."""
+    batch, _, heads, values = value.shape
+    if grad_out is None:
+        grad_out = torch.zeros_like(value)
+    if grad_state is None:
+        grad_state = value.new_zeros(batch, heads, key.shape[-1], values)
+    return grad_out, grad_state

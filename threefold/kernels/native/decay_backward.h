@@ -150,8 +150,10 @@ struct Backward {
         const FlushDenormals flush;
         const int64_t length = in.length_of(tasks.task(first).row);
         for (int64_t i = 0; i < count; ++i) begin(buffers, i, tasks.task(first + i));
-        for (int64_t t = (blocks_of(length) - 1) * block_length; t >= 0; t -= block_length)
-            for (int64_t i = 0; i < count; ++i) block(tasks.task(first + i), buffers, i, t);
+        for (Place at{first, (blocks_of(length) - 1) * block_length}; at.t >= 0;
+             at = at.after(first, count, -block_length))
+            block(tasks.task(at.index), buffers, at.index - first, at.t,
+                  at.after(first, count, -block_length));
         for (int64_t i = 0; i < count; ++i) end(buffers, i, tasks.task(first + i), length);
     }
 
@@ -230,6 +232,14 @@ private:
         return {{}, rows(to.value), rows(to.log_decay_value), nullptr};
     }
 
+    void fetch(const Task &task, int64_t first) const {
+        in.keys_of(task, first).fetch(0, block_length);
+        in.values_of(task, first, grad_out).fetch(0, block_length);
+        if (first < 0) return;
+        const real *memory = checkpoints + in.checkpoint_of(task.row, task.head, first) + task.first;
+        decay::fetch<real>({memory, in.values, task.count, in.keys}, 0, in.keys);
+    }
+
     void prepare(const Task &task, const Side<real> &keys, const Side<real> &values, int64_t first,
                  int64_t count) const {
         const SideElements<real> of_keys = in.keys_of(task, first);
@@ -247,8 +257,8 @@ private:
         }
     }
 
-    void block(const Task &task, const BackwardBuffers<real> &buffers, int64_t index,
-               int64_t first) const {
+    void block(const Task &task, const BackwardBuffers<real> &buffers, int64_t index, int64_t first,
+               Place next) const {
         const Side<real> &keys = buffers.keys, values = buffers.values.narrowed(task.count);
         const int64_t count = std::min(block_length, in.length_of(task.row) - first);
         const SideGradients<real> of_keys = key_gradients(task, first);
@@ -263,6 +273,7 @@ private:
                                           count,             column,
                                           width,             to.log_decay != nullptr,
                                           to.log_decay_value != nullptr};
+            if (column == 0) fetch(tasks.task(next.index), next.t);
             load_transposed(buffers.memory(0), width, memory + column,
                             std::min(width, task.count - column));
             tile.forwards();

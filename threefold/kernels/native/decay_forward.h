@@ -64,14 +64,13 @@ struct Forward {
         const FlushDenormals flush;
         const int64_t length = in.length_of(tasks.task(first).row);
         for (int64_t i = 0; i < count; ++i) load_memory(buffers, i, tasks.task(first + i));
-        for (int64_t t = 0; t < length; t += block_length)
-            for (int64_t i = 0; i < count; ++i) {
-                const Task task = tasks.task(first + i);
-                if (checkpoints)
-                    store_memory(buffers, i, task,
-                                 checkpoints + in.checkpoint_of(task.row, task.head, t));
-                block(task, buffers, i, t);
-            }
+        for (Place at{first, 0}; at.t < length; at = at.after(first, count, block_length)) {
+            const Task task = tasks.task(at.index);
+            if (checkpoints)
+                store_memory(buffers, at.index - first, task,
+                             checkpoints + in.checkpoint_of(task.row, task.head, at.t));
+            block(task, buffers, at.index - first, at.t, at.after(first, count, block_length));
+        }
         for (int64_t i = 0; i < count; ++i) end(buffers, i, tasks.task(first + i), length);
     }
 
@@ -115,8 +114,10 @@ private:
         }
     }
 
-    void block(const Task &task, const ForwardBuffers<real> &buffers, int64_t index,
-               int64_t first) const {
+    void block(const Task &task, const ForwardBuffers<real> &buffers, int64_t index, int64_t first,
+               Place next) const {
+        const SideElements<real> next_keys = in.keys_of(tasks.task(next.index), next.t);
+        const SideElements<real> next_values = in.values_of(tasks.task(next.index), next.t);
         const Side<real> &keys = buffers.keys, values = buffers.values.narrowed(task.count);
         const int64_t count = std::min(block_length, in.length_of(task.row) - first);
         prepare(task, keys, values, first, count);
@@ -125,6 +126,10 @@ private:
             const Rows<real> memory = buffers.memory(index, column / buffers.tile);
             for (int64_t t = 0; t < count; t += chunk) {
                 const int64_t number = t / chunk;
+                if (column == 0) {
+                    next_keys.fetch(t, t + chunk);
+                    next_values.fetch(t, t + chunk);
+                }
                 product<real, false>(buffers.read, keys.reader_before.at(t, 0), memory, keys.width,
                                      width);
                 const Rows<real> to = out_of(task, first + t).at(0, column);

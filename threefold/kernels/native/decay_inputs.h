@@ -37,10 +37,24 @@ struct Elements {
     int64_t stride = 0, size = 0, count = 0;
 };
 
+/* Ask for elements first … last before they are needed. Heads lie side by side, so those of one are
+ * too far apart for the processor to guess. */
+template <typename real>
+inline void fetch(const Elements<real> &elements, int64_t first, int64_t last) {
+    for (int64_t t = first; t < std::min(last, elements.count); ++t)
+        for (int64_t i = 0; i < elements.size; i += int64_t(64 / sizeof(real)))
+            __builtin_prefetch(elements.data + t * elements.stride + i, 0, 2);
+}
+
 /* What the elements of a task have on the keys' side or on the values' side. */
 template <typename real>
 struct SideElements {
     Elements<real> reader, writer, log_decay;
+
+    void fetch(int64_t first, int64_t last) const {
+        for (const Elements<real> *each : {&reader, &writer, &log_decay})
+            decay::fetch(*each, first, last);
+    }
 };
 
 /* [B, L, heads, size] with any strides but the last, which is 1. */
@@ -109,6 +123,15 @@ private:
         const int64_t count = std::min(block_length, length_of(task.row) - first);
         if (!field.data || first < 0 || count <= 0) return {};
         return {field.at(task.row, first, head) + column, field.strides[1], size, count};
+    }
+};
+
+/* Block `t` of task `index`, and what comes after it: the next of some tasks, or the next block. */
+struct Place {
+    int64_t index, t;
+
+    Place after(int64_t first, int64_t count, int64_t step) const {
+        return index + 1 < first + count ? Place{index + 1, t} : Place{first, t + step};
     }
 };
 

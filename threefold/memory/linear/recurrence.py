@@ -89,9 +89,9 @@ def recur(
     size = plan_chunk(chunk, length, form)
     dtype = memory_dtype(value.dtype)
     write, read = rank_one if rank_one is not None else (None, None)
-    given = Tokens(
-        query, key, value, log_decay, log_decay_value, strength, write, read, bonus
-    ).each(lambda field: field.to(dtype))
+    given = Tokens(query, key, value, log_decay, log_decay_value, strength, write, read, bonus)
+    if not all(field is None or field.dtype == dtype for field in given):
+        given = given.each(lambda field: field.to(dtype))
     shape = (value.shape[0], value.shape[2], key.shape[-1], value.shape[-1])
     before = start(state, shape, dtype, value.device)
 
