@@ -24,7 +24,7 @@ def _advise() -> Callable[[int, int, int], int] | None:
         return None
     function = ctypes.CDLL(None).madvise
     function.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
-    return function  # type: ignore[no-any-return]
+    return function
 
 
 def on_large_pages(tensors: Iterable[Tensor]) -> None:
