@@ -13,8 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from benchmarks.delta_recurrence import MODES, Function, Inputs, attention, recurrence
 from benchmarks.measure import Race, at_least, exponent
+from benchmarks.recurrence import MODES, Function, Inputs, attention, recurrence
 
 LENGTHS = (256, 512, 1024, 2048, 8192, 65536)
 # Attention takes 16 times as long for 4 times the length.

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from benchmarks import peers
 from benchmarks.attention_crossing import make
-from benchmarks.delta_recurrence import MODES, Function, recurrence
 from benchmarks.measure import Race
+from benchmarks.recurrence import MODES, Function, recurrence
 
 Fields = dict[str, Tensor]
 

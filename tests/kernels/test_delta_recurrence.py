@@ -9,11 +9,26 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from tests.kernels.recurrences import (
+    SCATTERED,
+    Inputs,
+    Size,
+    assert_equal,
+    assert_same,
+    check_guards,
+    cut,
+    describe,
+    guarded,
+    kernel,
+    marked,
+    results,
+    step,
+)
 from tests.tolerances import assert_close
 from threefold.errors import ThreefoldError
 from threefold.kernels import delta_recurrence as native
 from threefold.kernels import library, ops
-from threefold.memory.linear.recurrence import linear_recurrence, recur
+from threefold.memory.linear.recurrence import linear_recurrence
 
 DTYPES = [torch.float32, torch.float64]
 DECAYS = ("none", "fixed", "scalar", "per_key")
@@ -31,9 +46,6 @@ SIZES = [
     (1, 130, 3, 3, 17, 16),
     (1, 5, 2, 1, 64, 64),
 ]
-
-Inputs = dict[str, Tensor]
-Size = tuple[int, int, int, int, int, int]
 
 
 def make(
@@ -74,60 +86,6 @@ def make(
     if lengths:
         inputs["lengths"] = torch.tensor([length // 2, 0, length, 1][:batch])
     return inputs
-
-
-def fail() -> tuple[Tensor, Tensor]:
-    raise AssertionError("the kernel did not run")
-
-
-def kernel(**inputs: Any) -> tuple[Tensor, Tensor]:
-    """The door, with nothing behind it but the kernel."""
-    return ops.linear_recurrence(**{"state": None, **inputs}, otherwise=fail)
-
-
-def step(**inputs: Any) -> tuple[Tensor, Tensor]:
-    """The definition in plain torch, with gradients on; outputs at padding are 0."""
-    pair = [inputs.pop(name) for name in ("write", "read") if name in inputs]
-    out, state = recur(**inputs, rank_one=tuple(pair) or None, form="step")
-    lengths = inputs.get("lengths")
-    if lengths is None:
-        return out, state
-    padding = torch.arange(out.shape[1]) >= lengths[:, None]
-    return out.masked_fill(padding[:, :, None, None], 0), state
-
-
-def results(function: Any, inputs: Inputs) -> dict[str, Tensor]:
-    """out, state, and the gradients of every input for fixed random gradients of both."""
-    leaves = {
-        name: tensor.detach().requires_grad_(tensor.is_floating_point())
-        for name, tensor in inputs.items()
-    }
-    out, state = function(**leaves)
-    generator = torch.Generator().manual_seed(1)
-    grads = [
-        torch.randn(tensor.shape, dtype=torch.float64, generator=generator).to(tensor)
-        for tensor in (out, state)
-    ]
-    wanted = {name: tensor for name, tensor in leaves.items() if tensor.requires_grad}
-    found = torch.autograd.grad([out, state], list(wanted.values()), grads)
-    return {"out": out, "new state": state, **dict(zip(wanted, found, strict=True))}
-
-
-def assert_same(
-    actual: dict[str, Tensor], expected: dict[str, Tensor], quantity: str | None = None
-) -> None:
-    for name, tensor in actual.items():
-        kind = quantity or {"out": "output", "new state": "state"}.get(name, "gradient")
-        assert_close(tensor, expected[name], kind, name)
-
-
-def assert_equal(actual: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
-    for name, tensor in actual.items():
-        assert torch.equal(tensor, expected[name]), name
-
-
-def describe(structure: tuple[str, str], size: Size) -> str:
-    return f"{'-'.join(structure)} {size}"
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -239,10 +197,6 @@ def test_cut_anywhere_and_resume(
             assert_close(carried, last, "state")
 
 
-def cut(tensor: Tensor, at: int, length: int) -> Tensor:
-    return tensor[:, at : at + length] if tensor.dim() > 2 else tensor
-
-
 @every_structure
 def test_causal_bit_for_bit(variant: str, structure: tuple[str, str]) -> None:
     inputs = make(structure, (1, 70, 2, 1, 9, 21), torch.float32)
@@ -330,14 +284,6 @@ def test_nan_stays_nan_and_goes_nowhere_else(variant: str, structure: tuple[str,
     assert not found["query"].isnan().any()
 
 
-def guarded(shape: tuple[int, ...], dtype: torch.dtype, guard: int = 64) -> tuple[Tensor, Tensor]:
-    """A tensor of NaN inside a larger one, whose ends must not change."""
-    size = torch.Size(shape).numel()
-    whole = torch.full((size + 2 * guard,), 7.0, dtype=dtype)
-    whole[guard : guard + size] = torch.nan
-    return whole[guard : guard + size].view(shape), whole
-
-
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("structure", [("delta", "scalar"), ("rank_one", "per_key")], ids="-".join)
 def test_every_output_is_written_and_nothing_else(
@@ -388,16 +334,6 @@ def split(like: Tensor, parts: int, heads: int) -> tuple[int, ...]:
     if like.numel() == 0:
         return (0,)
     return (parts, *like.shape[:2], heads, *like.shape[3:])
-
-
-def check_guards(poisoned: list[tuple[Tensor, Tensor]]) -> None:
-    """All but the workspace, which is last, holds numbers, and nothing around them changed."""
-    for index, (tensor, whole) in enumerate(poisoned):
-        guard = (whole.numel() - tensor.numel()) // 2
-        assert (whole[:guard] == 7).all(), f"buffer {index}: written before it begins"
-        assert (whole[guard + tensor.numel() :] == 7).all(), f"buffer {index}: after its end"
-    for index, (tensor, _) in enumerate(poisoned[:-1]):
-        assert not tensor.isnan().any(), f"buffer {index}: not written"
 
 
 @every_structure
@@ -491,29 +427,11 @@ def test_strides_do_not_matter(variant: str, structure: tuple[str, str], length:
     inputs = make(structure, (2, length, 4, 2, 6, 8), torch.float32)
     inputs["lengths"] = torch.tensor([length, length // 2])
     expected = results(kernel, inputs)
-    for scatter in (interleaved, slices, last_axis_first, misaligned):
+    for scatter in SCATTERED:
         scattered = {name: scatter(tensor) for name, tensor in inputs.items()}
         assert_equal(results(kernel, scattered), expected)
         with torch.no_grad():
             assert torch.equal(kernel(**scattered)[0], expected["out"])
-
-
-def interleaved(tensor: Tensor) -> Tensor:
-    return tensor.repeat_interleave(2, -1)[..., ::2]
-
-
-def slices(tensor: Tensor) -> Tensor:
-    """A part of a wider last axis, as after a joint projection."""
-    return torch.cat([torch.full_like(tensor, 77), tensor], -1)[..., tensor.shape[-1] :]
-
-
-def last_axis_first(tensor: Tensor) -> Tensor:
-    return tensor.movedim(-1, 0).contiguous().movedim(0, -1)
-
-
-def misaligned(tensor: Tensor) -> Tensor:
-    """One number off the alignment of a vector."""
-    return torch.cat([tensor.flatten()[:1], tensor.flatten()])[1:].view(tensor.shape)
 
 
 def test_expanded_inputs_and_gradients(variant: str) -> None:
@@ -555,20 +473,13 @@ def test_empty_batch(variant: str) -> None:
     assert (out.shape, state.shape) == ((0, 5, 2, 4), (0, 2, 3, 4))
 
 
-def marked() -> tuple[Tensor, Tensor]:
-    return torch.zeros(1), torch.ones(1)
-
-
-@pytest.mark.parametrize("case", ["bonus", "value side", "decay alone", "half", "meta", "no keys"])
+@pytest.mark.parametrize("case", ["bonus", "value side", "half", "meta", "no keys"])
 def test_what_has_no_kernel_runs_otherwise(case: str) -> None:
     inputs = make(("delta", "scalar"), (1, 5, 2, 2, 3, 4))
     if case == "bonus":
         inputs["bonus"] = torch.zeros(2, 3).double()
     if case == "value side":
         inputs["log_decay_value"] = -torch.ones(1, 5, 2, 4).double()
-    if case == "decay alone":
-        del inputs["strength"]
-        inputs["bonus"] = torch.zeros(2, 3).double()
     if case in ("half", "meta"):
         inputs = {n: t.to(torch.bfloat16 if case == "half" else "meta") for n, t in inputs.items()}
     if case == "no keys":

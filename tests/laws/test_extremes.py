@@ -11,7 +11,8 @@ from tests.tolerances import assert_close
 LENGTH = 512
 DECAYING = [s for s in STRUCTURES if "log_decay" in make(s, 2, torch.float32)]
 DELTAS = [s for s in STRUCTURES if "strength" in make(s, 2, torch.float32)]
-ONE_FORM = {"step": None, "chunk": 64, "parallel": None}
+# auto is the native chunk form.
+ONE_FORM = {"step": None, "chunk": 64, "parallel": None, "auto": None}
 
 
 def assert_exact(structure: str, inputs: Inputs, quantity: str = "extreme") -> None:

@@ -143,6 +143,9 @@ def checks() -> Iterator[tuple[str, float]]:
     )
     yield "linear_recurrence: step = chunk", apart(chunk, step)
     yield "linear_recurrence: step = parallel", apart(parallel, step)
+    if library.current().native is not None:
+        native = linear_recurrence(query, key, value, log_decay=decay, form="chunk")[0]
+        yield "decay_recurrence: native = step", apart(native, step)
 
 
 def apart(actual: Tensor, expected: Tensor) -> float:

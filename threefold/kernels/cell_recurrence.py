@@ -13,6 +13,7 @@ from torch import Tensor
 
 from threefold.kernels import library
 from threefold.kernels.registration import define, differentiate, differentiate_once
+from threefold.kernels.shapes import expected_kind
 
 _Optional = Tensor | None
 
@@ -42,6 +43,38 @@ KINDS = {
     "slstm": Kind(4, 4, 6),
 }
 _NUMBERS = {kind: number for number, kind in enumerate(KINDS)}
+
+
+def expected(
+    kind: str,
+    inputs: Tensor,
+    recurrent: Tensor,
+    state: Tensor,
+    extra: Tensor | None,
+    mask: Tensor | None,
+    lengths: Tensor | None,
+) -> str | None:
+    """What is wrong, said as what was expected; None if nothing is."""
+    gates, parts, _, extras = KINDS[kind]
+    if inputs.ndim != 4 or 0 in inputs.shape[1:] or inputs.shape[2] != gates:
+        return f"inputs [B, L, {gates}, H], none empty"
+    batch, _, _, hidden = inputs.shape
+    blocks = recurrent.shape[0]
+    size = hidden // blocks if blocks else 0
+    if not (
+        recurrent.shape == (blocks, gates * size, size)
+        and size * blocks == hidden
+        and state.shape == (batch, parts, hidden)
+        and (extra is None if extras == 0 else extra is not None)
+        and (extra is None or extra.shape == (extras, hidden))
+        and (mask is None or mask.shape == (batch, hidden))
+        and (lengths is None or lengths.shape == (batch,))
+    ):
+        return (
+            f"recurrent [N, {gates}·S, S] with N·S = {hidden}, state [{batch}, {parts}, {hidden}], "
+            f"extra [{extras}, {hidden}], mask [{batch}, {hidden}] and lengths [{batch}]"
+        )
+    return expected_kind(inputs, (recurrent, state, extra, mask), lengths)
 
 
 def forward(

@@ -13,7 +13,10 @@ import torch
 from torch import Tensor
 
 from threefold.kernels import library
+from threefold.kernels.library import with_unit_stride
+from threefold.kernels.pages import on_large_pages
 from threefold.kernels.registration import define, differentiate, differentiate_once
+from threefold.kernels.shapes import expected_shapes, grads_or_zeros
 
 # Elements between two of the memories that the backward pass starts from.
 BLOCK = 64
@@ -36,18 +39,39 @@ class Inputs(NamedTuple):
     state: _Optional
     lengths: _Optional
 
+    def expected(self) -> str | None:
+        """What is wrong, said as what was expected; None if nothing is."""
+        batch, length, heads, values = self.value.shape
+        groups, keys = self.query.shape[2:]
+        if groups == 0 or heads % groups or (self.strength is None) == (self.write is None):
+            return (
+                "heads of query that divide those of value, and either strength or write and read"
+            )
+        timed, sized = (batch, length, heads), (batch, length, heads, keys)
+        return expected_shapes(
+            self.value,
+            self.lengths,
+            ("query", self.query, (batch, length, groups, keys)),
+            ("key", self.key, self.query.shape),
+            ("log_decay", self.log_decay, (heads,), timed, sized),
+            ("strength", self.strength, timed),
+            ("write", self.write, sized),
+            ("read", self.read, sized),
+            ("state", self.state, (batch, heads, keys, values)),
+        )
+
     def as_read(self) -> Inputs:
         """As the kernel can read them: slices of a wider tensor need no copy."""
         log_decay = self.log_decay
         if log_decay is not None and log_decay.dim() == 4:
-            log_decay = _with_unit_stride(log_decay)
+            log_decay = with_unit_stride(log_decay)
         return self._replace(
-            query=_with_unit_stride(self.query),
-            key=_with_unit_stride(self.key),
-            value=_with_unit_stride(self.value),
+            query=with_unit_stride(self.query),
+            key=with_unit_stride(self.key),
+            value=with_unit_stride(self.value),
             log_decay=log_decay,
-            write=None if self.write is None else _with_unit_stride(self.write),
-            read=None if self.read is None else _with_unit_stride(self.read),
+            write=None if self.write is None else with_unit_stride(self.write),
+            read=None if self.read is None else with_unit_stride(self.read),
             state=None if self.state is None else self.state.contiguous(),
             lengths=None if self.lengths is None else self.lengths.contiguous(),
         )
@@ -65,10 +89,6 @@ class Inputs(NamedTuple):
         """The distances of rows, elements and heads; 0 for what is not given."""
         timed = (tensor.stride()[:3] if tensor is not None else (0, 0, 0) for tensor in self[:7])
         return [stride for strides in timed for stride in strides]
-
-
-def _with_unit_stride(x: Tensor) -> Tensor:
-    return x if x.stride(-1) == 1 else x.contiguous()
 
 
 def _parts(memories: int, values: int, threads: int) -> int:
@@ -102,13 +122,14 @@ def forward(
     """
     inputs = Inputs(query, key, value, log_decay, strength, write, read, state, lengths).as_read()
     outputs = _forward_shapes(*inputs, save)
+    on_large_pages(outputs)
     sizes = inputs.sizes()
     library.call(
         "delta_recurrence_forward",
         [*outputs, library.workspace("delta_recurrence_workspace", value, [*sizes, False])],
-        [*inputs, torch.tensor(inputs.strides())],
+        inputs,
         sizes,
-        laid_out=True,
+        strides=inputs.strides(),
     )
     return outputs
 
@@ -134,7 +155,7 @@ def _backward(
     inputs = Inputs(*tensors).as_read()
     value, sizes = inputs.value, inputs.sizes()
     batch, length, heads, _, keys, values, _, parts = sizes
-    grad_out = _with_unit_stride(grad_out)
+    grad_out = with_unit_stride(grad_out)
 
     def of_parts(x: _Optional) -> Tensor:
         size = () if x is None or x.dim() == 3 else (keys,)
@@ -143,15 +164,13 @@ def _backward(
     grads = [of_parts(x) for x in inputs[:7]]
     grads[2] = value.new_empty(batch, length, heads, values)
     grads.append(value.new_empty(batch, heads, keys, values))
+    on_large_pages(grads)
     library.call(
         "delta_recurrence_backward",
         [*grads, library.workspace("delta_recurrence_workspace", value, [*sizes, True])],
-        [
-            *(grad_out, grad_state.contiguous(), moved, checkpoints, *inputs),
-            torch.tensor([*inputs.strides(), *grad_out.stride()[:3]]),
-        ],
+        [grad_out, grad_state.contiguous(), moved, checkpoints, *inputs],
         sizes,
-        laid_out=True,
+        strides=[*inputs.strides(), *grad_out.stride()[:3]],
     )
     whole = (2, 7)
     return tuple(
@@ -181,15 +200,18 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None
     *tensors, ctx.saved = inputs
     ctx.save_for_backward(*tensors, *output[2:])
     ctx.mark_non_differentiable(*output[2:])
+    # Zeros for what nobody asked for would be as large as what is kept.
+    ctx.set_materialize_grads(False)
 
 
 def _differentiate(
-    ctx: Any, grad_out: Tensor, grad_state: Tensor, *_: _Optional
+    ctx: Any, grad_out: _Optional, grad_state: _Optional, *_: _Optional
 ) -> tuple[_Optional, ...]:
     *inputs, moved, checkpoints = ctx.saved_tensors
     if not ctx.saved:
         _, _, moved, checkpoints = operation(*inputs, True)
-    grads = backward(grad_out, grad_state, moved, checkpoints, *inputs)
+    given = grads_or_zeros(grad_out, grad_state, *inputs[1:3])
+    grads = backward(*given, moved, checkpoints, *inputs)
     wanted = zip(grads, ctx.needs_input_grad, strict=False)
     return (*(grad if needed else None for grad, needed in wanted), None, None)
 
@@ -213,3 +235,16 @@ backward = define(
 )
 differentiate("delta_recurrence", save=_save, backward=_differentiate)
 differentiate_once("delta_recurrence_backward", use="linear_recurrence")
+
+
+def run(inputs: Inputs, *, direct: bool) -> tuple[Tensor, Tensor]:
+    """The outputs and the new state; `direct` calls the kernel without torch's dispatcher."""
+    log_decay = inputs.log_decay
+    if log_decay is not None and log_decay.dim() == 1:
+        inputs = inputs._replace(log_decay=log_decay.expand(inputs.value.shape[:3]))
+    if direct:
+        out, state, *_ = forward(*inputs, False)
+    else:
+        wanted = any(x is not None and x.requires_grad for x in inputs)
+        out, state, *_ = operation(*inputs, torch.is_grad_enabled() and wanted)
+    return out, state

@@ -37,6 +37,7 @@ SUFFIXES = {torch.float32: "f32", torch.float64: "f64"}
 STATUS = {
     1: "a size is negative, or beyond what the kernel supports",
     2: "a row's length is outside 0 … L",
+    3: "a log-decay is above 0 (a growth, not a decay)",
 }
 
 
@@ -64,6 +65,9 @@ SIGNATURES = {
     "cell_recurrence_workspace": Signature(pointers=1, integers=7),
     "diagonal_recurrence_forward": Signature(pointers=6, integers=6),
     "diagonal_recurrence_backward": Signature(pointers=9, integers=6),
+    "decay_recurrence_forward": Signature(pointers=13, integers=9),
+    "decay_recurrence_backward": Signature(pointers=20, integers=8),
+    "decay_recurrence_workspace": Signature(pointers=1, integers=11),
     "delta_recurrence_forward": Signature(pointers=15, integers=9),
     "delta_recurrence_backward": Signature(pointers=23, integers=9),
     "delta_recurrence_workspace": Signature(pointers=1, integers=10),
@@ -227,6 +231,11 @@ def contiguous(x: Tensor | None) -> Tensor | None:
     return None if x is None else x.contiguous()
 
 
+def with_unit_stride(x: Tensor) -> Tensor:
+    """x with the numbers of its last axis side by side; a slice of something wider is no copy."""
+    return x if x.stride(-1) == 1 else x.contiguous()
+
+
 def evenly_spaced(x: Tensor) -> tuple[Tensor, int]:
     """x [B, L, D] and the distance of its elements; a slice of something wider is not copied."""
     batch, length, width = x.shape
@@ -246,16 +255,21 @@ def call(
     sizes: Sequence[int],
     numbers: Sequence[float] = (),
     *,
+    strides: Sequence[int] | None = None,
     laid_out: bool = False,
 ) -> None:
     """Call a native function, with the number of threads after the other sizes.
 
     Outputs (and workspace) are new, so contiguous; inputs are made so, unless they are `laid_out`
-    as the function expects, or it knows their strides. A tensor without numbers is passed as null.
+    as the function expects, or it is given their `strides`, after them. A tensor without numbers is
+    passed as null.
     """
     # Kept in a list until the call returns: nothing else may own what the pointers point to.
-    tensors = [*outputs, *(inputs if laid_out else map(contiguous, inputs))]
-    pointers = [None if x is None else x.data_ptr() for x in tensors]
+    as_they_are = laid_out or strides is not None
+    tensors = [*outputs, *(inputs if as_they_are else map(contiguous, inputs))]
+    pointers: list[Any] = [None if x is None else x.data_ptr() for x in tensors]
+    if strides is not None:
+        pointers.append((ctypes.c_int64 * len(strides))(*strides))
     dtype = next(x.dtype for x in outputs if x is not None)
     _invoke(name, dtype, pointers, sizes, numbers)
 

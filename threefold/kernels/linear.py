@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from threefold.errors import ThreefoldError
-from threefold.kernels import library
+from threefold.kernels import library, reference
 
 # With more rows a product of matrices reads the weights from the cache often enough.
 MOST_ROWS = 8
@@ -30,6 +30,22 @@ _KERNELS = {
     (_NARROW, _NARROW): ("linear_narrow", _FLOAT),
     (_NARROW, _FLOAT): ("linear_narrow", _FLOAT),
 }
+
+
+def expected(x: Tensor, weight: Tensor, bias: Tensor | None) -> str | None:
+    """What is wrong, said as what was expected; None if nothing is."""
+    if weight.ndim != 2 or x.ndim < 1:
+        return "x […, I] and weight [O, I]"
+    outputs, inputs = weight.shape
+    if x.shape[-1] != inputs or (bias is not None and bias.shape != (outputs,)):
+        return f"x […, {inputs}] and bias [{outputs}], the last optional"
+    if reference.under_autocast(x):
+        return None
+    if bias is not None and bias.dtype != weight.dtype:
+        return f"a bias of {weight.dtype}, as the weight"
+    if x.dtype != weight.dtype and (x.dtype, weight.dtype) != (torch.float32, torch.bfloat16):
+        return f"x of {weight.dtype}, as the weight (or float32 with a weight of bfloat16)"
+    return None
 
 
 def forward(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor | None:

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from threefold.errors import ThreefoldError
 from threefold.kernels import cell_recurrence as _cell_recurrence
+from threefold.kernels import decay_recurrence as _decay_recurrence
 from threefold.kernels import delta_recurrence as _delta_recurrence
 from threefold.kernels import diagonal_recurrence as _diagonal_recurrence
 from threefold.kernels import library, reference
@@ -23,6 +24,7 @@ from threefold.kernels import rms_norm as _rms_norm
 from threefold.kernels import selective_scan as _selective_scan
 from threefold.kernels import short_convolution as _short_convolution
 from threefold.kernels import token_shift as _token_shift
+from threefold.kernels.shapes import expected_kind
 
 MambaWeights = _mamba_step.Weights
 mamba_workspace = _mamba_step.workspace
@@ -35,6 +37,7 @@ NATIVE = (
     "token_shift",
     "selective_scan",
     "mamba_step",
+    "decay_recurrence",
     "delta_recurrence",
     "cell_recurrence",
     "diagonal_recurrence",
@@ -97,7 +100,7 @@ def short_convolution(
     many elements of each row are real: the others are not read, and y is 0 there. `silu` applies
     SiLU to y. Gives y `[B, L, D]` and the new state, the last K−1 real inputs.
     """
-    expected = _expected_by_short_convolution(x, weight, bias, state, lengths)
+    expected = _short_convolution.expected(x, weight, bias, state, lengths)
     if expected:
         given = {"x": x, "weight": weight, "bias": bias, "state": state, "lengths": lengths}
         _refuse("short_convolution", expected, given)
@@ -109,27 +112,6 @@ def short_convolution(
     if length == 1 and _direct(x, weight, bias, state, lengths):
         run = _short_convolution.forward
     return run(x, weight, bias, state, lengths, silu)  # type: ignore[no-any-return]
-
-
-def _expected_by_short_convolution(
-    x: Tensor, weight: Tensor, bias: Tensor | None, state: Tensor | None, lengths: Tensor | None
-) -> str | None:
-    """What is wrong, said as what was expected; None if nothing is."""
-    if x.ndim != 3 or weight.ndim != 2 or 0 in x.shape[1:] or 0 in weight.shape:
-        return "x [B, L, D] and weight [D, K], none empty"
-    batch, _, channels = x.shape
-    filters, taps = weight.shape
-    if not (
-        filters == channels
-        and (bias is None or bias.shape == (channels,))
-        and (state is None or state.shape == (batch, taps - 1, channels))
-        and (lengths is None or lengths.shape == (batch,))
-    ):
-        return (
-            f"weight [{channels}, K], bias [{channels}], state [{batch}, {taps - 1}, {channels}] "
-            f"and lengths [{batch}], the last three optional"
-        )
-    return _expected_kind(x, (weight, bias, state), lengths)
 
 
 def selective_scan(
@@ -158,7 +140,7 @@ def selective_scan(
     the answer is `otherwise()`: the definition, in plain torch, belongs to `memory`.
     """
     given = (x, delta, A, B, C, D, gate, delta_bias, state, lengths)
-    expected = _expected_by_selective_scan(*given)
+    expected = _selective_scan.expected(*given)
     if expected:
         names = ("x", "delta", "A", "B", "C", "D", "gate", "delta_bias", "state", "lengths")
         _refuse("selective_scan", expected, dict(zip(names, given, strict=True)))
@@ -192,56 +174,6 @@ def mamba_step(
     return otherwise()
 
 
-def _expected_by_selective_scan(
-    x: Tensor,
-    delta: Tensor,
-    A: Tensor,
-    B: Tensor,
-    C: Tensor,
-    D: Tensor | None,
-    gate: Tensor | None,
-    delta_bias: Tensor | None,
-    state: Tensor | None,
-    lengths: Tensor | None,
-) -> str | None:
-    """What is wrong, said as what was expected; None if nothing is."""
-    shape = x.shape
-    if len(shape) != 3 or A.ndim != 2 or 0 in shape[1:] or 0 in A.shape:
-        return "x [B, L, D] and A [D, N], none empty"
-    batch, length, channels = shape
-    filters, size = A.shape
-    if not (
-        filters == channels
-        and delta.shape == shape
-        and B.shape == C.shape == (batch, length, size)
-        and (gate is None or gate.shape == shape)
-        and (D is None or D.shape == (channels,))
-        and (delta_bias is None or delta_bias.shape == (channels,))
-        and (state is None or state.shape == (batch, channels, size))
-        and (lengths is None or lengths.shape == (batch,))
-    ):
-        return (
-            f"delta and gate {list(shape)}, A [{channels}, N], B and C [{batch}, {length}, N], "
-            f"D and delta_bias [{channels}], state [{batch}, {channels}, N] and lengths [{batch}]"
-        )
-    return _expected_kind(x, (delta, A, B, C, D, gate, delta_bias, state), lengths)
-
-
-def _expected_kind(
-    x: Tensor, others: tuple[Tensor | None, ...], lengths: Tensor | None
-) -> str | None:
-    """What is wrong with dtypes and devices; None if nothing is."""
-    dtype, device = x.dtype, x.device
-    if not dtype.is_floating_point:
-        return "floating-point numbers"
-    for tensor in others:
-        if tensor is not None and (tensor.dtype != dtype or tensor.device != device):
-            return f"all of {dtype} on {device}, as x"
-    if lengths is not None and (lengths.dtype != torch.int64 or lengths.device != device):
-        return f"lengths of torch.int64 on {device}"
-    return None
-
-
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """`y = x Wᵀ + bias` along the last axis: x `[…, I]`, weight `[O, I]`, bias `[O]`.
 
@@ -252,26 +184,10 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         y = _linear.forward(x, weight, bias)
         if y is not None:
             return y
-    expected = _expected_by_linear(x, weight, bias)
+    expected = _linear.expected(x, weight, bias)
     if expected:
         _refuse("linear", expected, {"x": x, "weight": weight, "bias": bias})
     return reference.linear(x, weight, bias)
-
-
-def _expected_by_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> str | None:
-    """What is wrong, said as what was expected; None if nothing is."""
-    if weight.ndim != 2 or x.ndim < 1:
-        return "x […, I] and weight [O, I]"
-    outputs, inputs = weight.shape
-    if x.shape[-1] != inputs or (bias is not None and bias.shape != (outputs,)):
-        return f"x […, {inputs}] and bias [{outputs}], the last optional"
-    if reference.under_autocast(x):
-        return None
-    if bias is not None and bias.dtype != weight.dtype:
-        return f"a bias of {weight.dtype}, as the weight"
-    if x.dtype != weight.dtype and (x.dtype, weight.dtype) != (torch.float32, torch.bfloat16):
-        return f"x of {weight.dtype}, as the weight (or float32 with a weight of bfloat16)"
-    return None
 
 
 def rms_norm(
@@ -287,7 +203,7 @@ def rms_norm(
     x and gate `[…, D]`, weight `[D]` or `[G, D]` for x `[…, G, D]`; both optional. `gate_first`
     multiplies x with silu(gate) before it is measured (Mamba-2). Right also where x² overflows.
     """
-    expected = _expected_by_rms_norm(x, weight, gate)
+    expected = _rms_norm.expected(x, weight, gate)
     if expected:
         _refuse("rms_norm", expected, {"x": x, "weight": weight, "gate": gate})
     alike = all(t is None or (t.dtype == x.dtype and t.device == x.device) for t in (weight, gate))
@@ -298,21 +214,6 @@ def rms_norm(
     return y
 
 
-def _expected_by_rms_norm(x: Tensor, weight: Tensor | None, gate: Tensor | None) -> str | None:
-    """What is wrong, said as what was expected; None if nothing is."""
-    if x.ndim < 1 or x.shape[-1] == 0:
-        return "x […, D], D ≥ 1"
-    if not x.dtype.is_floating_point:
-        return "floating-point numbers"
-    if weight is not None and (
-        weight.ndim not in (1, 2) or weight.shape != x.shape[-weight.ndim :]
-    ):
-        return f"weight [{x.shape[-1]}], or the last two axes of x"
-    if gate is not None and gate.shape != x.shape:
-        return f"gate {list(x.shape)}, as x"
-    return None
-
-
 def token_shift(
     x: Tensor, shares: Tensor, state: Tensor | None = None, lengths: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
@@ -321,7 +222,7 @@ def token_shift(
     x `[B, L, D]`, shares `[N, D]`, state `[B, D]` the element before x (zeros if None), lengths
     `[B]` as in `short_convolution`. Gives y `[N, B, L, D]` and the last real element.
     """
-    expected = _expected_by_token_shift(x, shares, state, lengths)
+    expected = _token_shift.expected(x, shares, state, lengths)
     if expected:
         given = {"x": x, "shares": shares, "state": state, "lengths": lengths}
         _refuse("token_shift", expected, given)
@@ -331,29 +232,6 @@ def token_shift(
     run = _token_shift.forward if _direct(x) else _token_shift.operation
     mixtures, last = run(x, shares, state, lengths)
     return mixtures, last
-
-
-def _expected_by_token_shift(
-    x: Tensor, shares: Tensor, state: Tensor | None, lengths: Tensor | None
-) -> str | None:
-    """What is wrong, said as what was expected; None if nothing is."""
-    if x.ndim != 3 or shares.ndim != 2 or 0 in x.shape[1:] or 0 in shares.shape:
-        return "x [B, L, D] and shares [N, D], none empty"
-    batch, _, channels = x.shape
-    if not (
-        shares.shape[1] == channels
-        and (state is None or state.shape == (batch, channels))
-        and (lengths is None or lengths.shape == (batch,))
-    ):
-        return f"shares [N, {channels}], state [{batch}, {channels}] and lengths [{batch}]"
-    if not x.dtype.is_floating_point:
-        return "floating-point numbers"
-    for tensor in (shares, state):
-        if tensor is not None and (tensor.dtype != x.dtype or tensor.device != x.device):
-            return f"all of {x.dtype} on {x.device}, as x"
-    if lengths is not None and (lengths.dtype != torch.int64 or lengths.device != x.device):
-        return f"lengths of torch.int64 on {x.device}"
-    return None
 
 
 def linear_recurrence(
@@ -369,6 +247,7 @@ def linear_recurrence(
     read: Tensor | None = None,
     bonus: Tensor | None = None,
     lengths: Tensor | None = None,
+    check: Callable[[], None] | None = None,
     otherwise: Callable[[], tuple[Tensor, Tensor]],
 ) -> tuple[Tensor, Tensor]:
     """The linear memory, by a native kernel where there is one for these arguments.
@@ -376,62 +255,33 @@ def linear_recurrence(
     Elsewhere `otherwise()` is what runs, the same in plain torch. Layouts are those of
     `threefold.linear_recurrence`, all of one dtype; write and read are its rank_one. lengths `[B]`
     (int64) says how many elements of each row are real: the others are not read, and the output is
-    0 there. Gives out `[B, L, H, V]` and the new state `[B, H, K, V]`.
+    0 there. `check()` raises if a log-decay is above 0; it runs only where no kernel sees that
+    itself. Gives out `[B, L, H, V]` and the new state `[B, H, K, V]`.
     """
-    if not _native(value) or 0 in value.shape[1:] or 0 in key.shape[2:]:
-        return otherwise()
-    erases = strength is not None or (write is not None and read is not None)
-    if erases and log_decay_value is None and bonus is None:
-        return _erase(
-            _delta_recurrence.Inputs(
-                query, key, value, log_decay, strength, write, read, state, lengths
-            )
+    native = _native(value) and 0 not in value.shape[1:] and 0 not in key.shape[2:]
+    decays_only = strength is None and write is None and read is None
+    if native and decays_only and (bonus is None or log_decay_value is None):
+        decaying = _decay_recurrence.Inputs(
+            query, key, value, log_decay, log_decay_value, bonus, state, lengths
         )
+        expected = decaying.expected()
+        if expected:
+            _refuse("linear_recurrence", expected, decaying._asdict())
+        direct = value.shape[1] == 1 and _direct(*decaying)
+        return _decay_recurrence.run(decaying, check, direct=direct)
+    if check is not None:
+        check()
+    erases = strength is not None or (write is not None and read is not None)
+    if native and erases and log_decay_value is None and bonus is None:
+        erasing = _delta_recurrence.Inputs(
+            query, key, value, log_decay, strength, write, read, state, lengths
+        )
+        expected = erasing.expected()
+        if expected:
+            _refuse("linear_recurrence", expected, erasing._asdict())
+        direct = value.shape[1] == 1 and _direct(*erasing)
+        return _delta_recurrence.run(erasing, direct=direct)
     return otherwise()
-
-
-def _erase(inputs: _delta_recurrence.Inputs) -> tuple[Tensor, Tensor]:
-    expected = _expected_by_erasing(inputs)
-    if expected:
-        _refuse("linear_recurrence", expected, inputs._asdict())
-    batch, length, heads, _ = inputs.value.shape
-    log_decay = inputs.log_decay
-    if log_decay is not None and log_decay.dim() == 1:
-        inputs = inputs._replace(log_decay=log_decay.expand(batch, length, heads))
-    if length == 1 and _direct(*inputs):
-        out, state, *_ = _delta_recurrence.forward(*inputs, False)
-    else:
-        wanted = any(x is not None and x.requires_grad for x in inputs)
-        out, state, *_ = _delta_recurrence.operation(*inputs, torch.is_grad_enabled() and wanted)
-    return out, state
-
-
-def _expected_by_erasing(inputs: _delta_recurrence.Inputs) -> str | None:
-    """What is wrong, said as what was expected; None if nothing is."""
-    query, key, value, log_decay, strength, write, read, state, lengths = inputs
-    batch, length, heads, values = value.shape
-    groups, keys = query.shape[2:]
-    if groups == 0 or heads % groups or (strength is None) == (write is None):
-        return "heads of query that divide those of value, and either strength or write and read"
-    timed, sized = (batch, length, heads), (batch, length, heads, keys)
-    for name, tensor, *shapes in (
-        ("query", query, (batch, length, groups, keys)),
-        ("key", key, query.shape),
-        ("log_decay", log_decay, (heads,), timed, sized),
-        ("strength", strength, timed),
-        ("write", write, sized),
-        ("read", read, sized),
-        ("state", state, (batch, heads, keys, values)),
-    ):
-        if tensor is None:
-            continue
-        if tensor.shape not in shapes:
-            return f"{name} {' or '.join(str(list(shape)) for shape in shapes)}"
-        if tensor.dtype != value.dtype or tensor.device != value.device:
-            return f"all of {value.dtype} on {value.device}, as value"
-    if lengths is not None and (lengths.shape, lengths.dtype) != ((batch,), torch.int64):
-        return f"lengths [{batch}] of torch.int64"
-    return None
 
 
 def cell_recurrence(
@@ -456,45 +306,13 @@ def cell_recurrence(
         return otherwise()
     state = torch.stack(parts, 1)
     given = (inputs, recurrent, state, extra, mask, lengths)
-    expected = _expected_by_cell(kind, *given)
+    expected = _cell_recurrence.expected(kind, *given)
     if expected:
         names = ("inputs", "recurrent", "state", "extra", "mask", "lengths")
         _refuse(kind, expected, dict(zip(names, given, strict=True)))
     keep = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in given)
     out, state, _ = _cell_recurrence.operation(*given, kind, keep)
     return out, state.unbind(1)
-
-
-def _expected_by_cell(
-    kind: str,
-    inputs: Tensor,
-    recurrent: Tensor,
-    state: Tensor,
-    extra: Tensor | None,
-    mask: Tensor | None,
-    lengths: Tensor | None,
-) -> str | None:
-    """What is wrong, said as what was expected; None if nothing is."""
-    gates, parts, _, extras = _cell_recurrence.KINDS[kind]
-    if inputs.ndim != 4 or 0 in inputs.shape[1:] or inputs.shape[2] != gates:
-        return f"inputs [B, L, {gates}, H], none empty"
-    batch, _, _, hidden = inputs.shape
-    blocks = recurrent.shape[0]
-    size = hidden // blocks if blocks else 0
-    if not (
-        recurrent.shape == (blocks, gates * size, size)
-        and size * blocks == hidden
-        and state.shape == (batch, parts, hidden)
-        and (extra is None if extras == 0 else extra is not None)
-        and (extra is None or extra.shape == (extras, hidden))
-        and (mask is None or mask.shape == (batch, hidden))
-        and (lengths is None or lengths.shape == (batch,))
-    ):
-        return (
-            f"recurrent [N, {gates}·S, S] with N·S = {hidden}, state [{batch}, {parts}, {hidden}], "
-            f"extra [{extras}, {hidden}], mask [{batch}, {hidden}] and lengths [{batch}]"
-        )
-    return _expected_kind(inputs, (recurrent, state, extra, mask), lengths)
 
 
 def diagonal_recurrence(
@@ -514,7 +332,7 @@ def diagonal_recurrence(
         return otherwise()
     shape = write.shape
     fits = decay.shape in (shape, shape[2:]) and state.shape == (shape[0], *shape[2:])
-    expected = _expected_kind(write, (decay, state), lengths)
+    expected = expected_kind(write, (decay, state), lengths)
     if not fits or (lengths is not None and lengths.shape != shape[:1]):
         expected = f"decay {list(shape)} or {list(shape[2:])}, state [B, …] and lengths [B]"
     if expected:

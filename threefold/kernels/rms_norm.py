@@ -18,6 +18,21 @@ _MOST_PIECES = 32
 _Optional = Tensor | None
 
 
+def expected(x: Tensor, weight: Tensor | None, gate: Tensor | None) -> str | None:
+    """What is wrong, said as what was expected; None if nothing is."""
+    if x.ndim < 1 or x.shape[-1] == 0:
+        return "x […, D], D ≥ 1"
+    if not x.dtype.is_floating_point:
+        return "floating-point numbers"
+    if weight is not None and (
+        weight.ndim not in (1, 2) or weight.shape != x.shape[-weight.ndim :]
+    ):
+        return f"weight [{x.shape[-1]}], or the last two axes of x"
+    if gate is not None and gate.shape != x.shape:
+        return f"gate {list(x.shape)}, as x"
+    return None
+
+
 def _sizes(x: Tensor, weight: _Optional, gate_first: bool) -> list[int]:
     size = x.shape[-1]
     groups = weight.shape[0] if weight is not None and weight.ndim == 2 else 1

@@ -13,12 +13,48 @@ from torch import Tensor
 
 from threefold.kernels import library
 from threefold.kernels.registration import define, differentiate, differentiate_once
+from threefold.kernels.shapes import expected_kind
 
 # As in native/selective_scan.h.
 BLOCK = 64
 
 _Optional = Tensor | None
 Scan = tuple[Tensor, Tensor, Tensor]
+
+
+def expected(
+    x: Tensor,
+    delta: Tensor,
+    A: Tensor,
+    B: Tensor,
+    C: Tensor,
+    D: Tensor | None,
+    gate: Tensor | None,
+    delta_bias: Tensor | None,
+    state: Tensor | None,
+    lengths: Tensor | None,
+) -> str | None:
+    """What is wrong, said as what was expected; None if nothing is."""
+    shape = x.shape
+    if len(shape) != 3 or A.ndim != 2 or 0 in shape[1:] or 0 in A.shape:
+        return "x [B, L, D] and A [D, N], none empty"
+    batch, length, channels = shape
+    filters, size = A.shape
+    if not (
+        filters == channels
+        and delta.shape == shape
+        and B.shape == C.shape == (batch, length, size)
+        and (gate is None or gate.shape == shape)
+        and (D is None or D.shape == (channels,))
+        and (delta_bias is None or delta_bias.shape == (channels,))
+        and (state is None or state.shape == (batch, channels, size))
+        and (lengths is None or lengths.shape == (batch,))
+    ):
+        return (
+            f"delta and gate {list(shape)}, A [{channels}, N], B and C [{batch}, {length}, N], "
+            f"D and delta_bias [{channels}], state [{batch}, {channels}, N] and lengths [{batch}]"
+        )
+    return expected_kind(x, (delta, A, B, C, D, gate, delta_bias, state), lengths)
 
 
 def _up(size: int, unit: int) -> int:

@@ -11,11 +11,33 @@ from torch import Tensor
 
 from threefold.kernels import library
 from threefold.kernels.registration import define, differentiate, differentiate_once
+from threefold.kernels.shapes import expected_kind
 
 # The longest filter that native/short_convolution.cpp keeps in its window.
 MOST_TAPS = 64
 
 _Optional = Tensor | None
+
+
+def expected(
+    x: Tensor, weight: Tensor, bias: Tensor | None, state: Tensor | None, lengths: Tensor | None
+) -> str | None:
+    """What is wrong, said as what was expected; None if nothing is."""
+    if x.ndim != 3 or weight.ndim != 2 or 0 in x.shape[1:] or 0 in weight.shape:
+        return "x [B, L, D] and weight [D, K], none empty"
+    batch, _, channels = x.shape
+    filters, taps = weight.shape
+    if not (
+        filters == channels
+        and (bias is None or bias.shape == (channels,))
+        and (state is None or state.shape == (batch, taps - 1, channels))
+        and (lengths is None or lengths.shape == (batch,))
+    ):
+        return (
+            f"weight [{channels}, K], bias [{channels}], state [{batch}, {taps - 1}, {channels}] "
+            f"and lengths [{batch}], the last three optional"
+        )
+    return expected_kind(x, (weight, bias, state), lengths)
 
 
 def forward(

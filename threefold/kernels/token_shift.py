@@ -11,8 +11,23 @@ from torch import Tensor
 
 from threefold.kernels import library
 from threefold.kernels.registration import define, differentiate, differentiate_once
+from threefold.kernels.shapes import expected_kind
 
 _Optional = Tensor | None
+
+
+def expected(x: Tensor, shares: Tensor, state: Tensor | None, lengths: Tensor | None) -> str | None:
+    """What is wrong, said as what was expected; None if nothing is."""
+    if x.ndim != 3 or shares.ndim != 2 or 0 in x.shape[1:] or 0 in shares.shape:
+        return "x [B, L, D] and shares [N, D], none empty"
+    batch, _, channels = x.shape
+    if not (
+        shares.shape[1] == channels
+        and (state is None or state.shape == (batch, channels))
+        and (lengths is None or lengths.shape == (batch,))
+    ):
+        return f"shares [N, {channels}], state [{batch}, {channels}] and lengths [{batch}]"
+    return expected_kind(x, (shares, state), lengths)
 
 
 def forward(

@@ -220,6 +220,44 @@ THREEFOLD_API int THREEFOLD_NAME(diagonal_recurrence_backward)(
     int64_t batch, int64_t length, int64_t planes, int64_t channels, int64_t fixed,
     int64_t threads);
 
+/* S_t = Diag(α_t) S_{t−1} Diag(α'_t) + k_t⊗v_t, o_t = S_tᵀ q_t, α = exp(log_decay); with a bonus
+ * o_t = (S_{t−1} + (bonus⊙k_t)⊗v_t)ᵀ q_t.
+ *   out [B, L, H, V] · new_state [B, H, K, V] · checkpoints [B, H, ⌈L/64⌉, K, V], the memory before
+ *   each 64 elements · workspace as decay_recurrence_workspace says
+ *   query, key [B, L, G, K], head h reads group h / (H/G) · value [B, L, H, V]
+ *   log_decay [B, L, H, decays], decays = K or 1, 0 without it · log_decay_value [B, L, H, V]
+ *   bonus [H, K], not with log_decay_value · state [B, H, K, V] · lengths [B]
+ *   strides [5, 3]: of the axes B, L, H of query, key, value, log_decay, log_decay_value, whose last
+ *   stride is 1
+ * Elements at t ≥ length are not read; out is 0 there. With `check` a positive log-decay is refused,
+ * after the outputs were written. */
+THREEFOLD_API int THREEFOLD_NAME(decay_recurrence_forward)(
+    real *out, real *new_state, real *optional checkpoints, real *workspace,
+    const real *query, const real *key, const real *value, const real *optional log_decay,
+    const real *optional log_decay_value, const real *optional bonus, const real *optional state,
+    const int64_t *optional lengths, const int64_t *strides,
+    int64_t batch, int64_t length, int64_t heads, int64_t groups, int64_t keys, int64_t values,
+    int64_t decays, int64_t check, int64_t threads);
+
+/* Gradients of the above, each with the shape of its input, contiguous.
+ *   grad_out [B, L, H, V] · grad_new_state [B, H, K, V] · strides [6, 3], grad_out's last */
+THREEFOLD_API int THREEFOLD_NAME(decay_recurrence_backward)(
+    real *grad_query, real *grad_key, real *grad_value, real *optional grad_log_decay,
+    real *optional grad_log_decay_value, real *optional grad_bonus, real *optional grad_state,
+    real *workspace,
+    const real *grad_out, const real *grad_new_state, const real *checkpoints,
+    const real *query, const real *key, const real *value, const real *optional log_decay,
+    const real *optional log_decay_value, const real *optional bonus, const real *optional state,
+    const int64_t *optional lengths, const int64_t *strides,
+    int64_t batch, int64_t length, int64_t heads, int64_t groups, int64_t keys, int64_t values,
+    int64_t decays, int64_t threads);
+
+/* How many numbers of workspace one of the two above needs. */
+THREEFOLD_API int THREEFOLD_NAME(decay_recurrence_workspace)(
+    int64_t *elements,
+    int64_t batch, int64_t length, int64_t heads, int64_t groups, int64_t keys, int64_t values,
+    int64_t decays, int64_t on_value, int64_t with_bonus, int64_t backward, int64_t threads);
+
 /* For the tests of simd.h: y = f(x), f = 0 exponential, 1 exponential_normal, 2 sigmoid, 3 silu,
  * 4 silu_slope, 5 softplus, 6 power, 7 power − 1, 8 hyperbolic_tangent. */
 THREEFOLD_API int THREEFOLD_NAME(test_function)(

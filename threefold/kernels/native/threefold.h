@@ -22,6 +22,7 @@ enum {
     THREEFOLD_OK = 0,
     THREEFOLD_BAD_SIZE = 1,   /* a size that is negative or beyond what the kernel supports */
     THREEFOLD_BAD_LENGTH = 2, /* a row's length outside 0 … L */
+    THREEFOLD_BAD_DECAY = 3,  /* a log-decay above 0 */
 };
 
 /* Bits of threefold_runnable_variants. */

@@ -5,6 +5,8 @@ Which arguments are given decides the structure of A; every form gives the same 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -44,8 +46,11 @@ def linear_recurrence(
     form: auto, step, chunk or parallel.  chunk: elements a chunk.
     """
     check(query, key, value, log_decay, log_decay_value, strength, rank_one, bonus)
-    for name, decay in (("log_decay", log_decay), ("log_decay_value", log_decay_value)):
-        refuse_growth(name, decay)
+
+    def check_values() -> None:
+        refuse_growth("log_decay", log_decay)
+        refuse_growth("log_decay_value", log_decay_value)
+
     return recur(
         query,
         key,
@@ -58,6 +63,7 @@ def linear_recurrence(
         state=state,
         form=form,
         chunk=chunk,
+        check_values=check_values,
     )
 
 
@@ -75,6 +81,7 @@ def recur(
     form: str = "auto",
     chunk: int | None = None,
     lengths: Tensor | None = None,
+    check_values: Callable[[], None] | None = None,
 ) -> tuple[Tensor, Tensor]:
     """`linear_recurrence` for mixers: values are not checked, rows end after `lengths` elements."""
     length = value.shape[1]
@@ -82,9 +89,9 @@ def recur(
     size = plan_chunk(chunk, length, form)
     dtype = memory_dtype(value.dtype)
     write, read = rank_one if rank_one is not None else (None, None)
-    given = Tokens(
-        query, key, value, log_decay, log_decay_value, strength, write, read, bonus
-    ).each(lambda field: field.to(dtype))
+    given = Tokens(query, key, value, log_decay, log_decay_value, strength, write, read, bonus)
+    if not all(field is None or field.dtype == dtype for field in given):
+        given = given.each(lambda field: field.to(dtype))
     shape = (value.shape[0], value.shape[2], key.shape[-1], value.shape[-1])
     before = start(state, shape, dtype, value.device)
 
@@ -108,9 +115,12 @@ def recur(
             read=given.read,
             bonus=given.bonus,
             lengths=lengths,
+            check=check_values,
             otherwise=plain,
         )
     else:
+        if check_values is not None:
+            check_values()
         out, after = plain()
     return out.to(value.dtype), after
 

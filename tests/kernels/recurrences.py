@@ -1,0 +1,118 @@
+"""What the tests of the native linear memories share: the door, the definition, and comparisons."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tests.tolerances import assert_close
+from threefold.kernels import ops
+from threefold.memory.linear.recurrence import recur
+
+Inputs = dict[str, Tensor]
+# B, L, H, G, K, V
+Size = tuple[int, int, int, int, int, int]
+
+
+def fail() -> tuple[Tensor, Tensor]:
+    raise AssertionError("the kernel did not run")
+
+
+def kernel(**inputs: Any) -> tuple[Tensor, Tensor]:
+    """The door, with nothing behind it but the kernel."""
+    return ops.linear_recurrence(**{"state": None, **inputs}, otherwise=fail)
+
+
+def step(**inputs: Any) -> tuple[Tensor, Tensor]:
+    """The definition in plain torch, with gradients on; outputs at padding are 0."""
+    pair = [inputs.pop(name) for name in ("write", "read") if name in inputs]
+    out, state = recur(**inputs, rank_one=tuple(pair) or None, form="step")
+    lengths = inputs.get("lengths")
+    if lengths is None:
+        return out, state
+    padding = torch.arange(out.shape[1]) >= lengths[:, None]
+    return out.masked_fill(padding[:, :, None, None], 0), state
+
+
+def results(function: Any, inputs: Inputs) -> dict[str, Tensor]:
+    """out, state, and the gradients of every input for fixed random gradients of both."""
+    leaves = {
+        name: tensor.detach().requires_grad_(tensor.is_floating_point())
+        for name, tensor in inputs.items()
+    }
+    out, state = function(**leaves)
+    generator = torch.Generator().manual_seed(1)
+    grads = [
+        torch.randn(tensor.shape, dtype=torch.float64, generator=generator).to(tensor)
+        for tensor in (out, state)
+    ]
+    wanted = {name: tensor for name, tensor in leaves.items() if tensor.requires_grad}
+    found = torch.autograd.grad([out, state], list(wanted.values()), grads)
+    return {"out": out, "new state": state, **dict(zip(wanted, found, strict=True))}
+
+
+def assert_same(
+    actual: dict[str, Tensor], expected: dict[str, Tensor], quantity: str | None = None
+) -> None:
+    for name, tensor in actual.items():
+        kind = quantity or {"out": "output", "new state": "state"}.get(name, "gradient")
+        assert_close(tensor, expected[name], kind, name)
+
+
+def assert_equal(actual: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
+    for name, tensor in actual.items():
+        assert torch.equal(tensor, expected[name]), name
+
+
+def describe(structure: tuple[str, str], size: Size) -> str:
+    return f"{'-'.join(structure)} {size}"
+
+
+def cut(tensor: Tensor, at: int, length: int) -> Tensor:
+    return tensor[:, at : at + length] if tensor.dim() > 2 else tensor
+
+
+def guarded(shape: tuple[int, ...], dtype: torch.dtype, guard: int = 64) -> tuple[Tensor, Tensor]:
+    """A tensor of NaN inside a larger one, whose ends must not change."""
+    size = torch.Size(shape).numel()
+    whole = torch.full((size + 2 * guard,), 7.0, dtype=dtype)
+    whole[guard : guard + size] = torch.nan
+    return whole[guard : guard + size].view(shape), whole
+
+
+def check_guards(poisoned: list[tuple[Tensor, Tensor]]) -> None:
+    """All but the workspace, which is last, holds numbers, and nothing around them changed."""
+    for index, (tensor, whole) in enumerate(poisoned):
+        guard = (whole.numel() - tensor.numel()) // 2
+        assert (whole[:guard] == 7).all(), f"buffer {index}: written before it begins"
+        assert (whole[guard + tensor.numel() :] == 7).all(), f"buffer {index}: after its end"
+    for index, (tensor, _) in enumerate(poisoned[:-1]):
+        assert not tensor.isnan().any(), f"buffer {index}: not written"
+
+
+def interleaved(tensor: Tensor) -> Tensor:
+    return tensor.repeat_interleave(2, -1)[..., ::2]
+
+
+def slices(tensor: Tensor) -> Tensor:
+    """A part of a wider last axis, as after a joint projection."""
+    return torch.cat([torch.full_like(tensor, 77), tensor], -1)[..., tensor.shape[-1] :]
+
+
+def last_axis_first(tensor: Tensor) -> Tensor:
+    return tensor.movedim(-1, 0).contiguous().movedim(0, -1)
+
+
+def misaligned(tensor: Tensor) -> Tensor:
+    """One number off the alignment of a vector."""
+    return torch.cat([tensor.flatten()[:1], tensor.flatten()])[1:].view(tensor.shape)
+
+
+SCATTERED = (interleaved, slices, last_axis_first, misaligned)
+
+
+def marked() -> tuple[Tensor, Tensor]:
+    """What runs otherwise, to be recognised."""
+    return torch.zeros(1), torch.ones(1)
