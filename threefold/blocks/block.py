@@ -56,7 +56,8 @@ class Composite(Mixer):
     ) -> tuple[Tensor, State]:
         # The step in a loop is left to the parts: one layer's weights then stay in the cache for
         # all elements, and what carries nothing takes them all at once.
-        y, after = self.mix(x, state, form, lengths)
+        stepped = self._step_at_once(x, state, form, lengths)
+        y, after = stepped or self.mix(x, state, form, lengths)
         none: Any = None
         return y, after if self.causal else none
 
@@ -138,11 +139,9 @@ class PreNorm(Block):
     """x + f(norm(x)): the stream itself is never normalised (GPT-2, Mamba)."""
 
     def write_step(self, writer: Writer, x: Operand, path: Path) -> Operand:
-        writer.visit(self)
         rows, width = writer.rows, self.width
         for name, part in self.parts.items():
             norm: Any = self._modules[f"{name}_norm"]
-            writer.visit(norm)
             normed, stream = writer.buffer(rows * width), writer.buffer(rows * width)
             weight = writer.parameter(norm, "weight", (width,))
             writer.call("rms_norm_forward", normed, x, weight, 0, rows, width, 1, 0, norm.eps)

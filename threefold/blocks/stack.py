@@ -4,25 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
-from weakref import WeakKeyDictionary
 
-import torch
 from torch import Tensor, nn
 
 from threefold.blocks.block import Composite, block_class, kept
 from threefold.blocks.channel import CHANNELS, channel
 from threefold.errors import ThreefoldError
-from threefold.kernels import ops
-from threefold.kernels.program import INPUT, CannotWriteError, Operand, Path, Program, Writer
+from threefold.kernels.program import Operand, Path, Writer
+from threefold.layers.at_once import step_at_once
 from threefold.layers.mixer import Mixer
 from threefold.layers.table import MIXERS, mixer, options_of
 from threefold.memory.plan import plan_form
 from threefold.memory.state import State
-
-# The step of each stack as one native call, by rows and dtype; None where it has no such step.
-_PROGRAMS: WeakKeyDictionary[Stack, dict[tuple[int, torch.dtype], Program | None]] = (
-    WeakKeyDictionary()
-)
 
 Entry = tuple[str, Mapping[str, Any]]  # a name and the keywords of its constructor
 
@@ -74,33 +67,12 @@ class Stack(Composite):
         """The stack for a model: rows already start at 0 and hold `lengths` elements."""
         form = plan_form(form, x.shape[1], self.forms, owner)
         if form == "step" and x.shape[1] == 1 and state is not None and lengths is None:
-            stepped = self._step_at_once(x, state)
+            stepped = step_at_once(self, x, state)
             if stepped is not None:
                 return stepped
         return self._run(x, self._check_state(state, x.shape[0]), form, lengths)
 
-    def _step_at_once(self, x: Tensor, state: State) -> tuple[Tensor, State] | None:
-        """One element in one native call, where every part has written its step down."""
-        if self.training or not ops.step_runs_as_program(x):
-            return None
-        programs = _PROGRAMS.setdefault(self, {})
-        key = len(x), x.dtype
-        program = programs.get(key)
-        if key not in programs or (program is not None and not program.valid):
-            program = programs[key] = self._program(*key)
-        return None if program is None else program.run(x, state)
-
-    def _program(self, rows: int, dtype: torch.dtype) -> Program | None:
-        writer = Writer(rows, dtype)
-        try:
-            y = self.write_step(writer, INPUT, ())
-        except CannotWriteError:
-            return None
-        return Program(writer, y)
-
     def write_step(self, writer: Writer, x: Operand, path: Path) -> Operand:
-        writer.visit(self)
-        writer.visit(self.blocks)
         for name, block in self.parts.items():
             x = block.write_step(writer, x, (*path, name))
         return x

@@ -18,16 +18,12 @@ from threefold.kernels import delta_recurrence as _delta_recurrence
 from threefold.kernels import diagonal_recurrence as _diagonal_recurrence
 from threefold.kernels import library, reference
 from threefold.kernels import linear as _linear
-from threefold.kernels import mamba_step as _mamba_step
 from threefold.kernels import program as _program
 from threefold.kernels import rms_norm as _rms_norm
 from threefold.kernels import selective_scan as _selective_scan
 from threefold.kernels import short_convolution as _short_convolution
 from threefold.kernels import token_shift as _token_shift
 from threefold.kernels.shapes import expected_kind
-
-MambaWeights = _mamba_step.Weights
-mamba_workspace = _mamba_step.workspace
 
 # The operations that have a native kernel.
 NATIVE = (
@@ -50,7 +46,7 @@ def available() -> dict[str, str]:
     return dict.fromkeys(NATIVE, kind)
 
 
-def step_runs_as_program(x: Tensor) -> bool:
+def runs_programs(x: Tensor) -> bool:
     """Whether one element x [B, 1, width] may be taken through `kernels/program.py`."""
     return (
         _program.serves(len(x))
@@ -154,24 +150,12 @@ def selective_scan(
     return y, new_state
 
 
-def mamba_step(
-    x: Tensor,
-    memory: Tensor,
-    conv: Tensor,
-    weights: _mamba_step.Weights,
-    *,
-    hold: bool = False,
-    otherwise: Callable[[], tuple[Tensor, Tensor, Tensor]],
-) -> tuple[Tensor, Tensor, Tensor]:
-    """One element x `[B, 1, W]` of a whole Mamba layer; its states `[B, D, N]` and `[B, K−1, D]`.
-
-    Native for a few rows of one dtype without gradients, else `otherwise()`: the layer itself.
-    """
-    if _native(x) and _direct() and not torch.is_autocast_enabled("cpu"):
-        stepped = _mamba_step.step(x, memory, conv, weights, hold)
-        if stepped is not None:
-            return stepped
-    return otherwise()
+def mamba_step_workspace(
+    batch: int, width: int, channels: int, size: int, taps: int, rank: int
+) -> int:
+    """Numbers that the native step of a Mamba layer needs room for, as native/operations.h says."""
+    filled = -(-max(width, channels, rank) // 32) * 32
+    return batch * (filled + 5 * channels + 2 * rank + 2 * size) + channels * (taps + size)
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:

@@ -48,18 +48,14 @@ class Writer:
     dtype: torch.dtype
     words: list[Operand | int] = field(default_factory=list)
     parameters: list[tuple[Mapping[str, Tensor | None], str, Tensor]] = field(default_factory=list)
-    modules: list[tuple[nn.Module, dict[str, Any]]] = field(default_factory=list)
     leaves: list[tuple[Path, tuple[int, ...]]] = field(default_factory=list)
     workspace: int = 0
 
-    def visit(self, module: nn.Module) -> None:
-        """Note a module whose parts, and hooks, would change what the step is."""
-        self.modules.append((module, dict(module._modules)))
-
     def parameter(self, module: nn.Module, name: str, shape: tuple[int, ...]) -> Operand:
-        """A parameter of a module; it must have that shape, and the program's dtype."""
+        """A parameter of one of our modules; it must have that shape, and the program's dtype."""
         tensor = module._parameters.get(name)
-        if tensor is None or tensor.shape != shape or not self._plain(tensor):
+        ours = type(module).__module__.partition(".")[0] == "threefold"
+        if tensor is None or tensor.shape != shape or not (ours and self._plain(tensor)):
             raise CannotWriteError(f"{type(module).__name__}.{name}")
         self.parameters.append((module._parameters, name, tensor))
         return Operand("parameter", len(self.parameters) - 1)
@@ -105,15 +101,20 @@ INPUT, _OUTPUT = Operand("input", 0), Operand("output", 0)
 
 
 class Program:
-    """What a `Writer` noted, ready to run; `y` is where the last call writes."""
+    """What a `Writer` noted of `owner`, ready to run; `y` is where the last call writes."""
 
-    def __init__(self, writer: Writer, y: Operand) -> None:
+    def __init__(self, writer: Writer, y: Operand, owner: nn.Module) -> None:
         self._writer = writer
+        self._modules = [(module, dict(module._modules)) for module in owner.modules()]
+        noted = {id(tensor) for *_, tensor in writer.parameters}
+        for name, parameter in owner.named_parameters():
+            if id(parameter) not in noted:
+                raise CannotWriteError(f"no call reads {name}")
         words = [_OUTPUT if word == y else word for word in writer.words]
         self._pointers = [tensor.data_ptr() for *_, tensor in writer.parameters]
         self._hooks = [
             hooks
-            for module, _ in writer.modules
+            for module, _ in self._modules
             for hooks in (module._forward_hooks, module._forward_pre_hooks)
         ]
         self._code = array("q", (word if isinstance(word, int) else 0 for word in words))
@@ -125,14 +126,17 @@ class Program:
             self._code[place] = self._pointers[index]
 
     @property
+    def watched(self) -> bool:
+        """Whether a hook waits for a module to be called, which a program never does."""
+        return any(self._hooks) or any(_global_hooks())
+
+    @property
     def valid(self) -> bool:
         """Whether the layers are still those that it was written from."""
-        for module, parts in self._writer.modules:
+        for module, parts in self._modules:
             now = module._modules
             if len(now) != len(parts) or any(now.get(name) is not parts[name] for name in parts):
                 return False
-        if any(self._hooks) or any(_global_hooks()):
-            return False
         for (holder, name, tensor), pointer in zip(
             self._writer.parameters, self._pointers, strict=True
         ):

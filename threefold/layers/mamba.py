@@ -7,7 +7,6 @@ Gu & Dao 2023, "Mamba: Linear-Time Sequence Modeling with Selective State Spaces
 from __future__ import annotations
 
 import math
-from functools import partial
 from typing import ClassVar
 
 import torch
@@ -60,21 +59,8 @@ class Mamba(Mixer):
     def mix(
         self, x: Tensor, state: State, form: str, lengths: Tensor | None
     ) -> tuple[Tensor, State]:
-        memory, conv = state["memory"], state["conv"]
-        whole = partial(self._mix, x, memory, conv, form, lengths)
-        if form == "step" and lengths is None:
-            y, memory, conv = ops.mamba_step(
-                x, memory, conv, self._weights(), hold=self.zero_order_hold, otherwise=whole
-            )
-        else:
-            y, memory, conv = whole()
-        return y, {"memory": memory, "conv": conv}
-
-    def _mix(
-        self, x: Tensor, memory: Tensor, conv: Tensor, form: str, lengths: Tensor | None
-    ) -> tuple[Tensor, Tensor, Tensor]:
         x, gate = self.input(x).chunk(2, -1)
-        x, conv = self.conv(x, conv, lengths)
+        x, conv = self.conv(x, state["conv"], lengths)
         delta, B, C = self.select(x).split(self.sizes, -1)
         y, memory = scan(
             x,
@@ -86,30 +72,20 @@ class Mamba(Mixer):
             gate,
             delta_bias=self.delta_bias,
             softplus=True,
-            state=memory,
+            state=state["memory"],
             form=form,
             lengths=lengths,
             hold=self.zero_order_hold,
         )
-        return self.out(y), memory, conv
+        return self.out(y), {"memory": memory, "conv": conv}
 
     def write_step(self, writer: Writer, x: Operand, path: Path) -> Operand:
-        rank, size, _ = self.sizes
-        channels, taps = self.conv.weight.shape
+        (rank, size, _), (channels, taps) = self.sizes, self.conv.weight.shape
+        rows, width = writer.rows, self.width
         memory, new_memory = writer.leaf((*path, "memory"), channels, size)
         conv, new_conv = writer.leaf((*path, "conv"), taps - 1, channels)
-        y = writer.buffer(writer.rows * self.width)
-        sizes = (writer.rows, self.width, channels, size, taps, rank)
-        writer.call(
-            "mamba_step",
-            y,
-            new_memory,
-            new_conv,
-            writer.buffer(ops.mamba_workspace(*sizes)),
-            x,
-            memory,
-            conv,
-            writer.parameter(self.input, "weight", (2 * channels, self.width)),
+        weights = (
+            writer.parameter(self.input, "weight", (2 * channels, width)),
             writer.parameter(self.conv, "weight", (channels, taps)),
             writer.parameter(self.conv, "bias", (channels,)),
             writer.parameter(self.select, "weight", (rank + 2 * size, channels)),
@@ -117,24 +93,10 @@ class Mamba(Mixer):
             writer.parameter(self, "delta_bias", (channels,)),
             writer.parameter(self, "A_log", (channels, size)),
             writer.parameter(self, "D", (channels,)),
-            writer.parameter(self.out, "weight", (self.width, channels)),
-            *sizes,
-            self.zero_order_hold,
+            writer.parameter(self.out, "weight", (width, channels)),
         )
-        for module in (self, self.input, self.conv, self.select, self.delta, self.out):
-            writer.visit(module)
+        y, sizes = writer.buffer(rows * width), (rows, width, channels, size, taps, rank)
+        workspace = writer.buffer(ops.mamba_step_workspace(*sizes))
+        states = (new_memory, new_conv, workspace, x, memory, conv)
+        writer.call("mamba_step", y, *states, *weights, *sizes, self.zero_order_hold)
         return y
-
-    def _weights(self) -> ops.MambaWeights:
-        conv = self.conv
-        return ops.MambaWeights(
-            self.input.weight,
-            conv.weight,
-            conv.bias,  # type: ignore[arg-type]
-            self.select.weight,
-            self.delta.weight,
-            self.delta_bias,
-            self.A_log,
-            self.D,
-            self.out.weight,
-        )

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from threefold.errors import ThreefoldError
-from threefold.kernels.program import CannotWriteError, Operand, Path, Writer
+from threefold.kernels.program import CannotWriteError, Operand, Path, Program, Writer
+from threefold.layers.at_once import step_at_once
 from threefold.memory import state as states
 from threefold.memory.plan import FORMS, plan_form
 from threefold.memory.state import State
@@ -37,6 +38,12 @@ class Mixer(nn.Module, ABC):
             raise ThreefoldError(f"{self.name}: width is {width}, expected at least 1")
         self.width = width
         self._shapes: dict[str, Any] = {}
+        # Steps written down as native calls, by rows and dtype.
+        self.programs: dict[tuple[int, torch.dtype], Program | None] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        # A copy writes its own: these speak of the original's weights.
+        return {**self.__dict__, "programs": {}}
 
     @abstractmethod
     def mix(
@@ -114,13 +121,25 @@ class Mixer(nn.Module, ABC):
         self, x: Tensor, state: State, form: str, lengths: Tensor | None
     ) -> tuple[Tensor, State]:
         if form != "step" or x.shape[1] == 1:
-            return self.mix(x, state, form, lengths)
+            stepped = self._step_at_once(x, state, form, lengths)
+            return stepped or self.mix(x, state, form, lengths)
         outputs = []
         for t in range(x.shape[1]):
             here = None if lengths is None else (lengths > t).long()
             y, state = self.mix(x[:, t : t + 1], state, "step", here)
             outputs.append(y)
         return torch.cat(outputs, 1), state
+
+    def _step_at_once(
+        self, x: Tensor, state: State, form: str, lengths: Tensor | None
+    ) -> tuple[Tensor, State] | None:
+        if form != "step" or lengths is not None or x.shape[1] != 1 or not self._writes_steps:
+            return None
+        return step_at_once(self, x, state)
+
+    @property
+    def _writes_steps(self) -> bool:
+        return type(self).write_step is not Mixer.write_step
 
     def _check_input(self, x: Tensor) -> None:
         if x.dim() != 3 or x.shape[2] != self.width:

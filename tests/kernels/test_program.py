@@ -1,0 +1,219 @@
+"""A stack's step in one native call: equal to its layers one by one, and only while that holds."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import weakref
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import threefold
+from tests.tolerances import assert_close
+from threefold.kernels import library, linear
+from threefold.layers.mixer import Mixer
+from threefold.memory.state import State, leaves
+from threefold.models.language import LanguageModel
+from threefold.models.spec import Spec
+
+DTYPES = [torch.float32, torch.float64]
+OPTIONS: list[dict[str, Any]] = [
+    {"width": 64},
+    {"width": 48, "delta_rank": 5, "state_size": 7, "taps": 3},
+    {"width": 17, "expand": 3, "state_size": 1, "taps": 1},
+    {"width": 32, "zero_order_hold": True},
+]
+
+
+def make(dtype: torch.dtype, rows: int = 3, **options: Any) -> tuple[Mixer, Tensor, State]:
+    """A layer, one element for each row, and a state that is not empty."""
+    layer = threefold.mixer("mamba", **options).to(dtype).eval()
+    with torch.no_grad():
+        _, state = layer(torch.randn(rows, 5, layer.width, dtype=dtype))
+    return layer, torch.randn(rows, 1, layer.width, dtype=dtype), state
+
+
+def model(mixers: tuple[str, ...] = ("mamba",)) -> tuple[LanguageModel, Tensor, State]:
+    made = LanguageModel(Spec("language", 32, 2, mixers=mixers, vocabulary=11, channel="none"))
+    tokens = torch.randint(0, 11, (3, 4))
+    with torch.no_grad():
+        _, state = made.eval()(tokens)
+    return made, tokens[:, 0], state
+
+
+@pytest.fixture
+def crossings(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The length of the code of every program that runs."""
+    lengths: list[int] = []
+    run = library.run_program
+
+    def noted(dtype: torch.dtype, code: Any) -> None:
+        lengths.append(len(code))
+        run(dtype, code)
+
+    monkeypatch.setattr(library, "run_program", noted)
+    return lengths
+
+
+def assert_same(given: tuple[Tensor, State], expected: tuple[Tensor, State]) -> None:
+    assert_close(given[0], expected[0])
+    for (name, leaf), (other, wanted) in zip(leaves(given[1]), leaves(expected[1]), strict=True):
+        assert name == other
+        assert_close(leaf, wanted, quantity="state")
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+@pytest.mark.parametrize("rows", [1, 2, linear.MOST_ROWS])
+def test_equals_the_layer(
+    variant: str, crossings: list[int], rows: int, options: dict[str, Any], dtype: torch.dtype
+) -> None:
+    layer, x, state = make(dtype, rows, **options)
+    before = {name: leaf.clone() for name, leaf in state.items()}
+    stepped = layer(x, state, form="step")
+    assert len(crossings) == 1
+    with library.using("reference"):
+        assert_same(stepped, layer(x, state, form="step"))
+    assert len(crossings) == 1
+    assert all(torch.equal(state[name], before[name]) for name in state)
+
+
+@torch.no_grad()
+def test_a_model_crosses_once_a_token(variant: str, crossings: list[int]) -> None:
+    made, tokens, state = model()
+    stepped = made.step(tokens, state)
+    assert len(crossings) == 1
+    with library.using("reference"):
+        assert_same(stepped, made.step(tokens, state))
+
+
+@torch.no_grad()
+def test_a_hybrid_crosses_where_it_can(variant: str, crossings: list[int]) -> None:
+    made, tokens, state = model(("mamba", "gla"))
+    stepped = made.step(tokens, state)
+    assert len(crossings) == 1
+    with library.using("reference"):
+        assert_same(stepped, made.step(tokens, state))
+
+
+@torch.no_grad()
+def test_a_row_has_the_same_bits_alone(variant: str, crossings: list[int]) -> None:
+    layer, x, state = make(torch.float32, 5, width=48)
+    together, after = layer(x, state, form="step")
+    for row in range(5):
+        piece = slice(row, row + 1)
+        alone, one = layer(x[piece], {n: leaf[piece] for n, leaf in state.items()}, form="step")
+        assert torch.equal(alone, together[piece])
+        assert all(torch.equal(one[name], after[name][piece]) for name in one)
+    assert len(crossings) == 6
+
+
+def swap_parameter(layer: Mixer) -> None:
+    layer.out.weight = nn.Parameter(torch.randn_like(layer.out.weight))  # type: ignore[union-attr]
+
+
+def swap_data(layer: Mixer) -> None:
+    layer.A_log.data = layer.A_log.data + 0.1  # type: ignore[union-attr, operator]
+
+
+def change_in_place(layer: Mixer) -> None:
+    with torch.no_grad():
+        layer.D.mul_(2)  # type: ignore[operator]
+
+
+def swap_module(layer: Mixer) -> None:
+    layer.out = nn.Linear(128, 64)
+
+
+def add_hook(layer: Mixer) -> None:
+    layer.out.register_forward_hook(lambda module, given, y: y + 1)  # type: ignore[union-attr]
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(
+    "change", [swap_parameter, swap_data, change_in_place, swap_module, add_hook]
+)
+def test_what_changes_is_seen(variant: str, change: Any) -> None:
+    layer, x, state = make(torch.float32, width=64)
+    first, _ = layer(x, state, form="step")
+    change(layer)
+    stepped = layer(x, state, form="step")
+    with library.using("reference"):
+        assert_same(stepped, layer(x, state, form="step"))
+    assert not torch.allclose(stepped[0], first)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda layer, x, state: (layer, torch.randn(9, 1, 64), layer.empty_state(9)),
+        lambda layer, x, state: (layer, x.transpose(0, 2).contiguous().transpose(0, 2), state),
+        lambda layer, x, state: (layer.train(), x, state),
+        lambda layer, x, state: (
+            layer,
+            x,
+            {**state, "memory": state["memory"].mT.contiguous().mT},
+        ),
+    ],
+    ids=["rows", "layout", "training", "state"],
+)
+@torch.no_grad()
+def test_what_it_does_not_serve_goes_the_ordinary_way(
+    variant: str, crossings: list[int], change: Any
+) -> None:
+    layer, x, state = change(*make(torch.float32, width=64))
+    stepped = layer(x, state, form="step")
+    assert crossings == []
+    with library.using("reference"):
+        assert_same(stepped, layer(x, state, form="step"))
+
+
+def test_gradients_go_the_ordinary_way(variant: str, crossings: list[int]) -> None:
+    layer, x, state = make(torch.float32, width=64)
+    y, _ = layer(x, state, form="step")
+    y.sum().backward()
+    assert crossings == []
+
+
+@torch.no_grad()
+def test_a_copy_steps_by_itself(variant: str) -> None:
+    layer, x, state = make(torch.float32, width=64)
+    first, _ = layer(x, state, form="step")
+    other = copy.deepcopy(layer)
+    assert other.programs == {}
+    swap_parameter(layer)
+    assert torch.equal(other(x, state, form="step")[0], first)
+
+
+@torch.no_grad()
+def test_a_layer_that_stepped_is_let_go(variant: str) -> None:
+    layer, x, state = make(torch.float32, width=64)
+    layer(x, state, form="step")
+    gone = weakref.ref(layer)
+    del layer
+    gc.collect()
+    assert gone() is None
+
+
+@torch.no_grad()
+def test_not_a_number_stays(variant: str) -> None:
+    layer, x, state = make(torch.float32, width=64)
+    x[1, 0, 3] = torch.nan
+    y, _ = layer(x, state, form="step")
+    assert y[1].isnan().all()
+    assert not y[0].isnan().any()
+    assert not y[2].isnan().any()
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_same_bits_for_any_number_of_threads(variant: str, threads: int) -> None:
+    layer, x, state = make(torch.float32, 1, width=256)
+    expected, _ = layer(x, state, form="step")
+    torch.set_num_threads(threads)
+    y, _ = layer(x, state, form="step")
+    assert torch.equal(y, expected)
