@@ -107,7 +107,9 @@ class Mixer(nn.Module, ABC):
         self, x: Tensor, state: State, form: str, lengths: Tensor | None
     ) -> tuple[Tensor, State]:
         if form != "step" or x.shape[1] == 1:
-            return self.mix(x, state, form, lengths)
+            y, state = self.mix(x, state, form, lengths)
+            none: Any = None
+            return y, state if self.causal else none
         outputs = []
         for t in range(x.shape[1]):
             here = None if lengths is None else (lengths > t).long()
@@ -136,7 +138,9 @@ class Mixer(nn.Module, ABC):
         if state is None:
             return self.empty_state(rows)
         weight = self._weight()
-        states.check(state, self.state_shapes(0), rows, weight.dtype, self.name)
+        # A history says itself how far it has grown.
+        length = states.history_length(state) if isinstance(state, dict) else 0
+        states.check(state, self.state_shapes(length), rows, weight.dtype, self.name)
         return state
 
     def _refuse_state_if_not_causal(self) -> None:

@@ -32,6 +32,7 @@ class Entry:
 
 # fmt: off
 _ENTRIES = (
+    Entry("attention", "Attention", "Attention", 2017, "history", "o_i = Σ_j a_ij v_j,  a_i = softmax_j(q_iᵀk_j/√K),  j ≤ i"),
     Entry("linear_attention", "LinearAttention", "Linear attention", 2020, "linear", "S = S₋ + φ(k)⊗v,  o = Sᵀφ(q)"),
     Entry("delta_net", "DeltaNet", "DeltaNet", 2024, "linear", "S = (I − β k kᵀ) S₋ + β k⊗v,  o = Sᵀq"),
     Entry("gated_rfa", "GatedRFA", "Gated random feature attention", 2021, "linear", "S = g S₋ + (1−g) φ(k)⊗v,  o = Sᵀφ(q) / (z·φ(q))"),
