@@ -16,6 +16,10 @@ from threefold.layers.mixer import Mixer
 # Modules and parameters whose outputs are the pre-activations of gates, decays and strengths.
 GATES: dict[str, tuple[str, ...]] = {
     "attention": (),
+    "local_attention": (),
+    "transformer_xl": (),
+    "performer": (),
+    "based": (),
     "linear_attention": (),
     "delta_net": ("strength",),
     "gated_rfa": ("forget",),
@@ -34,7 +38,7 @@ GATES: dict[str, tuple[str, ...]] = {
     "kda": ("delta", "strength"),
 }
 # Memories that only add up, or erase without forgetting.
-NOT_DECAYING = {"linear_attention", "delta_net", "abc"}
+NOT_DECAYING = {"performer", "based", "linear_attention", "delta_net", "abc"}
 
 # Where a quotient nearly cancels its gradient is ill-conditioned (float64 itself loses three
 # digits there), so it need only be finite: Mamba-2 normalises Δ (q·k) v with Δ = 1e4, mLSTM divides

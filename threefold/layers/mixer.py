@@ -95,13 +95,19 @@ class Mixer(nn.Module, ABC):
         self._refuse_state_if_not_causal()
         return states.count_bytes(self.state_shapes(length), self._weight().dtype)
 
-    def _weight(self) -> Tensor:
+    def _first_weight(self) -> Tensor | None:
         """The first parameter, found without the bookkeeping of `parameters()`: steps ask often."""
         for module in self.modules():
             for parameter in module._parameters.values():
                 if parameter is not None:
                     return parameter
-        raise ThreefoldError(f"{self.name}: has no parameters")
+        return None
+
+    def _weight(self) -> Tensor:
+        weight = self._first_weight()
+        if weight is None:
+            raise ThreefoldError(f"{self.name}: has no parameters")
+        return weight
 
     def _run(
         self, x: Tensor, state: State, form: str, lengths: Tensor | None
@@ -124,7 +130,8 @@ class Mixer(nn.Module, ABC):
             )
         if x.shape[1] == 0:
             raise ThreefoldError(f"{self.name}: the sequence is empty; give at least one element")
-        dtype = self._weight().dtype
+        weight = self._first_weight()
+        dtype = x.dtype if weight is None else weight.dtype
         if x.dtype != dtype and not torch.is_autocast_enabled(x.device.type):
             raise ThreefoldError(
                 f"{self.name}: x is {x.dtype}, the weights are {dtype}; convert one of them"

@@ -33,6 +33,16 @@ class Entry:
 # fmt: off
 _ENTRIES = (
     Entry("attention", "Attention", "Attention", 2017, "history", "o_i = Σ_j a_ij v_j,  a_i = softmax_j(q_iᵀk_j/√K),  j ≤ i"),
+    Entry("local_attention", "LocalAttention", "Local attention (Longformer's window)", 2020, "history", "o_i = Σ_j a_ij v_j,  i − window < j ≤ i"),
+    Entry("transformer_xl", "TransformerXL", "Transformer-XL", 2019, "history", "a_i = softmax_j((q_i+u)ᵀk_j + (q_i+w)ᵀW_r r_{i−j}),  i − memory < j ≤ i"),
+    Entry("bigbird", "BigBird", "BigBird", 2020, "history", "o_i = Σ_j a_ij v_j,  j in global, nearby and random blocks"),
+    Entry("reformer", "Reformer", "Reformer", 2020, "history", "o_i = Σ_j a_ij v_j,  h(q_j) = h(q_i),  k = q/|q|"),
+    Entry("linformer", "Linformer", "Linformer", 2020, "history", "Y = softmax(Q (E K)ᵀ) F V"),
+    Entry("nystromformer", "Nystromformer", "Nyströmformer", 2021, "history", "Y = softmax(Q K̃ᵀ) A⁺ softmax(Q̃ Kᵀ) V,  A = softmax(Q̃ K̃ᵀ)"),
+    Entry("luna", "Luna", "Luna", 2021, "history", "P' = attention(P, X, X),  Y = attention(X, P', P')"),
+    Entry("fnet", "FNet", "FNet", 2022, "history", "Y = Re(F_L X F_D)"),
+    Entry("performer", "Performer", "Performer (FAVOR+)", 2021, "linear", "S = e^{m₋−m} S₋ + φ(k)⊗v,  o = Sᵀφ(q) / (z·φ(q)),  φ(x) = e^{Wx − |x|²/2 − m}"),
+    Entry("based", "Based", "Based", 2024, "linear", "S = S₋ + φ(k)⊗v,  o = Sᵀφ(q) / (z·φ(q)) + window,  φ(q)·φ(k) = 1 + s + s²/2"),
     Entry("linear_attention", "LinearAttention", "Linear attention", 2020, "linear", "S = S₋ + φ(k)⊗v,  o = Sᵀφ(q)"),
     Entry("delta_net", "DeltaNet", "DeltaNet", 2024, "linear", "S = (I − β k kᵀ) S₋ + β k⊗v,  o = Sᵀq"),
     Entry("gated_rfa", "GatedRFA", "Gated random feature attention", 2021, "linear", "S = g S₋ + (1−g) φ(k)⊗v,  o = Sᵀφ(q) / (z·φ(q))"),

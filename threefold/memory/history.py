@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from threefold.memory.attention import Bias, attend, visible
+from threefold.memory.attention import Bias, attend, restrict, visible
 from threefold.memory.buffer import Places, grow, places_of, slide
 from threefold.memory.plan import plan_block
 from threefold.memory.state import State
@@ -32,6 +32,8 @@ class Read(NamedTuple):
     lengths: Tensor | None = None
     bias: Bias | None = None
     dropout: float = 0.0
+    # [B, L, H, W]: added to the scores of the elements 0 … W − 1 before a query (windows only)
+    by_distance: Tensor | None = None
 
 
 class History(Protocol):
@@ -128,21 +130,30 @@ def attend_window(read: Read, keys: Tensor, values: Tensor, size: int, position:
     # Places before the first element of a row are empty; they are all in the first block.
     blank = size - 1 - position.clamp(max=size - 1)
     first = seen if not blank.any() else seen & (columns >= blank.view(-1, 1, 1))
-    if length == 1 and first is seen and read.bias is None:
+    if length == 1 and first is seen and read.bias is None and read.by_distance is None:
         return attend(read.query, keys, values, dropout=read.dropout)
-    masks = [visible(s, distance, read.bias, read.query.dtype) for s in (first, seen)]
     queries = blocks(read.query, block, block, count)
     sources = [blocks(x, size - 1 + block, block, count) for x in (keys, values)]
-    if first is seen or count == 1:
-        parts = [(masks[0], slice(0, count))]
-    else:
-        parts = [(masks[0], slice(0, 1)), (masks[1], slice(1, count))]
+    added = None if read.by_distance is None else blocks(read.by_distance, block, block, count)
+    parts = [(first, slice(0, count))]
+    if first is not seen and count > 1:
+        parts = [(first, slice(0, 1)), (seen, slice(1, count))]
     outputs = []
-    for mask, part in parts:
+    for shown, part in parts:
         flat = (x[:, part].flatten(0, 1) for x in (queries, *sources))
+        mask = visible(shown, distance, read.bias, read.query.dtype)
+        if added is not None:
+            mask = restrict(spread(added[:, part].flatten(0, 1), distance), mask)
         out = attend(*flat, mask=mask, dropout=read.dropout)
         outputs.append(torch.unflatten(out, 0, (len(keys), -1)))
     return torch.cat(outputs, 1).flatten(1, 2)[:, :length]
+
+
+def spread(by_distance: Tensor, distance: Tensor) -> Tensor:
+    """[B, C, H, W] by distance to [B, H, C, S] by place, where `distance` [C, S] is in range."""
+    places = distance.clamp(0, by_distance.shape[-1] - 1)
+    scores = by_distance.transpose(1, 2)
+    return scores.gather(-1, places.expand(*scores.shape[:2], -1, -1))
 
 
 def blocks(x: Tensor, width: int, stride: int, count: int) -> Tensor:

@@ -1,0 +1,129 @@
+"""Performer:  o_i = Σ_j φ(q_i)·φ(k_j) v_j / Σ_j φ(q_i)·φ(k_j),
+φ(x) = e^{Wx − |x|²/2}/√M,  W random with orthogonal rows:  E φ(q)·φ(k) = e^{q·k},  x ← x/K^¼.
+
+Softmax attention in expectation, by positive random features, so that the past is a matrix.
+Choromanski et al. 2021, "Rethinking Attention with Performers" (FAVOR+).
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from threefold.layers.heads import Heads
+from threefold.layers.mixer import Mixer
+from threefold.layers.parts import wide
+from threefold.memory.history import before_end
+from threefold.memory.linear.recurrence import recur
+from threefold.memory.linear.stabiliser import stabilise
+from threefold.memory.state import State
+
+# The authors add this to every feature, so that a sum of them is never 0.
+EPSILON = 1e-6
+
+
+class Performer(Mixer):
+    """FAVOR+ attention; `features` M a head (None: K ln K), drawn at construction and by `redraw`.
+
+    Features are e^{…−m}.  For a query m is its own largest exponent, which cancels.  For keys the
+    authors take the largest of the whole sequence, which looks ahead; causal, it is the largest so
+    far, carried in the state, and the memory is scaled down whenever it rises.
+    Causal: step, chunk and parallel, a state of M (K + 1) a head.  Not causal: parallel, no state.
+    """
+
+    def __init__(
+        self,
+        width: int,
+        *,
+        heads: int | None = None,
+        features: int | None = None,
+        causal: bool = True,
+        bias: bool = False,
+    ) -> None:
+        super().__init__(width)
+        self.heads = Heads(width, heads=heads, bias=bias)
+        size = self.heads.size
+        if features is None:
+            features = max(1, int(size * math.log(size)))
+        self.random: Tensor
+        self.register_buffer("random", torch.empty(self.heads.heads, features, size))
+        self.redraw()
+        self.carries(memory=(self.heads.heads, features, size + 1), maximum=(self.heads.heads,))
+        if not causal:
+            self.causal, self.forms = False, ("parallel",)
+
+    def redraw(self) -> None:
+        """Draw new random features; states written with the old ones lose their meaning."""
+        heads, count, size = self.random.shape
+        gaussian = torch.randn(heads, -(-count // size), size, size, device=self.random.device)
+        # Rows of a block are orthogonal; their lengths are those of independent Gaussian vectors.
+        directions = torch.linalg.qr(gaussian).Q.mT.flatten(1, 2)[:, :count]
+        lengths = torch.randn(heads, count, size, device=self.random.device).norm(dim=-1)
+        self.random.copy_(directions * lengths.unsqueeze(-1))
+
+    def exponents(self, x: Tensor) -> Tensor:
+        """W x − |x|²/2 [B, L, H, M] of x [B, L, H, K]."""
+        x = wide(x) * x.shape[-1] ** -0.25
+        return torch.einsum("blhk,hmk->blhm", x, wide(self.random)) - x.square().sum(-1, True) / 2
+
+    def mix(
+        self, x: Tensor, state: State, form: str, lengths: Tensor | None
+    ) -> tuple[Tensor, State]:
+        query, key, value = self.heads.split(x)
+        query, key = self.exponents(query), self.exponents(key)
+        query = (query - query.detach().amax(-1, keepdim=True)).exp() + EPSILON
+        # The normaliser is one more column of the memory, written with ones.
+        value = F.pad(wide(value), (0, 1), value=1.0)
+        if self.causal:
+            out, after = self.recur(query, key, value, state, form, lengths)
+        else:
+            out, after = self.whole(query, key, value, lengths), {}
+        total = out[..., -1:]
+        out = out[..., :-1] / (total + (total == 0))  # 0 only where a row has no element
+        return self.heads.join(out.to(x.dtype)), after
+
+    def recur(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        state: State,
+        form: str,
+        lengths: Tensor | None,
+    ) -> tuple[Tensor, State]:
+        """The causal sums, relative to the largest exponent so far."""
+        # On an empty memory any scale is right: there the maximum is below every exponent.
+        lowest = torch.finfo(key.dtype).min / 2
+        maximum = state["maximum"].masked_fill(_empty(state["memory"]), lowest)
+        largest = key.detach().amax(-1)
+        gates = stabilise(torch.zeros_like(largest), largest, maximum, lengths)
+        out, memory = recur(
+            query,
+            (key - gates.maxima.unsqueeze(-1)).exp() + EPSILON,
+            value,
+            log_decay=gates.log_decay,
+            state=state["memory"],
+            form=form,
+            lengths=lengths,
+        )
+        return out, {
+            "memory": memory,
+            "maximum": gates.maximum.masked_fill(_empty(memory), 0),
+        }
+
+    def whole(self, query: Tensor, key: Tensor, value: Tensor, lengths: Tensor | None) -> Tensor:
+        """The sums over all real elements, relative to the largest exponent of a row's head."""
+        if lengths is not None:
+            real = before_end(torch.arange(key.shape[1], device=key.device), lengths)
+            key = key.masked_fill(~real[:, :, None, None], -torch.inf)
+            value = value * real[:, :, None, None]
+        features = (key - key.detach().amax((1, 3), keepdim=True)).exp() + EPSILON
+        memory = torch.einsum("blhm,blhv->bhmv", features, value)
+        return torch.einsum("blhm,bhmv->blhv", query, memory)
+
+
+def _empty(memory: Tensor) -> Tensor:
+    return memory[..., -1].sum(-1) == 0
