@@ -36,7 +36,7 @@ HISTORY_VARIANTS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("local_attention", {"window": 5, "heads": 4}),
     ("transformer_xl", {"memory": 6, "heads": 4, "bias": True}),
     ("based", {"window": 5, "key_size": 3, "heads": 2}),
-    ("performer", {"features": 20, "heads": 4, "bias": True}),
+    ("performer", {"features": 20, "heads": 4, "positions": "none"}),
     ("performer", {"causal": False, "heads": 2}),
     ("local_attention", {"window": 5, "causal": False}),
     ("bigbird", {"block": 2, "random": 2, "globals": 1, "heads": 2}),

@@ -157,7 +157,8 @@ class TestPositions:
     @pytest.mark.parametrize("heads", [4, 8, 16])
     def test_alibi(self, heads: int) -> None:
         mixer = make(positions="alibi", heads=heads)
-        slopes = torch.tensor([2.0 ** (-8 * (h + 1) / heads) for h in range(heads)]).double()
+        powers = -8 * torch.arange(1, heads + 1, dtype=torch.float64) / heads
+        slopes = torch.exp2(powers)
         far = torch.arange(LENGTH).unsqueeze(1) - torch.arange(LENGTH)
         expected = written_out(
             mixer, self.x, lambda q, k: plain(q, k) - slopes.view(-1, 1, 1) * far

@@ -18,8 +18,8 @@ class Based(Mixer):
     """Both published mixers on the same input, their outputs added.
 
     (The paper alternates layers of the two; so does a stack of `linear_attention` with polynomial
-    features and `local_attention`.)  Causal: step, chunk and parallel.  The state is a matrix a head
-    of 1 + F + F (F + 1)/2 features, F = `key_size`, and the last window − 1 keys and values.
+    features and `local_attention`.)  Causal: step, chunk and parallel.  State: a matrix a head of
+    1 + F + F (F + 1)/2 features, F = `key_size`, and the last window − 1 keys and values.
     """
 
     def __init__(

@@ -188,6 +188,18 @@ def advance(position: Tensor, length: int, lengths: Tensor | None) -> Tensor:
     return position + (length if lengths is None else lengths)
 
 
+def orthogonal_gaussians(heads: int, count: int, size: int, device: torch.device) -> Tensor:
+    """[heads, count, size]: Gaussian vectors, in blocks of `size` that are orthogonal.
+
+    Directions are uniform only if R's diagonal is positive (Mezzadri 2007); lengths are Gaussian.
+    """
+    blocks = -(-count // size)
+    directions, r = torch.linalg.qr(torch.randn(heads, blocks, size, size, device=device))
+    directions = directions * r.diagonal(dim1=-2, dim2=-1).sign().unsqueeze(-2)
+    lengths = torch.randn(heads, count, size, device=device).norm(dim=-1, keepdim=True)
+    return directions.mT.flatten(1, 2)[:, :count] * lengths
+
+
 def initial_delta(channels: int, delta_range: tuple[float, float]) -> Tensor:
     """Biases whose softplus is log-uniform in `delta_range`."""
     low, high = (math.log(limit) for limit in delta_range)

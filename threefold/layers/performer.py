@@ -13,9 +13,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from threefold.errors import ThreefoldError
 from threefold.layers.heads import Heads
 from threefold.layers.mixer import Mixer
-from threefold.layers.parts import wide
+from threefold.layers.parts import advance, orthogonal_gaussians, wide
+from threefold.layers.positions import make_positions
 from threefold.memory.history import before_end
 from threefold.memory.linear.recurrence import recur
 from threefold.memory.linear.stabiliser import stabilise
@@ -31,7 +33,8 @@ class Performer(Mixer):
     Features are e^{…−m}.  For a query m is its own largest exponent, which cancels.  For keys the
     authors take the largest of the whole sequence, which looks ahead; causal, it is the largest so
     far, carried in the state, and the memory is scaled down whenever it rises.
-    Causal: step, chunk and parallel, a state of M (K + 1) a head.  Not causal: parallel, no state.
+    Positions (rotary unless told otherwise) act before the features; the paper adds them to its
+    inputs.  Causal: step, chunk and parallel, a state of M (K + 1) a head.  Not causal: parallel, no state.
     """
 
     def __init__(
@@ -41,28 +44,32 @@ class Performer(Mixer):
         heads: int | None = None,
         features: int | None = None,
         causal: bool = True,
+        positions: str = "rotary",
         bias: bool = False,
     ) -> None:
         super().__init__(width)
         self.heads = Heads(width, heads=heads, bias=bias)
+        self.positions = make_positions(positions, width, self.heads.heads)
+        if self.positions.bias is not None:
+            raise ThreefoldError(
+                f"{self.name}: positions {positions!r} act on scores, which are never formed; choose "
+                "rotary, sinusoidal, binary or none"
+            )
         size = self.heads.size
         if features is None:
             features = max(1, int(size * math.log(size)))
         self.random: Tensor
         self.register_buffer("random", torch.empty(self.heads.heads, features, size))
         self.redraw()
-        self.carries(memory=(self.heads.heads, features, size + 1), maximum=(self.heads.heads,))
+        self.carries(
+            memory=(self.heads.heads, features, size + 1), maximum=(self.heads.heads,), position=()
+        )
         if not causal:
             self.causal, self.forms = False, ("parallel",)
 
     def redraw(self) -> None:
         """Draw new random features; states written with the old ones lose their meaning."""
-        heads, count, size = self.random.shape
-        gaussian = torch.randn(heads, -(-count // size), size, size, device=self.random.device)
-        # Rows of a block are orthogonal; their lengths are those of independent Gaussian vectors.
-        directions = torch.linalg.qr(gaussian).Q.mT.flatten(1, 2)[:, :count]
-        lengths = torch.randn(heads, count, size, device=self.random.device).norm(dim=-1)
-        self.random.copy_(directions * lengths.unsqueeze(-1))
+        self.random.copy_(orthogonal_gaussians(*self.random.shape, device=self.random.device))
 
     def exponents(self, x: Tensor) -> Tensor:
         """W x − |x|²/2 [B, L, H, M] of x [B, L, H, K]."""
@@ -72,8 +79,11 @@ class Performer(Mixer):
     def mix(
         self, x: Tensor, state: State, form: str, lengths: Tensor | None
     ) -> tuple[Tensor, State]:
-        query, key, value = self.heads.split(x)
-        query, key = self.exponents(query), self.exponents(key)
+        start = (
+            state["position"] if self.causal else torch.zeros_like(x[:, 0, 0], dtype=torch.int64)
+        )
+        query, key, value = self.heads.split(self.positions.add(x, start, lengths))
+        query, key = (self.exponents(self.positions.turn(part, start)) for part in (query, key))
         query = (query - query.detach().amax(-1, keepdim=True)).exp() + EPSILON
         # The normaliser is one more column of the memory, written with ones.
         value = F.pad(wide(value), (0, 1), value=1.0)
@@ -112,6 +122,7 @@ class Performer(Mixer):
         return out, {
             "memory": memory,
             "maximum": gates.maximum.masked_fill(_empty(memory), 0),
+            "position": advance(state["position"], value.shape[1], lengths),
         }
 
     def whole(self, query: Tensor, key: Tensor, value: Tensor, lengths: Tensor | None) -> Tensor:

@@ -34,7 +34,7 @@ class Round(NamedTuple):
 
 
 class Reformer(Mixer):
-    """LSH attention: shared queries and keys, `rounds` hashings, chunks that also read the last one.
+    """LSH attention: shared queries and keys, `rounds` hashings, chunks that read the last one too.
 
     Weights are the paper's: over the union of what the rounds show, so a pair that several rounds
     show counts once.  Rotations are drawn at construction and by `redraw`.  Not causal: where a
