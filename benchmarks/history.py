@@ -40,17 +40,18 @@ SUBQUADRATIC = (
     "based",
 )
 
-# In a process of its own: the largest resident size beyond what was resident before the call.
+# In a process of its own: the largest resident size in the call beyond what was resident before.
 PEAK = """
-import resource, sys, torch
-from benchmarks.history import made, some
+import sys, torch
+from benchmarks.history import made, resident, some
 torch.set_num_threads(int(sys.argv[3]))
 mixer, short, x = made(sys.argv[1]), some(256), some(int(sys.argv[2]))
 with torch.no_grad():
     mixer(short)
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    open("/proc/self/clear_refs", "w").write("5")  # the peak begins anew
+    before = resident("VmRSS")
     mixer(x)
-print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+print(resident("VmHWM") - before)
 """
 
 
@@ -119,6 +120,12 @@ def peak(name: str, length: int) -> float:
     return int(run.stdout) / 1024
 
 
+def resident(field: str) -> int:
+    """Kilobytes, as Linux says: VmRSS now, VmHWM at most."""
+    with open("/proc/self/status") as status:
+        return next(int(line.split()[1]) for line in status if line.startswith(field))
+
+
 def exponent(low: float, high: float, lengths: tuple[int, int]) -> float:
     return math.log(high / low) / math.log(lengths[1] / lengths[0])
 
@@ -128,7 +135,7 @@ def growth(name: str) -> str:
     lengths = FULL.get(name, LENGTHS)
     mixer = made(name)
     times = [seconds(mixer, length, 3) for length in lengths]
-    peaks = [max(peak(name, length), 0.1) for length in lengths]
+    peaks = [peak(name, length) for length in lengths]
     limit = "≥ 1.8" if name in FULL else f"≤ {LIMITS.get(name, 1.2)}"
     return (
         f"  {name:<18}{times[0] * 1e3:>10,.1f}{times[1] * 1e3:>10,.1f} ms"

@@ -188,16 +188,18 @@ def advance(position: Tensor, length: int, lengths: Tensor | None) -> Tensor:
     return position + (length if lengths is None else lengths)
 
 
-def orthogonal_gaussians(heads: int, count: int, size: int, device: torch.device) -> Tensor:
-    """[heads, count, size]: Gaussian vectors, in blocks of `size` that are orthogonal.
+def orthogonal_gaussians(like: Tensor) -> Tensor:
+    """Gaussian vectors of the shape of [heads, count, size], orthogonal in blocks of `size`.
 
     Directions are uniform only if R's diagonal is positive (Mezzadri 2007); lengths are Gaussian.
     """
-    blocks = -(-count // size)
-    directions, r = torch.linalg.qr(torch.randn(heads, blocks, size, size, device=device))
+    heads, count, size = like.shape
+    gaussian = torch.randn(heads, -(-count // size), size, size, device=like.device)
+    directions, r = torch.linalg.qr(gaussian)
     directions = directions * r.diagonal(dim1=-2, dim2=-1).sign().unsqueeze(-2)
-    lengths = torch.randn(heads, count, size, device=device).norm(dim=-1, keepdim=True)
-    return directions.mT.flatten(1, 2)[:, :count] * lengths
+    lengths = torch.linalg.vector_norm(torch.randn_like(like), dim=-1, keepdim=True)
+    drawn: Tensor = directions.mT.flatten(1, 2)[:, :count] * lengths
+    return drawn
 
 
 def initial_delta(channels: int, delta_range: tuple[float, float]) -> Tensor:

@@ -34,7 +34,8 @@ class Performer(Mixer):
     authors take the largest of the whole sequence, which looks ahead; causal, it is the largest so
     far, carried in the state, and the memory is scaled down whenever it rises.
     Positions (rotary unless told otherwise) act before the features; the paper adds them to its
-    inputs.  Causal: step, chunk and parallel, a state of M (K + 1) a head.  Not causal: parallel, no state.
+    inputs.  Causal: step, chunk and parallel, a state of M (K + 1) a head.  Not causal: parallel,
+    no state.
     """
 
     def __init__(
@@ -52,8 +53,8 @@ class Performer(Mixer):
         self.positions = make_positions(positions, width, self.heads.heads)
         if self.positions.bias is not None:
             raise ThreefoldError(
-                f"{self.name}: positions {positions!r} act on scores, which are never formed; choose "
-                "rotary, sinusoidal, binary or none"
+                f"{self.name}: positions {positions!r} act on scores, which are never formed; "
+                "choose rotary, sinusoidal, binary or none"
             )
         size = self.heads.size
         if features is None:
@@ -69,12 +70,13 @@ class Performer(Mixer):
 
     def redraw(self) -> None:
         """Draw new random features; states written with the old ones lose their meaning."""
-        self.random.copy_(orthogonal_gaussians(*self.random.shape, device=self.random.device))
+        self.random.copy_(orthogonal_gaussians(self.random))
 
     def exponents(self, x: Tensor) -> Tensor:
         """W x − |x|²/2 [B, L, H, M] of x [B, L, H, K]."""
         x = wide(x) * x.shape[-1] ** -0.25
-        return torch.einsum("blhk,hmk->blhm", x, wide(self.random)) - x.square().sum(-1, True) / 2
+        product = torch.einsum("blhk,hmk->blhm", x, wide(self.random))
+        return product.sub_(x.square().sum(-1, True) / 2)
 
     def mix(
         self, x: Tensor, state: State, form: str, lengths: Tensor | None
@@ -84,7 +86,7 @@ class Performer(Mixer):
         )
         query, key, value = self.heads.split(self.positions.add(x, start, lengths))
         query, key = (self.exponents(self.positions.turn(part, start)) for part in (query, key))
-        query = (query - query.detach().amax(-1, keepdim=True)).exp() + EPSILON
+        query = features(query, query.detach().amax(-1, keepdim=True))
         # The normaliser is one more column of the memory, written with ones.
         value = F.pad(wide(value), (0, 1), value=1.0)
         if self.causal:
@@ -112,7 +114,7 @@ class Performer(Mixer):
         gates = stabilise(torch.zeros_like(largest), largest, maximum, lengths)
         out, memory = recur(
             query,
-            (key - gates.maxima.unsqueeze(-1)).exp() + EPSILON,
+            features(key, gates.maxima.unsqueeze(-1)),
             value,
             log_decay=gates.log_decay,
             state=state["memory"],
@@ -131,9 +133,14 @@ class Performer(Mixer):
             real = before_end(torch.arange(key.shape[1], device=key.device), lengths)
             key = key.masked_fill(~real[:, :, None, None], -torch.inf)
             value = value * real[:, :, None, None]
-        features = (key - key.detach().amax((1, 3), keepdim=True)).exp() + EPSILON
-        memory = torch.einsum("blhm,blhv->bhmv", features, value)
+        written = features(key, key.detach().amax((1, 3), keepdim=True))
+        memory = torch.einsum("blhm,blhv->bhmv", written, value)
         return torch.einsum("blhm,bhmv->blhv", query, memory)
+
+
+def features(exponents: Tensor, maximum: Tensor) -> Tensor:
+    """e^{u − m} + ε; these tensors are the largest of all, so none is made in vain."""
+    return (exponents - maximum).exp_() + EPSILON
 
 
 def _empty(memory: Tensor) -> Tensor:
