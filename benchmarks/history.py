@@ -8,7 +8,6 @@ to 32,768 elements, and those of full attention.
 from __future__ import annotations
 
 import math
-import statistics
 import subprocess
 import sys
 import time
@@ -98,7 +97,8 @@ def some(length: int) -> Tensor:
     return torch.randn(1, length, GROWTH_WIDTH, generator=torch.Generator().manual_seed(0))
 
 
-def seconds(mixer: torch.nn.Module, length: int, rounds: int) -> float:
+def seconds(mixer: torch.nn.Module, length: int, rounds: int = 6) -> float:
+    """The shortest of several calls: the one that was disturbed least."""
     x, times = some(length), []
     with torch.no_grad():
         mixer(x)
@@ -106,7 +106,7 @@ def seconds(mixer: torch.nn.Module, length: int, rounds: int) -> float:
             start = time.perf_counter()
             mixer(x)
             times.append(time.perf_counter() - start)
-    return statistics.median(times)
+    return min(times)
 
 
 def peak(name: str, length: int) -> float:
@@ -134,7 +134,7 @@ def growth(name: str) -> str:
     """One line of the table: time and memory at both lengths, and their exponents."""
     lengths = FULL.get(name, LENGTHS)
     mixer = made(name)
-    times = [seconds(mixer, length, 3) for length in lengths]
+    times = [seconds(mixer, length) for length in lengths]
     peaks = [peak(name, length) for length in lengths]
     limit = "≥ 1.8" if name in FULL else f"≤ {LIMITS.get(name, 1.2)}"
     return (
