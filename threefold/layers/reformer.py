@@ -103,7 +103,8 @@ class Reformer(Mixer):
         bucket = bucket.masked_fill(~real.unsqueeze(1), self.buckets)
         order = (bucket * length + torch.arange(length, device=query.device)).argsort(-1)
         rank = order.argsort(-1)
-        return Round(bucket, rank // self.chunk, order, rank)
+        # Pairs are compared by bucket and chunk: narrow integers halve what that takes.
+        return Round(bucket.int(), (rank // self.chunk).int(), order, rank)
 
     def attend(
         self, query: Tensor, value: Tensor, here: Round, rounds: list[Round]
