@@ -172,7 +172,7 @@ class TestModels:
         for row in rows:
             assert "problem" not in row, row
             made = threefold.mixer(row["name"], width=64)
-            assert row["state_bytes"] == made.state_size(1024)
+            assert row["state_bytes"] == (made.state_size(1024) if made.causal else None)
             assert tuple(row["forms"]) == made.forms
 
     def test_width_changes_the_state(self) -> None:
