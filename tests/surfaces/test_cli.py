@@ -299,6 +299,8 @@ class TestDoctor:
         report = json.loads(good("doctor", "--json"))
         assert report["versions"]["threefold"] == threefold.__version__
         assert all(check["passed"] for check in report["checks"])
+        names = {check["name"].partition(":")[0] for check in report["checks"]}
+        assert names >= report["operations"].keys()
         kernels = report["kernels"]
         assert set(kernels["runnable"]) | set(kernels["untested"]) == set(kernels["built"])
 

@@ -118,11 +118,27 @@ def extras() -> dict[str, list[str]]:
     return lacking
 
 
+# For each native operation, a mixer that runs it and the length of a sequence for which it does.
+SHOWN_BY = {
+    "short_convolution": ("mamba2", 33),
+    "linear": ("gla", 1),
+    "rms_norm": ("mamba2", 33),
+    "token_shift": ("rwkv6", 33),
+    "selective_scan": ("mamba", 33),
+    "mamba_step": ("mamba", 1),
+    "decay_recurrence": ("gla", 33),
+    "delta_recurrence": ("gated_delta_net", 33),
+    "cell_recurrence": ("lstm", 33),
+    "diagonal_recurrence": ("lru", 33),
+}
+
+
 def checks() -> Iterator[tuple[str, float]]:
     """Small computations done twice: (what must be equal, relative error)."""
     import torch
 
-    from threefold.kernels import library, ops, reference
+    from threefold.kernels import library
+    from threefold.layers.table import mixer
     from threefold.memory.linear.recurrence import linear_recurrence
 
     generator = torch.Generator().manual_seed(0)
@@ -130,11 +146,6 @@ def checks() -> Iterator[tuple[str, float]]:
     def draw(*shape: int) -> Tensor:
         return torch.randn(*shape, generator=generator)
 
-    if library.current().native is not None:
-        inputs = draw(2, 33, 40), draw(40, 4), draw(40), draw(2, 3, 40)
-        native = ops.short_convolution(*inputs, silu=True)[0]
-        expected = reference.short_convolution(*inputs, silu=True)[0]
-        yield "short_convolution: native = reference", apart(native, expected)
     query, key, value = draw(3, 1, 48, 2, 8).unbind(0)
     decay = -draw(1, 48, 2, 8).abs()
     step, chunk, parallel = (
@@ -143,9 +154,16 @@ def checks() -> Iterator[tuple[str, float]]:
     )
     yield "linear_recurrence: step = chunk", apart(chunk, step)
     yield "linear_recurrence: step = parallel", apart(parallel, step)
-    if library.current().native is not None:
-        native = linear_recurrence(query, key, value, log_decay=decay, form="chunk")[0]
-        yield "decay_recurrence: native = step", apart(native, step)
+    if library.current().native is None:
+        return
+    for operation, (name, length) in SHOWN_BY.items():
+        layer = mixer(name, width=32).eval()
+        x, state = draw(2, length, 32), layer.empty_state(2)
+        with torch.no_grad():
+            native = layer(x, state)[0]
+            with library.using("reference"):
+                expected = layer(x, state)[0]
+        yield f"{operation}: native = reference", apart(native, expected)
 
 
 def apart(actual: Tensor, expected: Tensor) -> float:
