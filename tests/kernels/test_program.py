@@ -14,6 +14,7 @@ from torch import Tensor, nn
 import threefold
 from tests.tolerances import assert_close
 from threefold.kernels import library, linear
+from threefold.kernels.program import Threads
 from threefold.layers.mixer import Mixer
 from threefold.memory.state import State, leaves
 from threefold.models.language import LanguageModel
@@ -217,3 +218,22 @@ def test_same_bits_for_any_number_of_threads(variant: str, threads: int) -> None
     torch.set_num_threads(threads)
     y, _ = layer(x, state, form="step")
     assert torch.equal(y, expected)
+
+
+def test_threads_that_wait_for_each_other_are_left_alone_for_a_while() -> None:
+    torch.set_num_threads(2)
+    threads = Threads()
+    for seconds in (0.9, 0.1, 0.3):
+        assert threads.take() == 2
+        threads.note(2, seconds)
+    threads.note(threads.take(), 0.5)
+    for pause in (16, 32, 64):
+        assert [threads.take() for _ in range(pause)] == [1] * pause
+        threads.note(1, 9.0)
+        assert threads.take() == 2
+        threads.note(2, 0.5)
+    for _ in range(128):
+        assert threads.take() == 1
+    assert threads.take() == 2
+    threads.note(2, 0.1)
+    assert threads.take() == 2

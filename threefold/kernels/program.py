@@ -8,7 +8,9 @@ written from has changed; whoever runs it has the ordinary way for when it does 
 
 from __future__ import annotations
 
+import math
 import struct
+import time
 from array import array
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -97,6 +99,39 @@ def _bits(number: float) -> int:
     return int(struct.unpack("q", struct.pack("d", number))[0])
 
 
+class Threads:
+    """All threads; one for a while, after a run in which they kept each other waiting.
+
+    A step is a hundred products, and after each the threads meet. Where another process holds a
+    core, each meeting takes as long as that is given it: twenty times the work itself. The bits of
+    a step are the same for any number of threads.
+    """
+
+    FIRST, LAST = 16, 1024
+    TOO_LONG = 4
+
+    def __init__(self) -> None:
+        self.best = math.inf
+        self.alone = 0
+        self.next = self.FIRST
+
+    def take(self) -> int:
+        """How many to use for the next run."""
+        if self.alone:
+            self.alone -= 1
+            return 1
+        return torch.get_num_threads()
+
+    def note(self, threads: int, seconds: float) -> None:
+        """What a run with that many took."""
+        if threads == 1:
+            return
+        if seconds > self.TOO_LONG * self.best:
+            self.alone, self.next = self.next, min(2 * self.next, self.LAST)
+            return
+        self.best, self.next = min(self.best, seconds), self.FIRST
+
+
 INPUT, _OUTPUT = Operand("input", 0), Operand("output", 0)
 
 
@@ -105,6 +140,7 @@ class Program:
 
     def __init__(self, writer: Writer, y: Operand, owner: nn.Module) -> None:
         self._writer = writer
+        self._threads = Threads()
         self._modules = [(module, dict(module._modules)) for module in owner.modules()]
         noted = {id(tensor) for *_, tensor in writer.parameters}
         for name, parameter in owner.named_parameters():
@@ -157,12 +193,14 @@ class Program:
         self._fill(code, "output", [y])
         self._fill(code, "before", before)
         self._fill(code, "after", after)
-        begin, size, threads = workspace.data_ptr(), x.element_size(), torch.get_num_threads()
+        begin, size, threads = workspace.data_ptr(), x.element_size(), self._threads.take()
         for place, offset in self._places.get("buffer", ()):
             code[place] = begin + offset * size
         for place, _ in self._places["threads"]:
             code[place] = threads
+        started = time.perf_counter()
         library.run_program(x.dtype, code)
+        self._threads.note(threads, time.perf_counter() - started)
         return y, self._tree(after)
 
     def _fill(self, code: array[int], kind: str, tensors: list[Tensor]) -> None:
