@@ -21,7 +21,7 @@ from benchmarks.measure import Result, report, verdict
 # Not benchmarks themselves.
 TOOLS = {
     *("__main__", "figure", "machine", "mamba", "measure"),
-    *("peers", "record", "recurrence", "weights"),
+    *("peers", "record", "weights"),
 }
 RESULTS = Path(__file__).parent / "results"
 

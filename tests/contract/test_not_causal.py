@@ -60,9 +60,12 @@ def test_every_output_sees_the_whole_sequence(name: str) -> None:
     mixer = make(name)
     x = inputs(torch.float64, rows=1, length=9).requires_grad_()
     y, _ = mixer(x)
+    seen = []
     for t in (0, 4, 8):
         (gradient,) = torch.autograd.grad(y[0, t].square().sum(), x, retain_graph=True)
-        assert (gradient[0].abs().amax(-1) > 0).all(), t
+        seen.append(gradient[0].abs().amax(-1) > 0)
+    # Reformer reads the elements of its own bucket, wherever they are.
+    assert torch.stack(seen).triu(1).any() if name == "reformer" else torch.stack(seen).all()
 
 
 @every_dtype
@@ -104,7 +107,8 @@ def test_gradcheck_bfloat16_and_round_trip(name: str) -> None:
     assert narrow.dtype == torch.bfloat16 and torch.corrcoef(pairs)[0, 1] > 0.98
     torch.manual_seed(9)
     other = threefold.mixer(name, width=32).eval()
-    assert not torch.equal(other(inputs(torch.float32))[0], expected)
+    # Only fnet has no weights.
+    assert torch.equal(other(inputs(torch.float32))[0], expected) == (name == "fnet")
     other.load_state_dict(wide.state_dict())
     assert torch.equal(other(inputs(torch.float32))[0], expected)
 

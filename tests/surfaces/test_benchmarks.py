@@ -63,7 +63,7 @@ def test_names_are_listed_and_checked(
     listed = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in listed] == command.names()
     assert {path.stem for path in (ROOT / "benchmarks").glob("*.py")} == (
-        {"__init__", *command.names()} | (command.TOOLS - {"recurrence"})
+        {"__init__", *command.names()} | command.TOOLS
     )
     for wrong, words in (
         (["decoding"], "no benchmark decoding; known: attention_crossing"),
