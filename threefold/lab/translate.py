@@ -53,8 +53,8 @@ class Plan:
     width: int = 128
     depth: int = 1
     batch: int = 64
-    steps: int = 1500
-    learning_rate: float = 4e-3
+    steps: int = 1600
+    learning_rate: float = 2e-3
     clip: float = 1.0
     own: float = 0.0  # scheduled sampling: the share at the end, rising in a line
     seed: int = 0
