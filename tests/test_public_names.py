@@ -14,6 +14,7 @@ import threefold
 PUBLIC = [
     "LanguageModel",
     "MIXERS",
+    "Seq2Seq",
     "Spec",
     "ThreefoldError",
     "__version__",

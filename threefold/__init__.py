@@ -11,6 +11,7 @@ from typing import Any
 _HOMES = {
     "LanguageModel": "threefold.models.language",
     "MIXERS": "threefold.layers.table",
+    "Seq2Seq": "threefold.models.seq2seq",
     "Spec": "threefold.models.spec",
     "ThreefoldError": "threefold.errors",
     "attention": "threefold.memory.attention",

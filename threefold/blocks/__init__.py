@@ -5,7 +5,10 @@
 
 from __future__ import annotations
 
-BLOCKS: dict[str, str] = {"pre_norm": "threefold.blocks.block:PreNorm"}
+BLOCKS: dict[str, str] = {
+    "pre_norm": "threefold.blocks.block:PreNorm",
+    "plain": "threefold.blocks.plain:Plain",
+}
 
 # What `blocks/channel.py` offers, readable without torch; a test holds the two together.
 CHANNEL_NAMES = ("none", "swiglu", "mlp", "rwkv")

@@ -5,7 +5,6 @@ Padding is taken out once: the layers inside see rows that start at 0.
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor, nn
 
 from threefold.blocks.block import silence
@@ -15,11 +14,12 @@ from threefold.kernels import ops
 from threefold.layers.mixer import Rows
 from threefold.layers.parts import Linear, RMSNorm
 from threefold.memory.state import State
-from threefold.models.model import Model
+from threefold.models.model import Predictor
 from threefold.models.spec import Spec
+from threefold.models.tokens import check_range, check_tokens, last_places
 
 
-class LanguageModel(Model):
+class LanguageModel(Predictor):
     """Embedding, stack, norm and head; the head is the embedding unless `tie` is off."""
 
     kind = "language"
@@ -60,10 +60,10 @@ class LanguageModel(Model):
         last: logits [B, vocabulary] after the last real token of each row only.
         Logits at padding, or of a row without tokens, are 0.
         """
-        self._check_tokens(tokens)
+        check_tokens(tokens, self.name)
         rows = None if mask is None else Rows(mask, tokens.shape, self.name)
         aligned = tokens if rows is None else rows.align(tokens)
-        self._check_range(tokens, aligned, mask)
+        check_range(tokens, aligned, mask, self.spec.vocabulary, self.name)
         lengths = None if rows is None else rows.lengths
         x = silence(self.embedding(aligned), lengths)
         x, state = self.stack.run(x, state, form, lengths, self.name)
@@ -71,15 +71,6 @@ class LanguageModel(Model):
             return self._last(x, lengths), state
         logits = self._read(x)
         return logits if rows is None else rows.restore(logits), state
-
-    def step(self, tokens: Tensor, state: State | None = None) -> tuple[Tensor, State]:
-        """One token of each row [B]; returns (logits [B, vocabulary], state)."""
-        if tokens.dim() != 1:
-            raise ThreefoldError(
-                f"{self.name}.step: tokens is {tuple(tokens.shape)}, expected [batch], "
-                "one token of each row"
-            )
-        return self.forward(tokens.unsqueeze(1), state, form="step", last=True)
 
     @property
     def forms(self) -> tuple[str, ...]:
@@ -110,33 +101,8 @@ class LanguageModel(Model):
     def _last(self, x: Tensor, lengths: Tensor | None) -> Tensor:
         if lengths is None:
             return self._read(x[:, -1])
-        place = (lengths - 1).clamp(min=0)
-        logits = self._read(x[torch.arange(len(x), device=x.device), place])
+        logits = self._read(last_places(x, lengths))
         return logits.masked_fill((lengths == 0).unsqueeze(1), 0)
-
-    def _check_tokens(self, tokens: Tensor) -> None:
-        if not isinstance(tokens, Tensor) or tokens.dtype != torch.int64:
-            given = tokens.dtype if isinstance(tokens, Tensor) else type(tokens).__name__
-            raise ThreefoldError(f"{self.name}: tokens are {given}, expected a tensor of int64")
-        if tokens.dim() != 2 or tokens.numel() == 0:
-            raise ThreefoldError(
-                f"{self.name}: tokens is {tuple(tokens.shape)}, expected [batch, length] with at "
-                "least one token"
-            )
-
-    def _check_range(self, tokens: Tensor, aligned: Tensor, mask: Tensor | None) -> None:
-        if torch.compiler.is_compiling():
-            return
-        size = self.spec.vocabulary
-        low, high = aligned.aminmax()
-        if low >= 0 and high < size:
-            return
-        wrong = (tokens < 0) | (tokens >= size)
-        row, place = (wrong if mask is None else wrong & mask).nonzero()[0].tolist()
-        raise ThreefoldError(
-            f"{self.name}: token {int(tokens[row, place])} in row {row} at position {place} is out "
-            f"of range; expected 0 to {size - 1} (a vocabulary of {size})"
-        )
 
     def _refuse_if_not_causal(self) -> None:
         for layer, block in enumerate(self.stack.parts.values()):

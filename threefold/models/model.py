@@ -1,15 +1,20 @@
-"""What every model has: its spec, perhaps a tokenizer, a count of its parameters, and `save`."""
+"""What every model has: its spec, perhaps a tokenizer, a count of its parameters, and `save`.
+
+A `Predictor` answers tokens with logits of the next one and carries a state: what the runtime asks
+for, be it a language model or the decoder of a translator.
+"""
 
 from __future__ import annotations
 
-from abc import ABC
+from abc import ABC, abstractmethod
 from os import PathLike
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from threefold.errors import ThreefoldError
+from threefold.memory.state import State
 from threefold.models.spec import Spec
 
 
@@ -45,3 +50,36 @@ class Model(nn.Module, ABC):
         from threefold.models.saving import save
 
         save(self, folder)
+
+
+class Predictor(Model):
+    """p(next token | tokens so far and the state): what can be generated from."""
+
+    @abstractmethod
+    def forward(
+        self,
+        tokens: Tensor,
+        state: State | None = None,
+        *,
+        form: str = "auto",
+        mask: Tensor | None = None,
+        last: bool = False,
+    ) -> tuple[Tensor, State]:
+        """Logits [B, L, vocabulary] of the token after each of tokens [B, L], and the state.
+
+        last: logits [B, vocabulary] after the last real token of each row only.
+        Logits at padding, or of a row without tokens, are 0.
+        """
+
+    @abstractmethod
+    def check_state(self, state: State, rows: int) -> None:
+        """Refuse a state that is not one of this model for that many rows."""
+
+    def step(self, tokens: Tensor, state: State | None = None) -> tuple[Tensor, State]:
+        """One token of each row [B]; returns (logits [B, vocabulary], state)."""
+        if tokens.dim() != 1:
+            raise ThreefoldError(
+                f"{self.name}.step: tokens is {tuple(tokens.shape)}, expected [batch], "
+                "one token of each row"
+            )
+        return self.forward(tokens.unsqueeze(1), state, form="step", last=True)

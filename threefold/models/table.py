@@ -28,7 +28,22 @@ class Kind:
         return loaded
 
 
-_KINDS = (Kind("language", "LanguageModel", {"tie": True, "dropout": 0.0}),)
+_KINDS = (
+    Kind("language", "LanguageModel", {"tie": True, "dropout": 0.0}),
+    Kind(
+        "seq2seq",
+        "Seq2Seq",
+        {
+            "attention": "bahdanau",  # none, bahdanau or luong
+            "score": "",  # "": additive for bahdanau, general for luong
+            "input_feeding": False,
+            "bidirectional": True,  # of the encoder
+            "source_vocabulary": 0,  # 0: the same as the target's
+            "max_source": 0,  # places, for the score `location` only
+            "dropout": 0.0,
+        },
+    ),
+)
 
 KINDS: dict[str, Kind] = {kind.name: kind for kind in _KINDS}
 

@@ -9,7 +9,7 @@ from array import array
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias, overload
 
 import torch
@@ -19,7 +19,8 @@ from threefold.errors import ThreefoldError
 from threefold.layers.mixer import Rows
 from threefold.memory import state as states
 from threefold.memory.state import State
-from threefold.models.language import LanguageModel
+from threefold.models.model import Predictor
+from threefold.runtime.beam import Beams, Hypothesis, beam_search
 from threefold.runtime.sampling import Sampling, row_generator, whole
 
 Stop: TypeAlias = "int | Sequence[int | Sequence[int]]"
@@ -47,6 +48,7 @@ class Generation:
     random: tuple[Tensor, ...]  # states of the rows' random generators
     tails: tuple[tuple[int, ...], ...]  # the newest tokens, where a stop sequence may have begun
     plain: bool  # the prompt was one row without a batch
+    hypotheses: tuple[tuple[Hypothesis, ...], ...] = ()  # with beams: the best of each row
 
     def rows(self) -> list[list[int]]:
         """The tokens of each row, as lists of their own lengths."""
@@ -55,7 +57,7 @@ class Generation:
 
 @overload
 def generate(
-    model: LanguageModel,
+    model: Predictor,
     tokens: Any,
     state: State | None = ...,
     *,
@@ -68,12 +70,14 @@ def generate(
     stop: Stop = ...,
     seed: int | None = ...,
     mask: Tensor | None = ...,
+    beams: int | None = ...,
+    length_penalty: float = ...,
 ) -> Generation: ...
 
 
 @overload
 def generate(
-    model: LanguageModel,
+    model: Predictor,
     tokens: Any,
     state: State | None = ...,
     *,
@@ -86,11 +90,13 @@ def generate(
     stop: Stop = ...,
     seed: int | None = ...,
     mask: Tensor | None = ...,
+    beams: int | None = ...,
+    length_penalty: float = ...,
 ) -> Stream: ...
 
 
 def generate(
-    model: LanguageModel,
+    model: Predictor,
     tokens: Any,
     state: State | None = None,
     *,
@@ -102,6 +108,8 @@ def generate(
     stop: Stop = (),
     seed: int | None = None,
     mask: Tensor | None = None,
+    beams: int | None = None,
+    length_penalty: float = 0.0,
     stream: bool = False,
 ) -> Generation | Stream:
     """Continue a prompt: whole numbers [L] or [B, L], or an earlier result, which goes on exactly.
@@ -112,9 +120,19 @@ def generate(
     seed: the same seed gives the same tokens, row by row.  stream: an iterator over the tokens as
     they are made ([B] each, −1 for rows that have ended; plain numbers for a prompt [L]), endless
     with max_tokens=None; its `result` is what this returns otherwise.
+    beams: instead of sampling, search for the likeliest text among so many at a time, with lengths
+    weighed by ((5 + n) / 6)^length_penalty; `hypotheses` are all that were found.
     """
     sampling = Sampling(temperature, top_k, top_p, repetition_penalty)
     _check(max_tokens, seed, stream)
+    plan = None if beams is None else Beams(beams, length_penalty, max_tokens or 0)
+    if plan is not None and (stream or sampling != Sampling() or isinstance(tokens, Generation)):
+        raise ThreefoldError(
+            "generate: beams search for the likeliest whole text; leave out stream, temperature, "
+            "top_k, top_p and repetition_penalty, and begin with a prompt"
+        )
+    if plan is None and length_penalty != 0:
+        raise ThreefoldError(f"generate: length_penalty={length_penalty} belongs to beams=")
     made = Stream(model, sampling, _stops(stop, model), max_tokens)
     if isinstance(tokens, Generation):
         if state is not None or mask is not None:
@@ -122,6 +140,8 @@ def generate(
         made.resume(tokens, seed)
     else:
         made.start(tokens, state, mask, seed)
+    if plan is not None:
+        return made.search(plan)
     if stream:
         return made
     for _ in made:
@@ -142,7 +162,7 @@ class Stream(Iterator[Any]):
 
     def __init__(
         self,
-        model: LanguageModel,
+        model: Predictor,
         sampling: Sampling,
         stops: tuple[tuple[int, ...], ...],
         max_tokens: int | None,
@@ -176,6 +196,40 @@ class Stream(Iterator[Any]):
         if seed is not None:
             self._seed(seed, len(earlier.random))
         self._begin(["stop" if r == "stop" else "" for r in earlier.reasons], earlier.tails)
+
+    def search(self, plan: Beams) -> Generation:
+        """The likeliest text of each row, as if it had been sampled."""
+        assert self.logits is not None  # the prompt was read
+        with torch.no_grad(), _evaluating(self.model):
+            found = beam_search(
+                self.model, self.logits, self.state, plan, self._at_end, len(self.stops)
+            )
+            best = [row[0].tokens for row in found]
+            self._read_texts([text[:-1] for text in best])
+        for row, text in enumerate(best):
+            self.made[row].extend(text)
+            self.tails[row].extend(text)
+            self.seen[row, list(text)] = True
+            self.reasons[row] = found[row][0].reason
+        self.pending = torch.tensor([text[-1] for text in best], device=self.pending.device)
+        self.count, self.logits = max(map(len, best)), None
+        return replace(self.result, hypotheses=tuple(tuple(row) for row in found))
+
+    def _at_end(self, text: tuple[int, ...]) -> bool:
+        return any(text[-len(stop) :] == stop for stop in self.stops)
+
+    def _read_texts(self, texts: Sequence[tuple[int, ...]]) -> None:
+        """Give the model texts of different lengths, after the prompt."""
+        lengths = torch.tensor([len(text) for text in texts])
+        longest = int(lengths.max())
+        if longest == 0:
+            return
+        padded = torch.zeros(len(texts), longest, dtype=torch.int64)
+        for row, text in zip(padded, texts, strict=True):
+            row[: len(text)] = torch.tensor(text, dtype=torch.int64)
+        device = self.pending.device
+        mask = (torch.arange(longest) < lengths.unsqueeze(1)).to(device)
+        _, self.state = prefill(self.model, padded.to(device), self.state, mask)
 
     def __next__(self) -> Any:
         if self.count == self.max_tokens or all(self.reasons):
@@ -251,7 +305,7 @@ class Stream(Iterator[Any]):
 
 
 def prefill(
-    model: LanguageModel, tokens: Tensor, state: State | None, mask: Tensor | None
+    model: Predictor, tokens: Tensor, state: State | None, mask: Tensor | None
 ) -> tuple[Tensor, State]:
     """Logits [B, vocabulary] after a prompt of any length, piece by piece, and the state."""
     state = None if state is None else states.detach(state)
@@ -296,7 +350,7 @@ def _prompt(tokens: Any, device: torch.device) -> tuple[Tensor, bool]:
     return prompt.long().view(-1, prompt.shape[-1]), prompt.dim() == 1
 
 
-def _stops(stop: Any, model: LanguageModel) -> tuple[tuple[int, ...], ...]:
+def _stops(stop: Any, model: Predictor) -> tuple[tuple[int, ...], ...]:
     """Stop sequences, single tokens as sequences of one."""
     known = range(model.spec.vocabulary)
     listed = [stop] if whole(stop) else stop
@@ -321,7 +375,7 @@ def _ends(tail: deque[int], stop: tuple[int, ...]) -> bool:
 
 
 @contextmanager
-def _evaluating(model: LanguageModel) -> Iterator[None]:
+def _evaluating(model: Predictor) -> Iterator[None]:
     """Dropout off, if it was on."""
     training = [module for module in model.modules() if module.training] if model.training else []
     for module in training:

@@ -21,7 +21,7 @@ from threefold.errors import ThreefoldError
 from threefold.memory import state as states
 from threefold.memory.state import POSITION, State
 from threefold.models.files import read_tensors, write_file, write_tensors
-from threefold.models.language import LanguageModel
+from threefold.models.model import Predictor
 from threefold.models.spec import Spec
 from threefold.runtime.sampling import whole
 
@@ -42,7 +42,7 @@ class StateFile:
 def save_state(
     path: str | PathLike[str],
     state: State,
-    model: LanguageModel,
+    model: Predictor,
     *,
     position: int | list[int] | None = None,
 ) -> None:
@@ -63,7 +63,7 @@ def save_state(
     write_file(Path(path), lambda new: write_tensors(new, tensors, metadata))
 
 
-def load_state(path: str | PathLike[str], model: LanguageModel) -> State:
+def load_state(path: str | PathLike[str], model: Predictor) -> State:
     """The state in a file, for `model`; a state of another model is refused."""
     found = read_state(path)
     if found.spec != model.spec:

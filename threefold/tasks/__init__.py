@@ -3,7 +3,20 @@
 from __future__ import annotations
 
 from threefold.tasks.adding import Adding, adding
+from threefold.tasks.number_to_words import number_to_words
+from threefold.tasks.pairs import Pairs, pairs
 from threefold.tasks.recall import recall
+from threefold.tasks.reversal import reversal
 from threefold.tasks.task import Task, accuracy
 
-__all__ = ["Adding", "Task", "accuracy", "adding", "recall"]
+__all__ = [
+    "Adding",
+    "Pairs",
+    "Task",
+    "accuracy",
+    "adding",
+    "number_to_words",
+    "pairs",
+    "recall",
+    "reversal",
+]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from threefold.training.loop import Result, Scores, Settings, evaluate, train
 from threefold.training.optimiser import adamw, parameter_groups
 from threefold.training.schedule import cosine
+from threefold.training.scheduled import inverse_sigmoid, scheduled_sampling
 from threefold.training.truncated import carry_on, cut, truncated
 
 __all__ = [
@@ -16,7 +17,9 @@ __all__ = [
     "cosine",
     "cut",
     "evaluate",
+    "inverse_sigmoid",
     "parameter_groups",
+    "scheduled_sampling",
     "train",
     "truncated",
 ]

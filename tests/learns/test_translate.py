@@ -1,0 +1,80 @@
+"""Pairs of sequences, and small translators that learn them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from threefold import ThreefoldError
+from threefold.data.stream import IGNORE
+from threefold.lab.translate import Plan, by_length, exact, picture, study
+from threefold.tasks import number_to_words, pairs, reversal
+from threefold.tasks.number_to_words import DIGITS, WORDS, words
+from threefold.tasks.pairs import BEGIN, END
+
+
+def test_reversal_is_what_the_docstring_draws() -> None:
+    rows = reversal((1, 6), symbols=5, seed=3, count=300)
+    assert set(rows.source_lengths.tolist()) == set(range(1, 7))
+    for source, target, n in zip(rows.source, rows.target, rows.source_lengths, strict=True):
+        assert target[: n + 2].tolist() == [BEGIN, *source[:n].flip(0).tolist(), END]
+        assert (source[:n] >= 2).all() and (source[:n] < rows.source_vocabulary).all()
+        assert (source[n:] == 0).all() and (target[n + 2 :] == 0).all()
+    assert torch.equal(reversal((1, 6), symbols=5, seed=3, count=300).source, rows.source)
+    assert not torch.equal(reversal((1, 6), symbols=5, seed=4, count=300).source, rows.source)
+
+
+def test_numbers_are_read_aloud() -> None:
+    for number, spoken in (
+        (7, "seven"),
+        (10, "ten"),
+        (40, "forty"),
+        (113, "one hundred thirteen"),
+        (900, "nine hundred"),
+        (4_007_213, "four million seven thousand two hundred thirteen"),
+        (1_000_000_020, "one billion twenty"),
+        (10**33 + 1, "one decillion one"),
+    ):
+        assert " ".join(words(number)) == spoken
+    rows = number_to_words((1, 36), seed=1, count=200)
+    for source, n, text in zip(rows.source, rows.source_lengths, rows.texts(), strict=True):
+        digits = "".join(DIGITS[i] for i in source[:n].tolist())
+        assert digits[0] != "0"
+        assert [WORDS[i] for i in text] == [*words(int(digits)), WORDS[END]]
+
+
+def test_what_is_read_and_what_is_answered() -> None:
+    rows = pairs("two", [[2, 3], [4]], [[5, 6, 7], [8]], 9, 9)
+    assert rows.inputs.tolist() == [[BEGIN, 5, 6, 7], [BEGIN, 8, END, 0]]
+    assert rows.answers.tolist() == [[5, 6, 7, END], [8, END, IGNORE, IGNORE]]
+    assert rows.inputs_mask is not None and rows.inputs_mask.sum(1).tolist() == [4, 2]
+    assert rows.source_mask is not None and rows.source_mask.tolist() == [[True] * 2, [True, False]]
+    assert reversal((3, 3), count=2).source_mask is None
+
+
+def test_bad_sizes_are_refused() -> None:
+    for call, message in (
+        (lambda: reversal((0, 3)), "lengths from 0 to 3"),
+        (lambda: reversal((3, 2)), "the smaller first"),
+        (lambda: reversal(symbols=1), "1 symbols"),
+        (lambda: number_to_words((1, 37)), "lengths from 1 to 36"),
+        (lambda: pairs("none", [], [], 3, 3), "0 sources and 0 targets"),
+    ):
+        with pytest.raises(ThreefoldError, match=message):
+            call()
+
+
+def test_attention_learns_to_reverse(tmp_path: Path) -> None:
+    plan = Plan(length=8, width=64, batch=32, steps=700, learning_rate=5e-3)
+    model = study("bahdanau", plan)
+    scores = by_length(model, plan, count=100)
+    assert scores[8] > 0.9, scores
+    rows = reversal((8, 8), seed=10**9, count=50)
+    assert exact(model, rows, beams=3) >= exact(model, rows) - 0.05
+    weights = picture(model, plan, tmp_path / "diagonal.png")
+    # Word i is answered while looking at its place from the end.
+    expected = torch.arange(weights.shape[1]).flip(0)
+    assert (weights[:-1].argmax(-1) - expected).abs().float().mean() < 1
+    assert (tmp_path / "diagonal.png").stat().st_size > 1000

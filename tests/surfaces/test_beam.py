@@ -1,0 +1,123 @@
+"""Beam search: the best of all texts where it follows them all, greedy where it follows one."""
+
+from __future__ import annotations
+
+import itertools
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import threefold
+from tests.tolerances import assert_close
+from threefold import Spec, ThreefoldError
+from threefold.memory import state as states
+from threefold.models.model import Predictor
+
+VOCABULARY, END, LONGEST = 4, 3, 4
+
+
+@cache
+def model(kind: str = "language") -> Predictor:
+    torch.manual_seed(3)
+    made = threefold.build(Spec(kind, 16, 1, "gru", vocabulary=VOCABULARY))
+    with torch.no_grad():
+        for parameter in made.parameters():
+            parameter += 0.5 * torch.randn_like(parameter)
+    return made.double().eval()
+
+
+def before(kind: str) -> tuple[Tensor, Any]:
+    prompt = torch.tensor([[0, 1], [2, 0], [1, 1]])
+    if kind == "language":
+        return prompt, None
+    with torch.no_grad():
+        return prompt, model(kind).encode(prompt.flip(1))
+
+
+def every_text(kind: str, penalty: float) -> list[list[tuple[float, tuple[int, ...]]]]:
+    """All texts that end with END or are LONGEST long, best first, for each row."""
+    prompt, state = before(kind)
+    found: list[list[tuple[float, tuple[int, ...]]]] = [[] for _ in prompt]
+    others = range(VOCABULARY - 1)
+    texts = [
+        (*start, last)
+        for n in range(LONGEST)
+        for start in itertools.product(others, repeat=n)
+        for last in (range(VOCABULARY) if n == LONGEST - 1 else (END,))
+    ]
+    for text in texts:
+        rows = torch.cat([prompt, torch.tensor(text).expand(3, -1)], 1)
+        with torch.no_grad():
+            likely = model(kind)(rows, state)[0].log_softmax(-1)[:, 1:-1]
+        total = likely.gather(-1, rows[:, 2:, None]).sum((1, 2))
+        for row, value in enumerate(total.tolist()):
+            found[row].append((value / ((5 + len(text)) / 6) ** penalty, text))
+    return [sorted(row, reverse=True) for row in found]
+
+
+@pytest.mark.parametrize("kind", ["language", "seq2seq"])
+@pytest.mark.parametrize("penalty", [0.0, 0.6, 4.0, -3.0])
+def test_beams_for_all_texts_find_the_best(kind: str, penalty: float) -> None:
+    prompt, state = before(kind)
+    result = threefold.generate(
+        model(kind), prompt, state, beams=200, length_penalty=penalty, stop=END, max_tokens=LONGEST
+    )
+    for row, expected in enumerate(every_text(kind, penalty)):
+        found = result.hypotheses[row]
+        assert [h.tokens for h in found] == [text for _, text in expected]
+        assert [h.score for h in found] == pytest.approx([value for value, _ in expected])
+        assert result.rows()[row] == list(expected[0][1])
+        assert result.reasons[row] == ("stop" if expected[0][1][-1] == END else "length")
+
+
+@pytest.mark.parametrize("kind", ["language", "seq2seq"])
+def test_one_beam_is_greedy_and_goes_on(kind: str) -> None:
+    prompt, state = before(kind)
+    options: dict[str, Any] = {"stop": END, "max_tokens": 6}
+    greedy = threefold.generate(model(kind), prompt, state, temperature=0, **options)
+    beam = threefold.generate(model(kind), prompt, state, beams=1, **options)
+    assert beam.rows() == greedy.rows()
+    assert beam.reasons == greedy.reasons
+    assert torch.equal(beam.seen, greedy.seen)
+    for (name, a), (_, b) in zip(
+        states.leaves(beam.state), states.leaves(greedy.state), strict=True
+    ):
+        assert_close(a.double(), b.double(), "state", name)
+    further = [
+        threefold.generate(model(kind), result, temperature=0, max_tokens=4).rows()
+        for result in (beam, greedy)
+    ]
+    assert further[0] == further[1]
+
+
+def test_wider_is_no_worse_and_the_early_end_changes_nothing() -> None:
+    prompt, _ = before("language")
+    best = [
+        threefold.generate(model(), prompt, beams=k, stop=END, max_tokens=12).hypotheses
+        for k in (1, 64)
+    ]
+    for narrow, wide in zip(*best, strict=True):
+        assert wide[0].score >= narrow[0].score - 1e-12
+    alone = threefold.generate(model(), prompt[1], beams=3, stop=[END, (0, 1)], max_tokens=12)
+    batch = threefold.generate(model(), prompt, beams=3, stop=[END, (0, 1)], max_tokens=12)
+    assert alone.rows()[0] == batch.rows()[1]
+    assert [h.tokens for h in alone.hypotheses[0]] == [h.tokens for h in batch.hypotheses[1]]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"beams": 0}, "beams is 0, expected a whole number from 1"),
+        ({"beams": 2.5}, r"beams is 2\.5"),
+        ({"beams": 2, "length_penalty": float("nan")}, "length_penalty is nan"),
+        ({"length_penalty": 1.0}, r"length_penalty=1\.0 belongs to beams="),
+        ({"beams": 2, "temperature": 0.5}, "leave out stream, temperature"),
+        ({"beams": 2, "stream": True}, "leave out stream"),
+    ],
+)
+def test_bad_options_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ThreefoldError, match=message):
+        threefold.generate(model(), [1, 2], **options)

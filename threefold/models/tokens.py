@@ -1,0 +1,46 @@
+"""What every model asks of the tokens it is given."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from threefold.errors import ThreefoldError
+
+
+def check_tokens(tokens: Any, owner: str, what: str = "tokens") -> None:
+    """Refuse what is not a table of whole numbers [B, L]."""
+    if not isinstance(tokens, Tensor) or tokens.dtype != torch.int64:
+        given = tokens.dtype if isinstance(tokens, Tensor) else type(tokens).__name__
+        raise ThreefoldError(f"{owner}: {what} are {given}, expected a tensor of int64")
+    if tokens.dim() != 2 or tokens.numel() == 0:
+        raise ThreefoldError(
+            f"{owner}: {what} is {tuple(tokens.shape)}, expected [batch, length] with at "
+            "least one token"
+        )
+
+
+def check_range(
+    tokens: Tensor, aligned: Tensor, mask: Tensor | None, size: int, owner: str
+) -> None:
+    """Refuse a real token that is not of the vocabulary; `aligned` has zeros for padding."""
+    if torch.compiler.is_compiling():
+        return
+    low, high = aligned.aminmax()
+    if low >= 0 and high < size:
+        return
+    wrong = (tokens < 0) | (tokens >= size)
+    row, place = (wrong if mask is None else wrong & mask).nonzero()[0].tolist()
+    raise ThreefoldError(
+        f"{owner}: token {int(tokens[row, place])} in row {row} at position {place} is out "
+        f"of range; expected 0 to {size - 1} (a vocabulary of {size})"
+    )
+
+
+def last_places(x: Tensor, lengths: Tensor | None) -> Tensor:
+    """The last real element [B, D] of each row of x [B, L, D]; the first of a row without any."""
+    if lengths is None:
+        return x[:, -1]
+    return x[torch.arange(len(x), device=x.device), (lengths - 1).clamp(min=0)]
