@@ -17,6 +17,7 @@ PUBLIC = [
     "Spec",
     "ThreefoldError",
     "__version__",
+    "attention",
     "build",
     "generate",
     "linear_recurrence",

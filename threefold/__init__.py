@@ -13,6 +13,7 @@ _HOMES = {
     "MIXERS": "threefold.layers.table",
     "Spec": "threefold.models.spec",
     "ThreefoldError": "threefold.errors",
+    "attention": "threefold.memory.attention",
     "build": "threefold.models.table",
     "generate": "threefold.runtime.generation",
     "linear_recurrence": "threefold.memory.linear.recurrence",

@@ -20,11 +20,38 @@ WIDTH, LENGTH = 32, 40
 # Those that see the whole sequence are in test_not_causal.py.
 NAMES = tuple(name for name, entry in threefold.MIXERS.items() if entry.load().causal)
 DTYPES = {"float64": torch.float64, "float32": torch.float32}
+CAUSAL = tuple(name for name, entry in threefold.MIXERS.items() if entry.load().causal)
 every_mixer = pytest.mark.parametrize("name", NAMES)
+every_causal_mixer = pytest.mark.parametrize("name", CAUSAL)
 every_dtype = pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
 
 # Options of the constructors that change what is computed, beside the defaults that NAMES covers.
+HISTORY_VARIANTS: tuple[tuple[str, dict[str, Any]], ...] = (
+    ("attention", {"groups": 2, "heads": 4, "bias": True, "positions": "sinusoidal"}),
+    ("attention", {"groups": 1, "heads": 4, "head_size": 12, "positions": "relative"}),
+    ("attention", {"heads": 3, "head_size": 8, "positions": "alibi"}),
+    ("attention", {"positions": "learned", "max_length": 80}),
+    ("attention", {"positions": "binary", "window": 1}),
+    ("attention", {"heads": 4, "groups": 2, "window": 7}),
+    ("attention", {"heads": 2, "window": 40, "positions": "alibi"}),
+    ("local_attention", {"window": 5, "heads": 4}),
+    ("transformer_xl", {"memory": 6, "heads": 4, "bias": True}),
+    ("based", {"window": 5, "key_size": 3, "heads": 2}),
+    ("performer", {"features": 20, "heads": 4, "positions": "none"}),
+    ("performer", {"causal": False, "heads": 2}),
+    ("local_attention", {"window": 5, "causal": False}),
+    ("bigbird", {"block": 2, "random": 2, "globals": 1, "heads": 2}),
+    ("bigbird", {"block": 3, "random": 0, "globals": 0, "window": 5}),
+    ("reformer", {"buckets": 4, "chunk": 4, "rounds": 3, "heads": 2}),
+    ("linformer", {"rank": 5, "max_length": 40, "bias": True}),
+    ("nystromformer", {"landmarks": 4, "taps": 5, "heads": 4}),
+    ("luna", {"slots": 3, "heads": 4}),
+    ("attention", {"causal": False, "heads": 4, "groups": 2}),
+    ("attention", {"causal": False, "positions": "relative"}),
+    ("attention", {"causal": False, "window": 5, "positions": "alibi"}),
+)
 VARIANTS: tuple[tuple[str, dict[str, Any]], ...] = (
+    *HISTORY_VARIANTS,
     *(
         ("linear_attention", {"feature_map": feature_map, "normalise": normalise})
         for feature_map in ("identity", "relu", "polynomial")
@@ -93,8 +120,22 @@ def assert_same_future(
             assert torch.equal(a, b), f"{what}: {leaf}"
 
 
+def is_causal(name: str, options: dict[str, Any]) -> bool:
+    return bool(options.get("causal", name in CAUSAL))
+
+
+def some_state(mixer: Mixer, rows: int, length: int, seed: int) -> states.State | None:
+    """A state that is not empty; None for a mixer that has none."""
+    if not mixer.causal:
+        return None
+    return mixer(inputs(next(mixer.parameters()).dtype, rows, length, seed))[1]
+
+
+CASES: tuple[tuple[str, dict[str, Any]], ...] = (*((n, {}) for n in NAMES), *VARIANTS)
+
+
 @every_dtype
-@pytest.mark.parametrize(("name", "options"), [*((n, {}) for n in NAMES), *VARIANTS])
+@pytest.mark.parametrize(("name", "options"), [case for case in CASES if is_causal(*case)])
 def test_forms_are_equal(name: str, options: dict[str, Any], dtype: torch.dtype) -> None:
     mixer = make(name, dtype, **options)
     x = inputs(dtype)
@@ -106,7 +147,7 @@ def test_forms_are_equal(name: str, options: dict[str, Any], dtype: torch.dtype)
         assert_same_future(mixer, state, after, f"{name} {form}")
 
 
-@every_mixer
+@every_causal_mixer
 def test_gradients_are_equal_in_all_forms(name: str) -> None:
     mixer = make(name)
     weight = inputs(torch.float64, length=17, seed=4)
@@ -142,9 +183,9 @@ def test_gradcheck_from_one_piece_to_the_next(name: str) -> None:
     first, second = (torch.randn(1, 3, 16, dtype=torch.float64) for _ in range(2))
 
     def next_outputs(x: Tensor) -> Tensor:
-        _, state = mixer(x, form="chunk" if "chunk" in mixer.forms else "auto")
-        y: Tensor = mixer(second, state)[0]
-        return y
+        y, state = mixer(x, form="chunk" if "chunk" in mixer.forms else "auto")
+        following: Tensor = mixer(second, state)[0] if mixer.causal else y
+        return following
 
     assert torch.autograd.gradcheck(next_outputs, (first.requires_grad_(),), fast_mode=True)
 
@@ -153,7 +194,7 @@ pieces = st.lists(st.integers(1, 12), min_size=2, max_size=6)
 
 
 @every_dtype
-@every_mixer
+@every_causal_mixer
 def test_any_cut_carries_on(name: str, dtype: torch.dtype) -> None:
     mixer = make(name, dtype)
     x = inputs(dtype, rows=2, length=72)
@@ -180,20 +221,25 @@ def test_any_cut_carries_on(name: str, dtype: torch.dtype) -> None:
 
 
 @every_dtype
-@every_mixer
-def test_padding_does_not_exist(name: str, dtype: torch.dtype) -> None:
-    mixer = make(name, dtype)
+@pytest.mark.parametrize(("name", "options"), [*((n, {}) for n in NAMES), *HISTORY_VARIANTS])
+def test_padding_does_not_exist(name: str, options: dict[str, Any], dtype: torch.dtype) -> None:
+    mixer = make(name, dtype, **options)
     x = inputs(dtype, rows=5, length=24)
     spans = [(0, 24), (5, 24), (0, 9), (7, 8), (3, 3)]  # whole, left, right, one element, nothing
     mask = torch.zeros(5, 24, dtype=torch.bool)
     for row, (begin, end) in enumerate(spans):
         mask[row, begin:end] = True
     poisoned = x.masked_fill(~mask.unsqueeze(-1), float("nan"))
-    _, before = mixer(inputs(dtype, rows=5, length=6, seed=7))
+    before = some_state(mixer, rows=5, length=6, seed=7)
     for form in mixer.forms:
         y, after = mixer(poisoned, before, form=form, mask=mask)
         assert (y[~mask] == 0).all(), f"{form}: outputs at padding"
         for row, (begin, end) in enumerate(spans):
+            if before is None:
+                if begin < end:
+                    alone, _ = mixer(x[row : row + 1, begin:end])
+                    assert_close(y[row : row + 1, begin:end], alone, "output", f"{name} row {row}")
+                continue
             start = states.select(before, [row])
             if begin == end:
                 for (_, a), (_, b) in zip(
@@ -221,7 +267,7 @@ def test_gradients_ignore_padding(name: str) -> None:
     assert all(p.grad is not None and p.grad.isfinite().all() for p in mixer.parameters())
 
 
-@every_mixer
+@every_causal_mixer
 def test_causal_bit_for_bit(name: str) -> None:
     mixer = make(name, torch.float32)
     x = inputs(torch.float32)
@@ -242,11 +288,12 @@ def test_rows_do_not_see_each_other(name: str) -> None:
         (y, state), (other, other_state) = mixer(x, form=form), mixer(changed, form=form)
         assert torch.equal(y[2], other[2]), form
         assert not torch.equal(y[1], other[1]), form
-        for (leaf, a), (_, b) in zip(states.leaves(state), states.leaves(other_state), strict=True):
+        leaves = zip(states.leaves(state or {}), states.leaves(other_state or {}), strict=True)
+        for (leaf, a), (_, b) in leaves:
             assert torch.equal(a[2], b[2]), f"{form}: {leaf}"
 
 
-@every_mixer
+@every_causal_mixer
 def test_the_state_is_what_it_says(name: str) -> None:
     mixer = make(name, torch.float32)
     empty = mixer.empty_state(3)
@@ -276,13 +323,33 @@ def test_runs_in_bfloat16_with_a_wide_memory(name: str) -> None:
     narrow = copy.deepcopy(mixer).bfloat16()
     y, state = narrow(inputs(torch.float32).bfloat16())
     assert y.dtype == torch.bfloat16 and y.isfinite().all()
-    memories = [t for k, t in states.leaves(state) if k.startswith("memory")]
-    assert memories and all(t.dtype == torch.float32 for t in memories)
+    memories = [t for k, t in states.leaves(state or {}) if k.startswith("memory")]
+    assert bool(memories) == (threefold.MIXERS[name].memory == "linear")
+    assert all(t.dtype == torch.float32 for t in memories)
     step, _ = narrow(inputs(torch.float32).bfloat16()[:, :1], state)
     assert step.dtype == torch.bfloat16
     # bf16 keeps 8 bits: the answers resemble each other, which a swapped tensor would not.
     correlation = torch.corrcoef(torch.stack([y.float().flatten(), expected.flatten()]))[0, 1]
     assert correlation > 0.98
+
+
+@pytest.mark.parametrize(("name", "options"), [case for case in CASES if not is_causal(*case)])
+def test_what_is_not_causal_has_no_state(name: str, options: dict[str, Any]) -> None:
+    mixer = make(name, torch.float32, **options)
+    x = inputs(torch.float32)
+    y, state = mixer(x)
+    assert not mixer.causal and mixer.forms == ("parallel",) and state is None
+    later = torch.cat([x[:, :20], 2 * x[:, 20:] + 1], 1)
+    assert not torch.equal(mixer(later)[0][:, :20], y[:, :20])
+    for call in (
+        lambda: mixer(x, {}),
+        lambda: mixer.empty_state(2),
+        lambda: mixer.state_size(8),
+        lambda: mixer.step(x[:, 0]),
+        lambda: mixer(x, form="chunk"),
+    ):
+        with pytest.raises(threefold.ThreefoldError, match=r"has no (state|step form|chunk form)"):
+            call()
 
 
 @every_mixer
@@ -291,6 +358,8 @@ def test_weights_round_trip(name: str) -> None:
     torch.manual_seed(9)
     other = threefold.mixer(name, width=WIDTH).eval()
     x = inputs(torch.float32)
+    if not list(mixer.parameters()):
+        pytest.skip("has no weights")
     assert not torch.equal(other(x)[0], mixer(x)[0])
     other.load_state_dict(mixer.state_dict())
     assert torch.equal(other(x)[0], mixer(x)[0])

@@ -33,7 +33,7 @@ def test_the_text_needs_memory() -> None:
 
 
 @pytest.mark.parametrize("name", [n for n, entry in MIXERS.items() if entry.load().causal])
-def test_every_mixer_overfits(name: str) -> None:
+def test_every_causal_mixer_overfits(name: str) -> None:
     torch.manual_seed(0)
     model = LanguageModel(Spec("language", width=32, depth=1, mixers=(name,)))
     train(model, the_text, Settings(steps=200, learning_rate=1e-2))

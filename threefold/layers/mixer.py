@@ -109,20 +109,28 @@ class Mixer(nn.Module, ABC):
         self._refuse_state_if_not_causal()
         return states.count_bytes(self.state_shapes(length), self._weight().dtype)
 
-    def _weight(self) -> Tensor:
+    def _first_weight(self) -> Tensor | None:
         """The first parameter, found without the bookkeeping of `parameters()`: steps ask often."""
         for module in self.modules():
             for parameter in module._parameters.values():
                 if parameter is not None:
                     return parameter
-        raise ThreefoldError(f"{self.name}: has no parameters")
+        return None
+
+    def _weight(self) -> Tensor:
+        weight = self._first_weight()
+        if weight is None:
+            raise ThreefoldError(f"{self.name}: has no parameters")
+        return weight
 
     def _run(
         self, x: Tensor, state: State, form: str, lengths: Tensor | None
     ) -> tuple[Tensor, State]:
         if form != "step" or x.shape[1] == 1:
             stepped = self._step_at_once(x, state, form, lengths)
-            return stepped or self.mix(x, state, form, lengths)
+            y, state = stepped or self.mix(x, state, form, lengths)
+            none: Any = None
+            return y, state if self.causal else none
         outputs = []
         for t in range(x.shape[1]):
             here = None if lengths is None else (lengths > t).long()
@@ -148,7 +156,8 @@ class Mixer(nn.Module, ABC):
             )
         if x.shape[1] == 0:
             raise ThreefoldError(f"{self.name}: the sequence is empty; give at least one element")
-        dtype = self._weight().dtype
+        weight = self._first_weight()
+        dtype = x.dtype if weight is None else weight.dtype
         if x.dtype != dtype and not torch.is_autocast_enabled(x.device.type):
             raise ThreefoldError(
                 f"{self.name}: x is {x.dtype}, the weights are {dtype}; convert one of them"
@@ -162,7 +171,9 @@ class Mixer(nn.Module, ABC):
         if state is None:
             return self.empty_state(rows)
         weight = self._weight()
-        states.check(state, self.state_shapes(0), rows, weight.dtype, self.name)
+        # A history says itself how far it has grown.
+        length = states.history_length(state) if isinstance(state, dict) else 0
+        states.check(state, self.state_shapes(length), rows, weight.dtype, self.name)
         return state
 
     def _refuse_state_if_not_causal(self) -> None:

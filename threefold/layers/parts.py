@@ -206,6 +206,20 @@ def advance(position: Tensor, length: int, lengths: Tensor | None) -> Tensor:
     return position + (length if lengths is None else lengths)
 
 
+def orthogonal_gaussians(like: Tensor) -> Tensor:
+    """Gaussian vectors of the shape of [heads, count, size], orthogonal in blocks of `size`.
+
+    Directions are uniform only if R's diagonal is positive (Mezzadri 2007); lengths are Gaussian.
+    """
+    heads, count, size = like.shape
+    gaussian = torch.randn(heads, -(-count // size), size, size, device=like.device)
+    directions, r = torch.linalg.qr(gaussian)
+    directions = directions * r.diagonal(dim1=-2, dim2=-1).sign().unsqueeze(-2)
+    lengths = torch.linalg.vector_norm(torch.randn_like(like), dim=-1, keepdim=True)
+    drawn: Tensor = directions.mT.flatten(1, 2)[:, :count] * lengths
+    return drawn
+
+
 def initial_delta(channels: int, delta_range: tuple[float, float]) -> Tensor:
     """Biases whose softplus is log-uniform in `delta_range`."""
     low, high = (math.log(limit) for limit in delta_range)

@@ -12,6 +12,9 @@ FORMS = ("step", "chunk", "parallel")
 # enough that the C×C scores stay in the cache (measured flat between 32 and 128).
 CHUNK = 64
 
+# Queries of one block that reads a history: its mask has this many rows, not as many as the past.
+BLOCK = 256
+
 
 def plan_form(
     form: str,
@@ -45,3 +48,8 @@ def plan_chunk(chunk: int | None, length: int, form: str) -> int:
     if chunk < 1:
         raise ThreefoldError(f"chunk={chunk}: expected at least 1 element a chunk")
     return min(chunk, length)
+
+
+def plan_block(length: int, form: str) -> int:
+    """The number of queries that read a history together."""
+    return min(BLOCK, length) if form == "chunk" else length

@@ -2,6 +2,9 @@
 
 Every leaf has the batch first, so rows can be picked, joined and reset.  Zeros are the
 empty state of every memory, so a row is reset by zeroing it.
+
+A history (`keys`, `values` beside their `position`) grows along its second axis to the longest row.
+Element i of a row is at place i; what lies behind a row's own end has no meaning.
 """
 
 from __future__ import annotations
@@ -19,8 +22,10 @@ Shapes: TypeAlias = Mapping[str, Any]  # dict[str, tuple[int, ...] | Shapes], wi
 
 # Leaves that hold activations keep the activations' dtype; positions are exact integers; all
 # other leaves are recurrent memory, which is never narrower than float32.
-ACTIVATIONS = frozenset({"conv", "shift", "keys", "values"})
+ACTIVATIONS = frozenset({"conv", "shift", "keys", "values", "window"})
 POSITION = "position"
+# Beside a position, these grow with it.
+HISTORY = frozenset({"keys", "values"})
 
 
 def leaf_dtype(name: str, dtype: torch.dtype) -> torch.dtype:
@@ -58,16 +63,53 @@ def transform(function: Callable[..., Tensor], *states: State) -> State:
     }
 
 
+def histories(state: State, path: str = "") -> Iterator[tuple[str, State]]:
+    """(path, branch) of every branch that grows with the sequence."""
+    if POSITION in state and state.keys() & HISTORY:
+        yield path, state
+    for name, value in state.items():
+        if isinstance(value, dict):
+            yield from histories(value, f"{path}.{name}" if path else name)
+
+
+def history_length(branch: State) -> int:
+    """Elements for which a history has room; 0 for any other state."""
+    grown = [branch[name] for name in branch if name in HISTORY and POSITION in branch]
+    return grown[0].shape[1] if grown else 0
+
+
+def resize(state: State, lengths: Mapping[str, int], path: str = "") -> State:
+    """The histories at the given paths cut, or filled up with zeros, to these lengths."""
+    result: State = {}
+    for name, value in state.items():
+        if isinstance(value, dict):
+            result[name] = resize(value, lengths, f"{path}.{name}" if path else name)
+        elif name in HISTORY and path in lengths:
+            missing = lengths[path] - value.shape[1]
+            room = value.new_zeros(len(value), max(missing, 0), *value.shape[2:])
+            result[name] = (
+                torch.cat([value, room], 1) if missing > 0 else value[:, : missing or None]
+            )
+        else:
+            result[name] = value
+    return result
+
+
 def select(state: State, rows: Tensor | Sequence[int] | slice) -> State:
-    """The given rows, as a copy."""
-    if isinstance(rows, slice):
-        return transform(lambda leaf: leaf[rows].clone(), state)
-    index = torch.as_tensor(rows)
+    """The given rows, as a copy; histories no longer than the longest of them."""
+    index = rows if isinstance(rows, slice) else torch.as_tensor(rows)
+    lengths = {}
+    for path, branch in histories(state):
+        place = index if isinstance(index, slice) else index.to(branch[POSITION].device)
+        lengths[path] = max(branch[POSITION][place].tolist(), default=0)
+    state = resize(state, lengths) if lengths else state
+    if isinstance(index, slice):
+        return transform(lambda leaf: leaf[index].clone(), state)
     return transform(lambda leaf: leaf[index.to(leaf.device)], state)
 
 
 def join(states: Sequence[State]) -> State:
-    """Rows of several states, one after another."""
+    """Rows of several states, one after another; histories as long as the longest of them."""
     if not states:
         raise ThreefoldError("join: no states were given; give at least one")
     names = [name for name, _ in leaves(states[0])]
@@ -77,6 +119,12 @@ def join(states: Sequence[State]) -> State:
                 f"join: states of different models: leaves {names} and "
                 f"{[name for name, _ in leaves(other)]}"
             )
+    longest: dict[str, int] = {}
+    for state in states:
+        for path, branch in histories(state):
+            longest[path] = max(longest.get(path, 0), history_length(branch))
+    if longest:
+        states = [resize(state, longest) for state in states]
     return transform(lambda *parts: torch.cat(parts), *states)
 
 

@@ -1,0 +1,315 @@
+"""Each sub-quadratic mixer against what it approximates, or its equation written out."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import threefold
+from tests.tolerances import assert_close, relative_error
+from threefold import ThreefoldError
+from threefold.layers.heads import Heads
+from threefold.layers.positions import sinusoids
+
+WIDTH, LENGTH, HEADS = 32, 48, 4
+SIZE = WIDTH // HEADS
+
+
+def make(name: str, **options: Any) -> Any:
+    torch.manual_seed(0)
+    made = threefold.mixer(name, width=WIDTH, **options).double().eval()
+    with torch.no_grad():
+        for parameter in made.parameters():
+            if not parameter.any():
+                parameter.uniform_(-0.5, 0.5)
+    return made
+
+
+def some(*shape: int, seed: int = 1) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+
+X = some(2, LENGTH, WIDTH)
+
+
+def heads_of(heads: Heads, x: Tensor) -> tuple[Tensor, ...]:
+    return tuple(part.transpose(1, 2) for part in heads.split(x))
+
+
+def softmax_attention(heads: Heads, x: Tensor, seen: Tensor | None = None) -> Tensor:
+    """Full attention [B, L, width], every weight written out; `seen` [L, L]."""
+    q, k, v = heads_of(heads, x)
+    scores = q @ k.mT / math.sqrt(q.shape[-1])
+    scores = scores if seen is None else scores.masked_fill(~seen, -torch.inf)
+    return heads.join((scores.softmax(-1) @ v).transpose(1, 2))
+
+
+def distances(length: int = LENGTH) -> Tensor:
+    return torch.arange(length).unsqueeze(1) - torch.arange(length)
+
+
+class TestWindows:
+    @pytest.mark.parametrize("window", [1, 5, 33, 100])
+    @pytest.mark.parametrize("causal", [True, False])
+    def test_local_attention_is_full_attention_with_a_band(self, window: int, causal: bool) -> None:
+        mixer = make("local_attention", window=window, causal=causal, heads=4, positions="none")
+        far = distances()
+        seen = (far < window) & (far >= 0 if causal else far > -window)
+        expected = softmax_attention(mixer.attention.heads, X, seen)
+        assert_close(mixer(X)[0], expected)
+
+    @pytest.mark.parametrize("memory", [1, 7, 40, 100])
+    def test_transformer_xl_written_out(self, memory: int) -> None:
+        mixer = make("transformer_xl", memory=memory, heads=4)
+        q, k, v = heads_of(mixer.heads, X)
+        waves = mixer.distance(sinusoids(torch.arange(LENGTH), WIDTH)).unflatten(-1, (HEADS, SIZE))
+        scores = torch.zeros(2, HEADS, LENGTH, LENGTH, dtype=torch.float64)
+        for i in range(LENGTH):
+            for j in range(LENGTH):
+                scores[:, :, i, j] = -torch.inf
+                if 0 <= i - j < memory:
+                    content = (q[:, :, i] + mixer.content_bias) * k[:, :, j]
+                    place = (q[:, :, i] + mixer.distance_bias) * waves[i - j]
+                    scores[:, :, i, j] = (content + place).sum(-1) / math.sqrt(SIZE)
+        expected = mixer.heads.join((scores.softmax(-1) @ v).transpose(1, 2))
+        assert_close(mixer(X)[0], expected)
+        with torch.no_grad():
+            state, outputs = None, []
+            for piece in X.split([1, 7, 20, 1, 1, 18], 1):
+                y, state = mixer(piece, state)
+                outputs.append(y)
+        assert_close(torch.cat(outputs, 1), expected)
+
+    def test_based_is_the_sum_of_its_parts(self) -> None:
+        mixer = make("based", window=6, heads=4)
+        expected = mixer.linear(X)[0] + mixer.local(X)[0]
+        assert_close(mixer(X)[0], expected)
+        # The Taylor features: 1 + s + s²/2 for every pair, none left out.
+        q, k, v = (
+            f(X).unflatten(-1, (HEADS, -1)).transpose(1, 2)
+            for f in (mixer.linear.query, mixer.linear.key, mixer.linear.value)
+        )
+        s = q @ k.mT / math.sqrt(16)
+        weights = (1 + s + s.square() / 2).tril()
+        out = (weights / weights.sum(-1, keepdim=True)) @ v
+        assert_close(mixer.linear(X)[0], mixer.linear.out(out.transpose(1, 2).flatten(2)))
+
+
+class TestPerformer:
+    @pytest.mark.parametrize("causal", [True, False])
+    def test_error_falls_with_the_root_of_the_features(self, causal: bool) -> None:
+        # Where e^{|q + k|²} is moderate: its tail decides how many features the rate takes to show.
+        quiet = 0.4 * X
+        counts = [32, 128, 512, 2048]
+        errors = []
+        for features in counts:
+            total = 0.0
+            mixer = make("performer", heads=4, features=features, causal=causal, positions="none")
+            seen = distances() >= 0 if causal else None
+            expected = softmax_attention(mixer.heads, quiet, seen)
+            for seed in range(8):
+                torch.manual_seed(seed)
+                mixer.redraw()
+                with torch.no_grad():
+                    total += (mixer(quiet)[0] - expected).square().mean().item()
+            errors.append(math.sqrt(total / 8))
+        logs = torch.tensor(
+            [[math.log(c), math.log(e)] for c, e in zip(counts, errors, strict=True)]
+        )
+        x, y = logs.double().unbind(1)
+        slope = (((x - x.mean()) * (y - y.mean())).sum() / (x - x.mean()).square().sum()).item()
+        assert -0.6 < slope < -0.4, (slope, errors)
+
+    def test_features_are_orthogonal_and_as_long_as_gaussians(self) -> None:
+        mixer = make("performer", heads=1, features=256)
+        blocks = mixer.random[0].view(-1, WIDTH, WIDTH)
+        products = blocks @ blocks.mT
+        off = products - torch.diag_embed(products.diagonal(dim1=-2, dim2=-1))
+        assert off.abs().max() < 1e-4
+        assert abs(products.diagonal(dim1=-2, dim2=-1).mean().item() / WIDTH - 1) < 0.1
+
+    def test_forms_agree_while_the_maximum_climbs(self) -> None:
+        """Keys that grow a thousandfold: the memory is scaled down again and again."""
+        mixer = make("performer", heads=2)
+        x = X * torch.logspace(-2, 1, LENGTH, dtype=torch.float64).view(1, -1, 1)
+        expected, _ = mixer(x, form="step")
+        for form in ("chunk", "parallel"):
+            assert_close(mixer(x, form=form)[0], expected, what=form)
+        assert expected.isfinite().all()
+        single = make("performer", heads=2).float()(x.float())[0]
+        assert relative_error(single, expected) < 1e-3
+
+
+class TestNystromformer:
+    def test_as_many_landmarks_as_elements_is_softmax_attention(self) -> None:
+        mixer = make("nystromformer", landmarks=LENGTH, iterations=40, taps=0, heads=4)
+        assert relative_error(mixer(X)[0], softmax_attention(mixer.heads, X)) < 1e-3
+
+    def test_more_landmarks_come_nearer(self) -> None:
+        errors = []
+        for landmarks in (4, 16, 40):
+            mixer = make("nystromformer", landmarks=landmarks, iterations=20, taps=0, heads=4)
+            errors.append(relative_error(mixer(X)[0], softmax_attention(mixer.heads, X)))
+        assert errors == sorted(errors, reverse=True)
+
+    def test_written_out_with_the_convolution(self) -> None:
+        mixer = make("nystromformer", landmarks=6, iterations=6, taps=5, heads=4)
+        q, k, v = heads_of(mixer.heads, X)
+        scale = math.sqrt(SIZE)
+        q_, k_ = (t.unflatten(2, (6, LENGTH // 6)).mean(3) for t in (q, k))
+        small = (q_ @ k_.mT / scale).softmax(-1)
+        inverse = mixer.invert(small)
+        near = small @ inverse @ small
+        assert relative_error(near, small) < 0.1
+        out = (q @ k_.mT / scale).softmax(-1) @ inverse @ ((q_ @ k.mT / scale).softmax(-1) @ v)
+        padded = torch.nn.functional.pad(v, (0, 0, 2, 2))
+        for tap in range(5):
+            out = out + mixer.kernel[:, tap].view(1, -1, 1, 1) * padded[:, :, tap : tap + LENGTH]
+        assert_close(mixer(X)[0], mixer.heads.join(out.transpose(1, 2)))
+
+
+class TestReformer:
+    def full(self, mixer: Any, x: Tensor, shown: Tensor) -> Tensor:
+        """Shared-query–key attention over pairs `shown` [B, H, L, L]; oneself if nobody else."""
+        q = mixer.query(x).unflatten(-1, (HEADS, SIZE)).transpose(1, 2)
+        v = mixer.value(x).unflatten(-1, (HEADS, SIZE)).transpose(1, 2)
+        k = q / (q.square().sum(-1, keepdim=True) + 1e-6).sqrt()
+        scores = q @ k.mT / math.sqrt(SIZE)
+        itself = torch.eye(x.shape[1], dtype=torch.bool)
+        scores = scores.masked_fill(itself, -1e5).masked_fill(~(shown | itself), -torch.inf)
+        return mixer.out((scores.softmax(-1) @ v).transpose(1, 2).flatten(2))
+
+    @pytest.mark.parametrize("rounds", [1, 3])
+    def test_one_bucket_and_one_chunk_is_full_attention(self, rounds: int) -> None:
+        mixer = make("reformer", buckets=1, chunk=64, rounds=rounds, heads=4)
+        everything = torch.ones(LENGTH, LENGTH, dtype=torch.bool)
+        assert_close(mixer(X)[0], self.full(mixer, X, everything))
+
+    @pytest.mark.parametrize("chunk", [64, 8])
+    def test_rounds_are_a_union(self, chunk: int) -> None:
+        """Every round's pairs, by its own sorting, written out; a pair counts once."""
+        mixer = make("reformer", buckets=4, chunk=chunk, rounds=3, heads=4)
+        q = mixer.query(X).unflatten(-1, (HEADS, SIZE)).transpose(1, 2)
+        shown = torch.zeros(2, HEADS, LENGTH, LENGTH, dtype=torch.bool)
+        for rotation in mixer.rotations:
+            turned = q @ rotation
+            bucket = torch.cat([turned, -turned], -1).argmax(-1)
+            for b in range(2):
+                for h in range(HEADS):
+                    hashed = bucket[b, h].tolist()
+                    order = sorted(range(LENGTH), key=lambda i: (hashed[i], i))
+                    rank = {element: place // chunk for place, element in enumerate(order)}
+                    for i in range(LENGTH):
+                        for j in range(LENGTH):
+                            if hashed[i] == hashed[j] and rank[i] - rank[j] in (0, 1):
+                                shown[b, h, i, j] = True
+        assert 0.2 < shown.double().mean() < 0.9
+        assert_close(mixer(X)[0], self.full(mixer, X, shown))
+
+    def test_near_vectors_share_buckets(self) -> None:
+        mixer = make("reformer", buckets=16, rounds=1, heads=4)
+        q = some(1, HEADS, 2000, SIZE)
+        near = q + 0.05 * some(1, HEADS, 2000, SIZE, seed=2)
+        real = torch.ones(1, 2000, dtype=torch.bool)
+        mixer.chunk = 2000
+        hashes = [mixer.hash(t, real, mixer.rotations[0]).bucket for t in (q, near, q.flip(2))]
+        assert (hashes[0] == hashes[1]).double().mean() > 0.85
+        assert (hashes[0] == hashes[2]).double().mean() < 0.15
+
+
+class TestBigBird:
+    def test_a_window_over_everything_is_full_attention(self) -> None:
+        mixer = make("bigbird", block=8, window=11, heads=4)
+        assert_close(mixer(X)[0], softmax_attention(mixer.heads, X))
+
+    def test_is_attention_on_its_graph(self) -> None:
+        mixer = make("bigbird", block=4, window=3, globals=1, random=2, heads=4)
+        count = LENGTH // 4
+        blocks, valid = mixer.pattern(torch.tensor([count]), count)
+        graph = torch.zeros(count, count, dtype=torch.bool)
+        for i in range(count):
+            chosen = blocks[0, i][valid[0, i]].tolist()
+            assert len(set(chosen)) == len(chosen)
+            near = {j for j in range(count) if abs(i - j) <= 1}
+            assert near | {0} <= set(chosen)
+            assert len(set(chosen) - near - {0}) == 2
+            graph[i, chosen] = True
+        graph[0] = True
+        seen = graph.repeat_interleave(4, 0).repeat_interleave(4, 1)
+        assert_close(mixer(X)[0], softmax_attention(mixer.heads, X, seen))
+        assert not seen.all()
+
+    def test_redraw_changes_the_graph(self) -> None:
+        mixer = make("bigbird", block=4, heads=4)
+        before = mixer(X)[0]
+        assert torch.equal(mixer(X)[0], before)
+        mixer.redraw()
+        assert not torch.equal(mixer(X)[0], before)
+
+
+class TestEquations:
+    def test_linformer_with_the_identity_is_full_attention(self) -> None:
+        mixer = make("linformer", rank=LENGTH, max_length=LENGTH, heads=4)
+        with torch.no_grad():
+            for weight in (mixer.mix_keys, mixer.mix_values):
+                weight.copy_(torch.eye(LENGTH))
+        assert_close(mixer(X)[0], softmax_attention(mixer.heads, X))
+
+    def test_linformer_beyond_its_length(self) -> None:
+        mixer = make("linformer", max_length=20, rank=4)
+        with pytest.raises(ThreefoldError, match=r"48 elements, but max_length=20"):
+            mixer(X)
+        mask = torch.arange(LENGTH).expand(2, -1) < 20
+        y, _ = mixer(X, mask=mask)  # padding is no element
+        assert_close(y[:, :20], mixer(X[:, :20])[0])
+
+    def test_luna(self) -> None:
+        mixer = make("luna", slots=5, heads=4)
+
+        def read(heads: Heads, x: Tensor, source: Tensor) -> Tensor:
+            q, k, v = (
+                f(s).unflatten(-1, (HEADS, SIZE)).transpose(1, 2)
+                for f, s in ((heads.query, x), (heads.key, source), (heads.value, source))
+            )
+            weights = (q @ k.mT / math.sqrt(SIZE)).softmax(-1)
+            return heads.join((weights @ v).transpose(1, 2))
+
+        packed = read(mixer.pack, mixer.slots.expand(2, -1, -1), X)
+        assert_close(mixer(X)[0], read(mixer.unpack, X, packed))
+
+    @pytest.mark.parametrize("normalise", [True, False])
+    def test_fnet(self, normalise: bool) -> None:
+        mixer = make("fnet", normalise=normalise)
+
+        def matrix(n: int) -> Tensor:
+            product = torch.arange(n).unsqueeze(1) * torch.arange(n)
+            angle = -2 * math.pi * (product % n).double() / n
+            return torch.polar(torch.ones_like(angle), angle)
+
+        expected = (matrix(LENGTH) @ X.to(torch.complex128) @ matrix(WIDTH)).real
+        expected = expected / math.sqrt(LENGTH * WIDTH) if normalise else expected
+        assert_close(mixer(X)[0], expected)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("local_attention", {"window": 0}, "window is 0"),
+        ("transformer_xl", {"memory": 0}, "memory is 0"),
+        ("bigbird", {"window": 2}, "an odd window"),
+        ("reformer", {"buckets": 3}, "an even number of buckets"),
+        ("linformer", {"rank": 0}, "rank is 0"),
+        ("nystromformer", {"taps": 4}, "an odd number or 0"),
+        ("luna", {"slots": 0}, "slots is 0"),
+        ("performer", {"heads": 5}, "5 heads do not divide 32"),
+        ("performer", {"positions": "alibi"}, "'alibi' act on scores, which are never formed"),
+    ],
+)
+def test_bad_options(name: str, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ThreefoldError, match=message):
+        make(name, **options)

@@ -1,0 +1,201 @@
+"""Positions:  x + p_t (sinusoidal, learned, binary),  R_t q, R_t k (rotary),  score + b(i − j).
+
+What tells attention where an element stands.  A kind acts in one of three places: on the input, on
+queries and keys, or on the scores.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from threefold.errors import ThreefoldError, nearest
+from threefold.layers.parts import rotary_frequencies, rotate
+from threefold.memory.attention import Bias
+
+
+class Positions(nn.Module):
+    """No positions: what the kinds below have in common."""
+
+    @property
+    def bias(self) -> Bias | None:
+        """From distances to what is added to the scores."""
+        return None
+
+    def add(self, x: Tensor, position: Tensor, lengths: Tensor | None) -> Tensor:
+        """x [B, L, width] with the positions of its elements.
+
+        Rows start at `position` [B] and hold `lengths` elements (None: all of L).
+        """
+        return x
+
+    def turn(self, x: Tensor, position: Tensor) -> Tensor:
+        """Queries or keys [B, L, H, size], turned by their positions."""
+        return x
+
+
+class Sinusoidal(Positions):
+    """p_t = [sin(t ω), cos(t ω)] in turns, ω_i = base^{−2i/width} (Vaswani et al. 2017)."""
+
+    def __init__(self, base: float = 10_000.0) -> None:
+        super().__init__()
+        self.base = base
+
+    def add(self, x: Tensor, position: Tensor, lengths: Tensor | None) -> Tensor:
+        return x + sinusoids(places(x, position), x.shape[-1], self.base).to(x.dtype)
+
+
+class Learned(Positions):
+    """p_t is row t of a table of `max_length` rows; more elements are refused."""
+
+    def __init__(self, width: int, max_length: int) -> None:
+        super().__init__()
+        self.table = nn.Parameter(torch.empty(max_length, width).normal_(std=0.02))
+
+    def add(self, x: Tensor, position: Tensor, lengths: Tensor | None) -> Tensor:
+        limit = len(self.table)
+        count = x.shape[1] if lengths is None else lengths
+        last = max((position + count).tolist(), default=0)
+        if last > limit:
+            raise ThreefoldError(
+                f"learned positions: element {last} is beyond the table of max_length={limit}; "
+                "give fewer elements, or make the mixer with a larger max_length"
+            )
+        return x + self.table[places(x, position).clamp(max=limit - 1)]
+
+
+class Binary(Positions):
+    """p_t: the bits of t as −1 and 1, the lowest in channel 0; as many as fit into the width."""
+
+    def add(self, x: Tensor, position: Tensor, lengths: Tensor | None) -> Tensor:
+        bits = torch.arange(min(x.shape[-1], 63), device=x.device)
+        ones = (places(x, position).unsqueeze(-1) >> bits) & 1
+        signs = torch.zeros_like(x)
+        signs[..., : len(bits)] = 2 * ones.to(x.dtype) - 1
+        return x + signs
+
+
+class Rotary(Positions):
+    """Pairs of channels i and i + size/2 turned by t · base^{−2i/size} (Su et al. 2021)."""
+
+    def __init__(self, base: float = 10_000.0) -> None:
+        super().__init__()
+        self.base = base
+
+    def turn(self, x: Tensor, position: Tensor) -> Tensor:
+        return rotate(x, position, rotary_frequencies(x.shape[-1], x.device, self.base))
+
+
+class ALiBi(Positions):
+    """score − 2^{−8h/H} · |i − j| in head h = 1 … H (Press et al. 2022).
+
+    Where H is no power of two, the authors' choice: the slopes of the power below, then every other
+    one of the power above.
+    """
+
+    def __init__(self, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+
+    @property
+    def bias(self) -> Bias:
+        return self.slope
+
+    def slope(self, distance: Tensor) -> Tensor:
+        slopes = torch.tensor(alibi_slopes(self.heads), dtype=torch.float64, device=distance.device)
+        return -slopes.view(-1, 1, 1) * distance.abs().unsqueeze(-3)
+
+
+class Relative(Positions):
+    """score + b[h, bucket(i − j)], learned (Raffel et al. 2020, T5).
+
+    Half of the buckets are for single distances, the others wider and wider up to `furthest`; with
+    `both_sides` half of each are for elements to come.
+    """
+
+    def __init__(
+        self, heads: int, *, buckets: int = 32, furthest: int = 128, both_sides: bool = False
+    ) -> None:
+        super().__init__()
+        self.furthest, self.both_sides = furthest, both_sides
+        self.table = nn.Parameter(torch.empty(buckets, heads).normal_(std=0.02))
+
+    @property
+    def bias(self) -> Bias:
+        return self.look_up
+
+    def look_up(self, distance: Tensor) -> Tensor:
+        return self.table[self.bucket(distance)].movedim(-1, -3)
+
+    def bucket(self, distance: Tensor) -> Tensor:
+        """The number of the bucket of each distance (place of the query − place of the key)."""
+        count, first = len(self.table), torch.zeros_like(distance)
+        if self.both_sides:
+            count //= 2
+            first = (distance < 0) * count
+            distance = distance.abs()
+        distance = distance.clamp(min=0)
+        exact = count // 2
+        ratio = (distance.clamp(min=1).double() / exact).log() / math.log(self.furthest / exact)
+        far = (exact + (ratio * (count - exact)).long()).clamp(max=count - 1)
+        return first + torch.where(distance < exact, distance, far)
+
+
+POSITIONS = ("none", "sinusoidal", "learned", "binary", "rotary", "alibi", "relative")
+
+
+def make_positions(
+    kind: str,
+    width: int,
+    heads: int,
+    *,
+    rotary_base: float = 10_000.0,
+    max_length: int | None = None,
+    causal: bool = True,
+) -> Positions:
+    """Positions by name, one of POSITIONS."""
+    if kind == "learned" and (max_length is None or max_length < 1):
+        raise ThreefoldError(
+            f"learned positions: max_length is {max_length}, expected the largest number of "
+            "elements of a sequence, e.g. max_length=1024"
+        )
+    if kind != "learned" and max_length is not None:
+        raise ThreefoldError(
+            f"max_length={max_length} goes with positions='learned'; {kind!r} has no limit"
+        )
+    made: dict[str, Callable[[], Positions]] = {
+        "none": Positions,
+        "sinusoidal": Sinusoidal,
+        "learned": lambda: Learned(width, max_length or 0),
+        "binary": Binary,
+        "rotary": lambda: Rotary(rotary_base),
+        "alibi": lambda: ALiBi(heads),
+        "relative": lambda: Relative(heads, both_sides=not causal),
+    }
+    if kind not in made:
+        raise ThreefoldError(f"unknown positions {kind!r}; {nearest(kind, POSITIONS)}")
+    return made[kind]()
+
+
+def places(x: Tensor, position: Tensor) -> Tensor:
+    """The place of every element of x [B, L, …] in its row, [B, L]."""
+    return position.unsqueeze(1) + torch.arange(x.shape[1], device=x.device)
+
+
+def sinusoids(place: Tensor, width: int, base: float = 10_000.0) -> Tensor:
+    """[…, width]: sines in even channels, cosines in odd ones; angles are float64."""
+    pairs = torch.arange(-(-width // 2), dtype=torch.float64, device=place.device)
+    angle = place.unsqueeze(-1) * base ** (-2 * pairs / width)
+    waves = torch.stack([angle.sin(), angle.cos()], -1).flatten(-2)
+    return waves[..., :width]
+
+
+def alibi_slopes(heads: int) -> list[float]:
+    """The slopes of all heads."""
+    power = 1 << (heads.bit_length() - 1)
+    slopes = [2 ** (-8 * (h + 1) / power) for h in range(power)]
+    between = [2 ** (-4 * (h + 1) / power) for h in range(0, 2 * power, 2)]
+    return slopes + between[: heads - power]

@@ -1,0 +1,64 @@
+"""Transformer-XL:  a_i = softmax_j(((q_i + u)ᵀ k_j + (q_i + w)ᵀ W_r r_{i−j})/√K),
+i − memory < j ≤ i.
+
+Keys of the past are kept, and positions are distances, so that a cut leaves no trace.
+Dai et al. 2019, "Transformer-XL: Attentive Language Models beyond a Fixed-Length Context".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from threefold.errors import ThreefoldError
+from threefold.layers.heads import Heads
+from threefold.layers.mixer import Mixer
+from threefold.layers.parts import Linear, split_heads
+from threefold.layers.positions import sinusoids
+from threefold.memory.history import Read, Window
+from threefold.memory.state import State
+
+
+class TransformerXL(Mixer):
+    """Relative attention in which each element reads exactly the last `memory`, itself included.
+
+    That is the authors' same-length mask; it makes the answer independent of where a sequence is
+    cut.  States are differentiable; cutting the graph between pieces is the trainer's business.
+    Causal: step, chunk and parallel; the state is the last memory − 1 keys and values (projected;
+    the authors keep their inputs).
+    """
+
+    no_decay = ("content_bias", "distance_bias")
+
+    def __init__(
+        self, width: int, *, memory: int = 128, heads: int | None = None, bias: bool = False
+    ) -> None:
+        super().__init__(width)
+        if memory < 1:
+            raise ThreefoldError(f"{self.name}: memory is {memory}, expected at least 1 element")
+        self.heads = Heads(width, heads=heads, bias=bias)
+        self.distance = Linear(width, self.heads.heads * self.heads.size, bias=False)
+        self.content_bias = nn.Parameter(torch.zeros(self.heads.heads, self.heads.size))
+        self.distance_bias = nn.Parameter(torch.zeros(self.heads.heads, self.heads.size))
+        self.history = Window(memory)
+
+    def state_shapes(self, length: int) -> Mapping[str, Any]:
+        """Shapes of the leaves of one row after `length` elements."""
+        return self.history.shapes(length, self.heads.groups, self.heads.size)
+
+    def mix(
+        self, x: Tensor, state: State, form: str, lengths: Tensor | None
+    ) -> tuple[Tensor, State]:
+        query, key, value = self.heads.split(x)
+        distances = torch.arange(self.history.size, device=x.device)
+        waves = self.distance(sinusoids(distances, self.width).to(x.dtype))
+        far = torch.einsum(
+            "blhk,dhk->blhd", query + self.distance_bias, split_heads(waves, self.heads.heads)
+        )
+        read = Read(query + self.content_bias, key, value, form, lengths)
+        read = read._replace(by_distance=far * self.heads.size**-0.5)
+        out, state = self.history.run(read, state)
+        return self.heads.join(out), state
