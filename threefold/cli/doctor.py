@@ -135,6 +135,9 @@ def checks() -> Iterator[tuple[str, float]]:
         native = ops.short_convolution(*inputs, silu=True)[0]
         expected = reference.short_convolution(*inputs, silu=True)[0]
         yield "short_convolution: native = reference", apart(native, expected)
+        x, kernel = draw(2, 100, 40), draw(40, 100)
+        native, expected = ops.long_convolution(x, kernel), reference.long_convolution(x, kernel)
+        yield "long_convolution: native = reference", apart(native, expected)
     query, key, value = draw(3, 1, 48, 2, 8).unbind(0)
     decay = -draw(1, 48, 2, 8).abs()
     step, chunk, parallel = (
