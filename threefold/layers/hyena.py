@@ -20,8 +20,8 @@ from threefold.layers.parts import Linear, ShortConvolution, wide
 from threefold.memory.convolution import Stream
 from threefold.memory.state import State
 
-# The window has fallen to this after 0.3 of max_length in the fastest channel, 1.5 in the slowest.
-_TARGET, _FASTEST, _SLOWEST = 1e-2, 0.3, 1.5
+# The window falls to 0.01 in 1.5 max_length in the slowest channel, in 0.3 in the fastest.
+_SLOWEST, _FASTEST = math.log(100) / 1.5, math.log(100) / 0.3
 
 
 class ImplicitFilters(LongFilters):
@@ -39,9 +39,8 @@ class ImplicitFilters(LongFilters):
     ) -> None:
         super().__init__(max_length, owner)
         self.width, self.convolutions, self.bands = width, convolutions, (features - 1) // 2
-        self.first, self.second, self.third = (
-            Linear(s, hidden) for s in (features, hidden, hidden)
-        )
+        self.first, self.second = Linear(features, hidden), Linear(hidden, hidden)
+        self.third = Linear(hidden, hidden)
         self.last = Linear(hidden, convolutions * width, bias=False)
         self.frequency = nn.Parameter(torch.full((hidden,), 10.0))
         self.skip = nn.Parameter(torch.randn(convolutions, width))
@@ -57,9 +56,7 @@ class ImplicitFilters(LongFilters):
         x = torch.cat([share, angles.cos(), -angles.sin()], 1).to(wide(weight).dtype)
         for layer in (self.first, self.second, self.third):
             x = torch.sin(wide(self.frequency) * _apply(layer, x))
-        rates = torch.linspace(
-            -math.log(_TARGET) / _SLOWEST, -math.log(_TARGET) / _FASTEST, self.width
-        )
+        rates = torch.linspace(_SLOWEST, _FASTEST, self.width)
         window = torch.exp(-share.to(x.dtype) * rates.to(x))
         kernels = torch.unflatten(_apply(self.last, x), 1, (self.convolutions, self.width))
         kernels = (kernels * window.unsqueeze(1)).permute(1, 2, 0)
