@@ -24,6 +24,7 @@ PUBLIC = [
     "linear_recurrence",
     "load",
     "load_state",
+    "long_convolution",
     "mixer",
     "save_state",
     "selective_scan",

@@ -20,6 +20,7 @@ _HOMES = {
     "linear_recurrence": "threefold.memory.linear.recurrence",
     "load": "threefold.models.saving",
     "load_state": "threefold.runtime.state_files",
+    "long_convolution": "threefold.memory.convolution",
     "mixer": "threefold.layers.table",
     "save_state": "threefold.runtime.state_files",
     "selective_scan": "threefold.memory.linear.selective",

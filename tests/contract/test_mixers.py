@@ -69,6 +69,9 @@ VARIANTS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("min_lstm", {"positive": False, "expand": 2}),
     ("lru", {"state_size": 12, "radius": (0.9, 0.999)}),
     ("rg_lru", {"heads": 2, "expand": 2}),
+    ("long_conv", {"smooth": 3, "max_length": 80}),
+    ("hyena", {"order": 3, "taps": 4, "hidden": 8, "features": 5, "max_length": 80}),
+    ("h3", {"state_size": 6, "taps": 5}),
     ("gla", {"taps": 3, "heads": 2}),
     ("delta_net", {"negative_eigenvalues": True, "heads": 4}),
     ("gated_delta_net", {"negative_eigenvalues": True, "heads": 2}),
@@ -274,7 +277,11 @@ def test_causal_bit_for_bit(name: str) -> None:
     changed = torch.cat([x[:, :19], 2 * x[:, 19:].flip(1) + 1], 1)
     for form in mixer.forms:
         before, after = mixer(x, form=form)[0], mixer(changed, form=form)[0]
-        assert torch.equal(before[:, :19], after[:, :19]), form
+        if threefold.MIXERS[name].memory == "filter" and form != "step":
+            # A Fourier transform spreads rounding: within tolerance of the largest output.
+            assert_close(torch.cat([before[:, :19], after[:, 19:]], 1), after, "output", form)
+        else:
+            assert torch.equal(before[:, :19], after[:, :19]), form
         assert not torch.equal(before[:, 19:], after[:, 19:]), form
 
 

@@ -130,6 +130,7 @@ SHOWN_BY = {
     "delta_recurrence": ("gated_delta_net", 33),
     "cell_recurrence": ("lstm", 33),
     "diagonal_recurrence": ("lru", 33),
+    "long_convolution": ("long_conv", 33),
 }
 
 

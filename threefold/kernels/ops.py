@@ -18,6 +18,8 @@ from threefold.kernels import delta_recurrence as _delta_recurrence
 from threefold.kernels import diagonal_recurrence as _diagonal_recurrence
 from threefold.kernels import library, reference
 from threefold.kernels import linear as _linear
+from threefold.kernels import long_convolution as _long_convolution
+from threefold.kernels import online_convolution as _online_convolution
 from threefold.kernels import program as _program
 from threefold.kernels import rms_norm as _rms_norm
 from threefold.kernels import selective_scan as _selective_scan
@@ -37,6 +39,8 @@ NATIVE = (
     "delta_recurrence",
     "cell_recurrence",
     "diagonal_recurrence",
+    "long_convolution",
+    "online_convolution",
 )
 
 
@@ -326,6 +330,30 @@ def diagonal_recurrence(
     if shape[1] == 1 and _direct(decay, write, state, lengths):
         run = _diagonal_recurrence.forward
     return run(decay, write, state, lengths)  # type: ignore[no-any-return]
+
+
+def long_convolution(
+    x: Tensor, kernel: Tensor, skip: Tensor | None = None, *, first: int = 0, whole: bool = False
+) -> Tensor:
+    """`y_t = Σ_m kernel_m x_{t−m} + skip x_t` of each channel by itself, for t from `first` on.
+
+    x `[B, S, D]`, kernel `[D, K]`, skip `[D]`. By Fourier transforms, of all at once if `whole`,
+    else of blocks where that is less work. Gives y `[B, S − first, D]`.
+    """
+    expected = _long_convolution.expected(x, kernel, skip, first)
+    if expected:
+        _refuse("long_convolution", expected, {"x": x, "kernel": kernel, "skip": skip})
+    kernel = kernel[:, : x.shape[1]]
+    if not _native(x):
+        return reference.long_convolution(x, kernel, skip, first=first)
+    size = _long_convolution.transform_size(x.shape[1] - first, kernel.shape[1], whole=whole)
+    return _long_convolution.operation(x, kernel, skip, size, first)  # type: ignore[no-any-return]
+
+
+def online_filter(kernel: Tensor, skip: Tensor | None) -> _online_convolution.OnlineFilter | None:
+    """The filter made ready for one element after another; None where no native kernel can be."""
+    native = _native(kernel) and _direct(kernel, skip)
+    return _online_convolution.OnlineFilter(kernel, skip) if native else None
 
 
 def _check_lengths(lengths: Tensor | None, length: int) -> None:

@@ -51,6 +51,20 @@ def _filtered(inputs: Tensor, weight: Tensor, bias: Tensor | None, silu: bool) -
     return F.silu(y) if silu else y
 
 
+def long_convolution(
+    x: Tensor, kernel: Tensor, skip: Tensor | None = None, *, first: int = 0
+) -> Tensor:
+    """Each channel with its own long filter: `ops.long_convolution` has the shapes."""
+    wide = torch.promote_types(x.dtype, torch.float32)
+    source, taps = x.shape[1], kernel.shape[1]
+    # The cyclic convolution folds what lies behind the end onto outputs before `first` only.
+    size = source - first + taps - 1
+    size = 1 << (max(size, source) - 1).bit_length()
+    spectrum = torch.fft.rfft(x.to(wide), size, 1) * torch.fft.rfft(kernel.to(wide), size).T
+    y: Tensor = torch.fft.irfft(spectrum, size, 1)[:, first:source]
+    return (y if skip is None else y + skip.to(wide) * x[:, first:].to(wide)).to(x.dtype)
+
+
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """`y = x Wᵀ + bias`; weights narrower than x are widened."""
     if x.dtype != weight.dtype and not under_autocast(x):

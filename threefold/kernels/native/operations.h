@@ -30,6 +30,44 @@ THREEFOLD_API int THREEFOLD_NAME(short_convolution_backward)(
     int64_t batch, int64_t length, int64_t channels, int64_t taps, int64_t stride, int64_t silu,
     int64_t threads);
 
+/* y_t = Σ_m kernel_m x_{t−m} + skip x_t for first ≤ t < S, by Fourier transforms of `size` places, a
+ * power of two not below K; x is 0 before its first element. Two vectors of channels make a place.
+ *   y [B, S−first, D] · workspace [threads, 2, size, place] · x [B, S, D] · kernel [D, K] · skip [D]
+ *   twiddle as native/fourier.h says, up to `size` */
+THREEFOLD_API int THREEFOLD_NAME(long_convolution_forward)(
+    real *y, real *workspace,
+    const real *x, const real *kernel, const real *optional skip, const real *twiddle,
+    int64_t batch, int64_t source, int64_t channels, int64_t taps, int64_t size, int64_t first,
+    int64_t threads);
+
+/* Gradients of the above, but for that of skip.
+ *   grad_x [B, S, D] · grad_kernel [D, K] · workspace [threads, 4, size, place] · grad_y [B, S−first, D] */
+THREEFOLD_API int THREEFOLD_NAME(long_convolution_backward)(
+    real *grad_x, real *grad_kernel, real *workspace,
+    const real *grad_y, const real *x, const real *kernel, const real *optional skip,
+    const real *twiddle,
+    int64_t batch, int64_t source, int64_t channels, int64_t taps, int64_t size, int64_t first,
+    int64_t threads);
+
+/* The frequencies of kernel_1 … kernel_{2·tile−1}, at the tile's place in `spectra`.
+ *   spectra: [groups, 2·tile, place] for the tiles 64, 128, … one after another · kernel [D, K] */
+THREEFOLD_API int THREEFOLD_NAME(online_convolution_spectrum)(
+    real *spectra, const real *kernel, const real *twiddle,
+    int64_t channels, int64_t taps, int64_t tile, int64_t threads);
+
+/* One element of a long convolution, with all that earlier elements do to it already in `pending`.
+ *   y, x [B, D] · pending, past: rows of elements [D], `pending_row` and `past_row` numbers apart
+ *   workspace [threads, 2·largest tile, place] · near [64, D]: the first taps, zeros behind the last
+ *   skip [D] · spectra: those of tiles 64, 128, … one after another · positions [B]
+ * `pending` is brought up to date for element position[b], from nothing if `rebuild`. A row that gets
+ * no element is given as −1 − position: it is only rebuilt. */
+THREEFOLD_API int THREEFOLD_NAME(online_convolution)(
+    real *y, real *pending, real *workspace,
+    const real *x, const real *past, const real *near, const real *optional skip,
+    const real *optional spectra, const real *optional twiddle, const int64_t *positions,
+    int64_t batch, int64_t channels, int64_t pending_row, int64_t past_row, int64_t rebuild,
+    int64_t threads);
+
 /* y = x weightᵀ + bias for a few rows; a row's bits depend neither on the others nor on threads.
  *   y [R, O] · workspace [R, I′], needed where I is no I′ = multiple of 32
  *   x [R, I] · weight [O, I] · bias [O] */

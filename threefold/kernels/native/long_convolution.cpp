@@ -1,0 +1,177 @@
+/* y_t = Σ_m kernel_m x_{t−m} + skip x_t,  first ≤ t < S,  by Fourier transforms of n places
+ *
+ * Overlap-save: a block of n inputs gives n − K + 1 outputs, so a filter as long as the sequence is
+ * one block and a short one many. One thread takes two vectors of channels at a time through load,
+ * transform, product, transform and store; its working set is 2 n places, and the filter is
+ * transformed once for all rows. The backward pass works on the same blocks: the gradient of x is
+ * added up from them, that of the filter is added up as frequencies and transformed back once.
+ */
+#include "fourier.h"
+
+namespace threefold {
+namespace {
+
+template <typename real>
+struct Blocks {
+    const real *x, *kernel, *skip, *twiddle;
+    int64_t batch, source, channels, taps, size, first;
+
+    int64_t groups() const { return groups_of<real>(channels); }
+    int64_t outputs() const { return source - first; }
+    int64_t advance() const { return size - taps + 1; }
+    int64_t buffer() const { return size * place<real>; }
+
+    int status() const {
+        const bool right = batch >= 0 && channels >= 0 && taps >= 1 && first >= 0 && first <= source &&
+                           is_power_of_two(size) && size >= taps;
+        return right ? THREEFOLD_OK : THREEFOLD_BAD_SIZE;
+    }
+
+    void load_kernel(real *k, Channels<real> group) const {
+        for (int64_t m = 0; m < taps; ++m) group.load(kernel + m, taps).store(k + m * place<real>);
+        clear_places(k, taps, size);
+        transform(k, size, twiddle);
+    }
+
+    /* The block whose first output is element t begins at t − K + 1, places before 0 being empty. */
+    void load_inputs(real *z, int64_t row, int64_t t, Channels<real> group) const {
+        const int64_t begin = t - taps + 1;
+        const int64_t from = std::max<int64_t>(0, -begin), to = std::max(from, std::min(size, source - begin));
+        clear_places(z, 0, from);
+        for (int64_t j = from; j < to; ++j)
+            group.load(x + (row * source + begin + j) * channels).store(z + j * place<real>);
+        clear_places(z, to, size);
+    }
+
+    /* Gradients of a block's outputs, at the places where the outputs are. */
+    void load_gradients(real *z, const real *grad_y, int64_t row, int64_t t, Channels<real> group) const {
+        const int64_t count = std::min(advance(), source - t);
+        clear_places(z, 0, taps - 1);
+        for (int64_t j = 0; j < count; ++j)
+            group.load(grad_y + (row * outputs() + t - first + j) * channels)
+                .store(z + (taps - 1 + j) * place<real>);
+        clear_places(z, taps - 1 + count, size);
+    }
+
+    void store_outputs(real *y, const real *z, int64_t row, int64_t t, Channels<real> group) const {
+        const int64_t count = std::min(advance(), source - t);
+        const Complex<real> direct = skip ? group.load(skip) : Complex<real>{};
+        for (int64_t j = 0; j < count; ++j) {
+            Complex<real> value = Complex<real>::load(z + (taps - 1 + j) * place<real>);
+            if (skip) {
+                const Complex<real> here = group.load(x + (row * source + t + j) * channels);
+                value = {value.re + direct.re * here.re, value.im + direct.im * here.im};
+            }
+            group.store(y + (row * outputs() + t - first + j) * channels, value);
+        }
+    }
+
+    void add_gradients(real *grad_x, const real *z, int64_t row, int64_t t, Channels<real> group) const {
+        const int64_t begin = t - taps + 1;
+        const int64_t from = std::max<int64_t>(0, -begin), to = std::min(size, source - begin);
+        for (int64_t j = from; j < to; ++j) {
+            real *at = grad_x + (row * source + begin + j) * channels;
+            group.store(at, group.load(at) + Complex<real>::load(z + j * place<real>));
+        }
+    }
+};
+
+template <typename real>
+int forward(real *y, real *workspace, const Blocks<real> &blocks, int64_t threads) {
+    if (const int status = blocks.status()) return status;
+    const int64_t items = blocks.groups() * blocks.batch, pieces = std::min(threads, items);
+    split(pieces, threads, [&](int64_t first_piece, int64_t last_piece) {
+        for (int64_t piece = first_piece; piece < last_piece; ++piece) {
+            real *k = workspace + piece * 2 * blocks.buffer(), *z = k + blocks.buffer();
+            int64_t loaded = -1;
+            for (int64_t item = items * piece / pieces; item < items * (piece + 1) / pieces; ++item) {
+                const int64_t row = item % blocks.batch;
+                const Channels<real> group(item / blocks.batch, blocks.channels);
+                if (loaded != group.channel) blocks.load_kernel(k, group);
+                loaded = group.channel;
+                for (int64_t t = blocks.first; t < blocks.source; t += blocks.advance()) {
+                    blocks.load_inputs(z, row, t, group);
+                    transform(z, blocks.size, blocks.twiddle);
+                    multiply<real, false>(z, z, k, blocks.size, real(1) / real(blocks.size));
+                    transform_back(z, blocks.size, blocks.twiddle);
+                    blocks.store_outputs(y, z, row, t, group);
+                }
+            }
+        }
+    });
+    return THREEFOLD_OK;
+}
+
+/* ∂x begins as the part that `skip` carries. */
+template <typename real>
+void begin_gradient(real *grad_x, const real *grad_y, const Blocks<real> &blocks, int64_t row,
+                    Channels<real> group) {
+    const Complex<real> direct = blocks.skip ? group.load(blocks.skip) : Complex<real>{};
+    for (int64_t t = 0; t < blocks.source; ++t) {
+        Complex<real> value = {};
+        if (t >= blocks.first && blocks.skip) {
+            value = group.load(grad_y + (row * blocks.outputs() + t - blocks.first) * blocks.channels);
+            value = {value.re * direct.re, value.im * direct.im};
+        }
+        group.store(grad_x + (row * blocks.source + t) * blocks.channels, value);
+    }
+}
+
+template <typename real>
+int backward(real *grad_x, real *grad_kernel, real *workspace, const real *grad_y,
+             const Blocks<real> &blocks, int64_t threads) {
+    if (const int status = blocks.status()) return status;
+    const int64_t groups = blocks.groups(), pieces = std::min(threads, groups), n = blocks.size;
+    const real scale = real(1) / real(n);
+    split(pieces, threads, [&](int64_t first_piece, int64_t last_piece) {
+        for (int64_t piece = first_piece; piece < last_piece; ++piece) {
+            real *k = workspace + piece * 4 * blocks.buffer(), *z = k + blocks.buffer();
+            real *g = z + blocks.buffer(), *sum = g + blocks.buffer();
+            for (int64_t index = groups * piece / pieces; index < groups * (piece + 1) / pieces; ++index) {
+                const Channels<real> group(index, blocks.channels);
+                blocks.load_kernel(k, group);
+                clear_places(sum, 0, n);
+                for (int64_t row = 0; row < blocks.batch; ++row) {
+                    begin_gradient(grad_x, grad_y, blocks, row, group);
+                    for (int64_t t = blocks.first; t < blocks.source; t += blocks.advance()) {
+                        blocks.load_inputs(z, row, t, group);
+                        blocks.load_gradients(g, grad_y, row, t, group);
+                        transform(z, n, blocks.twiddle);
+                        transform(g, n, blocks.twiddle);
+                        multiply<real, true, true>(sum, g, z, n, scale);
+                        multiply<real, true>(g, g, k, n, scale);
+                        transform_back(g, n, blocks.twiddle);
+                        blocks.add_gradients(grad_x, g, row, t, group);
+                    }
+                }
+                transform_back(sum, n, blocks.twiddle);
+                for (int64_t m = 0; m < blocks.taps; ++m)
+                    group.store(grad_kernel + m, Complex<real>::load(sum + m * place<real>), blocks.taps);
+            }
+        }
+    });
+    return THREEFOLD_OK;
+}
+
+}  // namespace
+}  // namespace threefold
+
+#define DEFINE(real, suffix)                                                                         \
+    int threefold_long_convolution_forward_##suffix(                                                 \
+        real *y, real *workspace, const real *x, const real *kernel, const real *skip,               \
+        const real *twiddle, int64_t batch, int64_t source, int64_t channels, int64_t taps,          \
+        int64_t size, int64_t first, int64_t threads) {                                              \
+        return threefold::forward<real>(                                                             \
+            y, workspace,                                                                            \
+            {x, kernel, skip, twiddle, batch, source, channels, taps, size, first}, threads);        \
+    }                                                                                                \
+    int threefold_long_convolution_backward_##suffix(                                                \
+        real *grad_x, real *grad_kernel, real *workspace, const real *grad_y, const real *x,         \
+        const real *kernel, const real *skip, const real *twiddle, int64_t batch, int64_t source,    \
+        int64_t channels, int64_t taps, int64_t size, int64_t first, int64_t threads) {              \
+        return threefold::backward<real>(                                                            \
+            grad_x, grad_kernel, workspace, grad_y,                                                  \
+            {x, kernel, skip, twiddle, batch, source, channels, taps, size, first}, threads);        \
+    }
+
+THREEFOLD_FOR_BOTH(DEFINE)

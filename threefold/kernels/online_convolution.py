@@ -1,0 +1,97 @@
+"""y_i = pending_i + (kernel_0 + skip) x_i,  pending brought up to date by one tile an element
+
+A long filter made ready for streaming: native/online_convolution.cpp has the tiles. Spectra of the
+tiles are computed when a stream first reaches them, and kept for all streams of this filter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from threading import Lock
+
+import torch
+from torch import Tensor
+
+from threefold.kernels import library
+from threefold.kernels.long_convolution import place, power_of_two, twiddle
+
+# Tiles below this are summed directly, with the first taps.
+SMALLEST_TRANSFORM = 64
+
+
+class OnlineFilter:
+    """kernel [D, K] with skip [D], and what is derived from them."""
+
+    def __init__(self, kernel: Tensor, skip: Tensor | None) -> None:
+        channels, taps = kernel.shape
+        self.kernel, self.skip = kernel.contiguous(), library.contiguous(skip)
+        self.near = kernel.new_zeros(SMALLEST_TRANSFORM, channels)
+        self.near[: min(taps, SMALLEST_TRANSFORM)] = kernel[:, :SMALLEST_TRANSFORM].T
+        # Spectra of tiles below this are there; a place of all groups has `width` numbers at most.
+        self.ready = SMALLEST_TRANSFORM
+        self.width = -(-channels // place(kernel.dtype)) * place(kernel.dtype)
+        self.spectra = kernel.new_empty(0)
+        self.twiddle = kernel.new_empty(0)
+        self.lock = Lock()
+
+    def prepare(self, tile: int) -> None:
+        """Have the spectra of all tiles up to this one."""
+        if tile < self.ready:
+            return
+        with self.lock:
+            while self.ready <= tile:
+                twiddles = twiddle(2 * self.ready, self.kernel.dtype)
+                # 2·64 + 2·128 + … + 2·ready places.
+                spectra = self.kernel.new_empty(
+                    (4 * self.ready - 2 * SMALLEST_TRANSFORM) * self.width
+                )
+                spectra[: len(self.spectra)] = self.spectra
+                library.call(
+                    "online_convolution_spectrum",
+                    [spectra],
+                    [self.kernel, twiddles],
+                    [*self.kernel.shape, self.ready],
+                )
+                self.spectra, self.twiddle = spectra, twiddles
+                self.ready *= 2
+
+    def advance(
+        self,
+        x: Tensor,
+        past: Tensor,
+        pending: Tensor,
+        positions: Sequence[int],
+        *,
+        rebuild: bool,
+    ) -> Tensor:
+        """y [B, D] of element positions[b] of each row; `pending` is changed.
+
+        A row that has p elements and gets none now is given as −1 − p, and its y is free.
+        x [B, D], past [B, T, D] all inputs before it, pending [B, C, D] with C a power of two
+        above all positions, zeros if it is to be rebuilt.
+        """
+        places = [p if p >= 0 else -1 - p for p in positions]
+        if rebuild:
+            largest = max(power_of_two(max(places) + 1) // 2, 1)
+        else:
+            largest = max(1, *(p & -p for p in places))
+        self.prepare(largest)
+        y = torch.empty_like(x)
+        threads = torch.get_num_threads()
+        workspace = x.new_empty(threads, 2 * largest, place(x.dtype))
+        library.call(
+            "online_convolution",
+            [y, pending, workspace],
+            [
+                x,
+                past,
+                self.near,
+                self.skip,
+                self.spectra,
+                self.twiddle,
+                torch.tensor(positions, dtype=torch.int64),
+            ],
+            [len(x), x.shape[1], pending.stride(0), past.stride(0), rebuild],
+            laid_out=True,
+        )
+        return y

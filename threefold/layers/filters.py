@@ -1,0 +1,54 @@
+"""kernel = f(parameters, t),  t = 0 … length−1: long filters and when they are made.
+
+With gradients the taps are made for each call, as many as it needs.  Without, they are made once,
+a power of two of them, and kept with what streaming derives from them until a parameter changes.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any
+
+from torch import Tensor, nn
+
+from threefold.errors import ThreefoldError
+from threefold.kernels import library
+from threefold.kernels.long_convolution import power_of_two
+from threefold.memory.buffer import needs_gradient
+from threefold.memory.convolution import Taps
+
+
+class LongFilters(nn.Module, ABC):
+    """Filters of up to `max_length` taps a channel, for one or more convolutions."""
+
+    def __init__(self, max_length: int, owner: str) -> None:
+        super().__init__()
+        if max_length < 1:
+            raise ThreefoldError(f"{owner}: max_length is {max_length}, expected at least 1 tap")
+        self.max_length = max_length
+        self.known: tuple[Any, list[Taps]] | None = None
+
+    @abstractmethod
+    def make(self, length: int) -> list[tuple[Tensor, Tensor]]:
+        """(kernel [D, length], skip [D]) of each convolution, float32 at least."""
+
+    def taps(self, length: int) -> list[Taps]:
+        """The filters, with `length` taps at least, or all they have."""
+        length = min(length, self.max_length)
+        parameters = list(self.parameters())
+        if needs_gradient(*parameters):
+            return [Taps(*made) for made in self.make(length)]
+        length = min(power_of_two(length), self.max_length)
+        # An update in place counts a tensor's version up; inference tensors have none.
+        key = (
+            length,
+            library.current(),
+            [(p.data_ptr(), 0 if p.is_inference() else p._version) for p in parameters],
+        )
+        if self.known is None or self.known[0] != key:
+            self.known = key, [Taps(*made) for made in self.make(length)]
+        return self.known[1]
+
+    def __getstate__(self) -> dict[str, Any]:
+        # A copy makes its own.
+        return {**self.__dict__, "known": None}

@@ -1,0 +1,195 @@
+"""y_t = Σ_{m < K} kernel_m x_{t−m} + skip x_t: a long filter, known by its taps.
+
+The past is kept as it was: the state is the inputs.  One element is the sum itself where gradients
+are needed; without, the online convolution (native/online_convolution.cpp), whose sums of what is
+still to come are derived from the inputs.  They belong to whoever goes on from the newest state; a
+fork or a loaded state makes its own again, to the same bits.
+step    the sum, or one tile of the online convolution
+chunk   Fourier transforms of blocks, after the inputs that were carried
+parallel  one Fourier transform
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from threading import Lock
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from threefold.errors import ThreefoldError
+from threefold.kernels import ops
+from threefold.kernels.long_convolution import power_of_two
+from threefold.memory.buffer import Places, grow, needs_gradient, places_of
+from threefold.memory.state import State, memory_dtype
+
+# The attribute of a leaf that knows what its inputs do to later outputs; copies do not have it.
+_PENDING = "_threefold_pending"
+_CLAIM = Lock()
+
+
+def long_convolution(
+    x: Tensor, kernel: Tensor, *, skip: Tensor | None = None, state: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """Convolve x [B, L, D] causally with the taps of each channel, kernel [D, M].
+
+    `y_t = Σ_m kernel_m x_{t−m} + skip x_t`, skip [D]; `state` [B, M−1, D] is the inputs before x,
+    zeros if None.  Gives y [B, L, D] and the last M−1 inputs.  All of one floating-point dtype.
+    """
+    if x.dim() != 3 or kernel.dim() != 2:
+        raise ThreefoldError(
+            f"long_convolution: x is {tuple(x.shape)} and kernel {tuple(kernel.shape)}, expected "
+            "[batch, length, channels] and [channels, taps]"
+        )
+    rows, length, channels = x.shape
+    carried = kernel.shape[1] - 1
+    if state is None:
+        y = ops.long_convolution(x, kernel, skip)
+        missing = max(carried - length, 0)
+        last = x[:, length - carried + missing :]
+        return y, torch.cat([x.new_zeros(rows, missing, channels), last], 1)
+    if state.shape != (rows, carried, channels) or state.dtype != x.dtype:
+        raise ThreefoldError(
+            f"long_convolution: state is {tuple(state.shape)} {state.dtype}, expected "
+            f"{(rows, carried, channels)} {x.dtype}, the inputs before x"
+        )
+    context = torch.cat([state, x], 1)
+    return ops.long_convolution(context, kernel, skip, first=carried), context[:, length:].clone()
+
+
+class Taps:
+    """A filter kernel [D, K] with skip [D]; without gradients, also ready for streaming."""
+
+    def __init__(self, kernel: Tensor, skip: Tensor | None = None) -> None:
+        self.kernel, self.skip = kernel, skip
+        self.online = ops.online_filter(kernel, skip)
+
+
+class Pending:
+    """What the inputs so far do to later outputs, [B, capacity, D] for each convolution.
+
+    `at` says for which element of each row it is ready.  Place t is element t, and is written only
+    before that element is read.
+    """
+
+    def __init__(self, at: list[int]) -> None:
+        self.at = at
+        self.sums: dict[int, tuple[Taps, Tensor]] = {}
+
+    def claim(self, places: Places) -> bool:
+        """Whether it is ready for these elements; from now on it is for those after them."""
+        with _CLAIM:
+            if self.at != places.starts:
+                return False
+            self.at = places.ends
+            return True
+
+    def room(self, group: int, taps: Taps, x: Tensor, last: int) -> tuple[Tensor, bool]:
+        """The sums of one convolution up to element `last` at least, and whether they are new."""
+        known, sums = self.sums.get(group, (None, x.new_empty(0, 0, 0)))
+        writable = torch.is_inference_mode_enabled() or not sums.is_inference()
+        again = known is not taps or not writable
+        capacity = power_of_two(last + 1)
+        if again or sums.shape[1] < capacity:
+            grown = x.new_zeros(len(x), capacity, x.shape[-1])
+            if not again:
+                grown[:, : sums.shape[1]] = sums
+            sums = grown
+        self.sums[group] = taps, sums
+        return sums, again
+
+
+class Stream:
+    """One call of a mixer that convolves with long filters: G convolutions, one after another.
+
+    The state has `values` [B, T, G, D], the inputs of each, beside the `position` of each row.
+    """
+
+    def __init__(self, state: State, length: int, form: str, lengths: Tensor | None) -> None:
+        self.past: Tensor = state["values"]
+        self.position: Tensor = state["position"]
+        self.places = places_of(self.position, length, lengths)
+        self.form, self.length = form, length
+        self.inputs: list[Tensor] = []
+        self.pending: Pending | None = None
+
+    @staticmethod
+    def shapes(length: int, convolutions: int, width: int) -> Mapping[str, Any]:
+        """The leaves of a row's state after `length` elements."""
+        return {"values": (length, convolutions, width), "position": ()}
+
+    @property
+    def longest(self) -> int:
+        """The taps that this call needs: elements of its longest row, those of padding included."""
+        return max(self.places.starts) + self.length
+
+    def check(self, max_length: int, owner: str) -> None:
+        """Refuse more elements than the filters have taps."""
+        if self.places.end > max_length:
+            before = max(self.places.starts)
+            raise ThreefoldError(
+                f"{owner}: a row would have {self.places.end} elements ({before} carried), but its "
+                f"filters have max_length={max_length} taps; build it with a larger max_length"
+            )
+
+    def convolve(self, x: Tensor, taps: Taps) -> Tensor:
+        """x [B, L, D] with the next filter; its first taps are enough for the longest row."""
+        group = len(self.inputs)
+        self.inputs.append(x)
+        streams = taps.online is not None and x.dtype == taps.kernel.dtype
+        if streams and self.form == "step" and not needs_gradient(x, self.past):
+            return self._online(x, taps, group)
+        context, first = self._context(x, group)
+        kernel = taps.kernel[:, : context.shape[1]]
+        if self.form == "step":
+            return _sum(context, kernel, taps.skip)
+        wide = memory_dtype(x.dtype)
+        skip = None if taps.skip is None else taps.skip.to(wide)
+        whole = self.form == "parallel"
+        y = ops.long_convolution(context.to(wide), kernel.to(wide), skip, first=first, whole=whole)
+        return y.to(x.dtype)
+
+    def after(self) -> State:
+        """The state after this call."""
+        values = grow(self.past, torch.stack(self.inputs, 2), self.places)
+        if self.pending is not None:
+            setattr(values, _PENDING, self.pending)
+        ends = torch.tensor(self.places.ends, device=self.position.device)
+        return {"values": values, "position": ends}
+
+    def _online(self, x: Tensor, taps: Taps, group: int) -> Tensor:
+        starts, ends = self.places.starts, self.places.ends
+        if self.pending is None:
+            known: Pending | None = getattr(self.past, _PENDING, None)
+            ready = known is not None and known.claim(self.places)
+            self.pending = known if known is not None and ready else Pending(ends)
+        past = self.past[:, :, group]
+        if past.stride(2) != 1 or past.stride(1) != past.shape[2]:
+            past = past.contiguous()
+        sums, again = self.pending.room(group, taps, x, max(starts))
+        going = [s if e > s else -1 - s for s, e in zip(starts, ends, strict=True)]
+        assert taps.online is not None
+        y = taps.online.advance(x[:, 0].contiguous(), past, sums, going, rebuild=again)
+        return y.unsqueeze(1)
+
+    def _context(self, x: Tensor, group: int) -> tuple[Tensor, int]:
+        """The inputs before and in this call, those of the call side by side in all rows."""
+        past, first = self.past[:, :, group], self.past.shape[1]
+        if first and self.places.start is None:
+            places = torch.arange(first, device=x.device) - (first - self.position.unsqueeze(1))
+            moved = past[torch.arange(len(x), device=x.device).unsqueeze(1), places.clamp(min=0)]
+            past = torch.where((places >= 0).unsqueeze(-1), moved, 0)
+        elif first:
+            past = past[:, : self.places.start]
+            first = past.shape[1]
+        return torch.cat([past, x], 1) if first else x, first
+
+
+def _sum(context: Tensor, kernel: Tensor, skip: Tensor | None) -> Tensor:
+    """The output at the last element of context [B, S, D], as it is defined."""
+    wide = memory_dtype(context.dtype)
+    y = (context.to(wide).flip(1) * kernel.to(wide).T[: context.shape[1]]).sum(1, keepdim=True)
+    if skip is not None:
+        y = y + skip.to(wide) * context[:, -1:].to(wide)
+    return y.to(context.dtype)
