@@ -21,6 +21,7 @@ GATES: dict[str, tuple[str, ...]] = {
     "min_lstm": ("forget", "write"),
     "lru": (),
     "rg_lru": ("forget", "write"),
+    **dict.fromkeys(("s4", "s4d"), ()),
     "linear_attention": (),
     "delta_net": ("strength",),
     "gated_rfa": ("forget",),

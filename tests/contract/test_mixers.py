@@ -42,6 +42,9 @@ VARIANTS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("min_lstm", {"positive": False, "expand": 2}),
     ("lru", {"state_size": 12, "radius": (0.9, 0.999)}),
     ("rg_lru", {"heads": 2, "expand": 2}),
+    ("s4", {"state_size": 8, "rate": 2.0, "norm": True}),
+    *(("s4d", {"initial": name, "state_size": 8}) for name in ("inv", "legs", "real")),
+    ("s4d", {"method": "bilinear", "glu": False, "norm": True, "rate": 0.5}),
     ("gla", {"taps": 3, "heads": 2}),
     ("delta_net", {"negative_eigenvalues": True, "heads": 4}),
     ("gated_delta_net", {"negative_eigenvalues": True, "heads": 2}),
@@ -228,7 +231,11 @@ def test_causal_bit_for_bit(name: str) -> None:
     changed = torch.cat([x[:, :19], 2 * x[:, 19:].flip(1) + 1], 1)
     for form in mixer.forms:
         before, after = mixer(x, form=form)[0], mixer(changed, form=form)[0]
-        assert torch.equal(before[:, :19], after[:, :19]), form
+        if form == "parallel" and threefold.MIXERS[name].memory == "filter":
+            # An FFT spreads its rounding, of the size of the largest input, over all elements.
+            assert_close(after[:, :19], before[:, :19], "output", form)
+        else:
+            assert torch.equal(before[:, :19], after[:, :19]), form
         assert not torch.equal(before[:, 19:], after[:, 19:]), form
 
 

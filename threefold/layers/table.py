@@ -43,6 +43,8 @@ _ENTRIES = (
     Entry("min_lstm", "MinLSTM", "Minimal LSTM", 2024, "linear", "h = (f⊙h₋ + i⊙h̃) / (f+i)"),
     Entry("lru", "LRU", "Linear recurrent unit", 2023, "linear", "h = λ⊙h₋ + γ⊙(B x),  o = Re(C h) + D⊙x"),
     Entry("rg_lru", "RGLRU", "Real-gated linear recurrent unit (Griffin)", 2024, "linear", "h = a⊙h₋ + √(1−a²)⊙(i⊙x)"),
+    Entry("s4", "S4", "Structured state space (S4)", 2022, "filter", "s = Ā s₋ + B̄ x,  o = C s + D x,  A = Diag(Λ) − P Pᴴ"),
+    Entry("s4d", "S4D", "Diagonal state space (S4D)", 2022, "filter", "s = e^{Δa}⊙s₋ + B̄ x,  o = 2 Re(C s) + D x"),
     Entry("linear_attention", "LinearAttention", "Linear attention", 2020, "linear", "S = S₋ + φ(k)⊗v,  o = Sᵀφ(q)"),
     Entry("delta_net", "DeltaNet", "DeltaNet", 2024, "linear", "S = (I − β k kᵀ) S₋ + β k⊗v,  o = Sᵀq"),
     Entry("gated_rfa", "GatedRFA", "Gated random feature attention", 2021, "linear", "S = g S₋ + (1−g) φ(k)⊗v,  o = Sᵀφ(q) / (z·φ(q))"),
