@@ -21,7 +21,7 @@ GATES: dict[str, tuple[str, ...]] = {
     "min_lstm": ("forget", "write"),
     "lru": (),
     "rg_lru": ("forget", "write"),
-    **dict.fromkeys(("s4", "s4d"), ()),
+    **dict.fromkeys(("lssl", "s4", "s4d", "s5"), ()),
     "linear_attention": (),
     "delta_net": ("strength",),
     "gated_rfa": ("forget",),

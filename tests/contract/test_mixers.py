@@ -42,6 +42,8 @@ VARIANTS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("min_lstm", {"positive": False, "expand": 2}),
     ("lru", {"state_size": 12, "radius": (0.9, 0.999)}),
     ("rg_lru", {"heads": 2, "expand": 2}),
+    ("lssl", {"state_size": 6, "measure": "legt", "method": "zero_order_hold"}),
+    ("s5", {"state_size": 16, "blocks": 2, "method": "bilinear", "rate": 0.5}),
     ("s4", {"state_size": 8, "rate": 2.0, "norm": True}),
     *(("s4d", {"initial": name, "state_size": 8}) for name in ("inv", "legs", "real")),
     ("s4d", {"method": "bilinear", "glu": False, "norm": True, "rate": 0.5}),

@@ -55,9 +55,7 @@ class LSSL(FilterMixer):
         self.carries(memory=(width, state_size))
 
     def filter(self) -> Filter:
-        transition, write = discretise(
-            self.A.double(), self.B.double(), self.delta, self.method
-        )
+        transition, write = discretise(self.A.double(), self.B.double(), self.delta, self.method)
         return Filter(Dense(transition), write, self.C.double(), wide(self.C).dtype)
 
     def check_loaded(self) -> None:

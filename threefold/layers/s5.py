@@ -86,4 +86,3 @@ class S5(Mixer):
         y = 2 * self.read(memories.flatten(-2).to(x.dtype)) + self.skip * x
         y = F.dropout(F.gelu(y), self.dropout, self.training)
         return y * torch.sigmoid(self.gate(y)), {"memory": memory.mT.contiguous()}
-
