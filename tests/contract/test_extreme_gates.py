@@ -27,6 +27,7 @@ GATES: dict[str, tuple[str, ...]] = {
     "performer": (),
     "based": (),
     **dict.fromkeys(("long_conv", "h3", "hyena"), ()),
+    **dict.fromkeys(("lssl", "s4", "s4d", "s5"), ()),
     "linear_attention": (),
     "delta_net": ("strength",),
     "gated_rfa": ("forget",),

@@ -1,0 +1,202 @@
+"""Filters: forms, matrix powers written out, scipy's responses, sampling rates, bad input."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import threefold
+from tests.tolerances import assert_close, relative_error
+from threefold.errors import ThreefoldError
+from threefold.layers.filter import FilterMixer
+from threefold.memory.discrete import METHODS, diagonal_filter, discretise, state_space
+from threefold.memory.filter import Filter
+from threefold.memory.hippo import LegS, normal_plus_low_rank
+from threefold.memory.low_rank import LowRank
+
+CHANNELS = 3
+
+
+def dense(size: int, method: str = "bilinear", dtype: torch.dtype = torch.float64) -> Filter:
+    A, B = LegS(size).matrices()
+    C = torch.randn(CHANNELS, size, dtype=dtype)
+    skip = torch.randn(CHANNELS, dtype=dtype)
+    delta = torch.tensor([0.002, 0.03, 0.1])
+    return state_space(A, B, C, skip, delta=delta, method=method)
+
+
+def diagonal(size: int, method: str = "bilinear", dtype: torch.dtype = torch.float64) -> Filter:
+    poles, _, B = normal_plus_low_rank(size)
+    C = torch.randn(CHANNELS, size // 2, dtype=torch.complex128)
+    delta = torch.tensor([0.002, 0.03, 0.1], dtype=torch.float64)
+    return diagonal_filter(poles, B, C, delta, method=method, dtype=dtype)
+
+
+def low_rank(size: int, method: str = "bilinear", dtype: torch.dtype = torch.float64) -> Filter:
+    C = torch.randn(CHANNELS, size // 2, dtype=torch.complex128)
+    delta = torch.tensor([0.002, 0.03, 0.1], dtype=torch.float64)
+    return LowRank(*normal_plus_low_rank(size), C, delta).filter(dtype)
+
+
+Maker = Callable[..., Filter]
+every_kind = pytest.mark.parametrize("make", [dense, diagonal, low_rank])
+
+
+@pytest.fixture(autouse=True)
+def _seed() -> None:
+    torch.manual_seed(0)
+
+
+@every_kind
+@pytest.mark.parametrize("length", [1, 2, 63, 64, 65, 200, 257])
+def test_forms_are_equal(make: Maker, length: int) -> None:
+    system = make(8)
+    x = torch.randn(2, length, CHANNELS, dtype=torch.float64)
+    state = torch.randn(2, *system.write.shape, dtype=torch.float64)
+    lengths = torch.tensor([length // 3, length])
+    for given in (None, lengths):
+        expected, after = system.run(x, state, form="step", lengths=given)
+        for form in ("chunk", "parallel"):
+            y, last = system.run(x, state, form=form, lengths=given)
+            short = length if given is None else length // 3
+            assert_close(y[0, :short], expected[0, :short], "output", form)
+            assert_close(y[1], expected[1], "output", form)
+            assert_close(last, after, "state", form)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "limit"), [(torch.float64, 1e-9), (torch.float32, 1e-4)], ids=["float64", "float32"]
+)
+def test_s4_is_equal_over_random_cuts_of_4096_elements(dtype: torch.dtype, limit: float) -> None:
+    system = low_rank(64, dtype=dtype)
+    x = torch.randn(1, 4096, CHANNELS, dtype=dtype)
+    expected, after = system.run(x, form="step")
+    generator = torch.Generator().manual_seed(3)
+    for form in ("chunk", "parallel"):
+        y, last = system.run(x, form=form)
+        assert relative_error(y, expected) < limit
+        assert relative_error(last, after) < limit
+        cuts = torch.randperm(4095, generator=generator)[:6].add(1).sort().values.tolist()
+        state, outputs = None, []
+        for begin, end in zip([0, *cuts], [*cuts, 4096], strict=True):
+            y, state = system.run(x[:, begin:end], state, form=form)
+            outputs.append(y)
+        assert relative_error(torch.cat(outputs, 1), expected) < limit
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_taps_are_matrix_powers_written_out(method: str) -> None:
+    system, length = dense(4, method), 32
+    A, B = LegS(4).matrices()
+    for channel, delta in enumerate([0.002, 0.03, 0.1]):
+        step = torch.tensor(delta).double()
+        transition, write = discretise(A, B, step, method)
+        if method == "bilinear":
+            inverse = torch.linalg.inv(torch.eye(4, dtype=A.dtype) - step / 2 * A)
+            assert_close(transition, inverse @ (torch.eye(4, dtype=A.dtype) + step / 2 * A))
+            assert_close(write, step * inverse @ B)
+        else:
+            assert_close(transition, torch.linalg.matrix_exp(step * A))
+            identity = torch.eye(4, dtype=A.dtype)
+            assert_close(write, torch.linalg.inv(A) @ (transition - identity) @ B)
+        read = system.read[channel]
+        written = [read @ torch.linalg.matrix_power(transition, t) @ write for t in range(length)]
+        assert_close(system.taps(length)[channel], torch.stack(written))
+
+
+def test_s4_has_the_taps_of_legs() -> None:
+    """Normal plus low rank in another basis is the same filter as the matrix itself."""
+    size, delta = 4, torch.tensor([0.05], dtype=torch.float64)
+    A, B = LegS(size).matrices()
+    poles, P, turned = normal_plus_low_rank(size)
+    # C = Bᵀ is Bᴴ in every basis.
+    C = B.unsqueeze(0)
+    system = LowRank(poles, P, turned, turned.conj().unsqueeze(0), delta).filter(torch.float64)
+    for length in (31, 32):
+        assert_close(
+            system.taps(length), state_space(A, B, C, delta=delta, method="bilinear").taps(length)
+        )
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_taps_are_those_of_scipy(method: str) -> None:
+    signal = pytest.importorskip("scipy.signal")
+    A, B = LegS(8).matrices()
+    system, name = dense(8, method), {"bilinear": "bilinear", "zero_order_hold": "zoh"}[method]
+    for channel, delta in enumerate([0.002, 0.03, 0.1]):
+        C = system.read[channel : channel + 1]
+        A_, B_, _, _, _ = signal.cont2discrete((A, B[:, None], C, np.zeros((1, 1))), delta, name)
+        # Ours writes the present element before it reads: y_t = C s_{t+1}.
+        _, response = signal.dimpulse((A_, B_, C.numpy(), np.zeros((1, 1)), delta), n=65)
+        expected = torch.from_numpy(np.array(response[0][1:, 0]))
+        # Both round Δ = 0.002 … as float32 and float64 do.
+        assert relative_error(system.taps(64)[channel], expected) < 1e-6
+
+
+def test_half_the_rate_hears_the_same_signal() -> None:
+    mixer = threefold.mixer("s4d", width=16, state_size=16, initial="lin").double().eval()
+    assert isinstance(mixer, FilterMixer)
+    time = torch.arange(2000, dtype=torch.float64) / 2000
+    sound = torch.sin(2 * math.pi * 3 * time).view(1, -1, 1).expand(1, -1, 16)
+    fast, _ = mixer.filter().run(sound)
+    mixer.rate = 0.5
+    slow, _ = mixer.filter().run(sound[:, 1::2])
+    assert relative_error(slow, fast[:, 1::2]) < 0.05
+    mixer.rate = 1.0
+    other, _ = mixer.filter().run(sound[:, 1::2])
+    assert relative_error(other, fast[:, 1::2]) > 0.1
+
+
+def test_a_short_call_is_causal_and_rows_are_alone() -> None:
+    system = dense(8)
+    x = torch.randn(3, 100, CHANNELS, dtype=torch.float64)
+    changed = x.clone()
+    changed[1], changed[:, 70:] = 5.0, 1.0
+    (y, _), (other, _) = system.run(x, form="chunk"), system.run(changed, form="chunk")
+    assert torch.equal(y[[0, 2], :70], other[[0, 2], :70])
+
+
+class TestBadInput:
+    def refused(self, *parts: str) -> Any:
+        return pytest.raises(ThreefoldError, match=".*".join(parts))
+
+    @pytest.mark.parametrize("name", ["s4", "s4d"])
+    def test_odd_states_and_ranges(self, name: str) -> None:
+        with self.refused("state_size=7", "even", "pairs"):
+            threefold.mixer(name, width=16, state_size=7)
+        with self.refused("delta_range", "low ≤ high"):
+            threefold.mixer(name, width=16, delta_range=(0.1, 0.01))
+        with self.refused("rate=0", "positive"):
+            threefold.mixer(name, width=16, rate=0)
+
+    @pytest.mark.parametrize("name", ["s4", "s4d"])
+    def test_files_that_no_filter_can_have(self, name: str) -> None:
+        mixer = threefold.mixer(name, width=16)
+        weights = {key: value.clone() for key, value in mixer.state_dict().items()}
+        wrong: dict[str, tuple[Tensor, str]] = {
+            "delta_log": (torch.full((16,), 50.0), "Δ goes from"),
+            "decay_log": (torch.full_like(weights["decay_log"], math.inf), "not stable"),
+        }
+        for key, (value, message) in wrong.items():
+            with self.refused(message):
+                mixer.load_state_dict({**weights, key: value})
+
+    def test_systems(self) -> None:
+        A, B = LegS(4).matrices()
+        C = torch.randn(2, 4, dtype=torch.float64)
+        with self.refused("not stable", "real part", "above 0"):
+            state_space(-A, B, C)
+        with self.refused("Δ goes from", "-1"):
+            state_space(A, B, C, delta=-1.0)
+        with self.refused(r"\(3, 3\)", r"\[N, N\]"):
+            state_space(A[:3, :3], B, C)
+        with self.refused("'bilinaer'", "bilinear"):
+            state_space(A, B, C, method="bilinaer")
+        with self.refused(r"\(1, 3, 5\)", "2"):
+            state_space(A, B, C).run(torch.zeros(1, 3, 5))

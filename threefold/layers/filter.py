@@ -1,0 +1,115 @@
+"""y = W gelu(K̄ ∗ x + D⊙x):  what the mixers with a fixed filter of each channel have in common.
+
+The step Δ of each channel and its rate, and the block around the filter as S4 publishes it: a norm
+before it if asked, GELU, dropout, and a gated projection (GLU).
+"""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from threefold.errors import ThreefoldError
+from threefold.layers.cell import check_dropout
+from threefold.layers.mixer import Mixer
+from threefold.layers.parts import Linear, wide
+from threefold.memory.discrete import DELTA_RANGE, check_delta, check_rate
+from threefold.memory.filter import Filter
+from threefold.memory.state import State
+
+
+class FilterMixer(Mixer):
+    """A filter with its own Δ, log-uniform in `delta_range`, for each channel.
+
+    `rate` is that of the signal relative to the one trained on: 0.5 doubles Δ.
+    """
+
+    def __init__(
+        self,
+        width: int,
+        *,
+        delta_range: tuple[float, float],
+        rate: float,
+        glu: bool,
+        dropout: float,
+        norm: bool,
+    ) -> None:
+        super().__init__(width)
+        check_dropout(self.name, dropout)
+        low, high = delta_range
+        if not DELTA_RANGE[0] <= low <= high <= DELTA_RANGE[1]:
+            raise ThreefoldError(
+                f"{self.name}: delta_range={delta_range}, expected {DELTA_RANGE[0]:g} ≤ low ≤ high "
+                f"≤ {DELTA_RANGE[1]:g}"
+            )
+        self.rate, self.dropout = check_rate(rate, self.name), dropout
+        self.delta_log = nn.Parameter(torch.empty(width).uniform_(math.log(low), math.log(high)))
+        self.skip = nn.Parameter(torch.randn(width))
+        self.norm = nn.LayerNorm(width) if norm else None
+        self.out = Linear(width, 2 * width if glu else width)
+        self.glu = glu
+        self.register_load_state_dict_post_hook(_check_loaded)  # type: ignore[no-untyped-call]
+
+    @abstractmethod
+    def filter(self) -> Filter:
+        """The discretised filter of the present parameters."""
+
+    @property
+    def delta(self) -> Tensor:
+        """Δ of each channel [H] at the present rate, float64."""
+        return torch.exp(self.delta_log.double()) / self.rate
+
+    def check_loaded(self) -> None:
+        """Refuse parameters from a file that no filter can have."""
+        check_delta(self.delta.detach(), self.name)
+
+    def mix(
+        self, x: Tensor, state: State, form: str, lengths: Tensor | None
+    ) -> tuple[Tensor, State]:
+        u = x if self.norm is None else self.norm(x)
+        y, memory = self.filter().run(wide(u), flat(state["memory"]), form=form, lengths=lengths)
+        y = F.gelu(y.to(x.dtype) + self.skip * u)
+        y = self.out(F.dropout(y, self.dropout, self.training))
+        return (F.glu(y) if self.glu else y), {"memory": shaped(memory, state["memory"])}
+
+
+def _check_loaded(module: nn.Module, keys: Any) -> None:
+    assert isinstance(module, FilterMixer)
+    module.check_loaded()
+
+
+def flat(memory: Tensor) -> Tensor:
+    """Pairs [B, H, N, 2] as a filter has them [B, H, 2·N], real parts first; [B, H, N] as it is."""
+    return memory if memory.dim() == 3 else memory.mT.flatten(-2)
+
+
+def shaped(memory: Tensor, like: Tensor) -> Tensor:
+    """A filter's state in the layout of the mixer's."""
+    if like.dim() == 3:
+        return memory
+    return torch.unflatten(memory, -1, (2, -1)).mT.contiguous()
+
+
+def count_pairs(owner: str, state_size: int) -> int:
+    """Half of an even number: complex numbers stand for themselves and their conjugates."""
+    if state_size < 2 or state_size % 2:
+        raise ThreefoldError(
+            f"{owner}: state_size={state_size}, expected an even number: complex numbers come in "
+            "conjugate pairs"
+        )
+    return state_size // 2
+
+
+def as_complex(pairs: Tensor) -> Tensor:
+    """[..., 2] to complex128 [...]."""
+    return torch.view_as_complex(pairs.double().contiguous())
+
+
+def as_pairs(numbers: Tensor) -> Tensor:
+    """Complex [...] to real pairs [..., 2] of the default dtype."""
+    return torch.view_as_real(numbers.resolve_conj()).to(torch.get_default_dtype()).contiguous()

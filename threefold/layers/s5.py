@@ -1,0 +1,88 @@
+"""S5:  s = e^{Δa}⊙s₋ + B̄ x,  y = 2 Re(C s) + D⊙x,  out = g⊙σ(W g),  g = gelu(y).
+
+One filter with many inputs and outputs instead of one for each channel, run by a scan.
+Smith, Warrington & Linderman 2023, "Simplified State Space Layers for Sequence Modeling".
+"""
+
+from __future__ import annotations
+
+import math
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from threefold.errors import ThreefoldError
+from threefold.layers.cell import check_dropout
+from threefold.layers.filter import count_pairs
+from threefold.layers.mixer import Mixer
+from threefold.layers.parts import Linear, wide
+from threefold.memory.discrete import check_delta, check_method, check_rate, discretise_diagonal
+from threefold.memory.hippo import normal_plus_low_rank
+from threefold.memory.linear.diagonal import diagonal, multiply
+from threefold.memory.state import State
+
+
+class S5(Mixer):
+    """The simplified state space; `state_size` counts both numbers of each conjugate pair.
+
+    a begins as the normal part of HiPPO-LegS in `blocks` copies, Δ is one for each number of the
+    state.  B and C begin as random maps rather than as random maps turned by LegS's eigenvectors,
+    which are unitary: the same distribution.
+    """
+
+    slow: ClassVar[tuple[str, ...]] = ("delta_log", "decay_log", "frequency")
+
+    def __init__(
+        self,
+        width: int,
+        *,
+        state_size: int = 64,
+        blocks: int = 1,
+        method: str = "zero_order_hold",
+        delta_range: tuple[float, float] = (0.001, 0.1),
+        rate: float = 1.0,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__(width)
+        if blocks < 1 or state_size % blocks:
+            raise ThreefoldError(
+                f"S5: state_size={state_size} in blocks={blocks}, expected blocks that divide it"
+            )
+        count_pairs(self.name, state_size // blocks)
+        check_method(method, self.name)
+        check_dropout(self.name, dropout)
+        check_delta(torch.tensor(delta_range), self.name)
+        self.method, self.dropout = method, dropout
+        self.rate = check_rate(rate, self.name)
+        poles = normal_plus_low_rank(state_size // blocks)[0].repeat(blocks)
+        pairs = state_size // 2
+        low, high = (math.log(limit) for limit in delta_range)
+        self.delta_log = nn.Parameter(torch.empty(pairs).uniform_(low, high))
+        self.decay_log = nn.Parameter(torch.log(-poles.real).float())
+        self.frequency = nn.Parameter(poles.imag.float())
+        self.input = Linear(width, 2 * pairs, bias=False)
+        self.read = Linear(2 * pairs, width, bias=False)
+        self.skip = nn.Parameter(torch.randn(width))
+        self.gate = Linear(width, width)
+        nn.init.normal_(self.input.weight, std=(2 * width) ** -0.5)
+        nn.init.normal_(self.read.weight, std=pairs**-0.5)
+        self.carries(memory=(pairs, 2))
+
+    def mix(
+        self, x: Tensor, state: State, form: str, lengths: Tensor | None
+    ) -> tuple[Tensor, State]:
+        poles = torch.complex(-torch.exp(self.decay_log.double()), self.frequency.double())
+        delta = torch.exp(self.delta_log.double()) / self.rate
+        factor, gain = discretise_diagonal(poles.unsqueeze(-1), delta, self.method)
+        decay, gain_ = (torch.stack([z.real, z.imag]).squeeze(-1) for z in (factor, gain))
+        write = torch.unflatten(wide(self.input(x)), -1, (2, -1))
+        write = multiply(gain_.to(write.dtype), write)
+        memories, memory = diagonal(
+            decay.to(write.dtype), write, state["memory"].mT, form=form, lengths=lengths
+        )
+        # Re(C s) = Re C Re s − Im C Im s: the sign is the weight's.
+        y = 2 * self.read(memories.flatten(-2).to(x.dtype)) + self.skip * x
+        y = F.dropout(F.gelu(y), self.dropout, self.training)
+        return y * torch.sigmoid(self.gate(y)), {"memory": memory.mT.contiguous()}

@@ -1,0 +1,205 @@
+"""s = Ā s₋ + B̄ u,  y = C s:  taps K̄ = (C B̄, C Ā B̄, C Ā² B̄, …),  y = K̄ ∗ u.
+
+A fixed filter of each channel, known by its discretised state space, run as a recurrence, in blocks
+with the state carried, or as one convolution.  A state is S real numbers a channel; a complex one
+is its real parts, then its imaginary parts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from threefold.errors import ThreefoldError
+from threefold.memory.plan import FORMS, plan_chunk, plan_form
+from threefold.memory.transition import Transition
+
+OWNER = "filter"
+
+
+@dataclass(frozen=True)
+class Filter:
+    """One discretised system a channel; its numbers are float64, what it computes is of `dtype`.
+
+    write [H, S] is B̄, read [H, S] is C as a real row, skip [H] is D.  `impulse(length)`, where a
+    structure knows a better way, gives the taps [H, length].
+    """
+
+    transition: Transition
+    write: Tensor
+    read: Tensor
+    dtype: torch.dtype
+    skip: Tensor | None = None
+    impulse: Callable[[int], Tensor] | None = None
+
+    def __post_init__(self) -> None:
+        if self.write.shape != self.read.shape or self.write.dim() != 2:
+            raise ThreefoldError(
+                f"{OWNER}: write is {tuple(self.write.shape)} and read {tuple(self.read.shape)}, "
+                "expected both [channels, size of the state]"
+            )
+
+    def run(
+        self,
+        x: Tensor,
+        state: Tensor | None = None,
+        *,
+        form: str = "auto",
+        lengths: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """x [B, L, H] after state [B, H, S] (zeros if None): outputs [B, L, H] and the new state.
+
+        With lengths [B], elements past a row's end do not exist, and outputs there are free.
+        """
+        channels, size = self.write.shape
+        if x.dim() != 3 or x.shape[2] != channels or x.shape[1] == 0:
+            raise ThreefoldError(
+                f"{OWNER}: x is {tuple(x.shape)}, expected [batch, length ≥ 1, {channels}]"
+            )
+        if state is None:
+            state = x.new_zeros(len(x), channels, size, dtype=self.dtype)
+        if state.shape != (len(x), channels, size):
+            raise ThreefoldError(
+                f"{OWNER}: state is {tuple(state.shape)}, expected {(len(x), channels, size)}"
+            )
+        x = x.to(self.dtype)
+        if lengths is not None:
+            real = torch.arange(x.shape[1], device=x.device) < lengths[:, None]
+            x = torch.where(real.unsqueeze(-1), x, torch.zeros_like(x))
+        form = plan_form(form, x.shape[1], FORMS, OWNER)
+        y, state = (
+            self._scan(x, state, lengths)
+            if form == "step"
+            else self._blocks(x, state, lengths, form)
+        )
+        return (y if self.skip is None else y + self.skip.to(self.dtype) * x), state
+
+    def taps(self, length: int) -> Tensor:
+        """The response to 1, 0, 0, …: K̄ [H, length]."""
+        if self.impulse is not None:
+            return self.impulse(length).to(self.dtype)
+        # K̄ at block·q + j is (C Ā^{block·q})(Ā^j B̄): a product of two short tables.
+        tables = self._tables(min(64, length))
+        ahead, rows = tables.powers[-1], self.read.unsqueeze(0)
+        while len(rows) * tables.block < length:
+            rows = torch.cat([rows, ahead.before(rows)])
+            ahead = ahead.squared()
+        starts = rows.transpose(0, 1).to(self.dtype)
+        return torch.bmm(starts, tables.writes.flip(1).mT).flatten(1)[:, :length]
+
+    def _scan(self, x: Tensor, state: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
+        """The recurrence, element by element: what the other forms are held against."""
+        write, read = self.write.to(self.dtype), self.read.to(self.dtype)
+        turn = self.transition.to(self.dtype)
+        outputs = []
+        for t, u in enumerate(x.unbind(1)):
+            after = turn.after(state) + write * u.unsqueeze(-1)
+            if lengths is not None:
+                after = torch.where((lengths > t).view(-1, 1, 1), after, state)
+            state = after
+            outputs.append((read * state).sum(-1))
+        return torch.stack(outputs, 1), state
+
+    def _blocks(
+        self, x: Tensor, state: Tensor, lengths: Tensor | None, form: str
+    ) -> tuple[Tensor, Tensor]:
+        """Blocks, each from the state before it; parallel has one FFT for the inputs' part."""
+        batch, length, channels = x.shape
+        tables = self._tables(plan_chunk(None, length, "chunk"))
+        pieces = -(-length // tables.block)
+        cut = torch.nn.functional.pad(x, (0, 0, 0, pieces * tables.block - length))
+        # [H, B · pieces, block]: one product for all blocks of a channel.
+        cut = cut.view(batch, pieces, tables.block, channels).permute(3, 0, 1, 2).flatten(1, 2)
+        gains = torch.bmm(cut, tables.writes).view(channels, batch, pieces, -1).permute(1, 2, 0, 3)
+        turn = tables.powers[-1].to(self.dtype)
+        starts = turn.scan(gains, state)
+        last = _finish(tables, self.dtype, x, starts, lengths)
+        if form == "chunk":
+            y = torch.baddbmm(_by_channel(starts[:, :-1]) @ tables.reads, cut, tables.toeplitz())
+            y = y.view(channels, batch, -1)[..., :length].permute(1, 2, 0)
+            return y, last
+        starts = turn.scan(torch.zeros_like(gains), state)
+        y = (_by_channel(starts[:, :-1]) @ tables.reads).view(channels, batch, -1)
+        return _convolve(x, self.taps(length)) + y[..., :length].permute(1, 2, 0), last
+
+    def _tables(self, most: int) -> Tables:
+        """Everything a block of the largest power of two ≤ `most` needs, by doubling."""
+        turn, writes = self.transition, self.write.unsqueeze(0)
+        reads = turn.before(self.read.unsqueeze(0))
+        powers = [turn]
+        while 2 * len(writes) <= most:
+            writes = torch.cat([turn.after(writes), writes])
+            reads = torch.cat([reads, turn.before(reads)])
+            turn = turn.squared()
+            powers.append(turn)
+        taps = (self.read * writes.flip(0)).sum(-1).mT.to(self.dtype)
+        return Tables(
+            powers,
+            writes.transpose(0, 1).to(self.dtype).contiguous(),
+            reads.permute(1, 2, 0).to(self.dtype).contiguous(),
+            taps,
+        )
+
+
+@dataclass(frozen=True)
+class Tables:
+    """A block of 2^k elements: what it adds to the state, and what of the state it reads."""
+
+    powers: list[Transition]  # Ā^1, Ā^2, Ā^4, …, Ā^block
+    writes: Tensor  # [H, block, S]: the share of each element in the state after the block
+    reads: Tensor  # [H, S, block]: the share of the state before the block in each output
+    taps: Tensor  # [H, block]
+
+    @property
+    def block(self) -> int:
+        return self.writes.shape[1]
+
+    def toeplitz(self) -> Tensor:
+        """[H, block, block]: output i reads element j ≤ i through tap i − j."""
+        at = torch.arange(self.block, device=self.taps.device)
+        distance = at - at[:, None]
+        after = torch.nn.functional.pad(self.taps, (0, 1))
+        return after[:, torch.where(distance >= 0, distance, self.block)]
+
+
+def _finish(
+    tables: Tables, dtype: torch.dtype, x: Tensor, starts: Tensor, lengths: Tensor | None
+) -> Tensor:
+    """The state after each row's last element: from the last whole block on by powers of two."""
+    batch, length, _ = x.shape
+    rows = torch.arange(batch, device=x.device)
+    if lengths is None:
+        lengths = torch.full((batch,), length, device=x.device)
+        left = {length % tables.block}
+    else:
+        left = set(range(tables.block))
+    whole = torch.div(lengths, tables.block, rounding_mode="floor")
+    state, at = starts[rows, whole], whole * tables.block
+    for k in reversed(range(len(tables.powers) - 1)):
+        size = 2**k
+        if not any(rest & size for rest in left):
+            continue
+        index = (at[:, None] + torch.arange(size, device=x.device)).clamp(max=length - 1)
+        gain = torch.einsum("bjh,hjs->bhs", x[rows[:, None], index], tables.writes[:, -size:])
+        moved = tables.powers[k].to(dtype).after(state) + gain
+        here = (lengths - at) >= size
+        state = torch.where(here.view(-1, 1, 1), moved, state)
+        at = at + size * here
+    return state
+
+
+def _by_channel(states: Tensor) -> Tensor:
+    """[B, pieces, H, S] to [H, B · pieces, S]."""
+    return states.permute(2, 0, 1, 3).flatten(1, 2)
+
+
+def _convolve(x: Tensor, kernel: Tensor) -> Tensor:
+    """Causal convolution of x [B, L, H] with kernel [H, L], by one padded real FFT."""
+    length = x.shape[1]
+    size = 2 * length
+    spectrum = torch.fft.rfft(x.transpose(1, 2), n=size) * torch.fft.rfft(kernel, n=size)
+    y: Tensor = torch.fft.irfft(spectrum, n=size)
+    return y[..., :length].transpose(1, 2)

@@ -1,0 +1,102 @@
+"""s ← Ā s,  c ← c Ā,  Ā ← Ā²: how a filter's state moves on without input.
+
+`Diagonal` is a complex number for each number of the state, `Dense` a real matrix.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from threefold.memory.linear.diagonal import diagonal
+
+
+class Transition(ABC):
+    """Ā of every channel, on real vectors [..., H, S]."""
+
+    @abstractmethod
+    def after(self, state: Tensor) -> Tensor:
+        """Ā s."""
+
+    @abstractmethod
+    def before(self, row: Tensor) -> Tensor:
+        """c Ā."""
+
+    @abstractmethod
+    def squared(self) -> Transition:
+        """The transition of twice as many elements."""
+
+    @abstractmethod
+    def to(self, dtype: torch.dtype) -> Transition:
+        """The same, rounded."""
+
+    @abstractmethod
+    def scan(self, gains: Tensor, state: Tensor) -> Tensor:
+        """s = Ā s₋ + gain for gains [B, L, H, S]: all states [B, L+1, H, S], the given first."""
+
+
+@dataclass(frozen=True)
+class Diagonal(Transition):
+    """Ā = Diag(w), w [H, 2, S/2]: real parts, imaginary parts."""
+
+    factor: Tensor
+
+    def after(self, state: Tensor) -> Tensor:
+        return _turn(self.factor, state, 1)
+
+    def before(self, row: Tensor) -> Tensor:
+        # A row is (Re c, −Im c): it turns the other way.
+        return _turn(self.factor, row, -1)
+
+    def squared(self) -> Diagonal:
+        return Diagonal(self.after(self.factor.flatten(-2)).view_as(self.factor))
+
+    def to(self, dtype: torch.dtype) -> Diagonal:
+        return Diagonal(self.factor.to(dtype))
+
+    def scan(self, gains: Tensor, state: Tensor) -> Tensor:
+        batch, length, channels, size = gains.shape
+        planes = torch.unflatten(gains, -1, (2, -1)).transpose(2, 3).flatten(-2)
+        start = torch.unflatten(state, -1, (2, -1)).transpose(1, 2).flatten(-2)
+        decay = self.factor.transpose(0, 1).flatten(1)
+        found, _ = diagonal(decay, planes, start, form="chunk")
+        found = torch.unflatten(found, -1, (channels, -1)).transpose(2, 3)
+        return torch.cat([state.unsqueeze(1), found.reshape(batch, length, channels, size)], 1)
+
+
+def _turn(factor: Tensor, state: Tensor, sign: int) -> Tensor:
+    real, imaginary = factor.unbind(-2)
+    a, b = state.chunk(2, -1)
+    imaginary = sign * imaginary
+    return torch.cat([real * a - imaginary * b, real * b + imaginary * a], -1)
+
+
+@dataclass(frozen=True)
+class Dense(Transition):
+    """Ā [H, S, S], or [1, S, S] for all channels."""
+
+    matrix: Tensor
+
+    def after(self, state: Tensor) -> Tensor:
+        return torch.einsum("hij,...hj->...hi", self._all(state), state)
+
+    def before(self, row: Tensor) -> Tensor:
+        return torch.einsum("...hi,hij->...hj", row, self._all(row))
+
+    def squared(self) -> Dense:
+        return Dense(self.matrix @ self.matrix)
+
+    def to(self, dtype: torch.dtype) -> Dense:
+        return Dense(self.matrix.to(dtype))
+
+    def scan(self, gains: Tensor, state: Tensor) -> Tensor:
+        states = [state]
+        for gain in gains.unbind(1):
+            states.append(self.after(states[-1]) + gain)
+        return torch.stack(states, 1)
+
+    def _all(self, like: Tensor) -> Tensor:
+        return self.matrix.expand(like.shape[-2], -1, -1)
