@@ -127,11 +127,13 @@ def test_s4_has_the_taps_of_legs() -> None:
 @pytest.mark.parametrize("method", METHODS)
 def test_taps_are_those_of_scipy(method: str) -> None:
     signal = pytest.importorskip("scipy.signal")
-    A, B = LegS(8).matrices()
+    A, B = (matrix.numpy() for matrix in LegS(8).matrices())
     system, name = dense(8, method), {"bilinear": "bilinear", "zero_order_hold": "zoh"}[method]
     for channel, delta in enumerate([0.002, 0.03, 0.1]):
         C = system.read[channel : channel + 1]
-        A_, B_, _, _, _ = signal.cont2discrete((A, B[:, None], C, np.zeros((1, 1))), delta, name)
+        A_, B_, _, _, _ = signal.cont2discrete(
+            (A, B[:, None], C.numpy(), np.zeros((1, 1))), delta, name
+        )
         # Ours writes the present element before it reads: y_t = C s_{t+1}.
         _, response = signal.dimpulse((A_, B_, C.numpy(), np.zeros((1, 1)), delta), n=65)
         expected = torch.from_numpy(np.array(response[0][1:, 0]))

@@ -131,6 +131,7 @@ SHOWN_BY = {
     "cell_recurrence": ("lstm", 33),
     "diagonal_recurrence": ("lru", 33),
     "long_convolution": ("long_conv", 33),
+    "online_convolution": ("long_conv", 1),
 }
 
 

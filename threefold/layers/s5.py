@@ -53,7 +53,7 @@ class S5(Mixer):
         count_pairs(self.name, state_size // blocks)
         check_method(method, self.name)
         check_dropout(self.name, dropout)
-        check_delta(torch.tensor(delta_range), self.name)
+        check_delta(torch.tensor(delta_range, device="cpu"), self.name)
         self.method, self.dropout = method, dropout
         self.rate = check_rate(rate, self.name)
         poles = normal_plus_low_rank(state_size // blocks)[0].repeat(blocks)
