@@ -16,7 +16,6 @@ from torch import Tensor, nn
 
 from threefold.blocks import BLOCKS
 from threefold.errors import ThreefoldError, nearest
-from threefold.kernels.program import Operand, Path, Writer
 from threefold.layers.mixer import Mixer
 from threefold.layers.parts import RMSNorm
 from threefold.memory.plan import FORMS
@@ -137,19 +136,6 @@ class Block(Composite):
 
 class PreNorm(Block):
     """x + f(norm(x)): the stream itself is never normalised (GPT-2, Mamba)."""
-
-    def write_step(self, writer: Writer, x: Operand, path: Path) -> Operand:
-        rows, width = writer.rows, self.width
-        for name, part in self.parts.items():
-            norm: Any = self._modules[f"{name}_norm"]
-            normed, stream = writer.buffer(rows * width), writer.buffer(rows * width)
-            weight = writer.parameter(norm, "weight", (width,))
-            writer.call("rms_norm_forward", normed, x, weight, 0, rows, width, 1, 0, norm.eps)
-            writer.call(
-                "add", stream, x, part.write_step(writer, normed, (*path, name)), rows * width
-            )
-            x = stream
-        return x
 
     def before(self, x: Tensor, norm: nn.Module) -> Tensor:
         normed: Tensor = norm(x)

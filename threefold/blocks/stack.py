@@ -10,7 +10,6 @@ from torch import Tensor, nn
 from threefold.blocks.block import Composite, block_class, kept
 from threefold.blocks.channel import CHANNELS, channel
 from threefold.errors import ThreefoldError
-from threefold.kernels.program import Operand, Path, Writer
 from threefold.layers.at_once import step_at_once
 from threefold.layers.mixer import Mixer
 from threefold.layers.table import MIXERS, mixer, options_of
@@ -71,11 +70,6 @@ class Stack(Composite):
             if stepped is not None:
                 return stepped
         return self._run(x, self._check_state(state, x.shape[0]), form, lengths)
-
-    def write_step(self, writer: Writer, x: Operand, path: Path) -> Operand:
-        for name, block in self.parts.items():
-            x = block.write_step(writer, x, (*path, name))
-        return x
 
     def check_state(self, state: Any, rows: int) -> None:
         """Refuse what is not a state of this stack for that many rows."""

@@ -125,7 +125,6 @@ SHOWN_BY = {
     "rms_norm": ("mamba2", 33),
     "token_shift": ("rwkv6", 33),
     "selective_scan": ("mamba", 33),
-    "mamba_step": ("mamba", 1),
     "decay_recurrence": ("gla", 33),
     "delta_recurrence": ("gated_delta_net", 33),
     "cell_recurrence": ("lstm", 33),

@@ -11,6 +11,7 @@ import ctypes
 import hashlib
 import os
 import sys
+import threading
 from array import array
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -85,9 +86,10 @@ SIGNATURES = {
     "token_shift_backward": Signature(pointers=10, integers=5),
     "selective_scan_forward": Signature(pointers=14, integers=13),
     "selective_scan_backward": Signature(pointers=25, integers=12),
-    "mamba_step": Signature(pointers=16, integers=8),
-    "add": Signature(pointers=3, integers=2),
-    "program": Signature(pointers=1, integers=1),
+    "pointwise": Signature(pointers=5, integers=2, numbers=2),
+    "reduce": Signature(pointers=3, integers=2, numbers=1),
+    "product": Signature(pointers=4, integers=1),
+    "convert": Signature(pointers=3, integers=1),
     "test_function": Signature(pointers=2, integers=3),
 }
 
@@ -101,6 +103,18 @@ class Native:
     variant: str
     openmp: bool
     functions: dict[tuple[str, torch.dtype], Function]
+    program: Function
+
+    def function(self, name: str, dtype: torch.dtype) -> Function:
+        """What is called by that name: the function itself, unless `calling` says otherwise."""
+        return (_instead.functions or self.functions)[name, dtype]
+
+
+class _Instead(threading.local):
+    functions: dict[tuple[str, torch.dtype], Function] | None = None
+
+
+_instead = _Instead()
 
 
 def built() -> dict[str, Path]:
@@ -156,7 +170,8 @@ def load(variant: str) -> Native:
         for name, signature in SIGNATURES.items()
         for dtype, suffix in SUFFIXES.items()
     }
-    return Native(variant, bool(library.threefold_has_openmp()), functions)
+    program = _bind(library, "threefold_program", Signature(pointers=1, integers=1))
+    return Native(variant, bool(library.threefold_has_openmp()), functions, program)
 
 
 def _names(variants: dict[str, Path] | tuple[str, ...]) -> str:
@@ -230,6 +245,16 @@ def using(choice: str) -> Iterator[Choice]:
         _current = before
 
 
+@contextlib.contextmanager
+def calling(functions: dict[tuple[str, torch.dtype], Function]) -> Iterator[None]:
+    """Have other functions called in place of the native ones for a while, in this thread."""
+    _instead.functions = functions
+    try:
+        yield
+    finally:
+        _instead.functions = None
+
+
 def contiguous(x: Tensor | None) -> Tensor | None:
     """x without gaps, copied only if it has some."""
     return None if x is None else x.contiguous()
@@ -285,13 +310,13 @@ def workspace(name: str, like: Tensor, sizes: Sequence[int]) -> Tensor:
     return like.new_empty(elements.value)
 
 
-def run_program(dtype: torch.dtype, code: array[int]) -> None:
+def run_program(code: array[int]) -> None:
     """Make the calls that `code` lists; see native/program.cpp."""
     choice = current()
     if choice.native is None:
         raise ThreefoldError(f"a program has no native kernels here: {choice.reason}")
     address, words = code.buffer_info()
-    status = choice.native.functions["program", dtype](address, words)
+    status = choice.native.program(address, words)
     if status:
         raise ThreefoldError(f"program: {STATUS.get(status, f'status {status}')}")
 
@@ -306,7 +331,7 @@ def _invoke(
     choice = current()
     if choice.native is None:
         raise ThreefoldError(f"{name} has no native kernel here: {choice.reason}")
-    function = choice.native.functions[name, dtype]
+    function = choice.native.function(name, dtype)
     status = function(*pointers, *sizes, torch.get_num_threads(), *numbers)
     if status:
         raise ThreefoldError(f"{name}: {STATUS.get(status, f'status {status}')}")

@@ -68,7 +68,7 @@ def forward(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor | None:
     y = x.new_empty(batch)
     narrow = kernel[0] == "linear_narrow"
     workspace = _workspace(x, rows, inputs, kernel[1]) if narrow or inputs % _GROUP else None
-    status = native.functions[kernel](
+    status = native.function(*kernel)(
         y.data_ptr(),
         None if workspace is None else workspace.data_ptr(),
         x.data_ptr(),

@@ -34,7 +34,6 @@ NATIVE = (
     "rms_norm",
     "token_shift",
     "selective_scan",
-    "mamba_step",
     "decay_recurrence",
     "delta_recurrence",
     "cell_recurrence",
@@ -152,14 +151,6 @@ def selective_scan(
     keep = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in given)
     y, new_state, _ = _selective_scan.operation(*given, softplus, hold, keep)
     return y, new_state
-
-
-def mamba_step_workspace(
-    batch: int, width: int, channels: int, size: int, taps: int, rank: int
-) -> int:
-    """Numbers that the native step of a Mamba layer needs room for, as native/operations.h says."""
-    filled = -(-max(width, channels, rank) // 32) * 32
-    return batch * (filled + 5 * channels + 2 * rank + 2 * size) + channels * (taps + size)
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:

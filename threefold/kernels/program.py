@@ -1,9 +1,9 @@
 """y, state = call_n(… call_1(x, state₋)): the native calls of a step, all in one crossing
 
 The step of a stack is a few native calls a layer, and the way from one to the next through Python
-takes longer than they do. A `Writer` notes once which call reads and writes what; a `Program` then
-fills in where things lie and has all calls made at once. It serves as long as nothing that it was
-written from has changed; whoever runs it has the ordinary way for when it does not.
+takes longer than they do. `recording.py` notes once which call reads and writes what; a `Program`
+then fills in where things lie and has all calls made at once. It serves as long as nothing that it
+was recorded from has changed; whoever runs it has the ordinary way for when it does not.
 """
 
 from __future__ import annotations
@@ -12,91 +12,83 @@ import math
 import struct
 import time
 from array import array
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from threefold.errors import ThreefoldError
 from threefold.kernels import library
 from threefold.kernels.linear import MOST_ROWS, PLAIN
 
 # In the order of native/program.cpp.
-OPERATIONS = ("add", "rms_norm_forward", "mamba_step")
+OPERATIONS = (
+    "linear",
+    "linear_narrow",
+    "rms_norm_forward",
+    "short_convolution_forward",
+    "token_shift_forward",
+    "selective_scan_forward",
+    "decay_recurrence_forward",
+    "delta_recurrence_forward",
+    "diagonal_recurrence_forward",
+    "pointwise",
+    "reduce",
+    "product",
+    "convert",
+)
+_DTYPES = (torch.float32, torch.float64)
+# Buffers begin at cache lines.
+_LINE = 64
 
-Path = tuple[str, ...]
 State = dict[str, Any]
+Path = tuple[str, ...]
 
 
 class CannotWriteError(Exception):
-    """A layer whose step is not a sequence of native calls, or not with such parameters."""
+    """A step that is not a sequence of native calls."""
 
 
 @dataclass(frozen=True)
-class Operand:
-    """Where a number of a call's arguments comes from: a kind of place and which one of it."""
+class Place:
+    """Where a pointer leads: `offset` bytes into what a kind has under an index."""
 
     kind: str
     index: int
+    offset: int = 0
+
+
+THREADS = Place("threads", 0)
+Word = Place | int
 
 
 @dataclass
-class Writer:
-    """Notes the calls of a step for a number of rows of one dtype."""
+class Listing:
+    """What a step does: its calls, the sizes of its buffers, and the leaves of its state."""
 
-    rows: int
     dtype: torch.dtype
-    words: list[Operand | int] = field(default_factory=list)
-    parameters: list[tuple[Mapping[str, Tensor | None], str, Tensor]] = field(default_factory=list)
-    leaves: list[tuple[Path, tuple[int, ...]]] = field(default_factory=list)
-    workspace: int = 0
+    shape: tuple[int, ...]
+    leaves: list[tuple[Path, tuple[int, ...], torch.dtype]]
+    calls: list[list[Word]] = field(default_factory=list)
+    buffers: dict[int, int] = field(default_factory=dict)
+    # What has to stay where it is as long as the calls are made.
+    kept: list[Any] = field(default_factory=list)
 
-    def parameter(self, module: nn.Module, name: str, shape: tuple[int, ...]) -> Operand:
-        """A parameter of one of our modules; it must have that shape, and the program's dtype."""
-        tensor = module._parameters.get(name)
-        ours = type(module).__module__.partition(".")[0] == "threefold"
-        if tensor is None or tensor.shape != shape or not (ours and self._plain(tensor)):
-            raise CannotWriteError(f"{type(module).__name__}.{name}")
-        self.parameters.append((module._parameters, name, tensor))
-        return Operand("parameter", len(self.parameters) - 1)
-
-    def leaf(self, path: Path, *shape: int) -> tuple[Operand, Operand]:
-        """A leaf of the state, without the batch: before the step, and after it."""
-        self.leaves.append((path, (self.rows, *shape)))
-        index = len(self.leaves) - 1
-        return Operand("before", index), Operand("after", index)
-
-    def buffer(self, numbers: int) -> Operand:
-        """Room for that many numbers, as long as the step lasts."""
-        begin = self.workspace
-        # Each begins at a cache line.
-        self.workspace += -(-numbers // 16) * 16
-        return Operand("buffer", begin)
-
-    def call(self, name: str, *arguments: Operand | int | float) -> None:
-        """A call of a native operation; the number of threads comes after the other integers."""
-        signature = library.SIGNATURES[name]
-        pointers, integers = arguments[: signature.pointers], arguments[signature.pointers :]
-        if len(integers) != signature.integers - 1 + signature.numbers:
-            raise ThreefoldError(f"{name}: {len(arguments)} arguments do not fit {signature}")
-        sizes, numbers = integers[: signature.integers - 1], integers[signature.integers - 1 :]
-        self.words += [OPERATIONS.index(name), *pointers, *sizes]  # type: ignore[list-item]
-        self.words += [Operand("threads", 0), *(_bits(float(n)) for n in numbers)]  # type: ignore[arg-type]
-
-    def _plain(self, tensor: Tensor) -> bool:
-        return (
-            type(tensor) in PLAIN
-            and tensor.dtype is self.dtype
-            and tensor.is_cpu
-            and tensor.is_contiguous()
-            and not tensor.is_neg()
-        )
-
-
-def _bits(number: float) -> int:
-    return int(struct.unpack("q", struct.pack("d", number))[0])
+    def call(
+        self,
+        name: str,
+        dtype: torch.dtype,
+        pointers: Sequence[Word],
+        sizes: Sequence[int],
+        numbers: Sequence[float] = (),
+    ) -> None:
+        """Note a call; the number of threads comes after the other sizes."""
+        if name not in OPERATIONS or dtype not in _DTYPES:
+            raise CannotWriteError(f"{name} of {dtype}")
+        number = 2 * OPERATIONS.index(name) + _DTYPES.index(dtype)
+        bits = [int(struct.unpack("q", struct.pack("d", n))[0]) for n in numbers]
+        self.calls.append([number, *pointers, *map(int, sizes), THREADS, *bits])
 
 
 class Threads:
@@ -132,34 +124,53 @@ class Threads:
         self.best, self.next = min(self.best, seconds), self.FIRST
 
 
-INPUT, _OUTPUT = Operand("input", 0), Operand("output", 0)
+class Frame:
+    """The words of a program with a workspace of their own: one run at a time."""
+
+    def __init__(self, words: array[int], buffers: list[tuple[int, int]], numbers: int) -> None:
+        self.words = words
+        self.threads = 0
+        self.workspace = torch.empty(numbers + _LINE, dtype=torch.uint8)
+        begin = -(-self.workspace.data_ptr() // _LINE) * _LINE
+        for place, offset in buffers:
+            words[place] = begin + offset
 
 
 class Program:
-    """What a `Writer` noted of `owner`, ready to run; `y` is where the last call writes."""
+    """What was recorded of `owner`'s step, ready to run."""
 
-    def __init__(self, writer: Writer, y: Operand, owner: nn.Module) -> None:
-        self._writer = writer
+    def __init__(self, listing: Listing, owner: nn.Module) -> None:
+        self._listing = listing
         self._threads = Threads()
         self._modules = [(module, dict(module._modules)) for module in owner.modules()]
-        noted = {id(tensor) for *_, tensor in writer.parameters}
-        for name, parameter in owner.named_parameters():
-            if id(parameter) not in noted:
-                raise CannotWriteError(f"no call reads {name}")
-        words = [_OUTPUT if word == y else word for word in writer.words]
-        self._pointers = [tensor.data_ptr() for *_, tensor in writer.parameters]
+        self._parameters = [(*held, held[2].data_ptr()) for held in held_tensors(owner)]
         self._hooks = [
             hooks
             for module, _ in self._modules
             for hooks in (module._forward_hooks, module._forward_pre_hooks)
         ]
-        self._code = array("q", (word if isinstance(word, int) else 0 for word in words))
-        self._places: dict[str, list[tuple[int, int]]] = {}
-        for place, word in enumerate(words):
-            if isinstance(word, Operand):
-                self._places.setdefault(word.kind, []).append((place, word.index))
-        for place, index in self._places.get("parameter", ()):
-            self._code[place] = self._pointers[index]
+        self._plain = [_plain_attributes(module) for module, _ in self._modules]
+        self._edition = _edition
+        self._places: dict[str, list[tuple[int, int, int]]] = {}
+        self._buffers: list[tuple[int, int]] = []
+        self._words = self._assemble(*_arrange(listing))
+        self._frames: list[Frame] = []
+
+    def _assemble(self, offsets: dict[int, int], total: int) -> array[int]:
+        self._workspace = total
+        words: array[int] = array("q")
+        for call in self._listing.calls:
+            for word in call:
+                if isinstance(word, Place):
+                    at = len(words)
+                    if word.kind == "buffer":
+                        self._buffers.append((at, offsets[word.index] + word.offset))
+                    else:
+                        self._places.setdefault(word.kind, []).append((at, word.index, word.offset))
+                    words.append(0)
+                else:
+                    words.append(word)
+        return words
 
     @property
     def watched(self) -> bool:
@@ -168,51 +179,55 @@ class Program:
 
     @property
     def valid(self) -> bool:
-        """Whether the layers are still those that it was written from."""
+        """Whether the layers are still those that it was recorded from."""
         for module, parts in self._modules:
             now = module._modules
             if len(now) != len(parts) or any(now.get(name) is not parts[name] for name in parts):
                 return False
-        for (holder, name, tensor), pointer in zip(
-            self._writer.parameters, self._pointers, strict=True
-        ):
+        for holder, name, tensor, pointer in self._parameters:
             if holder.get(name) is not tensor or tensor.data_ptr() != pointer:
                 return False
+        if self._edition != _edition:
+            if self._plain != [_plain_attributes(module) for module, _ in self._modules]:
+                return False
+            self._edition = _edition
         return True
 
     def run(self, x: Tensor, state: State) -> tuple[Tensor, State] | None:
         """One element x [B, 1, width] after `state`; None where the ordinary way must be taken."""
         before = self._leaves_of(state)
-        if before is None or x.dtype is not self._writer.dtype or not x.is_contiguous():
+        if before is None or x.dtype is not self._listing.dtype or x.shape != self._listing.shape:
             return None
+        x = x.contiguous()
         y = x.new_empty(x.shape)
         after = [leaf.new_empty(leaf.shape) for leaf in before]
-        workspace = x.new_empty(self._writer.workspace)
-        code = self._code[:]
-        self._fill(code, "input", [x])
-        self._fill(code, "output", [y])
-        self._fill(code, "before", before)
-        self._fill(code, "after", after)
-        begin, size, threads = workspace.data_ptr(), x.element_size(), self._threads.take()
-        for place, offset in self._places.get("buffer", ()):
-            code[place] = begin + offset * size
-        for place, _ in self._places["threads"]:
-            code[place] = threads
+        frame = self._take_frame()
+        words = frame.words
+        for kind, tensors in (("x", (x,)), ("y", (y,)), ("before", before), ("after", after)):
+            pointers = [tensor.data_ptr() for tensor in tensors]
+            for place, index, offset in self._places.get(kind, ()):
+                words[place] = pointers[index] + offset
+        threads = self._threads.take()
+        if threads != frame.threads:
+            for place, *_ in self._places["threads"]:
+                words[place] = threads
+            frame.threads = threads
         started = time.perf_counter()
-        library.run_program(x.dtype, code)
+        library.run_program(words)
         self._threads.note(threads, time.perf_counter() - started)
+        self._frames.append(frame)
         return y, self._tree(after)
 
-    def _fill(self, code: array[int], kind: str, tensors: list[Tensor]) -> None:
-        pointers = [tensor.data_ptr() for tensor in tensors]
-        for place, index in self._places.get(kind, ()):
-            code[place] = pointers[index]
+    def _take_frame(self) -> Frame:
+        try:
+            return self._frames.pop()
+        except IndexError:
+            return Frame(self._words[:], self._buffers, self._workspace)
 
     def _leaves_of(self, state: State) -> list[Tensor] | None:
         """The state's leaves in the order they were noted, if they are just these."""
         found: list[Tensor] = []
-        dtype = self._writer.dtype
-        for path, shape in self._writer.leaves:
+        for path, shape, dtype in self._listing.leaves:
             node: Any = state
             for name in path:
                 if type(node) is not dict or name not in node:
@@ -222,17 +237,16 @@ class Program:
                 type(node) not in PLAIN
                 or node.shape != shape
                 or node.dtype is not dtype
-                or not node.is_contiguous()
                 or not node.is_cpu
                 or node.is_neg()
             ):
                 return None
-            found.append(node)
-        return found if sum(1 for _ in _values(state)) == len(found) else None
+            found.append(node if node.is_contiguous() else node.contiguous())
+        return found if sum(1 for _ in values_of(state)) == len(found) else None
 
     def _tree(self, leaves: list[Tensor]) -> State:
         tree: State = {}
-        for (path, _), leaf in zip(self._writer.leaves, leaves, strict=True):
+        for (path, *_), leaf in zip(self._listing.leaves, leaves, strict=True):
             node = tree
             for name in path[:-1]:
                 node = node.setdefault(name, {})
@@ -240,12 +254,66 @@ class Program:
         return tree
 
 
-def _values(state: Mapping[str, Any]) -> Iterator[Any]:
-    for value in state.values():
+def _arrange(listing: Listing) -> tuple[dict[int, int], int]:
+    """Where each buffer lies in one workspace; those that are never needed at once may overlap."""
+    lives: dict[int, tuple[int, int]] = {}
+    for time_, call in enumerate(listing.calls):
+        for word in call:
+            if isinstance(word, Place) and word.kind == "buffer":
+                lives[word.index] = lives.get(word.index, (time_, time_))[0], time_
+    offsets: dict[int, int] = {}
+    alive: list[tuple[int, int, int]] = []
+    total = 0
+    for index, (born, dies) in sorted(lives.items(), key=lambda life: life[1]):
+        alive = sorted(item for item in alive if item[2] >= born)
+        size = -(-listing.buffers[index] // _LINE) * _LINE
+        at = 0
+        for begin, end, _ in alive:
+            if begin - at >= size:
+                break
+            at = max(at, end)
+        offsets[index] = at
+        alive.append((at, at + size, dies))
+        total = max(total, at + size)
+    return offsets, total
+
+
+def held_tensors(owner: nn.Module) -> list[tuple[Mapping[str, Any], str, Tensor]]:
+    """Every parameter and buffer below `owner`, with the dict that holds it."""
+    return [
+        (holder, name, tensor)
+        for module in owner.modules()
+        for holder in (module._parameters, module._buffers)
+        for name, tensor in holder.items()
+        if tensor is not None
+    ]
+
+
+def values_of(state: Mapping[str, Any], path: Path = ()) -> Iterator[tuple[Path, Any]]:
+    """The leaves of a state with their paths."""
+    for name, value in state.items():
         if isinstance(value, dict):
-            yield from _values(value)
+            yield from values_of(value, (*path, name))
         else:
-            yield value
+            yield (*path, name), value
+
+
+# Goes up when an attribute of a mixer is set: a reason to look whether programs still hold.
+_edition = 0
+
+
+def attribute_set() -> None:
+    """Tell programs that some mixer's attribute was set."""
+    global _edition
+    _edition += 1
+
+
+def _plain_attributes(module: nn.Module) -> dict[str, Any]:
+    return {
+        name: value
+        for name, value in module.__dict__.items()
+        if isinstance(value, (bool, int, float, str, tuple)) and name != "training"
+    }
 
 
 def _global_hooks() -> tuple[Any, Any]:

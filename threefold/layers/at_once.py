@@ -1,6 +1,6 @@
-"""y, state = one native call: the step of a mixer whose parts have all written theirs down.
+"""y, state = one native call: the step of a mixer that is nothing but native calls underneath.
 
-Whether a mixer can is found out once; whether what was written still holds, at every step.
+Whether a mixer's is, is found out once, by recording it; whether that still holds, at every step.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from threefold.kernels import ops
-from threefold.kernels.program import INPUT, CannotWriteError, Program, Writer
+from threefold.kernels.program import CannotWriteError, Program
+from threefold.kernels.recording import record, recording
 from threefold.memory.state import State
 
 if TYPE_CHECKING:
@@ -20,19 +21,21 @@ if TYPE_CHECKING:
 
 def step_at_once(mixer: Mixer, x: Tensor, state: State) -> tuple[Tensor, State] | None:
     """One element x [B, 1, width] of each row; None where the ordinary way must be taken."""
-    if mixer.training or not ops.runs_programs(x):
+    if mixer.training or not ops.runs_programs(x) or recording():
         return None
     programs = mixer.programs
-    key = len(x), x.dtype
+    key = len(x), x.dtype, torch.get_num_threads()
     program = programs.get(key)
     if key not in programs or (program is not None and not program.valid):
-        program = programs[key] = _write(mixer, *key)
+        program = programs[key] = _record(mixer, x, state)
     return None if program is None or program.watched else program.run(x, state)
 
 
-def _write(mixer: Mixer, rows: int, dtype: torch.dtype) -> Program | None:
-    writer = Writer(rows, dtype)
+def _record(mixer: Mixer, x: Tensor, state: State) -> Program | None:
+    # What grows keeps buffers of its own, and marks of how far they are filled.
+    if not mixer.causal or mixer.state_size(1) != mixer.state_size(2):
+        return None
     try:
-        return Program(writer, mixer.write_step(writer, INPUT, ()), mixer)
+        return record(mixer, lambda x, state: mixer.mix(x, state, "step", None), x, state)
     except CannotWriteError:
         return None

@@ -12,8 +12,6 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from threefold.kernels import ops
-from threefold.kernels.program import Operand, Path, Writer
 from threefold.layers.mixer import Mixer
 from threefold.layers.parts import Linear, ShortConvolution, initial_delta, wide
 from threefold.memory.linear.selective import scan
@@ -78,25 +76,3 @@ class Mamba(Mixer):
             hold=self.zero_order_hold,
         )
         return self.out(y), {"memory": memory, "conv": conv}
-
-    def write_step(self, writer: Writer, x: Operand, path: Path) -> Operand:
-        (rank, size, _), (channels, taps) = self.sizes, self.conv.weight.shape
-        rows, width = writer.rows, self.width
-        memory, new_memory = writer.leaf((*path, "memory"), channels, size)
-        conv, new_conv = writer.leaf((*path, "conv"), taps - 1, channels)
-        weights = (
-            writer.parameter(self.input, "weight", (2 * channels, width)),
-            writer.parameter(self.conv, "weight", (channels, taps)),
-            writer.parameter(self.conv, "bias", (channels,)),
-            writer.parameter(self.select, "weight", (rank + 2 * size, channels)),
-            writer.parameter(self.delta, "weight", (channels, rank)),
-            writer.parameter(self, "delta_bias", (channels,)),
-            writer.parameter(self, "A_log", (channels, size)),
-            writer.parameter(self, "D", (channels,)),
-            writer.parameter(self.out, "weight", (width, channels)),
-        )
-        y, sizes = writer.buffer(rows * width), (rows, width, channels, size, taps, rank)
-        workspace = writer.buffer(ops.mamba_step_workspace(*sizes))
-        states = (new_memory, new_conv, workspace, x, memory, conv)
-        writer.call("mamba_step", y, *states, *weights, *sizes, self.zero_order_hold)
-        return y

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from threefold.errors import ThreefoldError
-from threefold.kernels.program import CannotWriteError, Operand, Path, Program, Writer
+from threefold.kernels.program import Program, attribute_set
 from threefold.layers.at_once import step_at_once
 from threefold.memory import state as states
 from threefold.memory.plan import FORMS, plan_form
@@ -38,8 +38,12 @@ class Mixer(nn.Module, ABC):
             raise ThreefoldError(f"{self.name}: width is {width}, expected at least 1")
         self.width = width
         self._shapes: dict[str, Any] = {}
-        # Steps written down as native calls, by rows and dtype.
-        self.programs: dict[tuple[int, torch.dtype], Program | None] = {}
+        # Steps recorded as native calls, by rows, dtype and threads.
+        self.programs: dict[tuple[int, torch.dtype, int], Program | None] = {}
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, value)
+        attribute_set()
 
     def __getstate__(self) -> dict[str, Any]:
         # A copy writes its own: these speak of the original's weights.
@@ -53,10 +57,6 @@ class Mixer(nn.Module, ABC):
 
         `form` is step (then L = 1), chunk or parallel.  Outputs past the end of a row are free.
         """
-
-    def write_step(self, writer: Writer, x: Operand, path: Path) -> Operand:
-        """Note the step as native calls from x to what is returned, its state under `path`."""
-        raise CannotWriteError(self.name)
 
     @property
     def name(self) -> str:
@@ -141,13 +141,9 @@ class Mixer(nn.Module, ABC):
     def _step_at_once(
         self, x: Tensor, state: State, form: str, lengths: Tensor | None
     ) -> tuple[Tensor, State] | None:
-        if form != "step" or lengths is not None or x.shape[1] != 1 or not self._writes_steps:
+        if form != "step" or lengths is not None or x.shape[1] != 1:
             return None
         return step_at_once(self, x, state)
-
-    @property
-    def _writes_steps(self) -> bool:
-        return type(self).write_step is not Mixer.write_step
 
     def _check_input(self, x: Tensor) -> None:
         if x.dim() != 3 or x.shape[2] != self.width:

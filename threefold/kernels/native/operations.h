@@ -148,22 +148,6 @@ THREEFOLD_API int THREEFOLD_NAME(selective_scan_backward)(
     int64_t x_stride, int64_t delta_stride, int64_t B_stride, int64_t C_stride, int64_t gate_stride,
     int64_t softplus, int64_t hold, int64_t threads);
 
-/* One element of a Mamba layer: x, gate = W_in u; x = silu(conv(x)); δ, B, C = W_select x; the scan
- * above with delta = W_delta δ, its softplus and A = −e^{A_log}; y = W_out of what it gives.
- *   y [B, W] · new_memory [B, D, N] · new_conv [B, K−1, D] · x [B, W] · memory [B, D, N] ·
- *   conv [B, K−1, D] · workspace B·(W′ + 5D + 2R + 2N) + D·(K + N), W′ the largest of W, D and R
- *   rounded up to 32s
- *   input_weight [2D, W] · conv_weight [D, K] · conv_bias [D] · select_weight [R+2N, D] ·
- *   delta_weight [D, R] · delta_bias, D [D] · A_log [D, N] · out_weight [W, D] */
-THREEFOLD_API int THREEFOLD_NAME(mamba_step)(
-    real *y, real *new_memory, real *new_conv, real *workspace,
-    const real *x, const real *memory, const real *conv,
-    const real *input_weight, const real *conv_weight, const real *conv_bias,
-    const real *select_weight, const real *delta_weight, const real *delta_bias,
-    const real *A_log, const real *D, const real *out_weight,
-    int64_t batch, int64_t width, int64_t channels, int64_t size, int64_t taps, int64_t rank,
-    int64_t hold, int64_t threads);
-
 /* S_t = (I − β_t k_t k_tᵀ) Diag(α_t) S_{t−1} + β_t k_t⊗v_t with strength β, or
  * S_t = (Diag(α_t) + a_t b_tᵀ) S_{t−1} + k_t⊗v_t with write a and read b;
  * o_t = S_tᵀ q_t, α = exp(log_decay).
@@ -204,13 +188,24 @@ THREEFOLD_API int THREEFOLD_NAME(delta_recurrence_workspace)(
     int64_t batch, int64_t length, int64_t heads, int64_t groups, int64_t keys, int64_t values,
     int64_t decays, int64_t parts, int64_t backward, int64_t threads);
 
-/* y = a + b, [count] each. */
-THREEFOLD_API int THREEFOLD_NAME(add)(
-    real *y, const real *a, const real *b, int64_t count, int64_t threads);
+/* y = f(a, b, c) for each element, with numbers that some f take: pointwise.cpp has them in order.
+ *   layout [5, 4]: sizes, then strides of y, a, b and c, 0 along what is repeated */
+THREEFOLD_API int THREEFOLD_NAME(pointwise)(
+    real *y, const real *optional a, const real *optional b, const real *optional c,
+    const int64_t *layout, int64_t function, int64_t threads, double scale, double offset);
 
-/* Calls operations one after another: code [words] is a list of an operation's number (0 add,
- * 1 rms_norm_forward, 2 mamba_step), then its arguments in the order above, as 64 bits each. */
-THREEFOLD_API int THREEFOLD_NAME(program)(const int64_t *code, int64_t words);
+/* y = scale Σ a along the last axis, or its largest.
+ *   layout [3, 4]: sizes, strides of y, the last unused, strides of a */
+THREEFOLD_API int THREEFOLD_NAME(reduce)(
+    real *y, const real *a, const int64_t *layout, int64_t largest, int64_t threads, double scale);
+
+/* y_nij = Σ_k a_nik b_nkj.  layout: sizes N, I, J, K, then strides of y, a and b, three each */
+THREEFOLD_API int THREEFOLD_NAME(product)(
+    real *y, const real *a, const real *b, const int64_t *layout, int64_t threads);
+
+/* y = a, which is of the other precision.  layout [3, 4]: sizes, strides of y, strides of a */
+THREEFOLD_API int THREEFOLD_NAME(convert)(
+    real *y, const void *a, const int64_t *layout, int64_t threads);
 
 /* The parts of a nonlinear cell after each element, h first, from x and U h₋: cell_kinds.h has them.
  *   out [B, L, H], every h · new_state, state [B, P, H], all parts · kept [B, L, K, H] for the backward

@@ -31,6 +31,8 @@ inline int apply(int (*function)(Arguments...), const int64_t *words,
 struct Reader {
     const int64_t *at, *end;
 
+    int next();
+
     template <typename... Arguments>
     int call(int (*function)(Arguments...)) {
         constexpr int64_t count = sizeof...(Arguments);
@@ -41,37 +43,36 @@ struct Reader {
     }
 };
 
-template <typename real>
-int add(real *y, const real *a, const real *b, int64_t count, int64_t threads) {
-    if (count < 0) return THREEFOLD_BAD_SIZE;
-    split(vectors_of<real>(count), useful_threads(threads, count), [&](int64_t first, int64_t last) {
-        for_each_vector<real>(first, last, count, [&](int64_t i, auto lanes) {
-            lanes.store(y + i, lanes.load(a + i) + lanes.load(b + i));
-        });
-    });
-    return THREEFOLD_OK;
+/* One line for each operation, float first; kernels/program.py has the same order. */
+#define CALL(number, name)                                                                         \
+    case 2 * number: return call(threefold_##name##_f32);                                          \
+    case 2 * number + 1: return call(threefold_##name##_f64);
+
+inline int Reader::next() {
+    switch (*at++) {
+        CALL(0, linear)
+        CALL(1, linear_narrow)
+        CALL(2, rms_norm_forward)
+        CALL(3, short_convolution_forward)
+        CALL(4, token_shift_forward)
+        CALL(5, selective_scan_forward)
+        CALL(6, decay_recurrence_forward)
+        CALL(7, delta_recurrence_forward)
+        CALL(8, diagonal_recurrence_forward)
+        CALL(9, pointwise)
+        CALL(10, reduce)
+        CALL(11, product)
+        CALL(12, convert)
+        default: return THREEFOLD_BAD_SIZE;
+    }
 }
 
 }  // namespace
 }  // namespace threefold
 
-/* program.py has the same order. */
-#define DEFINE(real, suffix)                                                                       \
-    int threefold_add_##suffix(real *y, const real *a, const real *b, int64_t count,               \
-                               int64_t threads) {                                                  \
-        return threefold::add<real>(y, a, b, count, threads);                                      \
-    }                                                                                              \
-    int threefold_program_##suffix(const int64_t *code, int64_t words) {                           \
-        threefold::Reader reader{code, code + words};                                              \
-        while (reader.at < reader.end) {                                                           \
-            int status = THREEFOLD_BAD_SIZE;                                                       \
-            switch (*reader.at++) {                                                                \
-                case 0: status = reader.call(threefold_add_##suffix); break;                       \
-                case 1: status = reader.call(threefold_rms_norm_forward_##suffix); break;          \
-                case 2: status = reader.call(threefold_mamba_step_##suffix); break;                \
-            }                                                                                      \
-            if (status) return status;                                                             \
-        }                                                                                          \
-        return THREEFOLD_OK;                                                                       \
-    }
-THREEFOLD_FOR_BOTH(DEFINE)
+int threefold_program(const int64_t *code, int64_t words) {
+    threefold::Reader reader{code, code + words};
+    while (reader.at < reader.end)
+        if (const int status = reader.next()) return status;
+    return THREEFOLD_OK;
+}

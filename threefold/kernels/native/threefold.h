@@ -42,6 +42,10 @@ THREEFOLD_API const char *threefold_interface(void);
 /* 1 if the library was built with OpenMP. */
 THREEFOLD_API int threefold_has_openmp(void);
 
+/* Calls operations one after another: code [words] is a list of an operation's number, as program.cpp
+ * counts them, then its arguments, 64 bits each. */
+THREEFOLD_API int threefold_program(const int64_t *code, int64_t words);
+
 #define real float
 #define THREEFOLD_NAME(name) threefold_##name##_f32
 #include "operations.h"

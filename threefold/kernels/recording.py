@@ -1,0 +1,343 @@
+"""calls = what a step does to its tensors, seen from below: native calls, torch's between them
+
+A step without gradients is straight-line code, so seeing it once is knowing it. Native calls are
+noted by the addresses they are given; every torch operation between them must have a rule that
+says it as native calls (`rules.py`), or the step cannot be recorded. Views are addresses only.
+What is recorded is run once against what was seen before anybody relies on it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from array import array
+from bisect import bisect_right, insort
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from threading import local
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from threefold.kernels import library
+from threefold.kernels.program import (
+    CannotWriteError,
+    Listing,
+    Place,
+    Program,
+    State,
+    Word,
+    held_tensors,
+    values_of,
+)
+from threefold.kernels.rules import AXES, FUNCTIONS, RULES
+
+Step = Callable[[Tensor, State], tuple[Tensor, State]]
+
+_REAL = (torch.float32, torch.float64)
+# How far a program may be from what it was recorded from, relative to the largest number.
+_CLOSE = {torch.float32: 1e-4, torch.float64: 1e-9}
+
+# Room without numbers, and a view that its schema does not call one.
+_EMPTY = ("empty", "new_empty", "empty_like", "empty_strided", "new_empty_strided")
+_VIEWS = ("_unsafe_view",)
+
+_active = local()
+
+
+def recording() -> bool:
+    """Whether this thread is recording a step, in which no other may be recorded or run."""
+    return getattr(_active, "recorder", None) is not None
+
+
+def record(owner: nn.Module, step: Step, x: Tensor, state: State) -> Program:
+    """The step of `owner` as a program; `CannotWriteError` where it is more than native calls."""
+    state = _copied(state)
+    x = x.clone(memory_format=torch.contiguous_format)
+    recorder = Recorder(owner, x, state)
+    with recorder.watching():
+        y, after = step(x, state)
+    recorder.finish(y, after)
+    program = Program(recorder.listing, owner)
+    again = program.run(x, state)
+    if again is None or not _same((y, after), again):
+        raise CannotWriteError(f"what was recorded of {type(owner).__name__} gives other numbers")
+    return program
+
+
+@dataclass(frozen=True)
+class Region:
+    """Memory that calls may name: `end − begin` bytes, known to the program as `place`."""
+
+    begin: int
+    end: int
+    place: Place | None  # None for what stays where it is
+
+    def at(self, address: int) -> Word:
+        if self.place is None:
+            return address
+        return Place(self.place.kind, self.place.index, address - self.begin)
+
+
+class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Notes what happens between `watching` and its end."""
+
+    def __init__(self, owner: nn.Module, x: Tensor, state: State) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        leaves = list(values_of(state))
+        for path, leaf in leaves:
+            if leaf.dtype not in _REAL:
+                raise CannotWriteError(f"the state has {'.'.join(path)} of {leaf.dtype}")
+        noted = [(path, tuple(leaf.shape), leaf.dtype) for path, leaf in leaves]
+        self.listing = Listing(x.dtype, tuple(x.shape), noted)
+        self._alive: list[Any] = []
+        self._begins: list[int] = []
+        self._regions: dict[int, Region] = {}
+        # Truths are kept as numbers of the dtype that was compared.
+        self._truths: dict[int, torch.dtype] = {}
+        for *_, tensor in held_tensors(owner):
+            self._know(tensor, None)
+        self._know(x, Place("x", 0))
+        for index, (_, leaf) in enumerate(leaves):
+            self._know(leaf, Place("before", index))
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """See native calls and torch operations of this thread."""
+        native = library.current().native
+        assert native is not None
+        functions = {key: self._noted(*key, function) for key, function in native.functions.items()}
+        with library.calling(functions), self:
+            _active.recorder = self
+            try:
+                yield
+            finally:
+                _active.recorder = None
+
+    def _noted(self, name: str, dtype: torch.dtype, function: library.Function) -> library.Function:
+        if name.endswith("_workspace"):  # asks for a size, and writes nothing
+            return function
+        pointers = library.SIGNATURES[name].pointers
+        numbers = library.SIGNATURES[name].numbers
+
+        def call(*arguments: Any) -> int:
+            sizes = arguments[pointers : len(arguments) - numbers - 1]
+            words = [self._address(argument) for argument in arguments[:pointers]]
+            self.listing.call(name, dtype, words, sizes, arguments[len(arguments) - numbers :])
+            return function(*arguments)
+
+        return call
+
+    def _address(self, argument: Any) -> Word:
+        if not argument:
+            return 0
+        if isinstance(argument, ctypes.Array):
+            self.listing.kept.append(argument)
+            return ctypes.addressof(argument)
+        return self._find(argument).at(argument)
+
+    def _know(self, tensor: Tensor, place: Place | None) -> None:
+        storage = tensor.untyped_storage()
+        begin = storage.data_ptr()
+        if begin and begin not in self._regions:
+            insort(self._begins, begin)
+            self._regions[begin] = Region(begin, begin + storage.nbytes(), place)
+
+    def _find(self, address: int) -> Region:
+        index = bisect_right(self._begins, address) - 1
+        region = self._regions[self._begins[index]] if index >= 0 else None
+        if region is None or address >= region.end:
+            raise CannotWriteError("a call reads what is neither a weight, nor state, nor computed")
+        return region
+
+    def _made(self, tensor: Tensor) -> None:
+        """A tensor of its own is a buffer of the program; truths are kept there as numbers."""
+        begin, index = tensor.untyped_storage().data_ptr(), len(self.listing.buffers)
+        if begin and begin not in self._regions:
+            self._know(tensor, Place("buffer", index))
+            size = tensor.untyped_storage().nbytes()
+            self.listing.buffers[index] = size * (8 if tensor.dtype is torch.bool else 1)
+
+    def dtype(self, tensor: Tensor) -> torch.dtype:
+        """What a tensor's numbers are in the program."""
+        if tensor.dtype is torch.bool:
+            return self._truths.get(tensor.untyped_storage().data_ptr(), torch.bool)
+        return tensor.dtype
+
+    def place(self, tensor: Tensor, dtype: torch.dtype) -> Word:
+        """Where a tensor's first number is, for a call of that dtype."""
+        if self.dtype(tensor) is not dtype:
+            raise CannotWriteError(f"{tensor.dtype} among {dtype}")
+        begin = tensor.untyped_storage().data_ptr()
+        region = self._find(begin)
+        offset = int(tensor.storage_offset()) * dtype.itemsize
+        if region.place is None:
+            return begin + offset
+        return Place(region.place.kind, region.place.index, offset)
+
+    def constant(self, numbers: Sequence[int]) -> int:
+        """The address of whole numbers that a call reads."""
+        held = array("q", numbers)
+        self.listing.kept.append(held)
+        return held.buffer_info()[0]
+
+    def __torch_dispatch__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        name = function.overloadpacket.__name__
+        rule = RULES.get(name) or RULES.get(name.removesuffix("_"))
+        is_view = function.is_view or name in _VIEWS
+        if rule is None and not is_view and name not in _EMPTY:
+            with self:
+                whole = function.decompose(*args, **kwargs)
+            if whole is NotImplemented:
+                raise CannotWriteError(str(function))
+            return whole
+        out = function(*args, **kwargs)
+        made = [leaf for leaf in tree_leaves(out) if isinstance(leaf, Tensor)]
+        self._alive += made
+        if rule is None:
+            if not is_view:
+                for tensor in made:
+                    self._made(tensor)
+            return out
+        for tensor in made:
+            self._made(tensor)
+        rule(self, out, *args, **kwargs)
+        return out
+
+    def pointwise(
+        self,
+        function: str,
+        y: Tensor,
+        *inputs: Tensor,
+        scale: float = 0.0,
+        offset: float = 0.0,
+    ) -> None:
+        """y = f(inputs), repeated to y's shape."""
+        dtype = y.dtype
+        if dtype is torch.bool:
+            dtype = self._truths[y.untyped_storage().data_ptr()] = self.dtype(inputs[0])
+        alike = [x if self.dtype(x) is dtype else self.converted(x, dtype) for x in inputs]
+        spread = [x.expand(y.shape) if x.shape != y.shape else x for x in alike]
+        layout = _layout(y.shape, [y.stride(), *(x.stride() for x in spread)], 4)
+        places = [self.place(x, dtype) for x in (y, *spread)]
+        places += [0] * (4 - len(places))
+        pointers = [*places, self.constant(layout)]
+        self.listing.call(
+            "pointwise", dtype, pointers, [FUNCTIONS.index(function)], [scale, offset]
+        )
+
+    def converted(self, x: Tensor, dtype: torch.dtype) -> Tensor:
+        """x in another precision."""
+        y = self.new(x, x.shape, dtype)
+        self.convert(y, x)
+        return y
+
+    def convert(self, y: Tensor, x: Tensor) -> None:
+        """y = x in another precision."""
+        if {self.dtype(x), y.dtype} != set(_REAL):
+            raise CannotWriteError(f"{x.dtype} as {y.dtype}")
+        layout = _layout(y.shape, [y.stride(), x.expand(y.shape).stride()], 2)
+        pointers = [self.place(y, y.dtype), self.place(x, self.dtype(x)), self.constant(layout)]
+        self.listing.call("convert", y.dtype, pointers, [])
+
+    def copy(self, y: Tensor, x: Tensor) -> None:
+        """y = x."""
+        if x.dtype is y.dtype:
+            self.pointwise("copy", y, x)
+        else:
+            self.convert(y, x)
+
+    def new(self, like: Tensor, shape: Sequence[int], dtype: torch.dtype | None = None) -> Tensor:
+        """A buffer for what a rule needs in between."""
+        made = like.new_empty(shape, dtype=dtype)
+        self._alive.append(made)
+        self._made(made)
+        return made
+
+    def finish(self, y: Tensor, after: State) -> None:
+        """Have the last calls write where the program's outputs are, or copy them there."""
+        wanted = dict(values_of(after))
+        if list(wanted) != [path for path, *_ in self.listing.leaves]:
+            raise CannotWriteError("the state has other leaves after the step")
+        outputs = [(y, Place("y", 0))]
+        outputs += [(leaf, Place("after", i)) for i, leaf in enumerate(wanted.values())]
+        renamed: dict[int, Place] = {}
+        for tensor, place in outputs:
+            if not tensor.numel():
+                continue
+            shape, dtype = self._expected(place)
+            if tuple(tensor.shape) != shape or tensor.dtype is not dtype:
+                raise CannotWriteError("a leaf of the state changes its shape")
+            source = self._find(tensor.untyped_storage().data_ptr())
+            whole = tensor.is_contiguous() and source.end - source.begin == tensor.nbytes
+            known = source.place
+            if whole and known and known.kind == "buffer" and known.index not in renamed:
+                renamed[known.index] = place
+            else:
+                self._copy_out(tensor, place)
+        for call in self.listing.calls:
+            for at, word in enumerate(call):
+                if isinstance(word, Place) and word.kind == "buffer" and word.index in renamed:
+                    target = renamed[word.index]
+                    call[at] = Place(target.kind, target.index, word.offset)
+
+    def _expected(self, place: Place) -> tuple[tuple[int, ...], torch.dtype]:
+        if place.kind == "y":
+            return self.listing.shape, self.listing.dtype
+        _, shape, dtype = self.listing.leaves[place.index]
+        return shape, dtype
+
+    def _copy_out(self, tensor: Tensor, place: Place) -> None:
+        target = torch.empty(tensor.shape, dtype=tensor.dtype)
+        self._alive.append(target)
+        self._know(target, place)
+        self.copy(target, tensor)
+
+
+def _layout(shape: Sequence[int], strides: Sequence[Sequence[int]], arrays: int) -> list[int]:
+    """Sizes and strides with as few axes as do, filled up to four in front."""
+    axes: list[tuple[int, list[int]]] = []
+    for size, *steps in zip(shape, *strides, strict=True):
+        if size == 1:
+            continue
+        if axes and all(a == b * size for a, b in zip(axes[-1][1], steps, strict=True)):
+            axes[-1] = (axes[-1][0] * size, steps)
+        else:
+            axes.append((size, steps))
+    if len(axes) > AXES:
+        raise CannotWriteError(f"more than {AXES} axes")
+    axes = [(1, [0] * len(strides))] * (AXES - len(axes)) + axes
+    columns = [[steps[i] for _, steps in axes] for i in range(len(strides))]
+    columns += [[0] * AXES] * (arrays - len(strides))
+    return [size for size, _ in axes] + [step for column in columns for step in column]
+
+
+def _copied(state: State) -> State:
+    return {
+        name: _copied(value)
+        if isinstance(value, dict)
+        else value.clone(memory_format=torch.contiguous_format)
+        for name, value in state.items()
+    }
+
+
+def _same(seen: tuple[Tensor, State], run: tuple[Tensor, State]) -> bool:
+    pairs = [(seen[0], run[0])]
+    other = dict(values_of(run[1]))
+    pairs += [(leaf, other[path]) for path, leaf in values_of(seen[1])]
+    return all(_near(a, b) for a, b in pairs)
+
+
+def _near(expected: Tensor, given: Tensor) -> bool:
+    if not torch.equal(expected.isnan(), given.isnan()):
+        return False
+    expected, given = expected.nan_to_num(), given.nan_to_num()
+    scale = float(expected.abs().amax()) if expected.numel() else 0.0
+    most = float((expected - given).abs().amax()) if expected.numel() else 0.0
+    return most <= _CLOSE[expected.dtype] * max(scale, 1e-30)
