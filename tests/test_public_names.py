@@ -17,6 +17,7 @@ PUBLIC = [
     "Seq2Seq",
     "Spec",
     "ThreefoldError",
+    "Transformer",
     "__version__",
     "attention",
     "build",

@@ -14,6 +14,7 @@ _HOMES = {
     "Seq2Seq": "threefold.models.seq2seq",
     "Spec": "threefold.models.spec",
     "ThreefoldError": "threefold.errors",
+    "Transformer": "threefold.models.transformer",
     "attention": "threefold.memory.attention",
     "build": "threefold.models.table",
     "generate": "threefold.runtime.generation",

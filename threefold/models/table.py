@@ -28,8 +28,26 @@ class Kind:
         return loaded
 
 
+# What `models/embedding.py` reads.
+EMBEDDING: Mapping[str, Any] = {
+    "positions": "none",  # of the elements of the stream: none, learned, sinusoidal or binary
+    "max_length": 0,  # of learned positions
+    "scale": False,  # by √width
+    "embedding_norm": False,
+    "embedding_dropout": 0.0,
+}
+
 _KINDS = (
-    Kind("language", "LanguageModel", {"tie": True, "dropout": 0.0}),
+    Kind(
+        "language",
+        "LanguageModel",
+        {
+            "tie": True,
+            "dropout": 0.0,
+            "initial": "own",  # numbers before training: each layer's own, or gpt2
+            **EMBEDDING,
+        },
+    ),
     Kind(
         "seq2seq",
         "Seq2Seq",
@@ -41,6 +59,24 @@ _KINDS = (
             "source_vocabulary": 0,  # 0: the same as the target's
             "max_source": 0,  # places, for the score `location` only
             "dropout": 0.0,
+        },
+    ),
+    Kind(
+        "transformer",
+        "Transformer",
+        {
+            **EMBEDDING,
+            "positions": "sinusoidal",
+            "scale": True,
+            "embedding_dropout": 0.1,
+            "dropout": 0.1,
+            "label_smoothing": 0.1,
+            "shared": True,  # one table for source and target
+            "tie": True,  # the head is the target's table
+            "source_vocabulary": 0,  # 0: the same as the target's
+            "encoder_depth": 0,  # 0: the decoder's
+            "encoder_mixers": (),  # (): the decoder's, seen from both sides
+            "cross": {},  # keywords of cross-attention; {}: those of the first attention
         },
     ),
 )
