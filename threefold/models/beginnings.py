@@ -1,7 +1,8 @@
 """Numbers before training, for a whole stack: each layer's own, or as a paper drew all of them.
 
-gpt2: W ~ N(0, 0.02²), biases 0, and matrices that write to the stream smaller by 1/√(2 depth).
-Radford et al. 2019, "Language Models are Unsupervised Multitask Learners".
+bert: W ~ N(0, 0.02²), biases 0;  gpt2: matrices that write to the stream smaller by 1/√(2 depth).
+Devlin et al. 2019, "BERT"; Radford et al. 2019, "Language Models are Unsupervised Multitask
+Learners".
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from torch import nn
 
 from threefold.errors import ThreefoldError, nearest
 
-KINDS = ("own", "gpt2")
+KINDS = ("own", "gpt2", "bert")
 
 
 def begin(stack: nn.Module, depth: int, kind: str, std: float = 0.02) -> None:
@@ -23,7 +24,7 @@ def begin(stack: nn.Module, depth: int, kind: str, std: float = 0.02) -> None:
         return
     for name, module in stack.named_modules():
         if isinstance(module, nn.Linear):
-            writes = name.rpartition(".")[2] == "out"
+            writes = kind == "gpt2" and name.rpartition(".")[2] == "out"
             nn.init.normal_(module.weight, std=std / math.sqrt(2 * depth) if writes else std)
             if module.bias is not None:
                 nn.init.zeros_(module.bias)

@@ -23,7 +23,7 @@ from torch import Tensor
 from threefold.errors import ThreefoldError, nearest
 from threefold.models.files import read_tensors
 from threefold.models.model import Model
-from threefold.models.presets import gpt2, llama
+from threefold.models.presets import bert, gpt2, llama, vit
 from threefold.models.spec import Spec
 from threefold.models.table import build
 
@@ -36,6 +36,7 @@ class Layout:
     prefix: str = ""  # in front of all names but the head's, where a head is
     transposed: tuple[str, ...] = ()  # modules whose matrices are kept as [inputs, outputs]
     ignored: str = r"(?!)"  # names of what is no weight
+    reshaped: str = r"(?!)"  # names of what is kept in another shape, its numbers in our order
     spec: Callable[[Mapping[str, Any]], Spec] | None = None
 
 
@@ -63,6 +64,8 @@ def fill(model: Model, tensors: Mapping[str, Tensor], layout: Layout, owner: str
         for name, target in model.named_parameters():
             source = _translate(name, layout, owner)
             found, part = _take(given, source, layout, owner, name)
+            if re.search(layout.reshaped, part) and found.numel() == target.numel():
+                found = found.reshape(target.shape)
             if found.shape != target.shape:
                 raise ThreefoldError(
                     f"{owner}: {part} is {tuple(found.shape)}, expected {tuple(target.shape)} for "
@@ -178,6 +181,54 @@ def _llama_spec(config: Mapping[str, Any]) -> Spec:
     )
 
 
+def _bert_spec(config: Mapping[str, Any]) -> Spec:
+    usual = {"position_embedding_type": "absolute", "is_decoder": False}
+    _refuse("bert", config, {**usual, "add_cross_attention": False})
+    heads = {"BertModel": (False, True), "BertForMaskedLM": (True, False)}
+    name = (config.get("architectures") or ["BertModel"])[0]
+    if name not in {*heads, "BertForPreTraining"}:
+        raise ThreefoldError(f"bert: architecture {name!r}; {nearest(str(name), heads)}")
+    predicts, pooler = heads.get(name, (True, True))
+    activation = config.get("hidden_act", "gelu")
+    return bert(
+        width=config["hidden_size"],
+        depth=config["num_hidden_layers"],
+        heads=config["num_attention_heads"],
+        vocabulary=config["vocab_size"],
+        max_length=config.get("max_position_embeddings", 512),
+        hidden=config["intermediate_size"],
+        segments=config.get("type_vocab_size", 2),
+        activation=ACTIVATIONS.get(activation, activation),
+        eps=config.get("layer_norm_eps", 1e-12),
+        dropout=config.get("hidden_dropout_prob", 0.1),
+        predicts=predicts,
+        pooler=pooler,
+    )
+
+
+def _vit_spec(config: Mapping[str, Any]) -> Spec:
+    _refuse("vit", config, {"qkv_bias": True})
+    names = ("ViTModel", "ViTForImageClassification")
+    name = (config.get("architectures") or ["ViTModel"])[0]
+    if name not in names:
+        raise ThreefoldError(f"vit: architecture {name!r}; {nearest(str(name), names)}")
+    size = config.get("image_size", 224)
+    activation = config.get("hidden_act", "gelu")
+    return vit(
+        width=config["hidden_size"],
+        depth=config["num_hidden_layers"],
+        heads=config["num_attention_heads"],
+        image=(size, size) if isinstance(size, int) else tuple(size),
+        channels=config.get("num_channels", 3),
+        patch=config.get("patch_size", 16),
+        classes=len(config.get("id2label") or "01") if name == names[1] else 0,
+        hidden=config["intermediate_size"],
+        activation=ACTIVATIONS.get(activation, activation),
+        eps=config.get("layer_norm_eps", 1e-12),
+        dropout=config.get("hidden_dropout_prob", 0.0),
+    )
+
+
 def _blocks(
     parts: Mapping[str, str], ours: str = "stack.blocks.*.", theirs: str = ""
 ) -> dict[str, str]:
@@ -236,6 +287,64 @@ LLAMA = Layout(
 )
 
 
+BERT = Layout(
+    {
+        "embedding": "embeddings.word_embeddings",
+        "embedding.positions.table": "embeddings.position_embeddings.weight",
+        "embedding.norm": "embeddings.LayerNorm",
+        "segments": "embeddings.token_type_embeddings",
+        "pooler": "pooler.dense",
+        "transform": "cls.predictions.transform.dense",
+        "transform_norm": "cls.predictions.transform.LayerNorm",
+        "bias": "cls.predictions.bias",
+        **_blocks(
+            {
+                "mixer.heads.query": "attention.self.query",
+                "mixer.heads.key": "attention.self.key",
+                "mixer.heads.value": "attention.self.value",
+                "mixer.heads.out": "attention.output.dense",
+                "mixer_norm": "attention.output.LayerNorm",
+                "channel.input": "intermediate.dense",
+                "channel.out": "output.dense",
+                "channel_norm": "output.LayerNorm",
+            },
+            theirs="encoder.layer.*.",
+        ),
+    },
+    prefix="bert.",
+    # The decoder is the embedding; whether a sentence follows another is not asked here.
+    ignored=r"position_ids$|predictions\.decoder\.|seq_relationship",
+    spec=_bert_spec,
+)
+
+VIT = Layout(
+    {
+        "embedding": "embeddings.patch_embeddings.projection",
+        "embedding.positions.table": "embeddings.position_embeddings",
+        "token": "embeddings.cls_token",
+        "norm": "layernorm",
+        "head": "classifier",
+        **_blocks(
+            {
+                "mixer_norm": "layernorm_before",
+                "mixer.heads.query": "attention.attention.query",
+                "mixer.heads.key": "attention.attention.key",
+                "mixer.heads.value": "attention.attention.value",
+                "mixer.heads.out": "attention.output.dense",
+                "channel_norm": "layernorm_after",
+                "channel.input": "intermediate.dense",
+                "channel.out": "output.dense",
+            },
+            theirs="encoder.layer.*.",
+        ),
+    },
+    prefix="vit.",
+    ignored=r"^pooler\.|mask_token$",
+    reshaped=r"projection\.weight$|position_embeddings$|cls_token$",
+    spec=_vit_spec,
+)
+
+
 def _torch_layers(side: str) -> dict[str, str]:
     """torch.nn.Transformer's names of the blocks of the encoder or of the decoder."""
     looks = {"mixer": "self_attn", **({"cross": "multihead_attn"} if side == "decoder" else {})}
@@ -263,4 +372,4 @@ TORCH = Layout(
     }
 )
 
-LAYOUTS: dict[str, Layout] = {"gpt2": GPT2, "llama": LLAMA}
+LAYOUTS: dict[str, Layout] = {"gpt2": GPT2, "llama": LLAMA, "bert": BERT, "vit": VIT}

@@ -117,3 +117,78 @@ def transformer(
         block=(block, {"norm": "layer"}),
         options=options,
     )
+
+
+def bert(
+    *,
+    width: int = 768,
+    depth: int = 12,
+    heads: int = 12,
+    vocabulary: int = 30522,
+    max_length: int = 512,
+    hidden: int | None = None,
+    segments: int = 2,
+    activation: str = "gelu",
+    eps: float = 1e-12,
+    dropout: float = 0.1,
+    predicts: bool = True,
+    pooler: bool = False,
+) -> Spec:
+    """Devlin et al. 2019, "BERT: Pre-training of Deep Bidirectional Transformers"."""
+    attention = {"heads": heads, "positions": "none", "bias": True, "dropout": dropout}
+    return Spec(
+        "masked",
+        width,
+        depth,
+        (("attention", attention),),
+        vocabulary,
+        channel=("mlp", {"hidden": hidden or 4 * width, "activation": activation}),
+        block=("post_norm", {"norm": "layer", "eps": eps}),
+        options={
+            "positions": "learned",
+            "max_length": max_length,
+            "segments": segments,
+            "embedding_norm": True,
+            "embedding_dropout": dropout,
+            "dropout": dropout,
+            "initial": "bert",
+            "activation": activation,
+            "predicts": predicts,
+            "pooler": pooler,
+        },
+    )
+
+
+def vit(
+    *,
+    width: int = 768,
+    depth: int = 12,
+    heads: int = 12,
+    image: tuple[int, int] = (224, 224),
+    channels: int = 3,
+    patch: int = 16,
+    classes: int = 1000,
+    hidden: int | None = None,
+    activation: str = "gelu",
+    eps: float = 1e-12,
+    dropout: float = 0.0,
+) -> Spec:
+    """Dosovitskiy et al. 2021, "An Image is Worth 16x16 Words"."""
+    attention = {"heads": heads, "positions": "none", "bias": True, "dropout": dropout}
+    return Spec(
+        "vision",
+        width,
+        depth,
+        (("attention", attention),),
+        channel=("mlp", {"hidden": hidden or 4 * width, "activation": activation}),
+        block=("pre_norm", {"norm": "layer", "eps": eps}),
+        options={
+            "image": image,
+            "channels": channels,
+            "patch": patch,
+            "classes": classes,
+            "dropout": dropout,
+            "embedding_dropout": dropout,
+            "initial": "bert",
+        },
+    )

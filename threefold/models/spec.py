@@ -78,8 +78,10 @@ class Spec:
         """The wiring of the blocks as (name, keywords)."""
         return _split(self.block)
 
-    def option(self, name: str) -> Any:
-        """One of the kind's keywords: as given, or its default."""
+    def option(self, name: str, *otherwise: Any) -> Any:
+        """One of the kind's keywords: as given, or its default; `otherwise` if it has none such."""
+        if otherwise and name not in KINDS[self.kind].options:
+            return otherwise[0]
         return self.options.get(name, KINDS[self.kind].options[name])
 
     @property
