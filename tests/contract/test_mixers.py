@@ -65,6 +65,10 @@ VARIANTS: tuple[tuple[str, dict[str, Any]], ...] = (
         for after, writes in ((True, False), (False, True), (True, True))
     ),
     ("slstm", {"heads": 2}),
+    ("lmu", {"hidden": 12, "order": 5, "window": 9.0, "memories": 3}),
+    ("lmu", {"order": 6, "window": 20.0, "memories": 2, "recurrent": False}),
+    ("hippo_rnn", {"measure": "legt", "order": 6, "window": 20.0, "memories": 2}),
+    ("hippo_rnn", {"measure": "lagt", "order": 5, "window": 9.0, "hidden": 12}),
     ("min_gru", {"positive": False, "expand": 2}),
     ("min_lstm", {"positive": False, "expand": 2}),
     ("lru", {"state_size": 12, "radius": (0.9, 0.999)}),

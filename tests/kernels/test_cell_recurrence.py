@@ -13,6 +13,7 @@ from threefold.errors import ThreefoldError
 from threefold.kernels import cell_recurrence as native
 from threefold.kernels import library, ops
 from threefold.memory import cell as cells
+from threefold.memory.beside import BesideCell
 from threefold.memory.cell import Cell, Weights, loop
 
 DTYPES = [torch.float32, torch.float64]
@@ -25,6 +26,8 @@ CELLS: dict[str, Cell] = {
         cells.CoupledLSTMCell(),
         *(cells.GRUCell(after, writes) for after in (False, True) for writes in (False, True)),
         cells.SLSTMCell(),
+        BesideCell(gated=False),
+        BesideCell(gated=True),
     )
 }
 every_cell = pytest.mark.parametrize("kind", CELLS)
@@ -71,7 +74,8 @@ def results(function: Any, kind: str, given: dict[str, Any]) -> dict[str, Tensor
     leaves = {
         key: given[key].detach().requires_grad_()
         for key in ("inputs", "recurrent", "extra")
-        if given[key] is not None
+        # Which units are linear is a choice, without a gradient.
+        if given[key] is not None and not (key == "extra" and kind.endswith("memory"))
     }
     parts = tuple(part.detach().requires_grad_() for part in given["parts"])
     out, after = function(kind, **{**given, **leaves, "parts": parts})

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
 
 import threefold
 from tests.tolerances import assert_close, relative_error
 from threefold.errors import ThreefoldError
-from threefold.layers.filter import FilterMixer
+from threefold.layers.filter import FilterMixer, set_rate
 from threefold.memory.discrete import METHODS, diagonal_filter, discretise, state_space
 from threefold.memory.filter import Filter
 from threefold.memory.hippo import LegS, normal_plus_low_rank
@@ -155,6 +155,50 @@ def test_half_the_rate_hears_the_same_signal() -> None:
     assert relative_error(other, fast[:, 1::2]) > 0.1
 
 
+class TestRates:
+    """`set_rate` reaches every filter of a model, and refuses what does not know of time."""
+
+    def model(self, *mixers: str, channel: str = "swiglu") -> Any:
+        spec = threefold.Spec(
+            "language", width=16, depth=len(mixers), mixers=mixers, vocabulary=8, channel=channel
+        )
+        return threefold.build(spec).eval()
+
+    def test_all_filters_are_told(self) -> None:
+        model = self.model("lssl", "s4", "s4d", "s5")
+        tokens = torch.arange(8).view(1, 8)
+        before = model(tokens)[0]
+        set_rate(model, 0.5)
+        assert [block.mixer.rate for block in model.stack.blocks] == [0.5] * 4
+        assert relative_error(model(tokens)[0], before) > 1e-3
+        set_rate(model, 1.0)
+        assert torch.equal(model(tokens)[0], before)
+
+    def test_both_directions_are_told(self) -> None:
+        mixer: Any = threefold.mixer("bidirectional", width=16, mixer="s4d")
+        set_rate(mixer, 2.0)
+        assert mixer.ahead.rate == mixer.back.rate == 2.0
+
+    @pytest.mark.parametrize("other", ["lstm", "attention", "gla", "h3", "hyena"])
+    def test_what_has_no_rate_is_refused(self, other: str) -> None:
+        model = self.model("s4d", other)
+        name = type(model.stack.blocks[1].mixer).__name__
+        with pytest.raises(ThreefoldError, match=rf"set_rate: {name} has no sampling rate.*s4d"):
+            set_rate(model, 0.5)
+        assert model.stack.blocks[0].mixer.rate == 1.0
+
+    def test_rates_that_are_none(self) -> None:
+        with pytest.raises(ThreefoldError, match=r"set_rate: rate=0.*positive"):
+            set_rate(self.model("s4d"), 0)
+        with pytest.raises(ThreefoldError, match=r"set_rate: \w+ has no sampling rate"):
+            set_rate(self.model("s4d", channel="rwkv"), 0.5)
+        both = torch.nn.Sequential(*(threefold.mixer(name, width=16) for name in ("s4d", "fnet")))
+        with pytest.raises(ThreefoldError, match="set_rate: FNet has no sampling rate"):
+            set_rate(both, 0.5)
+        with pytest.raises(ThreefoldError, match="the model has no sampling rate"):
+            set_rate(torch.nn.Linear(2, 2), 0.5)
+
+
 def test_a_short_call_is_causal_and_rows_are_alone() -> None:
     system = dense(8)
     x = torch.randn(3, 100, CHANNELS, dtype=torch.float64)
@@ -168,26 +212,66 @@ class TestBadInput:
     def refused(self, *parts: str) -> Any:
         return pytest.raises(ThreefoldError, match=".*".join(parts))
 
-    @pytest.mark.parametrize("name", ["s4", "s4d"])
-    def test_odd_states_and_ranges(self, name: str) -> None:
-        with self.refused("state_size=7", "even", "pairs"):
-            threefold.mixer(name, width=16, state_size=7)
-        with self.refused("delta_range", "low ≤ high"):
-            threefold.mixer(name, width=16, delta_range=(0.1, 0.01))
-        with self.refused("rate=0", "positive"):
-            threefold.mixer(name, width=16, rate=0)
+    @pytest.mark.parametrize("name", ["s4", "s4d", "s5", "h3"])
+    def test_odd_states(self, name: str) -> None:
+        for size in (7, 1, 0):
+            with self.refused(f"state_size={size}", "even", "pairs"):
+                threefold.mixer(name, width=16, state_size=size)
 
-    @pytest.mark.parametrize("name", ["s4", "s4d"])
-    def test_files_that_no_filter_can_have(self, name: str) -> None:
-        mixer = threefold.mixer(name, width=16)
-        weights = {key: value.clone() for key, value in mixer.state_dict().items()}
-        wrong: dict[str, tuple[Tensor, str]] = {
-            "delta_log": (torch.full((16,), 50.0), "Δ goes from"),
-            "decay_log": (torch.full_like(weights["decay_log"], math.inf), "not stable"),
-        }
+    @pytest.mark.parametrize("name", ["lssl", "s4", "s4d", "s5", "h3"])
+    def test_ranges(self, name: str) -> None:
+        option = "step_range" if name == "h3" else "delta_range"
+        for low, high in ((0.1, 0.01), (0.0, 0.1), (-1.0, 0.1), (0.1, 1e4), (math.nan, 0.1)):
+            with self.refused(option, "expected"):
+                threefold.mixer(name, width=16, **{option: (low, high)})
+        if name != "h3":
+            for rate in (0, -1.0, math.inf, math.nan):
+                with self.refused(f"rate={rate}", "positive"):
+                    threefold.mixer(name, width=16, rate=rate)
+
+    @pytest.mark.parametrize("name", ["lssl", "s4", "s4d", "s5", "h3"])
+    def test_files_that_no_filter_can_have(self, name: str, tmp_path: Path) -> None:
+        spec = threefold.Spec("language", width=16, depth=1, mixers=(name,), vocabulary=8)
+        steps = "step_log" if name == "h3" else "delta_log"
+        wrong: dict[str, tuple[float, str]] = {steps: (50.0, "Δ goes from")}
+        if name == "lssl":
+            # An A that is finite, and grows.
+            wrong["A"] = (1.0, "not stable.*real part")
+        else:
+            wrong["decay_log"] = (math.inf, "not stable")
         for key, (value, message) in wrong.items():
-            with self.refused(message):
-                mixer.load_state_dict({**weights, key: value})
+            model = threefold.build(spec)
+            mixer = model.get_submodule("stack.blocks.0.mixer")
+            weights = {k: v.clone() for k, v in mixer.state_dict().items()}
+            weights[key].fill_(value)
+            with self.refused(type(mixer).__name__, message):
+                mixer.load_state_dict(weights)
+            with torch.no_grad():
+                mixer.get_parameter(key).fill_(value)
+            model.save(tmp_path / key)
+            with self.refused("safetensors", "mixer", message):
+                threefold.load(tmp_path / key)
+
+    def test_filters_longer_than_declared(self, tmp_path: Path) -> None:
+        """A file of filters with more taps than the spec says, and more elements than taps."""
+        long, short = (
+            threefold.Spec(
+                "language",
+                width=16,
+                depth=1,
+                mixers=(("long_conv", {"max_length": length}),),
+                vocabulary=8,
+            )
+            for length in (32, 16)
+        )
+        threefold.build(long).save(tmp_path)
+        config = tmp_path / "config.json"
+        text = config.read_text(encoding="utf-8").replace('"max_length": 32', '"max_length": 16')
+        config.write_text(text, encoding="utf-8")
+        with self.refused(r"\(16, 32\)", r"\(16, 16\)", "not the weights of this spec"):
+            threefold.load(tmp_path)
+        with self.refused("17 elements", "max_length=16"):
+            threefold.build(short)(torch.zeros(1, 17, dtype=torch.int64))
 
     def test_systems(self) -> None:
         A, B = LegS(4).matrices()

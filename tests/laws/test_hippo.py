@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from tests.tolerances import assert_close
 from threefold.errors import ThreefoldError
 from threefold.memory.hippo import (
     MEASURES,
@@ -16,6 +17,7 @@ from threefold.memory.hippo import (
     LagT,
     LegS,
     LegT,
+    Scaled,
     hippo,
     normal_plus_low_rank,
 )
@@ -101,6 +103,44 @@ def test_each_is_stable_and_its_basis_orthonormal_under_its_measure(name: str) -
     assert (gram - torch.eye(7, dtype=torch.float64)).abs().max() < 1e-4
 
 
+@pytest.mark.parametrize("name", MEASURES)
+def test_a_signal_may_come_in_pieces(name: str) -> None:
+    memory = hippo(name, 7, 0.5)
+    signal = torch.stack([periods(4, 60), periods(2, 60).flip(0)])
+    whole = memory.project(signal, 0.01)
+    first = memory.project(signal[:, :23], 0.01)
+    second = memory.project(signal[:, 23:], 0.01, start=first[:, -1], before=23)
+    assert torch.equal(torch.cat([first, second], 1), whole)
+
+
+def test_every_past_moment_can_be_asked_for_at_any_time() -> None:
+    """Not only at the end: after half of the signal, what LegS gives back is that half."""
+    signal, memory = periods(6, 4000), LegS(48)
+    coefficients = memory.project(signal)
+    for now in (1500, 2750, 4000):
+        when = torch.tensor([100, now // 3, now // 2, now - 100])
+        found = memory.reconstruct(coefficients[now - 1], (now - 0.5 - when) / now)
+        assert (found - signal[when]).abs().max() < 0.02 * signal.abs().max(), now
+
+
+def test_legs_has_no_time_scale() -> None:
+    """The same shape at half the speed has the same coefficients."""
+    fast, slow = (LegS(16).project(periods(4, samples))[-1] for samples in (2000, 4000))
+    assert error(fast, slow) < 0.01
+
+
+def test_transitions_ahead_are_those_of_the_projection() -> None:
+    memory, signal = LegS(9), periods(4, 30)
+    whole = memory.project(signal)
+    scaled = Scaled(9, torch.tensor([0, 12]), 8, torch.float64)
+    for element in range(10):
+        A, B = scaled(element)
+        for row, start in enumerate((0, 12)):
+            place = start + element
+            now = whole[place - 1] if place else torch.zeros(9, dtype=torch.float64)
+            assert_close(A[row] @ now + B[row] * signal[place], whole[place])
+
+
 def test_normal_plus_low_rank_is_legs() -> None:
     A, B = LegS(64).matrices()
     poles, P, turned = normal_plus_low_rank(64)
@@ -124,5 +164,11 @@ def test_wrong_input_is_refused() -> None:
         hippo("legz", 8)
     with pytest.raises(ThreefoldError, match=r"size=5.*even"):
         normal_plus_low_rank(5)
+    with pytest.raises(ThreefoldError, match=r"start is \(3,\), expected \(8,\)"):
+        LegT(8).project(torch.zeros(4), 0.1, start=torch.zeros(3))
+    with pytest.raises(ThreefoldError, match=r"signal is \(0,\).*length ≥ 1"):
+        LegS(8).project(torch.zeros(0))
+    with pytest.raises(ThreefoldError, match="'bilinear' only"):
+        LegS(8).project(torch.zeros(4), method="zero_order_hold")
     with pytest.raises(ThreefoldError, match="Δ goes from"):
         LegT(8).project(torch.zeros(4), -1.0)

@@ -11,6 +11,8 @@ from torch import Tensor, nn
 from threefold.blocks.stack import make_mixer
 from threefold.layers.parts import HeadNorm
 from threefold.layers.table import MIXERS
+from threefold.models.spec import Spec
+from threefold.models.table import build
 from threefold.training import adamw, cosine, parameter_groups
 from threefold.training.optimiser import SLOW, set_rate
 
@@ -87,6 +89,35 @@ def test_mixers_declare_parameters_that_they_have(name: str) -> None:
     have = {full.rsplit(".", 1)[-1] for full, _ in made.named_parameters()}
     assert set(made.no_decay) | set(made.slow) <= have
     assert not set(made.no_decay) & set(made.slow)
+
+
+# What a filter is made of learns slowly and never decays; its taps' coefficients likewise.
+SLOWLY = {
+    "lssl": {"delta_log", "A", "B"},
+    "s4": {"delta_log", "decay_log", "frequency", "P", "B"},
+    "s4d": {"delta_log", "decay_log", "frequency"},
+    "s5": {"delta_log", "decay_log", "frequency"},
+    "h3": {"step_log", "decay_log", "angle"},
+    "long_conv": {"coefficients"},
+    "hyena": set(),  # a network makes its filters, at the rate of all networks
+}
+
+
+@pytest.mark.parametrize("name", [n for n, entry in MIXERS.items() if entry.memory == "filter"])
+def test_filters_learn_slowly_and_do_not_decay(name: str) -> None:
+    spec = Spec("language", width=32, depth=2, mixers=(name,), channel="none")
+    model = build(spec)
+    groups = {group["name"]: group for group in parameter_groups(model, 0.01, 0.2)}
+    slow = names(model, groups["slow"]["params"]) if "slow" in groups else set()
+    assert {full.rsplit(".", 1)[-1] for full in slow} == SLOWLY[name]
+    if slow:
+        assert all(f".{layer}." in " ".join(slow) for layer in (0, 1))
+        assert (groups["slow"]["lr"], groups["slow"]["weight_decay"]) == (SLOW * 0.01, 0.0)
+    steady = names(model, groups["no_decay"]["params"])
+    assert {full for full, _ in model.named_parameters() if full.endswith(".skip")} <= steady | slow
+    # Projections and read-outs decay as everywhere.
+    decays = names(model, groups["decay"]["params"])
+    assert any(full.endswith("out.weight") for full in decays)
 
 
 def test_the_schedule_scales_every_group_from_its_peak() -> None:

@@ -41,6 +41,8 @@ KINDS = {
     "gru_after": Kind(3, 1, 4, 1),
     "gru_after_writes": Kind(3, 1, 4, 1),
     "slstm": Kind(4, 4, 6),
+    "rnn_memory": Kind(1, 1, 0, 1),
+    "gated_memory": Kind(2, 1, 2, 1),
 }
 _NUMBERS = {kind: number for number, kind in enumerate(KINDS)}
 
@@ -182,7 +184,10 @@ def _product(grads: Tensor, read: Tensor, blocks: int, size: int) -> Tensor:
 
 
 def _of_extra(grads: Tensor, state: Tensor, kept: Tensor, kind: str) -> Tensor:
-    """The gradient of the peepholes or of the inner bias; empty where there is neither."""
+    """The gradient of the peepholes or of the inner bias; empty where there is neither.
+
+    Which units are linear is a choice: it has none.
+    """
     if kind == "peephole_lstm":
         cell = kept[:, :, 4]
         before = _before(state[:, 1:2], cell)
@@ -190,6 +195,8 @@ def _of_extra(grads: Tensor, state: Tensor, kept: Tensor, kind: str) -> Tensor:
         return torch.stack([(grads[:, :, gate] * seen).sum((0, 1)) for gate, seen in pairs])
     if "after" in kind:
         return (grads[:, :, 2] * kept[:, :, 0]).sum((0, 1)).unsqueeze(0)
+    if kind.endswith("memory"):
+        return grads.new_zeros(1, grads.shape[-1])
     return grads.new_empty(0)
 
 

@@ -41,19 +41,14 @@ class FilterMixer(Mixer):
     ) -> None:
         super().__init__(width)
         check_dropout(self.name, dropout)
-        low, high = delta_range
-        if not DELTA_RANGE[0] <= low <= high <= DELTA_RANGE[1]:
-            raise ThreefoldError(
-                f"{self.name}: delta_range={delta_range}, expected {DELTA_RANGE[0]:g} ≤ low ≤ high "
-                f"≤ {DELTA_RANGE[1]:g}"
-            )
+        low, high = check_delta_range(self.name, delta_range)
         self.rate, self.dropout = check_rate(rate, self.name), dropout
         self.delta_log = nn.Parameter(torch.empty(width).uniform_(math.log(low), math.log(high)))
         self.skip = nn.Parameter(torch.randn(width))
         self.norm = nn.LayerNorm(width) if norm else None
         self.out = Linear(width, 2 * width if glu else width)
         self.glu = glu
-        self.register_load_state_dict_post_hook(_check_loaded)  # type: ignore[no-untyped-call]
+        check_when_loaded(self)
 
     @abstractmethod
     def filter(self) -> Filter:
@@ -78,9 +73,32 @@ class FilterMixer(Mixer):
         return (F.glu(y) if self.glu else y), {"memory": shaped(memory, state["memory"])}
 
 
-def _check_loaded(module: nn.Module, keys: Any) -> None:
-    assert isinstance(module, FilterMixer)
+def check_delta_range(
+    owner: str, given: tuple[float, float], option: str = "delta_range"
+) -> tuple[float, float]:
+    """Refuse what is no range of steps from low to high."""
+    low, high = given
+    if not DELTA_RANGE[0] <= low <= high <= DELTA_RANGE[1]:
+        raise ThreefoldError(
+            f"{owner}: {option}={given}, expected {DELTA_RANGE[0]:g} ≤ low ≤ high ≤ "
+            f"{DELTA_RANGE[1]:g}"
+        )
+    return low, high
+
+
+def check_when_loaded(mixer: Mixer) -> None:
+    """Call the mixer's `check_loaded` whenever its parameters have come from a file."""
+    mixer.register_load_state_dict_post_hook(_check_loaded)  # type: ignore[no-untyped-call]
+
+
+def _check_loaded(module: Any, keys: Any) -> None:
     module.check_loaded()
+
+
+def check_poles(owner: str, *parts: Tensor) -> None:
+    """Refuse poles that are no numbers; as −e^decay + i·frequency all others are stable."""
+    if not all(bool(part.isfinite().all()) for part in parts):
+        raise ThreefoldError(f"{owner}: A is not stable, a pole is not a finite number")
 
 
 def flat(memory: Tensor) -> Tensor:
@@ -113,3 +131,34 @@ def as_complex(pairs: Tensor) -> Tensor:
 def as_pairs(numbers: Tensor) -> Tensor:
     """Complex [...] to real pairs [..., 2] of the default dtype."""
     return torch.view_as_real(numbers.resolve_conj()).to(torch.get_default_dtype()).contiguous()
+
+
+def set_rate(model: nn.Module, rate: float) -> None:
+    """Tell every filter in a model at what rate its signal comes, relative to that of training.
+
+    `rate=0.5` is for half as many samples of the same time: every Δ doubles, and nothing is trained
+    again.  What looks at several elements without knowing of time (a cell, attention, a short
+    convolution) would hear another signal, and is refused by name.  The rate is the running
+    model's; a saved model has that of its spec.
+    """
+    check_rate(rate, "set_rate")
+    mixers = [part for part in model.modules() if isinstance(part, Mixer)]
+    inner = [part for part in mixers if not any(isinstance(p, Mixer) for p in _below(part))]
+    timeless = sorted({part.name for part in inner if _looks_around(part)})
+    filters = [part for part in inner if hasattr(part, "rate")]
+    if timeless or not filters:
+        raise ThreefoldError(
+            f"set_rate: {', '.join(timeless) or 'the model'} has no sampling rate; expected a "
+            "model whose mixers are all filters with a rate: lssl, s4, s4d, s5"
+        )
+    for part in filters:
+        part.rate = rate  # type: ignore[assignment]
+
+
+def _below(module: nn.Module) -> list[nn.Module]:
+    return [part for part in module.modules() if part is not module]
+
+
+def _looks_around(part: Mixer) -> bool:
+    """Whether it sees more than one element, and has no rate."""
+    return not hasattr(part, "rate") and (not part.causal or bool(part.state_shapes(1)))

@@ -13,9 +13,20 @@ import torch
 from torch import Tensor, nn
 
 from threefold.errors import ThreefoldError
+from threefold.kernels import ops
+from threefold.layers.filter import (
+    as_complex,
+    check_delta_range,
+    check_poles,
+    check_when_loaded,
+    count_pairs,
+    flat,
+    shaped,
+)
 from threefold.layers.mixer import Mixer
 from threefold.layers.parts import Linear, ShortConvolution, wide
-from threefold.memory.linear.diagonal import diagonal, multiply
+from threefold.memory.discrete import check_delta, diagonal_filter
+from threefold.memory.filter import Filter
 from threefold.memory.state import State
 
 
@@ -24,7 +35,8 @@ class H3(Mixer):
 
     The shift's output matrix and skip are the taps of one short convolution, the same map.  The
     diagonal one has state_size/2 conjugate pairs a channel, A = −½ + iπn at first (S4D-Lin), by
-    zero-order hold with a learned Δ; B is 1, since only B·C matters.
+    zero-order hold with a learned Δ; B is 1, since only B·C matters.  In the parallel form both are
+    convolutions by Fourier transforms.
     """
 
     slow: ClassVar[tuple[str, ...]] = ("step_log", "decay_log", "angle")
@@ -39,56 +51,60 @@ class H3(Mixer):
         step_range: tuple[float, float] = (0.001, 0.1),
     ) -> None:
         super().__init__(width)
-        low, high = step_range
-        if state_size < 2 or state_size % 2 or taps < 1 or not 0 < low <= high:
-            raise ThreefoldError(
-                f"{self.name}: state_size={state_size}, taps={taps}, step_range={step_range}; "
-                "expected an even size (conjugate pairs), at least 1 tap and 0 < low ≤ high"
-            )
-        self.pairs = state_size // 2
+        low, high = check_delta_range(self.name, step_range, "step_range")
+        pairs = count_pairs(self.name, state_size)
+        if taps < 1:
+            raise ThreefoldError(f"{self.name}: taps={taps}, expected at least 1")
         self.project = Linear(width, 3 * width)
         self.conv = ShortConvolution(width, taps, silu=False)
         steps = torch.rand(width) * math.log(high / low) + math.log(low)
         self.step_log = nn.Parameter(steps)
-        self.decay_log = nn.Parameter(torch.full((width, self.pairs), math.log(0.5)))
-        angles = math.pi * torch.arange(self.pairs, dtype=torch.float32)
+        self.decay_log = nn.Parameter(torch.full((width, pairs), math.log(0.5)))
+        angles = math.pi * torch.arange(pairs, dtype=torch.float32)
         self.angle = nn.Parameter(angles.repeat(width, 1))
-        self.read = nn.Parameter(torch.randn(width, self.pairs, 2) * 0.5**0.5)
+        self.read = nn.Parameter(torch.randn(width, pairs, 2) * 0.5**0.5)
         self.skip = nn.Parameter(torch.randn(width))
         self.out = Linear(width, width)
-        self.carries(conv=self.conv.state_shape, memory=(width, self.pairs, 2))
+        self.carries(conv=self.conv.state_shape, memory=(width, pairs, 2))
+        check_when_loaded(self)
+
+    def filter(self) -> Filter:
+        """The diagonal state space, discretised."""
+        poles = torch.complex(-torch.exp(self.decay_log.double()), self.angle.double())
+        return diagonal_filter(
+            poles,
+            torch.ones_like(poles),
+            as_complex(self.read),
+            torch.exp(self.step_log.double()),
+            dtype=wide(self.read).dtype,
+        )
 
     def mix(
         self, x: Tensor, state: State, form: str, lengths: Tensor | None
     ) -> tuple[Tensor, State]:
         query, key, value = self.project(x).chunk(3, -1)
-        key, conv = self.conv(key, state["conv"], lengths)
-        found = wide(key * value)
-        decay, read = self._discrete()
-        write = torch.stack([found, torch.zeros_like(found)], 2).unsqueeze(-1)
-        write = write.expand(*write.shape[:-1], self.pairs).flatten(-2)
-        before = state["memory"].movedim(-1, 1).flatten(-2)
-        memories, memory = diagonal(decay, write, before, form=form, lengths=lengths)
-        # 2 Re(C h) = 2 (Re C Re h − Im C Im h).
-        memories = torch.unflatten(memories, -1, (self.width, self.pairs))
-        out = torch.einsum("blcdn,cdn->bld", memories, read) + wide(self.skip) * found
-        memory = torch.unflatten(memory, -1, (self.width, self.pairs)).movedim(1, -1)
-        y = self.out(query * out.to(x.dtype))
-        return y, {"conv": conv, "memory": memory.contiguous()}
+        shift = self._shift_at_once if form == "parallel" else self.conv
+        shifted, conv = shift(key, state["conv"], lengths)
+        found = wide(shifted * value)
+        o, memory = self.filter().run(found, flat(state["memory"]), form=form, lengths=lengths)
+        o = o + wide(self.skip) * found
+        after = {"conv": conv, "memory": shaped(memory, state["memory"])}
+        return self.out(query * o.to(x.dtype)), after
 
-    def _discrete(self) -> tuple[Tensor, Tensor]:
-        """Ā [2, D·N], and 2 C B̄ [2, D, N] with the sign that its imaginary part is read with.
+    def _shift_at_once(
+        self, key: Tensor, before: Tensor, lengths: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """The shift by Fourier transforms, and the last keys of each row."""
+        known, length = before.shape[1], key.shape[1]
+        keys = torch.cat([before, key], 1)
+        taps = wide(self.conv.weight).flip(1)
+        y = ops.long_convolution(wide(keys), taps, first=known)
+        if lengths is None:
+            return y.to(key.dtype), keys[:, length:]
+        last = lengths.unsqueeze(1) + torch.arange(known, device=key.device)
+        return y.to(key.dtype), keys[torch.arange(len(key), device=key.device).unsqueeze(1), last]
 
-        B̄ = (Ā − 1)/A is part of the read-out, so that the write is the input itself.
-        """
-        step = wide(self.step_log).exp().unsqueeze(-1)
-        real, imaginary = -wide(self.decay_log).exp(), wide(self.angle)
-        modulus, turn = torch.exp(step * real), step * imaginary
-        decay = torch.stack([modulus * turn.cos(), modulus * turn.sin()])
-        inverse = torch.stack([real, -imaginary]) / (real**2 + imaginary**2)
-        # e^{a+ib} − 1 without cancelling: Δ is small.
-        less = torch.expm1(step * real) * turn.cos() - 2 * torch.sin(turn / 2) ** 2
-        less = torch.stack([less, decay[1]])
-        held = multiply(less.movedim(0, -2), inverse.movedim(0, -2))
-        read = 2 * multiply(held, wide(self.read).mT).movedim(-2, 0)
-        return decay.flatten(1), torch.stack([read[0], -read[1]])
+    def check_loaded(self) -> None:
+        """Refuse parameters from a file that no filter can have."""
+        check_delta(torch.exp(self.step_log.detach().double()), self.name)
+        check_poles(self.name, self.decay_log, self.angle)

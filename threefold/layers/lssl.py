@@ -10,8 +10,9 @@ from __future__ import annotations
 from typing import ClassVar
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
+from threefold.errors import ThreefoldError
 from threefold.layers.filter import FilterMixer
 from threefold.layers.parts import wide
 from threefold.memory.discrete import check_method, check_stable, discretise
@@ -24,7 +25,8 @@ class LSSL(FilterMixer):
     """The linear state-space layer: one A for all channels, one output a channel (M = 1).
 
     A is learnt entry by entry, without the paper's quasi-separable form, or with `learn=False`
-    stays what `measure` (legs, legt or lagt) says.
+    stays what `measure` says: legs, legt, lagt, or random, Gaussian and no memory of anything in
+    particular, which the paper compares with.
     """
 
     slow: ClassVar[tuple[str, ...]] = ("delta_log", "A", "B")
@@ -48,7 +50,7 @@ class LSSL(FilterMixer):
         )
         check_method(method, self.name)
         self.method = method
-        A, B = hippo(measure, state_size).matrices()
+        A, B = initial_system(measure, state_size)
         self.A = nn.Parameter(A.float(), requires_grad=learn)
         self.B = nn.Parameter(B.float(), requires_grad=learn)
         self.C = nn.Parameter(torch.randn(width, state_size) * state_size**-0.5)
@@ -61,3 +63,15 @@ class LSSL(FilterMixer):
     def check_loaded(self) -> None:
         super().check_loaded()
         check_stable(self.A, self.name)
+
+
+def initial_system(measure: str, size: int) -> tuple[Tensor, Tensor]:
+    """A [N, N] and B [N], float64, of a HiPPO by its name or drawn at random."""
+    if measure != "random":
+        return hippo(measure, size).matrices()
+    if size < 1:
+        raise ThreefoldError(f"LSSL: state_size={size}, expected at least 1")
+    A = torch.randn(size, size, dtype=torch.float64) * size**-0.5
+    # Moved to the left until no free motion grows, not even for a while.
+    growth = torch.linalg.eigvalsh((A + A.mT) / 2).max()
+    return A - growth * torch.eye(size, dtype=torch.float64), torch.randn(size).double()

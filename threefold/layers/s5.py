@@ -15,7 +15,12 @@ from torch import Tensor, nn
 
 from threefold.errors import ThreefoldError
 from threefold.layers.cell import check_dropout
-from threefold.layers.filter import count_pairs
+from threefold.layers.filter import (
+    check_delta_range,
+    check_poles,
+    check_when_loaded,
+    count_pairs,
+)
 from threefold.layers.mixer import Mixer
 from threefold.layers.parts import Linear, wide
 from threefold.memory.discrete import check_delta, check_method, check_rate, discretise_diagonal
@@ -53,7 +58,7 @@ class S5(Mixer):
         count_pairs(self.name, state_size // blocks)
         check_method(method, self.name)
         check_dropout(self.name, dropout)
-        check_delta(torch.tensor(delta_range, device="cpu"), self.name)
+        check_delta_range(self.name, delta_range)
         self.method, self.dropout = method, dropout
         self.rate = check_rate(rate, self.name)
         poles = normal_plus_low_rank(state_size // blocks)[0].repeat(blocks)
@@ -69,6 +74,7 @@ class S5(Mixer):
         nn.init.normal_(self.input.weight, std=(2 * width) ** -0.5)
         nn.init.normal_(self.read.weight, std=pairs**-0.5)
         self.carries(memory=(pairs, 2))
+        check_when_loaded(self)
 
     def mix(
         self, x: Tensor, state: State, form: str, lengths: Tensor | None
@@ -86,3 +92,8 @@ class S5(Mixer):
         y = 2 * self.read(memories.flatten(-2).to(x.dtype)) + self.skip * x
         y = F.dropout(F.gelu(y), self.dropout, self.training)
         return y * torch.sigmoid(self.gate(y)), {"memory": memory.mT.contiguous()}
+
+    def check_loaded(self) -> None:
+        """Refuse parameters from a file that no filter can have."""
+        check_delta(torch.exp(self.delta_log.detach().double()) / self.rate, self.name)
+        check_poles(self.name, self.decay_log, self.frequency)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -44,17 +45,44 @@ class Hippo(ABC):
     def measure(self, past: Tensor) -> Tensor:
         """How much the moment s ≥ 0 before now counts."""
 
-    def project(self, signal: Tensor, period: float, method: str = "bilinear") -> Tensor:
-        """The coefficients [..., L, N] after each sample of signal [..., L], `period` apart."""
+    def project(
+        self,
+        signal: Tensor,
+        period: float,
+        method: str = "bilinear",
+        *,
+        start: Tensor | None = None,
+        before: int = 0,
+    ) -> Tensor:
+        """The coefficients [..., L, N] after each sample of signal [..., L], `period` apart.
+
+        A signal may come in pieces: `start` [..., N] is what is known of the `before` samples that
+        came before this one.
+        """
         step = torch.tensor(period, dtype=torch.float64)
         check_delta(step / self.window, type(self).__name__)
         transition, write = discretise(*self.matrices(), step, method)
-        now = signal.new_zeros(*signal.shape[:-1], self.size, dtype=torch.float64)
+        now = self._begin(signal, start, before)
         found = []
         for sample in signal.double().unbind(-1):
             now = now @ transition.mT + sample.unsqueeze(-1) * write
             found.append(now)
         return torch.stack(found, -2)
+
+    def _begin(self, signal: Tensor, start: Tensor | None, before: int) -> Tensor:
+        wanted = (*signal.shape[:-1], self.size)
+        if signal.dim() < 1 or signal.shape[-1] < 1 or before < 0:
+            raise ThreefoldError(
+                f"{type(self).__name__}: signal is {tuple(signal.shape)} after {before} samples, "
+                "expected [..., length ≥ 1] after 0 or more"
+            )
+        if start is None:
+            return signal.new_zeros(wanted, dtype=torch.float64)
+        if start.shape != wanted:
+            raise ThreefoldError(
+                f"{type(self).__name__}: start is {tuple(start.shape)}, expected {wanted}"
+            )
+        return start.double()
 
     def reconstruct(self, coefficients: Tensor, past: Tensor) -> Tensor:
         """f at each moment of `past` [T] before now, [..., T], from coefficients [..., N]."""
@@ -145,15 +173,34 @@ class LegS(Hippo):
 
     def transition(self, count: Tensor) -> tuple[Tensor, Tensor]:
         """Ā [..., N, N] and B̄ [..., N] of the element number count [...] ≥ 1, bilinear."""
-        return discretise(*self.matrices(), 1 / count.double(), "bilinear")
+        A, B = (part.to(count.device) for part in self.matrices())
+        share = 1 / count.double().unsqueeze(-1)
+        identity = torch.eye(self.size, dtype=A.dtype, device=A.device)
+        half = share.unsqueeze(-1) * A / 2
+        both = torch.cat([identity + half, (share * B).unsqueeze(-1)], -1)
+        both = torch.linalg.solve_triangular(identity - half, both, upper=False)
+        return both[..., :-1], both[..., -1]
 
-    def project(self, signal: Tensor, period: float = 1.0, method: str = "bilinear") -> Tensor:
-        """The coefficients after each sample; the period is free: LegS knows no time scale."""
+    def project(
+        self,
+        signal: Tensor,
+        period: float = 1.0,
+        method: str = "bilinear",
+        *,
+        start: Tensor | None = None,
+        before: int = 0,
+    ) -> Tensor:
+        """The coefficients after each sample; the period is free: LegS knows no time scale.
+
+        Bilinear is the only method.
+        """
+        if method != "bilinear":
+            raise ThreefoldError(f"LegS: method {method!r}; with its 1/t it has 'bilinear' only")
         A, B = self.matrices()
         identity = torch.eye(self.size, dtype=torch.float64)
-        now = signal.new_zeros(*signal.shape[:-1], self.size, dtype=torch.float64)
+        now = self._begin(signal, start, before)
         found = []
-        for count, sample in enumerate(signal.double().unbind(-1), 1):
+        for count, sample in enumerate(signal.double().unbind(-1), before + 1):
             half = A / (2 * count)
             push = now @ (identity + half).mT + sample.unsqueeze(-1) * B / count
             now = torch.linalg.solve_triangular(
@@ -176,8 +223,37 @@ class Decaying(LegS):
     def measure(self, past: Tensor) -> Tensor:
         return torch.exp(-past / self.window) / self.window
 
-    def project(self, signal: Tensor, period: float = 1.0, method: str = "bilinear") -> Tensor:
-        return Hippo.project(self, signal, period, method)
+    def project(
+        self,
+        signal: Tensor,
+        period: float = 1.0,
+        method: str = "bilinear",
+        *,
+        start: Tensor | None = None,
+        before: int = 0,
+    ) -> Tensor:
+        return Hippo.project(self, signal, period, method, start=start, before=before)
+
+
+class Scaled:
+    """LegS's Ā_t and B̄_t for the elements after `position` [B], made `block` of them at a time."""
+
+    def __init__(self, size: int, position: Tensor, block: int, dtype: torch.dtype) -> None:
+        self.legs, self.position, self.block, self.dtype = LegS(size), position, block, dtype
+        self.made: tuple[int, Tensor, Tensor, Tensor] | None = None
+
+    def __call__(self, element: int) -> tuple[Tensor, Tensor]:
+        """Ā [B, N, N] and B̄ [B, N] of the element that many places on."""
+        block, place = divmod(element, self.block)
+        if self.made is None or self.made[0] != block:
+            first = block * self.block + 1
+            ahead = torch.arange(first, first + self.block, device=self.position.device)
+            # Rows at one place share its transition.
+            counts, rows = torch.unique(self.position.unsqueeze(1) + ahead, return_inverse=True)
+            A, B = (part.to(self.dtype) for part in self.legs.transition(counts))
+            self.made = block, rows, A, B
+        _, rows, A, B = self.made
+        return A[rows[:, place]], B[rows[:, place]]
 
 
 MEASURES: dict[str, type[Hippo]] = {
@@ -194,6 +270,15 @@ def hippo(measure: str, size: int, window: float = 1.0) -> Hippo:
     if measure not in MEASURES:
         raise ThreefoldError(f"unknown measure {measure!r}; {nearest(measure, MEASURES)}")
     return MEASURES[measure](size, window)
+
+
+@lru_cache(64)
+def discretised(measure: str, size: int, window: float, method: str) -> tuple[Tensor, Tensor]:
+    """Ā and B̄ for elements 1 apart, float64 on the CPU: constants, made once."""
+    with torch.inference_mode(False), torch.device("cpu"):
+        step = torch.ones((), dtype=torch.float64)
+        made = discretise(*hippo(measure, size, window).matrices(), step, method)
+        return made[0].contiguous(), made[1].contiguous()
 
 
 def normal_plus_low_rank(size: int) -> tuple[Tensor, Tensor, Tensor]:

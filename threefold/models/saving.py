@@ -62,6 +62,7 @@ def load(
             "SHA-256); copy the folder or save the model again"
         )
     _fill(model, tensors)
+    _check_parts(model, weights)
     model.tokenizer = _read_tokenizer(config.tokenizer, place)
     return model.to(device=device, dtype=dtype).eval()
 
@@ -109,6 +110,17 @@ def _check_fit(wanted: Mapping[str, Tensor], given: Mapping[str, Tensor], path: 
                 f"{path}: {name} is {tuple(tensor.shape)} {tensor.dtype}, expected "
                 f"{tuple(target.shape)} {target.dtype}; these are not the weights of this spec"
             )
+
+
+def _check_parts(model: Model, path: Path) -> None:
+    """Let every layer that knows what its numbers may be look at those of the file."""
+    for name, part in model.named_modules():
+        check = getattr(part, "check_loaded", None)
+        if check is not None:
+            try:
+                check()
+            except ThreefoldError as error:
+                raise ThreefoldError(f"{path}: {name}: {error}") from error
 
 
 def _fill(model: Model, tensors: Mapping[str, Tensor]) -> None:

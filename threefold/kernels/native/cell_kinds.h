@@ -2,6 +2,7 @@
  * lstm     c = f c₋ + i g,         h = o tanh(c)         i, f, o = σ(a),  g = tanh(a)
  * gru      h = z h₋ + (1−z) n                            r, z = σ(a),  n = tanh(x + U(r h₋))
  * slstm    c = f c₋ + i z,  n = f n₋ + i,  h = o c/n     i = e^a,  f, o = σ(a),  z = tanh(a)
+ * memory   h = φ(a) or h₋ + g (tanh(a) − h₋),  m = a     units h beside a linear memory m
  *
  * What each cell does to one vector of units, and its derivative. A cell names how many gates it
  * has, how many parts it carries (the first is h), and how many numbers a unit keeps of every
@@ -270,6 +271,51 @@ struct Slstm {
         part[1] = ratio * rest;
         part[2] = log_decay;
         for (int k = 0; k < 4; ++k) product[k] = grad[k];
+    }
+};
+
+/* Units whose `extra` is above 0 are numbers of a linear memory, m = a; the others h = tanh(a). */
+template <typename real>
+struct RnnMemory {
+    using V = Vector<real>;
+    static constexpr int gates = 1, parts = 1, kept = 0, extras = 1;
+    static constexpr int slot[] = {-1};
+    static constexpr bool two_phases = false;
+
+    static void forward(const V *x, const V *u, V *part, const V *extra, V *) {
+        const V a = x[0] + u[0];
+        part[0] = extra[0] > real(0) ? a : hyperbolic_tangent<real>(a);
+    }
+    static void backward(const V *, const V *, V h, const V *extra, V *part, V *grad, V *product) {
+        grad[0] = extra[0] > real(0) ? part[0] : part[0] * slope_of_tanh<real>(h);
+        product[0] = grad[0];
+        part[0] = V{};
+    }
+};
+
+/* The same beside a gated unit, h = h₋ + g (tanh(a) − h₋); the gate of a memory's number is idle. */
+template <typename real>
+struct GatedMemory {
+    using V = Vector<real>;
+    static constexpr int gates = 2, parts = 1, kept = 2, extras = 1;
+    static constexpr int slot[] = {-1};
+    static constexpr bool two_phases = false;
+
+    static void forward(const V *x, const V *u, V *part, const V *extra, V *keep) {
+        const V a = x[0] + u[0];
+        keep[0] = hyperbolic_tangent<real>(a);
+        keep[1] = sigmoid<real>(x[1] + u[1]);
+        part[0] = extra[0] > real(0) ? a : part[0] + keep[1] * (keep[0] - part[0]);
+    }
+    static void backward(const V *keep, const V *before, V, const V *extra, V *part, V *grad,
+                         V *product) {
+        const V of_candidate = part[0] * keep[1] * slope_of_tanh<real>(keep[0]);
+        const V of_gate = part[0] * (keep[0] - before[0]) * slope_of_sigmoid<real>(keep[1]);
+        grad[0] = extra[0] > real(0) ? part[0] : of_candidate;
+        grad[1] = extra[0] > real(0) ? V{} : of_gate;
+        part[0] = extra[0] > real(0) ? V{} : part[0] * (real(1) - keep[1]);
+        product[0] = grad[0];
+        product[1] = grad[1];
     }
 };
 

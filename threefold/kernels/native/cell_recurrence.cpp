@@ -370,6 +370,8 @@ int with_kind(int64_t kind, const Body &body) {
         case 9: return body(GruAfter<real, false>{});
         case 10: return body(GruAfter<real, true>{});
         case 11: return body(Slstm<real>{});
+        case 12: return body(RnnMemory<real>{});
+        case 13: return body(GatedMemory<real>{});
         default: return THREEFOLD_BAD_SIZE;
     }
 }

@@ -1,0 +1,95 @@
+"""HiPPO-RNN:  h = (1−g)⊙h₋ + g⊙tanh(W [x; h₋; c₋]),  f = w h,  c_t = Ā_t c_{t−1} + B̄_t f_t.
+
+A gated recurrent network that remembers what it says, as a projection by a fixed HiPPO.
+Gu et al. 2020, "HiPPO: Recurrent Memory with Optimal Polynomial Projections".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from threefold.errors import ThreefoldError, nearest
+from threefold.layers.cell import CellMixer, start_recurrent
+from threefold.layers.lmu import check_sizes
+from threefold.layers.mixer import Mixer
+from threefold.layers.parts import Linear, advance, wide
+from threefold.memory.beside import Gated, Ran
+from threefold.memory.hippo import Scaled, discretised
+from threefold.memory.plan import plan_chunk
+from threefold.memory.state import State
+
+MEASURES = ("legs", "legt", "lagt")
+
+
+class HippoRNN(Mixer):
+    """The HiPPO-RNN: `memories` projections of `order` coefficients each, bilinear.
+
+    `measure` legs sees all the past alike and has no time scale: Ā_t and B̄_t go with each row's
+    own number of elements t, and are made a block ahead of the loop.  legt and lagt see the last
+    `window` elements, lagt fading; theirs are fixed, and the loop is fused.
+    """
+
+    forms = CellMixer.forms
+    refusals: ClassVar[Mapping[str, str]] = CellMixer.refusals
+
+    def __init__(
+        self,
+        width: int,
+        *,
+        hidden: int | None = None,
+        order: int = 32,
+        measure: str = "legs",
+        window: float = 64.0,
+        memories: int = 1,
+    ) -> None:
+        super().__init__(width)
+        hidden = width if hidden is None else hidden
+        if measure not in MEASURES:
+            raise ThreefoldError(
+                f"{self.name}: unknown measure {measure!r}; {nearest(measure, MEASURES)}"
+            )
+        check_sizes(self.name, hidden, order, window, memories)
+        self.measure, self.order, self.window = measure, order, window
+        self.input = Linear(width, 2 * hidden)
+        self.recurrent = nn.Parameter(torch.empty(1, 2 * hidden, hidden))
+        start_recurrent(self.recurrent, "orthogonal")
+        self.read = nn.Parameter(torch.empty(2 * hidden, memories * order))
+        self.say = nn.Parameter(torch.empty(memories, hidden))
+        for weight in (self.read, self.say):
+            nn.init.xavier_normal_(weight)
+        self.out = Linear(hidden, width) if hidden != width else None
+        self.carries(memory={"hidden": (hidden,), "projection": (memories, order)})
+        if measure == "legs":
+            self.carries(position=())
+
+    def mix(
+        self, x: Tensor, state: State, form: str, lengths: Tensor | None
+    ) -> tuple[Tensor, State]:
+        inputs = torch.unflatten(wide(self.input(x)), -1, (2, -1))
+        units = Gated(wide(self.recurrent[0]), wide(self.read), wide(self.say))
+        given = inputs, state["memory"]["hidden"], state["memory"]["projection"]
+        after: State = {}
+        if self.measure == "legs":
+            after["position"] = advance(state["position"], x.shape[1], lengths)
+            block = plan_chunk(None, x.shape[1], form)
+            scaled = Scaled(self.order, state["position"], block, inputs.dtype)
+            ran = units.along(*given, scaled, lengths)
+        else:
+            ran = self._fixed(units, given, form, lengths)
+        y, hidden, projection = ran
+        after["memory"] = {"hidden": hidden, "projection": projection}
+        y = y.to(x.dtype)
+        return y if self.out is None else self.out(y), after
+
+    def _fixed(
+        self, units: Gated, given: tuple[Tensor, Tensor, Tensor], form: str, lengths: Tensor | None
+    ) -> Ran:
+        made = discretised(self.measure, self.order, self.window, "bilinear")
+        transition, write = (part.to(given[0]) for part in made)
+        if form == "step":
+            return units.along(*given, lambda _: (transition, write), lengths)
+        return units.run(*given, transition, write, lengths)

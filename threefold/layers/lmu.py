@@ -1,0 +1,105 @@
+"""LMU:  u = e_x x + e_h h₋ + e_m m₋,  m = Ā m₋ + B̄ u,  h = tanh(W x + U h₋ + V m).
+
+A recurrent network beside a sliding window of what it says, kept as Legendre coefficients.
+Voelker, Kajić & Eliasmith 2019, "Legendre Memory Units: Continuous-Time Representation in Recurrent
+Neural Networks"; Chilkuri & Eliasmith 2021, "Parallelizing Legendre Memory Unit Training".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from threefold.errors import ThreefoldError
+from threefold.layers.cell import CellMixer
+from threefold.layers.mixer import Mixer
+from threefold.layers.parts import Linear, wide
+from threefold.memory.beside import Coupled
+from threefold.memory.hippo import discretised
+from threefold.memory.plan import FORMS
+from threefold.memory.responses import responses
+from threefold.memory.state import State
+
+
+class LMU(Mixer):
+    """The Legendre memory unit: `memories` windows of `window` elements, `order` coefficients each.
+
+    `recurrent=False` leaves U, e_h and e_m out (2021): the memory is then a fixed filter, and has a
+    parallel form.  The coefficients are of orthonormal polynomials, each the paper's times a
+    constant; zero-order hold.
+    """
+
+    refusals: ClassVar[Mapping[str, str]] = {
+        "parallel": f"{CellMixer.refusals['parallel']}; with recurrent=False there is none between"
+    }
+
+    def __init__(
+        self,
+        width: int,
+        *,
+        hidden: int | None = None,
+        order: int = 32,
+        window: float = 64.0,
+        memories: int = 1,
+        recurrent: bool = True,
+    ) -> None:
+        super().__init__(width)
+        hidden = width if hidden is None else hidden
+        check_sizes(self.name, hidden, order, window, memories)
+        self.order, self.window = order, window
+        self.forms = CellMixer.forms if recurrent else FORMS
+        self.input = Linear(width, hidden, bias=False)
+        self.encode = Linear(width, memories, bias=False)
+        self.read = nn.Parameter(torch.empty(hidden, memories * order))
+        for weight in (self.input.weight, self.read):
+            nn.init.xavier_normal_(weight)
+        lecun_uniform(self.encode.weight)
+        self.units: nn.ParameterDict | None = None
+        if recurrent:
+            self.units = nn.ParameterDict(
+                {
+                    "recurrent": nn.init.xavier_normal_(torch.empty(hidden, hidden)),
+                    "from_hidden": lecun_uniform(torch.empty(memories, hidden)),
+                    "from_memory": torch.zeros(memories, memories * order),
+                }
+            )
+        self.out = Linear(hidden, width) if hidden != width else None
+        own = {"hidden": (hidden,)} if recurrent else {}
+        self.carries(memory={**own, "projection": (memories, order)})
+
+    def mix(
+        self, x: Tensor, state: State, form: str, lengths: Tensor | None
+    ) -> tuple[Tensor, State]:
+        given, said, read = wide(self.input(x)), wide(self.encode(x)), wide(self.read)
+        fixed = discretised("legt", self.order, self.window, "zero_order_hold")
+        transition, write = (part.to(said) for part in fixed)
+        memory, after = state["memory"]["projection"], {}
+        if self.units is None:
+            found, last = responses(said, memory, transition, write, form=form, lengths=lengths)
+            y = torch.tanh(given + found.flatten(2) @ read.mT)
+        else:
+            # A ParameterDict sorts its names.
+            from_hidden, from_memory, recurrent = (wide(part) for part in self.units.values())
+            units = Coupled(recurrent, read, from_hidden, from_memory, transition, write)
+            run = units.along if form == "step" else units.run
+            y, after["hidden"], last = run(given, said, state["memory"]["hidden"], memory, lengths)
+        y = y.to(x.dtype)
+        return y if self.out is None else self.out(y), {"memory": {**after, "projection": last}}
+
+
+def check_sizes(owner: str, hidden: int, order: int, window: float, memories: int) -> None:
+    """Refuse what no memory can have."""
+    if min(hidden, order, memories) < 1 or not 1 <= window < float("inf"):
+        raise ThreefoldError(
+            f"{owner}: hidden={hidden}, order={order}, window={window}, memories={memories}; "
+            "expected at least 1 of each, and a window that ends"
+        )
+
+
+def lecun_uniform(weight: Tensor) -> Tensor:
+    """Filled uniformly, with the variance 1 / inputs."""
+    bound = (3 / weight.shape[1]) ** 0.5
+    return nn.init.uniform_(weight, -bound, bound)
