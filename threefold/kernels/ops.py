@@ -25,6 +25,7 @@ from threefold.kernels import rms_norm as _rms_norm
 from threefold.kernels import selective_scan as _selective_scan
 from threefold.kernels import short_convolution as _short_convolution
 from threefold.kernels import token_shift as _token_shift
+from threefold.kernels import vandermonde as _vandermonde
 from threefold.kernels.shapes import expected_kind
 
 # The operations that have a native kernel.
@@ -41,6 +42,7 @@ NATIVE = (
     "diagonal_recurrence",
     "long_convolution",
     "online_convolution",
+    "vandermonde",
 )
 
 
@@ -348,6 +350,43 @@ def long_convolution(
         return reference.long_convolution(x, kernel, skip, first=first)
     size = _long_convolution.transform_size(x.shape[1] - first, kernel.shape[1], whole=whole)
     return _long_convolution.operation(x, kernel, skip, size, first)  # type: ignore[no-any-return]
+
+
+def vandermonde(
+    factor: Tensor,
+    coefficient: Tensor,
+    length: int,
+    *,
+    lengths: Tensor | None = None,
+    backwards: bool = False,
+    dtype: torch.dtype,
+) -> Tensor:
+    """`y_l = Re Σ_n c_n w_n^l` of every channel, l < length, without the matrix of powers.
+
+    factor w `[D, N, 2]`, coefficient c `[R, D, N, 2]`, float64 pairs. `backwards` counts l from a
+    row's last element, lengths `[R]` (int64) says which that is; y is 0 behind it. Gives y
+    `[R, length, D]` in dtype.
+    """
+    expected = _vandermonde.expected(factor, coefficient, lengths, len(coefficient))
+    if expected:
+        given = {"factor": factor, "coefficient": coefficient, "lengths": lengths}
+        _refuse("vandermonde", expected, given)
+    native = factor.is_cpu and dtype in library.SUFFIXES and _loaded()
+    run = _vandermonde.operation if native else reference.vandermonde
+    return run(factor, coefficient, lengths, length, backwards, dtype)  # type: ignore[no-any-return]
+
+
+def moments(
+    x: Tensor, factor: Tensor, *, lengths: Tensor | None = None, backwards: bool = False
+) -> Tensor:
+    """`m_n = Σ_l x_l w_n^l` for x `[R, L, D]`, the rest as in `vandermonde`: `[R, D, N, 2]`."""
+    expected = _vandermonde.expected(factor, None, lengths, len(x))
+    if x.ndim != 3 or x.shape[2:] != factor.shape[:1] or x.shape[1] == 0:
+        expected = expected or f"x [R, L, {len(factor)}], not empty"
+    if expected:
+        _refuse("moments", expected, {"x": x, "factor": factor, "lengths": lengths})
+    run = _vandermonde.moments_operation if _native(x) else reference.moments
+    return run(x, factor, lengths, backwards)  # type: ignore[no-any-return]
 
 
 def online_filter(kernel: Tensor, skip: Tensor | None) -> _online_convolution.OnlineFilter | None:
