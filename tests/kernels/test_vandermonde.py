@@ -1,4 +1,4 @@
-"""Vandermonde products: native = the powers written out, forward and backward, and the transpose."""
+"""Vandermonde products and their transpose: native = the matrix of powers, with gradients."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DTYPES = [torch.float32, torch.float64]
 
 def factors(channels: int, size: int) -> Tensor:
     """Inside the unit circle, many of them close to it."""
-    radius = torch.exp(-torch.rand(channels, size, dtype=torch.float64) ** 4)
+    radius = torch.exp(-(torch.rand(channels, size, dtype=torch.float64) ** 4))
     angle = torch.rand(channels, size, dtype=torch.float64) * 6.28
     return torch.stack([radius * angle.cos(), radius * angle.sin()], -1)
 
@@ -74,9 +74,7 @@ def assert_same(
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(("channels", "size"), [(1, 1), (7, 3), (16, 4), (37, 2)])
-def test_native_is_the_matrix(
-    variant: str, channels: int, size: int, dtype: torch.dtype
-) -> None:
+def test_native_is_the_matrix(variant: str, channels: int, size: int, dtype: torch.dtype) -> None:
     for length, backwards, cut in itertools.product(
         (1, 2, 63, 65, 200), (False, True), (False, True)
     ):

@@ -5,13 +5,11 @@ The only door to the kernels: shapes are checked here, and native or reference i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import NoReturn
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
-from threefold.errors import ThreefoldError
 from threefold.kernels import cell_recurrence as _cell_recurrence
 from threefold.kernels import decay_recurrence as _decay_recurrence
 from threefold.kernels import delta_recurrence as _delta_recurrence
@@ -26,7 +24,9 @@ from threefold.kernels import selective_scan as _selective_scan
 from threefold.kernels import short_convolution as _short_convolution
 from threefold.kernels import token_shift as _token_shift
 from threefold.kernels import vandermonde as _vandermonde
+from threefold.kernels.shapes import check_lengths as _check_lengths
 from threefold.kernels.shapes import expected_kind
+from threefold.kernels.shapes import refuse as _refuse
 
 # The operations that have a native kernel.
 NATIVE = (
@@ -373,7 +373,7 @@ def vandermonde(
         _refuse("vandermonde", expected, given)
     native = factor.is_cpu and dtype in library.SUFFIXES and _loaded()
     run = _vandermonde.operation if native else reference.vandermonde
-    return run(factor, coefficient, lengths, length, backwards, dtype)  # type: ignore[no-any-return]
+    return run(factor, coefficient, lengths, length, backwards, dtype)
 
 
 def moments(
@@ -386,27 +386,10 @@ def moments(
     if expected:
         _refuse("moments", expected, {"x": x, "factor": factor, "lengths": lengths})
     run = _vandermonde.moments_operation if _native(x) else reference.moments
-    return run(x, factor, lengths, backwards)  # type: ignore[no-any-return]
+    return run(x, factor, lengths, backwards)
 
 
 def online_filter(kernel: Tensor, skip: Tensor | None) -> _online_convolution.OnlineFilter | None:
     """The filter made ready for one element after another; None where no native kernel can be."""
     native = _native(kernel) and _direct(kernel, skip)
     return _online_convolution.OnlineFilter(kernel, skip) if native else None
-
-
-def _check_lengths(lengths: Tensor | None, length: int) -> None:
-    """Refuse lengths outside 0 … L; the native kernels do it themselves."""
-    if lengths is None or torch.compiler.is_compiling():
-        return
-    if bool(((lengths < 0) | (lengths > length)).any()):
-        raise ThreefoldError(f"lengths must be within 0 … {length}, given {lengths.tolist()}")
-
-
-def _refuse(name: str, expected: str, given: Mapping[str, Tensor | None]) -> NoReturn:
-    described = ", ".join(
-        f"{key} {list(tensor.shape)} {tensor.dtype} on {tensor.device}"
-        for key, tensor in given.items()
-        if tensor is not None
-    )
-    raise ThreefoldError(f"{name}: expected {expected}; given {described}")

@@ -1,4 +1,4 @@
-"""y_l = Re Σ_n c_n w_n^l:  ∂c = conj(m),  ∂w = conj(Σ c m′);  m_n = Σ_l x_l w_n^l,  m′_n = Σ_l l x_l w_n^{l−1}
+"""y_l = Re Σ_n c_n w_n^l,  m_n = Σ_l x_l w_n^l;  ∂c = conj(m),  ∂w = conj(c m′),  m′ = ∂m/∂w
 
 Products with the Vandermonde matrix of each channel and with its transpose, as torch operations on
 the native kernels; each is the other's derivative. Complex numbers are pairs. Shapes are checked in
