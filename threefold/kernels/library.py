@@ -78,6 +78,8 @@ SIGNATURES = {
     "long_convolution_backward": Signature(pointers=8, integers=7),
     "online_convolution_spectrum": Signature(pointers=3, integers=4),
     "online_convolution": Signature(pointers=10, integers=6),
+    "vandermonde_product": Signature(pointers=6, integers=6),
+    "vandermonde_moments": Signature(pointers=7, integers=6),
     "linear": Signature(pointers=5, integers=4),
     "linear_narrow": Signature(pointers=5, integers=5),
     "rms_norm_forward": Signature(pointers=4, integers=5, numbers=1),
@@ -286,12 +288,13 @@ def call(
     *,
     strides: Sequence[int] | None = None,
     laid_out: bool = False,
+    dtype: torch.dtype | None = None,
 ) -> None:
     """Call a native function, with the number of threads after the other sizes.
 
     Outputs (and workspace) are new, so contiguous; inputs are made so, unless they are `laid_out`
     as the function expects, or it is given their `strides`, after them. A tensor without numbers is
-    passed as null.
+    passed as null. The function is that of the first output's dtype, unless `dtype` is given.
     """
     # Kept in a list until the call returns: nothing else may own what the pointers point to.
     as_they_are = laid_out or strides is not None
@@ -299,7 +302,7 @@ def call(
     pointers: list[Any] = [None if x is None else x.data_ptr() for x in tensors]
     if strides is not None:
         pointers.append((ctypes.c_int64 * len(strides))(*strides))
-    dtype = next(x.dtype for x in outputs if x is not None)
+    dtype = dtype or next(x.dtype for x in outputs if x is not None)
     _invoke(name, dtype, pointers, sizes, numbers)
 
 

@@ -5,13 +5,11 @@ The only door to the kernels: shapes are checked here, and native or reference i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import NoReturn
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
-from threefold.errors import ThreefoldError
 from threefold.kernels import cell_recurrence as _cell_recurrence
 from threefold.kernels import decay_recurrence as _decay_recurrence
 from threefold.kernels import delta_recurrence as _delta_recurrence
@@ -25,7 +23,10 @@ from threefold.kernels import rms_norm as _rms_norm
 from threefold.kernels import selective_scan as _selective_scan
 from threefold.kernels import short_convolution as _short_convolution
 from threefold.kernels import token_shift as _token_shift
+from threefold.kernels import vandermonde as _vandermonde
+from threefold.kernels.shapes import check_lengths as _check_lengths
 from threefold.kernels.shapes import expected_kind
+from threefold.kernels.shapes import refuse as _refuse
 
 # The operations that have a native kernel.
 NATIVE = (
@@ -40,6 +41,7 @@ NATIVE = (
     "diagonal_recurrence",
     "long_convolution",
     "online_convolution",
+    "vandermonde",
 )
 
 
@@ -341,24 +343,44 @@ def long_convolution(
     return _long_convolution.operation(x, kernel, skip, size, first)  # type: ignore[no-any-return]
 
 
+def vandermonde(
+    factor: Tensor,
+    coefficient: Tensor,
+    length: int,
+    *,
+    lengths: Tensor | None = None,
+    backwards: bool = False,
+    dtype: torch.dtype,
+) -> Tensor:
+    """`y_l = Re Σ_n c_n w_n^l` of every channel, l < length, without the matrix of powers.
+
+    factor w `[D, N, 2]`, coefficient c `[R, D, N, 2]`, float64 pairs. `backwards` counts l from a
+    row's last element, lengths `[R]` (int64) says which that is; y is 0 behind it. Gives y
+    `[R, length, D]` in dtype.
+    """
+    expected = _vandermonde.expected(factor, coefficient, lengths, len(coefficient))
+    if expected:
+        given = {"factor": factor, "coefficient": coefficient, "lengths": lengths}
+        _refuse("vandermonde", expected, given)
+    native = factor.is_cpu and dtype in library.SUFFIXES and _loaded()
+    run = _vandermonde.operation if native else reference.vandermonde
+    return run(factor, coefficient, lengths, length, backwards, dtype)
+
+
+def moments(
+    x: Tensor, factor: Tensor, *, lengths: Tensor | None = None, backwards: bool = False
+) -> Tensor:
+    """`m_n = Σ_l x_l w_n^l` for x `[R, L, D]`, the rest as in `vandermonde`: `[R, D, N, 2]`."""
+    expected = _vandermonde.expected(factor, None, lengths, len(x))
+    if x.ndim != 3 or x.shape[2:] != factor.shape[:1] or x.shape[1] == 0:
+        expected = expected or f"x [R, L, {len(factor)}], not empty"
+    if expected:
+        _refuse("moments", expected, {"x": x, "factor": factor, "lengths": lengths})
+    run = _vandermonde.moments_operation if _native(x) else reference.moments
+    return run(x, factor, lengths, backwards)
+
+
 def online_filter(kernel: Tensor, skip: Tensor | None) -> _online_convolution.OnlineFilter | None:
     """The filter made ready for one element after another; None where no native kernel can be."""
     native = _native(kernel) and _direct(kernel, skip)
     return _online_convolution.OnlineFilter(kernel, skip) if native else None
-
-
-def _check_lengths(lengths: Tensor | None, length: int) -> None:
-    """Refuse lengths outside 0 … L; the native kernels do it themselves."""
-    if lengths is None or torch.compiler.is_compiling():
-        return
-    if bool(((lengths < 0) | (lengths > length)).any()):
-        raise ThreefoldError(f"lengths must be within 0 … {length}, given {lengths.tolist()}")
-
-
-def _refuse(name: str, expected: str, given: Mapping[str, Tensor | None]) -> NoReturn:
-    described = ", ".join(
-        f"{key} {list(tensor.shape)} {tensor.dtype} on {tensor.device}"
-        for key, tensor in given.items()
-        if tensor is not None
-    )
-    raise ThreefoldError(f"{name}: expected {expected}; given {described}")

@@ -65,6 +65,59 @@ def long_convolution(
     return (y if skip is None else y + skip.to(wide) * x[:, first:].to(wide)).to(x.dtype)
 
 
+def vandermonde(
+    factor: Tensor,
+    coefficient: Tensor,
+    lengths: Tensor | None,
+    length: int,
+    backwards: bool,
+    dtype: torch.dtype,
+) -> Tensor:
+    """`Re Σ_n c_n w_n^l`: `ops.vandermonde` has the shapes."""
+    near, leaps = _tables(factor, length)
+    c = torch.view_as_complex(coefficient.contiguous())
+    starts = torch.einsum("rhn,qhn->rqhn", c, leaps)
+    y = torch.einsum("rqhn,jhn->rqjh", starts, near).real.flatten(1, 2)[:, :length].to(dtype)
+    return _ordered(y, lengths, backwards)
+
+
+def moments(x: Tensor, factor: Tensor, lengths: Tensor | None, backwards: bool) -> Tensor:
+    """`Σ_l x_l w_n^l`: `ops.moments` has the shapes."""
+    near, leaps = _tables(factor, x.shape[1])
+    x = _ordered(x, lengths, backwards)
+    x = F.pad(x, (0, 0, 0, len(leaps) * len(near) - x.shape[1]))
+    cut = torch.unflatten(x, 1, (len(leaps), len(near))).to(near.dtype)
+    sums = torch.einsum("rqhn,qhn->rhn", torch.einsum("rqjh,jhn->rqhn", cut, near), leaps)
+    return torch.view_as_real(sums)
+
+
+def _tables(factor: Tensor, length: int, block: int = 64) -> tuple[Tensor, Tensor]:
+    """w^j [block, D, N] and w^{block·q} [Q, D, N]: their products are all powers below `length`."""
+    w = torch.view_as_complex(factor.contiguous())
+    near = _powers(w, block)
+    return near, _powers(near[-1] * w, -(-length // block))
+
+
+def _powers(w: Tensor, count: int) -> Tensor:
+    """w^0 … w^{count−1}, by doubling."""
+    powers, leap = torch.ones_like(w).unsqueeze(0), w
+    while len(powers) < count:
+        powers, leap = torch.cat([powers, powers * leap]), leap * leap
+    return powers[:count]
+
+
+def _ordered(x: Tensor, lengths: Tensor | None, backwards: bool) -> Tensor:
+    """x [R, L, D] with 0 behind each row's end, each row turned around if `backwards`."""
+    if lengths is None:
+        return x.flip(1) if backwards else x
+    places = torch.arange(x.shape[1], device=x.device).expand(x.shape[:2])
+    real = (places < lengths[:, None]).unsqueeze(-1)
+    if backwards:
+        places = (lengths[:, None] - 1 - places).clamp(min=0)
+        x = x.gather(1, places.unsqueeze(-1).expand(x.shape))
+    return torch.where(real, x, 0)
+
+
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """`y = x Wᵀ + bias`; weights narrower than x are widened."""
     if x.dtype != weight.dtype and not under_autocast(x):

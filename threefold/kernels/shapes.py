@@ -1,15 +1,18 @@
 """given shapes = expected shapes, or a sentence that says which are not
 
-What the operations of linear memories share: the check of many optional inputs, and gradients of
+What operations share: the check of many optional inputs, how they are refused, and gradients of
 outputs that were not used.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
+
+from threefold.errors import ThreefoldError
 
 
 def expected_kind(
@@ -57,3 +60,21 @@ def grads_or_zeros(
     if grad_state is None:
         grad_state = value.new_zeros(batch, heads, key.shape[-1], values)
     return grad_out, grad_state
+
+
+def check_lengths(lengths: Tensor | None, length: int) -> None:
+    """Refuse lengths outside 0 … L; the native kernels do it themselves."""
+    if lengths is None or torch.compiler.is_compiling():
+        return
+    if bool(((lengths < 0) | (lengths > length)).any()):
+        raise ThreefoldError(f"lengths must be within 0 … {length}, given {lengths.tolist()}")
+
+
+def refuse(name: str, expected: str, given: Mapping[str, Tensor | None]) -> NoReturn:
+    """Say what was expected and what was given."""
+    described = ", ".join(
+        f"{key} {list(tensor.shape)} {tensor.dtype} on {tensor.device}"
+        for key, tensor in given.items()
+        if tensor is not None
+    )
+    raise ThreefoldError(f"{name}: expected {expected}; given {described}")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -67,8 +68,9 @@ class FilterMixer(Mixer):
         self, x: Tensor, state: State, form: str, lengths: Tensor | None
     ) -> tuple[Tensor, State]:
         u = x if self.norm is None else self.norm(x)
-        y, memory = self.filter().run(wide(u), flat(state["memory"]), form=form, lengths=lengths)
-        y = F.gelu(y.to(x.dtype) + self.skip * u)
+        fixed = replace(self.filter(), skip=self.skip)
+        y, memory = fixed.run(wide(u), flat(state["memory"]), form=form, lengths=lengths)
+        y = F.gelu(y.to(x.dtype))
         y = self.out(F.dropout(y, self.dropout, self.training))
         return (F.glu(y) if self.glu else y), {"memory": shaped(memory, state["memory"])}
 

@@ -14,8 +14,10 @@ import torch
 from torch import Tensor
 
 from threefold.errors import ThreefoldError
-from threefold.memory.plan import FORMS, plan_chunk, plan_form
-from threefold.memory.transition import Transition
+from threefold.kernels import ops
+from threefold.memory.buffer import needs_gradient
+from threefold.memory.plan import FORMS, plan_chunk, plan_form, plan_piece
+from threefold.memory.transition import Diagonal, Transition
 
 OWNER = "filter"
 
@@ -70,17 +72,18 @@ class Filter:
             real = torch.arange(x.shape[1], device=x.device) < lengths[:, None]
             x = torch.where(real.unsqueeze(-1), x, torch.zeros_like(x))
         form = plan_form(form, x.shape[1], FORMS, OWNER)
-        y, state = (
-            self._scan(x, state, lengths)
-            if form == "step"
-            else self._blocks(x, state, lengths, form)
-        )
-        return (y if self.skip is None else y + self.skip.to(self.dtype) * x), state
+        if form == "step":
+            return self._scan(x, state, lengths)
+        if isinstance(self.transition, Diagonal):
+            return self._pieces(x, state, lengths, plan_piece(x.shape[1], form))
+        return self._blocks(x, state, lengths, form)
 
     def taps(self, length: int) -> Tensor:
         """The response to 1, 0, 0, …: K̄ [H, length]."""
         if self.impulse is not None:
             return self.impulse(length).to(self.dtype)
+        if isinstance(self.transition, Diagonal):
+            return self.transition.taps(self.write, self.read, length, self.dtype)
         # K̄ at block·q + j is (C Ā^{block·q})(Ā^j B̄): a product of two short tables.
         tables = self._tables(min(64, length))
         ahead, rows = tables.powers[-1], self.read.unsqueeze(0)
@@ -101,7 +104,32 @@ class Filter:
                 after = torch.where((lengths > t).view(-1, 1, 1), after, state)
             state = after
             outputs.append((read * state).sum(-1))
-        return torch.stack(outputs, 1), state
+        return self._skipped(torch.stack(outputs, 1), x), state
+
+    def _skipped(self, y: Tensor, x: Tensor) -> Tensor:
+        return y if self.skip is None else y + self.skip.to(self.dtype) * x
+
+    def _convolved(self, x: Tensor, taps: Tensor) -> Tensor:
+        """K̄ ∗ x + D x, by one Fourier transform."""
+        skip = None if self.skip is None else self.skip.to(self.dtype)
+        return ops.long_convolution(x, taps, skip, whole=True)
+
+    def _pieces(
+        self, x: Tensor, state: Tensor, lengths: Tensor | None, size: int
+    ) -> tuple[Tensor, Tensor]:
+        """Convolutions of `size` elements; a diagonal Ā carries the state over by its powers."""
+        assert isinstance(self.transition, Diagonal)
+        taps, outputs = self.taps(min(size, x.shape[1])), []
+        for begin, piece in zip(range(0, x.shape[1], size), torch.split(x, size, 1), strict=True):
+            count = piece.shape[1]
+            y = self._convolved(piece, taps[:, :count])
+            # At the beginning of a sequence the state has nothing to say.
+            if torch.compiler.is_compiling() or needs_gradient(state) or bool(state.any()):
+                y = y + self.transition.respond(self.read, state, count, self.dtype)
+            outputs.append(y)
+            left = None if lengths is None else (lengths - begin).clamp(0, count)
+            state = self.transition.collect(self.write, piece, state, left)
+        return outputs[0] if len(outputs) == 1 else torch.cat(outputs, 1), state
 
     def _blocks(
         self, x: Tensor, state: Tensor, lengths: Tensor | None, form: str
@@ -120,10 +148,10 @@ class Filter:
         if form == "chunk":
             y = torch.baddbmm(_by_channel(starts[:, :-1]) @ tables.reads, cut, tables.toeplitz())
             y = y.view(channels, batch, -1)[..., :length].permute(1, 2, 0)
-            return y, last
+            return self._skipped(y, x), last
         starts = turn.scan(torch.zeros_like(gains), state)
         y = (_by_channel(starts[:, :-1]) @ tables.reads).view(channels, batch, -1)
-        return _convolve(x, self.taps(length)) + y[..., :length].permute(1, 2, 0), last
+        return self._convolved(x, self.taps(length)) + y[..., :length].permute(1, 2, 0), last
 
     def _tables(self, most: int) -> Tables:
         """Everything a block of the largest power of two ≤ `most` needs, by doubling."""
@@ -194,12 +222,3 @@ def _finish(
 def _by_channel(states: Tensor) -> Tensor:
     """[B, pieces, H, S] to [H, B · pieces, S]."""
     return states.permute(2, 0, 1, 3).flatten(1, 2)
-
-
-def _convolve(x: Tensor, kernel: Tensor) -> Tensor:
-    """Causal convolution of x [B, L, H] with kernel [H, L], by one padded real FFT."""
-    length = x.shape[1]
-    size = 2 * length
-    spectrum = torch.fft.rfft(x.transpose(1, 2), n=size) * torch.fft.rfft(kernel, n=size)
-    y: Tensor = torch.fft.irfft(spectrum, n=size)
-    return y[..., :length].transpose(1, 2)

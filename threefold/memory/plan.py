@@ -15,6 +15,9 @@ CHUNK = 64
 # Queries of one block that reads a history: its mask has this many rows, not as many as the past.
 BLOCK = 256
 
+# Elements of one Fourier transform of a filter: its buffers stay in the cache or near it.
+PIECE = 16384
+
 
 def plan_form(
     form: str,
@@ -53,3 +56,8 @@ def plan_chunk(chunk: int | None, length: int, form: str) -> int:
 def plan_block(length: int, form: str) -> int:
     """The number of queries that read a history together."""
     return min(BLOCK, length) if form == "chunk" else length
+
+
+def plan_piece(length: int, form: str) -> int:
+    """The number of elements that are convolved by one Fourier transform."""
+    return min(PIECE, length) if form == "chunk" else length

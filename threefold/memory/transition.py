@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from threefold.kernels import ops
 from threefold.memory.linear.diagonal import diagonal
 
 
@@ -65,6 +66,63 @@ class Diagonal(Transition):
         found, _ = diagonal(decay, planes, start, form="chunk")
         found = torch.unflatten(found, -1, (channels, -1)).transpose(2, 3)
         return torch.cat([state.unsqueeze(1), found.reshape(batch, length, channels, size)], 1)
+
+    def taps(self, write: Tensor, read: Tensor, length: int, dtype: torch.dtype) -> Tensor:
+        """K̄_t = c Āᵗ b, [H, length], for b and c [H, S]."""
+        both = _times(_row(read), _numbers(write)).unsqueeze(0)
+        return ops.vandermonde(self._pairs, both, length, dtype=dtype)[0].mT
+
+    def respond(self, read: Tensor, state: Tensor, length: int, dtype: torch.dtype) -> Tensor:
+        """c Ā^{t+1} s, [B, length, H]: what comes of a state [B, H, S] without input."""
+        w = torch.view_as_complex(self._pairs)
+        both = _times(_row(read), _numbers(state.double()), w)
+        return ops.vandermonde(self._pairs, both, length, dtype=dtype)
+
+    def collect(self, write: Tensor, x: Tensor, state: Tensor, lengths: Tensor | None) -> Tensor:
+        """Σ_t Ā^{L−1−t} b x_t + Āᴸ s, the state after x [B, L, H], at each row's own length L."""
+        sums = ops.moments(x, self._pairs, lengths=lengths, backwards=True)
+        gained = torch.view_as_complex(sums) * _numbers(write)
+        kept = self._power(x.shape[1] if lengths is None else lengths)
+        after = gained + kept * _numbers(state.double())
+        return torch.cat([after.real, after.imag], -1).to(x.dtype)
+
+    @property
+    def _pairs(self) -> Tensor:
+        """w as [H, N, 2]."""
+        return self.factor.mT.contiguous()
+
+    def _power(self, exponent: int | Tensor) -> Tensor:
+        """w to a power, [H, N], or [B, H, N] for one power a row: by squaring."""
+        leap = torch.view_as_complex(self._pairs)
+        power = torch.ones_like(leap)
+        if isinstance(exponent, Tensor):
+            exponent = exponent.view(-1, 1, 1)
+        left = int(exponent.max()) if isinstance(exponent, Tensor) else exponent
+        for bit in range(left.bit_length()):
+            if isinstance(exponent, Tensor):
+                power = torch.where((exponent >> bit & 1).bool(), power * leap, power)
+            elif exponent >> bit & 1:
+                power = power * leap
+            leap = leap * leap
+        return power
+
+
+def _numbers(planes: Tensor) -> Tensor:
+    """[..., S] to complex [..., S/2]."""
+    return torch.complex(*planes.chunk(2, -1))
+
+
+def _row(planes: Tensor) -> Tensor:
+    """The same for a row c: Re(c s) is the sum of products with the planes of s."""
+    return _numbers(planes).conj()
+
+
+def _times(*numbers: Tensor) -> Tensor:
+    """A product of complex numbers, as pairs."""
+    product = numbers[0]
+    for other in numbers[1:]:
+        product = product * other
+    return torch.view_as_real(product.resolve_conj())
 
 
 def _turn(factor: Tensor, state: Tensor, sign: int) -> Tensor:

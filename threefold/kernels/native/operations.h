@@ -68,6 +68,25 @@ THREEFOLD_API int THREEFOLD_NAME(online_convolution)(
     int64_t batch, int64_t channels, int64_t pending_row, int64_t past_row, int64_t rebuild,
     int64_t threads);
 
+/* y_l = Re Σ_n c_n w_n^l of every channel, l counted back from a row's last element if `backwards`.
+ *   y [R, L, D] · workspace [threads, 64·N + 3·N, 2, lanes] · numbers [threads, 2·N, 2, lanes]
+ *   factor [D, N, 2], w · coefficient [R, D, N, 2], c · lengths [R]
+ * lanes: those of a vector of `real` in the widest variant. y is 0 at t ≥ length. */
+THREEFOLD_API int THREEFOLD_NAME(vandermonde_product)(
+    real *y, real *workspace, double *numbers,
+    const double *factor, const double *coefficient, const int64_t *optional lengths,
+    int64_t rows, int64_t length, int64_t channels, int64_t size, int64_t backwards,
+    int64_t threads);
+
+/* Σ_l x_l w_n^l and Σ_l l x_l w_n^{l−1}, l as above.
+ *   moments, slopes [R, D, N, 2] · workspace [threads, 64·N + 128, 2, lanes]
+ *   numbers [threads, 4·N, 2, lanes] · x [R, L, D]. Elements at t ≥ length are not read. */
+THREEFOLD_API int THREEFOLD_NAME(vandermonde_moments)(
+    double *moments, double *optional slopes, real *workspace, double *numbers,
+    const real *x, const double *factor, const int64_t *optional lengths,
+    int64_t rows, int64_t length, int64_t channels, int64_t size, int64_t backwards,
+    int64_t threads);
+
 /* y = x weightᵀ + bias for a few rows; a row's bits depend neither on the others nor on threads.
  *   y [R, O] · workspace [R, I′], needed where I is no I′ = multiple of 32
  *   x [R, I] · weight [O, I] · bias [O] */
