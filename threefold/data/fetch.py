@@ -227,7 +227,7 @@ def _read_from_index(wanted: Package, target: Path, show: Callable[[int], None])
 def _link(page: str, archive: str, base: str) -> str | None:
     """The address behind a file's name on a page of an index (PEP 503)."""
     for href in re.findall(r"""<a\s[^>]*href=["']([^"']+)["']""", page, re.I):
-        address = urllib.parse.urljoin(base, href.replace("&amp;", "&")).split("#")[0]
+        address: str = urllib.parse.urljoin(base, href.replace("&amp;", "&")).split("#")[0]
         if urllib.parse.unquote(address.split("?")[0]).rsplit("/", 1)[-1] == archive:
             return address
     return None
