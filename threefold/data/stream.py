@@ -23,9 +23,17 @@ Tokens: TypeAlias = NDArray[np.integer[Any]]
 class Batch(NamedTuple):
     """What a model reads, what it should answer, and which rows begin anew."""
 
-    inputs: Tensor  # [B, L] int64
-    targets: Tensor  # [B, L] int64; IGNORE does not count
+    inputs: Tensor  # [B, L] int64, or numbers [B, L, features]
+    targets: Tensor  # [B, L] int64, or one for each row, or numbers; IGNORE, NaN do not count
     starts: Tensor  # [B] bool: a document begins here, a carried state must be emptied
+    lengths: Tensor | None = None  # [B] int64: real elements of each row; None: all
+
+    @property
+    def mask(self) -> Tensor | None:
+        """True for real elements [B, L]; None where all are."""
+        if self.lengths is None or bool((self.lengths == self.inputs.shape[1]).all()):
+            return None
+        return torch.arange(self.inputs.shape[1]) < self.lengths.unsqueeze(1)
 
 
 Batches: TypeAlias = Callable[[int], Batch]
