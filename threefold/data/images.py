@@ -47,7 +47,7 @@ def read_idx(path: Path) -> NDArray[Any]:
     if len(content) < 4 or content[:2] != b"\0\0" or content[2] not in IDX_KINDS:
         raise wrong(path, None, "not an idx file: it does not begin with 0 0 and a kind of numbers")
     begin = 4 + 4 * content[3]
-    sizes = tuple(np.frombuffer(content[4:begin], ">u4").astype(int))
+    sizes = tuple(np.frombuffer(content[4:begin], ">u4").tolist())
     numbers = np.dtype(IDX_KINDS[content[2]])
     wanted = begin + int(np.prod(sizes)) * numbers.itemsize
     if len(sizes) != content[3] or len(content) != wanted:

@@ -85,16 +85,16 @@ def byte_pieces(path: Path, size: int = PIECE) -> Iterator[bytes]:
 
 
 def text_pieces(path: Path, size: int = PIECE) -> Iterator[str]:
-    """A text of any size in pieces that end at white space, or where `size` forces an end.
+    """A text of any size in pieces that end with a line, else before a space, else anywhere.
 
-    So no word is cut, and a line may be as long as it likes.
+    So no word is cut from the space before it, and a line may be as long as it likes.
     """
     rest, line = b"", 1
     for piece in byte_pieces(path, size):
         rest += piece
-        cut = max(rest.rfind(b"\n"), rest.rfind(b" ")) + 1
-        if cut == 0:
-            cut = _whole_characters(rest) if len(rest) >= size else 0
+        cut = rest.rfind(b"\n") + 1 or max(rest.rfind(b" "), 0)
+        if cut == 0 and len(rest) >= size:
+            cut = _whole_characters(rest)
         if cut:
             yield _decoded(path, rest[:cut], line)
             line += rest.count(b"\n", 0, cut)
