@@ -2,9 +2,8 @@
 
     error = Σ edits between answer and pronunciation / Σ phonemes,  stress counted
 
-A word with several pronunciations is held to the nearest.  Weights and dictionary are fetched once, by
-`threefold data fetch g2p-en` and `threefold data fetch phonemes`; words that are not letters only are
-left out.
+A word with several pronunciations is held to the nearest; words that are not letters only are left
+out.  Weights and dictionary come by `threefold data fetch g2p-en` and `… fetch phonemes`.
 """
 
 from __future__ import annotations

