@@ -27,6 +27,7 @@ from threefold.tasks.held import Held, digest, held
 from threefold.tasks.phonemes import phoneme_error
 from threefold.tasks.series import series
 from threefold.tasks.tagging import simple
+from threefold.tasks.task import METRICS
 from threefold.tasks.texts import labelled
 
 RANDOM = np.random.default_rng(0)
@@ -211,18 +212,17 @@ def test_tagging(tmp_path: Path) -> None:
 
 
 def test_translation_of_parallel_files(tmp_path: Path) -> None:
-    files = {}
     for split, count in (("train", 50), ("valid", 5), ("test", 5)):
-        for side, text in (("en", "number {}"), ("de", "Zahl {}")):
+        for side, text in (("en", "number {}"), ("fr", "nombre {}")):
             lines = "".join(text.format(i) + "\n" for i in range(count))
             (tmp_path / f"{split}.{side}").write_text(lines)
-        files[split] = (tmp_path / f"{split}.en", tmp_path / f"{split}.de")
-    made = task("translation", vocabulary=300, files=files)
+    made = task("translation", folder=tmp_path, languages=("en", "fr"), vocabulary=300)
     assert made.sizes == (50, 5, 5)
     rows = made.rows("train", [0, 49])
     assert int(rows.source.max()) < 300 and rows.target[0, 0] == 0
-    with pytest.raises(ThreefoldError, match="expected"):
-        task("translation", files={"train": files["train"]})
+    assert draw(made, "test", 0)[1].startswith("→ ")
+    with pytest.raises(ThreefoldError, match=r"train\.de: cannot be read"):
+        task("translation", folder=tmp_path)
     assert {split_of(1, chapter) for chapter in range(1, 51)} == {"train", "valid", "test"}
     pytest.importorskip("sacrebleu")
     assert bleu(["a b c d e"], ["a b c d e"]) == pytest.approx(100)
@@ -326,6 +326,11 @@ def test_recorded_digits(tmp_path: Path) -> None:
 
 
 # ------------------------------------------------------------------------------- the rest
+
+
+def test_bits_of_a_fair_guess() -> None:
+    targets = torch.tensor([[1, IGNORE, 3]])
+    assert METRICS["bits"](torch.zeros(1, 3, 8), targets).tolist() == pytest.approx([3, 3])
 
 
 def test_a_digest_sees_everything() -> None:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import inspect
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from threefold.cli import output
 from threefold.errors import ThreefoldError, nearest
+
+if TYPE_CHECKING:
+    from threefold.tasks.table import Card
+    from threefold.tasks.task import Task
 
 data = typer.Typer(
     name="data",
@@ -87,7 +92,7 @@ def show(
     from threefold.tasks.table import card
 
     found = card(name)  # an unknown name is refused before torch is imported
-    task = found.load() if folder is None else found.load(folder=folder)
+    task = found.load() if folder is None else load_from(found, folder)
     numbers = range(first, min(first + count, task.size(split)))
     if not numbers:
         raise ThreefoldError(
@@ -103,6 +108,13 @@ def show(
         output.say(f"{split} {number}")
         for line in draw(task, split, number, width):
             output.say(f"  {line}")
+
+
+def load_from(card: Card, folder: Path) -> Task[Any]:
+    """A task of the files in a folder, if it can read such."""
+    if "folder" not in inspect.signature(card.maker).parameters:
+        raise ThreefoldError(f"{card.name}: reads no folder, its data are {card.where}")
+    return card.load(folder=folder)
 
 
 def as_values(rows: Any) -> dict[str, Any]:

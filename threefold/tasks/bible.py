@@ -18,16 +18,17 @@ import xml.etree.ElementTree as ElementTree
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from threefold.data.draws import integers
+from threefold.data.fetch import need
 from threefold.data.readers import read_bytes, read_pairs, text_files, wrong
 from threefold.data.stream import Batch
 from threefold.data.tokenizers import PairTokenizer
 from threefold.errors import ThreefoldError
-from threefold.tasks.held import Held, Splits, check_bytes, held, need
+from threefold.tasks.held import Held, Splits, check_bytes, held, place
 from threefold.tasks.pairs import FIRST, Pairs, pairs
 from threefold.tasks.table import SPLITS
 from threefold.tasks.task import Numbers, Task, declare
@@ -110,44 +111,45 @@ def verse_pairs() -> Mapping[str, list[tuple[str, str]]]:
 
 
 def translation(
+    folder: Path | None = None,
     *,
+    languages: tuple[str, str] = ("en", "de"),
     vocabulary: int = 4096,
     length: int = 256,
-    files: Mapping[str, tuple[Path, Path]] | None = None,
 ) -> Task[Pairs]:
     """English to German in byte pairs learnt from the training part, at most `length` of a verse.
 
-    files: for each split two files of parallel lines, instead of the verses.
+    `folder` holds parallel lines instead: train.en and train.de, valid.en, …, for any languages.
     """
-    if files is None:
-        texts: Mapping[str, list[tuple[str, str]]] | None = None
-    elif set(files) == set(SPLITS):
-        texts = {split: read_pairs(*files[split]) for split in SPLITS}
-    else:
-        raise ThreefoldError(f"translation: files for {sorted(files)}; expected {SPLITS}")
 
-    def all_texts() -> Mapping[str, list[tuple[str, str]]]:
-        return verse_pairs() if texts is None else texts
+    @cache
+    def texts() -> Mapping[str, list[tuple[str, str]]]:
+        if folder is None:
+            return verse_pairs()
+        named = place(folder, "")
+        return {
+            split: read_pairs(*(named / f"{split}.{language}" for language in languages))
+            for split in SPLITS
+        }
 
     @cache
     def tokenizers() -> tuple[PairTokenizer, PairTokenizer]:
-        sides: list[Sequence[str]] = list(zip(*all_texts()["train"], strict=True))
+        sides = list(zip(*texts()["train"], strict=True))
         first, second = (PairTokenizer.learn(side, vocabulary - FIRST) for side in sides)
         return first, second
 
     def draw(split: str, numbers: Numbers) -> Pairs:
-        chosen = [all_texts()[split][number] for number in numbers]
-        source, target = tokenizers()
+        chosen = [texts()[split][number] for number in numbers]
         rows = [
             [(FIRST + tokenizer.encode(text)[:length].astype(np.int64)).tolist() for text in side]
-            for tokenizer, side in zip((source, target), zip(*chosen, strict=True), strict=True)
+            for tokenizer, side in zip(tokenizers(), zip(*chosen, strict=True), strict=True)
         ]
         return pairs("translation", rows[0], rows[1], vocabulary, vocabulary)
 
-    changes = {} if texts is None else {"sizes": tuple(len(texts[split]) for split in SPLITS)}
-    return declare(
-        "translation", draw, length=length, vocabulary=vocabulary, classes=vocabulary, **changes
-    )
+    changes: dict[str, Any] = {"length": length, "vocabulary": vocabulary, "classes": vocabulary}
+    if folder is not None:
+        changes["sizes"] = tuple(len(texts()[split]) for split in SPLITS)
+    return declare("translation", draw, **changes)
 
 
 def bleu(answers: Sequence[str], references: Sequence[str]) -> float:

@@ -54,11 +54,10 @@ def held(
     prepare: from stored inputs to what a model reads, for the picked examples only.
     pinned: the bytes must be those of `digests.py`; else sizes follow what was read.
     """
-    bring = cache(read)
 
     @cache
     def splits() -> Splits:
-        found = bring()
+        found = read()
         if pinned:
             check(name, found)
         return found
@@ -84,10 +83,8 @@ def pick(rows: Rows, numbers: Numbers, fill: int = 0) -> tuple[Array, Numbers | 
 def pad(rows: Sequence[Array], fill: int = 0) -> tuple[Array, Numbers]:
     """Rows [L, …] of any lengths as a table [N, longest, …], filled up behind, and the lengths."""
     lengths = np.array([len(row) for row in rows], dtype=np.int64)
-    table = np.full((len(rows), lengths.max(), *rows[0].shape[1:]), fill, dtype=rows[0].dtype)
-    if fill < 0:
-        table = table.astype(np.int64)
-        table[:] = fill
+    kind = np.int64 if fill < 0 else rows[0].dtype
+    table = np.full((len(rows), lengths.max(), *rows[0].shape[1:]), fill, dtype=kind)
     for line, row in zip(table, rows, strict=True):
         line[: len(row)] = row
     return table, lengths

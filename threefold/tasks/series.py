@@ -4,8 +4,8 @@
     FordA            500 samples of an engine's noise, in order or not
 
 Training and test sets are the archives'; of the training set every fifth is for validation.
-Numbers are brought to mean 0 and deviation 1 by the training set.  Solved: the accuracy of 1-NN
-with dynamic time warping, which the archives publish beside each set.
+Numbers are brought to mean 0 and deviation 1 by the training set.  Solved: about what 1-NN
+with dynamic time warping has, which the archives publish; FordA, where that fails, 0.9.
 Dau et al. 2019, "The UCR Time Series Archive"; Bagnall et al. 2018, "The UEA … Archive".
 """
 

@@ -5,7 +5,7 @@ A new task is one file, its line here, and its published figures in `published.p
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -62,12 +62,18 @@ class Card:
         """Whether that is a solution."""
         return score <= self.solved if self.lower else score >= self.solved
 
+    @property
+    def maker(self) -> Callable[..., Task[Any]]:
+        """The function that makes it."""
+        file, _, function = self.make.partition(".")
+        found: Callable[..., Task[Any]] = getattr(
+            import_module(f"threefold.tasks.{file}"), function or file
+        )
+        return found
+
     def load(self, **options: Any) -> Task[Any]:
         """Make the task; nothing is generated or read before examples are asked for."""
-        file, _, function = self.make.partition(".")
-        made = getattr(import_module(f"threefold.tasks.{file}"), function or file)
-        loaded: Task[Any] = made(**{**self.options, **options})
-        return loaded
+        return self.maker(**{**self.options, **options})
 
 
 # fmt: off

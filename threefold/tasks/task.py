@@ -6,12 +6,14 @@ anywhere, in any order, and training goes on at any step.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeAlias, TypeVar
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -51,11 +53,18 @@ def absolute_error(answers: Tensor, targets: Tensor) -> Tensor:
     return (answers[counts] - targets[counts]).abs()
 
 
+def bits(logits: Tensor, targets: Tensor) -> Tensor:
+    """−log₂ of the probability of each target."""
+    counts = targets != IGNORE
+    return F.cross_entropy(logits[counts], targets[counts], reduction="none") / math.log(2)
+
+
 METRICS: dict[str, Metric] = {
     "accuracy": accuracy,
     "exact": exact,
     "squared_error": squared_error,
     "absolute_error": absolute_error,
+    "bits": bits,
 }
 
 
