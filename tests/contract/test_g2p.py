@@ -1,13 +1,8 @@
-"""g2p-en's weights in our Seq2Seq: skipped where neither the package nor its wheel is to be had.
-
-`THREEFOLD_G2P` may name the wheel or checkpoint20.npz.
-"""
+"""g2p-en's weights in our Seq2Seq: the real ones are skipped where they were not fetched."""
 
 from __future__ import annotations
 
-import os
 from functools import cache
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +12,14 @@ import torch
 from torch import Tensor
 
 from threefold import Seq2Seq, ThreefoldError
-from threefold.lab.g2p import edit_distance, measure, pronounce, read_dictionary
+from threefold.data.fetch import cached
+from threefold.lab.g2p import measure, pronounce
 from threefold.models import g2p
 from threefold.models.g2p import BEGIN, GRAPHEMES, PHONEMES, load_g2p, spell
+from threefold.tasks.phonemes import edit_distance, read_dictionary
 
-PLACE = os.environ.get("THREEFOLD_G2P")
 needs_weights = pytest.mark.skipif(
-    PLACE is None and find_spec("g2p_en") is None,
-    reason="g2p-en is not installed, and THREEFOLD_G2P names no wheel or checkpoint",
+    cached(g2p.PACKAGE) is None, reason="not fetched: threefold data fetch g2p-en"
 )
 
 
@@ -82,9 +77,9 @@ def test_the_loader_computes_what_the_package_does(tmp_path: Path) -> None:
         load_g2p(tmp_path / "text.npz")
 
 
-def test_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(g2p, "find_spec", lambda name: None)
-    with pytest.raises(ThreefoldError, match="pip install --no-deps g2p-en"):
+def test_without_the_package(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("THREEFOLD_CACHE", str(tmp_path))
+    with pytest.raises(ThreefoldError, match="threefold data fetch g2p-en"):
         load_g2p()
 
 
@@ -109,7 +104,7 @@ def test_dictionaries_and_edits(tmp_path: Path) -> None:
 
 @cache
 def model() -> Seq2Seq:
-    return load_g2p(PLACE)
+    return load_g2p()
 
 
 # Words of CMUdict with their pronunciations there; the model makes mistakes in some.

@@ -15,8 +15,9 @@ from safetensors.torch import load_file, save_file
 
 import threefold
 from threefold import LanguageModel, Spec, ThreefoldError
+from threefold.data import files
 from threefold.data.tokenizers import ByteTokenizer
-from threefold.models import config, files
+from threefold.models import config
 
 SPEC = Spec("language", 32, 2, ("mamba", ("gla", {"heads": 2})), vocabulary=61)
 

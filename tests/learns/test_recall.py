@@ -9,7 +9,7 @@ import torch
 
 import threefold
 from threefold import Spec
-from threefold.tasks import recall
+from threefold.tasks.recall import recall
 from threefold.training import Settings, train
 
 VOCABULARY = 64
@@ -39,10 +39,10 @@ def test_solves_recall(mixer: Any) -> None:
     model = threefold.build(spec)
     # Tokens far enough apart for keys to be told from each other at the first step.
     torch.nn.init.normal_(model.embedding.weight, std=0.1)
-    training = recall(vocabulary=VOCABULARY, seed=0, count=20_000).batches(32, 0)
-    unseen = recall(vocabulary=VOCABULARY, seed=1000, count=250)
+    task = recall(vocabulary=VOCABULARY)
+    unseen = [task.batch("valid", 0, 250)]
     rate = RATES.get(str(mixer), 3e-3)
-    result = train(model, training, settings(rate), validation=[unseen.batches(250)(0)])
-    assert result.scores.metric > unseen.solved, [
+    result = train(model, task.batches(32), settings(rate), validation=unseen)
+    assert task.reached(result.scores.metric), [
         (steps, round(scores.metric, 3)) for steps, scores in result.validation
     ]

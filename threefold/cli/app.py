@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from threefold.cli import demo, doctor, info, models, output
+from threefold.cli import data, demo, doctor, info, models, output, tasks
 from threefold.errors import ThreefoldError
 
 app = typer.Typer(
@@ -22,8 +22,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (models.models, info.info, doctor.doctor, demo.demo):
+for command in (models.models, tasks.tasks, info.info, doctor.doctor, demo.demo):
     app.command()(command)
+app.add_typer(data.data)
 
 
 def _print_version(wanted: bool) -> None:

@@ -1,12 +1,17 @@
 """Random numbers by address: the same on every machine and with every version of numpy.
 
 Only raw bits of Philox are used: numpy promises them for ever, its distributions it does not.
+Where each row of a table has its own number, `by_row` gives it the same draws whichever other rows
+are asked for with it.
 """
 
 from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
+
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_FACTORS = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
 
 
 def uniform(address: tuple[int, ...], *shape: int) -> NDArray[np.float64]:
@@ -21,17 +26,45 @@ def integers(address: tuple[int, ...], below: int, *shape: int) -> NDArray[np.in
     return (uniform(address, *shape) * below).astype(np.int64)
 
 
+def by_row(address: tuple[int, ...], rows: NDArray[np.int64], *shape: int) -> NDArray[np.float64]:
+    """Numbers in [0, 1), [rows, *shape]: those of a row depend on (address, row) only.
+
+    Element j of row i is a hash of the counter i·size + j: SplitMix64 twice, each with a key of the
+    address (Steele, Lea & Flood 2014, "Fast Splittable Pseudorandom Number Generators").
+    """
+    size = int(np.prod(shape))
+    first, second = np.random.SeedSequence(address).generate_state(2, np.uint64)
+    place = rows.astype(np.uint64)[:, None] * np.uint64(size) + np.arange(size, dtype=np.uint64)
+    bits = _mix(_mix(place * _GOLDEN + first) ^ second)
+    return (bits >> np.uint64(11)).astype(np.float64).reshape(len(rows), *shape) * 2.0**-53
+
+
+def integers_by_row(
+    address: tuple[int, ...], rows: NDArray[np.int64], below: int, *shape: int
+) -> NDArray[np.int64]:
+    """Whole numbers from 0 to `below` − 1, [rows, *shape], as `by_row`."""
+    return (by_row(address, rows, *shape) * below).astype(np.int64)
+
+
 def permutation(address: tuple[int, ...], count: int) -> NDArray[np.int64]:
     """The numbers from 0 to `count` − 1 in a random order."""
     return np.argsort(uniform(address, count), kind="stable")
 
 
-def choices(
-    address: tuple[int, ...], weights: NDArray[np.float64], rows: int, size: int
+def choose(
+    drawn: NDArray[np.float64], weights: NDArray[np.float64], size: int
 ) -> NDArray[np.int64]:
     """`size` different indices for each row, drawn one after another with the given weights.
 
-    The smallest of Eᵢ/wᵢ, with E exponential, are such a draw (Efraimidis & Spirakis 2006).
+    drawn [rows, weights]: numbers in [0, 1).  The smallest of Eᵢ/wᵢ, with E exponential, are such a
+    draw (Efraimidis & Spirakis 2006).
     """
-    waits = -np.log1p(-uniform(address, rows, len(weights))) / weights
+    waits = -np.log1p(-drawn) / weights
     return np.argsort(waits, axis=1, kind="stable")[:, :size]
+
+
+def _mix(bits: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """SplitMix64's finaliser; products wrap."""
+    bits = (bits ^ (bits >> np.uint64(30))) * _FACTORS[0]
+    bits = (bits ^ (bits >> np.uint64(27))) * _FACTORS[1]
+    return bits ^ (bits >> np.uint64(31))

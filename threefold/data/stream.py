@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from threefold.data.draws import integers, permutation
+from threefold.data.order import check_ranks
 from threefold.errors import ThreefoldError
 
 IGNORE = -100  # a target that does not count
@@ -23,9 +24,22 @@ Tokens: TypeAlias = NDArray[np.integer[Any]]
 class Batch(NamedTuple):
     """What a model reads, what it should answer, and which rows begin anew."""
 
-    inputs: Tensor  # [B, L] int64
-    targets: Tensor  # [B, L] int64; IGNORE does not count
+    inputs: Tensor  # [B, L] int64, or numbers [B, L, features]
+    targets: Tensor  # [B, L] int64, or one for each row, or numbers; IGNORE, NaN do not count
     starts: Tensor  # [B] bool: a document begins here, a carried state must be emptied
+    lengths: Tensor | None = (
+        None  # [B] int64: real elements of each row; of pairs [B, 2]; None: all
+    )
+
+    @property
+    def mask(self) -> Tensor | None:
+        """True for real elements [B, L], of pairs [B, 2, L]; None where all are."""
+        if self.lengths is None:
+            return None
+        length = self.inputs.shape[self.lengths.ndim]
+        if bool((self.lengths == length).all()):
+            return None
+        return torch.arange(length) < self.lengths.unsqueeze(-1)
 
 
 Batches: TypeAlias = Callable[[int], Batch]
@@ -38,18 +52,31 @@ class Stream:
         step 0   a b c   g h i                  step 1   d e f   j k l
 
     Targets are the next tokens.  Every pass through the text begins at another place, drawn from
-    (seed, pass), and goes round; the lanes start anew with it.
+    (seed, pass), and goes round; the lanes start anew with it.  Of several ranks each has
+    `batch` lanes of its own.
     """
 
-    def __init__(self, tokens: Tokens, batch: int, length: int, seed: int = 0) -> None:
-        self.pieces = (len(tokens) - 1) // (batch * length) if batch * length > 0 else 0
+    def __init__(
+        self,
+        tokens: Tokens,
+        batch: int,
+        length: int,
+        seed: int = 0,
+        *,
+        rank: int = 0,
+        ranks: int = 1,
+    ) -> None:
+        check_ranks(rank, ranks)
+        taken = batch * ranks * length
+        self.pieces = (len(tokens) - 1) // taken if taken > 0 else 0
         if self.pieces == 0:
-            raise ThreefoldError(_too_short("a stream", len(tokens), batch * length + 1))
+            raise ThreefoldError(_too_short("a stream", len(tokens), taken + 1))
         self.tokens, self.batch, self.length, self.seed = tokens, batch, length, seed
+        self.rank = rank
 
     def __call__(self, step: int) -> Batch:
         epoch, piece = divmod(step, self.pieces)
-        lanes = np.arange(self.batch) * (self.pieces * self.length)
+        lanes = (np.arange(self.batch) + self.rank * self.batch) * (self.pieces * self.length)
         first = self._offset(epoch) + lanes + piece * self.length
         starts = torch.full((self.batch,), piece == 0)
         return _cut(self.tokens, first, self.length, starts)
@@ -60,16 +87,28 @@ class Stream:
 
 
 class Windows:
-    """Random windows of a text, drawn with replacement from (seed, step)."""
+    """Random windows of a text, drawn with replacement from (seed, step); each rank has its own."""
 
-    def __init__(self, tokens: Tokens, batch: int, length: int, seed: int = 0) -> None:
+    def __init__(
+        self,
+        tokens: Tokens,
+        batch: int,
+        length: int,
+        seed: int = 0,
+        *,
+        rank: int = 0,
+        ranks: int = 1,
+    ) -> None:
+        check_ranks(rank, ranks)
         if batch < 1 or length < 1 or len(tokens) <= length:
             raise ThreefoldError(_too_short("a window", len(tokens), max(length, 1) + 1))
         self.tokens, self.batch, self.length, self.seed = tokens, batch, length, seed
+        self.rank, self.ranks = rank, ranks
 
     def __call__(self, step: int) -> Batch:
         places = len(self.tokens) - self.length
-        first = integers((self.seed, step), places, self.batch)
+        drawn = integers((self.seed, step), places, self.batch * self.ranks)
+        first = drawn[self.rank * self.batch :][: self.batch]
         return _cut(self.tokens, first, self.length, torch.ones(self.batch, dtype=torch.bool))
 
 

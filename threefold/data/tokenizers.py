@@ -1,46 +1,214 @@
-"""Text to tokens and back."""
+"""Bytes, characters, words and byte pairs as tokens; every one gives back the text exactly.
+
+    bytes        "naïve" → 6e 61 c3 af 76 65         nothing to learn, any text and any bytes
+    characters   "naïve" → n a ï v e                 those of a text; another is refused
+    words        "naïve cat" → "naïve" " cat"        the commonest; others are spelt in bytes
+    byte pairs   "naïve" → "na" "ïve"                merged while they are common
+Sennrich, Haddow & Birch 2016, "Neural Machine Translation of Rare Words with Subword Units".
+"""
 
 from __future__ import annotations
 
-import codecs
-from collections.abc import Iterable, Iterator
+import json
+import re
+from collections import Counter
+from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from threefold.data.tokenizer import Tokenizer, Tokens, as_utf8, read_list, write_list
 from threefold.errors import ThreefoldError
 
+BYTES = tuple(bytes([value]) for value in range(256))
+# A word with the space before it, a run of signs likewise, or one white space: nothing is lost.
+PIECES = re.compile(r" ?\w+| ?[^\w\s]+|\s")
 
-class ByteTokenizer:
+
+class ByteTokenizer(Tokenizer):
     """The bytes of UTF-8 as tokens: every text, nothing to learn, an exact round trip."""
 
     vocabulary = 256
 
-    def encode(self, text: str) -> NDArray[np.uint8]:
-        """One token for each byte."""
-        try:
-            return np.frombuffer(text.encode("utf-8"), dtype=np.uint8)
-        except UnicodeEncodeError as error:
+    def __init__(self) -> None:
+        super().__init__(BYTES)
+
+    def encode(self, text: str | bytes) -> NDArray[np.uint8]:
+        """One token for each byte; bytes are taken as they are, UTF-8 or not."""
+        return np.frombuffer(as_utf8(text) if isinstance(text, str) else text, dtype=np.uint8)
+
+    def decode_bytes(self, tokens: Iterable[int]) -> bytes:
+        """The bytes of tokens."""
+        if isinstance(tokens, np.ndarray) and tokens.dtype == np.uint8:
+            return tokens.tobytes()
+        return super().decode_bytes(tokens)
+
+    def _part(self, token: int) -> bytes:
+        if not 0 <= token < 256:
+            raise ThreefoldError(f"token {token} is no byte; expected 0 to 255")
+        return BYTES[int(token)]
+
+
+class CharacterTokenizer(Tokenizer):
+    """Characters in the order of their code points."""
+
+    FILE = "characters.json"
+
+    def __init__(self, characters: Iterable[str]) -> None:
+        self.characters = "".join(sorted(set(characters)))
+        if not self.characters:
+            raise ThreefoldError("no characters; expected the characters of a text, or the text")
+        super().__init__([as_utf8(character) for character in self.characters])
+        # A table from code point to token, −1 for what is unknown.
+        self._codes = np.array([ord(character) for character in self.characters])
+
+    def encode(self, text: str) -> Tokens:
+        """One token for each character."""
+        codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype=np.uint32)
+        places = np.searchsorted(self._codes, codes)
+        found = self._codes[np.minimum(places, len(self._codes) - 1)] == codes
+        if not found.all():
+            first = int(np.argmin(found))
             raise ThreefoldError(
-                f"the text has no UTF-8 form: character {error.start} is "
-                f"{text[error.start]!r}, half of a surrogate pair"
+                f"character {first} of the text, {text[first]!r}, is none of the "
+                f"{self.vocabulary} that are known; make the tokenizer of all texts, or use bytes"
+            )
+        return places.astype(self.dtype)
+
+    def save(self, folder: Path) -> None:
+        """Write the characters to a file of `folder`."""
+        write_list(folder / self.FILE, list(self.characters))
+
+    @classmethod
+    def load(cls, folder: Path) -> CharacterTokenizer:
+        """What was saved there."""
+        return cls(read_list(folder / cls.FILE))
+
+
+class WordTokenizer(Tokenizer):
+    """Words with the space before them, from token 256 on; what is none is spelt in bytes."""
+
+    FILE = "words.json"
+
+    def __init__(self, words: Iterable[str]) -> None:
+        self.words = tuple(dict.fromkeys(words))
+        super().__init__([*BYTES, *map(as_utf8, self.words)])
+        self._tokens = {word: 256 + place for place, word in enumerate(self.words)}
+
+    @classmethod
+    def learn(cls, texts: Iterable[str], vocabulary: int = 20_000) -> WordTokenizer:
+        """The commonest words of texts; equally common ones in the order of the alphabet."""
+        if vocabulary < 256:
+            raise ThreefoldError(f"a vocabulary of {vocabulary}; expected at least the 256 bytes")
+        counts: Counter[str] = Counter()
+        for text in texts:
+            counts.update(PIECES.findall(text))
+        ranked = sorted(counts, key=lambda word: (-counts[word], word))
+        return cls(ranked[: vocabulary - 256])
+
+    def encode(self, text: str) -> Tokens:
+        """Words where they are known, else their bytes."""
+        tokens: list[int] = []
+        for piece in PIECES.findall(text):
+            known = self._tokens.get(piece)
+            if known is None:
+                tokens.extend(as_utf8(piece))
+            else:
+                tokens.append(known)
+        return np.array(tokens, dtype=self.dtype)
+
+    def save(self, folder: Path) -> None:
+        """Write the words to a file of `folder`."""
+        write_list(folder / self.FILE, self.words)
+
+    @classmethod
+    def load(cls, folder: Path) -> WordTokenizer:
+        """What was saved there."""
+        return cls(read_list(folder / cls.FILE))
+
+
+class PairTokenizer(Tokenizer):
+    """Byte pairs, merged by the package `tokenizers`; the file is the usual tokenizer.json."""
+
+    FILE = "tokenizer.json"
+
+    def __init__(self, description: str) -> None:
+        from tokenizers import Tokenizer as Merger
+
+        try:
+            self._merger: Any = Merger.from_str(description)
+        except Exception as error:  # the package raises no class of its own
+            raise ThreefoldError(f"not a tokenizer.json ({error})") from error
+        self._check(description)
+        words = {place: word for word, place in self._merger.get_vocab().items()}
+        spelt = _unspell()
+        try:
+            parts = [bytes(spelt[c] for c in words[place]) for place in range(len(words))]
+        except KeyError as error:
+            raise ThreefoldError(
+                f"tokenizer.json: {error.args[0]!r} stands for no byte or token; expected byte "
+                "pairs without special tokens"
             ) from error
+        super().__init__(parts)
 
-    def decode(self, tokens: Iterable[int]) -> str:
-        """The text; bytes that are no UTF-8 (a character cut at an end) become U+FFFD."""
-        return _as_bytes(tokens).decode("utf-8", "replace")
+    @classmethod
+    def learn(cls, texts: Iterable[str], vocabulary: int = 4096) -> PairTokenizer:
+        """Merge the commonest pairs of texts until there are so many tokens."""
+        from tokenizers import Tokenizer as Merger
+        from tokenizers import decoders, models, pre_tokenizers, trainers
 
-    def stream(self, tokens: Iterable[int]) -> Iterator[str]:
-        """The text of each token as it comes; a character is held until its bytes are whole."""
-        decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        for token in tokens:
-            yield decoder.decode(_as_bytes([token]))
-        yield decoder.decode(b"", final=True)
+        if vocabulary < 256:
+            raise ThreefoldError(f"a vocabulary of {vocabulary}; expected at least the 256 bytes")
+        merger = Merger(models.BPE())
+        merger.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        merger.decoder = decoders.ByteLevel()
+        trainer = trainers.BpeTrainer(
+            vocab_size=vocabulary,
+            show_progress=False,
+            initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        )
+        merger.train_from_iterator(texts, trainer)
+        return cls(merger.to_str())
+
+    def encode(self, text: str) -> Tokens:
+        """The merged pairs of a text."""
+        as_utf8(text)
+        return np.array(self._merger.encode(text).ids, dtype=self.dtype)
+
+    def save(self, folder: Path) -> None:
+        """Write tokenizer.json to `folder`."""
+        (folder / self.FILE).write_text(self._merger.to_str(pretty=True), encoding="utf-8")
+
+    @classmethod
+    def load(cls, folder: Path) -> PairTokenizer:
+        """What was saved there."""
+        path = folder / cls.FILE
+        try:
+            return cls(path.read_text(encoding="utf-8"))
+        except (OSError, UnicodeError) as error:
+            raise ThreefoldError(f"{path}: cannot be read ({error})") from error
+        except ThreefoldError as error:
+            raise ThreefoldError(f"{path}: {error}") from error
+
+    @staticmethod
+    def _check(description: str) -> None:
+        """Refuse what changes a text before it is cut: the way back would not be exact."""
+        found = json.loads(description)
+        level = found.get("pre_tokenizer") or {}
+        if found.get("normalizer") or level.get("type") != "ByteLevel" or level["add_prefix_space"]:
+            raise ThreefoldError(
+                "tokenizer.json normalises text, or does not cut it at the level of bytes; "
+                "expected ByteLevel without a prefix space, so that a text comes back as it was"
+            )
 
 
-def _as_bytes(tokens: Iterable[int]) -> bytes:
-    values = [int(token) for token in tokens]
-    wrong = next((value for value in values if not 0 <= value < 256), None)
-    if wrong is not None:
-        raise ThreefoldError(f"token {wrong} is no byte; expected 0 to 255")
-    return bytes(values)
+@cache
+def _unspell() -> dict[str, int]:
+    """The byte behind each character of ByteLevel's alphabet (Radford et al. 2019, GPT-2)."""
+    shown = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    hidden = [value for value in range(256) if value not in shown]
+    spelt = {chr(value): value for value in shown}
+    return {**spelt, **{chr(256 + place): value for place, value in enumerate(hidden)}}

@@ -16,9 +16,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from threefold.data.stream import Batch
 from threefold.layers.mixer import Mixer
 from threefold.layers.table import mixer
-from threefold.tasks.adding import SOLVED, Adding, adding
+from threefold.tasks import card
+from threefold.tasks.adding import adding
 
 # Forget gates that start open remember for about e³ elements from the first step on.
 MIXERS: dict[str, Mapping[str, Any]] = {
@@ -54,7 +56,7 @@ class Outcome:
 
     @property
     def solved(self) -> bool:
-        return self.error < SOLVED
+        return card("adding").reached(self.error)
 
 
 class Adder(nn.Module):
@@ -77,10 +79,11 @@ def study(name: str, plan: Plan) -> tuple[Outcome, Adder]:
     torch.manual_seed(plan.seed)
     model = Adder(mixer(name, width=plan.width, **MIXERS.get(name, {})))
     optimiser = torch.optim.Adam(model.parameters(), plan.learning_rate)
-    held_out = adding(plan.length, seed=10**9 + plan.seed, count=512)
+    task = adding(plan.length, seed=plan.seed)
+    held_out, batches = task.batch("valid", 0, 512), task.batches(plan.batch, plan.seed)
     best, start = Outcome(name, score(model, held_out), 0, 0.0), time.perf_counter()
     for step in range(1, plan.steps + 1):
-        rows = adding(plan.length, seed=plan.seed * plan.steps + step, count=plan.batch)
+        rows = batches(step - 1)
         optimiser.zero_grad(set_to_none=True)
         F.mse_loss(model(rows.inputs), rows.targets).backward()  # type: ignore[no-untyped-call]
         nn.utils.clip_grad_norm_(model.parameters(), plan.clip)
@@ -94,7 +97,7 @@ def study(name: str, plan: Plan) -> tuple[Outcome, Adder]:
     return best, model
 
 
-def score(model: nn.Module, rows: Adding) -> float:
+def score(model: nn.Module, rows: Batch) -> float:
     """The mean squared error."""
     with torch.no_grad():
         return F.mse_loss(model(rows.inputs), rows.targets).item()

@@ -1,33 +1,28 @@
-"""Phoneme error of g2p-en's weights on CMUdict: `python -m threefold.lab.g2p dictionary`.
+"""Phoneme error of g2p-en's weights on CMUdict: `python -m threefold.lab.g2p`.
 
     error = Σ edits between answer and pronunciation / Σ phonemes,  stress counted
 
-A word with several pronunciations is held to the nearest.  The dictionary is CMUdict as text, old
-layout or new; words that are not letters only are left out.
+A word with several pronunciations is held to the nearest; words that are not letters only are left
+out.  Weights and dictionary come by `threefold data fetch g2p-en` and `… fetch phonemes`.
 """
 
 from __future__ import annotations
 
 import argparse
-import re
 import time
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 import torch
 
 from threefold.data.draws import permutation
-from threefold.errors import ThreefoldError
 from threefold.models.g2p import BEGIN, END, PHONEMES, load_g2p, spell
 from threefold.models.seq2seq import Seq2Seq
 from threefold.runtime.generation import generate
+from threefold.tasks.phonemes import dictionary, edit_distance, read_dictionary
 
 LONGEST = 20  # phonemes, as the package has it
-
-Pronunciations = dict[str, list[list[str]]]
 
 
 @dataclass(frozen=True)
@@ -46,22 +41,6 @@ class Errors:
     @property
     def word_error(self) -> float:
         return self.wrong / self.words
-
-
-def read_dictionary(path: Path) -> Pronunciations:
-    """Pronunciations by word, from CMUdict's text."""
-    try:
-        text = path.read_text(encoding="utf-8", errors="replace")
-    except OSError as error:
-        raise ThreefoldError(f"{path}: cannot be read ({error.strerror})") from error
-    found: Pronunciations = defaultdict(list)
-    for line in text.splitlines():
-        entry = re.fullmatch(r"([a-z]+)(?:\(\d+\))?\s+((?:[A-Z]+[012]?\s*)+)(?:#.*)?", line, re.I)
-        if entry:
-            found[entry[1].lower()].append(entry[2].split())
-    if not found:
-        raise ThreefoldError(f"{path}: no line such as 'abbey AE1 B IY0'; expected CMUdict as text")
-    return dict(found)
 
 
 def pronounce(model: Seq2Seq, words: list[str], beams: int | None = None) -> list[list[str]]:
@@ -93,27 +72,17 @@ def measure(
     return Errors(len(listed), wrong, edits, phonemes)
 
 
-def edit_distance(one: Sequence[str], other: Sequence[str]) -> int:
-    """Fewest insertions, deletions and replacements (Levenshtein 1965)."""
-    row = np.arange(len(other) + 1)
-    for i, a in enumerate(one, 1):
-        before, row = row, np.empty_like(row)
-        row[0] = i
-        for j, b in enumerate(other, 1):
-            row[j] = min(before[j] + 1, row[j - 1] + 1, before[j - 1] + (a != b))
-    return int(row[-1])
-
-
 def main() -> None:
     """Print the errors over some words of the dictionary, or all."""
     parser = argparse.ArgumentParser(prog="python -m threefold.lab.g2p", description=__doc__)
-    parser.add_argument("dictionary", type=Path)
-    parser.add_argument("--weights", type=Path, help="the wheel or checkpoint20.npz")
+    parser.add_argument("dictionary", type=Path, nargs="?", help="CMUdict as text")
+    parser.add_argument("--weights", type=Path, help="checkpoint20.npz")
     parser.add_argument("--words", type=int, default=5000, help="drawn at random; 0: all")
     parser.add_argument("--beams", type=int)
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
-    model, words = load_g2p(given.weights), read_dictionary(given.dictionary)
+    model = load_g2p(given.weights)
+    words = read_dictionary(given.dictionary) if given.dictionary else dictionary()[1]
     names = sorted(words)
     chosen = permutation((given.seed,), len(names))[: given.words or len(names)]
     start = time.perf_counter()

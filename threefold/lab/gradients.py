@@ -118,7 +118,7 @@ def on_adding(name: str, plan: Plan) -> Tensor:
     """The norms along one row of the adding problem, once a mixer has been trained on it."""
     _, model = study(name, plan)
     with torch.no_grad():
-        x = model.input(adding(plan.length, seed=plan.seed, count=1).inputs[0])
+        x = model.input(adding(plan.length, seed=plan.seed).batch("test", 0, 1).inputs[0])
     return gradient_norms(model.mixer, x)
 
 

@@ -21,6 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from threefold.data.draws import integers
 from threefold.errors import ThreefoldError, nearest
 from threefold.models.presets import transformer
 from threefold.models.seq2seq import Seq2Seq
@@ -29,15 +30,16 @@ from threefold.models.table import build
 from threefold.models.transformer import Transformer
 from threefold.models.translator import Translator
 from threefold.runtime.generation import generate
-from threefold.tasks import number_to_words, reversal
-from threefold.tasks.number_to_words import DIGITS, WORDS
+from threefold.tasks.number_to_words import DIGITS, WORDS, number_to_words
 from threefold.tasks.pairs import BEGIN, END, Pairs
+from threefold.tasks.reversal import reversal
+from threefold.tasks.task import Task
 from threefold.training.loop import cross_entropy
 from threefold.training.optimiser import adamw, set_rate
 from threefold.training.schedule import cosine
 from threefold.training.scheduled import scheduled_sampling
 
-TASKS: dict[str, Callable[..., Pairs]] = {
+TASKS: dict[str, Callable[..., Task[Pairs]]] = {
     "reversal": reversal,
     "number_to_words": number_to_words,
 }
@@ -48,7 +50,6 @@ MODELS: dict[str, Mapping[str, Any]] = {
     "luong": {"attention": "luong"},
     "luong_feeding": {"attention": "luong", "input_feeding": True},
 }
-HELD_OUT = 10**9  # seeds from here on are for measuring
 
 
 @dataclass(frozen=True)
@@ -72,25 +73,25 @@ class Plan:
         for what, name, known in (("task", self.task, TASKS), ("model", model, MODELS)):
             if name not in known:
                 raise ThreefoldError(f"unknown {what} {name!r}; {nearest(name, known)}")
-        sizes = TASKS[self.task](count=1)
+        sizes = TASKS[self.task]()
         if model == "transformer":
             return transformer(
                 width=self.width,
                 depth=self.depth,
                 heads=max(1, self.width // 32),
-                vocabulary=sizes.vocabulary,
-                source_vocabulary=sizes.source_vocabulary,
+                vocabulary=sizes.classes,
+                source_vocabulary=sizes.vocabulary,
                 block="pre_norm",
                 dropout=0.0,
                 label_smoothing=0.0,
             )
-        options = {**MODELS[model], "source_vocabulary": sizes.source_vocabulary}
+        options = {**MODELS[model], "source_vocabulary": sizes.vocabulary}
         return Spec(
             "seq2seq",
             self.width,
             self.depth,
             self.mixer,
-            sizes.vocabulary,
+            sizes.classes,
             channel="none",
             block="plain" if self.depth == 1 else "pre_norm",
             options=options,
@@ -115,9 +116,9 @@ def study(name: str, plan: Plan) -> Translator:
 
 def batch(plan: Plan, step: int) -> Pairs:
     """Fresh pairs of one length, another for each step: no element is padding."""
-    seed = plan.seed * 10**6 + step
-    length = 1 + int(torch.randint(plan.length, (), generator=torch.Generator().manual_seed(seed)))
-    return TASKS[plan.task]((length, length), seed=seed, count=plan.batch)
+    length = 1 + int(integers((plan.seed, step), plan.length, 1)[0])
+    task = TASKS[plan.task]((length, length), seed=plan.seed)
+    return task.batch("train", step % (task.size("train") // plan.batch), plan.batch)
 
 
 def loss(model: Translator, rows: Pairs, share: float = 0.0) -> Tensor:
@@ -145,13 +146,13 @@ def by_length(model: Translator, plan: Plan, count: int = 200) -> dict[int, floa
     """`exact` at a few lengths up to the longest."""
     lengths = sorted({max(1, plan.length * part // 6) for part in range(1, 7)})
     made = TASKS[plan.task]
-    return {n: exact(model, made((n, n), seed=HELD_OUT + plan.seed, count=count)) for n in lengths}
+    return {n: exact(model, made((n, n)).batch("test", 0, count)) for n in lengths}
 
 
 def picture(model: Seq2Seq, plan: Plan, path: Path) -> Tensor:
     """Draw the alignment of one pair, two thirds as long as the longest; returns the weights."""
     length = max(1, 2 * plan.length // 3)
-    rows = TASKS[plan.task]((length, length), seed=HELD_OUT, count=1)
+    rows = TASKS[plan.task]((length, length)).batch("test", 0, 1)
     source, target = rows.source[0], rows.target[0]
     labels = None
     if plan.task == "number_to_words":
@@ -177,7 +178,7 @@ def main() -> None:
         seconds = time.perf_counter() - start
         scores = "  ".join(f"{n}: {score:6.1%}" for n, score in by_length(model, plan).items())
         long = (plan.length // 2 + 1, plan.length)
-        rows = TASKS[plan.task](long, seed=2 * HELD_OUT + plan.seed, count=2000)
+        rows = TASKS[plan.task](long).batch("test", 0, 2000)
         longer = f"{long[0]}–{long[1]}: {exact(model, rows):.2%}"
         print(f"{name:<15}{scores}  {longer}   {plan.steps} steps, {seconds:.0f} s", flush=True)
         if pictures is not None and isinstance(model, Seq2Seq) and model.decoder.attends:

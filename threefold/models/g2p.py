@@ -7,10 +7,8 @@ Park & Kim 2019, "g2pE: A Simple Python Module for English Grapheme To Phoneme C
 
 from __future__ import annotations
 
-import io
 import zipfile
 from collections.abc import Mapping
-from importlib.util import find_spec
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -19,11 +17,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from threefold.data.fetch import need
 from threefold.errors import ThreefoldError
 from threefold.layers.torch_weights import load_torch_weights
 from threefold.models.seq2seq import Seq2Seq
 from threefold.models.spec import Spec
 
+PACKAGE = "g2p-en"
 CHECKPOINT = "g2p_en/checkpoint20.npz"
 GRAPHEMES = ("<pad>", "<unk>", "</s>", *"abcdefghijklmnopqrstuvwxyz")
 _VOWELS = "AA AE AH AO AW AY EH ER EY IH IY OW OY UH UW"
@@ -39,8 +39,8 @@ _WIDTH = 256
 
 
 def load_g2p(path: str | PathLike[str] | None = None) -> Seq2Seq:
-    """The model, in eval mode, from checkpoint20.npz, from the package's wheel, or as installed."""
-    arrays = _read(_installed() if path is None else Path(path))
+    """The model, in eval mode, from checkpoint20.npz; None: the fetched one."""
+    arrays = _read(need(PACKAGE) / CHECKPOINT if path is None else Path(path))
     spec = Spec(
         "seq2seq",
         _WIDTH,
@@ -109,26 +109,11 @@ def _take(arrays: Mapping[str, Any], name: str, shape: tuple[int, ...]) -> Tenso
 
 
 def _read(path: Path) -> dict[str, Any]:
-    """The arrays of an npz file, which may be inside a wheel."""
+    """The arrays of an npz file."""
     try:
-        data = path.read_bytes()
-        if path.suffix == ".whl":
-            with zipfile.ZipFile(io.BytesIO(data)) as wheel:
-                data = wheel.read(CHECKPOINT)
-        with np.load(io.BytesIO(data)) as file:
+        with np.load(path, allow_pickle=False) as file:
             return {name: file[name] for name in file.files}
     except (OSError, KeyError, ValueError, zipfile.BadZipFile) as error:
         raise ThreefoldError(
-            f"{path}: cannot be read as g2p-en's checkpoint ({error}); expected "
-            "checkpoint20.npz or the package's wheel"
+            f"{path}: cannot be read as g2p-en's checkpoint ({error}); expected checkpoint20.npz"
         ) from error
-
-
-def _installed() -> Path:
-    found = find_spec("g2p_en")  # looks the package up, and does not run it
-    if found is None or not found.submodule_search_locations:
-        raise ThreefoldError(
-            "g2p-en is not installed: pip install --no-deps g2p-en==2.1.0, or give the path of its "
-            "wheel or of checkpoint20.npz"
-        )
-    return Path(found.submodule_search_locations[0]) / Path(CHECKPOINT).name

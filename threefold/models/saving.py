@@ -15,9 +15,10 @@ from torch import Tensor
 
 import threefold
 from threefold.data import tokenizers
+from threefold.data.files import digest_of, write_folder
 from threefold.errors import ThreefoldError
 from threefold.models.config import CARD, CONFIG, WEIGHTS, Config, is_model, read_config
-from threefold.models.files import digest_of, read_tensors, write_folder, write_tensors
+from threefold.models.files import read_tensors, write_tensors
 from threefold.models.model import Model
 from threefold.models.table import build
 

@@ -17,11 +17,12 @@ import torch
 from torch import Tensor
 
 import threefold
+from threefold.data.files import write_file
 from threefold.errors import ThreefoldError
 from threefold.memory import state as states
 from threefold.memory.state import POSITION, State
 from threefold.models.body import Body
-from threefold.models.files import read_tensors, write_file, write_tensors
+from threefold.models.files import read_tensors, write_tensors
 from threefold.models.model import Predictor
 from threefold.models.spec import Spec
 from threefold.runtime.sampling import whole

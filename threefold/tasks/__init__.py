@@ -1,22 +1,10 @@
-"""What to learn and what counts as solved, one file a task."""
+"""What to learn and what counts as solved, one file a task; `table.py` lists them.
+
+Only the table is imported here, and it needs no torch.
+"""
 
 from __future__ import annotations
 
-from threefold.tasks.adding import Adding, adding
-from threefold.tasks.number_to_words import number_to_words
-from threefold.tasks.pairs import Pairs, pairs
-from threefold.tasks.recall import recall
-from threefold.tasks.reversal import reversal
-from threefold.tasks.task import Task, accuracy
+from threefold.tasks.table import TASKS, Card, card, task
 
-__all__ = [
-    "Adding",
-    "Pairs",
-    "Task",
-    "accuracy",
-    "adding",
-    "number_to_words",
-    "pairs",
-    "recall",
-    "reversal",
-]
+__all__ = ["TASKS", "Card", "card", "task"]

@@ -11,41 +11,30 @@ Hochreiter & Schmidhuber 1997, as in Le, Jaitly & Hinton 2015 (numbers from 0 to
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
-import torch
-from torch import Tensor
 
-from threefold.data.draws import integers, uniform
+from threefold.data.draws import by_row, integers_by_row
+from threefold.data.stream import Batch
 from threefold.errors import ThreefoldError
-
-CHANCE = 1 / 6  # the variance of the sum of two numbers, uniform in [0, 1)
-SOLVED = 0.01
+from threefold.tasks.task import Numbers, Task, address, declare, rows_of
 
 
-@dataclass(frozen=True)
-class Adding:
-    """Rows of the task; the score is the mean squared error, lower is better."""
+def adding(length: int = 200, *, seed: int = 0) -> Task[Batch]:
+    """Numbers and marks [L, 2], one number as the answer."""
+    if length < 2:
+        raise ThreefoldError(f"adding: length {length}; expected at least 2 elements")
+    half = length // 2
 
-    inputs: Tensor  # [N, L, 2] float32: numbers and marks
-    targets: Tensor  # [N] float32
-    chance: float = CHANCE
-    solved: float = SOLVED
-
-
-def adding(length: int = 200, *, seed: int = 0, count: int = 1000) -> Adding:
-    """`count` rows that depend on the seed only; another seed for each batch makes them endless."""
-    if length < 2 or count < 1:
-        raise ThreefoldError(
-            f"adding: length {length}, {count} rows; expected at least 2 elements and 1 row"
+    def draw(split: str, numbers: Numbers) -> Batch:
+        values = by_row(address(seed, split, 0), numbers, length)
+        first, second = (
+            integers_by_row(address(seed, split, stream), numbers, below, 1)
+            for stream, below in ((1, half), (2, length - half))
         )
-    numbers, half = uniform((seed, 0), count, length), length // 2
-    places = np.stack(
-        [integers((seed, 1), half, count), half + integers((seed, 2), length - half, count)], 1
-    )
-    marks = np.zeros((count, length))
-    np.put_along_axis(marks, places, 1.0, 1)
-    targets = np.take_along_axis(numbers, places, 1).sum(1)
-    inputs = torch.from_numpy(np.stack([numbers, marks], -1)).float()
-    return Adding(inputs, torch.from_numpy(targets).float())
+        places = np.concatenate([first, half + second], 1)
+        marks = np.zeros_like(values)
+        np.put_along_axis(marks, places, 1.0, 1)
+        targets = np.take_along_axis(values, places, 1).sum(1)
+        return rows_of(np.stack([values, marks], -1), targets)
+
+    return declare("adding", draw, length=length)

@@ -9,8 +9,11 @@ how many digits follow (million), which only the end of the number tells.  Solve
 
 from __future__ import annotations
 
-from threefold.data.draws import integers
-from threefold.tasks.pairs import FIRST, Pairs, check_lengths, pairs
+from collections.abc import Sequence
+
+from threefold.data.draws import integers_by_row
+from threefold.tasks.pairs import FIRST, Pairs, check_lengths, pairs, sources_of
+from threefold.tasks.task import Numbers, Task, address, declare
 
 _SMALL = (
     "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen "
@@ -28,20 +31,32 @@ LONGEST = 3 * (len(SCALES) + 1)
 _INDEX = {word: token for token, word in enumerate(WORDS)}
 
 
-def number_to_words(
-    lengths: tuple[int, int] = (1, 12), *, seed: int = 0, count: int = 1000
-) -> Pairs:
-    """`count` numbers of so many digits, each count as likely, without leading zeros."""
-    check_lengths("number_to_words", lengths, count, LONGEST)
+def number_to_words(lengths: tuple[int, int] = (1, 30), *, seed: int = 0) -> Task[Pairs]:
+    """Numbers of so many digits, each count as likely, without leading zeros."""
+    check_lengths("number_to_words", lengths, LONGEST)
     low, high = lengths
-    sizes = low + integers((seed, 0), high - low + 1, count)
-    drawn = integers((seed, 1), 10, count, high)
-    drawn[:, 0] = 1 + integers((seed, 2), 9, count)
-    sources, targets = [], []
-    for row, n in zip(drawn.tolist(), sizes.tolist(), strict=True):
-        sources.append([FIRST + digit for digit in row[:n]])
-        targets.append([_INDEX[word] for word in words(int("".join(map(str, row[:n]))))])
-    return pairs("number_to_words", sources, targets, len(DIGITS), len(WORDS))
+
+    def draw(split: str, numbers: Numbers) -> Pairs:
+        def make(attempt: int, rows: Numbers) -> list[list[int]]:
+            sizes, first, rest = (
+                integers_by_row(address(seed, split, attempt, stream), rows, below, shape)
+                for stream, (below, shape) in enumerate(((high - low + 1, 1), (9, 1), (10, high)))
+            )
+            rest[:, :1] = first + 1
+            return [
+                (FIRST + row[: low + n]).tolist() for row, (n,) in zip(rest, sizes, strict=True)
+            ]
+
+        sources = sources_of("number_to_words", split, numbers, make)
+        targets = [[_INDEX[word] for word in words(number_of(row))] for row in sources]
+        return pairs("number_to_words", sources, targets, len(DIGITS), len(WORDS))
+
+    return declare("number_to_words", draw, length=high)
+
+
+def number_of(source: Sequence[int]) -> int:
+    """The number that tokens spell."""
+    return int("".join(DIGITS[token] for token in source))
 
 
 def words(number: int) -> list[str]:

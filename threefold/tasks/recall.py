@@ -11,57 +11,49 @@ Arora et al. 2023, "Zoology: Measuring and Improving Recall in Efficient Languag
 from __future__ import annotations
 
 import numpy as np
-import torch
-from numpy.typing import NDArray
 
-from threefold.data.draws import choices
-from threefold.data.stream import IGNORE
+from threefold.data.draws import by_row, choose
+from threefold.data.stream import IGNORE, Batch
 from threefold.errors import ThreefoldError
-from threefold.tasks.task import Task
+from threefold.tasks.task import Numbers, Task, address, declare, rows_of
 
 POWER = 0.01  # the paper's a: a query comes after a gap g with weight (g + 1)^(a − 1)
-SOLVED = 0.95
 
 
 def recall(
-    pairs: int = 4, length: int = 64, vocabulary: int = 256, *, seed: int = 0, count: int = 1000
-) -> Task:
-    """`count` rows of the task; keys are tokens of the lower half, values of the upper, 0 fills.
+    pairs: int = 4, length: int = 64, vocabulary: int = 256, *, seed: int = 0
+) -> Task[Batch]:
+    """Keys are tokens of the lower half, values of the upper, 0 fills.
 
     Chance is 1/pairs: naming any one of the row's values.
     """
-    _check(pairs, length, vocabulary, count)
-    keys = 1 + _different(vocabulary // 2 - 1, count, pairs, (seed, 0))
-    values = vocabulary // 2 + _different(vocabulary - vocabulary // 2, count, pairs, (seed, 1))
-    places = 2 * pairs + 2 * _gaps(length // 2 - pairs, count, pairs, (seed, 2))
-    inputs = np.zeros((count, length), dtype=np.int64)
-    inputs[:, 0 : 2 * pairs : 2] = keys
-    inputs[:, 1 : 2 * pairs : 2] = values
-    targets = np.full((count, length), IGNORE, dtype=np.int64)
-    np.put_along_axis(inputs, places, keys, 1)
-    np.put_along_axis(targets, places, values, 1)
-    return Task(
-        name=f"recall-{pairs}x{length}",
-        inputs=torch.from_numpy(inputs),
-        targets=torch.from_numpy(targets),
-        vocabulary=vocabulary,
-        chance=1 / pairs,
-        solved=SOLVED,
+    _check(pairs, length, vocabulary)
+    half = vocabulary // 2
+    # Gaps follow a power law: most queries come soon and some late.
+    gaps = np.arange(1.0, length // 2 - pairs + 1) ** (POWER - 1)
+
+    def draw(split: str, numbers: Numbers) -> Batch:
+        keys, values, slots = (
+            choose(by_row(address(seed, split, stream), numbers, len(weights)), weights, pairs)
+            for stream, weights in enumerate((np.ones(half - 1), np.ones(vocabulary - half), gaps))
+        )
+        keys, values, places = keys + 1, values + half, 2 * pairs + 2 * slots
+        inputs = np.zeros((len(numbers), length), dtype=np.int64)
+        inputs[:, 0 : 2 * pairs : 2] = keys
+        inputs[:, 1 : 2 * pairs : 2] = values
+        targets = np.full_like(inputs, IGNORE)
+        np.put_along_axis(inputs, places, keys, 1)
+        np.put_along_axis(targets, places, values, 1)
+        return rows_of(inputs, targets)
+
+    return declare(
+        "recall", draw, length=length, chance=1 / pairs, vocabulary=vocabulary, classes=vocabulary
     )
 
 
-def _different(among: int, rows: int, size: int, address: tuple[int, ...]) -> NDArray[np.int64]:
-    return choices(address, np.ones(among), rows, size)
-
-
-def _gaps(slots: int, rows: int, size: int, address: tuple[int, ...]) -> NDArray[np.int64]:
-    """Different gaps for the queries of a row; a power law, so most come soon and some late."""
-    return choices(address, np.arange(1.0, slots + 1) ** (POWER - 1), rows, size)
-
-
-def _check(pairs: int, length: int, vocabulary: int, count: int) -> None:
-    if pairs < 1 or count < 1:
-        raise ThreefoldError(f"recall: {pairs} pairs, {count} rows; expected at least 1 of each")
+def _check(pairs: int, length: int, vocabulary: int) -> None:
+    if pairs < 1:
+        raise ThreefoldError(f"recall: {pairs} pairs; expected at least 1")
     if length % 2 or length < 4 * pairs:
         raise ThreefoldError(
             f"recall: length {length} with {pairs} pairs; expected an even length of at least "

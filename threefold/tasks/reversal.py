@@ -4,28 +4,37 @@
     target   ⟨ 9 5 5 2 7 ⟩
 
 What came last is wanted first, what came first is wanted after all the rest: a state of fixed size
-fills up as sources grow, while attention walks back along a diagonal.  Solved: 98 % exact.
+fills up as sources grow, while attention walks back along a diagonal.  Solved: 98 % exact at
+length 30.
 """
 
 from __future__ import annotations
 
-from threefold.data.draws import integers
+from threefold.data.draws import integers_by_row
 from threefold.errors import ThreefoldError
-from threefold.tasks.pairs import FIRST, Pairs, check_lengths, pairs
+from threefold.tasks.pairs import FIRST, Pairs, check_lengths, pairs, sources_of
+from threefold.tasks.task import Numbers, Task, address, declare
 
 LONGEST = 4096
+MOST = 250  # symbols
 
 
 def reversal(
-    lengths: tuple[int, int] = (1, 30), symbols: int = 16, *, seed: int = 0, count: int = 1000
-) -> Pairs:
-    """`count` rows of lengths from and up to `lengths`, each as likely, of `symbols` symbols."""
-    check_lengths("reversal", lengths, count, LONGEST)
-    if symbols < 2:
-        raise ThreefoldError(f"reversal: {symbols} symbols; expected at least 2")
-    low, high = lengths
-    sizes = low + integers((seed, 0), high - low + 1, count)
-    drawn = FIRST + integers((seed, 1), symbols, count, high)
-    sources = [row[:n].tolist() for row, n in zip(drawn, sizes, strict=True)]
-    size = FIRST + symbols
-    return pairs("reversal", sources, [row[::-1] for row in sources], size, size)
+    lengths: tuple[int, int] = (1, 30), symbols: int = 16, *, seed: int = 0
+) -> Task[Pairs]:
+    """Sources of lengths from and up to `lengths`, each as likely, of `symbols` symbols."""
+    check_lengths("reversal", lengths, LONGEST)
+    if not 2 <= symbols <= MOST:
+        raise ThreefoldError(f"reversal: {symbols} symbols; expected from 2 to {MOST}")
+    (low, high), size = lengths, FIRST + symbols
+
+    def draw(split: str, numbers: Numbers) -> Pairs:
+        def make(attempt: int, rows: Numbers) -> list[list[int]]:
+            sizes = low + integers_by_row(address(seed, split, attempt, 0), rows, high - low + 1, 1)
+            drawn = FIRST + integers_by_row(address(seed, split, attempt, 1), rows, symbols, high)
+            return [row[:n].tolist() for row, (n,) in zip(drawn, sizes, strict=True)]
+
+        sources = sources_of("reversal", split, numbers, make)
+        return pairs("reversal", sources, [row[::-1] for row in sources], size, size)
+
+    return declare("reversal", draw, length=high, vocabulary=size, classes=size)

@@ -1,17 +1,32 @@
-"""A task: examples, how an answer is scored, what chance gives, and what counts as solved."""
+"""A task: examples by number, how an answer is scored, what chance gives, what counts as solved.
+
+Example i of a split depends on (seed, split, i) and on nothing else: any part of a task can be made
+anywhere, in any order, and training goes on at any step.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, Generic, TypeAlias, TypeVar
 
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor
 
-from threefold.data.stream import IGNORE, Batches, Examples
+from threefold.data.draws import permutation
+from threefold.data.stream import IGNORE, Batch
+from threefold.errors import ThreefoldError, nearest
+from threefold.tasks.table import SPLITS, Card, card
 
-# (logits [..., classes], targets [...]) → one score for each target that counts; the result is
-# their mean.
+Numbers: TypeAlias = NDArray[np.int64]
+Rows = TypeVar("Rows")  # what examples come as: Pairs for seq2seq, Batch for everything else
+Draw: TypeAlias = Callable[[str, Numbers], Rows]  # (split, numbers of examples) → those examples
+# (logits [..., classes] or answers [...], targets [...]) → one score for each target that counts;
+# the result is their mean.
 Metric: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 
 
@@ -21,18 +36,133 @@ def accuracy(logits: Tensor, targets: Tensor) -> Tensor:
     return (logits[counts].argmax(-1) == targets[counts]).float()
 
 
-@dataclass(frozen=True)
-class Task:
-    """Examples of one split, and how answers to them are judged."""
+def exact(logits: Tensor, targets: Tensor) -> Tensor:
+    """1 for a row in which all that counts is right, 0 for any other."""
+    return ((logits.argmax(-1) == targets) | (targets == IGNORE)).flatten(1).all(1).float()
 
-    name: str
-    inputs: Tensor  # [N, L] int64
-    targets: Tensor  # [N, L] int64; IGNORE does not count
-    vocabulary: int
-    chance: float  # what the metric is without the skill in question
-    solved: float  # the metric from which on the task counts as solved
-    metric: Metric = accuracy
 
-    def batches(self, batch: int, seed: int = 0) -> Batches:
-        """Shuffled batches for training, addressed by step."""
-        return Examples(self.inputs, self.targets, batch, seed)
+def squared_error(answers: Tensor, targets: Tensor) -> Tensor:
+    """(answer − target)²; a target that is NaN does not count."""
+    counts = ~targets.isnan()
+    return (answers[counts] - targets[counts]) ** 2
+
+
+def absolute_error(answers: Tensor, targets: Tensor) -> Tensor:
+    """|answer − target|; a target that is NaN does not count."""
+    counts = ~targets.isnan()
+    return (answers[counts] - targets[counts]).abs()
+
+
+def bits(logits: Tensor, targets: Tensor) -> Tensor:
+    """−log₂ of the probability of each target."""
+    counts = targets != IGNORE
+    return F.cross_entropy(logits[counts], targets[counts], reduction="none") / math.log(2)
+
+
+METRICS: dict[str, Metric] = {
+    "accuracy": accuracy,
+    "exact": exact,
+    "squared_error": squared_error,
+    "absolute_error": absolute_error,
+    "bits": bits,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task(Card, Generic[Rows]):
+    """A card and the examples that go with it."""
+
+    draw: Draw[Rows]
+
+    @property
+    def measure(self) -> Metric:
+        """The metric as a function."""
+        if self.metric not in METRICS:
+            raise ThreefoldError(
+                f"{self.name}: {self.metric!r} is not scored token by token; "
+                f"{nearest(self.metric, METRICS)}"
+            )
+        return METRICS[self.metric]
+
+    def size(self, split: str) -> int:
+        """How many examples a split has."""
+        if split not in SPLITS:
+            raise ThreefoldError(f"{self.name}: unknown split {split!r}; {nearest(split, SPLITS)}")
+        return self.sizes[SPLITS.index(split)]
+
+    def rows(self, split: str, numbers: Sequence[int] | Numbers) -> Rows:
+        """The examples with these numbers."""
+        wanted, most = np.asarray(numbers, dtype=np.int64), self.size(split)
+        if wanted.ndim != 1 or len(wanted) == 0 or wanted.min() < 0 or wanted.max() >= most:
+            raise ThreefoldError(
+                f"{self.name}: examples {wanted.tolist()[:8]} of {split!r}; expected at least one "
+                f"number, from 0 to {most - 1}"
+            )
+        return self.draw(split, wanted)
+
+    def examples(self, split: str) -> Rows:
+        """All examples of a split."""
+        return self.rows(split, np.arange(self.size(split)))
+
+    def batch(self, split: str, index: int, size: int) -> Rows:
+        """Examples index·size … of a split, in order; the last batch may be shorter."""
+        if size < 1 or not 0 <= index < -(-self.size(split) // size):
+            raise ThreefoldError(
+                f"{self.name}: batch {index} of {size} examples; {split!r} has {self.size(split)}"
+            )
+        return self.rows(split, np.arange(index * size, min(self.size(split), (index + 1) * size)))
+
+    def pieces(self, split: str, size: int) -> Iterator[Rows]:
+        """A split in order, batch by batch: what is evaluated."""
+        for index in range(-(-self.size(split) // size)):
+            yield self.batch(split, index, size)
+
+    def batches(self, size: int, seed: int = 0) -> Shuffled[Rows]:
+        """Training's batches, addressed by step; every pass in another order."""
+        if not 1 <= size <= self.sizes[0]:
+            raise ThreefoldError(
+                f"{self.name}: batches of {size} from {self.sizes[0]} examples; expected from 1 to "
+                "as many as there are"
+            )
+        return Shuffled(self, size, seed)
+
+
+class Shuffled(Generic[Rows]):
+    """The training split, every pass in an order drawn from (seed, pass).
+
+    A rest shorter than a batch is left out of its pass.
+    """
+
+    def __init__(self, task: Task[Rows], size: int, seed: int) -> None:
+        self.task, self.batch, self.seed = task, size, seed
+        self.steps = task.sizes[0] // size  # of one pass
+        self._order: tuple[int, Numbers] | None = None  # the newest pass's, kept for speed only
+
+    def __call__(self, step: int) -> Rows:
+        epoch, place = divmod(step, self.steps)
+        if self._order is None or self._order[0] != epoch:
+            self._order = epoch, permutation((self.seed, epoch), self.task.sizes[0])
+        numbers = self._order[1][place * self.batch : (place + 1) * self.batch]
+        return self.task.rows("train", numbers)
+
+
+def declare(name: str, draw: Draw[Rows], **changes: Any) -> Task[Rows]:
+    """A task as its card says, but for what depends on how it was made."""
+    return Task(**{**vars(card(name)), **changes}, draw=draw)
+
+
+def rows_of(
+    inputs: NDArray[Any], targets: NDArray[Any], lengths: NDArray[np.int64] | None = None
+) -> Batch:
+    """Arrays as a batch: tokens as int64, numbers as float32; every row begins anew."""
+    read, wanted = (
+        torch.from_numpy(a.astype(np.float32 if a.dtype.kind == "f" else np.int64))
+        for a in (inputs, targets)
+    )
+    starts = torch.ones(len(read), dtype=torch.bool)
+    return Batch(read, wanted, starts, None if lengths is None else torch.from_numpy(lengths))
+
+
+def address(seed: int, split: str, *more: int) -> tuple[int, ...]:
+    """Where random numbers of a split are drawn from."""
+    return (seed, SPLITS.index(split), *more)

