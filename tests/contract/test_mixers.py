@@ -64,6 +64,7 @@ VARIANTS: tuple[tuple[str, dict[str, Any]], ...] = (
         ("gru", {"reset_after": after, "update_writes": writes})
         for after, writes in ((True, False), (False, True), (True, True))
     ),
+    ("esn", {"units": 21, "leak": 0.3, "density": 0.5, "activation": "sigmoid"}),
     ("slstm", {"heads": 2}),
     ("min_gru", {"positive": False, "expand": 2}),
     ("min_lstm", {"positive": False, "expand": 2}),

@@ -132,6 +132,7 @@ SHOWN_BY = {
     "diagonal_recurrence": ("lru", 33),
     "long_convolution": ("long_conv", 33),
     "online_convolution": ("long_conv", 1),
+    "reservoir": ("esn", 33),
 }
 
 
