@@ -12,6 +12,8 @@ import threefold
 
 # A name is added or removed here on purpose, with a line in CHANGELOG.md.
 PUBLIC = [
+    "EchoStateNetwork",
+    "ExtremeLearningMachine",
     "LanguageModel",
     "MIXERS",
     "Seq2Seq",

@@ -9,6 +9,8 @@ from importlib import import_module
 from typing import Any
 
 _HOMES = {
+    "EchoStateNetwork": "threefold.models.reservoir",
+    "ExtremeLearningMachine": "threefold.models.extreme_learning",
     "LanguageModel": "threefold.models.language",
     "MIXERS": "threefold.layers.table",
     "Seq2Seq": "threefold.models.seq2seq",

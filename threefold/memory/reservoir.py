@@ -128,14 +128,15 @@ def _arnoldi(matrix: Tensor, tolerance: float = 1e-8) -> float:
     At the latest it spans the whole space, where H is similar to A.
     """
     size = len(matrix)
-    product = matrix.to_sparse_csr() if (matrix != 0).double().mean() < 0.3 else matrix
+    rows, columns = matrix.nonzero(as_tuple=True)
+    numbers = matrix[rows, columns]
     basis = torch.zeros(size + 1, size, dtype=torch.float64)
     upper = torch.zeros(size + 1, size, dtype=torch.float64)
     start = torch.randn(size, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     basis[0] = start / start.norm()
     check = 64
     for k in range(size):
-        vector = product @ basis[k]
+        vector = torch.zeros_like(start).index_add(0, rows, numbers * basis[k][columns])
         # Twice is enough: what the first pass leaves is rounding of what it took.
         for _ in range(2):
             along = basis[: k + 1] @ vector

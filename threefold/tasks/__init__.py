@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from threefold.tasks.adding import Adding, adding
+from threefold.tasks.mackey_glass import mackey_glass
 from threefold.tasks.number_to_words import number_to_words
 from threefold.tasks.pairs import Pairs, pairs
 from threefold.tasks.recall import recall
@@ -15,6 +16,7 @@ __all__ = [
     "Task",
     "accuracy",
     "adding",
+    "mackey_glass",
     "number_to_words",
     "pairs",
     "recall",
