@@ -44,11 +44,11 @@ TASKS: dict[str, Callable[..., Task[Pairs]]] = {
     "number_to_words": number_to_words,
 }
 MODELS: dict[str, Mapping[str, Any]] = {
-    "transformer": {},  # preset `transformer`, before its additions normed
     "none": {"attention": "none"},
     "bahdanau": {"attention": "bahdanau"},
     "luong": {"attention": "luong"},
     "luong_feeding": {"attention": "luong", "input_feeding": True},
+    "transformer": {},  # the preset, with norms before the additions
 }
 
 
@@ -106,7 +106,7 @@ def study(name: str, plan: Plan) -> Translator:
     for step in range(plan.steps):
         done = step / plan.steps
         set_rate(optimiser, cosine(done, final=0.01))
-        rows = batch(plan, step)
+        rows = batch(plan, step, mixed=isinstance(model, Transformer))
         optimiser.zero_grad(set_to_none=True)
         loss(model, rows, plan.own * done).backward()  # type: ignore[no-untyped-call]
         nn.utils.clip_grad_norm_(model.parameters(), plan.clip)
@@ -114,10 +114,14 @@ def study(name: str, plan: Plan) -> Translator:
     return model.eval()
 
 
-def batch(plan: Plan, step: int) -> Pairs:
-    """Fresh pairs of one length, another for each step: no element is padding."""
+def batch(plan: Plan, step: int, mixed: bool = False) -> Pairs:
+    """Fresh pairs of one length, another for each step, so that no element is padding.
+
+    mixed: of all lengths; where nothing loops over a sequence, padding costs little.
+    """
     length = 1 + int(integers((plan.seed, step), plan.length, 1)[0])
-    task = TASKS[plan.task]((length, length), seed=plan.seed)
+    lengths = (1, plan.length) if mixed else (length, length)
+    task = TASKS[plan.task](lengths, seed=plan.seed)
     return task.batch("train", step % (task.size("train") // plan.batch), plan.batch)
 
 
