@@ -150,13 +150,14 @@ class Body(Model):
         )
 
     def _align(self, inputs: Tensor, mask: Tensor | None) -> tuple[Tensor, Rows | None]:
-        if self.input_size:
-            check_vectors(inputs, self.input_size, self.embedding.weight.dtype, self.name)
+        size = self.input_size
+        if size:
+            check_vectors(inputs, size, self.embedding.weight.dtype, self.name)
         else:
             check_tokens(inputs, self.name)
         rows = None if mask is None else Rows(mask, inputs.shape[:2], self.name)
         aligned = inputs if rows is None else rows.align(inputs)
-        if not self.input_size:
+        if not size:
             check_range(inputs, aligned, mask, self.spec.vocabulary, self.name)
         return aligned, rows
 
