@@ -26,7 +26,7 @@ from threefold.cli import doctor, main
 from threefold.kernels import library
 from threefold.layers.table import MIXERS
 
-COMMANDS = ("models", "info", "doctor", "demo")
+COMMANDS = ("models", "info", "doctor", "demo", "lab")
 
 Run = subprocess.CompletedProcess[str]
 

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from threefold.cli import demo, doctor, info, models, output
+from threefold.cli import demo, doctor, info, lab, models, output
 from threefold.errors import ThreefoldError
 
 app = typer.Typer(
@@ -24,6 +24,7 @@ app = typer.Typer(
 )
 for command in (models.models, info.info, doctor.doctor, demo.demo):
     app.command()(command)
+app.add_typer(lab.lab)
 
 
 def _print_version(wanted: bool) -> None:

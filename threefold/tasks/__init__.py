@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from threefold.tasks.adding import Adding, adding
+from threefold.tasks.chords import Chords, chords
+from threefold.tasks.delay import Delay, delay
 from threefold.tasks.number_to_words import number_to_words
 from threefold.tasks.pairs import Pairs, pairs
 from threefold.tasks.recall import recall
@@ -11,10 +13,14 @@ from threefold.tasks.task import Task, accuracy
 
 __all__ = [
     "Adding",
+    "Chords",
+    "Delay",
     "Pairs",
     "Task",
     "accuracy",
     "adding",
+    "chords",
+    "delay",
     "number_to_words",
     "pairs",
     "recall",
