@@ -12,11 +12,17 @@ import threefold
 
 # A name is added or removed here on purpose, with a line in CHANGELOG.md.
 PUBLIC = [
+    "Classifier",
+    "Forecaster",
     "LanguageModel",
     "MIXERS",
+    "MaskedLanguageModel",
     "Seq2Seq",
     "Spec",
+    "Tagger",
     "ThreefoldError",
+    "Transformer",
+    "VisionTransformer",
     "__version__",
     "attention",
     "build",

@@ -9,11 +9,17 @@ from importlib import import_module
 from typing import Any
 
 _HOMES = {
+    "Classifier": "threefold.models.classifier",
+    "Forecaster": "threefold.models.forecaster",
     "LanguageModel": "threefold.models.language",
+    "MaskedLanguageModel": "threefold.models.masked",
     "MIXERS": "threefold.layers.table",
     "Seq2Seq": "threefold.models.seq2seq",
     "Spec": "threefold.models.spec",
+    "Tagger": "threefold.models.tagger",
     "ThreefoldError": "threefold.errors",
+    "Transformer": "threefold.models.transformer",
+    "VisionTransformer": "threefold.models.vision",
     "attention": "threefold.memory.attention",
     "build": "threefold.models.table",
     "generate": "threefold.runtime.generation",

@@ -27,6 +27,26 @@ SPECS = {
     "gla": Spec("language", 32, 2, ("gla",), vocabulary=61, options={"tie": False}),
     "history": Spec("language", 32, 2, (("attention", {"groups": 1, "heads": 4}), "gla"), 61),
     "hybrid": Spec("language", 32, 3, ("mamba", ("gla", {"heads": 2})), 61, channel="rwkv"),
+    "post norm": Spec(
+        "language",
+        32,
+        2,
+        (("attention", {"positions": "none", "heads": 4}), "mamba"),
+        61,
+        channel=("mlp", {"activation": "relu", "hidden": 48}),
+        block=("post_norm", {"eps": 1e-6}),
+        options={"positions": "learned", "max_length": 64, "embedding_norm": True},
+    ),
+    "deep norm": Spec(
+        "language",
+        32,
+        3,
+        "gla",
+        61,
+        channel=("mlp", {"activation": "gelu_tanh", "bias": False}),
+        block=("deep_norm", {"norm": "rms", "final_norm": True}),
+        options={"positions": "sinusoidal", "scale": True},
+    ),
 }
 LENGTH = 20
 every_spec = pytest.mark.parametrize("name", SPECS)

@@ -26,6 +26,7 @@ RICH = Spec(
     ),
     vocabulary=1000,
     channel=("swiglu", {"hidden": 64}),
+    block=("post_norm", {"norm": "rms", "eps": 1e-6}),
     options={"tie": False, "dropout": 0.1},
 )
 
@@ -41,11 +42,8 @@ def test_round_trips(spec: Spec) -> None:
     ):
         assert again == spec
         assert again.to_json() == spec.to_json()
-        assert (again.mixers, again.channel, again.options) == (
-            spec.mixers,
-            spec.channel,
-            spec.options,
-        )
+        for name in ("mixers", "channel", "block", "options"):
+            assert getattr(again, name) == getattr(spec, name)
         assert again.digest == spec.digest
         assert len({again, spec}) == 1
 
@@ -57,6 +55,8 @@ def test_equal_descriptions_are_equal() -> None:
     assert Spec(**PLAIN).mixers == ("gla",)
     assert RICH.entries[2] == ("mamba", {"delta_range": (0.1, 1)})
     assert RICH.channel_entry == ("swiglu", {"hidden": 64})
+    assert Spec(**PLAIN, block=["pre_norm", {}]).block == "pre_norm"
+    assert RICH.block_entry == ("post_norm", {"norm": "rms", "eps": 1e-6})
     assert Spec(**PLAIN).option("tie") is True
     assert RICH.option("tie") is False
 
@@ -68,6 +68,7 @@ def test_the_digest_follows_every_field() -> None:
         "mixers": "mamba",
         "vocabulary": 9,
         "channel": "none",
+        "block": ("pre_norm", {"eps": 1e-6}),
         "options": {"tie": True},
     }
     specs = [Spec(**{**PLAIN, name: value}) for name, value in changes.items()]
@@ -117,6 +118,9 @@ def test_nothing_can_be_changed() -> None:
         ({"channel": ("mlp", {"hide": 2})}, "no option 'hide'; did you mean 'hidden'"),
         ({"channel": ("none", {"hidden": 2})}, "channel 'none' has no option 'hidden'"),
         ({"block": "prenorm"}, "unknown block 'prenorm'; did you mean 'pre_norm'"),
+        ({"block": ("pre_norm", {"epsilon": 2})}, "no option 'epsilon'; did you mean 'eps'"),
+        ({"block": ("pre_norm", {"depth": 2})}, "block 'pre_norm' has no option 'depth'"),
+        ({"block": ("plain", {"norm": "rms"})}, "block 'plain' has no option 'norm'"),
         ({"options": {"tied": True}}, "no option 'tied'; did you mean 'tie'"),
         ({"options": {"tie": 1}}, "option 'tie' is 1, expected a bool"),
         ({"options": {"dropout": True}}, "option 'dropout' is True, expected a float"),

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 BLOCKS: dict[str, str] = {
     "pre_norm": "threefold.blocks.block:PreNorm",
+    "post_norm": "threefold.blocks.post_norm:PostNorm",
+    "deep_norm": "threefold.blocks.post_norm:DeepNorm",
     "plain": "threefold.blocks.plain:Plain",
 }
 

@@ -8,19 +8,24 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping
+from functools import partial
 from importlib import import_module
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from threefold.blocks import BLOCKS
+from threefold.blocks.norms import make_norm
 from threefold.errors import ThreefoldError, nearest
-from threefold.kernels.program import Operand, Path, Writer
+from threefold.kernels.program import CannotWriteError, Operand, Path, Writer
 from threefold.layers.mixer import Mixer
 from threefold.layers.parts import RMSNorm
+from threefold.layers.table import options_of
 from threefold.memory.plan import FORMS
 from threefold.memory.state import State
+
+BUILT = ("mixer", "channel", "cross", "depth")  # what a stack gives to each block
 
 
 class Composite(Mixer):
@@ -92,25 +97,55 @@ class Composite(Mixer):
 
 
 class Block(Composite):
-    """A mixer and perhaps a channel mixer after it, each wired around with its own norm."""
+    """A mixer and perhaps a channel mixer after it, each wired around with its own norm.
+
+    cross: what looks at a source between the two, in a decoder.
+
+    norm: rms or layer (None: as the wiring was published), with `eps` and (layer only) a bias.
+    dropout: of what is added to the stream.  final_norm: whether another norm follows a stack of
+    these; None: if the wiring leaves the stream without one.
+    """
+
+    usual_norm: ClassVar[str] = "rms"
+    # Whether the stream leaves the last block without a norm.
+    ends_raw: ClassVar[bool] = True
 
     def __init__(
-        self, mixer: Mixer, channel: Mixer | None = None, *, depth: int = 1, dropout: float = 0.0
+        self,
+        mixer: Mixer,
+        channel: Mixer | None = None,
+        *,
+        cross: Mixer | None = None,
+        depth: int = 1,
+        norm: str | None = None,
+        eps: float = 1e-5,
+        bias: bool = True,
+        dropout: float = 0.0,
+        final_norm: bool | None = None,
     ) -> None:
         super().__init__(mixer.width)
+        if not 0 <= dropout < 1:
+            raise ThreefoldError(f"{self.name}: dropout is {dropout}, expected from 0 to below 1")
+        self.make_norm = partial(make_norm, norm or self.usual_norm, self.width, eps=eps, bias=bias)
+        self.followed = self.ends_raw if final_norm is None else final_norm
         self.depth = depth
         self.mixer = mixer
-        self.mixer_norm = RMSNorm(self.width, eps=1e-5)
+        self.mixer_norm = self.make_norm()
+        self.cross = cross
+        self.cross_norm = None if cross is None else self.make_norm()
         self.channel = channel
-        self.channel_norm = None if channel is None else RMSNorm(self.width, eps=1e-5)
+        self.channel_norm = None if channel is None else self.make_norm()
         self.dropout = nn.Dropout(dropout)
         self.declare()
 
+    def final_norm(self) -> nn.Module:
+        """What follows the last of several such blocks: another norm, or nothing."""
+        return self.make_norm() if self.followed else nn.Identity()
+
     @property
     def parts(self) -> dict[str, Mixer]:
-        if self.channel is None:
-            return {"mixer": self.mixer}
-        return {"mixer": self.mixer, "channel": self.channel}
+        named = (("mixer", self.mixer), ("cross", self.cross), ("channel", self.channel))
+        return {name: part for name, part in named if part is not None}
 
     @abstractmethod
     def before(self, x: Tensor, norm: nn.Module) -> Tensor:
@@ -127,9 +162,9 @@ class Block(Composite):
         for name, part in self.parts.items():
             norm: nn.Module = self._modules[f"{name}_norm"]  # type: ignore[assignment]
             carried = state.get(name, {})
-            y, result[name] = part._run(
-                self.before(x, norm), carried, _form_of(part, form, carried), lengths
-            )
+            # A norm may move the zeros behind the end of a row.
+            given = silence(self.before(x, norm), lengths)
+            y, result[name] = part._run(given, carried, _form_of(part, form, carried), lengths)
             y = silence(y, lengths)
             x = self.after(x, self.dropout(y) if self.training else y, norm)
         return x, kept(result)
@@ -142,9 +177,13 @@ class PreNorm(Block):
         rows, width = writer.rows, self.width
         for name, part in self.parts.items():
             norm: Any = self._modules[f"{name}_norm"]
+            if not isinstance(norm, RMSNorm):
+                raise CannotWriteError(f"{self.name} with {type(norm).__name__}")
             normed, stream = writer.buffer(rows * width), writer.buffer(rows * width)
             weight = writer.parameter(norm, "weight", (width,))
-            writer.call("rms_norm_forward", normed, x, weight, 0, rows, width, 1, 0, norm.eps)
+            writer.call(
+                "rms_norm_forward", normed, x, weight, 0, rows, width, 1, 0, norm.eps or 0.0
+            )
             writer.call(
                 "add", stream, x, part.write_step(writer, normed, (*path, name)), rows * width
             )
@@ -166,6 +205,18 @@ def block_class(name: str) -> type[Block]:
     module, _, cls = BLOCKS[name].partition(":")
     found: type[Block] = getattr(import_module(module), cls)
     return found
+
+
+def block_options(name: str) -> tuple[str, ...]:
+    """The keywords that a wiring may be given."""
+    return tuple(o for o in options_of(block_class(name)) if o not in BUILT)
+
+
+def norm_of(entry: tuple[str, Mapping[str, Any]], width: int) -> nn.Module:
+    """A norm like those inside blocks of that wiring."""
+    name, options = entry
+    kind = options.get("norm") or block_class(name).usual_norm
+    return make_norm(kind, width, eps=options.get("eps", 1e-5), bias=options.get("bias", True))
 
 
 def silence(y: Tensor, lengths: Tensor | None) -> Tensor:

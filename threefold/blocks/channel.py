@@ -6,6 +6,8 @@ Shazeer 2020, "GLU Variants Improve Transformer"; Peng et al. 2024, "Eagle and F
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
@@ -36,19 +38,38 @@ class SwiGLU(Mixer):
         return self.out(F.silu(self.gate(x)) * self.input(x)), {}
 
 
-class MLP(Mixer):
-    """y = W₂ gelu(W₁ x + b₁) + b₂; inside 4 times as wide."""
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "gelu": F.gelu,
+    "gelu_tanh": partial(F.gelu, approximate="tanh"),  # GPT-2's
+    "relu": F.relu,
+}
 
-    def __init__(self, width: int, *, hidden: int | None = None) -> None:
+
+class MLP(Mixer):
+    """y = W₂ φ(W₁ x + b₁) + b₂; inside 4 times as wide; φ: gelu, gelu_tanh or relu."""
+
+    def __init__(
+        self,
+        width: int,
+        *,
+        hidden: int | None = None,
+        activation: str = "gelu",
+        bias: bool = True,
+    ) -> None:
         super().__init__(width)
+        if activation not in ACTIVATIONS:
+            raise ThreefoldError(
+                f"MLP: unknown activation {activation!r}; {nearest(str(activation), ACTIVATIONS)}"
+            )
         hidden = 4 * width if hidden is None else hidden
-        self.input = Linear(width, hidden)
-        self.out = Linear(hidden, width)
+        self.activate = ACTIVATIONS[activation]
+        self.input = Linear(width, hidden, bias=bias)
+        self.out = Linear(hidden, width, bias=bias)
 
     def mix(
         self, x: Tensor, state: State, form: str, lengths: Tensor | None
     ) -> tuple[Tensor, State]:
-        return self.out(F.gelu(self.input(x))), {}
+        return self.out(self.activate(self.input(x))), {}
 
 
 class RWKVChannel(Mixer):

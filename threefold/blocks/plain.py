@@ -6,6 +6,8 @@ El Hihi & Bengio 1995, "Hierarchical Recurrent Neural Networks for Long-Term Dep
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch import Tensor, nn
 
 from threefold.blocks.block import Block
@@ -16,10 +18,18 @@ class Plain(Block):
     """y = f(x), without a norm and without a way around."""
 
     def __init__(
-        self, mixer: Mixer, channel: Mixer | None = None, *, depth: int = 1, dropout: float = 0.0
+        self,
+        mixer: Mixer,
+        channel: Mixer | None = None,
+        *,
+        cross: Mixer | None = None,
+        depth: int = 1,
+        dropout: float = 0.0,
+        final_norm: bool | None = None,
     ) -> None:
-        super().__init__(mixer, channel, depth=depth, dropout=dropout)
-        self.mixer_norm, self.channel_norm = nn.Identity(), nn.Identity()  # type: ignore[assignment]
+        more: dict[str, Any] = {"cross": cross, "depth": depth, "final_norm": final_norm}
+        super().__init__(mixer, channel, dropout=dropout, **more)
+        self.mixer_norm = self.cross_norm = self.channel_norm = nn.Identity()
 
     def before(self, x: Tensor, norm: nn.Module) -> Tensor:
         return x

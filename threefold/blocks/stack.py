@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from torch import Tensor, nn
 
-from threefold.blocks.block import Composite, block_class, kept
+from threefold.blocks.block import Block, Composite, block_class, kept
 from threefold.blocks.channel import CHANNELS, channel
+from threefold.blocks.cross import Cross
 from threefold.errors import ThreefoldError
 from threefold.kernels.program import Operand, Path, Writer
 from threefold.layers.at_once import step_at_once
@@ -21,7 +23,10 @@ Entry = tuple[str, Mapping[str, Any]]  # a name and the keywords of its construc
 
 
 class Stack(Composite):
-    """Blocks one after another, each with the next mixer of `mixers`, which repeat."""
+    """Blocks one after another, each with the next mixer of `mixers`, which repeat.
+
+    cross: keywords of the cross-attention in each block, if there is one (a decoder).
+    """
 
     def __init__(
         self,
@@ -30,21 +35,22 @@ class Stack(Composite):
         mixers: Sequence[Entry],
         *,
         channel: Entry = ("swiglu", {}),
-        block: str = "pre_norm",
+        block: Entry = ("pre_norm", {}),
         dropout: float = 0.0,
+        cross: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__(width)
         if depth < 1 or not mixers:
             raise ThreefoldError(
                 f"a stack of {depth} blocks with {len(mixers)} mixers: expected at least 1 of each"
             )
-        cls = block_class(block)
         blocks = []
         for layer in range(depth):
             entry = mixers[layer % len(mixers)]
             place = {"layer": layer, "depth": depth}
             parts = make_mixer(entry, width, place), make_channel(channel, width, place)
-            blocks.append(cls(*parts, depth=depth, dropout=dropout))
+            look = None if cross is None else make_cross(cross, width)
+            blocks.append(make_block(block, *parts, look, depth=depth, dropout=dropout))
         self.blocks = nn.ModuleList(blocks)
         self.declare()
 
@@ -52,6 +58,12 @@ class Stack(Composite):
     def parts(self) -> dict[str, Mixer]:
         parts: dict[str, Any] = dict(self.blocks._modules)
         return parts
+
+    def final_norm(self) -> nn.Module:
+        """What a model puts behind the stack: a norm, or nothing where the wiring ends in one."""
+        last: Any = self.blocks[-1]
+        norm: nn.Module = last.final_norm()
+        return norm
 
     def mix(
         self, x: Tensor, state: State, form: str, lengths: Tensor | None
@@ -97,6 +109,42 @@ def make_channel(entry: Entry, width: int, place: Mapping[str, int]) -> Mixer | 
     return _make(channel, "channel", entry, width, place, accepted)
 
 
+def make_cross(options: Mapping[str, Any], width: int) -> Cross:
+    """Cross-attention with the given keywords."""
+    with _named("cross-attention", "cross", width, options):
+        return Cross(width, **options)
+
+
+def make_block(
+    entry: Entry,
+    mixer: Mixer,
+    channel: Mixer | None,
+    cross: Mixer | None = None,
+    *,
+    depth: int,
+    dropout: float,
+) -> Block:
+    """A wiring by name; `dropout` unless its keywords say otherwise."""
+    name, options = entry
+    cls, given = block_class(name), {"dropout": dropout, **options}
+    with _named("block", name, mixer.width, options):
+        return cls(mixer, channel, cross=cross, depth=depth, **given)
+
+
+def both_ways(entry: Entry) -> Entry:
+    """The entry of a mixer that sees the whole sequence: as it is, by its keyword, or in a wrapper.
+
+    Attention and its like have a keyword for it; any other causal mixer runs in both directions.
+    """
+    name, options = entry
+    if name not in MIXERS:
+        return entry  # refused where it is made
+    cls = MIXERS[name].load()
+    if "causal" in options_of(cls):
+        return name, {**options, "causal": False}
+    return ("bidirectional", {"mixer": name, "options": options}) if cls.causal else entry
+
+
 def _make(
     maker: Callable[..., Mixer],
     kind: str,
@@ -107,8 +155,15 @@ def _make(
 ) -> Mixer:
     name, options = entry
     placed = {key: value for key, value in place.items() if key in accepted}
-    try:
+    with _named(kind, name, width, options):
         return maker(name, **{**placed, **options, "width": width})
+
+
+@contextmanager
+def _named(kind: str, name: str, width: int, options: Mapping[str, Any]) -> Iterator[None]:
+    """Say which part refused its keywords."""
+    try:
+        yield
     except (TypeError, ValueError, RuntimeError, ZeroDivisionError) as error:
         given = "".join(f", {key}={value!r}" for key, value in options.items())
         raise ThreefoldError(f"{kind} {name!r} with width={width}{given}: {error}") from error

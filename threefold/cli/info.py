@@ -112,7 +112,7 @@ def say(facts: dict[str, Any]) -> None:
             ("mixers", ", ".join(map(entry_text, spec["mixers"]))),
             ("width × depth", f"{spec['width']} × {spec['depth']}"),
             ("vocabulary", str(spec["vocabulary"])),
-            ("channel", f"{entry_text(spec['channel'])} in {spec['block']} blocks"),
+            ("channel", f"{entry_text(spec['channel'])} in {entry_text(spec['block'])} blocks"),
             ("options", [f"{name} = {value}" for name, value in spec["options"].items()]),
             *(state_facts(facts) if state else model_facts(facts)),
             ("spec", facts["digest"][:12]),

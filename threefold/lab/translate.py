@@ -1,7 +1,11 @@
 """Translators with and without attention, by length: `python -m threefold.lab.translate`.
 
+    python -m threefold.lab.translate transformer --task number_to_words --length 12 --depth 2 \\
+        --steps 2000 --batch 128
+
 Each model learns from fresh pairs of all lengths, then answers others greedily; a column is the
-part that is exactly right at one length.  Without attention the source has to fit in one state.
+part that is exactly right at one length, the last one that of sources longer than half the longest.
+Without attention the source has to fit in one state.
 `--pictures folder` draws where each model with attention looks.
 """
 
@@ -18,9 +22,12 @@ import torch
 from torch import Tensor, nn
 
 from threefold.errors import ThreefoldError, nearest
+from threefold.models.presets import transformer
 from threefold.models.seq2seq import Seq2Seq
 from threefold.models.spec import Spec
 from threefold.models.table import build
+from threefold.models.transformer import Transformer
+from threefold.models.translator import Translator
 from threefold.runtime.generation import generate
 from threefold.tasks import number_to_words, reversal
 from threefold.tasks.number_to_words import DIGITS, WORDS
@@ -35,6 +42,7 @@ TASKS: dict[str, Callable[..., Pairs]] = {
     "number_to_words": number_to_words,
 }
 MODELS: dict[str, Mapping[str, Any]] = {
+    "transformer": {},  # preset `transformer`, before its additions normed
     "none": {"attention": "none"},
     "bahdanau": {"attention": "bahdanau"},
     "luong": {"attention": "luong"},
@@ -65,6 +73,17 @@ class Plan:
             if name not in known:
                 raise ThreefoldError(f"unknown {what} {name!r}; {nearest(name, known)}")
         sizes = TASKS[self.task](count=1)
+        if model == "transformer":
+            return transformer(
+                width=self.width,
+                depth=self.depth,
+                heads=max(1, self.width // 32),
+                vocabulary=sizes.vocabulary,
+                source_vocabulary=sizes.source_vocabulary,
+                block="pre_norm",
+                dropout=0.0,
+                label_smoothing=0.0,
+            )
         options = {**MODELS[model], "source_vocabulary": sizes.source_vocabulary}
         return Spec(
             "seq2seq",
@@ -78,10 +97,10 @@ class Plan:
         )
 
 
-def study(name: str, plan: Plan) -> Seq2Seq:
+def study(name: str, plan: Plan) -> Translator:
     """Train one of MODELS."""
     torch.manual_seed(plan.seed)
-    model: Seq2Seq = build(plan.spec(name))  # type: ignore[assignment]
+    model: Translator = build(plan.spec(name))  # type: ignore[assignment]
     optimiser = adamw(model, plan.learning_rate, 0.0, (0.9, 0.98))
     for step in range(plan.steps):
         done = step / plan.steps
@@ -101,14 +120,16 @@ def batch(plan: Plan, step: int) -> Pairs:
     return TASKS[plan.task]((length, length), seed=seed, count=plan.batch)
 
 
-def loss(model: Seq2Seq, rows: Pairs, share: float = 0.0) -> Tensor:
+def loss(model: Translator, rows: Pairs, share: float = 0.0) -> Tensor:
     """Nats a token, with teacher forcing, or with a share of the model's own tokens."""
     state = model.encode(rows.source, mask=rows.source_mask)
     logits, _ = scheduled_sampling(model, rows.inputs, state, share, mask=rows.inputs_mask)
+    if isinstance(model, Transformer):
+        return model.loss(logits, rows.answers)
     return cross_entropy(logits, rows.answers)
 
 
-def exact(model: Seq2Seq, rows: Pairs, beams: int | None = None) -> float:
+def exact(model: Translator, rows: Pairs, beams: int | None = None) -> float:
     """The part of the rows that is answered without a mistake, greedily or with beams."""
     with torch.no_grad():
         state = model.encode(rows.source, mask=rows.source_mask)
@@ -120,7 +141,7 @@ def exact(model: Seq2Seq, rows: Pairs, beams: int | None = None) -> float:
     return sum(right) / len(right)
 
 
-def by_length(model: Seq2Seq, plan: Plan, count: int = 200) -> dict[int, float]:
+def by_length(model: Translator, plan: Plan, count: int = 200) -> dict[int, float]:
     """`exact` at a few lengths up to the longest."""
     lengths = sorted({max(1, plan.length * part // 6) for part in range(1, 7)})
     made = TASKS[plan.task]
@@ -155,8 +176,11 @@ def main() -> None:
         model = study(name, plan)
         seconds = time.perf_counter() - start
         scores = "  ".join(f"{n}: {score:6.1%}" for n, score in by_length(model, plan).items())
-        print(f"{name:<15}{scores}   {plan.steps} steps, {seconds:.0f} s", flush=True)
-        if pictures is not None and model.decoder.attends:
+        long = (plan.length // 2 + 1, plan.length)
+        rows = TASKS[plan.task](long, seed=2 * HELD_OUT + plan.seed, count=2000)
+        longer = f"{long[0]}–{long[1]}: {exact(model, rows):.2%}"
+        print(f"{name:<15}{scores}  {longer}   {plan.steps} steps, {seconds:.0f} s", flush=True)
+        if pictures is not None and isinstance(model, Seq2Seq) and model.decoder.attends:
             pictures.mkdir(parents=True, exist_ok=True)
             picture(model, plan, pictures / f"{plan.task}-{name}.png")
 

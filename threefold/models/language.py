@@ -1,48 +1,35 @@
 """p(x_{t+1} | x_1 … x_t) = softmax(head(norm(stack(embedding(x))))): one language model, any mixer.
 
-Padding is taken out once: the layers inside see rows that start at 0.
+With `classes` there is a second head, which reads the last token: p(class | x_1 … x_L).
+Radford et al. 2018, "Improving Language Understanding by Generative Pre-Training" (that head).
 """
 
 from __future__ import annotations
 
 from torch import Tensor, nn
 
-from threefold.blocks.block import silence
-from threefold.blocks.stack import Stack
 from threefold.errors import ThreefoldError
 from threefold.kernels import ops
-from threefold.layers.mixer import Rows
-from threefold.layers.parts import Linear, RMSNorm
+from threefold.layers.parts import Linear
 from threefold.memory.state import State
+from threefold.models.body import Body, Reading
 from threefold.models.model import Predictor
 from threefold.models.spec import Spec
-from threefold.models.tokens import check_range, check_tokens, last_places
+from threefold.models.tokens import last_places
 
 
-class LanguageModel(Predictor):
+class LanguageModel(Body, Predictor):
     """Embedding, stack, norm and head; the head is the embedding unless `tie` is off."""
 
     kind = "language"
 
     def __init__(self, spec: Spec) -> None:
         super().__init__(spec)
-        dropout = spec.option("dropout")
-        if not 0 <= dropout < 1:
-            raise ThreefoldError(f"{self.name}: dropout is {dropout}, expected from 0 to below 1")
-        self.embedding = nn.Embedding(spec.vocabulary, spec.width)
-        self.stack = Stack(
-            spec.width,
-            spec.depth,
-            spec.entries,
-            channel=spec.channel_entry,
-            block=spec.block,
-            dropout=dropout,
-        )
-        self.norm = RMSNorm(spec.width, eps=1e-5)
-        self.head = None if spec.option("tie") else Linear(spec.width, spec.vocabulary, False)
         self._refuse_if_not_causal()
-        # As GPT-2 and Mamba do; mixers have already drawn their own published beginnings.
-        for module in (self.embedding, self.head):
+        classes = spec.option("classes")
+        self.head = None if spec.option("tie") else Linear(spec.width, spec.vocabulary, False)
+        self.classes = Linear(spec.width, classes) if classes else None
+        for module in (self.head, self.classes):
             if module is not None:
                 nn.init.normal_(module.weight, std=0.02)
 
@@ -60,49 +47,50 @@ class LanguageModel(Predictor):
         last: logits [B, vocabulary] after the last real token of each row only.
         Logits at padding, or of a row without tokens, are 0.
         """
-        check_tokens(tokens, self.name)
-        rows = None if mask is None else Rows(mask, tokens.shape, self.name)
-        aligned = tokens if rows is None else rows.align(tokens)
-        check_range(tokens, aligned, mask, self.spec.vocabulary, self.name)
-        lengths = None if rows is None else rows.lengths
-        x = silence(self.embedding(aligned), lengths)
-        x, state = self.stack.run(x, state, form, lengths, self.name)
+        reading = self.read(tokens, state, form, mask)
         if last:
-            return self._last(x, lengths), state
-        logits = self._read(x)
-        return logits if rows is None else rows.restore(logits), state
+            logits = self._predict(self._last(reading))
+            return _silence_empty(logits, reading.lengths), reading.after
+        logits = self._predict(self.norm(reading.outputs))
+        return logits if reading.rows is None else reading.rows.restore(logits), reading.after
 
-    @property
-    def forms(self) -> tuple[str, ...]:
-        """The forms that every mixer of the stack has."""
-        return self.stack.forms
+    def classify(
+        self,
+        tokens: Tensor,
+        state: State | None = None,
+        *,
+        form: str = "auto",
+        mask: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor, State]:
+        """Logits of the classes [B, classes] after the last token, those of `forward`, the state.
 
-    @property
-    def causal(self) -> bool:
-        """Always true: a language model predicts what it has not seen."""
-        return self.stack.causal
+        The logits of a row without tokens are 0.
+        """
+        if self.classes is None:
+            raise ThreefoldError(
+                f'{self.name}: has no classes; build it with options={{"classes": 2}} or more'
+            )
+        reading = self.read(tokens, state, form, mask)
+        answer = _silence_empty(self.classes(self._last(reading)), reading.lengths)
+        logits = self._predict(self.norm(reading.outputs))
+        rows = reading.rows
+        return answer, logits if rows is None else rows.restore(logits), reading.after
 
-    def empty_state(self, batch_size: int) -> State:
-        """The state before the first token."""
-        return self.stack.empty_state(batch_size)
+    def check_options(self) -> None:
+        """Refuse a number of classes that is none."""
+        if self.spec.option("classes") < 0:
+            raise ThreefoldError(
+                f"{self.name}: {self.spec.option('classes')} classes, expected 1 or more, or 0 for "
+                "a language model alone"
+            )
 
-    def state_size(self, length: int) -> int:
-        """Bytes that the state of one row takes after `length` tokens."""
-        return self.stack.state_size(length)
+    def _predict(self, h: Tensor) -> Tensor:
+        return ops.linear(h, self.embedding.weight if self.head is None else self.head.weight)
 
-    def check_state(self, state: State, rows: int) -> None:
-        """Refuse a state that is not one of this model for that many rows."""
-        self.stack.check_state(state, rows)
-
-    def _read(self, x: Tensor) -> Tensor:
-        weight = self.embedding.weight if self.head is None else self.head.weight
-        return ops.linear(self.norm(x), weight)
-
-    def _last(self, x: Tensor, lengths: Tensor | None) -> Tensor:
-        if lengths is None:
-            return self._read(x[:, -1])
-        logits = self._read(last_places(x, lengths))
-        return logits.masked_fill((lengths == 0).unsqueeze(1), 0)
+    def _last(self, reading: Reading) -> Tensor:
+        """What the last real token of each row became, [B, width]."""
+        h: Tensor = self.norm(last_places(reading.outputs, reading.lengths))
+        return h
 
     def _refuse_if_not_causal(self) -> None:
         for layer, block in enumerate(self.stack.parts.values()):
@@ -112,3 +100,7 @@ class LanguageModel(Predictor):
                     f"{self.name}: mixer {mixer!r} sees later tokens, so it cannot predict them; "
                     "choose a causal one"
                 )
+
+
+def _silence_empty(logits: Tensor, lengths: Tensor | None) -> Tensor:
+    return logits if lengths is None else logits.masked_fill((lengths == 0).unsqueeze(1), 0)

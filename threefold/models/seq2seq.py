@@ -1,13 +1,11 @@
-"""p(y | x) = Π_i p(y_i | y_1 … y_{i−1}, encoder(x)): one sequence read, another written.
+"""An encoder and a decoder of any mixer, with or without attention between them.
 
-`encode` reads a source once and returns the state from which the target is predicted token by
-token; from there on the model is used as a language model is, so `threefold.generate` writes.
 Cho et al. 2014; Sutskever et al. 2014; with attention Bahdanau et al. 2014, Luong et al. 2015.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from os import PathLike
 
 import torch
@@ -17,20 +15,19 @@ from threefold.blocks.block import silence
 from threefold.blocks.stack import Entry, Stack
 from threefold.errors import ThreefoldError, nearest
 from threefold.layers.mixer import Rows
-from threefold.layers.parts import Linear, RMSNorm
+from threefold.layers.parts import Linear
 from threefold.memory import state as states
-from threefold.memory.plan import plan_form
 from threefold.memory.state import State
 from threefold.models.alignment import draw_weights, one_row
-from threefold.models.decoders import Bahdanau, Decoder, Luong, LuongInputFeeding
-from threefold.models.model import Predictor
+from threefold.models.decoders import Answer, Bahdanau, Decoder, Luong, LuongInputFeeding
 from threefold.models.spec import Spec
-from threefold.models.tokens import check_range, check_tokens, last_places
+from threefold.models.tokens import last_places
+from threefold.models.translator import Translator
 
 ATTENTION = ("none", "bahdanau", "luong")
 
 
-class Seq2Seq(Predictor):
+class Seq2Seq(Translator):
     """An encoder of any mixer, one direction or both, and a decoder of the same mixers.
 
     One direction: the decoder goes on from the encoder's state (Sutskever et al.).  Both: they have
@@ -47,16 +44,10 @@ class Seq2Seq(Predictor):
         self.source_embedding = nn.Embedding(self.source_vocabulary, width)
         self.embedding = nn.Embedding(spec.vocabulary, width)
         self.encoder = self._stack([_both(entry) for entry in spec.entries] if both else None)
-        self.encoder_norm = self._norm()
+        self.encoder_norm = self._norm(self.encoder)
         self.decoder = self._decoder()
         self.bridge = Linear(2 * width, width) if both else None
         self.head = Linear(width, spec.vocabulary)
-
-    @property
-    def source_vocabulary(self) -> int:
-        """Tokens of the source."""
-        given: int = self.spec.option("source_vocabulary")
-        return given or self.spec.vocabulary
 
     @property
     def forms(self) -> tuple[str, ...]:
@@ -64,18 +55,13 @@ class Seq2Seq(Predictor):
         return self.decoder.forms
 
     @property
-    def causal(self) -> bool:
-        """Always true: of the target only what is written is seen."""
-        return True
+    def refusals(self) -> Mapping[str, str]:
+        """Why there is no such form, by its name."""
+        return self.decoder.refusals
 
-    def encode(self, source: Tensor, *, mask: Tensor | None = None) -> State:
-        """Read sources [B, M]; returns the state from which their targets are predicted."""
-        check_tokens(source, self.name, "the source's tokens")
-        rows = None if mask is None else Rows(mask, source.shape, self.name)
-        aligned = source if rows is None else rows.align(source)
-        check_range(source, aligned, mask, self.source_vocabulary, f"{self.name}, source")
-        lengths = None if rows is None else rows.lengths
-        x = silence(self.source_embedding(aligned), lengths)
+    def read_source(self, source: Tensor, lengths: Tensor | None) -> State:
+        """The state before the target, for tokens [B, M] that start at 0 and hold `lengths`."""
+        x = silence(self.source_embedding(source), lengths)
         y, carried = self.encoder.run(x, None, "auto", lengths, self.name)
         outputs = silence(self.encoder_norm(y), lengths)
         top = last_places(outputs, lengths)
@@ -89,29 +75,16 @@ class Seq2Seq(Predictor):
             top = silence(self.decoder.norm(y), real).squeeze(1)
         return self.decoder.begin(carried, top, outputs, counts)
 
-    def forward(
-        self,
-        tokens: Tensor,
-        state: State | None = None,
-        *,
-        form: str = "auto",
-        mask: Tensor | None = None,
-        last: bool = False,
-    ) -> tuple[Tensor, State]:
-        """Logits [B, L, vocabulary] of the token after each of tokens [B, L], and the state.
+    def decode(self, tokens: Tensor, state: State, form: str, lengths: Tensor | None) -> Answer:
+        """Read-outs [B, L, width] for tokens [B, L], the state, and weights if there are any."""
+        x = silence(self.embedding(tokens), lengths)
+        answer: Answer = self.decoder(x, state, form, lengths)
+        return answer
 
-        state: of `encode`, or of an earlier call.  last: logits [B, vocabulary] after the last
-        real token of each row only.  Logits at padding, or of a row without tokens, are 0.
-        """
-        read, state, _, rows = self._decode(tokens, state, form, mask)
-        if not last:
-            logits: Tensor = self.head(read)
-            return logits if rows is None else rows.restore(logits), state
-        lengths = None if rows is None else rows.lengths
-        logits = self.head(last_places(read, lengths))
-        if lengths is not None:
-            logits = logits.masked_fill((lengths == 0).unsqueeze(1), 0)
-        return logits, state
+    def logits_of(self, read: Tensor) -> Tensor:
+        """Read-outs [..., width] to logits [..., vocabulary]."""
+        logits: Tensor = self.head(read)
+        return logits
 
     def align(
         self,
@@ -128,7 +101,7 @@ class Seq2Seq(Predictor):
                 'options={"attention": "bahdanau"} or "luong"'
             )
         state = self.encode(source, mask=source_mask)
-        _, _, weights, rows = self._decode(tokens, state, "auto", mask)
+        (_, _, weights), rows = self._answer(tokens, state, "auto", mask)
         assert weights is not None  # an attentive decoder has them
         weights = weights if rows is None else rows.restore(weights)
         if source_mask is None:
@@ -177,34 +150,13 @@ class Seq2Seq(Predictor):
 
     def check_state(self, state: State, rows: int) -> None:
         """Refuse a state that is not one of this model for that many rows."""
-        if not isinstance(state, dict) or "decoder" not in state:
-            raise ThreefoldError(
-                f"{self.name}: the state is not one of this model; expected "
-                "model.encode(source) or what an earlier call returned"
-            )
+        self._refuse_foreign(state)
         values = state.get("values")
         source = values.shape[1] if isinstance(values, Tensor) and values.dim() == 3 else 0
         beside = {k: v for k, v in self.decoder.state_shapes(0, source).items() if k != "decoder"}
         given = {name: leaf for name, leaf in state.items() if name != "decoder"}
         states.check(given, beside, rows, self.head.weight.dtype, self.name)
         self.decoder.stack.check_state(state["decoder"], rows)
-
-    def _decode(
-        self, tokens: Tensor, state: State | None, form: str, mask: Tensor | None
-    ) -> tuple[Tensor, State, Tensor | None, Rows | None]:
-        check_tokens(tokens, self.name)
-        form = plan_form(form, tokens.shape[1], self.forms, self.name, self.decoder.refusals)
-        if state is None:
-            raise ThreefoldError(
-                f"{self.name}: there is no source; give the state of model.encode(source)"
-            )
-        self.check_state(state, len(tokens))
-        rows = None if mask is None else Rows(mask, tokens.shape, self.name)
-        aligned = tokens if rows is None else rows.align(tokens)
-        check_range(tokens, aligned, mask, self.spec.vocabulary, self.name)
-        lengths = None if rows is None else rows.lengths
-        x = silence(self.embedding(aligned), lengths)
-        return *self.decoder(x, state, form, lengths), rows
 
     def _stack(self, entries: Sequence[Entry] | None = None) -> Stack:
         spec = self.spec
@@ -213,16 +165,17 @@ class Seq2Seq(Predictor):
             spec.depth,
             entries or spec.entries,
             channel=spec.channel_entry,
-            block=spec.block,
+            block=spec.block_entry,
             dropout=spec.option("dropout"),
         )
 
-    def _norm(self) -> nn.Module:
+    def _norm(self, stack: Stack) -> nn.Module:
         # A plain stack hands over outputs as they are; a residual stream is normed once at its end.
-        return nn.Identity() if self.spec.block == "plain" else RMSNorm(self.spec.width, eps=1e-5)
+        return nn.Identity() if self.spec.block_entry[0] == "plain" else stack.final_norm()
 
     def _decoder(self) -> Decoder:
-        stack, norm = self._stack(), self._norm()
+        stack = self._stack()
+        norm = self._norm(stack)
         if not stack.causal:
             raise ThreefoldError(
                 f"{self.name}: mixers {[name for name, _ in self.spec.entries]} see later tokens, "
@@ -243,17 +196,10 @@ class Seq2Seq(Predictor):
         return kind(stack, norm, **more)
 
     def _check_options(self) -> None:
-        dropout, attention = self.spec.option("dropout"), self.spec.option("attention")
-        if not 0 <= dropout < 1:
-            raise ThreefoldError(f"{self.name}: dropout is {dropout}, expected from 0 to below 1")
+        attention = self.spec.option("attention")
         if attention not in ATTENTION:
             raise ThreefoldError(
                 f"{self.name}: unknown attention {attention!r}; {nearest(attention, ATTENTION)}"
-            )
-        if self.spec.option("source_vocabulary") < 0:
-            raise ThreefoldError(
-                f"{self.name}: source_vocabulary is {self.spec.option('source_vocabulary')}, "
-                "expected 1 or more, or 0 for the target's"
             )
         if self.spec.option("input_feeding") and attention != "luong":
             raise ThreefoldError(

@@ -50,7 +50,7 @@ class Spec:
     mixers: str | Sequence[Entry]
     vocabulary: int = 256
     channel: Entry = "swiglu"
-    block: str = "pre_norm"
+    block: Entry = "pre_norm"
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -60,7 +60,7 @@ class Spec:
         entries = [_mixer(entry, place) for place, entry in enumerate(_listed(self.mixers))]
         object.__setattr__(self, "mixers", tuple(entries))
         object.__setattr__(self, "channel", _channel(self.channel))
-        _check_name("block", self.block, BLOCKS)
+        object.__setattr__(self, "block", _block(self.block))
         object.__setattr__(self, "options", _kind_options(self.kind, self.options))
 
     @property
@@ -73,8 +73,15 @@ class Spec:
         """The channel mixer as (name, keywords)."""
         return _split(self.channel)
 
-    def option(self, name: str) -> Any:
-        """One of the kind's keywords: as given, or its default."""
+    @property
+    def block_entry(self) -> tuple[str, Mapping[str, Any]]:
+        """The wiring of the blocks as (name, keywords)."""
+        return _split(self.block)
+
+    def option(self, name: str, *otherwise: Any) -> Any:
+        """One of the kind's keywords: as given, or its default; `otherwise` if it has none such."""
+        if otherwise and name not in KINDS[self.kind].options:
+            return otherwise[0]
         return self.options.get(name, KINDS[self.kind].options[name])
 
     @property
@@ -168,6 +175,16 @@ def _channel(entry: Any) -> Entry:
 
         accepted = () if name == "none" else options_of(CHANNELS[name])
         _check_keywords("channel", name, options, accepted)
+    return (name, options) if options else name
+
+
+def _block(entry: Any) -> Entry:
+    name, options = _read(entry, "block")
+    _check_name("block", name, BLOCKS)
+    if options:
+        from threefold.blocks.block import block_options
+
+        _check_keywords("block", name, options, block_options(name))
     return (name, options) if options else name
 
 

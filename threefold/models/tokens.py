@@ -1,4 +1,4 @@
-"""What every model asks of the tokens it is given."""
+"""What every model asks of the tokens or vectors it is given."""
 
 from __future__ import annotations
 
@@ -37,6 +37,20 @@ def check_range(
         f"{owner}: token {int(tokens[row, place])} in row {row} at position {place} is out "
         f"of range; expected 0 to {size - 1} (a vocabulary of {size})"
     )
+
+
+def check_vectors(x: Any, size: int, dtype: torch.dtype, owner: str) -> None:
+    """Refuse what is not a sequence of vectors [B, L, size] in the dtype of the weights."""
+    shape = tuple(x.shape) if isinstance(x, Tensor) else type(x).__name__
+    if not isinstance(x, Tensor) or x.dim() != 3 or x.shape[2] != size or x.numel() == 0:
+        raise ThreefoldError(
+            f"{owner}: inputs are {shape}, expected vectors [batch, length, {size}] with at least "
+            "one element"
+        )
+    if x.dtype != dtype and not torch.is_autocast_enabled(x.device.type):
+        raise ThreefoldError(
+            f"{owner}: inputs are {x.dtype}, the weights are {dtype}; convert one of them"
+        )
 
 
 def last_places(x: Tensor, lengths: Tensor | None) -> Tensor:

@@ -20,6 +20,7 @@ import threefold
 from threefold.errors import ThreefoldError
 from threefold.memory import state as states
 from threefold.memory.state import POSITION, State
+from threefold.models.body import Body
 from threefold.models.files import read_tensors, write_file, write_tensors
 from threefold.models.model import Predictor
 from threefold.models.spec import Spec
@@ -42,7 +43,7 @@ class StateFile:
 def save_state(
     path: str | PathLike[str],
     state: State,
-    model: Predictor,
+    model: Predictor | Body,
     *,
     position: int | list[int] | None = None,
 ) -> None:
@@ -63,7 +64,7 @@ def save_state(
     write_file(Path(path), lambda new: write_tensors(new, tensors, metadata))
 
 
-def load_state(path: str | PathLike[str], model: Predictor) -> State:
+def load_state(path: str | PathLike[str], model: Predictor | Body) -> State:
     """The state in a file, for `model`; a state of another model is refused."""
     found = read_state(path)
     if found.spec != model.spec:

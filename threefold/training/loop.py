@@ -135,9 +135,9 @@ def evaluate(
 
 
 def cross_entropy(logits: Tensor, targets: Tensor, reduction: str = "mean") -> Tensor:
-    """Nats over the targets that count; logits [B, L, classes], targets [B, L]."""
+    """Nats over the targets that count; logits […, classes], targets […]."""
     return F.cross_entropy(
-        logits.flatten(0, 1).float(),
+        logits.flatten(0, -2).float(),
         targets.flatten(),
         ignore_index=IGNORE,
         reduction=reduction,

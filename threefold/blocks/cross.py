@@ -1,0 +1,52 @@
+"""y_i = Σ_j a_ij v_j over a source that was read before: cross-attention as a part of a block.
+
+What it carries is the source itself, as keys and values made once; nothing is added to it.
+Vaswani et al. 2017, "Attention Is All You Need".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from threefold.layers.cross_attention import CrossAttention
+from threefold.layers.mixer import Mixer
+from threefold.memory.state import State
+
+
+class Cross(Mixer):
+    """Every element reads the source whose state it is given; the empty one answers 0."""
+
+    def __init__(
+        self,
+        width: int,
+        *,
+        heads: int | None = None,
+        groups: int | None = None,
+        bias: bool = False,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__(width)
+        self.attention = CrossAttention(
+            width, heads=heads, groups=groups, bias=bias, dropout=dropout
+        )
+
+    def state_shapes(self, length: int) -> Mapping[str, Any]:
+        """Shapes of the leaves of one row for a source of `length` elements."""
+        leaf = (length, self.attention.heads.groups, self.attention.heads.size)
+        return {"keys": leaf, "values": leaf, "position": ()}
+
+    def read(self, source: Tensor, lengths: Tensor | None) -> State:
+        """The state for a source [B, M, width] whose rows start at 0 and hold `lengths`."""
+        if lengths is None:
+            return self.attention.read(source)
+        places = torch.arange(source.shape[1], device=source.device)
+        return self.attention.read(source, places < lengths.unsqueeze(1))
+
+    def mix(
+        self, x: Tensor, state: State, form: str, lengths: Tensor | None
+    ) -> tuple[Tensor, State]:
+        return self.attention(x, None, state)  # type: ignore[no-any-return]

@@ -1,0 +1,139 @@
+"""Images as sequences: a ViT and a Mamba in both directions learn handwritten digits of 8×8 pixels.
+
+    python -m threefold.lab.vision            both, one after the other
+
+16 patches of 2×2 pixels; 1,437 images to learn from and 360 others to be judged by.  While learning
+images are shifted by up to one pixel.  scikit-learn carries the images (its `load_digits`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from threefold.data.draws import integers, permutation
+from threefold.data.stream import Batch, Examples
+from threefold.errors import ThreefoldError
+from threefold.models.spec import Spec
+from threefold.models.table import build
+from threefold.training import Result, Settings, train
+
+PASS = 0.95
+TRAINING = 1437
+# SHA-256 of all pixels and labels in the order of the split.
+SHA256 = "7270eafc98035049708f6ffd7f66f18654169aee41757b9900f6e38d8827ff56"
+MODELS = {
+    "vit": Spec(
+        "vision",
+        64,
+        3,
+        (("attention", {"heads": 4, "positions": "none", "bias": True}),),
+        channel=("mlp", {"hidden": 128}),
+        block=("pre_norm", {"norm": "layer"}),
+        options={"image": (8, 8), "channels": 1, "patch": 2, "dropout": 0.1},
+    ),
+    "mamba": Spec(
+        "vision",
+        48,
+        2,
+        "mamba",
+        channel="none",
+        options={"image": (8, 8), "channels": 1, "patch": 2, "pooling": "mean", "dropout": 0.1},
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Digits:
+    """Images [N, 1, 8, 8] from 0 to 1 and their labels, in the two parts of the split."""
+
+    training: tuple[Tensor, Tensor]
+    test: tuple[Tensor, Tensor]
+
+
+class Shifted:
+    """Batches whose images are moved by up to a pixel each way, drawn from (seed, step)."""
+
+    def __init__(self, batches: Examples, seed: int = 0) -> None:
+        self.batches, self.seed = batches, seed
+
+    def __call__(self, step: int) -> Batch:
+        batch = self.batches(step)
+        size = batch.inputs.shape[-1]
+        wide = F.pad(batch.inputs, (1, 1, 1, 1))
+        starts = integers((self.seed, step, 1), 3, len(wide), 2)
+        moved = [
+            image[:, down : down + size, across : across + size]
+            for image, (down, across) in zip(wide, starts, strict=True)
+        ]
+        return Batch(torch.stack(moved), batch.targets, batch.starts)
+
+
+def digits() -> Digits:
+    """The images of scikit-learn, always in the same two parts."""
+    try:
+        from sklearn.datasets import load_digits
+    except ImportError as error:
+        raise ThreefoldError(
+            "the digits come with scikit-learn, which is not installed: pip install scikit-learn"
+        ) from error
+    found = load_digits()
+    order = permutation((0,), len(found.target))
+    pixels = found.images[order].astype(np.uint8)
+    labels = found.target[order].astype(np.int64)
+    digest = hashlib.sha256(pixels.tobytes() + labels.tobytes()).hexdigest()
+    if digest != SHA256:
+        raise ThreefoldError(f"scikit-learn's digits are others than before (SHA-256 {digest})")
+    images = torch.from_numpy(pixels).float().unsqueeze(1) / 16
+    targets = torch.from_numpy(labels)
+    return Digits((images[:TRAINING], targets[:TRAINING]), (images[TRAINING:], targets[TRAINING:]))
+
+
+def learn(name: str, settings: Settings, data: Digits) -> Result:
+    """Train one of MODELS; its scores on the test part are those of the result."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(settings.seed)
+        model = build(MODELS[name])
+    batches = Shifted(Examples(*data.training, 64, settings.seed), settings.seed)
+    images, labels = data.test
+    whole = Batch(images, labels, torch.ones(len(labels), dtype=torch.bool))
+    return train(model, batches, settings, validation=[whole])
+
+
+def main() -> None:
+    """Print a line for each model."""
+    parser = argparse.ArgumentParser(prog="python -m threefold.lab.vision", description=__doc__)
+    parser.add_argument("models", nargs="*", default=list(MODELS), metavar="model")
+    parser.add_argument("--steps", type=int, default=1000)
+    parser.add_argument("--learning-rate", type=float, default=3e-3)
+    parser.add_argument("--seed", type=int, default=0)
+    given = parser.parse_args()
+    data = digits()
+    for name in given.models:
+        if name not in MODELS:
+            parser.error(f"unknown model {name!r}; choose among {', '.join(MODELS)}")
+        settings = Settings(
+            steps=given.steps,
+            seconds=180,
+            learning_rate=given.learning_rate,
+            weight_decay=0.05,
+            seed=given.seed,
+        )
+        result = learn(name, settings, data)
+        right = result.scores.metric
+        verdict = "passes" if right >= PASS else "does not pass"
+        print(
+            f"{name:<8}{right:.2%} of {len(data.test[1])} digits after {result.steps} steps, "
+            f"{result.seconds:.0f} s: {verdict} {PASS:.0%}",
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,375 @@
+"""Weights of other libraries: a table from our names to theirs, and the spec from their config.
+
+    ours                              theirs
+    stack.blocks.*.mixer.heads.query  layers.*.self_attn.q_proj    * is the number of the layer
+    stack.blocks.*.mixer.heads.key    h.*.attn.c_attn#1/3          the second of three equal parts
+
+A name without its last part stands for weight and bias.  Files are safetensors, nothing else.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from threefold.errors import ThreefoldError, nearest
+from threefold.models.files import read_tensors
+from threefold.models.model import Model
+from threefold.models.presets import bert, gpt2, llama, vit
+from threefold.models.spec import Spec
+from threefold.models.table import build
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How one library names and keeps the weights of one kind of model."""
+
+    names: Mapping[str, str]
+    prefix: str = ""  # in front of all names but the head's, where a head is
+    transposed: tuple[str, ...] = ()  # modules whose matrices are kept as [inputs, outputs]
+    ignored: str = r"(?!)"  # names of what is no weight
+    reshaped: str = r"(?!)"  # names of what is kept in another shape, its numbers in our order
+    spec: Callable[[Mapping[str, Any]], Spec] | None = None
+
+
+def load_transformers(folder: str | PathLike[str]) -> Model:
+    """A model from a folder of `transformers`: config.json and safetensors; in eval mode."""
+    place = Path(folder)
+    config = _read_config(place)
+    layout = LAYOUTS[config["model_type"]]
+    files = sorted(place.glob("*.safetensors"))
+    if not files:
+        raise ThreefoldError(f"{place}: holds no safetensors file; save or convert it as one")
+    tensors = {name: t for file in files for name, t in read_tensors(file)[0].items()}
+    assert layout.spec is not None  # every layout of LAYOUTS has one
+    with torch.random.fork_rng(devices=[]):  # every number is replaced
+        model = build(layout.spec(config))
+    fill(model, tensors, layout, str(place))
+    return model.eval()
+
+
+def fill(model: Model, tensors: Mapping[str, Tensor], layout: Layout, owner: str) -> None:
+    """Put another library's tensors into a model; all of both must fit each other."""
+    given = {name.removeprefix(layout.prefix): tensor for name, tensor in tensors.items()}
+    used: set[str] = set()
+    with torch.no_grad():
+        for name, target in model.named_parameters():
+            source = _translate(name, layout, owner)
+            found, part = _take(given, source, layout, owner, name)
+            if re.search(layout.reshaped, part) and found.numel() == target.numel():
+                found = found.reshape(target.shape)
+            if found.shape != target.shape:
+                raise ThreefoldError(
+                    f"{owner}: {part} is {tuple(found.shape)}, expected {tuple(target.shape)} for "
+                    f"{name}; these are not the weights of this config"
+                )
+            used.add(part)
+            target.copy_(found)
+    # A tied head may be kept twice.
+    tied = {layout.names["head"] + ".weight"} if "head" in layout.names else set()
+    left = [n for n in given if n not in used | tied and not re.search(layout.ignored, n)]
+    if left:
+        shown = ", ".join(sorted(left)[:3]) + (", …" if len(left) > 3 else "")
+        raise ThreefoldError(f"{owner}: has unknown {shown}; these are not weights of this kind")
+
+
+def _translate(name: str, layout: Layout, owner: str) -> str:
+    """Their name of one of our parameters."""
+    number = re.search(r"\.(\d+)\.", name)
+    starred = re.sub(r"\.\d+\.", ".*.", name)
+    module, _, kind = starred.rpartition(".")
+    if starred in layout.names:
+        found = layout.names[starred]
+    elif module in layout.names:
+        theirs, hash_, part = layout.names[module].partition("#")
+        found = (theirs.format(kind=kind) if "{kind}" in theirs else f"{theirs}.{kind}") + hash_
+        found += part
+    else:
+        raise ThreefoldError(f"{owner}: the layout has no counterpart of {name}")
+    return found.replace("*", number[1]) if number else found
+
+
+def _take(
+    given: Mapping[str, Tensor], source: str, layout: Layout, owner: str, name: str
+) -> tuple[Tensor, str]:
+    """The tensor, or the part of it, that `source` names; and its name without the part."""
+    theirs, _, part = source.partition("#")
+    if theirs not in given:
+        raise ThreefoldError(f"{owner}: lacks {theirs}, our {name}; {nearest(theirs, given)}")
+    found = given[theirs]
+    if found.dim() == 2 and any(f".{module}." in theirs for module in layout.transposed):
+        found = found.T
+    if part:
+        index, count = map(int, part.split("/"))
+        found = found.chunk(count)[index]
+    return found, theirs
+
+
+def _read_config(folder: Path) -> dict[str, Any]:
+    path = folder / "config.json"
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ThreefoldError(f"{path}: cannot be read ({error})") from error
+    kind = config.get("model_type") if isinstance(config, dict) else None
+    if kind not in LAYOUTS:
+        raise ThreefoldError(f"{path}: model_type {kind!r}; {nearest(str(kind), LAYOUTS)}")
+    return dict(config)
+
+
+# ------------------------------------------------------------------------------- the table
+
+
+ACTIVATIONS = {"gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh"}  # others as we call them
+
+
+def _refuse(kind: str, config: Mapping[str, Any], usual: Mapping[str, Any]) -> None:
+    """Refuse a config that asks for what the spec cannot say."""
+    for name, value in usual.items():
+        if config.get(name, value) != value:
+            raise ThreefoldError(
+                f"{kind}: {name} is {config[name]!r}; only {value!r} has a counterpart here"
+            )
+
+
+def _gpt2_spec(config: Mapping[str, Any]) -> Spec:
+    usual = {
+        "scale_attn_weights": True,
+        "scale_attn_by_inverse_layer_idx": False,
+        "add_cross_attention": False,
+    }
+    _refuse("gpt2", config, usual)
+    activation = config.get("activation_function", "gelu_new")
+    return gpt2(
+        width=config["n_embd"],
+        depth=config["n_layer"],
+        heads=config["n_head"],
+        vocabulary=config["vocab_size"],
+        max_length=config["n_positions"],
+        hidden=config.get("n_inner"),
+        activation=ACTIVATIONS.get(activation, activation),
+        eps=config.get("layer_norm_epsilon", 1e-5),
+        dropout=config.get("resid_pdrop", 0.1),
+        tie=config.get("tie_word_embeddings", True),
+    )
+
+
+def _llama_spec(config: Mapping[str, Any]) -> Spec:
+    rotary = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    _refuse("llama", config, {"hidden_act": "silu", "mlp_bias": False, "pretraining_tp": 1})
+    _refuse("llama", rotary, {"rope_type": "default"})
+    return llama(
+        width=config["hidden_size"],
+        depth=config["num_hidden_layers"],
+        heads=config["num_attention_heads"],
+        groups=config.get("num_key_value_heads"),
+        head_size=config.get("head_dim"),
+        vocabulary=config["vocab_size"],
+        hidden=config["intermediate_size"],
+        eps=config.get("rms_norm_eps", 1e-6),
+        rotary_base=rotary.get("rope_theta", config.get("rope_theta", 10_000.0)),
+        bias=config.get("attention_bias", False),
+        tie=config.get("tie_word_embeddings", False),
+    )
+
+
+def _bert_spec(config: Mapping[str, Any]) -> Spec:
+    usual = {"position_embedding_type": "absolute", "is_decoder": False}
+    _refuse("bert", config, {**usual, "add_cross_attention": False})
+    heads = {"BertModel": (False, True), "BertForMaskedLM": (True, False)}
+    name = (config.get("architectures") or ["BertModel"])[0]
+    if name not in {*heads, "BertForPreTraining"}:
+        raise ThreefoldError(f"bert: architecture {name!r}; {nearest(str(name), heads)}")
+    predicts, pooler = heads.get(name, (True, True))
+    activation = config.get("hidden_act", "gelu")
+    return bert(
+        width=config["hidden_size"],
+        depth=config["num_hidden_layers"],
+        heads=config["num_attention_heads"],
+        vocabulary=config["vocab_size"],
+        max_length=config.get("max_position_embeddings", 512),
+        hidden=config["intermediate_size"],
+        segments=config.get("type_vocab_size", 2),
+        activation=ACTIVATIONS.get(activation, activation),
+        eps=config.get("layer_norm_eps", 1e-12),
+        dropout=config.get("hidden_dropout_prob", 0.1),
+        predicts=predicts,
+        pooler=pooler,
+    )
+
+
+def _vit_spec(config: Mapping[str, Any]) -> Spec:
+    _refuse("vit", config, {"qkv_bias": True})
+    names = ("ViTModel", "ViTForImageClassification")
+    name = (config.get("architectures") or ["ViTModel"])[0]
+    if name not in names:
+        raise ThreefoldError(f"vit: architecture {name!r}; {nearest(str(name), names)}")
+    size = config.get("image_size", 224)
+    activation = config.get("hidden_act", "gelu")
+    return vit(
+        width=config["hidden_size"],
+        depth=config["num_hidden_layers"],
+        heads=config["num_attention_heads"],
+        image=(size, size) if isinstance(size, int) else tuple(size),
+        channels=config.get("num_channels", 3),
+        patch=config.get("patch_size", 16),
+        classes=len(config.get("id2label") or "01") if name == names[1] else 0,
+        hidden=config["intermediate_size"],
+        activation=ACTIVATIONS.get(activation, activation),
+        eps=config.get("layer_norm_eps", 1e-12),
+        dropout=config.get("hidden_dropout_prob", 0.0),
+    )
+
+
+def _blocks(
+    parts: Mapping[str, str], ours: str = "stack.blocks.*.", theirs: str = ""
+) -> dict[str, str]:
+    return {ours + mine: theirs + name for mine, name in parts.items()}
+
+
+GPT2 = Layout(
+    {
+        "embedding": "wte",
+        "embedding.positions.table": "wpe.weight",
+        "norm": "ln_f",
+        "head": "lm_head",
+        **_blocks(
+            {
+                "mixer_norm": "ln_1",
+                "mixer.heads.query": "attn.c_attn#0/3",
+                "mixer.heads.key": "attn.c_attn#1/3",
+                "mixer.heads.value": "attn.c_attn#2/3",
+                "mixer.heads.out": "attn.c_proj",
+                "channel_norm": "ln_2",
+                "channel.input": "mlp.c_fc",
+                "channel.out": "mlp.c_proj",
+            },
+            theirs="h.*.",
+        ),
+    },
+    prefix="transformer.",
+    transposed=("c_attn", "c_proj", "c_fc"),
+    ignored=r"\.attn\.(masked_)?bias$",
+    spec=_gpt2_spec,
+)
+
+LLAMA = Layout(
+    {
+        "embedding": "embed_tokens",
+        "norm": "norm",
+        "head": "lm_head",
+        **_blocks(
+            {
+                "mixer_norm": "input_layernorm",
+                "mixer.heads.query": "self_attn.q_proj",
+                "mixer.heads.key": "self_attn.k_proj",
+                "mixer.heads.value": "self_attn.v_proj",
+                "mixer.heads.out": "self_attn.o_proj",
+                "channel_norm": "post_attention_layernorm",
+                "channel.gate": "mlp.gate_proj",
+                "channel.input": "mlp.up_proj",
+                "channel.out": "mlp.down_proj",
+            },
+            theirs="layers.*.",
+        ),
+    },
+    prefix="model.",
+    ignored=r"rotary_emb\.inv_freq$",
+    spec=_llama_spec,
+)
+
+
+BERT = Layout(
+    {
+        "embedding": "embeddings.word_embeddings",
+        "embedding.positions.table": "embeddings.position_embeddings.weight",
+        "embedding.norm": "embeddings.LayerNorm",
+        "segments": "embeddings.token_type_embeddings",
+        "pooler": "pooler.dense",
+        "transform": "cls.predictions.transform.dense",
+        "transform_norm": "cls.predictions.transform.LayerNorm",
+        "bias": "cls.predictions.bias",
+        **_blocks(
+            {
+                "mixer.heads.query": "attention.self.query",
+                "mixer.heads.key": "attention.self.key",
+                "mixer.heads.value": "attention.self.value",
+                "mixer.heads.out": "attention.output.dense",
+                "mixer_norm": "attention.output.LayerNorm",
+                "channel.input": "intermediate.dense",
+                "channel.out": "output.dense",
+                "channel_norm": "output.LayerNorm",
+            },
+            theirs="encoder.layer.*.",
+        ),
+    },
+    prefix="bert.",
+    # The decoder is the embedding; whether a sentence follows another is not asked here.
+    ignored=r"position_ids$|predictions\.decoder\.|seq_relationship",
+    spec=_bert_spec,
+)
+
+VIT = Layout(
+    {
+        "embedding": "embeddings.patch_embeddings.projection",
+        "embedding.positions.table": "embeddings.position_embeddings",
+        "token": "embeddings.cls_token",
+        "norm": "layernorm",
+        "head": "classifier",
+        **_blocks(
+            {
+                "mixer_norm": "layernorm_before",
+                "mixer.heads.query": "attention.attention.query",
+                "mixer.heads.key": "attention.attention.key",
+                "mixer.heads.value": "attention.attention.value",
+                "mixer.heads.out": "attention.output.dense",
+                "channel_norm": "layernorm_after",
+                "channel.input": "intermediate.dense",
+                "channel.out": "output.dense",
+            },
+            theirs="encoder.layer.*.",
+        ),
+    },
+    prefix="vit.",
+    ignored=r"^pooler\.|mask_token$",
+    reshaped=r"projection\.weight$|position_embeddings$|cls_token$",
+    spec=_vit_spec,
+)
+
+
+def _torch_layers(side: str) -> dict[str, str]:
+    """torch.nn.Transformer's names of the blocks of the encoder or of the decoder."""
+    looks = {"mixer": "self_attn", **({"cross": "multihead_attn"} if side == "decoder" else {})}
+    names = {"channel.input": "linear1", "channel.out": "linear2"}
+    for ours, theirs in looks.items():
+        heads = f"{ours}.attention.heads" if ours == "cross" else f"{ours}.heads"
+        for place, part in enumerate(("query", "key", "value")):
+            names[f"{heads}.{part}"] = f"{theirs}.in_proj_{{kind}}#{place}/3"
+        names[f"{heads}.out"] = f"{theirs}.out_proj"
+    for place, ours in enumerate([*looks, "channel"], 1):
+        names[f"{ours}_norm"] = f"norm{place}"
+    return _blocks(names, f"{side}.layers.*.", f"{side}.blocks.*.")
+
+
+# Of torch.nn.Transformer, which has neither tables nor a head.
+TORCH = Layout(
+    {
+        **_torch_layers("encoder"),
+        **_torch_layers("decoder"),
+        "encoder_norm": "encoder.norm",
+        "norm": "decoder.norm",
+        "embedding": "embedding",
+        "source_embedding": "source_embedding",
+        "head": "head",
+    }
+)
+
+LAYOUTS: dict[str, Layout] = {"gpt2": GPT2, "llama": LLAMA, "bert": BERT, "vit": VIT}

@@ -1,0 +1,103 @@
+"""One vector of a sequence:  last h_L,  first h_1,  mean Σ h_t / L,  attention Σ a_t h_t.
+
+Attention: a = softmax_t(cᵀ tanh(W h_t + b)).  Every kind goes on from a cut: the vector so far is
+in the state (`memory`), beside the number of elements and, for attention, the logarithm of the sum
+of their weights.
+Yang et al. 2016, "Hierarchical Attention Networks for Document Classification".
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+import torch
+from torch import Tensor, nn
+
+from threefold.errors import ThreefoldError, nearest
+from threefold.layers.parts import Linear, advance, wide
+from threefold.memory.state import POSITION, Shapes, State
+from threefold.models.tokens import last_places
+
+NOTHING = -1e30  # the logarithm of no weight; finite, so that differences of two are 0
+
+
+class Pooling(nn.Module, ABC):
+    """Elements h [B, L, width], zeros behind `lengths`, and what came before, as one vector."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.shapes: Shapes = {"memory": (width,), POSITION: ()}
+
+    @abstractmethod
+    def forward(self, h: Tensor, state: State, lengths: Tensor | None) -> State:
+        """The state after h; its `memory` is the vector of all elements so far, 0 for none."""
+
+
+class Last(Pooling):
+    """The last element."""
+
+    def forward(self, h: Tensor, state: State, lengths: Tensor | None) -> State:
+        last = wide(last_places(h, lengths))
+        if lengths is not None:
+            last = torch.where((lengths > 0).unsqueeze(1), last, state["memory"])
+        return {"memory": last, POSITION: advance(state[POSITION], h.shape[1], lengths)}
+
+
+class First(Pooling):
+    """The first element, such as a class token."""
+
+    def forward(self, h: Tensor, state: State, lengths: Tensor | None) -> State:
+        here = (state[POSITION] == 0).unsqueeze(1)
+        first = torch.where(here, wide(h[:, 0]), state["memory"])
+        return {"memory": first, POSITION: advance(state[POSITION], h.shape[1], lengths)}
+
+
+class Mean(Pooling):
+    """The mean of all elements."""
+
+    def forward(self, h: Tensor, state: State, lengths: Tensor | None) -> State:
+        seen = advance(state[POSITION], h.shape[1], lengths)
+        before = state[POSITION].unsqueeze(1) * state["memory"]
+        mean = (before + wide(h).sum(1)) / seen.clamp(min=1).unsqueeze(1)
+        return {"memory": mean, POSITION: seen}
+
+
+class Attentive(Pooling):
+    """A mean with learned weights."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__(width)
+        self.shapes = {**self.shapes, "weight": ()}
+        self.hidden = Linear(width, width)
+        self.query = nn.Parameter(torch.empty(width).normal_(std=width**-0.5))
+
+    def forward(self, h: Tensor, state: State, lengths: Tensor | None) -> State:
+        score = wide(torch.tanh(self.hidden(h)) @ self.query)
+        if lengths is not None:
+            places = torch.arange(h.shape[1], device=h.device)
+            score = score.masked_fill(places >= lengths.unsqueeze(1), NOTHING)
+        before = state["weight"].masked_fill(state[POSITION] == 0, NOTHING)
+        after = torch.logaddexp(before, score.logsumexp(1))
+        share = torch.exp(score - after.unsqueeze(1)).unsqueeze(1)
+        kept = torch.exp(before - after).unsqueeze(1) * state["memory"]
+        seen = advance(state[POSITION], h.shape[1], lengths)
+        return {
+            "memory": kept + (share @ wide(h)).squeeze(1),
+            POSITION: seen,
+            "weight": after.masked_fill(seen == 0, 0),
+        }
+
+
+POOLINGS: dict[str, type[Pooling]] = {
+    "last": Last,
+    "first": First,
+    "mean": Mean,
+    "attention": Attentive,
+}
+
+
+def make_pooling(name: str, width: int) -> Pooling:
+    """A pooling by name, one of POOLINGS."""
+    if name not in POOLINGS:
+        raise ThreefoldError(f"unknown pooling {name!r}; {nearest(name, POOLINGS)}")
+    return POOLINGS[name](width)

@@ -1,0 +1,55 @@
+"""p(class_t | x) = softmax(W norm(stack(embedding(x)))_t): a label for every element.
+
+With causal mixers a label depends on what came before and streams; with `bidirectional` on all.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from threefold.errors import ThreefoldError
+from threefold.layers.parts import Linear
+from threefold.memory.state import State
+from threefold.models.body import Body
+from threefold.models.spec import Spec
+
+
+class Tagger(Body):
+    """Tokens or vectors (`input_size`) to one of `classes` each."""
+
+    kind = "tagger"
+
+    def __init__(self, spec: Spec) -> None:
+        super().__init__(spec)
+        dropout = nn.Dropout(spec.option("dropout"))
+        self.head = nn.Sequential(dropout, Linear(spec.width, spec.option("classes")))
+
+    def check_options(self) -> None:
+        """Refuse a tagger without classes."""
+        if self.spec.option("classes") < 1:
+            raise ThreefoldError(
+                f"{self.name}: {self.spec.option('classes')} classes, expected at least 1"
+            )
+
+    def forward(
+        self,
+        inputs: Tensor,
+        state: State | None = None,
+        *,
+        form: str = "auto",
+        mask: Tensor | None = None,
+        segments: Tensor | None = None,
+    ) -> tuple[Tensor, State]:
+        """Logits [B, L, classes] of tokens [B, L] or vectors [B, L, input_size], and the state.
+
+        Logits at padding are 0.
+        """
+        reading = self.read(inputs, state, form, mask, segments)
+        logits: Tensor = self.head(self.norm(reading.outputs))
+        rows = reading.rows
+        return logits if rows is None else rows.restore(logits), reading.after
+
+    def step(self, element: Tensor, state: State | None = None) -> tuple[Tensor, State]:
+        """One element of each row, [B] or [B, input_size]; returns (logits [B, classes], state)."""
+        logits, state = self.forward(element.unsqueeze(1), state, form="step")
+        return logits.squeeze(1), state

@@ -1,0 +1,123 @@
+"""An image as a sequence of patches:  x_0 = class token,  x_i = W patch_i + b,  plus positions.
+
+The stack sees all patches, by attention or by any mixer in both directions; the label is read from
+the class token, or from the mean of the patches.
+Dosovitskiy et al. 2021, "An Image is Worth 16x16 Words: Transformers for Image Recognition at
+Scale".
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from threefold.blocks.stack import Entry, both_ways
+from threefold.errors import ThreefoldError, nearest
+from threefold.layers.parts import Linear
+from threefold.models.body import Body
+from threefold.models.embedding import Projection
+from threefold.models.spec import Spec
+
+POOLINGS = ("class", "mean")
+
+
+class VisionTransformer(Body):
+    """Images [B, channels, height, width] to one of `classes` (0: no head, see `encode`)."""
+
+    kind = "vision"
+
+    def __init__(self, spec: Spec) -> None:
+        super().__init__(spec)
+        classes = spec.option("classes")
+        by_token = spec.option("pooling") == "class"
+        self.token = nn.Parameter(torch.empty(spec.width).normal_(std=0.02)) if by_token else None
+        self.head = Linear(spec.width, classes) if classes else None
+        if self.head is not None:
+            nn.init.normal_(self.head.weight, std=0.02)
+            nn.init.zeros_(self.head.bias)
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        """Patches from top to bottom and from left to right."""
+        height, width = self.spec.option("image")
+        patch = self.spec.option("patch")
+        return height // patch, width // patch
+
+    @property
+    def input_size(self) -> int:
+        """Numbers of one patch."""
+        size: int = self.spec.option("channels") * self.spec.option("patch") ** 2
+        return size
+
+    def forward(self, images: Tensor) -> tuple[Tensor, None]:
+        """Logits [B, classes]; there is no state (None)."""
+        if self.head is None:
+            raise ThreefoldError(
+                f'{self.name}: has no head; build it with options={{"classes": 10}}, or use encode'
+            )
+        h = self.encode(images)
+        return self.head(h.mean(1) if self.token is None else h[:, 0]), None
+
+    def encode(self, images: Tensor) -> Tensor:
+        """What the patches became, [B, patches, width]; with a class token, that comes first."""
+        x = self.project(self.patches(images))
+        y, _ = self.stack.run(x, None, "auto", None, self.name)
+        h: Tensor = self.norm(y)
+        return h
+
+    def patches(self, images: Tensor) -> Tensor:
+        """Images in patches [B, patches, channels · patch²], row by row."""
+        self._check_images(images)
+        patch, channels = self.spec.option("patch"), self.spec.option("channels")
+        down, across = self.grid
+        cut = images.reshape(len(images), channels, down, patch, across, patch)
+        return cut.permute(0, 2, 4, 1, 3, 5).reshape(len(images), down * across, self.input_size)
+
+    def project(self, patches: Tensor) -> Tensor:
+        """Patches as the stack is given them: mapped, the class token before them, positions."""
+        x = self.embedding.look_up(patches)
+        if self.token is not None:
+            x = torch.cat([self.token.expand(len(x), 1, -1), x], 1)
+        return self.embedding.place(x)
+
+    def check_options(self) -> None:
+        """Refuse what cuts no image into patches."""
+        spec = self.spec
+        image, patch, channels = spec.option("image"), spec.option("patch"), spec.option("channels")
+        whole = len(image) == 2 and all(isinstance(side, int) and side > 0 for side in image)
+        if not whole or patch < 1 or channels < 1 or any(side % patch for side in image):
+            raise ThreefoldError(
+                f"{self.name}: image {image}, patch {patch}, channels {channels}; expected a "
+                "height and a width that are multiples of the patch, and at least 1 channel"
+            )
+        if spec.option("pooling") not in POOLINGS:
+            name = spec.option("pooling")
+            raise ThreefoldError(
+                f"{self.name}: unknown pooling {name!r}; {nearest(name, POOLINGS)}"
+            )
+        if spec.option("classes") < 0:
+            raise ThreefoldError(
+                f"{self.name}: {spec.option('classes')} classes, expected 1 or more, or 0 for none"
+            )
+
+    def _embedding(self) -> Projection:
+        down, across = self.grid
+        tokens = int(self.spec.option("pooling") == "class")
+        return Projection(self.spec, self.input_size, down * across + tokens)
+
+    def _entries(self) -> list[Entry]:
+        return [both_ways(entry) for entry in self.spec.entries]
+
+    def _check_images(self, images: Tensor) -> None:
+        wanted = (self.spec.option("channels"), *self.spec.option("image"))
+        dtype = self.embedding.weight.dtype
+        if not isinstance(images, Tensor) or images.shape[1:] != wanted or len(images) == 0:
+            given = tuple(images.shape) if isinstance(images, Tensor) else type(images).__name__
+            raise ThreefoldError(
+                f"{self.name}: images are {given}, expected [batch, "
+                f"{', '.join(map(str, wanted))}] with at least one image"
+            )
+        if images.dtype != dtype and not torch.is_autocast_enabled(images.device.type):
+            raise ThreefoldError(
+                f"{self.name}: images are {images.dtype}, the weights are {dtype}; convert one"
+            )
