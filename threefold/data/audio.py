@@ -11,7 +11,7 @@ import math
 import struct
 from functools import lru_cache
 from pathlib import Path
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -85,7 +85,7 @@ def _samples(data: bytes, kind: int, bits: int, path: Path) -> Samples:
     raise wrong(path, None, f"kind {kind} with {bits} bits; expected PCM or floats")
 
 
-def resample(samples: NDArray[np.floating], old: int, new: int) -> Samples:
+def resample(samples: NDArray[np.floating[Any]], old: int, new: int) -> Samples:
     """The same sound at another rate; ⌈n · new / old⌉ samples."""
     divisor = math.gcd(old, new)
     up, down = new // divisor, old // divisor
@@ -98,14 +98,16 @@ def resample(samples: NDArray[np.floating], old: int, new: int) -> Samples:
     places = np.arange(count) * down + half
     reach = len(taps) // up + 1
     padded = np.concatenate([np.zeros(reach), samples, np.zeros(reach)])
-    windows = np.lib.stride_tricks.sliding_window_view(padded, reach)
     made = np.empty(count)
     for first in range(min(up, count)):
         mine = slice(first, None, up)  # outputs of one phase of the filter
         phase = taps[places[first] % up :: up]
         last = places[mine] // up  # the newest sample that the output sees
-        shown = windows[last + 1][:, ::-1][:, : len(phase)]
-        made[mine] = shown @ phase
+        # Tap by tap, in one order: the same digits whatever sums faster on a machine.
+        total = np.zeros(len(last))
+        for tap, weight in enumerate(phase):
+            total += weight * padded[last - tap + reach]
+        made[mine] = total
     return made.astype(np.float32)
 
 
@@ -119,7 +121,7 @@ def _filter(up: int, down: int) -> NDArray[np.float64]:
 
 
 def mfcc(
-    samples: NDArray[np.floating],
+    samples: NDArray[np.floating[Any]],
     rate: int,
     *,
     coefficients: int = 20,
