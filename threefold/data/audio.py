@@ -74,7 +74,7 @@ def _samples(data: bytes, kind: int, bits: int, path: Path) -> Samples:
     if kind == FLOAT and bits in (32, 64):
         return np.frombuffer(data, f"<f{bits // 8}").astype(np.float32)
     if kind == PCM and bits == 8:
-        return (np.frombuffer(data, np.uint8).astype(np.float32) - 128) / 128
+        return ((np.frombuffer(data, np.uint8) - 128.0) / 128).astype(np.float32)
     if kind == PCM and bits in (16, 32):
         numbers = np.frombuffer(data, f"<i{bits // 8}")
         return (numbers / 2.0 ** (bits - 1)).astype(np.float32)

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -177,7 +178,7 @@ def _whole(samples: Array) -> Array:
     return np.round(np.clip(samples, -1, 1) * 32767).astype(np.int16)
 
 
-def _shape(form: str, length: int) -> dict[str, int]:
+def _shape(form: str, length: int) -> dict[str, Any]:
     if form == "mfcc":
         return {"length": length // 100 + 1, "features": 20}
     return {"length": length // 2 if form == "half" else length}
