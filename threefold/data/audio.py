@@ -94,20 +94,15 @@ def resample(samples: NDArray[np.floating[Any]], old: int, new: int) -> Samples:
     taps = _filter(up, down)
     half = len(taps) // 2
     count = -(-len(samples) * up // down)
-    # Output m sits at m·down of the upsampled sound; of it every up-th sample is not zero.
-    places = np.arange(count) * down + half
+    # Output m sits at m·down of the upsampled sound, where every up-th sample is not zero: it sees
+    # sample `last` by tap `phase`, the one before by tap `phase` + up, and so on.
+    last, phase = np.divmod(np.arange(count) * down + half, up)
     reach = len(taps) // up + 1
     padded = np.concatenate([np.zeros(reach), samples, np.zeros(reach)])
-    made = np.empty(count)
-    for first in range(min(up, count)):
-        mine = slice(first, None, up)  # outputs of one phase of the filter
-        phase = taps[places[first] % up :: up]
-        last = places[mine] // up  # the newest sample that the output sees
-        # Tap by tap, in one order: the same digits whatever sums faster on a machine.
-        total = np.zeros(len(last))
-        for tap, weight in enumerate(phase):
-            total += weight * padded[last - tap + reach]
-        made[mine] = total
+    filled = np.concatenate([taps, np.zeros(reach * up + up - len(taps))])
+    made = np.zeros(count)
+    for back in range(reach):  # one after another: the same digits on every machine
+        made += filled[phase + back * up] * padded[last - back + reach]
     return made.astype(np.float32)
 
 
