@@ -48,8 +48,9 @@ def synthesise(
 
 
 def voices_of(folder: Path) -> list[str]:
-    """The names of the variants, in the order of the alphabet."""
-    return sorted(path.name for path in (folder / VOICES / "voices" / "!v").iterdir())
+    """The names of the variants, in order; one with a space cannot be asked for."""
+    names = (path.name for path in (folder / VOICES / "voices" / "!v").iterdir())
+    return sorted(name for name in names if " " not in name)
 
 
 class Speaker:

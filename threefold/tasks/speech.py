@@ -36,7 +36,7 @@ from threefold.tasks.task import Task
 WORDS = ("down", "go", "left", "no", "off", "on", "right", "stop", "up", "yes")
 RATE = 16_000
 FORMS = ("raw", "half", "mfcc")
-ACCENTS = ("en-us", "en-gb", "en-gb-scotland")
+ACCENTS = ("en-us", "en-gb-x-rp", "en-gb-scotland")
 DIGIT_RATE = 8000
 LONGEST_DIGIT = 8000
 
