@@ -78,6 +78,7 @@ class Speaker:
         """16-bit samples of a word."""
         if self.library.espeak_SetVoiceByName(voice.encode()) != 0:
             raise ThreefoldError(f"eSpeak NG knows no voice {voice!r}")
+        self.library.espeak_ng_SetRandSeed(ctypes.c_long(1))  # by itself it takes the time
         self.pieces.clear()
         text = word.encode()
         size = ctypes.c_size_t(len(text) + 1)
