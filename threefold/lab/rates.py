@@ -14,11 +14,12 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from threefold.data.stream import Batch
 from threefold.lab.figures import COLOURS, FAINT, GREY, look, new_figure, save
 from threefold.layers.filter import set_rate
 from threefold.models.spec import Spec
 from threefold.models.table import build
-from threefold.tasks.chords import CHORDS, Chords, chords
+from threefold.tasks.chords import CHORDS, chords
 from threefold.training.optimiser import adamw
 from threefold.training.optimiser import set_rate as scale_learning
 
@@ -67,8 +68,9 @@ def train(plan: Plan) -> nn.Module:
     """The classifier, trained on fresh rows at the full rate; the learning rate falls to 0."""
     model = make(plan)
     optimiser = adamw(model, plan.learning_rate, weight_decay=0.01)
+    batches = chords(plan.length, seed=plan.seed).batches(plan.batch, plan.seed)
     for step in range(1, plan.steps + 1):
-        rows = chords(plan.length, seed=plan.seed * 10**6 + step, count=plan.batch)
+        rows = batches(step)
         scale_learning(optimiser, min(1.0, 1.5 * (1 - step / (plan.steps + 1))))
         optimiser.zero_grad(set_to_none=True)
         F.cross_entropy(model(rows.inputs)[0], rows.targets).backward()  # type: ignore[no-untyped-call]
@@ -81,7 +83,7 @@ def measure(model: nn.Module, plan: Plan, rates: tuple[float, ...] = RATES) -> l
     """The same held-out sounds at each rate."""
     found = []
     for rate in rates:
-        rows = chords(plan.length, rate=rate, seed=10**9 + plan.seed, count=1000)
+        rows = chords(plan.length, rate=rate, seed=plan.seed).examples("test")
         set_rate(model, rate)
         told = score(model, rows)
         set_rate(model, 1.0)
@@ -89,7 +91,7 @@ def measure(model: nn.Module, plan: Plan, rates: tuple[float, ...] = RATES) -> l
     return found
 
 
-def score(model: nn.Module, rows: Chords) -> float:
+def score(model: nn.Module, rows: Batch) -> float:
     """The part that is right."""
     with torch.no_grad():
         return float((model(rows.inputs)[0].argmax(-1) == rows.targets).double().mean())
@@ -117,7 +119,7 @@ def draw(found: list[Accuracies], plan: Plan) -> Any:
         for rate, style in ((1.0, {"color": GREY, "linewidth": 1.2}),
                             (0.5, {"color": COLOURS[0], "marker": "o", "markersize": 3,
                                    "linestyle": "none"})):  # fmt: skip
-            sound = chords(plan.length, rate=rate, seed=3, count=1).inputs[0, :, 0]
+            sound = chords(plan.length, rate=rate).rows("test", [3]).inputs[0, :, 0]
             time = (torch.arange(len(sound)) + 1) / len(sound)
             right.plot(time, sound, label=f"rate {rate:g}, {len(sound)} samples", **style)
         right.set(xlabel="time, s", yticks=[], xlim=(0, 1))

