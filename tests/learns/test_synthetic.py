@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from threefold import ThreefoldError
 from threefold.data.stream import IGNORE
 from threefold.lab.pictures import draw_sheet
-from threefold.tasks import task
 from threefold.tasks.listops import text
 from threefold.tasks.modular_arithmetic import SIGNS
+from threefold.tasks.table import task
 
 
 def test_copying_repeats_what_came_first() -> None:

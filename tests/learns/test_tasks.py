@@ -16,8 +16,8 @@ from torch import Tensor
 from threefold import ThreefoldError
 from threefold.data.draws import by_row, hashed
 from threefold.data.stream import IGNORE
-from threefold.tasks import TASKS, Card, card, task
-from threefold.tasks.table import KINDS, MADE
+from threefold.tasks import TASKS, Card, card
+from threefold.tasks.table import KINDS, MADE, task
 from threefold.tasks.task import METRICS, Task
 
 MADE_HERE = [name for name, entry in TASKS.items() if entry.where == MADE]

@@ -68,8 +68,8 @@ def draw_sheet(
     side = math.isqrt(images[0].numel()) if len(images) else 0
     if side == 0 or side**2 != images[0].numel():
         raise ThreefoldError(
-            f"draw_sheet: images are {tuple(images.shape)}, expected [images, pixels] with a square "
-            "number of pixels"
+            f"draw_sheet: images are {tuple(images.shape)}, expected [images, pixels] with a "
+            "square number of pixels"
         )
     if titles is not None and len(titles) != len(images):
         raise ThreefoldError(f"draw_sheet: {len(titles)} titles for {len(images)} images")
