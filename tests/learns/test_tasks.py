@@ -20,9 +20,6 @@ from threefold.tasks import TASKS, Card, card
 from threefold.tasks.table import KINDS, MADE, task
 from threefold.tasks.task import METRICS, Task
 
-MADE_HERE = [name for name, entry in TASKS.items() if entry.where == MADE]
-TOKENS = [name for name in MADE_HERE if TASKS[name].kind in ("language", "classifier")]
-
 # sha256 of the first 16 examples of train, valid and test (4 of very long ones).
 HASHES = {
     "copying": "0e28bc17c9af9378",
@@ -42,6 +39,7 @@ HASHES = {
     "reversal": "2d4b32d714bfa18b",
     "number_to_words": "78c70682b0aa1228",
 }
+MADE_HERE = list(HASHES)
 
 
 def tensors(rows: Any) -> dict[str, Tensor]:
@@ -70,9 +68,9 @@ def test_a_task_is_what_its_card_says(name: str) -> None:
     made, declared = task(name), card(name)
     for field in fields(Card):
         assert getattr(made, field.name) == getattr(declared, field.name), field.name
-    assert declared.kind in KINDS and declared.metric in METRICS
+    assert declared.kind in KINDS and declared.metric in METRICS and declared.where == MADE
     assert declared.reached(declared.solved) and not declared.reached(declared.chance)
-    assert all(declared.reached(declared.solved) or value for value in declared.published.values())
+    assert all(0 <= figure <= 1 for figure in declared.published.values())
     rows = made.batch("test", 0, 16)
     if declared.kind == "seq2seq":
         assert rows.source.shape[1] <= declared.length

@@ -46,7 +46,7 @@ def draw_weights(
     bar.set_label("weight", color="0.4")
     bar.outline.set_visible(False)
     try:
-        figure.savefig(path, dpi=150)
+        figure.savefig(path, dpi=150, bbox_inches="tight")
     except (OSError, ValueError) as error:
         raise ThreefoldError(f"{path}: cannot be drawn ({error})") from error
 
