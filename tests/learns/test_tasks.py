@@ -1,4 +1,4 @@
-"""Every task of the table: what is declared is so, and the same bytes on every run."""
+"""Tasks that generators of ours make: what is declared is so, and the same bytes on every run."""
 
 from __future__ import annotations
 
