@@ -68,11 +68,13 @@ def test_chords_are_the_same_sounds_at_every_rate() -> None:
 
 
 def test_delay_is_late() -> None:
-    rows = delay(30, length=100, period=20.0, count=3)
+    rows = delay(100, 30, period=20.0).rows("test", range(3))
     assert torch.equal(rows.targets[:, 30:], rows.inputs[:, :70])
-    assert rows.error(rows.targets) == 0 and rows.error(0 * rows.targets) == pytest.approx(1)
-    with pytest.raises(threefold.ThreefoldError, match="30 elements late in 20"):
-        delay(30, length=20)
+    assert rows.targets[:, :30].isnan().all()
+    many = delay(400, 30, period=20.0).examples("test").inputs
+    assert float(many.var()) == pytest.approx(1, rel=0.05)
+    with pytest.raises(threefold.ThreefoldError, match="a delay of 30"):
+        delay(20, 30)
 
 
 def test_s4_learns_a_delay_and_both_curves_are_drawn(tmp_path: Path) -> None:

