@@ -77,6 +77,8 @@ SIGNATURES = {
     "long_convolution_backward": Signature(pointers=8, integers=7),
     "online_convolution_spectrum": Signature(pointers=3, integers=4),
     "online_convolution": Signature(pointers=10, integers=6),
+    "cauchy_forward": Signature(pointers=6, integers=4),
+    "cauchy_backward": Signature(pointers=10, integers=4),
     "vandermonde_product": Signature(pointers=6, integers=6),
     "vandermonde_moments": Signature(pointers=7, integers=6),
     "linear": Signature(pointers=5, integers=4),

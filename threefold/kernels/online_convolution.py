@@ -32,6 +32,8 @@ class OnlineFilter:
         self.width = -(-channels // place(kernel.dtype)) * place(kernel.dtype)
         self.spectra = kernel.new_empty(0)
         self.twiddle = kernel.new_empty(0)
+        # What small tiles have as workspace, and do not use.
+        self.idle = kernel.new_empty(1)
         self.lock = Lock()
 
     def prepare(self, tile: int) -> None:
@@ -58,40 +60,44 @@ class OnlineFilter:
     def advance(
         self,
         x: Tensor,
-        past: Tensor,
+        inputs: Tensor,
         pending: Tensor,
-        positions: Sequence[int],
+        positions: Tensor,
+        largest: int,
         *,
         rebuild: bool,
     ) -> Tensor:
-        """y [B, D] of element positions[b] of each row; `pending` is changed.
+        """y of x [B, …, D], element positions[b] of each row; it is put behind `inputs`.
 
         A row that has p elements and gets none now is given as −1 − p, and its y is free.
-        x [B, D], past [B, T, D] all inputs before it, pending [B, C, D] with C a power of two
-        above all positions, zeros if it is to be rebuilt.
+        inputs [B, C, D] has all elements before x and room for it; pending [B, C′, D] with C′ a
+        power of two above all positions, zeros if it is to be rebuilt, is brought up to date, with
+        tiles up to the `largest`.
         """
-        places = [p if p >= 0 else -1 - p for p in positions]
-        if rebuild:
-            largest = max(power_of_two(max(places) + 1) // 2, 1)
-        else:
-            largest = max(1, *(p & -p for p in places))
-        self.prepare(largest)
-        y = torch.empty_like(x)
-        threads = torch.get_num_threads()
-        workspace = x.new_empty(threads, 2 * largest, place(x.dtype))
+        workspace = self.idle
+        if largest >= SMALLEST_TRANSFORM:
+            self.prepare(largest)
+            workspace = x.new_empty(torch.get_num_threads(), 2 * largest, place(x.dtype))
+        y = torch.empty_like(x, memory_format=torch.contiguous_format)
         library.call(
             "online_convolution",
-            [y, pending, workspace],
+            [y, pending, inputs, workspace],
             [
-                x,
-                past,
+                x.contiguous(),
                 self.near,
                 self.skip,
                 self.spectra,
                 self.twiddle,
-                torch.tensor(positions, dtype=torch.int64),
+                positions.contiguous(),
             ],
-            [len(x), x.shape[1], pending.stride(0), past.stride(0), rebuild],
+            [len(x), x.shape[-1], pending.stride(0), inputs.stride(0), rebuild],
             laid_out=True,
         )
         return y
+
+
+def largest_tile(places: Sequence[int], *, rebuild: bool) -> int:
+    """The largest tile that ends at one of these elements, or before it if all are made again."""
+    if rebuild:
+        return max(power_of_two(max(places) + 1) // 2, 1)
+    return max(1, *(place & -place for place in places))

@@ -13,10 +13,13 @@ import torch
 from torch import Tensor, nn
 
 from threefold.errors import ThreefoldError
+from threefold.layers.filter import as_complex, flat, shaped
 from threefold.layers.mixer import Mixer
 from threefold.layers.parts import Linear, ShortConvolution, wide
-from threefold.memory.linear.diagonal import diagonal, multiply
+from threefold.memory.discrete import discretise_diagonal
+from threefold.memory.filter import Filter
 from threefold.memory.state import State
+from threefold.memory.transition import Diagonal
 
 
 class H3(Mixer):
@@ -64,31 +67,21 @@ class H3(Mixer):
         query, key, value = self.project(x).chunk(3, -1)
         key, conv = self.conv(key, state["conv"], lengths)
         found = wide(key * value)
-        decay, read = self._discrete()
-        write = torch.stack([found, torch.zeros_like(found)], 2).unsqueeze(-1)
-        write = write.expand(*write.shape[:-1], self.pairs).flatten(-2)
-        before = state["memory"].movedim(-1, 1).flatten(-2)
-        memories, memory = diagonal(decay, write, before, form=form, lengths=lengths)
-        # 2 Re(C h) = 2 (Re C Re h − Im C Im h).
-        memories = torch.unflatten(memories, -1, (self.width, self.pairs))
-        out = torch.einsum("blcdn,cdn->bld", memories, read) + wide(self.skip) * found
-        memory = torch.unflatten(memory, -1, (self.width, self.pairs)).movedim(1, -1)
+        out, memory = self.filter().run(found, flat(state["memory"]), form=form, lengths=lengths)
         y = self.out(query * out.to(x.dtype))
-        return y, {"conv": conv, "memory": memory.contiguous()}
+        return y, {"conv": conv, "memory": shaped(memory, state["memory"])}
 
-    def _discrete(self) -> tuple[Tensor, Tensor]:
-        """Ā [2, D·N], and 2 C B̄ [2, D, N] with the sign that its imaginary part is read with.
-
-        B̄ = (Ā − 1)/A is part of the read-out, so that the write is the input itself.
-        """
-        step = wide(self.step_log).exp().unsqueeze(-1)
-        real, imaginary = -wide(self.decay_log).exp(), wide(self.angle)
-        modulus, turn = torch.exp(step * real), step * imaginary
-        decay = torch.stack([modulus * turn.cos(), modulus * turn.sin()])
-        inverse = torch.stack([real, -imaginary]) / (real**2 + imaginary**2)
-        # e^{a+ib} − 1 without cancelling: Δ is small.
-        less = torch.expm1(step * real) * turn.cos() - 2 * torch.sin(turn / 2) ** 2
-        less = torch.stack([less, decay[1]])
-        held = multiply(less.movedim(0, -2), inverse.movedim(0, -2))
-        read = 2 * multiply(held, wide(self.read).mT).movedim(-2, 0)
-        return decay.flatten(1), torch.stack([read[0], -read[1]])
+    def filter(self) -> Filter:
+        """The diagonal state space; B̄ is part of the read-out, so that the input itself is kept."""
+        poles = torch.complex(-torch.exp(self.decay_log.double()), self.angle.double())
+        step = torch.exp(self.step_log.double())
+        factor, gain = discretise_diagonal(poles, step, "zero_order_hold")
+        read = 2 * (as_complex(self.read) * gain).conj()
+        one = torch.ones_like(factor.real)
+        return Filter(
+            Diagonal(torch.stack([factor.real, factor.imag], -2)),
+            torch.cat([one, torch.zeros_like(one)], -1),
+            torch.cat([read.real, read.imag], -1),
+            wide(self.read).dtype,
+            self.skip,
+        )

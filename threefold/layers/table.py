@@ -55,7 +55,7 @@ _ENTRIES = (
     Entry("performer", "Performer", "Performer (FAVOR+)", 2021, "linear", "S = e^{m₋−m} S₋ + φ(k)⊗v,  o = Sᵀφ(q) / (z·φ(q)),  φ(x) = e^{Wx − |x|²/2 − m}"),
     Entry("based", "Based", "Based", 2024, "linear", "S = S₋ + φ(k)⊗v,  o = Sᵀφ(q) / (z·φ(q)) + window,  φ(q)·φ(k) = 1 + s + s²/2"),
     Entry("long_conv", "LongConv", "Long convolution", 2023, "filter", "y = k ∗ x + d⊙x,  k = sign(c)·max(|c| − λ, 0)"),
-    Entry("h3", "H3", "H3 (hungry hungry hippos)", 2022, "linear", "o = q ⊙ SSM_diagonal(SSM_shift(k) ⊙ v)"),
+    Entry("h3", "H3", "H3 (hungry hungry hippos)", 2022, "filter", "o = q ⊙ SSM_diagonal(SSM_shift(k) ⊙ v)"),
     Entry("hyena", "Hyena", "Hyena", 2023, "filter", "v ← h_n ∗ (x_n⊙v) + d_n⊙(x_n⊙v),  o = x_N⊙v,  h(t) = window(t)⊙network(t)"),
     Entry("lssl", "LSSL", "Linear state-space layer", 2021, "filter", "s = Ā s₋ + B̄ x,  o = C s + D x"),
     Entry("s4", "S4", "Structured state space (S4)", 2022, "filter", "s = Ā s₋ + B̄ x,  o = C s + D x,  A = Diag(Λ) − P Pᴴ"),
