@@ -10,7 +10,7 @@ from tests.tolerances import assert_close
 from threefold.errors import ThreefoldError
 from threefold.kernels import library, ops, reference
 from threefold.kernels import long_convolution as native
-from threefold.kernels.online_convolution import OnlineFilter, largest_tile
+from threefold.kernels.online_convolution import OnlineFilter, OnlineStep, largest_tile
 
 DTYPES = [torch.float32, torch.float64]
 
@@ -116,10 +116,10 @@ def test_online_is_the_sum(variant: str, channels: int, dtype: torch.dtype) -> N
         going = [p if row != 1 or turn % 3 else -1 - p for row, p in enumerate(at)]
         now = torch.stack([x[row, p] for row, p in enumerate(at)])
         places, tile = torch.tensor(going), largest_tile(at, rebuild=rebuild)
-        y = online.advance(now, inputs, pending, places, tile, rebuild=rebuild)
+        y = OnlineStep(online, inputs, pending).advance(now, places, tile, rebuild=rebuild)
         if turn == 77:
             tile = largest_tile(at, rebuild=False)
-            online.advance(now, inputs, kept, places, tile, rebuild=False)
+            OnlineStep(online, inputs, kept).advance(now, places, tile, rebuild=False)
             for row, place in enumerate(at):
                 assert torch.equal(pending[row, place:], kept[row, place:]), "the same bits"
         for row, place in enumerate(going):

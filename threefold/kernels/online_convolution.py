@@ -32,8 +32,6 @@ class OnlineFilter:
         self.width = -(-channels // place(kernel.dtype)) * place(kernel.dtype)
         self.spectra = kernel.new_empty(0)
         self.twiddle = kernel.new_empty(0)
-        # What small tiles have as workspace, and do not use.
-        self.idle = kernel.new_empty(1)
         self.lock = Lock()
 
     def prepare(self, tile: int) -> None:
@@ -57,41 +55,50 @@ class OnlineFilter:
                 self.spectra, self.twiddle = spectra, twiddles
                 self.ready *= 2
 
-    def advance(
-        self,
-        x: Tensor,
-        inputs: Tensor,
-        pending: Tensor,
-        positions: Tensor,
-        largest: int,
-        *,
-        rebuild: bool,
-    ) -> Tensor:
-        """y of x [B, …, D], element positions[b] of each row; it is put behind `inputs`.
 
-        A row that has p elements and gets none now is given as −1 − p, and its y is free.
-        inputs [B, C, D] has all elements before x and room for it; pending [B, C′, D] with C′ a
-        power of two above all positions, zeros if it is to be rebuilt, is brought up to date, with
-        tiles up to the `largest`.
+class OnlineStep:
+    """A filter on the buffers of one stream: all that stays the same from element to element.
+
+    inputs [B, C, D] has all elements so far and room for more.  pending [B, C′, D], C′ a power of
+    two above all places, is what they do to later ones.
+    """
+
+    def __init__(self, filter: OnlineFilter, inputs: Tensor, pending: Tensor) -> None:
+        self.filter, self.inputs, self.pending = filter, inputs, pending
+        self.dtype, self.capacity = inputs.dtype, pending.shape[1]
+        skip = None if filter.skip is None else filter.skip.data_ptr()
+        self.buffers = pending.data_ptr(), inputs.data_ptr()
+        self.taps = filter.near.data_ptr(), skip
+        self.sizes = len(inputs), inputs.shape[2], pending.stride(0), inputs.stride(0)
+
+    def advance(self, x: Tensor, positions: Tensor, largest: int, *, rebuild: bool) -> Tensor:
+        """y of x [B, …, D], element positions[b] of each row, which is put behind the others.
+
+        A row that has p elements and gets none now is given as −1 − p, and its y is free.  Sums are
+        brought up to date with tiles up to the `largest`, from zeros if they are to be rebuilt.
         """
-        workspace = self.idle
+        filter, workspace = self.filter, self.filter.near
+        # Smaller tiles are sums, and need no room.
         if largest >= SMALLEST_TRANSFORM:
-            self.prepare(largest)
+            filter.prepare(largest)
             workspace = x.new_empty(torch.get_num_threads(), 2 * largest, place(x.dtype))
-        y = torch.empty_like(x, memory_format=torch.contiguous_format)
-        library.call(
+        x, positions = x.contiguous(), positions.contiguous()
+        spectra, twiddles = filter.spectra, filter.twiddle
+        y = torch.empty_like(x)
+        library.invoke(
             "online_convolution",
-            [y, pending, inputs, workspace],
-            [
-                x.contiguous(),
-                self.near,
-                self.skip,
-                self.spectra,
-                self.twiddle,
-                positions.contiguous(),
-            ],
-            [len(x), x.shape[-1], pending.stride(0), inputs.stride(0), rebuild],
-            laid_out=True,
+            self.dtype,
+            (
+                y.data_ptr(),
+                *self.buffers,
+                workspace.data_ptr(),
+                x.data_ptr(),
+                *self.taps,
+                spectra.data_ptr(),
+                twiddles.data_ptr(),
+                positions.data_ptr(),
+            ),
+            (*self.sizes, rebuild),
         )
         return y
 

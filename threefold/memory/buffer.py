@@ -40,8 +40,11 @@ class Room:
         """Whether these places are free and writable; from now on they are taken."""
         if self.buffer.is_inference() and not torch.is_inference_mode_enabled():
             return False
-        written = [row for row in range(len(ends)) if ends[row] > starts[row]]
         with _CLAIM:
+            if starts == self.filled and max(ends, default=0) <= self.buffer.shape[2]:
+                self.filled = list(ends)
+                return True
+            written = [row for row in range(len(ends)) if ends[row] > starts[row]]
             if len(ends) != len(self.filled) or max(ends, default=0) > self.buffer.shape[2]:
                 return False
             if any(starts[row] < self.filled[row] for row in written):
@@ -79,9 +82,10 @@ class Places(NamedTuple):
 
 def places_of(position: Tensor, length: int, lengths: Tensor | None) -> Places:
     """The places of `length` elements after `position` [B], or of each row's own `lengths`."""
-    starts = position.tolist()
-    counts = [length] * len(starts) if lengths is None else lengths.tolist()
-    ends = [start + count for start, count in zip(starts, counts, strict=True)]
+    starts: list[int] = position.tolist()
+    if lengths is None:
+        return Places(starts, [start + length for start in starts], position, None)
+    ends = [start + count for start, count in zip(starts, lengths.tolist(), strict=True)]
     return Places(starts, ends, position, lengths)
 
 
@@ -139,7 +143,7 @@ def needs_gradient(*tensors: Tensor) -> bool:
 
 def leaf(room: Room, begin: int, end: int) -> Tensor:
     """The view of a room's places that a state has."""
-    view = room.places[:, begin:end]
+    view = room.places.narrow(1, begin, end - begin)
     setattr(view, _ROOM, room)
     setattr(view, _ROOM + "_end", end)
     return view

@@ -21,7 +21,7 @@ from torch import Tensor
 from threefold.errors import ThreefoldError
 from threefold.kernels import ops
 from threefold.kernels.long_convolution import power_of_two
-from threefold.kernels.online_convolution import largest_tile
+from threefold.kernels.online_convolution import OnlineFilter, OnlineStep, largest_tile
 from threefold.memory.buffer import (
     Places,
     Room,
@@ -76,7 +76,7 @@ class Taps:
 
 
 class Pending:
-    """What the inputs so far do to later outputs, [B, capacity, D] for each convolution.
+    """What the inputs so far do to later outputs, for each convolution of one stream.
 
     `at` says for which element of each row it is ready.  Place t is element t, and is written only
     before that element is read.
@@ -84,7 +84,7 @@ class Pending:
 
     def __init__(self, at: list[int]) -> None:
         self.at = at
-        self.sums: dict[int, tuple[Taps, Tensor]] = {}
+        self.steps: dict[int, OnlineStep] = {}
 
     def claim(self, places: Places) -> bool:
         """Whether it is ready for these elements; from now on it is for those after them."""
@@ -94,18 +94,22 @@ class Pending:
             self.at = places.ends
             return True
 
-    def room(self, group: int, taps: Taps, x: Tensor, last: int) -> tuple[Tensor, bool]:
-        """The sums of one convolution up to element `last` at least, and whether they are new."""
-        made = self.sums.get(group)
-        writable = torch.is_inference_mode_enabled() or made is None or not made[1].is_inference()
-        again = made is None or made[0] is not taps or not writable
-        if made is not None and not again and made[1].shape[1] > last:
-            return made[1], False
-        sums = x.new_zeros(len(x), power_of_two(last + 1), x.shape[-1])
-        if made is not None and not again:
-            sums[:, : made[1].shape[1]] = made[1]
-        self.sums[group] = taps, sums
-        return sums, again
+    def step(
+        self, group: int, filter: OnlineFilter, inputs: Tensor, last: int
+    ) -> tuple[OnlineStep, bool]:
+        """One convolution with sums up to element `last` at least, and whether they are new."""
+        made = self.steps.get(group)
+        known = made is not None and made.filter is filter
+        if made is not None and known and made.capacity > last:
+            if made.inputs is inputs:
+                return made, False
+            sums = made.pending
+        else:
+            sums = inputs.new_zeros(len(inputs), power_of_two(last + 1), inputs.shape[2])
+            if made is not None and known:
+                sums[:, : made.capacity] = made.pending
+        step = self.steps[group] = OnlineStep(filter, inputs, sums)
+        return step, not known
 
 
 class Stream:
@@ -166,8 +170,8 @@ class Stream:
             setattr(values, _PENDING, self.pending)
         else:
             values = grow(self.past, torch.stack(self.inputs, 2), self.places)
-        counts = self.length if self.places.lengths is None else self.places.lengths
-        return {"values": values, "position": self.position + counts}
+        ends = torch.tensor(self.places.ends, device=self.position.device)
+        return {"values": values, "position": ends}
 
     def _online(self, x: Tensor, taps: Taps, group: int) -> Tensor:
         places = self.places
@@ -176,13 +180,13 @@ class Stream:
             ready = known is not None and known.claim(places)
             self.pending = known if known is not None and ready else Pending(places.ends)
             self.room = claimed(self.past, places)
-        sums, again = self.pending.room(group, taps, x, max(places.starts))
+        assert taps.online is not None
+        last = max(places.starts)
+        step, again = self.pending.step(group, taps.online, self.room.heads[group], last)
         going = self.position
         if places.lengths is not None:
             going = torch.where(places.lengths > 0, going, -1 - going)
-        assert taps.online is not None
-        largest = largest_tile(places.starts, rebuild=again)
-        return taps.online.advance(x, self.room.heads[group], sums, going, largest, rebuild=again)
+        return step.advance(x, going, largest_tile(places.starts, rebuild=again), rebuild=again)
 
     def _context(self, x: Tensor, group: int) -> tuple[Tensor, int]:
         """The inputs before and in this call, those of the call side by side in all rows."""
