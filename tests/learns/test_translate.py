@@ -52,6 +52,11 @@ def test_what_is_read_and_what_is_answered() -> None:
     assert rows.inputs_mask is not None and rows.inputs_mask.sum(1).tolist() == [4, 2]
     assert rows.source_mask is not None and rows.source_mask.tolist() == [[True] * 2, [True, False]]
     assert reversal((3, 3), count=2).source_mask is None
+    ended = rows.ended()
+    assert ended.source.tolist() == [[2, 3, END], [4, END, 0]]
+    assert ended.source_lengths.tolist() == [3, 2]
+    with pytest.raises(ThreefoldError, match="have an END already"):
+        ended.ended()
 
 
 def test_bad_sizes_are_refused() -> None:
@@ -78,3 +83,13 @@ def test_attention_learns_to_reverse(tmp_path: Path) -> None:
     expected = torch.arange(weights.shape[1]).flip(0)
     assert (weights[:-1].argmax(-1) - expected).abs().float().mean() < 1
     assert (tmp_path / "diagonal.png").stat().st_size > 1000
+
+
+def test_a_transformer_learns_to_read_numbers() -> None:
+    plan = Plan(
+        "number_to_words", length=3, width=64, depth=1, batch=32, steps=350, learning_rate=5e-3
+    )
+    model = study("transformer", plan)
+    rows = number_to_words((3, 3), seed=10**9, count=200)
+    assert exact(model, rows) > 0.95
+    assert exact(model, rows, beams=3) >= exact(model, rows) - 0.02

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from threefold.errors import ThreefoldError, nearest
+from threefold.memory.state import State
 from threefold.models.presets import transformer
 from threefold.models.seq2seq import Seq2Seq
 from threefold.models.spec import Spec
@@ -78,6 +79,7 @@ class Plan:
                 width=self.width,
                 depth=self.depth,
                 heads=max(1, self.width // 32),
+                hidden=2 * self.width,
                 vocabulary=sizes.vocabulary,
                 source_vocabulary=sizes.source_vocabulary,
                 block="pre_norm",
@@ -127,17 +129,23 @@ def batch(plan: Plan, step: int, mixed: bool = False) -> Pairs:
 
 def loss(model: Translator, rows: Pairs, share: float = 0.0) -> Tensor:
     """Nats a token, with teacher forcing, or with a share of the model's own tokens."""
-    state = model.encode(rows.source, mask=rows.source_mask)
+    state = read(model, rows)
     logits, _ = scheduled_sampling(model, rows.inputs, state, share, mask=rows.inputs_mask)
     if isinstance(model, Transformer):
         return model.loss(logits, rows.answers)
     return cross_entropy(logits, rows.answers)
 
 
+def read(model: Translator, rows: Pairs) -> State:
+    """The state after the sources; a Transformer's have an END, as published."""
+    given = rows.ended() if isinstance(model, Transformer) else rows
+    return model.encode(given.source, mask=given.source_mask)
+
+
 def exact(model: Translator, rows: Pairs, beams: int | None = None) -> float:
     """The part of the rows that is answered without a mistake, greedily or with beams."""
     with torch.no_grad():
-        state = model.encode(rows.source, mask=rows.source_mask)
+        state = read(model, rows)
     begin = torch.full((len(rows.source), 1), BEGIN)
     longest = rows.target.shape[1] + 1
     how: dict[str, Any] = {"temperature": 0.0} if beams is None else {"beams": beams}

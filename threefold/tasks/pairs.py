@@ -9,7 +9,7 @@ An answer counts if all of it is right, END included.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -57,6 +57,15 @@ class Pairs:
         mask = self.inputs_mask
         answers = self.target[:, 1:]
         return answers if mask is None else answers.masked_fill(~mask, IGNORE)
+
+    def ended(self) -> Pairs:
+        """The same rows with END behind each source, which tells a reader of places how many."""
+        if bool((self.source == END).any()):
+            raise ThreefoldError(f"{self.name}: the sources have an END already")
+        rows = torch.arange(len(self.source))
+        source = torch.cat([self.source, torch.zeros_like(self.source[:, :1])], 1)
+        source[rows, self.source_lengths] = END
+        return replace(self, source=source, source_lengths=self.source_lengths + 1)
 
     def texts(self) -> list[list[int]]:
         """The right answers, END included."""
