@@ -49,7 +49,8 @@ def read_config(folder: Path) -> Config:
     if values.get("format") != FORMAT:
         owner = values.get("model_type") or values.get("architectures") or "another program"
         raise ThreefoldError(
-            f"{path}: written for {owner}, not by Threefold; expected a folder made by model.save"
+            f"{path}: written for {owner}, not by Threefold; expected a folder made by model.save "
+            "(threefold.models.layouts.load_transformers reads some of transformers' folders)"
         )
     _check_version(path, values)
     try:
