@@ -47,25 +47,16 @@ def test_a_folder_that_cannot_be_is_refused(tmp_path: Path) -> None:
     assert done.returncode == 2 and "cannot be made a folder" in done.stderr
 
 
-class TestRates:
-    """A classifier hears chords at half the rate it was trained at."""
-
-    @pytest.fixture(scope="class")
-    def trained(self) -> tuple[torch.nn.Module, rates.Plan]:
-        plan = rates.Plan(length=128, width=16, depth=1, steps=240)
-        return rates.train(plan), plan
-
-    def test_accuracy_stays(
-        self, trained: tuple[torch.nn.Module, rates.Plan], tmp_path: Path
-    ) -> None:
-        model, plan = trained
-        full, half = rates.measure(model, plan, (1.0, 0.5))
-        assert full.told > 0.8
-        assert half.told > full.told - 0.03
-        # Without being told the filters hear every chord an octave up.
-        assert half.untold < full.told - 0.2
-        rates.save(rates.draw([full, half], plan), tmp_path, "rates")
-        assert_drawn(tmp_path, "rates")
+def test_accuracy_stays_at_half_the_rate(tmp_path: Path) -> None:
+    """A classifier hears chords at half the rate it was trained at, once its filters are told."""
+    plan = rates.Plan(length=128, width=16, depth=1, steps=240)
+    full, half = rates.measure(rates.train(plan), plan, (1.0, 0.5))
+    assert full.told > 0.8
+    assert half.told > full.told - 0.03
+    # Without being told the filters hear every chord an octave up.
+    assert half.untold < full.told - 0.2
+    rates.save(rates.draw([full, half], plan), tmp_path, "rates")
+    assert_drawn(tmp_path, "rates")
 
 
 def test_chords_are_the_same_sounds_at_every_rate() -> None:

@@ -104,7 +104,7 @@ def draw(curves: dict[str, list[list[float]]], plan: Plan) -> Any:
             axes.plot(epochs, values.mean(0), color=colour, linewidth=2.2, label=label)
         axes.axhline(10, color=GREY, linewidth=0.8, linestyle=":")
         axes.annotate("chance", (1, 10), xytext=(2, 3), textcoords="offset points", color=GREY)
-        axes.set(xlabel="epoch", ylim=(0, 100), xlim=(1, plan.epochs))
+        axes.set(xlabel="epoch", ylim=(0, 100), xlim=(1, max(plan.epochs, 2)))
         axes.set_title(
             f"digits read pixel by pixel, % right; {len(plan.seeds)} seeds and their mean"
         )

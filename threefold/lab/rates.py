@@ -12,12 +12,12 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import nn
 
-from threefold.blocks.stack import Stack
 from threefold.lab.figures import COLOURS, FAINT, GREY, look, new_figure, save
 from threefold.layers.filter import set_rate
-from threefold.layers.parts import RMSNorm
+from threefold.models.spec import Spec
+from threefold.models.table import build
 from threefold.tasks.chords import CHORDS, Chords, chords
 from threefold.training.optimiser import adamw
 from threefold.training.optimiser import set_rate as scale_learning
@@ -48,34 +48,30 @@ class Accuracies:
     untold: float
 
 
-class Listener(nn.Module):
-    """A linear map, filters in their blocks, a norm, the mean over time, a linear map."""
-
-    def __init__(self, plan: Plan) -> None:
-        super().__init__()
-        # No pole turns by more than half a turn between two samples at half the rate.
-        filter_ = {"state_size": 16, "delta_range": (0.002, 0.05)}
-        self.input = nn.Linear(1, plan.width)
-        self.stack = Stack(plan.width, plan.depth, [(plan.mixer, filter_)], channel=("none", {}))
-        self.norm = RMSNorm(plan.width)
-        self.out = nn.Linear(plan.width, len(CHORDS))
-
-    def forward(self, x: Tensor) -> Tensor:
-        y, _ = self.stack(self.input(x))
-        logits: Tensor = self.out(self.norm(y).mean(1))
-        return logits
+def make(plan: Plan) -> nn.Module:
+    """The classifier.  No pole turns by more than half a turn between samples at half the rate."""
+    filter_ = {"state_size": 16, "delta_range": (0.002, 0.05)}
+    spec = Spec(
+        "classifier",
+        width=plan.width,
+        depth=plan.depth,
+        mixers=((plan.mixer, filter_),),
+        channel="none",
+        options={"classes": len(CHORDS), "input_size": 1, "pooling": "mean"},
+    )
+    torch.manual_seed(plan.seed)
+    return build(spec)
 
 
 def train(plan: Plan) -> nn.Module:
     """The classifier, trained on fresh rows at the full rate; the learning rate falls to 0."""
-    torch.manual_seed(plan.seed)
-    model = Listener(plan)
+    model = make(plan)
     optimiser = adamw(model, plan.learning_rate, weight_decay=0.01)
     for step in range(1, plan.steps + 1):
         rows = chords(plan.length, seed=plan.seed * 10**6 + step, count=plan.batch)
         scale_learning(optimiser, min(1.0, 1.5 * (1 - step / (plan.steps + 1))))
         optimiser.zero_grad(set_to_none=True)
-        F.cross_entropy(model(rows.inputs), rows.targets).backward()  # type: ignore[no-untyped-call]
+        F.cross_entropy(model(rows.inputs)[0], rows.targets).backward()  # type: ignore[no-untyped-call]
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimiser.step()
     return model.eval()
@@ -96,7 +92,7 @@ def measure(model: nn.Module, plan: Plan, rates: tuple[float, ...] = RATES) -> l
 def score(model: nn.Module, rows: Chords) -> float:
     """The part that is right."""
     with torch.no_grad():
-        return float((model(rows.inputs).argmax(-1) == rows.targets).double().mean())
+        return float((model(rows.inputs)[0].argmax(-1) == rows.targets).double().mean())
 
 
 def draw(found: list[Accuracies], plan: Plan) -> Any:
@@ -117,7 +113,7 @@ def draw(found: list[Accuracies], plan: Plan) -> Any:
         left.set_xticks(rates, [f"{rate:g}" for rate in rates])
         left.set_title(f"% of chords right: {plan.mixer}, trained at rate 1 only")
         left.grid(axis="y", color=FAINT, linewidth=0.7)
-        left.legend(loc="lower left", bbox_to_anchor=(0, 0.2))
+        left.legend(loc="center right")
         for rate, style in ((1.0, {"color": GREY, "linewidth": 1.2}),
                             (0.5, {"color": COLOURS[0], "marker": "o", "markersize": 3,
                                    "linestyle": "none"})):  # fmt: skip
@@ -125,6 +121,7 @@ def draw(found: list[Accuracies], plan: Plan) -> Any:
             time = (torch.arange(len(sound)) + 1) / len(sound)
             right.plot(time, sound, label=f"rate {rate:g}, {len(sound)} samples", **style)
         right.set(xlabel="time, s", yticks=[], xlim=(0, 1))
+        right.margins(y=0.16)
         right.spines["left"].set_visible(False)
         right.set_title("one chord")
         right.legend(loc="upper right", ncols=2)
