@@ -51,7 +51,7 @@ MODELS: dict[str, Mapping[str, Any]] = {
     "luong_feeding": {"attention": "luong", "input_feeding": True},
 }
 # What reads its own context learns in fewer steps, each of which takes longer.
-STEPS = {"none": 1800, "bahdanau": 800, "luong": 1800, "luong_feeding": 800}
+STEPS = {"none": 1800, "bahdanau": 900, "luong": 1800, "luong_feeding": 900}
 
 
 @dataclass(frozen=True)
