@@ -20,7 +20,7 @@ DIGESTS: Mapping[str, str] = {
     "phonemes": "b4adc9acb6def05b",
     "pmnist": "1711fe1fffbd06e9",
     "prose": "763ce64bebd0c548",
-    "retrieval-bible": "f056d33a62d8f542",
+    "retrieval-bible": "299c90e889c9275a",
     "scifar": "49ed7057a2ee545d",
     "sfashion": "bbdd4faebde3b3cf",
     "shakespeare": "86c4e6aa9db7c042",
