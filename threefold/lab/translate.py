@@ -59,7 +59,7 @@ MODELS: dict[str, Mapping[str, Any]] = {
     "transformer": {},  # the preset, with norms before the additions
 }
 # What reads its own context learns in fewer steps, each of which takes longer.
-STEPS = {"none": 1800, "bahdanau": 800, "luong": 1800, "luong_feeding": 800, "transformer": 2000}
+STEPS = {"none": 1800, "bahdanau": 900, "luong": 1800, "luong_feeding": 900, "transformer": 2000}
 
 
 @dataclass(frozen=True)

@@ -57,7 +57,7 @@ class Look:
         """What suits an image of that many pixels in each direction."""
         dashes, dash = min(14, max(4, size * 9 // 32)), max(2.0, size // 5 / 4)
         thickness, dot = max(1.0, size / 64), max(1.5, size / 32)
-        clear, cell = max(2.5, size / 20), max(0.5, size / 64)
+        clear, cell = max(2.5, size / 20), max(0.5, size / 128)
         distractors = size * dashes // 40
         return cls(size, dashes, distractors, dash, dash / 2, thickness, dot, clear, cell)
 
@@ -192,7 +192,7 @@ def _free(look: Look, dash: Dash, own: list[Dash], taken: Grid) -> bool:
 
 def _take(look: Look, taken: Grid, curve: list[Dash], around: float) -> None:
     """Mark what is nearer than `around` pixels to a curve."""
-    mask = _disc(around / look.cell)
+    mask = _disc(around / look.cell + 1)  # a place may be anywhere in its cell
     for dash in curve:
         for side in (-1.0, -0.5, 0.0, 0.5, 1.0):
             x, y = _end(look, dash, side)
