@@ -1,7 +1,6 @@
 """Translators with and without attention, by length: `python -m threefold.lab.translate`.
 
-    python -m threefold.lab.translate transformer --task number_to_words --length 12 --depth 2 \\
-        --steps 2000 --batch 128
+    python -m threefold.lab.translate transformer --task number_to_words --length 12 --depth 2
 
 Each model learns from fresh pairs of all lengths, then answers others greedily; a column is the
 part that is exactly right at one length, the last one that of sources longer than half the longest.
