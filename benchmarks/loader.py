@@ -109,6 +109,83 @@ def races(count: int, steps: int, training: int) -> Iterator[Race | Weighing]:
             ("lanes", Stream(tokens, BATCH, LENGTH)),
             ("windows", Windows(tokens, BATCH, LENGTH)),
         ):
+            models = {f"{mixer} 64 × 1, forward + backward": mixer for mixer in MIXERS}
+            contenders: dict[str, Contender] = {"threefold": load(loader, steps)}
+            for label, mixer in models.items():
+                contenders[label] = consume(small(mixer), loader, steps)
+            title = f"loader, {name} of {size}, {steps} batches of {BATCH} × {LENGTH} tokens"
+            targets = (at_least(20, *models),)
+            yield Race(title, contenders, rounds=9, targets=targets, apart=tuple(models))
+
+
+def run() -> list[Tensor]:
+        for batch in ready:
+            logits, _ = model(batch.inputs)
+            F.cross_entropy(logits.flatten(0, 1), batch.targets.flatten()).backward()
+        return []
+
+    return run
+
+
+def load(batches: Batches, steps: int) -> Contender:
+    """The same batches from the file, each time at other places."""
+    place = iter(range(0, 1 << 62, steps))
+
+    def run() -> list[Tensor]:
+        first = next(place)
+        for step in range(first, first + steps):
+            batches(step)
+        return []
+
+    return run
+
+
+def anonymous() -> int:
+    """Bytes of memory that belong to no file (Linux)."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("RssAnon:"):
+            return int(line.split()[1]) * 1024
+    raise RuntimeError("the kernel does not say how much memory is anonymous")
+
+
+def growth(path: Path, steps: int) -> Callable[[], int]:
+    """Anonymous memory that opening the file and training on all of its length takes."""
+
+    def work() -> int:
+        gc.collect()
+        before = anonymous()
+        tokens = TokenFile(path).tokens
+        model = small(MIXERS[0])
+        optimiser = torch.optim.AdamW(model.parameters())
+        stream, windows = Stream(tokens, BATCH, LENGTH), Windows(tokens, BATCH, LENGTH)
+        most = 0
+        for step in range(steps):
+            for batch in (stream(step * (stream.pieces // steps)), windows(step)):
+                logits, _ = model(batch.inputs)
+                loss = F.cross_entropy(logits.flatten(0, 1), batch.targets.flatten())
+                optimiser.zero_grad()
+                loss.backward()
+                optimiser.step()
+            most = max(most, anonymous() - before)
+        return max(most, 1)
+
+    return work
+
+
+def races(count: int, steps: int, training: int) -> Iterator[Race | Weighing]:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "corpus.tokens"
+        tokens = write_tokens(path, random_pieces(count), VOCABULARY).tokens
+        size = f"{tokens.nbytes / 1e9:.3g} GB"
+        yield Weighing(
+            f"training on a token file of {size}, growth of anonymous memory",
+            {"threefold": growth(path, training), "limit": lambda: LIMIT},
+            targets=(at_most(1.0, "limit"),),
+        )
+        for name, loader in (
+            ("lanes", Stream(tokens, BATCH, LENGTH)),
+            ("windows", Windows(tokens, BATCH, LENGTH)),
+        ):
             model = "min_gru 64 × 1, forward + backward"
             contenders = {
                 "threefold": load(loader, steps),
