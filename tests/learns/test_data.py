@@ -23,7 +23,7 @@ from threefold.data import (
     python_reference,
     split,
 )
-from threefold.data.draws import choices, integers, permutation, uniform
+from threefold.data.draws import choose, integers, permutation, uniform
 from threefold.data.text import join_topics
 from threefold.errors import ThreefoldError
 
@@ -177,7 +177,7 @@ def test_draws_are_fair() -> None:
     assert 0.999 < numbers.max() < 1
     assert np.bincount(integers((6,), 4, 20_000)).min() > 4_700
     assert sorted(permutation((7,), 100)) == list(range(100))
-    drawn = choices((8,), np.array([1.0, 2.0, 4.0]), 20_000, 2)
+    drawn = choose(uniform((8,), 20_000, 3), np.array([1.0, 2.0, 4.0]), 2)
     assert (drawn[:, 0] != drawn[:, 1]).all()
     first = np.bincount(drawn[:, 0]) / len(drawn)
     assert np.abs(first - np.array([1, 2, 4]) / 7).max() < 0.015
