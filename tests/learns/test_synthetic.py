@@ -186,6 +186,22 @@ def test_a_contact_sheet_is_drawn(tmp_path: Path) -> None:
             draw_sheet(images, titles=titles)
 
 
+def test_the_distance_of_the_dots_tells_nothing() -> None:
+    distances: list[list[float]] = [[], []]
+    rows = task("pathfinder").batch("train", 0, 300)
+    for pixels, answer in zip(rows.inputs.numpy(), rows.targets.tolist(), strict=True):
+        # Where four pixels in a square are bright there is a dot; those of one are close together.
+        full = pixels.reshape(32, 32)
+        sums = full[1:, 1:] + full[1:, :-1] + full[:-1, 1:] + full[:-1, :-1]
+        places = np.argwhere(sums > 3.6)
+        far = np.linalg.norm(places[:, None] - places[None], axis=-1)
+        distances[answer].append(float(far.max()))
+    one, other = distances
+    error = ((np.var(one) + np.var(other)) / 150) ** 0.5
+    assert abs(np.mean(one) - np.mean(other)) < 3 * error
+    assert np.std(one) == pytest.approx(np.std(other), rel=0.25)
+
+
 def test_pathfinder_is_balanced_in_every_two() -> None:
     rows = task("pathfinder16").batch("train", 0, 40)
     assert rows.targets.view(-1, 2).sum(1).tolist() == [1] * 20

@@ -33,9 +33,9 @@ HASHES = {
     "modular_arithmetic": "165bf86d025d42cd",
     "listops": "b6a29777d11f87eb",
     "listops-mini": "86d7b1cfba72ba97",
-    "pathfinder": "eed1043ede25ffe2",
-    "pathfinder16": "b147a03408acb386",
-    "pathfinder128": "9fc1de77a419e36f",
+    "pathfinder": "67e6bfc870c40fb7",
+    "pathfinder16": "c8a7429ddb541cec",
+    "pathfinder128": "097d744d19be004c",
     "reversal": "2d4b32d714bfa18b",
     "number_to_words": "78c70682b0aa1228",
 }
