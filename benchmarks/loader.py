@@ -20,9 +20,9 @@ from threefold.data.token_files import Piece, TokenFile, write_tokens
 TOKENS = 1_000_000_000  # two bytes each
 PIECE = 1 << 22
 BATCH, LENGTH, STEPS = 8, 256, 8
-MIXERS = ("min_gru", "lru", "retnet")  # the fastest in training, of which the fastest counts
 LIMIT = 300_000_000  # bytes of anonymous memory that training may take more than before
 VOCABULARY = 257  # the smallest of two bytes a token: the model has little to do
+MIXERS = ("min_gru", "lru", "retnet")  # the fastest of them counts
 
 
 def random_pieces(count: int) -> Iterator[Piece]:
@@ -41,26 +41,26 @@ def consume(model: LanguageModel, batches: Batches, steps: int) -> Contender:
     """Training without an optimiser, on batches that lie ready."""
     ready = [batches(step) for step in range(steps)]
 
-    def run() -> list[Tensor]:
+    def train() -> list[Tensor]:
         for batch in ready:
             logits, _ = model(batch.inputs)
             F.cross_entropy(logits.flatten(0, 1), batch.targets.flatten()).backward()
         return []
 
-    return run
+    return train
 
 
 def load(batches: Batches, steps: int) -> Contender:
-    """The same batches from the file, each time at other places."""
+    """As many batches from the file, each time at other places."""
     place = iter(range(0, 1 << 62, steps))
 
-    def run() -> list[Tensor]:
+    def read() -> list[Tensor]:
         first = next(place)
         for step in range(first, first + steps):
             batches(step)
         return []
 
-    return run
+    return read
 
 
 def anonymous() -> int:
@@ -96,6 +96,7 @@ def growth(path: Path, steps: int) -> Callable[[], int]:
 
 
 def races(count: int, steps: int, training: int) -> Iterator[Race | Weighing]:
+    models = {f"{mixer} 64 × 1, forward + backward": mixer for mixer in MIXERS}
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "corpus.tokens"
         tokens = write_tokens(path, random_pieces(count), VOCABULARY).tokens
@@ -109,94 +110,20 @@ def races(count: int, steps: int, training: int) -> Iterator[Race | Weighing]:
             ("lanes", Stream(tokens, BATCH, LENGTH)),
             ("windows", Windows(tokens, BATCH, LENGTH)),
         ):
-            models = {f"{mixer} 64 × 1, forward + backward": mixer for mixer in MIXERS}
             contenders: dict[str, Contender] = {"threefold": load(loader, steps)}
             for label, mixer in models.items():
                 contenders[label] = consume(small(mixer), loader, steps)
-            title = f"loader, {name} of {size}, {steps} batches of {BATCH} × {LENGTH} tokens"
-            targets = (at_least(20, *models),)
-            yield Race(title, contenders, rounds=9, targets=targets, apart=tuple(models))
-
-
-def run() -> list[Tensor]:
-        for batch in ready:
-            logits, _ = model(batch.inputs)
-            F.cross_entropy(logits.flatten(0, 1), batch.targets.flatten()).backward()
-        return []
-
-    return run
-
-
-def load(batches: Batches, steps: int) -> Contender:
-    """The same batches from the file, each time at other places."""
-    place = iter(range(0, 1 << 62, steps))
-
-    def run() -> list[Tensor]:
-        first = next(place)
-        for step in range(first, first + steps):
-            batches(step)
-        return []
-
-    return run
-
-
-def anonymous() -> int:
-    """Bytes of memory that belong to no file (Linux)."""
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith("RssAnon:"):
-            return int(line.split()[1]) * 1024
-    raise RuntimeError("the kernel does not say how much memory is anonymous")
-
-
-def growth(path: Path, steps: int) -> Callable[[], int]:
-    """Anonymous memory that opening the file and training on all of its length takes."""
-
-    def work() -> int:
-        gc.collect()
-        before = anonymous()
-        tokens = TokenFile(path).tokens
-        model = small(MIXERS[0])
-        optimiser = torch.optim.AdamW(model.parameters())
-        stream, windows = Stream(tokens, BATCH, LENGTH), Windows(tokens, BATCH, LENGTH)
-        most = 0
-        for step in range(steps):
-            for batch in (stream(step * (stream.pieces // steps)), windows(step)):
-                logits, _ = model(batch.inputs)
-                loss = F.cross_entropy(logits.flatten(0, 1), batch.targets.flatten())
-                optimiser.zero_grad()
-                loss.backward()
-                optimiser.step()
-            most = max(most, anonymous() - before)
-        return max(most, 1)
-
-    return work
-
-
-def races(count: int, steps: int, training: int) -> Iterator[Race | Weighing]:
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "corpus.tokens"
-        tokens = write_tokens(path, random_pieces(count), VOCABULARY).tokens
-        size = f"{tokens.nbytes / 1e9:.3g} GB"
-        yield Weighing(
-            f"training on a token file of {size}, growth of anonymous memory",
-            {"threefold": growth(path, training), "limit": lambda: LIMIT},
-            targets=(at_most(1.0, "limit"),),
-        )
-        for name, loader in (
-            ("lanes", Stream(tokens, BATCH, LENGTH)),
-            ("windows", Windows(tokens, BATCH, LENGTH)),
-        ):
-            model = "min_gru 64 × 1, forward + backward"
-            contenders = {
-                "threefold": load(loader, steps),
-                model: consume(fastest(), loader, steps),
-            }
-            title = f"loader, {name} of {size}, {steps} batches of {BATCH} × {LENGTH} tokens"
-            yield Race(title, contenders, targets=(at_least(20, model),), apart=(model,))
+            yield Race(
+                f"loader, {name} of {size}, {steps} batches of {BATCH} × {LENGTH} tokens",
+                contenders,
+                rounds=9,
+                targets=(at_least(20, *models),),
+                apart=tuple(models),
+            )
 
 
 def run() -> Iterator[Race | Weighing]:
-    yield from races(TOKENS, STEPS, training=100)
+    yield from races(TOKENS, STEPS, training=50)
 
 
 def quick() -> Iterator[Race | Weighing]:
