@@ -1,6 +1,7 @@
-"""Translators with and without attention, by length: `python -m threefold.lab.translate`.
+r"""Translators with and without attention, by length: `python -m threefold.lab.translate`.
 
-    python -m threefold.lab.translate transformer --task number_to_words --length 12 --depth 2
+    python -m threefold.lab.translate transformer --task number_to_words --length 12 --depth 2 \
+        --learning-rate 3e-3 --steps 1200
 
 Each model learns from fresh pairs of all lengths, then answers others greedily; a column is the
 part that is exactly right at one length, the last one that of sources longer than half the longest.
