@@ -6,7 +6,7 @@ r"""Translators with and without attention, by length: `python -m threefold.lab.
 Each model learns from fresh pairs of all lengths, then answers others greedily; a column is the
 part that is exactly right at one length, the last one that of sources longer than half the longest.
 Without attention the source has to fit in one state.
-A model takes from four minutes (luong) to nine (bahdanau) on one core.
+A model takes about five minutes on one core.
 `--pictures folder` draws where each model with attention looks.
 
 Two things decide whether attention gets beyond nine in ten.  A decoder that always reads what it
