@@ -27,6 +27,8 @@ _SLOWEST, _FASTEST = math.log(100) / 1.5, math.log(100) / 0.3
 class ImplicitFilters(LongFilters):
     """Filters as a network of the time: features, sines with learned frequencies, a linear map."""
 
+    no_decay: ClassVar[tuple[str, ...]] = ("weight",)  # as published
+
     def __init__(
         self,
         width: int,
