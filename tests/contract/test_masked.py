@@ -229,6 +229,6 @@ def test_masked_batches_are_addressed_by_step() -> None:
     text = torch.randint(0, 50, (1000,)).numpy()
     one, two = (Masked(Windows(text, 4, 32), 50, 50, seed=3) for _ in range(2))
     one(0)
-    for a, b in zip(one(5), two(5), strict=True):
+    for a, b in zip(one(5)[:3], two(5)[:3], strict=True):
         assert torch.equal(a, b)
     assert not torch.equal(one(6).targets, one(5).targets)

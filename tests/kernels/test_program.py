@@ -36,9 +36,10 @@ COMPLEX = "its step discretises in complex numbers"
 NOT_RECORDED = {
     **dict.fromkeys(("attention", "long_conv", "hyena"), GROWS),
     **dict.fromkeys(("local_attention", "transformer_xl", "performer", "based"), COUNTS),
-    **dict.fromkeys(("abc", "retnet"), COUNTS),
-    **dict.fromkeys(("s4", "s4d", "s5"), COMPLEX),
+    **dict.fromkeys(("abc", "retnet", "hippo_rnn"), COUNTS),
+    **dict.fromkeys(("s4", "s4d", "s5", "h3"), COMPLEX),
     "lssl": "its step solves a system",
+    "lmu": "its step reads a table made beside it",
 }
 CAUSAL = [name for name, entry in MIXERS.items() if entry.load().causal]
 

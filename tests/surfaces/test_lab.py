@@ -12,7 +12,8 @@ from tests.surfaces.test_cli import here
 from threefold.lab import delay as late
 from threefold.lab import digits, hippo, rates
 from threefold.layers.filter import set_rate
-from threefold.tasks import chords, delay
+from threefold.tasks.chords import chords
+from threefold.tasks.delay import delay
 
 
 def assert_drawn(folder: Path, name: str) -> None:

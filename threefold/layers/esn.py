@@ -53,7 +53,7 @@ class ESN(Mixer):
             known = nearest(activation, reservoir.ACTIVATIONS)
             raise ThreefoldError(f"ESN: unknown activation {activation!r}; {known}")
         # Drawn from torch's random numbers, like every other weight.
-        generator = torch.Generator().manual_seed(int(torch.randint(2**62, ())))
+        generator = torch.Generator().manual_seed(int(torch.randint(2**62, (), device="cpu")))
         drawn = reservoir.draw(self.units, self.units, density=density, generator=generator)
         matrix = reservoir.sparse(reservoir.scaled(drawn, spectral_radius))
         for name, tensor in matrix._asdict().items():

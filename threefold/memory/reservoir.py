@@ -57,7 +57,8 @@ def run(
             outputs.append(after if real is None else torch.where(real, after, 0.0))
         return torch.stack(outputs, 1), hidden
 
-    if form == "step":
+    # One element that needs no gradients is the kernel's; the step with them is the definition.
+    if form == "step" and (drive.shape[1] > 1 or torch.is_grad_enabled()):
         return plain()
     return ops.reservoir(
         drive, weight, state, lengths, activation=activation, leak=leak, otherwise=plain
@@ -82,13 +83,13 @@ def draw(
         )
     if not 0 < density <= 1:
         raise ThreefoldError(f"density={density}, expected a part above 0, up to 1")
-    size = (rows, columns)
+    size, kind = (rows, columns), {"dtype": torch.float64, "device": "cpu"}
     if distribution == "normal":
-        matrix = torch.randn(size, generator=generator, dtype=torch.float64)
+        matrix = torch.randn(size, generator=generator, **kind)
     else:
-        matrix = torch.rand(size, generator=generator, dtype=torch.float64) * 2 - 1
+        matrix = torch.rand(size, generator=generator, **kind) * 2 - 1
         matrix = matrix.sign() if distribution == "signs" else matrix
-    order = torch.rand(size, generator=generator, dtype=torch.float64).argsort(1)
+    order = torch.rand(size, generator=generator, **kind).argsort(1)
     chosen = order[:, : max(1, round(density * columns))]
     return torch.zeros_like(matrix).scatter(1, chosen, matrix.gather(1, chosen))
 
