@@ -104,6 +104,7 @@ class Race:
 
     `apart`: contenders that do other work (a bound, another model) and are not compared.
     `seldom`: slow ones, measured in every third round only.
+    `tolerance`: how far results may differ, relative to the largest of ours.
     `points`: what the figure's `panel` draws of it, as the line and the length of each contender.
     """
 
@@ -115,6 +116,7 @@ class Race:
     seldom: tuple[str, ...] = ()
     panel: str = ""
     points: dict[str, Point] = field(default_factory=dict)
+    tolerance: float = TOLERANCE
 
     def measure(self, progress: Progress = lambda _: None) -> Result:
         """Samples of every contender, taking turns after one unmeasured round."""
@@ -158,7 +160,7 @@ def check(race: Race) -> None:
             continue
         for a, b in zip(given, expected, strict=True):
             error = ((a.detach().double() - b).abs().max() / b.abs().max()).item()
-            if not error <= TOLERANCE:
+            if not error <= race.tolerance:
                 raise AssertionError(f"{race.title}: {name} and {ours} differ by {error:.1e}")
 
 

@@ -14,7 +14,12 @@ from pathlib import Path
 from types import ModuleType
 
 # Import name, and the package that holds it.
-PACKAGES = {"transformers": "transformers", "mambapy": "mambapy", "fla": "fla-core"}
+PACKAGES = {
+    "transformers": "transformers",
+    "mambapy": "mambapy",
+    "fla": "fla-core",
+    "reservoirpy": "reservoirpy",
+}
 
 
 @cache

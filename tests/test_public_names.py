@@ -13,6 +13,8 @@ import threefold
 # A name is added or removed here on purpose, with a line in CHANGELOG.md.
 PUBLIC = [
     "Classifier",
+    "EchoStateNetwork",
+    "ExtremeLearningMachine",
     "Forecaster",
     "LanguageModel",
     "MIXERS",

@@ -10,6 +10,8 @@ from typing import Any
 
 _HOMES = {
     "Classifier": "threefold.models.classifier",
+    "EchoStateNetwork": "threefold.models.reservoir",
+    "ExtremeLearningMachine": "threefold.models.extreme_learning",
     "Forecaster": "threefold.models.forecaster",
     "LanguageModel": "threefold.models.language",
     "MaskedLanguageModel": "threefold.models.masked",

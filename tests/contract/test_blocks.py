@@ -191,6 +191,7 @@ def test_gpt2s_beginnings() -> None:
         ({"options": {"positions": "learned"}}, "max_length is None, expected the largest"),
         ({"options": {"max_length": 9}}, "goes with positions='learned'"),
         ({"options": {"embedding_dropout": 1.0}}, "embedding_dropout is 1.0"),
+        ({"block": "deep_norm", "options": {"initial": "gpt2"}}, "leave one of them out"),
         ({"options": {"initial": "gpt"}}, "initial: unknown 'gpt'; did you mean 'gpt2'"),
     ],
 )

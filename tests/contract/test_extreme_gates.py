@@ -16,6 +16,7 @@ from threefold.layers.mixer import Mixer
 # Modules and parameters whose outputs are the pre-activations of gates, decays and strengths.
 GATES: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("rnn", "lstm", "peephole_lstm", "coupled_lstm", "gru"), ("input",)),
+    "esn": (),
     "slstm": ("gates", "write"),
     **dict.fromkeys(("lmu", "hippo_rnn"), ("input",)),
     "min_gru": ("update",),

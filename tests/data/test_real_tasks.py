@@ -16,7 +16,6 @@ from threefold import ThreefoldError
 from threefold.data.fetch import cached
 from threefold.data.packages import PACKAGES
 from threefold.data.stream import IGNORE
-from threefold.tasks import TASKS, task
 from threefold.tasks import baselines as trivial
 from threefold.tasks.bible import bleu, split_of
 from threefold.tasks.corpora import corpus
@@ -26,6 +25,7 @@ from threefold.tasks.forecasting import SETTINGS, Setting, windows
 from threefold.tasks.held import Held, digest, held
 from threefold.tasks.phonemes import phoneme_error
 from threefold.tasks.series import series
+from threefold.tasks.table import TASKS, task
 from threefold.tasks.tagging import simple
 from threefold.tasks.task import METRICS
 from threefold.tasks.texts import labelled

@@ -48,7 +48,7 @@ def test_pairs_are_compared() -> None:
     same = torch.arange(2000) % 2 == 0
     x[same, 1, 0] = x[same, 0, 0]
     labels = (x[:, 0, 0] == x[:, 1, 0]).long()
-    spec = Spec("classifier", 32, 1, "gru", 4, options={"pair": True, "pooling": "last"})
+    spec = Spec("classifier", 32, 1, "gru", 4, options={"pair": True, "pooling": "first"})
     assert learnt(spec, x, labels, 250, 1e-2) > 0.9
 
 
@@ -166,6 +166,20 @@ def test_joint_loss_is_the_sum_and_teaches_both() -> None:
     assert_close(padded.total, last.total)
     with pytest.raises(ThreefoldError, match="has no classes"):
         joint_loss(threefold.build(Spec("language", 32, 1, "gru", 9)), tokens, labels)
+
+
+def test_digits_are_the_same_everywhere() -> None:
+    pytest.importorskip("sklearn")
+    from threefold.lab.vision import TRAINING, digits, learn
+
+    data = digits()  # refuses others by their hash
+    assert data.training[0].shape == (TRAINING, 1, 8, 8)
+    assert len(data.test[1]) == 1797 - TRAINING
+    counts = torch.bincount(data.test[1], minlength=10)
+    assert counts.min() > 25 and counts.max() < 48
+    for name in ("vit", "mamba"):
+        result = learn(name, Settings(steps=8, learning_rate=3e-3), data)
+        assert result.losses[-1] < result.losses[0]
 
 
 def test_masked_model_falls_below_the_unigram_entropy() -> None:

@@ -26,7 +26,7 @@ from threefold.cli import doctor, main
 from threefold.kernels import library
 from threefold.layers.table import MIXERS
 
-COMMANDS = ("models", "tasks", "data", "info", "doctor", "demo")
+COMMANDS = ("models", "tasks", "data", "info", "doctor", "demo", "lab")
 
 Run = subprocess.CompletedProcess[str]
 

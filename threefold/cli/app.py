@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from threefold.cli import data, demo, doctor, info, models, output, tasks
+from threefold.cli import data, demo, doctor, info, lab, models, output, tasks
 from threefold.errors import ThreefoldError
 
 app = typer.Typer(
@@ -25,6 +25,7 @@ app = typer.Typer(
 for command in (models.models, tasks.tasks, info.info, doctor.doctor, demo.demo):
     app.command()(command)
 app.add_typer(data.data)
+app.add_typer(lab.lab)
 
 
 def _print_version(wanted: bool) -> None:

@@ -42,7 +42,7 @@ def fetch(
     from threefold.data.fetch import cached
     from threefold.data.fetch import fetch as bring
 
-    rows = []
+    rows: list[dict[str, Any]] = []
     for package in wanted:
         before = cached(package)
         place = bring(package, archives=archives, console=Console(stderr=True))
@@ -103,11 +103,10 @@ def show(
     from threefold.tasks.drawing import draw
 
     width = min(output.columns() or 100, 120) - 2
+    drawn = [draw(task, split, number, width) for number in numbers]
     output.say(f"{name}: {found.title}\n")
-    for number in numbers:
-        output.say(f"{split} {number}")
-        for line in draw(task, split, number, width):
-            output.say(f"  {line}")
+    for number, lines in zip(numbers, drawn, strict=True):
+        output.say("\n  ".join([f"{split} {number}", *lines]))
 
 
 def load_from(card: Card, folder: Path) -> Task[Any]:

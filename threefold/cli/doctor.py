@@ -132,6 +132,7 @@ SHOWN_BY = {
     "long_convolution": ("long_conv", 33),
     "online_convolution": ("long_conv", 1),
     "vandermonde": ("s4d", 33),
+    "reservoir": ("esn", 33),
 }
 
 

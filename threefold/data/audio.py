@@ -11,7 +11,7 @@ import math
 import struct
 from functools import lru_cache
 from pathlib import Path
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -74,7 +74,7 @@ def _samples(data: bytes, kind: int, bits: int, path: Path) -> Samples:
     if kind == FLOAT and bits in (32, 64):
         return np.frombuffer(data, f"<f{bits // 8}").astype(np.float32)
     if kind == PCM and bits == 8:
-        return (np.frombuffer(data, np.uint8).astype(np.float32) - 128) / 128
+        return ((np.frombuffer(data, np.uint8) - 128.0) / 128).astype(np.float32)
     if kind == PCM and bits in (16, 32):
         numbers = np.frombuffer(data, f"<i{bits // 8}")
         return (numbers / 2.0 ** (bits - 1)).astype(np.float32)
@@ -85,7 +85,7 @@ def _samples(data: bytes, kind: int, bits: int, path: Path) -> Samples:
     raise wrong(path, None, f"kind {kind} with {bits} bits; expected PCM or floats")
 
 
-def resample(samples: NDArray[np.floating], old: int, new: int) -> Samples:
+def resample(samples: NDArray[np.floating[Any]], old: int, new: int) -> Samples:
     """The same sound at another rate; ⌈n · new / old⌉ samples."""
     divisor = math.gcd(old, new)
     up, down = new // divisor, old // divisor
@@ -94,18 +94,15 @@ def resample(samples: NDArray[np.floating], old: int, new: int) -> Samples:
     taps = _filter(up, down)
     half = len(taps) // 2
     count = -(-len(samples) * up // down)
-    # Output m sits at m·down of the upsampled sound; of it every up-th sample is not zero.
-    places = np.arange(count) * down + half
+    # Output m sits at m·down of the upsampled sound, where every up-th sample is not zero: it sees
+    # sample `last` by tap `phase`, the one before by tap `phase` + up, and so on.
+    last, phase = np.divmod(np.arange(count) * down + half, up)
     reach = len(taps) // up + 1
     padded = np.concatenate([np.zeros(reach), samples, np.zeros(reach)])
-    windows = np.lib.stride_tricks.sliding_window_view(padded, reach)
-    made = np.empty(count)
-    for first in range(min(up, count)):
-        mine = slice(first, None, up)  # outputs of one phase of the filter
-        phase = taps[places[first] % up :: up]
-        last = places[mine] // up  # the newest sample that the output sees
-        shown = windows[last + 1][:, ::-1][:, : len(phase)]
-        made[mine] = shown @ phase
+    filled = np.concatenate([taps, np.zeros(reach * up + up - len(taps))])
+    made = np.zeros(count)
+    for back in range(reach):  # one after another: the same digits on every machine
+        made += filled[phase + back * up] * padded[last - back + reach]
     return made.astype(np.float32)
 
 
@@ -119,7 +116,7 @@ def _filter(up: int, down: int) -> NDArray[np.float64]:
 
 
 def mfcc(
-    samples: NDArray[np.floating],
+    samples: NDArray[np.floating[Any]],
     rate: int,
     *,
     coefficients: int = 20,

@@ -27,16 +27,21 @@ def integers(address: tuple[int, ...], below: int, *shape: int) -> NDArray[np.in
 
 
 def by_row(address: tuple[int, ...], rows: NDArray[np.int64], *shape: int) -> NDArray[np.float64]:
-    """Numbers in [0, 1), [rows, *shape]: those of a row depend on (address, row) only.
-
-    Element j of row i is a hash of the counter i·size + j: SplitMix64 twice, each with a key of the
-    address (Steele, Lea & Flood 2014, "Fast Splittable Pseudorandom Number Generators").
-    """
+    """Numbers in [0, 1), [rows, *shape]: those of a row depend on (address, row) only."""
     size = int(np.prod(shape))
+    places = rows[:, None] * size + np.arange(size)
+    return hashed(address, places).reshape(len(rows), *shape)
+
+
+def hashed(address: tuple[int, ...], places: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Numbers in [0, 1) of the shape of `places`, each of which depends on (address, place) only.
+
+    SplitMix64 of the place twice, each time with a key of the address (Steele, Lea & Flood 2014,
+    "Fast Splittable Pseudorandom Number Generators").
+    """
     first, second = np.random.SeedSequence(address).generate_state(2, np.uint64)
-    place = rows.astype(np.uint64)[:, None] * np.uint64(size) + np.arange(size, dtype=np.uint64)
-    bits = _mix(_mix(place * _GOLDEN + first) ^ second)
-    return (bits >> np.uint64(11)).astype(np.float64).reshape(len(rows), *shape) * 2.0**-53
+    bits = _mix(_mix(places.astype(np.uint64) * _GOLDEN + first) ^ second)
+    return (bits >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
 def integers_by_row(

@@ -29,7 +29,7 @@ def shuffled(
             f"places {asked[:4].tolist()} … of an order of {count}; expected 0 to {count - 1}"
         )
     half = max(1, -(-(count - 1).bit_length() // 2))
-    keys = np.random.SeedSequence(address).generate_state(ROUNDS, np.uint64)
+    keys = np.random.SeedSequence(address).generate_state(ROUNDS, np.uint64).astype(np.uint64)
     numbers = _rounds(asked.astype(np.uint64), half, keys)
     outside = np.flatnonzero(numbers >= count)
     while len(outside):

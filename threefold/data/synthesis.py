@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from threefold.data.audio import Samples
 from threefold.errors import ThreefoldError
@@ -39,7 +40,7 @@ def synthesise(
     if done.returncode:
         said = done.stderr.decode("utf-8", "replace").strip().splitlines()
         raise ThreefoldError(f"eSpeak NG failed: {said[-1] if said else done.returncode}")
-    with np.load(io.BytesIO(done.stdout), allow_pickle=False) as found:
+    with np.load(io.BytesIO(done.stdout)) as found:
         ends = np.cumsum(found["lengths"])
         clips = np.split((found["samples"] / 32768).astype(np.float32), ends[:-1])
         rate = int(found["rate"])
@@ -47,8 +48,9 @@ def synthesise(
 
 
 def voices_of(folder: Path) -> list[str]:
-    """The names of the variants, in the order of the alphabet."""
-    return sorted(path.name for path in (folder / VOICES / "voices" / "!v").iterdir())
+    """The names of the variants, in order; one with a space cannot be asked for."""
+    names = (path.name for path in (folder / VOICES / "voices" / "!v").iterdir())
+    return sorted(name for name in names if " " not in name)
 
 
 class Speaker:
@@ -72,10 +74,11 @@ class Speaker:
             self.pieces.append(ctypes.string_at(samples, 2 * count))
         return 0
 
-    def say(self, word: str, voice: str) -> np.ndarray:
+    def say(self, word: str, voice: str) -> NDArray[np.int16]:
         """16-bit samples of a word."""
         if self.library.espeak_SetVoiceByName(voice.encode()) != 0:
             raise ThreefoldError(f"eSpeak NG knows no voice {voice!r}")
+        self.library.espeak_ng_SetRandSeed(ctypes.c_long(1))  # by itself it takes the time
         self.pieces.clear()
         text = word.encode()
         size = ctypes.c_size_t(len(text) + 1)

@@ -13,6 +13,7 @@ import struct
 from array import array
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -59,7 +60,7 @@ class TokenFile:
         return len(self.tokens)
 
 
-def _mapped(path: Path, kind: type[np.integer], offset: int, count: int) -> NDArray[np.integer]:
+def _mapped(path: Path, kind: Any, offset: int, count: int) -> NDArray[Any]:
     if count == 0:
         return np.zeros(0, kind)
     return np.memmap(path, kind, "r", offset, (count,))

@@ -66,6 +66,8 @@ SIGNATURES = {
     "cell_recurrence_workspace": Signature(pointers=1, integers=7),
     "diagonal_recurrence_forward": Signature(pointers=6, integers=6),
     "diagonal_recurrence_backward": Signature(pointers=9, integers=6),
+    "reservoir_forward": Signature(pointers=9, integers=5, numbers=1),
+    "reservoir_backward": Signature(pointers=9, integers=5, numbers=1),
     "decay_recurrence_forward": Signature(pointers=13, integers=9),
     "decay_recurrence_backward": Signature(pointers=20, integers=8),
     "decay_recurrence_workspace": Signature(pointers=1, integers=11),

@@ -19,6 +19,7 @@ from threefold.kernels import linear as _linear
 from threefold.kernels import long_convolution as _long_convolution
 from threefold.kernels import online_convolution as _online_convolution
 from threefold.kernels import program as _program
+from threefold.kernels import reservoir as _reservoir
 from threefold.kernels import rms_norm as _rms_norm
 from threefold.kernels import selective_scan as _selective_scan
 from threefold.kernels import short_convolution as _short_convolution
@@ -42,6 +43,7 @@ NATIVE = (
     "long_convolution",
     "online_convolution",
     "vandermonde",
+    "reservoir",
 )
 
 
@@ -384,3 +386,27 @@ def online_filter(kernel: Tensor, skip: Tensor | None) -> _online_convolution.On
     """The filter made ready for one element after another; None where no native kernel can be."""
     native = _native(kernel) and _direct(kernel, skip)
     return _online_convolution.OnlineFilter(kernel, skip) if native else None
+
+
+def reservoir(
+    drive: Tensor,
+    weight: _reservoir.Sparse,
+    state: Tensor,
+    lengths: Tensor | None,
+    *,
+    activation: str,
+    leak: float,
+    otherwise: Callable[[], tuple[Tensor, Tensor]],
+) -> tuple[Tensor, Tensor]:
+    """A leaky sparse reservoir, not learned: `memory/reservoir.py` has the shapes."""
+    # A gradient of the weights is the reference's; the kernel has none.
+    if not _native(drive) or (torch.is_grad_enabled() and weight.values.requires_grad):
+        return otherwise()
+    expected = _reservoir.expected(drive, weight, state, lengths)
+    if expected:
+        given = {"drive": drive, "weight": weight.values, "state": state, "lengths": lengths}
+        _refuse("reservoir", expected, given)
+    keep = torch.is_grad_enabled() and (drive.requires_grad or state.requires_grad)
+    run = _reservoir.forward if _direct(drive, *weight, state) else _reservoir.operation
+    out, state, _ = run(drive, *weight, state, lengths, activation, leak, keep)
+    return out, state

@@ -58,6 +58,13 @@ class Outcome:
     def solved(self) -> bool:
         return card("adding").reached(self.error)
 
+    def __str__(self) -> str:
+        verdict = "solved" if self.solved else "not solved"
+        return (
+            f"{self.mixer:<16}{verdict:<12}error {self.error:.4f}  after {self.steps:>5} steps  "
+            f"{self.seconds:.0f} s"
+        )
+
 
 class Adder(nn.Module):
     """A mixer that reads pairs of numbers and answers one number at the end."""
@@ -114,13 +121,7 @@ def main() -> None:
     names = given.pop("mixers")
     plan = Plan(**given)
     for name in names:
-        outcome, _ = study(name, plan)
-        verdict = "solved" if outcome.solved else "not solved"
-        print(
-            f"{name:<16}{verdict:<12}error {outcome.error:.4f}  after {outcome.steps:>5} steps  "
-            f"{outcome.seconds:.0f} s",
-            flush=True,
-        )
+        print(study(name, plan)[0], flush=True)
 
 
 if __name__ == "__main__":

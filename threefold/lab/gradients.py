@@ -3,8 +3,8 @@
 Below 1 it vanishes, above it explodes, and learning with it (Bengio, Simard & Frasconi 1994).
 For the linear RNN it is the norm of the matrix power, ‖U^{T−t}‖.
 
-`python -m threefold.lab.gradients picture.png` draws it for mixers trained on the adding problem,
-or with `--steps 0` as they start.
+`python -m threefold.lab.gradients picture.png` trains mixers on the adding problem, says whether
+they solve it, and draws this; with `--steps 0` as they start.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from threefold.errors import ThreefoldError
-from threefold.lab.adding import MIXERS, Plan, study
+from threefold.lab.adding import MIXERS, Outcome, Plan, study
 from threefold.layers.mixer import Mixer
 from threefold.memory import state as states
 from threefold.memory.state import State
@@ -114,12 +114,12 @@ def _flat(state: State) -> Tensor:
     return torch.cat([leaf.flatten() for leaf in _moving(state)])
 
 
-def on_adding(name: str, plan: Plan) -> Tensor:
-    """The norms along one row of the adding problem, once a mixer has been trained on it."""
-    _, model = study(name, plan)
+def on_adding(name: str, plan: Plan) -> tuple[Outcome, Tensor]:
+    """What a mixer reached on the adding problem, and then the norms along one row of it."""
+    outcome, model = study(name, plan)
     with torch.no_grad():
         x = model.input(adding(plan.length, seed=plan.seed).batch("test", 0, 1).inputs[0])
-    return gradient_norms(model.mixer, x)
+    return outcome, gradient_norms(model.mixer, x)
 
 
 def main() -> None:
@@ -131,11 +131,12 @@ def main() -> None:
         parser.add_argument(f"--{name}", type=int, default=getattr(Plan, name))
     given = vars(parser.parse_args())
     picture, names, plan = given.pop("picture"), given.pop("mixers"), Plan(**given)
-    curves = {name: on_adding(name, plan) for name in names}
     distances = [d for d in (1, 10, 50, 100, 200, 500, 1000) if d <= plan.length]
-    for name, norms in curves.items():
-        values = "  ".join(f"{d}: {norms[-1 - d]:.1e}" for d in distances)
-        print(f"{name:<16}{values}", flush=True)
+    curves = {}
+    for name in names:
+        outcome, curves[name] = on_adding(name, plan)
+        values = "  ".join(f"{d}: {curves[name][-1 - d]:.1e}" for d in distances)
+        print(f"{outcome}\n{'':<16}norms by distance  {values}", flush=True)
     draw_gradients(curves, picture)
 
 

@@ -44,7 +44,7 @@ def entropy(tokens: np.ndarray[tuple[int], np.dtype[np.integer]]) -> float:
     return float(-(p * np.log(p)).sum())
 
 
-def spec(mixer: str = "attention", *, width: int = 128, depth: int = 3) -> Spec:
+def spec(mixer: str = "attention", *, width: int = 64, depth: int = 2) -> Spec:
     """A small BERT for bytes, or the same with another mixer in both directions."""
     small = bert(
         width=width,
@@ -62,7 +62,7 @@ def spec(mixer: str = "attention", *, width: int = 128, depth: int = 3) -> Spec:
 
 
 def study(
-    described: Spec, settings: Settings, *, length: int = 64, console: Console | None = None
+    described: Spec, settings: Settings, *, length: int = 32, console: Console | None = None
 ) -> Outcome:
     """Train, then judge by the held-out text, whose hidden bytes are always the same."""
     tokenizer = ByteTokenizer()
@@ -83,8 +83,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m threefold.lab.masked", description=__doc__)
     parser.add_argument("--mixer", default="attention")
     parser.add_argument("--seconds", type=float, default=110)
-    parser.add_argument("--learning-rate", type=float, default=1e-3)
-    parser.add_argument("--length", type=int, default=64)
+    parser.add_argument("--learning-rate", type=float, default=4e-3)
+    parser.add_argument("--length", type=int, default=32)
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
     settings = Settings(seconds=given.seconds, learning_rate=given.learning_rate, seed=given.seed)

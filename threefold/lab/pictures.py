@@ -59,3 +59,37 @@ def draw_weights(
     if path is not None:
         figure.savefig(path)
     return figure
+
+
+def draw_sheet(
+    images: Tensor, path: str | Path | None = None, *, titles: Sequence[str] | None = None
+) -> Any:
+    """A contact sheet of square images that come as sequences [N, pixels(, 1)], from 0 to 1."""
+    side = math.isqrt(images[0].numel()) if len(images) else 0
+    if side == 0 or side**2 != images[0].numel():
+        raise ThreefoldError(
+            f"draw_sheet: images are {tuple(images.shape)}, expected [images, pixels] with a "
+            "square number of pixels"
+        )
+    if titles is not None and len(titles) != len(images):
+        raise ThreefoldError(f"draw_sheet: {len(titles)} titles for {len(images)} images")
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise ThreefoldError(
+            "draw_sheet needs matplotlib; install it with: pip install 'threefold[plot]'"
+        ) from error
+    columns = min(len(images), 8)
+    rows = math.ceil(len(images) / columns)
+    figure = Figure(figsize=(1.5 * columns, 1.7 * rows), layout="constrained")
+    axes = figure.subplots(rows, columns, squeeze=False).flatten()
+    for axis in axes:
+        axis.set_axis_off()
+    for number, (axis, image) in enumerate(zip(axes, images, strict=False)):
+        pixels = image.detach().float().cpu().view(side, side)
+        axis.imshow(pixels.numpy(), cmap="gray", vmin=0, vmax=1)
+        if titles is not None:
+            axis.set_title(titles[number], fontsize=8)
+    if path is not None:
+        figure.savefig(path, dpi=150)
+    return figure

@@ -154,7 +154,7 @@ def set_rate(model: nn.Module, rate: float) -> None:
             "model whose mixers are all filters with a rate: lssl, s4, s4d, s5"
         )
     for part in filters:
-        part.rate = rate  # type: ignore[assignment]
+        part.rate = rate
 
 
 def _below(module: nn.Module) -> list[nn.Module]:

@@ -37,6 +37,7 @@ _ENTRIES = (
     Entry("peephole_lstm", "PeepholeLSTM", "LSTM with peepholes", 2000, "cell", "i, f = σ(… + p⊙c₋),  c = f⊙c₋ + i⊙g,  o = σ(… + p⊙c)"),
     Entry("coupled_lstm", "CoupledLSTM", "LSTM with coupled gates", 2017, "cell", "c = f⊙c₋ + (1−f)⊙g,  h = o⊙tanh(c)"),
     Entry("gru", "GRU", "Gated recurrent unit", 2014, "cell", "h = z⊙h₋ + (1−z)⊙tanh(W x + U(r⊙h₋))"),
+    Entry("esn", "ESN", "Echo state network", 2001, "cell", "h = (1−α) h₋ + α tanh(W_in x + b + W h₋),  y = W_o [x; h],  W fixed"),
     Entry("bidirectional", "Bidirectional", "Both directions of any mixer", 1997, "cell", "y = W [ahead(x); back(x reversed) reversed]"),
     Entry("lmu", "LMU", "Legendre memory unit", 2019, "cell", "u = e·[x; h₋; m₋],  m = Ā m₋ + B̄ u,  h = tanh(W x + U h₋ + V m)"),
     Entry("hippo_rnn", "HippoRNN", "HiPPO-RNN", 2020, "cell", "h = (1−g)⊙h₋ + g⊙tanh(W [x; h₋; c₋]),  c = Ā_t c₋ + B̄_t (w h)"),

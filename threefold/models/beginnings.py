@@ -11,6 +11,7 @@ import math
 
 from torch import nn
 
+from threefold.blocks.post_norm import DeepNorm
 from threefold.errors import ThreefoldError, nearest
 
 KINDS = ("own", "gpt2", "bert")
@@ -22,6 +23,11 @@ def begin(stack: nn.Module, depth: int, kind: str, std: float = 0.02) -> None:
         raise ThreefoldError(f"initial: unknown {kind!r}; {nearest(kind, KINDS)}")
     if kind == "own":
         return
+    if any(isinstance(module, DeepNorm) for module in stack.modules()):
+        raise ThreefoldError(
+            f"initial {kind!r} with deep_norm blocks, whose own beginnings keep them stable; leave "
+            "one of them out"
+        )
     for name, module in stack.named_modules():
         if isinstance(module, nn.Linear):
             writes = kind == "gpt2" and name.rpartition(".")[2] == "out"

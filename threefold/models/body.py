@@ -13,11 +13,10 @@ import torch
 from torch import Tensor, nn
 
 from threefold.blocks.block import silence
-from threefold.blocks.stack import Entry, Stack
+from threefold.blocks.stack import Entry, Stack, both_ways
 from threefold.errors import ThreefoldError
 from threefold.layers.mixer import Rows
 from threefold.layers.parts import advance
-from threefold.layers.table import MIXERS, options_of
 from threefold.memory import state as states
 from threefold.memory.state import POSITION, Shapes, State
 from threefold.models.beginnings import begin
@@ -151,13 +150,14 @@ class Body(Model):
         )
 
     def _align(self, inputs: Tensor, mask: Tensor | None) -> tuple[Tensor, Rows | None]:
-        if self.input_size:
-            check_vectors(inputs, self.input_size, self.embedding.weight.dtype, self.name)
+        size = self.input_size
+        if size:
+            check_vectors(inputs, size, self.embedding.weight.dtype, self.name)
         else:
             check_tokens(inputs, self.name)
         rows = None if mask is None else Rows(mask, inputs.shape[:2], self.name)
         aligned = inputs if rows is None else rows.align(inputs)
-        if not self.input_size:
+        if not size:
             check_range(inputs, aligned, mask, self.spec.vocabulary, self.name)
         return aligned, rows
 
@@ -201,20 +201,6 @@ class Body(Model):
         mine = {name: state[name] for name in shapes if name in state} if given else state
         states.check(mine, shapes, rows, self.embedding.weight.dtype, self.name)
         return {name: value for name, value in state.items() if name not in shapes}, mine
-
-
-def both_ways(entry: Entry) -> Entry:
-    """The entry of a mixer that sees the whole sequence: as it is, by its keyword, or in a wrapper.
-
-    Attention and its like have a keyword for it; any other causal mixer runs in both directions.
-    """
-    name, options = entry
-    cls = MIXERS[name].load()
-    if "causal" in options_of(cls) and options.get("causal") is not True:
-        return name, {**options, "causal": False}
-    if not cls.causal:
-        return entry
-    return "bidirectional", {"mixer": name, "options": options}
 
 
 def copy_weights(mine: nn.Module, theirs: nn.Module, owner: str) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
@@ -43,20 +44,46 @@ class Config:
 
 def read_config(folder: Path) -> Config:
     """The config of a saved model; anything else is refused with what was found instead."""
+    path, values = folder / CONFIG, read_values(folder)
+    if "estimator" in values:
+        raise ThreefoldError(
+            f"{folder}: holds a {values['estimator']}; load it with "
+            f"threefold.{values['estimator']}.load"
+        )
+    try:
+        spec = Spec.from_dict(values.get("spec"))
+    except ThreefoldError as error:
+        raise ThreefoldError(f"{path}: {error}") from error
+    return Config(spec=spec, **_fields(path, values))
+
+
+def read_values(folder: Path) -> dict[str, Any]:
+    """config.json of a folder that Threefold wrote, in a version that can be read."""
     _check_folder(folder)
     path = folder / CONFIG
     values = _read_json(path)
     if values.get("format") != FORMAT:
         owner = values.get("model_type") or values.get("architectures") or "another program"
         raise ThreefoldError(
-            f"{path}: written for {owner}, not by Threefold; expected a folder made by model.save"
+            f"{path}: written for {owner}, not by Threefold; expected a folder made by model.save "
+            "(threefold.models.layouts.load_transformers reads some of transformers' folders)"
         )
     _check_version(path, values)
-    try:
-        spec = Spec.from_dict(values.get("spec"))
-    except ThreefoldError as error:
-        raise ThreefoldError(f"{path}: {error}") from error
-    return Config(spec=spec, **_fields(path, values))
+    return values
+
+
+def prepare(folder: str | PathLike[str]) -> Path:
+    """The place to save to: free, or held by an older model, which is replaced."""
+    place = Path(folder).resolve()
+    if place.exists() and not place.is_dir():
+        raise ThreefoldError(f"{place}: a file; a model is saved as a folder")
+    if place.exists() and any(place.iterdir()) and not is_model(place):
+        raise ThreefoldError(
+            f"{place}: holds files that are not part of a saved model, which saving would delete; "
+            "choose another folder"
+        )
+    place.parent.mkdir(parents=True, exist_ok=True)
+    return place
 
 
 def is_model(folder: Path) -> bool:

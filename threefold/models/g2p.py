@@ -111,7 +111,7 @@ def _take(arrays: Mapping[str, Any], name: str, shape: tuple[int, ...]) -> Tenso
 def _read(path: Path) -> dict[str, Any]:
     """The arrays of an npz file."""
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with np.load(path) as file:
             return {name: file[name] for name in file.files}
     except (OSError, KeyError, ValueError, zipfile.BadZipFile) as error:
         raise ThreefoldError(

@@ -229,9 +229,7 @@ def _vit_spec(config: Mapping[str, Any]) -> Spec:
     )
 
 
-def _blocks(
-    parts: Mapping[str, str], ours: str = "stack.blocks.*.", theirs: str = ""
-) -> dict[str, str]:
+def _blocks(parts: Mapping[str, str], theirs: str, ours: str = "stack.blocks.*.") -> dict[str, str]:
     return {ours + mine: theirs + name for mine, name in parts.items()}
 
 
@@ -252,7 +250,7 @@ GPT2 = Layout(
                 "channel.input": "mlp.c_fc",
                 "channel.out": "mlp.c_proj",
             },
-            theirs="h.*.",
+            "h.*.",
         ),
     },
     prefix="transformer.",
@@ -278,7 +276,7 @@ LLAMA = Layout(
                 "channel.input": "mlp.up_proj",
                 "channel.out": "mlp.down_proj",
             },
-            theirs="layers.*.",
+            "layers.*.",
         ),
     },
     prefix="model.",

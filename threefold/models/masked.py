@@ -14,12 +14,12 @@ from torch import Tensor, nn
 
 from threefold.blocks.block import norm_of, silence
 from threefold.blocks.channel import ACTIVATIONS
-from threefold.blocks.stack import Entry
+from threefold.blocks.stack import Entry, both_ways
 from threefold.errors import ThreefoldError, nearest
 from threefold.kernels import ops
 from threefold.layers.parts import Linear
 from threefold.memory.state import State
-from threefold.models.body import Body, Reading, both_ways
+from threefold.models.body import Body, Reading
 from threefold.models.spec import Spec
 
 

@@ -17,7 +17,7 @@ import threefold
 from threefold.data import tokenizers
 from threefold.data.files import digest_of, write_folder
 from threefold.errors import ThreefoldError
-from threefold.models.config import CARD, CONFIG, WEIGHTS, Config, is_model, read_config
+from threefold.models.config import CARD, CONFIG, WEIGHTS, Config, prepare, read_config
 from threefold.models.files import read_tensors, write_tensors
 from threefold.models.model import Model
 from threefold.models.table import build
@@ -25,17 +25,8 @@ from threefold.models.table import build
 
 def save(model: Model, folder: str | PathLike[str]) -> None:
     """Write the model to `folder`; an older model there is replaced, anything else is kept."""
-    place = Path(folder).resolve()
-    if place.exists() and not place.is_dir():
-        raise ThreefoldError(f"{place}: a file; a model is saved as a folder")
-    if place.exists() and any(place.iterdir()) and not is_model(place):
-        raise ThreefoldError(
-            f"{place}: holds files that are not part of a saved model, which saving would delete; "
-            "choose another folder"
-        )
     _check_tokenizer(model)
-    place.parent.mkdir(parents=True, exist_ok=True)
-    write_folder(place, lambda new: _write(model, new))
+    write_folder(prepare(folder), lambda new: _write(model, new))
 
 
 def load(

@@ -28,7 +28,7 @@ from threefold.data.readers import read_bytes, read_pairs, text_files, wrong
 from threefold.data.stream import Batch
 from threefold.data.tokenizers import PairTokenizer
 from threefold.errors import ThreefoldError
-from threefold.tasks.held import Held, Splits, check_bytes, held, place
+from threefold.tasks.held import Array, Held, Splits, check_bytes, held, place
 from threefold.tasks.pairs import FIRST, Pairs, pairs
 from threefold.tasks.table import SPLITS
 from threefold.tasks.task import Numbers, Task, declare
@@ -172,7 +172,7 @@ def retrieval_bible(*, verses: int = 30, length: int = 4096) -> Task[Batch]:
         books: dict[tuple[str, int], list[Verse]] = {}
         for key in sorted(one.keys() & other.keys()):
             books.setdefault((split_of(key[0], key[1]), key[0]), []).append(key)
-        found: dict[str, tuple[list[np.ndarray], list[int]]] = {s: ([], []) for s in SPLITS}
+        found: dict[str, tuple[list[Array], list[int]]] = {s: ([], []) for s in SPLITS}
         for (split, _), keys in books.items():
             windows = [keys[i : i + verses] for i in range(0, len(keys) - verses + 1, verses // 2)]
             inputs, targets = found[split]
@@ -193,7 +193,7 @@ def retrieval_bible(*, verses: int = 30, length: int = 4096) -> Task[Batch]:
 
 def _pair(
     one: Verses, window: Sequence[Verse], other: Verses, partner: Sequence[Verse], length: int
-) -> np.ndarray:
+) -> Array:
     """Two passages [2, length], cut, or filled up with spaces."""
     rows = []
     for verses, keys in ((one, window), (other, partner)):

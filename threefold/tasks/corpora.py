@@ -38,6 +38,8 @@ from threefold.tasks.task import Numbers, Task, declare, rows_of
 
 LEVELS = ("byte", "character", "pair", "word")
 BASES = "ACGT"
+OTHERS = {"site-packages", "dist-packages", "__pycache__", "test", "tests", "idlelib", "lib2to3"}
+LEVEL = {"shakespeare": "character", "dna": "character"}  # of the card; else byte
 
 
 class Corpus(NamedTuple):
@@ -68,10 +70,7 @@ def prose(folder: Path | None = None) -> bytes:
 def code(folder: Path | None = None) -> bytes:
     """Python's standard library: what this interpreter brings, or any folder of Python."""
     source = Path(sysconfig.get_paths()["stdlib"]) if folder is None else place(folder, "")
-    files = [
-        path for path in text_files(source, ["*.py"]) if "site-packages" not in path.parts
-        and "dist-packages" not in path.parts and "__pycache__" not in path.parts
-    ]  # fmt: skip
+    files = [path for path in text_files(source, ["*.py"]) if not OTHERS.intersection(path.parts)]
     return b"\n\n".join(content for content in (path.read_bytes() for path in files) if content)
 
 
@@ -164,18 +163,22 @@ def language(
         windows = np.asarray(tokens[numbers[:, None] * length + np.arange(length + 1)], np.int64)
         return rows_of(windows[:, :-1], windows[:, 1:])
 
-    changes: dict[str, object] = {"length": length}
-    if (level, length, folder) != (DEFAULT_LEVELS.get(name, "byte"), 256, None) or name == "code":
-        made = corpus(name, level, vocabulary, folder)
-        changes["vocabulary"] = changes["classes"] = made.tokenizer.vocabulary
-        changes["sizes"] = tuple((len(made.tokens[s]) - 1) // length for s in SPLITS)
-        changes["chance"] = unigram_bits(made)
-        if min(changes["sizes"]) < 1:  # type: ignore[type-var]
-            raise ThreefoldError(f"{name}: a split has no window of {length} tokens")
-    return declare(name, draw, **changes)
-
-
-DEFAULT_LEVELS = {"shakespeare": "character", "dna": "character"}
+    if (level, length, folder) == (LEVEL.get(name, "byte"), 256, None) and name != "code":
+        return declare(name, draw)
+    made = corpus(name, level, vocabulary, folder)
+    sizes = tuple((len(made.tokens[split]) - 1) // length for split in SPLITS)
+    if min(sizes) < 1:
+        raise ThreefoldError(f"{name}: a split has no window of {length} tokens")
+    size = made.tokenizer.vocabulary
+    return declare(
+        name,
+        draw,
+        length=length,
+        sizes=sizes,
+        vocabulary=size,
+        classes=size,
+        chance=unigram_bits(made),
+    )
 
 
 def unigram_bits(made: Corpus) -> float:

@@ -27,7 +27,7 @@ Array: TypeAlias = NDArray[Any]
 Rows: TypeAlias = Array | Sequence[Array]  # a table, or rows of any lengths
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Held:
     """The examples of one split."""
 
@@ -39,19 +39,21 @@ class Held:
 
 
 Splits: TypeAlias = Mapping[str, Held]
+Prepare: TypeAlias = Callable[[Array, Array, Splits], tuple[Array, Array]]
 
 
 def held(
     name: str,
     read: Callable[[], Splits],
     *,
-    prepare: Callable[[Array], Array] = lambda inputs: inputs,
+    prepare: Prepare = lambda inputs, targets, splits: (inputs, targets),
     pinned: bool = True,
     **changes: Any,
 ) -> Task[Batch]:
     """A task of examples that `read` brings, when they are first asked for.
 
-    prepare: from stored inputs to what a model reads, for the picked examples only.
+    prepare: (inputs, targets, all splits) → what a model reads and answers, of the picked examples
+    only.  Computed numbers have other last digits elsewhere, so bytes are pinned before it.
     pinned: the bytes must be those of `digests.py`; else sizes follow what was read.
     """
 
@@ -66,7 +68,7 @@ def held(
         one = splits()[split]
         inputs, lengths = pick(one.inputs, numbers)
         targets, _ = pick(one.targets, numbers, IGNORE)
-        return rows_of(prepare(inputs), targets, lengths)
+        return rows_of(*prepare(inputs, targets, splits()), lengths)
 
     if not pinned:
         changes["sizes"] = tuple(len(splits()[split]) for split in SPLITS)
@@ -114,9 +116,10 @@ def digest(splits: Splits) -> str:
     content = hashlib.sha256()
     for split in SPLITS:
         for rows in (splits[split].inputs, splits[split].targets):
-            whole = isinstance(rows, np.ndarray)
-            content.update(f"{split} {len(rows)} {rows.shape if whole else 'rows'}".encode())
-            for row in [rows] if whole else rows:
+            table = isinstance(rows, np.ndarray)
+            shape = np.shape(rows) if table else "rows"
+            content.update(f"{split} {len(rows)} {shape}".encode())
+            for row in (np.asarray(rows),) if table else rows:
                 little = np.ascontiguousarray(row, dtype=row.dtype.newbyteorder("<"))
                 content.update(f"{little.dtype.kind}{little.dtype.itemsize}".encode())
                 content.update(little.tobytes())

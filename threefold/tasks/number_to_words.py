@@ -1,6 +1,6 @@
 """Number to words: digits read aloud in English.
 
-    source   4 0 0 7 2 1 3
+    source   ⟨ 4 0 0 7 2 1 3 ⟩
     target   ⟨ four million seven thousand two hundred thirteen ⟩
 
 A word depends on a digit, on its place in its group of three, on its neighbours (thirteen) and on
@@ -31,7 +31,7 @@ LONGEST = 3 * (len(SCALES) + 1)
 _INDEX = {word: token for token, word in enumerate(WORDS)}
 
 
-def number_to_words(lengths: tuple[int, int] = (1, 30), *, seed: int = 0) -> Task[Pairs]:
+def number_to_words(lengths: tuple[int, int] = (1, 18), *, seed: int = 0) -> Task[Pairs]:
     """Numbers of so many digits, each count as likely, without leading zeros."""
     check_lengths("number_to_words", lengths, LONGEST)
     low, high = lengths
@@ -51,7 +51,7 @@ def number_to_words(lengths: tuple[int, int] = (1, 30), *, seed: int = 0) -> Tas
         targets = [[_INDEX[word] for word in words(number_of(row))] for row in sources]
         return pairs("number_to_words", sources, targets, len(DIGITS), len(WORDS))
 
-    return declare("number_to_words", draw, length=high)
+    return declare("number_to_words", draw, length=high + 2)
 
 
 def number_of(source: Sequence[int]) -> int:

@@ -1,7 +1,10 @@
 """Pairs of sequences, a source and its target: what translators learn from.
 
-    source   7 2 5            real elements first, padding behind
-    target   ⟨ 5 2 7 ⟩        ⟨ is BEGIN, ⟩ is END; read without ⟩, answered without ⟨
+    source   ⟨ 7 2 5 ⟩        ⟨ is BEGIN, ⟩ is END; real elements first, padding behind
+    target   ⟨ 5 2 7 ⟩        read without ⟩, answered without ⟨
+
+The source's ends are elements too: they are what a decoder looks at when it has to begin or to end
+(without them, what ends on two equal symbols is taken to have ended a symbol earlier).
 
 An answer counts if all of it is right, END included.  No source of one split is ever in another: a
 tenth of all sources, by their checksum, is for `test`, a tenth for `valid`, the rest for `train`.
@@ -31,9 +34,9 @@ class Pairs:
     """Rows of a task; the score is the part of the targets that are answered exactly."""
 
     name: str
-    source: Tensor  # [N, M] int64, 0 behind the end
+    source: Tensor  # [N, M] int64, from BEGIN to END, 0 behind it
     target: Tensor  # [N, L] int64, from BEGIN to END, 0 behind it
-    source_lengths: Tensor  # [N]
+    source_lengths: Tensor  # [N], BEGIN and END included
     target_lengths: Tensor  # [N], BEGIN and END included
     source_vocabulary: int
     vocabulary: int
@@ -73,15 +76,14 @@ def pairs(
     source_vocabulary: int,
     vocabulary: int,
 ) -> Pairs:
-    """Rows of any lengths as tables, BEGIN and END put around each target."""
+    """Rows of any lengths as tables, BEGIN and END put around each."""
     if not sources or len(sources) != len(targets) or not all(sources):
         raise ThreefoldError(
             f"{name}: {len(sources)} sources and {len(targets)} targets; expected as many of both, "
             "at least one, and no empty source"
         )
-    framed = [[BEGIN, *target, END] for target in targets]
-    source, source_lengths = _table(sources)
-    target, target_lengths = _table(framed)
+    source, source_lengths = _table([[BEGIN, *row, END] for row in sources])
+    target, target_lengths = _table([[BEGIN, *row, END] for row in targets])
     return Pairs(
         name, source, target, source_lengths, target_lengths, source_vocabulary, vocabulary
     )

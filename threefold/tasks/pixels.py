@@ -57,7 +57,9 @@ def _mnist(
         return last_tenth(*parts[0], *parts[1])
 
     order = permutation((784,), 784) if permuted else np.arange(784)
-    return held(name, read, prepare=lambda x: scaled(x[:, order], 255), pinned=folder is None)
+    return held(
+        name, read, prepare=lambda x, y, _: (scaled(x[:, order], 255), y), pinned=folder is None
+    )
 
 
 def scifar(folder: Path | None = None, *, grey: bool = False) -> Task[Batch]:
@@ -75,7 +77,7 @@ def scifar(folder: Path | None = None, *, grey: bool = False) -> Task[Batch]:
 
     if grey:
         return held("image", read, pinned=folder is None)
-    return held("scifar", read, prepare=lambda x: scaled(x, 255), pinned=folder is None)
+    return held("scifar", read, prepare=lambda x, y, _: (scaled(x, 255), y), pinned=folder is None)
 
 
 def _cifar(path: Path, grey: bool) -> Array:
@@ -112,7 +114,7 @@ def digits8(folder: Path | None = None) -> Task[Batch]:
         train, test = rows[360:], rows[:360]
         return last_tenth(train[:, :-1], train[:, -1], test[:, :-1], test[:, -1])
 
-    return held("digits8", read, prepare=lambda x: scaled(x, 16), pinned=folder is None)
+    return held("digits8", read, prepare=lambda x, y, _: (scaled(x, 16), y), pinned=folder is None)
 
 
 def last_tenth(inputs: Array, targets: Array, test: Array, test_targets: Array) -> Splits:

@@ -14,10 +14,10 @@ def _percent(columns: str, table: str) -> dict[str, dict[str, float]]:
     names = columns.split()
     found: dict[str, dict[str, float]] = {name: {} for name in names}
     for line in table.strip().splitlines():
-        *model, figures = line.rsplit(maxsplit=len(names))[0], line.split()[-len(names) :]
+        model, *figures = line.rsplit(maxsplit=len(names))
         for name, figure in zip(names, figures, strict=True):
             if figure != "-":
-                found[name][model[0].strip()] = round(float(figure) / 100, 6)
+                found[name][model.strip()] = round(float(figure) / 100, 6)
     return found
 
 
@@ -74,6 +74,30 @@ _SPEECH = _percent(
     """,
 )
 
+# Delétang et al. 2023, "Neural Networks and the Chomsky Hierarchy", table 2: trained on lengths to
+# 40, the mean over lengths from 41 to 500.
+_CHOMSKY = _percent(
+    "parity modular_arithmetic",
+    """
+    RNN          100.0  100.0
+    LSTM         100.0  100.0
+    Stack-RNN    100.0  100.0
+    Tape-RNN     100.0  100.0
+    Transformer   52.0   24.2
+    """,
+)
+
+# Gu & Dao 2023, "Mamba", table 1.
+_SELECTIVE = _percent(
+    "selective_copying",
+    """
+    S4     18.3
+    H3     57.0
+    Hyena  30.1
+    Mamba  99.8
+    """,
+)
+
 PUBLISHED: Mapping[str, Mapping[str, float]] = {
     **_LONG_RANGE_ARENA,
     **_PIXELS,
@@ -90,5 +114,8 @@ PUBLISHED: Mapping[str, Mapping[str, float]] = {
     # Bagnall et al. 2018, table 3, DTW over all dimensions together.
     "japanese-vowels": {"1-NN DTW": 0.949},
     "basic-motions": {"1-NN DTW": 0.975},
+    **_CHOMSKY,
+    **_SELECTIVE,
+    "induction_heads": {"attention": 1.0, "Mamba": 1.0},  # Gu & Dao 2023, table 11, length 256
     "recall": {"attention": 1.0},  # Arora et al. 2023, figure 2
 }

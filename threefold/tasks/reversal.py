@@ -1,6 +1,6 @@
 """Reversal: the source backwards.
 
-    source   7 2 5 5 9
+    source   ⟨ 7 2 5 5 9 ⟩
     target   ⟨ 9 5 5 2 7 ⟩
 
 What came last is wanted first, what came first is wanted after all the rest: a state of fixed size
@@ -37,4 +37,4 @@ def reversal(
         sources = sources_of("reversal", split, numbers, make)
         return pairs("reversal", sources, [row[::-1] for row in sources], size, size)
 
-    return declare("reversal", draw, length=high, vocabulary=size, classes=size)
+    return declare("reversal", draw, length=high + 2, vocabulary=size, classes=size)

@@ -12,6 +12,7 @@ Dau et al. 2019, "The UCR Time Series Archive"; Bagnall et al. 2018, "The UEA â€
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +20,17 @@ import numpy as np
 from threefold.data.series import Classified, read_ts, read_ucr
 from threefold.data.stream import Batch
 from threefold.errors import ThreefoldError, nearest
-from threefold.tasks.held import Array, Held, Splits, chosen, find, held, hold_out, place
+from threefold.tasks.held import (
+    Array,
+    Held,
+    Prepare,
+    Splits,
+    chosen,
+    find,
+    held,
+    hold_out,
+    place,
+)
 from threefold.tasks.task import Task
 
 # Tasks, the packages that hold them, and the archives' names.
@@ -48,7 +59,7 @@ def series(name: str, folder: Path | None = None) -> Task[Batch]:
     def read() -> Splits:
         return _splits(own, place(folder, package, INSIDE[package].format(own)))
 
-    return held(name, read, pinned=folder is None)
+    return held(name, read, prepare=standard(), pinned=folder is None)
 
 
 def _any_set(name: str, folder: Path) -> Task[Batch]:
@@ -57,7 +68,7 @@ def _any_set(name: str, folder: Path) -> Task[Batch]:
     labels = [int(label) for one in splits.values() for label in one.targets]
     longest = max(len(row) for one in splits.values() for row in one.inputs)
     return replace(
-        held("gunpoint", lambda: splits, pinned=False),
+        held("gunpoint", lambda: splits, prepare=standard(), pinned=False),
         name=name,
         title=name,
         classes=max(labels) + 1,
@@ -75,23 +86,32 @@ def _splits(own: str, source: Path) -> Splits:
     if unknown or train.dimensions != test.dimensions:
         what = f"the class {min(unknown)!r}" if unknown else "other dimensions"
         raise ThreefoldError(f"{own}: the test set has {what}, which training has not")
-    everything = np.concatenate(train.series)
-    mean, deviation = everything.mean(0), everything.std(0) + 1e-8
-    inputs, labels = _numbers(train, train.classes, mean, deviation)
+    labels, asked = (
+        np.array([train.classes.index(label) for label in one.labels], np.uint8)
+        for one in (train, test)
+    )
     rest, valid = hold_out(len(labels), 5)
     return {
-        "train": Held(chosen(inputs, rest), labels[rest]),
-        "valid": Held(chosen(inputs, valid), labels[valid]),
-        "test": Held(*_numbers(test, train.classes, mean, deviation)),
+        "train": Held(chosen(train.series, rest), labels[rest]),
+        "valid": Held(chosen(train.series, valid), labels[valid]),
+        "test": Held(test.series, asked),
     }
+
+
+def standard() -> Prepare:
+    """Mean 0 and deviation 1 of every dimension over the training split."""
+
+    @cache
+    def moments(train: Held) -> tuple[Array, Array]:
+        everything = np.concatenate(list(train.inputs)).astype(np.float64)
+        return everything.mean(0), everything.std(0) + 1e-8
+
+    def prepare(inputs: Array, targets: Array, splits: Splits) -> tuple[Array, Array]:
+        mean, deviation = moments(splits["train"])
+        return (inputs - mean) / deviation, targets
+
+    return prepare
 
 
 def _read(path: Path) -> Classified:
     return read_ts(path) if path.suffix == ".ts" else read_ucr(path)
-
-
-def _numbers(
-    found: Classified, classes: tuple[str, ...], mean: Array, deviation: Array
-) -> tuple[list[Array], Array]:
-    labels = [classes.index(label) for label in found.labels]
-    return [(one - mean) / deviation for one in found.series], np.array(labels, np.uint8)

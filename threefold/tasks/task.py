@@ -147,8 +147,11 @@ class Shuffled(Generic[Rows]):
 
 
 def declare(name: str, draw: Draw[Rows], **changes: Any) -> Task[Rows]:
-    """A task as its card says, but for what depends on how it was made."""
-    return Task(**{**vars(card(name)), **changes}, draw=draw)
+    """A task as its card says; what is made in another way has another name."""
+    declared = vars(card(name))
+    other = any(declared[field] != value for field, value in changes.items())
+    renamed = {"name": f"{name}-custom"} if other else {}
+    return Task(**{**declared, **changes, **renamed}, draw=draw)
 
 
 def rows_of(

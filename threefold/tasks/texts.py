@@ -23,7 +23,7 @@ import numpy as np
 from threefold.data.readers import read_bytes, read_labelled, text_files
 from threefold.data.stream import Batch
 from threefold.errors import ThreefoldError
-from threefold.tasks.held import Held, Splits, chosen, held, hold_out, place
+from threefold.tasks.held import Array, Held, Splits, chosen, held, hold_out, place
 from threefold.tasks.task import Task
 
 LANGUAGES = (
@@ -114,7 +114,7 @@ def languages(folder: Path | None = None) -> Task[Batch]:
                 for begin in range(0, max(1, len(passage) - PASSAGE // 2), PASSAGE // 2):
                     texts.append(passage[begin : begin + PASSAGE])
                     labels.append(label)
-        return split_bytes(parts["train"], parts["test"], 4 * PASSAGE)
+        return split_bytes(parts["train"], parts["test"], 2 * PASSAGE)
 
     return held("languages", read, pinned=folder is None)
 
@@ -152,7 +152,7 @@ def split_bytes(train: Labelled, test: Labelled, length: int) -> Splits:
     }
 
 
-def as_bytes(texts: Sequence[str], length: int) -> list[np.ndarray]:
+def as_bytes(texts: Sequence[str], length: int) -> list[Array]:
     """The first bytes of each text, at least one."""
     encoded = (text.encode("utf-8", "replace")[:length] or b" " for text in texts)
     return [np.frombuffer(content, np.uint8) for content in encoded]

@@ -272,6 +272,25 @@ THREEFOLD_API int THREEFOLD_NAME(diagonal_recurrence_backward)(
     int64_t batch, int64_t length, int64_t planes, int64_t channels, int64_t fixed,
     int64_t threads);
 
+/* h_t = (1−leak) h_{t−1} + leak φ(drive_t + W h_{t−1}), W fixed and sparse: row r holds values and columns
+ * starts[r] … starts[r+1] − 1.
+ *   out, drive [B, L, H] · new_state, state [B, H] · kept [B, L, H], every φ(·), for the backward pass
+ *   values, columns [E] · starts [H+1] · lengths [B]
+ * activation: 0 tanh · 1 relu · 2 sigmoid · 3 identity. Elements at t ≥ length are not read; out is 0 there. */
+THREEFOLD_API int THREEFOLD_NAME(reservoir_forward)(
+    real *out, real *new_state, real *optional kept,
+    const real *drive, const real *values, const int32_t *columns, const int64_t *starts,
+    const real *state, const int64_t *optional lengths,
+    int64_t batch, int64_t length, int64_t units, int64_t activation, int64_t threads, double leak);
+
+/* Gradients of the above for drive and state; values, columns and starts are those of Wᵀ. */
+THREEFOLD_API int THREEFOLD_NAME(reservoir_backward)(
+    real *grad_drive, real *grad_state,
+    const real *optional grad_out, const real *optional grad_new_state,
+    const real *kept, const real *values, const int32_t *columns, const int64_t *starts,
+    const int64_t *optional lengths,
+    int64_t batch, int64_t length, int64_t units, int64_t activation, int64_t threads, double leak);
+
 /* S_t = Diag(α_t) S_{t−1} Diag(α'_t) + k_t⊗v_t, o_t = S_tᵀ q_t, α = exp(log_decay); with a bonus
  * o_t = (S_{t−1} + (bonus⊙k_t)⊗v_t)ᵀ q_t.
  *   out [B, L, H, V] · new_state [B, H, K, V] · checkpoints [B, H, ⌈L/64⌉, K, V], the memory before

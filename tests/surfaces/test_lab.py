@@ -1,0 +1,110 @@
+"""`threefold lab …`: what the studies measure, small, and the figures they draw."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+import threefold
+from tests.surfaces.test_cli import here
+from threefold.lab import delay as late
+from threefold.lab import digits, hippo, rates
+from threefold.layers.filter import set_rate
+from threefold.tasks import chords, delay
+
+
+def assert_drawn(folder: Path, name: str) -> None:
+    assert (folder / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+    svg = (folder / f"{name}.svg").read_text(encoding="utf-8")
+    assert svg.startswith("<?xml") and "<svg" in svg and "<text" in svg
+
+
+def test_hippo_from_the_shell(tmp_path: Path) -> None:
+    done = here("lab", "hippo", "--folder", str(tmp_path / "figures"), "--samples", "500")
+    assert done.returncode == 0, done.stderr
+    assert [line.split()[0] for line in done.stdout.splitlines()[:4]] == [
+        "LegS",
+        "LegT",
+        "Fourier",
+        "LagT",
+    ]
+    assert_drawn(tmp_path / "figures", "hippo")
+
+
+def test_hippo_measures_what_it_says() -> None:
+    legs, legt, fourier, lagt = hippo.remember(hippo.wave(10_000), 64)
+    assert legs.error < 0.02 and legt.error < 0.01
+    # At its edges Fourier's window jumps; Laguerre's functions fade before theirs.
+    assert fourier.error < 0.2 and lagt.error < 0.5
+    assert legs.past.max() > 9.9 and legt.past.max() <= 4.0
+
+
+def test_a_folder_that_cannot_be_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("here")
+    done = here("lab", "hippo", "--folder", str(tmp_path / "file"), "--samples", "200")
+    assert done.returncode == 2 and "cannot be made a folder" in done.stderr
+
+
+def test_accuracy_stays_at_half_the_rate(tmp_path: Path) -> None:
+    """A classifier hears chords at half the rate it was trained at, once its filters are told."""
+    plan = rates.Plan(length=128, width=16, depth=1, steps=240)
+    full, half = rates.measure(rates.train(plan), plan, (1.0, 0.5))
+    assert full.told > 0.8
+    assert half.told > full.told - 0.03
+    # Without being told the filters hear every chord an octave up.
+    assert half.untold < full.told - 0.2
+    rates.save(rates.draw([full, half], plan), tmp_path, "rates")
+    assert_drawn(tmp_path, "rates")
+
+
+def test_chords_are_the_same_sounds_at_every_rate() -> None:
+    full, half = (chords(256, rate=rate).rows("test", range(4)) for rate in (1.0, 0.5))
+    assert torch.equal(full.targets, half.targets) and half.inputs.shape == (4, 128, 1)
+    assert (full.inputs[:, 1::2] - half.inputs).abs().max() < 0.11  # the noise alone
+    with pytest.raises(threefold.ThreefoldError, match=r"rate 0.1 is 26 samples.*more than 30"):
+        chords(256, rate=0.1)
+
+
+def test_delay_is_late() -> None:
+    rows = delay(100, 30, period=20.0).rows("test", range(3))
+    assert torch.equal(rows.targets[:, 30:], rows.inputs[:, :70])
+    assert rows.targets[:, :30].isnan().all()
+    many = delay(400, 30, period=20.0).examples("test").inputs
+    assert float(many.var()) == pytest.approx(1, rel=0.05)
+    with pytest.raises(threefold.ThreefoldError, match="a delay of 30"):
+        delay(20, 30)
+
+
+def test_s4_learns_a_delay_and_both_curves_are_drawn(tmp_path: Path) -> None:
+    plan = late.Plan(elements=60, width=16, seconds=6.0)
+    late_s4 = late.study("s4", plan, scores=4)
+    assert late_s4.errors[-1] < 0.5 < late_s4.errors[0]
+    lstm = late.study("lstm", late.Plan(elements=60, width=16, seconds=0.5), scores=4)
+    late.save(late.draw([late_s4, lstm], plan), tmp_path, "delay")
+    assert_drawn(tmp_path, "delay")
+
+
+def test_digits_are_refused_without_their_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "sklearn.datasets", None)
+    with pytest.raises(threefold.ThreefoldError, match="pip install scikit-learn"):
+        digits.load_digits()
+
+
+def test_the_study_of_digits_runs(tmp_path: Path) -> None:
+    """On made images; the published direction is measured by `threefold lab digits`."""
+    plan = digits.Plan(width=16, state_size=8, epochs=1, seeds=(0,), batch=512)
+    made = torch.rand(1797, 64, 1), torch.randint(0, 10, (1797,))
+    curves = {name: [digits.study(name, 0, plan, made)] for name in digits.MEASURES}
+    assert all(len(runs[0]) == 1 and 0 <= runs[0][0] <= 1 for runs in curves.values())
+    digits.save(digits.draw(curves, plan), tmp_path, "digits")
+    assert_drawn(tmp_path, "digits")
+
+
+def test_a_random_system_is_stable() -> None:
+    torch.manual_seed(0)
+    for size in (1, 2, 16):
+        mixer = threefold.mixer("lssl", width=16, state_size=size, measure="random", learn=False)
+        assert torch.linalg.eigvals(mixer.get_parameter("A").double()).real.max() <= 1e-6
+        set_rate(mixer, 0.5)

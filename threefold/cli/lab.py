@@ -1,0 +1,71 @@
+"""`threefold lab …`: studies that measure and draw."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from threefold.cli import output
+
+lab = typer.Typer(
+    name="lab", help="Studies that measure and draw.", no_args_is_help=True, rich_markup_mode=None
+)
+
+Folder = Annotated[Path, typer.Option(help="Where figures are written, as PNG and SVG.")]
+Seed = Annotated[int, typer.Option(min=0, help="Same seed, same numbers.")]
+
+
+@lab.command()
+def hippo(
+    folder: Folder = Path(),
+    size: Annotated[int, typer.Option(min=2, max=512, help="Coefficients.")] = 64,
+    samples: Annotated[int, typer.Option(min=100, help="Samples of the signal.")] = 10_000,
+) -> None:
+    """Draw what each HiPPO remembers of a signal, and how well."""
+    from threefold.lab.hippo import run
+
+    for line in run(folder, size, samples):
+        output.say(line)
+
+
+@lab.command()
+def delay(
+    folder: Folder = Path(),
+    seconds: Annotated[float, typer.Option(min=1, help="Processor time of each mixer.")] = 120,
+    elements: Annotated[int, typer.Option(min=2, help="How late the answer is.")] = 1000,
+    seed: Seed = 0,
+) -> None:
+    """Train S4 and an LSTM to give a signal back a thousand elements late."""
+    from threefold.lab.delay import Plan, run
+
+    for line in run(folder, Plan(elements=elements, seconds=seconds, seed=seed)):
+        output.say(line)
+
+
+@lab.command()
+def digits(
+    folder: Folder = Path(),
+    epochs: Annotated[int, typer.Option(min=1, help="Times through the data.")] = 20,
+    seeds: Annotated[int, typer.Option(min=1, max=20, help="How many seeds.")] = 3,
+) -> None:
+    """Train a random A and HiPPO's on digits read pixel by pixel."""
+    from threefold.lab.digits import Plan, run
+
+    for line in run(folder, Plan(epochs=epochs, seeds=tuple(range(seeds)))):
+        output.say(line)
+
+
+@lab.command()
+def rates(
+    folder: Folder = Path(),
+    mixer: Annotated[str, typer.Option(help="lssl, s4, s4d or s5.")] = "s4d",
+    steps: Annotated[int, typer.Option(min=1, help="Training steps.")] = 300,
+    seed: Seed = 0,
+) -> None:
+    """Train a classifier at one sampling rate, and listen at others."""
+    from threefold.lab.rates import Plan, run
+
+    for line in run(folder, Plan(mixer=mixer, steps=steps, seed=seed)):
+        output.say(line)

@@ -1,0 +1,169 @@
+"""h_t = (1−α) h_{t−1} + α φ(x_t + W h_{t−1}): a fixed sparse reservoir as a torch operation.
+
+W is not learned, so only the drive x and the state have gradients; Wᵀ is kept beside W for them.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from threefold.kernels import library
+from threefold.kernels.registration import define, differentiate, differentiate_once
+from threefold.kernels.shapes import expected_kind
+
+_Optional = Tensor | None
+
+# As in native/cell_kinds.h, in the order of their numbers.
+ACTIVATIONS = ("tanh", "relu", "sigmoid", "identity")
+
+
+class Sparse(NamedTuple):
+    """A square matrix by rows, and where the numbers of its transpose are among its own."""
+
+    values: Tensor  # [E]
+    columns: Tensor  # [E] int32
+    starts: Tensor  # [H+1] int64: row r is starts[r] … starts[r+1] − 1
+    back: Tensor  # [E] int64: values[back] are those of the transpose, by rows
+    back_columns: Tensor
+    back_starts: Tensor
+
+    @property
+    def rows(self) -> Tensor:
+        """The row of each number [E]."""
+        counts = self.starts[1:] - self.starts[:-1]
+        return torch.arange(len(counts), device=counts.device).repeat_interleave(counts)
+
+
+def sparse(dense: Tensor) -> Sparse:
+    """The numbers of a square matrix that are not 0."""
+    rows, columns = dense.nonzero(as_tuple=True)
+    back = torch.argsort(columns, stable=True)
+    return Sparse(
+        dense[rows, columns],
+        columns.int(),
+        _starts(rows, len(dense)),
+        back,
+        rows[back].int(),
+        _starts(columns, len(dense)),
+    )
+
+
+def _starts(index: Tensor, size: int) -> Tensor:
+    counts = torch.bincount(index, minlength=size)
+    return torch.cat([counts.new_zeros(1), counts.cumsum(0)])
+
+
+def expected(drive: Tensor, weight: Sparse, state: Tensor, lengths: _Optional) -> str | None:
+    """What is wrong, said as what was expected; None if nothing is."""
+    if drive.ndim != 3 or 0 in drive.shape[1:]:
+        return "drive [B, L, H], none empty"
+    batch, _, units = drive.shape
+    if not (
+        weight.starts.shape == weight.back_starts.shape == (units + 1,)
+        and state.shape == (batch, units)
+        and (lengths is None or lengths.shape == (batch,))
+    ):
+        return f"a weight of {units} rows, state [{batch}, {units}] and lengths [{batch}]"
+    return expected_kind(drive, (weight.values, state), lengths)
+
+
+def forward(
+    drive: Tensor,
+    values: Tensor,
+    columns: Tensor,
+    starts: Tensor,
+    back: Tensor,
+    back_columns: Tensor,
+    back_starts: Tensor,
+    state: Tensor,
+    lengths: _Optional,
+    activation: str,
+    leak: float,
+    keep: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Call the kernel; `keep` what the backward pass needs, or an empty tensor."""
+    out, new_state, kept = _forward_shapes(drive, keep)
+    library.call(
+        "reservoir_forward",
+        [out, new_state, kept if keep else None],
+        [drive, values, columns, starts, state, lengths],
+        [*drive.shape, ACTIVATIONS.index(activation)],
+        [leak],
+    )
+    return out, new_state, kept
+
+
+def _forward_shapes(drive: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor]:
+    batch, _, units = drive.shape
+    kept = drive.new_empty(drive.shape if rest[-1] else 0)
+    return drive.new_empty(drive.shape), drive.new_empty(batch, units), kept
+
+
+def _backward(
+    grad_out: _Optional,
+    grad_new_state: _Optional,
+    kept: Tensor,
+    values: Tensor,
+    columns: Tensor,
+    starts: Tensor,
+    lengths: _Optional,
+    activation: str,
+    leak: float,
+) -> tuple[Tensor, Tensor]:
+    grad_drive, grad_state = _backward_shapes(grad_out, grad_new_state, kept)
+    library.call(
+        "reservoir_backward",
+        [grad_drive, grad_state],
+        [grad_out, grad_new_state, kept, values, columns, starts, lengths],
+        [*kept.shape, ACTIVATIONS.index(activation)],
+        [leak],
+    )
+    return grad_drive, grad_state
+
+
+def _backward_shapes(
+    grad_out: _Optional, grad_new_state: _Optional, kept: Tensor, *rest: Any
+) -> tuple[Tensor, Tensor]:
+    return kept.new_empty(kept.shape), kept.new_empty(kept.shape[0], kept.shape[2])
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    _, values, _, _, back, columns, starts, _, lengths, ctx.activation, ctx.leak, ctx.kept = inputs
+    ctx.set_materialize_grads(False)
+    ctx.mark_non_differentiable(output[2])
+    # What was not kept is computed again, from all that was given.
+    again = () if ctx.kept else inputs[:-3]
+    ctx.save_for_backward(output[2], values[back], columns, starts, lengths, *again)
+
+
+def _differentiate(
+    ctx: Any, grad_out: _Optional, grad_new_state: _Optional, _: _Optional
+) -> tuple[_Optional, ...]:
+    kept, values, columns, starts, lengths, *again = ctx.saved_tensors
+    if not ctx.kept:
+        kept = operation(*again, ctx.activation, ctx.leak, True)[2]
+    grad_drive, grad_state = backward(
+        grad_out, grad_new_state, kept, values, columns, starts, lengths, ctx.activation, ctx.leak
+    )
+    return grad_drive, *[None] * 6, grad_state, *[None] * 4
+
+
+operation = define(
+    "reservoir(Tensor drive, Tensor values, Tensor columns, Tensor starts, Tensor back,"
+    " Tensor back_columns, Tensor back_starts, Tensor state, Tensor? lengths, str activation,"
+    " float leak, bool keep) -> (Tensor, Tensor, Tensor)",
+    native=forward,
+    shapes=_forward_shapes,
+)
+backward = define(
+    "reservoir_backward(Tensor? grad_out, Tensor? grad_new_state, Tensor kept, Tensor values,"
+    " Tensor columns, Tensor starts, Tensor? lengths, str activation, float leak)"
+    " -> (Tensor, Tensor)",
+    native=_backward,
+    shapes=_backward_shapes,
+)
+differentiate("reservoir", save=_save, backward=_differentiate)
+differentiate_once("reservoir_backward", use="a reservoir")
