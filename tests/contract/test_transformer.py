@@ -63,6 +63,7 @@ def paddings(side: str, length: int, counts: tuple[int, ...]) -> Tensor:
     return places < lengths.unsqueeze(1)
 
 
+@pytest.mark.filterwarnings("ignore:enable_nested_tensor")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("block", ["post_norm", "pre_norm"])
 @pytest.mark.parametrize("side", ["none", "left", "right"])
@@ -148,6 +149,31 @@ def test_generation_is_the_decoder_without_caches(block: str) -> None:
         likely = logits.log_softmax(-1).gather(-1, whole[:, 1:, None]).sum().item()
         assert found[0].log_probability == pytest.approx(likely, rel=1e-4)
         assert found[0].log_probability >= one.hypotheses[row][0].log_probability - 1e-4
+
+
+@pytest.mark.parametrize("block", ["post_norm", "pre_norm", "deep_norm"])
+def test_bfloat16_runs(block: str) -> None:
+    model, source, target = build(small(block=block)), tokens(2, 9), tokens(2, 5)
+    with torch.no_grad():
+        expected, _ = model(target, model.encode(source))
+        model.bfloat16()
+        state = model.encode(source)
+        logits, _ = model(target, state)
+        stepped, _ = model(target, state, form="step")
+    assert state["decoder"]["0"]["cross"]["keys"].dtype == torch.bfloat16
+    for found in (logits, stepped):
+        assert found.dtype == torch.bfloat16
+        # Eight bits of mantissa through four layers.
+        assert (found.float() - expected).abs().max() < 0.1 * expected.abs().max()
+
+
+def test_dropout_is_for_training_only() -> None:
+    model, source, target = build(small(dropout=0.5)), tokens(2, 9), tokens(2, 5)
+    first, second = (model(target, model.encode(source))[0] for _ in range(2))
+    assert torch.equal(first, second)
+    model.train()
+    first, second = (model(target, model.encode(source))[0] for _ in range(2))
+    assert not torch.equal(first, second)
 
 
 def test_the_loss_is_smoothed() -> None:

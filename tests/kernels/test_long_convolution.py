@@ -10,7 +10,7 @@ from tests.tolerances import assert_close
 from threefold.errors import ThreefoldError
 from threefold.kernels import library, ops, reference
 from threefold.kernels import long_convolution as native
-from threefold.kernels.online_convolution import OnlineFilter
+from threefold.kernels.online_convolution import OnlineFilter, OnlineStep, largest_tile
 
 DTYPES = [torch.float32, torch.float64]
 
@@ -103,6 +103,9 @@ def test_online_is_the_sum(variant: str, channels: int, dtype: torch.dtype) -> N
     expected = direct(x.double(), kernel.double(), skip.double())
     online = OnlineFilter(kernel, skip)
     at, outputs, pending = list(begin), torch.zeros_like(x), x.new_zeros(3, 512, channels)
+    inputs = torch.full_like(x, torch.nan)
+    for row, place in enumerate(begin):
+        inputs[row, :place] = x[row, :place]
     for turn in range(160):
         rebuild = turn in (0, 77)
         if rebuild:
@@ -112,9 +115,11 @@ def test_online_is_the_sum(variant: str, channels: int, dtype: torch.dtype) -> N
             pending = again
         going = [p if row != 1 or turn % 3 else -1 - p for row, p in enumerate(at)]
         now = torch.stack([x[row, p] for row, p in enumerate(at)])
-        y = online.advance(now, x, pending, going, rebuild=rebuild)
+        places, tile = torch.tensor(going), largest_tile(at, rebuild=rebuild)
+        y = OnlineStep(online, inputs, pending).advance(now, places, tile, rebuild=rebuild)
         if turn == 77:
-            online.advance(now, x, kept, going, rebuild=False)
+            tile = largest_tile(at, rebuild=False)
+            OnlineStep(online, inputs, kept).advance(now, places, tile, rebuild=False)
             for row, place in enumerate(at):
                 assert torch.equal(pending[row, place:], kept[row, place:]), "the same bits"
         for row, place in enumerate(going):
@@ -123,6 +128,7 @@ def test_online_is_the_sum(variant: str, channels: int, dtype: torch.dtype) -> N
                 at[row] += 1
     for row, (start, end) in enumerate(zip(begin, at, strict=True)):
         assert_close(outputs[row, start:end], expected[row, start:end], what=f"row {row}")
+        assert torch.equal(inputs[row, :end], x[row, :end]) and inputs[row, end:].isnan().all()
 
 
 def test_bad_shapes() -> None:

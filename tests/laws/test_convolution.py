@@ -134,6 +134,22 @@ def test_new_weights_are_seen_in_midstream(name: str, options: dict[str, Any]) -
 
 
 @every_streaming_mixer
+def test_edits_of_data_are_seen_after_eval_or_loading(name: str, options: dict[str, Any]) -> None:
+    """They count as no update, so that the filters are made again where a model is got ready."""
+    mixer = make(name, options)
+    x = torch.randn(1, 20, 16)
+    with torch.no_grad():
+        before, _ = streamed(mixer, x)
+        for ready in (mixer.eval, lambda: mixer.load_state_dict(mixer.state_dict())):
+            for parameter in mixer.get_submodule("filters").parameters():
+                parameter.data.mul_(1.5)
+            ready()
+            y, _ = streamed(mixer, x)
+            expected, _ = copy.deepcopy(mixer)(x, form="step")
+            assert torch.equal(y, expected) and not torch.equal(y, before)
+
+
+@every_streaming_mixer
 def test_more_than_the_filter_is_refused(name: str, options: dict[str, Any]) -> None:
     mixer = make(name, {**options, "max_length": 20})
     _, state = mixer(torch.randn(1, 15, 16))

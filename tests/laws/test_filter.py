@@ -70,6 +70,25 @@ def test_forms_are_equal(make: Maker, length: int) -> None:
             assert_close(last, after, "state", form)
 
 
+def test_pieces_carry_the_state(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a sequence is longer than one Fourier transform: outputs, states and gradients."""
+    monkeypatch.setattr("threefold.memory.plan.PIECE", 50)
+    system = diagonal(8)
+    x = torch.randn(2, 130, CHANNELS, dtype=torch.float64, requires_grad=True)
+    state = torch.randn(2, *system.write.shape, dtype=torch.float64, requires_grad=True)
+    weight = torch.randn(2, 130, CHANNELS, dtype=torch.float64)
+    for lengths in (None, torch.tensor([43, 130]), torch.tensor([0, 101])):
+        ends = torch.tensor([130, 130]) if lengths is None else lengths
+        seen = weight * (torch.arange(130) < ends[:, None]).unsqueeze(-1)
+        found = []
+        for form in ("step", "chunk"):
+            y, last = system.run(x, state, form=form, lengths=lengths)
+            loss = (y * seen).sum() + last.square().sum()
+            found.append((y * (seen != 0), last, *torch.autograd.grad(loss, [x, state])))
+        for a, b in zip(found[1], found[0], strict=True):
+            assert_close(a, b)
+
+
 @pytest.mark.parametrize(
     ("dtype", "limit"), [(torch.float64, 1e-9), (torch.float32, 1e-4)], ids=["float64", "float32"]
 )

@@ -176,10 +176,10 @@ def test_digits_are_the_same_everywhere() -> None:
     assert data.training[0].shape == (TRAINING, 1, 8, 8)
     assert len(data.test[1]) == 1797 - TRAINING
     counts = torch.bincount(data.test[1], minlength=10)
-    assert counts.min() > 25 and counts.max() < 48
+    assert counts.tolist() == [35, 36, 25, 33, 34, 37, 44, 35, 41, 40]
     for name in ("vit", "mamba"):
-        result = learn(name, Settings(steps=8, learning_rate=3e-3), data)
-        assert result.losses[-1] < result.losses[0]
+        losses = learn(name, Settings(steps=40, learning_rate=3e-3), data).losses
+        assert sum(losses[-10:]) < sum(losses[:10])
 
 
 def test_masked_model_falls_below_the_unigram_entropy() -> None:

@@ -164,16 +164,16 @@ def reached(start: NDArray[np.bool_], inside: NDArray[np.bool_]) -> NDArray[np.b
 
 
 def test_pathfinder_against_a_look_at_the_image() -> None:
-    rows = task("pathfinder128").batch("train", 0, 20)
+    rows = task("pathfinder128").batch("train", 0, 16)
     for pixels, answer in zip(rows.inputs.numpy(), rows.targets.tolist(), strict=True):
-        image = pixels.reshape(128, 128) > 0.4
-        dots = ~grown(~image, 2)  # only dots are so thick
+        image = np.kron(pixels.reshape(128, 128) > 0.4, np.ones((2, 2), dtype=bool))
+        dots = ~grown(~image, 4)  # only dots are so thick
         first = np.zeros_like(dots)
         first[np.unravel_index(dots.argmax(), dots.shape)] = True
         one = reached(first, dots)
         assert one.any() and (dots & ~one).any()
         # Gaps are closed by growing all that is drawn, curves stay apart.
-        joined = reached(one, grown(image, 2))
+        joined = reached(one, grown(image, 4))
         assert bool((joined & dots & ~one).any()) == bool(answer)
 
 
@@ -184,6 +184,22 @@ def test_a_contact_sheet_is_drawn(tmp_path: Path) -> None:
     for images, titles in ((torch.zeros(2, 15), None), (torch.zeros(2, 16), ["one"])):
         with pytest.raises(ThreefoldError, match="draw_sheet"):
             draw_sheet(images, titles=titles)
+
+
+def test_the_distance_of_the_dots_tells_nothing() -> None:
+    distances: list[list[float]] = [[], []]
+    rows = task("pathfinder").batch("train", 0, 300)
+    for pixels, answer in zip(rows.inputs.numpy(), rows.targets.tolist(), strict=True):
+        # Where four pixels in a square are bright there is a dot; those of one are close together.
+        full = pixels.reshape(32, 32)
+        sums = full[1:, 1:] + full[1:, :-1] + full[:-1, 1:] + full[:-1, :-1]
+        places = np.argwhere(sums > 3.6)
+        far = np.linalg.norm(places[:, None] - places[None], axis=-1)
+        distances[answer].append(float(far.max()))
+    one, other = distances
+    error = ((np.var(one) + np.var(other)) / 150) ** 0.5
+    assert abs(np.mean(one) - np.mean(other)) < 3 * error
+    assert np.std(one) == pytest.approx(np.std(other), rel=0.25)
 
 
 def test_pathfinder_is_balanced_in_every_two() -> None:

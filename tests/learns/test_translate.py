@@ -100,3 +100,13 @@ def test_hidden_targets_are_a_share_and_the_same_on_every_run() -> None:
     assert torch.equal(hide(tokens, 0.3, (1, 2)), hidden) and torch.equal(
         hide(tokens, 0, (1,)), tokens
     )
+
+
+def test_a_transformer_learns_to_read_numbers() -> None:
+    plan = Plan(
+        "number_to_words", length=3, width=64, depth=1, batch=32, steps=350, learning_rate=5e-3
+    )
+    model = study("transformer", plan)
+    rows = number_to_words((3, 3)).batch("test", 0, 200)
+    assert exact(model, rows) > 0.95
+    assert exact(model, rows, beams=3) >= exact(model, rows) - 0.02

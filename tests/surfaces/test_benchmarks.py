@@ -21,7 +21,7 @@ from benchmarks.measure import Race, Result, at_least, at_most, exponent, report
 from threefold.kernels import library
 
 ROOT = Path(__file__).parent.parent.parent
-QUICK = ("attention_crossing", "decode", "selective_scan")
+QUICK = ("attention_crossing", "decode", "reservoir", "selective_scan")
 
 
 def test_a_quick_run_writes_json_and_a_figure(tmp_path: Path) -> None:

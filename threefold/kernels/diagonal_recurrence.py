@@ -13,8 +13,18 @@ from torch import Tensor
 
 from threefold.kernels import library
 from threefold.kernels.registration import define, differentiate, differentiate_once
+from threefold.kernels.shapes import expected_kind
 
 _Optional = Tensor | None
+
+
+def expected(decay: Tensor, write: Tensor, state: Tensor, lengths: _Optional) -> str | None:
+    """What is wrong, said as what was expected; None if nothing is."""
+    shape = write.shape
+    fits = decay.shape in (shape, shape[2:]) and state.shape == (shape[0], *shape[2:])
+    if not fits or (lengths is not None and lengths.shape != shape[:1]):
+        return f"decay {list(shape)} or {list(shape[2:])}, state [B, …] and lengths [B]"
+    return expected_kind(write, (decay, state), lengths)
 
 
 def forward(

@@ -80,6 +80,8 @@ SIGNATURES = {
     "long_convolution_backward": Signature(pointers=8, integers=7),
     "online_convolution_spectrum": Signature(pointers=3, integers=4),
     "online_convolution": Signature(pointers=10, integers=6),
+    "cauchy_forward": Signature(pointers=6, integers=4),
+    "cauchy_backward": Signature(pointers=10, integers=4),
     "vandermonde_product": Signature(pointers=6, integers=6),
     "vandermonde_moments": Signature(pointers=7, integers=6),
     "linear": Signature(pointers=5, integers=4),
@@ -305,13 +307,13 @@ def call(
     if strides is not None:
         pointers.append((ctypes.c_int64 * len(strides))(*strides))
     dtype = dtype or next(x.dtype for x in outputs if x is not None)
-    _invoke(name, dtype, pointers, sizes, numbers)
+    invoke(name, dtype, pointers, sizes, numbers)
 
 
 def workspace(name: str, like: Tensor, sizes: Sequence[int]) -> Tensor:
     """A buffer of as many numbers as the native function `name` asks for."""
     elements = ctypes.c_int64()
-    _invoke(name, like.dtype, [ctypes.byref(elements)], sizes)
+    invoke(name, like.dtype, [ctypes.byref(elements)], sizes)
     return like.new_empty(elements.value)
 
 
@@ -326,13 +328,14 @@ def run_program(code: array[int]) -> None:
         raise ThreefoldError(f"program: {STATUS.get(status, f'status {status}')}")
 
 
-def _invoke(
+def invoke(
     name: str,
     dtype: torch.dtype,
     pointers: Sequence[Any],
     sizes: Sequence[int],
     numbers: Sequence[float] = (),
 ) -> None:
+    """Call a native function with pointers, whose owners the caller keeps alive."""
     choice = current()
     if choice.native is None:
         raise ThreefoldError(f"{name} has no native kernel here: {choice.reason}")

@@ -55,43 +55,56 @@ class OnlineFilter:
                 self.spectra, self.twiddle = spectra, twiddles
                 self.ready *= 2
 
-    def advance(
-        self,
-        x: Tensor,
-        past: Tensor,
-        pending: Tensor,
-        positions: Sequence[int],
-        *,
-        rebuild: bool,
-    ) -> Tensor:
-        """y [B, D] of element positions[b] of each row; `pending` is changed.
 
-        A row that has p elements and gets none now is given as −1 − p, and its y is free.
-        x [B, D], past [B, T, D] all inputs before it, pending [B, C, D] with C a power of two
-        above all positions, zeros if it is to be rebuilt.
+class OnlineStep:
+    """A filter on the buffers of one stream: all that stays the same from element to element.
+
+    inputs [B, C, D] has all elements so far and room for more.  pending [B, C′, D], C′ a power of
+    two above all places, is what they do to later ones.
+    """
+
+    def __init__(self, filter: OnlineFilter, inputs: Tensor, pending: Tensor) -> None:
+        self.filter, self.inputs, self.pending = filter, inputs, pending
+        self.dtype, self.capacity = inputs.dtype, pending.shape[1]
+        skip = None if filter.skip is None else filter.skip.data_ptr()
+        self.buffers = pending.data_ptr(), inputs.data_ptr()
+        self.taps = filter.near.data_ptr(), skip
+        self.sizes = len(inputs), inputs.shape[2], pending.stride(0), inputs.stride(0)
+
+    def advance(self, x: Tensor, positions: Tensor, largest: int, *, rebuild: bool) -> Tensor:
+        """y of x [B, …, D], element positions[b] of each row, which is put behind the others.
+
+        A row that has p elements and gets none now is given as −1 − p, and its y is free.  Sums are
+        brought up to date with tiles up to the `largest`, from zeros if they are to be rebuilt.
         """
-        places = [p if p >= 0 else -1 - p for p in positions]
-        if rebuild:
-            largest = max(power_of_two(max(places) + 1) // 2, 1)
-        else:
-            largest = max(1, *(p & -p for p in places))
-        self.prepare(largest)
+        filter, workspace = self.filter, self.filter.near
+        # Smaller tiles are sums, and need no room.
+        if largest >= SMALLEST_TRANSFORM:
+            filter.prepare(largest)
+            workspace = x.new_empty(torch.get_num_threads(), 2 * largest, place(x.dtype))
+        x, positions = x.contiguous(), positions.contiguous()
+        spectra, twiddles = filter.spectra, filter.twiddle
         y = torch.empty_like(x)
-        threads = torch.get_num_threads()
-        workspace = x.new_empty(threads, 2 * largest, place(x.dtype))
-        library.call(
+        library.invoke(
             "online_convolution",
-            [y, pending, workspace],
-            [
-                x,
-                past,
-                self.near,
-                self.skip,
-                self.spectra,
-                self.twiddle,
-                torch.tensor(positions, dtype=torch.int64),
-            ],
-            [len(x), x.shape[1], pending.stride(0), past.stride(0), rebuild],
-            laid_out=True,
+            self.dtype,
+            (
+                y.data_ptr(),
+                *self.buffers,
+                workspace.data_ptr(),
+                x.data_ptr(),
+                *self.taps,
+                spectra.data_ptr(),
+                twiddles.data_ptr(),
+                positions.data_ptr(),
+            ),
+            (*self.sizes, rebuild),
         )
         return y
+
+
+def largest_tile(places: Sequence[int], *, rebuild: bool) -> int:
+    """The largest tile that ends at one of these elements, or before it if all are made again."""
+    if rebuild:
+        return max(power_of_two(max(places) + 1) // 2, 1)
+    return max(1, *(place & -place for place in places))

@@ -10,6 +10,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from threefold.kernels import cauchy as _cauchy
 from threefold.kernels import cell_recurrence as _cell_recurrence
 from threefold.kernels import decay_recurrence as _decay_recurrence
 from threefold.kernels import delta_recurrence as _delta_recurrence
@@ -26,7 +27,6 @@ from threefold.kernels import short_convolution as _short_convolution
 from threefold.kernels import token_shift as _token_shift
 from threefold.kernels import vandermonde as _vandermonde
 from threefold.kernels.shapes import check_lengths as _check_lengths
-from threefold.kernels.shapes import expected_kind
 from threefold.kernels.shapes import refuse as _refuse
 
 # The operations that have a native kernel.
@@ -44,6 +44,7 @@ NATIVE = (
     "online_convolution",
     "vandermonde",
     "reservoir",
+    "cauchy",
 )
 
 
@@ -313,16 +314,12 @@ def diagonal_recurrence(
     """
     if not _native(write):
         return otherwise()
-    shape = write.shape
-    fits = decay.shape in (shape, shape[2:]) and state.shape == (shape[0], *shape[2:])
-    expected = expected_kind(write, (decay, state), lengths)
-    if not fits or (lengths is not None and lengths.shape != shape[:1]):
-        expected = f"decay {list(shape)} or {list(shape[2:])}, state [B, …] and lengths [B]"
+    expected = _diagonal_recurrence.expected(decay, write, state, lengths)
     if expected:
         given = {"decay": decay, "write": write, "state": state, "lengths": lengths}
         _refuse("diagonal_recurrence", expected, given)
     run = _diagonal_recurrence.operation
-    if shape[1] == 1 and _direct(decay, write, state, lengths):
+    if write.shape[1] == 1 and _direct(decay, write, state, lengths):
         run = _diagonal_recurrence.forward
     return run(decay, write, state, lengths)  # type: ignore[no-any-return]
 
@@ -360,10 +357,9 @@ def vandermonde(
     row's last element, lengths `[R]` (int64) says which that is; y is 0 behind it. Gives y
     `[R, length, D]` in dtype.
     """
-    expected = _vandermonde.expected(factor, coefficient, lengths, len(coefficient))
+    expected = _vandermonde.expected(factor, lengths, coefficient=coefficient)
     if expected:
-        given = {"factor": factor, "coefficient": coefficient, "lengths": lengths}
-        _refuse("vandermonde", expected, given)
+        _refuse("vandermonde", expected, {"factor": factor, "coefficient": coefficient})
     native = factor.is_cpu and dtype in library.SUFFIXES and _loaded()
     run = _vandermonde.operation if native else reference.vandermonde
     return run(factor, coefficient, lengths, length, backwards, dtype)
@@ -373,13 +369,23 @@ def moments(
     x: Tensor, factor: Tensor, *, lengths: Tensor | None = None, backwards: bool = False
 ) -> Tensor:
     """`m_n = Σ_l x_l w_n^l` for x `[R, L, D]`, the rest as in `vandermonde`: `[R, D, N, 2]`."""
-    expected = _vandermonde.expected(factor, None, lengths, len(x))
-    if x.ndim != 3 or x.shape[2:] != factor.shape[:1] or x.shape[1] == 0:
-        expected = expected or f"x [R, L, {len(factor)}], not empty"
+    expected = _vandermonde.expected(factor, lengths, x=x)
     if expected:
-        _refuse("moments", expected, {"x": x, "factor": factor, "lengths": lengths})
+        _refuse("moments", expected, {"x": x, "factor": factor})
     run = _vandermonde.moments_operation if _native(x) else reference.moments
     return run(x, factor, lengths, backwards)
+
+
+def cauchy(p: Tensor, q: Tensor, square: Tensor, real: Tensor, points: Tensor) -> Tensor:
+    """`F_jk = Σ_n (i σ_k p_jn − c_k q_jn) / (c_k² m_n − σ_k² − 2 i σ_k c_k r_n)`, summed as made.
+
+    p, q `[D, 4, N]`, square m and real r `[D, N]`, points (σ, c) `[2, K]`, float64: `[D, 4, K]`.
+    """
+    expected = _cauchy.expected(p, q, square, real, points)
+    if expected:
+        _refuse("cauchy", expected, {"p": p, "q": q, "square": square, "real": real})
+    run = _cauchy.products if p.is_cpu and _loaded() else reference.cauchy
+    return run(p, q, square, real, points)
 
 
 def online_filter(kernel: Tensor, skip: Tensor | None) -> _online_convolution.OnlineFilter | None:

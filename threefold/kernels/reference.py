@@ -9,6 +9,10 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+# Numbers of one block of points × channels × poles: 16 MB each in complex128.
+BLOCK = 2**20
 
 
 def short_convolution(
@@ -89,6 +93,26 @@ def moments(x: Tensor, factor: Tensor, lengths: Tensor | None, backwards: bool) 
     cut = torch.unflatten(x, 1, (len(leaps), len(near))).to(near.dtype)
     sums = torch.einsum("rqhn,qhn->rhn", torch.einsum("rqjh,jhn->rqhn", cut, near), leaps)
     return torch.view_as_real(sums)
+
+
+def cauchy(p: Tensor, q: Tensor, square: Tensor, real: Tensor, points: Tensor) -> Tensor:
+    """Quotients added up, in blocks of points: `ops.cauchy` has the shapes."""
+    each = max(1, BLOCK // square.numel())
+    blocks = [
+        checkpoint(_quotients, p, q, square, real, some, use_reentrant=False)
+        for some in torch.split(points, each, 1)
+    ]
+    return torch.cat(blocks, -1)
+
+
+def _quotients(p: Tensor, q: Tensor, square: Tensor, real: Tensor, points: Tensor) -> Tensor:
+    sine, cosine = points
+    below = torch.complex(
+        cosine**2 * square.unsqueeze(-1) - sine**2, -2 * sine * cosine * real.unsqueeze(-1)
+    )
+    by_p, by_q = torch.stack([p, q]).to(below.dtype) @ (1 / below)
+    sums: Tensor = 1j * sine * by_p - cosine * by_q
+    return sums
 
 
 def _tables(factor: Tensor, length: int, block: int = 64) -> tuple[Tensor, Tensor]:

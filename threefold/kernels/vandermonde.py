@@ -21,13 +21,22 @@ VECTOR_BYTES = 64
 _Optional = Tensor | None
 
 
-def expected(factor: Tensor, numbers: Tensor | None, lengths: _Optional, rows: int) -> str | None:
+def expected(
+    factor: Tensor, lengths: _Optional, *, coefficient: _Optional = None, x: _Optional = None
+) -> str | None:
     """What is wrong, said as what was expected; None if nothing is."""
     if factor.ndim != 3 or factor.shape[2] != 2 or 0 in factor.shape:
         return "factor [D, N, 2], none empty"
-    if numbers is not None and numbers.shape != (rows, *factor.shape):
-        return f"coefficient [R, {', '.join(map(str, factor.shape))}]"
-    for tensor in (factor, numbers):
+    rows = 0
+    if coefficient is not None:
+        rows = len(coefficient)
+        if coefficient.shape != (rows, *factor.shape):
+            return f"coefficient [R, {', '.join(map(str, factor.shape))}]"
+    if x is not None:
+        rows = len(x)
+        if x.ndim != 3 or x.shape[2] != len(factor) or x.shape[1] == 0:
+            return f"x [R, L, {len(factor)}], not empty"
+    for tensor in (factor, coefficient):
         if tensor is not None and (tensor.dtype, tensor.device) != (torch.float64, factor.device):
             return "factor and coefficient of torch.float64 on one device"
     if lengths is not None and (lengths.shape, lengths.dtype) != ((rows,), torch.int64):

@@ -115,7 +115,7 @@ def draw(found: list[Accuracies], plan: Plan) -> Any:
         left.set_xticks(rates, [f"{rate:g}" for rate in rates])
         left.set_title(f"% of chords right: {plan.mixer}, trained at rate 1 only")
         left.grid(axis="y", color=FAINT, linewidth=0.7)
-        left.legend(loc="lower left", bbox_to_anchor=(0, 0.2))
+        left.legend(loc="center right")
         for rate, style in ((1.0, {"color": GREY, "linewidth": 1.2}),
                             (0.5, {"color": COLOURS[0], "marker": "o", "markersize": 3,
                                    "linestyle": "none"})):  # fmt: skip
@@ -123,6 +123,7 @@ def draw(found: list[Accuracies], plan: Plan) -> Any:
             time = (torch.arange(len(sound)) + 1) / len(sound)
             right.plot(time, sound, label=f"rate {rate:g}, {len(sound)} samples", **style)
         right.set(xlabel="time, s", yticks=[], xlim=(0, 1))
+        right.margins(y=0.16)
         right.spines["left"].set_visible(False)
         right.set_title("one chord")
         right.legend(loc="upper right", ncols=2)

@@ -2,12 +2,15 @@
 
 With gradients the taps are made for each call, as many as it needs.  Without, they are made once,
 a power of two of them, and kept with what streaming derives from them until a parameter changes.
+Changes are seen by torch's count of updates in place, and by where a parameter lies.  An edit of
+`parameter.data` is not counted: after one call `train()`, `eval()` or `load_state_dict()`, or edit
+under `torch.no_grad()` instead.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any
+from typing import Any, Self
 
 from torch import Tensor, nn
 
@@ -27,6 +30,7 @@ class LongFilters(nn.Module, ABC):
             raise ThreefoldError(f"{owner}: max_length is {max_length}, expected at least 1 tap")
         self.max_length = max_length
         self.known: tuple[Any, list[Taps]] | None = None
+        self.register_load_state_dict_post_hook(_forget)  # type: ignore[no-untyped-call]
 
     @abstractmethod
     def make(self, length: int) -> list[tuple[Tensor, Tensor]]:
@@ -49,6 +53,20 @@ class LongFilters(nn.Module, ABC):
             self.known = key, [Taps(*made) for made in self.make(length)]
         return self.known[1]
 
+    def forget(self) -> None:
+        """Have the taps made again at the next call."""
+        self.known = None
+
+    def train(self, mode: bool = True) -> Self:
+        """As torch's; what was derived from the parameters is made again."""
+        self.forget()
+        return super().train(mode)
+
     def __getstate__(self) -> dict[str, Any]:
         # A copy makes its own.
         return {**self.__dict__, "known": None}
+
+
+def _forget(module: nn.Module, keys: Any) -> None:
+    assert isinstance(module, LongFilters)
+    module.forget()

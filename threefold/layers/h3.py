@@ -7,6 +7,7 @@ Fu et al. 2022, "Hungry Hungry Hippos: Towards Language Modeling with State Spac
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import ClassVar
 
 import torch
@@ -86,8 +87,8 @@ class H3(Mixer):
         shift = self._shift_at_once if form == "parallel" else self.conv
         shifted, conv = shift(key, state["conv"], lengths)
         found = wide(shifted * value)
-        o, memory = self.filter().run(found, flat(state["memory"]), form=form, lengths=lengths)
-        o = o + wide(self.skip) * found
+        fixed = replace(self.filter(), skip=self.skip)
+        o, memory = fixed.run(found, flat(state["memory"]), form=form, lengths=lengths)
         after = {"conv": conv, "memory": shaped(memory, state["memory"])}
         return self.out(query * o.to(x.dtype)), after
 

@@ -30,20 +30,21 @@ class Room:
     def __init__(self, past: Tensor, length: int, capacity: int) -> None:
         rows, _, heads, size = past.shape
         self.buffer = past.new_zeros(rows, heads, capacity, size)
+        # The buffer as [B, capacity, heads, size], and as [B, capacity, size] for each head.
+        self.places = self.buffer.transpose(1, 2)
+        self.heads = self.buffer.unbind(1)
         self.filled = [length] * rows
         self.places[:, :length] = past[:, :length]
-
-    @property
-    def places(self) -> Tensor:
-        """The buffer as [B, capacity, heads, size]."""
-        return self.buffer.transpose(1, 2)
 
     def claim(self, starts: list[int], ends: list[int]) -> bool:
         """Whether these places are free and writable; from now on they are taken."""
         if self.buffer.is_inference() and not torch.is_inference_mode_enabled():
             return False
-        written = [row for row in range(len(ends)) if ends[row] > starts[row]]
         with _CLAIM:
+            if starts == self.filled and max(ends, default=0) <= self.buffer.shape[2]:
+                self.filled = list(ends)
+                return True
+            written = [row for row in range(len(ends)) if ends[row] > starts[row]]
             if len(ends) != len(self.filled) or max(ends, default=0) > self.buffer.shape[2]:
                 return False
             if any(starts[row] < self.filled[row] for row in written):
@@ -81,9 +82,10 @@ class Places(NamedTuple):
 
 def places_of(position: Tensor, length: int, lengths: Tensor | None) -> Places:
     """The places of `length` elements after `position` [B], or of each row's own `lengths`."""
-    starts = position.tolist()
-    counts = [length] * len(starts) if lengths is None else lengths.tolist()
-    ends = [start + count for start, count in zip(starts, counts, strict=True)]
+    starts: list[int] = position.tolist()
+    if lengths is None:
+        return Places(starts, [start + length for start in starts], position, None)
+    ends = [start + count for start, count in zip(starts, lengths.tolist(), strict=True)]
     return Places(starts, ends, position, lengths)
 
 
@@ -93,17 +95,23 @@ def grow(past: Tensor, new: Tensor, places: Places) -> Tensor:
         return _joined(past, new, places)
     if past.shape[1] == 0 and places.lengths is None:
         return new
-    room = getattr(past, _ROOM, None)
-    if room is None or not room.claim(places.starts, places.ends):
-        capacity = places.end + max(_SPARE, places.end // 2)
-        room = Room(past, min(past.shape[1], places.end), capacity)
-        room.filled = list(places.ends)
+    room = claimed(past, places)
     if places.lengths is None and places.start is not None:
         room.places[:, places.start : places.end] = new
     else:
         row, element, place = places.spread(new.shape[1])
         room.places[row, place] = new[row, element]
-    return _leaf(room, 0, places.end)
+    return leaf(room, 0, places.end)
+
+
+def claimed(past: Tensor, places: Places) -> Room:
+    """A room that holds the past, whose places are ours to write."""
+    room: Room | None = getattr(past, _ROOM, None)
+    if room is None or not room.claim(places.starts, places.ends):
+        capacity = places.end + max(_SPARE, places.end // 2)
+        room = Room(past, min(past.shape[1], places.end), capacity)
+        room.filled = list(places.ends)
+    return room
 
 
 def slide(past: Tensor, new: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -125,7 +133,7 @@ def slide(past: Tensor, new: Tensor, lengths: Tensor | None) -> tuple[Tensor, Te
         room.filled = [end + length] * rows
     room.places[:, end : end + length] = new
     context = room.places[:, end - size : end + length]
-    return context, _leaf(room, end + length - size, end + length)
+    return context, leaf(room, end + length - size, end + length)
 
 
 def needs_gradient(*tensors: Tensor) -> bool:
@@ -133,11 +141,12 @@ def needs_gradient(*tensors: Tensor) -> bool:
     return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
 
 
-def _leaf(room: Room, begin: int, end: int) -> Tensor:
-    leaf = room.places[:, begin:end]
-    setattr(leaf, _ROOM, room)
-    setattr(leaf, _ROOM + "_end", end)
-    return leaf
+def leaf(room: Room, begin: int, end: int) -> Tensor:
+    """The view of a room's places that a state has."""
+    view = room.places.narrow(1, begin, end - begin)
+    setattr(view, _ROOM, room)
+    setattr(view, _ROOM + "_end", end)
+    return view
 
 
 def _joined(past: Tensor, new: Tensor, places: Places) -> Tensor:

@@ -21,7 +21,16 @@ from torch import Tensor
 from threefold.errors import ThreefoldError
 from threefold.kernels import ops
 from threefold.kernels.long_convolution import power_of_two
-from threefold.memory.buffer import Places, grow, needs_gradient, places_of
+from threefold.kernels.online_convolution import OnlineFilter, OnlineStep, largest_tile
+from threefold.memory.buffer import (
+    Places,
+    Room,
+    claimed,
+    grow,
+    leaf,
+    needs_gradient,
+    places_of,
+)
 from threefold.memory.state import State, memory_dtype
 
 # The attribute of a leaf that knows what its inputs do to later outputs; copies do not have it.
@@ -67,7 +76,7 @@ class Taps:
 
 
 class Pending:
-    """What the inputs so far do to later outputs, [B, capacity, D] for each convolution.
+    """What the inputs so far do to later outputs, for each convolution of one stream.
 
     `at` says for which element of each row it is ready.  Place t is element t, and is written only
     before that element is read.
@@ -75,7 +84,7 @@ class Pending:
 
     def __init__(self, at: list[int]) -> None:
         self.at = at
-        self.sums: dict[int, tuple[Taps, Tensor]] = {}
+        self.steps: dict[int, OnlineStep] = {}
 
     def claim(self, places: Places) -> bool:
         """Whether it is ready for these elements; from now on it is for those after them."""
@@ -85,19 +94,22 @@ class Pending:
             self.at = places.ends
             return True
 
-    def room(self, group: int, taps: Taps, x: Tensor, last: int) -> tuple[Tensor, bool]:
-        """The sums of one convolution up to element `last` at least, and whether they are new."""
-        known, sums = self.sums.get(group, (None, x.new_empty(0, 0, 0)))
-        writable = torch.is_inference_mode_enabled() or not sums.is_inference()
-        again = known is not taps or not writable
-        capacity = power_of_two(last + 1)
-        if again or sums.shape[1] < capacity:
-            grown = x.new_zeros(len(x), capacity, x.shape[-1])
-            if not again:
-                grown[:, : sums.shape[1]] = sums
-            sums = grown
-        self.sums[group] = taps, sums
-        return sums, again
+    def step(
+        self, group: int, filter: OnlineFilter, inputs: Tensor, last: int
+    ) -> tuple[OnlineStep, bool]:
+        """One convolution with sums up to element `last` at least, and whether they are new."""
+        made = self.steps.get(group)
+        known = made is not None and made.filter is filter
+        if made is not None and known and made.capacity > last:
+            if made.inputs is inputs:
+                return made, False
+            sums = made.pending
+        else:
+            sums = inputs.new_zeros(len(inputs), power_of_two(last + 1), inputs.shape[2])
+            if made is not None and known:
+                sums[:, : made.capacity] = made.pending
+        step = self.steps[group] = OnlineStep(filter, inputs, sums)
+        return step, not known
 
 
 class Stream:
@@ -113,6 +125,7 @@ class Stream:
         self.form, self.length = form, length
         self.inputs: list[Tensor] = []
         self.pending: Pending | None = None
+        self.room: Room | None = None
 
     @staticmethod
     def shapes(length: int, convolutions: int, width: int) -> Mapping[str, Any]:
@@ -137,7 +150,7 @@ class Stream:
         """x [B, L, D] with the next filter; its first taps are enough for the longest row."""
         group = len(self.inputs)
         self.inputs.append(x)
-        streams = taps.online is not None and x.dtype == taps.kernel.dtype
+        streams = taps.online is not None and x.dtype == taps.kernel.dtype == self.past.dtype
         if streams and self.form == "step" and not needs_gradient(x, self.past):
             return self._online(x, taps, group)
         context, first = self._context(x, group)
@@ -152,26 +165,28 @@ class Stream:
 
     def after(self) -> State:
         """The state after this call."""
-        values = grow(self.past, torch.stack(self.inputs, 2), self.places)
-        if self.pending is not None:
+        if self.room is not None:
+            values = leaf(self.room, 0, self.places.end)
             setattr(values, _PENDING, self.pending)
+        else:
+            values = grow(self.past, torch.stack(self.inputs, 2), self.places)
         ends = torch.tensor(self.places.ends, device=self.position.device)
         return {"values": values, "position": ends}
 
     def _online(self, x: Tensor, taps: Taps, group: int) -> Tensor:
-        starts, ends = self.places.starts, self.places.ends
-        if self.pending is None:
+        places = self.places
+        if self.pending is None or self.room is None:
             known: Pending | None = getattr(self.past, _PENDING, None)
-            ready = known is not None and known.claim(self.places)
-            self.pending = known if known is not None and ready else Pending(ends)
-        past = self.past[:, :, group]
-        if past.stride(2) != 1 or past.stride(1) != past.shape[2]:
-            past = past.contiguous()
-        sums, again = self.pending.room(group, taps, x, max(starts))
-        going = [s if e > s else -1 - s for s, e in zip(starts, ends, strict=True)]
+            ready = known is not None and known.claim(places)
+            self.pending = known if known is not None and ready else Pending(places.ends)
+            self.room = claimed(self.past, places)
         assert taps.online is not None
-        y = taps.online.advance(x[:, 0].contiguous(), past, sums, going, rebuild=again)
-        return y.unsqueeze(1)
+        last = max(places.starts)
+        step, again = self.pending.step(group, taps.online, self.room.heads[group], last)
+        going = self.position
+        if places.lengths is not None:
+            going = torch.where(places.lengths > 0, going, -1 - going)
+        return step.advance(x, going, largest_tile(places.starts, rebuild=again), rebuild=again)
 
     def _context(self, x: Tensor, group: int) -> tuple[Tensor, int]:
         """The inputs before and in this call, those of the call side by side in all rows."""

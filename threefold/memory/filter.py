@@ -1,8 +1,10 @@
 """s = Ā s₋ + B̄ u,  y = C s:  taps K̄ = (C B̄, C Ā B̄, C Ā² B̄, …),  y = K̄ ∗ u.
 
-A fixed filter of each channel, known by its discretised state space, run as a recurrence, in blocks
-with the state carried, or as one convolution.  A state is S real numbers a channel; a complex one
-is its real parts, then its imaginary parts.
+A fixed filter of each channel, known by its discretised state space.  A state is S real numbers a
+channel; a complex one is its real parts, then its imaginary parts.
+step      the recurrence
+chunk     blocks with the state carried; if Ā is diagonal they are long, and Fourier transforms
+parallel  one Fourier transform
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from threefold.errors import ThreefoldError
 from threefold.kernels import ops
 from threefold.memory.buffer import needs_gradient
 from threefold.memory.plan import FORMS, plan_chunk, plan_form, plan_piece
-from threefold.memory.transition import Diagonal, Transition
+from threefold.memory.transition import Diagonal, Matrix
 
 OWNER = "filter"
 
@@ -30,7 +32,7 @@ class Filter:
     structure knows a better way, gives the taps [H, length].
     """
 
-    transition: Transition
+    transition: Diagonal | Matrix
     write: Tensor
     read: Tensor
     dtype: torch.dtype
@@ -75,8 +77,9 @@ class Filter:
         if form == "step":
             return self._scan(x, state, lengths)
         if isinstance(self.transition, Diagonal):
-            return self._pieces(x, state, lengths, plan_piece(x.shape[1], form))
-        return self._blocks(x, state, lengths, form)
+            size = plan_piece(x.shape[1], form)
+            return self._pieces(self.transition, x, state, lengths, size)
+        return self._blocks(self.transition, x, state, lengths, form)
 
     def taps(self, length: int) -> Tensor:
         """The response to 1, 0, 0, …: K̄ [H, length]."""
@@ -85,7 +88,7 @@ class Filter:
         if isinstance(self.transition, Diagonal):
             return self.transition.taps(self.write, self.read, length, self.dtype)
         # K̄ at block·q + j is (C Ā^{block·q})(Ā^j B̄): a product of two short tables.
-        tables = self._tables(min(64, length))
+        tables = self._tables(self.transition, min(64, length))
         ahead, rows = tables.powers[-1], self.read.unsqueeze(0)
         while len(rows) * tables.block < length:
             rows = torch.cat([rows, ahead.before(rows)])
@@ -115,28 +118,27 @@ class Filter:
         return ops.long_convolution(x, taps, skip, whole=True)
 
     def _pieces(
-        self, x: Tensor, state: Tensor, lengths: Tensor | None, size: int
+        self, turn: Diagonal, x: Tensor, state: Tensor, lengths: Tensor | None, size: int
     ) -> tuple[Tensor, Tensor]:
         """Convolutions of `size` elements; a diagonal Ā carries the state over by its powers."""
-        assert isinstance(self.transition, Diagonal)
         taps, outputs = self.taps(min(size, x.shape[1])), []
         for begin, piece in zip(range(0, x.shape[1], size), torch.split(x, size, 1), strict=True):
             count = piece.shape[1]
             y = self._convolved(piece, taps[:, :count])
             # At the beginning of a sequence the state has nothing to say.
             if torch.compiler.is_compiling() or needs_gradient(state) or bool(state.any()):
-                y = y + self.transition.respond(self.read, state, count, self.dtype)
+                y = y + turn.respond(self.read, state, count, self.dtype)
             outputs.append(y)
             left = None if lengths is None else (lengths - begin).clamp(0, count)
-            state = self.transition.collect(self.write, piece, state, left)
+            state = turn.collect(self.write, piece, state, left)
         return outputs[0] if len(outputs) == 1 else torch.cat(outputs, 1), state
 
     def _blocks(
-        self, x: Tensor, state: Tensor, lengths: Tensor | None, form: str
+        self, each: Matrix, x: Tensor, state: Tensor, lengths: Tensor | None, form: str
     ) -> tuple[Tensor, Tensor]:
         """Blocks, each from the state before it; parallel has one FFT for the inputs' part."""
         batch, length, channels = x.shape
-        tables = self._tables(plan_chunk(None, length, "chunk"))
+        tables = self._tables(each, plan_chunk(None, length, "chunk"))
         pieces = -(-length // tables.block)
         cut = torch.nn.functional.pad(x, (0, 0, 0, pieces * tables.block - length))
         # [H, B · pieces, block]: one product for all blocks of a channel.
@@ -153,9 +155,9 @@ class Filter:
         y = (_by_channel(starts[:, :-1]) @ tables.reads).view(channels, batch, -1)
         return self._convolved(x, self.taps(length)) + y[..., :length].permute(1, 2, 0), last
 
-    def _tables(self, most: int) -> Tables:
+    def _tables(self, turn: Matrix, most: int) -> Tables:
         """Everything a block of the largest power of two ≤ `most` needs, by doubling."""
-        turn, writes = self.transition, self.write.unsqueeze(0)
+        writes = self.write.unsqueeze(0)
         reads = turn.before(self.read.unsqueeze(0))
         powers = [turn]
         while 2 * len(writes) <= most:
@@ -176,7 +178,7 @@ class Filter:
 class Tables:
     """A block of 2^k elements: what it adds to the state, and what of the state it reads."""
 
-    powers: list[Transition]  # Ā^1, Ā^2, Ā^4, …, Ā^block
+    powers: list[Matrix]  # Ā^1, Ā^2, Ā^4, …, Ā^block
     writes: Tensor  # [H, block, S]: the share of each element in the state after the block
     reads: Tensor  # [H, S, block]: the share of the state before the block in each output
     taps: Tensor  # [H, block]

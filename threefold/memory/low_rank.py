@@ -1,7 +1,7 @@
 """A = Diag(Λ) − P Pᴴ:  K̂(z) = C̃ (I − Ā z)⁻¹ B̄ at the roots of unity,  C̃ = C (I − Ā^L).
 
 S4's filter: bilinear, a step in O(N) by Woodbury's identity, and taps by the truncated generating
-function: four Cauchy products Σ_n v_n / ((1−z) − (1+z) Δ/2 Λ_n), summed in blocks of roots.
+function: four Cauchy products Σ_n v_n / ((1−z) − (1+z) Δ/2 Λ_n), never as a matrix.
 A is never diagonalised: its eigenvectors are useless in floating point.  Each number of Λ, P, B, C
 stands for itself and its conjugate.
 Gu, Goel & Ré 2022, "Efficiently Modeling Long Sequences with Structured State Spaces".
@@ -14,13 +14,10 @@ from functools import cached_property
 
 import torch
 from torch import Tensor
-from torch.utils.checkpoint import checkpoint
 
+from threefold.kernels import ops
 from threefold.memory.filter import Filter
-from threefold.memory.transition import Dense, Transition
-
-# Numbers of one block of roots × channels × states: 16 MB each in complex128.
-BLOCK = 2**20
+from threefold.memory.transition import Dense, Matrix
 
 
 @dataclass(frozen=True)
@@ -46,7 +43,7 @@ class LowRank:
             impulse=lambda length: self.taps(length, row, turn),
         )
 
-    def taps(self, length: int, row: Tensor, transition: Transition) -> Tensor:
+    def taps(self, length: int, row: Tensor, transition: Matrix) -> Tensor:
         """K̄ [H, length], float64, from the generating function at `length` roots of unity."""
         rest, left = row, length
         while left:
@@ -56,43 +53,43 @@ class LowRank:
             transition = transition.squared() if left else transition
         real, imaginary = (row - rest).chunk(2, -1)
         C = torch.complex(real, -imaginary) / 2
-        # The taps are real, so half of the roots tell the others.
-        count = length // 2 + 1
-        each = max(1, BLOCK // C.numel())
-        parts = []
-        for begin in range(0, count, each):
-            at = torch.arange(begin, min(begin + each, count), device=C.device)
-            angle = -2 * torch.pi * at.double() / length
-            z = torch.complex(angle.cos(), angle.sin())
-            parts.append(
-                checkpoint(
-                    generating, z, self.poles, self.P, self.B, C, self.delta, use_reentrant=False
-                )
-            )
-        taps: Tensor = torch.fft.irfft(torch.cat(parts, -1), n=length)
+        taps: Tensor = torch.fft.irfft(self.generating(C, points_of(length, C.device)), n=length)
         return taps
 
+    def generating(self, C: Tensor, points: Tensor) -> Tensor:
+        """C (I − Ā z)⁻¹ B̄ = Δ (C·B − α (C·P)(Pᴴ·B) / (1 + α Pᴴ·P)), [H, K]; α = (1+z) Δ/2.
 
-def generating(z: Tensor, poles: Tensor, P: Tensor, B: Tensor, C: Tensor, delta: Tensor) -> Tensor:
-    """C (I − Ā z)⁻¹ B̄ = Δ (C·B − α (C·P)(Pᴴ·B) / (1 + α Pᴴ·P)) at each z, [H, Z]; α = (1+z) Δ/2.
+        u·v is Σ u v / d, d = (1−z) − α Λ, over both numbers of each pair:
+        v/d + v̄/d̃ = 2 ((1−z) Re v − α Re(v Λ̄)) / ((1−z)² − 2 α (1−z) Re Λ + α² |Λ|²).
+        At z = e^{−iφ}, with σ = 2 sin φ/2 and c = cos φ/2, 1 − z = iσ e^{−iφ/2}, α = cΔ e^{−iφ/2}:
+        u·v = 2 e^{iφ/2} F, F the sum of (iσ Re v − c Re(vΔΛ̄)) / (c²|ΔΛ|² − σ² − 2iσc Re ΔΛ).
+        """
+        P, B, poles = (x.expand_as(C) for x in (self.P, self.B, self.poles))
+        products = torch.stack([C * B, C * P, P.conj() * B, P.conj() * P], 1)
+        delta = self.delta.unsqueeze(-1)
+        poles = delta * poles
+        weights = (products * poles.conj().unsqueeze(1)).real
+        square = poles.real.square() + poles.imag.square()
+        CB, CP, PB, PP = ops.cauchy(products.real, weights, square, poles.real, points).unbind(1)
+        sine, cosine = points
+        twice = 2 * cosine * delta
+        turn = torch.complex(cosine, sine / 2)
+        found: Tensor = 2 * delta * turn * (CB - twice * CP * PB / (1 + twice * PP))
+        return found
 
-    u·v is Σ u v / d, d = (1−z) − α Λ, over both numbers of each pair:
-    v/d + v̄/d̃ = 2 ((1−z) Re v − α Re(v Λ̄)) / ((1−z)² − 2 α (1−z) Re Λ + α² |Λ|²).
+
+def points_of(length: int, device: torch.device | None = None) -> Tensor:
+    """σ = 2 sin φ/2 and c = cos φ/2 at φ = 2πk/length, [2, length // 2 + 1]: half of the circle.
+
+    What is made of it is real, so that half of the points tell the others.
     """
-    poles, P, B = (x.expand_as(C) for x in (poles, P, B))
-    products = torch.stack([C * B, C * P, P.conj() * B, P.conj() * P], 1)
-    weights = torch.cat([products.real, (products * poles.conj().unsqueeze(1)).real], 1)
-    a, b = (1 - z), (1 + z) * delta.unsqueeze(-1) / 2
-    a_, b_ = a[None, None], b.unsqueeze(1)
-    below = a_ * a_ - 2 * a_ * b_ * poles.real.unsqueeze(-1)
-    below = below + b_ * b_ * poles.abs().square().unsqueeze(-1)
-    sums = torch.bmm(weights.to(below.dtype), 1 / below)
-    CB, CP, PB, PP = (2 * (a[None, None] * sums[:, :4] - b_ * sums[:, 4:])).unbind(1)
-    return delta.unsqueeze(-1) * (CB - b * CP * PB / (1 + b * PP))
+    at = torch.arange(length // 2 + 1, dtype=torch.float64, device=device)
+    half = torch.pi * at / length
+    return torch.stack([2 * half.sin(), half.cos()])
 
 
 @dataclass(frozen=True)
-class Woodbury(Transition):
+class Woodbury(Matrix):
     """s = (I − Δ/2 A)⁻¹ (I + Δ/2 A) s₋ in O(N); blocks use the matrix of the same map."""
 
     ahead: Tensor  # I + Δ/2 Λ, as real planes [2, H, N]
@@ -124,7 +121,7 @@ class Woodbury(Transition):
     def before(self, row: Tensor) -> Tensor:
         return self.dense.before(row)
 
-    def squared(self) -> Transition:
+    def squared(self) -> Matrix:
         return self.dense.squared()
 
     def to(self, dtype: torch.dtype) -> Woodbury:

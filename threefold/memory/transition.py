@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from threefold.kernels import ops
-from threefold.memory.linear.diagonal import diagonal
 
 
 class Transition(ABC):
@@ -23,15 +22,23 @@ class Transition(ABC):
         """Ā s."""
 
     @abstractmethod
+    def to(self, dtype: torch.dtype) -> Transition:
+        """The same, rounded."""
+
+
+class Matrix(Transition):
+    """One whose powers are matrices: elements are taken in blocks."""
+
+    @abstractmethod
     def before(self, row: Tensor) -> Tensor:
         """c Ā."""
 
     @abstractmethod
-    def squared(self) -> Transition:
+    def squared(self) -> Matrix:
         """The transition of twice as many elements."""
 
     @abstractmethod
-    def to(self, dtype: torch.dtype) -> Transition:
+    def to(self, dtype: torch.dtype) -> Matrix:
         """The same, rounded."""
 
     @abstractmethod
@@ -46,26 +53,12 @@ class Diagonal(Transition):
     factor: Tensor
 
     def after(self, state: Tensor) -> Tensor:
-        return _turn(self.factor, state, 1)
-
-    def before(self, row: Tensor) -> Tensor:
-        # A row is (Re c, −Im c): it turns the other way.
-        return _turn(self.factor, row, -1)
-
-    def squared(self) -> Diagonal:
-        return Diagonal(self.after(self.factor.flatten(-2)).view_as(self.factor))
+        real, imaginary = self.factor.unbind(-2)
+        a, b = state.chunk(2, -1)
+        return torch.cat([real * a - imaginary * b, real * b + imaginary * a], -1)
 
     def to(self, dtype: torch.dtype) -> Diagonal:
         return Diagonal(self.factor.to(dtype))
-
-    def scan(self, gains: Tensor, state: Tensor) -> Tensor:
-        batch, length, channels, size = gains.shape
-        planes = torch.unflatten(gains, -1, (2, -1)).transpose(2, 3).flatten(-2)
-        start = torch.unflatten(state, -1, (2, -1)).transpose(1, 2).flatten(-2)
-        decay = self.factor.transpose(0, 1).flatten(1)
-        found, _ = diagonal(decay, planes, start, form="chunk")
-        found = torch.unflatten(found, -1, (channels, -1)).transpose(2, 3)
-        return torch.cat([state.unsqueeze(1), found.reshape(batch, length, channels, size)], 1)
 
     def taps(self, write: Tensor, read: Tensor, length: int, dtype: torch.dtype) -> Tensor:
         """K̄_t = c Āᵗ b, [H, length], for b and c [H, S]."""
@@ -125,15 +118,8 @@ def _times(*numbers: Tensor) -> Tensor:
     return torch.view_as_real(product.resolve_conj())
 
 
-def _turn(factor: Tensor, state: Tensor, sign: int) -> Tensor:
-    real, imaginary = factor.unbind(-2)
-    a, b = state.chunk(2, -1)
-    imaginary = sign * imaginary
-    return torch.cat([real * a - imaginary * b, real * b + imaginary * a], -1)
-
-
 @dataclass(frozen=True)
-class Dense(Transition):
+class Dense(Matrix):
     """Ā [H, S, S], or [1, S, S] for all channels."""
 
     matrix: Tensor

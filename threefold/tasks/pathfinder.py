@@ -8,8 +8,9 @@ An image is read pixel by pixel, row after row, as brightness from 0 to 1; both 
 as frequent, in every two examples that follow each other.  Chance: 1/2.  Solved: 90 %.
 Linsley et al. 2018, "Learning long-range spatial dependencies with horizontal gated recurrent
 units"; Tay et al. 2020, "Long Range Arena" (32 × 32, and 128 × 128 as Path-X).  The images are our
-own: curves turn by at most 28° from dash to dash and keep clear of all others and of themselves,
-dashes have one brightness, and smaller images have shorter curves.
+own: curves turn by at most 39° from dash to dash and keep clear of all others and of themselves,
+dashes have one brightness, smaller images have shorter curves, and the dots are as far apart for
+one answer as for the other, so that their distance tells nothing.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from threefold.errors import ThreefoldError
 from threefold.tasks.task import Numbers, Task, address, declare, rows_of
 
 FINE = 4  # places of a pixel in each direction where something can be
-TURNS, BEND = 64, 5  # directions, and the most that a curve turns from dash to dash
+TURNS, BEND = 64, 7  # directions, and the most that a curve turns from dash to dash
 DRAWS, ATTEMPTS = 6144, 50  # random numbers of one attempt at an image, and how often
 # Multiples of 1/1024, so that all places are exact, and the same on every machine.
 AHEAD = [
@@ -57,7 +58,7 @@ class Look:
         """What suits an image of that many pixels in each direction."""
         dashes, dash = min(14, max(4, size * 9 // 32)), max(2.0, size // 5 / 4)
         thickness, dot = max(1.0, size / 64), max(1.5, size / 32)
-        clear, cell = max(2.5, size / 20), max(0.5, size / 64)
+        clear, cell = max(2.5, size / 20), max(0.5, size / 128)
         distractors = size * dashes // 40
         return cls(size, dashes, distractors, dash, dash / 2, thickness, dot, clear, cell)
 
@@ -69,6 +70,11 @@ class Look:
     def margin(self) -> float:
         """Between the edge and what is drawn: there is room for a dot."""
         return self.dot + 0.5
+
+    @property
+    def alike(self) -> float:
+        """How much the distances between dots may differ."""
+        return self.size / 40
 
     @property
     def wide(self) -> float:
@@ -112,7 +118,8 @@ def _curves(look: Look, draws: Iterator[float]) -> list[list[Dash]] | None:
     found: list[list[Dash]] = []
     try:
         for _ in range(2):
-            curve = _place(look, draws, look.dashes, taken, 60, _tips(look, found))
+            dashes = look.dashes - int(next(draws) * (look.dashes // 3 + 1))
+            curve = _place(look, draws, dashes, taken, 60, found)
             if not curve:
                 return None
             found.append(curve)
@@ -137,23 +144,32 @@ def _place(
     dashes: int,
     taken: Grid,
     attempts: int,
-    dots: list[tuple[float, float]],
+    before: list[list[Dash]],
 ) -> list[Dash]:
-    """A curve where there is room for it, its ends away from dots; empty if none was found."""
-    near = (look.wide + look.dot - look.thickness / 2) ** 2
+    """A curve where there is room, a pair with those before; empty if none was found."""
     for _ in range(attempts):
         curve = _grow(look, draws, dashes, taken)
-        tips = _tips(look, [curve]) if curve else []
-        if curve and all((x - a) ** 2 + (y - b) ** 2 >= near for x, y in tips for a, b in dots):
+        if curve and all(_crossing(look, other, curve) for other in before):
             return curve
     return []
 
 
-def _tips(look: Look, curves: list[list[Dash]]) -> list[tuple[float, float]]:
-    """Both ends of each curve."""
-    return [_end(look, curve[0], -1) for curve in curves] + [
-        _end(look, curve[-1], 1) for curve in curves
-    ]
+def _crossing(look: Look, first: list[Dash], second: list[Dash]) -> list[tuple[float, float]]:
+    """An end of each curve, as far apart as the ends of the first; empty if there is no such pair.
+
+    All ends have to be far enough from each other for dots.
+    """
+    near, apart = look.wide + look.dot - look.thickness / 2, math.dist(*_tips(look, first))
+    pairs = [[one, other] for one in _tips(look, first) for other in _tips(look, second)]
+    if min(math.dist(*pair) for pair in pairs) < near:
+        return []
+    best = min(pairs, key=lambda pair: abs(math.dist(*pair) - apart))
+    return best if abs(math.dist(*best) - apart) <= look.alike else []
+
+
+def _tips(look: Look, curve: list[Dash]) -> list[tuple[float, float]]:
+    """Both ends of a curve."""
+    return [_end(look, curve[0], -1), _end(look, curve[-1], 1)]
 
 
 def _grow(look: Look, draws: Iterator[float], dashes: int, taken: Grid) -> list[Dash]:
@@ -192,7 +208,7 @@ def _free(look: Look, dash: Dash, own: list[Dash], taken: Grid) -> bool:
 
 def _take(look: Look, taken: Grid, curve: list[Dash], around: float) -> None:
     """Mark what is nearer than `around` pixels to a curve."""
-    mask = _disc(around / look.cell)
+    mask = _disc(around / look.cell + 1)  # a place may be anywhere in its cell
     for dash in curve:
         for side in (-1.0, -0.5, 0.0, 0.5, 1.0):
             x, y = _end(look, dash, side)
@@ -207,8 +223,7 @@ def _render(look: Look, curves: list[list[Dash]], joined: bool) -> NDArray[np.fl
         for x, y, turn in curve:
             _stamp(grid, _dash(look, turn), int(y * FINE), int(x * FINE))
     first, second = curves[:2]
-    ends = [_end(look, first[0], -1), _end(look, first[-1] if joined else second[-1], 1)]
-    for x, y in ends:
+    for x, y in _tips(look, first) if joined else _crossing(look, first, second):
         _stamp(grid, _disc(FINE * look.dot), int(y * FINE), int(x * FINE))
     blocks = grid.reshape(look.size, FINE, look.size, FINE)
     covered: NDArray[np.float32] = blocks.mean((1, 3), dtype=np.float32)

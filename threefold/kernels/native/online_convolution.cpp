@@ -95,9 +95,9 @@ int spectrum(real *spectra, const real *kernel, const real *twiddle, int64_t cha
 inline int64_t element_of(int64_t position) { return position < 0 ? -1 - position : position; }
 
 template <typename real>
-int advance(real *y, real *pending, real *workspace, const real *x, const real *past, const real *skip,
+int advance(real *y, real *pending, real *inputs, real *workspace, const real *x, const real *skip,
             const int64_t *positions, const Online<real> &online, int64_t batch, int64_t pending_row,
-            int64_t past_row, bool rebuild, int64_t threads) {
+            int64_t inputs_row, bool rebuild, int64_t threads) {
     const int64_t channels = online.channels, groups = groups_of<real>(channels), items = groups * batch;
     int64_t largest = 1;
     for (int64_t row = 0; row < batch; ++row) {
@@ -116,13 +116,14 @@ int advance(real *y, real *pending, real *workspace, const real *x, const real *
                 const int64_t row = item / groups, index = item % groups;
                 const int64_t position = element_of(positions[row]);
                 real *ahead = pending + row * pending_row;
-                const real *behind = past + row * past_row;
+                real *behind = inputs + row * inputs_row;
                 const Channels<real> group(index, channels);
                 if (rebuild) online.rebuild(ahead, behind, position, index, z);
                 if (positions[row] < 0) continue;
                 if (position > 0)
                     online.add_tile(ahead, behind, position, lowest_bit(position), index, z);
                 const Complex<real> here = group.load(x + row * channels);
+                group.store(behind + position * channels, here);
                 Complex<real> tap = group.load(online.near);
                 if (skip) tap = tap + group.load(skip);
                 const Complex<real> sum = group.load(ahead + position * channels);
@@ -143,13 +144,13 @@ int advance(real *y, real *pending, real *workspace, const real *x, const real *
         return threefold::spectrum<real>(spectra, kernel, twiddle, channels, taps, tile, threads);  \
     }                                                                                                \
     int threefold_online_convolution_##suffix(                                                       \
-        real *y, real *pending, real *workspace, const real *x, const real *past, const real *near,  \
+        real *y, real *pending, real *inputs, real *workspace, const real *x, const real *near,      \
         const real *skip, const real *spectra, const real *twiddle, const int64_t *positions,        \
-        int64_t batch, int64_t channels, int64_t pending_row, int64_t past_row, int64_t rebuild,     \
+        int64_t batch, int64_t channels, int64_t pending_row, int64_t inputs_row, int64_t rebuild,   \
         int64_t threads) {                                                                           \
-        return threefold::advance<real>(y, pending, workspace, x, past, skip, positions,             \
+        return threefold::advance<real>(y, pending, inputs, workspace, x, skip, positions,           \
                                         {near, spectra, twiddle, channels}, batch, pending_row,      \
-                                        past_row, rebuild != 0, threads);                            \
+                                        inputs_row, rebuild != 0, threads);                          \
     }
 
 THREEFOLD_FOR_BOTH(DEFINE)

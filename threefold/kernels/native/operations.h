@@ -56,16 +56,17 @@ THREEFOLD_API int THREEFOLD_NAME(online_convolution_spectrum)(
     int64_t channels, int64_t taps, int64_t tile, int64_t threads);
 
 /* One element of a long convolution, with all that earlier elements do to it already in `pending`.
- *   y, x [B, D] · pending, past: rows of elements [D], `pending_row` and `past_row` numbers apart
+ *   y, x [B, D] · pending, inputs: rows of elements [D], `pending_row` and `inputs_row` numbers apart
  *   workspace [threads, 2·largest tile, place] · near [64, D]: the first taps, zeros behind the last
  *   skip [D] · spectra: those of tiles 64, 128, … one after another · positions [B]
- * `pending` is brought up to date for element position[b], from nothing if `rebuild`. A row that gets
- * no element is given as −1 − position: it is only rebuilt. */
+ * `inputs` has all elements before position[b], and x is put there behind them. `pending` is brought up
+ * to date for that element, from nothing if `rebuild`. A row that gets no element is given as
+ * −1 − position: it is only rebuilt. */
 THREEFOLD_API int THREEFOLD_NAME(online_convolution)(
-    real *y, real *pending, real *workspace,
-    const real *x, const real *past, const real *near, const real *optional skip,
+    real *y, real *pending, real *inputs, real *workspace,
+    const real *x, const real *near, const real *optional skip,
     const real *optional spectra, const real *optional twiddle, const int64_t *positions,
-    int64_t batch, int64_t channels, int64_t pending_row, int64_t past_row, int64_t rebuild,
+    int64_t batch, int64_t channels, int64_t pending_row, int64_t inputs_row, int64_t rebuild,
     int64_t threads);
 
 /* y_l = Re Σ_n c_n w_n^l of every channel, l counted back from a row's last element if `backwards`.
@@ -86,6 +87,22 @@ THREEFOLD_API int THREEFOLD_NAME(vandermonde_moments)(
     const real *x, const double *factor, const int64_t *optional lengths,
     int64_t rows, int64_t length, int64_t channels, int64_t size, int64_t backwards,
     int64_t threads);
+
+/* F_jk = Σ_n (i σ_k p_jn − c_k q_jn) / (c_k² m_n − σ_k² − 2 i σ_k c_k r_n), float64 for both.
+ *   sums [D, 4, 2, K], real parts, then imaginary parts · p, q [D, 4, N] · square, m [D, N]
+ *   real_part, r [D, N] · points [2, K], σ and c, K a multiple of 8 */
+THREEFOLD_API int THREEFOLD_NAME(cauchy_forward)(
+    double *sums,
+    const double *p, const double *q, const double *square, const double *real_part,
+    const double *points,
+    int64_t channels, int64_t size, int64_t count, int64_t threads);
+
+/* Gradients of the above, grad as sums. */
+THREEFOLD_API int THREEFOLD_NAME(cauchy_backward)(
+    double *grad_p, double *grad_q, double *grad_square, double *grad_real,
+    const double *grad, const double *p, const double *q, const double *square,
+    const double *real_part, const double *points,
+    int64_t channels, int64_t size, int64_t count, int64_t threads);
 
 /* y = x weightᵀ + bias for a few rows; a row's bits depend neither on the others nor on threads.
  *   y [R, O] · workspace [R, I′], needed where I is no I′ = multiple of 32
