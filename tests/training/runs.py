@@ -39,4 +39,4 @@ def run(folder: Path | None, steps: int = STEPS, save: int = 3) -> tuple[Languag
 
 
 if __name__ == "__main__":
-    run(Path(sys.argv[1]))
+    run(Path(sys.argv[1]), *map(int, sys.argv[2:3]), save=1 if len(sys.argv) > 2 else 3)
