@@ -123,7 +123,9 @@ def train(
             run.step()
             bar.show(run.done, run.result.steps, run.result.losses[-1], run.result.rate, run.left)
             run.result.stopped = "interrupted" if interrupt.is_set() else run.end
-            if validation is not None and run.due:
+            # What goes on later is not at its end, and whoever interrupts is in a hurry.
+            pauses = keeper is not None and interrupt.is_set()
+            if validation is not None and run.due and not pauses:
                 scores = evaluate(model, validation, metric, carry=settings.carry)
                 run.result.validation.append((run.result.steps, scores))
                 if settings.target is not None and scores.metric >= settings.target:
