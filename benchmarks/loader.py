@@ -22,6 +22,7 @@ PIECE = 1 << 22
 BATCH, LENGTH, STEPS = 8, 256, 8
 LIMIT = 300_000_000  # bytes of anonymous memory that training may take more than before
 VOCABULARY = 257  # the smallest of two bytes a token: the model has little to do
+MIXERS = ("min_gru", "lru", "retnet")  # the fastest of them counts
 
 
 def random_pieces(count: int) -> Iterator[Piece]:
@@ -31,35 +32,35 @@ def random_pieces(count: int) -> Iterator[Piece]:
         yield np.roll(drawn, begin // len(drawn))[: count - begin], True
 
 
-def fastest() -> LanguageModel:
-    """The smallest model of the fastest mixer: no useful model eats more tokens a second."""
-    return LanguageModel(Spec("language", 64, 1, "min_gru", VOCABULARY, channel="none"))
+def small(mixer: str) -> LanguageModel:
+    """One layer of width 64: no useful model eats more tokens a second."""
+    return LanguageModel(Spec("language", 64, 1, mixer, VOCABULARY, channel="none"))
 
 
 def consume(model: LanguageModel, batches: Batches, steps: int) -> Contender:
     """Training without an optimiser, on batches that lie ready."""
     ready = [batches(step) for step in range(steps)]
 
-    def run() -> list[Tensor]:
+    def train() -> list[Tensor]:
         for batch in ready:
             logits, _ = model(batch.inputs)
             F.cross_entropy(logits.flatten(0, 1), batch.targets.flatten()).backward()
         return []
 
-    return run
+    return train
 
 
 def load(batches: Batches, steps: int) -> Contender:
-    """The same batches from the file, each time at other places."""
+    """As many batches from the file, each time at other places."""
     place = iter(range(0, 1 << 62, steps))
 
-    def run() -> list[Tensor]:
+    def read() -> list[Tensor]:
         first = next(place)
         for step in range(first, first + steps):
             batches(step)
         return []
 
-    return run
+    return read
 
 
 def anonymous() -> int:
@@ -77,7 +78,7 @@ def growth(path: Path, steps: int) -> Callable[[], int]:
         gc.collect()
         before = anonymous()
         tokens = TokenFile(path).tokens
-        model = fastest()
+        model = small(MIXERS[0])
         optimiser = torch.optim.AdamW(model.parameters())
         stream, windows = Stream(tokens, BATCH, LENGTH), Windows(tokens, BATCH, LENGTH)
         most = 0
@@ -95,6 +96,7 @@ def growth(path: Path, steps: int) -> Callable[[], int]:
 
 
 def races(count: int, steps: int, training: int) -> Iterator[Race | Weighing]:
+    models = {f"{mixer} 64 × 1, forward + backward": mixer for mixer in MIXERS}
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "corpus.tokens"
         tokens = write_tokens(path, random_pieces(count), VOCABULARY).tokens
@@ -108,17 +110,20 @@ def races(count: int, steps: int, training: int) -> Iterator[Race | Weighing]:
             ("lanes", Stream(tokens, BATCH, LENGTH)),
             ("windows", Windows(tokens, BATCH, LENGTH)),
         ):
-            model = "min_gru 64 × 1, forward + backward"
-            contenders = {
-                "threefold": load(loader, steps),
-                model: consume(fastest(), loader, steps),
-            }
-            title = f"loader, {name} of {size}, {steps} batches of {BATCH} × {LENGTH} tokens"
-            yield Race(title, contenders, targets=(at_least(20, model),), apart=(model,))
+            contenders: dict[str, Contender] = {"threefold": load(loader, steps)}
+            for label, mixer in models.items():
+                contenders[label] = consume(small(mixer), loader, steps)
+            yield Race(
+                f"loader, {name} of {size}, {steps} batches of {BATCH} × {LENGTH} tokens",
+                contenders,
+                rounds=9,
+                targets=(at_least(20, *models),),
+                apart=tuple(models),
+            )
 
 
 def run() -> Iterator[Race | Weighing]:
-    yield from races(TOKENS, STEPS, training=100)
+    yield from races(TOKENS, STEPS, training=50)
 
 
 def quick() -> Iterator[Race | Weighing]:

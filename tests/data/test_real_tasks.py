@@ -90,6 +90,16 @@ def test_cifar_in_colour_and_grey(tmp_path: Path) -> None:
     grey = task("image", folder=tmp_path).rows("test", [3]).inputs
     expected = (pixels[5, 3].astype(float) @ [299, 587, 114] // 1000).astype(np.int64)
     assert grey.dtype == torch.int64 and grey[0].tolist() == expected.tolist()
+    flat = pixels[5].transpose(0, 2, 1).reshape(4, 3072)
+    rows = np.concatenate([np.array([[0], [1], [2], [9]], np.uint8), flat], 1)
+    (tmp_path / "binary").mkdir()
+    for name in names:
+        (tmp_path / "binary" / f"{name}.bin").write_bytes(rows.tobytes())
+    again = task("image", folder=tmp_path / "binary").rows("test", [3])
+    assert torch.equal(again.inputs, grey) and again.targets.tolist() == [9]
+    (tmp_path / "binary" / "test_batch.bin").write_bytes(b"\x0a" + rows.tobytes()[1:])
+    with pytest.raises(ThreefoldError, match="a label from 0 to 9"):
+        task("image", folder=tmp_path / "binary")
     (tmp_path / "test_labels.json").write_text("[0, 1]")
     with pytest.raises(ThreefoldError, match="2 labels; expected 4"):
         task("image", folder=tmp_path)
@@ -228,6 +238,22 @@ def test_translation_of_parallel_files(tmp_path: Path) -> None:
     pytest.importorskip("sacrebleu")
     assert bleu(["a b c d e"], ["a b c d e"]) == pytest.approx(100)
     assert bleu(["x y z"], ["a b c"]) == 0
+
+
+def test_pairs_of_papers(tmp_path: Path) -> None:
+    for part in ("train", "eval", "test"):
+        text = "1.0\ta\tb\tone text\tanother\n0.0\ta\tc\tone text\tsomething else\n"
+        (tmp_path / f"new_aan_pairs.{part}.tsv").write_text(text)
+    made = task("retrieval", folder=tmp_path, length=12)
+    assert made.sizes == (2, 2, 2)
+    rows = made.rows("test", [1])
+    texts = [bytes(row.tolist()).decode() for row in rows.inputs[0]]
+    assert texts == ["one text    ", "something el"] and rows.targets.tolist() == [0]
+    (tmp_path / "new_aan_pairs.eval.tsv").write_text("1.0\ta\tb\tone\ttwo\nmaybe\ta\tb\tone\ttwo\n")
+    with pytest.raises(ThreefoldError, match=r"eval\.tsv:2: 5 cells, the first 'maybe'"):
+        task("retrieval", folder=tmp_path)
+    with pytest.raises(ThreefoldError, match="no registry carries it"):
+        task("retrieval")
 
 
 def test_phonemes(tmp_path: Path) -> None:

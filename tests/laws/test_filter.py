@@ -70,6 +70,14 @@ def test_forms_are_equal(make: Maker, length: int) -> None:
             assert_close(last, after, "state", form)
 
 
+def test_the_read_out_may_be_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    mixer = threefold.mixer("s4d", width=16, state_size=4).double().eval()
+    x = torch.randn(2, 50, 16, dtype=torch.float64)
+    whole, _ = mixer(x)
+    monkeypatch.setattr("threefold.layers.filter.PIECE", 7)
+    assert_close(mixer(x)[0], whole)
+
+
 def test_pieces_carry_the_state(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where a sequence is longer than one Fourier transform: outputs, states and gradients."""
     monkeypatch.setattr("threefold.memory.plan.PIECE", 50)

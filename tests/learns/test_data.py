@@ -38,7 +38,7 @@ LOADERS: dict[str, Batches] = {
 
 
 def fingerprint(batch: Batch) -> str:
-    return hashlib.sha256(b"".join(part.numpy().tobytes() for part in batch)).hexdigest()[:16]
+    return hashlib.sha256(b"".join(part.numpy().tobytes() for part in batch[:3])).hexdigest()[:16]
 
 
 @given(st.text())
@@ -122,7 +122,7 @@ def test_the_seed_changes_the_batches() -> None:
     assert not torch.equal(first(first.pieces).inputs, second(first.pieces).inputs)
 
 
-@settings(max_examples=50)
+@settings(max_examples=50, deadline=None)
 @given(st.integers(1, 5), st.integers(1, 20), st.integers(0, 3))
 def test_pieces_follow_one_another(batch: int, length: int, epoch: int) -> None:
     stream = Stream(TOKENS, batch, length, seed=7)
@@ -139,7 +139,7 @@ def test_pieces_follow_one_another(batch: int, length: int, epoch: int) -> None:
 def test_windows_reach_both_ends_and_no_further() -> None:
     tokens = np.arange(20)
     windows = Windows(tokens, batch=200, length=16)
-    inputs, targets, starts = windows(0)
+    inputs, targets, starts, _ = windows(0)
     assert torch.equal(targets, inputs + 1)
     assert sorted(set(inputs[:, 0].tolist())) == [0, 1, 2, 3]
     assert starts.all()

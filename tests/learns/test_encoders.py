@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -170,15 +171,15 @@ def test_joint_loss_is_the_sum_and_teaches_both() -> None:
 
 def test_digits_are_the_same_everywhere() -> None:
     pytest.importorskip("sklearn")
-    from threefold.lab.vision import TRAINING, digits, learn
+    from threefold.lab.vision import RECIPES, TRAINING, digits, learn
 
     data = digits()  # refuses others by their hash
     assert data.training[0].shape == (TRAINING, 1, 8, 8)
     assert len(data.test[1]) == 1797 - TRAINING
     counts = torch.bincount(data.test[1], minlength=10)
     assert counts.tolist() == [35, 36, 25, 33, 34, 37, 44, 35, 41, 40]
-    for name in ("vit", "mamba"):
-        losses = learn(name, Settings(steps=40, learning_rate=3e-3), data).losses
+    for recipe in RECIPES.values():
+        losses = learn(replace(recipe, steps=40), data).losses
         assert sum(losses[-10:]) < sum(losses[:10])
 
 

@@ -123,7 +123,7 @@ def test_state_is_carried_detached_and_emptied_where_documents_start() -> None:
     starts = {1: torch.tensor([False, True])}
 
     def batches(step: int) -> Batch:
-        inputs, targets, _ = stream(step)
+        inputs, targets = stream(step)[:2]
         return Batch(inputs, targets, starts.get(step, torch.zeros(2, dtype=torch.bool)))
 
     model = Leaky()

@@ -80,11 +80,11 @@ def test_no_source_of_one_split_is_in_another() -> None:
 
 @pytest.mark.parametrize("name", ["bahdanau", "luong"])
 def test_attention_learns_to_reverse(name: str, tmp_path: Path) -> None:
-    plan = Plan(length=8, width=64, batch=32, steps=500, learning_rate=5e-3, hide=0.3)
+    plan = Plan(length=6, width=64, batch=32, steps=400, learning_rate=5e-3, hide=0.3)
     model = study(name, plan)
     scores = by_length(model, plan, count=100)
-    assert scores[8] > 0.9, scores
-    rows = reversal((8, 8)).batch("test", 0, 50)
+    assert scores[6] > 0.9, scores
+    rows = reversal((6, 6)).batch("test", 0, 50)
     assert exact(model, rows, beams=3) >= exact(model, rows) - 0.05
     weights = picture(model, plan, tmp_path / "diagonal.png")
     # Symbol i is answered while looking at its place from the end, END at the beginning.

@@ -37,6 +37,7 @@ OPERATIONS = (
     "reduce",
     "product",
     "convert",
+    "reservoir_forward",
 )
 _DTYPES = (torch.float32, torch.float64)
 # Buffers begin at cache lines.

@@ -23,6 +23,9 @@ from threefold.memory.discrete import DELTA_RANGE, check_delta, check_rate
 from threefold.memory.filter import Filter
 from threefold.memory.state import State
 
+# Elements of one piece of the read-out.
+PIECE = 4096
+
 
 class FilterMixer(Mixer):
     """A filter with its own Δ, log-uniform in `delta_range`, for each channel.
@@ -70,9 +73,15 @@ class FilterMixer(Mixer):
         u = x if self.norm is None else self.norm(x)
         fixed = replace(self.filter(), skip=self.skip)
         y, memory = fixed.run(wide(u), flat(state["memory"]), form=form, lengths=lengths)
-        y = F.gelu(y.to(x.dtype))
-        y = self.out(F.dropout(y, self.dropout, self.training))
-        return (F.glu(y) if self.glu else y), {"memory": shaped(memory, state["memory"])}
+        # Element by element, so in pieces: what is wider than y is never there for all of them.
+        parts = [self.read_out(part) for part in torch.split(y.to(x.dtype), PIECE, 1)]
+        y = parts[0] if len(parts) == 1 else torch.cat(parts, 1)
+        return y, {"memory": shaped(memory, state["memory"])}
+
+    def read_out(self, y: Tensor) -> Tensor:
+        """What follows the filter, for y [B, L, width]."""
+        y = self.out(F.dropout(F.gelu(y), self.dropout, self.training))
+        return F.glu(y) if self.glu else y
 
 
 def check_delta_range(

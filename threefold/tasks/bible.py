@@ -30,6 +30,7 @@ from threefold.data.tokenizers import PairTokenizer
 from threefold.errors import ThreefoldError
 from threefold.tasks.held import Array, Held, Splits, check_bytes, held, place
 from threefold.tasks.pairs import FIRST, Pairs, pairs
+from threefold.tasks.retrieval import pair_of_bytes
 from threefold.tasks.table import SPLITS
 from threefold.tasks.task import Numbers, Task, declare
 
@@ -186,21 +187,13 @@ def retrieval_bible(*, verses: int = 30, length: int = 4096) -> Task[Batch]:
                 places = places[np.abs(places - first) >= verses]
                 elsewhere = int(places[integers((number, first), len(places), 1)[0]])
                 for same, partner in ((1, first), (0, elsewhere)):
-                    windows = (keys[begin + p : begin + p + verses] for p in (first, partner))
-                    inputs.append(_pair(one, next(windows), other, next(windows), length))
+                    here, there = (
+                        " ".join(bible[key] for key in keys[begin + p : begin + p + verses])
+                        for bible, p in ((one, first), (other, partner))
+                    )
+                    inputs.append(pair_of_bytes(here, there, length))
                     targets.append(same)
         return {s: Held(np.stack(rows), np.array(t, np.uint8)) for s, (rows, t) in found.items()}
 
     pinned = (verses, length) == (30, 4096)
     return held("retrieval-bible", read, pinned=pinned, length=length)
-
-
-def _pair(
-    one: Verses, window: Sequence[Verse], other: Verses, partner: Sequence[Verse], length: int
-) -> Array:
-    """Two passages [2, length], cut, or filled up with spaces."""
-    rows = []
-    for verses, keys in ((one, window), (other, partner)):
-        content = " ".join(verses[key] for key in keys).encode()[:length]
-        rows.append(np.frombuffer(content.ljust(length), np.uint8))
-    return np.stack(rows)

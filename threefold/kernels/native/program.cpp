@@ -63,6 +63,7 @@ inline int Reader::next() {
         CALL(10, reduce)
         CALL(11, product)
         CALL(12, convert)
+        CALL(13, reservoir_forward)
         default: return THREEFOLD_BAD_SIZE;
     }
 }
