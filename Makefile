@@ -9,7 +9,7 @@ SOURCES := pyproject.toml constraints.txt CMakeLists.txt threefold/_version.py \
   $(wildcard threefold/kernels/native/*) $(shell find threefold -name __init__.py)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check bench sanitize clean
+.PHONY: help setup demo test check bench sanitize torture clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' Makefile | expand -t 18
@@ -39,6 +39,9 @@ sanitize: setup ## run the kernel tests with the address and undefined-behaviour
 	LD_PRELOAD="$$($$CXX -print-file-name=libasan.so) $$($$CXX -print-file-name=libstdc++.so)" \
 	ASAN_OPTIONS=detect_leaks=0 OMP_NUM_THREADS=1 THREEFOLD_KERNELS_FOLDER=build/sanitize \
 	$(BIN)/python -m pytest -n 2 tests/kernels --deselect tests/kernels/test_build.py $(ARGS)
+
+torture: setup ## kill a training run fifty times, and compare it with one that nobody disturbed
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.training.torture $(ARGS)
 
 clean: ## remove .venv and everything that was built
 	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -19,6 +19,30 @@ from safetensors import SafetensorError
 from threefold.errors import ThreefoldError
 
 
+class Disk:
+    """What a save does to the disk, one operation after another; tests have one that fails."""
+
+    def make_folder(self, path: Path) -> None:
+        """A new, empty folder."""
+        path.mkdir()
+
+    def write(self, path: Path, content: bytes) -> None:
+        """A new file; what it holds may be lost until it is synced."""
+        path.write_bytes(content)
+
+    def sync(self, path: Path) -> None:
+        """Have the disk hold what was written to a file, or which names a folder has."""
+        sync(path)
+
+    def rename(self, old: Path, new: Path) -> None:
+        """Another name in the same folder; nothing may have it yet."""
+        os.rename(old, new)
+
+    def remove(self, folder: Path) -> None:
+        """A folder and all that is in it."""
+        shutil.rmtree(folder)
+
+
 def write_file(path: Path, write: Callable[[Path], None]) -> None:
     """Let `write` fill a new file, which then takes the place of `path` at once."""
     new = beside(path)

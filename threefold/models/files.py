@@ -15,7 +15,7 @@ from threefold.errors import ThreefoldError
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
     """A safetensors file; each tensor is stored as it stands, on its own."""
-    save_file({name: _own(tensor) for name, tensor in tensors.items()}, path, dict(metadata))
+    save_file({name: owned(tensor) for name, tensor in tensors.items()}, path, dict(metadata))
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
@@ -36,7 +36,8 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
         raise ThreefoldError(f"{path}: cannot be read ({error.strerror or error})") from error
 
 
-def _own(tensor: Tensor) -> Tensor:
+def owned(tensor: Tensor) -> Tensor:
+    """The tensor with a storage of its own, on the CPU."""
     tensor = tensor.detach().cpu()
     alone = tensor.is_contiguous() and tensor.untyped_storage().nbytes() == tensor.nbytes
     return tensor if alone else tensor.clone(memory_format=torch.contiguous_format)

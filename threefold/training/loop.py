@@ -1,7 +1,8 @@
 """The training loop: batch(step) → loss → gradients → clip → AdamW, until steps, seconds or Ctrl-C.
 
-With `carry`, state goes from piece to piece, cut from the graph (truncated back-propagation), and
-is emptied in the rows where a document starts.
+In a folder (`keeping.py`) a run survives whatever stops it, and goes on bit for bit when it is
+called again.  With `carry`, state goes from piece to piece, cut from the graph (truncated
+back-propagation), and is emptied in the rows where a document starts.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from os import PathLike
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -24,6 +27,7 @@ from threefold.data.stream import IGNORE, Batch, Batches
 from threefold.errors import ThreefoldError
 from threefold.memory.state import State
 from threefold.tasks.task import Metric, accuracy
+from threefold.training.keeping import Keeper, kept
 from threefold.training.optimiser import adamw, set_rate
 from threefold.training.progress import reporter
 from threefold.training.schedule import cosine
@@ -45,6 +49,7 @@ class Settings:
     every: int | None = None  # steps between evaluations; None: at the end only
     target: float | None = None  # a metric that ends the run
     seed: int = 0  # of what is random inside the model
+    save: int = 100  # steps between checkpoints, in a folder
 
     def __post_init__(self) -> None:
         if self.steps is None and self.seconds is None:
@@ -98,19 +103,34 @@ def train(
     metric: Metric = accuracy,
     console: Console | None = None,
     title: str = "training",
+    folder: str | PathLike[str] | None = None,
 ) -> Result:
-    """Train `model` on batches(0), batches(1), …; shows progress on `console`, if given."""
-    run = _Run(model, batches, settings)
-    with _seeded(settings.seed), _interrupts() as interrupt, reporter(console, title) as bar:
+    """Train `model` on batches(0), batches(1), …; shows progress on `console`, if given.
+
+    With a `folder` checkpoints are kept there, and a run that was stopped or killed goes on from
+    the newest; Ctrl-C and SIGTERM finish the step and save.
+    """
+    run = Run(model, batches, settings)
+    place = None if folder is None else Path(folder)
+    with (
+        kept(place, settings.save) as keeper,
+        _seeded(settings.seed),
+        _interrupts() as interrupt,
+        reporter(console, title) as bar,
+    ):
+        run.begin(keeper, console)
         while not run.result.stopped:
             run.step()
             bar.show(run.done, run.result.steps, run.result.losses[-1], run.result.rate, run.left)
             run.result.stopped = "interrupted" if interrupt.is_set() else run.end
-            if validation is not None and run.due:
+            # What goes on later is not at its end, and whoever interrupts is in a hurry.
+            pauses = keeper is not None and interrupt.is_set()
+            if validation is not None and run.due and not pauses:
                 scores = evaluate(model, validation, metric, carry=settings.carry)
                 run.result.validation.append((run.result.steps, scores))
                 if settings.target is not None and scores.metric >= settings.target:
                     run.result.stopped = "target"
+            run.keep(keeper)
     return run.result
 
 
@@ -144,7 +164,7 @@ def cross_entropy(logits: Tensor, targets: Tensor, reduction: str = "mean") -> T
     )
 
 
-class _Run:
+class Run:
     """A run under way."""
 
     def __init__(self, model: nn.Module, batches: Batches, settings: Settings) -> None:
@@ -154,6 +174,26 @@ class _Run:
         self.state: State | None = None
         self.result = Result()
         model.train()
+
+    def begin(self, keeper: Keeper | None, console: Console | None) -> None:
+        """Go on from the newest checkpoint, if there is one."""
+        for wrong in [] if keeper is None else keeper.begin(self):
+            if console is not None:
+                console.print(f"checkpoint left aside: {wrong}", style="yellow", markup=False)
+        if keeper is not None and self.result.steps:
+            self.result.stopped = self.end
+
+    def keep(self, keeper: Keeper | None) -> None:
+        """Log the step, and save where that is due or the run is over."""
+        if keeper is None:
+            return
+        keeper.note(self)
+        if self.result.stopped:
+            keeper.save(self)
+
+    def note_scores(self, validation: Iterable[tuple[int, float, float]]) -> None:
+        """Evaluations of an earlier process."""
+        self.result.validation[:] = [(steps, Scores(*scores)) for steps, *scores in validation]
 
     def step(self) -> None:
         """One batch: forward, backward, clip, update."""
@@ -234,19 +274,21 @@ def _seeded(seed: int) -> Iterator[None]:
 
 @contextmanager
 def _interrupts() -> Iterator[threading.Event]:
-    """Ctrl-C sets an event, so that no step is cut in half; a second one interrupts at once."""
+    """Ctrl-C or SIGTERM sets an event, so that no step is cut in half; a second acts at once."""
     event = threading.Event()
     if threading.current_thread() is not threading.main_thread():
         yield event
         return
-    before = signal.getsignal(signal.SIGINT)
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
 
     def handle(number: int, frame: Any) -> None:
         event.set()
-        signal.signal(signal.SIGINT, before)
+        signal.signal(number, before[signal.Signals(number)])
 
-    signal.signal(signal.SIGINT, handle)
+    for number in before:
+        signal.signal(number, handle)
     try:
         yield event
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,42 @@
+"""A small run with all that has to come back: dropout, a carried state, evaluations."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import torch
+
+from threefold.data.stream import Batch
+from threefold.models.language import LanguageModel
+from threefold.models.spec import Spec
+from threefold.training.loop import Result, Settings, train
+
+STEPS = 40
+
+
+def rows(step: int) -> Batch:
+    """Tokens by address."""
+    tokens = torch.randint(0, 17, (3, 13), generator=torch.Generator().manual_seed(step))
+    starts = torch.tensor([step % 5 == 0, False, step % 3 == 0])
+    return Batch(tokens[:, :-1], tokens[:, 1:], starts)
+
+
+def make() -> LanguageModel:
+    """A hybrid with fresh weights."""
+    torch.manual_seed(3)
+    return LanguageModel(
+        Spec("language", 16, 2, ("gla", "lstm"), vocabulary=17, options={"dropout": 0.1})
+    )
+
+
+def run(folder: Path | None, steps: int = STEPS, save: int = 3) -> tuple[LanguageModel, Result]:
+    """Train it, in a folder or not."""
+    torch.set_num_threads(1)
+    model = make()
+    settings = Settings(steps=steps, carry=True, every=10, save=save, seed=5)
+    return model, train(model, rows, settings, validation=[rows(10**6)], folder=folder)
+
+
+if __name__ == "__main__":
+    run(Path(sys.argv[1]), *map(int, sys.argv[2:3]), save=1 if len(sys.argv) > 2 else 3)

@@ -1,0 +1,135 @@
+"""Checkpoints are there whole or not at all, whatever happens to the disk."""
+
+from __future__ import annotations
+
+import multiprocessing
+import random
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.training.disk import CrashError, FailingDisk
+from threefold.errors import ThreefoldError
+from threefold.training.checkpoints import Checkpoints, DamagedError, Moment, locked
+
+
+def moment(step: int) -> Moment:
+    numbers = torch.Generator().manual_seed(step)
+    weights = {"a": torch.randn(7, 3, generator=numbers), "b": torch.randn(5, generator=numbers)}
+    random_state = {"torch": torch.randint(0, 256, (99,), dtype=torch.uint8, generator=numbers)}
+    return Moment(step, {"model": weights, "random": random_state}, {"loss": 0.1 * step})
+
+
+def assert_same(given: Moment | None, expected: Moment) -> None:
+    assert given is not None
+    assert given.step == expected.step
+    assert given.numbers == expected.numbers
+    assert given.tensors.keys() == expected.tensors.keys()
+    for name, tensors in expected.tensors.items():
+        assert given.tensors[name].keys() == tensors.keys()
+        for key, tensor in tensors.items():
+            assert torch.equal(given.tensors[name][key], tensor)
+
+
+def test_a_checkpoint_comes_back(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path / "checkpoints")
+    assert checkpoints.newest() == (None, [])
+    checkpoints.save(moment(10))
+    found, wrong = checkpoints.newest()
+    assert_same(found, moment(10))
+    assert wrong == []
+
+
+def test_the_newest_and_the_best_are_kept(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path, keep=2)
+    for step in (1, 2, 3, 4, 5):
+        checkpoints.save(moment(step), best=2 if step >= 2 else 1)
+    assert checkpoints.steps == [2, 4, 5]
+
+
+def operations_of_a_save(folder: Path) -> int:
+    Checkpoints(folder, keep=1).save(moment(1))
+    disk = FailingDisk(10**9, 0)
+    Checkpoints(folder, keep=1, disk=disk).save(moment(2))
+    return disk.done
+
+
+def test_a_crash_at_any_operation_leaves_the_old_or_the_new(tmp_path: Path) -> None:
+    operations = operations_of_a_save(tmp_path / "counted")
+    assert operations >= 12
+    reached = set()
+    for crash in range(operations + 1):
+        for seed in range(6):
+            folder = tmp_path / f"{crash}-{seed}"
+            Checkpoints(folder, keep=1).save(moment(1))
+            disk = FailingDisk(crash, seed)
+            try:
+                Checkpoints(folder, keep=1, disk=disk).save(moment(2))
+            except CrashError:
+                disk.settle()
+            found, _ = Checkpoints(folder).newest()
+            assert found is not None
+            assert_same(found, moment(found.step))
+            reached.add(found.step)
+            # The next save goes on from whatever was left.
+            Checkpoints(folder, keep=1).save(moment(3))
+            assert Checkpoints(folder).steps == [3]
+            assert not list(folder.glob(".*"))
+    assert reached == {1, 2}
+
+
+def test_every_flipped_bit_is_noticed(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.save(moment(1))
+    place = checkpoints.save(moment(2))
+    files = sorted(place.iterdir())
+    draws = random.Random(0)
+    for _ in range(500):
+        file = draws.choice(files)
+        content = file.read_bytes()
+        at, bit = draws.randrange(len(content)), draws.randrange(8)
+        flipped = bytearray(content)
+        flipped[at] ^= 1 << bit
+        file.write_bytes(bytes(flipped))
+        with pytest.raises(DamagedError, match=place.name):
+            checkpoints.load(2)
+        found, wrong = checkpoints.newest()
+        assert_same(found, moment(1))
+        assert len(wrong) == 1
+        file.write_bytes(content)
+    assert_same(checkpoints.load(2), moment(2))
+
+
+def test_a_damaged_checkpoint_is_written_again(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path)
+    place = checkpoints.save(moment(1))
+    (place / "manifest.json").write_bytes(b"")
+    checkpoints.save(moment(1))
+    assert_same(checkpoints.load(1), moment(1))
+
+
+def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ThreefoldError, match="cannot be written"):
+        Checkpoints(tmp_path / "file" / "checkpoints").save(moment(1))
+
+
+def hold(folder: Path, ready: multiprocessing.Queue[int]) -> None:
+    with locked(folder):
+        ready.put(1)
+        ready.get()
+
+
+def test_two_processes_cannot_write_one_run(tmp_path: Path) -> None:
+    context = multiprocessing.get_context("fork")
+    ready = context.Queue()
+    other = context.Process(target=hold, args=(tmp_path, ready))
+    other.start()
+    assert ready.get(timeout=30) == 1
+    with pytest.raises(ThreefoldError, match=f"number {other.pid}"), locked(tmp_path):
+        pass
+    other.kill()
+    other.join()
+    with locked(tmp_path):  # the lock died with its holder
+        pass

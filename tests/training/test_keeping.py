@@ -1,0 +1,111 @@
+"""A run that is stopped, killed or damaged goes on to the same bits."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from tests.training import runs
+from threefold.data.stream import Batch
+from threefold.errors import ThreefoldError
+from threefold.training.loop import Result, Settings, train
+
+
+@pytest.fixture(scope="module")
+def whole() -> tuple[nn.Module, Result]:
+    return runs.run(None)
+
+
+def assert_same_bits(model: nn.Module, expected: nn.Module) -> None:
+    for (name, mine), theirs in zip(
+        model.state_dict().items(), expected.state_dict().values(), strict=True
+    ):
+        assert torch.equal(mine, theirs), name
+
+
+def logged(folder: Path) -> list[tuple[int, float]]:
+    lines = (folder / "log.jsonl").read_text().splitlines()
+    return [(line["step"], line["loss"]) for line in map(json.loads, lines)]
+
+
+def assert_as_if_never_stopped(
+    folder: Path, given: tuple[nn.Module, Result], whole: tuple[nn.Module, Result]
+) -> None:
+    assert_same_bits(given[0], whole[0])
+    assert given[1].losses == whole[1].losses
+    assert given[1].validation == whole[1].validation
+    assert given[1].tokens == whole[1].tokens
+    assert logged(folder) == list(enumerate(whole[1].losses, 1))
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_saves_and_the_run_goes_on(
+    tmp_path: Path, monkeypatch: Any, whole: Any, number: int
+) -> None:
+    real = runs.rows
+
+    def interrupting(step: int) -> Batch:
+        if step == 16:
+            os.kill(os.getpid(), number)
+        return real(step)
+
+    monkeypatch.setattr(runs, "rows", interrupting)
+    _, first = runs.run(tmp_path, save=10**6)
+    assert first.stopped == "interrupted" and first.steps == 17
+    monkeypatch.setattr(runs, "rows", real)
+    assert_as_if_never_stopped(tmp_path, runs.run(tmp_path, save=10**6), whole)
+
+
+def test_a_finished_run_is_not_run_again(tmp_path: Path, whole: Any) -> None:
+    runs.run(tmp_path)
+    model = runs.make()
+    settings = Settings(steps=runs.STEPS, carry=True, every=10, save=3, seed=5)
+    result = train(model, lambda step: pytest.fail("asked for a batch"), settings, folder=tmp_path)
+    assert result.stopped == "steps"
+    assert_as_if_never_stopped(tmp_path, (model, result), whole)
+
+
+def test_a_damaged_checkpoint_is_left_aside(tmp_path: Path, whole: Any) -> None:
+    runs.run(tmp_path, steps=runs.STEPS)
+    newest = max((tmp_path / "checkpoints").iterdir())
+    content = bytearray((newest / "model.safetensors").read_bytes())
+    content[-1] ^= 1
+    (newest / "model.safetensors").write_bytes(bytes(content))
+    assert_as_if_never_stopped(tmp_path, runs.run(tmp_path), whole)
+
+
+def test_a_run_configured_otherwise_is_refused(tmp_path: Path) -> None:
+    runs.run(tmp_path, steps=4)
+    with pytest.raises(ThreefoldError, match=r"settings\.steps was 4 and is 5"):
+        runs.run(tmp_path, steps=5)
+
+
+def test_kills_at_random_moments(tmp_path: Path, whole: Any) -> None:
+    """Five times SIGKILL, wherever it hits; the run goes on and ends with the same bits."""
+    draws = random.Random(0)
+    command = [sys.executable, "-m", "tests.training.runs", str(tmp_path)]
+    killed = 0
+    while killed < 5:
+        process = subprocess.Popen(command)
+        log = tmp_path / "log.jsonl"
+        size, deadline = log.stat().st_size if log.exists() else 0, time.monotonic() + 60
+        while process.poll() is None and time.monotonic() < deadline:
+            if log.exists() and log.stat().st_size != size:
+                break  # it is training
+            time.sleep(0.002)
+        time.sleep(draws.uniform(0, 0.03))
+        process.kill()
+        process.wait()
+        killed += 1
+    assert_as_if_never_stopped(tmp_path, runs.run(tmp_path), whole)
