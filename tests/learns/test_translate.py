@@ -104,7 +104,7 @@ def test_hidden_targets_are_a_share_and_the_same_on_every_run() -> None:
 
 def test_a_transformer_learns_to_read_numbers() -> None:
     plan = Plan(
-        "number_to_words", length=3, width=64, depth=1, batch=32, steps=350, learning_rate=5e-3
+        "number_to_words", length=3, width=64, depth=1, batch=64, steps=500, learning_rate=4e-3
     )
     model = study("transformer", plan)
     rows = number_to_words((3, 3)).batch("test", 0, 200)
