@@ -83,13 +83,13 @@ def draw(
         )
     if not 0 < density <= 1:
         raise ThreefoldError(f"density={density}, expected a part above 0, up to 1")
-    size, kind = (rows, columns), {"dtype": torch.float64, "device": "cpu"}
+    size, cpu = (rows, columns), torch.device("cpu")  # also where others only plan
     if distribution == "normal":
-        matrix = torch.randn(size, generator=generator, **kind)
+        matrix = torch.randn(size, generator=generator, dtype=torch.float64, device=cpu)
     else:
-        matrix = torch.rand(size, generator=generator, **kind) * 2 - 1
+        matrix = torch.rand(size, generator=generator, dtype=torch.float64, device=cpu) * 2 - 1
         matrix = matrix.sign() if distribution == "signs" else matrix
-    order = torch.rand(size, generator=generator, **kind).argsort(1)
+    order = torch.rand(size, generator=generator, dtype=torch.float64, device=cpu).argsort(1)
     chosen = order[:, : max(1, round(density * columns))]
     return torch.zeros_like(matrix).scatter(1, chosen, matrix.gather(1, chosen))
 

@@ -100,7 +100,7 @@ class Checkpoints:
 
     def newest(self) -> tuple[Moment | None, list[str]]:
         """The newest checkpoint that is whole, and what was wrong with those after it."""
-        wrong = []
+        wrong: list[str] = []
         for step in reversed(self.steps):
             try:
                 return self.load(step), wrong

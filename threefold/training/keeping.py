@@ -73,7 +73,7 @@ class Keeper:
         now = json.loads(json.dumps(configuration(run)))
         if not path.exists():
             text = json.dumps(now, indent=1, sort_keys=True) + "\n"
-            write_file(path, lambda new: new.write_text(text, encoding="utf-8") and None)
+            write_file(path, lambda new: _write_text(new, text))
             return
         try:
             then = json.loads(path.read_text(encoding="utf-8"))
@@ -136,6 +136,10 @@ class Log:
         """Forget what came after the first `size` bytes."""
         if self.path.exists():
             os.truncate(self.path, size)
+
+
+def _write_text(path: Path, text: str) -> None:
+    path.write_text(text, encoding="utf-8")
 
 
 def configuration(run: Run) -> dict[str, Any]:
