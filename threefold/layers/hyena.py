@@ -42,8 +42,7 @@ class ImplicitFilters(LongFilters):
         super().__init__(max_length, owner)
         self.width, self.convolutions, self.bands = width, convolutions, (features - 1) // 2
         self.first, self.second = Linear(features, hidden), Linear(hidden, hidden)
-        self.third = Linear(hidden, hidden)
-        self.last = Linear(hidden, convolutions * width, bias=False)
+        self.third, self.last = Linear(hidden, hidden), Linear(hidden, convolutions * width, False)
         self.frequency = nn.Parameter(torch.full((hidden,), 10.0))
         self.skip = nn.Parameter(torch.randn(convolutions, width))
 
