@@ -27,8 +27,6 @@ _SLOWEST, _FASTEST = math.log(100) / 1.5, math.log(100) / 0.3
 class ImplicitFilters(LongFilters):
     """Filters as a network of the time: features, sines with learned frequencies, a linear map."""
 
-    no_decay: ClassVar[tuple[str, ...]] = ("weight",)  # as published
-
     def __init__(
         self,
         width: int,
@@ -42,7 +40,8 @@ class ImplicitFilters(LongFilters):
         super().__init__(max_length, owner)
         self.width, self.convolutions, self.bands = width, convolutions, (features - 1) // 2
         self.first, self.second = Linear(features, hidden), Linear(hidden, hidden)
-        self.third, self.last = Linear(hidden, hidden), Linear(hidden, convolutions * width, False)
+        self.third = Linear(hidden, hidden)
+        self.last = Linear(hidden, convolutions * width, bias=False)
         self.frequency = nn.Parameter(torch.full((hidden,), 10.0))
         self.skip = nn.Parameter(torch.randn(convolutions, width))
 
