@@ -52,6 +52,18 @@ def leaves(state: State, path: str = "") -> Iterator[tuple[str, Tensor]]:
             yield where, value
 
 
+def tree(tensors: Mapping[str, Tensor]) -> State:
+    """What `leaves` took apart, as the nested dict it was."""
+    found: State = {}
+    for name, tensor in tensors.items():
+        *path, leaf = name.split(".")
+        branch = found
+        for part in path:
+            branch = branch.setdefault(part, {})
+        branch[leaf] = tensor
+    return found
+
+
 def transform(function: Callable[..., Tensor], *states: State) -> State:
     """`function` applied leaf by leaf to one state or to several alike."""
     first, *others = states

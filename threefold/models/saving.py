@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 import threefold
 from threefold.data import tokenizers
@@ -47,7 +47,7 @@ def load(
             model = build(config.spec)
     except ThreefoldError as error:
         raise ThreefoldError(f"{place / CONFIG}: {error}") from error
-    _check_fit(_tensors(model), tensors, weights)
+    _check_fit(unshared(model), tensors, weights)
     if digest_of(weights) != config.sha256:
         raise ThreefoldError(
             f"{weights}: damaged, or not the weights that config.json was written with (another "
@@ -60,7 +60,7 @@ def load(
 
 
 def _write(model: Model, folder: Path) -> None:
-    write_tensors(folder / WEIGHTS, _tensors(model), {"format": "pt"})
+    write_tensors(folder / WEIGHTS, unshared(model), {"format": "pt"})
     if hasattr(model.tokenizer, "save"):
         model.tokenizer.save(folder)
     config = Config(
@@ -76,7 +76,7 @@ def _write(model: Model, folder: Path) -> None:
     config.write(folder / CONFIG)
 
 
-def _tensors(model: Model) -> dict[str, Tensor]:
+def unshared(model: nn.Module) -> dict[str, Tensor]:
     """Parameters and buffers by name, shared ones once, under their first name."""
     first: dict[int, str] = {}
     for name, tensor in model.state_dict(keep_vars=True).items():
@@ -117,7 +117,7 @@ def _check_parts(model: Model, path: Path) -> None:
 
 def _fill(model: Model, tensors: Mapping[str, Tensor]) -> None:
     """Put the numbers of a file into the model, each in the dtype it was saved in."""
-    wanted = _tensors(model)
+    wanted = unshared(model)
     model.to(tensors[next(iter(wanted))].dtype)  # buffers that are not saved follow the weights
     for name, target in wanted.items():
         target.data = tensors[name]

@@ -100,7 +100,7 @@ def read_state(path: str | PathLike[str]) -> StateFile:
         raise ThreefoldError(f"{path}: its header cannot be used ({error})") from error
     if not intact or len(ordered) != len(tensors):
         raise ThreefoldError(f"{path}: damaged (another SHA-256); copy or save it again")
-    return StateFile(_tree(ordered), spec, position, header.get("threefold_version", ""))
+    return StateFile(states.tree(ordered), spec, position, header.get("threefold_version", ""))
 
 
 def _position(tensors: Mapping[str, Tensor], given: Any, rows: int) -> list[int] | None:
@@ -114,18 +114,6 @@ def _position(tensors: Mapping[str, Tensor], given: Any, rows: int) -> list[int]
             f"save_state: position is {given!r}, expected a whole number from 0, or {rows} of them"
         )
     return listed
-
-
-def _tree(tensors: Mapping[str, Tensor]) -> State:
-    """Leaves by their dotted names, as the nested dict they were."""
-    tree: State = {}
-    for name, tensor in tensors.items():
-        *path, leaf = name.split(".")
-        branch = tree
-        for part in path:
-            branch = branch.setdefault(part, {})
-        branch[leaf] = tensor
-    return tree
 
 
 def _checksum(tensors: Mapping[str, Tensor]) -> str:

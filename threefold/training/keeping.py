@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, nn
 
 from threefold.data.files import write_file
 from threefold.errors import ThreefoldError
-from threefold.memory.state import State
+from threefold.memory.state import leaves, tree
+from threefold.models.saving import unshared
 from threefold.training.checkpoints import Checkpoints, Moment, locked
 
 if TYPE_CHECKING:
@@ -167,7 +167,7 @@ def moment_of(run: Run, log: int) -> Moment:
         {
             "model": unshared(run.model),
             "optimiser": moments,
-            "state": dict(_flat(run.state or {})),
+            "state": {path: leaf.detach() for path, leaf in leaves(run.state or {})},
             "random": {"torch": torch.get_rng_state()},
         },
         {
@@ -191,37 +191,9 @@ def restore(run: Run, moment: Moment, lines: list[dict[str, Any]]) -> None:
         state.setdefault(int(index), {})[key] = value
     groups = run.optimiser.state_dict()["param_groups"]
     run.optimiser.load_state_dict({"state": state, "param_groups": groups})
-    run.state = _tree(moment.tensors["state"]) if moment.numbers["carries"] else None
+    run.state = tree(moment.tensors["state"]) if moment.numbers["carries"] else None
     torch.set_rng_state(moment.tensors["random"]["torch"])
     run.result.losses[:] = [line["loss"] for line in lines]
     run.result.tokens = moment.numbers["tokens"]
     run.result.seconds = moment.numbers["seconds"]
     run.note_scores(moment.numbers["validation"])
-
-
-def unshared(model: nn.Module) -> dict[str, Tensor]:
-    """Parameters and buffers by name, shared ones once."""
-    first: dict[int, str] = {}
-    tensors = model.state_dict(keep_vars=True)
-    for name, tensor in tensors.items():
-        first.setdefault(id(tensor), name)
-    return {name: tensors[name].detach() for name in first.values()}
-
-
-def _flat(state: State, path: str = "") -> Iterator[tuple[str, Tensor]]:
-    for name, value in state.items():
-        if isinstance(value, dict):
-            yield from _flat(value, f"{path}{name}{_JOIN}")
-        else:
-            yield path + name, value.detach()
-
-
-def _tree(leaves: Mapping[str, Tensor]) -> State:
-    tree: State = {}
-    for path, leaf in leaves.items():
-        *parents, name = path.split(_JOIN)
-        node = tree
-        for parent in parents:
-            node = node.setdefault(parent, {})
-        node[name] = leaf
-    return tree
