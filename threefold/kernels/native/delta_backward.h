@@ -114,6 +114,7 @@ private:
         const int64_t chunks = chunks_of(block, end);
         for (int64_t i = 0; i < chunks; ++i) {
             const int64_t first = block * block_length + i * C;
+            expect(task, std::min(end, first + C), std::min(end, first + 2 * C));
             auto &elements = buffers.elements[i];
             elements.prepare(in, task.row, task.head, first, std::min<int64_t>(C, end - first));
             if (i + 1 == chunks) break;
@@ -121,6 +122,15 @@ private:
             update<W * C, Decay::by_column, real>(
                 buffers.memories[i + 1], buffers.memories[i], buffers.written, elements.writers,
                 elements.whole, padded<real>(task.count), padded<real>(in.keys));
+        }
+    }
+
+    /* What is read of elements first … last, in `remember` and after it. */
+    void expect(const Task &task, int64_t first, int64_t last) const {
+        in.expect(task.row, task.head, first, last);
+        for (int64_t t = first; t < last; ++t) {
+            expect_row(given.moved + place(task, t), task.count);
+            expect_row(given.grad_out.at(task.row, t, task.head) + task.first, task.count);
         }
     }
 

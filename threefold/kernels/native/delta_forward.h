@@ -44,6 +44,7 @@ struct Forward {
             if (to.checkpoints && first && first % block_length == 0)
                 save(task, buffers,
                      to.checkpoints + in.checkpoint(task.row, task.head, first / block_length));
+            in.expect(task.row, task.head, std::min(end, first + C), std::min(end, first + 2 * C));
             advance(task, buffers, first, std::min<int64_t>(C, end - first));
         }
         save(task, buffers, to.new_state + in.memory(task.row, task.head));

@@ -52,6 +52,14 @@ struct Field {
     }
 };
 
+/* Asks for a row that is needed soon. The rows of a head lie far apart, so the machine does not guess
+ * them, and beyond the cache waiting for them would cost as much as some of the products. */
+template <typename real>
+inline void expect_row(const real *row, int64_t size) {
+    constexpr int64_t line = 64 / sizeof(real);
+    for (int64_t i = 0; i < size; i += line) __builtin_prefetch(row + i, 0, 2);
+}
+
 template <typename real>
 struct Inputs {
     Field<real> query, key, value, log_decay, strength, write, read;
@@ -73,6 +81,19 @@ struct Inputs {
     /* Of [B, H, blocks − 1, K, V]: the memory before block 1, 2, … */
     int64_t checkpoint(int64_t row, int64_t head, int64_t block) const {
         return ((row * heads + head) * (blocks_of(length) - 1) + block - 1) * keys * values;
+    }
+
+    /* Asks for what elements first … last of a head read. */
+    void expect(int64_t row, int64_t head, int64_t first, int64_t last) const {
+        const int64_t group = group_of(head);
+        for (int64_t t = first; t < last; ++t) {
+            expect_row(query.at(row, t, group), keys);
+            expect_row(key.at(row, t, group), keys);
+            expect_row(value.at(row, t, head), values);
+            if (write.data) expect_row(write.at(row, t, head), keys);
+            if (read.data) expect_row(read.at(row, t, head), keys);
+            if (decays > 1) expect_row(log_decay.at(row, t, head), keys);
+        }
     }
 
     int status() const {
