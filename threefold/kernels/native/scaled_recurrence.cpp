@@ -3,7 +3,8 @@
  * Gated units beside LegS's projection of what they say. A = −(r_n r_k below the diagonal, n+1 on it),
  * B = r, r_n = √(2n+1), so with s = 1/2t the system (I − sA) y = c + s B f is solved from the first
  * number to the last with one running sum, and c_t = 2y − c; its transpose from the last to the
- * first. That is done in double: the sums run over all orders. Threads share the rows.
+ * first. That is done in double, and c itself is carried in double: an element moves it by 1/t of its
+ * size only, and nothing fades, so that roundings would add up. Threads share the rows.
  */
 #include <cmath>
 
@@ -25,12 +26,13 @@ struct LegS {
     double pivot(int64_t n) const { return 1.0 / (1.0 + half * double(n + 1)); }
 
     template <typename real>
-    void move(real *c, double said) const {
+    void move(double *exact, real *c, double said) const {
         double sum = 0;
         for (int64_t n = 0; n < order; ++n) {
-            const double r = root(n), y = (double(c[n]) + half * r * (said - sum)) * pivot(n);
+            const double r = root(n), y = (exact[n] + half * r * (said - sum)) * pivot(n);
             sum += r * y;
-            c[n] = real(2 * y - double(c[n]));
+            exact[n] = 2 * y - exact[n];
+            c[n] = real(exact[n]);
         }
     }
     /* The gradient of c after the move becomes that of c before it; gives that of what was said. */
@@ -75,14 +77,23 @@ struct Scaled {
         return threefold::useful_threads(threads, batch * length * 2 * hidden);
     }
 
-    /* In the workspace: the packed matrix, then for each row what goes into a product and comes out. */
-    Packed<real> ahead() const { return {workspace, size(), 2 * hidden}; }
-    Packed<real> back() const { return {workspace, 2 * hidden, size()}; }
-    int64_t packed() const { return std::max(ahead().size(), back().size()); }
+    /* In the workspace: c of all rows in double, the packed matrix, then for each row what goes into a
+     * product and comes out. */
+    double *exact(int64_t row) const {
+        return reinterpret_cast<double *>(workspace) + row * memories * order;
+    }
+    int64_t exact_size() const { return batch * memories * order * sizeof(double) / sizeof(real); }
+    real *matrices() const { return workspace + exact_size(); }
+    Packed<real> ahead() const { return {matrices(), size(), 2 * hidden}; }
+    Packed<real> back() const { return {matrices(), 2 * hidden, size()}; }
+    int64_t packed() const {
+        return std::max(Packed<real>{nullptr, size(), 2 * hidden}.size(),
+                        Packed<real>{nullptr, 2 * hidden, size()}.size());
+    }
     int64_t buffer() const { return 2 * hidden + size() + 2 * tile_width<real>; }
-    int64_t numbers() const { return packed() + batch * 2 * buffer(); }
+    int64_t numbers() const { return exact_size() + packed() + batch * 2 * buffer(); }
     Rows<real> given(int64_t row) const {
-        return {workspace + packed() + row * 2 * buffer(), 2 * buffer()};
+        return {matrices() + packed() + row * 2 * buffer(), 2 * buffer()};
     }
     Rows<real> made(int64_t row) const { return {given(row).data + buffer(), 2 * buffer()}; }
 
@@ -92,7 +103,7 @@ struct Scaled {
         for (int64_t first = 0; first < columns; first += width)
             for (int64_t i = 0; i < shape.inner; ++i)
                 for (int64_t o = first; o < first + width; ++o) {
-                    real *to = workspace + first * shape.inner + i * width + (o - first);
+                    real *to = matrices() + first * shape.inner + i * width + (o - first);
                     const bool real_one = o < shape.outer;
                     *to = !real_one ? real(0) : matrix[backward ? i * size() + o : o * size() + i];
                 }
@@ -101,7 +112,6 @@ struct Scaled {
 
 template <typename real>
 struct ScaledForward : Scaled<real> {
-    using Base = Scaled<real>;
     using V = Vector<real>;
     real *out, *new_state, *kept;
     const real *inputs;
@@ -124,7 +134,8 @@ struct ScaledForward : Scaled<real> {
             double said = 0;
             for (int64_t u = 0; u < hidden; ++u)
                 said += double(this->say[m * hidden + u]) * double(h[u]);
-            this->legs(row, t).move(h + hidden + m * this->order, said);
+            const int64_t at = m * this->order;
+            this->legs(row, t).move(this->exact(row) + at, h + hidden + at, said);
         }
         std::copy_n(h, this->size(), out + e * this->size());
     }
@@ -132,6 +143,8 @@ struct ScaledForward : Scaled<real> {
         const FlushDenormals flush;
         const int64_t size = this->size(), hidden = this->hidden;
         std::copy_n(this->state + begin * size, (end - begin) * size, new_state + begin * size);
+        for (int64_t row = begin; row < end; ++row)
+            std::copy_n(this->state + row * size + hidden, size - hidden, this->exact(row));
         for (int64_t t = 0, last = this->longest(begin, end); t < last; ++t) {
             this->ahead().multiply(end - begin, {new_state + begin * size, size},
                                    this->made(begin));
@@ -155,7 +168,6 @@ struct ScaledForward : Scaled<real> {
 
 template <typename real>
 struct ScaledBackward : Scaled<real> {
-    using Base = Scaled<real>;
     using V = Vector<real>;
     real *grad_inputs, *grad_said, *grad_state;
     const real *grad_out, *grad_new_state, *out, *kept;
@@ -195,7 +207,8 @@ struct ScaledBackward : Scaled<real> {
             std::fill_n(grad_said + e * this->memories, missing * this->memories, real(0));
             if (grad_new_state)
                 std::copy_n(grad_new_state + row * size, size, grad_state + row * size);
-            else std::fill_n(grad_state + row * size, size, real(0));
+            else
+                std::fill_n(grad_state + row * size, size, real(0));
         }
         for (int64_t t = this->longest(begin, end) - 1; t >= 0; --t) {
             for (int64_t row = begin; row < end; ++row)
