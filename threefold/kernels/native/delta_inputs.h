@@ -52,14 +52,6 @@ struct Field {
     }
 };
 
-/* Asks for a row that is needed soon. The rows of a head lie far apart, so the machine does not guess
- * them, and beyond the cache waiting for them would cost as much as some of the products. */
-template <typename real>
-inline void expect_row(const real *row, int64_t size) {
-    constexpr int64_t line = 64 / sizeof(real);
-    for (int64_t i = 0; i < size; i += line) __builtin_prefetch(row + i, 0, 2);
-}
-
 template <typename real>
 struct Inputs {
     Field<real> query, key, value, log_decay, strength, write, read;
@@ -83,19 +75,6 @@ struct Inputs {
         return ((row * heads + head) * (blocks_of(length) - 1) + block - 1) * keys * values;
     }
 
-    /* Asks for what elements first … last of a head read. */
-    void expect(int64_t row, int64_t head, int64_t first, int64_t last) const {
-        const int64_t group = group_of(head);
-        for (int64_t t = first; t < last; ++t) {
-            expect_row(query.at(row, t, group), keys);
-            expect_row(key.at(row, t, group), keys);
-            expect_row(value.at(row, t, head), values);
-            if (write.data) expect_row(write.at(row, t, head), keys);
-            if (read.data) expect_row(read.at(row, t, head), keys);
-            if (decays > 1) expect_row(log_decay.at(row, t, head), keys);
-        }
-    }
-
     int status() const {
         if (batch < 0 || length < 1 || heads < 1 || groups < 1 || heads % groups || keys < 1 ||
             values < 1 || (decays != 0 && decays != 1 && decays != keys) || parts < 1 ||
@@ -114,13 +93,17 @@ struct Task {
 
 /* How B × H × parts tasks are shared among threads. */
 struct Tasks {
-    int64_t batch, heads, parts, values, threads;
+    int64_t batch, heads, parts, values, threads, together;
 
     template <typename real>
     explicit Tasks(const Inputs<real> &in)
         : batch(in.batch), heads(in.heads), parts(in.parts), values(in.values) {
         const int64_t work = in.batch * in.heads * in.length * in.keys * in.values / 4;
         threads = std::max<int64_t>(1, std::min(useful_threads(in.threads, work), count()));
+        /* Heads lie side by side in what is read and written, so that some are done together, block
+         * by block: a long sequence is walked through once for all of them. */
+        const int64_t memory = in.keys * columns() * int64_t(sizeof(real));
+        together = std::max<int64_t>(1, std::min<int64_t>(4, 131072 / memory));
     }
 
     int64_t count() const { return batch * heads * parts; }
@@ -139,7 +122,7 @@ struct Tasks {
         return {memory / heads, memory % heads, part, first, last - first};
     }
 
-    /* body(thread, task), the tasks of one thread one after another. */
+    /* body(thread, first task, number of tasks), these being of one row. */
     template <typename Body>
     void run(const Body &body) const {
         split(threads, threads, [&](int64_t begin, int64_t end) {
@@ -147,7 +130,10 @@ struct Tasks {
             for (int64_t thread = begin; thread < end; ++thread) {
                 const int64_t first = count() * thread / threads;
                 const int64_t last = count() * (thread + 1) / threads;
-                for (int64_t i = first; i < last; ++i) body(thread, task(i));
+                for (int64_t i = first, some; i < last; i += some) {
+                    some = std::min({together, last - i, heads * parts - i % (heads * parts)});
+                    body(thread, i, some);
+                }
             }
         });
     }
