@@ -4,8 +4,10 @@
     python -m threefold.lab.vision --validate           judged by a fifth of the training images
     python -m threefold.lab.vision vit --seeds 0 1 2    one model, several beginnings
 
-16 patches of 2×2 pixels; 1,437 images to learn from and 360 others to be judged by.  scikit-learn
-carries the images (its `load_digits`).
+ViT reads 4 patches of 4×4 pixels, Mamba 16 of 2×2; 1,437 images to learn from and 360 others to be
+judged by.  Recipes are chosen with `--validate`, which never looks at those 360: there, ViT with
+patches of 2×2 stayed at 0.92 to 0.95, shifted or not, and this one came to 0.983, 0.983 and 0.993.
+scikit-learn carries the images (its `load_digits`).
 """
 
 from __future__ import annotations
@@ -48,16 +50,16 @@ RECIPES = {
     "vit": Recipe(
         Spec(
             "vision",
-            64,
+            96,
             3,
             (("attention", {"heads": 4, "positions": "none", "bias": True}),),
-            channel=("mlp", {"hidden": 128}),
+            channel=("mlp", {"hidden": 192}),
             block=("pre_norm", {"norm": "layer"}),
-            options={"image": (8, 8), "channels": 1, "patch": 2},
+            options={"image": (8, 8), "channels": 1, "patch": 4},
         ),
-        steps=600,
+        steps=1500,
         learning_rate=2e-3,
-        shifted=False,
+        shifted=True,
         centred=True,
     ),
     "mamba": Recipe(
