@@ -8,7 +8,18 @@ from typing import Annotated
 
 import typer
 
-from threefold.cli import data, demo, doctor, info, lab, models, output, tasks
+from threefold.cli import (
+    data,
+    demo,
+    doctor,
+    generate,
+    info,
+    lab,
+    models,
+    output,
+    stream,
+    tasks,
+)
 from threefold.errors import ThreefoldError
 
 app = typer.Typer(
@@ -24,6 +35,8 @@ app = typer.Typer(
 )
 for command in (models.models, tasks.tasks, info.info, doctor.doctor, demo.demo):
     app.command()(command)
+app.command()(generate.generate)
+app.command()(stream.stream)
 app.add_typer(data.data)
 app.add_typer(lab.lab)
 

@@ -75,8 +75,8 @@ class Mean(Pooling):
     def along(self, h: Tensor, state: State) -> Tensor:
         before = state[POSITION].view(-1, 1, 1)
         seen = before + torch.arange(1, h.shape[1] + 1, device=h.device).view(1, -1, 1)
-        kept: Tensor = before * state["memory"].unsqueeze(1)
-        return (kept + wide(h).cumsum(1)) / seen
+        mean: Tensor = (before * state["memory"].unsqueeze(1) + wide(h).cumsum(1)) / seen
+        return mean
 
 
 class Attentive(Pooling):

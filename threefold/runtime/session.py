@@ -7,7 +7,7 @@ one can be judged, predicted or drawn.  Nothing but the model's own state grows 
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from os import PathLike
 from typing import Any, TypeAlias
@@ -23,6 +23,7 @@ from threefold.models.classifier import Classifier
 from threefold.models.forecaster import Forecaster
 from threefold.models.language import LanguageModel
 from threefold.models.tagger import Tagger
+from threefold.runtime.beam import Beams, Hypothesis, beam_search
 from threefold.runtime.generation import evaluating
 from threefold.runtime.sampling import Sampling, row_generator, whole
 from threefold.runtime.state_files import StateFile, fitted, read_state, save_state
@@ -98,10 +99,7 @@ class Session:
 
     def draw(self) -> int:
         """Choose the next token by the session's sampling, without reading it."""
-        if not isinstance(self.model, LanguageModel):
-            raise ThreefoldError(
-                f"session: tokens are drawn from a LanguageModel, this is a {self.model.name}"
-            )
+        self._writer()
         logits = self._answer()[: self._known].unsqueeze(0)
         seen = self.seen[: self._known].unsqueeze(0).to(logits.device)
         return int(self.sampling.choose(logits, seen, [self.random]))
@@ -114,6 +112,26 @@ class Session:
             self.feed([token])
             made += 1
             yield token
+
+    def search(
+        self,
+        count: int,
+        beams: int,
+        length_penalty: float = 0.0,
+        stops: Sequence[Sequence[int]] = (),
+    ) -> Hypothesis:
+        """The likeliest text of at most `count` tokens, so many at a time; it is read, too."""
+        ends = [tuple(stop) for stop in stops]
+
+        def at_end(text: tuple[int, ...]) -> bool:
+            return any(text[-len(end) :] == end for end in ends)
+
+        plan, logits = Beams(beams, length_penalty, count), self._answer().unsqueeze(0)
+        with torch.no_grad(), evaluating(self.model):
+            found = beam_search(self._writer(), logits, self.state, plan, at_end, len(ends))
+        best = found[0][0]
+        self.feed(list(best.tokens))
+        return best
 
     def fork(self, *, seed: int | None = None) -> Session:
         """A second session from the same moment on; with a seed it draws other tokens."""
@@ -202,6 +220,13 @@ class Session:
         """Tokens that can be written: a vocabulary may be filled up behind the tokenizer's."""
         tokenizer = self.model.tokenizer
         return self.model.spec.vocabulary if tokenizer is None else int(tokenizer.vocabulary)
+
+    def _writer(self) -> LanguageModel:
+        if not isinstance(self.model, LanguageModel):
+            raise ThreefoldError(
+                f"session: tokens are drawn from a LanguageModel, this is a {self.model.name}"
+            )
+        return self.model
 
     def _answer(self) -> Tensor:
         if self.last is None:

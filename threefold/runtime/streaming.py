@@ -86,6 +86,7 @@ class Stream(Iterator[Scores]):
         )
         self.groups = None if settings.every == 1 else Groups(settings.every, self.scorer.reduces)
         self.bytes = 0  # that the tokens so far stand for
+        self.unscored = 0  # of these, of the first token, before which nothing is expected
         self.ended = False
 
     @cached_property
@@ -123,6 +124,7 @@ class Stream(Iterator[Scores]):
             "place": place,
             "encoder": self.source.encoder.settings(),
             "bytes": self.bytes,
+            "unscored": self.unscored,
             "carried": self.scorer.carried(),
             "open": None if self.groups is None else [self.groups.number, self.groups.open],
             **notes,
@@ -133,7 +135,7 @@ class Stream(Iterator[Scores]):
         """Stand where a saved stream stood; the session does already."""
         self.source.encoder.restore(noted["encoder"])
         self.source.go_on(Place(**noted["place"], rest=rest.numpy().tobytes()))
-        self.bytes = noted["bytes"]
+        self.bytes, self.unscored = noted["bytes"], noted["unscored"]
         self.scorer.carry(noted["carried"])
         if self.groups is not None:
             self.groups.number, self.groups.open = noted["open"]
@@ -154,6 +156,8 @@ class Stream(Iterator[Scores]):
             columns["token"] = tokens
             columns["text"] = [self.texts[token] for token in tokens]
             self.bytes = int(ends[-1])
+            if start == 0:
+                self.unscored = int(self.sizes[elements[0]])
         return {**columns, **scored}
 
 
