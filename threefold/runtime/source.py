@@ -200,11 +200,11 @@ def _reader(given: Any, wait: Wait | None) -> tuple[str, Callable[[int], bytes],
     if isinstance(given, bytes):
         pieces = (given[first : first + READ] for first in range(0, len(given), READ))
         return name, _from_pieces(pieces), None
-    if hasattr(given, "fileno") and hasattr(given, "read"):
-        number = given.fileno()
+    number = _descriptor(given)
+    if number is not None:
         if stat.S_ISREG(os.fstat(number).st_mode):
             return name, given.read, given
-        return name, lambda size: _from_pipe(number, size, wait), None
+        return name, lambda size: _from_pipe(given, size, wait), None
     if hasattr(given, "read"):
         return name, given.read, None
     if isinstance(given, Iterable):
@@ -226,7 +226,16 @@ def _opened(path: Path) -> IO[bytes]:
         raise ThreefoldError(f"{path}: cannot be read ({error.strerror})") from error
 
 
-def _from_pipe(number: int, size: int, wait: Wait | None) -> bytes:
+def _descriptor(given: Any) -> int | None:
+    """The number of a file of the system; None for one that is only called so."""
+    try:
+        return int(given.fileno())
+    except (AttributeError, OSError):
+        return None
+
+
+def _from_pipe(pipe: IO[bytes], size: int, wait: Wait | None) -> bytes:
+    number = pipe.fileno()
     if wait is not None and not wait(number):
         raise WaitInterruptedError
     return os.read(number, size)
