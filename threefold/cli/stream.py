@@ -109,15 +109,15 @@ class Run:
         source: Any = sys.stdin.buffer if file == "-" else file
         there = state if state is not None and state.exists() else None
         noted: dict[str, Any] = {}
+        made = streaming.stream(opened.model, source, **asked, state=there, wait=interrupts.wait)
         if there is not None:
-            noted = read_state(there).notes.get(streaming.NOTE) or {}
+            noted = read_state(there).notes[streaming.NOTE]
             if noted.get("weights", opened.sha256) != opened.sha256:
                 raise ThreefoldError(
                     f"{there}: a state of other weights (SHA-256 {noted['weights'][:12]}, those of "
                     f"{opened.folder} are {opened.sha256[:12]}); give the model that it was "
                     "written with, or another state file"
                 )
-        made = streaming.stream(opened.model, source, **asked, state=there, wait=interrupts.wait)
         run = cls(made, state, interrupts, opened.sha256)
         run.noted, run.totals = noted, Totals(noted.get("totals"))
         return run
@@ -162,6 +162,9 @@ class Run:
         finally:
             meter.close()
         self.save()
+        source.close()
+        if self.output is not None:
+            self.output.close()
         return self.facts(time.monotonic() - start)
 
     def save(self) -> None:

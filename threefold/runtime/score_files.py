@@ -10,7 +10,8 @@ import json
 import math
 import os
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from io import StringIO
 from pathlib import Path
 from typing import IO, Any
@@ -44,7 +45,7 @@ class ScoreFile:
     def __init__(self, path: Path | None, kind: str, size: int | None = None) -> None:
         self.path, self.kind = path, kind
         self.size = size or 0
-        self._file: IO[bytes] = sys.stdout.buffer if path is None else _opened(path, size)
+        self._file: IO[bytes] | None = None if path is None else _opened(path, size)
         self._headed = size is not None and size > 0
 
     def write(self, columns: Columns) -> None:
@@ -56,31 +57,33 @@ class ScoreFile:
             text = _row(columns) + text
         self._headed = True
         data = text.encode()
-        try:
-            self._file.write(data)
-            if self.path is None:
-                self._file.flush()
-        except BrokenPipeError:
-            raise
-        except OSError as error:
-            raise ThreefoldError(f"{self.path}: cannot be written ({error.strerror})") from error
+        if self._file is None:
+            sys.stdout.write(text)
+            sys.stdout.flush()
+        else:
+            with self._told():
+                self._file.write(data)
         self.size += len(data)
 
     def sync(self) -> None:
         """Have the disk hold all lines."""
-        try:
-            self._file.flush()
-            if self.path is not None:
+        if self._file is not None:
+            with self._told():
+                self._file.flush()
                 os.fsync(self._file.fileno())
-        except BrokenPipeError:
-            raise
-        except OSError as error:
-            raise ThreefoldError(f"{self.path}: cannot be written ({error.strerror})") from error
 
     def close(self) -> None:
         """Leave the file."""
-        if self.path is not None:
+        if self._file is not None:
             self._file.close()
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        """What the file system refuses, as one message."""
+        try:
+            yield
+        except OSError as error:
+            raise ThreefoldError(f"{self.path}: cannot be written ({error.strerror})") from error
 
 
 def _opened(path: Path, size: int | None) -> IO[bytes]:
