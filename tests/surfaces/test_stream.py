@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -20,6 +21,7 @@ import torch
 import threefold
 from tests.surfaces.test_cli import good, here, refused
 from threefold import Spec
+from threefold.cli.progress import Meter
 from threefold.data import ByteTokenizer
 from threefold.runtime.opening import open_model
 from threefold.runtime.state_files import read_state
@@ -164,6 +166,28 @@ class TestGoingOn:
         with open(read, "rb") as pipe, pytest.MonkeyPatch.context() as patch:
             patch.setattr(sys, "stdin", io.TextIOWrapper(pipe))
             good(*arguments)
+        assert (place / "o.jsonl").read_bytes() == expected
+
+    @pytest.mark.parametrize("pieces", [1, 2, 50])
+    def test_an_interrupted_file(
+        self, place: Path, expected: bytes, pieces: int, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        arguments = ("stream", "text", "text.txt", *self.OPTIONS, "--output", "o.jsonl")
+        shown: list[int] = []
+
+        def show(meter: Meter, position: int, elements: int) -> None:
+            shown.append(elements)
+            if len(shown) == pieces:
+                os.kill(os.getpid(), signal.SIGINT)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Meter, "show", show)
+            done = here(*arguments, "--state", "s")
+        assert done.returncode == 130
+        assert f"stopped at element {64 * pieces:,}; go on with: threefold stream" in done.stderr
+        command = shlex.split(done.stderr.split("go on with: ")[1])
+        assert lines(place / "o.jsonl")[-1]["position"] == 64 * pieces - 1
+        good(*command[1:])
         assert (place / "o.jsonl").read_bytes() == expected
 
     def test_a_crash_between_two_states(

@@ -211,6 +211,7 @@ class Writer:
         from threefold.runtime.state_files import read_state
 
         found = read_state(path)
+        session = Session.restored(path, found, model, seed=seed)
         noted = found.notes.get(NOTE) or {}
         theirs = noted.get("weights", self.sha256)
         if theirs != self.sha256:
@@ -218,7 +219,6 @@ class Writer:
                 f"{path}: a state of other weights (SHA-256 {theirs[:12]}, those of {self.folder} "
                 f"are {self.sha256[:12]}); give the model that it was written with"
             )
-        session = Session.restored(path, found, model, seed=seed)
         session.sampling = replace(session.sampling, **drawn)
         return session, bytes.fromhex(noted.get("held", ""))
 
