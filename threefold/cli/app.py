@@ -12,13 +12,16 @@ from threefold.cli import (
     data,
     demo,
     doctor,
+    evaluate,
     generate,
     info,
     lab,
     models,
     output,
+    runs,
     stream,
     tasks,
+    train,
 )
 from threefold.errors import ThreefoldError
 
@@ -33,10 +36,20 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (models.models, tasks.tasks, info.info, doctor.doctor, demo.demo):
+for command in (
+    train.train,
+    train.resume,
+    evaluate.evaluate,
+    generate.generate,
+    stream.stream,
+    models.models,
+    tasks.tasks,
+    info.info,
+    doctor.doctor,
+    demo.demo,
+):
     app.command()(command)
-app.command()(generate.generate)
-app.command()(stream.stream)
+app.add_typer(runs.runs)
 app.add_typer(data.data)
 app.add_typer(lab.lab)
 
