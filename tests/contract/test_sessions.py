@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+import warnings
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -145,6 +146,17 @@ def test_a_search_is_that_of_generate() -> None:
     best = session.search(8, 3)
     assert list(best.tokens) == expected.rows()[0]
     assert session.position == 28
+
+
+def test_elements_of_any_kind_of_number() -> None:
+    given = elements("language", 20)
+    expected = Session(made("language")).feed(given)
+    narrow = given.numpy().astype(np.uint16)
+    narrow.setflags(write=False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for same in (narrow, given.tolist(), given.int()):
+            assert torch.equal(Session(made("language")).feed(same), expected)
 
 
 def test_memory_is_bounded() -> None:

@@ -12,6 +12,7 @@ from dataclasses import asdict
 from os import PathLike
 from typing import Any, TypeAlias
 
+import numpy as np
 import torch
 from torch import Generator, Tensor
 
@@ -237,6 +238,8 @@ class Session:
         """Tokens [1, L] or numbers [1, L, size], in the dtype and on the device of the model."""
         size = self.model.input_size
         dtype = self.model.embedding.weight.dtype if size else torch.int64
+        if isinstance(elements, np.ndarray):  # a copy: tokens may be narrow, and not writable
+            elements = elements.astype(np.int64 if elements.dtype.kind in "iu" else np.float64)
         made = torch.as_tensor(elements)
         whole_numbers = not (made.is_floating_point() or made.is_complex())
         shape = tuple(made.shape)
