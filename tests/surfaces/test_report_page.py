@@ -171,7 +171,7 @@ def test_the_same_in_three_files(tmp_path: Path) -> None:
     for link in re.findall(r"\]\((figures/[^)]+)\)", text):
         assert (tmp_path / link).is_file()
     assert len(re.findall(r"!\[", text)) == 13
-    assert [c["name"] for c in values["contenders"]][0] == made.ranked[0].name
+    assert values["contenders"][0]["name"] == made.ranked[0].name
     single = report(seeds=1).to_dict()
     assert single["contenders"][0]["quality"]["half"] is None  # JSON has no infinity
 
