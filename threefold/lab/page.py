@@ -19,9 +19,8 @@ def style() -> str:
     return (files("threefold.lab") / "report.css").read_text(encoding="utf-8")
 
 
-def page(report: Report) -> str:
-    """The whole document."""
-    title = f"{report.subject.title}: {report.sentence}"
+def document(title: str, body: str) -> str:
+    """A page around what is shown."""
     return f"""<!doctype html>
 <html lang="en">
 <head>
@@ -33,15 +32,27 @@ def page(report: Report) -> str:
 {style()}</style>
 </head>
 <body class="threefold">
-<a class="skip" href="#result">To the result</a>
+{body}
+</body>
+</html>
+"""
+
+
+def page(report: Report) -> str:
+    """The report as a document."""
+    body = f"""<a class="skip" href="#result">To the result</a>
 <main>
 {_header(report)}
 {_body(report)}
 {_again(report)}
-</main>
-</body>
-</html>
-"""
+</main>"""
+    return document(f"{report.subject.title}: {report.sentence}", body)
+
+
+def plain_page(command: str, title: str, body: str) -> str:
+    """A document of a title and figures."""
+    kicker = f'<p class="kicker"><b>{escape(command)}</b></p>'
+    return document(title, f"<main><header>{kicker}<h1>{escape(title)}</h1></header>{body}</main>")
 
 
 def fragment(report: Report) -> str:
@@ -123,7 +134,7 @@ def _body(report: Report) -> str:
     for slug, title, text in SECTIONS:
         drawn = section_figures(report, slug)
         if drawn:
-            shown = "".join(map(_figure, drawn))
+            shown = "".join(map(figure_block, drawn))
             parts.append(
                 f'<section aria-labelledby="{slug}"><h2 id="{slug}">{escape(title)}</h2>'
                 f'<p class="muted">{escape(text)}</p><div class="pair">{shown}</div></section>'
@@ -131,7 +142,8 @@ def _body(report: Report) -> str:
     return "\n".join(parts)
 
 
-def _figure(figure: Figure) -> str:
+def figure_block(figure: Figure) -> str:
+    """A figure with its title, its description and its numbers."""
     return (
         f'<figure id="figure-{figure.slug}"><h3>{escape(figure.title)}</h3>'
         f"<figcaption>{escape(figure.description)}</figcaption>{figure.svg}"

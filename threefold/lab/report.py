@@ -62,7 +62,7 @@ class Cost:
     inference: tuple[tuple[int, float], ...] = ()  # elements a second
     prefill: tuple[tuple[int, float], ...] = ()  # seconds to read so many elements
     decode: tuple[tuple[int, float], ...] = ()  # seconds for one element after so many
-    memory: tuple[tuple[int, float], ...] = ()  # peak bytes of a training step
+    memory: tuple[tuple[int, float], ...] = ()  # peak bytes of a training step of one row
     state: tuple[tuple[int, float], ...] = ()  # bytes carried after so many elements
 
 
