@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from threefold.cli import bench, data, demo, doctor, info, lab, models, output, tasks
+from threefold.cli import bench, compare, data, demo, doctor, info, lab, models, output, tasks
 from threefold.errors import ThreefoldError
 
 app = typer.Typer(
@@ -22,7 +22,15 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (models.models, tasks.tasks, info.info, doctor.doctor, demo.demo, bench.bench):
+for command in (
+    models.models,
+    tasks.tasks,
+    info.info,
+    doctor.doctor,
+    demo.demo,
+    bench.bench,
+    compare.compare,
+):
     app.command()(command)
 app.add_typer(data.data)
 app.add_typer(lab.lab)

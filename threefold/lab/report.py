@@ -157,9 +157,9 @@ class Subject:
     def _rounded(self, value: float, half: float | None) -> str:
         """As many digits as are known."""
         factor = 100 if self.unit == "percent" else 1
-        if half is None or math.isinf(half):
+        if not half or math.isinf(half):
             return f"{factor * value:.4g}"
-        digits = max(0, 1 - math.floor(math.log10(factor * half))) if half else 4
+        digits = max(0, 1 - math.floor(math.log10(factor * half)))
         return f"{factor * value:.{digits}f} ± {factor * half:.{digits}f}"
 
 
