@@ -277,4 +277,4 @@ def test_bad_input(
     (tmp_path / "small.txt").write_text("too small")
     done = here("compare", *arguments, "--width", "16", "--depth", "1")
     assert done.returncode == 2 and message in done.stderr, done.stderr
-    assert not list(tmp_path.glob("*-race/legs"))
+    assert not list(tmp_path.glob("runs/*/legs"))

@@ -26,7 +26,7 @@ from threefold.cli import doctor, main
 from threefold.kernels import library
 from threefold.layers.table import MIXERS
 
-COMMANDS = ("models", "tasks", "data", "info", "doctor", "demo", "lab")
+COMMANDS = ("models", "tasks", "data", "info", "doctor", "demo", "lab", "compare", "bench")
 
 Run = subprocess.CompletedProcess[str]
 

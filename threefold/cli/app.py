@@ -8,7 +8,21 @@ from typing import Annotated
 
 import typer
 
-from threefold.cli import bench, compare, data, demo, doctor, info, lab, models, output, tasks
+from threefold.cli import (
+    bench,
+    compare,
+    data,
+    demo,
+    doctor,
+    evaluate,
+    info,
+    lab,
+    models,
+    output,
+    runs,
+    tasks,
+    train,
+)
 from threefold.errors import ThreefoldError
 
 app = typer.Typer(
@@ -23,15 +37,19 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 for command in (
+    compare.compare,
+    train.train,
+    train.resume,
+    evaluate.evaluate,
     models.models,
     tasks.tasks,
     info.info,
     doctor.doctor,
-    demo.demo,
     bench.bench,
-    compare.compare,
+    demo.demo,
 ):
     app.command()(command)
+app.add_typer(runs.runs)
 app.add_typer(data.data)
 app.add_typer(lab.lab)
 

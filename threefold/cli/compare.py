@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from threefold.cli import output
 
-FOLDER = "the data's name with -race"
+if TYPE_CHECKING:
+    from threefold.lab.report import Report
+
+FOLDER = "runs/compare-NAME"
 
 
 def compare(
@@ -51,7 +54,7 @@ def compare(
         read_changes(changes or []),
     )  # fmt: skip
     rank, _ = ranks()
-    place = Place(folder or Path(f"{Path(data).stem}-race"), leads=rank == 0)
+    place = Place(folder or Path("runs") / f"compare-{Path(data).stem}", leads=rank == 0)
     try:
         report = run(request, place, output.whisper)
     except StoppedError as error:
@@ -59,21 +62,26 @@ def compare(
         raise typer.Exit(130) from None
     if rank:
         return
-    output.whisper("")
     if json:
         output.say_json(report.to_dict())
-        return
+    else:
+        show(report, place.folder)
+
+
+def show(report: Report, folder: Path) -> None:
+    """The verdict, the warnings, the table, and where the page is."""
     from threefold.lab.page import columns
 
     table = columns(report)
     header = ["model", *(title for title, _, _ in table)]
     rows = [[c.name, *(cells[i] for _, cells, _ in table)] for i, c in enumerate(report.ranked)]
+    output.whisper("")
     output.say(output.paint(report.sentence, "head"))
     for warning in report.warnings:
         output.say(output.paint(f"note: {warning}", "weak"))
     output.say()
     output.say_table(header, rows, fold=header[-3:])
-    output.say(f"\nreport: {place.folder / 'report.html'}")
+    output.say(f"\nreport: {folder / 'report.html'}")
 
 
 def read_changes(changes: list[str]) -> dict[str, object]:

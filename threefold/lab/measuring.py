@@ -138,12 +138,15 @@ def costs(
     *,
     tokens: int = 4096,
     seconds: float = SECONDS,
+    limit: float = math.inf,
     progress: Callable[[str], None] = lambda _: None,
 ) -> dict[str, Cost]:
     """What each model costs at each length; batches have as many rows as `tokens` allow.
 
-    A length that one of them refuses, or would take too long for, is left out for it.
+    A length that one of them refuses, or would take too long for, is left out for it; when half of
+    the `limit` of seconds is over, no longer length is begun.
     """
+    begin = time.monotonic()
     found: dict[str, dict[str, list[tuple[int, float]]]] = {
         name: {field: [] for field in Cost.__dataclass_fields__} for name in models
     }
@@ -160,6 +163,8 @@ def costs(
             tired[name].add(field)
 
     for length in sorted(lengths):
+        if time.monotonic() - begin > limit / 2:
+            break
         rows = max(1, tokens // length)
         batches = {n: some_input(m.spec, rows, length) for n, m in models.items()}
         ones = {n: x[:1] for n, x in batches.items()}

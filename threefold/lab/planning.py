@@ -84,7 +84,7 @@ class Request:
                 raise ThreefoldError(f"{name!r}: a name has letters, digits and _ + . - only")
             found[name] = parts
         if not found:
-            raise ThreefoldError(f"nobody takes part; known mixers: {', '.join(MIXERS)}")
+            raise ThreefoldError(f"the race names no mixer; known: {', '.join(MIXERS)}")
         return found
 
 

@@ -18,7 +18,7 @@ import platform
 import shlex
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -66,21 +66,29 @@ def compare(
     seeds: int = 3,
     tune: bool = False,
     folder: str | os.PathLike[str] | None = None,
-    say: Callable[[str], None] | None = None,
-    **options: Any,
+    width: int = 64,
+    depth: int = 2,
+    parameters: int = 0,
+    learning_rate: float = 3e-3,
+    batch: int = 16,
+    options: Mapping[str, Any] | None = None,
+    say: Say = lambda _: None,
 ) -> Report:
     """Race sequence models on a task or on your own file, and report who suits it.
 
-    The report is shown by notebooks, has `sentence`, `verdict`, `to_dict()` and `save(folder)`.  In
-    a `folder` the race survives interruptions.  Further keywords are those of `Request`: width,
-    depth, parameters, learning_rate, batch, and options (a dict) for the data.
+    The report is shown by notebooks and has `sentence`, `verdict`, `to_dict()` and `save(folder)`.
+    In a `folder` the race survives interruptions.  `options` are further fields of the data, such
+    as {"length": 512}; `say` is told what is going on.
     """
-    request = Request(os.fspath(data), tuple(mixers), budget, match, seeds, tune, **options)
-    tell: Say = say or (lambda _: None)
+    names = (mixers,) if isinstance(mixers, str) else tuple(mixers)
+    request = Request(
+        os.fspath(data), names, budget, match, seeds, tune, width, depth, parameters,
+        learning_rate, batch, dict(options or {}),
+    )  # fmt: skip
     if folder is not None:
-        return run(request, Place(Path(folder)), tell)
+        return run(request, Place(Path(folder)), say)
     with TemporaryDirectory(prefix="threefold-race-") as place:
-        return run(request, Place(Path(place)), tell)
+        return run(request, Place(Path(place)), say)
 
 
 def run(request: Request, place: Place, say: Say) -> Report:
@@ -94,7 +102,8 @@ def run(request: Request, place: Place, say: Say) -> Report:
                 rates[contender.name] = tuned(plan, contender.name, place, say)
     finished = run_legs(plan, rates, place, say)
     found = problem(plan.config(plan.contenders[0].name, 0).data)
-    priced = price(plan, found, place, say) if place.leads else {}
+    trained = sum(one.leg.seconds for one in finished.values())
+    priced = price(plan, found, place, say, max(8.0, 0.3 * trained)) if place.leads else {}
     report = make_report(plan, rates, finished, priced, found)
     if place.leads:
         report.save(place.folder)
@@ -195,8 +204,8 @@ def one_leg(
         raise
 
 
-def price(plan: Plan, found: Problem, place: Place, say: Say) -> dict[str, Cost]:
-    """What each model costs at growing lengths, measured once."""
+def price(plan: Plan, found: Problem, place: Place, say: Say, limit: float) -> dict[str, Cost]:
+    """What each model costs at growing lengths, measured once, in about so many seconds."""
     path = place.folder / COSTS
     if path.is_file():
         values = json.loads(path.read_text(encoding="utf-8"))
@@ -211,8 +220,10 @@ def price(plan: Plan, found: Problem, place: Place, say: Say) -> dict[str, Cost]
     models = {name: build(spec) for name, spec in specs.items()}
     length = found.task.length
     lengths = sorted({min(max(16, length * 4**i), LONGEST) for i in range(4)})
-    quick = 0.05 if plan.common < 1000 else 0.3
-    priced = costs(models, lengths, seconds=quick, progress=lambda text: say(f"measuring {text}"))
+    quick = min(0.4, limit / (8 * len(lengths) * len(models)))
+    priced = costs(
+        models, lengths, seconds=quick, limit=limit, progress=lambda text: say(f"measuring {text}")
+    )
     write_json(path, {name: asdict(cost) for name, cost in priced.items()})
     return priced
 

@@ -1,4 +1,4 @@
-"""figures/loss.svg and learning_rate.svg of a run, drawn by hand: no library is needed to see them."""
+"""figures/loss.svg and learning_rate.svg of a run, drawn without any library."""
 
 from __future__ import annotations
 
@@ -14,6 +14,13 @@ from threefold.data.files import write_file
 WIDTH, HEIGHT, LEFT, BOTTOM, TOP, RIGHT = 720, 320, 64, 40, 36, 16
 POINTS = 600  # of a line; more are averaged
 COLOURS = ("#0072b2", "#d55e00", "#009e73")
+STYLE = (
+    "text{font:12px system-ui,sans-serif;fill:#555}"
+    ".left{text-anchor:end;dominant-baseline:middle}.mid{text-anchor:middle}"
+    ".title{font-size:14px;font-weight:600}.grid{stroke:#8884;stroke-width:1}"
+    "polyline{fill:none;stroke-width:1.6;stroke-linejoin:round}"
+    "@media(prefers-color-scheme:dark){text{fill:#bbb}}"
+)
 Line = tuple[str, Sequence[float], Sequence[float]]  # name, x, y
 
 
@@ -73,18 +80,11 @@ def chart(title: str, lines: Sequence[Line]) -> str:
         )
         parts.append(f'<polyline points="{points}" stroke="{colour}"/>')
         if len(lines) > 1:
-            across = WIDTH - RIGHT - 110 * (len(lines) - i)
-            parts.append(f'<text x="{across}" y="22" fill="{colour}">{escape(name)}</text>')
-    style = (
-        "text{font:12px system-ui,sans-serif;fill:#555}text[fill]{fill:attr(fill)}"
-        ".left{text-anchor:end;dominant-baseline:middle}.mid{text-anchor:middle}"
-        ".title{font-size:14px;font-weight:600}.grid{stroke:#8884;stroke-width:1}"
-        "polyline{fill:none;stroke-width:1.6;stroke-linejoin:round}"
-        "@media(prefers-color-scheme:dark){text{fill:#bbb}}"
-    )
+            beside = WIDTH - RIGHT - 110 * (len(lines) - i)
+            parts.append(f'<text x="{beside}" y="22" style="fill:{colour}">{escape(name)}</text>')
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" role="img">'
-        f"<title>{escape(title)} over steps</title><style>{style}</style>"
+        f"<title>{escape(title)} over steps</title><style>{STYLE}</style>"
         f'<text x="{LEFT}" y="22" class="title">{escape(title)}</text>{"".join(parts)}</svg>\n'
     )
 

@@ -43,7 +43,7 @@ class Settings(Section):
     target: float | None = None  # a metric that ends the run
     patience: Count | None = None  # evaluations without a better loss that end the run
     non_finite: Literal["stop", "skip", "roll_back"] = "stop"  # if a loss is no number
-    seed: int = Field(0, ge=0)  # of what is random inside the model
+    seed: Annotated[int, Field(ge=0)] = 0  # of what is random inside the model
     save: Count = 100  # steps between checkpoints, in a folder
     keep: Count = 2  # newest checkpoints that are kept, beside the best
 

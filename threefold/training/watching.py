@@ -30,7 +30,7 @@ class TensorBoard(Reporter):
             raise ThreefoldError(
                 "TensorBoard is not installed: pip install 'threefold[tensorboard]'"
             ) from error
-        self.writer: Any = SummaryWriter(str(folder))  # type: ignore[no-untyped-call]
+        self.writer: Any = SummaryWriter(str(folder))
 
     def __exit__(
         self,
@@ -59,18 +59,19 @@ class TensorBoard(Reporter):
 class Samples(Reporter):
     """At each evaluation a text that the model writes, added to a file and shown."""
 
-    def __init__(self, path: Path, tokenizer: Any, console: Console | None = None) -> None:
-        self.path, self.tokenizer, self.console = path, tokenizer, console
+    def __init__(self, path: Path, console: Console | None = None) -> None:
+        self.path, self.console = path, console
 
     def scores(self, run: Run) -> None:
-        if not isinstance(run.model, LanguageModel) or run.settings.every is None:
+        tokenizer = getattr(run.model, "tokenizer", None)
+        if not isinstance(run.model, LanguageModel) or tokenizer is None:
             return
         was_training = run.model.training
         run.model.eval()
-        prompt = self.tokenizer.encode("\n").tolist() or [0]
+        prompt = _first(tokenizer)
         made = generate(run.model, prompt, max_tokens=SAMPLE, temperature=0.8, seed=0).rows()[0]
         run.model.train(was_training)
-        text = "".join(c if c.isprintable() or c == "\n" else "·" for c in self._decoded(made))
+        text = "".join(c if c.isprintable() or c == "\n" else "·" for c in tokenizer.decode(made))
         loss = run.result.scores.loss
         shown = "" if math.isnan(loss) else f", validation loss {loss:.4f}"
         with open(self.path, "a", encoding="utf-8") as file:
@@ -80,6 +81,11 @@ class Samples(Reporter):
                 f"step {run.result.steps} writes: {text.strip()[:200]}", markup=False
             )
 
-    def _decoded(self, tokens: list[int]) -> str:
-        text: str = self.tokenizer.decode(tokens)
-        return text
+
+def _first(tokenizer: Any) -> list[int]:
+    """A new line, or the first token where a text has none."""
+    try:
+        found: list[int] = tokenizer.encode("\n").tolist()
+    except ThreefoldError:
+        found = []
+    return found or [0]
