@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import torch
+from torch import Tensor
 
 from threefold.lab.bench import layer_work, longest, shown
 from threefold.lab.measuring import Growth, growth, in_turns, peak_memory
@@ -17,6 +19,7 @@ from threefold.layers.mixer import Mixer
 from threefold.layers.table import mixer
 
 LENGTHS = (8192, 16_384, 32_768)
+Inputs: TypeAlias = dict[int, Tensor]  # by length
 STEPS = 64  # elements of one measurement of decoding
 
 
@@ -116,39 +119,46 @@ def fill(
         progress(f"{row.mixer}: {QUANTITIES[row.quantity]}")
         torch.manual_seed(0)
         layer = mixer(row.mixer, width=width, **longest(row.mixer, max(lengths))).eval()
-        points = []
-        for length in (n // row.shrink for n in lengths):
-            x = torch.randn(1, length, width)
-            points.append((length, _MEASURES[row.quantity](layer, x, row.form, seconds)))
-        yield Filled(row, tuple(points), growth(points))
+        inputs = {n: torch.randn(1, n, width) for n in (n // row.shrink for n in lengths)}
+        found = _MEASURES[row.quantity](layer, inputs, row.form, seconds)
+        points = tuple(sorted(found.items()))
+        yield Filled(row, points, growth(points))
 
 
-def _pass(layer: Mixer, x: torch.Tensor, form: str, seconds: float) -> float:
-    return in_turns({"it": layer_work(layer, x, form, training=False)}, seconds)["it"]
+def _pass(layer: Mixer, inputs: Inputs, form: str, seconds: float) -> dict[int, float]:
+    works = {n: layer_work(layer, x, form, training=False) for n, x in inputs.items()}
+    return in_turns(works, seconds, min)
 
 
-def _element(layer: Mixer, x: torch.Tensor, form: str, seconds: float) -> float:
-    """Seconds of one step after the sequence; the cache may grow while it is measured."""
+def _element(layer: Mixer, inputs: Inputs, form: str, seconds: float) -> dict[int, float]:
+    """Seconds of one step after the sequence; the cache grows a little while it is measured."""
+    elements = torch.randn(STEPS, 1, layer.width)
     with torch.no_grad():
-        _, state = layer(x)
-        elements = torch.randn(STEPS, 1, x.shape[-1])
+        states = {n: layer(x)[1] for n, x in inputs.items()}
 
-        def write() -> None:
-            now = state
-            for element in elements:
-                _, now = layer.step(element, now)
+    def write(length: int) -> Callable[[], None]:
+        def work() -> None:
+            state = states[length]
+            with torch.no_grad():
+                for element in elements:
+                    _, state = layer.step(element, state)
 
-        with torch.no_grad():
-            return in_turns({"it": write}, seconds)["it"] / STEPS
+        return work
 
-
-def _memory(layer: Mixer, x: torch.Tensor, form: str, seconds: float) -> float:
-    work = layer_work(layer, x, form, training=True)
-    work()
-    return max(1.0, peak_memory(work))
+    taken = in_turns({n: write(n) for n in inputs}, seconds, min)
+    return {n: value / STEPS for n, value in taken.items()}
 
 
-_MEASURES: dict[str, Callable[[Mixer, torch.Tensor, str, float], float]] = {
+def _memory(layer: Mixer, inputs: Inputs, form: str, seconds: float) -> dict[int, float]:
+    found = {}
+    for length, x in inputs.items():
+        work = layer_work(layer, x, form, training=True)
+        work()
+        found[length] = max(1.0, peak_memory(work))
+    return found
+
+
+_MEASURES: dict[str, Callable[[Mixer, Inputs, str, float], dict[int, float]]] = {
     "pass": _pass,
     "element": _element,
     "memory": _memory,

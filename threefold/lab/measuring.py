@@ -10,10 +10,10 @@ import ctypes
 import math
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -24,6 +24,7 @@ from threefold.models.spec import Spec
 
 Points: TypeAlias = tuple[tuple[int, float], ...]
 Work: TypeAlias = Callable[[], object]
+Name = TypeVar("Name", bound=Hashable)
 
 ROUNDS = 9  # at most
 LEAST = 3
@@ -51,11 +52,18 @@ def growth(points: Sequence[tuple[float, float]]) -> Growth:
     return Growth(slope, math.expm1(max(gaps)))
 
 
-def in_turns(works: Mapping[str, Work], seconds: float = SECONDS) -> dict[str, float]:
-    """Median seconds of each, after one round that does not count."""
+def in_turns(
+    works: Mapping[Name, Work],
+    seconds: float = SECONDS,
+    pick: Callable[[list[float]], float] = statistics.median,
+) -> dict[Name, float]:
+    """Seconds of each, the median of rounds, after one round that does not count.
+
+    pick=min: the least disturbed round, where only the growth of one work is asked for.
+    """
     for work in works.values():
         work()
-    samples: dict[str, list[float]] = {name: [] for name in works}
+    samples: dict[Name, list[float]] = {name: [] for name in works}
     begin = time.perf_counter()
     for turn in range(ROUNDS):
         if turn >= LEAST and time.perf_counter() - begin > seconds * len(works):
@@ -64,7 +72,7 @@ def in_turns(works: Mapping[str, Work], seconds: float = SECONDS) -> dict[str, f
             start = time.perf_counter()
             work()
             samples[name].append(time.perf_counter() - start)
-    return {name: statistics.median(taken) for name, taken in samples.items()}
+    return {name: pick(taken) for name, taken in samples.items()}
 
 
 def peak_memory(work: Work) -> float:
