@@ -265,6 +265,7 @@ def test_changed_data_are_noticed(tmp_path: Path) -> None:
         (("recall", "--mixers", "gru,fnet"), "fnet cannot do recall: "),
         (("recall", "--mixers", "gru", "--budget", "soon"), "expected a time or steps"),
         (("recall", "--mixers", "gru", "--budget", "0.001s"), "too small for one step of gru"),
+        (("recall", "--budget", "5steps", "--match", "time"), "expected a time, e.g. 10m"),
         (("small.txt", "--mixers", "gru"), "small.txt"),
         (("recall", "--mixers", "gru", "--batch", "30000"), "fewer than one batch of 30000"),
         (("recall", "--mixers", "gru", "--set", "lenght=5"), "unknown key 'lenght'"),

@@ -19,10 +19,11 @@ def demo(
     folder: Annotated[Path, typer.Option(help="Where it is kept.")] = Path("runs/demo"),
 ) -> None:
     """Race small language models on the Python language reference, as `compare` does."""
+    from threefold.lab.bench import names_of
     from threefold.lab.demo import race
     from threefold.lab.legs import StoppedError
 
-    names = tuple(part.strip() for part in mixers.split(",") if part.strip())
+    names = names_of(mixers)
     output.say(f"{len(names)} models learn the Python language reference, three times each.")
     try:
         report, sample = race(seconds, folder, names, output.whisper)

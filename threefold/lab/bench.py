@@ -278,7 +278,7 @@ def names_of(text: str, known: Sequence[str] = tuple(MIXERS)) -> tuple[str, ...]
     """Names in a list, each checked."""
     names = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
     if not names:
-        raise ThreefoldError(f"no name in {text!r}; known: {', '.join(known)}")
+        raise ThreefoldError(f"{text!r} names no mixer; known: {', '.join(known)}")
     for name in names:
         if name not in known:
             raise ThreefoldError(f"unknown mixer {name!r}; {nearest(name, known)}")

@@ -13,6 +13,7 @@ from threefold.data.tokenizers import ByteTokenizer
 from threefold.lab.planning import RACERS, Request
 from threefold.lab.race import Place, run
 from threefold.lab.report import Report
+from threefold.models.model import Predictor
 from threefold.models.saving import load
 from threefold.runtime.generation import generate
 
@@ -41,7 +42,9 @@ def sample(folder: Path, length: int = 240) -> str:
     """What a saved model goes on with from the prompt."""
     tokenizer = ByteTokenizer()
     prompt = tokenizer.encode(PROMPT).tolist()
-    made = generate(load(folder), prompt, max_tokens=length, temperature=0.6, seed=0)
+    model = load(folder)
+    assert isinstance(model, Predictor)
+    made = generate(model, prompt, max_tokens=length, temperature=0.6, seed=0)
     return PROMPT + _printable(tokenizer.decode(made.rows()[0]))
 
 

@@ -24,6 +24,7 @@ from typing import Any
 import torch
 
 from threefold.errors import ThreefoldError, nearest
+from threefold.lab.bench import longest
 from threefold.lab.sizing import TOLERANCE, Sized, common_target, count_parameters, match_parameters
 from threefold.layers.table import MIXERS
 from threefold.models.spec import Spec
@@ -38,7 +39,9 @@ RACERS = ("lstm", "attention", "s4d", "mamba", "gated_delta_net")
 MATCHES = ("parameters", "time", "tokens")
 UNITS = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 EVALUATIONS = 12  # of a learning curve
+VALID, TEST = 8, 64  # batches of an evaluation on the way and of the last, of a budget of steps
 TRAINING = 0.8  # of a budget of time; the rest is for evaluations
+SHORT = 1024  # elements that every mixer reads as it is
 RATES = (1e-3, 3e-3, 1e-2, 3e-4)  # that --tune tries, the likeliest first
 TUNING = 1.0  # runs of full length that the halving of one model takes
 
@@ -65,8 +68,11 @@ class Request:
             raise ThreefoldError(f"unknown match {self.match!r}; {nearest(self.match, MATCHES)}")
         if self.seeds < 1:
             raise ThreefoldError(f"{self.seeds} seeds; expected at least 1")
-        read_budget(self.budget)
-        self.entries  # noqa: B018
+        if read_budget(self.budget)[0] == "steps" and self.match == "time":
+            raise ThreefoldError(
+                f"a budget of {self.budget} with --match time; expected a time, e.g. 10m"
+            )
+        _ = self.entries
 
     @property
     def entries(self) -> dict[str, tuple[str, ...]]:
@@ -192,9 +198,14 @@ def make_plan(request: Request, progress: Callable[[str], None] = lambda _: None
         sized = {n: Sized(s, count_parameters(s), 0.0) for n, s in specs.items()}
     else:
         sized = match_parameters(specs, target)
-    rehearsed = {name: rehearse(found, item.spec, progress, name) for name, item in sized.items()}
-    steps = allot(request, rehearsed)
-    valid, test = judged(found, rehearsed, steps)
+    kind, amount = read_budget(request.budget)
+    if kind == "steps":
+        steps = dict.fromkeys(sized, int(amount))
+        valid, test = VALID * request.batch, TEST * request.batch
+    else:
+        taken = {n: rehearse(found, item.spec, progress, n) for n, item in sized.items()}
+        steps = allot(request, taken)
+        valid, test = judged(request.batch, taken, steps)
     contenders = tuple(
         Planned(
             name,
@@ -207,7 +218,8 @@ def make_plan(request: Request, progress: Callable[[str], None] = lambda _: None
         )
         for name, item in sized.items()
     )
-    return Plan(request, contenders, target, valid, test)
+    sizes = (min(valid, found.task.size("valid")), min(test, found.task.size("test")))
+    return Plan(request, contenders, target, *sizes)
 
 
 def check_data(found: Problem) -> None:
@@ -230,7 +242,8 @@ def check_data(found: Problem) -> None:
 
 def spec_of(found: Problem, request: Request, mixers: tuple[str, ...]) -> Spec:
     """The model that the data ask for; a mixer that cannot do it is refused here."""
-    given = [(name, longest(name, found.task.length)) for name in mixers]
+    length = found.task.length
+    given = [(name, longest(name, length) if length > SHORT else {}) for name in mixers]
     entries = tuple(name if not options else (name, options) for name, options in given)
     depth = len(mixers) * math.ceil(request.depth / len(mixers))
     spec = found.spec(Architecture(mixers=entries, width=request.width, depth=depth))
@@ -240,14 +253,6 @@ def spec_of(found: Problem, request: Request, mixers: tuple[str, ...]) -> Spec:
         names = "+".join(mixers)
         raise ThreefoldError(f"{names} cannot do {found.task.name}: {error}") from error
     return spec
-
-
-def longest(name: str, length: int) -> dict[str, int]:
-    """The keyword of a mixer with a largest length that is too small for the data."""
-    from threefold.lab.bench import longest
-
-    found = longest(name, length)
-    return found if length > 1024 else {}
 
 
 @dataclass(frozen=True)
@@ -276,10 +281,8 @@ def rehearse(
 
 
 def allot(request: Request, rehearsed: dict[str, Rehearsal]) -> dict[str, int]:
-    """Steps of each contender; a budget too small for one is refused."""
-    kind, amount = read_budget(request.budget)
-    if kind == "steps":
-        return dict.fromkeys(rehearsed, int(amount))
+    """Steps of each contender in a budget of time; one too small for a step is refused."""
+    _, amount = read_budget(request.budget)
     runs = request.seeds + (TUNING if request.tune else 0.0)
     training = TRAINING * amount / runs  # of one leg of every contender
     if request.match == "time":
@@ -303,18 +306,15 @@ def allot(request: Request, rehearsed: dict[str, Rehearsal]) -> dict[str, int]:
     return steps
 
 
-def judged(
-    found: Problem, rehearsed: dict[str, Rehearsal], steps: dict[str, int]
-) -> tuple[int, int]:
-    """Examples of an evaluation on the way and of the last: all, or what a tenth of time allows."""
-    batch = found.data.batch
+def judged(batch: int, rehearsed: dict[str, Rehearsal], steps: dict[str, int]) -> tuple[int, int]:
+    """Examples of an evaluation on the way, and of the last: what a fifth of the time allows."""
     rooms = [
         steps[name] * taken.step / max(taken.judging, 1e-6) for name, taken in rehearsed.items()
     ]
     slowest = min(rooms)  # batches that could be judged in the time of training
-    valid = batch * max(4, int(0.08 * slowest / EVALUATIONS))
-    test = batch * max(16, int(0.12 * slowest))
-    return min(valid, found.task.size("valid")), min(test, found.task.size("test"))
+    valid = max(4, int(0.08 * slowest / EVALUATIONS))
+    test = max(16, int(0.12 * slowest))
+    return batch * valid, batch * test
 
 
 def matched_words(plan: Plan) -> Sequence[str]:
