@@ -196,8 +196,11 @@ class TestInABrowser:
         assert tab.evaluate("document.title").startswith("The Python language reference")
 
     @pytest.mark.parametrize("width", [320, 390, 768, 1280])
-    def test_nothing_sticks_out(self, tab: browser.Page, width: int) -> None:
-        tab.look(width, 800)
+    @pytest.mark.parametrize("media", ["", "print"])
+    def test_nothing_sticks_out(self, tab: browser.Page, width: int, media: str) -> None:
+        tab.look(width, 800, media=media)
+        if media and width < 700:
+            return  # no paper is that narrow
         assert tab.evaluate("document.documentElement.scrollWidth") <= width
         clipped = tab.evaluate(
             "[...document.querySelectorAll('svg.chart')].flatMap(s => {"
@@ -208,6 +211,20 @@ class TestInABrowser:
             " || r.bottom > b.bottom + 1}).map(t => t.textContent)})"
         )
         assert clipped == []
+
+    def test_wide_letters_fit(self, tab: browser.Page, tmp_path: Path) -> None:
+        shown = tab.evaluate("location.pathname")
+        report("mmmmwww", "lll", seeds=2).save(tmp_path)
+        tab.look(1280, 900)
+        tab.open(tmp_path / "report.html")
+        over = tab.evaluate(
+            "[...document.querySelectorAll('svg.chart')].flatMap(s => [...s.querySelectorAll("
+            "'text.label, text.name')].filter(t => t.getBoundingClientRect().right >"
+            " s.getBoundingClientRect().right + 1 || t.getBoundingClientRect().left <"
+            " s.getBoundingClientRect().left - 1).map(t => t.textContent))"
+        )
+        tab.open(Path(shown))
+        assert over == []
 
     def test_light_and_dark(self, tab: browser.Page) -> None:
         seen = []

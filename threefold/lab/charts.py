@@ -13,13 +13,12 @@ from dataclasses import dataclass
 from html import escape
 from typing import TypeAlias
 
-from threefold.lab.axes import Axis, Scale, scale, written
+from threefold.lab.axes import Axis, Scale, possible, scale, width_of, written
 
 Point: TypeAlias = tuple[float, float]
 
 WIDTH, HEIGHT = 410, 290
 TOP, BOTTOM = 14, 46
-LETTER = 6.7  # the width of one, at most, in names and beside axes
 LABEL_GAP = 13.0
 DASHES = ("", "6 3", "2 3", "8 3 2 3", "4 2", "1 2", "10 4", "6 2 2 2")
 COLOURS = 8
@@ -85,7 +84,7 @@ def line_chart(
         [p[0] for line in shown for p in line.points] + [mark.x for mark in marks],
         [p[1] for line in shown for p in line.points]
         + [value for line in shown for point in line.band for value in point[1:]],
-        max((LETTER * len(line.name + line.note) for line in shown), default=0) + 18,
+        max((width_of(line.name + line.note) for line in shown), default=0) + 16,
     )
     parts = _frame(horizontal, vertical)
     parts += [_band(line, horizontal, vertical) for line in shown if line.band]
@@ -111,7 +110,7 @@ def dot_chart(
         x,
         y,
         [dot.x for dot in dots],
-        [value for dot in dots for value in (dot.y - dot.error, dot.y + dot.error)],
+        [value for dot in dots for value in possible(dot.y, dot.error, y.unit)],
         14,
     )
     parts = _frame(horizontal, vertical)
@@ -141,9 +140,10 @@ def range_chart(
     zero: with a line at 0.
     """
     height = TOP + 30 * len(rows) + BOTTOM
-    ends = [m + s * h for _, _, m, h, _ in rows if math.isfinite(h) for s in (-1, 1)]
+    unit = "number" if zero else x.unit
+    ends = [end for _, _, m, h, _ in rows if math.isfinite(h) for end in possible(m, h, unit)]
     values = [v for row in rows for v in row[4]]
-    left = 16 + LETTER * max((len(row[0]) for row in rows), default=0)
+    left = 16 + max((width_of(row[0]) for row in rows), default=0)
     horizontal = scale(x, [*ends, *values, *([0.0] if zero else [])], left, WIDTH - left - 16)
     parts = _grid(horizontal, TOP, height - BOTTOM)
     if zero:
@@ -154,7 +154,7 @@ def range_chart(
             f'<text class="name" x="{left - 8:.0f}" y="{middle + 4}">{escape(name)}</text>'
         )
         if math.isfinite(half):
-            low, high = horizontal(mean - half), horizontal(mean + half)
+            low, high = map(horizontal, possible(mean, half, unit))
             parts.append(
                 f'<path class="interval s{place % COLOURS}" '
                 f'd="M{low:.1f} {middle}H{high:.1f}M{low:.1f} {middle - 5}v10M{high:.1f} '
@@ -213,7 +213,7 @@ def _plane(
 ) -> tuple[Scale, Scale]:
     """Both scales, with room for what is written at the left and at the right."""
     vertical = scale(y, upwards, HEIGHT - BOTTOM, TOP + BOTTOM - HEIGHT)
-    left = 32 + LETTER * max((len(written(v, y.unit)) for v in vertical.ticks), default=1)
+    left = 32 + max((width_of(written(v, y.unit)) for v in vertical.ticks), default=8)
     return scale(x, across, left, WIDTH - left - right), vertical
 
 
@@ -243,7 +243,7 @@ def _grid(horizontal: Scale, top: float, bottom: float) -> list[str]:
     for value in horizontal.ticks:
         x, text = horizontal(value), written(value, horizontal.axis.unit)
         parts.append(f'<path class="grid" d="M{x:.1f} {top}V{bottom:g}"/>')
-        if x - last > 6.2 * len(text) + 6:
+        if x - last > width_of(text) + 4:
             parts.append(f'<text class="tick x" x="{x:.1f}" y="{bottom + 16:g}">{text}</text>')
             last = x
     hint = {"low": " (lower is better)", "high": " (higher is better)"}
@@ -280,7 +280,7 @@ def _dot(dot: Dot, horizontal: Scale, vertical: Scale, front: bool) -> str:
     x, y = horizontal(dot.x), vertical(dot.y)
     whisker = ""
     if dot.error and math.isfinite(dot.error):
-        high, low = vertical(dot.y + dot.error), vertical(dot.y - dot.error)
+        low, high = map(vertical, possible(dot.y, dot.error, vertical.axis.unit))
         whisker = f'<path class="interval" d="M{x:.1f} {high:.1f}V{low:.1f}"/>'
     values = f"{written(dot.x, horizontal.axis.unit)}, {written(dot.y, vertical.axis.unit)}"
     return (
@@ -295,7 +295,7 @@ def _dot_names(dots: Sequence[Dot], horizontal: Scale, vertical: Scale) -> list[
     taken: list[tuple[float, float, float]] = []  # (left, right, height) of names and dots
     taken += [(horizontal(d.x) - 6, horizontal(d.x) + 6, vertical(d.y)) for d in dots]
     for dot in sorted(dots, key=lambda dot: dot.x):
-        x, y, size = horizontal(dot.x), vertical(dot.y), LETTER * len(dot.name)
+        x, y, size = horizontal(dot.x), vertical(dot.y), width_of(dot.name)
         sides = [(x + 10, x + 10 + size, "start"), (x - 10 - size, x - 10, "end")]
         tries = [
             (left, right, anchor, y + shift)
