@@ -9,15 +9,19 @@ from typing import Annotated
 import typer
 
 from threefold.cli import (
+    bench,
+    compare,
     data,
     demo,
     doctor,
     evaluate,
+    generate,
     info,
     lab,
     models,
     output,
     runs,
+    stream,
     tasks,
     train,
 )
@@ -35,13 +39,17 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 for command in (
+    compare.compare,
     train.train,
     train.resume,
     evaluate.evaluate,
+    generate.generate,
+    stream.stream,
     models.models,
     tasks.tasks,
     info.info,
     doctor.doctor,
+    bench.bench,
     demo.demo,
 ):
     app.command()(command)
