@@ -29,6 +29,7 @@ PUBLIC = [
     "__version__",
     "attention",
     "build",
+    "compare",
     "generate",
     "linear_recurrence",
     "load",

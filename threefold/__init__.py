@@ -25,6 +25,7 @@ _HOMES = {
     "VisionTransformer": "threefold.models.vision",
     "attention": "threefold.memory.attention",
     "build": "threefold.models.table",
+    "compare": "threefold.lab.race",
     "generate": "threefold.runtime.generation",
     "linear_recurrence": "threefold.memory.linear.recurrence",
     "load": "threefold.models.saving",

@@ -9,6 +9,8 @@ from typing import Annotated
 import typer
 
 from threefold.cli import (
+    bench,
+    compare,
     data,
     demo,
     doctor,
@@ -37,6 +39,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 for command in (
+    compare.compare,
     train.train,
     train.resume,
     evaluate.evaluate,
@@ -46,6 +49,7 @@ for command in (
     tasks.tasks,
     info.info,
     doctor.doctor,
+    bench.bench,
     demo.demo,
 ):
     app.command()(command)

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 
-def spread(ranks: int) -> int:
-    """Start them, pass signals on, and wait; the worst exit code."""
+def spread(ranks: int, more: list[str]) -> int:
+    """Start them with `more` arguments, pass signals on, and wait; the worst exit code."""
     cores = os.cpu_count() or 1
     with tempfile.TemporaryDirectory() as name:
         around = {
@@ -23,7 +23,7 @@ def spread(ranks: int) -> int:
             "THREEFOLD_MEETING": str(Path(name) / "meeting"),
             "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(max(1, cores // ranks))),
         }
-        command = [sys.executable, "-m", "threefold", *sys.argv[1:]]
+        command = [sys.executable, "-m", "threefold", *sys.argv[1:], *more]
         processes = [
             subprocess.Popen(command, env={**around, "RANK": str(r), "LOCAL_RANK": str(r)})
             for r in range(ranks)

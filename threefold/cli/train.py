@@ -85,8 +85,7 @@ def train(
     if dry_run:
         _plan(whole)
         return
-    if ranks > 1 and _spread(ranks):
-        return
+    _spread(ranks, [] if folder else ["--folder", str(place)])
     _run(whole, place, tensorboard=tensorboard, announce=True)
 
 
@@ -99,8 +98,7 @@ def resume(
     from threefold.training.running import read_run
 
     whole = read_run(folder)
-    if ranks > 1 and _spread(ranks):
-        return
+    _spread(ranks, [])
     _run(whole, folder, tensorboard=tensorboard, announce=False)
 
 
@@ -192,12 +190,11 @@ def _free_folder(whole: Config) -> Path:
     return Path("runs") / f"{name}-{number}"
 
 
-def _spread(ranks: int) -> bool:
-    """Run this command once in each of several processes; False in one of those."""
+def _spread(ranks: int, more: list[str]) -> None:
+    """Run this command in several processes and end with them; in one of those, do nothing."""
     import os
 
-    if "RANK" in os.environ:
-        return False
-    from threefold.cli.spreading import spread
+    if ranks > 1 and "RANK" not in os.environ:
+        from threefold.cli.spreading import spread
 
-    raise typer.Exit(spread(ranks))
+        raise typer.Exit(spread(ranks, more))

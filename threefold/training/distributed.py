@@ -8,6 +8,7 @@ with the whole batch.  The second way meets through a file and talks over the lo
 
 from __future__ import annotations
 
+import inspect
 import os
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -49,13 +50,18 @@ class Group:
         """Whether this is the process that evaluates, writes and shows."""
         return self.rank == 0
 
-    def wrap(self, learner: nn.Module) -> nn.Module:
-        """A module whose gradients are the mean over ranks."""
+    def wrap(self, learner: nn.Module, *given: Any) -> nn.Module:
+        """A module whose gradients are the mean over ranks; `given`: what it is called with."""
         if self.ranks == 1:
             return learner
-        return DistributedDataParallel(
-            learner, broadcast_buffers=False, find_unused_parameters=True
-        )
+        learner(*given).backward()
+        unused = any(p.requires_grad and p.grad is None for p in learner.parameters())
+        learner.zero_grad(set_to_none=True)
+        known = inspect.signature(DistributedDataParallel).parameters
+        still = "forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers"
+        options: dict[str, Any] = {"find_unused_parameters": unused, still: False}
+        wrapped: nn.Module = DistributedDataParallel(learner, **options)
+        return wrapped
 
     def apart(self, learner: nn.Module, last: bool) -> AbstractContextManager[Any]:
         """Gradients are sent after the last of several backward passes only."""
@@ -104,12 +110,11 @@ class Group:
         padded[: len(mine)] = torch.from_numpy(np.frombuffer(mine, np.uint8).copy())
         parts = [torch.empty_like(padded) for _ in range(self.ranks)]
         dist.all_gather(parts, padded)
-        return states.join(
-            [
-                states.tree(read_safetensors(part[: int(size)].numpy().tobytes()))
-                for part, size in zip(parts, sizes, strict=True)
-            ]
-        )
+        rows = []
+        for part, size in zip(parts, sizes, strict=True):
+            found = read_safetensors(part[: int(size)].numpy().tobytes())
+            rows.append(states.tree({path: found[path] for path, _ in states.leaves(state)}))
+        return states.join(rows)
 
     def own_state(self, state: State | None) -> State | None:
         """This rank's rows of a state of all."""

@@ -146,7 +146,8 @@ class Run:
         self.parameters = [p for p in model.parameters() if p.requires_grad]
         self.average = Average(model, settings.average) if settings.average else None
         self.best: dict[str, Tensor] | None = None  # weights of the best evaluation, with patience
-        self.learner = self.group.wrap(Learner(model, objective, settings.carry))
+        self.inner = Learner(model, objective, settings.carry)
+        self.learner: nn.Module | None = None  # the same, with gradients that are sent
         self.state: State | None = None
         self.norm = math.nan  # of the newest gradients
         self.factor = 1.0  # of the learning rate; halved by each roll-back
@@ -180,7 +181,10 @@ class Run:
         count = self.group.sum(sum(self.objective.count(part) for part in rows))[0]
         set_rate(self.optimiser, self.rate)
         self.optimiser.zero_grad()
-        before, self.state, total = self.state, self.state, 0.0
+        before, total = self.state, 0.0
+        if self.learner is None:
+            self.learner = self.group.wrap(self.inner, rows[0], self.state, done)
+            seed_step(self.settings.seed, step, self.group.rank)
         for i, part in enumerate(rows):
             with self.group.apart(self.learner, i == many - 1):
                 loss = self.learner(part, self.state, done)
@@ -201,13 +205,6 @@ class Run:
             self.result.losses.append(loss_mean)
             self.result.tokens += self.group.ranks * sum(map(_elements, rows))
             self.result.seconds += time.perf_counter() - start
-
-    @property
-    def inner(self) -> Learner:
-        """The learner without its wrapper."""
-        found = getattr(self.learner, "module", self.learner)
-        assert isinstance(found, Learner)
-        return found
 
     @property
     def rate(self) -> float:

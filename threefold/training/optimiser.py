@@ -7,6 +7,8 @@ Muon moves the matrices inside the stack; embeddings, heads and all else go by A
 
 from __future__ import annotations
 
+import inspect
+import sys
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -41,8 +43,10 @@ class Optimisers:
 
     def step(self) -> None:
         """Move every parameter."""
-        for part in self.parts:
-            part.step()
+        with torch.no_grad():
+            for part in self.parts:
+                # Torch's wrapper of it imports its compiler, which takes seconds.
+                inspect.unwrap(type(part).step)(part)
 
     def tensors(self) -> dict[str, Tensor]:
         """What they remember, by `part/parameter/name`."""
@@ -68,6 +72,7 @@ class Optimisers:
 
 def make_optimiser(model: nn.Module, settings: Settings) -> Optimisers:
     """The optimiser that the settings name, over the groups of the model."""
+    _calm()
     groups = parameter_groups(model, settings.learning_rate, settings.weight_decay)
     if settings.optimiser != "muon":
         return Optimisers([_make(settings.optimiser, groups, settings)])
@@ -83,6 +88,16 @@ def make_optimiser(model: nn.Module, settings: Settings) -> Optimisers:
         if mine:
             parts.append(_make(make, mine, settings))
     return Optimisers(parts)
+
+
+def _calm() -> None:
+    """Have optimisers not import torch's compiler when they are made: it takes seconds."""
+    if "torch._dynamo" in sys.modules:
+        return
+    for name in ("add_param_group", "zero_grad", "state_dict", "load_state_dict"):
+        inner = getattr(getattr(torch.optim.Optimizer, name), "__wrapped__", None)
+        if inner is not None and not hasattr(inner, "__dynamo_disable"):
+            inner.__dynamo_disable = inner
 
 
 def _make(name: str, groups: Groups, s: Settings) -> torch.optim.Optimizer:
@@ -111,6 +126,7 @@ def adamw(
     betas: tuple[float, float] = (0.9, 0.95),
 ) -> torch.optim.AdamW:
     """AdamW over the groups; each group remembers its `peak`, which the schedule scales."""
+    _calm()
     groups = parameter_groups(model, learning_rate, weight_decay)
     return torch.optim.AdamW(groups, lr=learning_rate, betas=betas)
 

@@ -59,9 +59,6 @@ def prepare(config: Config) -> tuple[Problem, Model]:
         torch.manual_seed(config.model.seed)
         model = build(spec)
     model.tokenizer = found.tokenizer
-    if found.task.kind == "language" and not getattr(model, "causal", True):
-        names = ", ".join(name for name, _ in spec.entries)
-        raise ThreefoldError(f"{names}: sees later elements, so it cannot predict them")
     return found, model
 
 
@@ -127,7 +124,10 @@ def write_config(config: Config, folder: Path) -> None:
                 "folder, or configure it as before"
             )
         return
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ThreefoldError(f"{folder}: cannot be made ({error.strerror})") from error
     text = config.to_toml()
     write_file(path, lambda new: _write(new, text))
 
