@@ -159,6 +159,7 @@ class TestGoingOn:
         assert first.wait(timeout=60) == 130, said
         assert "go on with: threefold stream text - --what anomaly" in said
         position = read_state(place / "s").notes["session"]["position"]
+        assert "a stream (anomaly), its input read up to byte" in good("info", "s")
         assert position % 64 == 0 and len(lines(place / "o.jsonl")) == position
         read, write = os.pipe()
         os.write(write, data[cut:])
@@ -292,6 +293,9 @@ def test_what_cannot_be_used(place: Path) -> None:
     threefold.build(Spec("tagger", 32, 1, "gla", options=both)).save(place / "both")
     assert "sees later elements" in refused("stream", "both", "series.csv", "--what", "predict")
     threefold.build(Spec("language", 32, 1, "gla")).save(place / "bare")
+    for words in (("series.csv", "--output", "series.csv"), ("text.txt", "--state", "text.txt")):
+        assert "given twice; input, --output and --state" in refused("stream", "text", *words)
+    assert (place / "series.csv").read_text() == SERIES
     assert "without a tokenizer" in refused("stream", "bare", "text.txt")
     (place / "empty_run" / "checkpoints").mkdir(parents=True)
     assert "a run that has not saved its model" in refused("stream", "empty_run", "text.txt")
