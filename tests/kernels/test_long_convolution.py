@@ -15,29 +15,43 @@ from threefold.kernels.online_convolution import OnlineFilter, OnlineStep, large
 DTYPES = [torch.float32, torch.float64]
 
 
-def direct(x: Tensor, kernel: Tensor, skip: Tensor | None, first: int = 0) -> Tensor:
+def direct(
+    x: Tensor, kernel: Tensor, skip: Tensor | None, gate: Tensor | None = None, first: int = 0
+) -> Tensor:
     """The definition: a matrix of taps for each channel."""
     length, taps = x.shape[1], kernel.shape[1]
     lag = torch.arange(length).unsqueeze(1) - torch.arange(length)
     seen = (lag >= 0) & (lag < taps)
     matrix = kernel[:, lag.clamp(0, taps - 1)] * seen
     y = torch.einsum("dts,bsd->btd", matrix, x)
-    return (y if skip is None else y + skip * x)[:, first:]
+    y = (y if skip is None else y + skip * x)[:, first:]
+    return y if gate is None else y * gate
 
 
-def make(rows: int, length: int, channels: int, taps: int, dtype: torch.dtype) -> list[Tensor]:
-    shapes = ((rows, length, channels), (channels, taps), (channels,))
+def make(
+    rows: int,
+    length: int,
+    channels: int,
+    taps: int,
+    dtype: torch.dtype,
+    *,
+    outputs: int | None = None,
+) -> list[Tensor]:
+    """x, kernel and skip; with a number of outputs also a gate."""
+    shapes = [(rows, length, channels), (channels, taps), (channels,)]
+    if outputs is not None:
+        shapes.append((rows, outputs, channels))
     return [torch.randn(shape, dtype=dtype, requires_grad=True) for shape in shapes]
 
 
 def assert_same(inputs: list[Tensor], first: int, size: int | None = None) -> None:
     """Outputs and gradients against the definition in float64."""
     exact = [tensor.detach().double().requires_grad_() for tensor in inputs]
-    expected = direct(*exact, first)
+    expected = direct(*exact, first=first)
     if size is None:
         y = ops.long_convolution(*inputs, first=first)
     else:
-        y = native.operation(*inputs, size, first)
+        y, _ = native.operation(*inputs, *[None] * (4 - len(inputs)), size, first, False)
     assert_close(y, expected, what=f"{[tuple(t.shape) for t in inputs]} from {first} by {size}")
     weight = torch.randn_like(y)
     found = torch.autograd.grad(y, inputs, weight)
@@ -51,19 +65,38 @@ def assert_same(inputs: list[Tensor], first: int, size: int | None = None) -> No
 def test_native_is_the_sum(variant: str, channels: int, dtype: torch.dtype) -> None:
     for length, taps, first in ((1, 1, 0), (2, 5, 1), (5, 3, 0), (33, 33, 0), (70, 9, 20)):
         assert_same(make(3, length, channels, taps, dtype), first)
+        assert_same(make(3, length, channels, taps, dtype, outputs=length - first), first)
 
 
 @pytest.mark.parametrize("size", [16, 32, 64, 128, 256, 1024, 2048])
 def test_any_size_of_block(variant: str, size: int) -> None:
     """Powers of two and of four, in the cache and by quarters, one block and many."""
     assert_same(make(2, 150, 5, 14, torch.float64), 3, size)
+    # What was before the gate is not kept here, but made again for its gradient.
+    assert_same(make(2, 150, 5, 14, torch.float64, outputs=147), 3, size)
+
+
+def test_a_gate_is_read_where_it_lies(variant: str) -> None:
+    """A slice of the projections; a gate without gradient, and none of the other inputs either."""
+    x, kernel, skip, wide = make(2, 40, 17, 40, torch.float64, outputs=40)
+    three = torch.cat([wide, wide, wide], -1)
+    expected = ops.long_convolution(x, kernel, skip, wide)
+    assert torch.equal(ops.long_convolution(x, kernel, skip, three.chunk(3, -1)[1]), expected)
+    weight = torch.randn_like(expected)
+    inputs = [x, kernel, skip]
+    wanted = torch.autograd.grad(expected, [*inputs, wide], weight)
+    fixed = ops.long_convolution(*inputs, wide.detach())
+    for a, b in zip(torch.autograd.grad(fixed, inputs, weight), wanted, strict=False):
+        assert torch.equal(a, b)
+    alone = ops.long_convolution(*(t.detach() for t in inputs), wide)
+    assert torch.equal(torch.autograd.grad(alone, wide, weight)[0], wanted[3])
 
 
 def test_reference_is_the_sum() -> None:
     with library.using("reference"):
         for first in (0, 17):
             assert_same(make(2, 40, 6, 40, torch.float64), first)
-            assert_same(make(2, 40, 6, 9, torch.float32), first)
+            assert_same(make(2, 40, 6, 9, torch.float32, outputs=40 - first), first)
 
 
 def test_blocks_where_the_filter_is_short() -> None:
@@ -73,17 +106,17 @@ def test_blocks_where_the_filter_is_short() -> None:
 
 
 def test_gradcheck(variant: str) -> None:
-    inputs = make(2, 11, 3, 6, torch.float64)
+    inputs = make(2, 11, 3, 6, torch.float64, outputs=9)
     assert torch.autograd.gradcheck(lambda *given: ops.long_convolution(*given, first=2), inputs)
 
 
 def test_threads_change_no_bit(variant: str) -> None:
-    inputs = make(3, 300, 70, 300, torch.float32)
+    inputs = make(3, 300, 70, 300, torch.float32, outputs=300)
     runs = []
     for threads in (1, 2, 3):
         torch.set_num_threads(threads)
         y = ops.long_convolution(*inputs)
-        runs.append([y, *torch.autograd.grad(y.square().sum(), inputs[:2])])
+        runs.append([y, *torch.autograd.grad(y.square().sum(), inputs)])
     for run in runs[1:]:
         assert all(torch.equal(a, b) for a, b in zip(runs[0], run, strict=True))
 
@@ -138,6 +171,7 @@ def test_bad_shapes() -> None:
         ((x, kernel[:2]), r"kernel \[3, K\]"),
         ((x, kernel, skip[:1]), r"skip \[3\]"),
         ((x, kernel.double()), "float32"),
+        ((x, kernel, skip, x[:, 1:]), r"gate \[2, 5, 3\], as y"),
     ):
         with pytest.raises(ThreefoldError, match=words):
             ops.long_convolution(*given)

@@ -99,7 +99,7 @@ SLOWLY = {
     "s5": {"delta_log", "decay_log", "frequency"},
     "h3": {"step_log", "decay_log", "angle"},
     "long_conv": {"coefficients"},
-    "hyena": set(),  # a network makes its filters, at the rate of all networks
+    "hyena": {"weight", "bias", "frequency"},  # the network that makes its filters
 }
 
 

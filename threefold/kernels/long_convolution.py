@@ -1,6 +1,7 @@
-"""∂x_s = Σ_t ∂y_t kernel_{t−s} + skip ∂y_s,  ∂kernel_m = Σ_t ∂y_t x_{t−m},  ∂skip = Σ_t ∂y_t x_t
+"""∂x_s = Σ_t ∂u_t kernel_{t−s} + skip ∂u_s,  ∂kernel_m = Σ_t ∂u_t x_{t−m},  ∂skip = Σ_t ∂u_t x_t
 
-The long convolution as a torch operation on the native kernel. Shapes are checked in `ops`.
+The long convolution y = gate⊙u as a torch operation on the native kernel, ∂u = gate⊙∂y. Shapes are
+checked in `ops`.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import torch
 from torch import Tensor
 
 from threefold.kernels import library
+from threefold.kernels.pages import on_large_pages
 from threefold.kernels.registration import define, differentiate, differentiate_once
 from threefold.kernels.shapes import expected_kind
 
@@ -24,7 +26,7 @@ SMALLEST = 64
 _Optional = Tensor | None
 
 
-def expected(x: Tensor, kernel: Tensor, skip: _Optional, first: int) -> str | None:
+def expected(x: Tensor, kernel: Tensor, skip: _Optional, gate: _Optional, first: int) -> str | None:
     """What is wrong, said as what was expected; None if nothing is."""
     if x.ndim != 3 or kernel.ndim != 2 or 0 in x.shape[1:] or kernel.shape[1] == 0:
         return "x [B, L, D] and kernel [D, K], none empty"
@@ -33,7 +35,10 @@ def expected(x: Tensor, kernel: Tensor, skip: _Optional, first: int) -> str | No
         return f"kernel [{channels}, K] and skip [{channels}], the last optional"
     if not 0 <= first < x.shape[1]:
         return f"a first output among the {x.shape[1]} elements, not {first}"
-    return expected_kind(x, (kernel, skip), None)
+    outputs = (x.shape[0], x.shape[1] - first, channels)
+    if gate is not None and gate.shape != outputs:
+        return f"gate {list(outputs)}, as y"
+    return expected_kind(x, (kernel, skip, gate), None)
 
 
 @cache
@@ -80,61 +85,111 @@ def _workspace(x: Tensor, buffers: int, size: int) -> Tensor:
     return x.new_empty(torch.get_num_threads(), buffers, size, place(x.dtype))
 
 
-def _forward(x: Tensor, kernel: Tensor, skip: _Optional, size: int, first: int) -> Tensor:
-    y = _forward_shapes(x, kernel, skip, size, first)
+def _forward(
+    x: Tensor, kernel: Tensor, skip: _Optional, gate: _Optional, size: int, first: int, keep: bool
+) -> tuple[Tensor, Tensor]:
+    """y, and what it was before the gate if that is to be kept."""
+    outputs = _forward_shapes(x, kernel, skip, gate, size, first, keep)
+    on_large_pages(outputs)
+    _call("forward", [*outputs, _workspace(x, 2, size)], [x, kernel, skip], gate, size, first)
+    return outputs
+
+
+def _call(
+    name: str,
+    outputs: list[Tensor],
+    inputs: list[_Optional],
+    gate: _Optional,
+    size: int,
+    first: int,
+) -> None:
+    """The gate is read where it lies, also as a slice of something wider."""
+    *_, x, kernel, _ = inputs
+    assert x is not None and kernel is not None
+    step = 0
+    if gate is not None:
+        gate, step = library.evenly_spaced(gate)
     library.call(
-        "long_convolution_forward",
-        [y, _workspace(x, 2, size)],
-        [x, kernel, skip, twiddle(size, x.dtype)],
-        [*x.shape, kernel.shape[1], size, first],
+        f"long_convolution_{name}",
+        outputs,
+        [*map(library.contiguous, inputs), gate, twiddle(size, x.dtype)],
+        [*x.shape, kernel.shape[1], size, first, step],
+        laid_out=True,
     )
-    return y
 
 
-def _forward_shapes(x: Tensor, kernel: Tensor, skip: _Optional, size: int, first: int) -> Tensor:
-    return x.new_empty(x.shape[0], x.shape[1] - first, x.shape[2])
+def _forward_shapes(
+    x: Tensor, kernel: Tensor, skip: _Optional, gate: _Optional, size: int, first: int, keep: bool
+) -> tuple[Tensor, Tensor]:
+    shape = (x.shape[0], x.shape[1] - first, x.shape[2])
+    return x.new_empty(shape), x.new_empty(shape if keep else 0)
 
 
 def _backward(
-    grad_y: Tensor, x: Tensor, kernel: Tensor, skip: _Optional, size: int, first: int
-) -> tuple[Tensor, Tensor]:
-    grads = _backward_shapes(grad_y, x, kernel, skip, size, first)
-    library.call(
-        "long_convolution_backward",
-        [*grads, _workspace(x, 4, size)],
-        [grad_y, x, kernel, skip, twiddle(size, x.dtype)],
-        [*x.shape, kernel.shape[1], size, first],
+    grad_y: Tensor,
+    x: Tensor,
+    kernel: Tensor,
+    skip: _Optional,
+    gate: _Optional,
+    size: int,
+    first: int,
+) -> tuple[Tensor, Tensor, Tensor]:
+    grads = _backward_shapes(grad_y, x, kernel, skip)
+    on_large_pages(grads)
+    _call(
+        "backward", [*grads, _workspace(x, 4, size)], [grad_y, x, kernel, skip], gate, size, first
     )
     return grads
 
 
 def _backward_shapes(
-    grad_y: Tensor, x: Tensor, kernel: Tensor, *rest: Any
-) -> tuple[Tensor, Tensor]:
-    return x.new_empty(x.shape), kernel.new_empty(kernel.shape)
+    grad_y: Tensor, x: Tensor, kernel: Tensor, skip: _Optional, *rest: Any
+) -> tuple[Tensor, Tensor, Tensor]:
+    """That of skip has no elements where there is none."""
+    given = x.new_empty(0 if skip is None else skip.shape)
+    return x.new_empty(x.shape), kernel.new_empty(kernel.shape), given
 
 
-def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    *tensors, ctx.size, ctx.first = inputs
-    ctx.save_for_backward(*tensors)
+def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    *tensors, ctx.size, ctx.first, ctx.kept = inputs
+    ctx.save_for_backward(*tensors, output[1])
+    ctx.mark_non_differentiable(output[1])
 
 
-def _differentiate(ctx: Any, grad_y: Tensor) -> tuple[_Optional, ...]:
-    x, kernel, skip = ctx.saved_tensors
-    grad_x, grad_kernel = backward(grad_y, x, kernel, skip, ctx.size, ctx.first)
-    grad_skip = None if skip is None else (grad_y * x[:, ctx.first :]).sum((0, 1))
-    return grad_x, grad_kernel, grad_skip, None, None
+def _differentiate(ctx: Any, grad_y: Tensor, _: Tensor) -> tuple[_Optional, ...]:
+    *inputs, before = ctx.saved_tensors
+    x, kernel, skip, gate = inputs
+    grads = backward(grad_y, *inputs, ctx.size, ctx.first)
+    grad_skip = None if skip is None else grads[2]
+    grad_gate = None
+    if gate is not None and ctx.needs_input_grad[3]:
+        if not ctx.kept:
+            before, _ = operation(x, kernel, skip, None, ctx.size, ctx.first, False)
+        grad_gate = grad_y * before
+    return *grads[:2], grad_skip, grad_gate, None, None, None
 
 
-_INPUTS = "Tensor x, Tensor kernel, Tensor? skip, int size, int first"
+_INPUTS = "Tensor x, Tensor kernel, Tensor? skip, Tensor? gate, int size, int first"
 
 operation = define(
-    f"long_convolution({_INPUTS}) -> Tensor", native=_forward, shapes=_forward_shapes
+    f"long_convolution({_INPUTS}, bool keep) -> (Tensor, Tensor)",
+    native=_forward,
+    shapes=_forward_shapes,
 )
 backward = define(
-    f"long_convolution_backward(Tensor grad_y, {_INPUTS}) -> (Tensor, Tensor)",
+    f"long_convolution_backward(Tensor grad_y, {_INPUTS}) -> (Tensor, Tensor, Tensor)",
     native=_backward,
     shapes=_backward_shapes,
 )
 differentiate("long_convolution", save=_save, backward=_differentiate)
 differentiate_once("long_convolution_backward", use="long_convolution")
+
+
+def run(
+    x: Tensor, kernel: Tensor, skip: _Optional, gate: _Optional, *, first: int, whole: bool
+) -> Tensor:
+    """y; what was before the gate is kept only for its gradient."""
+    size = transform_size(x.shape[1] - first, kernel.shape[1], whole=whole)
+    keep = gate is not None and gate.requires_grad and torch.is_grad_enabled()
+    y, _ = operation(x, kernel, skip, gate, size, first, keep)
+    return y  # type: ignore[no-any-return]

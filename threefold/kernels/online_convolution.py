@@ -107,4 +107,4 @@ def largest_tile(places: Sequence[int], *, rebuild: bool) -> int:
     """The largest tile that ends at one of these elements, or before it if all are made again."""
     if rebuild:
         return max(power_of_two(max(places) + 1) // 2, 1)
-    return max(1, *(place & -place for place in places))
+    return max([1, *[place & -place for place in places]])

@@ -6,26 +6,31 @@ The only door to the kernels: shapes are checked here, and native or reference i
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from threefold.kernels import cauchy as _cauchy
 from threefold.kernels import cell_recurrence as _cell_recurrence
 from threefold.kernels import decay_recurrence as _decay_recurrence
 from threefold.kernels import delta_recurrence as _delta_recurrence
 from threefold.kernels import diagonal_recurrence as _diagonal_recurrence
 from threefold.kernels import library, reference
 from threefold.kernels import linear as _linear
-from threefold.kernels import long_convolution as _long_convolution
-from threefold.kernels import online_convolution as _online_convolution
 from threefold.kernels import program as _program
 from threefold.kernels import reservoir as _reservoir
 from threefold.kernels import rms_norm as _rms_norm
+from threefold.kernels import scaled_recurrence as _scaled_recurrence
 from threefold.kernels import selective_scan as _selective_scan
 from threefold.kernels import short_convolution as _short_convolution
 from threefold.kernels import token_shift as _token_shift
-from threefold.kernels import vandermonde as _vandermonde
+from threefold.kernels.choice import direct as _direct
+from threefold.kernels.choice import native as _native
+from threefold.kernels.filter_ops import cauchy as cauchy
+from threefold.kernels.filter_ops import long_convolution as long_convolution
+from threefold.kernels.filter_ops import moments as moments
+from threefold.kernels.filter_ops import online_filter as online_filter
+from threefold.kernels.filter_ops import vandermonde as vandermonde
 from threefold.kernels.shapes import check_lengths as _check_lengths
 from threefold.kernels.shapes import refuse as _refuse
 
@@ -39,6 +44,7 @@ NATIVE = (
     "decay_recurrence",
     "delta_recurrence",
     "cell_recurrence",
+    "scaled_recurrence",
     "diagonal_recurrence",
     "long_convolution",
     "online_convolution",
@@ -61,33 +67,6 @@ def runs_programs(x: Tensor) -> bool:
         and _native(x)
         and _direct(x)
         and not torch.is_autocast_enabled("cpu")
-    )
-
-
-def _loaded() -> bool:
-    return library.current().native is not None
-
-
-# Under torch.compile the answer is a constant of the graph. What torch.compiler's decorator does,
-# without its import of all of the compiler, which takes longer than that of torch.
-_loaded._dynamo_marked_constant = True  # type: ignore[attr-defined]
-
-
-def _native(x: Tensor) -> bool:
-    """Whether a native kernel can take x: the one place where that is decided."""
-    return x.device.type == "cpu" and x.dtype in library.SUFFIXES and _loaded()
-
-
-def _direct(*inputs: Tensor | None) -> bool:
-    """Whether the kernel may be called without torch's dispatcher, which takes longer than a step.
-
-    Only for plain tensors: subclasses, transforms and compilation need the dispatcher.
-    """
-    return (
-        not torch.compiler.is_compiling()
-        and not torch.is_grad_enabled()
-        and not torch._C._are_functorch_transforms_active()
-        and all(x is None or (type(x) in _linear.PLAIN and not x.is_neg()) for x in inputs)
     )
 
 
@@ -302,6 +281,25 @@ def cell_recurrence(
     return out, state.unbind(1)
 
 
+def scaled_recurrence(
+    *given: Any, otherwise: Callable[[], tuple[Tensor, Tensor, Tensor]]
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Gated units beside LegS's projections: `memory/beside.py`; native/operations.h has shapes.
+
+    Given inputs, matrix, say, state [h; c], position and lengths: all h, the last h, the last c.
+    """
+    if not _native(given[0]) or given[0].shape[1] == 1:
+        return otherwise()
+    expected = _scaled_recurrence.expected(*given)
+    if expected:
+        names = ("inputs", "matrix", "say", "state", "position", "lengths")
+        _refuse("scaled_recurrence", expected, dict(zip(names, given, strict=True)))
+    keep = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in given)
+    out, state, _ = _scaled_recurrence.operation(*given, keep)
+    hidden = given[0].shape[3]
+    return out[..., :hidden], state[:, :hidden], state[:, hidden:]
+
+
 def diagonal_recurrence(
     decay: Tensor,
     write: Tensor,
@@ -325,76 +323,6 @@ def diagonal_recurrence(
     if write.shape[1] == 1 and _direct(decay, write, state, lengths):
         run = _diagonal_recurrence.forward
     return run(decay, write, state, lengths)  # type: ignore[no-any-return]
-
-
-def long_convolution(
-    x: Tensor, kernel: Tensor, skip: Tensor | None = None, *, first: int = 0, whole: bool = False
-) -> Tensor:
-    """`y_t = Σ_m kernel_m x_{t−m} + skip x_t` of each channel by itself, for t from `first` on.
-
-    x `[B, S, D]`, kernel `[D, K]`, skip `[D]`. By Fourier transforms, of all at once if `whole`,
-    else of blocks where that is less work. Gives y `[B, S − first, D]`.
-    """
-    expected = _long_convolution.expected(x, kernel, skip, first)
-    if expected:
-        _refuse("long_convolution", expected, {"x": x, "kernel": kernel, "skip": skip})
-    kernel = kernel[:, : x.shape[1]]
-    if not _native(x):
-        return reference.long_convolution(x, kernel, skip, first=first)
-    size = _long_convolution.transform_size(x.shape[1] - first, kernel.shape[1], whole=whole)
-    return _long_convolution.operation(x, kernel, skip, size, first)  # type: ignore[no-any-return]
-
-
-def vandermonde(
-    factor: Tensor,
-    coefficient: Tensor,
-    length: int,
-    *,
-    lengths: Tensor | None = None,
-    backwards: bool = False,
-    dtype: torch.dtype,
-) -> Tensor:
-    """`y_l = Re Σ_n c_n w_n^l` of every channel, l < length, without the matrix of powers.
-
-    factor w `[D, N, 2]`, coefficient c `[R, D, N, 2]`, float64 pairs. `backwards` counts l from a
-    row's last element, lengths `[R]` (int64) says which that is; y is 0 behind it. Gives y
-    `[R, length, D]` in dtype.
-    """
-    expected = _vandermonde.expected(factor, lengths, coefficient=coefficient)
-    if expected:
-        _refuse("vandermonde", expected, {"factor": factor, "coefficient": coefficient})
-    native = factor.is_cpu and dtype in library.SUFFIXES and _loaded()
-    run = _vandermonde.operation if native else reference.vandermonde
-    return run(factor, coefficient, lengths, length, backwards, dtype)
-
-
-def moments(
-    x: Tensor, factor: Tensor, *, lengths: Tensor | None = None, backwards: bool = False
-) -> Tensor:
-    """`m_n = Σ_l x_l w_n^l` for x `[R, L, D]`, the rest as in `vandermonde`: `[R, D, N, 2]`."""
-    expected = _vandermonde.expected(factor, lengths, x=x)
-    if expected:
-        _refuse("moments", expected, {"x": x, "factor": factor})
-    run = _vandermonde.moments_operation if _native(x) else reference.moments
-    return run(x, factor, lengths, backwards)
-
-
-def cauchy(p: Tensor, q: Tensor, square: Tensor, real: Tensor, points: Tensor) -> Tensor:
-    """`F_jk = Σ_n (i σ_k p_jn − c_k q_jn) / (c_k² m_n − σ_k² − 2 i σ_k c_k r_n)`, summed as made.
-
-    p, q `[D, 4, N]`, square m and real r `[D, N]`, points (σ, c) `[2, K]`, float64: `[D, 4, K]`.
-    """
-    expected = _cauchy.expected(p, q, square, real, points)
-    if expected:
-        _refuse("cauchy", expected, {"p": p, "q": q, "square": square, "real": real})
-    run = _cauchy.products if p.is_cpu and _loaded() else reference.cauchy
-    return run(p, q, square, real, points)
-
-
-def online_filter(kernel: Tensor, skip: Tensor | None) -> _online_convolution.OnlineFilter | None:
-    """The filter made ready for one element after another; None where no native kernel can be."""
-    native = _native(kernel) and _direct(kernel, skip)
-    return _online_convolution.OnlineFilter(kernel, skip) if native else None
 
 
 def reservoir(

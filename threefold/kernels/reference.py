@@ -56,7 +56,12 @@ def _filtered(inputs: Tensor, weight: Tensor, bias: Tensor | None, silu: bool) -
 
 
 def long_convolution(
-    x: Tensor, kernel: Tensor, skip: Tensor | None = None, *, first: int = 0
+    x: Tensor,
+    kernel: Tensor,
+    skip: Tensor | None = None,
+    gate: Tensor | None = None,
+    *,
+    first: int = 0,
 ) -> Tensor:
     """Each channel with its own long filter: `ops.long_convolution` has the shapes."""
     wide = torch.promote_types(x.dtype, torch.float32)
@@ -66,7 +71,9 @@ def long_convolution(
     size = 1 << (max(size, source) - 1).bit_length()
     spectrum = torch.fft.rfft(x.to(wide), size, 1) * torch.fft.rfft(kernel.to(wide), size).T
     y: Tensor = torch.fft.irfft(spectrum, size, 1)[:, first:source]
-    return (y if skip is None else y + skip.to(wide) * x[:, first:].to(wide)).to(x.dtype)
+    if skip is not None:
+        y = y + skip.to(wide) * x[:, first:].to(wide)
+    return (y if gate is None else y * gate.to(wide)).to(x.dtype)
 
 
 def vandermonde(

@@ -84,22 +84,25 @@ class H3(Mixer):
         self, x: Tensor, state: State, form: str, lengths: Tensor | None
     ) -> tuple[Tensor, State]:
         query, key, value = self.project(x).chunk(3, -1)
-        shift = self._shift_at_once if form == "parallel" else self.conv
-        shifted, conv = shift(key, state["conv"], lengths)
-        found = wide(shifted * value)
+        if form == "parallel":
+            found, conv = self._find_at_once(key, value, state["conv"], lengths)
+        else:
+            shifted, conv = self.conv(key, state["conv"], lengths)
+            found = shifted * value
         fixed = replace(self.filter(), skip=self.skip)
-        o, memory = fixed.run(found, flat(state["memory"]), form=form, lengths=lengths)
+        before = flat(state["memory"])
+        o, memory = fixed.run(wide(found), before, form=form, lengths=lengths, gate=query)
         after = {"conv": conv, "memory": shaped(memory, state["memory"])}
-        return self.out(query * o.to(x.dtype)), after
+        return self.out(o.to(x.dtype)), after
 
-    def _shift_at_once(
-        self, key: Tensor, before: Tensor, lengths: Tensor | None
+    def _find_at_once(
+        self, key: Tensor, value: Tensor, before: Tensor, lengths: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        """The shift by Fourier transforms, and the last keys of each row."""
+        """shift(k)⊙v by Fourier transforms, and the last keys of each row."""
         known, length = before.shape[1], key.shape[1]
         keys = torch.cat([before, key], 1)
         taps = wide(self.conv.weight).flip(1)
-        y = ops.long_convolution(wide(keys), taps, first=known)
+        y = ops.long_convolution(wide(keys), taps, None, wide(value), first=known)
         if lengths is None:
             return y.to(key.dtype), keys[:, length:]
         last = lengths.unsqueeze(1) + torch.arange(known, device=key.device)

@@ -18,8 +18,7 @@ from threefold.layers.lmu import check_sizes
 from threefold.layers.mixer import Mixer
 from threefold.layers.parts import Linear, advance, wide
 from threefold.memory.beside import Gated, Ran
-from threefold.memory.hippo import Scaled, discretised
-from threefold.memory.plan import plan_chunk
+from threefold.memory.hippo import discretised
 from threefold.memory.state import State
 
 MEASURES = ("legs", "legt", "lagt")
@@ -29,8 +28,8 @@ class HippoRNN(Mixer):
     """The HiPPO-RNN: `memories` projections of `order` coefficients each, bilinear.
 
     `measure` legs sees all the past alike and has no time scale: Ā_t and B̄_t go with each row's
-    own number of elements t, and are made a block ahead of the loop.  legt and lagt see the last
-    `window` elements, lagt fading; theirs are fixed, and the loop is fused.
+    own number of elements t.  legt and lagt see the last `window` elements, lagt fading; theirs are
+    fixed.  The loops are fused.
     """
 
     forms = CellMixer.forms
@@ -75,9 +74,7 @@ class HippoRNN(Mixer):
         after: State = {}
         if self.measure == "legs":
             after["position"] = advance(state["position"], x.shape[1], lengths)
-            block = plan_chunk(None, x.shape[1], form)
-            scaled = Scaled(self.order, state["position"], block, inputs.dtype)
-            ran = units.along(*given, scaled, lengths)
+            ran = units.scaled(*given, state["position"], form, lengths)
         else:
             ran = self._fixed(units, given, form, lengths)
         y, hidden, projection = ran

@@ -25,17 +25,16 @@ _SLOWEST, _FASTEST = math.log(100) / 1.5, math.log(100) / 0.3
 
 
 class ImplicitFilters(LongFilters):
-    """Filters as a network of the time: features, sines with learned frequencies, a linear map."""
+    """Filters as a network of the time: features, sines with learned frequencies, a linear map.
+
+    The network has a learning rate of its own and no decay, as published (there 0.001, whatever the
+    others have): sines multiply gradients by their frequency, and at the rate of all they jump.
+    """
+
+    slow: ClassVar[tuple[str, ...]] = ("weight", "bias", "frequency")
 
     def __init__(
-        self,
-        width: int,
-        max_length: int,
-        convolutions: int,
-        *,
-        hidden: int,
-        features: int,
-        owner: str,
+        self, width: int, max_length: int, convolutions: int, hidden: int, features: int, owner: str
     ) -> None:
         super().__init__(max_length, owner)
         self.width, self.convolutions, self.bands = width, convolutions, (features - 1) // 2
@@ -76,7 +75,7 @@ class Hyena(Mixer):
     of it.  hidden and features: sizes of the network and of its input, 1 + 2 · bands.
     """
 
-    no_decay: ClassVar[tuple[str, ...]] = ("frequency", "skip")
+    no_decay: ClassVar[tuple[str, ...]] = ("skip",)
 
     def __init__(
         self,
@@ -95,9 +94,7 @@ class Hyena(Mixer):
                 "order of 2 at least, a positive size and an odd number of features from 3 on"
             )
         self.order = order
-        self.filters = ImplicitFilters(
-            width, max_length, order - 1, hidden=hidden, features=features, owner=self.name
-        )
+        self.filters = ImplicitFilters(width, max_length, order - 1, hidden, features, self.name)
         self.project = Linear(width, (order + 1) * width)
         self.conv = ShortConvolution((order + 1) * width, taps, bias=True, silu=False)
         self.out = Linear(width, width)
@@ -113,7 +110,8 @@ class Hyena(Mixer):
         stream = Stream(state, x.shape[1], form, lengths)
         stream.check(self.filters.max_length, self.name)
         projected, conv = self.conv(self.project(x), state["conv"], lengths)
-        value, *gates, last = projected.chunk(self.order + 1, -1)
+        value, first, *gates = projected.chunk(self.order + 1, -1)
+        value = first * value
         for gate, taps in zip(gates, self.filters.taps(stream.longest), strict=True):
-            value = stream.convolve(gate * value, taps)
-        return self.out(last * value), {"conv": conv, **stream.after()}
+            value = stream.convolve(value, taps, gate)
+        return self.out(value), {"conv": conv, **stream.after()}

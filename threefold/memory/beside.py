@@ -17,6 +17,8 @@ from torch import Tensor
 
 from threefold.kernels import ops
 from threefold.memory.cell import Cell, Parts, Weights, loop
+from threefold.memory.hippo import Scaled
+from threefold.memory.plan import plan_chunk
 
 Ran = tuple[Tensor, Tensor, Tensor]  # all h [B, L, H], the last h, the last memory
 
@@ -113,6 +115,32 @@ class Gated(NamedTuple):
         last = (last + after @ push.mT).view_as(memory)
         # A row of padding alone keeps its memory to the bit.
         return y, *_where(lengths, 0, (after, last), (hidden, memory))
+
+    def scaled(
+        self,
+        x: Tensor,
+        hidden: Tensor,
+        memory: Tensor,
+        position: Tensor,
+        form: str,
+        lengths: Tensor | None,
+    ) -> Ran:
+        """The same beside LegS's projections, at each row's own time after `position` [B]."""
+        block = plan_chunk(None, x.shape[1], form)
+
+        def plain() -> Ran:
+            transitions = Scaled(memory.shape[2], position, block, x.dtype)
+            y, after, moved = self.along(x, hidden, memory, transitions, lengths)
+            return y, after, moved.flatten(1)
+
+        if form == "step":
+            ran = plain()
+        else:
+            both = torch.cat([hidden, memory.flatten(1)], -1)
+            matrix = torch.cat([self.recurrent, self.read], 1)
+            given = (x, matrix, self.say, both, position, lengths)
+            ran = ops.scaled_recurrence(*given, otherwise=plain)
+        return ran[0], ran[1], ran[2].view_as(memory)
 
 
 @dataclass(frozen=True)

@@ -146,22 +146,26 @@ class Stream:
                 f"filters have max_length={max_length} taps; build it with a larger max_length"
             )
 
-    def convolve(self, x: Tensor, taps: Taps) -> Tensor:
-        """x [B, L, D] with the next filter; its first taps are enough for the longest row."""
+    def convolve(self, x: Tensor, taps: Taps, gate: Tensor | None = None) -> Tensor:
+        """x [B, L, D] with the next filter; its first taps are enough for the longest row.
+
+        The outputs are multiplied with the gate [B, L, D], if there is one.
+        """
         group = len(self.inputs)
         self.inputs.append(x)
         streams = taps.online is not None and x.dtype == taps.kernel.dtype == self.past.dtype
         if streams and self.form == "step" and not needs_gradient(x, self.past):
-            return self._online(x, taps, group)
+            return _gated(self._online(x, taps, group), gate)
         context, first = self._context(x, group)
         kernel = taps.kernel[:, : context.shape[1]]
         if self.form == "step":
-            return _sum(context, kernel, taps.skip)
+            return _gated(_sum(context, kernel, taps.skip), gate)
         wide = memory_dtype(x.dtype)
         skip = None if taps.skip is None else taps.skip.to(wide)
+        gate = None if gate is None else gate.to(wide)
         whole = self.form == "parallel"
-        y = ops.long_convolution(context.to(wide), kernel.to(wide), skip, first=first, whole=whole)
-        return y.to(x.dtype)
+        given = context.to(wide), kernel.to(wide), skip, gate
+        return ops.long_convolution(*given, first=first, whole=whole).to(x.dtype)
 
     def after(self) -> State:
         """The state after this call."""
@@ -170,7 +174,8 @@ class Stream:
             setattr(values, _PENDING, self.pending)
         else:
             values = grow(self.past, torch.stack(self.inputs, 2), self.places)
-        ends = torch.tensor(self.places.ends, device=self.position.device)
+        lengths = self.places.lengths
+        ends = self.position + (self.length if lengths is None else lengths)
         return {"values": values, "position": ends}
 
     def _online(self, x: Tensor, taps: Taps, group: int) -> Tensor:
@@ -199,6 +204,10 @@ class Stream:
             past = past[:, : self.places.start]
             first = past.shape[1]
         return torch.cat([past, x], 1) if first else x, first
+
+
+def _gated(y: Tensor, gate: Tensor | None) -> Tensor:
+    return y if gate is None else gate * y
 
 
 def _sum(context: Tensor, kernel: Tensor, skip: Tensor | None) -> Tensor:

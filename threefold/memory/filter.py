@@ -53,10 +53,12 @@ class Filter:
         *,
         form: str = "auto",
         lengths: Tensor | None = None,
+        gate: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
         """x [B, L, H] after state [B, H, S] (zeros if None): outputs [B, L, H] and the new state.
 
-        With lengths [B], elements past a row's end do not exist, and outputs there are free.
+        With lengths [B], elements past a row's end do not exist, and outputs there are free.  The
+        outputs are multiplied with the gate [B, L, H], if there is one.
         """
         channels, size = self.write.shape
         if x.dim() != 3 or x.shape[2] != channels or x.shape[1] == 0:
@@ -69,17 +71,20 @@ class Filter:
             raise ThreefoldError(
                 f"{OWNER}: state is {tuple(state.shape)}, expected {(len(x), channels, size)}"
             )
-        x = x.to(self.dtype)
+        x, gate = x.to(self.dtype), None if gate is None else gate.to(self.dtype)
         if lengths is not None:
             real = torch.arange(x.shape[1], device=x.device) < lengths[:, None]
             x = torch.where(real.unsqueeze(-1), x, torch.zeros_like(x))
         form = plan_form(form, x.shape[1], FORMS, OWNER)
-        if form == "step":
-            return self._scan(x, state, lengths)
-        if isinstance(self.transition, Diagonal):
+        if isinstance(self.transition, Diagonal) and form != "step":
             size = plan_piece(x.shape[1], form)
-            return self._pieces(self.transition, x, state, lengths, size)
-        return self._blocks(self.transition, x, state, lengths, form)
+            return self._pieces(self.transition, x, state, lengths, size, gate)
+        if form == "step":
+            y, state = self._scan(x, state, lengths)
+        else:
+            assert isinstance(self.transition, Matrix)
+            y, state = self._blocks(self.transition, x, state, lengths, form)
+        return _gated(y, gate), state
 
     def taps(self, length: int) -> Tensor:
         """The response to 1, 0, 0, …: K̄ [H, length]."""
@@ -112,22 +117,29 @@ class Filter:
     def _skipped(self, y: Tensor, x: Tensor) -> Tensor:
         return y if self.skip is None else y + self.skip.to(self.dtype) * x
 
-    def _convolved(self, x: Tensor, taps: Tensor) -> Tensor:
-        """K̄ ∗ x + D x, by one Fourier transform."""
+    def _convolved(self, x: Tensor, taps: Tensor, gate: Tensor | None = None) -> Tensor:
+        """gate ⊙ (K̄ ∗ x + D x), by one Fourier transform."""
         skip = None if self.skip is None else self.skip.to(self.dtype)
-        return ops.long_convolution(x, taps, skip, whole=True)
+        return ops.long_convolution(x, taps, skip, gate, whole=True)
 
     def _pieces(
-        self, turn: Diagonal, x: Tensor, state: Tensor, lengths: Tensor | None, size: int
+        self,
+        turn: Diagonal,
+        x: Tensor,
+        state: Tensor,
+        lengths: Tensor | None,
+        size: int,
+        gate: Tensor | None,
     ) -> tuple[Tensor, Tensor]:
         """Convolutions of `size` elements; a diagonal Ā carries the state over by its powers."""
         taps, outputs = self.taps(min(size, x.shape[1])), []
         for begin, piece in zip(range(0, x.shape[1], size), torch.split(x, size, 1), strict=True):
             count = piece.shape[1]
-            y = self._convolved(piece, taps[:, :count])
+            by = None if gate is None else gate[:, begin : begin + count]
+            y = self._convolved(piece, taps[:, :count], by)
             # At the beginning of a sequence the state has nothing to say.
             if torch.compiler.is_compiling() or needs_gradient(state) or bool(state.any()):
-                y = y + turn.respond(self.read, state, count, self.dtype)
+                y = y + _gated(turn.respond(self.read, state, count, self.dtype), by)
             outputs.append(y)
             left = None if lengths is None else (lengths - begin).clamp(0, count)
             state = turn.collect(self.write, piece, state, left)
@@ -219,6 +231,10 @@ def _finish(
         state = torch.where(here.view(-1, 1, 1), moved, state)
         at = at + size * here
     return state
+
+
+def _gated(y: Tensor, gate: Tensor | None) -> Tensor:
+    return y if gate is None else y * gate
 
 
 def _by_channel(states: Tensor) -> Tensor:

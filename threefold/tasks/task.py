@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from threefold.data.draws import permutation
+from threefold.data.fetch import MissingError
 from threefold.data.stream import IGNORE, Batch
 from threefold.data.tokenizer import Tokenizer, Tokens
 from threefold.errors import ThreefoldError, nearest
@@ -108,7 +109,10 @@ class Task(Card, Generic[Rows]):
                 f"{self.name}: examples {wanted.tolist()[:8]} of {split!r}; expected at least one "
                 f"number, from 0 to {most - 1}"
             )
-        return self.draw(split, wanted)
+        try:
+            return self.draw(split, wanted)
+        except MissingError as error:
+            raise MissingError(error.wanted, self.name.removesuffix("-custom")) from error
 
     def examples(self, split: str) -> Rows:
         """All examples of a split."""

@@ -1,10 +1,8 @@
 """A run as one description: data, model, training; from Python, a TOML file, or --set a.b=c.
 
-    [data]                      [model]                      [training]
-    name = "shakespeare"        mixers = ["mamba"]           steps = 2000
-    batch = 12                  width = 128                  learning_rate = 1e-3
-
-Reading one needs no torch.
+[data]                      [model]                      [training]
+name = "shakespeare"        mixers = ["mamba"]           steps = 2000
+batch = 12                  width = 128                  learning_rate = 1e-3
 """
 
 from __future__ import annotations
@@ -18,6 +16,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, field_validator
 
 from threefold.errors import ThreefoldError, nearest
+from threefold.layers.table import MIXERS
 from threefold.training.schema import Section, flat
 from threefold.training.settings import Settings
 
@@ -63,6 +62,17 @@ class Architecture(Section):
     @classmethod
     def _listed(cls, value: Any) -> Any:
         return tuple(part.strip() for part in value.split(",")) if isinstance(value, str) else value
+
+    @field_validator("mixers")
+    @classmethod
+    def _known(cls, value: tuple[Entry, ...]) -> tuple[Entry, ...]:
+        for entry in value:
+            name = entry if isinstance(entry, str) else entry[0]
+            if name not in MIXERS:
+                raise ThreefoldError(f"unknown mixer {name!r}; {nearest(name, MIXERS)}")
+        if not value:
+            raise ThreefoldError("no mixer is named; expected at least one of `threefold models`")
+        return value
 
     @property
     def sizes(self) -> tuple[int, int]:

@@ -133,9 +133,10 @@ class Answers:
         done: float = 0.0,
     ) -> Outcome:
         before = None if state is None or not carry else carry_on(state, rows.starts)
-        mask = rows.mask
-        extra = {} if mask is None else {"mask": mask}
-        outputs, after = model(rows.inputs, before, **extra)
+        # Models of images know neither.
+        asked = {"state": before, "mask": rows.mask}
+        extra = {name: value for name, value in asked.items() if value is not None}
+        outputs, after = model(rows.inputs, **extra)
         if rows.targets.is_floating_point():
             outputs = outputs.reshape(rows.targets.shape)
             loss = squared_error(outputs, rows.targets).sum()

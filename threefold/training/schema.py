@@ -45,25 +45,31 @@ def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return found
 
 
+class _ToldError(ThreefoldError):
+    """What is wrong with a key: `template` has a place for its name."""
+
+    def __init__(self, template: str, key: str) -> None:
+        super().__init__(template.replace("KEY", key))
+        self.template, self.key = template, key
+
+
 def _tell(section: type[Section], error: ValidationError) -> NoReturn:
     first = error.errors()[0]
     place = ".".join(map(str, first["loc"]))
     inner = first.get("ctx", {}).get("error")
-    if first["type"] == "extra_forbidden":
-        name = str(first["loc"][-1])
-        known = _known(section, first["loc"][:-1])
-        raise ThreefoldError(f"unknown key {place!r}; {nearest(name, known)}") from None
+    if isinstance(inner, _ToldError):  # of a section inside this one
+        raise _ToldError(inner.template, f"{place}.{inner.key}") from None
     if isinstance(inner, ThreefoldError):
-        text = str(inner)
-        if text.startswith("unknown key '"):
-            text = text.replace("unknown key '", f"unknown key '{place}.", 1)
-        elif place:
-            text = f"{place}.{text}" if text.split(" ", 1)[0].isidentifier() else f"{place}: {text}"
-        raise ThreefoldError(text) from None
+        raise inner from None
+    if first["type"] == "extra_forbidden":
+        known = _known(section, first["loc"][:-1])
+        raise _ToldError(
+            f"unknown key 'KEY'; {nearest(str(first['loc'][-1]), known)}", place
+        ) from None
     if first["type"] == "missing":
-        raise ThreefoldError(f"{place} is missing") from None
+        raise _ToldError("KEY is missing", place) from None
     message = first["msg"].removeprefix("Input should be ")
-    raise ThreefoldError(f"{place} is {first['input']!r}, expected {message}") from None
+    raise _ToldError(f"KEY is {first['input']!r}, expected {message}", place) from None
 
 
 def _known(section: type[Section], path: tuple[int | str, ...]) -> list[str]:

@@ -2,7 +2,7 @@
  *   ∂x_t = G_tᵀ w_t,   ∂w_t = G_t x_t,   ∂q_t = S_t ∂o_t,   ∂b_t = S_{t−1} ∂m_t
  *   ∂log α_t = Σ_v (Diag(α_t) S_{t−1}) ⊙ G_t
  *
- * The gradients of some value columns of one head. Memories inside a block are made again from the
+ * The gradients of some value columns of some heads. Memories inside a block are made again from the
  * checkpoint before it and from m, which the forward pass kept; then its chunks are taken last to
  * first. Here memories lie with keys side by side, [V, K]: sums over values need no shuffles.
  */
@@ -30,8 +30,8 @@ template <typename real, int W>
 struct BackwardBuffers {
     static constexpr int C = chunk;
     Elements<real, C, W> elements[block_chunks];
-    /* S before each chunk of the block, and G: [columns, K]. */
-    Rows<real> memories[block_chunks], adjoint;
+    /* S before each chunk of the block, and G, of each task and of the present one: [columns, K]. */
+    Rows<real> memories[block_chunks], adjoints, adjoint;
     /* v − m, for ∂β [C, columns]; x and ∂x [W·C, columns]; ∂m, then ∂o [2C, columns]. */
     Rows<real> error, written, grad_written, incoming;
     /* G·x [W·C, K]; S·∂m, then S·∂o [2C, K]; Σ_v S ⊙ G [K]. */
@@ -42,17 +42,22 @@ struct BackwardBuffers {
     /* Gradients of q, log α, b [C, K] and w [W·C, K]. */
     Rows<real> query, decay, read, write;
 
-    BackwardBuffers(Workspace<real> &workspace, const Inputs<real> &in, int64_t columns)
-        : BackwardBuffers(workspace, in, columns, std::make_index_sequence<block_chunks>{}) {}
+    BackwardBuffers(Workspace<real> &workspace, const Inputs<real> &in, const Tasks &tasks)
+        : BackwardBuffers(workspace, in, tasks, std::make_index_sequence<block_chunks>{}) {}
+
+    void turn_to(int64_t task) { adjoint.data = adjoints[task * rows]; }
 
 private:
+    int64_t rows;
+
     template <size_t... i>
-    BackwardBuffers(Workspace<real> &workspace, const Inputs<real> &in, int64_t columns,
+    BackwardBuffers(Workspace<real> &workspace, const Inputs<real> &in, const Tasks &tasks,
                     std::index_sequence<i...>)
-        : elements{(void(i), Elements<real, C, W>(workspace, in.keys))...} {
-        const int64_t keys = in.keys, rows = padded<real>(columns);
+        : elements{(void(i), Elements<real, C, W>(workspace, in.keys))...},
+          rows(padded<real>(tasks.columns())) {
+        const int64_t keys = in.keys, columns = tasks.columns();
         for (auto &memory : memories) memory = workspace.rows(rows, keys);
-        adjoint = workspace.rows(rows, keys);
+        adjoint = adjoints = workspace.rows(tasks.together * rows, keys);
         error = workspace.rows(C, columns);
         for (Rows<real> *each : {&written, &grad_written}) *each = workspace.rows(W * C, columns);
         incoming = workspace.rows(2 * C, columns);
@@ -75,20 +80,35 @@ struct Backward {
     const Gradients<real> &to;
     const Given<real> &given;
 
-    void run(const Task &task, Buffers buffers) const {
-        const int64_t end = in.length_of(task.row);
-        const int64_t memory = in.memory(task.row, task.head) + task.first;
-        turn_in(task, buffers.adjoint, given.grad_new_state + memory);
-        for (int64_t block = blocks_of(end) - 1; block >= 0; --block) {
-            remember(task, buffers, block, end);
-            for (int64_t i = chunks_of(block, end) - 1; i >= 0; --i)
-                go_back(task, buffers, i, block * block_length + i * C, end);
-        }
-        turn<real>({to.state + memory, in.values}, buffers.adjoint, task.count, in.keys);
-        for (int64_t t = end; t < in.length; ++t) clear(task, t);
+    void run(const Tasks &tasks, int64_t first, int64_t count, Buffers buffers) const {
+        const int64_t end = in.length_of(tasks.task(first).row);
+        const auto each = [&](const auto &body) {
+            for (int64_t i = 0; i < count; ++i) {
+                buffers.turn_to(i);
+                body(tasks.task(first + i));
+            }
+        };
+        each([&](const Task &task) {
+            turn_in(task, buffers.adjoint, given.grad_new_state + memory(task));
+        });
+        for (int64_t block = blocks_of(end) - 1; block >= 0; --block)
+            each([&](const Task &task) {
+                remember(task, buffers, block, end);
+                for (int64_t i = chunks_of(block, end) - 1; i >= 0; --i)
+                    go_back(task, buffers, i, block * block_length + i * C, end);
+            });
+        each([&](const Task &task) {
+            turn<real>({to.state + memory(task), in.values}, buffers.adjoint, task.count, in.keys);
+            for (int64_t t = end; t < in.length; ++t) clear(task, t);
+        });
     }
 
 private:
+    /* Of [B, H, K, V]. */
+    int64_t memory(const Task &task) const {
+        return in.memory(task.row, task.head) + task.first;
+    }
+
     static int64_t chunks_of(int64_t block, int64_t end) {
         return (std::min(block_length, end - block * block_length) + C - 1) / C;
     }

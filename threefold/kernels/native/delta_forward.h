@@ -1,7 +1,7 @@
 /* m, o = readers·S_0 + what the chunk itself wrote;   S_C = D_{0→C} S_0 + writersᵀ·x
  *
- * The forward pass of some value columns of one head: a chunk of C elements at a time, each column
- * by itself, so that any split of the columns gives the same bits.
+ * The forward pass of some value columns of each of some heads: a chunk of C elements at a time, each
+ * column by itself, so that any split of the columns gives the same bits.
  */
 #pragma once
 
@@ -20,15 +20,20 @@ struct Outputs {
 template <typename real, int C, int W>
 struct ForwardBuffers {
     Elements<real, C, W> elements;
-    /* [K, columns]; [2C, columns]: m, then o; [W·C, columns]; [C, columns]. */
-    Rows<real> memory, reads, written, value;
+    /* [K, columns] of each task, and of the present one. */
+    Rows<real> memories, memory;
+    /* [2C, columns]: m, then o; [W·C, columns]; [C, columns]. */
+    Rows<real> reads, written, value;
 
-    ForwardBuffers(Workspace<real> &workspace, const Inputs<real> &in, int64_t columns)
+    ForwardBuffers(Workspace<real> &workspace, const Inputs<real> &in, const Tasks &tasks)
         : elements(workspace, in.keys),
-          memory(workspace.rows(padded<real>(in.keys), columns)),
-          reads(workspace.rows(2 * C, columns)),
-          written(workspace.rows(W * C, columns)),
-          value(workspace.rows(C, columns)) {}
+          memories(workspace.rows(tasks.together * padded<real>(in.keys), tasks.columns())),
+          memory(memories),
+          reads(workspace.rows(2 * C, tasks.columns())),
+          written(workspace.rows(W * C, tasks.columns())),
+          value(workspace.rows(C, tasks.columns())) {}
+
+    void turn_to(int64_t task) { memory.data = memories[task * padded<real>(elements.keys)]; }
 };
 
 template <typename real, int C, int W>
@@ -37,20 +42,32 @@ struct Forward {
     const Inputs<real> &in;
     const Outputs<real> &to;
 
-    void run(const Task &task, Buffers buffers) const {
-        const int64_t end = in.length_of(task.row);
-        begin(task, buffers);
-        for (int64_t first = 0; first < end; first += C) {
-            if (to.checkpoints && first && first % block_length == 0)
-                save(task, buffers,
-                     to.checkpoints + in.checkpoint(task.row, task.head, first / block_length));
-            advance(task, buffers, first, std::min<int64_t>(C, end - first));
-        }
-        save(task, buffers, to.new_state + in.memory(task.row, task.head));
-        finish(task, end);
+    void run(const Tasks &tasks, int64_t first, int64_t count, Buffers buffers) const {
+        const int64_t end = in.length_of(tasks.task(first).row);
+        const auto each = [&](const auto &body) {
+            for (int64_t i = 0; i < count; ++i) {
+                buffers.turn_to(i);
+                body(tasks.task(first + i));
+            }
+        };
+        each([&](const Task &task) { begin(task, buffers); });
+        for (int64_t block = 0; block < blocks_of(end); ++block)
+            each([&](const Task &task) { run_block(task, buffers, block, end); });
+        each([&](const Task &task) {
+            save(task, buffers, to.new_state + in.memory(task.row, task.head));
+            finish(task, end);
+        });
     }
 
 private:
+    void run_block(const Task &task, Buffers &buffers, int64_t block, int64_t end) const {
+        if (to.checkpoints && block)
+            save(task, buffers, to.checkpoints + in.checkpoint(task.row, task.head, block));
+        const int64_t last = std::min(end, (block + 1) * block_length);
+        for (int64_t first = block * block_length; first < last; first += C)
+            advance(task, buffers, first, std::min<int64_t>(C, end - first));
+    }
+
     real *place(real *rows, const Task &task, int64_t t) const {
         return rows + in.element(task.row, t, task.head) * in.values + task.first;
     }

@@ -93,13 +93,17 @@ struct Task {
 
 /* How B × H × parts tasks are shared among threads. */
 struct Tasks {
-    int64_t batch, heads, parts, values, threads;
+    int64_t batch, heads, parts, values, threads, together;
 
     template <typename real>
     explicit Tasks(const Inputs<real> &in)
         : batch(in.batch), heads(in.heads), parts(in.parts), values(in.values) {
         const int64_t work = in.batch * in.heads * in.length * in.keys * in.values / 4;
         threads = std::max<int64_t>(1, std::min(useful_threads(in.threads, work), count()));
+        /* Heads lie side by side in what is read and written, so that some are done together, block
+         * by block: a long sequence is walked through once for all of them. */
+        const int64_t memory = in.keys * columns() * int64_t(sizeof(real));
+        together = std::max<int64_t>(1, std::min<int64_t>(4, 131072 / memory));
     }
 
     int64_t count() const { return batch * heads * parts; }
@@ -118,7 +122,7 @@ struct Tasks {
         return {memory / heads, memory % heads, part, first, last - first};
     }
 
-    /* body(thread, task), the tasks of one thread one after another. */
+    /* body(thread, first task, number of tasks), these being of one row. */
     template <typename Body>
     void run(const Body &body) const {
         split(threads, threads, [&](int64_t begin, int64_t end) {
@@ -126,7 +130,10 @@ struct Tasks {
             for (int64_t thread = begin; thread < end; ++thread) {
                 const int64_t first = count() * thread / threads;
                 const int64_t last = count() * (thread + 1) / threads;
-                for (int64_t i = first; i < last; ++i) body(thread, task(i));
+                for (int64_t i = first, some; i < last; i += some) {
+                    some = std::min({together, last - i, heads * parts - i % (heads * parts)});
+                    body(thread, i, some);
+                }
             }
         });
     }

@@ -1,7 +1,7 @@
 /* delta     S_t = (I − β_t k_t k_tᵀ) Diag(α_t) S_{t−1} + β_t k_t⊗v_t        o_t = S_tᵀ q_t
  * rank one  S_t = (Diag(α_t) + a_t b_tᵀ) S_{t−1} + k_t⊗v_t
  *
- * The memory that erases, and its gradients: delta_forward.h and delta_backward.h have one head,
+ * The memory that erases, and its gradients: delta_forward.h and delta_backward.h have some heads,
  * this file shares the heads among threads.
  */
 #include "delta_backward.h"
@@ -15,7 +15,7 @@ namespace {
 template <typename real, typename Buffers>
 int64_t buffer_size(const Inputs<real> &in) {
     Workspace<real> counted{nullptr};
-    Buffers(counted, in, Tasks(in).columns());
+    Buffers(counted, in, Tasks(in));
     return counted.used;
 }
 
@@ -24,9 +24,9 @@ int run(const Inputs<real> &in, real *workspace, const Pass &pass) {
     using Buffers = typename Pass::Buffers;
     const Tasks tasks(in);
     const int64_t each = buffer_size<real, Buffers>(in);
-    tasks.run([&](int64_t thread, const Task &task) {
+    tasks.run([&](int64_t thread, int64_t first, int64_t count) {
         Workspace<real> own{workspace + thread * each};
-        pass.run(task, Buffers(own, in, tasks.columns()));
+        pass.run(tasks, first, count, Buffers(own, in, tasks));
     });
     return THREEFOLD_OK;
 }

@@ -29,6 +29,8 @@ struct Complex {
         return {re * other.re - im * other.im, re * other.im + im * other.re};
     }
     Complex operator*(real number) const { return {re * number, im * number}; }
+    /* As two vectors of real channels. */
+    Complex each_times(Complex other) const { return {re * other.re, im * other.im}; }
     /* times w, or its conjugate, for w at two numbers in memory */
     Complex turned(const real *w) const { return {re * w[0] - im * w[1], re * w[1] + im * w[0]}; }
     Complex turned_back(const real *w) const {

@@ -1,10 +1,11 @@
-/* y_t = Σ_m kernel_m x_{t−m} + skip x_t,  first ≤ t < S,  by Fourier transforms of n places
+/* y_t = gate_t (Σ_m kernel_m x_{t−m} + skip x_t),  first ≤ t < S,  by Fourier transforms of n places
  *
  * Overlap-save: a block of n inputs gives n − K + 1 outputs, so a filter as long as the sequence is
  * one block and a short one many. One thread takes two vectors of channels at a time through load,
  * transform, product, transform and store; its working set is 2 n places, and the filter is
  * transformed once for all rows. The backward pass works on the same blocks: the gradient of x is
- * added up from them, that of the filter is added up as frequencies and transformed back once.
+ * added up from them, that of the filter is added up as frequencies and transformed back once. A gate
+ * is multiplied with outputs as they are stored, and with their gradients as they are loaded.
  */
 #include "fourier.h"
 
@@ -13,17 +14,18 @@ namespace {
 
 template <typename real>
 struct Blocks {
-    const real *x, *kernel, *skip, *twiddle;
-    int64_t batch, source, channels, taps, size, first;
+    const real *x, *kernel, *skip, *gate, *twiddle;
+    int64_t batch, source, channels, taps, size, first, gate_step;
 
     int64_t groups() const { return groups_of<real>(channels); }
     int64_t outputs() const { return source - first; }
     int64_t advance() const { return size - taps + 1; }
     int64_t buffer() const { return size * place<real>; }
+    int64_t output(int64_t row, int64_t t) const { return row * outputs() + t - first; }
 
     int status() const {
         const bool right = batch >= 0 && channels >= 0 && taps >= 1 && first >= 0 && first <= source &&
-                           is_power_of_two(size) && size >= taps;
+                           is_power_of_two(size) && size >= taps && (!gate || gate_step >= channels);
         return right ? THREEFOLD_OK : THREEFOLD_BAD_SIZE;
     }
 
@@ -43,26 +45,29 @@ struct Blocks {
         clear_places(z, to, size);
     }
 
+    Complex<real> gated(Complex<real> value, int64_t at, Channels<real> group) const {
+        return gate ? value.each_times(group.load(gate + at * gate_step)) : value;
+    }
+
     /* Gradients of a block's outputs, at the places where the outputs are. */
     void load_gradients(real *z, const real *grad_y, int64_t row, int64_t t, Channels<real> group) const {
         const int64_t count = std::min(advance(), source - t);
         clear_places(z, 0, taps - 1);
-        for (int64_t j = 0; j < count; ++j)
-            group.load(grad_y + (row * outputs() + t - first + j) * channels)
-                .store(z + (taps - 1 + j) * place<real>);
+        for (int64_t j = 0, at = output(row, t); j < count; ++j, ++at)
+            gated(group.load(grad_y + at * channels), at, group).store(z + (taps - 1 + j) * place<real>);
         clear_places(z, taps - 1 + count, size);
     }
 
-    void store_outputs(real *y, const real *z, int64_t row, int64_t t, Channels<real> group) const {
+    void store_outputs(real *y, real *before, const real *z, int64_t row, int64_t t,
+                       Channels<real> group) const {
         const int64_t count = std::min(advance(), source - t);
         const Complex<real> direct = skip ? group.load(skip) : Complex<real>{};
-        for (int64_t j = 0; j < count; ++j) {
+        for (int64_t j = 0, at = output(row, t); j < count; ++j, ++at) {
             Complex<real> value = Complex<real>::load(z + (taps - 1 + j) * place<real>);
-            if (skip) {
-                const Complex<real> here = group.load(x + (row * source + t + j) * channels);
-                value = {value.re + direct.re * here.re, value.im + direct.im * here.im};
-            }
-            group.store(y + (row * outputs() + t - first + j) * channels, value);
+            if (skip)
+                value = value + direct.each_times(group.load(x + (row * source + t + j) * channels));
+            if (before) group.store(before + at * channels, value);
+            group.store(y + at * channels, gated(value, at, group));
         }
     }
 
@@ -77,7 +82,7 @@ struct Blocks {
 };
 
 template <typename real>
-int forward(real *y, real *workspace, const Blocks<real> &blocks, int64_t threads) {
+int forward(real *y, real *before, real *workspace, const Blocks<real> &blocks, int64_t threads) {
     if (const int status = blocks.status()) return status;
     const int64_t items = blocks.groups() * blocks.batch, pieces = std::min(threads, items);
     split(pieces, threads, [&](int64_t first_piece, int64_t last_piece) {
@@ -94,7 +99,7 @@ int forward(real *y, real *workspace, const Blocks<real> &blocks, int64_t thread
                     transform(z, blocks.size, blocks.twiddle);
                     multiply<real, false>(z, z, k, blocks.size, real(1) / real(blocks.size));
                     transform_back(z, blocks.size, blocks.twiddle);
-                    blocks.store_outputs(y, z, row, t, group);
+                    blocks.store_outputs(y, before, z, row, t, group);
                 }
             }
         }
@@ -102,23 +107,32 @@ int forward(real *y, real *workspace, const Blocks<real> &blocks, int64_t thread
     return THREEFOLD_OK;
 }
 
-/* ∂x begins as the part that `skip` carries. */
+/* ∂x begins as the part that `skip` carries; gives ∂skip of this row. */
 template <typename real>
-void begin_gradient(real *grad_x, const real *grad_y, const Blocks<real> &blocks, int64_t row,
-                    Channels<real> group) {
+Complex<real> begin_gradient(real *grad_x, const real *grad_y, const Blocks<real> &blocks, int64_t row,
+                             Channels<real> group) {
+    constexpr int64_t run = 64;
+    const int64_t elements = row * blocks.source, channels = blocks.channels;
+    const int64_t unread = blocks.skip ? blocks.first : blocks.source;
+    for (int64_t t = 0; t < unread; ++t) group.store(grad_x + (elements + t) * channels, Complex<real>{});
     const Complex<real> direct = blocks.skip ? group.load(blocks.skip) : Complex<real>{};
-    for (int64_t t = 0; t < blocks.source; ++t) {
-        Complex<real> value = {};
-        if (t >= blocks.first && blocks.skip) {
-            value = group.load(grad_y + (row * blocks.outputs() + t - blocks.first) * blocks.channels);
-            value = {value.re * direct.re, value.im * direct.im};
+    Complex<real> total = {};
+    /* Sums of short runs, added up: many small numbers are not lost in a large one. */
+    for (int64_t begin = unread; begin < blocks.source; begin += run) {
+        Complex<real> sum = {};
+        for (int64_t t = begin; t < std::min(begin + run, blocks.source); ++t) {
+            const int64_t at = blocks.output(row, t), here = (elements + t) * channels;
+            const Complex<real> grad = blocks.gated(group.load(grad_y + at * channels), at, group);
+            group.store(grad_x + here, grad.each_times(direct));
+            sum = sum + grad.each_times(group.load(blocks.x + here));
         }
-        group.store(grad_x + (row * blocks.source + t) * blocks.channels, value);
+        total = total + sum;
     }
+    return total;
 }
 
 template <typename real>
-int backward(real *grad_x, real *grad_kernel, real *workspace, const real *grad_y,
+int backward(real *grad_x, real *grad_kernel, real *grad_skip, real *workspace, const real *grad_y,
              const Blocks<real> &blocks, int64_t threads) {
     if (const int status = blocks.status()) return status;
     const int64_t groups = blocks.groups(), pieces = std::min(threads, groups), n = blocks.size;
@@ -131,8 +145,9 @@ int backward(real *grad_x, real *grad_kernel, real *workspace, const real *grad_
                 const Channels<real> group(index, blocks.channels);
                 blocks.load_kernel(k, group);
                 clear_places(sum, 0, n);
+                Complex<real> of_skip = {};
                 for (int64_t row = 0; row < blocks.batch; ++row) {
-                    begin_gradient(grad_x, grad_y, blocks, row, group);
+                    of_skip = of_skip + begin_gradient(grad_x, grad_y, blocks, row, group);
                     for (int64_t t = blocks.first; t < blocks.source; t += blocks.advance()) {
                         blocks.load_inputs(z, row, t, group);
                         blocks.load_gradients(g, grad_y, row, t, group);
@@ -144,6 +159,7 @@ int backward(real *grad_x, real *grad_kernel, real *workspace, const real *grad_
                         blocks.add_gradients(grad_x, g, row, t, group);
                     }
                 }
+                if (blocks.skip) group.store(grad_skip, of_skip);
                 transform_back(sum, n, blocks.twiddle);
                 for (int64_t m = 0; m < blocks.taps; ++m)
                     group.store(grad_kernel + m, Complex<real>::load(sum + m * place<real>), blocks.taps);
@@ -156,22 +172,25 @@ int backward(real *grad_x, real *grad_kernel, real *workspace, const real *grad_
 }  // namespace
 }  // namespace threefold
 
+#define SIZES                                                                                        \
+    int64_t batch, int64_t source, int64_t channels, int64_t taps, int64_t size, int64_t first,      \
+        int64_t gate_step
+#define BLOCKS                                                                                       \
+    {                                                                                                \
+        x, kernel, skip, gate, twiddle, batch, source, channels, taps, size, first, gate_step        \
+    }
 #define DEFINE(real, suffix)                                                                         \
     int threefold_long_convolution_forward_##suffix(                                                 \
-        real *y, real *workspace, const real *x, const real *kernel, const real *skip,               \
-        const real *twiddle, int64_t batch, int64_t source, int64_t channels, int64_t taps,          \
-        int64_t size, int64_t first, int64_t threads) {                                              \
-        return threefold::forward<real>(                                                             \
-            y, workspace,                                                                            \
-            {x, kernel, skip, twiddle, batch, source, channels, taps, size, first}, threads);        \
+        real *y, real *before, real *workspace, const real *x, const real *kernel, const real *skip, \
+        const real *gate, const real *twiddle, SIZES, int64_t threads) {                             \
+        return threefold::forward<real>(y, before, workspace, BLOCKS, threads);                      \
     }                                                                                                \
     int threefold_long_convolution_backward_##suffix(                                                \
-        real *grad_x, real *grad_kernel, real *workspace, const real *grad_y, const real *x,         \
-        const real *kernel, const real *skip, const real *twiddle, int64_t batch, int64_t source,    \
-        int64_t channels, int64_t taps, int64_t size, int64_t first, int64_t threads) {              \
-        return threefold::backward<real>(                                                            \
-            grad_x, grad_kernel, workspace, grad_y,                                                  \
-            {x, kernel, skip, twiddle, batch, source, channels, taps, size, first}, threads);        \
+        real *grad_x, real *grad_kernel, real *grad_skip, real *workspace, const real *grad_y,       \
+        const real *x, const real *kernel, const real *skip, const real *gate, const real *twiddle,  \
+        SIZES, int64_t threads) {                                                                    \
+        return threefold::backward<real>(grad_x, grad_kernel, grad_skip, workspace, grad_y, BLOCKS,  \
+                                         threads);                                                   \
     }
 
 THREEFOLD_FOR_BOTH(DEFINE)

@@ -30,24 +30,28 @@ THREEFOLD_API int THREEFOLD_NAME(short_convolution_backward)(
     int64_t batch, int64_t length, int64_t channels, int64_t taps, int64_t stride, int64_t silu,
     int64_t threads);
 
-/* y_t = Σ_m kernel_m x_{t−m} + skip x_t for first ≤ t < S, by Fourier transforms of `size` places, a
- * power of two not below K; x is 0 before its first element. Two vectors of channels make a place.
- *   y [B, S−first, D] · workspace [threads, 2, size, place] · x [B, S, D] · kernel [D, K] · skip [D]
+/* y_t = gate_t u_t, u_t = Σ_m kernel_m x_{t−m} + skip x_t for first ≤ t < S, by Fourier transforms of
+ * `size` places, a power of two not below K; x is 0 before its first element. Two vectors of channels
+ * make a place.
+ *   y, before [B, S−first, D], u itself · workspace [threads, 2, size, place] · x [B, S, D]
+ *   kernel [D, K] · skip [D] · gate [B, S−first, D], its elements `gate_step` numbers apart
  *   twiddle as native/fourier.h says, up to `size` */
 THREEFOLD_API int THREEFOLD_NAME(long_convolution_forward)(
-    real *y, real *workspace,
-    const real *x, const real *kernel, const real *optional skip, const real *twiddle,
-    int64_t batch, int64_t source, int64_t channels, int64_t taps, int64_t size, int64_t first,
-    int64_t threads);
-
-/* Gradients of the above, but for that of skip.
- *   grad_x [B, S, D] · grad_kernel [D, K] · workspace [threads, 4, size, place] · grad_y [B, S−first, D] */
-THREEFOLD_API int THREEFOLD_NAME(long_convolution_backward)(
-    real *grad_x, real *grad_kernel, real *workspace,
-    const real *grad_y, const real *x, const real *kernel, const real *optional skip,
+    real *y, real *optional before, real *workspace,
+    const real *x, const real *kernel, const real *optional skip, const real *optional gate,
     const real *twiddle,
     int64_t batch, int64_t source, int64_t channels, int64_t taps, int64_t size, int64_t first,
-    int64_t threads);
+    int64_t gate_step, int64_t threads);
+
+/* Gradients of the above, but for that of gate, which is u⊙∂y.
+ *   grad_x [B, S, D] · grad_kernel [D, K] · grad_skip [D] · workspace [threads, 4, size, place]
+ *   grad_y [B, S−first, D] */
+THREEFOLD_API int THREEFOLD_NAME(long_convolution_backward)(
+    real *grad_x, real *grad_kernel, real *optional grad_skip, real *workspace,
+    const real *grad_y, const real *x, const real *kernel, const real *optional skip,
+    const real *optional gate, const real *twiddle,
+    int64_t batch, int64_t source, int64_t channels, int64_t taps, int64_t size, int64_t first,
+    int64_t gate_step, int64_t threads);
 
 /* The frequencies of kernel_1 … kernel_{2·tile−1}, at the tile's place in `spectra`.
  *   spectra: [groups, 2·tile, place] for the tiles 64, 128, … one after another · kernel [D, K] */
@@ -249,7 +253,8 @@ THREEFOLD_API int THREEFOLD_NAME(convert)(
  *   N blocks of S = H/N units on the diagonal · extra [E, H] · mask [B, H], what of h the products
  *   see · lengths [B]
  * kind: 0 … 3 RNN with tanh, relu, sigmoid, identity · 4 LSTM · 5 with peepholes · 6 with coupled gates
- * 7 GRU · 8 its z writing · 9, 10 the same with the reset after the product · 11 sLSTM.
+ * 7 GRU · 8 its z writing · 9, 10 the same with the reset after the product · 11 sLSTM
+ * 12, 13 RNN and gated units beside a linear memory.
  * Elements at t ≥ length are not read; out and kept are 0 there. */
 THREEFOLD_API int THREEFOLD_NAME(cell_recurrence_forward)(
     real *out, real *new_state, real *optional kept, real *workspace,
@@ -271,6 +276,34 @@ THREEFOLD_API int THREEFOLD_NAME(cell_recurrence_workspace)(
     int64_t *numbers,
     int64_t batch, int64_t length, int64_t hidden, int64_t blocks, int64_t kind, int64_t backward,
     int64_t threads);
+
+/* Gated units h beside M memories c of N Legendre coefficients each, of all that the units said:
+ * h = h₋ + σ(g)⊙(tanh(a) − h₋), (a, g) = x + R [h; c]₋, c = LegS_t(c₋, w h) at each row's own t.
+ *   out [B, L, Z], [h; c] after each element, Z = H + M·N · new_state, state [B, Z] · kept [B, L, 2, H],
+ *   tanh(a) and σ(g) · workspace [as scaled_recurrence_workspace says] · inputs [B, L, 2, H]
+ *   matrix [2·H, Z], R · say [M, H], w · position [B], elements of each row before · lengths [B]
+ * Elements at t ≥ length are not read; out and kept are 0 there. */
+THREEFOLD_API int THREEFOLD_NAME(scaled_recurrence_forward)(
+    real *out, real *new_state, real *optional kept, real *workspace,
+    const real *inputs, const real *matrix, const real *say, const real *state,
+    const int64_t *position, const int64_t *optional lengths,
+    int64_t batch, int64_t length, int64_t hidden, int64_t memories, int64_t order,
+    int64_t threads);
+
+/* Gradients of the above for inputs, state and what was said, [B, L, M]; those of matrix and say are
+ * products of these. */
+THREEFOLD_API int THREEFOLD_NAME(scaled_recurrence_backward)(
+    real *grad_inputs, real *grad_said, real *grad_state, real *workspace,
+    const real *optional grad_out, const real *optional grad_new_state,
+    const real *out, const real *kept, const real *matrix, const real *say, const real *state,
+    const int64_t *position, const int64_t *optional lengths,
+    int64_t batch, int64_t length, int64_t hidden, int64_t memories, int64_t order,
+    int64_t threads);
+
+/* How many numbers of workspace either of the two above needs. */
+THREEFOLD_API int THREEFOLD_NAME(scaled_recurrence_workspace)(
+    int64_t *numbers,
+    int64_t batch, int64_t hidden, int64_t memories, int64_t order, int64_t threads);
 
 /* h_t = a_t ⊙ h_{t−1} + b_t, real, or complex with planes of real and imaginary parts, C = 1 or 2.
  *   out, write [B, L, C, D] · new_state, state [B, C, D] · decay as write, or [C, D] if `fixed`

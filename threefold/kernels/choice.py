@@ -1,0 +1,40 @@
+"""native(x) = x on the CPU, of a dtype the kernels have, and kernels are loaded
+
+Whether a native kernel serves, and whether it may be called without torch's dispatcher: the one
+place where that is decided. `ops` asks for every operation.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from threefold.kernels import library
+from threefold.kernels.linear import PLAIN
+
+
+def loaded() -> bool:
+    return library.current().native is not None
+
+
+# Under torch.compile the answer is a constant of the graph. What torch.compiler's decorator does,
+# without its import of all of the compiler, which takes longer than that of torch.
+loaded._dynamo_marked_constant = True  # type: ignore[attr-defined]
+
+
+def native(x: Tensor) -> bool:
+    """Whether a native kernel can take x."""
+    return x.device.type == "cpu" and x.dtype in library.SUFFIXES and loaded()
+
+
+def direct(*inputs: Tensor | None) -> bool:
+    """Whether the kernel may be called without torch's dispatcher, which takes longer than a step.
+
+    Only for plain tensors: subclasses, transforms and compilation need the dispatcher.
+    """
+    return (
+        not torch.compiler.is_compiling()
+        and not torch.is_grad_enabled()
+        and not torch._C._are_functorch_transforms_active()
+        and all(x is None or (type(x) in PLAIN and not x.is_neg()) for x in inputs)
+    )
