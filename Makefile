@@ -16,7 +16,7 @@ help: ## list the targets
 
 setup: $(INSTALLED) ## make .venv, build the kernels, install threefold into it
 
-demo: setup ## train five small language models and print what they learnt
+demo: setup ## race five sequence models on real text and write one page that shows the answer
 	$(BIN)/threefold demo
 
 test: setup ## run all tests

@@ -20,6 +20,7 @@ PUBLIC = [
     "MIXERS",
     "MaskedLanguageModel",
     "Seq2Seq",
+    "Session",
     "Spec",
     "Tagger",
     "ThreefoldError",
@@ -28,6 +29,7 @@ PUBLIC = [
     "__version__",
     "attention",
     "build",
+    "compare",
     "generate",
     "linear_recurrence",
     "load",
@@ -36,6 +38,7 @@ PUBLIC = [
     "mixer",
     "save_state",
     "selective_scan",
+    "stream",
 ]
 MOST = 40
 # Values, not functions or classes: documented where they are defined.

@@ -17,6 +17,7 @@ _HOMES = {
     "MaskedLanguageModel": "threefold.models.masked",
     "MIXERS": "threefold.layers.table",
     "Seq2Seq": "threefold.models.seq2seq",
+    "Session": "threefold.runtime.session",
     "Spec": "threefold.models.spec",
     "Tagger": "threefold.models.tagger",
     "ThreefoldError": "threefold.errors",
@@ -24,6 +25,7 @@ _HOMES = {
     "VisionTransformer": "threefold.models.vision",
     "attention": "threefold.memory.attention",
     "build": "threefold.models.table",
+    "compare": "threefold.lab.race",
     "generate": "threefold.runtime.generation",
     "linear_recurrence": "threefold.memory.linear.recurrence",
     "load": "threefold.models.saving",
@@ -32,6 +34,7 @@ _HOMES = {
     "mixer": "threefold.layers.table",
     "save_state": "threefold.runtime.state_files",
     "selective_scan": "threefold.memory.linear.selective",
+    "stream": "threefold.runtime.streaming",
 }
 
 __all__ = sorted([*_HOMES, "__version__"])

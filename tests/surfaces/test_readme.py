@@ -67,13 +67,14 @@ def test_python_runs(folder: Path) -> None:
     assert (folder / "after_1000.safetensors").is_file()
 
 
-@pytest.mark.parametrize("command", commands(README))
-def test_command_runs(folder: Path, command: str) -> None:
-    program, *arguments = command.split()
-    assert program == "threefold"
-    done = start([sys.executable, "-m", program, *arguments], folder)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout
+def test_commands_run(folder: Path) -> None:
+    """One after another: some use what others wrote."""
+    for command in commands(README):
+        program, *arguments = command.split()
+        assert program == "threefold"
+        done = start([sys.executable, "-m", program, *arguments], folder)
+        assert done.returncode == 0, f"{command}: {done.stderr}"
+        assert done.stdout, command
 
 
 def test_mixer_table() -> None:

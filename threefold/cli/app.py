@@ -8,7 +8,23 @@ from typing import Annotated
 
 import typer
 
-from threefold.cli import data, demo, doctor, info, lab, models, output, tasks
+from threefold.cli import (
+    bench,
+    compare,
+    data,
+    demo,
+    doctor,
+    evaluate,
+    generate,
+    info,
+    lab,
+    models,
+    output,
+    runs,
+    stream,
+    tasks,
+    train,
+)
 from threefold.errors import ThreefoldError
 
 app = typer.Typer(
@@ -22,8 +38,22 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (models.models, tasks.tasks, info.info, doctor.doctor, demo.demo):
+for command in (
+    compare.compare,
+    train.train,
+    train.resume,
+    evaluate.evaluate,
+    generate.generate,
+    stream.stream,
+    models.models,
+    tasks.tasks,
+    info.info,
+    doctor.doctor,
+    bench.bench,
+    demo.demo,
+):
     app.command()(command)
+app.add_typer(runs.runs)
 app.add_typer(data.data)
 app.add_typer(lab.lab)
 

@@ -1,39 +1,34 @@
-"""`threefold demo`: train a few small language models on real text and compare them."""
+"""`threefold demo`: five sequence models race on real text, and one page shows who suits it."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from threefold.errors import ThreefoldError, nearest
+from threefold.cli import output
+from threefold.cli.compare import show
 
 
 def demo(
-    seconds: Annotated[float, typer.Option(min=1, help="Training time in all.")] = 120,
+    seconds: Annotated[float, typer.Option(min=1, help="In all, about.")] = 180,
     mixers: Annotated[
-        str | None, typer.Option(help="Names separated by commas; see `threefold models`.")
-    ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Same seed, same start.")] = 0,
+        str, typer.Option(help="Names separated by commas; see `threefold models`.")
+    ] = "lstm,attention,s4d,mamba,gated_delta_net",
+    folder: Annotated[Path, typer.Option(help="Where it is kept.")] = Path("runs/demo"),
 ) -> None:
-    """Train small language models on real text, then print a table and a sample of each."""
-    chosen = None if mixers is None else known_names(mixers)
-    from threefold.lab.demo import run
+    """Race small language models on the Python language reference, as `compare` does."""
+    from threefold.lab.bench import names_of
+    from threefold.lab.demo import race
+    from threefold.lab.legs import StoppedError
 
-    if chosen is None:
-        run(seconds=seconds, seed=seed)
-    else:
-        run(seconds=seconds, mixers=chosen, seed=seed)
-
-
-def known_names(listed: str) -> tuple[str, ...]:
-    """The names in a comma-separated list, each checked before anything is trained."""
-    from threefold.layers.table import MIXERS
-
-    names = tuple(name.strip() for name in listed.split(",") if name.strip())
-    if not names:
-        raise ThreefoldError(f"--mixers {listed!r} names no mixer; known: {', '.join(MIXERS)}")
-    for name in names:
-        if name not in MIXERS:
-            raise ThreefoldError(f"unknown mixer {name!r}; {nearest(name, MIXERS)}")
-    return names
+    names = names_of(mixers)
+    output.say(f"{len(names)} models learn the Python language reference, three times each.")
+    try:
+        report, sample = race(seconds, folder, names, output.whisper)
+    except StoppedError as error:
+        output.complain(str(error))
+        raise typer.Exit(130) from None
+    show(report, folder)
+    output.say(f"\nwhat {report.ranked[0].name} writes:\n{sample}")

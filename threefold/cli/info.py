@@ -23,7 +23,12 @@ def info(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Show what a saved model or a saved state is."""
-    facts = describe_state(path) if path.is_file() else describe_model(path)
+    if path.is_file():
+        from threefold.runtime.state_files import describe_state
+
+        facts = describe_state(path)
+    else:
+        facts = describe_model(path)
     if as_json:
         output.say_json(facts)
     else:
@@ -77,30 +82,6 @@ def abilities(spec: Spec, dtype: str) -> dict[str, Any]:
     with torch.device("meta"):
         model: Any = build(spec).to(getattr(torch, dtype, torch.float32))
     return {"forms": list(model.forms), "state_bytes": model.state_size(LENGTH)}
-
-
-def describe_state(path: Path) -> dict[str, Any]:
-    """What the header of a state file says, and the rows and bytes that it holds."""
-    from threefold.memory import state
-    from threefold.runtime.state_files import read_state
-
-    found = read_state(path)
-    leaves = dict(state.leaves(found.state))
-    return {
-        "what": "state",
-        "path": str(path),
-        "spec": found.spec.to_dict(),
-        "rows": state.batch_size(found.state),
-        "position": found.position,
-        "leaves": {
-            name: {"shape": list(leaf.shape), "dtype": str(leaf.dtype).removeprefix("torch.")}
-            for name, leaf in leaves.items()
-        },
-        "bytes": sum(leaf.nbytes for leaf in leaves.values()),
-        "bytes_on_disk": path.stat().st_size,
-        "digest": found.spec.digest,
-        "threefold_version": found.threefold_version,
-    }
 
 
 def say(facts: dict[str, Any]) -> None:

@@ -27,6 +27,13 @@ def say_json(value: Any) -> None:
     say(json.dumps(value, indent=2, ensure_ascii=False))
 
 
+def whisper(message: str) -> None:
+    """What is going on, on one line of a terminal that the next one replaces."""
+    if sys.stderr.isatty():
+        width = shutil.get_terminal_size().columns - 1
+        print(f"\r{message[:width].ljust(width)}\r", end="", file=sys.stderr, flush=True)
+
+
 def complain(message: str) -> None:
     """One message on stderr."""
     print(f"Error: {message}", file=sys.stderr)

@@ -57,16 +57,24 @@ def cached(name: str) -> Path | None:
     return place if place.is_dir() else None
 
 
+class MissingError(ThreefoldError):
+    """A package that was never fetched, and how to get it; `task`: who asked for it."""
+
+    def __init__(self, wanted: Package, task: str = "") -> None:
+        self.wanted = wanted
+        whose, name = (f"{task}: ", task) if task else ("", wanted.name)
+        super().__init__(
+            f"{whose}{wanted.name} {wanted.version} ({wanted.holds}) is not in {cache_folder()}: "
+            f"run `threefold data fetch {name}`, or, without a network, `threefold data fetch "
+            f"{name} --archives FOLDER` where FOLDER holds {wanted.archive}"
+        )
+
+
 def need(name: str) -> Path:
     """The same; what is missing, and how to get it, as an error.  Never asks the network."""
     place = cached(name)
     if place is None:
-        wanted = package(name)
-        raise ThreefoldError(
-            f"{wanted.name} {wanted.version} ({wanted.holds}) is not in {cache_folder()}: run "
-            f"`threefold data fetch {wanted.name}`, or, without a network, `threefold data fetch "
-            f"{wanted.name} --archives FOLDER` where FOLDER holds {wanted.archive}"
-        )
+        raise MissingError(package(name))
     return place
 
 

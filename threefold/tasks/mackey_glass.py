@@ -18,7 +18,7 @@ from torch import Tensor
 
 from threefold.errors import ThreefoldError
 
-GROWTH, DECAY, POWER = 0.2, 0.1, 10
+GROWTH, DECAY = 0.2, 0.1
 AHEAD = 84  # units of time of the published errors
 
 
@@ -55,7 +55,10 @@ def mackey_glass(
 
 
 def _growth(delayed: float) -> float:
-    return GROWTH * delayed / (1 + delayed**POWER)
+    # x¹⁰ by products: these are the same on every machine, a library's power is not.
+    square = delayed * delayed
+    fifth = square * square * delayed
+    return GROWTH * delayed / (1 + fifth * fifth)
 
 
 def _step(x: float, step: float, early: float, between: float, late: float) -> float:

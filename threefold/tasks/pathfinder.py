@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,6 +37,35 @@ AHEAD = [
      round(1024 * math.sin(2 * math.pi * turn / TURNS)) / 1024)
     for turn in range(TURNS)
 ]  # fmt: skip
+
+
+Step = tuple[float, float]
+Dash = tuple[float, float, int]  # the middle, and the direction
+
+
+class Grid:
+    """Places that are set or not, all in one number: a mask is set by one shift.
+
+    Bit (row + pad)·width + column + pad is a place, so that masks may reach over the edges.
+    """
+
+    def __init__(self, side: int, pad: int) -> None:
+        self.side, self.pad, self.width = side, pad, side + 2 * pad
+
+    def mask(self, inside: NDArray[np.bool_]) -> int:
+        """What is shifted by row·width + column to set places around that one."""
+        shift = self.pad - len(inside) // 2
+        rows, columns = np.nonzero(inside)
+        places = (rows + shift) * self.width + columns + shift
+        return sum(1 << place for place in places.tolist())
+
+    def places(self, number: int) -> NDArray[np.uint8]:
+        """0 or 1 for each place, [side, side]."""
+        count = self.width**2
+        packed = np.frombuffer(number.to_bytes(-(-count // 8), "little"), np.uint8)
+        bits = np.unpackbits(packed, count=count, bitorder="little")
+        inner = slice(self.pad, self.pad + self.side)
+        return bits.reshape(self.width, self.width)[inner, inner]
 
 
 @dataclass(frozen=True)
@@ -62,24 +91,61 @@ class Look:
         distractors = size * dashes // 40
         return cls(size, dashes, distractors, dash, dash / 2, thickness, dot, clear, cell)
 
-    @property
-    def cells(self) -> int:
-        return math.ceil(self.size / self.cell)
-
-    @property
+    @cached_property
     def margin(self) -> float:
         """Between the edge and what is drawn: there is room for a dot."""
         return self.dot + 0.5
 
-    @property
+    @cached_property
+    def near(self) -> float:
+        """The square of how near a curve may come to itself."""
+        return (self.clear + self.dash / 2) ** 2
+
+    @cached_property
     def alike(self) -> float:
         """How much the distances between dots may differ."""
         return self.size / 40
 
-    @property
+    @cached_property
     def wide(self) -> float:
         """From the middle of a dot to that of another curve."""
         return self.clear + self.dot - self.thickness / 2
+
+    @cached_property
+    def steps(self) -> tuple[list[tuple[Step, Step]], ...]:
+        """By direction: to the middle of a dash and from there to its end; the first of a curve,
+        and one behind a gap."""
+        half = self.dash / 2
+        return tuple(
+            [((dx * far, dy * far), (dx * half, dy * half)) for dx, dy in AHEAD]
+            for far in (half, self.gap + half)
+        )
+
+    @cached_property
+    def cells(self) -> Grid:
+        """The grid of what is taken."""
+        return Grid(math.ceil(self.size / self.cell), math.ceil(self.wide / self.cell + 1))
+
+    @cached_property
+    def around(self) -> dict[float, int]:
+        """Masks of what is taken around a curve and around a dot."""
+        # A place may be anywhere in its cell.
+        return {far: self.cells.mask(_disc(far / self.cell + 1)) for far in (self.clear, self.wide)}
+
+    @cached_property
+    def fine(self) -> Grid:
+        """The grid that is drawn on."""
+        reach = max((self.dash + self.thickness) / 2, self.dot)
+        return Grid(self.size * FINE, math.ceil(FINE * reach))
+
+    @cached_property
+    def dash_masks(self) -> list[int]:
+        """Dashes by direction, on the fine grid."""
+        return [self.fine.mask(_bar(self, turn)) for turn in range(TURNS)]
+
+    @cached_property
+    def dot_mask(self) -> int:
+        return self.fine.mask(_disc(FINE * self.dot))
 
 
 def pathfinder(size: int = 32, *, seed: int = 0) -> Task[Batch]:
@@ -108,13 +174,9 @@ def pathfinder(size: int = 32, *, seed: int = 0) -> Task[Batch]:
     return declare(names.get(size, "pathfinder16"), draw, length=size * size)
 
 
-Dash = tuple[float, float, int]  # the middle, and the direction
-Grid = NDArray[np.bool_]
-
-
 def _curves(look: Look, draws: Iterator[float]) -> list[list[Dash]] | None:
     """Two long curves first, then short ones while there is room; None if there was none."""
-    taken = np.zeros((look.cells, look.cells), dtype=bool)
+    taken = 0
     found: list[list[Dash]] = []
     try:
         for _ in range(2):
@@ -124,14 +186,14 @@ def _curves(look: Look, draws: Iterator[float]) -> list[list[Dash]] | None:
                 return None
             found.append(curve)
             # A dot may come to either end of the second, so it keeps wider of the first.
-            _take(look, taken, curve, look.wide)
-        taken[:] = False
+            taken |= _around(look, curve, look.wide)
+        taken = 0
         for curve in found:
-            _take(look, taken, curve, look.clear)
-            _take(look, taken, [curve[0], curve[-1]], look.wide)
+            taken |= _around(look, curve, look.clear)
+            taken |= _around(look, [curve[0], curve[-1]], look.wide)
         for _ in range(look.distractors):
             curve = _place(look, draws, max(2, look.dashes // 3), taken, 8, [])
-            _take(look, taken, curve, look.clear)
+            taken |= _around(look, curve, look.clear)
             found += [curve] if curve else []
     except StopIteration:
         pass
@@ -142,13 +204,14 @@ def _place(
     look: Look,
     draws: Iterator[float],
     dashes: int,
-    taken: Grid,
+    taken: int,
     attempts: int,
     before: list[list[Dash]],
 ) -> list[Dash]:
     """A curve where there is room, a pair with those before; empty if none was found."""
+    places = look.cells.places(taken).tobytes()
     for _ in range(attempts):
-        curve = _grow(look, draws, dashes, taken)
+        curve = _grow(look, draws, dashes, places)
         if curve and all(_crossing(look, other, curve) for other in before):
             return curve
     return []
@@ -172,60 +235,73 @@ def _tips(look: Look, curve: list[Dash]) -> list[tuple[float, float]]:
     return [_end(look, curve[0], -1), _end(look, curve[-1], 1)]
 
 
-def _grow(look: Look, draws: Iterator[float], dashes: int, taken: Grid) -> list[Dash]:
+def _grow(look: Look, draws: Iterator[float], dashes: int, taken: bytes) -> list[Dash]:
     """A curve that keeps clear of what is taken and of itself; empty if it ran into something."""
     room = look.size - 2 * look.margin
     x, y = [look.margin + int(next(draws) * room * FINE) / FINE for _ in range(2)]
-    turn, gap = int(next(draws) * TURNS), 0.0
+    turn, (steps, later) = int(next(draws) * TURNS), look.steps
     curve: list[Dash] = []
-    for _ in range(dashes):
+    for number in range(dashes):
         for _ in range(6):
             bent = (turn + int(next(draws) * (2 * BEND + 1)) - BEND) % TURNS
-            dx, dy = AHEAD[bent]
-            dash = x + dx * (gap + look.dash / 2), y + dy * (gap + look.dash / 2), bent
-            if _free(look, dash, curve[:-2], taken):
+            (across, down), half = steps[bent]
+            dash = x + across, y + down, bent
+            if _free(look, dash, half, taken) and _clear(look, dash, half, curve[: number - 2]):
                 break
         else:
             return []
         curve.append(dash)
-        x, y = _end(look, dash, 1)
-        turn, gap = bent, look.gap
+        x, y = dash[0] + half[0], dash[1] + half[1]
+        turn, steps = bent, later
     return curve
 
 
-def _free(look: Look, dash: Dash, own: list[Dash], taken: Grid) -> bool:
-    """Whether a dash lies inside, with room for a dot, and near to nothing."""
-    low, high, near = look.margin, look.size - look.margin, (look.clear + look.dash / 2) ** 2
-    for x, y in (_end(look, dash, -1), dash[:2], _end(look, dash, 1)):
-        if not (low <= x <= high and low <= y <= high):
-            return False
-        if taken[int(y / look.cell), int(x / look.cell)]:
-            return False
-        if any((x - px) ** 2 + (y - py) ** 2 < near for px, py, _ in own):
-            return False
+def _free(look: Look, dash: Dash, half: Step, taken: bytes) -> bool:
+    """Whether a dash lies inside, with room for a dot, and on nothing that is taken."""
+    (x, y, _), (dx, dy) = dash, half
+    low, high, cell, side = look.margin, look.size - look.margin, look.cell, look.cells.side
+    if not (low <= x - dx <= high and low <= x + dx <= high):
+        return False
+    if not (low <= y - dy <= high and low <= y + dy <= high):
+        return False
+    return not (
+        taken[int(y / cell) * side + int(x / cell)]
+        or taken[int((y - dy) / cell) * side + int((x - dx) / cell)]
+        or taken[int((y + dy) / cell) * side + int((x + dx) / cell)]
+    )
+
+
+def _clear(look: Look, dash: Dash, half: Step, own: list[Dash]) -> bool:
+    """Whether a dash is far enough from dashes of its own curve, all but the newest two."""
+    (x, y, _), (dx, dy), near = dash, half, look.near
+    for ox, oy, _ in own:
+        across, down = x - ox, y - oy
+        for px, py in ((across, down), (across - dx, down - dy), (across + dx, down + dy)):
+            if px * px + py * py < near:
+                return False
     return True
 
 
-def _take(look: Look, taken: Grid, curve: list[Dash], around: float) -> None:
-    """Mark what is nearer than `around` pixels to a curve."""
-    mask = _disc(around / look.cell + 1)  # a place may be anywhere in its cell
+def _around(look: Look, curve: list[Dash], far: float) -> int:
+    """What is nearer than `far` pixels to a curve, on the grid of what is taken."""
+    mask, width, cell, taken = look.around[far], look.cells.width, look.cell, 0
     for dash in curve:
         for side in (-1.0, -0.5, 0.0, 0.5, 1.0):
             x, y = _end(look, dash, side)
-            _stamp(taken, mask, int(y / look.cell), int(x / look.cell))
+            taken |= mask << int(y / cell) * width + int(x / cell)
+    return taken
 
 
 def _render(look: Look, curves: list[list[Dash]], joined: bool) -> NDArray[np.float32]:
     """Dashes and dots on a finer grid, then the part of each pixel that is covered."""
-    side = look.size * FINE
-    grid = np.zeros((side, side), dtype=bool)
+    drawn, width = 0, look.fine.width
     for curve in curves:
         for x, y, turn in curve:
-            _stamp(grid, _dash(look, turn), int(y * FINE), int(x * FINE))
+            drawn |= look.dash_masks[turn] << int(y * FINE) * width + int(x * FINE)
     first, second = curves[:2]
     for x, y in _tips(look, first) if joined else _crossing(look, first, second):
-        _stamp(grid, _disc(FINE * look.dot), int(y * FINE), int(x * FINE))
-    blocks = grid.reshape(look.size, FINE, look.size, FINE)
+        drawn |= look.dot_mask << int(y * FINE) * width + int(x * FINE)
+    blocks = look.fine.places(drawn).reshape(look.size, FINE, look.size, FINE)
     covered: NDArray[np.float32] = blocks.mean((1, 3), dtype=np.float32)
     return covered
 
@@ -237,16 +313,7 @@ def _end(look: Look, dash: Dash, side: float) -> tuple[float, float]:
     return x + side * dx * look.dash / 2, y + side * dy * look.dash / 2
 
 
-def _stamp(grid: Grid, mask: Grid, row: int, column: int) -> None:
-    """Set what a mask covers, its middle at a place; what is outside is cut off."""
-    top, left = row - len(mask) // 2, column - len(mask) // 2
-    above, before = max(0, -top), max(0, -left)
-    part = grid[top + above : top + len(mask), left + before : left + len(mask)]
-    part |= mask[above : above + part.shape[0], before : before + part.shape[1]]
-
-
-@cache
-def _dash(look: Look, turn: int) -> Grid:
+def _bar(look: Look, turn: int) -> NDArray[np.bool_]:
     (dx, dy), reach = AHEAD[turn], math.ceil(FINE * (look.dash + look.thickness) / 2)
     down, across = np.mgrid[-reach : reach + 1, -reach : reach + 1]
     along, beside = across * dx + down * dy, across * dy - down * dx
@@ -254,8 +321,7 @@ def _dash(look: Look, turn: int) -> Grid:
     return np.asarray(inside)
 
 
-@cache
-def _disc(radius: float) -> Grid:
+def _disc(radius: float) -> NDArray[np.bool_]:
     reach = math.ceil(radius)
     down, across = np.mgrid[-reach : reach + 1, -reach : reach + 1]
     return np.asarray(across**2 + down**2 <= radius**2)

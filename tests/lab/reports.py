@@ -1,0 +1,89 @@
+"""A race as it might have been, for pages: five models, three seeds, every figure."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from threefold.lab.report import Contender, Cost, Leg, Moment, Report, Subject
+
+LENGTHS = (256, 1024, 4096, 16_384)
+# name: final loss, elements a second, decode seconds, growth of decoding, state bytes, growth
+MODELS = {
+    "mamba": (1.412, 21_000, 240e-6, 0.0, 61_440, 0),
+    "gated_delta_net": (1.437, 18_500, 310e-6, 0.0, 98_304, 0),
+    "attention": (1.455, 24_800, 190e-6, 0.9, 0, 1536),
+    "s4d": (1.571, 30_100, 150e-6, 0.0, 49_152, 0),
+    "lstm": (1.602, 11_900, 82e-6, 0.0, 1536, 0),
+}
+
+
+def contender(name: str, seeds: int = 3, steps: int = 1200, noise: float = 0.004) -> Contender:
+    """One of `MODELS`, or a newcomer like mamba."""
+    loss, rate, decode, growth, state, more = MODELS.get(name, MODELS["mamba"])
+    rng = np.random.default_rng([len(name), *name.encode()])
+    legs = []
+    for seed in range(seeds):
+        end = loss + noise * float(rng.normal())
+        at = np.linspace(steps / 12, steps, 12).astype(int)
+        curve = tuple(
+            Moment(
+                int(s),
+                int(s) * 1024,
+                float(s) * 1024 / rate,
+                end + 2.6 * math.exp(-6 * s / steps) - 2.6 * math.exp(-6),
+            )
+            for s in at
+        )
+        legs.append(Leg(seed, end, steps, steps * 1024, steps * 1024 / rate, curve, "ab" * 32))
+    cost = Cost(
+        training=tuple((n, rate / (1 + growth * n / 6000)) for n in LENGTHS),
+        inference=tuple((n, 3.2 * rate / (1 + growth * n / 6000)) for n in LENGTHS),
+        prefill=tuple((n, n * (1 + growth * n / 6000) / (3.2 * rate)) for n in LENGTHS),
+        decode=tuple((n, decode * (1 + growth * n / 3000)) for n in LENGTHS),
+        memory=tuple((n, 6e6 + n * (9000 + growth * n)) for n in LENGTHS),
+        state=tuple((n, float(state + more * n)) for n in LENGTHS),
+    )
+    longer = tuple(
+        (n, loss + growth * 0.09 * math.log2(n / 256) ** 2 - 0.01 * math.log2(n / 256))
+        for n in (256, 512, 1024, 2048)
+    )
+    return Contender(
+        name=name,
+        mixer=name,
+        width=96,
+        depth=2,
+        channel="swiglu, 272 inside",
+        parameters=255_648 + len(name) * 300,
+        learning_rate=3e-3,
+        digest="cd" * 32,
+        legs=tuple(legs),
+        cost=cost,
+        longer=longer,
+    )
+
+
+def report(*names: str, seeds: int = 3, steps: int = 1200, noise: float = 0.004) -> Report:
+    """A report on some of them."""
+    subject = Subject(
+        title="The Python language reference, byte by byte",
+        task="reference",
+        kind="language",
+        metric="loss",
+        lower=True,
+        length=256,
+        match="parameters",
+        matched=(
+            "parameters, within 3 % of 255,648",
+            "batches: the same for one seed, in the same order",
+            "evaluation: the whole test split, once, in the same pieces",
+        ),
+        command="threefold compare reference --mixers lstm,attention,s4d,mamba,gated_delta_net",
+        budget="10m",
+        chance=3.2,
+        versions={"threefold": "0.1.0", "torch": "2.13.0", "python": "3.12.3"},
+        hashes={"batches, seed 0": "ab" * 32},
+    )
+    chosen = names or tuple(MODELS)
+    return Report(subject, tuple(contender(name, seeds, steps, noise) for name in chosen))

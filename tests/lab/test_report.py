@@ -1,0 +1,101 @@
+"""What a report says: the verdict with its uncertainty, and what to mind before relying on it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.lab.reports import contender, report
+from threefold.lab.axes import written
+from threefold.lab.report import Contender, Report, still_learning
+
+
+def scored(name: str, *scores: float, decode: float = 1e-4) -> Contender:
+    """A contender with these scores, one for each seed."""
+    made = contender(name, seeds=len(scores))
+    legs = tuple(replace(leg, score=s) for leg, s in zip(made.legs, scores, strict=True))
+    return replace(made, legs=legs, cost=replace(made.cost, decode=((256, decode),)))
+
+
+def told(*contenders: Contender, **changes: object) -> Report:
+    subject = replace(report().subject, **changes)  # type: ignore[arg-type]
+    return Report(subject, contenders)
+
+
+def test_a_winner_and_who_is_faster() -> None:
+    made = told(scored("mamba", 1.40, 1.50, 1.60, decode=3e-4), scored("lstm", 1.44, 1.541, 1.639))
+    assert made.sentence == ("mamba is best by 0.0400 ± 0.0057 nats; lstm decodes 3 times as fast.")
+    assert "Seeds overlap" in " ".join(made.warnings)  # though each seed says the same
+
+
+def test_a_winner_that_is_fastest_too() -> None:
+    made = told(scored("lstm", 1.0, 1.1, 1.2), scored("mamba", 2.0, 2.1, 2.2, decode=3e-4))
+    assert made.sentence.startswith("lstm is best by 1")
+    assert made.sentence.endswith("it also decodes fastest.")
+    assert not any("overlap" in warning for warning in made.warnings)
+
+
+def test_a_tie_is_said() -> None:
+    made = told(scored("a", 1.0, 1.2, 1.1), scored("b", 1.1, 1.0, 1.2), scored("c", 9.0, 9.1, 9.2))
+    assert made.verdict.kind == "tie"
+    assert made.sentence.startswith("A tie: a and b cannot be told apart (")
+
+
+def test_one_seed_is_no_verdict() -> None:
+    made = told(scored("a", 1.0), scored("b", 2.0))
+    assert "a leads b by 1 nats; how much of it is chance is unknown" in made.sentence
+    assert any("One seed each" in warning for warning in made.warnings)
+    alone = told(scored("a", 1.0, 1.1))
+    assert "it ran alone" in alone.sentence
+
+
+def test_percent() -> None:
+    scores = [(0.9, 0.91, 0.92), (0.8, 0.812, 0.818)]
+    made = told(scored("a", *scores[0]), scored("b", *scores[1]), metric="accuracy", lower=False)
+    assert made.verdict.leader == "a" and " points" in made.sentence
+    assert made.subject.score(0.931, 0.004) == "93.10 ± 0.40 %"
+
+
+def test_small_budgets_and_chance() -> None:
+    small = report("mamba", "lstm", steps=40)
+    assert any("40 steps of training" in warning for warning in small.warnings)
+    hopeless = told(scored("a", 3.3, 3.4), scored("b", 3.5, 3.6))
+    assert any("Nobody is better than an answer" in warning for warning in hopeless.warnings)
+    assert not any("Nobody" in warning for warning in report().warnings)
+
+
+def test_curves_that_still_fall() -> None:
+    done = contender("mamba")
+    assert not still_learning(done)
+    legs = tuple(
+        replace(leg, curve=tuple(m._replace(score=5 - m.steps / 1000) for m in leg.curve))
+        for leg in done.legs
+    )
+    falling = replace(done, legs=legs)
+    assert still_learning(falling)
+    made = told(falling, contender("lstm"))
+    assert any("Still learning at the end: mamba is not done" in w for w in made.warnings)
+
+
+def test_the_front_is_who_nobody_beats_in_both() -> None:
+    made = told(scored("a", 1.0, 1.0), scored("b", 2.0, 2.0), scored("c", 3.0, 3.0))
+    assert made.pareto({"a": 3.0, "b": 1.0, "c": 2.0}) == ("a", "b")
+    assert made.pareto({"a": 1.0, "b": 2.0, "c": 3.0}) == ("a",)
+
+
+@pytest.mark.parametrize(
+    ("value", "unit", "text"),
+    [
+        (1234, "count", "1,234"),
+        (1.5e6, "count", "1.5M"),
+        (999_960, "count", "1M"),
+        (2.5e-4, "seconds", "250 µs"),
+        (300, "seconds", "5 min"),
+        (3 * 2**20, "bytes", "3 MiB"),
+        (0.5, "percent", "50 %"),
+        (float("inf"), "number", "–"),
+    ],
+)
+def test_values_are_written_for_people(value: float, unit: str, text: str) -> None:
+    assert written(value, unit) == text

@@ -1,0 +1,130 @@
+"""train, resume, evaluate and runs, as a person types them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from threefold.cli import main
+
+TEXT = "so much depends upon a red wheel barrow glazed with rain water\n" * 60
+SMALL = ["--steps", "6", "--batch", "4", "--length", "12"]
+SIZE = ["--set", "model.width=16", "--set", "model.depth=1"]
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "notes.txt").write_text(TEXT)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def command(*arguments: str) -> int:
+    """The exit code of a command in this process."""
+    with pytest.raises(SystemExit) as ended:
+        main(list(arguments))
+    return int(ended.value.code or 0)
+
+
+def test_a_run_from_the_plan_to_its_evaluation(place: Path, capsys: Any) -> None:
+    train = ["train", "notes.txt", "--mixer", "gla", *SMALL, *SIZE]
+    assert command(*train, "--dry-run") == 0
+    plan = capsys.readouterr().out
+    for expected in ("parameters", "a step", "memory", "judged by   bits"):
+        assert expected in plan
+    assert not (place / "runs").exists()
+    assert command(*train, "--set", "training.every=3") == 0
+    shown = capsys.readouterr().out
+    folder = place / "runs" / "gla-notes.txt-1"
+    assert "ended by  steps" in shown and "validation loss" in shown
+    for name in ("config.toml", "run.json", "log.jsonl", "summary.json", "samples.txt"):
+        assert (folder / name).is_file(), name
+    for figure in ("loss", "learning_rate"):
+        assert (folder / "figures" / f"{figure}.svg").read_text().startswith("<svg")
+    lines = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines] == [1, 2, 3, 4, 5, 6]
+    assert all({"loss", "rate", "norm", "tokens", "seconds"} <= set(line) for line in lines)
+    assert [line["step"] for line in lines if "valid_loss" in line] == [3, 6]
+    assert command("evaluate", str(folder), "--json") == 0
+    judged = json.loads(capsys.readouterr().out)
+    summary = json.loads((folder / "summary.json").read_text())
+    assert judged["loss"] == pytest.approx(summary["test"]["loss"], rel=1e-6)
+    assert command("evaluate", str(folder / "model"), "notes.txt", "--set", "data.length=12") == 0
+    assert command("train", "notes.txt", "--mixer", "lstm", *SMALL, *SIZE) == 0
+    capsys.readouterr()
+    assert command("runs", "list", "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [run["steps"] for run in found] == [6, 6]
+    other = place / "runs" / "lstm-notes.txt-1"
+    assert command("runs", "compare", str(folder), str(other)) == 0
+    assert "model.mixers" in capsys.readouterr().out
+    assert command("runs", "show", str(folder)) == 0
+    assert "ended by steps" in capsys.readouterr().out
+
+
+def test_a_configuration_by_file_and_by_set(place: Path, capsys: Any) -> None:
+    (place / "run.toml").write_text(
+        '[data]\nname = "notes.txt"\nlength = 12\nbatch = 4\n'
+        '[model]\nmixers = ["gla"]\nwidth = 16\ndepth = 1\n[training]\nsteps = 3\n'
+    )
+    assert command("train", "--config", "run.toml", "--folder", "here", "--steps", "2") == 0
+    text = (place / "here" / "config.toml").read_text()
+    assert "steps = 2" in text and 'mixers = ["gla"]' in text
+    assert command("train", "--config", "run.toml", "--folder", "here") == 2
+    assert "training.steps is 2 and 3" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["train"], "what to learn from is missing"),
+        (["train", "notez.txt"], "neither a file nor a task"),
+        (["train", "notes.txt", "--mixer", "mambo"], "did you mean 'mamba'"),
+        (["train", "notes.txt", "--set", "training.stepz=1"], "did you mean 'steps'"),
+        (["resume", "nowhere"], "holds no config.toml"),
+        (["evaluate", "nowhere"], "give DATA_OR_TASK as well"),
+        (["runs", "show", "nowhere"], "holds no config.toml"),
+    ],
+)
+def test_bad_input_is_one_line(
+    place: Path, capsys: Any, arguments: list[str], message: str
+) -> None:
+    assert command(*arguments) == 2
+    error = capsys.readouterr().err
+    assert message in error and error.count("\n") == 1
+    assert not (place / "runs").exists()
+
+
+def test_ctrl_c_says_how_to_go_on(place: Path) -> None:
+    call = [sys.executable, "-m", "threefold", "train", "notes.txt", "--mixer", "gla"]
+    call += ["--steps", "100000", "--batch", "4", "--length", "12", "--folder", "it", *SIZE]
+    process = subprocess.Popen(
+        call, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ}
+    )
+    log = place / "it" / "log.jsonl"
+    deadline = time.monotonic() + 120
+    while process.poll() is None and time.monotonic() < deadline:
+        if log.exists() and log.stat().st_size:
+            break
+        time.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    out, errors = process.communicate(timeout=60)
+    assert process.returncode == 130, errors
+    assert "threefold resume it" in out
+    steps = len(log.read_text().splitlines())
+    assert (place / "it" / "checkpoints" / f"step-{steps:09}").is_dir()
+    assert (place / "it" / "model" / "config.json").is_file()
+
+
+def test_a_folder_that_cannot_be_written(place: Path, capsys: Any) -> None:
+    (place / "taken").write_text("a file")
+    assert command("train", "notes.txt", "--folder", "taken/run", *SMALL, *SIZE) == 2
+    assert "taken" in capsys.readouterr().err

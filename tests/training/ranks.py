@@ -1,0 +1,41 @@
+"""Runs of one mixer of each memory, in as many processes as were started: see test_distributed."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import torch
+
+from tests.training import runs
+from threefold.data.stream import Batch
+from threefold.models.language import LanguageModel
+from threefold.models.spec import Spec
+from threefold.training import Settings, train
+from threefold.training.distributed import joined
+
+STEPS = 50
+MIXERS = ("gated_delta_net", "mamba", "lstm", "s4d", "attention")
+
+
+def rows(step: int) -> Batch:
+    """Four rows of which different numbers of targets count."""
+    parts = [runs.rows(2 * step + i) for i in range(2)]
+    inputs, targets, starts = (torch.cat([p[i] for p in parts])[:4] for i in range(3))
+    targets[3, : step % 7] = -100
+    return Batch(inputs, targets, starts)
+
+
+def run(folder: Path, mixer: str) -> list[float]:
+    """The losses."""
+    torch.manual_seed(0)
+    model = LanguageModel(Spec("language", 16, 1, mixer, vocabulary=17))
+    settings = Settings(steps=STEPS, carry=True, save=20, accumulate=2)
+    return train(model, rows, settings, folder=folder / mixer).losses
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    with joined():
+        for mixer in MIXERS:
+            run(Path(sys.argv[1]), mixer)

@@ -1,0 +1,145 @@
+"""Every task, and every kind of a user's own file, is something that a model can be trained on."""
+
+from __future__ import annotations
+
+import json
+import wave
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from threefold.errors import ThreefoldError
+from threefold.tasks.table import MADE, TASKS
+from threefold.training.config import Config
+from threefold.training.problem import problem
+from threefold.training.running import prepare, run
+
+SHORT: dict[str, dict[str, Any]] = {
+    "selective_copying": {"length": 64},
+    "listops": {"lengths": (8, 16), "depth": 2},
+    "pathfinder": {"size": 16},
+    "pathfinder128": {"size": 16},
+    "modular_arithmetic": {},
+}
+
+
+def config(name: str, **changes: Any) -> Config:
+    data = {"name": name, "batch": 2, "limit": 2, **changes}
+    model = {"mixers": "min_gru", "width": 16, "depth": 1}
+    return Config.read({"data": data, "model": model, "training": {"steps": 2, "every": 1}})
+
+
+@pytest.mark.parametrize("name", [name for name, card in TASKS.items() if card.where == MADE])
+def test_every_task_that_is_made_here_can_be_trained_on(name: str) -> None:
+    reached = run(config(name, options=SHORT.get(name, {})))
+    assert reached.result.steps == 2
+    assert reached.test is not None
+    assert all(np.isfinite(reached.test))
+
+
+def rows(count: int, length: int = 12) -> np.ndarray[Any, Any]:
+    return np.random.default_rng(0).normal(size=(count, length, 2))
+
+
+def make(kind: str, folder: Path) -> Path:
+    """A small file or folder of each kind."""
+    path = folder / kind
+    if kind == "notes.txt":
+        path.write_text("so much depends upon a red wheel barrow\n" * 200)
+    elif kind == "books":
+        path.mkdir()
+        for name in ("a.txt", "b.md"):
+            (path / name).write_text("glazed with rain water beside the white chickens\n" * 100)
+    elif kind == "mails.csv":
+        lines = [f"dear sir {i},{'good' if i % 2 else 'bad'}" for i in range(40)]
+        path.write_text("\n".join(["text,label", *lines]))
+    elif kind == "mails.jsonl":
+        lines = [json.dumps({"text": f"mail {i}", "label": i % 3}) for i in range(40)]
+        path.write_text("\n".join(lines))
+    elif kind == "sensors.csv":
+        lines = [f"{np.sin(i / 5):.4f},{i % 7}" for i in range(400)]
+        path.write_text("\n".join(["demand,day", *lines]))
+    elif kind == "verses.tsv":
+        path.write_text("\n".join(f"word {i}\tWort {i}" for i in range(40)))
+    elif kind == "shapes.ts":
+        head = "@problemName shapes\n@classLabel true a b\n@data\n"
+        lines = [
+            ":".join(",".join(f"{v:.3f}" for v in channel) for channel in row.T) + f":{'ab'[i % 2]}"
+            for i, row in enumerate(rows(30))
+        ]
+        path.write_text(head + "\n".join(lines))
+    else:  # words
+        for label in ("yes", "no"):
+            (path / label).mkdir(parents=True)
+            for i in range(8):
+                with wave.open(str(path / label / f"{i}.wav"), "wb") as file:
+                    file.setparams((1, 2, 800, 0, "NONE", ""))
+                    file.writeframes((1000 * rows(1, 50)[0, :, 0]).astype("<i2").tobytes())
+    return path
+
+
+OWN = {
+    "notes.txt": "language",
+    "books": "language",
+    "mails.csv": "classifier",
+    "mails.jsonl": "classifier",
+    "sensors.csv": "forecaster",
+    "verses.tsv": "seq2seq",
+    "shapes.ts": "classifier",
+    "words": "classifier",
+}
+
+
+@pytest.mark.parametrize(("name", "kind"), OWN.items())
+def test_every_kind_of_own_file_can_be_trained_on(name: str, kind: str, tmp_path: Path) -> None:
+    path = make(name, tmp_path)
+    changes = {"length": 16} if kind in ("language", "forecaster") else {}
+    if kind == "seq2seq":
+        changes = {"kind": "seq2seq", "vocabulary": 300}
+    whole = config(str(path), **changes)
+    found, model = prepare(whole)
+    assert model.spec.kind == kind == found.task.kind
+    reached = run(whole, tmp_path / "run")
+    assert reached.test is not None and np.isfinite(reached.test.loss)
+    assert (tmp_path / "run" / "model" / "config.json").is_file()
+
+
+def test_a_changed_file_is_refused_by_name(tmp_path: Path) -> None:
+    path = make("notes.txt", tmp_path)
+    whole = config(str(path), length=16)
+    run(whole, tmp_path / "run")
+    path.write_text(path.read_text().replace("red", "RED"))
+    with pytest.raises(ThreefoldError, match=r"data file notes\.txt was"):
+        run(whole, tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("", "the file is empty"),
+        ("short", "are too few"),
+    ],
+)
+def test_text_that_is_none(content: str, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "notes.txt"
+    path.write_text(content)
+    with pytest.raises(ThreefoldError, match=message):
+        problem(str(path))
+
+
+def test_what_does_not_fit_is_said_before_training(tmp_path: Path) -> None:
+    with pytest.raises(ThreefoldError, match="neither a file nor a task; did you mean 'copying'"):
+        problem("copyin")
+    with pytest.raises(ThreefoldError, match="has no option 'lenght'"):
+        problem("copying", options={"lenght": 3})
+    table = tmp_path / "t.csv"
+    table.write_text("a,b\nx,y\nz,w\n")
+    with pytest.raises(ThreefoldError, match="no column of numbers"):
+        problem(str(table))
+    whole = Config.read({"data": {"name": "copying"}, "model": {"mixers": "fnet"}})
+    with pytest.raises(ThreefoldError, match="sees later tokens"):
+        prepare(whole)
+    with pytest.raises(ThreefoldError, match="carry needs a stream"):
+        problem("copying").batches(carry=True)

@@ -1,0 +1,233 @@
+"""What a step may be: any optimiser and schedule, several batches, averaged, refused."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from tests.tolerances import TOLERANCES
+from tests.training import runs
+from threefold.data.stream import Batch
+from threefold.errors import ThreefoldError
+from threefold.models.language import LanguageModel
+from threefold.models.spec import Spec
+from threefold.training import Result, Settings, train
+from threefold.training.loop import Run
+from threefold.training.objectives import Answers
+from threefold.training.optimiser import make_optimiser
+from threefold.training.schedule import SCHEDULES
+from threefold.training.settings import Optimiser
+
+EXACT = TOLERANCES[torch.float32, "gradient"]
+
+
+def small(mixer: str = "gla", **options: Any) -> LanguageModel:
+    torch.manual_seed(0)
+    return LanguageModel(Spec("language", 16, 2, mixer, vocabulary=17, options=options))
+
+
+def one_batch(step: int) -> Batch:
+    return runs.rows(0)
+
+
+def trained(settings: Settings, batches: Any = runs.rows, **more: Any) -> tuple[Any, Result]:
+    model = small()
+    return model, train(model, batches, settings, **more)
+
+
+@pytest.mark.parametrize("name", get_args(Optimiser))
+def test_every_optimiser_learns_and_goes_on(name: str, tmp_path: Path) -> None:
+    rate = {"sgd": 0.3, "momentum": 0.05, "nesterov": 0.05, "adagrad": 0.05, "adadelta": 3.0}
+    options = {"optimiser": name, "learning_rate": rate.get(name, 0.01), "save": 5}
+    whole, result = trained(Settings(steps=30, **options), one_batch)
+    assert result.losses[-1] < 0.9 * result.losses[0]
+    stopped = iter(range(12))
+
+    def interrupted(step: int) -> Batch:
+        if next(stopped, None) is None:
+            raise KeyboardInterrupt
+        return one_batch(step)
+
+    with pytest.raises(KeyboardInterrupt):
+        trained(Settings(steps=30, **options), interrupted, folder=tmp_path)
+    again, _ = trained(Settings(steps=30, **options), one_batch, folder=tmp_path)
+    for mine, theirs in zip(again.parameters(), whole.parameters(), strict=True):
+        assert torch.equal(mine, theirs)
+
+
+def test_muon_moves_the_matrices_of_the_stack_only() -> None:
+    model = small()
+    muon, other = make_optimiser(model, Settings(steps=1, optimiser="muon")).parts
+    inside = set(model.stack.parameters())
+    matrices = [p for group in muon.param_groups for p in group["params"]]
+    assert matrices and all(p.dim() == 2 and p in inside for p in matrices)
+    rest = [p for group in other.param_groups for p in group["params"]]
+    assert len({*matrices, *rest}) == len(matrices) + len(rest) == len(list(model.parameters()))
+    assert any(p is model.embedding.weight for p in rest)
+
+
+def test_schedules() -> None:
+    settings = Settings(steps=1, warmup=0.2, decay=0.25, final=0.1)
+    at = {name: [SCHEDULES[name](d, settings) for d in (0.1, 0.2, 0.6, 1.0)] for name in SCHEDULES}
+    assert all(values[0] == pytest.approx(0.5) for values in at.values())
+    assert all(values[1] == pytest.approx(1.0) for values in at.values())
+    assert at["constant"][2:] == [1.0, 1.0]
+    assert at["cosine"][2:] == pytest.approx([0.55, 0.1])
+    assert at["linear"][2:] == pytest.approx([0.55, 0.1])
+    assert at["inverse_square_root"][2:] == pytest.approx([math.sqrt(1 / 3), math.sqrt(0.2)])
+    assert at["stable"][2:] == pytest.approx([1.0, 0.1])
+    assert SCHEDULES["stable"](0.875, settings) == pytest.approx(0.55)
+    assert SCHEDULES["constant"](0.0, Settings(steps=1, warmup=0.0)) == 1.0
+
+
+def test_accumulated_batches_are_one_large_batch() -> None:
+    """Also where they have different numbers of targets."""
+
+    def part(step: int) -> Batch:
+        rows = runs.rows(step)
+        targets = rows.targets.clone()
+        if step % 2:
+            targets[:, : 3 + step] = -100
+        return Batch(rows.inputs, targets, rows.starts)
+
+    def whole(step: int) -> Batch:
+        parts = [part(3 * step + i) for i in range(3)]
+        return Batch(*(torch.cat([p[i] for p in parts]) for i in range(3)))
+
+    in_parts, one = trained(Settings(steps=3, accumulate=3, clip=0), part)
+    at_once, other = trained(Settings(steps=3, clip=0), whole)
+    assert one.losses == pytest.approx(other.losses, rel=EXACT)
+    assert one.tokens == other.tokens
+    for mine, theirs in zip(in_parts.parameters(), at_once.parameters(), strict=True):
+        assert (mine - theirs).abs().max() <= 1e-2 * 3e-3  # of what AdamW moves at most in a step
+
+
+def test_the_mean_of_the_weights_is_judged_and_left() -> None:
+    seen: list[list[Tensor]] = []
+
+    def noting(step: int) -> Batch:
+        seen.append([p.detach().clone() for p in model.parameters()])
+        return runs.rows(step)
+
+    model = small()
+    train(model, noting, Settings(steps=12, average=0.5, learning_rate=0.05))
+    plain, _ = trained(Settings(steps=12, learning_rate=0.05))
+    seen.append([p.detach() for p in plain.parameters()])
+    mean = seen[0]
+    for step, after in enumerate(seen[1:]):
+        decay = min(0.5, (1 + step) / (10 + step))
+        mean = [decay * m + (1 - decay) * p for m, p in zip(mean, after, strict=True)]
+    for mine, theirs in zip(model.parameters(), mean, strict=True):
+        torch.testing.assert_close(mine.detach(), theirs)
+
+
+def test_patience_ends_the_run_with_the_best_weights(tmp_path: Path) -> None:
+    settings = Settings(steps=200, every=5, patience=3, learning_rate=0.05, save=7)
+    held = [runs.rows(10**6)]  # cannot be learnt: it gets worse soon
+    model, result = trained(settings, one_batch, validation=held, folder=tmp_path)
+    losses = [scores.loss for _, scores in result.validation]
+    assert result.stopped == "patience" and result.steps < 200
+    assert min(losses) == losses[-4] < min(losses[-3:])
+    from threefold.training import evaluate
+
+    assert evaluate(model, held).loss == pytest.approx(min(losses), rel=EXACT)
+    again, repeated = trained(settings, one_batch, validation=held, folder=tmp_path)
+    assert repeated.stopped == "patience" and repeated.steps == result.steps
+    assert evaluate(again, held).loss == pytest.approx(min(losses), rel=EXACT)
+
+
+def test_recomputed_blocks_have_the_same_gradients() -> None:
+    gradients = []
+    for recompute in (False, True):
+        model = small(dropout=0.2)
+        torch.manual_seed(1)
+        run = Run(model, runs.rows, Settings(steps=1, recompute=recompute), Answers())
+        run.step()
+        gradients.append([p.grad for p in model.parameters()])
+    for mine, theirs in zip(*gradients, strict=True):
+        assert mine is not None and torch.equal(mine, theirs)
+
+
+def test_label_smoothing_is_of_training_only() -> None:
+    _, result = trained(Settings(steps=1, label_smoothing=0.3), validation=[runs.rows(0)])
+    _, other = trained(Settings(steps=1), validation=[runs.rows(0)])
+    assert result.losses != other.losses
+    # The first step's rate is 0, so both models are as they were.
+    assert result.scores == other.scores
+
+
+def broken(model: nn.Module, at: int, where: str = "loss") -> Any:
+    """Batches that break a module at one step, and mend it after."""
+
+    def batches(step: int) -> Batch:
+        channel = dict(model.named_modules())["stack.blocks.1.channel"]
+        inner = next(m for m in channel.modules() if isinstance(m, nn.Linear))
+        inner._forward_hooks.clear()
+        if step == at:
+            factor = math.nan if where == "loss" else 1.0
+            inner.register_forward_hook(lambda m, given, out: _worse(out, factor, where))
+        return runs.rows(step)
+
+    return batches
+
+
+def _worse(out: Tensor, factor: float, where: str) -> Tensor:
+    if where == "gradients":
+        out.register_hook(lambda g: g * math.inf)  # type: ignore[no-untyped-call]
+    return out * factor
+
+
+@pytest.mark.parametrize("where", ["loss", "gradients"])
+def test_the_first_bad_module_is_named(where: str, tmp_path: Path) -> None:
+    model = small()
+    settings = Settings(steps=20, save=4)
+    with pytest.raises(ThreefoldError, match=r"stack\.blocks\.1\.channel") as found:
+        train(model, broken(model, 9, where), settings, folder=tmp_path)
+    assert "step 9" in str(found.value)
+    # The last good checkpoint is there, and the run goes on from it once the cause is gone.
+    mended = small()
+    result = train(mended, runs.rows, settings, folder=tmp_path)
+    _, expected = trained(settings)
+    assert result.losses == expected.losses
+
+
+def test_a_step_can_be_left_out() -> None:
+    model = small()
+    result = train(model, broken(model, 5), Settings(steps=10, non_finite="skip"))
+    assert math.isnan(result.losses[5])
+    assert all(math.isfinite(loss) for i, loss in enumerate(result.losses) if i != 5)
+    assert all(bool(p.isfinite().all()) for p in model.parameters())
+
+    def always(step: int) -> Batch:
+        rows = runs.rows(step)
+        with torch.no_grad():
+            model.embedding.weight[0, 0] = math.nan if step > 2 else 0.0
+        return rows
+
+    with pytest.raises(ThreefoldError, match=r"weights embedding\.weight are not finite"):
+        train(model, always, Settings(steps=30, non_finite="skip"))
+
+
+def test_a_run_can_be_rolled_back(tmp_path: Path) -> None:
+    model = small()
+    bad = iter([True])
+
+    def once(step: int) -> Batch:
+        if step == 7 and next(bad, False):
+            with torch.no_grad():
+                model.embedding.weight[:] = math.nan
+        return runs.rows(step)
+
+    settings = Settings(steps=12, save=3, non_finite="roll_back")
+    result = train(model, once, settings, folder=tmp_path)
+    assert result.steps == 12 and all(map(math.isfinite, result.losses))
+    lines = (tmp_path / "log.jsonl").read_text().splitlines()
+    assert len(lines) == 12
+    _, plain = trained(Settings(steps=12))
+    assert result.losses[:7] == plain.losses[:7]
+    assert result.losses[9:] != plain.losses[9:]  # with half the rate

@@ -1,0 +1,156 @@
+"""mean ± t_{(1+c)/2, n−1} · s/√n:  what n seeds tell, at confidence c, and whether a race was won.
+
+Models are compared seed by seed, since each seed gives all of them the same batches in the same
+order.  To be called best, a model has to beat every other one; each comparison is made at
+1 − 0.01 · 2/k for k models, so that equally good ones are told apart by chance in at most 1 race
+in 100 (the intersection of k − 1 tests, from whichever of the k may come out ahead).
+
+Student 1908, "The Probable Error of a Mean"; Berger 1982, "Multiparameter Hypothesis Testing and
+Acceptance Sampling".
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from threefold.errors import ThreefoldError
+
+CONFIDENCE = 0.99
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A mean and how far it may be off; `half` is infinite for a single value."""
+
+    mean: float
+    half: float
+    count: int
+    confidence: float
+
+    @property
+    def low(self) -> float:
+        return self.mean - self.half
+
+    @property
+    def high(self) -> float:
+        return self.mean + self.half
+
+    @property
+    def settled(self) -> bool:
+        """Whether zero lies outside."""
+        return abs(self.mean) > self.half
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Who is best, and from whom that cannot be told apart.
+
+    kind: best (one beats all others), tie (the leader and its `rivals` cannot be told apart), or
+    unknown (one seed each: nothing is known of chance).
+    """
+
+    kind: str
+    leader: str
+    rivals: tuple[str, ...]  # a tie's others, nearest first
+    second: str  # the nearest other; "" if there is none
+    margin: Interval | None  # of the leader over the second; positive is better
+    confidence: float
+    corrected: float  # of each single comparison
+
+
+def interval(
+    values: Sequence[float], confidence: float = CONFIDENCE, resolution: float = 0.0
+) -> Interval:
+    """The mean of independent values with its t interval, never narrower than the resolution."""
+    if not values or not all(map(math.isfinite, values)):
+        raise ThreefoldError(f"an interval of {list(values)}: expected finite numbers")
+    if len(values) == 1:
+        return Interval(float(values[0]), math.inf, 1, confidence)
+    error = statistics.stdev(values) / math.sqrt(len(values))
+    half = t_quantile((1 + confidence) / 2, len(values) - 1) * error
+    return Interval(statistics.fmean(values), max(half, resolution), len(values), confidence)
+
+
+def paired(
+    first: Mapping[int, float],
+    second: Mapping[int, float],
+    confidence: float = CONFIDENCE,
+    resolution: float = 0.0,
+) -> Interval:
+    """first − second, seed by seed."""
+    shared = sorted(set(first) & set(second))
+    if not shared:
+        raise ThreefoldError(f"no seed in common: {sorted(first)} and {sorted(second)}")
+    return interval([first[seed] - second[seed] for seed in shared], confidence, resolution)
+
+
+def verdict(
+    scores: Mapping[str, Mapping[int, float]],
+    *,
+    lower: bool,
+    confidence: float = CONFIDENCE,
+    resolution: float = 0.0,
+) -> Verdict:
+    """Of scores by name and seed, who is best; `lower`: whether less is better.
+
+    `resolution` is the smallest difference that the evaluation can show.
+    """
+    if not scores:
+        raise ThreefoldError("a verdict needs at least one model with a score")
+    sign = -1.0 if lower else 1.0
+    better = {
+        name: {seed: sign * value for seed, value in by_seed.items()}
+        for name, by_seed in scores.items()
+    }
+    ranked = sorted(better, key=lambda name: -statistics.fmean(better[name].values()))
+    leader, others = ranked[0], ranked[1:]
+    corrected = 1 - (1 - confidence) * min(1.0, 2 / len(ranked))
+    if not others:
+        return Verdict("unknown", leader, (), "", None, confidence, corrected)
+    margins = {name: paired(better[leader], better[name], corrected, resolution) for name in others}
+    near = tuple(name for name in others if not margins[name].settled)
+    single = any(math.isinf(margin.half) for margin in margins.values())
+    kind = "unknown" if single else ("tie" if near else "best")
+    return Verdict(kind, leader, near, others[0], margins[others[0]], confidence, corrected)
+
+
+@lru_cache
+def t_quantile(probability: float, freedom: int) -> float:
+    """The value that Student's t with this many degrees of freedom is below, that often."""
+    if not 0.5 <= probability < 1 or freedom < 1:
+        raise ThreefoldError(
+            f"t quantile of probability {probability} with {freedom} degrees of freedom; expected "
+            "from 0.5 to below 1, and at least 1"
+        )
+    low, high = 0.0, 1.0
+    while t_distribution(high, freedom) < probability:
+        low, high = high, 2 * high
+    while high - low > 1e-12 * high:
+        middle = (low + high) / 2
+        if t_distribution(middle, freedom) < probability:
+            low = middle
+        else:
+            high = middle
+    return (low + high) / 2
+
+
+def t_distribution(value: float, freedom: int) -> float:
+    """P(T ≤ value), by the finite sums for whole degrees of freedom.
+
+    Abramowitz & Stegun 1964, "Handbook of Mathematical Functions", 26.7.3 and 26.7.4.
+    """
+    angle = math.atan2(value, math.sqrt(freedom))
+    cosine, odd = math.cos(angle), freedom % 2 == 1
+    term = total = cosine if odd else 1.0
+    if freedom == 1:
+        total = 0.0
+    for k in range(3 if odd else 2, freedom - 1, 2):
+        term *= (k - 1) / k * cosine * cosine
+        total += term
+    inside = math.sin(angle) * total
+    share = 2 / math.pi * (angle + inside) if odd else inside
+    return 0.5 + 0.5 * share
