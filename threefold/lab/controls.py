@@ -75,9 +75,15 @@ def measure(name: str, plan: Plan) -> Outcome:
     """Train twice, on the answers as they are and as they are not."""
     made = task(name)
     judged = min(plan.judged, made.sizes[2])
-    simple = (majority(made, judged), bag(made, judged))
-    scores = [accuracy(one, plan) for one in (made, shuffled_labels(made, plan.seed))]
-    return Outcome(name, made.chance, *simple, *scores, judged)
+    return Outcome(
+        name,
+        made.chance,
+        majority(made, judged),
+        bag(made, judged),
+        accuracy(made, plan),
+        accuracy(shuffled_labels(made, plan.seed), plan),
+        judged,
+    )
 
 
 def accuracy(made: Task[Any], plan: Plan) -> float:
