@@ -315,3 +315,29 @@ def test_an_attention_model_says_that_its_state_grows(place: Path) -> None:
     grows = (model.state_size(2) - model.state_size(1)) if hasattr(model, "state_size") else 0
     assert f"grows by {grows} bytes with every element" in done.stderr
     assert "note" not in here("stream", "text", "few.txt", "--json").stderr
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_progress_has_rate_and_time_left(terminal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = Terminal() if terminal else io.StringIO()
+    monkeypatch.setattr(sys, "stderr", screen)
+    monkeypatch.setattr("threefold.cli.progress.SECONDS", 0.0)
+    monkeypatch.setenv("COLUMNS", "100")
+    meter = Meter(4000, 0, quiet=False, printing=False)
+    meter.start -= 10
+    meter.show(1000, 500)
+    meter.close()
+    assert "elements/s" in screen.getvalue() and "0:00:30 left" in screen.getvalue()
+    assert ("\x1b[" in screen.getvalue()) == terminal
+    if not terminal:
+        assert "1000 B of 3.9 KiB (25%)" in screen.getvalue()
+    monkeypatch.setattr(sys, "stdout", Terminal())
+    for quiet, printing in ((True, False), (False, terminal)):
+        screen.truncate(0)
+        Meter(None, 0, quiet, printing).show(1000, 500)
+        assert bool(screen.getvalue()) == (not quiet and not terminal)

@@ -163,7 +163,8 @@ class Run:
         from threefold.runtime.source import WaitInterruptedError
 
         source, session = self.stream.source, self.stream.session
-        meter = Meter(source.size, source.offset, quiet)
+        printing = self.output is not None and self.output.path is None
+        meter = Meter(source.size, source.offset, quiet, printing)
         start = saved = time.monotonic()
         try:
             while not self.interrupts.asked:
