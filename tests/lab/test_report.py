@@ -40,6 +40,7 @@ def test_a_tie_is_said() -> None:
     made = told(scored("a", 1.0, 1.2, 1.1), scored("b", 1.1, 1.0, 1.2), scored("c", 9.0, 9.1, 9.2))
     assert made.verdict.kind == "tie"
     assert made.sentence.startswith("A tie: a and b cannot be told apart (")
+    assert any("3 seeds tell only large differences" in warning for warning in made.warnings)
 
 
 def test_one_seed_is_no_verdict() -> None:

@@ -74,6 +74,28 @@ def test_equals_are_told_apart_by_chance_in_one_race_of_a_hundred(models: int) -
     assert wrong / races < 0.015
 
 
+def test_models_of_unlike_noise_are_not_told_apart_by_chance_either() -> None:
+    rng = np.random.default_rng(2)
+    races, wrong = 3000, 0
+    for _ in range(races):
+        order = rng.normal(size=3)
+        scores = {
+            str(name): dict(enumerate(order + noise * rng.normal(size=3)))
+            for name, noise in enumerate((1, 1, 1, 1, 4))
+        }
+        wrong += verdict(scores, lower=True).kind == "best"
+    assert wrong / races < 0.02
+
+
+def test_two_models_are_the_paired_test() -> None:
+    scores = {"a": {0: 1.0, 1: 2.0, 2: 3.5}, "b": {0: 1.2, 1: 2.5, 2: 3.6}}
+    found = verdict(scores, lower=True)
+    assert found.margin is not None
+    expected = stats.ttest_rel(list(scores["b"].values()), list(scores["a"].values()))
+    low, high = expected.confidence_interval(0.99)
+    assert (found.margin.low, found.margin.high) == pytest.approx((low, high))
+
+
 def test_real_differences_are_found() -> None:
     rng = np.random.default_rng(1)
     found = 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -61,10 +62,18 @@ def bench(
 def _cost_table(lengths: tuple[int, ...] | None, json: bool) -> None:
     from dataclasses import asdict
 
-    from threefold.lab.cost_table import HEADER, LENGTHS, fill
+    from threefold.lab.cost_table import HEADER, LENGTHS, ROWS, Filled, fill
+    from threefold.lab.measuring import Growth
 
-    found = list(fill(lengths=lengths or LENGTHS, progress=output.whisper))
+    chosen = lengths or LENGTHS
+    found = fill(lengths=chosen, progress=output.whisper)
     if json:
         output.say_json([asdict(row) for row in found])
-    else:
-        output.say_table(HEADER, [row.cells() for row in found], fold=HEADER[2:6])
+        return
+    # A line as soon as it is measured, in columns that are wide enough for all.
+    points = tuple((length, 0.0) for length in chosen)
+    widest = [Filled(row, points, Growth(-0.99, 9.99)).cells() for row in ROWS]
+    widths = [max(map(len, cells)) for cells in zip(HEADER, *widest, strict=True)]
+    for cells in chain([HEADER], (row.cells() for row in found)):
+        padded = (cell.ljust(width) for cell, width in zip(cells, widths, strict=True))
+        output.say(output.GAP.join(padded).rstrip())

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+NARROW = 6.0  # times, below which a logarithmic axis has evenly spaced values
 DECADE_STEPS = (1.0, 2.0, 5.0)
 # Widths of letters in parts of the size, of a bold DejaVu Sans; others have 0.72.
 WIDTHS = ((1.06, "mMW@%"), (0.93, "w"), (0.39, "ijl.,:;|'"), (0.5, "ftrI-_()[] "))
@@ -74,8 +75,8 @@ def _round_logarithms(low: float, high: float, most: int = 6) -> list[float]:
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     every = [s * 10.0**p for p in powers for s in DECADE_STEPS]
     fine = [value for value in every if low <= value <= high]
-    if len(fine) < 2:  # a narrow range
-        return _round_values(low, high, 3)
+    if high / low < NARROW:
+        return _round_values(low, high, 4)
     coarse = [10.0**p for p in powers if low <= 10.0**p <= high]
     if len(fine) <= most or len(coarse) < 2:
         return fine if len(fine) <= most else fine[:: math.ceil(len(fine) / most)]

@@ -30,6 +30,7 @@ ROUNDS = 9  # at most
 LEAST = 3
 SECONDS = 0.4  # of one measurement, if the rounds are not over before
 PATIENCE = 6.0  # seconds of one call, beyond which a longer length is not tried
+FEWEST = 3  # lengths, without which nothing is known of growth
 WINDOW = 16  # elements of one measurement of decoding
 STATUS, RESET = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
@@ -152,7 +153,7 @@ def costs(
     """What each model costs at each length; batches have as many rows as `tokens` allow.
 
     A length that one of them refuses, or would take too long for, is left out for it; when half of
-    the `limit` of seconds is over, no longer length is begun.
+    the `limit` of seconds is over, no length beyond the third is begun.
     """
     begin = time.monotonic()
     found: dict[str, dict[str, list[tuple[int, float]]]] = {
@@ -170,8 +171,8 @@ def costs(
         for name in set(works) - set(able):
             tired[name].add(field)
 
-    for length in sorted(lengths):
-        if time.monotonic() - begin > limit / 2:
+    for place, length in enumerate(sorted(lengths)):
+        if place >= FEWEST and time.monotonic() - begin > limit / 2:
             break
         rows = max(1, tokens // length)
         batches = {n: some_input(m.spec, rows, length) for n, m in models.items()}

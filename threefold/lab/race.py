@@ -29,7 +29,7 @@ import torch
 
 from threefold._version import __version__
 from threefold.errors import ThreefoldError
-from threefold.lab.legs import Finished, limited, run_leg, tune, write_json
+from threefold.lab.legs import Finished, Sample, run_leg, tune, write_json
 from threefold.lab.measuring import costs
 from threefold.lab.planning import RACERS, Plan, Planned, Request, make_plan, matched_words
 from threefold.lab.report import Contender, Cost, Report, Subject
@@ -279,7 +279,9 @@ def subject_of(plan: Plan, found: Problem, finished: dict[tuple[str, int], Finis
     task, request = found.task, plan.request
     notes = []
     if plan.test < task.size("test"):
-        notes.append(f"Judged on {plan.test:,} of the {task.size('test'):,} test examples.")
+        notes.append(
+            f"Judged on {plan.test:,} of the {task.size('test'):,} test examples, drawn at random."
+        )
     hashes = {"data": ", ".join(map(str, found.identity().values()))}
     for seed in range(request.seeds):
         seen = {finished[c.name, seed].leg.batches for c in plan.contenders}
@@ -288,7 +290,7 @@ def subject_of(plan: Plan, found: Problem, finished: dict[tuple[str, int], Finis
         hashes[f"first {plan.common:,} batches of seed {seed}"] = seen.pop()
     targets = sum(
         found.objective(plan.config(plan.contenders[0].name, 0).training).count(rows)
-        for rows in limited(found, plan.test).pieces("test")
+        for rows in Sample(found, "test", plan.test)
     )
     return Subject(
         title=task.title,

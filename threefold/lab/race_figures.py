@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Sequence
 from threefold.lab.axes import Axis, written
 from threefold.lab.charts import Dot, Figure, Line, Mark, Point, dot_chart, line_chart, range_chart
 from threefold.lab.report import Contender, Report
-from threefold.lab.statistics import interval
 
 # (slug of the section, its title, what it tells)
 SECTIONS = (
@@ -77,7 +76,7 @@ def _behind(
     other, sign = report.ranked[place], 1.0 if report.subject.lower else -1.0
     seeds = sorted(set(leader.scores) & set(other.scores))
     gaps = tuple(sign * (other.scores[seed] - leader.scores[seed]) for seed in seeds)
-    found = interval(gaps, report.verdict.corrected, report.subject.resolution)
+    found = report.verdict.margins[other.name]
     return other.name, place, found.mean, found.half, gaps
 
 

@@ -29,6 +29,7 @@ METRICS = {
 }
 FALLING = 0.1  # the part of a curve's fall that its last quarter may have
 SHORT = 100  # steps, below which a race says little
+ENOUGH = 5  # seeds, from which on intervals are narrow
 FASTER = 1.2  # times, from which a speed is worth a word
 
 
@@ -232,6 +233,12 @@ class Report:
         if min(len(c.legs) for c in self.contenders) == 1:
             yield "One seed each: nothing is known of how much of a difference is chance."
             return
+        seeds = min(len(c.legs) for c in self.contenders)
+        if self.verdict.kind == "tie" and seeds < ENOUGH:
+            yield (
+                f"{seeds} seeds tell only large differences from chance; more --seeds narrow the "
+                "intervals."
+            )
         worst = max if self.subject.lower else min
         best = min if self.subject.lower else max
         for other in self.ranked[1:]:

@@ -1,12 +1,15 @@
 """mean ± t_{(1+c)/2, n−1} · s/√n:  what n seeds tell, at confidence c, and whether a race was won.
 
 Models are compared seed by seed, since each seed gives all of them the same batches in the same
-order.  To be called best, a model has to beat every other one; each comparison is made at
-1 − 0.01 · 2/k for k models, so that equally good ones are told apart by chance in at most 1 race
-in 100 (the intersection of k − 1 tests, from whichever of the k may come out ahead).
+order.  What is left when a model's and a seed's means are taken away is chance; it is pooled over
+the k models (a randomised block design, (k−1)(n−1) degrees of freedom), and never taken for less
+than the two that are compared show themselves.  To be called best, a model has to beat every
+other one; each comparison is made at 1 − 0.01 · 2/k for k models, so that equally good ones are
+told apart by chance in at most 1 race in 100 (the intersection of k − 1 tests, from whichever of
+the k may come out ahead).
 
-Student 1908, "The Probable Error of a Mean"; Berger 1982, "Multiparameter Hypothesis Testing and
-Acceptance Sampling".
+Student 1908, "The Probable Error of a Mean"; Fisher 1935, "The Design of Experiments"; Berger
+1982, "Multiparameter Hypothesis Testing and Acceptance Sampling".
 """
 
 from __future__ import annotations
@@ -58,6 +61,7 @@ class Verdict:
     rivals: tuple[str, ...]  # a tie's others, nearest first
     second: str  # the nearest other; "" if there is none
     margin: Interval | None  # of the leader over the second; positive is better
+    margins: Mapping[str, Interval]  # of the leader over each other
     confidence: float
     corrected: float  # of each single comparison
 
@@ -110,12 +114,46 @@ def verdict(
     leader, others = ranked[0], ranked[1:]
     corrected = 1 - (1 - confidence) * min(1.0, 2 / len(ranked))
     if not others:
-        return Verdict("unknown", leader, (), "", None, confidence, corrected)
-    margins = {name: paired(better[leader], better[name], corrected, resolution) for name in others}
+        return Verdict("unknown", leader, (), "", None, {}, confidence, corrected)
+    margins = {name: compared(better, leader, name, corrected, resolution) for name in others}
     near = tuple(name for name in others if not margins[name].settled)
     single = any(math.isinf(margin.half) for margin in margins.values())
     kind = "unknown" if single else ("tie" if near else "best")
-    return Verdict(kind, leader, near, others[0], margins[others[0]], confidence, corrected)
+    second = others[0]
+    return Verdict(kind, leader, near, second, margins[second], margins, confidence, corrected)
+
+
+def compared(
+    scores: Mapping[str, Mapping[int, float]],
+    first: str,
+    second: str,
+    confidence: float,
+    resolution: float,
+) -> Interval:
+    """first − second, seed by seed, with chance as all models show it."""
+    own = paired(scores[first], scores[second], confidence, resolution)
+    seeds = sorted(scores[first])
+    if own.count < 2 or any(sorted(by_seed) != seeds for by_seed in scores.values()):
+        return own
+    freedom = (len(scores) - 1) * (own.count - 1)
+    gaps = [scores[first][seed] - scores[second][seed] for seed in seeds]
+    variance = max(2 * residual_variance(list(scores.values())), statistics.variance(gaps))
+    half = t_quantile((1 + confidence) / 2, freedom) * math.sqrt(variance / own.count)
+    return Interval(own.mean, max(half, resolution), own.count, confidence)
+
+
+def residual_variance(scores: Sequence[Mapping[int, float]]) -> float:
+    """Of what is neither a model's nor a seed's: Σ (x − x̄_model − x̄_seed + x̄)² / (k−1)(n−1)."""
+    seeds = sorted(scores[0])
+    models = [statistics.fmean(by_seed.values()) for by_seed in scores]
+    means = {seed: statistics.fmean(by_seed[seed] for by_seed in scores) for seed in seeds}
+    whole = statistics.fmean(models)
+    squares = [
+        (by_seed[seed] - model - means[seed] + whole) ** 2
+        for by_seed, model in zip(scores, models, strict=True)
+        for seed in seeds
+    ]
+    return sum(squares) / ((len(scores) - 1) * (len(seeds) - 1))
 
 
 @lru_cache
