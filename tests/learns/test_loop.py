@@ -221,7 +221,7 @@ def test_progress_is_a_bar_on_a_terminal() -> None:
     console = Console(file=out, width=100, force_terminal=True)
     run(Settings(steps=50), console=console, title="leaky")
     assert "\x1b" in out.getvalue()
-    for expected in ("leaky", "loss", "tokens/s", "0 s left"):
+    for expected in ("leaky", "loss", "tokens/s", "left", "0 s", "▁"):
         assert expected in out.getvalue()
 
 

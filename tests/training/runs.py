@@ -10,7 +10,7 @@ import torch
 from threefold.data.stream import Batch
 from threefold.models.language import LanguageModel
 from threefold.models.spec import Spec
-from threefold.training.loop import Result, Settings, train
+from threefold.training import Result, Settings, train
 
 STEPS = 40
 

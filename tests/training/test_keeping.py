@@ -19,7 +19,7 @@ from torch import nn
 from tests.training import runs
 from threefold.data.stream import Batch
 from threefold.errors import ThreefoldError
-from threefold.training.loop import Result, Settings, train
+from threefold.training import Result, Settings, train
 
 
 @pytest.fixture(scope="module")
@@ -87,7 +87,7 @@ def test_a_damaged_checkpoint_is_left_aside(tmp_path: Path, whole: Any) -> None:
 
 def test_a_run_configured_otherwise_is_refused(tmp_path: Path) -> None:
     runs.run(tmp_path, steps=4)
-    with pytest.raises(ThreefoldError, match=r"settings\.steps was 4 and is 5"):
+    with pytest.raises(ThreefoldError, match=r"training\.steps was 4 and is 5"):
         runs.run(tmp_path, steps=5)
 
 

@@ -6,7 +6,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from threefold.blocks.block import Block, Composite, block_class, kept
 from threefold.blocks.channel import CHANNELS, channel
@@ -26,6 +28,8 @@ class Stack(Composite):
 
     cross: keywords of the cross-attention in each block, if there is one (a decoder).
     """
+
+    recompute = False  # blocks again in the backward pass, instead of keeping what they computed
 
     def __init__(
         self,
@@ -68,8 +72,13 @@ class Stack(Composite):
         self, x: Tensor, state: State, form: str, lengths: Tensor | None
     ) -> tuple[Tensor, State]:
         result: State = {}
+        again = self.recompute and self.training and torch.is_grad_enabled()
         for name, block in self.parts.items():
-            x, result[name] = block._run(x, state.get(name, {}), form, lengths)
+            given = (x, state.get(name, {}), form, lengths)
+            if again:
+                x, result[name] = checkpoint(block._run, *given, use_reentrant=False)
+            else:
+                x, result[name] = block._run(*given)
         return x, kept(result)
 
     def run(

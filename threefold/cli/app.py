@@ -8,7 +8,19 @@ from typing import Annotated
 
 import typer
 
-from threefold.cli import data, demo, doctor, info, lab, models, output, tasks
+from threefold.cli import (
+    data,
+    demo,
+    doctor,
+    evaluate,
+    info,
+    lab,
+    models,
+    output,
+    runs,
+    tasks,
+    train,
+)
 from threefold.errors import ThreefoldError
 
 app = typer.Typer(
@@ -22,8 +34,18 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (models.models, tasks.tasks, info.info, doctor.doctor, demo.demo):
+for command in (
+    train.train,
+    train.resume,
+    evaluate.evaluate,
+    models.models,
+    tasks.tasks,
+    info.info,
+    doctor.doctor,
+    demo.demo,
+):
     app.command()(command)
+app.add_typer(runs.runs)
 app.add_typer(data.data)
 app.add_typer(lab.lab)
 

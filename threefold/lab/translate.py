@@ -40,7 +40,7 @@ from threefold.tasks.number_to_words import DIGITS, WORDS, number_to_words
 from threefold.tasks.pairs import BEGIN, END, Pairs
 from threefold.tasks.reversal import reversal
 from threefold.tasks.task import Task
-from threefold.training.loop import cross_entropy
+from threefold.training.objectives import cross_entropy
 from threefold.training.optimiser import adamw, set_rate
 from threefold.training.schedule import cosine
 from threefold.training.scheduled import scheduled_sampling

@@ -16,15 +16,15 @@ from __future__ import annotations
 import gzip
 import sysconfig
 from collections.abc import Callable, Mapping
-from functools import cache
+from dataclasses import replace
+from functools import cache, partial
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
 from threefold.data.readers import read_bytes, text_files
 from threefold.data.stream import Batch
-from threefold.data.tokenizer import Tokenizer, Tokens
+from threefold.data.tokenizer import Tokenizer
 from threefold.data.tokenizers import (
     ByteTokenizer,
     CharacterTokenizer,
@@ -34,19 +34,12 @@ from threefold.data.tokenizers import (
 from threefold.errors import ThreefoldError, nearest
 from threefold.tasks.held import check_bytes, find, place
 from threefold.tasks.table import SPLITS
-from threefold.tasks.task import Numbers, Task, declare, rows_of
+from threefold.tasks.task import Corpus, Numbers, Task, declare, rows_of
 
 LEVELS = ("byte", "character", "pair", "word")
 BASES = "ACGT"
 OTHERS = {"site-packages", "dist-packages", "__pycache__", "test", "tests", "idlelib", "lib2to3"}
 LEVEL = {"shakespeare": "character", "dna": "character"}  # of the card; else byte
-
-
-class Corpus(NamedTuple):
-    """The tokens of every split, and what made them."""
-
-    tokens: Mapping[str, Tokens]
-    tokenizer: Tokenizer
 
 
 def shakespeare(folder: Path | None = None) -> bytes:
@@ -164,13 +157,14 @@ def language(
         return rows_of(windows[:, :-1], windows[:, 1:])
 
     if (level, length, folder) == (LEVEL.get(name, "byte"), 256, None) and name != "code":
-        return declare(name, draw)
+        whole = partial(corpus, name, level, vocabulary, folder)
+        return replace(declare(name, draw), corpus=whole)
     made = corpus(name, level, vocabulary, folder)
     sizes = tuple((len(made.tokens[split]) - 1) // length for split in SPLITS)
     if min(sizes) < 1:
         raise ThreefoldError(f"{name}: a split has no window of {length} tokens")
     size = made.tokenizer.vocabulary
-    return declare(
+    made_so = declare(
         name,
         draw,
         length=length,
@@ -179,6 +173,7 @@ def language(
         classes=size,
         chance=unigram_bits(made),
     )
+    return replace(made_so, corpus=lambda: made)
 
 
 def unigram_bits(made: Corpus) -> float:

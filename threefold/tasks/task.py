@@ -7,9 +7,9 @@ anywhere, in any order, and training goes on at any step.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 import torch
@@ -19,6 +19,7 @@ from torch import Tensor
 
 from threefold.data.draws import permutation
 from threefold.data.stream import IGNORE, Batch
+from threefold.data.tokenizer import Tokenizer, Tokens
 from threefold.errors import ThreefoldError, nearest
 from threefold.tasks.table import SPLITS, Card, card
 
@@ -59,6 +60,13 @@ def bits(logits: Tensor, targets: Tensor) -> Tensor:
     return F.cross_entropy(logits[counts], targets[counts], reduction="none") / math.log(2)
 
 
+class Corpus(NamedTuple):
+    """The tokens of every split, and what made them."""
+
+    tokens: Mapping[str, Tokens]
+    tokenizer: Tokenizer
+
+
 METRICS: dict[str, Metric] = {
     "accuracy": accuracy,
     "exact": exact,
@@ -73,6 +81,8 @@ class Task(Card, Generic[Rows]):
     """A card and the examples that go with it."""
 
     draw: Draw[Rows]
+    corpus: Callable[[], Corpus] | None = None  # of language: the tokens of every split, whole
+    labels: tuple[str, ...] = ()  # names of the classes, where they have some
 
     @property
     def measure(self) -> Metric:

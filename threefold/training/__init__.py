@@ -1,12 +1,14 @@
-"""One loop for every model: optimiser groups, schedules, evaluation, progress."""
+"""One loop for every model: optimisers, schedules, checkpoints, evaluation, progress."""
 
 from __future__ import annotations
 
+from threefold.training.evaluation import Scores, evaluate
 from threefold.training.joint import Joint, joint_loss
-from threefold.training.loop import Result, Scores, Settings, evaluate, train
-from threefold.training.optimiser import adamw, parameter_groups
-from threefold.training.schedule import cosine, inverse_square_root
+from threefold.training.loop import Result, train
+from threefold.training.optimiser import adamw, make_optimiser, parameter_groups
+from threefold.training.schedule import constant, cosine, inverse_square_root, linear, stable
 from threefold.training.scheduled import inverse_sigmoid, scheduled_sampling
+from threefold.training.settings import Settings
 from threefold.training.truncated import carry_on, cut, truncated
 
 __all__ = [
@@ -16,14 +18,18 @@ __all__ = [
     "Settings",
     "adamw",
     "carry_on",
+    "constant",
     "cosine",
     "cut",
     "evaluate",
     "inverse_sigmoid",
     "inverse_square_root",
     "joint_loss",
+    "linear",
+    "make_optimiser",
     "parameter_groups",
     "scheduled_sampling",
+    "stable",
     "train",
     "truncated",
 ]

@@ -1,104 +1,148 @@
 """run/{run.json, log.jsonl, lock, checkpoints/}: a run that goes on, wherever it was killed.
 
-What is needed to go on bit for bit is kept in checkpoints: weights, optimiser, carried state,
-random numbers and counters; batches are addressed by step. The log has one line for each step, and
-is cut back to the checkpoint when a run goes on, so that no step is missing or doubled.
+What is needed to go on bit for bit is kept in checkpoints: weights, optimiser, carried state and
+counters; batches and random numbers are addressed by step. A run goes on with another number of
+processes, too. The log has one line for each step, and is cut back to the checkpoint when a run
+goes on, so that no step is missing or doubled.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import platform
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+import threefold
 from threefold.data.files import write_file
 from threefold.errors import ThreefoldError
-from threefold.memory.state import leaves, tree
+from threefold.memory.state import State, leaves, tree
 from threefold.models.saving import unshared
 from threefold.training.checkpoints import Checkpoints, Moment, locked
+from threefold.training.distributed import Group
+from threefold.training.evaluation import Scores
 
 if TYPE_CHECKING:
     from threefold.training.loop import Run
 
 RUN, LOG, CHECKPOINTS = "run.json", "log.jsonl", "checkpoints"
-_JOIN = "/"
+SLOWEST = 1 / 64  # of the learning rate, by roll-backs
 
 
 @dataclass
 class Keeper:
-    """The folder of one run, held by this process."""
+    """The folder of one run, held by this process; only the first of several ranks writes."""
 
     folder: Path
-    every: int  # steps between checkpoints
     keep: int = 2
+    group: Group = field(default_factory=Group)
 
     def __post_init__(self) -> None:
         self.checkpoints = Checkpoints(self.folder / CHECKPOINTS, self.keep)
         self.log = Log(self.folder / LOG)
+        self.logged = 0  # steps
 
-    def begin(self, run: Run) -> list[str]:
+    def begin(self, run: Run, identity: Mapping[str, Any]) -> list[str]:
         """Note what is run, or go on with what was; what had to be left aside, in words."""
-        self._check(run)
+        remarks = self._check(run, identity)
         moment, wrong = self.checkpoints.newest()
+        self.group.meet()
+        if self.group.leads:
+            self.log.cut(0 if moment is None else moment.numbers["log"])
         if moment is not None:
-            restore(run, moment, self.log.lines(moment.numbers["log"]))
-            self.log.cut(moment.numbers["log"])
-        else:
-            self.log.cut(0)
-        return wrong
+            self._restore(run, moment)
+            remarks.append(f"goes on after step {moment.step:,}")
+        return [*remarks, *(f"checkpoint left aside: {one}" for one in wrong)]
 
     def note(self, run: Run) -> None:
-        """A line for the newest step, and a checkpoint where one is due."""
-        self.log.add({"step": run.result.steps, "loss": run.result.losses[-1]})
-        if run.result.steps % self.every == 0:
-            self.save(run)
+        """A line for the newest step."""
+        if run.result.steps <= self.logged:
+            return  # it was rolled back
+        self.logged = run.result.steps
+        if self.group.leads:
+            self.log.add(line_of(run))
 
     def save(self, run: Run) -> Path:
         """A checkpoint of this moment; the best evaluated one is kept as well."""
-        self.log.sync()
-        scores = {steps: scores.loss for steps, scores in run.result.validation}
-        saved = [step for step in self.checkpoints.steps if step in scores]
-        best = min(saved, key=lambda step: scores[step], default=None)
-        return self.checkpoints.save(moment_of(run, self.log.size), best=best)
+        state = self.group.whole_state(run.state)
+        place = self.checkpoints.path(run.result.steps)
+        if self.group.leads:
+            self.log.sync()
+            scores = {steps: scores.loss for steps, scores in run.result.validation}
+            saved = [step for step in self.checkpoints.steps if step in scores]
+            best = min(saved, key=lambda step: scores[step], default=None)
+            self.checkpoints.save(moment_of(run, state, self.log.size), best=best)
+        self.group.meet()
+        return place
 
-    def _check(self, run: Run) -> None:
-        """Refuse a folder whose run was configured otherwise."""
+    def roll_back(self, run: Run) -> bool:
+        """Go back to the newest checkpoint, with half the learning rate; whether that was done."""
+        moment, _ = self.checkpoints.newest()
+        factor = run.factor / 2
+        if moment is None or factor < SLOWEST:
+            return False
+        if self.group.leads:
+            self.log.cut(moment.numbers["log"])
+        self._restore(run, moment)
+        run.factor = factor
+        return True
+
+    def _restore(self, run: Run, moment: Moment) -> None:
+        restore(run, moment, self.log.lines(moment.numbers["log"]))
+        run.state = self.group.own_state(run.state)
+        run.saved, self.logged = self.checkpoints.path(moment.step), moment.step
+
+    def _check(self, run: Run, identity: Mapping[str, Any]) -> list[str]:
+        """Refuse a folder whose run was configured otherwise; remark on another environment."""
         path = self.folder / RUN
-        now = json.loads(json.dumps(configuration(run)))
+        now = json.loads(json.dumps({**configuration(run), **identity}))
+        around = environment()
         if not path.exists():
-            text = json.dumps(now, indent=1, sort_keys=True) + "\n"
-            write_file(path, lambda new: _write_text(new, text))
-            return
+            self.group.meet()
+            if self.group.leads:
+                content = {"configuration": now, "environment": around}
+                text = json.dumps(content, indent=1, sort_keys=True) + "\n"
+                write_file(path, lambda new: _write_text(new, text))
+            return []
+        self.group.meet()
         try:
-            then = json.loads(path.read_text(encoding="utf-8"))
-        except ValueError as error:
-            raise ThreefoldError(f"{path}: is not JSON ({error}); choose another folder") from error
-        changed = [
-            f"{key} was {then.get(key)!r} and is {now.get(key)!r}"
-            for key in sorted({*then, *now})
-            if then.get(key) != now.get(key)
-        ]
-        if changed:
+            known = json.loads(path.read_text(encoding="utf-8"))
+            then, before = known["configuration"], known["environment"]
+        except (ValueError, KeyError, TypeError) as error:
+            raise ThreefoldError(f"{path}: is not a run's ({error}); choose another") from error
+        if changed := _changes(then, now):
             raise ThreefoldError(
                 f"{self.folder}: holds a run that was configured otherwise: {'; '.join(changed)}; "
                 "choose another folder, or configure it as before"
             )
+        others = _changes(before, around)
+        told = f"the environment is another: {'; '.join(others)}; last digits may differ"
+        return [told] if others else []
+
+
+def _changes(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    return [
+        f"{key} was {then.get(key)!r} and is {now.get(key)!r}"
+        for key in sorted({*then, *now})
+        if then.get(key) != now.get(key)
+    ]
 
 
 @contextmanager
-def kept(folder: Path | None, every: int, keep: int = 2) -> Iterator[Keeper | None]:
+def kept(folder: Path | None, keep: int = 2, group: Group | None = None) -> Iterator[Keeper | None]:
     """The keeper of a folder, which nobody else may use meanwhile; None without a folder."""
     if folder is None:
         yield None
         return
-    with locked(folder):
-        yield Keeper(folder, every, keep)
+    group = group or Group()
+    with locked(folder) if group.leads else nullcontext():
+        yield Keeper(folder, keep, group)
 
 
 class Log:
@@ -146,35 +190,59 @@ def configuration(run: Run) -> dict[str, Any]:
     """What must be the same for a run to go on."""
     spec = getattr(run.model, "spec", None)
     return {
-        **{f"settings.{name}": value for name, value in asdict(run.settings).items()},
+        **{f"training.{name}": value for name, value in run.settings.model_dump().items()},
         "spec": None if spec is None else spec.to_dict(),
         "parameters": sum(p.numel() for p in run.model.parameters()),
+    }
+
+
+def environment() -> dict[str, Any]:
+    """What the last digits depend on beside that."""
+    return {
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,
+        "threefold": threefold.__version__,
+        "machine": platform.machine(),
     }
 
 
-def moment_of(run: Run, log: int) -> Moment:
+def line_of(run: Run) -> dict[str, Any]:
+    """The line of the log for the newest step."""
+    result = run.result
+    line = {
+        "step": result.steps,
+        "loss": result.losses[-1],
+        "rate": run.optimiser.param_groups[0]["lr"],
+        "norm": run.norm,
+        "tokens": result.tokens,
+        "seconds": round(result.seconds, 4),
+    }
+    if result.validation and result.validation[-1][0] == result.steps:
+        loss, metric = result.validation[-1][1]
+        line |= {"valid_loss": loss, "valid_metric": metric}
+    return line
+
+
+def moment_of(run: Run, state: State | None, log: int) -> Moment:
     """All that is needed to go on."""
-    state = run.optimiser.state_dict()["state"]
-    moments = {
-        f"{index}{_JOIN}{name}": value
-        for index, values in state.items()
-        for name, value in values.items()
+    tensors = {
+        "model": unshared(run.model),
+        "optimiser": run.optimiser.tensors(),
+        "state": {path: leaf.detach() for path, leaf in leaves(state or {})},
     }
+    if run.average is not None:
+        tensors["average"] = run.average.mean
+    if run.best is not None:
+        tensors["best"] = run.best
     return Moment(
         run.result.steps,
-        {
-            "model": unshared(run.model),
-            "optimiser": moments,
-            "state": {path: leaf.detach() for path, leaf in leaves(run.state or {})},
-            "random": {"torch": torch.get_rng_state()},
-        },
+        tensors,
         {
             "tokens": run.result.tokens,
             "seconds": run.result.seconds,
             "validation": [[steps, *scores] for steps, scores in run.result.validation],
-            "carries": run.state is not None,
+            "carries": state is not None,
+            "factor": run.factor,
             "log": log,
         },
     )
@@ -185,15 +253,15 @@ def restore(run: Run, moment: Moment, lines: list[dict[str, Any]]) -> None:
     with torch.no_grad():
         for name, tensor in unshared(run.model).items():
             tensor.copy_(moment.tensors["model"][name])
-    state: dict[int, dict[str, Any]] = {}
-    for name, value in moment.tensors["optimiser"].items():
-        index, _, key = name.partition(_JOIN)
-        state.setdefault(int(index), {})[key] = value
-    groups = run.optimiser.state_dict()["param_groups"]
-    run.optimiser.load_state_dict({"state": state, "param_groups": groups})
+    run.optimiser.restore(dict(moment.tensors["optimiser"]))
+    if run.average is not None:
+        run.average.restore(dict(moment.tensors["average"]))
+    run.best = dict(moment.tensors["best"]) if "best" in moment.tensors else None
     run.state = tree(moment.tensors["state"]) if moment.numbers["carries"] else None
-    torch.set_rng_state(moment.tensors["random"]["torch"])
-    run.result.losses[:] = [line["loss"] for line in lines]
-    run.result.tokens = moment.numbers["tokens"]
-    run.result.seconds = moment.numbers["seconds"]
-    run.note_scores(moment.numbers["validation"])
+    run.factor = moment.numbers["factor"]
+    result = run.result
+    result.losses[:] = [line["loss"] for line in lines]
+    result.tokens, result.seconds = moment.numbers["tokens"], moment.numbers["seconds"]
+    result.validation[:] = [
+        (steps, Scores(*scores)) for steps, *scores in moment.numbers["validation"]
+    ]

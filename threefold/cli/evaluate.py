@@ -1,0 +1,73 @@
+"""`threefold evaluate`: the loss and metric of a run or of a saved model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from threefold.cli import output
+from threefold.errors import ThreefoldError
+
+
+def evaluate(
+    model: Annotated[Path, typer.Argument(help="The folder of a run, or of a saved model.")],
+    data: Annotated[
+        str | None,
+        typer.Argument(metavar="DATA_OR_TASK", help="Other data than the run's."),
+    ] = None,
+    split: Annotated[str, typer.Option(help="train, valid or test.")] = "test",
+    changes: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Keys of data, e.g. data.length=1024."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Judge a model on a split of its own data, or of others."""
+    from threefold.models.saving import load
+    from threefold.training.config import Config
+    from threefold.training.problem import problem
+    from threefold.training.running import CONFIG, MODEL, judge, read_run
+
+    is_run = (model / CONFIG).is_file()
+    if not is_run and data is None:
+        raise ThreefoldError(
+            f"{model}: a model alone does not say what to judge it on; give DATA_OR_TASK as well"
+        )
+    values = read_run(model).model_dump(mode="json") if is_run else {"data": {}}
+    if data is not None:
+        kept = values["data"] if is_run else {}
+        values["data"] = {key: kept[key] for key in ("batch", "level") if key in kept}
+        values["data"]["name"] = data
+    whole = Config.read(values, changes or ())
+    found, loaded = problem(whole.data), load(model / MODEL if is_run else model)
+    wanted = found.spec(whole.model)
+    if wanted.kind != loaded.spec.kind or wanted.vocabulary != loaded.spec.vocabulary:
+        raise ThreefoldError(
+            f"{model}: a {loaded.spec.kind} of {loaded.spec.vocabulary} tokens; {whole.data.name} "
+            f"needs a {wanted.kind} of {wanted.vocabulary}"
+        )
+    carry = whole.training.carry and found.task.corpus is not None
+    scores = judge(found, loaded, split, carry)
+    task = found.task
+    if as_json:
+        output.say_json(
+            {
+                "model": str(model),
+                "data": whole.data.name,
+                "split": split,
+                "loss": scores.loss,
+                "metric": task.metric,
+                "score": scores.metric,
+                "chance": task.chance,
+            }
+        )
+        return
+    output.say_facts(
+        [
+            ("data", f"{task.title}, {split}"),
+            ("loss", f"{scores.loss:.4f}"),
+            (task.metric, f"{scores.metric:.4f} (chance {task.chance:.4g})"),
+        ]
+    )

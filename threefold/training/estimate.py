@@ -1,0 +1,70 @@
+"""What a run will take: a batch is learnt from once on the side, timed, and its memory counted."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
+
+from threefold.training.moments import seed_step, undisturbed
+from threefold.training.objectives import Objective
+from threefold.training.settings import Settings
+
+MOMENTS = {"sgd": 0, "momentum": 1, "nesterov": 1, "adagrad": 1, "muon": 1}  # others have 2
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Of one step."""
+
+    seconds: float
+    memory: int  # bytes: weights, gradients, optimiser, and what the backward pass keeps
+    elements: int
+
+    def total(self, settings: Settings) -> float:
+        """Seconds of the whole run."""
+        limits = [settings.seconds] if settings.seconds is not None else []
+        if settings.steps is not None:
+            limits.append(settings.steps * self.seconds)
+        return min(limits)
+
+
+def estimate(
+    model: nn.Module, objective: Objective, rows: Any, settings: Settings, repeats: int = 2
+) -> Estimate:
+    """Forward and backward of a batch, the faster of a few times; weights stay as they are."""
+    kept: dict[int, int] = {}
+
+    def note(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        kept[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    times = []
+    was_training = model.training
+    model.train()
+    with undisturbed():
+        for turn in range(repeats):
+            seed_step(settings.seed, 0)
+            start = time.perf_counter()
+            if turn == 0:
+                with saved_tensors_hooks(note, lambda tensor: tensor):
+                    loss = objective(model, rows, None, carry=settings.carry, done=0.0).loss
+            else:
+                loss = objective(model, rows, None, carry=settings.carry, done=0.0).loss
+            loss.backward()  # type: ignore[no-untyped-call]
+            times.append(time.perf_counter() - start)
+            model.zero_grad(set_to_none=True)
+    model.train(was_training)
+    own = {p.untyped_storage().data_ptr(): p.untyped_storage().nbytes() for p in model.parameters()}
+    weights = sum(own.values())
+    activations = sum(size for place, size in kept.items() if place not in own)
+    copies = 2 + MOMENTS.get(settings.optimiser, 2) + bool(settings.average)
+    with torch.no_grad():
+        elements = int(rows.inputs.shape[0] * rows.inputs.shape[1]) * settings.accumulate
+    seconds = min(times) * settings.accumulate
+    return Estimate(seconds, copies * weights + activations, elements)

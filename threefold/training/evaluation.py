@@ -1,0 +1,50 @@
+"""Mean loss and metric over batches, without gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+
+from threefold.errors import ThreefoldError
+from threefold.memory.state import State
+from threefold.tasks.task import Metric, accuracy
+from threefold.training.objectives import Objective, objective_of
+
+
+class Scores(NamedTuple):
+    """Mean loss in nats and mean metric over the targets that count."""
+
+    loss: float
+    metric: float
+
+
+def evaluate(
+    model: nn.Module,
+    batches: Iterable[Any],
+    metric: Metric = accuracy,
+    *,
+    carry: bool = False,
+    objective: Objective | None = None,
+) -> Scores:
+    """Mean loss and metric over batches, in eval mode; `objective`: by the kind of model."""
+    objective = objective or objective_of(model, metric)
+    was_training = model.training
+    model.eval()
+    loss, count, tally = 0.0, 0, objective.tally()
+    state: State | None = None
+    try:
+        with torch.no_grad():
+            for rows in batches:
+                outcome = objective(model, rows, state, carry=carry, done=1.0)
+                state = outcome.state
+                loss += float(outcome.loss)
+                count += objective.count(rows)
+                tally.add(model, rows, outcome.outputs)
+    finally:
+        model.train(was_training)
+    if count == 0:
+        raise ThreefoldError("nothing to evaluate: no batch has a target that counts")
+    return Scores(loss / count, tally.value)

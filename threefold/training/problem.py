@@ -1,0 +1,213 @@
+"""What a configuration's data ask of a model: batches, evaluations, a spec, a way to be judged."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from threefold.data.stream import Stream, Windows
+from threefold.errors import ThreefoldError, nearest
+from threefold.models.spec import Spec
+from threefold.tasks.own import files_of, own
+from threefold.tasks.pairs import Pairs
+from threefold.tasks.table import TASKS
+from threefold.tasks.table import task as make_task
+from threefold.tasks.task import Task
+from threefold.training.config import Architecture, Data
+from threefold.training.objectives import Answers, Forecasts, Objective, Translations
+from threefold.training.settings import Settings
+
+LANES = 8  # of an evaluation that carries its state
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A task and how it is cut into batches."""
+
+    task: Task[Any]
+    data: Data
+
+    @property
+    def own(self) -> bool:
+        """Whether it is a user's file."""
+        return self.task.make == "own"
+
+    def batches(self, carry: bool = False) -> Callable[[int], Any]:
+        """Training's batches by step."""
+        order = self._order(carry)
+        if order == "examples":
+            return self.task.batches(self.data.batch, self.data.seed)
+        assert self.task.corpus is not None
+        tokens = self.task.corpus().tokens["train"]
+        kind = Stream if order == "stream" else Windows
+        return kind(tokens, self.data.batch, self.task.length, self.data.seed)
+
+    def pieces(self, split: str, carry: bool = False) -> Pieces:
+        """A split for evaluation, as often as one likes."""
+        return Pieces(self, split, carry)
+
+    def _order(self, carry: bool) -> str:
+        order = self.data.order
+        if order == "auto":
+            whole = self.task.corpus is not None
+            order = ("stream" if carry else "windows") if whole else "examples"
+        if order != "examples" and self.task.corpus is None:
+            raise ThreefoldError(
+                f"data.order is {order!r}, and {self.task.name} is no text but examples; leave it"
+            )
+        if carry and order != "stream":
+            raise ThreefoldError(
+                f"training.carry needs a stream of text; {self.task.name} comes in {order}"
+            )
+        return order
+
+    def objective(self, settings: Settings) -> Objective:
+        """How to learn and to be judged."""
+        task, smoothing = self.task, settings.label_smoothing
+        if task.kind == "seq2seq":
+            return Translations(smoothing=smoothing, own=settings.own)
+        if self._forecasts:
+            return Forecasts(task.measure)
+        return Answers(task.measure, smoothing)
+
+    @cached_property
+    def first(self) -> Any:
+        """One example, to see what it looks like."""
+        return self.task.rows("train", [0])
+
+    @property
+    def _forecasts(self) -> bool:
+        return self.task.kind == "forecaster" and self.first.targets.dim() == 2
+
+    def spec(self, model: Architecture) -> Spec:
+        """The model that this needs, of the given size."""
+        width, depth = model.sizes
+        kind, vocabulary, options = self._needs(model)
+        return Spec(
+            kind,
+            width,
+            depth,
+            tuple(model.mixers),
+            vocabulary,
+            channel=model.channel,
+            block=model.block,
+            options={**options, **model.options},
+        )
+
+    def _needs(self, model: Architecture) -> tuple[str, int, dict[str, Any]]:
+        """Kind, vocabulary and the kind's options."""
+        task = self.task
+        if task.kind == "seq2seq":
+            kind = model.kind or "seq2seq"
+            options: dict[str, Any] = {"source_vocabulary": task.vocabulary}
+            if kind == "transformer":
+                options["shared"] = task.vocabulary == task.classes
+            return kind, task.classes, options
+        if task.kind == "language":
+            return "language", task.vocabulary, {}
+        vocabulary, numbers = max(task.vocabulary, 1), {"input_size": task.features}
+        if self._forecasts:
+            ahead = {"horizon": self.first.targets.shape[1], "exogenous": task.features - 1}
+            return "forecaster", vocabulary, ahead
+        if task.kind == "tagger":
+            return "tagger", vocabulary, {"classes": max(task.classes, 1), **numbers}
+        pair = self.first.inputs.dim() - (task.features > 0) == 3
+        pooling = {} if task.classes else {"pooling": "last"}
+        options = {"classes": max(task.classes, 1), "pair": pair, **pooling, **numbers}
+        return "classifier", vocabulary, options
+
+    @property
+    def tokenizer(self) -> Any:
+        """What made the tokens of a text; None of anything else."""
+        return None if self.task.corpus is None else self.task.corpus().tokenizer
+
+    def identity(self) -> dict[str, Any]:
+        """Hashes of what must not change while a run goes on."""
+        if self.own:
+            found = files_of(Path(self.data.name))
+            return {f"data file {name}": digest for name, digest in found.items()}
+        digest = hashlib.sha256()
+        for split in ("train", "valid"):
+            for tensor in _tensors(self.task.batch(split, 0, min(4, self.task.size(split)))):
+                digest.update(np.ascontiguousarray(tensor.numpy()).tobytes())
+        return {f"data {self.task.name}": digest.hexdigest()}
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """The batches of a split in order; may be gone through again and again."""
+
+    problem: Problem
+    split: str
+    carry: bool = False
+
+    def __iter__(self) -> Iterator[Any]:
+        task, data = self.problem.task, self.problem.data
+        if self.carry:
+            assert task.corpus is not None
+            tokens = task.corpus().tokens[self.split]
+            lanes = max(1, min(LANES, (len(tokens) - 1) // task.length))
+            stream = Stream(tokens, lanes, task.length)
+            yield from map(stream, range(stream.pieces))
+            return
+        count = min(task.size(self.split), data.limit or task.size(self.split))
+        for first in range(0, count, data.batch):
+            yield task.rows(self.split, np.arange(first, min(first + data.batch, count)))
+
+
+def problem(data: Data | str, **options: Any) -> Problem:
+    """The problem of a task or of a user's file, by `Data` or by its name and keywords."""
+    given = data if isinstance(data, Data) else Data(name=data, **options)
+    if given.name in TASKS:
+        return Problem(make_task(given.name, **_task_options(given)), given)
+    if not Path(given.name).exists():
+        raise ThreefoldError(
+            f"{given.name}: neither a file nor a task; {nearest(given.name, TASKS)}"
+        )
+    return Problem(
+        own(
+            Path(given.name),
+            kind=given.kind,
+            level=given.level,
+            vocabulary=given.vocabulary,
+            length=given.length,
+            column=given.column,
+            horizon=given.horizon,
+            rate=given.rate,
+        ),
+        given,
+    )
+
+
+def _task_options(data: Data) -> dict[str, Any]:
+    """Keywords of a task: its own options, and those of the section that it knows."""
+    maker = TASKS[data.name].maker
+    known = inspect.signature(maker).parameters
+    options = dict(data.options)
+    for name in options:
+        if name not in known:
+            raise ThreefoldError(
+                f"{data.name} has no option {name!r}; it has {', '.join(known) or 'none'}"
+            )
+    for name, unset in (("length", 0), ("level", ""), ("vocabulary", 4096)):
+        value = getattr(data, name)
+        if value != unset:
+            if name not in known:
+                raise ThreefoldError(
+                    f"data.{name} is {value!r}, and {data.name} has none to choose"
+                )
+            options[name] = value
+    return options
+
+
+def _tensors(rows: Any) -> list[Tensor]:
+    fields = vars(rows).values() if isinstance(rows, Pairs) else rows
+    return [value for value in fields if isinstance(value, Tensor)]
