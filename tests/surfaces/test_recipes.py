@@ -33,7 +33,9 @@ def fetched(config: Config) -> None:
 def test_every_file_is_a_recipe() -> None:
     assert sorted(path.stem for path in FOLDER.glob("*.toml")) == sorted(RECIPES)
     for name, one in RECIPES.items():
-        assert one.name == name and one.path.read_text(encoding="utf-8").startswith("# ")
+        head = one.path.read_text(encoding="utf-8").partition("[data]")[0].replace("\n# ", " ")
+        assert one.name == name and f"Reached {one.known} (asked {one.wants})" in head
+        assert f"in {one.minutes:g} minutes" in head
         assert one.config().training.steps, f"{name}: ends by the clock, never twice the same"
 
 

@@ -202,6 +202,15 @@ _RECIPES = (
         0.4,
         "1-NN DTW 94.9 % (Bagnall et al. 2018)",
     ),
+    Recipe(
+        "smnist-s4d",
+        "sMNIST: digits pixel by pixel",
+        PERCENT,
+        Asked("≥", 97),
+        (98.2,),
+        18.4,
+        "S4 99.63 %, LSTM 98.9 % (Gu et al. 2022)",
+    ),
 )
 
 RECIPES: dict[str, Recipe] = {one.name: one for one in _RECIPES}
