@@ -194,6 +194,15 @@ _RECIPES = (
         2.1,
     ),
     Recipe(
+        "shakespeare-attention",
+        "Tiny Shakespeare: nanoGPT's CPU architecture, 2,000 × 12 × 64 characters",
+        NATS,
+        Asked("≤", 1.92),
+        (1.909,),
+        11.8,
+        "1.88, an estimate from 20 batches (nanoGPT)",
+    ),
+    Recipe(
         "japanese-vowels-gru",
         "JapaneseVowels: who of nine speaks",
         PERCENT,
