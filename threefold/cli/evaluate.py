@@ -49,7 +49,7 @@ def evaluate(
             f"needs a {wanted.kind} of {wanted.vocabulary}"
         )
     carry = whole.training.carry and found.task.corpus is not None
-    scores = judge(found, loaded, split, carry)
+    scores = judge(found.unlimited, loaded, split, carry)
     task = found.task
     if as_json:
         output.say_json(
@@ -58,7 +58,7 @@ def evaluate(
                 "data": whole.data.name,
                 "split": split,
                 "loss": scores.loss,
-                "metric": task.metric,
+                "metric": found.metric,
                 "score": scores.metric,
                 "chance": task.chance,
             }
@@ -68,6 +68,6 @@ def evaluate(
         [
             ("data", f"{task.title}, {split}"),
             ("loss", f"{scores.loss:.4f}"),
-            (task.metric, f"{scores.metric:.4f} (chance {task.chance:.4g})"),
+            (found.metric, f"{scores.metric:.4f} (chance {task.chance:.4g})"),
         ]
     )

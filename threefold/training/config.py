@@ -41,7 +41,7 @@ class Data(Section):
     options: dict[str, Any] = Field(default_factory=dict)  # keywords of the task
     batch: Annotated[int, Field(ge=1)] = 16  # examples of one batch, of all processes together
     order: Literal["auto", "windows", "stream", "examples"] = "auto"  # of text
-    limit: Whole = 0  # examples of an evaluation; 0: all
+    limit: Whole = 0  # examples of an evaluation on the way; 0: all
     seed: Whole = 0
 
 

@@ -258,7 +258,11 @@ class Run:
         if patience is not None and scores.loss < best:
             live = unshared(self.model) if self.average is None else self.average.mean
             self.best = {name: tensor.detach().clone() for name, tensor in live.items()}
-        if target is not None and scores.metric >= target:
+        lower = self.objective.lower
+        reached = target is not None and (
+            scores.metric <= target if lower else scores.metric >= target
+        )
+        if reached:
             self.result.stopped = "target"
         elif not self.result.stopped:
             self.result.stopped = self._given_up

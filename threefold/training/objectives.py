@@ -24,6 +24,7 @@ from threefold.models.transformer import Transformer
 from threefold.models.translator import Translator
 from threefold.runtime.generation import generate
 from threefold.tasks.pairs import BEGIN, END, Pairs
+from threefold.tasks.table import LOWER
 from threefold.tasks.task import Metric, accuracy, squared_error
 from threefold.training.scheduled import scheduled_sampling
 from threefold.training.truncated import carry_on
@@ -41,6 +42,10 @@ class Outcome(NamedTuple):
 
 class Objective(Protocol):
     """How to learn from a batch, and how to judge."""
+
+    @property
+    def lower(self) -> bool:
+        """Whether less of the metric is better."""
 
     def count(self, rows: Any) -> int:
         """Targets that count."""
@@ -116,6 +121,7 @@ class Answers:
 
     def __init__(self, metric: Metric = accuracy, smoothing: float = 0.0) -> None:
         self.metric, self.smoothing = metric, smoothing
+        self.lower = getattr(metric, "__name__", "") in LOWER
 
     def count(self, rows: Batch) -> int:
         """Targets that are neither IGNORE nor NaN."""
@@ -155,6 +161,7 @@ class Forecasts:
 
     def __init__(self, metric: Metric) -> None:
         self.metric = metric
+        self.lower = getattr(metric, "__name__", "") in LOWER
 
     def count(self, rows: Batch) -> int:
         """Values that are forecast: `horizon` of every element of the context."""
@@ -193,6 +200,7 @@ class Translations:
 
     def __init__(self, compare: Compare = exact, smoothing: float = 0.0, own: float = 0.0) -> None:
         self.compare, self.smoothing, self.own = compare, smoothing, own
+        self.lower = getattr(compare, "__name__", "") in LOWER
 
     def count(self, rows: Pairs) -> int:
         """Tokens to be answered."""

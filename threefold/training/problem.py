@@ -40,6 +40,16 @@ class Problem:
         """Whether it is a user's file."""
         return self.task.make == "own"
 
+    @property
+    def metric(self) -> str:
+        """What is judged by; translators by whole answers, whatever else their task has."""
+        return "exact" if self.task.kind == "seq2seq" else self.task.metric
+
+    @property
+    def unlimited(self) -> Problem:
+        """The same, judged on all examples."""
+        return Problem(self.task, self.data.model_copy(update={"limit": 0}))
+
     def batches(self, carry: bool = False) -> Callable[[int], Any]:
         """Training's batches by step."""
         order = self._order(carry)

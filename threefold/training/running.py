@@ -27,9 +27,9 @@ from threefold.training.config import Config, read_toml
 from threefold.training.distributed import Group
 from threefold.training.evaluation import Scores, evaluate
 from threefold.training.loop import Result, train
-from threefold.training.objectives import objective_of
 from threefold.training.problem import Problem, problem
 from threefold.training.progress import Reporter
+from threefold.training.settings import Settings
 
 CONFIG, SUMMARY, MODEL = "config.toml", "summary.json", "model"
 
@@ -92,7 +92,7 @@ def run(
     if group.leads:
         model.eval()
         if test and result.stopped != "interrupted":
-            scores = judge(found, model, "test", settings.carry)
+            scores = judge(found.unlimited, model, "test", settings.carry)
         if folder is not None:
             model.save(folder / MODEL)
             write_summary(folder, config, found, model, result, scores)
@@ -102,7 +102,7 @@ def run(
 
 def judge(found: Problem, model: Model, split: str, carry: bool = False) -> Scores:
     """Loss and metric of a split."""
-    objective = objective_of(model, found.task.measure)
+    objective = found.objective(Settings(steps=1))
     return evaluate(model, found.pieces(split, carry), carry=carry, objective=objective)
 
 
@@ -154,7 +154,7 @@ def write_summary(
     values: dict[str, Any] = {
         "title": title_of(config),
         "task": task.name,
-        "metric": task.metric,
+        "metric": found.metric,
         "lower_is_better": task.lower,
         "chance": task.chance,
         "parameters": model.parameter_count,
