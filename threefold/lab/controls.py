@@ -31,7 +31,7 @@ from threefold.training import Settings, train
 from threefold.training.config import Architecture, Data
 from threefold.training.problem import Problem
 
-LONGEST = 300  # elements of a small task
+LONGEST = 500  # elements of a small task
 SMALL = [n for n, card in TASKS.items() if card.kind == "classifier" and card.length <= LONGEST]
 
 

@@ -60,10 +60,10 @@ ELEMENTS = (
     Row("state space (S4D)", "s4d", "element", "d N", 0),
 )
 MEMORIES = (
-    Row("self-attention", "attention", "memory", "n² + n d; in blocks n d", 1),
-    Row("recurrent", "lstm", "memory", "n d", 1),
-    Row("linear memory, in chunks", "gla", "memory", "n d", 1),
-    Row("selective scan", "mamba", "memory", "n d", 1),
+    Row("self-attention", "attention", "memory", "n² + n d; in blocks n d", 1, shrink=4),
+    Row("recurrent", "lstm", "memory", "n d", 1, shrink=4),
+    Row("linear memory, in chunks", "gla", "memory", "n d", 1, shrink=4),
+    Row("selective scan", "mamba", "memory", "n d", 1, shrink=4),
 )
 ROWS = (*PASSES, *ELEMENTS, *MEMORIES)
 QUANTITIES = {
@@ -110,8 +110,8 @@ HEADER = (
 def fill(
     rows: tuple[Row, ...] = ROWS,
     lengths: tuple[int, ...] = LENGTHS,
-    width: int = 64,
-    seconds: float = 0.3,
+    width: int = 32,
+    seconds: float = 0.15,
     progress: Callable[[str], None] = lambda _: None,
 ) -> Iterator[Filled]:
     """Measure every row, one after another."""

@@ -33,7 +33,9 @@ def race(
     if not text.is_file():
         text.write_text(python_reference(), encoding="utf-8")
     budget = f"{round((1 - OUTSIDE) * seconds, 1):g}s"
-    request = Request(str(text), tuple(mixers), budget, options={"length": 128}, learning_rate=5e-3)
+    request = Request(
+        str(text), tuple(mixers), budget, options={"length": 128}, learning_rate=5e-3, batch=8
+    )
     report = run(request, Place(folder), say)
     return report, sample(folder / "legs" / f"{report.ranked[0].name}-0" / "model")
 

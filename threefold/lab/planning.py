@@ -16,9 +16,11 @@ import hashlib
 import json
 import math
 import re
+import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -30,8 +32,9 @@ from threefold.layers.table import MIXERS
 from threefold.models.spec import Spec
 from threefold.models.table import build
 from threefold.training.config import Architecture, Config, Data
-from threefold.training.loop import train
+from threefold.training.loop import Run, train
 from threefold.training.problem import Problem, problem
+from threefold.training.progress import Reporter
 from threefold.training.running import judge
 from threefold.training.settings import Settings
 
@@ -263,21 +266,38 @@ class Rehearsal:
     judging: float
 
 
+class Clock(Reporter):
+    """Notes how long each step took."""
+
+    def __init__(self) -> None:
+        self.ends = [0.0]
+
+    def show(self, run: Run) -> None:
+        self.ends.append(run.result.seconds)
+
+    @property
+    def steps(self) -> list[float]:
+        return [b - a for a, b in pairwise(self.ends)]
+
+
 def rehearse(
-    found: Problem, spec: Spec, progress: Callable[[str], None], name: str, steps: int = 3
+    found: Problem, spec: Spec, progress: Callable[[str], None], name: str, steps: int = 8
 ) -> Rehearsal:
-    """A few steps and one evaluated batch of a throw-away model, after one that does not count."""
+    """The median of a few steps of a throw-away model, and a judged batch; the first ones warm."""
     progress(f"rehearsing {name}")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         model = build(spec)
-    settings, objective = Settings(steps=steps), found.objective(Settings(steps=steps))
-    for _ in range(2):
-        result = train(model, found.batches(), settings, objective=objective)
+    settings, clock = Settings(steps=steps), Clock()
+    objective = found.objective(settings)
+    train(model, found.batches(), settings, objective=objective, watchers=[clock])
     one = Problem(found.task, found.data.model_copy(update={"limit": found.data.batch}))
-    start = time.perf_counter()
-    judge(one, model, "valid")
-    return Rehearsal(result.seconds / steps, time.perf_counter() - start)
+    judging = []
+    for _ in range(3):
+        start = time.perf_counter()
+        judge(one, model, "valid")
+        judging.append(time.perf_counter() - start)
+    return Rehearsal(statistics.median(clock.steps[2:]), min(judging))
 
 
 def allot(request: Request, rehearsed: dict[str, Rehearsal]) -> dict[str, int]:
