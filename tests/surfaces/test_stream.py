@@ -221,6 +221,20 @@ class TestGoingOn:
         assert again["elements"] == 0 and again["finished"]
         assert (place / "o.jsonl").read_bytes() == expected
 
+    def test_a_bad_row_costs_nothing_that_came_before_it(self, place: Path) -> None:
+        rows = [f"{i % 7},{i % 5 / 10}\n" for i in range(120)]
+        path = place / "rows.csv"
+        path.write_text("".join(rows))
+        words = ("stream", "series", "rows.csv", "--what", "predict", "--piece", "32")
+        good(*words, "--output", "whole.jsonl")
+        path.write_text("".join([*rows[:100], "3,x\n", *rows[101:]]))
+        message = refused(*words, "--output", "o.jsonl", "--state", "s")
+        assert "rows.csv:101: column 2 is 'x'" in message
+        assert len(lines(place / "o.jsonl")) == 96
+        path.write_text("".join(rows))
+        good(*words, "--output", "o.jsonl", "--state", "s")
+        assert (place / "o.jsonl").read_bytes() == (place / "whole.jsonl").read_bytes()
+
     def test_more_of_a_file(self, place: Path) -> None:
         path = place / "grows.txt"
         data = TEXT.encode()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -181,6 +182,10 @@ class Run:
                 if time.monotonic() - saved > SAVE:
                     self.save()
                     saved = time.monotonic()
+        except ThreefoldError:
+            with suppress(ThreefoldError):  # all pieces before it count
+                self.save()
+            raise
         finally:
             meter.close()
         self.save()

@@ -85,10 +85,11 @@ class Source:
 
     def load(self, count: int) -> int:
         """Have `count` elements ready, fewer only at the end; returns how many there are."""
-        while self.loaded < count and not self._ended:
-            piece = self._read(READ)
-            self._ended = not piece
-            self._data += piece
+        while self.loaded < count and not (self._ended and not self._data):
+            if not self._ended:
+                piece = self._read(READ)
+                self._ended = not piece
+                self._data += piece
             elements, used = self._encode()
             if used:
                 self._blocks.append(Block(self._data[:used], elements))
@@ -147,9 +148,15 @@ class Source:
             self._file.close()
 
     def _encode(self) -> tuple[Elements, int]:
+        settings = self.encoder.settings()
         try:
             return self.encoder.encode(self._data, self._ended)
         except UnreadableError as error:
+            if error.at:  # what comes before it is still good
+                self.encoder.restore(settings)
+                elements, used = self.encoder.encode(self._data[: error.at], False)
+                if used:
+                    return elements, used
             waiting = b"".join(block.data for block in self._blocks)
             before = waiting + self._data[: error.at]
             line = self.line + before.count(b"\n") + 1
