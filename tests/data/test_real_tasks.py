@@ -18,8 +18,9 @@ from threefold.tasks.corpora import corpus
 from threefold.tasks.digests import DIGESTS
 from threefold.tasks.drawing import draw
 from threefold.tasks.held import Held, digest, held
-from threefold.tasks.table import KINDS, TASKS, task
+from threefold.tasks.table import KINDS, SPLITS, TASKS, task
 from threefold.tasks.task import METRICS
+from threefold.tasks.translation import texts_of
 
 REAL = [name for name in TASKS if set(TASKS[name].where.split(" + ")) & set(PACKAGES)]
 
@@ -82,6 +83,11 @@ def test_fetched_data_are_the_pinned_ones(name: str) -> None:
     rows = made.rows("train", [0, card.sizes[0] - 1])  # checks the hash
     made.rows("test", [card.sizes[2] - 1])
     assert draw(made, "train", 0)
+    if card.make == "corpora.language":  # held ones are counted where they are read
+        tokens = corpus(name, card.options.get("level", "byte")).tokens
+        assert card.sizes == tuple((len(tokens[s]) - 1) // card.length for s in SPLITS)
+    if card.make == "translation":
+        assert card.sizes == tuple(len(texts_of(name)[split]) for split in SPLITS)
     if card.kind == "classifier":
         assert rows.inputs.shape[-1 if card.features == 0 else -2] <= card.length
         answers = trivial.some(made, "test", 3000).targets  # the best that looks at nothing

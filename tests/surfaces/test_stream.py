@@ -159,6 +159,7 @@ class TestGoingOn:
         assert first.wait(timeout=60) == 130, said
         assert "go on with: threefold stream text - --what anomaly" in said
         position = read_state(place / "s").notes["session"]["position"]
+        assert "a stream (anomaly), its input read up to byte" in good("info", "s")
         assert position % 64 == 0 and len(lines(place / "o.jsonl")) == position
         read, write = os.pipe()
         os.write(write, data[cut:])
@@ -292,6 +293,9 @@ def test_what_cannot_be_used(place: Path) -> None:
     threefold.build(Spec("tagger", 32, 1, "gla", options=both)).save(place / "both")
     assert "sees later elements" in refused("stream", "both", "series.csv", "--what", "predict")
     threefold.build(Spec("language", 32, 1, "gla")).save(place / "bare")
+    for words in (("series.csv", "--output", "series.csv"), ("text.txt", "--state", "text.txt")):
+        assert "given twice; input, --output and --state" in refused("stream", "text", *words)
+    assert (place / "series.csv").read_text() == SERIES
     assert "without a tokenizer" in refused("stream", "bare", "text.txt")
     (place / "empty_run" / "checkpoints").mkdir(parents=True)
     assert "a run that has not saved its model" in refused("stream", "empty_run", "text.txt")
@@ -311,3 +315,29 @@ def test_an_attention_model_says_that_its_state_grows(place: Path) -> None:
     grows = (model.state_size(2) - model.state_size(1)) if hasattr(model, "state_size") else 0
     assert f"grows by {grows} bytes with every element" in done.stderr
     assert "note" not in here("stream", "text", "few.txt", "--json").stderr
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_progress_has_rate_and_time_left(terminal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = Terminal() if terminal else io.StringIO()
+    monkeypatch.setattr(sys, "stderr", screen)
+    monkeypatch.setattr("threefold.cli.progress.SECONDS", 0.0)
+    monkeypatch.setenv("COLUMNS", "100")
+    meter = Meter(4000, 0, quiet=False, printing=False)
+    meter.start -= 10
+    meter.show(1000, 500)
+    meter.close()
+    assert "elements/s" in screen.getvalue() and "0:00:30 left" in screen.getvalue()
+    assert ("\x1b[" in screen.getvalue()) == terminal
+    if not terminal:
+        assert "1000 B of 3.9 KiB (25%)" in screen.getvalue()
+    monkeypatch.setattr(sys, "stdout", Terminal())
+    for quiet, printing in ((True, False), (False, terminal)):
+        screen.truncate(0)
+        Meter(None, 0, quiet, printing).show(1000, 500)
+        assert bool(screen.getvalue()) == (not quiet and not terminal)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -34,8 +35,22 @@ def run(folder: Path, mixer: str) -> list[float]:
     return train(model, rows, settings, folder=folder / mixer).losses
 
 
+def listening() -> list[str]:
+    """The addresses at which this process can be reached, as Linux writes them."""
+    mine = {os.readlink(entry) for entry in Path("/proc/self/fd").iterdir() if entry.is_symlink()}
+    found = []
+    for table in ("/proc/self/net/tcp", "/proc/self/net/tcp6"):
+        for line in Path(table).read_text().splitlines()[1:] if Path(table).exists() else ():
+            cells = line.split()
+            if cells[3] == "0A" and f"socket:[{cells[9]}]" in mine:
+                found.append(cells[1].split(":")[0])
+    return found
+
+
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    with joined():
+    folder = Path(sys.argv[1])
+    with joined() as group:
+        (folder / f"listening-{group.rank}").write_text("\n".join(listening()))
         for mixer in MIXERS:
-            run(Path(sys.argv[1]), mixer)
+            run(folder, mixer)

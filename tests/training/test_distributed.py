@@ -54,6 +54,14 @@ def test_a_checkpoint_of_two_ranks_goes_on_with_one(folder: Path, tmp_path: Path
     assert logged(both) == pytest.approx(logged(tmp_path / "lstm"), rel=1e-5)
 
 
+@pytest.mark.skipif(not Path("/proc/self/net/tcp").exists(), reason="needs Linux's list of sockets")
+def test_nothing_listens_beyond_the_loopback(folder: Path) -> None:
+    found = [set((folder / f"listening-{rank}").read_text().split()) for rank in (0, 1)]
+    loopback = {"0100007F", "00000000000000000000000001000000"}
+    assert any(found), "gloo listens somewhere"
+    assert all(addresses <= loopback for addresses in found), found
+
+
 def test_rows_are_shared_out() -> None:
     rows = Batch(torch.arange(12).view(4, 3), torch.arange(4), torch.ones(4, dtype=torch.bool))
     parts = [Group(rank, 2).part(rows) for rank in (0, 1)]

@@ -231,3 +231,19 @@ def test_a_run_can_be_rolled_back(tmp_path: Path) -> None:
     _, plain = trained(Settings(steps=12))
     assert result.losses[:7] == plain.losses[:7]
     assert result.losses[9:] != plain.losses[9:]  # with half the rate
+
+
+def test_tensorboard_is_told_every_step(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard", reason="the extra threefold[tensorboard] is not installed")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    from threefold.training.watching import TensorBoard
+
+    _, result = trained(
+        Settings(steps=6, every=3), validation=[runs.rows(9)], watchers=[TensorBoard(tmp_path)]
+    )
+    events = EventAccumulator(str(tmp_path))
+    events.Reload()
+    losses = [event.value for event in events.Scalars("loss/train")]
+    assert losses == pytest.approx(result.losses, rel=EXACT)
+    assert [event.step for event in events.Scalars("loss/valid")] == [3, 6]

@@ -22,37 +22,43 @@ NOTE = "generate"
 INTERRUPTED = 130
 
 
+Model = Annotated[str, typer.Argument(help="A saved model, or the folder of a run.")]
+Prompt = Annotated[str | None, typer.Argument(help="The text to continue; - reads it from stdin.")]
+Tokens = Annotated[int, typer.Option(min=0, help="How many; 0 goes on until stopped.")]
+Temperature = Annotated[
+    float | None, typer.Option(min=0, help="0 takes the likeliest token; 1 unless given.")
+]
+TopK = Annotated[int | None, typer.Option(min=1, help="Of the k likeliest tokens.")]
+TopP = Annotated[float | None, typer.Option(help="Of the likeliest tokens that hold a mass of p.")]
+Penalty = Annotated[float | None, typer.Option(help="Above 1: tokens seen before are less likely.")]
+Stops = Annotated[
+    list[str] | None, typer.Option(help="End after this text; may be given several times.")
+]
+Seed = Annotated[int | None, typer.Option(help="Same seed, same text.")]
+Beam = Annotated[
+    int | None, typer.Option(min=1, help="Search for the likeliest text, so many at a time.")
+]
+LengthPenalty = Annotated[float, typer.Option(help="Of --beam: above 0 favours length.")]
+StateIn = Annotated[Path | None, typer.Option(help="Go on from this state file.")]
+StateOut = Annotated[Path | None, typer.Option(help="Write the state after the text to this file.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print text and figures as JSON, at the end.")]
+
+
 def generate(
-    model: Annotated[str, typer.Argument(help="A saved model, or the folder of a run.")],
-    prompt: Annotated[
-        str | None, typer.Argument(help="The text to continue; - reads it from stdin.")
-    ] = None,
-    tokens: Annotated[int, typer.Option(min=0, help="How many; 0 goes on until stopped.")] = 200,
-    temperature: Annotated[
-        float | None, typer.Option(min=0, help="0 takes the likeliest token. [1]")
-    ] = None,
-    top_k: Annotated[int | None, typer.Option(min=1, help="Of the k likeliest tokens.")] = None,
-    top_p: Annotated[
-        float | None, typer.Option(help="Of the likeliest tokens that hold a mass of p.")
-    ] = None,
-    repetition_penalty: Annotated[
-        float | None, typer.Option(help="Above 1: tokens seen before are less likely.")
-    ] = None,
-    stop: Annotated[
-        list[str] | None, typer.Option(help="End after this text; may be given several times.")
-    ] = None,
-    seed: Annotated[int | None, typer.Option(help="Same seed, same text.")] = None,
-    beam: Annotated[
-        int | None, typer.Option(min=1, help="Search for the likeliest text, so many at a time.")
-    ] = None,
-    length_penalty: Annotated[float, typer.Option(help="Of --beam: above 0 favours length.")] = 0.0,
-    state: Annotated[Path | None, typer.Option(help="Go on from this state file.")] = None,
-    save_state: Annotated[
-        Path | None, typer.Option(help="Write the state after the text to this file.")
-    ] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print text and figures as JSON, at the end.")
-    ] = False,
+    model: Model,
+    prompt: Prompt = None,
+    tokens: Tokens = 200,
+    temperature: Temperature = None,
+    top_k: TopK = None,
+    top_p: TopP = None,
+    repetition_penalty: Penalty = None,
+    stop: Stops = None,
+    seed: Seed = None,
+    beam: Beam = None,
+    length_penalty: LengthPenalty = 0.0,
+    state: StateIn = None,
+    save_state: StateOut = None,
+    as_json: AsJson = False,
 ) -> None:
     """Continue a text, token by token; the state can be kept and gone on from."""
     drawn = {

@@ -126,6 +126,16 @@ def state_facts(facts: dict[str, Any]) -> list[tuple[str, str]]:
     return [
         ("rows", str(facts["rows"])),
         ("elements seen", seen),
+        *holds(facts["notes"]),
         ("size", f"{output.readable(facts['bytes'])} in {len(facts['leaves'])} tensors"),
         ("on disk", output.readable(facts["bytes_on_disk"])),
     ]
+
+
+def holds(notes: dict[str, Any]) -> list[tuple[str, str]]:
+    """What a stream or a session has noted beside the state."""
+    if "stream" in notes:
+        settings, place = notes["stream"]["settings"], notes["stream"]["place"]
+        what = f"a stream ({settings['what']}), its input read up to byte {place['offset']:,}"
+        return [("holds", what)]
+    return [("holds", f"a session (seed {notes['session']['seed']})")] if "session" in notes else []

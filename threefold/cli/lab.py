@@ -69,3 +69,52 @@ def rates(
 
     for line in run(folder, Plan(mixer=mixer, steps=steps, seed=seed)):
         output.say(line)
+
+
+@lab.command()
+def recipe(
+    name: Annotated[
+        str | None, typer.Argument(metavar="[NAME]", help="Train this one; without, list all.")
+    ] = None,
+    changes: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Any key of its configuration."),
+    ] = None,
+    folder: Annotated[
+        Path | None, typer.Option(help="Keep the run there, and go on with what is there.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Recorded recipes: list them, or train one and hold it against what it must reach.
+
+    Ends with 1 where a recipe does not reach what is asked of it.
+    """
+    if name is None:
+        say_recipes(as_json)
+        return
+    from rich.console import Console
+
+    from threefold.lab.recipe import cook
+
+    outcome = cook(name, changes or (), folder=folder, console=None if as_json else Console())
+    if as_json:
+        output.say_json(outcome.to_dict())
+    else:
+        output.say_facts(outcome.facts)
+    if not outcome.met:
+        raise typer.Exit(1)
+
+
+def say_recipes(as_json: bool) -> None:
+    """All recipes with what they reach, in how many minutes."""
+    from threefold.lab.recipe import RECIPES
+
+    if as_json:
+        output.say_json([one.to_dict() for one in RECIPES.values()])
+        return
+    header = ("NAME", "SHOWS", "ASKED", "REACHED", "MINUTES", "PUBLISHED")
+    rows = [
+        (one.name, one.shows, one.wants, one.known, f"{one.minutes:g}", one.published)
+        for one in RECIPES.values()
+    ]
+    output.say_table(header, rows, fold=("SHOWS", "PUBLISHED"))

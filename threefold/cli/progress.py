@@ -12,16 +12,18 @@ SECONDS = 10.0  # between plain lines
 
 
 class Meter:
-    """Told of bytes and elements; `total` bytes, if there is an end."""
+    """Told of bytes and elements; `total` bytes, if there is an end; `first` is where it began.
 
-    def __init__(self, total: int | None, first: int, quiet: bool) -> None:
+    printing: scores go to standard output; on the same terminal they would tear a bar.
+    """
+
+    def __init__(self, total: int | None, first: int, quiet: bool, printing: bool) -> None:
         self.total, self.first, self.quiet = total, first, quiet
         self.start = self.shown = time.monotonic()
         self.progress: Any = None
-        # Where scores are printed on the same terminal, a bar would be torn.
         if not quiet and sys.stderr.isatty():
-            self.progress = None if sys.stdout.isatty() else _bar(total)
-            self.quiet = self.progress is None
+            self.quiet = printing and sys.stdout.isatty()
+            self.progress = None if self.quiet else _bar(total)
 
     def show(self, position: int, elements: int) -> None:
         """Bytes of the input so far, and elements since the beginning of this run."""

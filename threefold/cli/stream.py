@@ -22,46 +22,55 @@ SAVE = 30.0  # seconds between states: what a crash may cost
 INTERRUPTED = 130
 
 
+Model = Annotated[str, typer.Argument(help="A saved model, or the folder of a run.")]
+File = Annotated[
+    str, typer.Argument(help="Text, or a table of numbers with one element a line; - is stdin.")
+]
+What = Annotated[str | None, typer.Option(help="likelihood (unless given), predict or anomaly.")]
+Out = Annotated[
+    Path | None, typer.Option("--output", help="A .jsonl or .csv file; stdout unless given.")
+]
+Format = Annotated[
+    str | None, typer.Option("--format", help="jsonl or csv, if the name does not say.")
+]
+StateFile = Annotated[
+    Path | None,
+    typer.Option(help="Go on from this file if it is there; it is written on the way, at the end."),
+]
+Every = Annotated[int | None, typer.Option(min=1, help="Elements that one line stands for.")]
+Top = Annotated[int | None, typer.Option(min=1, help="Tokens or classes that predict names.")]
+Window = Annotated[
+    int | None, typer.Option(min=1, help="Elements that the usual surprise is taken over.")
+]
+TableColumns = Annotated[
+    str | None, typer.Option(help="Columns of a table, by name or number, with commas.")
+]
+Piece = Annotated[
+    int | None, typer.Option(min=1, help="Elements computed together; 1 answers each at once.")
+]
+AsJson = Annotated[
+    bool, typer.Option("--json", help="Print a summary as JSON; scores only to --output.")
+]
+Quiet = Annotated[bool, typer.Option("--quiet", help="Say nothing on the way.")]
+
+
 def stream(
-    model: Annotated[str, typer.Argument(help="A saved model, or the folder of a run.")],
-    file: Annotated[
-        str, typer.Argument(help="Text, or a table of numbers with one element a line; - is stdin.")
-    ] = "-",
-    what: Annotated[
-        str | None, typer.Option(help="likelihood (unless given), predict or anomaly.")
-    ] = None,
-    out: Annotated[
-        Path | None, typer.Option("--output", help="A .jsonl or .csv file; stdout unless given.")
-    ] = None,
-    kind: Annotated[
-        str | None, typer.Option("--format", help="jsonl or csv, if the name does not say.")
-    ] = None,
-    state: Annotated[
-        Path | None,
-        typer.Option(help="Go on from this file if it is there; it is written now and at the end."),
-    ] = None,
-    every: Annotated[
-        int | None, typer.Option(min=1, help="Elements that one line stands for.")
-    ] = None,
-    top: Annotated[
-        int | None, typer.Option(min=1, help="Tokens or classes that predict names.")
-    ] = None,
-    window: Annotated[
-        int | None, typer.Option(min=1, help="Elements that the usual surprise is taken over.")
-    ] = None,
-    columns: Annotated[
-        str | None, typer.Option(help="Columns of a table, by name or number, with commas.")
-    ] = None,
-    piece: Annotated[
-        int | None,
-        typer.Option(min=1, help="Elements computed together; 1 answers each at once."),
-    ] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print a summary as JSON; scores only to --output.")
-    ] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", help="Say nothing on the way.")] = False,
+    model: Model,
+    file: File = "-",
+    what: What = None,
+    out: Out = None,
+    kind: Format = None,
+    state: StateFile = None,
+    every: Every = None,
+    top: Top = None,
+    window: Window = None,
+    columns: TableColumns = None,
+    piece: Piece = None,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
 ) -> None:
     """Score every element of a text or a table, of any length, as it comes."""
+    distinct(None if file == "-" else Path(file), out, state)
     asked: dict[str, Any] = {
         "what": what,
         "every": every,
@@ -83,6 +92,18 @@ def stream(
             warn(opened.model)
         facts = run.go(quiet)
     finish(facts, run, as_json, quiet, shlex.join(["threefold", *command(locals())]))
+
+
+def distinct(*paths: Path | None) -> None:
+    """Refuse one file in two roles: what is written would destroy what is read."""
+    seen: set[Path] = set()
+    for path in paths:
+        place = None if path is None else path.resolve()
+        if place is not None and place in seen:
+            raise ThreefoldError(
+                f"{path}: given twice; input, --output and --state are three files"
+            )
+        seen |= set() if place is None else {place}
 
 
 class Run:
@@ -142,7 +163,8 @@ class Run:
         from threefold.runtime.source import WaitInterruptedError
 
         source, session = self.stream.source, self.stream.session
-        meter = Meter(source.size, source.offset, quiet)
+        printing = self.output is not None and self.output.path is None
+        meter = Meter(source.size, source.offset, quiet, printing)
         start = saved = time.monotonic()
         try:
             while not self.interrupts.asked:

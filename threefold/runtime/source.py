@@ -59,6 +59,8 @@ class Source:
     def __init__(self, given: Given, encoder: Encoder, wait: Wait | None = None) -> None:
         self.encoder = encoder
         self.name, self._read, self._file = _reader(given, wait)
+        self._base = 0 if self._file is None else self._file.tell()
+        self._mine = isinstance(given, str | os.PathLike)
         self.offset, self.line = 0, 0
         self._blocks: deque[Block] = deque()
         self._data = b""  # read, not yet encoded
@@ -67,8 +69,9 @@ class Source:
 
     @property
     def size(self) -> int | None:
-        """Bytes of a file; None for what has no end yet."""
-        return None if self._file is None else os.fstat(self._file.fileno()).st_size
+        """Bytes of a file, from where it stood; None for what has no end yet."""
+        file = self._file
+        return None if file is None else os.fstat(file.fileno()).st_size - self._base
 
     @property
     def position(self) -> int:
@@ -140,7 +143,7 @@ class Source:
 
     def close(self) -> None:
         """Leave the file, if it was opened here."""
-        if self._file is not None:
+        if self._file is not None and self._mine:
             self._file.close()
 
     def _encode(self) -> tuple[Elements, int]:
@@ -181,7 +184,7 @@ class Source:
                 f"written (SHA-256 {whole.hexdigest()[:12]}, in the state "
                 f"{str(place.sha256)[:12]}); give the same file, or begin anew without the state"
             )
-        file.seek(place.offset)
+        file.seek(self._base + place.offset)
 
 
 def _feed(digest: Any, file: IO[bytes], size: int) -> None:

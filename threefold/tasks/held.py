@@ -20,7 +20,7 @@ from threefold.data.fetch import need
 from threefold.data.stream import IGNORE, Batch
 from threefold.errors import ThreefoldError
 from threefold.tasks.digests import DIGESTS
-from threefold.tasks.table import SPLITS
+from threefold.tasks.table import SPLITS, card
 from threefold.tasks.task import Numbers, Task, declare, rows_of
 
 Array: TypeAlias = NDArray[Any]
@@ -62,6 +62,10 @@ def held(
         found = read()
         if pinned:
             check(name, found)
+            sizes = tuple(len(found[split]) for split in SPLITS)
+            assert sizes == card(name).sizes, (
+                f"{name}: its card says {card(name).sizes}, not {sizes}"
+            )
         return found
 
     def draw(split: str, numbers: Numbers) -> Batch:

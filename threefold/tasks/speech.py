@@ -126,7 +126,11 @@ def _recorded_digits(folder: Path) -> Splits:
 
 
 def spoken_words(*, form: str = "raw") -> Task[Batch]:
-    """SYNTHETIC: ten words by eSpeak NG, each in three accents of English and every variant."""
+    """SYNTHETIC: ten words by eSpeak NG, each in three accents of English and every variant.
+
+    Package and library are pinned by their hash, and so are the samples, as the library for x86-64
+    Linux makes them: where it makes others, the task says so rather than being another one.
+    """
     check_form(form)
 
     def read() -> Splits:

@@ -175,14 +175,17 @@ struct Channels {
         from += channel * stride;
         if (count == place<real> && stride == 1) return Complex<real>::load(from);
         Complex<real> value = {};
-        for (int64_t c = 0; c < count; ++c) (c < lanes ? value.re : value.im)[c % lanes] = from[c * stride];
+        /* One after the other: compilers differ on a number of one vector or another. */
+        for (int64_t c = 0; c < std::min(count, lanes); ++c) value.re[c] = from[c * stride];
+        for (int64_t c = lanes; c < count; ++c) value.im[c - lanes] = from[c * stride];
         return value;
     }
     void store(real *to, Complex<real> value, int64_t stride = 1) const {
         constexpr int64_t lanes = lanes_of<real>;
         to += channel * stride;
         if (count == place<real> && stride == 1) return value.store(to);
-        for (int64_t c = 0; c < count; ++c) to[c * stride] = (c < lanes ? value.re : value.im)[c % lanes];
+        for (int64_t c = 0; c < std::min(count, lanes); ++c) to[c * stride] = value.re[c];
+        for (int64_t c = lanes; c < count; ++c) to[c * stride] = value.im[c - lanes];
     }
 };
 

@@ -2,8 +2,12 @@
  *
  * W is sparse, by rows; Wᵀ likewise for the backward pass. Threads share the rows of the batch; where
  * these are too few they share the units of a row and meet after each element. A unit's sum has
- * one order, whoever computes it, so the number of threads changes no bit.
+ * one order, whoever computes it, so the number of threads changes no bit; and where other programs
+ * use the processors, so that a thread waits longer than it works, the first goes on alone.
  */
+#include <atomic>
+#include <chrono>
+
 #include "cell_kinds.h"
 #include "denormals.h"
 #ifdef _OPENMP
@@ -63,18 +67,55 @@ struct Inputs {
     }
 };
 
-/* body(row, first, last, meet): units first … last − 1 of a row; meet() waits for the others. */
+/* Units first … last − 1 of a row, for one thread of several. */
+struct Share {
+    int64_t first, last, units, piece = 0, pieces = 1;
+    /* One for all threads: the meeting after which the first goes on alone. A number, and no flag: who
+     * comes late from one meeting may already see what is decided before the next. */
+    std::atomic<int64_t> *alone = nullptr;
+    double worked = 0, waited = 0;
+    int64_t met = 0;
+    std::chrono::steady_clock::time_point since = std::chrono::steady_clock::now();
+
+    /* Waits for the other threads; false if the rest is done without this one. */
+    bool meet() {
+        if (pieces == 1) return true;
+        ++met;
+        if (piece == 0) {
+            worked += lap();
+            if (met % 64 == 0 && waited > double(pieces - 1) * worked) *alone = met;
+        }
+#pragma omp barrier
+        if (met == *alone) {
+            if (piece) return false;
+            first = 0, last = units, pieces = 1;
+        }
+        if (piece == 0) waited += lap();
+        return true;
+    }
+
+private:
+    double lap() {
+        const auto before = since;
+        since = std::chrono::steady_clock::now();
+        return std::chrono::duration<double>(since - before).count();
+    }
+};
+
+/* body(row, share) for all rows; it gives false where others do the rest. */
 template <typename real, typename Body>
-void share(const Inputs<real> &in, const Body &body) {
+void for_each_row(const Inputs<real> &in, const Body &body) {
     const int64_t work = in.batch * in.length * in.weight.starts[in.units];
     const int64_t threads = useful_threads(in.threads, work);
     if (in.batch >= threads || in.length < 8 || in.units < 64) {
         split(in.batch, threads, [&](int64_t begin, int64_t end) {
             const FlushDenormals flush;
-            for (int64_t row = begin; row < end; ++row) body(row, 0, in.units, [] {});
+            Share share{0, in.units, in.units};
+            for (int64_t row = begin; row < end; ++row) body(row, share);
         });
         return;
     }
+    std::atomic<int64_t> alone{-1};
 #pragma omp parallel num_threads(int(threads))
     {
         const FlushDenormals flush;
@@ -86,10 +127,9 @@ void share(const Inputs<real> &in, const Body &body) {
         const int64_t count = vectors_of<real>(in.units), lanes = lanes_of<real>;
         const int64_t first = count * piece / pieces * lanes;
         const int64_t last = std::min(in.units, count * (piece + 1) / pieces * lanes);
+        Share share{first, last, in.units, piece, pieces, &alone};
         for (int64_t row = 0; row < in.batch; ++row)
-            body(row, first, last, [] {
-#pragma omp barrier
-            });
+            if (!body(row, share)) break;
     }
 }
 
@@ -103,14 +143,14 @@ template <typename real, typename Cell>
 int forward(const Inputs<real> &in, real *out, real *new_state, real *kept, const real *drive,
             const real *state) {
     using V = Vector<real>;
-    share(in, [&](int64_t row, int64_t first, int64_t last, auto meet) {
+    for_each_row(in, [&](int64_t row, Share &share) {
         const real *before = state + row * in.units;
         const int64_t end = in.length_of(row);
         for (int64_t t = 0; t < end; ++t) {
             const int64_t e = (row * in.length + t) * in.units;
-            for (int64_t unit = first; unit < last; ++unit)
+            for (int64_t unit = share.first; unit < share.last; ++unit)
                 out[e + unit] = in.weight.times(before, unit);
-            for_each_unit<real>(first, last, in.units, [&](int64_t unit, auto lanes) {
+            for_each_unit<real>(share.first, share.last, in.units, [&](int64_t unit, auto lanes) {
                 const V x = lanes.load(drive + e + unit), u = lanes.load(out + e + unit);
                 V h;
                 Cell::forward(&x, &u, &h, nullptr, nullptr);
@@ -119,14 +159,16 @@ int forward(const Inputs<real> &in, real *out, real *new_state, real *kept, cons
                 lanes.store(out + e + unit, (real(1) - in.leak) * old + in.leak * h);
             });
             before = out + e;
-            meet();
+            if (!share.meet()) return false;
         }
+        const int64_t first = share.first, last = share.last;
         std::copy(before + first, before + last, new_state + row * in.units + first);
         for (int64_t t = end; t < in.length; ++t) {
             const int64_t e = (row * in.length + t) * in.units;
             std::fill(out + e + first, out + e + last, real(0));
             if (kept) std::fill(kept + e + first, kept + e + last, real(0));
         }
+        return true;
     });
     return THREEFOLD_OK;
 }
@@ -136,9 +178,9 @@ template <typename real, typename Cell>
 int backward(const Inputs<real> &in, real *grad_drive, real *grad_state, const real *grad_out,
              const real *grad_new_state, const real *kept) {
     using V = Vector<real>;
-    share(in, [&](int64_t row, int64_t first, int64_t last, auto meet) {
+    for_each_row(in, [&](int64_t row, Share &share) {
         real *grad = grad_state + row * in.units;
-        const int64_t end = in.length_of(row);
+        const int64_t end = in.length_of(row), first = share.first, last = share.last;
         for (int64_t unit = first; unit < last; ++unit)
             grad[unit] = grad_new_state ? grad_new_state[row * in.units + unit] : real(0);
         for (int64_t t = in.length - 1; t >= end; --t) {
@@ -147,7 +189,7 @@ int backward(const Inputs<real> &in, real *grad_drive, real *grad_state, const r
         }
         for (int64_t t = end - 1; t >= 0; --t) {
             const int64_t e = (row * in.length + t) * in.units;
-            for_each_unit<real>(first, last, in.units, [&](int64_t unit, auto lanes) {
+            for_each_unit<real>(share.first, share.last, in.units, [&](int64_t unit, auto lanes) {
                 V whole = lanes.load(grad + unit);
                 if (grad_out) whole += lanes.load(grad_out + e + unit);
                 const V squashed = lanes.load(kept + e + unit);
@@ -156,10 +198,11 @@ int backward(const Inputs<real> &in, real *grad_drive, real *grad_state, const r
                 lanes.store(grad_drive + e + unit, of_input);
                 lanes.store(grad + unit, (real(1) - in.leak) * whole);
             });
-            meet();
-            for (int64_t unit = first; unit < last; ++unit)
+            if (!share.meet()) return false;
+            for (int64_t unit = share.first; unit < share.last; ++unit)
                 grad[unit] += in.weight.times(grad_drive + e, unit);
         }
+        return true;
     });
     return THREEFOLD_OK;
 }

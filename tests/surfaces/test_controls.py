@@ -1,0 +1,50 @@
+"""Label-shuffled controls: a trained model learns what is there, and nothing where nothing is."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from threefold.lab import controls
+from threefold.lab.controls import SMALL, Outcome, Plan, accuracy, measure, table
+from threefold.tasks.table import TASKS, task
+
+QUICK = Plan(steps=60, batch=32, judged=400, width=16)
+
+
+@pytest.mark.parametrize("name", ["parity", "listops-mini"])
+def test_a_control_stays_at_chance(name: str) -> None:
+    found = measure(name, replace(QUICK, steps=25))
+    assert found.clean and found.judged == 400
+    assert found.majority <= found.limit  # the card's chance is no understatement
+
+
+def test_what_can_be_learnt_is_learnt_and_a_leak_is_seen() -> None:
+    """The label stands in the first element, also of the control: what a leak would look like."""
+    made = task("parity", trained=(2, 8), tested=(9, 12))
+
+    def leaky(split: str, numbers: object) -> object:
+        rows = made.draw(split, numbers)  # type: ignore[arg-type]
+        rows.inputs[:, 0] = rows.targets
+        return rows
+
+    score = accuracy(replace(made, draw=leaky), replace(QUICK, steps=120))
+    told = Outcome("leaky", 0.5, 0.5, 0.5, learnt=score, control=score, judged=400)
+    assert not told.clean and told.limit == pytest.approx(0.575)
+
+
+def test_the_table(monkeypatch: pytest.MonkeyPatch, tmp_path: object) -> None:
+    monkeypatch.setenv("THREEFOLD_CACHE", str(tmp_path))
+    rows = iter([Outcome("parity", 0.5, 0.5, 0.49, 0.7, 0.6, 400)])
+    real = controls.measure
+    monkeypatch.setattr(
+        controls, "measure", lambda name, plan: next(rows) if name == "parity" else real(name, plan)
+    )
+    head, line, missing = table(["parity", "digits8"], QUICK)
+    assert head.split() == ["task", "chance", "majority", "bag", "learnt", "control", "limit"]
+    assert line.split(None, 1)[1].startswith("0.5000    0.5000    0.4900    0.7000    0.6000")
+    assert line.endswith("the control knows too much")
+    assert missing.endswith("not fetched: threefold data fetch digits8")
+    assert {"parity", "digits8", "chords"} <= set(SMALL) and "smnist" not in SMALL
+    assert all(TASKS[name].kind == "classifier" for name in SMALL)

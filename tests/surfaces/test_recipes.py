@@ -1,0 +1,102 @@
+"""`threefold lab recipe`: every file is a configuration, builds its model and can be trained."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import threefold
+from tests.surfaces.test_cli import here
+from threefold.data.fetch import cached
+from threefold.data.packages import PACKAGES
+from threefold.lab import recipe as recipes
+from threefold.lab.recipe import FOLDER, RECIPES, Asked, cook
+from threefold.tasks.table import card
+from threefold.training.config import Config
+from threefold.training.evaluation import evaluate
+from threefold.training.problem import problem
+from threefold.training.running import run
+
+SHORT = ("training.steps=2", "training.every=2", "data.batch=2", "data.limit=2")
+
+
+def fetched(config: Config) -> None:
+    """Skip what has to be fetched and was not."""
+    for name in card(config.data.name).where.split(" + "):
+        if name in PACKAGES and cached(name) is None:
+            pytest.skip(f"{name} is not fetched")
+
+
+def test_every_file_is_a_recipe() -> None:
+    assert sorted(path.stem for path in FOLDER.glob("*.toml")) == sorted(RECIPES)
+    for name, one in RECIPES.items():
+        head = one.path.read_text(encoding="utf-8").partition("[data]")[0].replace("\n# ", " ")
+        assert one.name == name and f"Reached {one.known} (asked {one.wants})" in head
+        assert f"in {one.minutes:g} minutes" in head
+        assert one.config().training.steps, f"{name}: ends by the clock, never twice the same"
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_recipes_learn_two_steps(name: str) -> None:
+    config = RECIPES[name].config(SHORT)
+    fetched(config)
+    reached = run(config, test=False)
+    assert reached.result.steps == 2 and reached.result.scores.loss > 0
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_recorded_figures_are_as_asked(name: str) -> None:
+    one = RECIPES[name]
+    assert len(one.reached) == 1 + bool(one.length)
+    assert one.asked is None or all(map(one.asked.met, one.reached))
+
+
+def test_asked() -> None:
+    assert Asked("≥", 1).met(1) and not Asked(">", 1).met(1)
+    assert Asked("≤", 1).met(1) and not Asked("<", 1).met(1)
+
+
+def test_a_recipe_is_judged_on_the_whole_test_split_at_both_lengths(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    short = replace(RECIPES["recall-delta_net"], length=64)
+    monkeypatch.setitem(RECIPES, short.name, short)
+    changes = ("data.options={pairs=2, length=16}", "data.batch=200", "data.limit=1", *SHORT[:2])
+    outcome = cook(short.name, changes)
+    assert not outcome.met and "NOT as asked" in outcome.facts[0][1]
+    for length, figure in zip((16, 64), outcome.figures, strict=True):
+        there = problem("recall", options={"pairs": 2}, length=length, batch=200)
+        scores = evaluate(outcome.reached.model, there.pieces("test"))
+        assert figure == pytest.approx(100 * scores.metric)
+
+
+def test_an_interrupted_recipe_is_not_judged(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = run(RECIPES["recall-delta_net"].config(SHORT), test=False)
+    whole.result.stopped = "interrupted"
+    monkeypatch.setattr("threefold.training.running.run", lambda *_, **__: whole)
+    with pytest.raises(threefold.ThreefoldError, match="interrupted before its end"):
+        cook("recall-delta_net")
+
+
+def test_the_page_has_the_same_figures() -> None:
+    """README.md's table is what the code says."""
+    page = (Path(recipes.__file__).parent / "recipes" / "README.md").read_text(encoding="utf-8")
+    for one in RECIPES.values():
+        cells = (f"`{one.name}`", one.shows, one.wants, one.known, f"{one.minutes:g}")
+        row = f"| {' | '.join((*cells, one.published))} |"
+        assert row in page, f"the line of {one.name} should be\n{row}"
+
+
+def test_the_commands(tmp_path: Path) -> None:
+    listed = here("lab", "recipe", "--json")
+    assert listed.returncode == 0, listed.stderr
+    assert [one["name"] for one in json.loads(listed.stdout)] == list(RECIPES)
+    unknown = here("lab", "recipe", "recall-delta")
+    assert unknown.returncode == 2 and "did you mean 'recall-delta_net'?" in unknown.stderr
+    changes = ("--set", "training.steps=2", "--set", "data.options={pairs=2, length=16}")
+    done = here("lab", "recipe", "recall-delta_net", *changes, "--folder", str(tmp_path / "run"))
+    assert done.returncode == 1, done.stderr
+    assert "NOT as asked" in done.stdout and (tmp_path / "run" / "model").is_dir()

@@ -1,0 +1,225 @@
+"""Configurations that reach a known figure in minutes on a processor: `threefold lab recipe`.
+
+    recipes/NAME.toml    data, model and training, as `threefold train --config` reads them
+    RECIPES              what each shows, what it must reach, what it reached, in how many minutes
+
+Hyperparameters were chosen on validation; the figures are of the test split, seed 0.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from threefold.errors import ThreefoldError, nearest
+from threefold.training.config import Config, read_toml
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from threefold.training.evaluation import Scores
+    from threefold.training.running import Reached
+
+FOLDER = Path(__file__).parent / "recipes"
+NATS = "nats"  # judged by the loss; any other unit by the task's metric
+PERCENT = "%"
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A figure that must be reached, or, of a model that must fail, not be reached."""
+
+    relation: str  # ≥, >, ≤ or <
+    value: float
+
+    def met(self, figure: float) -> bool:
+        """Whether a figure is as asked."""
+        return {
+            "≥": figure >= self.value,
+            ">": figure > self.value,
+            "≤": figure <= self.value,
+            "<": figure < self.value,
+        }[self.relation]
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """One recipe: what it shows and what is known of it."""
+
+    name: str
+    shows: str
+    unit: str
+    asked: Asked | None  # None: nothing is asked, the figure is for comparison
+    reached: tuple[float, ...]  # as trained, and at the other length
+    minutes: float  # on one thread of a busy machine, tests included
+    published: str = "–"
+    length: int = 0  # judged once more in sequences of this length; 0: no
+
+    @property
+    def path(self) -> Path:
+        """Its TOML file."""
+        return FOLDER / f"{self.name}.toml"
+
+    def config(self, changes: Iterable[str] = ()) -> Config:
+        """Its configuration, with changes such as `training.steps=100`."""
+        return Config.read(read_toml(self.path), changes)
+
+    def figure(self, scores: Scores) -> float:
+        """What the recipe is judged by."""
+        if self.unit == NATS:
+            return scores.loss
+        return 100 * scores.metric if self.unit == PERCENT else scores.metric
+
+    def says(self, figure: float) -> str:
+        """A figure with its unit."""
+        return f"{figure:.3f} nats" if self.unit == NATS else f"{figure:.1f} {self.unit}"
+
+    @property
+    def wants(self) -> str:
+        """What is asked, in words."""
+        if self.asked is None:
+            return "–"
+        both = f", also at {self.length:,}" if self.length else ""
+        return f"{self.asked.relation} {self.asked.value:g} {self.unit}{both}"
+
+    @property
+    def known(self) -> str:
+        """What it reached when it was recorded."""
+        return ", ".join(map(self.says, self.reached))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        return {**asdict(self), "reached": list(self.reached), "file": str(self.path)}
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a run of a recipe came to."""
+
+    recipe: Recipe
+    figures: tuple[float, ...]
+    minutes: float
+    reached: Reached
+
+    @property
+    def met(self) -> bool:
+        """Whether every figure is as asked."""
+        asked = self.recipe.asked
+        return asked is None or all(map(asked.met, self.figures))
+
+    @property
+    def facts(self) -> list[tuple[str, str]]:
+        """What was reached, against what was asked and what is known."""
+        recipe = self.recipe
+        figures = ", ".join(map(recipe.says, self.figures))
+        verdict = "" if recipe.asked is None else ", as asked" if self.met else ", NOT as asked"
+        return [
+            ("reached", figures + verdict),
+            ("asked", recipe.wants),
+            ("recorded", recipe.known),
+            ("published", recipe.published),
+            ("minutes", f"{self.minutes:.1f}, recorded {recipe.minutes:g}"),
+        ]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        return {
+            "recipe": self.recipe.to_dict(),
+            "reached": list(self.figures),
+            "met": self.met,
+            "minutes": self.minutes,
+            "steps": self.reached.result.steps,
+            "parameters": self.reached.model.parameter_count,
+        }
+
+
+def recipe(name: str) -> Recipe:
+    """A recipe by name."""
+    if name not in RECIPES:
+        raise ThreefoldError(f"unknown recipe {name!r}; {nearest(name, RECIPES)}")
+    return RECIPES[name]
+
+
+def cook(
+    name: str,
+    changes: Iterable[str] = (),
+    *,
+    folder: Path | None = None,
+    console: Console | None = None,
+) -> Outcome:
+    """Train as the recipe says, by the way of `threefold train`, and judge on the test split."""
+    from threefold.training.running import run
+
+    chosen, start = recipe(name), time.perf_counter()
+    config = chosen.config(changes)
+    reached = run(config, folder, console=console, test=False)
+    if not reached.finished:
+        raise ThreefoldError(f"{name}: interrupted before its end, so there is nothing to judge")
+    lengths = [0, chosen.length] if chosen.length else [0]
+    figures = tuple(chosen.figure(_judge(config, reached, length)) for length in lengths)
+    return Outcome(chosen, figures, (time.perf_counter() - start) / 60, reached)
+
+
+def _judge(config: Config, reached: Reached, length: int) -> Scores:
+    """The whole test split, as trained or in sequences of another length, fewer at a time."""
+    from threefold.training.problem import problem
+    from threefold.training.running import judge
+
+    data = config.data.model_copy(update={"limit": 0})
+    if length:
+        batch = max(1, data.batch * problem(data).task.length // length)
+        data = data.model_copy(update={"length": length, "batch": batch})
+    return judge(problem(data), reached.model, "test", config.training.carry)
+
+
+_RECIPES = (
+    Recipe(
+        "selective-copying-mamba",
+        "selective copying, 16 symbols in 256: a selective memory keeps them",
+        PERCENT,
+        Asked(">", 99),
+        (99.7,),
+        25,
+        "99.8 % at length 4,096 (Gu & Dao 2023, table 1)",
+    ),
+    Recipe(
+        "recall-delta_net",
+        "associative recall, 8 pairs in 128: the delta rule",
+        PERCENT,
+        Asked(">", 99),
+        (99.1,),
+        2.1,
+    ),
+    Recipe(
+        "shakespeare-attention",
+        "Tiny Shakespeare: nanoGPT's CPU architecture, 2,000 × 12 × 64 characters",
+        NATS,
+        Asked("≤", 1.92),
+        (1.909,),
+        11.8,
+        "1.88, an estimate from 20 batches (nanoGPT)",
+    ),
+    Recipe(
+        "japanese-vowels-gru",
+        "JapaneseVowels: who of nine speaks",
+        PERCENT,
+        Asked("≥", 95),
+        (95.9,),
+        0.4,
+        "1-NN DTW 94.9 % (Bagnall et al. 2018)",
+    ),
+    Recipe(
+        "smnist-s4d",
+        "sMNIST: digits pixel by pixel",
+        PERCENT,
+        Asked("≥", 97),
+        (98.2,),
+        18.4,
+        "S4 99.63 %, LSTM 98.9 % (Gu et al. 2022)",
+    ),
+)
+
+RECIPES: dict[str, Recipe] = {one.name: one for one in _RECIPES}
