@@ -105,11 +105,13 @@ def resume(
 def _run(whole: Config, folder: Path, *, tensorboard: bool, announce: bool) -> None:
     from rich.console import Console
 
+    from threefold.kernels.allocation import keep_memory
     from threefold.training.curves import draw_run
     from threefold.training.distributed import joined
     from threefold.training.running import run
     from threefold.training.watching import Samples, TensorBoard
 
+    keep_memory()
     with joined() as group:
         console = Console() if group.leads else None
         if group.leads and announce:
