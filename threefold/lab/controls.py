@@ -23,6 +23,7 @@ from typing import Any
 import torch
 
 from threefold.data.fetch import MissingError
+from threefold.errors import ThreefoldError
 from threefold.models.table import build
 from threefold.tasks.baselines import bag, majority, shuffled_labels
 from threefold.tasks.table import TASKS, task
@@ -116,6 +117,9 @@ def table(names: list[str], plan: Plan) -> Iterator[str]:
             found = measure(name, plan)
         except MissingError:
             yield f"{name:<20}  not fetched: threefold data fetch {name}"
+            continue
+        except ThreefoldError as error:
+            yield f"{name:<20}  {error}"
             continue
         cells = (getattr(found, column) for column in columns)
         verdict = "" if found.clean else "  the control knows too much"
