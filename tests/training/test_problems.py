@@ -13,7 +13,7 @@ import pytest
 from threefold.errors import ThreefoldError
 from threefold.tasks.table import MADE, TASKS
 from threefold.training.config import Config
-from threefold.training.problem import problem
+from threefold.training.problem import problem, sample
 from threefold.training.running import prepare, run
 
 SHORT: dict[str, dict[str, Any]] = {
@@ -143,3 +143,13 @@ def test_what_does_not_fit_is_said_before_training(tmp_path: Path) -> None:
         prepare(whole)
     with pytest.raises(ThreefoldError, match="carry needs a stream"):
         problem("copying").batches(carry=True)
+
+
+def test_a_limited_evaluation_is_a_fixed_sample_of_all() -> None:
+    """Not the first ones: many files are sorted by class."""
+    numbers = sample(1000, 50)
+    assert np.array_equal(numbers, sample(1000, 50))
+    assert len(set(numbers.tolist())) == 50
+    assert numbers.min() < 200 and numbers.max() > 800
+    assert np.array_equal(sample(10, 0), np.arange(10))
+    assert np.array_equal(sample(10, 20), np.arange(10))

@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
+from threefold.data.order import shuffled
 from threefold.data.stream import Stream, Windows
 from threefold.errors import ThreefoldError, nearest
 from threefold.models.spec import Spec
@@ -168,9 +170,16 @@ class Pieces:
             stream = Stream(tokens, lanes, task.length)
             yield from map(stream, range(stream.pieces))
             return
-        count = min(task.size(self.split), data.limit or task.size(self.split))
-        for first in range(0, count, data.batch):
-            yield task.rows(self.split, np.arange(first, min(first + data.batch, count)))
+        numbers = sample(task.size(self.split), data.limit)
+        for first in range(0, len(numbers), data.batch):
+            yield task.rows(self.split, numbers[first : first + data.batch])
+
+
+def sample(size: int, limit: int) -> NDArray[np.int64]:
+    """All numbers below `size`, or `limit` of them, always the same: many files are sorted."""
+    if not limit or limit >= size:
+        return np.arange(size)
+    return np.sort(shuffled((0, size), size, range(limit)))
 
 
 def problem(data: Data | str, **options: Any) -> Problem:
