@@ -17,7 +17,7 @@ import pytest
 import threefold
 from tests.surfaces.test_cli import here
 from threefold.errors import ThreefoldError
-from threefold.lab.legs import RUNGS, Sample, Seen, run_leg
+from threefold.lab.legs import RUNGS, Seen, run_leg
 from threefold.lab.planning import RATES, Plan, Planned, Request, allot, make_plan, read_budget
 from threefold.lab.planning import Rehearsal as Taken
 from threefold.lab.race import command_of, compare
@@ -248,10 +248,10 @@ def test_a_plan_reads_back() -> None:
 def test_a_smaller_evaluation_is_no_beginning() -> None:
     """Files are often sorted by class: their first rows would be of one class only."""
     found = problem("recall", batch=8)
-    some, again = (list(Sample(found, "test", 40)) for _ in range(2))
+    some, again = (list(found.limited(40).pieces("test")) for _ in range(2))
     assert [len(rows.inputs) for rows in some] == [8] * 5
     assert all(a.inputs.equal(b.inputs) for a, b in zip(some, again, strict=True))
-    whole = list(Sample(found, "test", 10**9))
+    whole = list(found.limited(10**9).pieces("test"))
     assert sum(len(rows.inputs) for rows in whole) == found.task.size("test")
     assert not some[0].inputs.equal(whole[0].inputs)
 

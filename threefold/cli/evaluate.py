@@ -49,7 +49,7 @@ def evaluate(
             f"needs a {wanted.kind} of {wanted.vocabulary}"
         )
     carry = whole.training.carry and found.task.corpus is not None
-    scores = judge(found.unlimited, loaded, split, carry)
+    scores = judge(found.limited(0), loaded, split, carry)
     task = found.task
     if as_json:
         output.say_json(

@@ -9,31 +9,26 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from torch import Tensor
 
-from threefold.data.draws import permutation
 from threefold.data.files import write_file
 from threefold.errors import ThreefoldError
 from threefold.lab.planning import RATES, Plan
 from threefold.lab.report import Leg, Moment
 from threefold.models.model import Model
 from threefold.training.config import Config
-from threefold.training.evaluation import Scores, evaluate
 from threefold.training.loop import Run, train
-from threefold.training.objectives import objective_of
 from threefold.training.problem import Problem, problem
 from threefold.training.progress import Reporter
-from threefold.training.running import MODEL, prepare, write_config, write_summary
+from threefold.training.running import MODEL, judge, prepare, write_config, write_summary
 
 DONE, BATCHES, CURVE = "leg.json", "batches.txt", "curve.jsonl"
 LONGER = (2, 4, 8)  # times the length of training
-SAMPLING = 2  # where the examples of a smaller evaluation are drawn from
 TUNING_SEED = 1_000_003  # of no leg
 RUNGS = ((len(RATES), 1 / 8), (2, 1 / 4))  # (rates that are still in, part of a run's steps)
 
@@ -65,7 +60,7 @@ def run_leg(plan: Plan, config: Config, folder: Path | None, progress: Progress)
         model,
         seen,
         settings,
-        validation=Sample(found, "valid", plan.valid),
+        validation=found.limited(plan.valid).pieces("valid"),
         objective=found.objective(settings),
         folder=folder,
         identity=found.identity(),
@@ -74,7 +69,7 @@ def run_leg(plan: Plan, config: Config, folder: Path | None, progress: Progress)
     if result.stopped == "interrupted":
         raise StoppedError("interrupted; the same command goes on where it was")
     model.eval()
-    test = Sample(found, "test", plan.test).judge(model)
+    test = judge(found.limited(plan.test), model, "test")
     leg = Leg(
         seed=config.data.seed,
         score=test.metric,
@@ -111,28 +106,6 @@ def write_json(path: Path, values: Mapping[str, Any]) -> None:
     write_file(path, write)
 
 
-@dataclass(frozen=True)
-class Sample:
-    """So many examples of a split, always the same: files are often sorted by what is asked."""
-
-    found: Problem
-    split: str
-    examples: int
-
-    def __iter__(self) -> Iterator[Any]:
-        task, batch = self.found.task, self.found.data.batch
-        numbers = np.arange(task.size(self.split))
-        if self.examples < len(numbers):
-            numbers = np.sort(permutation((SAMPLING,), len(numbers))[: self.examples])
-        for first in range(0, len(numbers), batch):
-            yield task.rows(self.split, numbers[first : first + batch])
-
-    def judge(self, model: Model) -> Scores:
-        """Loss and metric."""
-        objective = objective_of(model, self.found.task.measure)
-        return evaluate(model, self, objective=objective)
-
-
 def at_other_lengths(found: Problem, model: Model, examples: int) -> tuple[tuple[int, float], ...]:
     """(length, score) on longer rows, where the data have them; a fraction of the examples."""
     length = found.task.length
@@ -144,7 +117,7 @@ def at_other_lengths(found: Problem, model: Model, examples: int) -> tuple[tuple
             if not alike(found, other):
                 return ()
             some = max(min(4, examples), examples // factor)
-            scores = Sample(other, "test", some).judge(model)
+            scores = judge(other.limited(some), model, "test")
         except ThreefoldError:
             break  # no such rows, or the model has a largest length
         points.append((factor * length, scores.metric))
@@ -277,7 +250,7 @@ def _loss(plan: Plan, config: Config, folder: Path | None, progress: Progress) -
             model,
             found.batches(),
             config.training.model_copy(update={"every": None}),
-            validation=Sample(found, "valid", plan.valid),
+            validation=found.limited(plan.valid).pieces("valid"),
             objective=found.objective(config.training),
             folder=folder,
             identity=found.identity(),

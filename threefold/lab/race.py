@@ -29,7 +29,7 @@ import torch
 
 from threefold._version import __version__
 from threefold.errors import ThreefoldError
-from threefold.lab.legs import Finished, Sample, run_leg, tune, write_json
+from threefold.lab.legs import Finished, run_leg, tune, write_json
 from threefold.lab.measuring import costs
 from threefold.lab.planning import RACERS, Plan, Planned, Request, make_plan, matched_words
 from threefold.lab.report import Contender, Cost, Report, Subject
@@ -290,7 +290,7 @@ def subject_of(plan: Plan, found: Problem, finished: dict[tuple[str, int], Finis
         hashes[f"first {plan.common:,} batches of seed {seed}"] = seen.pop()
     targets = sum(
         found.objective(plan.config(plan.contenders[0].name, 0).training).count(rows)
-        for rows in Sample(found, "test", plan.test)
+        for rows in found.limited(plan.test).pieces("test")
     )
     return Subject(
         title=task.title,

@@ -25,12 +25,13 @@ from threefold.blocks.stack import Stack
 from threefold.errors import ThreefoldError
 from threefold.memory.state import State
 from threefold.models.saving import unshared
+from threefold.runtime.interrupts import Interrupts
 from threefold.tasks.task import Metric, accuracy
 from threefold.training.averaging import Average
 from threefold.training.distributed import Group
 from threefold.training.evaluation import Scores, evaluate
 from threefold.training.keeping import Keeper, kept
-from threefold.training.moments import interrupts, seed_step, undisturbed
+from threefold.training.moments import seed_step, undisturbed
 from threefold.training.non_finite import first_bad
 from threefold.training.objectives import Objective, objective_of
 from threefold.training.optimiser import make_optimiser, set_rate
@@ -94,13 +95,13 @@ def train(
     with (
         kept(place, settings.keep, group) as keeper,
         undisturbed(),
-        interrupts() as interrupt,
+        Interrupts() as interrupt,
         reporter(console if group.leads else None, title, watchers) as shown,
     ):
         run.begin(keeper, shown, identity or {})
         while not run.result.stopped:
             run.step(keeper)
-            stopped = bool(group.sum(float(interrupt.is_set()))[0])
+            stopped = bool(group.sum(float(interrupt.asked))[0])
             run.result.stopped = "interrupted" if stopped else run.end
             # What goes on later is not at its end, and whoever interrupts is in a hurry.
             if validation is not None and run.due and not (stopped and keeper is not None):

@@ -1,12 +1,9 @@
-"""What surrounds a run: signals that wait for the end of a step, and random numbers by address."""
+"""Random numbers of a run by address, beside those of the caller."""
 
 from __future__ import annotations
 
-import signal
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import numpy as np
 import torch
@@ -26,25 +23,3 @@ def seed_step(seed: int, step: int, rank: int = 0) -> None:
     torch.default_generator.manual_seed(number)
     if torch.cuda.is_available():
         torch.cuda.manual_seed_all(number)
-
-
-@contextmanager
-def interrupts() -> Iterator[threading.Event]:
-    """Ctrl-C or SIGTERM sets an event, so that no step is cut in half; a second acts at once."""
-    event = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
-        yield event
-        return
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-
-    def handle(number: int, frame: Any) -> None:
-        event.set()
-        signal.signal(number, before[signal.Signals(number)])
-
-    for number in before:
-        signal.signal(number, handle)
-    try:
-        yield event
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

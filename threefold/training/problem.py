@@ -47,10 +47,9 @@ class Problem:
         """What is judged by; translators by whole answers, whatever else their task has."""
         return "exact" if self.task.kind == "seq2seq" else self.task.metric
 
-    @property
-    def unlimited(self) -> Problem:
-        """The same, judged on all examples."""
-        return Problem(self.task, self.data.model_copy(update={"limit": 0}))
+    def limited(self, examples: int) -> Problem:
+        """The same, judged on so many examples; 0: on all."""
+        return Problem(self.task, self.data.model_copy(update={"limit": examples}))
 
     def batches(self, carry: bool = False) -> Callable[[int], Any]:
         """Training's batches by step."""

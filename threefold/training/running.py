@@ -92,7 +92,7 @@ def run(
     if group.leads:
         model.eval()
         if test and result.stopped != "interrupted":
-            scores = judge(found.unlimited, model, "test", settings.carry)
+            scores = judge(found.limited(0), model, "test", settings.carry)
         if folder is not None:
             model.save(folder / MODEL)
             write_summary(folder, config, found, model, result, scores)
