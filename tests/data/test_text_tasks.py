@@ -151,6 +151,12 @@ def test_translation_of_parallel_files(tmp_path: Path) -> None:
     pytest.importorskip("sacrebleu")
     assert bleu(["a b c d e"], ["a b c d e"]) == pytest.approx(100)
     assert bleu(["x y z"], ["a b c"]) == 0
+    compare = made.compare()
+    assert rows.references == ("nombre 0", "nombre 49")
+    assert compare(
+        [row * 2 for row in rows.texts()], ["nombre 0nombre 0", "nombre 49nombre 49"]
+    ) == (pytest.approx(bleu(["a b", "c d"], ["a b", "c d"])))
+    assert compare([[1], [1]], rows.references) == 0
 
 
 def test_pairs_of_papers(tmp_path: Path) -> None:
@@ -178,6 +184,10 @@ def test_phonemes(tmp_path: Path) -> None:
     right = [[["AE1", "B"]], [["K"], ["K", "AE1"]]]
     assert phoneme_error([["AE1", "B"], ["K", "AE1"]], right) == 0
     assert phoneme_error([["AE1"], []], right) == pytest.approx(2 / 3)
+    rows = made.rows("train", range(made.sizes[0]))
+    compare = made.compare()
+    assert compare(rows.texts(), rows.references) == 0
+    assert compare([[1]] * made.sizes[0], rows.references) == 1
 
 
 def test_news_and_speeches(tmp_path: Path) -> None:

@@ -39,6 +39,19 @@ def test_every_task_that_is_made_here_can_be_trained_on(name: str) -> None:
     assert all(np.isfinite(reached.test))
 
 
+def test_translators_are_judged_by_the_metric_of_their_task(tmp_path: Path) -> None:
+    words = "".join(f"{a}{b}{c} AE1 B\n" for a in "abcdefgh" for b in "aeiou" for c in "xyz")
+    (tmp_path / "cmudict.dict").write_text(words)
+    given = config("phonemes", options={"folder": str(tmp_path)}, batch=8, limit=0)
+    found = given.model_copy(
+        update={"training": given.training.model_copy(update={"steps": 60, "learning_rate": 0.01})}
+    )
+    assert problem(found.data).metric == "phoneme_error"
+    before, after = run(given).test, run(found).test
+    assert before is not None and after is not None
+    assert after.metric == 0 < before.metric  # every word is said alike
+
+
 def rows(count: int, length: int = 12) -> np.ndarray[Any, Any]:
     return np.random.default_rng(0).normal(size=(count, length, 2))
 

@@ -27,8 +27,10 @@ def bench(
     json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
 ) -> None:
     """Measure time and memory of mixers against length, and say where they cross."""
+    from threefold.kernels.allocation import keep_memory
     from threefold.lab import bench as lab
 
+    keep_memory()
     if table == "cost":
         chosen = lab.lengths_of(lengths) if lengths != "256,1k,4k,16k" else None
         _cost_table(chosen, json)

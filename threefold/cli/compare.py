@@ -44,6 +44,7 @@ def compare(
     json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
 ) -> None:
     """Race sequence models on your data, and write one page that shows the answer."""
+    from threefold.kernels.allocation import keep_memory
     from threefold.lab.legs import StoppedError
     from threefold.lab.planning import Request
     from threefold.lab.race import Place, ranks, run
@@ -53,6 +54,7 @@ def compare(
         data, names, budget, match, seeds, tune, width, depth, parameters, learning_rate, batch,
         read_changes(changes or []),
     )  # fmt: skip
+    keep_memory()
     rank, _ = ranks()
     place = Place(folder or Path("runs") / f"compare-{Path(data).stem}", leads=rank == 0)
     try:

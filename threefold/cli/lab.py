@@ -94,8 +94,10 @@ def recipe(
         return
     from rich.console import Console
 
+    from threefold.kernels.allocation import keep_memory
     from threefold.lab.recipe import cook
 
+    keep_memory()
     outcome = cook(name, changes or (), folder=folder, console=None if as_json else Console())
     if as_json:
         output.say_json(outcome.to_dict())

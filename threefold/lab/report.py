@@ -26,6 +26,8 @@ METRICS = {
     "loss": ("loss", "nats", "number"),
     "squared_error": ("squared error", "", "number"),
     "absolute_error": ("absolute error", "", "number"),
+    "bleu": ("BLEU", "points of BLEU", "number"),
+    "phoneme_error": ("phonemes wrong", "points", "percent"),
 }
 FALLING = 0.1  # the part of a curve's fall that its last quarter may have
 SHORT = 100  # steps, below which a race says little

@@ -15,6 +15,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -31,7 +32,7 @@ ATTEMPTS = 300  # 0.9^300 = 2e-14
 
 @dataclass(frozen=True)
 class Pairs:
-    """Rows of a task; the score is the part of the targets that are answered exactly."""
+    """Rows of a task; unless it has a metric of its own, an answer counts if it is exact."""
 
     name: str
     source: Tensor  # [N, M] int64, from BEGIN to END, 0 behind it
@@ -40,6 +41,7 @@ class Pairs:
     target_lengths: Tensor  # [N], BEGIN and END included
     source_vocabulary: int
     vocabulary: int
+    references: tuple[Any, ...] = ()  # what a task's own metric compares with, one for each row
 
     @property
     def source_mask(self) -> Tensor | None:
@@ -75,6 +77,7 @@ def pairs(
     targets: Sequence[Sequence[int]],
     source_vocabulary: int,
     vocabulary: int,
+    references: Sequence[Any] = (),
 ) -> Pairs:
     """Rows of any lengths as tables, BEGIN and END put around each."""
     if not sources or len(sources) != len(targets) or not all(sources):
@@ -85,7 +88,14 @@ def pairs(
     source, source_lengths = _table([[BEGIN, *row, END] for row in sources])
     target, target_lengths = _table([[BEGIN, *row, END] for row in targets])
     return Pairs(
-        name, source, target, source_lengths, target_lengths, source_vocabulary, vocabulary
+        name,
+        source,
+        target,
+        source_lengths,
+        target_lengths,
+        source_vocabulary,
+        vocabulary,
+        tuple(references),
     )
 
 

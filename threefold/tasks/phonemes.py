@@ -16,14 +16,16 @@ import re
 import zlib
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from threefold.data.readers import lines, wrong
 from threefold.tasks.held import check_bytes, find, place
-from threefold.tasks.pairs import Pairs, pairs
+from threefold.tasks.pairs import FIRST, Pairs, pairs
 from threefold.tasks.table import SPLITS
 from threefold.tasks.task import Numbers, Task, declare
 
@@ -48,12 +50,13 @@ def phonemes(folder: Path | None = None) -> Task[Pairs]:
         chosen = [words[split][number] for number in numbers]
         sources = [[letters[letter] for letter in word] for word in chosen]
         targets = [[sounds[sound] for sound in said[word][0]] for word in chosen]
-        return pairs("phonemes", sources, targets, len(LETTERS), len(PHONEMES))
+        right = [said[word] for word in chosen]
+        return pairs("phonemes", sources, targets, len(LETTERS), len(PHONEMES), right)
 
     changes = {}
     if folder is not None:
         changes["sizes"] = tuple(len(dictionary(folder)[0][split]) for split in SPLITS)
-    return declare("phonemes", draw, **changes)
+    return replace(declare("phonemes", draw, **changes), compare=lambda: _error_of_tokens)
 
 
 @cache
@@ -94,6 +97,10 @@ def edit_distance(one: Sequence[str], other: Sequence[str]) -> int:
         for j, b in enumerate(other, 1):
             row[j] = min(before[j] + 1, row[j - 1] + 1, before[j - 1] + (a != b))
     return int(row[-1])
+
+
+def _error_of_tokens(answers: Sequence[Sequence[int]], right: Sequence[Any]) -> float:
+    return phoneme_error([[PHONEMES[t] for t in row if t >= FIRST] for row in answers], right)
 
 
 def phoneme_error(

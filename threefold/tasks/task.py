@@ -30,6 +30,8 @@ Draw: TypeAlias = Callable[[str, Numbers], Rows]  # (split, numbers of examples)
 # (logits [..., classes] or answers [...], targets [...]) → one score for each target that counts;
 # the result is their mean.
 Metric: TypeAlias = Callable[[Tensor, Tensor], Tensor]
+# (what was written, END included, what is right) → one score for all of them.
+Compare: TypeAlias = Callable[[Sequence[Sequence[int]], Sequence[Any]], float]
 
 
 def accuracy(logits: Tensor, targets: Tensor) -> Tensor:
@@ -84,6 +86,7 @@ class Task(Card, Generic[Rows]):
     draw: Draw[Rows]
     corpus: Callable[[], Corpus] | None = None  # of language: the tokens of every split, whole
     labels: tuple[str, ...] = ()  # names of the classes, where they have some
+    compare: Callable[[], Compare] | None = None  # of seq2seq: with `references`; None: exact
 
     @property
     def measure(self) -> Metric:

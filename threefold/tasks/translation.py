@@ -17,7 +17,8 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,7 @@ from threefold.tasks.bible import verse_pairs
 from threefold.tasks.held import check_bytes, place
 from threefold.tasks.pairs import FIRST, Pairs, pairs
 from threefold.tasks.table import SPLITS
-from threefold.tasks.task import Numbers, Task, declare
+from threefold.tasks.task import Compare, Numbers, Task, declare
 
 Texts = Mapping[str, list[tuple[str, str]]]  # source and target, by split
 HUMAN, MACHINE = "translation", "translation-machine"
@@ -116,18 +117,36 @@ def translation(
             [(FIRST + tokenizer.encode(text)[:length].astype(np.int64)).tolist() for text in side]
             for tokenizer, side in zip(tokenizers(), zip(*chosen, strict=True), strict=True)
         ]
-        return pairs(name, rows[0], rows[1], vocabulary, vocabulary)
+        right = [target for _, target in chosen]
+        return pairs(name, rows[0], rows[1], vocabulary, vocabulary, right)
+
+    def compare() -> Compare:
+        score, second = _scorer(), tokenizers()[1]
+        return lambda answers, right: score([_text(second, row) for row in answers], right)
 
     changes: dict[str, Any] = {"length": length, "vocabulary": vocabulary, "classes": vocabulary}
     if folder is not None or languages != ("en", "de"):
         changes["sizes"] = tuple(len(texts()[split]) for split in SPLITS)
-    return declare(name, draw, **changes)
+    return replace(declare(name, draw, **changes), compare=compare)
 
 
 def bleu(answers: Sequence[str], references: Sequence[str]) -> float:
     """Corpus BLEU from 0 to 100 by sacreBLEU (Post 2018), of the extra threefold[translate]."""
+    return _scorer()(answers, references)
+
+
+def _scorer() -> Callable[[Sequence[str], Sequence[str]], float]:
+    """BLEU, or at once what is missing: it is asked for before a training begins."""
     try:
         import sacrebleu
     except ImportError as error:
-        raise ThreefoldError("BLEU is computed by sacrebleu: pip install sacrebleu") from error
-    return float(sacrebleu.corpus_bleu(list(answers), [list(references)]).score)
+        raise ThreefoldError(
+            "BLEU is computed by sacrebleu, which is not installed; "
+            "pip install 'threefold[translate]'"
+        ) from error
+    return lambda answers, right: float(sacrebleu.corpus_bleu(list(answers), [list(right)]).score)
+
+
+def _text(tokenizer: PairTokenizer, row: Sequence[int]) -> str:
+    """What tokens say; END and BEGIN say nothing."""
+    return tokenizer.decode([token - FIRST for token in row if token >= FIRST])

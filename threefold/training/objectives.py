@@ -10,7 +10,7 @@ Losses are sums and counts, so that any division into batches, steps and ranks h
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import torch
@@ -25,7 +25,7 @@ from threefold.models.translator import Translator
 from threefold.runtime.generation import generate
 from threefold.tasks.pairs import BEGIN, END, Pairs
 from threefold.tasks.table import LOWER
-from threefold.tasks.task import Metric, accuracy, squared_error
+from threefold.tasks.task import Compare, Metric, accuracy, squared_error
 from threefold.training.scheduled import scheduled_sampling
 from threefold.training.truncated import carry_on
 
@@ -88,22 +88,18 @@ class Mean:
         return self.total / max(self.count, 1)
 
 
-Sequences: TypeAlias = "Sequence[Sequence[int]]"
-Compare: TypeAlias = Callable[[Sequences, Sequences], float]  # (answers, what is right) → metric
-
-
 class Written:
     """What a translator writes from the sources alone, compared with what is right."""
 
     def __init__(self, compare: Compare) -> None:
         self.compare = compare
         self.answers: list[list[int]] = []
-        self.right: list[list[int]] = []
+        self.right: list[Any] = []
 
     def add(self, model: nn.Module, rows: Pairs, outputs: Tensor) -> None:
         """One batch more."""
         self.answers += written(model, rows)
-        self.right += rows.texts()
+        self.right += rows.texts() if self.compare is exact else rows.references
 
     @property
     def value(self) -> float:
@@ -111,9 +107,9 @@ class Written:
         return self.compare(self.answers, self.right)
 
 
-def exact(answers: Sequences, right: Sequences) -> float:
+def exact(answers: Sequence[Sequence[int]], right: Sequence[Any]) -> float:
     """The part of the answers that has no mistake, END included."""
-    return sum(a == b for a, b in zip(answers, right, strict=True)) / max(len(right), 1)
+    return sum(bool(a == b) for a, b in zip(answers, right, strict=True)) / max(len(right), 1)
 
 
 class Answers:
@@ -198,9 +194,15 @@ class Forecasts:
 class Translations:
     """Pairs: the target read with teacher forcing, judged by what the model writes greedily."""
 
-    def __init__(self, compare: Compare = exact, smoothing: float = 0.0, own: float = 0.0) -> None:
-        self.compare, self.smoothing, self.own = compare, smoothing, own
-        self.lower = getattr(compare, "__name__", "") in LOWER
+    def __init__(
+        self,
+        compare: Compare = exact,
+        smoothing: float = 0.0,
+        own: float = 0.0,
+        *,
+        lower: bool = False,
+    ) -> None:
+        self.compare, self.smoothing, self.own, self.lower = compare, smoothing, own, lower
 
     def count(self, rows: Pairs) -> int:
         """Tokens to be answered."""

@@ -20,11 +20,11 @@ from threefold.errors import ThreefoldError, nearest
 from threefold.models.spec import Spec
 from threefold.tasks.own import files_of, own
 from threefold.tasks.pairs import Pairs
-from threefold.tasks.table import TASKS
+from threefold.tasks.table import LOWER, TASKS
 from threefold.tasks.table import task as make_task
 from threefold.tasks.task import Task
 from threefold.training.config import Architecture, Data
-from threefold.training.objectives import Answers, Forecasts, Objective, Translations
+from threefold.training.objectives import Answers, Forecasts, Objective, Translations, exact
 from threefold.training.settings import Settings
 
 LANES = 8  # of an evaluation that carries its state
@@ -44,8 +44,8 @@ class Problem:
 
     @property
     def metric(self) -> str:
-        """What is judged by; translators by whole answers, whatever else their task has."""
-        return "exact" if self.task.kind == "seq2seq" else self.task.metric
+        """What is judged by."""
+        return self.task.metric
 
     def limited(self, examples: int) -> Problem:
         """The same, judged on so many examples; 0: on all."""
@@ -84,7 +84,9 @@ class Problem:
         """How to learn and to be judged."""
         task, smoothing = self.task, settings.label_smoothing
         if task.kind == "seq2seq":
-            return Translations(smoothing=smoothing, own=settings.own)
+            compare = exact if task.compare is None else task.compare()
+            lower = task.metric in LOWER
+            return Translations(compare, smoothing, settings.own, lower=lower)
         if self._forecasts:
             return Forecasts(task.measure)
         return Answers(task.measure, smoothing)
