@@ -289,10 +289,12 @@ class Run:
                         tensor.copy_(chosen[name])
 
     def _clip(self) -> float:
-        if not self.settings.clip:
-            gradients = [p.grad for p in self.parameters if p.grad is not None]
-            return float(nn.utils.get_total_norm(gradients))
-        return nn.utils.clip_grad_norm_(self.parameters, self.settings.clip).item()
+        """The norm of all gradients, which are shortened only where it is above the limit."""
+        gradients = [p.grad for p in self.parameters if p.grad is not None]
+        norm, limit = nn.utils.get_total_norm(gradients), self.settings.clip
+        if 0 < limit < norm.item() < math.inf:
+            nn.utils.clip_grads_with_norm_(self.parameters, limit, norm)
+        return norm.item()
 
     def _refuse(
         self, rows: list[Any], before: State | None, loss: float, keeper: Keeper | None

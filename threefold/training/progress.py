@@ -29,6 +29,7 @@ class Reporter:
     """Shows nothing; the ones below show something, and so may a user's own."""
 
     def __enter__(self) -> Reporter:
+        self.open()
         return self
 
     def __exit__(
@@ -37,7 +38,13 @@ class Reporter:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        return None
+        self.close()
+
+    def open(self) -> None:
+        """The run begins."""
+
+    def close(self) -> None:
+        """The run is over, or has failed."""
 
     def show(self, run: Run) -> None:
         """A step is done."""
@@ -58,19 +65,13 @@ class Several(Reporter):
     def __init__(self, parts: Sequence[Reporter]) -> None:
         self.parts = parts
 
-    def __enter__(self) -> Several:
+    def open(self) -> None:
         for part in self.parts:
-            part.__enter__()
-        return self
+            part.open()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
         for part in reversed(self.parts):
-            part.__exit__(kind, error, trace)
+            part.close()
 
     def show(self, run: Run) -> None:
         for part in self.parts:
@@ -97,16 +98,10 @@ class Board(Reporter):
         self.live = Live(console=console, auto_refresh=False, transient=False)
         self.next = 0.0
 
-    def __enter__(self) -> Board:
+    def open(self) -> None:
         self.live.start()
-        return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
         self.live.stop()
 
     def show(self, run: Run) -> None:

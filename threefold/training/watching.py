@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -32,12 +31,7 @@ class TensorBoard(Reporter):
             ) from error
         self.writer: Any = SummaryWriter(str(folder))
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
         self.writer.close()
 
     def show(self, run: Run) -> None:
