@@ -89,6 +89,28 @@ def test_costs_of_classifiers_and_of_what_does_not_stream() -> None:
     assert found["fnet"].training and found["s4d"].decode
 
 
+def test_costs_of_translators_and_of_pairs() -> None:
+    sizes = {"width": 32, "depth": 1, "vocabulary": 20}
+    models = {
+        "seq2seq": threefold.build(
+            threefold.Spec("seq2seq", mixers="gru", options={"source_vocabulary": 11}, **sizes)
+        ),
+        "transformer": threefold.build(threefold.Spec("transformer", mixers="attention", **sizes)),
+    }
+    found = costs(models, (16, 32), tokens=64, seconds=0.001)
+    for cost in found.values():
+        for field in ("training", "inference", "prefill", "decode", "state"):
+            assert [length for length, _ in getattr(cost, field)] == [16, 32], field
+    options = {"pair": True, "classes": 2}
+    pair = {
+        "lstm": threefold.build(
+            threefold.Spec("classifier", mixers="lstm", options=options, **sizes)
+        )
+    }
+    cost = costs(pair, (16,), tokens=64, seconds=0.001)["lstm"]
+    assert cost.training and cost.prefill and cost.decode == () == cost.state
+
+
 def test_the_cost_table_has_a_line_for_every_claim() -> None:
     rows = tuple(row for row in cost_table.ROWS if row.form == "auto")
     filled = list(cost_table.fill(rows[:1] + rows[-6:-4], (64, 128), width=32, seconds=0.001))

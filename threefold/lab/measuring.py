@@ -20,7 +20,9 @@ from torch import Tensor, nn
 
 from threefold.errors import ThreefoldError
 from threefold.lab.report import Cost
+from threefold.memory.state import leaves
 from threefold.models.spec import Spec
+from threefold.models.translator import Translator
 
 Points: TypeAlias = tuple[tuple[int, float], ...]
 Work: TypeAlias = Callable[[], object]
@@ -106,21 +108,27 @@ def _resident(name: str) -> int:
 
 
 def some_input(spec: Spec, batch: int, length: int) -> Tensor:
-    """Tokens or numbers that a model of this spec can read."""
+    """Tokens or numbers that a model of this spec can read; a translator's source and target."""
     generator = torch.Generator().manual_seed(0)
+    shape = (batch, 2, length) if spec.option("pair", False) else (batch, length)
+    size = spec.option("input_size", 0)
     if spec.kind == "forecaster":
         size = spec.option("channels") + spec.option("exogenous")
-        return torch.randn(batch, length, size, generator=generator)
-    size = spec.option("input_size", 0)
     if size:
-        return torch.randn(batch, length, size, generator=generator)
-    return torch.randint(spec.vocabulary, (batch, length), generator=generator)
+        return torch.randn(*shape, size, generator=generator)
+    most = min(spec.vocabulary, spec.option("source_vocabulary", 0) or spec.vocabulary)
+    return torch.randint(most, shape, generator=generator)
+
+
+def elements(x: Tensor) -> int:
+    """Tokens, or vectors."""
+    return math.prod(x.shape[:-1]) if x.is_floating_point() else x.numel()
 
 
 def training_step(model: nn.Module, x: Tensor) -> None:
     """Forward and backward, without an update."""
     model.train()
-    answer: Tensor = model(x)[0]
+    answer: Tensor = (model(x, model.encode(x)) if isinstance(model, Translator) else model(x))[0]
     (answer.float() ** 2).mean().backward()  # type: ignore[no-untyped-call]
     for parameter in model.parameters():
         parameter.grad = None
@@ -131,7 +139,7 @@ def reading(model: nn.Module, x: Tensor) -> Any:
     model.eval()
     last = {"last": True} if hasattr(model, "step") and x.dim() == 2 else {}
     with torch.no_grad():
-        return model(x, **last)[1]
+        return model.encode(x) if isinstance(model, Translator) else model(x, **last)[1]
 
 
 def writing(model: nn.Module, x: Tensor, state: Any, elements: int = WINDOW) -> None:
@@ -178,21 +186,24 @@ def costs(
         batches = {n: some_input(m.spec, rows, length) for n, m in models.items()}
         ones = {n: x[:1] for n, x in batches.items()}
         train = {n: _bound(training_step, m, batches[n]) for n, m in models.items()}
-        note("training", length, train, rows * length, True)
+        count = elements(next(iter(batches.values())))
+        note("training", length, train, count, True)
         read = {n: _bound(reading, m, batches[n]) for n, m in models.items()}
-        note("inference", length, read, rows * length, True)
+        note("inference", length, read, count, True)
         note(
             "prefill", length, {n: _bound(reading, m, ones[n]) for n, m in models.items()}, 1, False
         )
         streams = {n: m for n, m in models.items() if "inference" not in tired[n] and _streams(m)}
-        steps = {n: _bound(writing, m, ones[n], reading(m, ones[n])) for n, m in streams.items()}
+        states = {n: reading(m, ones[n]) for n, m in streams.items()}
+        steps = {n: _bound(writing, m, ones[n], states[n]) for n, m in streams.items()}
         note("decode", length, steps, WINDOW, False)
         for name, model in models.items():
             if "training" not in tired[name]:
                 work = _bound(training_step, model, ones[name])
                 found[name]["memory"].append((length, peak_memory(work)))
-        for name, model in streams.items():
-            found[name]["state"].append((length, float(model.state_size(length))))
+        for name, state in states.items():
+            size = sum(leaf.nbytes for _, leaf in leaves(state))
+            found[name]["state"].append((length, float(size)))
     return {n: Cost(**{f: _known(points) for f, points in c.items()}) for n, c in found.items()}
 
 
@@ -209,8 +220,8 @@ def _runs(work: Work) -> bool:
 
 
 def _streams(model: Any) -> bool:
-    """Whether it carries a state from call to call."""
-    return bool(getattr(model, "causal", False)) and hasattr(model, "state_size")
+    """Whether it carries a state from call to call, of something that goes on."""
+    return bool(getattr(model, "causal", False)) and not getattr(model, "paired", False)
 
 
 def _known(points: Sequence[tuple[int, float]]) -> Points:

@@ -40,7 +40,7 @@ from threefold.training.problem import Problem, problem
 
 PLAN, COSTS, LEGS, TUNING = "race.json", "costs.json", "legs", "tuning"
 LONGEST = 16_384  # elements at which costs are measured
-UNMEASURED = ("seq2seq", "transformer", "vision")  # kinds that read something else than a row
+LONGEST_PAIR = 4096  # of translators, which keep a weight for each element read and written
 WAIT = 0.5  # seconds, for legs of other processes
 
 Say = Callable[[str], None]
@@ -214,12 +214,10 @@ def price(plan: Plan, found: Problem, place: Place, say: Say, limit: float) -> d
             for name, cost in values.items()
         }
     specs = {c.name: spec_of(plan, c, found) for c in plan.contenders}
-    kind = next(iter(specs.values()))
-    if kind.kind in UNMEASURED or kind.option("pair", False):
-        return {}
     models = {name: build(spec) for name, spec in specs.items()}
     length = found.task.length
-    lengths = sorted({min(max(16, length * 4**i), LONGEST) for i in range(4)})
+    longest = LONGEST_PAIR if found.task.kind == "seq2seq" else LONGEST
+    lengths = sorted({min(max(16, length * 4**i), longest) for i in range(4)})
     quick = min(0.4, limit / (8 * len(lengths) * len(models)))
     priced = costs(
         models, lengths, seconds=quick, limit=limit, progress=lambda text: say(f"measuring {text}")
