@@ -54,7 +54,7 @@ class Recipe:
     unit: str
     asked: Asked | None  # None: nothing is asked, the figure is for comparison
     reached: tuple[float, ...]  # as trained, and at the other length
-    minutes: float  # on one thread of a busy machine, tests included
+    minutes: float  # on one thread, the other core busy, evaluations included
     published: str = "–"
     length: int = 0  # judged once more in sequences of this length; 0: no
 
@@ -175,6 +175,9 @@ def _judge(config: Config, reached: Reached, length: int) -> Scores:
     return judge(problem(data), reached.model, "test", config.training.carry)
 
 
+SHAKESPEARE = "Tiny Shakespeare, 2,000 × 12 × 64 characters"
+TABLE_1 = "at length 4,096 (Gu & Dao 2023, table 1)"
+
 _RECIPES = (
     Recipe(
         "selective-copying-mamba",
@@ -183,7 +186,16 @@ _RECIPES = (
         Asked(">", 99),
         (99.7,),
         25,
-        "99.8 % at length 4,096 (Gu & Dao 2023, table 1)",
+        f"99.8 % {TABLE_1}",
+    ),
+    Recipe(
+        "selective-copying-s4d",
+        "selective copying: a fixed filter cannot choose",
+        PERCENT,
+        Asked("<", 60),
+        (44.2,),
+        2.8,
+        f"S4 18.3 % {TABLE_1}",
     ),
     Recipe(
         "recall-delta_net",
@@ -194,14 +206,41 @@ _RECIPES = (
         2.1,
     ),
     Recipe(
+        "recall-attention",
+        "associative recall: attention looks the pairs up",
+        PERCENT,
+        Asked(">", 99),
+        (99.7,),
+        2.7,
+    ),
+    Recipe(
+        "recall-linear_attention",
+        "associative recall: a sum of all pairs blurs them",
+        PERCENT,
+        Asked("<", 50),
+        (13.5,),
+        2.8,
+    ),
+    Recipe(
         "shakespeare-attention",
-        "Tiny Shakespeare: nanoGPT's CPU architecture, 2,000 × 12 × 64 characters",
+        f"{SHAKESPEARE}: nanoGPT's CPU architecture",
         NATS,
         Asked("≤", 1.92),
         (1.909,),
-        11.8,
+        3.5,
         "1.88, an estimate from 20 batches (nanoGPT)",
     ),
+    Recipe("shakespeare-gla", f"{SHAKESPEARE}: GLA", NATS, None, (1.707,), 4.1),
+    Recipe(
+        "shakespeare-gated_delta_net",
+        f"{SHAKESPEARE}: Gated DeltaNet",
+        NATS,
+        None,
+        (1.594,),
+        5.6,
+    ),
+    Recipe("shakespeare-mamba", f"{SHAKESPEARE}: Mamba", NATS, None, (1.555,), 5.4),
+    Recipe("shakespeare-lstm", f"{SHAKESPEARE}: LSTM", NATS, None, (1.575,), 3.4),
     Recipe(
         "japanese-vowels-gru",
         "JapaneseVowels: who of nine speaks",
@@ -219,6 +258,15 @@ _RECIPES = (
         (98.2,),
         18.4,
         "S4 99.63 %, LSTM 98.9 % (Gu et al. 2022)",
+    ),
+    Recipe(
+        "text-1k-mamba",
+        "IMDb in bytes, the first 1,024 of each review",
+        PERCENT,
+        None,
+        (79.3,),
+        8.4,
+        "at 4,096: S4 86.82 %, Transformer 64.27 % (Gu et al. 2022; Tay et al. 2021)",
     ),
 )
 
