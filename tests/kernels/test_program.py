@@ -32,13 +32,10 @@ OPTIONS: list[dict[str, Any]] = [
 # Mixers whose steps are more than native calls, and why.
 GROWS = "its state grows"
 COUNTS = "its state counts elements"
-COMPLEX = "its step discretises in complex numbers"
 NOT_RECORDED = {
     **dict.fromkeys(("attention", "long_conv", "hyena"), GROWS),
     **dict.fromkeys(("local_attention", "transformer_xl", "performer", "based"), COUNTS),
     **dict.fromkeys(("abc", "retnet", "hippo_rnn"), COUNTS),
-    **dict.fromkeys(("s4", "s4d", "s5", "h3"), COMPLEX),
-    "lssl": "its step solves a system",
     "lmu": "its step reads a table made beside it",
 }
 CAUSAL = [name for name, entry in MIXERS.items() if entry.load().causal]

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from threefold.kernels import library
+from threefold.kernels.derived import derived_below
 from threefold.kernels.linear import MOST_ROWS, PLAIN
 
 # In the order of native/program.cpp.
@@ -145,6 +146,7 @@ class Program:
         self._threads = Threads()
         self._modules = [(module, dict(module._modules)) for module in owner.modules()]
         self._parameters = [(*held, held[2].data_ptr()) for held in held_tensors(owner)]
+        self._derived = [(one, one.value, one.moments) for one in derived_below(owner)]
         self._hooks = [
             hooks
             for module, _ in self._modules
@@ -187,6 +189,9 @@ class Program:
                 return False
         for holder, name, tensor, pointer in self._parameters:
             if holder.get(name) is not tensor or tensor.data_ptr() != pointer:
+                return False
+        for one, value, moments in self._derived:
+            if one.value is not value or one.moments != moments:
                 return False
         if self._edition != _edition:
             if self._plain != [_plain_attributes(module) for module, _ in self._modules]:

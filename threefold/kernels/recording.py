@@ -23,6 +23,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from threefold.kernels import library
+from threefold.kernels.derived import derived_below
 from threefold.kernels.program import (
     CannotWriteError,
     Listing,
@@ -100,6 +101,13 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._truths: dict[int, torch.dtype] = {}
         for *_, tensor in held_tensors(owner):
             self._know(tensor, None)
+        for module in owner.modules():
+            prepare: Any = getattr(module, "prepare_step", None)
+            if prepare is not None:
+                prepare()
+        for tensor in (t for one in derived_below(owner) for t in one.tensors()):
+            self._know(tensor, None)
+            self.listing.kept.append(tensor)
         self._know(x, Place("x", 0))
         for index, (_, leaf) in enumerate(leaves):
             self._know(leaf, Place("before", index))

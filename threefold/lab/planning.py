@@ -291,7 +291,7 @@ def rehearse(
     settings, clock = Settings(steps=steps), Clock()
     objective = found.objective(settings)
     train(model, found.batches(), settings, objective=objective, watchers=[clock])
-    one = Problem(found.task, found.data.model_copy(update={"limit": found.data.batch}))
+    one = found.limited(found.data.batch)
     judging = []
     for _ in range(3):
         start = time.perf_counter()

@@ -9,13 +9,14 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from dataclasses import replace
-from typing import Any
+from typing import Any, Generic, Self
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from threefold.errors import ThreefoldError
+from threefold.kernels.derived import Derived, Value
 from threefold.layers.cell import check_dropout
 from threefold.layers.mixer import Mixer
 from threefold.layers.parts import Linear, wide
@@ -27,7 +28,47 @@ from threefold.memory.state import State
 PIECE = 4096
 
 
-class FilterMixer(Mixer):
+class Discretised(Mixer, Generic[Value]):
+    """A mixer whose system in continuous time is discretised; once, while no parameter changes."""
+
+    rate = 1.0  # of the signal, relative to the one trained on
+
+    def __init__(self, width: int) -> None:
+        super().__init__(width)
+        self.derived: Derived[Value] = Derived()
+        self.register_load_state_dict_post_hook(_loaded)  # type: ignore[no-untyped-call]
+
+    @abstractmethod
+    def discretise(self) -> Value:
+        """The system at the present parameters and rate."""
+
+    @abstractmethod
+    def check_loaded(self) -> None:
+        """Refuse parameters from a file that no filter can have."""
+
+    def derive(self) -> Value:
+        """The discretised system, made anew only where that is needed."""
+        own = [p for p in self._parameters.values() if p is not None]
+        return self.derived.of(own, self.discretise, self.rate)
+
+    def prepare_step(self) -> None:
+        """Make what a step reads beside the parameters, before the step is recorded."""
+        made = self.derive()
+        if isinstance(made, Filter):
+            _ = made.rounded
+
+    def train(self, mode: bool = True) -> Self:
+        """As torch's; what was derived from the parameters is made again."""
+        self.derived.forget()
+        return super().train(mode)
+
+
+def _loaded(module: Any, keys: Any) -> None:
+    module.derived.forget()
+    module.check_loaded()
+
+
+class FilterMixer(Discretised[Filter]):
     """A filter with its own Δ, log-uniform in `delta_range`, for each channel.
 
     `rate` is that of the signal relative to the one trained on: 0.5 doubles Δ.
@@ -52,11 +93,13 @@ class FilterMixer(Mixer):
         self.norm = nn.LayerNorm(width) if norm else None
         self.out = Linear(width, 2 * width if glu else width)
         self.glu = glu
-        check_when_loaded(self)
 
     @abstractmethod
     def filter(self) -> Filter:
         """The discretised filter of the present parameters."""
+
+    def discretise(self) -> Filter:
+        return replace(self.filter(), skip=self.skip)
 
     @property
     def delta(self) -> Tensor:
@@ -64,14 +107,13 @@ class FilterMixer(Mixer):
         return torch.exp(self.delta_log.double()) / self.rate
 
     def check_loaded(self) -> None:
-        """Refuse parameters from a file that no filter can have."""
         check_delta(self.delta.detach(), self.name)
 
     def mix(
         self, x: Tensor, state: State, form: str, lengths: Tensor | None
     ) -> tuple[Tensor, State]:
         u = x if self.norm is None else self.norm(x)
-        fixed = replace(self.filter(), skip=self.skip)
+        fixed = self.derive()
         y, memory = fixed.run(wide(u), flat(state["memory"]), form=form, lengths=lengths)
         # Element by element, so in pieces: what is wider than y is never there for all of them.
         parts = [self.read_out(part) for part in torch.split(y.to(x.dtype), PIECE, 1)]
@@ -95,15 +137,6 @@ def check_delta_range(
             f"{DELTA_RANGE[1]:g}"
         )
     return low, high
-
-
-def check_when_loaded(mixer: Mixer) -> None:
-    """Call the mixer's `check_loaded` whenever its parameters have come from a file."""
-    mixer.register_load_state_dict_post_hook(_check_loaded)  # type: ignore[no-untyped-call]
-
-
-def _check_loaded(module: Any, keys: Any) -> None:
-    module.check_loaded()
 
 
 def check_poles(owner: str, *parts: Tensor) -> None:

@@ -1,10 +1,8 @@
 """kernel = f(parameters, t),  t = 0 … length−1: long filters and when they are made.
 
 With gradients the taps are made for each call, as many as it needs.  Without, they are made once,
-a power of two of them, and kept with what streaming derives from them until a parameter changes.
-Changes are seen by torch's count of updates in place, and by where a parameter lies.  An edit of
-`parameter.data` is not counted: after one call `train()`, `eval()` or `load_state_dict()`, or edit
-under `torch.no_grad()` instead.
+a power of two of them, and kept with what streaming derives from them until a parameter changes
+(`kernels/derived.py`).
 """
 
 from __future__ import annotations
@@ -16,6 +14,7 @@ from torch import Tensor, nn
 
 from threefold.errors import ThreefoldError
 from threefold.kernels import library
+from threefold.kernels.derived import Derived
 from threefold.kernels.long_convolution import power_of_two
 from threefold.memory.buffer import needs_gradient
 from threefold.memory.convolution import Taps
@@ -29,7 +28,7 @@ class LongFilters(nn.Module, ABC):
         if max_length < 1:
             raise ThreefoldError(f"{owner}: max_length is {max_length}, expected at least 1 tap")
         self.max_length = max_length
-        self.known: tuple[Any, list[Taps]] | None = None
+        self.derived: Derived[list[Taps]] = Derived()
         self.register_load_state_dict_post_hook(_forget)  # type: ignore[no-untyped-call]
 
     @abstractmethod
@@ -43,30 +42,19 @@ class LongFilters(nn.Module, ABC):
         if needs_gradient(*parameters):
             return [Taps(*made) for made in self.make(length)]
         length = min(power_of_two(length), self.max_length)
-        # An update in place counts a tensor's version up; inference tensors have none.
-        key = (
+        return self.derived.of(
+            parameters,
+            lambda: [Taps(*made) for made in self.make(length)],
             length,
             library.current(),
-            [(p.data_ptr(), 0 if p.is_inference() else p._version) for p in parameters],
         )
-        if self.known is None or self.known[0] != key:
-            self.known = key, [Taps(*made) for made in self.make(length)]
-        return self.known[1]
-
-    def forget(self) -> None:
-        """Have the taps made again at the next call."""
-        self.known = None
 
     def train(self, mode: bool = True) -> Self:
         """As torch's; what was derived from the parameters is made again."""
-        self.forget()
+        self.derived.forget()
         return super().train(mode)
-
-    def __getstate__(self) -> dict[str, Any]:
-        # A copy makes its own.
-        return {**self.__dict__, "known": None}
 
 
 def _forget(module: nn.Module, keys: Any) -> None:
     assert isinstance(module, LongFilters)
-    module.forget()
+    module.derived.forget()

@@ -16,22 +16,21 @@ from torch import Tensor, nn
 from threefold.errors import ThreefoldError
 from threefold.kernels import ops
 from threefold.layers.filter import (
+    Discretised,
     as_complex,
     check_delta_range,
     check_poles,
-    check_when_loaded,
     count_pairs,
     flat,
     shaped,
 )
-from threefold.layers.mixer import Mixer
 from threefold.layers.parts import Linear, ShortConvolution, wide
 from threefold.memory.discrete import check_delta, diagonal_filter
 from threefold.memory.filter import Filter
 from threefold.memory.state import State
 
 
-class H3(Mixer):
+class H3(Discretised[Filter]):
     """Two state spaces and two gates, channel by channel (heads of size 1).
 
     The shift's output matrix and skip are the taps of one short convolution, the same map.  The
@@ -67,7 +66,6 @@ class H3(Mixer):
         self.skip = nn.Parameter(torch.randn(width))
         self.out = Linear(width, width)
         self.carries(conv=self.conv.state_shape, memory=(width, pairs, 2))
-        check_when_loaded(self)
 
     def filter(self) -> Filter:
         """The diagonal state space, discretised."""
@@ -80,6 +78,9 @@ class H3(Mixer):
             dtype=wide(self.read).dtype,
         )
 
+    def discretise(self) -> Filter:
+        return replace(self.filter(), skip=self.skip)
+
     def mix(
         self, x: Tensor, state: State, form: str, lengths: Tensor | None
     ) -> tuple[Tensor, State]:
@@ -89,7 +90,7 @@ class H3(Mixer):
         else:
             shifted, conv = self.conv(key, state["conv"], lengths)
             found = shifted * value
-        fixed = replace(self.filter(), skip=self.skip)
+        fixed = self.derive()
         before = flat(state["memory"])
         o, memory = fixed.run(wide(found), before, form=form, lengths=lengths, gate=query)
         after = {"conv": conv, "memory": shaped(memory, state["memory"])}

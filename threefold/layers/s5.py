@@ -16,12 +16,11 @@ from torch import Tensor, nn
 from threefold.errors import ThreefoldError
 from threefold.layers.cell import check_dropout
 from threefold.layers.filter import (
+    Discretised,
     check_delta_range,
     check_poles,
-    check_when_loaded,
     count_pairs,
 )
-from threefold.layers.mixer import Mixer
 from threefold.layers.parts import Linear, wide
 from threefold.memory.discrete import check_delta, check_method, check_rate, discretise_diagonal
 from threefold.memory.hippo import normal_plus_low_rank
@@ -29,7 +28,7 @@ from threefold.memory.linear.diagonal import diagonal, multiply
 from threefold.memory.state import State
 
 
-class S5(Mixer):
+class S5(Discretised[tuple[Tensor, Tensor]]):
     """The simplified state space; `state_size` counts both numbers of each conjugate pair.
 
     a begins as the normal part of HiPPO-LegS in `blocks` copies, Δ is one for each number of the
@@ -74,20 +73,22 @@ class S5(Mixer):
         nn.init.normal_(self.input.weight, std=(2 * width) ** -0.5)
         nn.init.normal_(self.read.weight, std=pairs**-0.5)
         self.carries(memory=(pairs, 2))
-        check_when_loaded(self)
+
+    def discretise(self) -> tuple[Tensor, Tensor]:
+        """e^{Δa} and B̄/B, as planes [2, N]."""
+        poles = torch.complex(-torch.exp(self.decay_log.double()), self.frequency.double())
+        delta = torch.exp(self.delta_log.double()) / self.rate
+        both = discretise_diagonal(poles.unsqueeze(-1), delta, self.method)
+        dtype = wide(self.delta_log).dtype
+        factor, gain = (torch.stack([z.real, z.imag]).squeeze(-1).to(dtype) for z in both)
+        return factor, gain
 
     def mix(
         self, x: Tensor, state: State, form: str, lengths: Tensor | None
     ) -> tuple[Tensor, State]:
-        poles = torch.complex(-torch.exp(self.decay_log.double()), self.frequency.double())
-        delta = torch.exp(self.delta_log.double()) / self.rate
-        factor, gain = discretise_diagonal(poles.unsqueeze(-1), delta, self.method)
-        decay, gain_ = (torch.stack([z.real, z.imag]).squeeze(-1) for z in (factor, gain))
-        write = torch.unflatten(wide(self.input(x)), -1, (2, -1))
-        write = multiply(gain_.to(write.dtype), write)
-        memories, memory = diagonal(
-            decay.to(write.dtype), write, state["memory"].mT, form=form, lengths=lengths
-        )
+        decay, gain = self.derive()
+        write = multiply(gain, torch.unflatten(wide(self.input(x)), -1, (2, -1)))
+        memories, memory = diagonal(decay, write, state["memory"].mT, form=form, lengths=lengths)
         # Re(C s) = Re C Re s − Im C Im s: the sign is the weight's.
         y = 2 * self.read(memories.flatten(-2).to(x.dtype)) + self.skip * x
         y = F.dropout(F.gelu(y), self.dropout, self.training)

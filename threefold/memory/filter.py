@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -19,7 +20,7 @@ from threefold.errors import ThreefoldError
 from threefold.kernels import ops
 from threefold.memory.buffer import needs_gradient
 from threefold.memory.plan import FORMS, plan_chunk, plan_form, plan_piece
-from threefold.memory.transition import Diagonal, Matrix
+from threefold.memory.transition import Diagonal, Matrix, Transition
 
 OWNER = "filter"
 
@@ -101,10 +102,15 @@ class Filter:
         starts = rows.transpose(0, 1).to(self.dtype)
         return torch.bmm(starts, tables.writes.flip(1).mT).flatten(1)[:, :length]
 
+    @cached_property
+    def rounded(self) -> tuple[Transition, Tensor, Tensor]:
+        """Transition, write and read, of `dtype`: what one element needs."""
+        write, read = (part.to(self.dtype).contiguous() for part in (self.write, self.read))
+        return self.transition.to(self.dtype), write, read
+
     def _scan(self, x: Tensor, state: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
         """The recurrence, element by element: what the other forms are held against."""
-        write, read = self.write.to(self.dtype), self.read.to(self.dtype)
-        turn = self.transition.to(self.dtype)
+        turn, write, read = self.rounded
         outputs = []
         for t, u in enumerate(x.unbind(1)):
             after = turn.after(state) + write * u.unsqueeze(-1)

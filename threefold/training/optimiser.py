@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from threefold.errors import ThreefoldError, nearest
+from threefold.kernels.derived import optimiser_stepped
 
 if TYPE_CHECKING:
     from threefold.training.settings import Settings
@@ -47,6 +48,7 @@ class Optimisers:
             for part in self.parts:
                 # Torch's wrapper of it imports its compiler, which takes seconds.
                 inspect.unwrap(type(part).step)(part)
+        optimiser_stepped()
 
     def tensors(self) -> dict[str, Tensor]:
         """What they remember, by `part/parameter/name`."""
