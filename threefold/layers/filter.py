@@ -31,8 +31,6 @@ PIECE = 4096
 class Discretised(Mixer, Generic[Value]):
     """A mixer whose system in continuous time is discretised; once, while no parameter changes."""
 
-    rate = 1.0  # of the signal, relative to the one trained on
-
     def __init__(self, width: int) -> None:
         super().__init__(width)
         self.derived: Derived[Value] = Derived()
@@ -49,7 +47,7 @@ class Discretised(Mixer, Generic[Value]):
     def derive(self) -> Value:
         """The discretised system, made anew only where that is needed."""
         own = [p for p in self._parameters.values() if p is not None]
-        return self.derived.of(own, self.discretise, self.rate)
+        return self.derived.of(own, self.discretise, getattr(self, "rate", None))
 
     def prepare_step(self) -> None:
         """Make what a step reads beside the parameters, before the step is recorded."""
