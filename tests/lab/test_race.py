@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import random
 import signal
@@ -17,7 +18,7 @@ import pytest
 import threefold
 from tests.surfaces.test_cli import here
 from threefold.errors import ThreefoldError
-from threefold.lab.legs import RUNGS, Seen, run_leg
+from threefold.lab.legs import RUNGS, Seen, ranked, run_leg
 from threefold.lab.planning import RATES, Plan, Planned, Request, allot, make_plan, read_budget
 from threefold.lab.planning import Rehearsal as Taken
 from threefold.lab.race import command_of, compare
@@ -204,6 +205,15 @@ def tied(repetition: int, seeds: int = 3) -> bool:
 def test_a_model_against_itself_is_a_tie() -> None:
     """At least 19 of 20 races, as verdicts at 99 % promise."""
     assert sum(map(tied, range(20))) >= 19
+
+
+def test_rates_that_cannot_be_told_apart_are_taken_by_custom() -> None:
+    assert ranked({1e-3: 2.30, 3e-3: 2.31, 1e-2: 2.305, 3e-4: 2.299}, 3e-3)[0] == 3e-3
+    assert ranked({1e-3: 2.30, 3e-3: 1.31, 1e-2: 0.905, 3e-4: 2.299}, 3e-3) == [
+        *(1e-2, 3e-3, 3e-4, 1e-3)
+    ]
+    assert ranked({1e-3: math.inf, 1e-2: math.inf, 3e-3: math.inf}, 3e-3)[0] == 3e-3
+    assert ranked({1e-3: -2.0, 1e-2: -1.0}, 1e-2)[0] == 1e-3
 
 
 def test_tuning_halves(tmp_path: Path) -> None:

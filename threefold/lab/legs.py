@@ -30,6 +30,7 @@ from threefold.training.running import MODEL, judge, prepare, write_config, writ
 DONE, BATCHES, CURVE = "leg.json", "batches.txt", "curve.jsonl"
 LONGER = (2, 4, 8)  # times the length of training
 TUNING_SEED = 1_000_003  # of no leg
+CLOSE = 0.01  # part of a loss that a short run with few examples cannot tell
 RUNGS = ((len(RATES), 1 / 8), (2, 1 / 4))  # (rates that are still in, part of a run's steps)
 
 
@@ -224,7 +225,9 @@ def tune(plan: Plan, name: str, folder: Path | None, progress: Progress) -> floa
     """The learning rate of a contender by successive halving: many short runs, few longer ones.
 
     Each rung is a run from the beginning with a schedule of its own, judged by its validation
-    loss.  Jamieson & Talwalkar 2016, "Non-stochastic Best Arm Identification and Hyperparameter
+    loss.  Rates whose losses are too close to tell, as where nothing is learnt yet, are ordered by
+    how near they are to the one that would be used without tuning.
+    Jamieson & Talwalkar 2016, "Non-stochastic Best Arm Identification and Hyperparameter
     Optimization".
     """
     rates = list(RATES)
@@ -234,8 +237,20 @@ def tune(plan: Plan, name: str, folder: Path | None, progress: Progress) -> floa
             place = None if folder is None else folder / f"{name}-rung{rung}-{rate:g}"
             config = plan.config(name, TUNING_SEED, rate, part)
             losses[rate] = _loss(plan, config, place, progress)
-        rates = sorted(losses, key=lambda rate: losses[rate])
+        rates = ranked(losses, plan.request.learning_rate)
     return rates[0]
+
+
+def ranked(losses: Mapping[float, float], usual: float) -> list[float]:
+    """Learning rates, best first; of those that cannot be told apart the most usual first."""
+    best = min(losses.values())
+    near = best + CLOSE * abs(best)
+    return sorted(
+        losses,
+        key=lambda rate: (
+            (0, abs(math.log(rate / usual))) if losses[rate] <= near else (1, losses[rate])
+        ),
+    )
 
 
 def _loss(plan: Plan, config: Config, folder: Path | None, progress: Progress) -> float:

@@ -71,6 +71,10 @@ class Request:
             raise ThreefoldError(f"unknown match {self.match!r}; {nearest(self.match, MATCHES)}")
         if self.seeds < 1:
             raise ThreefoldError(f"{self.seeds} seeds; expected at least 1")
+        if not self.learning_rate > 0:
+            raise ThreefoldError(
+                f"a learning rate of {self.learning_rate}; expected more than 0, e.g. 0.003"
+            )
         if read_budget(self.budget)[0] == "steps" and self.match == "time":
             raise ThreefoldError(
                 f"a budget of {self.budget} with --match time; expected a time, e.g. 10m"
