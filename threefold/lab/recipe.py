@@ -213,7 +213,7 @@ _RECIPES = (
         PERCENT,
         Asked(">", 99),
         (99.1,),
-        2.1,
+        0.8,
     ),
     Recipe(
         "recall-attention",
@@ -257,7 +257,7 @@ _RECIPES = (
         PERCENT,
         Asked("≥", 95),
         (95.9,),
-        0.4,
+        0.1,
         "1-NN DTW 94.9 % (Bagnall et al. 2018)",
     ),
     Recipe(
