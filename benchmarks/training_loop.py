@@ -21,6 +21,7 @@ from threefold.training.progress import Reporter
 from threefold.training.settings import Settings
 
 STEPS, ENDLESS = 4, 10**9
+KEEPS_MEMORY = True  # as `threefold train` does
 SHAPES = {"tiny": (64, 2, 8, 128), "small": (128, 4, 16, 256)}  # width, depth, batch, length
 MIXERS = ("mamba", "gla", "lstm")
 
