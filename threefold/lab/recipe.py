@@ -190,7 +190,7 @@ _RECIPES = (
     ),
     Recipe(
         "selective-copying-s4d",
-        "selective copying: a fixed filter cannot choose",
+        "selective copying: a fixed filter is far behind",
         PERCENT,
         Asked("<", 60),
         (44.2,),
