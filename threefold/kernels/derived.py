@@ -34,9 +34,8 @@ class Derived(Generic[Value]):
     """One value of a module; a copy of the module makes its own."""
 
     def __init__(self) -> None:
-        self.key: Any = None
-        self.value: Value | None = None
-        self.parameters: Sequence[Tensor] = ()
+        # Set at once, for threads that share the module: key, value, and what it was made from.
+        self._known: tuple[Any, Value, Sequence[Tensor]] | None = None
 
     def of(self, parameters: Sequence[Tensor], make: Callable[[], Value], *more: Any) -> Value:
         """What `make` makes of the parameters, and of whatever `more` says."""
@@ -45,19 +44,24 @@ class Derived(Generic[Value]):
         ):
             return make()
         key = (more, torch.is_inference_mode_enabled(), _moments(parameters))
-        if self.value is None or self.key != key:
-            self.key, self.value, self.parameters = key, make(), parameters
-        return self.value
+        known = self._known
+        if known is None or known[0] != key:
+            self._known = known = (key, make(), parameters)
+        return known[1]
 
     def forget(self) -> None:
         """Have it made again at the next call."""
-        self.key = self.value = None
-        self.parameters = ()
+        self._known = None
+
+    @property
+    def value(self) -> Value | None:
+        """What is kept; None if nothing is."""
+        return None if self._known is None else self._known[1]
 
     @property
     def moments(self) -> list[Any]:
         """Where its parameters lie, and how often they were changed."""
-        return _moments(self.parameters)
+        return [] if self._known is None else _moments(self._known[2])
 
     def tensors(self) -> Iterator[Tensor]:
         """All tensors of the value."""
