@@ -14,8 +14,9 @@ import platform
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
+from io import FileIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 
@@ -142,7 +143,9 @@ def kept(folder: Path | None, keep: int = 2, group: Group | None = None) -> Iter
         return
     group = group or Group()
     with locked(folder) if group.leads else nullcontext():
-        yield Keeper(folder, keep, group)
+        keeper = Keeper(folder, keep, group)
+        with keeper.log:
+            yield keeper
 
 
 class Log:
@@ -150,6 +153,15 @@ class Log:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.file: FileIO | None = None  # from the first line on
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.file is not None:
+            self.file.close()
+            self.file = None
 
     @property
     def size(self) -> int:
@@ -157,8 +169,11 @@ class Log:
 
     def add(self, line: Mapping[str, Any]) -> None:
         """One more line; the system may lose it until `sync`."""
-        with open(self.path, "a", encoding="utf-8") as file:
-            file.write(json.dumps(line) + "\n")
+        if self.file is None:
+            self.file = FileIO(self.path, "a")
+        rest = json.dumps(line).encode() + b"\n"
+        while rest:  # a disk that fills takes a part of it, and refuses the next
+            rest = rest[self.file.write(rest) :]
 
     def sync(self) -> None:
         """Have the disk hold all lines."""
