@@ -166,3 +166,26 @@ def test_a_limited_evaluation_is_a_fixed_sample_of_all() -> None:
     assert numbers.min() < 200 and numbers.max() > 800
     assert np.array_equal(sample(10, 0), np.arange(10))
     assert np.array_equal(sample(10, 20), np.arange(10))
+
+
+def test_sentences_come_in_buckets_of_similar_lengths(tmp_path: Path) -> None:
+    draw = np.random.default_rng(0)
+    lines = [" ".join(["word"] * int(n)) for n in draw.integers(1, 40, 640)]
+    for name, lengths in (("train", lines), ("valid", lines[:8]), ("test", lines[:8])):
+        for language in ("en", "de"):
+            (tmp_path / f"{name}.{language}").write_text("\n".join(lengths) + "\n")
+    options = {"folder": str(tmp_path), "vocabulary": 300}
+    given = problem(config("translation", options=options, batch=8).data)
+
+    def padding(batches: Any) -> float:
+        taken = [batches(step) for step in range(80)]
+        return 1 - sum(int(b.lengths.sum()) for b in taken) / sum(
+            b.source.numel() + b.target.numel() for b in taken
+        )
+
+    assert padding(given.batches()) < 0.1 < 0.3 < padding(given.task.batches(8))
+    # Every pass has every example once, and a loader that begins later gives the same batches.
+    first, again = given.batches(), given.batches()
+    count = sum(int(first(step).source_lengths.sum()) for step in range(80))
+    assert count == sum(int(first(step).source_lengths.sum()) for step in range(80, 160))
+    assert all(bool((first(n).source == again(n).source).all()) for n in (130, 7, 81))

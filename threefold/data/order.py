@@ -10,6 +10,8 @@ any of them.  Luby & Rackoff 1988, "How to Construct Pseudorandom Permutations";
 
 from __future__ import annotations
 
+from typing import Protocol
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -76,6 +78,14 @@ class Shuffle:
         return shuffled((self.seed, epoch), self.count, range(first, first + self.batch))
 
 
+class Lengths(Protocol):
+    """How long examples are: an array, or what finds them out when they are asked for."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, numbers: NDArray[np.int64], /) -> NDArray[np.int64]: ...
+
+
 class Buckets:
     """The same with examples of similar lengths together, so that little is padding.
 
@@ -85,7 +95,7 @@ class Buckets:
 
     def __init__(
         self,
-        lengths: NDArray[np.int64],
+        lengths: Lengths,
         batch: int,
         seed: int = 0,
         *,

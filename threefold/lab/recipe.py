@@ -278,6 +278,15 @@ _RECIPES = (
         8.4,
         "at 4,096: S4 86.82 %, Transformer 64.27 % (Gu et al. 2022; Tay et al. 2021)",
     ),
+    Recipe(
+        "translation-transformer",
+        "verses from English to German, by a Transformer of 920,000 parameters",
+        "BLEU",
+        None,
+        (0.0,),
+        30,
+        "newstest2014: Transformer (base) 27.3 (Vaswani et al. 2017, table 2)",
+    ),
 )
 
 RECIPES: dict[str, Recipe] = {one.name: one for one in _RECIPES}

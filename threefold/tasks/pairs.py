@@ -44,6 +44,11 @@ class Pairs:
     references: tuple[Any, ...] = ()  # what a task's own metric compares with, one for each row
 
     @property
+    def lengths(self) -> Tensor:
+        """Of sources and targets, [N, 2]."""
+        return torch.stack([self.source_lengths, self.target_lengths], -1)
+
+    @property
     def source_mask(self) -> Tensor | None:
         """True for real elements; None where all are."""
         return _mask(self.source, self.source_lengths)

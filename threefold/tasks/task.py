@@ -19,6 +19,7 @@ from torch import Tensor
 
 from threefold.data.draws import permutation
 from threefold.data.fetch import MissingError
+from threefold.data.order import Buckets
 from threefold.data.stream import IGNORE, Batch
 from threefold.data.tokenizer import Tokenizer, Tokens
 from threefold.errors import ThreefoldError, nearest
@@ -134,14 +135,17 @@ class Task(Card, Generic[Rows]):
         for index in range(-(-self.size(split) // size)):
             yield self.batch(split, index, size)
 
-    def batches(self, size: int, seed: int = 0) -> Shuffled[Rows]:
-        """Training's batches, addressed by step; every pass in another order."""
+    def batches(self, size: int, seed: int = 0, *, alike: bool = False) -> Shuffled[Rows]:
+        """Training's batches, addressed by step; every pass in another order.
+
+        `alike`: examples of similar lengths together, so that little is padding.
+        """
         if not 1 <= size <= self.sizes[0]:
             raise ThreefoldError(
                 f"{self.name}: batches of {size} from {self.sizes[0]} examples; expected from 1 to "
                 "as many as there are"
             )
-        return Shuffled(self, size, seed)
+        return (Bucketed if alike else Shuffled)(self, size, seed)
 
 
 class Shuffled(Generic[Rows]):
@@ -161,6 +165,37 @@ class Shuffled(Generic[Rows]):
             self._order = epoch, permutation((self.seed, epoch), self.task.sizes[0])
         numbers = self._order[1][place * self.batch : (place + 1) * self.batch]
         return self.task.rows("train", numbers)
+
+
+class Bucketed(Shuffled[Rows]):
+    """The same in batches of similar lengths."""
+
+    def __init__(self, task: Task[Rows], size: int, seed: int) -> None:
+        super().__init__(task, size, seed)
+        self._numbers = Buckets(_Lengths(task), size, seed)
+
+    def __call__(self, step: int) -> Rows:
+        return self.task.rows("train", self._numbers(step))
+
+
+class _Lengths:
+    """How long training's examples are, found out when they are first asked for."""
+
+    def __init__(self, task: Task[Any]) -> None:
+        self.task, self.known = task, np.full(task.sizes[0], -1)
+
+    def __len__(self) -> int:
+        return len(self.known)
+
+    def __getitem__(self, numbers: Numbers) -> Numbers:
+        new = numbers[self.known[numbers] < 0]
+        if len(new):
+            rows: Any = self.task.rows("train", new)
+            if rows.lengths is None:
+                self.known[new] = rows.inputs.shape[1]
+            else:  # one for each, or those of its two sides
+                self.known[new] = rows.lengths.reshape(len(new), -1).amax(1).numpy()
+        return self.known[numbers]
 
 
 def declare(name: str, draw: Draw[Rows], **changes: Any) -> Task[Rows]:

@@ -290,10 +290,11 @@ class Run:
 
     def _clip(self) -> float:
         """The norm of all gradients, which are shortened only where it is above the limit."""
-        gradients = [p.grad for p in self.parameters if p.grad is not None]
-        norm, limit = nn.utils.get_total_norm(gradients), self.settings.clip
-        if 0 < limit < norm.item() < math.inf:
-            nn.utils.clip_grads_with_norm_(self.parameters, limit, norm)
+        # As torch's get_total_norm, less its sorting by device: it took half of the loop's time.
+        norms = torch._foreach_norm([p.grad for p in self.parameters if p.grad is not None])
+        norm: Tensor = torch.linalg.vector_norm(torch.stack(norms))
+        if 0 < self.settings.clip < norm.item() < math.inf:
+            nn.utils.clip_grads_with_norm_(self.parameters, self.settings.clip, norm)
         return norm.item()
 
     def _refuse(

@@ -20,7 +20,7 @@ from threefold.errors import ThreefoldError, nearest
 from threefold.models.spec import Spec
 from threefold.tasks.own import files_of, own
 from threefold.tasks.pairs import Pairs
-from threefold.tasks.table import LOWER, TASKS
+from threefold.tasks.table import LOWER, MADE, TASKS
 from threefold.tasks.table import task as make_task
 from threefold.tasks.task import Task
 from threefold.training.config import Architecture, Data
@@ -54,8 +54,9 @@ class Problem:
     def batches(self, carry: bool = False) -> Callable[[int], Any]:
         """Training's batches by step."""
         order = self._order(carry)
-        if order == "examples":
-            return self.task.batches(self.data.batch, self.data.seed)
+        if order in ("examples", "buckets"):
+            alike = order == "buckets"
+            return self.task.batches(self.data.batch, self.data.seed, alike=alike)
         assert self.task.corpus is not None
         tokens = self.task.corpus().tokens["train"]
         kind = Stream if order == "stream" else Windows
@@ -66,11 +67,13 @@ class Problem:
         return Pieces(self, split, carry)
 
     def _order(self, carry: bool) -> str:
-        order = self.data.order
-        if order == "auto":
-            whole = self.task.corpus is not None
-            order = ("stream" if carry else "windows") if whole else "examples"
-        if order != "examples" and self.task.corpus is None:
+        order, whole = self.data.order, self.task.corpus is not None
+        if order == "auto" and whole:
+            order = "stream" if carry else "windows"
+        elif order == "auto":  # sentences that are found, not made, have lengths of all kinds
+            found = self.task.kind == "seq2seq" and self.task.where != MADE
+            order = "buckets" if found else "examples"
+        if order in ("windows", "stream") and not whole:
             raise ThreefoldError(
                 f"data.order is {order!r}, and {self.task.name} is no text but examples; leave it"
             )
