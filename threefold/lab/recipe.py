@@ -185,7 +185,7 @@ _RECIPES = (
         PERCENT,
         Asked(">", 99),
         (99.7,),
-        25,
+        9.1,
         f"99.8 % {TABLE_1}",
     ),
     Recipe(
@@ -193,8 +193,8 @@ _RECIPES = (
         "selective copying: a fixed filter is far behind",
         PERCENT,
         Asked("<", 60),
-        (44.2,),
-        2.8,
+        (54.0,),
+        4.1,
         f"S4 18.3 % {TABLE_1}",
     ),
     Recipe(
