@@ -80,8 +80,8 @@ class ABC(Mixer):
         )
         position, memory = state["position"], state["memory"]
         frequencies = rotary_frequencies(key.shape[-1], x.device)
-        query = rotate(wide(query) * query.shape[-1] ** -0.5, position, frequencies)
-        key = rotate(wide(key), position, frequencies)
+        query = wide(query) * query.shape[-1] ** -0.5
+        query, key = rotate(query, wide(key), position, frequencies)
         slot = wide(slot).clamp(-self.clamp, self.clamp)
         # A slot that holds nothing (n = 0; a slot that holds something has n ≥ 1) is below every s.
         lowest = torch.finfo(slot.dtype).min / 2

@@ -72,7 +72,7 @@ class Attention(Mixer):
         if start is None:
             start = torch.zeros(len(x), dtype=torch.int64, device=x.device)
         query, key, value = self.heads.split(self.positions.add(x, start, lengths))
-        query, key = self.positions.turn(query, start), self.positions.turn(key, start)
+        query, key = self.positions.turn(query, key, start)
         dropout = self.dropout if self.training else 0.0
         read = Read(query, key, value, form, lengths, self.positions.bias, dropout)
         out, state = self.history.run(read, state)

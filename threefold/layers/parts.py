@@ -179,20 +179,26 @@ def shift_ramp(width: int, power: float) -> Tensor:
     return 1 - (torch.arange(width) / width) ** power
 
 
-def rotate(x: Tensor, position: Tensor, frequencies: Tensor) -> Tensor:
-    """Rotary: channels i and i + size//2 of x [B, L, H, size] turned by position · frequency.
+def rotate(
+    query: Tensor, key: Tensor, position: Tensor, frequencies: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Rotary: channels i and i + size//2 of both [B, L, H, size] turned by position · frequency.
 
     `position` int64 [B] is where each row starts, `frequencies` float64 [size//2].  Angles are
     float64 (float32 is off by 1.6e-2 after a million elements).  An odd last channel stays.
     """
-    elements = position.unsqueeze(1) + torch.arange(x.shape[1], device=x.device)
+    elements = position.unsqueeze(1) + torch.arange(query.shape[1], device=query.device)
     angle = (elements.unsqueeze(-1) * frequencies).unsqueeze(2)
-    dtype = memory_dtype(x.dtype)
+    dtype = memory_dtype(query.dtype)
     cos, sin = angle.cos().to(dtype), angle.sin().to(dtype)
-    half = len(frequencies)
-    first, second = wide(x)[..., :half], wide(x)[..., half : 2 * half]
-    turned = [first * cos - second * sin, second * cos + first * sin, wide(x)[..., 2 * half :]]
-    return torch.cat(turned, -1).to(x.dtype)
+    return _turned(query, cos, sin), _turned(key, cos, sin)
+
+
+def _turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    half, whole = cos.shape[-1], wide(x)
+    first, second, rest = whole[..., :half], whole[..., half : 2 * half], whole[..., 2 * half :]
+    parts = [first * cos - second * sin, second * cos + first * sin]
+    return torch.cat([*parts, rest] if rest.shape[-1] else parts, -1).to(x.dtype)
 
 
 def rotary_frequencies(size: int, device: torch.device, base: float = 10_000.0) -> Tensor:

@@ -85,7 +85,7 @@ class Performer(Mixer):
             state["position"] if self.causal else torch.zeros_like(x[:, 0, 0], dtype=torch.int64)
         )
         query, key, value = self.heads.split(self.positions.add(x, start, lengths))
-        query, key = (self.exponents(self.positions.turn(part, start)) for part in (query, key))
+        query, key = map(self.exponents, self.positions.turn(query, key, start))
         query = features(query, query.detach().amax(-1, keepdim=True))
         # The normaliser is one more column of the memory, written with ones.
         value = F.pad(wide(value), (0, 1), value=1.0)

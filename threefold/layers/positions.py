@@ -32,9 +32,9 @@ class Positions(nn.Module):
         """
         return x
 
-    def turn(self, x: Tensor, position: Tensor) -> Tensor:
-        """Queries or keys [B, L, H, size], turned by their positions."""
-        return x
+    def turn(self, query: Tensor, key: Tensor, position: Tensor) -> tuple[Tensor, Tensor]:
+        """Queries and keys [B, L, H, size], turned by their positions."""
+        return query, key
 
 
 class Sinusoidal(Positions):
@@ -85,8 +85,9 @@ class Rotary(Positions):
         super().__init__()
         self.base = base
 
-    def turn(self, x: Tensor, position: Tensor) -> Tensor:
-        return rotate(x, position, rotary_frequencies(x.shape[-1], x.device, self.base))
+    def turn(self, query: Tensor, key: Tensor, position: Tensor) -> tuple[Tensor, Tensor]:
+        frequencies = rotary_frequencies(query.shape[-1], query.device, self.base)
+        return rotate(query, key, position, frequencies)
 
 
 class ALiBi(Positions):

@@ -50,9 +50,10 @@ class RetNet(Mixer):
         pairs = torch.linspace(0, 1, size // 2, dtype=torch.float64, device=x.device)
         frequencies = 10_000.0**-pairs
         scale = torch.arange(5, 5 + self.heads, dtype=torch.float64, device=x.device)
+        query, key = rotate(query, key * size**-0.5, state["position"], frequencies)
         out, memory = recur(
-            rotate(query, state["position"], frequencies),
-            rotate(key * size**-0.5, state["position"], frequencies),
+            query,
+            key,
             value,
             log_decay=torch.log1p(-torch.exp2(-scale)),
             state=state["memory"],

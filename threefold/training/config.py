@@ -40,7 +40,8 @@ class Data(Section):
     rate: Whole = 0  # of sounds: samples a second
     options: dict[str, Any] = Field(default_factory=dict)  # keywords of the task
     batch: Annotated[int, Field(ge=1)] = 16  # examples of one batch, of all processes together
-    order: Literal["auto", "windows", "stream", "examples", "buckets"] = "auto"  # windows and streams are of text
+    # Windows and streams are of text.
+    order: Literal["auto", "windows", "stream", "examples", "buckets"] = "auto"
     limit: Whole = 0  # examples of an evaluation on the way; 0: all
     seed: Whole = 0
 
