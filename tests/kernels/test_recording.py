@@ -50,6 +50,11 @@ FUNCTIONS: dict[str, Function] = {
     "product": lambda x, s: (x @ (s.mT @ s)) + x,
     "rows": lambda x, s: torch.addmm(s[:, 0], x[:, 0], s[:, 0].mT @ s[:, 0])[:, None],
     "other precision": lambda x, s: (x.double() * s.double().exp()).to(x.dtype) + x.float().to(x),
+    "whole numbers": lambda x, s: x + torch.arange(21) * 2 + (s > 0).long(),
+    "whole numbers that are fixed": lambda x, s: x * 2.0 ** -torch.arange(21, dtype=x.dtype),
+    "a table": lambda x, s: x * torch.linspace(0, 1, 21, dtype=torch.float64).cos().to(x.dtype),
+    "numbers chosen": lambda x, s: torch.where(x > 0, 1.5, s) + torch.where(s > 0.1, x, 0.0),
+    "truths that are fixed": lambda x, s: torch.where(torch.arange(21) > 7, x, s),
     "mixed precision": lambda x, s: (x.double() * s).to(x.dtype),
 }
 
@@ -117,7 +122,9 @@ REFUSED: dict[str, Function] = {
     "a number read": lambda x, s: x * float(s.sum()),
     "a branch": lambda x, s: x if bool((s > 0).any()) else s,
     "neither weight nor state": _unknown,
-    "whole numbers": lambda x, s: x + torch.arange(21),
+    "numbers cut off": lambda x, s: x + s.long(),
+    "what is fixed changed": lambda x, s: x + torch.arange(21).add_(1),
+    "chance": lambda x, s: x * torch.bernoulli(torch.linspace(0, 1, 21)),
     "another shape": lambda x, s: x[..., :4],
 }
 
@@ -134,6 +141,15 @@ def test_what_cannot_be_recorded_is_refused(variant: str, name: str) -> None:
             state,
         )
     assert not recording()
+
+
+@torch.no_grad()
+def test_whole_numbers_that_a_layer_holds_stay_as_they_are(variant: str) -> None:
+    layer = nn.Module()
+    layer.register_buffer("numbers", torch.arange(21))
+    x, state = inputs(torch.float32, 21)
+    with pytest.raises(CannotWriteError, match="holds"):
+        record(layer, lambda x, state: (x + layer.numbers, state), x, state)
 
 
 @torch.no_grad()

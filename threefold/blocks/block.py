@@ -162,7 +162,8 @@ class Block(Composite):
             carried = state.get(name, {})
             # A norm may move the zeros behind the end of a row.
             given = silence(self.before(x, norm), lengths)
-            y, result[name] = part._run(given, carried, _form_of(part, form, carried), lengths)
+            how = form if given.shape[1] == 1 else _form_of(part, form, carried)
+            y, result[name] = part._run(given, carried, how, lengths)
             y = silence(y, lengths)
             x = self.after(x, self.dropout(y) if self.training else y, norm)
         return x, kept(result)

@@ -43,10 +43,12 @@ class Derived(Generic[Value]):
             torch.is_grad_enabled() and any(p.requires_grad for p in parameters)
         ):
             return make()
-        key = (more, torch.is_inference_mode_enabled(), _moments(parameters))
+        key = (more, _moments(parameters))
         known = self._known
         if known is None or known[0] != key:
-            self._known = known = (key, make(), parameters)
+            # What is made in inference mode could not be used outside of it.
+            with torch.inference_mode(False), torch.no_grad():
+                self._known = known = (key, make(), parameters)
         return known[1]
 
     def forget(self) -> None:

@@ -247,16 +247,17 @@ class Program:
                 or node.is_neg()
             ):
                 return None
-            found.append(node if node.is_contiguous() else node.contiguous())
+            node = node if node.is_contiguous() else node.contiguous()
+            found.append(node.double() if dtype is torch.int64 else node)
         return found if sum(1 for _ in values_of(state)) == len(found) else None
 
     def _tree(self, leaves: list[Tensor]) -> State:
         tree: State = {}
-        for (path, *_), leaf in zip(self._listing.leaves, leaves, strict=True):
+        for (path, _, dtype), leaf in zip(self._listing.leaves, leaves, strict=True):
             node = tree
             for name in path[:-1]:
                 node = node.setdefault(name, {})
-            node[path[-1]] = leaf
+            node[path[-1]] = leaf.long() if dtype is torch.int64 else leaf
         return tree
 
 

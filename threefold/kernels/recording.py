@@ -2,8 +2,9 @@
 
 A step without gradients is straight-line code, so seeing it once is knowing it. Native calls are
 noted by the addresses they are given; every torch operation between them must have a rule that
-says it as native calls (`rules.py`), or the step cannot be recorded. Views are addresses only.
-What is recorded is run once against what was seen before anybody relies on it.
+says it as native calls (`rules.py`), or the step cannot be recorded. Views are addresses only. What
+is made of no tensor (`arange`) is made once; whole numbers that a step computes are float64 in its
+program. What is recorded is run once against what was seen before anybody relies on it.
 """
 
 from __future__ import annotations
@@ -45,6 +46,8 @@ _CLOSE = {torch.float32: 1e-4, torch.float64: 1e-9}
 # Room without numbers, and a view that its schema does not call one.
 _EMPTY = ("empty", "new_empty", "empty_like", "empty_strided", "new_empty_strided")
 _VIEWS = ("_unsafe_view",)
+# Numbers that depend on nothing: made once, and what is made of them alone.
+_MADE = ("arange", "linspace", "eye")
 
 _active = local()
 
@@ -56,14 +59,16 @@ def recording() -> bool:
 
 def record(owner: nn.Module, step: Step, x: Tensor, state: State) -> Program:
     """The step of `owner` as a program; `CannotWriteError` where it is more than native calls."""
-    state = _copied(state)
-    x = x.clone(memory_format=torch.contiguous_format)
-    recorder = Recorder(owner, x, state)
-    with recorder.watching():
-        y, after = step(x, state)
-    recorder.finish(y, after)
-    program = Program(recorder.listing, owner)
-    again = program.run(x, state)
+    # In inference mode torch takes operations apart elsewhere, out of the recorder's sight.
+    with torch.inference_mode(False), torch.no_grad():
+        state = _copied(state)
+        x = x.clone(memory_format=torch.contiguous_format)
+        recorder = Recorder(owner, x, state)
+        with recorder.watching():
+            y, after = step(x, state)
+        recorder.finish(y, after)
+        program = Program(recorder.listing, owner)
+        again = program.run(x, state)
     if again is None or not _same((y, after), again):
         raise CannotWriteError(f"what was recorded of {type(owner).__name__} gives other numbers")
     return program
@@ -76,11 +81,13 @@ class Region:
     begin: int
     end: int
     place: Place | None  # None for what stays where it is
+    base: int  # where that is
+    turned: bool  # whole numbers or truths, which are numbers in the program
 
-    def at(self, address: int) -> Word:
+    def at(self, offset: int) -> Word:
         if self.place is None:
-            return address
-        return Place(self.place.kind, self.place.index, address - self.begin)
+            return self.base + offset
+        return Place(self.place.kind, self.place.index, offset)
 
 
 class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -90,13 +97,14 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
         leaves = list(values_of(state))
         for path, leaf in leaves:
-            if leaf.dtype not in _REAL:
+            if leaf.dtype not in (*_REAL, torch.int64):
                 raise CannotWriteError(f"the state has {'.'.join(path)} of {leaf.dtype}")
         noted = [(path, tuple(leaf.shape), leaf.dtype) for path, leaf in leaves]
         self.listing = Listing(x.dtype, tuple(x.shape), noted)
         self._alive: list[Any] = []
         self._begins: list[int] = []
         self._regions: dict[int, Region] = {}
+        self._fixed: set[int] = set()  # storages of what is made of no tensor
         # Truths are kept as numbers of the dtype that was compared.
         self._truths: dict[int, torch.dtype] = {}
         for *_, tensor in held_tensors(owner):
@@ -145,14 +153,33 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if isinstance(argument, ctypes.Array):
             self.listing.kept.append(argument)
             return ctypes.addressof(argument)
-        return self._find(argument).at(argument)
+        region = self._find(argument)
+        if region.turned:
+            raise CannotWriteError("a native call reads what is whole numbers elsewhere")
+        return region.at(argument - region.begin)
 
-    def _know(self, tensor: Tensor, place: Place | None) -> None:
+    def _know(self, tensor: Tensor, place: Place | None, base: int | None = None) -> None:
         storage = tensor.untyped_storage()
         begin = storage.data_ptr()
         if begin and begin not in self._regions:
             insort(self._begins, begin)
-            self._regions[begin] = Region(begin, begin + storage.nbytes(), place)
+            turned = tensor.dtype not in _REAL and (place is not None or base is not None)
+            base = begin if base is None else base
+            self._regions[begin] = Region(begin, begin + storage.nbytes(), place, base, turned)
+
+    def _fix(self, tensor: Tensor) -> None:
+        """Keep what is the same in every step; whole numbers and truths as float64."""
+        numbers = torch.empty(0, dtype=tensor.dtype).set_(tensor.untyped_storage())
+        begin = tensor.untyped_storage().data_ptr()
+        if tensor.dtype not in _REAL:
+            numbers = numbers.double()
+            self._truths[begin] = torch.float64
+        self.listing.kept.append(numbers)
+        self._know(tensor, None, numbers.data_ptr())
+        self._fixed.add(begin)
+
+    def _is_fixed(self, tensor: Tensor) -> bool:
+        return tensor.untyped_storage().data_ptr() in self._fixed
 
     def _find(self, address: int) -> Region:
         index = bisect_right(self._begins, address) - 1
@@ -173,18 +200,16 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """What a tensor's numbers are in the program."""
         if tensor.dtype is torch.bool:
             return self._truths.get(tensor.untyped_storage().data_ptr(), torch.bool)
-        return tensor.dtype
+        return torch.float64 if tensor.dtype is torch.int64 else tensor.dtype
 
     def place(self, tensor: Tensor, dtype: torch.dtype) -> Word:
         """Where a tensor's first number is, for a call of that dtype."""
         if self.dtype(tensor) is not dtype:
             raise CannotWriteError(f"{tensor.dtype} among {dtype}")
-        begin = tensor.untyped_storage().data_ptr()
-        region = self._find(begin)
-        offset = int(tensor.storage_offset()) * dtype.itemsize
-        if region.place is None:
-            return begin + offset
-        return Place(region.place.kind, region.place.index, offset)
+        region = self._find(tensor.untyped_storage().data_ptr())
+        if tensor.dtype not in _REAL and not region.turned:
+            raise CannotWriteError(f"{tensor.dtype} that the layer holds")
+        return region.at(int(tensor.storage_offset()) * dtype.itemsize)
 
     def constant(self, numbers: Sequence[int]) -> int:
         """The address of whole numbers that a call reads."""
@@ -197,6 +222,14 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> Any:
         kwargs = kwargs or {}
         name = function.overloadpacket.__name__
+        given = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+        if function._schema.is_mutable and given and self._is_fixed(given[0]):
+            raise CannotWriteError(f"{function} of what was made of no tensor")
+        if not function.is_view and (name in _MADE if not given else self._folds(function, given)):
+            out = function(*args, **kwargs)
+            self._alive.append(out)
+            self._fix(out)
+            return out
         rule = RULES.get(name) or RULES.get(name.removesuffix("_"))
         is_view = function.is_view or name in _VIEWS
         if rule is None and not is_view and name not in _EMPTY:
@@ -218,6 +251,14 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         rule(self, out, *args, **kwargs)
         return out
 
+    def _folds(self, function: Any, given: list[Tensor]) -> bool:
+        """Whether it makes one tensor, always the same, of what is fixed."""
+        returned = function._schema.returns
+        alone = len(returned) == 1 and str(returned[0].type) == "Tensor"
+        chance = torch.Tag.nondeterministic_seeded in function.tags
+        plain = alone and not chance and not function._schema.is_mutable
+        return plain and all(map(self._is_fixed, given))
+
     def pointwise(
         self,
         function: str,
@@ -227,8 +268,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         offset: float = 0.0,
     ) -> None:
         """y = f(inputs), repeated to y's shape."""
-        dtype = y.dtype
-        if dtype is torch.bool:
+        dtype = self.dtype(y)
+        if y.dtype is torch.bool:
             dtype = self._truths[y.untyped_storage().data_ptr()] = self.dtype(inputs[0])
         alike = [x if self.dtype(x) is dtype else self.converted(x, dtype) for x in inputs]
         spread = [x.expand(y.shape) if x.shape != y.shape else x for x in alike]
@@ -248,15 +289,18 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def convert(self, y: Tensor, x: Tensor) -> None:
         """y = x in another precision."""
-        if {self.dtype(x), y.dtype} != set(_REAL):
+        dtype = self.dtype(y)
+        if {self.dtype(x), dtype} != set(_REAL):
             raise CannotWriteError(f"{x.dtype} as {y.dtype}")
         layout = _layout(y.shape, [y.stride(), x.expand(y.shape).stride()], 2)
-        pointers = [self.place(y, y.dtype), self.place(x, self.dtype(x)), self.constant(layout)]
-        self.listing.call("convert", y.dtype, pointers, [])
+        pointers = [self.place(y, dtype), self.place(x, self.dtype(x)), self.constant(layout)]
+        self.listing.call("convert", dtype, pointers, [])
 
     def copy(self, y: Tensor, x: Tensor) -> None:
         """y = x."""
-        if x.dtype is y.dtype:
+        if y.dtype is torch.int64 and x.is_floating_point():
+            raise CannotWriteError("numbers cut off to whole ones")
+        if self.dtype(x) is self.dtype(y):
             self.pointwise("copy", y, x)
         else:
             self.convert(y, x)
@@ -343,6 +387,8 @@ def _same(seen: tuple[Tensor, State], run: tuple[Tensor, State]) -> bool:
 
 
 def _near(expected: Tensor, given: Tensor) -> bool:
+    if not expected.is_floating_point():
+        return torch.equal(expected, given)
     if not torch.equal(expected.isnan(), given.isnan()):
         return False
     expected, given = expected.nan_to_num(), given.nan_to_num()

@@ -101,6 +101,16 @@ def _masked_fill(recorder: Recorder, y: Tensor, x: Tensor, mask: Tensor, value: 
     recorder.pointwise("where", y, mask, number, x)
 
 
+def _where(recorder: Recorder, y: Tensor, condition: Tensor, *choices: Any) -> None:
+    tensors = []
+    for choice in choices:
+        tensor = choice if isinstance(choice, Tensor) else recorder.new(y, ())
+        if tensor is not choice:
+            recorder.pointwise("fill", tensor, scale=choice)
+        tensors.append(tensor)
+    recorder.pointwise("where", y, condition, *tensors)
+
+
 def _fill(value: float) -> Rule:
     def rule(recorder: Recorder, y: Tensor, *_: Any, **__: Any) -> None:
         recorder.pointwise("fill", y, scale=value)
@@ -240,7 +250,7 @@ RULES: Mapping[str, Rule] = {
     "maximum": lambda recorder, y, a, b: recorder.pointwise("maximum", y, a, b),
     "minimum": lambda recorder, y, a, b: recorder.pointwise("minimum", y, a, b),
     "logaddexp": lambda recorder, y, a, b: recorder.pointwise("logaddexp", y, a, b),
-    "where": lambda recorder, y, c, a, b: recorder.pointwise("where", y, c, a, b),
+    "where": _where,
     "add": _add,
     "sub": _sub,
     "mul": _mul,
