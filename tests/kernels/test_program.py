@@ -35,7 +35,6 @@ COUNTS = "what it does depends on how many elements there were"
 NOT_RECORDED = {
     **dict.fromkeys(("attention", "long_conv", "hyena"), GROWS),
     **dict.fromkeys(("local_attention", "transformer_xl", "based", "hippo_rnn"), COUNTS),
-    "lmu": "its step takes the exponential of a matrix",
 }
 CAUSAL = [name for name, entry in MIXERS.items() if entry.load().causal]
 

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from threefold.errors import ThreefoldError
+from threefold.kernels.derived import Derived
 from threefold.layers.cell import CellMixer
 from threefold.layers.mixer import Mixer
 from threefold.layers.parts import Linear, wide
@@ -57,6 +58,7 @@ class LMU(Mixer):
         for weight in (self.input.weight, self.read):
             nn.init.xavier_normal_(weight)
         lecun_uniform(self.encode.weight)
+        self.derived: Derived[tuple[Tensor, ...]] = Derived()
         self.units: nn.ParameterDict | None = None
         if recurrent:
             self.units = nn.ParameterDict(
@@ -70,12 +72,24 @@ class LMU(Mixer):
         own = {"hidden": (hidden,)} if recurrent else {}
         self.carries(memory={**own, "projection": (memories, order)})
 
+    def system(self, like: Tensor) -> tuple[Tensor, ...]:
+        """Transition and write of the memory, of the dtype and device of `like`."""
+
+        def make() -> tuple[Tensor, ...]:
+            fixed = discretised("legt", self.order, self.window, "zero_order_hold")
+            return tuple(part.to(like) for part in fixed)
+
+        return self.derived.of([], make, self.order, self.window, like.dtype, like.device)
+
+    def prepare_step(self) -> None:
+        """Make what a step reads beside the parameters, before the step is recorded."""
+        self.system(wide(self.read))
+
     def mix(
         self, x: Tensor, state: State, form: str, lengths: Tensor | None
     ) -> tuple[Tensor, State]:
         given, said, read = wide(self.input(x)), wide(self.encode(x)), wide(self.read)
-        fixed = discretised("legt", self.order, self.window, "zero_order_hold")
-        transition, write = (part.to(said) for part in fixed)
+        transition, write = self.system(said)
         memory, after = state["memory"]["projection"], {}
         if self.units is None:
             found, last = responses(said, memory, transition, write, form=form, lengths=lengths)
