@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from threefold.errors import ThreefoldError, nearest
+from threefold.kernels.derived import Derived
 from threefold.layers.parts import rotary_frequencies, rotate
 from threefold.memory.attention import Bias
 
@@ -84,9 +85,11 @@ class Rotary(Positions):
     def __init__(self, base: float = 10_000.0) -> None:
         super().__init__()
         self.base = base
+        self.derived: Derived[Tensor] = Derived()
 
     def turn(self, query: Tensor, key: Tensor, position: Tensor) -> tuple[Tensor, Tensor]:
-        frequencies = rotary_frequencies(query.shape[-1], query.device, self.base)
+        given = query.shape[-1], query.device, self.base
+        frequencies = self.derived.of([], lambda: rotary_frequencies(*given), *given)
         return rotate(query, key, position, frequencies)
 
 
