@@ -283,8 +283,8 @@ _RECIPES = (
         "verses from English to German, by a Transformer of 920,000 parameters",
         "BLEU",
         None,
-        (0.0,),
-        30,
+        (12.1,),
+        26.8,
         "newstest2014: Transformer (base) 27.3 (Vaswani et al. 2017, table 2)",
     ),
 )
