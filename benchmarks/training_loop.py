@@ -24,10 +24,10 @@ from threefold.training.objectives import Answers
 from threefold.training.progress import Reporter
 from threefold.training.settings import Settings
 
-STEPS, ENDLESS = 4, 10**9
+ENDLESS = 10**9
 KEEPS_MEMORY = True  # as `threefold train` does
 SHAPES = {"tiny": (64, 2, 8, 128), "small": (128, 4, 16, 256)}  # width, depth, batch, length
-ROUNDS = {"tiny": 101, "small": 25}
+ROUNDS = {"tiny": (201, 4), "small": (101, 1)}  # and steps of each
 MIXERS = ("mamba", "gla", "lstm")
 BARE = "bare forward + backward + AdamW"
 
@@ -76,10 +76,10 @@ def _text() -> Tokens:
     return np.random.default_rng(0).integers(0, 256, 100_000)
 
 
-def races(rounds: dict[str, int], steps: int) -> Iterator[Race]:
+def races(rounds: dict[str, tuple[int, int]]) -> Iterator[Race]:
     """Every mixer at every size of `rounds`."""
     with tempfile.TemporaryDirectory() as folder:
-        for name, many in rounds.items():
+        for name, (many, steps) in rounds.items():
             for mixer in MIXERS:
                 place = Path(folder) / f"{name}-{mixer}"
                 place.mkdir()
@@ -96,8 +96,8 @@ def races(rounds: dict[str, int], steps: int) -> Iterator[Race]:
 
 
 def run() -> Iterator[Race]:
-    yield from races(ROUNDS, STEPS)
+    yield from races(ROUNDS)
 
 
 def quick() -> Iterator[Race]:
-    yield from races({"tiny": 1}, 1)
+    yield from races({"tiny": (1, 1)})
