@@ -89,6 +89,11 @@ def test_a_configuration_by_file_and_by_set(place: Path, capsys: Any) -> None:
         (["train", "notez.txt"], "neither a file nor a task"),
         (["train", "notes.txt", "--mixer", "mambo"], "did you mean 'mamba'"),
         (["train", "notes.txt", "--set", "training.stepz=1"], "did you mean 'steps'"),
+        (["train", "--config", "flat.toml"], "what to learn from is missing"),
+        (["train", "notes.txt", "--config", "flat.toml"], "data is 5, expected [data]"),
+        (["train", "--config", "dated.toml"], "2020-01-01: neither a file nor a task"),
+        (["train", "notes.txt", "--set", 'data.options={"x"=1}'], "notes.txt is a file"),
+        (["train", "notes.txt", *SMALL, "--set", "training.own=0.5"], "by translators only"),
         (["resume", "nowhere"], "holds no config.toml"),
         (["evaluate", "nowhere"], "give DATA_OR_TASK as well"),
         (["runs", "show", "nowhere"], "holds no config.toml"),
@@ -97,6 +102,8 @@ def test_a_configuration_by_file_and_by_set(place: Path, capsys: Any) -> None:
 def test_bad_input_is_one_line(
     place: Path, capsys: Any, arguments: list[str], message: str
 ) -> None:
+    (place / "flat.toml").write_text("data = 5\n")
+    (place / "dated.toml").write_text("[data]\nname = 2020-01-01\n")
     assert command(*arguments) == 2
     error = capsys.readouterr().err
     assert message in error and error.count("\n") == 1

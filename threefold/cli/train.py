@@ -74,8 +74,11 @@ def train(
     for key, value in given.items():
         if value is not None:
             section, _, name = key.partition(".")
-            values.setdefault(section, {})[name] = value
-    if "name" not in values.get("data", {}):
+            inside = values.setdefault(section, {})
+            if not isinstance(inside, dict):
+                raise ThreefoldError(f"{config}: {section} is {inside!r}, expected [{section}]")
+            inside[name] = value
+    if not (isinstance(values.get("data"), dict) and "name" in values["data"]):
         raise ThreefoldError(
             "what to learn from is missing: `threefold train DATA_OR_TASK`, e.g. `threefold train "
             "notes.txt`, or `threefold tasks` for a list"
