@@ -49,20 +49,28 @@ def assert_as_if_never_stopped(
     assert logged(folder) == list(enumerate(whole[1].losses, 1))
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    ("number", "at"),
+    [
+        (signal.SIGINT, 16),
+        (signal.SIGTERM, 16),
+        (signal.SIGTERM, 9),  # an evaluation is due
+        (signal.SIGINT, runs.STEPS - 1),  # the run is over
+    ],
+)
 def test_a_signal_saves_and_the_run_goes_on(
-    tmp_path: Path, monkeypatch: Any, whole: Any, number: int
+    tmp_path: Path, monkeypatch: Any, whole: Any, number: int, at: int
 ) -> None:
     real = runs.rows
 
     def interrupting(step: int) -> Batch:
-        if step == 16:
+        if step == at:
             os.kill(os.getpid(), number)
         return real(step)
 
     monkeypatch.setattr(runs, "rows", interrupting)
     _, first = runs.run(tmp_path, save=10**6)
-    assert first.stopped == "interrupted" and first.steps == 17
+    assert first.stopped == "interrupted" and first.steps == at + 1
     monkeypatch.setattr(runs, "rows", real)
     assert_as_if_never_stopped(tmp_path, runs.run(tmp_path, save=10**6), whole)
 
@@ -74,6 +82,14 @@ def test_a_finished_run_is_not_run_again(tmp_path: Path, whole: Any) -> None:
     result = train(model, lambda step: pytest.fail("asked for a batch"), settings, folder=tmp_path)
     assert result.stopped == "steps"
     assert_as_if_never_stopped(tmp_path, (model, result), whole)
+
+
+def test_a_run_that_reached_its_target_is_not_run_on(tmp_path: Path) -> None:
+    settings = Settings(steps=9, every=2, target=0.0)
+    judged = {"validation": [runs.rows(99)], "folder": tmp_path}
+    assert train(runs.make(), runs.rows, settings, **judged).stopped == "target"
+    result = train(runs.make(), lambda _: pytest.fail("asked for a batch"), settings, **judged)
+    assert result.stopped == "target" and result.steps == 2
 
 
 def test_a_damaged_checkpoint_is_left_aside(tmp_path: Path, whole: Any) -> None:

@@ -213,21 +213,47 @@ def test_a_step_can_be_left_out() -> None:
         train(model, always, Settings(steps=30, non_finite="skip"))
 
 
-def test_a_run_can_be_rolled_back(tmp_path: Path) -> None:
+def test_a_bad_batch_of_several_is_found() -> None:
+    model = small()
+    with pytest.raises(ThreefoldError, match=r"stack\.blocks\.1\.channel"):
+        train(model, bad_rows(model, 7), Settings(steps=5, accumulate=3))
+
+
+def bad_rows(model: nn.Module, number: int) -> Any:
+    """Batches of which one, the same object each time it is read, breaks a module."""
+    poisoned = runs.rows(number)
+    channel = dict(model.named_modules())["stack.blocks.1.channel"]
+    inner = next(m for m in channel.modules() if isinstance(m, nn.Linear))
+    reading: list[bool] = []
+
+    def note(module: nn.Module, given: Any) -> None:
+        reading[:] = [given[0] is poisoned.inputs]
+
+    def spoil(module: nn.Module, given: Any, out: Tensor) -> Tensor:
+        return out * math.nan if reading[0] else out
+
+    model.register_forward_pre_hook(note)
+    inner.register_forward_hook(spoil)
+    return lambda step: poisoned if step == number else runs.rows(step)
+
+
+@pytest.mark.parametrize("at", [6, 7])  # right after a checkpoint, and later
+def test_a_run_can_be_rolled_back(tmp_path: Path, at: int) -> None:
     model = small()
     bad = iter([True])
 
     def once(step: int) -> Batch:
-        if step == 7 and next(bad, False):
+        if step == at and next(bad, False):
             with torch.no_grad():
                 model.embedding.weight[:] = math.nan
         return runs.rows(step)
 
-    settings = Settings(steps=12, save=3, non_finite="roll_back")
-    result = train(model, once, settings, folder=tmp_path)
+    settings = Settings(steps=12, save=3, every=3, non_finite="roll_back")
+    result = train(model, once, settings, folder=tmp_path, validation=[runs.rows(99)])
     assert result.steps == 12 and all(map(math.isfinite, result.losses))
     lines = (tmp_path / "log.jsonl").read_text().splitlines()
     assert len(lines) == 12
+    assert [steps for steps, _ in result.validation] == [3, 6, 9, 12]  # none of them twice
     _, plain = trained(Settings(steps=12))
     assert result.losses[:7] == plain.losses[:7]
     assert result.losses[9:] != plain.losses[9:]  # with half the rate

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from io import FileIO
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -47,7 +48,6 @@ class Keeper:
     def __post_init__(self) -> None:
         self.checkpoints = Checkpoints(self.folder / CHECKPOINTS, self.keep)
         self.log = Log(self.folder / LOG)
-        self.logged = 0  # steps
 
     def begin(self, run: Run, identity: Mapping[str, Any]) -> list[str]:
         """Note what is run, or go on with what was; what had to be left aside, in words."""
@@ -63,9 +63,6 @@ class Keeper:
 
     def note(self, run: Run) -> None:
         """A line for the newest step."""
-        if run.result.steps <= self.logged:
-            return  # it was rolled back
-        self.logged = run.result.steps
         if self.group.leads:
             self.log.add(line_of(run))
 
@@ -75,7 +72,7 @@ class Keeper:
         place = self.checkpoints.path(run.result.steps)
         if self.group.leads:
             self.log.sync()
-            scores = {steps: scores.loss for steps, scores in run.result.validation}
+            scores = {steps: s.loss for steps, s in run.result.validation if isfinite(s.loss)}
             saved = [step for step in self.checkpoints.steps if step in scores]
             best = min(saved, key=lambda step: scores[step], default=None)
             self.checkpoints.save(moment_of(run, state, self.log.size), best=best)
@@ -97,7 +94,7 @@ class Keeper:
     def _restore(self, run: Run, moment: Moment) -> None:
         restore(run, moment, self.log.lines(moment.numbers["log"]))
         run.state = self.group.own_state(run.state)
-        run.saved, self.logged = self.checkpoints.path(moment.step), moment.step
+        run.saved = self.checkpoints.path(moment.step)
 
     def _check(self, run: Run, identity: Mapping[str, Any]) -> list[str]:
         """Refuse a folder whose run was configured otherwise; remark on another environment."""
@@ -258,6 +255,7 @@ def moment_of(run: Run, state: State | None, log: int) -> Moment:
             "validation": [[steps, *scores] for steps, scores in run.result.validation],
             "carries": state is not None,
             "factor": run.factor,
+            "skipped": run.skipped,
             "log": log,
         },
     )
@@ -273,7 +271,7 @@ def restore(run: Run, moment: Moment, lines: list[dict[str, Any]]) -> None:
         run.average.restore(dict(moment.tensors["average"]))
     run.best = dict(moment.tensors["best"]) if "best" in moment.tensors else None
     run.state = tree(moment.tensors["state"]) if moment.numbers["carries"] else None
-    run.factor = moment.numbers["factor"]
+    run.factor, run.skipped = moment.numbers["factor"], moment.numbers.get("skipped", 0)
     result = run.result
     result.losses[:] = [line["loss"] for line in lines]
     result.tokens, result.seconds = moment.numbers["tokens"], moment.numbers["seconds"]
