@@ -110,6 +110,21 @@ def test_bad_input_is_one_line(
     assert not (place / "runs").exists()
 
 
+def test_runs_are_listed_beside_what_is_none(place: Path, capsys: Any) -> None:
+    """A line that is being written, or was torn by a full disk, and a stranger's config.toml."""
+    assert command("train", "notes.txt", "--mixer", "gla", *SMALL, *SIZE, "--folder", "runs/a") == 0
+    with open(place / "runs" / "a" / "log.jsonl", "a") as log:
+        log.write('{"step": 7, "lo')
+    (place / "runs" / "other").mkdir()
+    (place / "runs" / "other" / "config.toml").write_text("[server]\nport = 1\n")
+    capsys.readouterr()
+    assert command("runs", "list", "--json") == 0
+    shown = capsys.readouterr()
+    assert [run["steps"] for run in json.loads(shown.out)] == [6]
+    assert "left out: runs/other: no run" in shown.err
+    assert command("runs", "show", "runs/other") == 2
+
+
 def test_ctrl_c_says_how_to_go_on(place: Path) -> None:
     call = [sys.executable, "-m", "threefold", "train", "notes.txt", "--mixer", "gla"]
     call += ["--steps", "100000", "--batch", "4", "--length", "12", "--folder", "it", *SIZE]

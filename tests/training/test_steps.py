@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from tests.tolerances import TOLERANCES
 from tests.training import runs
 from threefold.data.stream import Batch
+from threefold.data.tokenizers import ByteTokenizer
 from threefold.errors import ThreefoldError
 from threefold.models.language import LanguageModel
 from threefold.models.spec import Spec
@@ -22,6 +23,7 @@ from threefold.training.objectives import Answers
 from threefold.training.optimiser import make_optimiser
 from threefold.training.schedule import SCHEDULES
 from threefold.training.settings import Optimiser
+from threefold.training.watching import Samples
 
 EXACT = TOLERANCES[torch.float32, "gradient"]
 
@@ -257,6 +259,19 @@ def test_a_run_can_be_rolled_back(tmp_path: Path, at: int) -> None:
     _, plain = trained(Settings(steps=12))
     assert result.losses[:7] == plain.losses[:7]
     assert result.losses[9:] != plain.losses[9:]  # with half the rate
+
+
+def test_a_sample_ends_no_run(tmp_path: Path) -> None:
+    """A model without numbers writes nothing; a disk without room is one message."""
+    model = small()
+    model.tokenizer = ByteTokenizer()
+    run = Run(model, runs.rows, Settings(steps=1), Answers())
+    with torch.no_grad():
+        model.embedding.weight[:] = math.nan
+    Samples(tmp_path / "samples.txt").scores(run)
+    assert "the logits hold NaN" in (tmp_path / "samples.txt").read_text()
+    with pytest.raises(ThreefoldError, match="No space left"):
+        Samples(Path("/dev/full")).scores(run)
 
 
 def test_tensorboard_is_told_every_step(tmp_path: Path) -> None:

@@ -46,7 +46,7 @@ class Disk:
 def write_file(path: Path, write: Callable[[Path], None]) -> None:
     """Let `write` fill a new file, which then takes the place of `path` at once."""
     new = beside(path)
-    with _told(path):
+    with told(path):
         try:
             write(new)
             sync(new)
@@ -59,7 +59,7 @@ def write_file(path: Path, write: Callable[[Path], None]) -> None:
 def write_folder(folder: Path, write: Callable[[Path], None]) -> None:
     """Let `write` fill a new folder, which then takes the place of `folder`, if there was one."""
     new = beside(folder)
-    with _told(folder):
+    with told(folder):
         try:
             new.mkdir()
             write(new)
@@ -93,7 +93,7 @@ def digest_of(path: Path) -> str:
 
 
 @contextmanager
-def _told(path: Path) -> Iterator[None]:
+def told(path: Path) -> Iterator[None]:
     """What the file system refuses, as one message."""
     try:
         yield
