@@ -25,7 +25,7 @@ from threefold.cli import (
     tasks,
     train,
 )
-from threefold.errors import ThreefoldError
+from threefold.errors import LeftAloneError, ThreefoldError
 
 app = typer.Typer(
     name="threefold",
@@ -85,4 +85,4 @@ def main(arguments: Sequence[str] | None = None) -> None:
         app(args=arguments, prog_name="threefold")
     except ThreefoldError as error:
         output.complain(str(error))
-        sys.exit(2)
+        sys.exit(output.LEFT_ALONE if isinstance(error, LeftAloneError) else 2)

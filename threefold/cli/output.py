@@ -13,6 +13,7 @@ from io import TextIOWrapper
 from typing import Any
 
 GAP = "  "
+LEFT_ALONE = 3  # of one of several processes: another of them tells what is wrong
 COLOUR_CODE = re.compile(r"\x1b\[\d*m")
 COLOURS = {"good": "32", "bad": "31", "weak": "33", "head": "1"}
 
