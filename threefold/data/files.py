@@ -45,6 +45,7 @@ class Disk:
 
 def write_file(path: Path, write: Callable[[Path], None]) -> None:
     """Let `write` fill a new file, which then takes the place of `path` at once."""
+    check_place(path)
     new = beside(path)
     with told(path):
         try:
@@ -70,6 +71,14 @@ def write_folder(folder: Path, write: Callable[[Path], None]) -> None:
             sync(folder.parent)
         finally:
             shutil.rmtree(new, ignore_errors=True)
+
+
+def check_place(path: Path) -> None:
+    """Refuse a name that no file can take, best before work is put into what it will hold."""
+    if not path.parent.is_dir():
+        raise ThreefoldError(f"{path}: cannot be written (there is no folder {path.parent})")
+    if path.exists() and not path.is_file():  # /dev/null would be replaced, too
+        raise ThreefoldError(f"{path}: cannot be written (it is no plain file); choose another")
 
 
 def beside(path: Path) -> Path:
