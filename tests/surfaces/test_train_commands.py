@@ -123,6 +123,8 @@ def test_runs_are_listed_beside_what_is_none(place: Path, capsys: Any) -> None:
     assert [run["steps"] for run in json.loads(shown.out)] == [6]
     assert "left out: runs/other: no run" in shown.err
     assert command("runs", "show", "runs/other") == 2
+    (place / "runs" / "a" / "summary.json").write_text("[]")
+    assert command("runs", "show", "runs/a") == 2
 
 
 def test_ctrl_c_says_how_to_go_on(place: Path) -> None:

@@ -14,10 +14,11 @@ from tests.tolerances import TOLERANCES
 from tests.training import runs
 from threefold.data.stream import Batch
 from threefold.data.tokenizers import ByteTokenizer
-from threefold.errors import ThreefoldError
+from threefold.errors import LeftAloneError, ThreefoldError
 from threefold.models.language import LanguageModel
 from threefold.models.spec import Spec
 from threefold.training import Result, Settings, train
+from threefold.training.distributed import Group
 from threefold.training.loop import Run
 from threefold.training.objectives import Answers
 from threefold.training.optimiser import make_optimiser
@@ -237,6 +238,31 @@ def bad_rows(model: nn.Module, number: int) -> Any:
     model.register_forward_pre_hook(note)
     inner.register_forward_hook(spoil)
     return lambda step: poisoned if step == number else runs.rows(step)
+
+
+class Beside(Group):
+    """One of two processes, of which the other one found what is wrong."""
+
+    def sum(self, *numbers: float) -> list[float]:
+        return [number + 1 for number in numbers]
+
+    def part(self, rows: Any) -> Any:
+        return rows
+
+    def wrap(self, learner: nn.Module, *given: Any) -> nn.Module:
+        return learner
+
+
+def test_the_process_that_has_the_bad_rows_tells() -> None:
+    model = small()
+    for number, error in ((1, ThreefoldError), (9, LeftAloneError)):
+        rows = broken(model, number)
+        run = Run(model, rows, Settings(steps=5, clip=0), Answers(), Beside(1, 2))
+        run.step()
+        run._clip = lambda: math.nan  # type: ignore[method-assign]
+        with pytest.raises(ThreefoldError) as found:
+            run.step()
+        assert type(found.value) is error
 
 
 @pytest.mark.parametrize("at", [6, 7])  # right after a checkpoint, and later

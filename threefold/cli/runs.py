@@ -126,9 +126,9 @@ def _read(folder: Path) -> dict[str, Any]:
         text = log.read_bytes() if log.is_file() else b""
         lines = text[: text.rfind(b"\n") + 1].splitlines()  # the last may be half written
         newest: dict[str, Any] = json.loads(lines[-1]) if lines else {}
-    except (ValueError, KeyError, TypeError) as error:
+        stopped = reached.get("stopped", "")
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ThreefoldError(f"{folder}: no run, or a damaged one ({error!r})") from error
-    stopped = reached.get("stopped", "")
     mixers = configuration.get("model", {}).get("mixers", [])
     return {
         "folder": str(folder),

@@ -22,7 +22,7 @@ from rich.console import Console
 from torch import Tensor, nn
 
 from threefold.blocks.stack import Stack
-from threefold.errors import ThreefoldError
+from threefold.errors import LeftAloneError, ThreefoldError
 from threefold.memory.state import State
 from threefold.models.saving import unshared
 from threefold.runtime.interrupts import Interrupts
@@ -32,7 +32,7 @@ from threefold.training.distributed import Group
 from threefold.training.evaluation import Scores, evaluate
 from threefold.training.keeping import Keeper, kept
 from threefold.training.moments import seed_step, undisturbed
-from threefold.training.non_finite import first_bad
+from threefold.training.non_finite import NOT_AGAIN, first_bad
 from threefold.training.objectives import Objective, objective_of
 from threefold.training.optimiser import make_optimiser, set_rate
 from threefold.training.progress import Reporter, reporter
@@ -338,6 +338,9 @@ class Run:
 
         found = first_bad(self.model, again)
         self.optimiser.zero_grad()
+        elsewhere = self.group.sum(float(found != NOT_AGAIN))[0] > 0
+        if elsewhere and found == NOT_AGAIN:  # the rows are another's
+            raise LeftAloneError("another process of this run found a number that is none")
         return found
 
 
