@@ -60,6 +60,17 @@ def test_ctrl_c_of_a_terminal_saves(place: Path) -> None:
     assert "Traceback" not in errors and errors.count("Error") == 1
 
 
+def test_a_run_of_so_many_seconds_ends(place: Path) -> None:
+    """The first process shows how far it is, and the other one knows nothing of that."""
+    process = start(place, "--minutes", "0.01")
+    try:
+        out, errors = process.communicate(timeout=120)
+    finally:
+        process.send_signal(signal.SIGHUP)  # nothing is left if it hangs
+    assert process.returncode == 0, errors
+    assert "ended by  seconds" in out
+
+
 def test_a_process_that_is_killed_is_told(place: Path) -> None:
     process = start(place, "--steps", "100000")
     wait_for_steps(process, place)

@@ -208,7 +208,10 @@ class Run:
                 self.average.add(step)
         self.result.losses.append(loss_mean)
         self.result.tokens += self.group.ranks * sum(map(_elements, rows))
-        self.result.seconds += time.perf_counter() - start
+        spent = time.perf_counter() - start
+        # All ranks end together; what is shown by one of them may ask no other.
+        timed = self.settings.seconds is not None
+        self.result.seconds += self.group.agree(spent)[0] if timed else spent
         return True
 
     @property
@@ -223,7 +226,7 @@ class Run:
         if self.settings.steps is not None:
             parts.append(self.result.steps / self.settings.steps)
         if self.settings.seconds is not None:
-            parts.append(self.group.agree(self.result.seconds / self.settings.seconds)[0])
+            parts.append(self.result.seconds / self.settings.seconds)
         return min(max(parts), 1.0)
 
     @property
