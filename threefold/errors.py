@@ -10,6 +10,10 @@ class ThreefoldError(ValueError):
     """Input that cannot be used; the message is written for the person who gave it."""
 
 
+class LeftAloneError(ThreefoldError):
+    """Another process of the same run has ended; what is wrong is said there."""
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """A closing remark that names the nearest known name, or lists all of them."""
     names = sorted(known)

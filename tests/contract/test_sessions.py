@@ -170,7 +170,7 @@ def test_bad_input_is_refused(tmp_path: Path) -> None:
     session = Session(made("language"))
     with pytest.raises(ThreefoldError, match="nothing was read yet"):
         session.predict()
-    for wrong in ([], [[1, 2]], torch.zeros(3)):
+    for wrong in ([], [[1, 2]], torch.zeros(3), [2**70], "text"):
         with pytest.raises(ThreefoldError, match="session: "):
             session.feed(wrong)
     with pytest.raises(ThreefoldError, match=r"expected numbers \[length, 2\]"):

@@ -186,5 +186,14 @@ def test_what_cannot_be_used(place: Path) -> None:
         next(model.parameters()).add_(1)
     model.save(place / "other")
     assert "a state of other weights" in refused("generate", "other", "--state", "s")
+    (place / "text.txt").write_text("a text")
+    good("stream", "bytes", "text.txt", "--state", "streamed", "--json")
+    good("generate", "bytes", "--state", "streamed", "--tokens", "1")
+    assert "a state of other weights" in refused("generate", "other", "--state", "streamed")
+    os.mkfifo(place / "pipe")  # as /dev/null it is no file that another may replace
+    for name, message in (("pipe", "it is no plain file"), ("none/s", "there is no folder none")):
+        assert message in refused("generate", "bytes", "x", "--save-state", name)
+        assert message in refused("stream", "bytes", "text.txt", "--state", name)
+    assert (place / "pipe").is_fifo()
     (place / "s").write_bytes(b"no state")
     assert "not a safetensors file" in refused("generate", "bytes", "--state", "s")

@@ -298,6 +298,8 @@ def test_what_cannot_be_used(place: Path) -> None:
     assert "there is no such folder" in refused("stream", "nothing", "text.txt")
     assert "there is no such file" in refused("stream", "text", "nothing.txt")
     assert "a folder; expected a file" in refused("stream", "text", "run")
+    if Path("/proc/self/mem").exists():  # begins with bytes that nobody may read
+        assert "cannot be read on" in refused("stream", "text", "/proc/self/mem")
     assert "says nothing of how likely" in refused("stream", "tags", "series.csv")
     assert "unknown scores 'anomalies'" in refused(
         "stream", "text", "text.txt", "--what", "anomalies"
@@ -317,6 +319,27 @@ def test_what_cannot_be_used(place: Path) -> None:
     config = place / "small" / "config.json"
     config.write_text(config.read_text().replace('"vocabulary": 256', '"vocabulary": 99'))
     assert "Error: " in refused("stream", "small", "text.txt")
+
+
+@pytest.mark.parametrize(
+    ("words", "redirected", "message"),
+    [
+        (["stream", "text", "text.txt", "--quiet"], ">/dev/full", "standard output: No space"),
+        (["models"], ">/dev/full", "standard output: No space"),
+        (["stream", "text"], "<&-", "standard input is closed"),
+        (["generate", "text", "-"], "<&-", "standard input is closed"),
+        (["stream", "text", "text.txt", "--quiet"], ">&-", ""),
+    ],
+)
+def test_streams_that_fail_or_are_closed(
+    place: Path, words: list[str], redirected: str, message: str
+) -> None:
+    command = f"{shlex.join([sys.executable, '-m', 'threefold', *words])} {redirected}"
+    environment = {**os.environ, "PYTHONPATH": os.fspath(Path(threefold.__file__).parent.parent)}
+    done = subprocess.run(["bash", "-c", command], stderr=subprocess.PIPE, env=environment)
+    told = done.stderr.decode()
+    assert done.returncode == (2 if message else 0), told
+    assert message in told and told.count("\n") == bool(message), told
 
 
 def test_an_attention_model_says_that_its_state_grows(place: Path) -> None:

@@ -89,6 +89,11 @@ def test_a_configuration_by_file_and_by_set(place: Path, capsys: Any) -> None:
         (["train", "notez.txt"], "neither a file nor a task"),
         (["train", "notes.txt", "--mixer", "mambo"], "did you mean 'mamba'"),
         (["train", "notes.txt", "--set", "training.stepz=1"], "did you mean 'steps'"),
+        (["train", "--config", "flat.toml"], "what to learn from is missing"),
+        (["train", "notes.txt", "--config", "flat.toml"], "data is 5, expected [data]"),
+        (["train", "--config", "dated.toml"], "2020-01-01: neither a file nor a task"),
+        (["train", "notes.txt", "--set", 'data.options={"x"=1}'], "notes.txt is a file"),
+        (["train", "notes.txt", *SMALL, "--set", "training.own=0.5"], "by translators only"),
         (["resume", "nowhere"], "holds no config.toml"),
         (["evaluate", "nowhere"], "give DATA_OR_TASK as well"),
         (["runs", "show", "nowhere"], "holds no config.toml"),
@@ -97,10 +102,29 @@ def test_a_configuration_by_file_and_by_set(place: Path, capsys: Any) -> None:
 def test_bad_input_is_one_line(
     place: Path, capsys: Any, arguments: list[str], message: str
 ) -> None:
+    (place / "flat.toml").write_text("data = 5\n")
+    (place / "dated.toml").write_text("[data]\nname = 2020-01-01\n")
     assert command(*arguments) == 2
     error = capsys.readouterr().err
     assert message in error and error.count("\n") == 1
     assert not (place / "runs").exists()
+
+
+def test_runs_are_listed_beside_what_is_none(place: Path, capsys: Any) -> None:
+    """A line that is being written, or was torn by a full disk, and a stranger's config.toml."""
+    assert command("train", "notes.txt", "--mixer", "gla", *SMALL, *SIZE, "--folder", "runs/a") == 0
+    with open(place / "runs" / "a" / "log.jsonl", "a") as log:
+        log.write('{"step": 7, "lo')
+    (place / "runs" / "other").mkdir()
+    (place / "runs" / "other" / "config.toml").write_text("[server]\nport = 1\n")
+    capsys.readouterr()
+    assert command("runs", "list", "--json") == 0
+    shown = capsys.readouterr()
+    assert [run["steps"] for run in json.loads(shown.out)] == [6]
+    assert "left out: runs/other: no run" in shown.err
+    assert command("runs", "show", "runs/other") == 2
+    (place / "runs" / "a" / "summary.json").write_text("[]")
+    assert command("runs", "show", "runs/a") == 2
 
 
 def test_ctrl_c_says_how_to_go_on(place: Path) -> None:

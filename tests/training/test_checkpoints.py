@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import multiprocessing
+import os
 import random
 from pathlib import Path
 
@@ -10,6 +12,7 @@ import pytest
 import torch
 
 from tests.training.disk import CrashError, FailingDisk
+from threefold.data.files import Disk
 from threefold.errors import ThreefoldError
 from threefold.training.checkpoints import Checkpoints, DamagedError, Moment, locked
 
@@ -113,6 +116,34 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(ThreefoldError, match="cannot be written"):
         Checkpoints(tmp_path / "file" / "checkpoints").save(moment(1))
+
+
+class FullDisk(Disk):
+    """Has room for one file more."""
+
+    def __init__(self) -> None:
+        self.files = 0
+
+    def write(self, path: Path, content: bytes) -> None:
+        self.files += 1
+        if self.files > 1:
+            path.write_bytes(content[:3])
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        super().write(path, content)
+
+
+def test_a_full_disk_keeps_nothing_half_written(tmp_path: Path) -> None:
+    Checkpoints(tmp_path).save(moment(1))
+    with pytest.raises(ThreefoldError, match="No space left"):
+        Checkpoints(tmp_path, disk=FullDisk()).save(moment(2))
+    assert [entry.name for entry in tmp_path.iterdir()] == ["step-000000001"]
+    assert_same(Checkpoints(tmp_path).newest()[0], moment(1))
+
+
+def test_a_lock_that_cannot_be_made(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ThreefoldError, match="cannot be written"), locked(tmp_path / "file"):
+        pytest.fail("held a lock that is not there")
 
 
 def hold(folder: Path, ready: multiprocessing.Queue[int]) -> None:

@@ -51,6 +51,12 @@ def test_set_changes_any_key() -> None:
         ("training.optimiser=adan", "training.optimiser is 'adan', expected 'sgd'"),
         ("training.steps=0", "expected more than 0"),
         ("nonsense", "expected key=value"),
+        ("data.name.x=3", "name is 'copying', and has no keys inside"),
+        ("training.seconds=nan", "training.seconds is nan, expected a finite number"),
+        ("training.learning_rate=inf", "expected a finite number"),
+        ("model.seed=9223372036854775808", "model.seed is 9223372036854775808, expected less"),
+        ("threads=100000", "threads is 100000, expected less than or equal to 1024"),
+        ("training.steps=2020-01-01", "expected a valid integer"),
     ],
 )
 def test_what_is_wrong_is_said(change: str, message: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import random
 import signal
@@ -20,6 +21,7 @@ from tests.training import runs
 from threefold.data.stream import Batch
 from threefold.errors import ThreefoldError
 from threefold.training import Result, Settings, train
+from threefold.training.keeping import Log
 
 
 @pytest.fixture(scope="module")
@@ -49,20 +51,28 @@ def assert_as_if_never_stopped(
     assert logged(folder) == list(enumerate(whole[1].losses, 1))
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    ("number", "at"),
+    [
+        (signal.SIGINT, 16),
+        (signal.SIGTERM, 16),
+        (signal.SIGTERM, 9),  # an evaluation is due
+        (signal.SIGINT, runs.STEPS - 1),  # the run is over
+    ],
+)
 def test_a_signal_saves_and_the_run_goes_on(
-    tmp_path: Path, monkeypatch: Any, whole: Any, number: int
+    tmp_path: Path, monkeypatch: Any, whole: Any, number: int, at: int
 ) -> None:
     real = runs.rows
 
     def interrupting(step: int) -> Batch:
-        if step == 16:
+        if step == at:
             os.kill(os.getpid(), number)
         return real(step)
 
     monkeypatch.setattr(runs, "rows", interrupting)
     _, first = runs.run(tmp_path, save=10**6)
-    assert first.stopped == "interrupted" and first.steps == 17
+    assert first.stopped == "interrupted" and first.steps == at + 1
     monkeypatch.setattr(runs, "rows", real)
     assert_as_if_never_stopped(tmp_path, runs.run(tmp_path, save=10**6), whole)
 
@@ -76,6 +86,14 @@ def test_a_finished_run_is_not_run_again(tmp_path: Path, whole: Any) -> None:
     assert_as_if_never_stopped(tmp_path, (model, result), whole)
 
 
+def test_a_run_that_reached_its_target_is_not_run_on(tmp_path: Path) -> None:
+    settings = Settings(steps=9, every=2, target=0.0)
+    judged = {"validation": [runs.rows(99)], "folder": tmp_path}
+    assert train(runs.make(), runs.rows, settings, **judged).stopped == "target"
+    result = train(runs.make(), lambda _: pytest.fail("asked for a batch"), settings, **judged)
+    assert result.stopped == "target" and result.steps == 2
+
+
 def test_a_damaged_checkpoint_is_left_aside(tmp_path: Path, whole: Any) -> None:
     runs.run(tmp_path, steps=runs.STEPS)
     newest = max((tmp_path / "checkpoints").iterdir())
@@ -83,6 +101,42 @@ def test_a_damaged_checkpoint_is_left_aside(tmp_path: Path, whole: Any) -> None:
     content[-1] ^= 1
     (newest / "model.safetensors").write_bytes(bytes(content))
     assert_as_if_never_stopped(tmp_path, runs.run(tmp_path), whole)
+
+
+def test_a_damaged_log_is_refused(tmp_path: Path) -> None:
+    """Its lines are the steps: one that is missing would have the run go on elsewhere."""
+    runs.run(tmp_path, steps=4)
+    log = tmp_path / "log.jsonl"
+    log.write_bytes(log.read_bytes().replace(b"\n", b" ", 1))
+    with pytest.raises(ThreefoldError, match="a line for each of 4 steps"):
+        runs.run(tmp_path, steps=4)
+
+
+def test_a_log_on_a_full_disk_is_one_message(tmp_path: Path) -> None:
+    (tmp_path / "log.jsonl").symlink_to("/dev/full")
+    with Log(tmp_path / "log.jsonl") as log, pytest.raises(ThreefoldError, match="No space left"):
+        log.add({"step": 1})
+
+
+def test_the_log_is_json_whatever_the_loss(tmp_path: Path) -> None:
+    """NaN is no JSON; a loss that is no number is null, and comes back."""
+    model, now = runs.make(), [0]
+
+    def rows(step: int) -> Batch:
+        now[:] = [step]
+        return runs.rows(step)
+
+    def spoil(module: nn.Module, given: Any, out: Any) -> Any:
+        return (out[0] * torch.nan, out[1]) if now == [2] else out
+
+    model.register_forward_hook(spoil)
+    settings = Settings(steps=4, non_finite="skip")
+    train(model, rows, settings, folder=tmp_path)
+    lines = (tmp_path / "log.jsonl").read_text().splitlines()
+    read = [json.loads(line, parse_constant=pytest.fail) for line in lines]
+    assert [line["loss"] is None for line in read] == [False, False, True, False]
+    again = train(runs.make(), runs.rows, settings, folder=tmp_path)
+    assert [math.isnan(loss) for loss in again.losses] == [False, False, True, False]
 
 
 def test_a_run_configured_otherwise_is_refused(tmp_path: Path) -> None:

@@ -13,15 +13,18 @@ from torch import Tensor, nn
 from tests.tolerances import TOLERANCES
 from tests.training import runs
 from threefold.data.stream import Batch
-from threefold.errors import ThreefoldError
+from threefold.data.tokenizers import ByteTokenizer
+from threefold.errors import LeftAloneError, ThreefoldError
 from threefold.models.language import LanguageModel
 from threefold.models.spec import Spec
 from threefold.training import Result, Settings, train
+from threefold.training.distributed import Group
 from threefold.training.loop import Run
 from threefold.training.objectives import Answers
 from threefold.training.optimiser import make_optimiser
 from threefold.training.schedule import SCHEDULES
 from threefold.training.settings import Optimiser
+from threefold.training.watching import Samples
 
 EXACT = TOLERANCES[torch.float32, "gradient"]
 
@@ -213,24 +216,88 @@ def test_a_step_can_be_left_out() -> None:
         train(model, always, Settings(steps=30, non_finite="skip"))
 
 
-def test_a_run_can_be_rolled_back(tmp_path: Path) -> None:
+def test_a_bad_batch_of_several_is_found() -> None:
+    model = small()
+    with pytest.raises(ThreefoldError, match=r"stack\.blocks\.1\.channel"):
+        train(model, bad_rows(model, 7), Settings(steps=5, accumulate=3))
+
+
+def bad_rows(model: nn.Module, number: int) -> Any:
+    """Batches of which one, the same object each time it is read, breaks a module."""
+    poisoned = runs.rows(number)
+    channel = dict(model.named_modules())["stack.blocks.1.channel"]
+    inner = next(m for m in channel.modules() if isinstance(m, nn.Linear))
+    reading: list[bool] = []
+
+    def note(module: nn.Module, given: Any) -> None:
+        reading[:] = [given[0] is poisoned.inputs]
+
+    def spoil(module: nn.Module, given: Any, out: Tensor) -> Tensor:
+        return out * math.nan if reading[0] else out
+
+    model.register_forward_pre_hook(note)
+    inner.register_forward_hook(spoil)
+    return lambda step: poisoned if step == number else runs.rows(step)
+
+
+class Beside(Group):
+    """One of two processes, of which the other one found what is wrong."""
+
+    def sum(self, *numbers: float) -> list[float]:
+        return [number + 1 for number in numbers]
+
+    def part(self, rows: Any) -> Any:
+        return rows
+
+    def wrap(self, learner: nn.Module, *given: Any) -> nn.Module:
+        return learner
+
+
+def test_the_process_that_has_the_bad_rows_tells() -> None:
+    model = small()
+    for number, error in ((1, ThreefoldError), (9, LeftAloneError)):
+        rows = broken(model, number)
+        run = Run(model, rows, Settings(steps=5, clip=0), Answers(), Beside(1, 2))
+        run.step()
+        run._clip = lambda: math.nan  # type: ignore[method-assign]
+        with pytest.raises(ThreefoldError) as found:
+            run.step()
+        assert type(found.value) is error
+
+
+@pytest.mark.parametrize("at", [6, 7])  # right after a checkpoint, and later
+def test_a_run_can_be_rolled_back(tmp_path: Path, at: int) -> None:
     model = small()
     bad = iter([True])
 
     def once(step: int) -> Batch:
-        if step == 7 and next(bad, False):
+        if step == at and next(bad, False):
             with torch.no_grad():
                 model.embedding.weight[:] = math.nan
         return runs.rows(step)
 
-    settings = Settings(steps=12, save=3, non_finite="roll_back")
-    result = train(model, once, settings, folder=tmp_path)
+    settings = Settings(steps=12, save=3, every=3, non_finite="roll_back")
+    result = train(model, once, settings, folder=tmp_path, validation=[runs.rows(99)])
     assert result.steps == 12 and all(map(math.isfinite, result.losses))
     lines = (tmp_path / "log.jsonl").read_text().splitlines()
     assert len(lines) == 12
+    assert [steps for steps, _ in result.validation] == [3, 6, 9, 12]  # none of them twice
     _, plain = trained(Settings(steps=12))
     assert result.losses[:7] == plain.losses[:7]
     assert result.losses[9:] != plain.losses[9:]  # with half the rate
+
+
+def test_a_sample_ends_no_run(tmp_path: Path) -> None:
+    """A model without numbers writes nothing; a disk without room is one message."""
+    model = small()
+    model.tokenizer = ByteTokenizer()
+    run = Run(model, runs.rows, Settings(steps=1), Answers())
+    with torch.no_grad():
+        model.embedding.weight[:] = math.nan
+    Samples(tmp_path / "samples.txt").scores(run)
+    assert "the logits hold NaN" in (tmp_path / "samples.txt").read_text()
+    with pytest.raises(ThreefoldError, match="No space left"):
+        Samples(Path("/dev/full")).scores(run)
 
 
 def test_tensorboard_is_told_every_step(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import sys
 from collections.abc import Sequence
 from typing import Annotated
@@ -25,7 +26,7 @@ from threefold.cli import (
     tasks,
     train,
 )
-from threefold.errors import ThreefoldError
+from threefold.errors import LeftAloneError, ThreefoldError
 
 app = typer.Typer(
     name="threefold",
@@ -80,9 +81,19 @@ def options(
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line; always ends by SystemExit."""
+    output.tolerate_closed_streams()
     output.tolerate_narrow_encodings()
     try:
-        app(args=arguments, prog_name="threefold")
+        try:
+            app(args=arguments, prog_name="threefold")
+        finally:
+            sys.stdout.flush()
+    except OSError as error:
+        output.leave_stdout()
+        if error.errno == errno.EPIPE:  # whoever read it has enough
+            sys.exit(1)
+        output.complain(f"{error.filename or 'standard output'}: {error.strerror or error}")
+        sys.exit(2)
     except ThreefoldError as error:
         output.complain(str(error))
-        sys.exit(2)
+        sys.exit(output.LEFT_ALONE if isinstance(error, LeftAloneError) else 2)

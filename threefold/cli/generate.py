@@ -75,8 +75,11 @@ def generate(
         )
     if beam is None and length_penalty:
         raise ThreefoldError(f"--length-penalty {length_penalty} belongs to --beam")
+    from threefold.data.files import check_place
     from threefold.runtime.interrupts import Interrupts
 
+    if save_state is not None:
+        check_place(save_state)
     writer = Writer(model, drawn, seed, state, silent=as_json)
     writer.read(prompt)
     start = time.monotonic()
@@ -134,8 +137,8 @@ class Writer:
         from threefold.data.incremental import encoder
         from threefold.runtime.source import READ, Source
 
-        typed = prompt.encode("utf-8", "surrogateescape")
-        source = Source(sys.stdin.buffer if prompt == "-" else typed, encoder(self.tokenizer))
+        given = output.typed() if prompt == "-" else prompt.encode("utf-8", "surrogateescape")
+        source = Source(given, encoder(self.tokenizer))
         source.name = "stdin" if prompt == "-" else "prompt"
         while count := source.load(READ):
             self.session.feed(source.take(count).astype("int64"))
@@ -218,7 +221,7 @@ class Writer:
 
         found = read_state(path)
         session = Session.restored(path, found, model, seed=seed)
-        noted = found.notes.get(NOTE) or {}
+        noted = found.notes.get(NOTE) or found.notes.get("stream") or {}
         theirs = noted.get("weights", self.sha256)
         if theirs != self.sha256:
             raise ThreefoldError(

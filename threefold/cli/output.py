@@ -9,10 +9,14 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from io import TextIOWrapper
-from typing import Any
+from typing import IO, Any
+
+from threefold.errors import ThreefoldError
 
 GAP = "  "
+LEFT_ALONE = 3  # of one of several processes: another of them tells what is wrong
 COLOUR_CODE = re.compile(r"\x1b\[\d*m")
 COLOURS = {"good": "32", "bad": "31", "weak": "33", "head": "1"}
 
@@ -49,6 +53,26 @@ def paint(text: str, kind: str) -> str:
     if not sys.stdout.isatty() or "NO_COLOR" in os.environ:
         return text
     return f"\x1b[{COLOURS[kind]}m{text}\x1b[0m"
+
+
+def tolerate_closed_streams() -> None:
+    """Print to nowhere where a stream is closed."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w"))
+
+
+def leave_stdout() -> None:
+    """Have what is still held for an output that fails go nowhere."""
+    with suppress(OSError, ValueError):  # what is no file of the system
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def typed() -> IO[bytes]:
+    """Standard input, as bytes."""
+    if sys.stdin is None:
+        raise ThreefoldError("standard input is closed; give a file, or a text, instead of -")
+    return sys.stdin.buffer
 
 
 def tolerate_narrow_encodings() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -26,7 +27,12 @@ def list_runs(
     as_json: JsonOption = False,
 ) -> None:
     """Every run below a folder, the newest last."""
-    found = [_read(path.parent) for path in folder.rglob("config.toml")]
+    found = []
+    for path in folder.rglob("config.toml"):
+        try:
+            found.append(_read(path.parent))
+        except ThreefoldError as error:
+            print(f"note: left out: {error}", file=sys.stderr)
     found.sort(key=lambda run: run["changed"])
     if as_json:
         output.say_json(found)
@@ -114,14 +120,19 @@ def _read(folder: Path) -> dict[str, Any]:
 
     configuration = read_toml(path)
     summary, log = folder / "summary.json", folder / "log.jsonl"
-    reached: dict[str, Any] = json.loads(summary.read_text()) if summary.is_file() else {}
-    lines = log.read_text(encoding="utf-8").splitlines() if log.is_file() else []
-    newest = json.loads(lines[-1]) if lines else {}
-    stopped = reached.get("stopped", "")
+    try:
+        name = configuration["data"]["name"]
+        reached: dict[str, Any] = json.loads(summary.read_bytes()) if summary.is_file() else {}
+        text = log.read_bytes() if log.is_file() else b""
+        lines = text[: text.rfind(b"\n") + 1].splitlines()  # the last may be half written
+        newest: dict[str, Any] = json.loads(lines[-1]) if lines else {}
+        stopped = reached.get("stopped", "")
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ThreefoldError(f"{folder}: no run, or a damaged one ({error!r})") from error
     mixers = configuration.get("model", {}).get("mixers", [])
     return {
         "folder": str(folder),
-        "title": reached.get("title") or f"{mixers} on {configuration['data']['name']}",
+        "title": reached.get("title") or f"{mixers} on {name}",
         "state": f"ended by {stopped}" if stopped not in ("", "interrupted") else "can go on",
         "steps": newest.get("step", 0),
         "loss": newest.get("loss"),

@@ -80,11 +80,14 @@ def stream(
         "piece": piece,
         "columns": None if columns is None else [name.strip() for name in columns.split(",")],
     }
+    from threefold.data.files import check_place
     from threefold.runtime.interrupts import Interrupts
     from threefold.runtime.opening import open_model
     from threefold.runtime.score_files import format_of
 
     chosen = format_of(out, kind)
+    if state is not None:
+        check_place(state)
     opened = open_model(model)
     with Interrupts() as interrupts:
         run = Run.begin(opened, file, asked, state, interrupts)
@@ -128,7 +131,7 @@ class Run:
         from threefold.runtime.state_files import read_state
         from threefold.runtime.totals import Totals
 
-        source: Any = sys.stdin.buffer if file == "-" else file
+        source: Any = output.typed() if file == "-" else file
         there = state if state is not None and state.exists() else None
         noted: dict[str, Any] = {}
         made = streaming.stream(opened.model, source, **asked, state=there, wait=interrupts.wait)

@@ -74,8 +74,11 @@ def train(
     for key, value in given.items():
         if value is not None:
             section, _, name = key.partition(".")
-            values.setdefault(section, {})[name] = value
-    if "name" not in values.get("data", {}):
+            inside = values.setdefault(section, {})
+            if not isinstance(inside, dict):
+                raise ThreefoldError(f"{config}: {section} is {inside!r}, expected [{section}]")
+            inside[name] = value
+    if not (isinstance(values.get("data"), dict) and "name" in values["data"]):
         raise ThreefoldError(
             "what to learn from is missing: `threefold train DATA_OR_TASK`, e.g. `threefold train "
             "notes.txt`, or `threefold tasks` for a list"
@@ -130,18 +133,20 @@ def _run(whole: Config, folder: Path, *, tensorboard: bool, announce: bool) -> N
 
 def _tell(reached: Reached, folder: Path) -> None:
     import json
+    import shlex
 
     summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
     result = reached.result
     if not reached.finished:
         output.say(f"stopped after step {result.steps:,} and saved; to go on:")
-        output.say(f"  threefold resume {folder}")
+        output.say(f"  threefold resume {shlex.quote(str(folder))}")
         return
     facts = [("ended by", result.stopped), ("steps", f"{result.steps:,}")]
     for split in ("valid", "test"):
         scores = summary[split]
         if scores and scores["loss"] is not None:
-            metric = f"{summary['metric']} {scores['metric']:.4f}" if scores["metric"] else ""
+            known = scores["metric"] is not None
+            metric = f"{summary['metric']} {scores['metric']:.4f}" if known else ""
             facts.append((split, f"loss {scores['loss']:.4f}  {metric}"))
     facts.append(("chance", f"{summary['metric']} {summary['chance']:.4f}"))
     if summary["published"]:

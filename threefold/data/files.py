@@ -45,8 +45,9 @@ class Disk:
 
 def write_file(path: Path, write: Callable[[Path], None]) -> None:
     """Let `write` fill a new file, which then takes the place of `path` at once."""
+    check_place(path)
     new = beside(path)
-    with _told(path):
+    with told(path):
         try:
             write(new)
             sync(new)
@@ -59,7 +60,7 @@ def write_file(path: Path, write: Callable[[Path], None]) -> None:
 def write_folder(folder: Path, write: Callable[[Path], None]) -> None:
     """Let `write` fill a new folder, which then takes the place of `folder`, if there was one."""
     new = beside(folder)
-    with _told(folder):
+    with told(folder):
         try:
             new.mkdir()
             write(new)
@@ -70,6 +71,14 @@ def write_folder(folder: Path, write: Callable[[Path], None]) -> None:
             sync(folder.parent)
         finally:
             shutil.rmtree(new, ignore_errors=True)
+
+
+def check_place(path: Path) -> None:
+    """Refuse a name that no file can take, best before work is put into what it will hold."""
+    if not path.parent.is_dir():
+        raise ThreefoldError(f"{path}: cannot be written (there is no folder {path.parent})")
+    if path.exists() and not path.is_file():  # /dev/null would be replaced, too
+        raise ThreefoldError(f"{path}: cannot be written (it is no plain file); choose another")
 
 
 def beside(path: Path) -> Path:
@@ -93,7 +102,7 @@ def digest_of(path: Path) -> str:
 
 
 @contextmanager
-def _told(path: Path) -> Iterator[None]:
+def told(path: Path) -> Iterator[None]:
     """What the file system refuses, as one message."""
     try:
         yield

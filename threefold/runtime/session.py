@@ -240,7 +240,13 @@ class Session:
         dtype = self.model.embedding.weight.dtype if size else torch.int64
         if isinstance(elements, np.ndarray):  # a copy: tokens may be narrow, and not writable
             elements = elements.astype(np.int64 if elements.dtype.kind in "iu" else np.float64)
-        made = torch.as_tensor(elements)
+        try:
+            made = torch.as_tensor(elements)
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise ThreefoldError(
+                f"session: given {type(elements).__name__} that is no table of numbers ({error}); "
+                f"expected {f'numbers [length, {size}]' if size else 'tokens [length]'}"
+            ) from error
         whole_numbers = not (made.is_floating_point() or made.is_complex())
         shape = tuple(made.shape)
         if made.numel() == 0 or (shape[1:] != (size,) if size else len(shape) != 1):

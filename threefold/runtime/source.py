@@ -87,7 +87,7 @@ class Source:
         """Have `count` elements ready, fewer only at the end; returns how many there are."""
         while self.loaded < count and not (self._ended and not self._data):
             if not self._ended:
-                piece = self._read(READ)
+                piece = self._piece()
                 self._ended = not piece
                 self._data += piece
             elements, used = self._encode()
@@ -146,6 +146,14 @@ class Source:
         """Leave the file, if it was opened here."""
         if self._file is not None and self._mine:
             self._file.close()
+
+    def _piece(self) -> bytes:
+        try:
+            return self._read(READ)
+        except OSError as error:
+            raise ThreefoldError(
+                f"{self.name}: cannot be read on ({error.strerror or error})"
+            ) from error
 
     def _encode(self) -> tuple[Elements, int]:
         settings = self.encoder.settings()

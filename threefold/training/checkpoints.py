@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -21,7 +22,7 @@ from safetensors.torch import load as read_safetensors
 from safetensors.torch import save as write_safetensors
 from torch import Tensor
 
-from threefold.data.files import Disk, beside
+from threefold.data.files import Disk, beside, told
 from threefold.errors import ThreefoldError
 from threefold.models.files import owned
 
@@ -78,7 +79,7 @@ class Checkpoints:
         except OSError as error:
             raise ThreefoldError(
                 f"{place}: cannot be written ({error.strerror or error}); the checkpoints before "
-                "it are as they were"
+                "it are as they were: make room, or let it be written, and go on from them"
             ) from error
         return place
 
@@ -112,15 +113,19 @@ class Checkpoints:
         new = beside(place)
         disk = self._disk
         disk.make_folder(new)
-        digests = {}
-        for name, content in _contents(moment):
-            disk.write(new / name, content)
-            disk.sync(new / name)
-            digests[name] = hashlib.sha256(content).hexdigest()
-        disk.write(new / MANIFEST, _manifest(digests))
-        disk.sync(new / MANIFEST)
-        disk.sync(new)
-        disk.rename(new, place)
+        try:
+            digests = {}
+            for name, content in _contents(moment):
+                disk.write(new / name, content)
+                disk.sync(new / name)
+                digests[name] = hashlib.sha256(content).hexdigest()
+            disk.write(new / MANIFEST, _manifest(digests))
+            disk.sync(new / MANIFEST)
+            disk.sync(new)
+            disk.rename(new, place)
+        except OSError:  # a half of it would only fill the disk
+            shutil.rmtree(new, ignore_errors=True)
+            raise
         disk.sync(self.folder)
 
     def _is_whole(self, step: int) -> bool:
@@ -156,12 +161,10 @@ class Checkpoints:
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
     """Nobody else may write to a run's folder; the lock goes with the process that holds it."""
-    folder.mkdir(parents=True, exist_ok=True)
     path = folder / "lock"
-    try:
+    with told(path):
+        folder.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-    except OSError as error:
-        raise ThreefoldError(f"{path}: cannot be written ({error.strerror or error})") from error
     try:
         if not _lock(descriptor):
             holder = os.pread(descriptor, 32, 0).decode(errors="replace").strip() or "unknown"
@@ -169,8 +172,9 @@ def locked(folder: Path) -> Iterator[None]:
                 f"{folder}: another process (number {holder}) is training there; wait for it, or "
                 "choose another folder"
             )
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+        with told(path):
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
         yield
     finally:
         os.close(descriptor)

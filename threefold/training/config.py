@@ -18,13 +18,14 @@ from pydantic import Field, field_validator
 from threefold.errors import ThreefoldError, nearest
 from threefold.layers.table import MIXERS
 from threefold.training.schema import Section, flat
-from threefold.training.settings import Settings
+from threefold.training.settings import Seed, Settings
 
 SIZES = {"tiny": (64, 2), "small": (128, 4), "medium": (256, 6), "large": (512, 8)}
 MINUTES = 10  # of a run that says nothing of its length
 
 Entry = str | tuple[str, dict[str, Any]]
 Whole = Annotated[int, Field(ge=0)]
+Threads = Annotated[int, Field(ge=0, le=1024)]  # far more of them end the process
 
 
 class Data(Section):
@@ -43,7 +44,7 @@ class Data(Section):
     # Windows and streams are of text.
     order: Literal["auto", "windows", "stream", "examples", "buckets"] = "auto"
     limit: Whole = 0  # examples of an evaluation on the way; 0: all
-    seed: Whole = 0
+    seed: Seed = 0
 
 
 class Architecture(Section):
@@ -57,7 +58,7 @@ class Architecture(Section):
     channel: Entry = "swiglu"
     block: Entry = "pre_norm"
     options: dict[str, Any] = Field(default_factory=dict)  # of the kind of model
-    seed: Whole = 0
+    seed: Seed = 0
 
     @field_validator("mixers", mode="before")
     @classmethod
@@ -88,12 +89,12 @@ class Config(Section):
     data: Data
     model: Architecture = Field(default_factory=Architecture)
     training: Settings = Field(default_factory=lambda: Settings(seconds=60 * MINUTES))
-    threads: Whole = 0  # of torch; 0: as many as it likes
+    threads: Threads = 0  # of torch; 0: as many as it likes
 
     @classmethod
     def read(cls, values: Mapping[str, Any], changes: Iterable[str] = ()) -> Config:
         """From nested values and changes such as `training.steps=100`."""
-        whole: dict[str, Any] = json.loads(json.dumps(values))
+        whole: dict[str, Any] = json.loads(json.dumps(values, default=str))  # TOML has dates
         for change in changes:
             _put(whole, change)
         training = whole.get("training", {})
@@ -136,6 +137,8 @@ def _put(whole: dict[str, Any], change: str) -> None:
     place = whole
     for name in names[:-1]:
         place = place.setdefault(name, {})
+        if not isinstance(place, dict):
+            raise ThreefoldError(f"--set {change!r}: {name} is {place!r}, and has no keys inside")
     place[names[-1]] = value
 
 

@@ -9,7 +9,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from threefold.data.files import write_file
+from threefold.data.files import told, write_file
 
 WIDTH, HEIGHT, LEFT, BOTTOM, TOP, RIGHT = 720, 320, 64, 40, 36, 16
 POINTS = 600  # of a line; more are averaged
@@ -34,13 +34,14 @@ def draw_run(folder: Path) -> list[Path]:
         return []
     steps = [line["step"] for line in lines]
     judged = [line for line in lines if "valid_loss" in line]
-    curves: list[Line] = [("training", *_thinned(steps, [line["loss"] for line in lines]))]
+    curves: list[Line] = [("training", *_thinned(steps, [_loss(line, "loss") for line in lines]))]
     if judged:
         at = [line["step"] for line in judged]
-        curves.append(("validation", at, [line["valid_loss"] for line in judged]))
+        curves.append(("validation", at, [_loss(line, "valid_loss") for line in judged]))
     rates: list[Line] = [("learning rate", *_thinned(steps, [line["rate"] for line in lines]))]
     figures = folder / "figures"
-    figures.mkdir(exist_ok=True)
+    with told(figures):
+        figures.mkdir(exist_ok=True)
     made = []
     for name, title, drawn in (("loss", "loss", curves), ("learning_rate", "learning rate", rates)):
         path, picture = figures / f"{name}.svg", chart(title, drawn)
@@ -106,6 +107,11 @@ def _thinned(xs: list[int], ys: list[float]) -> tuple[list[float], list[float]]:
         [float(xs[group][-1]) for group in groups],
         [sum(ys[group]) / len(ys[group]) for group in groups],
     )
+
+
+def _loss(line: dict[str, Any], name: str) -> float:
+    """A loss of the log, where null is no number."""
+    return math.nan if line[name] is None else float(line[name])
 
 
 def _write(path: Path, content: Any) -> None:

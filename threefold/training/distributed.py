@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from threefold.data.stream import Batch
-from threefold.errors import ThreefoldError
+from threefold.errors import LeftAloneError, ThreefoldError
 from threefold.memory import state as states
 from threefold.memory.state import State
 from threefold.models.files import owned
@@ -165,5 +165,9 @@ def joined() -> Iterator[Group]:
     )
     try:
         yield Group.current()
+    except RuntimeError as error:
+        if "by peer" not in str(error):
+            raise
+        raise LeftAloneError("another process of this run has ended, and says why") from error
     finally:
         dist.destroy_process_group()

@@ -15,13 +15,14 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from io import FileIO
+from math import isfinite, nan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import torch
 
 import threefold
-from threefold.data.files import write_file
+from threefold.data.files import sync, told, write_file
 from threefold.errors import ThreefoldError
 from threefold.memory.state import State, leaves, tree
 from threefold.models.saving import unshared
@@ -47,7 +48,6 @@ class Keeper:
     def __post_init__(self) -> None:
         self.checkpoints = Checkpoints(self.folder / CHECKPOINTS, self.keep)
         self.log = Log(self.folder / LOG)
-        self.logged = 0  # steps
 
     def begin(self, run: Run, identity: Mapping[str, Any]) -> list[str]:
         """Note what is run, or go on with what was; what had to be left aside, in words."""
@@ -63,9 +63,6 @@ class Keeper:
 
     def note(self, run: Run) -> None:
         """A line for the newest step."""
-        if run.result.steps <= self.logged:
-            return  # it was rolled back
-        self.logged = run.result.steps
         if self.group.leads:
             self.log.add(line_of(run))
 
@@ -75,7 +72,7 @@ class Keeper:
         place = self.checkpoints.path(run.result.steps)
         if self.group.leads:
             self.log.sync()
-            scores = {steps: scores.loss for steps, scores in run.result.validation}
+            scores = {steps: s.loss for steps, s in run.result.validation if isfinite(s.loss)}
             saved = [step for step in self.checkpoints.steps if step in scores]
             best = min(saved, key=lambda step: scores[step], default=None)
             self.checkpoints.save(moment_of(run, state, self.log.size), best=best)
@@ -95,9 +92,9 @@ class Keeper:
         return True
 
     def _restore(self, run: Run, moment: Moment) -> None:
-        restore(run, moment, self.log.lines(moment.numbers["log"]))
+        restore(run, moment, self.log.lines(moment.numbers["log"], moment.step))
         run.state = self.group.own_state(run.state)
-        run.saved, self.logged = self.checkpoints.path(moment.step), moment.step
+        run.saved = self.checkpoints.path(moment.step)
 
     def _check(self, run: Run, identity: Mapping[str, Any]) -> list[str]:
         """Refuse a folder whose run was configured otherwise; remark on another environment."""
@@ -169,32 +166,44 @@ class Log:
 
     def add(self, line: Mapping[str, Any]) -> None:
         """One more line; the system may lose it until `sync`."""
-        if self.file is None:
-            self.file = FileIO(self.path, "a")
         rest = json.dumps(line).encode() + b"\n"
-        while rest:  # a disk that fills takes a part of it, and refuses the next
-            rest = rest[self.file.write(rest) :]
+        with told(self.path):
+            if self.file is None:
+                self.file = FileIO(self.path, "a")
+            while rest:  # a disk that fills takes a part of it, and refuses the next
+                rest = rest[self.file.write(rest) :]
 
     def sync(self) -> None:
         """Have the disk hold all lines."""
         if self.path.exists():
-            with open(self.path, "rb") as file:
-                os.fsync(file.fileno())
+            with told(self.path):
+                sync(self.path)
 
-    def lines(self, size: int) -> list[dict[str, Any]]:
-        """The lines within the first `size` bytes."""
+    def lines(self, size: int, steps: int) -> list[dict[str, Any]]:
+        """The lines within the first `size` bytes, one for each of `steps`."""
         if self.size < size:
             raise ThreefoldError(
                 f"{self.path}: has {self.size} bytes, and the checkpoint was written after {size}; "
-                "it was cut by something else, so the losses up to the checkpoint are lost"
+                "it was cut by something else: put it back, or begin anew in another folder"
             )
         with open(self.path, "rb") as file:
-            return [json.loads(line) for line in file.read(size).splitlines()]
+            try:
+                lines = [json.loads(line) for line in file.read(size).splitlines()]
+                numbers = [line["step"] for line in lines]
+            except (ValueError, KeyError, TypeError):
+                numbers = []
+        if numbers != list(range(1, steps + 1)):
+            raise ThreefoldError(
+                f"{self.path}: damaged, expected a line for each of {steps:,} steps; put it back, "
+                "or begin anew in another folder"
+            )
+        return lines
 
     def cut(self, size: int) -> None:
         """Forget what came after the first `size` bytes."""
         if self.path.exists():
-            os.truncate(self.path, size)
+            with told(self.path):
+                os.truncate(self.path, size)
 
 
 def _write_text(path: Path, text: str) -> None:
@@ -222,7 +231,7 @@ def environment() -> dict[str, Any]:
 
 
 def line_of(run: Run) -> dict[str, Any]:
-    """The line of the log for the newest step."""
+    """The line of the log for the newest step; null for what is no number."""
     result = run.result
     line = {
         "step": result.steps,
@@ -235,7 +244,7 @@ def line_of(run: Run) -> dict[str, Any]:
     if result.validation and result.validation[-1][0] == result.steps:
         loss, metric = result.validation[-1][1]
         line |= {"valid_loss": loss, "valid_metric": metric}
-    return line
+    return {name: value if isfinite(value) else None for name, value in line.items()}
 
 
 def moment_of(run: Run, state: State | None, log: int) -> Moment:
@@ -258,6 +267,7 @@ def moment_of(run: Run, state: State | None, log: int) -> Moment:
             "validation": [[steps, *scores] for steps, scores in run.result.validation],
             "carries": state is not None,
             "factor": run.factor,
+            "skipped": run.skipped,
             "log": log,
         },
     )
@@ -273,9 +283,9 @@ def restore(run: Run, moment: Moment, lines: list[dict[str, Any]]) -> None:
         run.average.restore(dict(moment.tensors["average"]))
     run.best = dict(moment.tensors["best"]) if "best" in moment.tensors else None
     run.state = tree(moment.tensors["state"]) if moment.numbers["carries"] else None
-    run.factor = moment.numbers["factor"]
+    run.factor, run.skipped = moment.numbers["factor"], moment.numbers.get("skipped", 0)
     result = run.result
-    result.losses[:] = [line["loss"] for line in lines]
+    result.losses[:] = [nan if line["loss"] is None else line["loss"] for line in lines]
     result.tokens, result.seconds = moment.numbers["tokens"], moment.numbers["seconds"]
     result.validation[:] = [
         (steps, Scores(*scores)) for steps, *scores in moment.numbers["validation"]

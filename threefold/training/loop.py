@@ -22,7 +22,7 @@ from rich.console import Console
 from torch import Tensor, nn
 
 from threefold.blocks.stack import Stack
-from threefold.errors import ThreefoldError
+from threefold.errors import LeftAloneError, ThreefoldError
 from threefold.memory.state import State
 from threefold.models.saving import unshared
 from threefold.runtime.interrupts import Interrupts
@@ -32,7 +32,7 @@ from threefold.training.distributed import Group
 from threefold.training.evaluation import Scores, evaluate
 from threefold.training.keeping import Keeper, kept
 from threefold.training.moments import seed_step, undisturbed
-from threefold.training.non_finite import first_bad
+from threefold.training.non_finite import NOT_AGAIN, first_bad
 from threefold.training.objectives import Objective, objective_of
 from threefold.training.optimiser import make_optimiser, set_rate
 from threefold.training.progress import Reporter, reporter
@@ -100,11 +100,14 @@ def train(
     ):
         run.begin(keeper, shown, identity or {})
         while not run.result.stopped:
-            run.step(keeper)
+            if not run.step(keeper):
+                shown.remark(f"no number: back to step {run.result.steps:,}, at half the rate")
+                continue
             stopped = bool(group.sum(float(interrupt.asked))[0])
             run.result.stopped = "interrupted" if stopped else run.end
-            # What goes on later is not at its end, and whoever interrupts is in a hurry.
-            if validation is not None and run.due and not (stopped and keeper is not None):
+            # Whoever interrupts is in a hurry; only what is due may not be left out for ever.
+            last = bool(run.end) or (stopped and keeper is None)
+            if validation is not None and (last or run.due):
                 run.note_scores(run.evaluate(validation), shown)
             shown.show(run)
             run.keep(keeper, shown)
@@ -162,7 +165,7 @@ class Run:
         for remark in [] if keeper is None else keeper.begin(self, identity):
             shown.remark(remark)
         if keeper is not None and self.result.steps:
-            self.result.stopped = self._given_up or self.end
+            self.result.stopped = self._reached or self.end or self._given_up
 
     def keep(self, keeper: Keeper | None, shown: Reporter) -> None:
         """Log the step, and save where that is due or the run is over."""
@@ -173,8 +176,8 @@ class Run:
             self.saved = keeper.save(self)
             shown.saved(self)
 
-    def step(self, keeper: Keeper | None = None) -> None:
-        """One batch, or a few: forward, backward, clip, update."""
+    def step(self, keeper: Keeper | None = None) -> bool:
+        """One batch, or a few: forward, backward, clip, update; False if it was rolled back."""
         start = time.perf_counter()
         step, done, many = self.result.steps, self.done, self.settings.accumulate
         seed_step(self.settings.seed, step, self.group.rank)
@@ -196,16 +199,20 @@ class Run:
         loss_mean = self.group.sum(total)[0] / max(count, 1)
         self.norm = self._clip()
         if not (math.isfinite(loss_mean) and math.isfinite(self.norm)):
-            self._refuse(rows, before, loss_mean, keeper)
+            if self._refuse(rows, before, loss_mean, keeper):
+                return False
         else:
             self.optimiser.step()
             self.skipped = 0
             if self.average is not None:
                 self.average.add(step)
-        if self.result.steps == step:  # not rolled back
-            self.result.losses.append(loss_mean)
-            self.result.tokens += self.group.ranks * sum(map(_elements, rows))
-            self.result.seconds += time.perf_counter() - start
+        self.result.losses.append(loss_mean)
+        self.result.tokens += self.group.ranks * sum(map(_elements, rows))
+        spent = time.perf_counter() - start
+        # All ranks end together; what is shown by one of them may ask no other.
+        timed = self.settings.seconds is not None
+        self.result.seconds += self.group.agree(spent)[0] if timed else spent
+        return True
 
     @property
     def rate(self) -> float:
@@ -219,7 +226,7 @@ class Run:
         if self.settings.steps is not None:
             parts.append(self.result.steps / self.settings.steps)
         if self.settings.seconds is not None:
-            parts.append(self.group.agree(self.result.seconds / self.settings.seconds)[0])
+            parts.append(self.result.seconds / self.settings.seconds)
         return min(max(parts), 1.0)
 
     @property
@@ -237,9 +244,9 @@ class Run:
 
     @property
     def due(self) -> bool:
-        """Whether to evaluate now."""
+        """Whether to evaluate now, whether it is the end or not."""
         every = self.settings.every
-        return bool(self.result.stopped) or (every is not None and self.result.steps % every == 0)
+        return every is not None and self.result.steps % every == 0
 
     def evaluate(self, validation: Iterable[Any]) -> Scores:
         """Loss and metric, of the mean of the weights where there is one; the first rank looks."""
@@ -253,26 +260,32 @@ class Run:
 
     def note_scores(self, scores: Scores, shown: Reporter) -> None:
         """Remember an evaluation; it may end the run."""
-        target, patience = self.settings.target, self.settings.patience
-        best = min((s.loss for _, s in self.result.validation), default=math.inf)
+        best = min(self._judged, default=math.inf)
         self.result.validation.append((self.result.steps, scores))
-        if patience is not None and scores.loss < best:
+        if self.settings.patience is not None and scores.loss < best:
             live = unshared(self.model) if self.average is None else self.average.mean
             self.best = {name: tensor.detach().clone() for name, tensor in live.items()}
-        lower = self.objective.lower
-        reached = target is not None and (
-            scores.metric <= target if lower else scores.metric >= target
-        )
-        if reached:
-            self.result.stopped = "target"
-        elif not self.result.stopped:
-            self.result.stopped = self._given_up
+        self.result.stopped = self._reached or self.result.stopped or self._given_up
         shown.scores(self)
+
+    @property
+    def _judged(self) -> list[float]:
+        """The losses of all evaluations; none is worse than one that is no number."""
+        losses = (scores.loss for _, scores in self.result.validation)
+        return [math.inf if math.isnan(loss) else loss for loss in losses]
+
+    @property
+    def _reached(self) -> str:
+        """`target`, if the newest evaluation is that good."""
+        target, metric = self.settings.target, self.result.scores.metric
+        if target is None:
+            return ""
+        return "target" if (metric <= target if self.objective.lower else metric >= target) else ""
 
     @property
     def _given_up(self) -> str:
         """`patience`, if the newest evaluations are all worse than one before them."""
-        patience, losses = self.settings.patience, [s.loss for _, s in self.result.validation]
+        patience, losses = self.settings.patience, self._judged
         if patience is None or len(losses) <= patience:
             return ""
         return "patience" if min(losses[-patience:]) >= min(losses[:-patience]) else ""
@@ -299,17 +312,17 @@ class Run:
 
     def _refuse(
         self, rows: list[Any], before: State | None, loss: float, keeper: Keeper | None
-    ) -> None:
-        """A loss or gradient that is no number: stop, leave the step out, or go back."""
+    ) -> bool:
+        """A loss or gradient that is no number: stop, leave the step out, or go back (True)."""
         self.optimiser.zero_grad()
         what = ("norm of the gradients", self.norm) if math.isfinite(loss) else ("loss", loss)
         self.state = before
         step, choice = self.result.steps, self.settings.non_finite
         self.skipped += 1
         if choice == "skip" and self.skipped <= SKIPS:
-            return
+            return False
         if choice == "roll_back" and keeper is not None and keeper.roll_back(self):
-            return
+            return True
         losses = self.result.losses
         was = f"the loss before was {losses[-1]:.4g}" if losses else "this was the first step"
         raise ThreefoldError(
@@ -321,11 +334,17 @@ class Run:
     def _where(self, rows: list[Any], before: State | None) -> str:
         def again() -> Tensor:
             seed_step(self.settings.seed, self.result.steps, self.group.rank)
-            loss: Tensor = self.inner(rows[0], before, self.done)
-            return loss
+            losses, state = [], before
+            for part in rows:
+                losses.append(self.inner(part, state, self.done))
+                state = self.inner.state
+            return torch.stack(losses).sum()
 
         found = first_bad(self.model, again)
         self.optimiser.zero_grad()
+        elsewhere = self.group.sum(float(found != NOT_AGAIN))[0] > 0
+        if elsewhere and found == NOT_AGAIN:  # the rows are another's
+            raise LeftAloneError("another process of this run found a number that is none")
         return found
 
 

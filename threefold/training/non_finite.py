@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+NOT_AGAIN = "it did not happen again when the step was repeated"
+
 
 def first_bad(model: nn.Module, again: Callable[[], Tensor]) -> str:
     """Where the first non-finite number arises when `again` gives the loss; in words."""
@@ -34,7 +36,7 @@ def first_bad(model: nn.Module, again: Callable[[], Tensor]) -> str:
         )
     if gradients:
         return f"the gradient of {gradients[0]} is not finite"
-    return "it did not happen again when the step was repeated"
+    return NOT_AGAIN
 
 
 @contextmanager

@@ -90,6 +90,11 @@ class Problem:
             compare = exact if task.compare is None else task.compare()
             lower = task.metric in LOWER
             return Translations(compare, smoothing, settings.own, lower=lower)
+        if settings.own:
+            raise ThreefoldError(
+                f"training.own is {settings.own:g}: own tokens are read by translators only, and "
+                f"{task.name} is for a {task.kind}; leave it out"
+            )
         if self._forecasts:
             return Forecasts(task.measure)
         return Answers(task.measure, smoothing)
@@ -194,6 +199,11 @@ def problem(data: Data | str, **options: Any) -> Problem:
     if not Path(given.name).exists():
         raise ThreefoldError(
             f"{given.name}: neither a file nor a task; {nearest(given.name, TASKS)}"
+        )
+    if given.options:
+        raise ThreefoldError(
+            f"data.options is {given.options!r}: they are of tasks, and {given.name} is a file; "
+            "leave them out"
         )
     return Problem(
         own(

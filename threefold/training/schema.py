@@ -16,7 +16,7 @@ from threefold.errors import ThreefoldError, nearest
 class Section(BaseModel):
     """Keywords with types; unknown ones and wrong values are refused in plain words."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     def __init__(self, **values: Any) -> None:
         try:

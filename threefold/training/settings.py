@@ -16,6 +16,7 @@ Below = Annotated[float, Field(ge=0, lt=1)]
 Positive = Annotated[float, Field(gt=0)]
 NotNegative = Annotated[float, Field(ge=0)]
 Count = Annotated[int, Field(ge=1)]
+Seed = Annotated[int, Field(ge=0, lt=2**63)]  # of torch and of TOML
 
 
 class Settings(Section):
@@ -43,7 +44,7 @@ class Settings(Section):
     target: float | None = None  # a metric that ends the run
     patience: Count | None = None  # evaluations without a better loss that end the run
     non_finite: Literal["stop", "skip", "roll_back"] = "stop"  # if a loss is no number
-    seed: Annotated[int, Field(ge=0)] = 0  # of what is random inside the model
+    seed: Seed = 0  # of what is random inside the model
     save: Count = 100  # steps between checkpoints, in a folder
     keep: Count = 2  # newest checkpoints that are kept, beside the best
 

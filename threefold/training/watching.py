@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
+from threefold.data.files import told
 from threefold.errors import ThreefoldError
 from threefold.models.language import LanguageModel
 from threefold.runtime.generation import generate
@@ -63,12 +64,16 @@ class Samples(Reporter):
         was_training = run.model.training
         run.model.eval()
         prompt = _first(tokenizer)
-        made = generate(run.model, prompt, max_tokens=SAMPLE, temperature=0.8, seed=0).rows()[0]
+        try:
+            made = generate(run.model, prompt, max_tokens=SAMPLE, temperature=0.8, seed=0).rows()[0]
+            text = tokenizer.decode(made)
+        except ThreefoldError as error:  # a sample is no reason to end a run
+            text = str(error)
         run.model.train(was_training)
-        text = "".join(c if c.isprintable() or c == "\n" else "·" for c in tokenizer.decode(made))
+        text = "".join(c if c.isprintable() or c == "\n" else "·" for c in text)
         loss = run.result.scores.loss
         shown = "" if math.isnan(loss) else f", validation loss {loss:.4f}"
-        with open(self.path, "a", encoding="utf-8") as file:
+        with told(self.path), open(self.path, "a", encoding="utf-8") as file:
             file.write(f"--- step {run.result.steps}{shown}\n{text}\n")
         if self.console is not None:
             self.console.print(

@@ -1,0 +1,81 @@
+"""`threefold train --ranks 2`: one message and one exit code of several processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+TEXT = "so much depends upon a red wheel barrow glazed with rain water\n" * 60
+SIZE = ["--batch", "4", "--length", "12", "--set", "model.width=16", "--set", "model.depth=1"]
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    (tmp_path / "notes.txt").write_text(TEXT)
+    return tmp_path
+
+
+def start(place: Path, *more: str) -> subprocess.Popen[str]:
+    """In a group of its own, as a shell starts it."""
+    call = [sys.executable, "-m", "threefold", "train", "notes.txt", "--mixer", "gla", *SIZE]
+    return subprocess.Popen(
+        [*call, "--folder", "it", "--ranks", "2", *more],
+        cwd=place,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        process_group=0,
+    )
+
+
+def wait_for_steps(process: subprocess.Popen[str], place: Path) -> None:
+    log, deadline = place / "it" / "log.jsonl", time.monotonic() + 120
+    while process.poll() is None and time.monotonic() < deadline:
+        if log.exists() and log.stat().st_size:
+            break
+        time.sleep(0.02)
+
+
+def test_ctrl_c_of_a_terminal_saves(place: Path) -> None:
+    """It reaches every process of the group; none may take it for the second one, which ends."""
+    process = start(place, "--steps", "100000")
+    wait_for_steps(process, place)
+    os.killpg(process.pid, signal.SIGINT)
+    out, errors = process.communicate(timeout=60)
+    assert process.returncode == 130, errors
+    assert "threefold resume it" in out
+    steps = len((place / "it" / "log.jsonl").read_text().splitlines())
+    assert (place / "it" / "checkpoints" / f"step-{steps:09}").is_dir()
+    # What only the first process notices is told once, and the others say nothing.
+    again = start(place, "--steps", "7")
+    _, errors = again.communicate(timeout=60)
+    assert again.returncode == 2
+    assert "training.steps is 100000 and 7" in errors
+    assert "Traceback" not in errors and errors.count("Error") == 1
+
+
+def test_a_run_of_so_many_seconds_ends(place: Path) -> None:
+    """The first process shows how far it is, and the other one knows nothing of that."""
+    process = start(place, "--minutes", "0.01")
+    try:
+        out, errors = process.communicate(timeout=120)
+    finally:
+        process.send_signal(signal.SIGHUP)  # nothing is left if it hangs
+    assert process.returncode == 0, errors
+    assert "ended by  seconds" in out
+
+
+def test_a_process_that_is_killed_is_told(place: Path) -> None:
+    process = start(place, "--steps", "100000")
+    wait_for_steps(process, place)
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    os.kill(int(children[-1]), signal.SIGKILL)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert "process 1 of 2 was ended by signal 9" in errors and "Traceback" not in errors
