@@ -53,6 +53,11 @@ class Keeper:
         """Note what is run, or go on with what was; what had to be left aside, in words."""
         remarks = self._check(run, identity)
         moment, wrong = self.checkpoints.newest()
+        if moment is None and wrong:
+            raise ThreefoldError(
+                f"{self.folder}: no checkpoint of this run is whole: {'; '.join(wrong)}; bring one "
+                f"back from a copy, or remove {CHECKPOINTS}/ to begin anew"
+            )
         self.group.meet()
         if self.group.leads:
             self.log.cut(0 if moment is None else moment.numbers["log"])
