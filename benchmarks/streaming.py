@@ -1,7 +1,8 @@
 """`threefold stream` over 20 million bytes: memory, time a byte, the same output when resumed.
 
 The command runs in a process of its own and is watched from within: where it stands, when, with how
-much resident memory. A second run is interrupted by SIGTERM and gone on with; its output has to be
+much resident memory, and how long some fixed work takes there, since machines do not keep their
+speed for minutes. A second run is interrupted by SIGTERM and gone on with; its output has to be
 the same, or nothing is printed.
 """
 
@@ -34,6 +35,7 @@ from threefold.runtime.streaming import plan_piece, stream
 BYTES = 20_000_000
 EVERY = 100  # bytes that one line stands for
 SLICES = 20  # of a tenth
+SELDOM = 8  # pieces between which the fixed work is done
 GROWTH = 5_000_000  # bytes of resident memory, after the first megabyte
 WATCHER = "from benchmarks.streaming import watch; watch()"
 
@@ -45,6 +47,7 @@ class Sample(NamedTuple):
     seconds: float
     processor: float  # seconds of processor time
     resident: int  # bytes
+    fixed: float  # seconds of processor time that the fixed work took; 0 where it was not done
 
 
 def watch() -> None:
@@ -55,13 +58,27 @@ def watch() -> None:
     path, stop, *arguments = sys.argv[1:]
     torch.set_num_threads(1)
     page = os.sysconf("SC_PAGE_SIZE")
+    matrix, row = torch.randn(96, 96), torch.randn(20_000)
+
+    def work() -> float:
+        start = time.process_time()
+        for _ in range(20):
+            _ = matrix @ matrix, row.exp(), sum(range(2000))
+        return time.process_time() - start
+
+    count, spent, waited = 0, 0.0, 0.0  # pieces; what the fixed work took by both clocks
     with open(path, "w") as notes, open("/proc/self/statm") as memory:
 
         def show(meter: Meter, position: int, elements: int) -> None:
+            nonlocal count, spent, waited
+            count += 1
             memory.seek(0)
             resident = int(memory.read().split()[1]) * page
-            sample = Sample(elements, time.monotonic(), time.process_time(), resident)
+            now, used = time.monotonic(), time.process_time()
+            fixed = 0.0 if count % SELDOM else work()
+            sample = Sample(elements, now - waited, used - spent, resident, fixed)
             notes.write(json.dumps(sample) + "\n")
+            waited, spent = waited + time.monotonic() - now, spent + time.process_time() - used
             if elements == int(stop):
                 os.kill(os.getpid(), signal.SIGTERM)
 
@@ -117,6 +134,11 @@ def rates(samples: list[Sample], clock: int) -> list[float]:
     return [(b[clock] - a[clock]) / (b[0] - a[0]) for a, b in pairwise(ends)]
 
 
+def slowness(samples: list[Sample]) -> float:
+    """How long the fixed work took there."""
+    return statistics.median([s.fixed for s in samples if s.fixed] or [1.0])
+
+
 @dataclass(frozen=True)
 class Tenths:
     """Time for a byte in the first and in the last tenth of a passage."""
@@ -124,12 +146,16 @@ class Tenths:
     title: str
     samples: list[Sample]
     clock: int
+    even: bool = False  # as if the machine had kept the speed of the first tenth
 
     def measure(self, progress: Progress = lambda _: None) -> Result:
         tenth = max(2, len(self.samples) // 10)
         # The first piece waits for what is made once.
         first, last = self.samples[1 : tenth + 1], self.samples[-tenth:]
         found = {"last tenth": rates(last, self.clock), "first tenth": rates(first, self.clock)}
+        if self.even:
+            factor = slowness(first) / slowness(last)
+            found["last tenth"] = [value * factor for value in found["last tenth"]]
         scaled = {name: [value * 1e6 for value in values] for name, values in found.items()}
         return Result(self.title, scaled, (at_most(1.15, "first tenth"),))
 
@@ -196,6 +222,8 @@ def races(count: int, length: int, rounds: int) -> Iterator[Race | Weighing | Te
     )
     yield Tenths(f"{title}, a million bytes", samples, 1)
     yield Tenths(f"{title}, a million bytes, processor time", samples, 2)
+    even = f"{title}, a million bytes, processor time beside that of a fixed work"
+    yield Tenths(even, samples, 2, even=True)
 
 
 def run() -> Iterator[Race | Weighing | Tenths]:

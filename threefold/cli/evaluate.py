@@ -25,6 +25,7 @@ def evaluate(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Judge a model on a split of its own data, or of others."""
+    from threefold.kernels.allocation import keep_memory
     from threefold.models.saving import load
     from threefold.training.config import Config
     from threefold.training.problem import problem
@@ -48,6 +49,7 @@ def evaluate(
             f"{model}: a {loaded.spec.kind} of {loaded.spec.vocabulary} tokens; {whole.data.name} "
             f"needs a {wanted.kind} of {wanted.vocabulary}"
         )
+    keep_memory()
     carry = whole.training.carry and found.task.corpus is not None
     scores = judge(found.limited(0), loaded, split, carry)
     task = found.task

@@ -76,10 +76,12 @@ def generate(
     if beam is None and length_penalty:
         raise ThreefoldError(f"--length-penalty {length_penalty} belongs to --beam")
     from threefold.data.files import check_place
+    from threefold.kernels.allocation import keep_memory
     from threefold.runtime.interrupts import Interrupts
 
     if save_state is not None:
         check_place(save_state)
+    keep_memory()
     writer = Writer(model, drawn, seed, state, silent=as_json)
     writer.read(prompt)
     start = time.monotonic()

@@ -81,6 +81,7 @@ def stream(
         "columns": None if columns is None else [name.strip() for name in columns.split(",")],
     }
     from threefold.data.files import check_place
+    from threefold.kernels.allocation import keep_memory
     from threefold.runtime.interrupts import Interrupts
     from threefold.runtime.opening import open_model
     from threefold.runtime.score_files import format_of
@@ -88,6 +89,7 @@ def stream(
     chosen = format_of(out, kind)
     if state is not None:
         check_place(state)
+    keep_memory()
     opened = open_model(model)
     with Interrupts() as interrupts:
         run = Run.begin(opened, file, asked, state, interrupts)
