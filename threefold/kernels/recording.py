@@ -256,7 +256,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         returned = function._schema.returns
         alone = len(returned) == 1 and str(returned[0].type) == "Tensor"
         chance = torch.Tag.nondeterministic_seeded in function.tags
-        plain = alone and not chance and not function._schema.is_mutable
+        made = function.overloadpacket.__name__ not in _EMPTY  # room is for others to write to
+        plain = alone and made and not chance and not function._schema.is_mutable
         return plain and all(map(self._is_fixed, given))
 
     def pointwise(
