@@ -94,6 +94,7 @@ def test_a_configuration_by_file_and_by_set(place: Path, capsys: Any) -> None:
         (["train", "--config", "dated.toml"], "2020-01-01: neither a file nor a task"),
         (["train", "notes.txt", "--set", 'data.options={"x"=1}'], "notes.txt is a file"),
         (["train", "notes.txt", *SMALL, "--set", "training.own=0.5"], "by translators only"),
+        (["train", "notes.txt", *SMALL, *SIZE, "--batch", "999999999"], "and this machine has"),
         (["resume", "nowhere"], "holds no config.toml"),
         (["evaluate", "nowhere"], "give DATA_OR_TASK as well"),
         (["runs", "show", "nowhere"], "holds no config.toml"),

@@ -158,14 +158,15 @@ def _tell(reached: Reached, folder: Path) -> None:
 
 def _plan(whole: Config) -> None:
     """What will be trained on what, and what it will take."""
-    from threefold.training.estimate import estimate
+    from threefold.training.estimate import check_memory, estimate
     from threefold.training.progress import readable_time
     from threefold.training.running import prepare
 
     found, model = prepare(whole)
     settings, task = whole.training, found.task
-    rows = found.batches(settings.carry)(0)
-    step = estimate(model, found.objective(settings), rows, settings)
+    objective = found.objective(settings)
+    check_memory(model, objective, found.first, whole.data.batch, settings)
+    step = estimate(model, objective, found.batches(settings.carry)(0), settings)
     spec = model.spec
     names = ", ".join(name for name, _ in spec.entries)
     total = readable_time(step.total(settings))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
+from threefold.errors import ThreefoldError
 from threefold.training.moments import seed_step, undisturbed
 from threefold.training.objectives import Objective
 from threefold.training.settings import Settings
@@ -22,8 +24,14 @@ class Estimate:
     """Of one step."""
 
     seconds: float
-    memory: int  # bytes: weights, gradients, optimiser, and what the backward pass keeps
+    weights: int  # bytes of weights, gradients and optimiser
+    kept: int  # bytes that the backward pass needs
     elements: int
+
+    @property
+    def memory(self) -> int:
+        """Bytes in all."""
+        return self.weights + self.kept
 
     def total(self, settings: Settings) -> float:
         """Seconds of the whole run."""
@@ -67,4 +75,27 @@ def estimate(
     with torch.no_grad():
         elements = int(rows.inputs.shape[0] * rows.inputs.shape[1]) * settings.accumulate
     seconds = min(times) * settings.accumulate
-    return Estimate(seconds, copies * weights + activations, elements)
+    return Estimate(seconds, copies * weights, activations, elements)
+
+
+def check_memory(
+    model: nn.Module, objective: Objective, first: Any, batch: int, settings: Settings
+) -> None:
+    """Refuse batches that this machine has no room for, by what the `first` example takes alone."""
+    there = machine_memory()
+    one = estimate(model, objective, first, settings, repeats=1)
+    needed = one.weights + batch * one.kept
+    if there is not None and needed > there:
+        raise ThreefoldError(
+            f"a step with data.batch={batch:,} needs about {needed / 1e9:,.1f} GB, and this "
+            f"machine has {there / 1e9:,.1f} GB; lower data.batch (with training.accumulate for "
+            "the same mean), data.length or the size of the model, or set training.recompute=true"
+        )
+
+
+def machine_memory() -> int | None:
+    """Bytes of memory, where the system says it."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):
+        return None
