@@ -103,6 +103,17 @@ def test_a_damaged_checkpoint_is_left_aside(tmp_path: Path, whole: Any) -> None:
     assert_as_if_never_stopped(tmp_path, runs.run(tmp_path), whole)
 
 
+def test_a_run_without_a_whole_checkpoint_is_refused(tmp_path: Path) -> None:
+    """To begin anew would cost the log as well."""
+    runs.run(tmp_path, steps=4)
+    for checkpoint in (tmp_path / "checkpoints").iterdir():
+        (checkpoint / "model.safetensors").write_bytes(b"")
+    before = (tmp_path / "log.jsonl").read_bytes()
+    with pytest.raises(ThreefoldError, match="no checkpoint of this run is whole"):
+        runs.run(tmp_path, steps=4)
+    assert before == (tmp_path / "log.jsonl").read_bytes() != b""
+
+
 def test_a_damaged_log_is_refused(tmp_path: Path) -> None:
     """Its lines are the steps: one that is missing would have the run go on elsewhere."""
     runs.run(tmp_path, steps=4)
