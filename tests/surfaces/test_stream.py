@@ -329,6 +329,7 @@ def test_what_cannot_be_used(place: Path) -> None:
         (["stream", "text"], "<&-", "standard input is closed"),
         (["generate", "text", "-"], "<&-", "standard input is closed"),
         (["stream", "text", "text.txt", "--quiet"], ">&-", ""),
+        (["stream", "text", "text.txt", "--quiet"], "--format csv --output /dev/null", ""),
     ],
 )
 def test_streams_that_fail_or_are_closed(

@@ -9,6 +9,7 @@ import csv
 import json
 import math
 import os
+import stat
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -70,7 +71,8 @@ class ScoreFile:
         if self._file is not None:
             with self._told():
                 self._file.flush()
-                os.fsync(self._file.fileno())
+                if stat.S_ISREG(os.fstat(self._file.fileno()).st_mode):  # no device, no pipe
+                    os.fsync(self._file.fileno())
 
     def close(self) -> None:
         """Leave the file."""
