@@ -47,14 +47,14 @@ def test_ctrl_c_of_a_terminal_saves(place: Path) -> None:
     process = start(place, "--steps", "100000")
     wait_for_steps(process, place)
     os.killpg(process.pid, signal.SIGINT)
-    out, errors = process.communicate(timeout=60)
+    out, errors = process.communicate(timeout=180)
     assert process.returncode == 130, errors
     assert "threefold resume it" in out
     steps = len((place / "it" / "log.jsonl").read_text().splitlines())
     assert (place / "it" / "checkpoints" / f"step-{steps:09}").is_dir()
     # What only the first process notices is told once, and the others say nothing.
     again = start(place, "--steps", "7")
-    _, errors = again.communicate(timeout=60)
+    _, errors = again.communicate(timeout=180)
     assert again.returncode == 2
     assert "training.steps is 100000 and 7" in errors
     assert "Traceback" not in errors and errors.count("Error") == 1
@@ -76,6 +76,6 @@ def test_a_process_that_is_killed_is_told(place: Path) -> None:
     wait_for_steps(process, place)
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
     os.kill(int(children[-1]), signal.SIGKILL)
-    _, errors = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=180)
     assert process.returncode == 1
     assert "process 1 of 2 was ended by signal 9" in errors and "Traceback" not in errors
