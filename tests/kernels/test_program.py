@@ -165,23 +165,20 @@ def test_a_model_crosses_once_a_token(
 
 
 @torch.no_grad()
-def test_a_hybrid_crosses_where_it_can(variant: str, crossings: list[int]) -> None:
-    made, tokens, state = model(("mamba", "attention"))
+@pytest.mark.parametrize(
+    ("mixers", "channel", "times"),
+    [(("mamba", "attention"), "none", 1), (("attention",), "swiglu", 2)],
+    ids=str,
+)
+def test_what_grows_leaves_the_rest_to_cross(
+    variant: str, crossings: list[int], mixers: tuple[str, ...], channel: str, times: int
+) -> None:
+    """Beside attention: the other mixer of a hybrid, and every channel mixer."""
+    made, tokens, state = model(mixers, channel)
     made.step(tokens, state)
     crossings.clear()
     stepped = made.step(tokens, state)
-    assert len(crossings) == 1
-    with library.using("reference"):
-        assert_same(stepped, made.step(tokens, state))
-
-
-@torch.no_grad()
-def test_a_channel_mixer_crosses_beside_attention(variant: str, crossings: list[int]) -> None:
-    made, tokens, state = model(("attention",), "swiglu")
-    made.step(tokens, state)
-    crossings.clear()
-    stepped = made.step(tokens, state)
-    assert len(crossings) == 2
+    assert len(crossings) == times
     with library.using("reference"):
         assert_same(stepped, made.step(tokens, state))
 

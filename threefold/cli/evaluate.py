@@ -43,16 +43,15 @@ def evaluate(
         values["data"]["name"] = data
     whole = Config.read(values, changes or ())
     found, loaded = problem(whole.data), load(model / MODEL if is_run else model)
-    wanted = found.spec(whole.model)
-    if wanted.kind != loaded.spec.kind or wanted.vocabulary != loaded.spec.vocabulary:
+    wanted, has = found.spec(whole.model), loaded.spec
+    if (wanted.kind, wanted.vocabulary) != (has.kind, has.vocabulary):
         raise ThreefoldError(
-            f"{model}: a {loaded.spec.kind} of {loaded.spec.vocabulary} tokens; {whole.data.name} "
-            f"needs a {wanted.kind} of {wanted.vocabulary}"
+            f"{model}: a {has.kind} of {has.vocabulary} tokens; {whole.data.name} needs a "
+            f"{wanted.kind} of {wanted.vocabulary}"
         )
     keep_memory()
     carry = whole.training.carry and found.task.corpus is not None
-    scores = judge(found.limited(0), loaded, split, carry)
-    task = found.task
+    task, scores = found.task, judge(found.limited(0), loaded, split, carry)
     if as_json:
         output.say_json(
             {

@@ -71,13 +71,7 @@ def train(
         "model.seed": seed,
         "training.seed": seed,
     }
-    for key, value in given.items():
-        if value is not None:
-            section, _, name = key.partition(".")
-            inside = values.setdefault(section, {})
-            if not isinstance(inside, dict):
-                raise ThreefoldError(f"{config}: {section} is {inside!r}, expected [{section}]")
-            inside[name] = value
+    _put(values, given, config)
     if not (isinstance(values.get("data"), dict) and "name" in values["data"]):
         raise ThreefoldError(
             "what to learn from is missing: `threefold train DATA_OR_TASK`, e.g. `threefold train "
@@ -90,6 +84,17 @@ def train(
         return
     _spread(ranks, [] if folder else ["--folder", str(place)])
     _run(whole, place, tensorboard=tensorboard, announce=True)
+
+
+def _put(values: dict[str, Any], given: dict[str, Any], config: Path | None) -> None:
+    """What the command says goes before what the file says."""
+    for key, value in given.items():
+        if value is not None:
+            section, _, name = key.partition(".")
+            inside = values.setdefault(section, {})
+            if not isinstance(inside, dict):
+                raise ThreefoldError(f"{config}: {section} is {inside!r}, expected [{section}]")
+            inside[name] = value
 
 
 def resume(
