@@ -11,12 +11,12 @@ import math
 import os
 import stat
 import sys
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from io import StringIO
 from pathlib import Path
 from typing import IO, Any
 
+from threefold.data.files import told
 from threefold.errors import ThreefoldError, nearest
 from threefold.runtime.grouping import Columns
 
@@ -58,18 +58,18 @@ class ScoreFile:
             text = _row(columns) + text
         self._headed = True
         data = text.encode()
-        if self._file is None:
+        if self._file is None or self.path is None:
             sys.stdout.write(text)
             sys.stdout.flush()
         else:
-            with self._told():
+            with told(self.path):
                 self._file.write(data)
         self.size += len(data)
 
     def sync(self) -> None:
         """Have the disk hold all lines."""
-        if self._file is not None:
-            with self._told():
+        if self._file is not None and self.path is not None:
+            with told(self.path):
                 self._file.flush()
                 if stat.S_ISREG(os.fstat(self._file.fileno()).st_mode):  # no device, no pipe
                     os.fsync(self._file.fileno())
@@ -79,17 +79,9 @@ class ScoreFile:
         if self._file is not None:
             self._file.close()
 
-    @contextmanager
-    def _told(self) -> Iterator[None]:
-        """What the file system refuses, as one message."""
-        try:
-            yield
-        except OSError as error:
-            raise ThreefoldError(f"{self.path}: cannot be written ({error.strerror})") from error
-
 
 def _opened(path: Path, size: int | None) -> IO[bytes]:
-    try:
+    with told(path):
         if size is None:
             return open(path, "wb")
         has = path.stat().st_size
@@ -100,8 +92,6 @@ def _opened(path: Path, size: int | None) -> IO[bytes]:
             )
         os.truncate(path, size)
         return open(path, "ab")
-    except OSError as error:
-        raise ThreefoldError(f"{path}: cannot be written ({error.strerror})") from error
 
 
 def as_json_lines(columns: Columns) -> str:
