@@ -162,7 +162,7 @@ class Block(Composite):
             carried = state.get(name, {})
             # A norm may move the zeros behind the end of a row.
             given = silence(self.before(x, norm), lengths)
-            how = form if given.shape[1] == 1 else _form_of(part, form, carried)
+            how = _form_of(part, form, carried, given.shape[1])
             y, result[name] = part._run(given, carried, how, lengths)
             y = silence(y, lengths)
             x = self.after(x, self.dropout(y) if self.training else y, norm)
@@ -214,6 +214,7 @@ def kept(parts: Mapping[str, Any]) -> State:
     return {name: part for name, part in parts.items() if part}
 
 
-def _form_of(part: Mixer, form: str, carried: State) -> str:
-    """A causal part without state looks at one element at a time: it need not loop over them."""
-    return "parallel" if form == "step" and not carried and "parallel" in part.forms else form
+def _form_of(part: Mixer, form: str, carried: State, length: int) -> str:
+    """A causal part without state looks at one element at a time: it need not loop over several."""
+    alone = form == "step" and length > 1 and not carried and "parallel" in part.forms
+    return "parallel" if alone else form
