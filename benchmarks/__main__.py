@@ -17,7 +17,7 @@ import torch
 import benchmarks
 from benchmarks import figure, machine, record
 from benchmarks.measure import Result, report, verdict
-from threefold.kernels.allocation import keep_memory
+from threefold.kernels.system_memory import keep_memory
 
 # Not benchmarks themselves.
 TOOLS = {

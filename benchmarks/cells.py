@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 import threefold
 from benchmarks.measure import Contender, Race
-from threefold.layers.cell import CellMixer
-from threefold.layers.torch_weights import load_torch_weights
+from threefold.layers.cell_mixer import CellMixer
+from threefold.models.pretrained.torch_weights import load_torch_weights
 
 Function = Callable[[Tensor], Tensor]
 

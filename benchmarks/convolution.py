@@ -14,7 +14,7 @@ from torch import Tensor
 
 import threefold
 from benchmarks.measure import Contender, Race, at_least, exponent
-from threefold.memory.convolution import Stream, Taps
+from threefold.memory.convolution import StreamedConvolution, Taps
 
 Function = Callable[[Tensor, Tensor], Tensor]
 
@@ -78,7 +78,7 @@ def streamed(x: Tensor, kernel: Tensor) -> Contender:
         outputs = []
         with torch.no_grad():
             for element in x.split(1, 1):
-                stream = Stream(state, 1, "step", None)
+                stream = StreamedConvolution(state, 1, "step", None)
                 outputs.append(stream.convolve(element, taps))
                 state = stream.after()
         return [torch.cat(outputs, 1)]

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from benchmarks.measure import Contender, Race, Weighing, at_least, at_most
 from threefold import LanguageModel, Spec
-from threefold.data.stream import Batches, Stream, Windows
+from threefold.data.loaders import Batches, TokenStream, Windows
 from threefold.data.token_files import Piece, TokenFile, write_tokens
 
 TOKENS = 1_000_000_000  # two bytes each
@@ -80,7 +80,7 @@ def growth(path: Path, steps: int) -> Callable[[], int]:
         tokens = TokenFile(path).tokens
         model = small(MIXERS[0])
         optimiser = torch.optim.AdamW(model.parameters())
-        stream, windows = Stream(tokens, BATCH, LENGTH), Windows(tokens, BATCH, LENGTH)
+        stream, windows = TokenStream(tokens, BATCH, LENGTH), Windows(tokens, BATCH, LENGTH)
         most = 0
         for step in range(steps):
             for batch in (stream(step * (stream.pieces // steps)), windows(step)):
@@ -107,7 +107,7 @@ def races(count: int, steps: int, training: int) -> Iterator[Race | Weighing]:
             targets=(at_most(1.0, "limit"),),
         )
         for name, loader in (
-            ("lanes", Stream(tokens, BATCH, LENGTH)),
+            ("lanes", TokenStream(tokens, BATCH, LENGTH)),
             ("windows", Windows(tokens, BATCH, LENGTH)),
         ):
             contenders: dict[str, Contender] = {"threefold": load(loader, steps)}

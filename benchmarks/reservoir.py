@@ -16,8 +16,8 @@ from torch import Tensor
 
 from benchmarks import peers
 from benchmarks.measure import Race, at_least, check
+from threefold.estimators.echo_state_network import EchoStateNetwork
 from threefold.memory.reservoir import draw, scaled
-from threefold.models.reservoir import EchoStateNetwork
 from threefold.tasks.mackey_glass import mackey_glass
 
 LEAK, BETA, WASH_OUT = 0.3, 1e-4, 100

@@ -29,7 +29,7 @@ from torch import Tensor
 from benchmarks.measure import Progress, Race, Result, Weighing, at_most
 from threefold import LanguageModel, Spec
 from threefold.data import ByteTokenizer, python_reference
-from threefold.runtime.score_files import as_json_lines
+from threefold.runtime.scores.files import as_json_lines
 from threefold.runtime.streaming import plan_piece, stream
 
 BYTES = 20_000_000

@@ -17,12 +17,12 @@ from torch import Tensor
 
 from benchmarks.measure import Contender, Race, at_most
 from threefold import LanguageModel, Spec
-from threefold.data.stream import Tokens, Windows
-from threefold.training.keeping import Keeper
-from threefold.training.loop import Run
+from threefold.data.loaders import Tokens, Windows
+from threefold.training.loop import Trainer
 from threefold.training.objectives import Answers
-from threefold.training.progress import Reporter
-from threefold.training.settings import Settings
+from threefold.training.reporters import Reporter
+from threefold.training.run_folder import RunFolder
+from threefold.training.settings import TrainingSettings
 
 ENDLESS = 10**9
 KEEPS_MEMORY = True  # as `threefold train` does
@@ -32,17 +32,17 @@ MIXERS = ("mamba", "gla", "lstm")
 BARE = "bare forward + backward + AdamW"
 
 
-def made(mixer: str, shape: tuple[int, int, int, int]) -> Run:
+def made(mixer: str, shape: tuple[int, int, int, int]) -> Trainer:
     width, depth, batch, length = shape
     torch.manual_seed(0)
     model = LanguageModel(Spec("language", width, depth, mixer))
-    settings = Settings(steps=ENDLESS, learning_rate=1e-3, save=ENDLESS, warmup=0.0)
-    return Run(model, Windows(_text(), batch, length), settings, Answers())
+    settings = TrainingSettings(steps=ENDLESS, learning_rate=1e-3, save=ENDLESS, warmup=0.0)
+    return Trainer(model, Windows(_text(), batch, length), settings, Answers())
 
 
-def ours(run: Run, folder: Path, steps: int) -> Contender:
+def ours(run: Trainer, folder: Path, steps: int) -> Contender:
     """Steps of the loop: loader, schedule, clipping, checks, log; no checkpoint falls into them."""
-    keeper, shown = Keeper(folder), Reporter()
+    keeper, shown = RunFolder(folder), Reporter()
     run.begin(keeper, shown, {})
 
     def work() -> list[Tensor]:
@@ -55,7 +55,7 @@ def ours(run: Run, folder: Path, steps: int) -> Contender:
     return work
 
 
-def bare(run: Run, steps: int) -> Contender:
+def bare(run: Trainer, steps: int) -> Contender:
     """The same model and torch's optimiser of the loop, on a batch that lies ready."""
     ready = run.batches(0)
     (optimiser,) = run.optimiser.parts

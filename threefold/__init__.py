@@ -10,8 +10,8 @@ from typing import Any
 
 _HOMES = {
     "Classifier": "threefold.models.classifier",
-    "EchoStateNetwork": "threefold.models.reservoir",
-    "ExtremeLearningMachine": "threefold.models.extreme_learning",
+    "EchoStateNetwork": "threefold.estimators.echo_state_network",
+    "ExtremeLearningMachine": "threefold.estimators.extreme_learning",
     "Forecaster": "threefold.models.forecaster",
     "LanguageModel": "threefold.models.language",
     "MaskedLanguageModel": "threefold.models.masked",
@@ -25,7 +25,7 @@ _HOMES = {
     "VisionTransformer": "threefold.models.vision",
     "attention": "threefold.memory.attention",
     "build": "threefold.models.table",
-    "compare": "threefold.lab.race",
+    "compare": "threefold.lab.race.race",
     "generate": "threefold.runtime.generation",
     "linear_recurrence": "threefold.memory.linear.recurrence",
     "load": "threefold.models.saving",

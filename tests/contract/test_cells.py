@@ -11,7 +11,7 @@ from torch import Tensor
 import threefold
 from tests.contract.test_mixers import inputs, make
 from tests.tolerances import assert_close
-from threefold.layers.cell import CellMixer
+from threefold.layers.cell_mixer import CellMixer
 
 σ, tanh = torch.sigmoid, torch.tanh
 CELLS = ("rnn", "lstm", "peephole_lstm", "coupled_lstm", "gru")

@@ -13,9 +13,9 @@ from torch import Tensor
 
 from threefold import Seq2Seq, ThreefoldError
 from threefold.data.fetch import cached
-from threefold.lab.g2p import measure, pronounce
-from threefold.models import g2p
-from threefold.models.g2p import BEGIN, GRAPHEMES, PHONEMES, load_g2p, spell
+from threefold.lab.studies.g2p import measure, pronounce
+from threefold.models.pretrained import g2p
+from threefold.models.pretrained.g2p import BEGIN, GRAPHEMES, PHONEMES, load_g2p, spell
 from threefold.tasks.phonemes import edit_distance, read_dictionary
 
 needs_weights = pytest.mark.skipif(

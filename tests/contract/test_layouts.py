@@ -13,8 +13,8 @@ from torch import Tensor
 
 from tests.tolerances import assert_close
 from threefold import LanguageModel, ThreefoldError
-from threefold.models.layouts import load_transformers
 from threefold.models.presets import gpt2, llama
+from threefold.models.pretrained.transformers import load_transformers
 
 VOCABULARY = 61
 GPT2 = {"n_embd": 48, "n_layer": 3, "n_head": 4, "n_positions": 40, "vocab_size": VOCABULARY}

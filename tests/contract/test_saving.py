@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 
 import threefold
 from threefold import LanguageModel, Spec, ThreefoldError
-from threefold.data import files
+from threefold.data import atomic_files
 from threefold.data.tokenizers import ByteTokenizer
 from threefold.models import config
 
@@ -118,7 +118,7 @@ def test_a_model_is_replaced_whole(
     model: LanguageModel, folder: Path, exchange: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not exchange:  # a file system that cannot
-        monkeypatch.setattr(files, "_exchange", lambda one, other: False)
+        monkeypatch.setattr(atomic_files, "_exchange", lambda one, other: False)
     old = logits(threefold.load(folder))
     with torch.no_grad():
         model.norm.weight.mul_(2)
@@ -151,9 +151,11 @@ def test_everything_is_on_the_disk_before_it_takes_its_name(
     model: LanguageModel, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     synced: list[str] = []
-    sync, take = files.sync, files._take_place
-    monkeypatch.setattr(files, "sync", lambda p: (synced.append(p.name), sync(p))[1])
-    monkeypatch.setattr(files, "_take_place", lambda a, b: (synced.append("rename"), take(a, b))[1])
+    sync, take = atomic_files.sync, atomic_files._take_place
+    monkeypatch.setattr(atomic_files, "sync", lambda p: (synced.append(p.name), sync(p))[1])
+    monkeypatch.setattr(
+        atomic_files, "_take_place", lambda a, b: (synced.append("rename"), take(a, b))[1]
+    )
     model.save(folder)
     *contents, new, rename, parent = synced
     assert sorted(contents) == ["README.md", "config.json", "model.safetensors"]

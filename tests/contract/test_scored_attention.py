@@ -10,8 +10,12 @@ from torch import Tensor
 
 from tests.tolerances import assert_close
 from threefold import ThreefoldError
-from threefold.layers.scored_attention import Pointer, ScoredAttention, self_attention
-from threefold.layers.scores import SCORES, score
+from threefold.layers.attention_parts.scored_attention import (
+    Pointer,
+    ScoredAttention,
+    self_attention,
+)
+from threefold.layers.attention_parts.scores import SCORES, score
 
 B, L, M, D = 3, 4, 6, 8
 every_score = pytest.mark.parametrize("name", SCORES)

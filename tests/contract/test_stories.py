@@ -13,8 +13,8 @@ import torch
 from tests.tolerances import assert_close
 from threefold import ThreefoldError
 from threefold.data.fetch import cached
-from threefold.lab.stories import fetched, tell
-from threefold.models.stories import ARCHIVE, BEGIN, StoryTokenizer, load_stories
+from threefold.lab.studies.stories import fetched, tell
+from threefold.models.pretrained.llama2c import ARCHIVE, BEGIN, StoryTokenizer, load_stories
 
 WIDTH, HIDDEN, DEPTH, HEADS, GROUPS, VOCABULARY, LENGTH = 16, 24, 2, 4, 2, 300, 8
 SIZE = WIDTH // HEADS

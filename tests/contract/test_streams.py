@@ -17,9 +17,9 @@ from tests.contract.test_sessions import LENGTH, LETTERS, SPECS, elements, made
 from tests.tolerances import assert_close
 from threefold import Spec, ThreefoldError
 from threefold.data import ByteTokenizer
-from threefold.runtime.grouping import Groups
-from threefold.runtime.scoring import WARM, Running
-from threefold.runtime.streaming import Scores, stream
+from threefold.runtime.scores.grouping import Groups
+from threefold.runtime.scores.scorers import WARM, Running
+from threefold.runtime.streaming import StreamScores, stream
 
 
 def as_input(name: str, given: Tensor) -> bytes:
@@ -29,7 +29,7 @@ def as_input(name: str, given: Tensor) -> bytes:
     return "".join(LETTERS[token] for token in given.tolist()).encode()
 
 
-def joined(scores: list[Scores]) -> dict[str, list[Any]]:
+def joined(scores: list[StreamScores]) -> dict[str, list[Any]]:
     return {n: [v for piece in scores for v in piece.columns[n]] for n in scores[0].columns}
 
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 import threefold
 from tests.tolerances import relative_error
-from threefold.layers.torch_weights import load_torch_weights
+from threefold.models.pretrained.torch_weights import load_torch_weights
 
 EQUAL = 1e-6
 CASES: dict[str, tuple[str, type[nn.RNNBase], dict[str, Any], dict[str, Any]]] = {

@@ -15,10 +15,10 @@ from torch import Tensor, nn
 import threefold
 from tests.tolerances import assert_close
 from threefold import Spec, ThreefoldError, Transformer
-from threefold.data.stream import IGNORE
+from threefold.data.loaders import IGNORE
 from threefold.layers.positions import sinusoids
-from threefold.models.layouts import TORCH, fill
 from threefold.models.presets import transformer
+from threefold.models.pretrained.transformers import TORCH, fill
 from threefold.training import inverse_square_root
 
 WIDTH = 32

@@ -17,9 +17,9 @@ from threefold.data import (
     CharacterTokenizer,
     PairTokenizer,
     WordTokenizer,
-    incremental,
+    stream_encoders,
 )
-from threefold.data.incremental import RowEncoder, encoder
+from threefold.data.stream_encoders import RowEncoder, encoder
 from threefold.data.tokenizer import Tokenizer
 from threefold.runtime.source import Source
 
@@ -120,13 +120,13 @@ def test_the_comparison_can_fail(monkeypatch: pytest.MonkeyPatch) -> None:
     text = "we're the the" * 3
     naive = [t for i in range(0, len(text), 3) for t in PAIRS.encode(text[i : i + 3]).tolist()]
     assert naive != PAIRS.encode(text).tolist()
-    monkeypatch.setattr(incremental, "AHEAD", 0)
+    monkeypatch.setattr(stream_encoders, "AHEAD", 0)
     source = Source([bytes([byte]) for byte in b"we're"], encoder(PAIRS))
     assert taken(source, [1]) != PAIRS.encode("we're").tolist()
 
 
 def test_words_without_an_end_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(incremental, "LONGEST", 1 << 10)
+    monkeypatch.setattr(stream_encoders, "LONGEST", 1 << 10)
     for name in ("words", "pairs"):
         source = Source((b"a" * 600 for _ in range(9)), encoder(TOKENIZERS[name]))
         with pytest.raises(ThreefoldError, match=r"input:1: .* without the end of a word"):

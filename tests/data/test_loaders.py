@@ -15,19 +15,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from threefold import ThreefoldError
-from threefold.data import IGNORE, ByteTokenizer, Stream, Windows
+from threefold.data import IGNORE, ByteTokenizer, TokenStream, Windows
 from threefold.data.documents import Documents, Packed, pack
-from threefold.data.order import Buckets, Shuffle, shuffled
+from threefold.data.shuffling import Buckets, Shuffle, shuffled
 from threefold.data.token_files import TokenFile, tokenize, write_tokens
 from threefold.data.tokenizers import WordTokenizer
-from threefold.training.truncated import cut
+from threefold.training.truncated_bptt import cut
 
 TOKENS = np.arange(5000) % 251
 STARTS = np.unique(np.append(0, np.random.default_rng(0).integers(0, 5000, 120)))
 LENGTHS = np.random.default_rng(1).integers(1, 100, 500)
 
 MAKERS: dict[str, Callable[[], Callable[[int], Any]]] = {
-    "stream": lambda: Stream(TOKENS, 4, 16, seed=3),
+    "stream": lambda: TokenStream(TOKENS, 4, 16, seed=3),
     "windows": lambda: Windows(TOKENS, 4, 16, seed=3),
     "documents": lambda: Documents(TOKENS, STARTS, 4, 16, seed=3),
     "packed": lambda: Packed(TOKENS, STARTS, 4, 64, seed=3),
@@ -170,7 +170,7 @@ def test_damaged_token_files(tmp_path: Path) -> None:
 
 def test_a_mapped_file_streams_like_an_array(tmp_path: Path) -> None:
     made = write_tokens(tmp_path / "x", [(TOKENS, True)], 251)
-    for loader in (Stream, Windows):
+    for loader in (TokenStream, Windows):
         for step in (0, 7, 200):
             given, expected = loader(made.tokens, 4, 16)(step), loader(TOKENS, 4, 16)(step)
             assert content(given) == content(expected)
@@ -209,7 +209,7 @@ def test_pieces_of_a_lane_make_up_documents(batch: int, length: int, epoch: int)
 
 
 def test_ranks_share_the_lanes() -> None:
-    for cls in (Stream, Windows):
+    for cls in (TokenStream, Windows):
         whole = cls(TOKENS, 6, 16, 3)
         parts = [cls(TOKENS, 2, 16, 3, rank=rank, ranks=3) for rank in range(3)]
         for step in (0, 1, 60):

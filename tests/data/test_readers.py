@@ -26,7 +26,7 @@ from threefold.data.readers import (
     text_files,
     text_pieces,
 )
-from threefold.data.series import read_ts, read_ucr
+from threefold.data.ts_files import read_ts, read_ucr
 
 
 def put(path: Path, content: str | bytes) -> Path:

@@ -11,13 +11,13 @@ import torch
 
 from threefold import ThreefoldError
 from threefold.data.fetch import cached
+from threefold.data.loaders import IGNORE
 from threefold.data.packages import PACKAGES
-from threefold.data.stream import IGNORE
 from threefold.tasks import baselines as trivial
+from threefold.tasks.checksums import DIGESTS
 from threefold.tasks.corpora import corpus
-from threefold.tasks.digests import DIGESTS
-from threefold.tasks.drawing import draw
-from threefold.tasks.held import Held, digest, held
+from threefold.tasks.preview import draw
+from threefold.tasks.stored import StoredExamples, digest, stored
 from threefold.tasks.table import KINDS, SPLITS, TASKS, task
 from threefold.tasks.task import METRICS
 from threefold.tasks.translation import texts_of
@@ -41,9 +41,9 @@ def test_bits_of_a_fair_guess() -> None:
 
 
 def test_a_digest_sees_everything() -> None:
-    def made(**changes: Any) -> dict[str, Held]:
+    def made(**changes: Any) -> dict[str, StoredExamples]:
         base = {"inputs": np.zeros((2, 3), np.uint8), "targets": np.zeros(2, np.uint8), **changes}
-        return dict.fromkeys(("train", "valid", "test"), Held(**base))
+        return dict.fromkeys(("train", "valid", "test"), StoredExamples(**base))
 
     found = [
         digest(made()),
@@ -55,7 +55,7 @@ def test_a_digest_sees_everything() -> None:
     assert len(set(found)) == len(found)
     assert digest(made(inputs=np.zeros((2, 3), ">u2"))) == found[1]
     with pytest.raises(ThreefoldError, match="the fetched files were changed"):
-        held("smnist", lambda: made()).rows("train", [0])
+        stored("smnist", lambda: made()).rows("train", [0])
 
 
 def test_without_data_a_task_says_what_is_missing(

@@ -12,14 +12,14 @@ import pytest
 import torch
 
 from threefold import ThreefoldError
-from threefold.data.scores import QUARTER, Note, read_score
-from threefold.data.stream import IGNORE
+from threefold.data.loaders import IGNORE
+from threefold.data.musicxml import QUARTER, Note, read_score
 from threefold.tasks import baselines as trivial
 from threefold.tasks import translation
 from threefold.tasks.bible import split_of
 from threefold.tasks.corpora import corpus
-from threefold.tasks.drawing import draw
 from threefold.tasks.phonemes import phoneme_error
+from threefold.tasks.preview import draw
 from threefold.tasks.table import task
 from threefold.tasks.tagging import simple
 from threefold.tasks.texts import TOPICS, labelled

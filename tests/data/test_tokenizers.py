@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import threefold
 from threefold import Spec, ThreefoldError
-from threefold.data.text import python_reference
+from threefold.data.python_manual import python_reference
 from threefold.data.tokenizer import Tokenizer, smallest
 from threefold.data.tokenizers import (
     ByteTokenizer,

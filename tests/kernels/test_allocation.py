@@ -10,7 +10,7 @@ import pytest
 SCRIPT = """
 import resource, sys
 import torch
-from threefold.kernels.allocation import keep_memory
+from threefold.kernels.system_memory import keep_memory
 kept = keep_memory() if sys.argv[1] == "keep" else True
 torch.ones(1 << 24)
 before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt

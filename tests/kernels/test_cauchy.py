@@ -10,7 +10,7 @@ from tests.tolerances import assert_close
 from threefold.errors import ThreefoldError
 from threefold.kernels import cauchy as native
 from threefold.kernels import library, ops
-from threefold.memory.low_rank import points_of
+from threefold.memory.dplr import points_of
 
 
 def make(channels: int, size: int) -> list[Tensor]:

@@ -13,8 +13,8 @@ from threefold.errors import ThreefoldError
 from threefold.kernels import cell_recurrence as native
 from threefold.kernels import library, ops
 from threefold.memory import cell as cells
-from threefold.memory.beside import BesideCell
 from threefold.memory.cell import Cell, Weights, loop
+from threefold.memory.coupled import BesideCell
 
 DTYPES = [torch.float32, torch.float64]
 CELLS: dict[str, Cell] = {

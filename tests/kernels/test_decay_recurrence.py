@@ -323,7 +323,7 @@ def test_every_output_is_written_and_nothing_else(
     torch.set_num_threads(2)
     for size in SIZES:
         inputs = make(structure, size, dtype, lengths=True)
-        given = native.Inputs(**dict.fromkeys(native.Inputs._fields) | inputs)
+        given = native.DecayInputs(**dict.fromkeys(native.DecayInputs._fields) | inputs)
         sizes = given.sizes()
         buffers = [*native._forward_shapes(*given, True, True)]
         buffers.append(given.workspace(sizes, backward=False))
@@ -374,7 +374,7 @@ def test_gradcheck_through_two_pieces(variant: str, structure: tuple[str, str]) 
 def test_gradients_without_what_was_kept(variant: str, structure: tuple[str, str]) -> None:
     """An operation that was told to keep nothing computes it again."""
     inputs = make(structure, (1, 70, 2, 2, 5, 6))
-    given = native.Inputs(**dict.fromkeys(native.Inputs._fields) | inputs)
+    given = native.DecayInputs(**dict.fromkeys(native.DecayInputs._fields) | inputs)
     leaves = [None if t is None else t.detach().requires_grad_() for t in given]
     wanted = [leaf for leaf in leaves if leaf is not None]
     found = [
@@ -427,7 +427,7 @@ def test_second_derivative_is_refused(variant: str) -> None:
 @every_structure
 def test_opcheck(structure: tuple[str, str]) -> None:
     inputs = make(structure, (2, 66, 2, 1, 3, 4), lengths=True)
-    given = native.Inputs(**dict.fromkeys(native.Inputs._fields) | inputs)
+    given = native.DecayInputs(**dict.fromkeys(native.DecayInputs._fields) | inputs)
     leaves = [t.requires_grad_() if t is not None and t.is_floating_point() else t for t in given]
     torch.library.opcheck(native.operation, (*leaves, True, True))
     detached = [None if t is None else t.detach() for t in leaves]
@@ -527,7 +527,7 @@ def test_growth_is_refused(variant: str, name: str, length: int) -> None:
     """By the kernel itself, in words that say which and how much; padding may hold anything."""
     inputs = make(("two_sided", "per_key"), (2, length, 2, 2, 9, 21), torch.float32)
     inputs[name][1, -1, 1, 3] = 0.25
-    given = [inputs.get(field) for field in native.Inputs._fields]
+    given = [inputs.get(field) for field in native.DecayInputs._fields]
     with pytest.raises(ThreefoldError, match="a log-decay is above 0"):
         native.operation(*given, False, True)
     with pytest.raises(ThreefoldError, match=f"{name} must be ≤ 0.*0.25"):
@@ -609,6 +609,6 @@ def test_lengths_out_of_range_are_refused(variant: str, lengths: list[int]) -> N
 def test_memory_for_training_grows_with_the_width() -> None:
     """What is kept for the backward pass is about as large as the value, not as the memories."""
     inputs = make(("plain", "scalar"), (1, 1024, 1, 1, 64, 64), torch.float32)
-    given = native.Inputs(**dict.fromkeys(native.Inputs._fields) | inputs)
+    given = native.DecayInputs(**dict.fromkeys(native.DecayInputs._fields) | inputs)
     assert native.forward(*given, True, True)[2].numel() <= inputs["value"].numel()
     assert native.forward(*given, False, True)[2].numel() == 0

@@ -293,7 +293,7 @@ def test_every_output_is_written_and_nothing_else(
     torch.set_num_threads(2)
     for size in SIZES:
         inputs = make(structure, size, dtype, lengths=True)
-        given = native.Inputs(**dict.fromkeys(native.Inputs._fields) | inputs)
+        given = native.DeltaInputs(**dict.fromkeys(native.DeltaInputs._fields) | inputs)
         sizes = given.sizes()
         forward = native._forward_shapes(*given, True)
         buffers = [*forward, workspace(given, backward=False)]
@@ -324,7 +324,7 @@ def test_every_output_is_written_and_nothing_else(
         check_guards(poisoned)
 
 
-def workspace(inputs: native.Inputs, *, backward: bool) -> Tensor:
+def workspace(inputs: native.DeltaInputs, *, backward: bool) -> Tensor:
     sizes = [*inputs.sizes(), backward]
     return library.workspace("delta_recurrence_workspace", inputs.value, sizes)
 
@@ -357,7 +357,7 @@ def test_gradcheck_through_two_pieces(variant: str, structure: tuple[str, str]) 
 def test_gradients_without_what_was_kept(variant: str) -> None:
     """An operation that was told to keep nothing computes it again."""
     inputs = make(("delta", "scalar"), (1, 70, 2, 2, 5, 6))
-    given = native.Inputs(**dict.fromkeys(native.Inputs._fields) | inputs)
+    given = native.DeltaInputs(**dict.fromkeys(native.DeltaInputs._fields) | inputs)
     leaves = [None if t is None else t.detach().requires_grad_() for t in given]
     wanted = [leaf for leaf in leaves if leaf is not None]
     found = [
@@ -382,7 +382,7 @@ def test_opcheck(structure: tuple[str, str]) -> None:
     inputs = make(structure, (2, 66, 2, 1, 3, 4), lengths=True)
     if structure[1] == "fixed":
         inputs["log_decay"] = inputs["log_decay"].expand(2, 66, 2)
-    given = native.Inputs(**dict.fromkeys(native.Inputs._fields) | inputs)
+    given = native.DeltaInputs(**dict.fromkeys(native.DeltaInputs._fields) | inputs)
     leaves = [t.requires_grad_() if t is not None and t.is_floating_point() else t for t in given]
     torch.library.opcheck(native.operation, (*leaves, True))
     detached = [None if t is None else t.detach() for t in leaves]
@@ -539,7 +539,7 @@ def test_heads_are_cut_where_threads_would_wait(
 def test_memory_for_training_grows_with_the_width() -> None:
     """What is kept for the backward pass is about as large as the value, not as the memories."""
     inputs = make(("delta", "scalar"), (1, 1024, 1, 1, 64, 64), torch.float32)
-    given = native.Inputs(**dict.fromkeys(native.Inputs._fields) | inputs)
+    given = native.DeltaInputs(**dict.fromkeys(native.DeltaInputs._fields) | inputs)
     _, _, moved, checkpoints = native.forward(*given, True)
     assert moved.numel() + checkpoints.numel() <= 2 * inputs["value"].numel()
     _, _, moved, checkpoints = native.forward(*given, False)

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 import threefold
 from tests.tolerances import assert_close
 from threefold.kernels import library, linear
-from threefold.kernels.program import Threads
-from threefold.kernels.recording import recording
+from threefold.kernels.replay.program import Threads
+from threefold.kernels.replay.recording import recording
 from threefold.layers.mixer import Mixer
 from threefold.layers.table import MIXERS
 from threefold.memory.state import State, leaves

@@ -12,8 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tests.tolerances import assert_close
-from threefold.kernels.program import CannotWriteError
-from threefold.kernels.recording import record, recording
+from threefold.kernels.replay.program import CannotWriteError
+from threefold.kernels.replay.recording import record, recording
 
 Function = Callable[[Tensor, Tensor], Tensor]
 

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from threefold.lab.report import Contender, Cost, Leg, Moment, Report, Subject
+from threefold.lab.report.report import Contender, Cost, CurvePoint, RaceRun, Report, Subject
 
 LENGTHS = (256, 1024, 4096, 16_384)
 # name: final loss, elements a second, decode seconds, growth of decoding, state bytes, growth
@@ -28,7 +28,7 @@ def contender(name: str, seeds: int = 3, steps: int = 1200, noise: float = 0.004
         end = loss + noise * float(rng.normal())
         at = np.linspace(steps / 12, steps, 12).astype(int)
         curve = tuple(
-            Moment(
+            CurvePoint(
                 int(s),
                 int(s) * 1024,
                 float(s) * 1024 / rate,
@@ -36,7 +36,7 @@ def contender(name: str, seeds: int = 3, steps: int = 1200, noise: float = 0.004
             )
             for s in at
         )
-        legs.append(Leg(seed, end, steps, steps * 1024, steps * 1024 / rate, curve, "ab" * 32))
+        legs.append(RaceRun(seed, end, steps, steps * 1024, steps * 1024 / rate, curve, "ab" * 32))
     cost = Cost(
         training=tuple((n, rate / (1 + growth * n / 6000)) for n in LENGTHS),
         inference=tuple((n, 3.2 * rate / (1 + growth * n / 6000)) for n in LENGTHS),

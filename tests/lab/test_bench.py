@@ -13,8 +13,8 @@ import threefold
 from tests.surfaces.test_cli import here
 from tests.surfaces.test_report_page import Outline
 from threefold.errors import ThreefoldError
-from threefold.lab import bench, cost_table
-from threefold.lab.measuring import costs, growth, in_turns, peak_memory
+from threefold.lab.bench import bench, cost_table
+from threefold.lab.bench.measuring import costs, growth, in_turns, peak_memory
 
 
 def test_growth_finds_the_exponent_and_says_how_well() -> None:

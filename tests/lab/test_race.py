@@ -18,13 +18,21 @@ import pytest
 import threefold
 from tests.surfaces.test_cli import here
 from threefold.errors import ThreefoldError
-from threefold.lab.legs import RUNGS, Seen, ranked, run_leg
-from threefold.lab.planning import RATES, Plan, Planned, Request, allot, make_plan, read_budget
-from threefold.lab.planning import Rehearsal as Taken
-from threefold.lab.race import command_of, compare
-from threefold.lab.sizing import TOLERANCE
-from threefold.lab.statistics import verdict
-from threefold.training.problem import problem
+from threefold.lab.race.planning import (
+    RATES,
+    PlannedModel,
+    RacePlan,
+    RaceRequest,
+    allot,
+    make_plan,
+    read_budget,
+)
+from threefold.lab.race.planning import Rehearsal as Taken
+from threefold.lab.race.race import command_of, compare
+from threefold.lab.race.runs import RUNGS, Seen, ranked, train_one
+from threefold.lab.race.significance import verdict
+from threefold.lab.race.sizing import TOLERANCE
+from threefold.training.training_data import open_data
 
 TINY = {"width": 16, "depth": 1, "batch": 8}
 ROOT = Path(__file__).parent.parent.parent
@@ -95,8 +103,8 @@ def test_finished_legs_are_not_repeated(
     def never(*_: object, **__: object) -> None:
         raise AssertionError("trained again")
 
-    monkeypatch.setattr("threefold.lab.legs.train", never)
-    monkeypatch.setattr("threefold.lab.planning.train", never)
+    monkeypatch.setattr("threefold.lab.race.runs.train", never)
+    monkeypatch.setattr("threefold.lab.race.planning.train", never)
     again = compare(
         folder / "own.txt",
         ("gru", "attention"),
@@ -182,13 +190,13 @@ def test_killed_at_random_and_spread_over_ranks_the_report_is_the_same(
 def tied(repetition: int, seeds: int = 3) -> bool:
     """Whether a model that races against itself, under two names, ends in a tie."""
     options = {"data": "parity", "mixers": ("a=gru", "b=gru"), "budget": "12steps", "seeds": seeds}
-    request = Request(
+    request = RaceRequest(
         **options, batch=16, options={"options": {"trained": [1, 8], "tested": [9, 16]}}
     )  # type: ignore[arg-type]
     model = {"mixers": ["gru"], "width": 16, "depth": 1, "channel": "none", "parameters": 1}
-    plan = Plan(
+    plan = RacePlan(
         request,
-        tuple(Planned(name=n, steps=12, **model) for n in ("a", "b")),  # type: ignore[arg-type]
+        tuple(PlannedModel(name=n, steps=12, **model) for n in ("a", "b")),  # type: ignore[arg-type]
         target=1,
         valid=16,
         test=256,
@@ -197,7 +205,7 @@ def tied(repetition: int, seeds: int = 3) -> bool:
     for name in scores:
         for seed in range(seeds):
             config = plan.config(name, seeds * repetition + seed)
-            done = run_leg(plan, config, None, lambda *_: None)
+            done = train_one(plan, config, None, lambda *_: None)
             scores[name][seed] = done.leg.score
     return verdict(scores, lower=False, resolution=1 / 256).kind == "tie"
 
@@ -240,24 +248,24 @@ def test_budgets() -> None:
     assert read_budget("45") == ("seconds", 45)
     assert read_budget("200steps") == ("steps", 200)
     taken = {"fast": Taken(0.01, 0.01), "slow": Taken(0.03, 0.01)}
-    same = allot(Request("parity", ("gru",), "100s", seeds=2), taken)
+    same = allot(RaceRequest("parity", ("gru",), "100s", seeds=2), taken)
     assert same == {"fast": 1000, "slow": 1000}  # 0.8 · 100 s for two seeds of 0.04 s a step
-    timed = allot(Request("parity", ("gru",), "100s", "time", seeds=2), taken)
+    timed = allot(RaceRequest("parity", ("gru",), "100s", "time", seeds=2), taken)
     assert timed == {"fast": 2000, "slow": 666}
     with pytest.raises(ThreefoldError, match=r"too small for one step of slow .* --budget 1s"):
-        allot(Request("parity", ("gru",), "0.01s", seeds=2), taken)
+        allot(RaceRequest("parity", ("gru",), "0.01s", seeds=2), taken)
 
 
 def test_a_plan_reads_back() -> None:
-    plan = make_plan(Request("recall", ("gru", "both=mamba+attention"), "5steps", **TINY))
-    assert Plan.from_json(plan.to_json()) == plan
+    plan = make_plan(RaceRequest("recall", ("gru", "both=mamba+attention"), "5steps", **TINY))
+    assert RacePlan.from_json(plan.to_json()) == plan
     assert [c.depth for c in plan.contenders] == [1, 2]
     assert "both=mamba+attention" in command_of(plan.request)
 
 
 def test_a_smaller_evaluation_is_no_beginning() -> None:
     """Files are often sorted by class: their first rows would be of one class only."""
-    found = problem("recall", batch=8)
+    found = open_data("recall", batch=8)
     some, again = (list(found.limited(40).pieces("test")) for _ in range(2))
     assert [len(rows.inputs) for rows in some] == [8] * 5
     assert all(a.inputs.equal(b.inputs) for a, b in zip(some, again, strict=True))
@@ -269,7 +277,7 @@ def test_a_smaller_evaluation_is_no_beginning() -> None:
 def test_changed_data_are_noticed(tmp_path: Path) -> None:
     import numpy as np
 
-    from threefold.data.stream import Windows
+    from threefold.data.loaders import Windows
 
     tokens = np.arange(100) % 7
     Seen(Windows(tokens, 2, 8), tmp_path)(0)

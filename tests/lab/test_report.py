@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from tests.lab.reports import contender, report
-from threefold.lab.axes import written
-from threefold.lab.report import Contender, Report, still_learning
+from threefold.drawing.axes import written
+from threefold.lab.report.report import Contender, Report, still_learning
 
 
 def scored(name: str, *scores: float, decode: float = 1e-4) -> Contender:

@@ -7,7 +7,7 @@ import torch
 
 import threefold
 from threefold.errors import ThreefoldError
-from threefold.lab.sizing import TOLERANCE, count_parameters, match_parameters, solve
+from threefold.lab.race.sizing import TOLERANCE, count_parameters, match_parameters, solve
 from threefold.layers.table import MIXERS
 from threefold.models.spec import Spec
 

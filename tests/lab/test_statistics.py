@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 
 from threefold.errors import ThreefoldError
-from threefold.lab.statistics import interval, paired, t_distribution, t_quantile, verdict
+from threefold.lab.race.significance import interval, paired, t_distribution, t_quantile, verdict
 
 
 @pytest.mark.parametrize("freedom", [1, 2, 3, 4, 7, 10, 29, 100])

@@ -14,11 +14,11 @@ import torch
 import threefold
 from tests.tolerances import assert_close, relative_error
 from threefold.errors import ThreefoldError
-from threefold.layers.filter import FilterMixer, set_rate
-from threefold.memory.discrete import METHODS, diagonal_filter, discretise, state_space
+from threefold.layers.state_space_mixer import FilterMixer, set_rate
+from threefold.memory.discretisation import METHODS, diagonal_filter, discretise, state_space
+from threefold.memory.dplr import DPLR
 from threefold.memory.filter import Filter
 from threefold.memory.hippo import LegS, normal_plus_low_rank
-from threefold.memory.low_rank import LowRank
 
 CHANNELS = 3
 
@@ -41,7 +41,7 @@ def diagonal(size: int, method: str = "bilinear", dtype: torch.dtype = torch.flo
 def low_rank(size: int, method: str = "bilinear", dtype: torch.dtype = torch.float64) -> Filter:
     C = torch.randn(CHANNELS, size // 2, dtype=torch.complex128)
     delta = torch.tensor([0.002, 0.03, 0.1], dtype=torch.float64)
-    return LowRank(*normal_plus_low_rank(size), C, delta).filter(dtype)
+    return DPLR(*normal_plus_low_rank(size), C, delta).filter(dtype)
 
 
 Maker = Callable[..., Filter]
@@ -74,13 +74,13 @@ def test_the_read_out_may_be_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     mixer = threefold.mixer("s4d", width=16, state_size=4).double().eval()
     x = torch.randn(2, 50, 16, dtype=torch.float64)
     whole, _ = mixer(x)
-    monkeypatch.setattr("threefold.layers.filter.PIECE", 7)
+    monkeypatch.setattr("threefold.layers.state_space_mixer.PIECE", 7)
     assert_close(mixer(x)[0], whole)
 
 
 def test_pieces_carry_the_state(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where a sequence is longer than one Fourier transform: outputs, states and gradients."""
-    monkeypatch.setattr("threefold.memory.plan.PIECE", 50)
+    monkeypatch.setattr("threefold.memory.forms.PIECE", 50)
     system = diagonal(8)
     x = torch.randn(2, 130, CHANNELS, dtype=torch.float64, requires_grad=True)
     state = torch.randn(2, *system.write.shape, dtype=torch.float64, requires_grad=True)
@@ -144,7 +144,7 @@ def test_s4_has_the_taps_of_legs() -> None:
     poles, P, turned = normal_plus_low_rank(size)
     # C = Bᵀ is Bᴴ in every basis.
     C = B.unsqueeze(0)
-    system = LowRank(poles, P, turned, turned.conj().unsqueeze(0), delta).filter(torch.float64)
+    system = DPLR(poles, P, turned, turned.conj().unsqueeze(0), delta).filter(torch.float64)
     for length in (31, 32):
         assert_close(
             system.taps(length), state_space(A, B, C, delta=delta, method="bilinear").taps(length)

@@ -13,7 +13,7 @@ from torch import Tensor
 import threefold
 from tests.tolerances import assert_close
 from threefold import ThreefoldError
-from threefold.layers.cross_attention import CrossAttention
+from threefold.layers.attention_parts.cross_attention import CrossAttention
 from threefold.layers.mixer import Mixer
 from threefold.memory import state as states
 from threefold.memory.state import State

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 import threefold
 from tests.tolerances import assert_close
 from threefold import ThreefoldError
-from threefold.lab.pictures import draw_weights
+from threefold.drawing.attention import draw_weights
 from threefold.layers.attention import Attention
 from threefold.layers.positions import ALiBi, Relative, alibi_slopes, sinusoids
 

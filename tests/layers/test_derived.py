@@ -11,8 +11,8 @@ from torch import Tensor
 
 import threefold
 from tests.tolerances import assert_close
-from threefold.layers.filter import Discretised, set_rate
 from threefold.layers.mixer import Mixer
+from threefold.layers.state_space_mixer import Discretised, set_rate
 
 MIXERS = ("s4", "s4d", "s5", "h3", "lssl")
 

@@ -12,7 +12,7 @@ import threefold
 from tests.contract.test_mixers import inputs, make
 from tests.tolerances import assert_close
 from threefold.memory import state as states
-from threefold.memory.discrete import discretise
+from threefold.memory.discretisation import discretise
 from threefold.memory.hippo import LagT, LegS, LegT
 
 ORDER, WINDOW = 6, 20.0

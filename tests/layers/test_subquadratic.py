@@ -12,7 +12,7 @@ from torch import Tensor
 import threefold
 from tests.tolerances import assert_close, relative_error
 from threefold import ThreefoldError
-from threefold.layers.heads import Heads
+from threefold.layers.attention_parts.heads import Heads
 from threefold.layers.positions import sinusoids
 
 WIDTH, LENGTH, HEADS = 32, 48, 4

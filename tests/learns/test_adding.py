@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import threefold
-from threefold.lab.adding import Plan, study
+from threefold.lab.studies.adding import AddingStudy, study
 from threefold.tasks.adding import adding
 
 
@@ -27,5 +27,5 @@ def test_bad_sizes_are_refused() -> None:
 
 
 def test_a_gru_solves_a_short_one() -> None:
-    outcome, _ = study("gru", Plan(length=16, width=32, steps=600, learning_rate=1e-2))
+    outcome, _ = study("gru", AddingStudy(length=16, width=32, steps=600, learning_rate=1e-2))
     assert outcome.solved, outcome

@@ -18,18 +18,18 @@ from threefold.data import (
     Batches,
     ByteTokenizer,
     Examples,
-    Stream,
+    TokenStream,
     Windows,
     python_reference,
     split,
 )
-from threefold.data.draws import choose, integers, permutation, uniform
-from threefold.data.text import join_topics
+from threefold.data.python_manual import join_topics
+from threefold.data.random_by_address import choose, integers, permutation, uniform
 from threefold.errors import ThreefoldError
 
 TOKENS = np.arange(1000)
 LOADERS: dict[str, Batches] = {
-    "stream": Stream(TOKENS, batch=4, length=16, seed=3),
+    "stream": TokenStream(TOKENS, batch=4, length=16, seed=3),
     "windows": Windows(TOKENS, batch=4, length=16, seed=3),
     "examples": Examples(
         torch.arange(60).reshape(30, 2), torch.arange(60).reshape(30, 2), batch=4, seed=3
@@ -117,7 +117,7 @@ def test_batches_are_addressed_by_step_alone(name: str) -> None:
 def test_the_seed_changes_the_batches() -> None:
     assert not torch.equal(Windows(TOKENS, 4, 16, 1)(0).inputs, Windows(TOKENS, 4, 16, 2)(0).inputs)
     # The first pass of a stream is the text as it is written; the seed moves the later ones.
-    first, second = (Stream(TOKENS, 4, 16, seed) for seed in (1, 2))
+    first, second = (TokenStream(TOKENS, 4, 16, seed) for seed in (1, 2))
     assert torch.equal(first(0).inputs, second(0).inputs)
     assert not torch.equal(first(first.pieces).inputs, second(first.pieces).inputs)
 
@@ -125,7 +125,7 @@ def test_the_seed_changes_the_batches() -> None:
 @settings(max_examples=50, deadline=None)
 @given(st.integers(1, 5), st.integers(1, 20), st.integers(0, 3))
 def test_pieces_follow_one_another(batch: int, length: int, epoch: int) -> None:
-    stream = Stream(TOKENS, batch, length, seed=7)
+    stream = TokenStream(TOKENS, batch, length, seed=7)
     pieces = [stream(epoch * stream.pieces + i) for i in range(stream.pieces)]
     inputs = torch.cat([piece.inputs for piece in pieces], 1)
     targets = torch.cat([piece.targets for piece in pieces], 1)
@@ -157,8 +157,8 @@ def test_a_pass_shows_every_example_once() -> None:
 @pytest.mark.parametrize(
     "make",
     [
-        lambda: Stream(TOKENS[:16], batch=1, length=16),
-        lambda: Stream(TOKENS, batch=0, length=16),
+        lambda: TokenStream(TOKENS[:16], batch=1, length=16),
+        lambda: TokenStream(TOKENS, batch=0, length=16),
         lambda: Windows(TOKENS[:16], batch=1, length=16),
         lambda: Windows(TOKENS, batch=1, length=0),
         lambda: Examples(torch.zeros(3, 2), torch.zeros(3, 2), batch=4),

@@ -13,12 +13,12 @@ from torch import Tensor
 import threefold
 from tests.tolerances import assert_close
 from threefold import Forecaster, Spec, ThreefoldError
+from threefold.data.loaders import Batch, Examples, Windows
 from threefold.data.masking import Masked
-from threefold.data.stream import Batch, Examples, Windows
 from threefold.models.forecaster import ahead, gaussian_loss, pinball_loss
 from threefold.models.presets import bert
-from threefold.runtime.free_running import free_run
-from threefold.training import Settings, evaluate, joint_loss, train
+from threefold.runtime.forecasting import free_run
+from threefold.training import TrainingSettings, evaluate, joint_loss, train
 
 
 def learnt(spec: Spec, inputs: Tensor, targets: Tensor, steps: int, rate: float = 5e-3) -> float:
@@ -26,7 +26,7 @@ def learnt(spec: Spec, inputs: Tensor, targets: Tensor, steps: int, rate: float 
     torch.manual_seed(0)
     model = threefold.build(spec)
     count = len(inputs) * 4 // 5
-    settings = Settings(steps=steps, learning_rate=rate, weight_decay=0.0)
+    settings = TrainingSettings(steps=steps, learning_rate=rate, weight_decay=0.0)
     train(model, Examples(inputs[:count], targets[:count], 32), settings)
     rest = Batch(inputs[count:], targets[count:], torch.ones(len(inputs) - count).bool())
     return evaluate(model, [rest]).metric
@@ -171,7 +171,7 @@ def test_joint_loss_is_the_sum_and_teaches_both() -> None:
 
 def test_digits_are_the_same_everywhere() -> None:
     pytest.importorskip("sklearn")
-    from threefold.lab.vision import RECIPES, TRAINING, digits, learn
+    from threefold.lab.studies.vision import RECIPES, TRAINING, digits, learn
 
     data = digits()  # refuses others by their hash
     assert data.training[0].shape == (TRAINING, 1, 8, 8)
@@ -190,7 +190,7 @@ def test_masked_model_falls_below_the_unigram_entropy() -> None:
     small = bert(width=32, depth=1, heads=2, vocabulary=13, max_length=16, segments=0, dropout=0.0)
     model = threefold.build(small)
     batches = Masked(Windows(text, 32, 16), 12, 12)
-    settings = Settings(steps=250, learning_rate=5e-3, weight_decay=0.0)
+    settings = TrainingSettings(steps=250, learning_rate=5e-3, weight_decay=0.0)
     train(model, batches, settings)
     scores = evaluate(model, [batches(10**6)])
     assert scores.loss < 0.5 * math.log(12)

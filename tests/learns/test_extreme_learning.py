@@ -11,8 +11,8 @@ import torch
 
 from tests.tolerances import assert_close
 from threefold.errors import ThreefoldError
-from threefold.models import extreme_learning, reservoir
-from threefold.models.extreme_learning import ExtremeLearningMachine
+from threefold.estimators import echo_state_network, extreme_learning
+from threefold.estimators.extreme_learning import ExtremeLearningMachine
 
 
 def rows(count: int, seed: int = 0) -> torch.Tensor:
@@ -64,7 +64,7 @@ def test_learns_numbers_and_labels(tmp_path: Path) -> None:
     again = ExtremeLearningMachine.load(tmp_path / "machine")
     assert torch.equal(again.decision_function(other), machine.decision_function(other))
     with pytest.raises(ThreefoldError, match="holds ExtremeLearningMachine, expected a saved Echo"):
-        reservoir.EchoStateNetwork.load(tmp_path / "machine")
+        echo_state_network.EchoStateNetwork.load(tmp_path / "machine")
 
 
 def test_row_by_row() -> None:
@@ -101,7 +101,7 @@ def test_bad_input() -> None:
         ExtremeLearningMachine(units=5).fit(x, x).predict(x[:, :2])
 
 
-@pytest.mark.parametrize("module", [extreme_learning, reservoir])
+@pytest.mark.parametrize("module", [extreme_learning, echo_state_network])
 def test_the_examples_run(module: object) -> None:
     result = doctest.testmod(module)  # type: ignore[arg-type]
     assert result.attempted >= 4 and result.failed == 0

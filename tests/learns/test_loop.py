@@ -14,9 +14,9 @@ from rich.console import Console
 from torch import Tensor, nn
 
 from tests.tolerances import TOLERANCES
-from threefold.data import Batch, ByteTokenizer, Stream, Windows
+from threefold.data import Batch, ByteTokenizer, TokenStream, Windows
 from threefold.errors import ThreefoldError
-from threefold.training import Result, Scores, Settings, evaluate, train
+from threefold.training import Result, Scores, TrainingSettings, evaluate, train
 
 EXACT = TOLERANCES[torch.float32, "output"]
 TOKENS = ByteTokenizer().encode("to be, or not to be, that is the question: " * 20)
@@ -44,7 +44,9 @@ class Leaky(nn.Module):
         return self.head(torch.stack(outputs, 1)), {"memory": memory}
 
 
-def run(settings: Settings, model: Leaky | None = None, **options: Any) -> tuple[Leaky, Result]:
+def run(
+    settings: TrainingSettings, model: Leaky | None = None, **options: Any
+) -> tuple[Leaky, Result]:
     model = model or Leaky()
     return model, train(model, Windows(TOKENS, batch=8, length=16), settings, **options)
 
@@ -54,9 +56,9 @@ def close(expected: float) -> Any:
 
 
 def test_the_loss_falls() -> None:
-    stream = Stream(TOKENS, batch=4, length=16)
+    stream = TokenStream(TOKENS, batch=4, length=16)
     model, result = run(
-        Settings(steps=100, learning_rate=0.03, every=40), validation=[stream(0), stream(1)]
+        TrainingSettings(steps=100, learning_rate=0.03, every=40), validation=[stream(0), stream(1)]
     )
     assert result.losses[0] > 5
     assert result.losses[-1] < 1
@@ -71,12 +73,12 @@ def test_the_loss_falls() -> None:
 
 
 def test_same_seed_same_bits() -> None:
-    settings = Settings(steps=20)
+    settings = TrainingSettings(steps=20)
     (one, first), (two, second) = run(settings), run(settings)
     assert first.losses == second.losses
     assert all(torch.equal(a, b) for a, b in zip(one.parameters(), two.parameters(), strict=True))
     # Dropout draws from the run's seed, and the caller's random numbers go on undisturbed.
-    assert run(Settings(steps=20, seed=1))[1].losses != first.losses
+    assert run(TrainingSettings(steps=20, seed=1))[1].losses != first.losses
     model = Leaky()
     before = torch.get_rng_state()
     run(settings, model)
@@ -113,13 +115,13 @@ def test_a_non_finite_number_stops_before_the_update(where: str) -> None:
         return Windows(TOKENS, batch=8, length=16)(step)
 
     with pytest.raises(ThreefoldError, match=rf"step 7: the .*{where}"):
-        train(model, batches, Settings(steps=20))
+        train(model, batches, TrainingSettings(steps=20))
     after = list(model.parameters())
     assert all(torch.equal(a, b) for a, b in zip(saved, after, strict=True))
 
 
 def test_state_is_carried_detached_and_emptied_where_documents_start() -> None:
-    stream = Stream(TOKENS, batch=2, length=16)
+    stream = TokenStream(TOKENS, batch=2, length=16)
     starts = {1: torch.tensor([False, True])}
 
     def batches(step: int) -> Batch:
@@ -127,7 +129,7 @@ def test_state_is_carried_detached_and_emptied_where_documents_start() -> None:
         return Batch(inputs, targets, starts.get(step, torch.zeros(2, dtype=torch.bool)))
 
     model = Leaky()
-    train(model, batches, Settings(steps=3, carry=True))
+    train(model, batches, TrainingSettings(steps=3, carry=True))
     first, second, third = model.given
     assert first is None
     assert not second["memory"].requires_grad
@@ -135,14 +137,14 @@ def test_state_is_carried_detached_and_emptied_where_documents_start() -> None:
     assert second["memory"][1].abs().sum() == 0
     assert (third["memory"].abs().sum(1) > 0).all()
     plain = Leaky()
-    train(plain, batches, Settings(steps=3))
+    train(plain, batches, TrainingSettings(steps=3))
     assert plain.given == [None] * 3
 
 
 def test_carried_evaluation_equals_one_uncut_pass() -> None:
     model = Leaky().eval()
-    pieces = Stream(TOKENS, batch=2, length=8)
-    whole = Stream(TOKENS, batch=2, length=8 * pieces.pieces)
+    pieces = TokenStream(TOKENS, batch=2, length=8)
+    whole = TokenStream(TOKENS, batch=2, length=8 * pieces.pieces)
     cut = evaluate(model, (pieces(i) for i in range(pieces.pieces)), carry=True)
     uncut = evaluate(model, [whole(0)])
     forgetful = evaluate(model, (pieces(i) for i in range(pieces.pieces)))
@@ -162,21 +164,21 @@ def test_gradients_are_clipped() -> None:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(torch.optim.AdamW, "step", spy)
-        run(Settings(steps=3, clip=0.01), model)
+        run(TrainingSettings(steps=3, clip=0.01), model)
     assert norms == pytest.approx([0.01] * 3, rel=EXACT)
 
 
 def test_a_budget_of_seconds_ends_the_run() -> None:
-    _, result = run(Settings(seconds=0.3))
+    _, result = run(TrainingSettings(seconds=0.3))
     assert result.stopped == "seconds"
     assert 0.3 <= result.seconds < 3
     assert result.steps > 1
 
 
 def test_a_target_ends_the_run() -> None:
-    stream = Stream(TOKENS, batch=4, length=16)
+    stream = TokenStream(TOKENS, batch=4, length=16)
     _, result = run(
-        Settings(steps=500, learning_rate=0.03, every=5, target=0.5), validation=[stream(0)]
+        TrainingSettings(steps=500, learning_rate=0.03, every=5, target=0.5), validation=[stream(0)]
     )
     assert result.stopped == "target"
     assert result.steps < 500
@@ -193,7 +195,7 @@ def test_ctrl_c_finishes_the_step_and_returns_what_was_reached() -> None:
         return windows(step)
 
     before = signal.getsignal(signal.SIGINT)
-    result = train(Leaky(), batches, Settings(steps=100), validation=[windows(0)])
+    result = train(Leaky(), batches, TrainingSettings(steps=100), validation=[windows(0)])
     assert result.stopped == "interrupted"
     assert result.steps == 4
     assert math.isfinite(result.scores.loss)
@@ -203,12 +205,12 @@ def test_ctrl_c_finishes_the_step_and_returns_what_was_reached() -> None:
 @pytest.mark.parametrize("options", [{}, {"steps": 0}, {"seconds": 0}, {"steps": -1, "seconds": 1}])
 def test_a_run_needs_an_end(options: dict[str, Any]) -> None:
     with pytest.raises(ThreefoldError, match="seconds="):
-        Settings(**options)
+        TrainingSettings(**options)
 
 
 def test_progress_is_plain_lines_where_there_is_no_terminal() -> None:
     out = io.StringIO()
-    run(Settings(steps=50), console=Console(file=out, width=100), title="leaky")
+    run(TrainingSettings(steps=50), console=Console(file=out, width=100), title="leaky")
     lines = out.getvalue().splitlines()
     assert len(lines) == 6
     assert all(line.startswith("leaky: ") and "tokens/s" in line for line in lines)
@@ -219,7 +221,7 @@ def test_progress_is_plain_lines_where_there_is_no_terminal() -> None:
 def test_progress_is_a_bar_on_a_terminal() -> None:
     out = io.StringIO()
     console = Console(file=out, width=100, force_terminal=True)
-    run(Settings(steps=50), console=console, title="leaky")
+    run(TrainingSettings(steps=50), console=console, title="leaky")
     assert "\x1b" in out.getvalue()
     for expected in ("leaky", "loss", "tokens/s", "left", "0 s", "▁"):
         assert expected in out.getvalue()

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from threefold.errors import ThreefoldError
-from threefold.lab.mackey_glass import DOCUMENTED, WANTED, Plan, draw, study
+from threefold.lab.studies.mackey_glass import DOCUMENTED, WANTED, MackeyGlassStudy, draw, study
 from threefold.tasks.mackey_glass import mackey_glass
 
 
@@ -33,7 +33,7 @@ def test_series_is_the_attractor() -> None:
 
 
 def test_runs_free_for_84_units_of_time(tmp_path: Path) -> None:
-    outcomes = [study(seed, Plan(starts=20)) for seed in range(3)]
+    outcomes = [study(seed, MackeyGlassStudy(starts=20)) for seed in range(3)]
     assert statistics.median(outcome.ahead[-1] for outcome in outcomes) <= WANTED
     assert all(outcome.one_step < DOCUMENTED / 10 for outcome in outcomes)
     assert statistics.median(outcome.small for outcome in outcomes) <= DOCUMENTED

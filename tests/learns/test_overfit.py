@@ -13,7 +13,7 @@ from threefold.data import Batch, ByteTokenizer
 from threefold.layers.table import MIXERS
 from threefold.models.language import LanguageModel
 from threefold.models.spec import Spec
-from threefold.training import Settings, evaluate, train
+from threefold.training import TrainingSettings, evaluate, train
 
 TEXT = "In the beginning was the step; then came the chunk, and all was."
 LOSS = 0.05
@@ -36,5 +36,5 @@ def test_the_text_needs_memory() -> None:
 def test_every_causal_mixer_overfits(name: str) -> None:
     torch.manual_seed(0)
     model = LanguageModel(Spec("language", width=32, depth=1, mixers=(name,)))
-    train(model, the_text, Settings(steps=200, learning_rate=1e-2))
+    train(model, the_text, TrainingSettings(steps=200, learning_rate=1e-2))
     assert evaluate(model, [the_text(0)]).loss < LOSS

@@ -10,14 +10,14 @@ import torch
 import threefold
 from threefold import Spec
 from threefold.tasks.recall import recall
-from threefold.training import Settings, train
+from threefold.training import TrainingSettings, train
 
 VOCABULARY = 64
 RATES = {"mamba2": 5e-3}  # of the others: 3e-3
 
 
-def settings(rate: float) -> Settings:
-    return Settings(
+def settings(rate: float) -> TrainingSettings:
+    return TrainingSettings(
         steps=800,
         learning_rate=rate,
         weight_decay=0.01,

@@ -14,10 +14,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import threefold
 from tests.tolerances import assert_close
 from threefold.errors import ThreefoldError
+from threefold.estimators import driven_reservoir
+from threefold.estimators.echo_state_network import EchoStateNetwork
 from threefold.memory import state as states
 from threefold.memory.reservoir import draw, scaled, spectral_radius
-from threefold.models import driven_reservoir
-from threefold.models.reservoir import EchoStateNetwork
 
 
 def noise(length: int, size: int = 1, seed: int = 0) -> Tensor:

@@ -12,8 +12,8 @@ import torch
 from numpy.typing import NDArray
 
 from threefold import ThreefoldError
-from threefold.data.stream import IGNORE
-from threefold.lab.pictures import draw_sheet
+from threefold.data.loaders import IGNORE
+from threefold.drawing.attention import draw_sheet
 from threefold.tasks.listops import text
 from threefold.tasks.modular_arithmetic import SIGNS
 from threefold.tasks.table import task

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from threefold import ThreefoldError
-from threefold.data.draws import by_row, hashed
-from threefold.data.stream import IGNORE
+from threefold.data.loaders import IGNORE
+from threefold.data.random_by_address import by_row, hashed
 from threefold.tasks import TASKS, Card, card
 from threefold.tasks.table import KINDS, MADE, task
 from threefold.tasks.task import METRICS, Task

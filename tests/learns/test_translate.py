@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from threefold import ThreefoldError
-from threefold.data.stream import IGNORE
-from threefold.lab.translate import Plan, by_length, exact, hide, picture, study
+from threefold.data.loaders import IGNORE
+from threefold.lab.studies.translate import TranslationStudy, by_length, exact, hide, picture, study
 from threefold.tasks.number_to_words import DIGITS, WORDS, number_to_words, words
 from threefold.tasks.pairs import BEGIN, END, pairs
 from threefold.tasks.reversal import reversal
@@ -80,7 +80,7 @@ def test_no_source_of_one_split_is_in_another() -> None:
 
 @pytest.mark.parametrize("name", ["bahdanau", "luong"])
 def test_attention_learns_to_reverse(name: str, tmp_path: Path) -> None:
-    plan = Plan(length=6, width=64, batch=32, steps=400, learning_rate=5e-3, hide=0.3)
+    plan = TranslationStudy(length=6, width=64, batch=32, steps=400, learning_rate=5e-3, hide=0.3)
     model = study(name, plan)
     scores = by_length(model, plan, count=100)
     assert scores[6] > 0.9, scores
@@ -103,7 +103,7 @@ def test_hidden_targets_are_a_share_and_the_same_on_every_run() -> None:
 
 
 def test_a_transformer_learns_to_read_numbers() -> None:
-    plan = Plan(
+    plan = TranslationStudy(
         "number_to_words", length=3, width=64, depth=1, batch=64, steps=500, learning_rate=4e-3
     )
     model = study("transformer", plan)

@@ -6,11 +6,18 @@ from dataclasses import replace
 
 import pytest
 
-from threefold.lab import controls
-from threefold.lab.controls import SMALL, Outcome, Plan, accuracy, measure, table
+from threefold.lab.studies import controls
+from threefold.lab.studies.controls import (
+    SMALL,
+    ControlResult,
+    ControlStudy,
+    accuracy,
+    measure,
+    table,
+)
 from threefold.tasks.table import TASKS, task
 
-QUICK = Plan(steps=60, batch=32, judged=400, width=16)
+QUICK = ControlStudy(steps=60, batch=32, judged=400, width=16)
 
 
 @pytest.mark.parametrize("name", ["parity", "listops-mini"])
@@ -30,13 +37,13 @@ def test_what_can_be_learnt_is_learnt_and_a_leak_is_seen() -> None:
         return rows
 
     score = accuracy(replace(made, draw=leaky), replace(QUICK, steps=120))
-    told = Outcome("leaky", 0.5, 0.5, 0.5, learnt=score, control=score, judged=400)
+    told = ControlResult("leaky", 0.5, 0.5, 0.5, learnt=score, control=score, judged=400)
     assert not told.clean and told.limit == pytest.approx(0.575)
 
 
 def test_the_table(monkeypatch: pytest.MonkeyPatch, tmp_path: object) -> None:
     monkeypatch.setenv("THREEFOLD_CACHE", str(tmp_path))
-    rows = iter([Outcome("parity", 0.5, 0.5, 0.49, 0.7, 0.6, 400)])
+    rows = iter([ControlResult("parity", 0.5, 0.5, 0.49, 0.7, 0.6, 400)])
     real = controls.measure
     monkeypatch.setattr(
         controls, "measure", lambda name, plan: next(rows) if name == "parity" else real(name, plan)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.surfaces.test_cli import here
-from threefold.lab.demo import PROMPT
+from threefold.lab.race.demo import PROMPT
 
 
 def test_the_demo_races_and_says_where_the_page_is(tmp_path: Path) -> None:

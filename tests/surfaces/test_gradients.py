@@ -9,8 +9,13 @@ import torch
 
 import threefold
 from tests.tolerances import assert_close
-from threefold.lab.adding import Plan
-from threefold.lab.gradients import draw_gradients, gradient_norms, on_adding, state_jacobians
+from threefold.lab.studies.adding import AddingStudy
+from threefold.lab.studies.gradients import (
+    draw_gradients,
+    gradient_norms,
+    on_adding,
+    state_jacobians,
+)
 
 
 def sequence(length: int = 12, width: int = 16) -> torch.Tensor:
@@ -46,7 +51,7 @@ def test_any_mixer(name: str) -> None:
 
 
 def test_a_tanh_rnn_forgets_what_an_lstm_keeps() -> None:
-    plan = Plan(length=60, width=16, steps=0)
+    plan = AddingStudy(length=60, width=16, steps=0)
     rnn, lstm = (on_adding(name, plan)[1][0] for name in ("rnn", "lstm"))
     assert rnn < 0.1 * lstm
 

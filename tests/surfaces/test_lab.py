@@ -9,9 +9,9 @@ import torch
 
 import threefold
 from tests.surfaces.test_cli import here
-from threefold.lab import delay as late
-from threefold.lab import digits, hippo, rates
-from threefold.layers.filter import set_rate
+from threefold.lab.studies import delay as late
+from threefold.lab.studies import digits, hippo, sampling_rates
+from threefold.layers.state_space_mixer import set_rate
 from threefold.tasks.chords import chords
 from threefold.tasks.delay import delay
 
@@ -50,13 +50,13 @@ def test_a_folder_that_cannot_be_is_refused(tmp_path: Path) -> None:
 
 def test_accuracy_stays_at_half_the_rate(tmp_path: Path) -> None:
     """A classifier hears chords at half the rate it was trained at, once its filters are told."""
-    plan = rates.Plan(length=128, width=16, depth=1, steps=240)
-    full, half = rates.measure(rates.train(plan), plan, (1.0, 0.5))
+    plan = sampling_rates.SamplingRateStudy(length=128, width=16, depth=1, steps=240)
+    full, half = sampling_rates.measure(sampling_rates.train(plan), plan, (1.0, 0.5))
     assert full.told > 0.8
     assert half.told > full.told - 0.03
     # Without being told the filters hear every chord an octave up.
     assert half.untold < full.told - 0.2
-    rates.save(rates.draw([full, half], plan), tmp_path, "rates")
+    sampling_rates.save(sampling_rates.draw([full, half], plan), tmp_path, "rates")
     assert_drawn(tmp_path, "rates")
 
 
@@ -79,10 +79,10 @@ def test_delay_is_late() -> None:
 
 
 def test_s4_learns_a_delay_and_both_curves_are_drawn(tmp_path: Path) -> None:
-    plan = late.Plan(elements=60, width=16, seconds=6.0)
+    plan = late.DelayStudy(elements=60, width=16, seconds=6.0)
     late_s4 = late.study("s4", plan, scores=4)
     assert late_s4.errors[-1] < 0.5 < late_s4.errors[0]
-    lstm = late.study("lstm", late.Plan(elements=60, width=16, seconds=0.5), scores=4)
+    lstm = late.study("lstm", late.DelayStudy(elements=60, width=16, seconds=0.5), scores=4)
     late.save(late.draw([late_s4, lstm], plan), tmp_path, "delay")
     assert_drawn(tmp_path, "delay")
 
@@ -95,7 +95,7 @@ def test_digits_are_refused_without_their_package(monkeypatch: pytest.MonkeyPatc
 
 def test_the_study_of_digits_runs(tmp_path: Path) -> None:
     """On made images; the published direction is measured by `threefold lab digits`."""
-    plan = digits.Plan(width=16, state_size=8, epochs=1, seeds=(0,), batch=512)
+    plan = digits.DigitsStudy(width=16, state_size=8, epochs=1, seeds=(0,), batch=512)
     made = torch.rand(1797, 64, 1), torch.randint(0, 10, (1797,))
     curves = {name: [digits.study(name, 0, plan, made)] for name in digits.MEASURES}
     assert all(len(runs[0]) == 1 and 0 <= runs[0][0] <= 1 for runs in curves.values())

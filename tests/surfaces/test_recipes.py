@@ -12,18 +12,18 @@ import threefold
 from tests.surfaces.test_cli import here
 from threefold.data.fetch import cached
 from threefold.data.packages import PACKAGES
-from threefold.lab import recipe as recipes
-from threefold.lab.recipe import FOLDER, RECIPES, Asked, cook
+from threefold.lab.recipes import recipe as recipes
+from threefold.lab.recipes.recipe import FOLDER, RECIPES, Asked, cook
 from threefold.tasks.table import card
-from threefold.training.config import Config
+from threefold.training.config import RunConfig
 from threefold.training.evaluation import evaluate
-from threefold.training.problem import problem
-from threefold.training.running import run
+from threefold.training.experiment import run
+from threefold.training.training_data import open_data
 
 SHORT = ("training.steps=2", "training.every=2", "data.batch=2", "data.limit=2")
 
 
-def fetched(config: Config) -> None:
+def fetched(config: RunConfig) -> None:
     """Skip what has to be fetched and was not."""
     for name in card(config.data.name).where.split(" + "):
         if name in PACKAGES and cached(name) is None:
@@ -70,7 +70,7 @@ def test_a_recipe_is_judged_on_the_whole_test_split_at_both_lengths(
     outcome = cook(short.name, changes)
     assert not outcome.met and "NOT as asked" in outcome.facts[0][1]
     for length, figure in zip((16, 64), outcome.figures, strict=True):
-        there = problem("recall", options={"pairs": 2}, length=length, batch=200)
+        there = open_data("recall", options={"pairs": 2}, length=length, batch=200)
         scores = evaluate(outcome.reached.model, there.pieces("test"))
         assert figure == pytest.approx(100 * scores.metric)
 
@@ -78,14 +78,14 @@ def test_a_recipe_is_judged_on_the_whole_test_split_at_both_lengths(
 def test_an_interrupted_recipe_is_not_judged(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = run(RECIPES["recall-delta_net"].config(SHORT), test=False)
     whole.result.stopped = "interrupted"
-    monkeypatch.setattr("threefold.training.running.run", lambda *_, **__: whole)
+    monkeypatch.setattr("threefold.training.experiment.run", lambda *_, **__: whole)
     with pytest.raises(threefold.ThreefoldError, match="interrupted before its end"):
         cook("recall-delta_net")
 
 
 def test_the_page_has_the_same_figures() -> None:
     """README.md's table is what the code says."""
-    page = (Path(recipes.__file__).parent / "recipes" / "README.md").read_text(encoding="utf-8")
+    page = (Path(recipes.__file__).parent / "README.md").read_text(encoding="utf-8")
     for one in RECIPES.values():
         cells = (f"`{one.name}`", one.shows, one.wants, one.known, f"{one.minutes:g}")
         row = f"| {' | '.join((*cells, one.published))} |"

@@ -13,8 +13,8 @@ import pytest
 
 from tests import browser
 from tests.lab.reports import MODELS, report
-from threefold.lab.page import page, standalone, style
-from threefold.lab.race_figures import figures
+from threefold.lab.report.page import page, standalone, style
+from threefold.lab.report.race_figures import figures
 
 PROGRAM = browser.find()
 needs_browser = pytest.mark.skipif(

@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from threefold.data.files import Disk
+from threefold.data.atomic_files import Disk
 
 
 class CrashError(Exception):

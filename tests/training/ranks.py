@@ -9,10 +9,10 @@ from pathlib import Path
 import torch
 
 from tests.training import runs
-from threefold.data.stream import Batch
+from threefold.data.loaders import Batch
 from threefold.models.language import LanguageModel
 from threefold.models.spec import Spec
-from threefold.training import Settings, train
+from threefold.training import TrainingSettings, train
 from threefold.training.distributed import joined
 
 STEPS = 50
@@ -31,7 +31,7 @@ def run(folder: Path, mixer: str) -> list[float]:
     """The losses."""
     torch.manual_seed(0)
     model = LanguageModel(Spec("language", 16, 1, mixer, vocabulary=17))
-    settings = Settings(steps=STEPS, carry=True, save=20, accumulate=2)
+    settings = TrainingSettings(steps=STEPS, carry=True, save=20, accumulate=2)
     return train(model, rows, settings, folder=folder / mixer).losses
 
 

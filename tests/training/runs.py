@@ -7,10 +7,10 @@ from pathlib import Path
 
 import torch
 
-from threefold.data.stream import Batch
+from threefold.data.loaders import Batch
 from threefold.models.language import LanguageModel
 from threefold.models.spec import Spec
-from threefold.training import Result, Settings, train
+from threefold.training import Result, TrainingSettings, train
 
 STEPS = 40
 
@@ -34,7 +34,7 @@ def run(folder: Path | None, steps: int = STEPS, save: int = 3) -> tuple[Languag
     """Train it, in a folder or not."""
     torch.set_num_threads(1)
     model = make()
-    settings = Settings(steps=steps, carry=True, every=10, save=save, seed=5)
+    settings = TrainingSettings(steps=steps, carry=True, every=10, save=save, seed=5)
     return model, train(model, rows, settings, validation=[rows(10**6)], folder=folder)
 
 

@@ -12,19 +12,19 @@ import pytest
 import torch
 
 from tests.training.disk import CrashError, FailingDisk
-from threefold.data.files import Disk
+from threefold.data.atomic_files import Disk
 from threefold.errors import ThreefoldError
-from threefold.training.checkpoints import Checkpoints, DamagedError, Moment, locked
+from threefold.training.checkpoints import Checkpoints, DamagedError, Snapshot, locked
 
 
-def moment(step: int) -> Moment:
+def moment(step: int) -> Snapshot:
     numbers = torch.Generator().manual_seed(step)
     weights = {"a": torch.randn(7, 3, generator=numbers), "b": torch.randn(5, generator=numbers)}
     random_state = {"torch": torch.randint(0, 256, (99,), dtype=torch.uint8, generator=numbers)}
-    return Moment(step, {"model": weights, "random": random_state}, {"loss": 0.1 * step})
+    return Snapshot(step, {"model": weights, "random": random_state}, {"loss": 0.1 * step})
 
 
-def assert_same(given: Moment | None, expected: Moment) -> None:
+def assert_same(given: Snapshot | None, expected: Snapshot) -> None:
     assert given is not None
     assert given.step == expected.step
     assert given.numbers == expected.numbers

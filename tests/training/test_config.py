@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from threefold.errors import ThreefoldError
-from threefold.training.config import Config, read_toml
-from threefold.training.settings import Settings
+from threefold.training.config import RunConfig, read_toml
+from threefold.training.settings import TrainingSettings
 
 DATA = {"data": {"name": "copying"}}
 
@@ -25,18 +25,18 @@ def test_toml_reads_back_to_the_same() -> None:
         "training": {"steps": 7, "learning_rate": 1e-4, "carry": True, "seconds": 2.5},
         "threads": 1,
     }
-    config = Config.read(given)
-    assert Config.read(tomllib.loads(config.to_toml())) == config
+    config = RunConfig.read(given)
+    assert RunConfig.read(tomllib.loads(config.to_toml())) == config
     assert config.model.mixers == ("gla", ("attention", {"heads": 2}))
 
 
 def test_set_changes_any_key() -> None:
     changes = ["training.steps=5", "model.mixers=gla, lstm", "data.batch = 3"]
-    config = Config.read(DATA, [*changes, "training.carry=true"])
+    config = RunConfig.read(DATA, [*changes, "training.carry=true"])
     assert config.training.steps == 5 and config.training.carry and config.data.batch == 3
     assert config.model.mixers == ("gla", "lstm")
     assert config.model.sizes == (128, 4)
-    assert Config.read(DATA).training.seconds == 600
+    assert RunConfig.read(DATA).training.seconds == 600
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_set_changes_any_key() -> None:
 )
 def test_what_is_wrong_is_said(change: str, message: str) -> None:
     with pytest.raises(ThreefoldError, match=message):
-        Config.read(DATA, [change])
+        RunConfig.read(DATA, [change])
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def test_what_is_wrong_is_said(change: str, message: str) -> None:
 )
 def test_settings_refuse_in_python_too(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ThreefoldError, match=message):
-        Settings(**options)
+        TrainingSettings(**options)
 
 
 def test_a_file_that_is_no_toml(tmp_path: Path) -> None:
@@ -85,4 +85,4 @@ def test_a_file_that_is_no_toml(tmp_path: Path) -> None:
     with pytest.raises(ThreefoldError, match=r"run\.toml: not TOML"):
         read_toml(path)
     with pytest.raises(ThreefoldError, match="data is missing"):
-        Config.read({})
+        RunConfig.read({})

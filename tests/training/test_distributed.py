@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from tests.training import ranks
-from threefold.data.stream import Batch
+from threefold.data.loaders import Batch
 from threefold.errors import ThreefoldError
 from threefold.training.distributed import Group
 

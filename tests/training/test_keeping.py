@@ -18,10 +18,10 @@ import torch
 from torch import nn
 
 from tests.training import runs
-from threefold.data.stream import Batch
+from threefold.data.loaders import Batch
 from threefold.errors import ThreefoldError
-from threefold.training import Result, Settings, train
-from threefold.training.keeping import Log
+from threefold.training import Result, TrainingSettings, train
+from threefold.training.run_folder import RunLog
 
 
 @pytest.fixture(scope="module")
@@ -80,14 +80,14 @@ def test_a_signal_saves_and_the_run_goes_on(
 def test_a_finished_run_is_not_run_again(tmp_path: Path, whole: Any) -> None:
     runs.run(tmp_path)
     model = runs.make()
-    settings = Settings(steps=runs.STEPS, carry=True, every=10, save=3, seed=5)
+    settings = TrainingSettings(steps=runs.STEPS, carry=True, every=10, save=3, seed=5)
     result = train(model, lambda step: pytest.fail("asked for a batch"), settings, folder=tmp_path)
     assert result.stopped == "steps"
     assert_as_if_never_stopped(tmp_path, (model, result), whole)
 
 
 def test_a_run_that_reached_its_target_is_not_run_on(tmp_path: Path) -> None:
-    settings = Settings(steps=9, every=2, target=0.0)
+    settings = TrainingSettings(steps=9, every=2, target=0.0)
     judged = {"validation": [runs.rows(99)], "folder": tmp_path}
     assert train(runs.make(), runs.rows, settings, **judged).stopped == "target"
     result = train(runs.make(), lambda _: pytest.fail("asked for a batch"), settings, **judged)
@@ -125,7 +125,10 @@ def test_a_damaged_log_is_refused(tmp_path: Path) -> None:
 
 def test_a_log_on_a_full_disk_is_one_message(tmp_path: Path) -> None:
     (tmp_path / "log.jsonl").symlink_to("/dev/full")
-    with Log(tmp_path / "log.jsonl") as log, pytest.raises(ThreefoldError, match="No space left"):
+    with (
+        RunLog(tmp_path / "log.jsonl") as log,
+        pytest.raises(ThreefoldError, match="No space left"),
+    ):
         log.add({"step": 1})
 
 
@@ -141,7 +144,7 @@ def test_the_log_is_json_whatever_the_loss(tmp_path: Path) -> None:
         return (out[0] * torch.nan, out[1]) if now == [2] else out
 
     model.register_forward_hook(spoil)
-    settings = Settings(steps=4, non_finite="skip")
+    settings = TrainingSettings(steps=4, non_finite="skip")
     train(model, rows, settings, folder=tmp_path)
     lines = (tmp_path / "log.jsonl").read_text().splitlines()
     read = [json.loads(line, parse_constant=pytest.fail) for line in lines]

@@ -12,9 +12,9 @@ import pytest
 
 from threefold.errors import ThreefoldError
 from threefold.tasks.table import MADE, TASKS
-from threefold.training.config import Config
-from threefold.training.problem import problem, sample
-from threefold.training.running import judge, prepare, run
+from threefold.training.config import RunConfig
+from threefold.training.experiment import judge, prepare, run
+from threefold.training.training_data import open_data, sample
 
 SHORT: dict[str, dict[str, Any]] = {
     "selective_copying": {"length": 64},
@@ -25,10 +25,10 @@ SHORT: dict[str, dict[str, Any]] = {
 }
 
 
-def config(name: str, **changes: Any) -> Config:
+def config(name: str, **changes: Any) -> RunConfig:
     data = {"name": name, "batch": 2, "limit": 2, **changes}
     model = {"mixers": "min_gru", "width": 16, "depth": 1}
-    return Config.read({"data": data, "model": model, "training": {"steps": 2, "every": 1}})
+    return RunConfig.read({"data": data, "model": model, "training": {"steps": 2, "every": 1}})
 
 
 @pytest.mark.parametrize("name", [name for name, card in TASKS.items() if card.where == MADE])
@@ -36,7 +36,7 @@ def test_every_task_that_is_made_here_can_be_trained_on(name: str) -> None:
     given = config(name, options=SHORT.get(name, {}))
     reached = run(given, test=False)
     assert reached.result.steps == 2
-    assert all(np.isfinite(judge(problem(given.data), reached.model, "test")))
+    assert all(np.isfinite(judge(open_data(given.data), reached.model, "test")))
 
 
 def test_translators_are_judged_by_the_metric_of_their_task(tmp_path: Path) -> None:
@@ -46,7 +46,7 @@ def test_translators_are_judged_by_the_metric_of_their_task(tmp_path: Path) -> N
     found = given.model_copy(
         update={"training": given.training.model_copy(update={"steps": 60, "learning_rate": 0.01})}
     )
-    assert problem(found.data).metric == "phoneme_error"
+    assert open_data(found.data).metric == "phoneme_error"
     before, after = run(given).test, run(found).test
     assert before is not None and after is not None
     assert after.metric == 0 < before.metric  # every word is said alike
@@ -139,23 +139,23 @@ def test_text_that_is_none(content: str, message: str, tmp_path: Path) -> None:
     path = tmp_path / "notes.txt"
     path.write_text(content)
     with pytest.raises(ThreefoldError, match=message):
-        problem(str(path))
+        open_data(str(path))
 
 
 def test_what_does_not_fit_is_said_before_training(tmp_path: Path) -> None:
     with pytest.raises(ThreefoldError, match="neither a file nor a task; did you mean 'copying'"):
-        problem("copyin")
+        open_data("copyin")
     with pytest.raises(ThreefoldError, match="has no option 'lenght'"):
-        problem("copying", options={"lenght": 3})
+        open_data("copying", options={"lenght": 3})
     table = tmp_path / "t.csv"
     table.write_text("a,b\nx,y\nz,w\n")
     with pytest.raises(ThreefoldError, match="no column of numbers"):
-        problem(str(table))
-    whole = Config.read({"data": {"name": "copying"}, "model": {"mixers": "fnet"}})
+        open_data(str(table))
+    whole = RunConfig.read({"data": {"name": "copying"}, "model": {"mixers": "fnet"}})
     with pytest.raises(ThreefoldError, match="sees later tokens"):
         prepare(whole)
     with pytest.raises(ThreefoldError, match="carry needs a stream"):
-        problem("copying").batches(carry=True)
+        open_data("copying").batches(carry=True)
 
 
 def test_a_limited_evaluation_is_a_fixed_sample_of_all() -> None:
@@ -175,7 +175,7 @@ def test_sentences_come_in_buckets_of_similar_lengths(tmp_path: Path) -> None:
         for language in ("en", "de"):
             (tmp_path / f"{name}.{language}").write_text("\n".join(lengths) + "\n")
     options = {"folder": str(tmp_path), "vocabulary": 300}
-    given = problem(config("translation", options=options, batch=8).data)
+    given = open_data(config("translation", options=options, batch=8).data)
 
     def padding(batches: Any) -> float:
         taken = [batches(step) for step in range(80)]

@@ -10,7 +10,7 @@ from tests.training import runs
 from threefold.layers.table import MIXERS
 from threefold.models.spec import Spec
 from threefold.models.table import build
-from threefold.training import Settings, train
+from threefold.training import TrainingSettings, train
 
 
 def weights(name: str) -> list[Tensor]:
@@ -18,7 +18,7 @@ def weights(name: str) -> list[Tensor]:
     kind, options = ("language", {}) if causal else ("tagger", {"classes": 17})
     torch.manual_seed(0)
     model = build(Spec(kind, 16, 1, name, vocabulary=17, options=options))
-    train(model, runs.rows, Settings(steps=50))
+    train(model, runs.rows, TrainingSettings(steps=50))
     return [p.detach() for p in model.parameters()]
 
 

@@ -20,7 +20,7 @@ from threefold.blocks.norms import make_norm
 from threefold.errors import ThreefoldError, nearest
 from threefold.layers.mixer import Mixer
 from threefold.layers.table import options_of
-from threefold.memory.plan import FORMS
+from threefold.memory.forms import FORMS
 from threefold.memory.state import State
 
 BUILT = ("mixer", "channel", "cross", "depth")  # what a stack gives to each block

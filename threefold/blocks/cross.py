@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from threefold.layers.cross_attention import CrossAttention
+from threefold.layers.attention_parts.cross_attention import CrossAttention
 from threefold.layers.mixer import Mixer
 from threefold.memory.state import State
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from threefold.blocks.block import Block
 from threefold.errors import ThreefoldError
-from threefold.layers.heads import Heads
+from threefold.layers.attention_parts.heads import Heads
 from threefold.layers.mixer import Mixer
 
 

@@ -14,10 +14,10 @@ from threefold.blocks.block import Block, Composite, block_class, kept
 from threefold.blocks.channel import CHANNELS, channel
 from threefold.blocks.cross import Cross
 from threefold.errors import ThreefoldError
-from threefold.layers.at_once import step_at_once
+from threefold.kernels.replay.stepping import replay_step
 from threefold.layers.mixer import Mixer
 from threefold.layers.table import MIXERS, mixer, options_of
-from threefold.memory.plan import plan_form
+from threefold.memory.forms import plan_form
 from threefold.memory.state import State
 
 Entry = tuple[str, Mapping[str, Any]]  # a name and the keywords of its constructor
@@ -87,7 +87,7 @@ class Stack(Composite):
         """The stack for a model: rows already start at 0 and hold `lengths` elements."""
         form = plan_form(form, x.shape[1], self.forms, owner)
         if form == "step" and x.shape[1] == 1 and state is not None and lengths is None:
-            stepped = step_at_once(self, x, state)
+            stepped = replay_step(self, x, state)
             if stepped is not None:
                 return stepped
         return self._run(x, self._check_state(state, x.shape[0]), form, lengths)

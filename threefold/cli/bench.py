@@ -27,8 +27,8 @@ def bench(
     json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
 ) -> None:
     """Measure time and memory of mixers against length, and say where they cross."""
-    from threefold.kernels.allocation import keep_memory
-    from threefold.lab import bench as lab
+    from threefold.kernels.system_memory import keep_memory
+    from threefold.lab.bench import bench as lab
 
     keep_memory()
     if table == "cost":
@@ -64,8 +64,8 @@ def bench(
 def _cost_table(lengths: tuple[int, ...] | None, json: bool) -> None:
     from dataclasses import asdict
 
-    from threefold.lab.cost_table import HEADER, LENGTHS, ROWS, Filled, fill
-    from threefold.lab.measuring import Growth
+    from threefold.lab.bench.cost_table import HEADER, LENGTHS, ROWS, Filled, fill
+    from threefold.lab.bench.measuring import Growth
 
     chosen = lengths or LENGTHS
     found = fill(lengths=chosen, progress=output.whisper)

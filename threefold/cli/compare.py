@@ -10,7 +10,7 @@ import typer
 from threefold.cli import output
 
 if TYPE_CHECKING:
-    from threefold.lab.report import Report
+    from threefold.lab.report.report import Report
 
 FOLDER = "runs/compare-NAME"
 
@@ -44,19 +44,19 @@ def compare(
     json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
 ) -> None:
     """Race sequence models on your data, and write one page that shows the answer."""
-    from threefold.kernels.allocation import keep_memory
-    from threefold.lab.legs import StoppedError
-    from threefold.lab.planning import Request
-    from threefold.lab.race import Place, ranks, run
+    from threefold.kernels.system_memory import keep_memory
+    from threefold.lab.race.planning import RaceRequest
+    from threefold.lab.race.race import RaceFolder, ranks, run
+    from threefold.lab.race.runs import StoppedError
 
     names = tuple(part.strip() for part in mixers.split(",") if part.strip())
-    request = Request(
+    request = RaceRequest(
         data, names, budget, match, seeds, tune, width, depth, parameters, learning_rate, batch,
         read_changes(changes or []),
     )  # fmt: skip
     keep_memory()
     rank, _ = ranks()
-    place = Place(folder or Path("runs") / f"compare-{Path(data).stem}", leads=rank == 0)
+    place = RaceFolder(folder or Path("runs") / f"compare-{Path(data).stem}", leads=rank == 0)
     try:
         report = run(request, place, output.whisper)
     except StoppedError as error:
@@ -72,7 +72,7 @@ def compare(
 
 def show(report: Report, folder: Path) -> None:
     """The verdict, the warnings, the table, and where the page is."""
-    from threefold.lab.page import columns
+    from threefold.lab.report.page import columns
 
     table = columns(report)
     header = ["model", *(title for title, _, _ in table)]

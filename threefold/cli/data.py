@@ -100,7 +100,7 @@ def show(
         )
     if as_json:
         return output.say_json([as_values(task.rows(split, [number])) for number in numbers])
-    from threefold.tasks.drawing import draw
+    from threefold.tasks.preview import draw
 
     width = min(output.columns() or 100, 120) - 2
     drawn = [draw(task, split, number, width) for number in numbers]

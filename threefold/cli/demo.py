@@ -19,9 +19,9 @@ def demo(
     folder: Annotated[Path, typer.Option(help="Where it is kept.")] = Path("runs/demo"),
 ) -> None:
     """Race small language models on the Python language reference, as `compare` does."""
-    from threefold.lab.bench import names_of
-    from threefold.lab.demo import race
-    from threefold.lab.legs import StoppedError
+    from threefold.lab.bench.bench import names_of
+    from threefold.lab.race.demo import race
+    from threefold.lab.race.runs import StoppedError
 
     names = names_of(mixers)
     output.say(f"{len(names)} models learn the Python language reference, three times each.")

@@ -128,7 +128,7 @@ SHOWN_BY = {
     "decay_recurrence": ("gla", 33),
     "delta_recurrence": ("gated_delta_net", 33),
     "cell_recurrence": ("lstm", 33),
-    "scaled_recurrence": ("hippo_rnn", 33),
+    "legs_recurrence": ("hippo_rnn", 33),
     "diagonal_recurrence": ("lru", 33),
     "long_convolution": ("long_conv", 33),
     "online_convolution": ("long_conv", 1),

@@ -25,11 +25,11 @@ def evaluate(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Judge a model on a split of its own data, or of others."""
-    from threefold.kernels.allocation import keep_memory
+    from threefold.kernels.system_memory import keep_memory
     from threefold.models.saving import load
-    from threefold.training.config import Config
-    from threefold.training.problem import problem
-    from threefold.training.running import CONFIG, MODEL, judge, read_run
+    from threefold.training.config import RunConfig
+    from threefold.training.experiment import CONFIG, MODEL, judge, read_run
+    from threefold.training.training_data import open_data
 
     is_run = (model / CONFIG).is_file()
     if not is_run and data is None:
@@ -41,8 +41,8 @@ def evaluate(
         kept = values["data"] if is_run else {}
         values["data"] = {key: kept[key] for key in ("batch", "level") if key in kept}
         values["data"]["name"] = data
-    whole = Config.read(values, changes or ())
-    found, loaded = problem(whole.data), load(model / MODEL if is_run else model)
+    whole = RunConfig.read(values, changes or ())
+    found, loaded = open_data(whole.data), load(model / MODEL if is_run else model)
     wanted, has = found.spec(whole.model), loaded.spec
     if (wanted.kind, wanted.vocabulary) != (has.kind, has.vocabulary):
         raise ThreefoldError(

@@ -75,8 +75,8 @@ def generate(
         )
     if beam is None and length_penalty:
         raise ThreefoldError(f"--length-penalty {length_penalty} belongs to --beam")
-    from threefold.data.files import check_place
-    from threefold.kernels.allocation import keep_memory
+    from threefold.data.atomic_files import check_place
+    from threefold.kernels.system_memory import keep_memory
     from threefold.runtime.interrupts import Interrupts
 
     if save_state is not None:
@@ -136,7 +136,7 @@ class Writer:
                 )
             return
         self.decoder.reset()  # a part of a character cannot go on behind a prompt
-        from threefold.data.incremental import encoder
+        from threefold.data.stream_encoders import encoder
         from threefold.runtime.source import READ, Source
 
         given = output.typed() if prompt == "-" else prompt.encode("utf-8", "surrogateescape")

@@ -24,7 +24,7 @@ def hippo(
     samples: Annotated[int, typer.Option(min=100, help="Samples of the signal.")] = 10_000,
 ) -> None:
     """Draw what each HiPPO remembers of a signal, and how well."""
-    from threefold.lab.hippo import run
+    from threefold.lab.studies.hippo import run
 
     for line in run(folder, size, samples):
         output.say(line)
@@ -38,9 +38,9 @@ def delay(
     seed: Seed = 0,
 ) -> None:
     """Train S4 and an LSTM to give a signal back a thousand elements late."""
-    from threefold.lab.delay import Plan, run
+    from threefold.lab.studies.delay import DelayStudy, run
 
-    for line in run(folder, Plan(elements=elements, seconds=seconds, seed=seed)):
+    for line in run(folder, DelayStudy(elements=elements, seconds=seconds, seed=seed)):
         output.say(line)
 
 
@@ -51,9 +51,9 @@ def digits(
     seeds: Annotated[int, typer.Option(min=1, max=20, help="How many seeds.")] = 3,
 ) -> None:
     """Train a random A and HiPPO's on digits read pixel by pixel."""
-    from threefold.lab.digits import Plan, run
+    from threefold.lab.studies.digits import DigitsStudy, run
 
-    for line in run(folder, Plan(epochs=epochs, seeds=tuple(range(seeds)))):
+    for line in run(folder, DigitsStudy(epochs=epochs, seeds=tuple(range(seeds)))):
         output.say(line)
 
 
@@ -65,9 +65,9 @@ def rates(
     seed: Seed = 0,
 ) -> None:
     """Train a classifier at one sampling rate, and listen at others."""
-    from threefold.lab.rates import Plan, run
+    from threefold.lab.studies.sampling_rates import SamplingRateStudy, run
 
-    for line in run(folder, Plan(mixer=mixer, steps=steps, seed=seed)):
+    for line in run(folder, SamplingRateStudy(mixer=mixer, steps=steps, seed=seed)):
         output.say(line)
 
 
@@ -94,8 +94,8 @@ def recipe(
         return
     from rich.console import Console
 
-    from threefold.kernels.allocation import keep_memory
-    from threefold.lab.recipe import cook
+    from threefold.kernels.system_memory import keep_memory
+    from threefold.lab.recipes.recipe import cook
 
     keep_memory()
     outcome = cook(name, changes or (), folder=folder, console=None if as_json else Console())
@@ -109,7 +109,7 @@ def recipe(
 
 def say_recipes(as_json: bool) -> None:
     """All recipes with what they reach, in how many minutes."""
-    from threefold.lab.recipe import RECIPES
+    from threefold.lab.recipes.recipe import RECIPES
 
     if as_json:
         output.say_json([one.to_dict() for one in RECIPES.values()])

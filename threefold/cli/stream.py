@@ -15,9 +15,9 @@ from threefold.cli import output
 from threefold.errors import ThreefoldError
 
 if TYPE_CHECKING:
-    from threefold.runtime.score_files import ScoreFile
-    from threefold.runtime.streaming import Stream
-    from threefold.runtime.totals import Totals
+    from threefold.runtime.scores.files import ScoreFile
+    from threefold.runtime.scores.totals import Totals
+    from threefold.runtime.streaming import ScoreStream
 
 SAVE = 30.0  # seconds between states: what a crash may cost
 INTERRUPTED = 130
@@ -80,11 +80,11 @@ def stream(
         "piece": piece,
         "columns": None if columns is None else [name.strip() for name in columns.split(",")],
     }
-    from threefold.data.files import check_place
-    from threefold.kernels.allocation import keep_memory
+    from threefold.data.atomic_files import check_place
+    from threefold.kernels.system_memory import keep_memory
     from threefold.runtime.interrupts import Interrupts
     from threefold.runtime.opening import open_model
-    from threefold.runtime.score_files import format_of
+    from threefold.runtime.scores.files import format_of
 
     chosen = format_of(out, kind)
     if state is not None:
@@ -117,7 +117,9 @@ class Run:
 
     output: ScoreFile | None = None
 
-    def __init__(self, made: Stream, state: Path | None, interrupts: Any, weights: str) -> None:
+    def __init__(
+        self, made: ScoreStream, state: Path | None, interrupts: Any, weights: str
+    ) -> None:
         self.stream, self.state, self.interrupts = made, state, interrupts
         self.weights = weights
         self.totals: Totals
@@ -130,8 +132,8 @@ class Run:
     ) -> Run:
         """Open the input, at its beginning or where the state stands."""
         from threefold.runtime import streaming
+        from threefold.runtime.scores.totals import Totals
         from threefold.runtime.state_files import read_state
-        from threefold.runtime.totals import Totals
 
         source: Any = output.typed() if file == "-" else file
         there = state if state is not None and state.exists() else None
@@ -151,7 +153,7 @@ class Run:
 
     def open_output(self, path: Path | None, kind: str, silent: bool) -> None:
         """The file of the scores, cut back to what it had when the state was written."""
-        from threefold.runtime.score_files import ScoreFile
+        from threefold.runtime.scores.files import ScoreFile
 
         if silent:
             return

@@ -11,8 +11,8 @@ from threefold.cli import output
 from threefold.errors import ThreefoldError
 
 if TYPE_CHECKING:
-    from threefold.training.config import Config
-    from threefold.training.running import Reached
+    from threefold.training.config import RunConfig
+    from threefold.training.experiment import Reached
 
 DataArgument = Annotated[
     str | None,
@@ -55,7 +55,7 @@ def train(
 
     Ctrl-C saves and says how to go on.
     """
-    from threefold.training.config import Config, read_toml
+    from threefold.training.config import RunConfig, read_toml
 
     values = {} if config is None else read_toml(config)
     given = {
@@ -77,7 +77,7 @@ def train(
             "what to learn from is missing: `threefold train DATA_OR_TASK`, e.g. `threefold train "
             "notes.txt`, or `threefold tasks` for a list"
         )
-    whole = Config.read(values, changes or ())
+    whole = RunConfig.read(values, changes or ())
     place = folder or _free_folder(whole)
     if dry_run:
         _plan(whole)
@@ -103,21 +103,21 @@ def resume(
     tensorboard: Annotated[bool, typer.Option(help="Write for TensorBoard, too.")] = False,
 ) -> None:
     """Go on with a run that was stopped, to the same bits as if it had not been."""
-    from threefold.training.running import read_run
+    from threefold.training.experiment import read_run
 
     whole = read_run(folder)
     _spread(ranks, [])
     _run(whole, folder, tensorboard=tensorboard, announce=False)
 
 
-def _run(whole: Config, folder: Path, *, tensorboard: bool, announce: bool) -> None:
+def _run(whole: RunConfig, folder: Path, *, tensorboard: bool, announce: bool) -> None:
     from rich.console import Console
 
-    from threefold.kernels.allocation import keep_memory
+    from threefold.kernels.system_memory import keep_memory
     from threefold.training.curves import draw_run
     from threefold.training.distributed import joined
-    from threefold.training.running import run
-    from threefold.training.watching import Samples, TensorBoard
+    from threefold.training.experiment import run
+    from threefold.training.watching import SampleReporter, TensorBoardReporter
 
     keep_memory()
     with joined() as group:
@@ -125,9 +125,9 @@ def _run(whole: Config, folder: Path, *, tensorboard: bool, announce: bool) -> N
         if group.leads and announce:
             _plan(whole)
             output.say(f"folder      {folder}")
-        watchers: list[Any] = [Samples(folder / "samples.txt")]
+        watchers: list[Any] = [SampleReporter(folder / "samples.txt")]
         if tensorboard:
-            watchers.append(TensorBoard(folder / "tensorboard"))
+            watchers.append(TensorBoardReporter(folder / "tensorboard"))
         reached = run(whole, folder, console=console, watchers=watchers if group.leads else ())
         if group.leads:
             draw_run(folder)
@@ -161,11 +161,11 @@ def _tell(reached: Reached, folder: Path) -> None:
     output.say_facts(facts)
 
 
-def _plan(whole: Config) -> None:
+def _plan(whole: RunConfig) -> None:
     """What will be trained on what, and what it will take."""
     from threefold.training.estimate import check_memory, estimate
-    from threefold.training.progress import readable_time
-    from threefold.training.running import prepare
+    from threefold.training.experiment import prepare
+    from threefold.training.reporters import readable_time
 
     found, model = prepare(whole)
     settings, task = whole.training, found.task
@@ -192,9 +192,9 @@ def _plan(whole: Config) -> None:
     )
 
 
-def _free_folder(whole: Config) -> Path:
+def _free_folder(whole: RunConfig) -> Path:
     """runs/mamba-shakespeare-1, or the first number after it that is free."""
-    from threefold.training.running import title_of
+    from threefold.training.experiment import title_of
 
     name = title_of(whole).replace(" on ", "-").replace(" ", "-")
     number = 1
@@ -208,6 +208,6 @@ def _spread(ranks: int, more: list[str]) -> None:
     import os
 
     if ranks > 1 and "RANK" not in os.environ:
-        from threefold.cli.spreading import spread
+        from threefold.cli.launch import launch
 
-        raise typer.Exit(spread(ranks, more))
+        raise typer.Exit(launch(ranks, more))

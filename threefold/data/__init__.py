@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from threefold.data.documents import Documents, Packed
-    from threefold.data.order import Buckets, Shuffle
-    from threefold.data.stream import IGNORE, Batch, Batches, Examples, Stream, Windows
-    from threefold.data.text import python_reference, split
+    from threefold.data.loaders import IGNORE, Batch, Batches, Examples, TokenStream, Windows
+    from threefold.data.python_manual import python_reference, split
+    from threefold.data.shuffling import Buckets, Shuffle
     from threefold.data.token_files import TokenFile, tokenize, write_tokens
     from threefold.data.tokenizers import (
         ByteTokenizer,
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "documents": ("Documents", "Packed"),
-    "order": ("Buckets", "Shuffle"),
-    "stream": ("IGNORE", "Batch", "Batches", "Examples", "Stream", "Windows"),
-    "text": ("python_reference", "split"),
+    "shuffling": ("Buckets", "Shuffle"),
+    "loaders": ("IGNORE", "Batch", "Batches", "Examples", "TokenStream", "Windows"),
+    "python_manual": ("python_reference", "split"),
     "token_files": ("TokenFile", "tokenize", "write_tokens"),
     "tokenizers": ("ByteTokenizer", "CharacterTokenizer", "PairTokenizer", "WordTokenizer"),
 }
@@ -42,8 +42,8 @@ __all__ = [
     "Packed",
     "PairTokenizer",
     "Shuffle",
-    "Stream",
     "TokenFile",
+    "TokenStream",
     "Windows",
     "WordTokenizer",
     "python_reference",

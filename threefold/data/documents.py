@@ -17,8 +17,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from threefold.data.order import check_ranks, shuffled
-from threefold.data.stream import IGNORE, Batch, Tokens
+from threefold.data.loaders import IGNORE, Batch, Tokens
+from threefold.data.shuffling import check_ranks, shuffled
 from threefold.errors import ThreefoldError
 
 Places = NDArray[np.int64]

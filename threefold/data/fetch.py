@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from threefold.data.archives import unpack
-from threefold.data.files import digest_of
+from threefold.data.atomic_files import digest_of
 from threefold.data.packages import Package, package
 from threefold.errors import ThreefoldError
 
@@ -126,7 +126,7 @@ def _check(wanted: Package, archive: Path) -> None:
 
 
 def _download(wanted: Package, folder: Path, console: Console | None) -> Path:
-    from threefold.data.meter import meter
+    from threefold.data.progress import meter
 
     inbox = folder / "inbox"
     inbox.mkdir()

@@ -16,8 +16,8 @@ from typing import NamedTuple
 import torch
 from torch import Generator, Tensor
 
-from threefold.data.draws import integers
-from threefold.data.stream import IGNORE, Batch, Batches
+from threefold.data.loaders import IGNORE, Batch, Batches
+from threefold.data.random_by_address import integers
 from threefold.errors import ThreefoldError
 
 MASKED, REPLACED = 0.8, 0.1  # of the chosen; the rest stay

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from threefold.data.files import write_file
+from threefold.data.atomic_files import write_file
 from threefold.data.readers import byte_pieces, text_pieces, wrong
 from threefold.data.tokenizer import Tokenizer, Tokens, smallest
 from threefold.data.tokenizers import ByteTokenizer

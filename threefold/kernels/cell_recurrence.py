@@ -12,13 +12,13 @@ import torch
 from torch import Tensor
 
 from threefold.kernels import library
+from threefold.kernels.checks import expected_kind
 from threefold.kernels.registration import define, differentiate, differentiate_once
-from threefold.kernels.shapes import expected_kind
 
 _Optional = Tensor | None
 
 
-class Kind(NamedTuple):
+class CellKind(NamedTuple):
     """Gates, parts of the state, numbers kept for the backward pass, and rows of `extra`."""
 
     gates: int
@@ -29,20 +29,20 @@ class Kind(NamedTuple):
 
 # As in native/cell_kinds.h, in the order of their numbers.
 KINDS = {
-    "rnn_tanh": Kind(1, 1, 0),
-    "rnn_relu": Kind(1, 1, 0),
-    "rnn_sigmoid": Kind(1, 1, 0),
-    "rnn_identity": Kind(1, 1, 0),
-    "lstm": Kind(4, 2, 5),
-    "peephole_lstm": Kind(4, 2, 5, 3),
-    "coupled_lstm": Kind(3, 2, 4),
-    "gru": Kind(3, 1, 3),
-    "gru_writes": Kind(3, 1, 3),
-    "gru_after": Kind(3, 1, 4, 1),
-    "gru_after_writes": Kind(3, 1, 4, 1),
-    "slstm": Kind(4, 4, 6),
-    "rnn_memory": Kind(1, 1, 0, 1),
-    "gated_memory": Kind(2, 1, 2, 1),
+    "rnn_tanh": CellKind(1, 1, 0),
+    "rnn_relu": CellKind(1, 1, 0),
+    "rnn_sigmoid": CellKind(1, 1, 0),
+    "rnn_identity": CellKind(1, 1, 0),
+    "lstm": CellKind(4, 2, 5),
+    "peephole_lstm": CellKind(4, 2, 5, 3),
+    "coupled_lstm": CellKind(3, 2, 4),
+    "gru": CellKind(3, 1, 3),
+    "gru_writes": CellKind(3, 1, 3),
+    "gru_after": CellKind(3, 1, 4, 1),
+    "gru_after_writes": CellKind(3, 1, 4, 1),
+    "slstm": CellKind(4, 4, 6),
+    "rnn_memory": CellKind(1, 1, 0, 1),
+    "gated_memory": CellKind(2, 1, 2, 1),
 }
 _NUMBERS = {kind: number for number, kind in enumerate(KINDS)}
 

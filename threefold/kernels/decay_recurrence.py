@@ -14,10 +14,10 @@ from torch import Tensor
 
 from threefold.errors import ThreefoldError
 from threefold.kernels import library
+from threefold.kernels.checks import expected_shapes, grads_or_zeros
 from threefold.kernels.library import with_unit_stride
-from threefold.kernels.pages import on_large_pages
 from threefold.kernels.registration import define, differentiate, differentiate_once
-from threefold.kernels.shapes import expected_shapes, grads_or_zeros
+from threefold.kernels.system_memory import on_large_pages
 
 # Elements between two of the memories that the backward pass starts from.
 BLOCK = 64
@@ -25,7 +25,7 @@ BLOCK = 64
 _Optional = Tensor | None
 
 
-class Inputs(NamedTuple):
+class DecayInputs(NamedTuple):
     """What the operation reads; bonus and log_decay_value exclude each other."""
 
     query: Tensor
@@ -55,13 +55,13 @@ class Inputs(NamedTuple):
             ("state", self.state, (batch, heads, keys, values)),
         )
 
-    def as_read(self) -> Inputs:
+    def as_read(self) -> DecayInputs:
         """As the kernel can read them: slices of a wider tensor need no copy."""
         log_decay = self.log_decay
         if log_decay is not None and log_decay.dim() == 4:
             log_decay = with_unit_stride(log_decay)
         on_value = self.log_decay_value
-        return Inputs(
+        return DecayInputs(
             with_unit_stride(self.query),
             with_unit_stride(self.key),
             with_unit_stride(self.value),
@@ -107,7 +107,7 @@ def forward(
     `save` keeps what the backward pass needs, else the last output has no elements. `check`
     refuses log-decays above 0.
     """
-    given = Inputs(query, key, value, log_decay, log_decay_value, bonus, state, lengths)
+    given = DecayInputs(query, key, value, log_decay, log_decay_value, bonus, state, lengths)
     inputs = given.as_read()
     outputs = _forward_shapes(*inputs, save, check)
     sizes = inputs.sizes()
@@ -143,7 +143,7 @@ def _backward(
     grad_out: Tensor, grad_state: Tensor, checkpoints: Tensor, *rest: Any
 ) -> tuple[Tensor, ...]:
     *tensors, of_decays = rest
-    inputs = Inputs(*tensors).as_read()
+    inputs = DecayInputs(*tensors).as_read()
     grads = list(_backward_shapes(grad_out, grad_state, checkpoints, *rest))
     log_decay, sizes = inputs.log_decay, inputs.sizes()
     fixed = of_decays and log_decay is not None and log_decay.dim() == 1
@@ -168,7 +168,7 @@ def _backward_shapes(
 ) -> tuple[Tensor, ...]:
     """What is not wanted has no elements."""
     *tensors, of_decays = rest
-    inputs = Inputs(*tensors)
+    inputs = DecayInputs(*tensors)
     wanted = inputs[:7]
     if not of_decays:
         wanted = inputs._replace(log_decay=None, log_decay_value=None)[:7]
@@ -216,7 +216,9 @@ differentiate("decay_recurrence", save=_save, backward=_differentiate)
 differentiate_once("decay_recurrence_backward", use="linear_recurrence")
 
 
-def run(inputs: Inputs, check: Callable[[], None] | None, *, direct: bool) -> tuple[Tensor, Tensor]:
+def run(
+    inputs: DecayInputs, check: Callable[[], None] | None, *, direct: bool
+) -> tuple[Tensor, Tensor]:
     """The outputs and the new state; `direct` calls the kernel without torch's dispatcher.
 
     `check()` raises if a log-decay is above 0: it says more than the kernel, which finds that.

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from threefold.kernels import library
+from threefold.kernels.checks import expected_shapes, grads_or_zeros
 from threefold.kernels.library import with_unit_stride
-from threefold.kernels.pages import on_large_pages
 from threefold.kernels.registration import define, differentiate, differentiate_once
-from threefold.kernels.shapes import expected_shapes, grads_or_zeros
+from threefold.kernels.system_memory import on_large_pages
 
 # Elements between two of the memories that the backward pass starts from.
 BLOCK = 64
@@ -26,7 +26,7 @@ UNIT = 16
 _Optional = Tensor | None
 
 
-class Inputs(NamedTuple):
+class DeltaInputs(NamedTuple):
     """What the operation reads: either strength, or write and read, are given."""
 
     query: Tensor
@@ -60,7 +60,7 @@ class Inputs(NamedTuple):
             ("state", self.state, (batch, heads, keys, values)),
         )
 
-    def as_read(self) -> Inputs:
+    def as_read(self) -> DeltaInputs:
         """As the kernel can read them: slices of a wider tensor need no copy."""
         log_decay = self.log_decay
         if log_decay is not None and log_decay.dim() == 4:
@@ -120,7 +120,9 @@ def forward(
 
     `save` keeps what the backward pass needs, else the last two outputs have no elements.
     """
-    inputs = Inputs(query, key, value, log_decay, strength, write, read, state, lengths).as_read()
+    inputs = DeltaInputs(
+        query, key, value, log_decay, strength, write, read, state, lengths
+    ).as_read()
     outputs = _forward_shapes(*inputs, save)
     on_large_pages(outputs)
     sizes = inputs.sizes()
@@ -152,7 +154,7 @@ def _forward_shapes(
 def _backward(
     grad_out: Tensor, grad_state: Tensor, moved: Tensor, checkpoints: Tensor, *tensors: Any
 ) -> tuple[Tensor, ...]:
-    inputs = Inputs(*tensors).as_read()
+    inputs = DeltaInputs(*tensors).as_read()
     value, sizes = inputs.value, inputs.sizes()
     batch, length, heads, _, keys, values, _, parts = sizes
     grad_out = with_unit_stride(grad_out)
@@ -191,7 +193,7 @@ def _backward_shapes(
     grad_out: Tensor, grad_state: Tensor, moved: Tensor, checkpoints: Tensor, *tensors: Any
 ) -> tuple[Tensor, ...]:
     """What is not given has no elements, but for the state."""
-    inputs = Inputs(*tensors)
+    inputs = DeltaInputs(*tensors)
     shapes = [0 if x is None else x.shape for x in inputs[:7]]
     return tuple(inputs.value.new_empty(shape) for shape in (*shapes, grad_state.shape))
 
@@ -237,7 +239,7 @@ differentiate("delta_recurrence", save=_save, backward=_differentiate)
 differentiate_once("delta_recurrence_backward", use="linear_recurrence")
 
 
-def run(inputs: Inputs, *, direct: bool) -> tuple[Tensor, Tensor]:
+def run(inputs: DeltaInputs, *, direct: bool) -> tuple[Tensor, Tensor]:
     """The outputs and the new state; `direct` calls the kernel without torch's dispatcher."""
     log_decay = inputs.log_decay
     if log_decay is not None and log_decay.dim() == 1:

@@ -13,10 +13,10 @@ from threefold.kernels import library, reference
 from threefold.kernels import long_convolution as _long_convolution
 from threefold.kernels import online_convolution as _online_convolution
 from threefold.kernels import vandermonde as _vandermonde
-from threefold.kernels.choice import direct as _direct
-from threefold.kernels.choice import loaded as _loaded
-from threefold.kernels.choice import native as _native
-from threefold.kernels.shapes import refuse as _refuse
+from threefold.kernels.checks import refuse as _refuse
+from threefold.kernels.dispatch import direct as _direct
+from threefold.kernels.dispatch import loaded as _loaded
+from threefold.kernels.dispatch import native as _native
 
 
 def long_convolution(

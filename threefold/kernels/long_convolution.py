@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from threefold.kernels import library
-from threefold.kernels.pages import on_large_pages
+from threefold.kernels.checks import expected_kind
 from threefold.kernels.registration import define, differentiate, differentiate_once
-from threefold.kernels.shapes import expected_kind
+from threefold.kernels.system_memory import on_large_pages
 
 # Bytes of two vectors in the widest variant: a place of native/fourier.h has no more.
 PLACE_BYTES = 128

@@ -15,24 +15,24 @@ from threefold.kernels import cell_recurrence as _cell_recurrence
 from threefold.kernels import decay_recurrence as _decay_recurrence
 from threefold.kernels import delta_recurrence as _delta_recurrence
 from threefold.kernels import diagonal_recurrence as _diagonal_recurrence
+from threefold.kernels import legs_recurrence as _legs_recurrence
 from threefold.kernels import library, reference
 from threefold.kernels import linear as _linear
-from threefold.kernels import program as _program
 from threefold.kernels import reservoir as _reservoir
 from threefold.kernels import rms_norm as _rms_norm
-from threefold.kernels import scaled_recurrence as _scaled_recurrence
 from threefold.kernels import selective_scan as _selective_scan
 from threefold.kernels import short_convolution as _short_convolution
 from threefold.kernels import token_shift as _token_shift
-from threefold.kernels.choice import direct as _direct
-from threefold.kernels.choice import native as _native
+from threefold.kernels.checks import check_lengths as _check_lengths
+from threefold.kernels.checks import refuse as _refuse
+from threefold.kernels.dispatch import direct as _direct
+from threefold.kernels.dispatch import native as _native
 from threefold.kernels.filter_ops import cauchy as cauchy
 from threefold.kernels.filter_ops import long_convolution as long_convolution
 from threefold.kernels.filter_ops import moments as moments
 from threefold.kernels.filter_ops import online_filter as online_filter
 from threefold.kernels.filter_ops import vandermonde as vandermonde
-from threefold.kernels.shapes import check_lengths as _check_lengths
-from threefold.kernels.shapes import refuse as _refuse
+from threefold.kernels.replay import program as _program
 
 # The operations that have a native kernel.
 NATIVE = (
@@ -44,7 +44,7 @@ NATIVE = (
     "decay_recurrence",
     "delta_recurrence",
     "cell_recurrence",
-    "scaled_recurrence",
+    "legs_recurrence",
     "diagonal_recurrence",
     "long_convolution",
     "online_convolution",
@@ -61,7 +61,7 @@ def available() -> dict[str, str]:
 
 
 def runs_programs(x: Tensor) -> bool:
-    """Whether one element x [B, 1, width] may be taken through `kernels/program.py`."""
+    """Whether one element x [B, 1, width] may be taken through `kernels/replay/program.py`."""
     return (
         _program.serves(len(x))
         and _native(x)
@@ -227,7 +227,7 @@ def linear_recurrence(
     native = _native(value) and 0 not in value.shape[1:] and 0 not in key.shape[2:]
     decays_only = strength is None and write is None and read is None
     if native and decays_only and (bonus is None or log_decay_value is None):
-        decaying = _decay_recurrence.Inputs(
+        decaying = _decay_recurrence.DecayInputs(
             query, key, value, log_decay, log_decay_value, bonus, state, lengths
         )
         expected = decaying.expected()
@@ -239,7 +239,7 @@ def linear_recurrence(
         check()
     erases = strength is not None or (write is not None and read is not None)
     if native and erases and log_decay_value is None and bonus is None:
-        erasing = _delta_recurrence.Inputs(
+        erasing = _delta_recurrence.DeltaInputs(
             query, key, value, log_decay, strength, write, read, state, lengths
         )
         expected = erasing.expected()
@@ -281,21 +281,21 @@ def cell_recurrence(
     return out, state.unbind(1)
 
 
-def scaled_recurrence(
+def legs_recurrence(
     *given: Any, otherwise: Callable[[], tuple[Tensor, Tensor, Tensor]]
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Gated units beside LegS's projections: `memory/beside.py`; native/operations.h has shapes.
+    """Gated units beside LegS's projections: `memory/coupled.py`; native/operations.h has shapes.
 
     Given inputs, matrix, say, state [h; c], position and lengths: all h, the last h, the last c.
     """
     if not _native(given[0]) or given[0].shape[1] == 1:
         return otherwise()
-    expected = _scaled_recurrence.expected(*given)
+    expected = _legs_recurrence.expected(*given)
     if expected:
         names = ("inputs", "matrix", "say", "state", "position", "lengths")
-        _refuse("scaled_recurrence", expected, dict(zip(names, given, strict=True)))
+        _refuse("legs_recurrence", expected, dict(zip(names, given, strict=True)))
     keep = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in given)
-    out, state, _ = _scaled_recurrence.operation(*given, keep)
+    out, state, _ = _legs_recurrence.operation(*given, keep)
     hidden = given[0].shape[3]
     return out[..., :hidden], state[:, :hidden], state[:, hidden:]
 

@@ -10,8 +10,8 @@ from typing import Any
 from torch import Tensor
 
 from threefold.kernels import library
+from threefold.kernels.checks import expected_kind
 from threefold.kernels.registration import define, differentiate, differentiate_once
-from threefold.kernels.shapes import expected_kind
 
 # The longest filter that native/short_convolution.cpp keeps in its window.
 MOST_TAPS = 64

@@ -10,8 +10,8 @@ from typing import Any
 from torch import Tensor
 
 from threefold.kernels import library
+from threefold.kernels.checks import expected_kind
 from threefold.kernels.registration import define, differentiate, differentiate_once
-from threefold.kernels.shapes import expected_kind
 
 _Optional = Tensor | None
 

@@ -30,7 +30,7 @@ from threefold.memory.linear.stabiliser import stabilise
 from threefold.memory.state import State
 
 
-class ABC(Mixer):
+class BoundedMemoryControl(Mixer):
     """The ABC layer of flash-linear-attention: rotary, half-width keys, RMS norm and a SiLU gate.
 
     `slots` is M, the key size unless given; s is kept within ±`clamp` (math.inf: as it comes).

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from threefold.errors import ThreefoldError
-from threefold.layers.heads import Heads
+from threefold.layers.attention_parts.heads import Heads
 from threefold.layers.mixer import Mixer
 from threefold.layers.positions import make_positions
 from threefold.memory.history import Everything, History, Read, Whole, Window

@@ -16,7 +16,7 @@ from threefold.errors import ThreefoldError
 from threefold.layers.mixer import Mixer
 from threefold.layers.parts import Linear
 from threefold.layers.table import MIXERS, mixer, options_of
-from threefold.memory.plan import plan_form
+from threefold.memory.forms import plan_form
 from threefold.memory.state import State
 
 

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from threefold.errors import ThreefoldError
-from threefold.layers.heads import Heads
+from threefold.layers.attention_parts.heads import Heads
 from threefold.layers.mixer import Mixer
 from threefold.memory.attention import attend
 from threefold.memory.state import State

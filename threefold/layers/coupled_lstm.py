@@ -6,7 +6,7 @@ Greff et al. 2017, "LSTM: A Search Space Odyssey" (coupled input and forget gate
 
 from __future__ import annotations
 
-from threefold.layers.cell import CellMixer
+from threefold.layers.cell_mixer import CellMixer
 from threefold.memory.cell import CoupledLSTMCell
 
 FORGET = 0  # of the gates f, g, o

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from threefold.errors import ThreefoldError, nearest
-from threefold.layers.cell import CellMixer
+from threefold.layers.cell_mixer import CellMixer
 from threefold.layers.mixer import Mixer
 from threefold.layers.parts import Linear
 from threefold.memory import reservoir

@@ -13,7 +13,7 @@ from threefold.layers.mixer import Mixer
 from threefold.layers.parts import (
     ConvolvedHeads,
     Linear,
-    LowRank,
+    LowRankProjection,
     RMSNorm,
     count_heads,
     split_heads,
@@ -47,7 +47,7 @@ class GatedLinearAttention(Mixer):
         self.gate_temperature = gate_temperature
         key_size, value_size = keys // self.heads, values // self.heads
         self.convolved = ConvolvedHeads(width, self.heads, key_size, value_size, taps=taps)
-        self.forget = LowRank(width, gate_rank, keys)
+        self.forget = LowRankProjection(width, gate_rank, keys)
         self.gate = Linear(width, values, bias=False)
         self.norm = RMSNorm(value_size, eps=1e-5)
         self.out = Linear(values, width, bias=False)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from threefold.layers.cell import CellMixer
+from threefold.layers.cell_mixer import CellMixer
 from threefold.memory.cell import GRUCell
 
 

@@ -15,7 +15,8 @@ from torch import Tensor, nn
 
 from threefold.errors import ThreefoldError
 from threefold.kernels import ops
-from threefold.layers.filter import (
+from threefold.layers.parts import Linear, ShortConvolution, wide
+from threefold.layers.state_space_mixer import (
     Discretised,
     as_complex,
     check_delta_range,
@@ -24,8 +25,7 @@ from threefold.layers.filter import (
     flat,
     shaped,
 )
-from threefold.layers.parts import Linear, ShortConvolution, wide
-from threefold.memory.discrete import check_delta, diagonal_filter
+from threefold.memory.discretisation import check_delta, diagonal_filter
 from threefold.memory.filter import Filter
 from threefold.memory.state import State
 

@@ -13,11 +13,11 @@ import torch
 from torch import Tensor, nn
 
 from threefold.errors import ThreefoldError, nearest
-from threefold.layers.cell import CellMixer, start_recurrent
+from threefold.layers.cell_mixer import CellMixer, start_recurrent
 from threefold.layers.lmu import check_sizes
 from threefold.layers.mixer import Mixer
 from threefold.layers.parts import Linear, advance, wide
-from threefold.memory.beside import Gated, Ran
+from threefold.memory.coupled import Gated, Ran
 from threefold.memory.hippo import discretised
 from threefold.memory.state import State
 

@@ -14,10 +14,10 @@ import torch
 from torch import Tensor, nn
 
 from threefold.errors import ThreefoldError
-from threefold.layers.filters import LongFilters
+from threefold.layers.long_filters import LongFilters
 from threefold.layers.mixer import Mixer
 from threefold.layers.parts import Linear, ShortConvolution, wide
-from threefold.memory.convolution import Stream
+from threefold.memory.convolution import StreamedConvolution
 from threefold.memory.state import State
 
 # The window falls to 0.01 in 1.5 max_length in the slowest channel, in 0.3 in the fastest.
@@ -101,13 +101,13 @@ class Hyena(Mixer):
 
     def state_shapes(self, length: int) -> Mapping[str, Any]:
         """Shapes of the leaves of one row after `length` elements."""
-        long = Stream.shapes(length, self.order - 1, self.width)
+        long = StreamedConvolution.shapes(length, self.order - 1, self.width)
         return {"conv": self.conv.state_shape, **long}
 
     def mix(
         self, x: Tensor, state: State, form: str, lengths: Tensor | None
     ) -> tuple[Tensor, State]:
-        stream = Stream(state, x.shape[1], form, lengths)
+        stream = StreamedConvolution(state, x.shape[1], form, lengths)
         stream.check(self.filters.max_length, self.name)
         projected, conv = self.conv(self.project(x), state["conv"], lengths)
         value, first, *gates = projected.chunk(self.order + 1, -1)

@@ -17,7 +17,7 @@ from threefold.layers.mixer import Mixer
 from threefold.layers.parts import (
     ConvolvedHeads,
     Linear,
-    LowRank,
+    LowRankProjection,
     RMSNorm,
     count_heads,
     initial_delta,
@@ -53,10 +53,10 @@ class KimiDeltaAttention(Mixer):
         self.strongest = 2.0 if negative_eigenvalues else 1.0
         self.convolved = ConvolvedHeads(width, self.heads, key_size, value_size, taps=taps)
         self.strength = Linear(width, self.heads, bias=False)
-        self.delta = LowRank(width, value_size, width, bias=False)
+        self.delta = LowRankProjection(width, value_size, width, bias=False)
         self.delta_bias = nn.Parameter(initial_delta(width, (1e-3, 1e-1)))
         self.A_log = nn.Parameter(torch.empty(self.heads, 1).uniform_(1, 16).log())
-        self.gate = LowRank(width, value_size, values)
+        self.gate = LowRankProjection(width, value_size, values)
         self.norm = RMSNorm(value_size, eps=1e-5)
         self.out = Linear(values, width, bias=False)
         self.carries(memory=(self.heads, key_size, value_size), conv=self.convolved.state_shape)

@@ -14,14 +14,14 @@ import torch
 from torch import Tensor, nn
 
 from threefold.errors import ThreefoldError
-from threefold.kernels.derived import Derived
-from threefold.layers.cell import CellMixer
+from threefold.kernels.parameter_cache import Derived
+from threefold.layers.cell_mixer import CellMixer
 from threefold.layers.mixer import Mixer
 from threefold.layers.parts import Linear, wide
-from threefold.memory.beside import Coupled
+from threefold.memory.coupled import Coupled
+from threefold.memory.filter_states import responses
+from threefold.memory.forms import FORMS
 from threefold.memory.hippo import discretised
-from threefold.memory.plan import FORMS
-from threefold.memory.responses import responses
 from threefold.memory.state import State
 
 

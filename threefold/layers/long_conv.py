@@ -14,10 +14,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from threefold.errors import ThreefoldError
-from threefold.layers.filters import LongFilters
+from threefold.layers.long_filters import LongFilters
 from threefold.layers.mixer import Mixer
 from threefold.layers.parts import Linear, wide
-from threefold.memory.convolution import Stream
+from threefold.memory.convolution import StreamedConvolution
 from threefold.memory.state import State
 
 
@@ -70,12 +70,12 @@ class LongConv(Mixer):
 
     def state_shapes(self, length: int) -> Mapping[str, Any]:
         """Shapes of the leaves of one row after `length` elements."""
-        return Stream.shapes(length, 1, self.width)
+        return StreamedConvolution.shapes(length, 1, self.width)
 
     def mix(
         self, x: Tensor, state: State, form: str, lengths: Tensor | None
     ) -> tuple[Tensor, State]:
-        stream = Stream(state, x.shape[1], form, lengths)
+        stream = StreamedConvolution(state, x.shape[1], form, lengths)
         stream.check(self.filters.max_length, self.name)
         (taps,) = self.filters.taps(stream.longest)
         y = stream.convolve(x, taps)

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from threefold.errors import ThreefoldError
-from threefold.layers.filter import FilterMixer
 from threefold.layers.parts import wide
-from threefold.memory.discrete import check_method, check_stable, discretise
+from threefold.layers.state_space_mixer import FilterMixer
+from threefold.memory.discretisation import check_method, check_stable, discretise
 from threefold.memory.filter import Filter
 from threefold.memory.hippo import hippo
 from threefold.memory.transition import Dense

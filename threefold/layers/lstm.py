@@ -6,7 +6,7 @@ Hochreiter & Schmidhuber 1997, "Long Short-Term Memory"; Gers et al. 2000 (forge
 
 from __future__ import annotations
 
-from threefold.layers.cell import CellMixer
+from threefold.layers.cell_mixer import CellMixer
 from threefold.memory.cell import LSTMCell
 
 FORGET = 1  # of the gates i, f, g, o, torch's order

@@ -11,17 +11,17 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from threefold.errors import ThreefoldError
-from threefold.kernels.program import Program, attribute_set
-from threefold.layers.at_once import step_at_once
+from threefold.kernels.replay.program import Program, attribute_set
+from threefold.kernels.replay.stepping import Recordable, replay_step
 from threefold.memory import state as states
-from threefold.memory.plan import FORMS, plan_form
+from threefold.memory.forms import FORMS, plan_form
 from threefold.memory.state import State
 
 
-class Mixer(nn.Module, ABC):
+class Mixer(Recordable, ABC):
     """A layer from [B, L, width] to [B, L, width] that carries a state."""
 
     forms: tuple[str, ...] = FORMS
@@ -143,7 +143,7 @@ class Mixer(nn.Module, ABC):
     ) -> tuple[Tensor, State] | None:
         if form != "step" or lengths is not None or x.shape[1] != 1:
             return None
-        return step_at_once(self, x, state)
+        return replay_step(self, x, state)
 
     def _check_input(self, x: Tensor) -> None:
         if x.dim() != 3 or x.shape[2] != self.width:

@@ -52,7 +52,7 @@ class ShortConvolution(nn.Module):
         return ops.short_convolution(x, self.weight, self.bias, state, lengths, silu=self.silu)
 
 
-class LowRank(nn.Module):
+class LowRankProjection(nn.Module):
     """up(activation(down(x))): a map through a few dimensions, bias on the way out only."""
 
     def __init__(

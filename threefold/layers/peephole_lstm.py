@@ -11,7 +11,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from threefold.layers.cell import CellMixer
+from threefold.layers.cell_mixer import CellMixer
 from threefold.memory.cell import PeepholeLSTMCell
 
 FORGET = 1  # of the gates i, f, g, o

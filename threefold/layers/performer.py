@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from threefold.errors import ThreefoldError
-from threefold.layers.heads import Heads
+from threefold.layers.attention_parts.heads import Heads
 from threefold.layers.mixer import Mixer
 from threefold.layers.parts import advance, orthogonal_gaussians, wide
 from threefold.layers.positions import make_positions

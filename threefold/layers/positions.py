@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from threefold.errors import ThreefoldError, nearest
-from threefold.kernels.derived import Derived
+from threefold.kernels.parameter_cache import Derived
 from threefold.layers.parts import rotary_frequencies, rotate
 from threefold.memory.attention import Bias
 

@@ -7,7 +7,7 @@ Elman 1990, "Finding Structure in Time"; Le, Jaitly & Hinton 2015 (relu from the
 from __future__ import annotations
 
 from threefold.errors import ThreefoldError, nearest
-from threefold.layers.cell import CellMixer
+from threefold.layers.cell_mixer import CellMixer
 from threefold.memory.cell import ACTIVATIONS, RNNCell
 
 

@@ -13,11 +13,11 @@ import torch
 from torch import nn
 
 from threefold.errors import ThreefoldError
-from threefold.layers.filter import FilterMixer, as_complex, as_pairs, count_pairs
 from threefold.layers.parts import wide
+from threefold.layers.state_space_mixer import FilterMixer, as_complex, as_pairs, count_pairs
+from threefold.memory.dplr import DPLR
 from threefold.memory.filter import Filter
 from threefold.memory.hippo import normal_plus_low_rank
-from threefold.memory.low_rank import LowRank
 
 
 class S4(FilterMixer):
@@ -53,9 +53,7 @@ class S4(FilterMixer):
 
     def filter(self) -> Filter:
         poles = torch.complex(-torch.exp(self.decay_log.double()), self.frequency.double())
-        system = LowRank(
-            poles, as_complex(self.P), as_complex(self.B), as_complex(self.C), self.delta
-        )
+        system = DPLR(poles, as_complex(self.P), as_complex(self.B), as_complex(self.C), self.delta)
         return system.filter(wide(self.C).dtype)
 
     def check_loaded(self) -> None:

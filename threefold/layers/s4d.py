@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from threefold.errors import ThreefoldError, nearest
-from threefold.layers.filter import FilterMixer, as_complex, count_pairs
 from threefold.layers.parts import wide
-from threefold.memory.discrete import check_method, diagonal_filter
+from threefold.layers.state_space_mixer import FilterMixer, as_complex, count_pairs
+from threefold.memory.discretisation import check_method, diagonal_filter
 from threefold.memory.filter import Filter
 from threefold.memory.hippo import normal_plus_low_rank
 

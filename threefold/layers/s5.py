@@ -14,15 +14,20 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from threefold.errors import ThreefoldError
-from threefold.layers.cell import check_dropout
-from threefold.layers.filter import (
+from threefold.layers.cell_mixer import check_dropout
+from threefold.layers.parts import Linear, wide
+from threefold.layers.state_space_mixer import (
     Discretised,
     check_delta_range,
     check_poles,
     count_pairs,
 )
-from threefold.layers.parts import Linear, wide
-from threefold.memory.discrete import check_delta, check_method, check_rate, discretise_diagonal
+from threefold.memory.discretisation import (
+    check_delta,
+    check_method,
+    check_rate,
+    discretise_diagonal,
+)
 from threefold.memory.hippo import normal_plus_low_rank
 from threefold.memory.linear.diagonal import diagonal, multiply
 from threefold.memory.state import State

@@ -13,7 +13,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from threefold.layers.cell import CellMixer, check_dropout, locked_mask
+from threefold.layers.cell_mixer import CellMixer, check_dropout, locked_mask
 from threefold.layers.mixer import Mixer
 from threefold.layers.parts import BlockLinear, HeadNorm, ShortConvolution, count_heads, split_heads
 from threefold.memory.cell import SLSTMCell, Weights, run

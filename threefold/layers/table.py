@@ -67,7 +67,7 @@ _ENTRIES = (
     Entry("linear_attention", "LinearAttention", "Linear attention", 2020, "linear", "S = S₋ + φ(k)⊗v,  o = Sᵀφ(q)"),
     Entry("delta_net", "DeltaNet", "DeltaNet", 2024, "linear", "S = (I − β k kᵀ) S₋ + β k⊗v,  o = Sᵀq"),
     Entry("gated_rfa", "GatedRFA", "Gated random feature attention", 2021, "linear", "S = g S₋ + (1−g) φ(k)⊗v,  o = Sᵀφ(q) / (z·φ(q))"),
-    Entry("abc", "ABC", "Attention with bounded-memory control", 2022, "linear", "Sᵏ = Diag(α) Sᵏ₋ + φ⊗k,  Sᵛ = Diag(α) Sᵛ₋ + φ⊗v,  o = Sᵛᵀ softmax(Sᵏ q)"),
+    Entry("abc", "BoundedMemoryControl", "Attention with bounded-memory control", 2022, "linear", "Sᵏ = Diag(α) Sᵏ₋ + φ⊗k,  Sᵛ = Diag(α) Sᵛ₋ + φ⊗v,  o = Sᵛᵀ softmax(Sᵏ q)"),
     Entry("decaying_fast_weights", "DecayingFastWeights", "Decaying fast weights", 2022, "linear", "S = S₋ ⊙ (α βᵀ) + k⊗v,  o = Sᵀq"),
     Entry("retnet", "RetNet", "Retentive network", 2023, "linear", "S = γ S₋ + k⊗v,  o = Sᵀq"),
     Entry("mamba", "Mamba", "Mamba (selective state space)", 2023, "linear", "S = exp(ΔA) ⊙ S₋ + Δ B x,  o = C·S + D x"),

@@ -112,7 +112,7 @@ class Pending:
         return step, not known
 
 
-class Stream:
+class StreamedConvolution:
     """One call of a mixer that convolves with long filters: G convolutions, one after another.
 
     The state has `values` [B, T, G, D], the inputs of each, beside the `position` of each row.

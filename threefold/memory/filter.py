@@ -19,7 +19,7 @@ from torch import Tensor
 from threefold.errors import ThreefoldError
 from threefold.kernels import ops
 from threefold.memory.buffer import needs_gradient
-from threefold.memory.plan import FORMS, plan_chunk, plan_form, plan_piece
+from threefold.memory.forms import FORMS, plan_chunk, plan_form, plan_piece
 from threefold.memory.transition import Diagonal, Matrix, Transition
 
 OWNER = "filter"

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from threefold.errors import ThreefoldError, nearest
-from threefold.memory.discrete import check_delta, discretise
+from threefold.memory.discretisation import check_delta, discretise
 
 
 @dataclass(frozen=True)

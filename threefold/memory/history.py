@@ -18,7 +18,7 @@ from torch import Tensor
 
 from threefold.memory.attention import Bias, attend, restrict, visible
 from threefold.memory.buffer import Places, grow, places_of, slide
-from threefold.memory.plan import plan_block
+from threefold.memory.forms import plan_block
 from threefold.memory.state import State
 
 

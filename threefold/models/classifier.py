@@ -16,7 +16,7 @@ from threefold.errors import ThreefoldError, nearest
 from threefold.layers.parts import Linear
 from threefold.memory import state as states
 from threefold.memory.state import POSITION, Shapes, State
-from threefold.models.body import Body, copy_weights
+from threefold.models.backbone import Body, copy_weights
 from threefold.models.pooling import make_pooling
 from threefold.models.spec import Spec
 

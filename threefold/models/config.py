@@ -24,7 +24,7 @@ PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 
 
 @dataclass(frozen=True)
-class Config:
+class ModelConfig:
     """What config.json says."""
 
     spec: Spec
@@ -42,7 +42,7 @@ class Config:
         path.write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
 
 
-def read_config(folder: Path) -> Config:
+def read_config(folder: Path) -> ModelConfig:
     """The config of a saved model; anything else is refused with what was found instead."""
     path, values = folder / CONFIG, read_values(folder)
     if "estimator" in values:
@@ -54,7 +54,7 @@ def read_config(folder: Path) -> Config:
         spec = Spec.from_dict(values.get("spec"))
     except ThreefoldError as error:
         raise ThreefoldError(f"{path}: {error}") from error
-    return Config(spec=spec, **_fields(path, values))
+    return ModelConfig(spec=spec, **_fields(path, values))
 
 
 def read_values(folder: Path) -> dict[str, Any]:
@@ -66,7 +66,8 @@ def read_values(folder: Path) -> dict[str, Any]:
         owner = values.get("model_type") or values.get("architectures") or "another program"
         raise ThreefoldError(
             f"{path}: written for {owner}, not by Threefold; expected a folder made by model.save "
-            "(threefold.models.layouts.load_transformers reads some of transformers' folders)"
+            "(load_transformers in threefold.models.pretrained.transformers "
+            "reads some folders written by transformers)"
         )
     _check_version(path, values)
     return values

@@ -20,8 +20,8 @@ import torch
 from torch import Tensor, nn
 
 from threefold.blocks.stack import Stack
+from threefold.layers.attention_parts.scored_attention import ScoredAttention
 from threefold.layers.parts import Linear
-from threefold.layers.scored_attention import ScoredAttention
 from threefold.memory.state import State
 
 Answer = tuple[Tensor, State, Tensor | None]  # read-out [B, L, width], state, weights [B, L, M]
@@ -63,7 +63,7 @@ class Decoder(nn.Module):
         return self.norm(y), {"decoder": carried}, None
 
 
-class Attentive(Decoder):
+class AttentiveDecoder(Decoder):
     """A decoder that carries the source and looks at it."""
 
     attends = True
@@ -94,7 +94,7 @@ class Attentive(Decoder):
         return self.attention.look(query, state["keys"], state["values"], visible)
 
 
-class Luong(Attentive):
+class Luong(AttentiveDecoder):
     """Looks after each element; all elements at once."""
 
     def __init__(
@@ -114,7 +114,7 @@ class Luong(Attentive):
         return torch.tanh(self.combine(torch.cat([context, s], -1))), weights
 
 
-class Sequential(Attentive):
+class Sequential(AttentiveDecoder):
     """One element at a time, `shift` going from each to the next."""
 
     refusals: ClassVar[Mapping[str, str]] = dict.fromkeys(

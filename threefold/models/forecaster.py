@@ -19,10 +19,10 @@ from threefold.errors import ThreefoldError, nearest
 from threefold.layers.mixer import Rows
 from threefold.layers.parts import Linear
 from threefold.memory.state import Shapes, State
-from threefold.models.body import Body
+from threefold.models.backbone import Body
+from threefold.models.input_checks import check_vectors
 from threefold.models.scaling import Scaling
 from threefold.models.spec import Spec
-from threefold.models.tokens import check_vectors
 
 HEADS = ("quantile", "gaussian")
 NARROWEST = 1e-4  # σ in units of the series' scale

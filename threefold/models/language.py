@@ -12,10 +12,10 @@ from threefold.errors import ThreefoldError
 from threefold.kernels import ops
 from threefold.layers.parts import Linear
 from threefold.memory.state import State
-from threefold.models.body import Body, Reading
+from threefold.models.backbone import Body, Reading
+from threefold.models.input_checks import last_places
 from threefold.models.model import Predictor
 from threefold.models.spec import Spec
-from threefold.models.tokens import last_places
 
 
 class LanguageModel(Body, Predictor):

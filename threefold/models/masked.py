@@ -19,7 +19,7 @@ from threefold.errors import ThreefoldError, nearest
 from threefold.kernels import ops
 from threefold.layers.parts import Linear
 from threefold.memory.state import State
-from threefold.models.body import Body, Reading
+from threefold.models.backbone import Body, Reading
 from threefold.models.spec import Spec
 
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from threefold.errors import ThreefoldError, nearest
 from threefold.layers.parts import Linear, advance, wide
 from threefold.memory.state import POSITION, Shapes, State
-from threefold.models.tokens import last_places
+from threefold.models.input_checks import last_places
 
 NOTHING = -1e30  # the logarithm of no weight; finite, so that differences of two are 0
 
@@ -37,7 +37,7 @@ class Pooling(nn.Module, ABC):
         """The vector [B, L, width] after each element of h, all of them real."""
 
 
-class Last(Pooling):
+class LastPooling(Pooling):
     """The last element."""
 
     def forward(self, h: Tensor, state: State, lengths: Tensor | None) -> State:
@@ -50,7 +50,7 @@ class Last(Pooling):
         return wide(h)
 
 
-class First(Pooling):
+class FirstPooling(Pooling):
     """The first element, such as a class token."""
 
     def forward(self, h: Tensor, state: State, lengths: Tensor | None) -> State:
@@ -63,7 +63,7 @@ class First(Pooling):
         return first.unsqueeze(1).expand(-1, h.shape[1], -1)
 
 
-class Mean(Pooling):
+class MeanPooling(Pooling):
     """The mean of all elements."""
 
     def forward(self, h: Tensor, state: State, lengths: Tensor | None) -> State:
@@ -79,7 +79,7 @@ class Mean(Pooling):
         return mean
 
 
-class Attentive(Pooling):
+class AttentionPooling(Pooling):
     """A mean with learned weights."""
 
     def __init__(self, width: int) -> None:
@@ -120,10 +120,10 @@ class Attentive(Pooling):
 
 
 POOLINGS: dict[str, type[Pooling]] = {
-    "last": Last,
-    "first": First,
-    "mean": Mean,
-    "attention": Attentive,
+    "last": LastPooling,
+    "first": FirstPooling,
+    "mean": MeanPooling,
+    "attention": AttentionPooling,
 }
 
 

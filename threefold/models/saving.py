@@ -15,9 +15,9 @@ from torch import Tensor, nn
 
 import threefold
 from threefold.data import tokenizers
-from threefold.data.files import digest_of, write_folder
+from threefold.data.atomic_files import digest_of, write_folder
 from threefold.errors import ThreefoldError
-from threefold.models.config import CARD, CONFIG, WEIGHTS, Config, prepare, read_config
+from threefold.models.config import CARD, CONFIG, WEIGHTS, ModelConfig, prepare, read_config
 from threefold.models.files import read_tensors, write_tensors
 from threefold.models.model import Model
 from threefold.models.table import build
@@ -63,7 +63,7 @@ def _write(model: Model, folder: Path) -> None:
     write_tensors(folder / WEIGHTS, unshared(model), {"format": "pt"})
     if hasattr(model.tokenizer, "save"):
         model.tokenizer.save(folder)
-    config = Config(
+    config = ModelConfig(
         spec=model.spec,
         threefold_version=threefold.__version__,
         parameters=model.parameter_count,
@@ -148,7 +148,7 @@ def _read_tokenizer(name: str | None, folder: Path) -> Any:
     return found.load(folder) if hasattr(found, "load") else found()
 
 
-def _card(config: Config) -> str:
+def _card(config: ModelConfig) -> str:
     """A model card: what it is and how to use it."""
     spec = config.spec
     mixers = ", ".join(f"`{name}`" for name, _ in spec.entries)

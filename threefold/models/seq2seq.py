@@ -13,15 +13,15 @@ from torch import Tensor, nn
 
 from threefold.blocks.block import silence
 from threefold.blocks.stack import Entry, Stack
+from threefold.drawing.alignment import draw_weights, one_row
 from threefold.errors import ThreefoldError, nearest
 from threefold.layers.mixer import Rows
 from threefold.layers.parts import Linear
 from threefold.memory import state as states
 from threefold.memory.state import State
-from threefold.models.alignment import draw_weights, one_row
 from threefold.models.decoders import Answer, Bahdanau, Decoder, Luong, LuongInputFeeding
+from threefold.models.input_checks import last_places
 from threefold.models.spec import Spec
-from threefold.models.tokens import last_places
 from threefold.models.translator import Translator
 
 ATTENTION = ("none", "bahdanau", "luong")

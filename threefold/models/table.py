@@ -37,7 +37,7 @@ EMBEDDING: Mapping[str, Any] = {
     "embedding_dropout": 0.0,
 }
 
-# What `models/body.py` reads: of tokens only, and of tokens or vectors.
+# What `models/backbone.py` reads: of tokens only, and of tokens or vectors.
 BODY: Mapping[str, Any] = {
     "dropout": 0.0,
     "initial": "own",  # numbers before training: each layer's own, gpt2 or bert

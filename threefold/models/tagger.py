@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from threefold.errors import ThreefoldError
 from threefold.layers.parts import Linear
 from threefold.memory.state import State
-from threefold.models.body import Body
+from threefold.models.backbone import Body
 from threefold.models.spec import Spec
 
 

@@ -20,7 +20,7 @@ from threefold.blocks.block import silence
 from threefold.blocks.cross import Cross
 from threefold.blocks.post_norm import deep_norm_gains
 from threefold.blocks.stack import Entry, Stack, both_ways
-from threefold.data.stream import IGNORE
+from threefold.data.loaders import IGNORE
 from threefold.errors import ThreefoldError
 from threefold.kernels import ops
 from threefold.layers.parts import Linear, advance

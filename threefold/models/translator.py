@@ -13,12 +13,12 @@ from torch import Tensor
 
 from threefold.errors import ThreefoldError
 from threefold.layers.mixer import Rows
-from threefold.memory.plan import plan_form
+from threefold.memory.forms import plan_form
 from threefold.memory.state import State
 from threefold.models.decoders import Answer
+from threefold.models.input_checks import check_range, check_tokens, last_places
 from threefold.models.model import Predictor
 from threefold.models.spec import Spec
-from threefold.models.tokens import check_range, check_tokens, last_places
 
 
 class Translator(Predictor):

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from threefold.blocks.stack import Entry, both_ways
 from threefold.errors import ThreefoldError, nearest
 from threefold.layers.parts import Linear
-from threefold.models.body import Body
+from threefold.models.backbone import Body
 from threefold.models.embedding import Projection
 from threefold.models.spec import Spec
 

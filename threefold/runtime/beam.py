@@ -65,7 +65,7 @@ class Beams:
 
 
 @dataclass
-class Row:
+class BeamRow:
     """The search for one prompt: beginnings that go on, best first, and what was found."""
 
     texts: list[tuple[int, ...]] = field(default_factory=lambda: [()])
@@ -85,7 +85,7 @@ def beam_search(
 
     stops: how many ends a text may have, so that enough candidates are looked at.
     """
-    rows = [Row() for _ in logits]
+    rows = [BeamRow() for _ in logits]
     totals = torch.zeros(len(rows), 1, dtype=torch.float64, device=logits.device)
     for length in range(1, plan.max_tokens + 1):
         parents, chosen = _advance(rows, totals, logits, plan, ends, stops, length)
@@ -98,7 +98,7 @@ def beam_search(
 
 
 def _advance(
-    rows: list[Row],
+    rows: list[BeamRow],
     totals: Tensor,
     logits: Tensor,
     plan: Beams,
@@ -128,7 +128,7 @@ def _advance(
 
 
 def _grow(
-    row: Row,
+    row: BeamRow,
     values: list[float],
     indices: list[int],
     vocabulary: int,
@@ -165,7 +165,7 @@ def _grow(
     return [] if row.done else origin
 
 
-def _totals(rows: list[Row], beams: int, device: torch.device) -> Tensor:
+def _totals(rows: list[BeamRow], beams: int, device: torch.device) -> Tensor:
     """Log-probabilities [B, k] of the beginnings; −∞ where there are fewer than k."""
     totals = torch.full((len(rows), beams), -math.inf, dtype=torch.float64)
     for number, row in enumerate(rows):

@@ -92,7 +92,7 @@ def generate(
     mask: Tensor | None = ...,
     beams: int | None = ...,
     length_penalty: float = ...,
-) -> Stream: ...
+) -> TokenGenerator: ...
 
 
 def generate(
@@ -111,7 +111,7 @@ def generate(
     beams: int | None = None,
     length_penalty: float = 0.0,
     stream: bool = False,
-) -> Generation | Stream:
+) -> Generation | TokenGenerator:
     """Continue a prompt: whole numbers [L] or [B, L], or an earlier result, which goes on exactly.
 
     mask [B, L]: prompts of different lengths.  state: what came before the prompt.
@@ -133,7 +133,7 @@ def generate(
         )
     if plan is None and length_penalty != 0:
         raise ThreefoldError(f"generate: length_penalty={length_penalty} belongs to beams=")
-    made = Stream(model, sampling, _stops(stop, model), max_tokens)
+    made = TokenGenerator(model, sampling, _stops(stop, model), max_tokens)
     if isinstance(tokens, Generation):
         if state is not None or mask is not None:
             raise ThreefoldError("generate: an earlier result goes on from its own state")
@@ -149,7 +149,7 @@ def generate(
     return made.result
 
 
-class Stream(Iterator[Any]):
+class TokenGenerator(Iterator[Any]):
     """Tokens as they are made; `result` is what there is so far."""
 
     state: State

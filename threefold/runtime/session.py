@@ -19,7 +19,7 @@ from torch import Generator, Tensor
 from threefold.errors import ThreefoldError
 from threefold.memory import state as states
 from threefold.memory.state import State
-from threefold.models.body import Body
+from threefold.models.backbone import Body
 from threefold.models.classifier import Classifier
 from threefold.models.forecaster import Forecaster
 from threefold.models.language import LanguageModel

@@ -18,7 +18,7 @@ from typing import IO, Any, TypeAlias
 
 import numpy as np
 
-from threefold.data.incremental import Elements, Encoder, UnreadableError
+from threefold.data.stream_encoders import Elements, Encoder, UnreadableError
 from threefold.errors import ThreefoldError
 
 READ = 1 << 16  # bytes at a time
@@ -33,7 +33,7 @@ class WaitInterruptedError(Exception):
 
 
 @dataclass(frozen=True)
-class Place:
+class SourcePosition:
     """Where a source stands; with an encoder's settings it is enough to go on."""
 
     offset: int  # bytes of the input before the block
@@ -45,7 +45,7 @@ class Place:
 
 
 @dataclass
-class Block:
+class InputBlock:
     """Bytes that were encoded together."""
 
     data: bytes
@@ -62,7 +62,7 @@ class Source:
         self._base = 0 if self._file is None else self._file.tell()
         self._mine = isinstance(given, str | os.PathLike)
         self.offset, self.line = 0, 0
-        self._blocks: deque[Block] = deque()
+        self._blocks: deque[InputBlock] = deque()
         self._data = b""  # read, not yet encoded
         self._ended = False
         self._hash = hashlib.sha256() if self._file is not None else None
@@ -92,7 +92,7 @@ class Source:
                 self._data += piece
             elements, used = self._encode()
             if used:
-                self._blocks.append(Block(self._data[:used], elements))
+                self._blocks.append(InputBlock(self._data[:used], elements))
                 self._data = self._data[used:]
         return min(self.loaded, count)
 
@@ -109,7 +109,7 @@ class Source:
         self._leave()
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
-    def place(self) -> Place:
+    def place(self) -> SourcePosition:
         """Where it stands."""
         taken = self._blocks[0].taken if self._blocks else 0
         data = self._blocks[0].data if taken else b""
@@ -117,11 +117,11 @@ class Source:
         if self._hash is not None:
             digest = self._hash.copy()
             digest.update(data)
-            return Place(self.offset, self.line, taken, read, digest.hexdigest(), b"")
+            return SourcePosition(self.offset, self.line, taken, read, digest.hexdigest(), b"")
         rest = b"".join(block.data for block in self._blocks) + self._data
-        return Place(self.offset, self.line, taken, read, None, rest)
+        return SourcePosition(self.offset, self.line, taken, read, None, rest)
 
-    def go_on(self, place: Place) -> None:
+    def go_on(self, place: SourcePosition) -> None:
         """Stand where another source of the same input stood."""
         self.offset, self.line = place.offset, place.line
         if self._file is not None and place.sha256 is not None:
@@ -129,7 +129,7 @@ class Source:
         elif self._file is None and place.sha256 is None:
             self._data = place.rest
             elements, used = self._encode()
-            self._blocks = deque([Block(self._data[:used], elements)] if used else [])
+            self._blocks = deque([InputBlock(self._data[:used], elements)] if used else [])
             self._data = self._data[used:]
         else:
             was, now = ("a file", "a pipe") if place.sha256 else ("a pipe", "a file")
@@ -180,7 +180,7 @@ class Source:
             if self._hash is not None:
                 self._hash.update(data)
 
-    def _skip(self, file: IO[bytes], place: Place) -> None:
+    def _skip(self, file: IO[bytes], place: SourcePosition) -> None:
         """Read a file up to a place, which must be as it was."""
         size = self.size or 0
         if size < place.read:

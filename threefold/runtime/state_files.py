@@ -18,11 +18,11 @@ import torch
 from torch import Tensor
 
 import threefold
-from threefold.data.files import write_file
+from threefold.data.atomic_files import write_file
 from threefold.errors import ThreefoldError
 from threefold.memory import state as states
 from threefold.memory.state import POSITION, State
-from threefold.models.body import Body
+from threefold.models.backbone import Body
 from threefold.models.files import read_tensors, write_tensors
 from threefold.models.model import Predictor
 from threefold.models.spec import Spec

@@ -20,14 +20,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from threefold.data.incremental import Elements, RowEncoder, encoder
+from threefold.data.stream_encoders import Elements, RowEncoder, encoder
 from threefold.errors import ThreefoldError
-from threefold.memory.plan import CHUNK
-from threefold.runtime.grouping import Columns, Groups
+from threefold.memory.forms import CHUNK
 from threefold.runtime.sampling import whole
-from threefold.runtime.scoring import make_scorer
+from threefold.runtime.scores.grouping import Columns, Groups
+from threefold.runtime.scores.scorers import make_scorer
 from threefold.runtime.session import Session, streaming
-from threefold.runtime.source import Given, Place, Source, Wait
+from threefold.runtime.source import Given, Source, SourcePosition, Wait
 from threefold.runtime.state_files import read_state
 
 NOTE = "stream"
@@ -37,7 +37,7 @@ BEGINNINGS = {"what": "likelihood", "every": 1, "top": 1, "window": None, "colum
 
 
 @dataclass(frozen=True)
-class Settings:
+class StreamSettings:
     """What is said of which elements; a stream goes on with those that it began with."""
 
     what: str
@@ -55,7 +55,7 @@ class Settings:
 
 
 @dataclass(frozen=True)
-class Scores:
+class StreamScores:
     """What is said of a piece, by column; a number that there is not (yet) is NaN."""
 
     columns: Columns
@@ -70,10 +70,10 @@ class Scores:
             yield {name: _plain(value) for name, value in named}
 
 
-class Stream(Iterator[Scores]):
+class ScoreStream(Iterator[StreamScores]):
     """A model on its way through an input."""
 
-    def __init__(self, session: Session, source: Source, settings: Settings) -> None:
+    def __init__(self, session: Session, source: Source, settings: StreamSettings) -> None:
         self.session, self.source, self.settings = session, source, settings
         model, tokenizer = session.model, session.model.tokenizer
         self.parts: Sequence[bytes] | None = None if model.input_size else tokenizer.parts
@@ -99,7 +99,7 @@ class Stream(Iterator[Scores]):
         """Bytes of each token."""
         return np.array([len(part) for part in self.parts or ()], dtype=np.int64)
 
-    def __next__(self) -> Scores:
+    def __next__(self) -> StreamScores:
         if self.ended:
             raise StopIteration
         start = self.session.position
@@ -113,7 +113,7 @@ class Stream(Iterator[Scores]):
             columns = _joined(done, rest)
         if not columns and self.ended:
             raise StopIteration
-        return Scores(columns)
+        return StreamScores(columns)
 
     def save(self, path: str | PathLike[str], **notes: Any) -> None:
         """Write everything that is needed to go on; between two pieces, never within one."""
@@ -134,7 +134,7 @@ class Stream(Iterator[Scores]):
     def go_on(self, noted: dict[str, Any], rest: Tensor) -> None:
         """Stand where a saved stream stood; the session does already."""
         self.source.encoder.restore(noted["encoder"])
-        self.source.go_on(Place(**noted["place"], rest=rest.numpy().tobytes()))
+        self.source.go_on(SourcePosition(**noted["place"], rest=rest.numpy().tobytes()))
         self.bytes, self.unscored = noted["bytes"], noted["unscored"]
         self.scorer.carry(noted["carried"])
         if self.groups is not None:
@@ -173,12 +173,12 @@ def stream(
     piece: int | None = None,
     state: str | PathLike[str] | None = None,
     wait: Wait | None = None,
-) -> Stream:
+) -> ScoreStream:
     """Scores of an input of any length, a piece at a time, in constant memory.
 
     source: a path, a binary file, bytes, or an iterable of bytes or texts: text for a model of
     tokens (through its tokenizer), a table of numbers, one element a line, for one of vectors.
-    what: likelihood, predict or anomaly (threefold/runtime/scoring.py says what they mean).
+    what: likelihood, predict or anomaly (threefold/runtime/scores/scorers.py says what they mean).
     every: elements that one row stands for.  top: tokens or classes that predict names.
     window: elements over which surprises are averaged; all unless given.  columns: of a table.
     piece: elements that are computed together; 1 answers each at once, more are faster.
@@ -189,9 +189,9 @@ def stream(
     asked = {"what": what, "every": every, "top": top, "window": window, "columns": listed}
     asked["piece"] = piece
     if state is None:
-        settings = Settings(**{**BEGINNINGS, "piece": plan_piece(model), **_given(asked)})
+        settings = StreamSettings(**{**BEGINNINGS, "piece": plan_piece(model), **_given(asked)})
         reader = Source(source, _encoder(model, settings), wait)
-        return Stream(Session(model, seed=0), reader, settings)
+        return ScoreStream(Session(model, seed=0), reader, settings)
     found = read_state(state)
     noted = found.notes.get(NOTE)
     if noted is None:
@@ -201,7 +201,7 @@ def stream(
         )
     session = Session.restored(state, found, model)
     settings = _settings(noted["settings"], asked, state)
-    made = Stream(session, Source(source, _encoder(model, settings), wait), settings)
+    made = ScoreStream(session, Source(source, _encoder(model, settings), wait), settings)
     made.go_on(noted, found.beside["rest"])
     return made
 
@@ -215,7 +215,7 @@ def plan_piece(model: Any) -> int:
     return max(CHUNK, min(MOST, NUMBERS // numbers) // CHUNK * CHUNK)
 
 
-def _encoder(model: Any, settings: Settings) -> Any:
+def _encoder(model: Any, settings: StreamSettings) -> Any:
     if model.input_size:
         return RowEncoder(model.input_size, settings.columns)
     if settings.columns is not None:
@@ -232,10 +232,10 @@ def _given(asked: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in asked.items() if value is not None}
 
 
-def _settings(noted: dict[str, Any], asked: dict[str, Any], path: Any) -> Settings:
+def _settings(noted: dict[str, Any], asked: dict[str, Any], path: Any) -> StreamSettings:
     """The settings of a saved stream; others are refused."""
     listed = noted["columns"]
-    then = Settings(**{**noted, "columns": None if listed is None else tuple(listed)})
+    then = StreamSettings(**{**noted, "columns": None if listed is None else tuple(listed)})
     for name, value in _given(asked).items():
         if value != getattr(then, name):
             raise ThreefoldError(

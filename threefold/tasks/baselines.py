@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from threefold.data.order import shuffled
-from threefold.data.stream import IGNORE, Batch
+from threefold.data.loaders import IGNORE, Batch
+from threefold.data.shuffling import shuffled
 from threefold.errors import ThreefoldError
 from threefold.tasks.task import Numbers, Task
 

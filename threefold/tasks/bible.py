@@ -18,13 +18,13 @@ from typing import TypeAlias
 
 import numpy as np
 
-from threefold.data.draws import integers
 from threefold.data.fetch import need
+from threefold.data.loaders import Batch
+from threefold.data.random_by_address import integers
 from threefold.data.readers import read_bytes, text_files, wrong
-from threefold.data.stream import Batch
 from threefold.errors import ThreefoldError
-from threefold.tasks.held import Array, Held, Splits, check_bytes, held
 from threefold.tasks.retrieval import pair_of_bytes
+from threefold.tasks.stored import Array, Splits, StoredExamples, check_bytes, stored
 from threefold.tasks.table import SPLITS
 from threefold.tasks.task import Task
 
@@ -136,7 +136,10 @@ def retrieval_bible(*, verses: int = 30, length: int = 4096) -> Task[Batch]:
                     )
                     inputs.append(pair_of_bytes(here, there, length))
                     targets.append(same)
-        return {s: Held(np.stack(rows), np.array(t, np.uint8)) for s, (rows, t) in found.items()}
+        return {
+            s: StoredExamples(np.stack(rows), np.array(t, np.uint8))
+            for s, (rows, t) in found.items()
+        }
 
     pinned = (verses, length) == (30, 4096)
-    return held("retrieval-bible", read, pinned=pinned, length=length)
+    return stored("retrieval-bible", read, pinned=pinned, length=length)

@@ -18,10 +18,10 @@ from pathlib import Path
 
 import numpy as np
 
+from threefold.data.musicxml import QUARTER, Note, read_score
 from threefold.data.readers import text_files
-from threefold.data.scores import QUARTER, Note, read_score
 from threefold.errors import ThreefoldError
-from threefold.tasks.held import Array, place
+from threefold.tasks.stored import Array, place
 
 GRID = 4  # steps of a quarter note
 HELD = 128

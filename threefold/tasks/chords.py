@@ -4,8 +4,8 @@
     target      3                         the chord of pitches 0, 3 and 4
 
 The same sounds exist at any sampling rate: `rate` 0.5 is every second sample, which a filter that
-is told so (`threefold.layers.filter.set_rate`) hears as before.  Classes share pitches, so that one
-alone tells little.  Chance is 1/8; 0.95 counts as solved.
+is told so (`set_rate` of `threefold.layers.state_space_mixer`) hears as before.  Classes share
+pitches, so that one alone tells little.  Chance is 1/8; 0.95 counts as solved.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import math
 
 import numpy as np
 
-from threefold.data.draws import by_row, integers_by_row
-from threefold.data.stream import Batch
+from threefold.data.loaders import Batch
+from threefold.data.random_by_address import by_row, integers_by_row
 from threefold.errors import ThreefoldError
 from threefold.tasks.task import Numbers, Task, address, declare, rows_of
 

@@ -23,8 +23,8 @@ from pathlib import Path
 
 import numpy as np
 
+from threefold.data.loaders import Batch
 from threefold.data.readers import read_bytes, text_files
-from threefold.data.stream import Batch
 from threefold.data.tokenizer import Tokenizer
 from threefold.data.tokenizers import (
     ByteTokenizer,
@@ -34,7 +34,7 @@ from threefold.data.tokenizers import (
 )
 from threefold.errors import ThreefoldError, nearest
 from threefold.tasks.chorales import chorales
-from threefold.tasks.held import check_bytes, find, place
+from threefold.tasks.stored import check_bytes, find, place
 from threefold.tasks.table import SPLITS
 from threefold.tasks.task import Corpus, Numbers, Task, declare, rows_of
 

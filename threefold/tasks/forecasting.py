@@ -24,11 +24,11 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
+from threefold.data.loaders import Batch
 from threefold.data.readers import read_table
-from threefold.data.stream import Batch
 from threefold.errors import ThreefoldError, nearest
 from threefold.tasks import mackey_glass as delayed
-from threefold.tasks.held import Array, Held, Prepare, Splits, held, place
+from threefold.tasks.stored import Array, Prepare, Splits, StoredExamples, place, stored
 from threefold.tasks.table import SPLITS
 from threefold.tasks.task import Task
 
@@ -105,14 +105,14 @@ def forecasting(name: str, folder: Path | None = None) -> Task[Batch]:
     def read() -> Splits:
         return windows(setting.read(folder), setting)
 
-    return held(name, read, prepare=standard(), pinned=folder is None)
+    return stored(name, read, prepare=standard(), pinned=folder is None)
 
 
 def standard() -> Prepare:
     """Mean 0 and deviation 1 over the contexts of the training split, targets alike."""
 
     @cache
-    def moments(train: Held) -> tuple[Array, Array]:
+    def moments(train: StoredExamples) -> tuple[Array, Array]:
         known = np.asarray(train.inputs)
         return known.mean((0, 1)), known.std((0, 1)) + 1e-8
 
@@ -137,5 +137,5 @@ def windows(values: Array, setting: Setting) -> Splits:
             )
         before = begins[:, None] + np.arange(-setting.context, 0)
         after = begins[:, None] + np.arange(setting.horizon)
-        found[split] = Held(values[before], values[after, 0])
+        found[split] = StoredExamples(values[before], values[after, 0])
     return found

@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from threefold.data.draws import integers_by_row
-from threefold.data.stream import IGNORE, Batch
+from threefold.data.loaders import IGNORE, Batch
+from threefold.data.random_by_address import integers_by_row
 from threefold.errors import ThreefoldError
 from threefold.tasks.task import Numbers, Task, address, declare, rows_of
 

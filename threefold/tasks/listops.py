@@ -18,8 +18,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from threefold.data.draws import hashed
-from threefold.data.stream import Batch
+from threefold.data.loaders import Batch
+from threefold.data.random_by_address import hashed
 from threefold.errors import ThreefoldError
 from threefold.tasks.task import Numbers, Task, address, declare, rows_of
 

@@ -13,10 +13,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from threefold.data.draws import integers_by_row
-from threefold.data.stream import Batch
+from threefold.data.loaders import Batch
+from threefold.data.random_by_address import integers_by_row
+from threefold.tasks.lengths import check_ranges, cut, lengths_of
 from threefold.tasks.task import Numbers, Task, address, declare, rows_of
-from threefold.tasks.variable import check_ranges, cut, lengths_of
 
 MODULUS = 5
 PLUS, MINUS, TIMES = MODULUS, MODULUS + 1, MODULUS + 2

@@ -22,7 +22,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from threefold.data.stream import IGNORE
+from threefold.data.loaders import IGNORE
 from threefold.errors import ThreefoldError
 
 BEGIN, END = 0, 1

@@ -23,8 +23,8 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from threefold.data.draws import by_row
-from threefold.data.stream import Batch
+from threefold.data.loaders import Batch
+from threefold.data.random_by_address import by_row
 from threefold.errors import ThreefoldError
 from threefold.tasks.task import Numbers, Task, address, declare, rows_of
 

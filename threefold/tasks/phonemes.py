@@ -24,8 +24,8 @@ from typing import Any
 import numpy as np
 
 from threefold.data.readers import lines, wrong
-from threefold.tasks.held import check_bytes, find, place
 from threefold.tasks.pairs import FIRST, Pairs, pairs
+from threefold.tasks.stored import check_bytes, find, place
 from threefold.tasks.table import SPLITS
 from threefold.tasks.task import Numbers, Task, declare
 

@@ -19,12 +19,12 @@ from pathlib import Path
 
 import numpy as np
 
-from threefold.data.draws import permutation
 from threefold.data.images import read_idx, read_image
+from threefold.data.loaders import Batch
+from threefold.data.random_by_address import permutation
 from threefold.data.readers import read_bytes, wrong
-from threefold.data.stream import Batch
 from threefold.errors import ThreefoldError
-from threefold.tasks.held import Array, Held, Splits, find, held, place
+from threefold.tasks.stored import Array, Splits, StoredExamples, find, place, stored
 from threefold.tasks.task import Task
 
 FASHION = "usr/share/datasets/fashion-mnist"
@@ -57,7 +57,7 @@ def _mnist(
         return last_tenth(*parts[0], *parts[1])
 
     order = permutation((784,), 784) if permuted else np.arange(784)
-    return held(
+    return stored(
         name, read, prepare=lambda x, y, _: (scaled(x[:, order], 255), y), pinned=folder is None
     )
 
@@ -82,8 +82,10 @@ def scifar(folder: Path | None = None, *, grey: bool = False) -> Task[Batch]:
         return last_tenth(train, np.concatenate(labels[:-1]), test, labels[-1])
 
     if grey:
-        return held("image", read, pinned=folder is None)
-    return held("scifar", read, prepare=lambda x, y, _: (scaled(x, 255), y), pinned=folder is None)
+        return stored("image", read, pinned=folder is None)
+    return stored(
+        "scifar", read, prepare=lambda x, y, _: (scaled(x, 255), y), pinned=folder is None
+    )
 
 
 def _binary(path: Path) -> tuple[Array, Array]:
@@ -137,16 +139,18 @@ def digits8(folder: Path | None = None) -> Task[Batch]:
         train, test = rows[360:], rows[:360]
         return last_tenth(train[:, :-1], train[:, -1], test[:, :-1], test[:, -1])
 
-    return held("digits8", read, prepare=lambda x, y, _: (scaled(x, 16), y), pinned=folder is None)
+    return stored(
+        "digits8", read, prepare=lambda x, y, _: (scaled(x, 16), y), pinned=folder is None
+    )
 
 
 def last_tenth(inputs: Array, targets: Array, test: Array, test_targets: Array) -> Splits:
     """The last tenth of a training set for validation."""
     cut = len(inputs) - len(inputs) // 10
     return {
-        "train": Held(inputs[:cut], targets[:cut]),
-        "valid": Held(inputs[cut:], targets[cut:]),
-        "test": Held(test, test_targets),
+        "train": StoredExamples(inputs[:cut], targets[:cut]),
+        "valid": StoredExamples(inputs[cut:], targets[cut:]),
+        "test": StoredExamples(test, test_targets),
     }
 
 

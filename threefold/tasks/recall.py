@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from threefold.data.draws import by_row, choose
-from threefold.data.stream import IGNORE, Batch
+from threefold.data.loaders import IGNORE, Batch
+from threefold.data.random_by_address import by_row, choose
 from threefold.errors import ThreefoldError
 from threefold.tasks.task import Numbers, Task, address, declare, rows_of
 

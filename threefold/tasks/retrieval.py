@@ -15,10 +15,10 @@ from pathlib import Path
 
 import numpy as np
 
+from threefold.data.loaders import Batch
 from threefold.data.readers import lines, wrong
-from threefold.data.stream import Batch
 from threefold.errors import ThreefoldError
-from threefold.tasks.held import Array, Held, Splits, held, place
+from threefold.tasks.stored import Array, Splits, StoredExamples, place, stored
 from threefold.tasks.table import SPLITS
 from threefold.tasks.task import Task
 
@@ -40,10 +40,10 @@ def retrieval(folder: Path | None = None, *, length: int = 4000) -> Task[Batch]:
             for split, name in FILES.items()
         }
 
-    return held("retrieval", read, pinned=False, length=length)
+    return stored("retrieval", read, pinned=False, length=length)
 
 
-def _pairs(path: Path, length: int) -> Held:
+def _pairs(path: Path, length: int) -> StoredExamples:
     inputs: list[Array] = []
     labels: list[int] = []
     for number, line in lines(path):
@@ -53,7 +53,7 @@ def _pairs(path: Path, length: int) -> Held:
             raise wrong(path, number, f"{given}; expected 0 or 1, two names and two texts")
         inputs.append(pair_of_bytes(cells[3], cells[4], length))
         labels.append(int(cells[0][0]))
-    return Held(np.stack(inputs), np.array(labels, np.uint8))
+    return StoredExamples(np.stack(inputs), np.array(labels, np.uint8))
 
 
 def pair_of_bytes(first: str, second: str, length: int) -> Array:

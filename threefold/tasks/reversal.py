@@ -10,7 +10,7 @@ length 30.
 
 from __future__ import annotations
 
-from threefold.data.draws import integers_by_row
+from threefold.data.random_by_address import integers_by_row
 from threefold.errors import ThreefoldError
 from threefold.tasks.pairs import FIRST, Pairs, check_lengths, pairs, sources_of
 from threefold.tasks.task import Numbers, Task, address, declare

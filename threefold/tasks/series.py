@@ -17,19 +17,19 @@ from pathlib import Path
 
 import numpy as np
 
-from threefold.data.series import Classified, read_ts, read_ucr
-from threefold.data.stream import Batch
+from threefold.data.loaders import Batch
+from threefold.data.ts_files import Classified, read_ts, read_ucr
 from threefold.errors import ThreefoldError, nearest
-from threefold.tasks.held import (
+from threefold.tasks.stored import (
     Array,
-    Held,
     Prepare,
     Splits,
+    StoredExamples,
     chosen,
     find,
-    held,
     hold_out,
     place,
+    stored,
 )
 from threefold.tasks.task import Task
 
@@ -59,7 +59,7 @@ def series(name: str, folder: Path | None = None) -> Task[Batch]:
     def read() -> Splits:
         return _splits(own, place(folder, package, INSIDE[package].format(own)))
 
-    return held(name, read, prepare=standard(), pinned=folder is None)
+    return stored(name, read, prepare=standard(), pinned=folder is None)
 
 
 def _any_set(name: str, folder: Path) -> Task[Batch]:
@@ -68,7 +68,7 @@ def _any_set(name: str, folder: Path) -> Task[Batch]:
     labels = [int(label) for one in splits.values() for label in one.targets]
     longest = max(len(row) for one in splits.values() for row in one.inputs)
     return replace(
-        held("gunpoint", lambda: splits, prepare=standard(), pinned=False),
+        stored("gunpoint", lambda: splits, prepare=standard(), pinned=False),
         name=name,
         title=name,
         classes=max(labels) + 1,
@@ -92,9 +92,9 @@ def _splits(own: str, source: Path) -> Splits:
     )
     rest, valid = hold_out(len(labels), 5)
     return {
-        "train": Held(chosen(train.series, rest), labels[rest]),
-        "valid": Held(chosen(train.series, valid), labels[valid]),
-        "test": Held(test.series, asked),
+        "train": StoredExamples(chosen(train.series, rest), labels[rest]),
+        "valid": StoredExamples(chosen(train.series, valid), labels[valid]),
+        "test": StoredExamples(test.series, asked),
     }
 
 
@@ -102,7 +102,7 @@ def standard() -> Prepare:
     """Mean 0 and deviation 1 of every dimension over the training split."""
 
     @cache
-    def moments(train: Held) -> tuple[Array, Array]:
+    def moments(train: StoredExamples) -> tuple[Array, Array]:
         everything = np.concatenate(list(train.inputs)).astype(np.float64)
         return everything.mean(0), everything.std(0) + 1e-8
 

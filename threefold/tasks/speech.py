@@ -21,15 +21,15 @@ from typing import Any
 
 import numpy as np
 
+from threefold.data.atomic_files import write_file
 from threefold.data.audio import mfcc, read_wav, resample
-from threefold.data.draws import permutation
 from threefold.data.fetch import cache_folder, need
-from threefold.data.files import write_file
+from threefold.data.loaders import Batch
+from threefold.data.random_by_address import permutation
 from threefold.data.readers import lines, text_files, wrong
-from threefold.data.stream import Batch
-from threefold.data.synthesis import synthesise, voices_of
+from threefold.data.speech_synthesis import synthesise, voices_of
 from threefold.errors import ThreefoldError, nearest
-from threefold.tasks.held import Array, Held, Prepare, Splits, held
+from threefold.tasks.stored import Array, Prepare, Splits, StoredExamples, stored
 from threefold.tasks.table import SPLITS
 from threefold.tasks.task import Task
 
@@ -65,10 +65,13 @@ def speech_commands(
                 clip = read_wav(path, rate=RATE).samples
                 found[split][0].append((fitted(clip, RATE) * 32767).astype(np.int16))
                 found[split][1].append(label)
-        return {s: Held(np.stack(clips), np.array(y, np.uint8)) for s, (clips, y) in found.items()}
+        return {
+            s: StoredExamples(np.stack(clips), np.array(y, np.uint8))
+            for s, (clips, y) in found.items()
+        }
 
     name = "speech-commands" if form == "raw" else f"speech-commands-{form}"
-    return held(name, read, prepare=_prepare(form, RATE), pinned=False, classes=len(words))
+    return stored(name, read, prepare=_prepare(form, RATE), pinned=False, classes=len(words))
 
 
 def _lists(folder: Path) -> dict[str, str]:
@@ -97,7 +100,9 @@ def spoken_digits(folder: Path | None = None, *, form: str = "raw") -> Task[Batc
         return _packaged_digits() if folder is None else _recorded_digits(Path(folder))
 
     prepare = _prepare(form, DIGIT_RATE)
-    return held("spoken-digits", read, prepare=prepare, pinned=folder is None, **_shape(form, 8000))
+    return stored(
+        "spoken-digits", read, prepare=prepare, pinned=folder is None, **_shape(form, 8000)
+    )
 
 
 def _packaged_digits() -> Splits:
@@ -108,7 +113,9 @@ def _packaged_digits() -> Splits:
     order = permutation((3000,), len(clips))
     cuts = {"train": order[600:], "valid": order[300:600], "test": order[:300]}
     table = np.stack([_whole(fitted(clip, LONGEST_DIGIT)) for clip in clips])
-    return {split: Held(table[numbers], labels[numbers]) for split, numbers in cuts.items()}
+    return {
+        split: StoredExamples(table[numbers], labels[numbers]) for split, numbers in cuts.items()
+    }
 
 
 def _recorded_digits(folder: Path) -> Splits:
@@ -122,7 +129,9 @@ def _recorded_digits(folder: Path) -> Splits:
         clip = fitted(read_wav(path, rate=DIGIT_RATE).samples, LONGEST_DIGIT)
         found[split][0].append(_whole(clip))
         found[split][1].append(int(parts[0]))
-    return {s: Held(np.stack(clips), np.array(y, np.uint8)) for s, (clips, y) in found.items()}
+    return {
+        s: StoredExamples(np.stack(clips), np.array(y, np.uint8)) for s, (clips, y) in found.items()
+    }
 
 
 def spoken_words(*, form: str = "raw") -> Task[Batch]:
@@ -142,12 +151,12 @@ def spoken_words(*, form: str = "raw") -> Task[Batch]:
         tenth = permutation((104,), int(speakers.max()) + 1) % 10
         parts = {"train": tenth < 8, "valid": tenth == 8, "test": tenth == 9}
         return {
-            split: Held(clips[mine[speakers]], labels[mine[speakers]])
+            split: StoredExamples(clips[mine[speakers]], labels[mine[speakers]])
             for split, mine in parts.items()
         }
 
     prepare = _prepare(form, RATE)
-    return held("spoken-words", read, prepare=prepare, **_shape(form, RATE))
+    return stored("spoken-words", read, prepare=prepare, **_shape(form, RATE))
 
 
 def _say_all(path: Path) -> None:

@@ -18,9 +18,9 @@ from pathlib import Path
 
 import numpy as np
 
+from threefold.data.loaders import Batch
 from threefold.data.readers import lines, text_files, wrong
-from threefold.data.stream import Batch
-from threefold.tasks.held import Held, Splits, held, place
+from threefold.tasks.stored import Splits, StoredExamples, place, stored
 from threefold.tasks.task import Task
 
 RARE = 2  # a word that comes less often in the training part is unknown
@@ -41,7 +41,7 @@ def tagging(folder: Path | None = None) -> Task[Batch]:
             parts[part].extend(sentences(path))
         return number_words(parts)
 
-    return held("tagging", read, pinned=folder is None)
+    return stored("tagging", read, pinned=folder is None)
 
 
 def sentences(path: Path) -> list[Sentence]:
@@ -77,7 +77,7 @@ def number_words(parts: dict[str, list[Sentence]]) -> Splits:
         tag: number for number, tag in enumerate(sorted(tags, key=lambda t: (-tags[t], t)))
     }
     return {
-        split: Held(
+        split: StoredExamples(
             [np.array([word_numbers.get(word, 0) for word, _ in one], np.uint16) for one in found],
             [np.array([tag_numbers.get(tag, 0) for _, tag in one], np.uint8) for one in found],
         )

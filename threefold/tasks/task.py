@@ -17,10 +17,10 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from threefold.data.draws import permutation
 from threefold.data.fetch import MissingError
-from threefold.data.order import Buckets
-from threefold.data.stream import IGNORE, Batch
+from threefold.data.loaders import IGNORE, Batch
+from threefold.data.random_by_address import permutation
+from threefold.data.shuffling import Buckets
 from threefold.data.tokenizer import Tokenizer, Tokens
 from threefold.errors import ThreefoldError, nearest
 from threefold.tasks.table import SPLITS, Card, card

@@ -20,10 +20,10 @@ from pathlib import Path
 
 import numpy as np
 
+from threefold.data.loaders import Batch
 from threefold.data.readers import read_bytes, read_labelled, text_files
-from threefold.data.stream import Batch
 from threefold.errors import ThreefoldError
-from threefold.tasks.held import Array, Held, Splits, chosen, held, hold_out, place
+from threefold.tasks.stored import Array, Splits, StoredExamples, chosen, hold_out, place, stored
 from threefold.tasks.task import Task
 
 LANGUAGES = (
@@ -47,7 +47,7 @@ def imdb(folder: Path | None = None, *, length: int = 4096) -> Task[Batch]:
 
     name = {4096: "text", 1024: "text-1k"}.get(length, "text")
     pinned = folder is None and length in (4096, 1024)
-    return held(name, read, pinned=pinned, length=length)
+    return stored(name, read, pinned=pinned, length=length)
 
 
 Labelled = tuple[list[str], list[int]]
@@ -83,7 +83,7 @@ def spam(folder: Path | None = None, *, length: int = 1024) -> Task[Batch]:
         train, tested = (([texts[i] for i in n], [labels[i] for i in n]) for n in (rest, test))
         return split_bytes(train, tested, length)
 
-    return held("spam", read, pinned=folder is None and length == 1024, length=length)
+    return stored("spam", read, pinned=folder is None and length == 1024, length=length)
 
 
 def _body(mail: str) -> str:
@@ -119,7 +119,7 @@ def topics(folder: Path | None = None, *, length: int = 1024) -> Task[Batch]:
                     labels.append(TOPICS.index(about[0]))
         return split_bytes(parts[False], parts[True], length)
 
-    return held("topics", read, pinned=folder is None and length == 1024, length=length)
+    return stored("topics", read, pinned=folder is None and length == 1024, length=length)
 
 
 def languages(folder: Path | None = None) -> Task[Batch]:
@@ -142,7 +142,7 @@ def languages(folder: Path | None = None) -> Task[Batch]:
                     labels.append(label)
         return split_bytes(parts["train"], parts["test"], 2 * PASSAGE)
 
-    return held("languages", read, pinned=folder is None)
+    return stored("languages", read, pinned=folder is None)
 
 
 def labelled(
@@ -156,7 +156,7 @@ def labelled(
         raise ThreefoldError(f"{test}: the label {min(unknown)!r} is none of {train}")
     most = max(np.bincount([classes.index(one) for one in parts[1].labels])) / len(parts[1].labels)
     numbered = [(one.texts, [classes.index(label) for label in one.labels]) for one in parts]
-    made = held("text-1k", lambda: split_bytes(numbered[0], numbered[1], length), pinned=False)
+    made = stored("text-1k", lambda: split_bytes(numbered[0], numbered[1], length), pinned=False)
     return replace(
         made,
         name=train.stem,
@@ -172,9 +172,9 @@ def split_bytes(train: Labelled, test: Labelled, length: int) -> Splits:
     rest, valid = hold_out(len(train[0]), 10)
     inputs, targets = as_bytes(train[0], length), np.array(train[1], dtype=np.uint8)
     return {
-        "train": Held(chosen(inputs, rest), targets[rest]),
-        "valid": Held(chosen(inputs, valid), targets[valid]),
-        "test": Held(as_bytes(test[0], length), np.array(test[1], dtype=np.uint8)),
+        "train": StoredExamples(chosen(inputs, rest), targets[rest]),
+        "valid": StoredExamples(chosen(inputs, valid), targets[valid]),
+        "test": StoredExamples(as_bytes(test[0], length), np.array(test[1], dtype=np.uint8)),
     }
 
 

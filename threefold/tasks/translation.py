@@ -30,8 +30,8 @@ from threefold.data.readers import read_bytes, read_pairs, text_files
 from threefold.data.tokenizers import PairTokenizer
 from threefold.errors import ThreefoldError, nearest
 from threefold.tasks.bible import verse_pairs
-from threefold.tasks.held import check_bytes, place
 from threefold.tasks.pairs import FIRST, Pairs, pairs
+from threefold.tasks.stored import check_bytes, place
 from threefold.tasks.table import SPLITS
 from threefold.tasks.task import Compare, Numbers, Task, declare
 

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from threefold.training.evaluation import Scores, evaluate
-from threefold.training.joint import Joint, joint_loss
+from threefold.training.learning_rates import constant, cosine, inverse_square_root, linear, stable
 from threefold.training.loop import Result, train
+from threefold.training.losses import Joint, joint_loss
 from threefold.training.optimiser import adamw, make_optimiser, parameter_groups
-from threefold.training.schedule import constant, cosine, inverse_square_root, linear, stable
-from threefold.training.scheduled import inverse_sigmoid, scheduled_sampling
-from threefold.training.settings import Settings
-from threefold.training.truncated import carry_on, cut, truncated
+from threefold.training.scheduled_sampling import inverse_sigmoid, scheduled_sampling
+from threefold.training.settings import TrainingSettings
+from threefold.training.truncated_bptt import carry_on, cut, truncated
 
 __all__ = [
     "Joint",
     "Result",
     "Scores",
-    "Settings",
+    "TrainingSettings",
     "adamw",
     "carry_on",
     "constant",

@@ -22,7 +22,7 @@ from safetensors.torch import load as read_safetensors
 from safetensors.torch import save as write_safetensors
 from torch import Tensor
 
-from threefold.data.files import Disk, beside, told
+from threefold.data.atomic_files import Disk, beside, told
 from threefold.errors import ThreefoldError
 from threefold.models.files import owned
 
@@ -33,7 +33,7 @@ _DIGITS = 9
 
 
 @dataclass(frozen=True)
-class Moment:
+class Snapshot:
     """A run after `step` steps: tensors by file and name, and numbers that JSON can hold."""
 
     step: int
@@ -67,7 +67,7 @@ class Checkpoints:
         """The folder of a step's checkpoint."""
         return self.folder / f"{_STEP}{step:0{_DIGITS}}"
 
-    def save(self, moment: Moment, *, best: int | None = None) -> Path:
+    def save(self, moment: Snapshot, *, best: int | None = None) -> Path:
         """Write a checkpoint and remove what need not be kept; `best` is a step that must be."""
         place = self.path(moment.step)
         try:
@@ -83,7 +83,7 @@ class Checkpoints:
             ) from error
         return place
 
-    def load(self, step: int) -> Moment:
+    def load(self, step: int) -> Snapshot:
         """A checkpoint, with every byte checked; `DamagedError` if one is not as written."""
         place = self.path(step)
         files = {name: _checked(place / name, digest) for name, digest in _read_manifest(place)}
@@ -97,9 +97,9 @@ class Checkpoints:
         numbers = json.loads(files[NUMBERS])
         if numbers.pop("step") != step:
             raise DamagedError(f"{place}: is the checkpoint of another step")
-        return Moment(step, tensors, numbers)
+        return Snapshot(step, tensors, numbers)
 
-    def newest(self) -> tuple[Moment | None, list[str]]:
+    def newest(self) -> tuple[Snapshot | None, list[str]]:
         """The newest checkpoint that is whole, and what was wrong with those after it."""
         wrong: list[str] = []
         for step in reversed(self.steps):
@@ -109,7 +109,7 @@ class Checkpoints:
                 wrong.append(str(error))
         return None, wrong
 
-    def _write(self, moment: Moment, place: Path) -> None:
+    def _write(self, moment: Snapshot, place: Path) -> None:
         new = beside(place)
         disk = self._disk
         disk.make_folder(new)
@@ -192,7 +192,7 @@ def _lock(descriptor: int) -> bool:
     return True
 
 
-def _contents(moment: Moment) -> Iterator[tuple[str, bytes]]:
+def _contents(moment: Snapshot) -> Iterator[tuple[str, bytes]]:
     for name, tensors in moment.tensors.items():
         yield name + _SUFFIX, write_safetensors({key: owned(t) for key, t in tensors.items()})
     yield NUMBERS, _json({**moment.numbers, "step": moment.step})

@@ -18,7 +18,7 @@ from pydantic import Field, field_validator
 from threefold.errors import ThreefoldError, nearest
 from threefold.layers.table import MIXERS
 from threefold.training.schema import Section, flat
-from threefold.training.settings import Seed, Settings
+from threefold.training.settings import Seed, TrainingSettings
 
 SIZES = {"tiny": (64, 2), "small": (128, 4), "medium": (256, 6), "large": (512, 8)}
 MINUTES = 10  # of a run that says nothing of its length
@@ -28,7 +28,7 @@ Whole = Annotated[int, Field(ge=0)]
 Threads = Annotated[int, Field(ge=0, le=1024)]  # far more of them end the process
 
 
-class Data(Section):
+class DataSettings(Section):
     """What to learn from; what is 0 or empty is found out from the data."""
 
     name: str  # a task, or a file or folder
@@ -47,7 +47,7 @@ class Data(Section):
     seed: Seed = 0
 
 
-class Architecture(Section):
+class ModelSettings(Section):
     """The model: a size by name, or width and depth."""
 
     mixers: tuple[Entry, ...] = ("mamba",)
@@ -83,16 +83,18 @@ class Architecture(Section):
         return self.width or width, self.depth or depth
 
 
-class Config(Section):
+class RunConfig(Section):
     """A whole run."""
 
-    data: Data
-    model: Architecture = Field(default_factory=Architecture)
-    training: Settings = Field(default_factory=lambda: Settings(seconds=60 * MINUTES))
+    data: DataSettings
+    model: ModelSettings = Field(default_factory=ModelSettings)
+    training: TrainingSettings = Field(
+        default_factory=lambda: TrainingSettings(seconds=60 * MINUTES)
+    )
     threads: Threads = 0  # of torch; 0: as many as it likes
 
     @classmethod
-    def read(cls, values: Mapping[str, Any], changes: Iterable[str] = ()) -> Config:
+    def read(cls, values: Mapping[str, Any], changes: Iterable[str] = ()) -> RunConfig:
         """From nested values and changes such as `training.steps=100`."""
         whole: dict[str, Any] = json.loads(json.dumps(values, default=str))  # TOML has dates
         for change in changes:
@@ -144,10 +146,10 @@ def _put(whole: dict[str, Any], change: str) -> None:
 
 def _check_path(names: list[str]) -> None:
     """Refuse a section or key that there is not, with the nearest that there is."""
-    section: type[Section] = Config
+    section: type[Section] = RunConfig
     for depth, name in enumerate(names):
         if name not in section.model_fields:
-            known = [*section.model_fields] if depth else [*_everything(), *Config.model_fields]
+            known = [*section.model_fields] if depth else [*_everything(), *RunConfig.model_fields]
             given = ".".join(names[: depth + 1])
             raise ThreefoldError(f"unknown key {given!r}; {nearest(name, known)}")
         inner = section.model_fields[name].annotation
@@ -161,7 +163,7 @@ def _everything() -> list[str]:
 
 
 def _sections() -> dict[str, type[Section]]:
-    return {"data": Data, "model": Architecture, "training": Settings}
+    return {"data": DataSettings, "model": ModelSettings, "training": TrainingSettings}
 
 
 def _plain(value: Any) -> bool:

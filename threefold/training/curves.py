@@ -9,7 +9,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from threefold.data.files import told, write_file
+from threefold.data.atomic_files import told, write_file
 
 WIDTH, HEIGHT, LEFT, BOTTOM, TOP, RIGHT = 720, 320, 64, 40, 36, 16
 POINTS = 600  # of a line; more are averaged

@@ -23,7 +23,7 @@ from safetensors.torch import save as write_safetensors
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from threefold.data.stream import Batch
+from threefold.data.loaders import Batch
 from threefold.errors import LeftAloneError, ThreefoldError
 from threefold.memory import state as states
 from threefold.memory.state import State

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
 from threefold.errors import ThreefoldError
-from threefold.training.moments import seed_step, undisturbed
 from threefold.training.objectives import Objective
-from threefold.training.settings import Settings
+from threefold.training.seeding import seed_step, undisturbed
+from threefold.training.settings import TrainingSettings
 
 MOMENTS = {"sgd": 0, "momentum": 1, "nesterov": 1, "adagrad": 1, "muon": 1}  # others have 2
 
@@ -33,7 +33,7 @@ class Estimate:
         """Bytes in all."""
         return self.weights + self.kept
 
-    def total(self, settings: Settings) -> float:
+    def total(self, settings: TrainingSettings) -> float:
         """Seconds of the whole run."""
         limits = [settings.seconds] if settings.seconds is not None else []
         if settings.steps is not None:
@@ -42,7 +42,7 @@ class Estimate:
 
 
 def estimate(
-    model: nn.Module, objective: Objective, rows: Any, settings: Settings, repeats: int = 2
+    model: nn.Module, objective: Objective, rows: Any, settings: TrainingSettings, repeats: int = 2
 ) -> Estimate:
     """Forward and backward of a batch, the faster of a few times; weights stay as they are."""
     kept: dict[int, int] = {}
@@ -79,7 +79,7 @@ def estimate(
 
 
 def check_memory(
-    model: nn.Module, objective: Objective, first: Any, batch: int, settings: Settings
+    model: nn.Module, objective: Objective, first: Any, batch: int, settings: TrainingSettings
 ) -> None:
     """Refuse batches that this machine has no room for, by what the `first` example takes alone."""
     there = machine_memory()

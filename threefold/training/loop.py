@@ -27,17 +27,17 @@ from threefold.memory.state import State
 from threefold.models.saving import unshared
 from threefold.runtime.interrupts import Interrupts
 from threefold.tasks.task import Metric, accuracy
-from threefold.training.averaging import Average
 from threefold.training.distributed import Group
+from threefold.training.ema import ExponentialMovingAverage
 from threefold.training.evaluation import Scores, evaluate
-from threefold.training.keeping import Keeper, kept
-from threefold.training.moments import seed_step, undisturbed
-from threefold.training.non_finite import NOT_AGAIN, first_bad
+from threefold.training.learning_rates import SCHEDULES
+from threefold.training.nan_finder import NOT_AGAIN, first_bad
 from threefold.training.objectives import Objective, objective_of
 from threefold.training.optimiser import make_optimiser, set_rate
-from threefold.training.progress import Reporter, reporter
-from threefold.training.schedule import SCHEDULES
-from threefold.training.settings import Settings
+from threefold.training.reporters import Reporter, reporter
+from threefold.training.run_folder import RunFolder, open_run_folder
+from threefold.training.seeding import seed_step, undisturbed
+from threefold.training.settings import TrainingSettings
 
 SKIPS = 10  # steps one after another that may be skipped
 
@@ -70,7 +70,7 @@ class Result:
 def train(
     model: nn.Module,
     batches: Callable[[int], Any],
-    settings: Settings,
+    settings: TrainingSettings,
     *,
     validation: Iterable[Any] | None = None,
     metric: Metric = accuracy,
@@ -90,10 +90,10 @@ def train(
     """
     group = Group.current()
     how = {"smoothing": settings.label_smoothing, "own": settings.own}
-    run = Run(model, batches, settings, objective or objective_of(model, metric, **how), group)
+    run = Trainer(model, batches, settings, objective or objective_of(model, metric, **how), group)
     place = None if folder is None else Path(folder)
     with (
-        kept(place, settings.keep, group) as keeper,
+        open_run_folder(place, settings.keep, group) as keeper,
         undisturbed(),
         Interrupts() as interrupt,
         reporter(console if group.leads else None, title, watchers) as shown,
@@ -130,14 +130,14 @@ class Learner(nn.Module):
         return outcome.loss
 
 
-class Run:
+class Trainer:
     """A run under way."""
 
     def __init__(
         self,
         model: nn.Module,
         batches: Callable[[int], Any],
-        settings: Settings,
+        settings: TrainingSettings,
         objective: Objective,
         group: Group | None = None,
     ) -> None:
@@ -148,7 +148,9 @@ class Run:
                 part.recompute = settings.recompute
         self.optimiser = make_optimiser(model, settings)
         self.parameters = [p for p in model.parameters() if p.requires_grad]
-        self.average = Average(model, settings.average) if settings.average else None
+        self.average = (
+            ExponentialMovingAverage(model, settings.average) if settings.average else None
+        )
         self.best: dict[str, Tensor] | None = None  # weights of the best evaluation, with patience
         self.inner = Learner(model, objective, settings.carry)
         self.learner: nn.Module | None = None  # the same, with gradients that are sent
@@ -160,14 +162,14 @@ class Run:
         self.result = Result()
         model.train()
 
-    def begin(self, keeper: Keeper | None, shown: Reporter, identity: Mapping[str, Any]) -> None:
+    def begin(self, keeper: RunFolder | None, shown: Reporter, identity: Mapping[str, Any]) -> None:
         """Go on from the newest checkpoint, if there is one."""
         for remark in [] if keeper is None else keeper.begin(self, identity):
             shown.remark(remark)
         if keeper is not None and self.result.steps:
             self.result.stopped = self._reached or self.end or self._given_up
 
-    def keep(self, keeper: Keeper | None, shown: Reporter) -> None:
+    def keep(self, keeper: RunFolder | None, shown: Reporter) -> None:
         """Log the step, and save where that is due or the run is over."""
         if keeper is None:
             return
@@ -176,7 +178,7 @@ class Run:
             self.saved = keeper.save(self)
             shown.saved(self)
 
-    def step(self, keeper: Keeper | None = None) -> bool:
+    def step(self, keeper: RunFolder | None = None) -> bool:
         """One batch, or a few: forward, backward, clip, update; False if it was rolled back."""
         start = time.perf_counter()
         step, done, many = self.result.steps, self.done, self.settings.accumulate
@@ -311,7 +313,7 @@ class Run:
         return norm.item()
 
     def _refuse(
-        self, rows: list[Any], before: State | None, loss: float, keeper: Keeper | None
+        self, rows: list[Any], before: State | None, loss: float, keeper: RunFolder | None
     ) -> bool:
         """A loss or gradient that is no number: stop, leave the step out, or go back (True)."""
         self.optimiser.zero_grad()

@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from threefold.data.stream import IGNORE, Batch
+from threefold.data.loaders import IGNORE, Batch
 from threefold.memory.state import State
 from threefold.models.forecaster import Forecaster, ahead, gaussian_loss, pinball_loss
 from threefold.models.transformer import Transformer
@@ -26,13 +26,13 @@ from threefold.runtime.generation import generate
 from threefold.tasks.pairs import BEGIN, END, Pairs
 from threefold.tasks.table import LOWER
 from threefold.tasks.task import Compare, Metric, accuracy, squared_error
-from threefold.training.scheduled import scheduled_sampling
-from threefold.training.truncated import carry_on
+from threefold.training.scheduled_sampling import scheduled_sampling
+from threefold.training.truncated_bptt import carry_on
 
 Rows: TypeAlias = "Batch | Pairs"
 
 
-class Outcome(NamedTuple):
+class BatchLoss(NamedTuple):
     """What a model answered to a batch."""
 
     loss: Tensor  # the sum over the targets that count
@@ -52,7 +52,7 @@ class Objective(Protocol):
 
     def __call__(
         self, model: nn.Module, rows: Any, state: State | None, *, carry: bool, done: float
-    ) -> Outcome:
+    ) -> BatchLoss:
         """The loss of a batch; `done` is the part of the run that is behind."""
 
     def tally(self) -> Tally:
@@ -70,7 +70,7 @@ class Tally(Protocol):
         """The metric of all."""
 
 
-class Mean:
+class MeanTally:
     """The mean of a metric that scores each target, or each row, by itself."""
 
     def __init__(self, metric: Metric) -> None:
@@ -133,7 +133,7 @@ class Answers:
         *,
         carry: bool = False,
         done: float = 0.0,
-    ) -> Outcome:
+    ) -> BatchLoss:
         before = None if state is None or not carry else carry_on(state, rows.starts)
         # Models of images know neither.
         asked = {"state": before, "mask": rows.mask}
@@ -145,14 +145,14 @@ class Answers:
         else:
             smoothing = self.smoothing if model.training else 0.0
             loss = cross_entropy(outputs, rows.targets, "sum", smoothing)
-        return Outcome(loss, outputs, after if carry else None)
+        return BatchLoss(loss, outputs, after if carry else None)
 
-    def tally(self) -> Mean:
+    def tally(self) -> MeanTally:
         """The mean of the metric."""
-        return Mean(self.metric)
+        return MeanTally(self.metric)
 
 
-class Forecasts:
+class ForecastObjective:
     """A context, and what comes after it: learnt from every element, judged by the last."""
 
     def __init__(self, metric: Metric) -> None:
@@ -171,7 +171,7 @@ class Forecasts:
         *,
         carry: bool = False,
         done: float = 0.0,
-    ) -> Outcome:
+    ) -> BatchLoss:
         assert isinstance(model, Forecaster)
         series = rows.inputs[..., : model.channels]
         beside = rows.inputs[..., model.channels :] if model.exogenous else None
@@ -184,11 +184,11 @@ class Forecasts:
         else:
             losses = pinball_loss(forecast, target, model.quantiles)
         last = model.middle(forecast[:, -1]).reshape(rows.targets.shape)
-        return Outcome(losses.sum(), last, None)
+        return BatchLoss(losses.sum(), last, None)
 
-    def tally(self) -> Mean:
+    def tally(self) -> MeanTally:
         """The mean of the metric of forecasts from the last element on."""
-        return Mean(self.metric)
+        return MeanTally(self.metric)
 
 
 class Translations:
@@ -216,7 +216,7 @@ class Translations:
         *,
         carry: bool = False,
         done: float = 0.0,
-    ) -> Outcome:
+    ) -> BatchLoss:
         assert isinstance(model, Translator)
         read = model.encode(rows.source, mask=rows.source_mask)
         share = self.own * done if model.training else 0.0
@@ -226,7 +226,7 @@ class Translations:
         if isinstance(model, Transformer):
             smoothing = smoothing or model.spec.option("label_smoothing")
         smoothing = smoothing if model.training else 0.0
-        return Outcome(cross_entropy(logits, answers, "sum", smoothing), logits, None)
+        return BatchLoss(cross_entropy(logits, answers, "sum", smoothing), logits, None)
 
     def tally(self) -> Written:
         """What is written from the sources alone."""
@@ -249,7 +249,7 @@ def objective_of(
     if isinstance(model, Translator):
         return Translations(smoothing=smoothing, own=own)
     if isinstance(model, Forecaster):
-        return Forecasts(metric)
+        return ForecastObjective(metric)
     return Answers(metric, smoothing)
 
 

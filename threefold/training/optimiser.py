@@ -16,10 +16,10 @@ import torch
 from torch import Tensor, nn
 
 from threefold.errors import ThreefoldError, nearest
-from threefold.kernels.derived import optimiser_stepped
+from threefold.kernels.parameter_cache import optimiser_stepped
 
 if TYPE_CHECKING:
-    from threefold.training.settings import Settings
+    from threefold.training.settings import TrainingSettings
 
 SLOW = 0.1  # the learning rate of slow parameters, as a factor
 MUON_MOMENTUM = 0.95  # as published (Jordan et al. 2024, "Muon")
@@ -72,7 +72,7 @@ class Optimisers:
             part.load_state_dict({"state": state, "param_groups": groups})
 
 
-def make_optimiser(model: nn.Module, settings: Settings) -> Optimisers:
+def make_optimiser(model: nn.Module, settings: TrainingSettings) -> Optimisers:
     """The optimiser that the settings name, over the groups of the model."""
     _calm()
     groups = parameter_groups(model, settings.learning_rate, settings.weight_decay)
@@ -102,7 +102,7 @@ def _calm() -> None:
             inner.__dynamo_disable = inner
 
 
-def _make(name: str, groups: Groups, s: Settings) -> torch.optim.Optimizer:
+def _make(name: str, groups: Groups, s: TrainingSettings) -> torch.optim.Optimizer:
     known: dict[str, Callable[[], torch.optim.Optimizer]] = {
         "sgd": lambda: torch.optim.SGD(groups),
         "momentum": lambda: torch.optim.SGD(groups, momentum=s.momentum),

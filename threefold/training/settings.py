@@ -19,7 +19,7 @@ Count = Annotated[int, Field(ge=1)]
 Seed = Annotated[int, Field(ge=0, lt=2**63)]  # of torch and of TOML
 
 
-class Settings(Section):
+class TrainingSettings(Section):
     """How to train; give steps, seconds or both (the first to be reached ends the run)."""
 
     steps: int | None = None

@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from threefold.data.files import told
+from threefold.data.atomic_files import told
 from threefold.errors import ThreefoldError
 from threefold.models.language import LanguageModel
 from threefold.runtime.generation import generate
-from threefold.training.progress import Reporter
+from threefold.training.reporters import Reporter
 
 if TYPE_CHECKING:
-    from threefold.training.loop import Run
+    from threefold.training.loop import Trainer
 
 SAMPLE = 160  # tokens
 
 
-class TensorBoard(Reporter):
+class TensorBoardReporter(Reporter):
     """Loss, learning rate, norm of the gradients and evaluations, for `tensorboard --logdir`."""
 
     def __init__(self, folder: Path) -> None:
@@ -35,7 +35,7 @@ class TensorBoard(Reporter):
     def close(self) -> None:
         self.writer.close()
 
-    def show(self, run: Run) -> None:
+    def show(self, run: Trainer) -> None:
         step = run.result.steps
         for name, value in (
             ("loss/train", run.result.losses[-1]),
@@ -45,19 +45,19 @@ class TensorBoard(Reporter):
         ):
             self.writer.add_scalar(name, value, step)
 
-    def scores(self, run: Run) -> None:
+    def scores(self, run: Trainer) -> None:
         step, (loss, metric) = run.result.validation[-1]
         self.writer.add_scalar("loss/valid", loss, step)
         self.writer.add_scalar("metric/valid", metric, step)
 
 
-class Samples(Reporter):
+class SampleReporter(Reporter):
     """At each evaluation a text that the model writes, added to a file and shown."""
 
     def __init__(self, path: Path, console: Console | None = None) -> None:
         self.path, self.console = path, console
 
-    def scores(self, run: Run) -> None:
+    def scores(self, run: Trainer) -> None:
         tokenizer = getattr(run.model, "tokenizer", None)
         if not isinstance(run.model, LanguageModel) or tokenizer is None:
             return

@@ -228,7 +228,7 @@ THREEFOLD_API int THREEFOLD_NAME(delta_recurrence_workspace)(
     int64_t batch, int64_t length, int64_t heads, int64_t groups, int64_t keys, int64_t values,
     int64_t decays, int64_t parts, int64_t backward, int64_t threads);
 
-/* y = f(a, b, c) for each element, with numbers that some f take: pointwise.cpp has them in order.
+/* y = f(a, b, c) for each element, with numbers that some f take: program_operations.cpp has them in order.
  *   layout [5, 4]: sizes, then strides of y, a, b and c, 0 along what is repeated */
 THREEFOLD_API int THREEFOLD_NAME(pointwise)(
     real *y, const real *optional a, const real *optional b, const real *optional c,
@@ -280,10 +280,10 @@ THREEFOLD_API int THREEFOLD_NAME(cell_recurrence_workspace)(
 /* Gated units h beside M memories c of N Legendre coefficients each, of all that the units said:
  * h = h₋ + σ(g)⊙(tanh(a) − h₋), (a, g) = x + R [h; c]₋, c = LegS_t(c₋, w h) at each row's own t.
  *   out [B, L, Z], [h; c] after each element, Z = H + M·N · new_state, state [B, Z] · kept [B, L, 2, H],
- *   tanh(a) and σ(g) · workspace [as scaled_recurrence_workspace says] · inputs [B, L, 2, H]
+ *   tanh(a) and σ(g) · workspace [as legs_recurrence_workspace says] · inputs [B, L, 2, H]
  *   matrix [2·H, Z], R · say [M, H], w · position [B], elements of each row before · lengths [B]
  * Elements at t ≥ length are not read; out and kept are 0 there. */
-THREEFOLD_API int THREEFOLD_NAME(scaled_recurrence_forward)(
+THREEFOLD_API int THREEFOLD_NAME(legs_recurrence_forward)(
     real *out, real *new_state, real *optional kept, real *workspace,
     const real *inputs, const real *matrix, const real *say, const real *state,
     const int64_t *position, const int64_t *optional lengths,
@@ -292,7 +292,7 @@ THREEFOLD_API int THREEFOLD_NAME(scaled_recurrence_forward)(
 
 /* Gradients of the above for inputs, state and what was said, [B, L, M]; those of matrix and say are
  * products of these. */
-THREEFOLD_API int THREEFOLD_NAME(scaled_recurrence_backward)(
+THREEFOLD_API int THREEFOLD_NAME(legs_recurrence_backward)(
     real *grad_inputs, real *grad_said, real *grad_state, real *workspace,
     const real *optional grad_out, const real *optional grad_new_state,
     const real *out, const real *kept, const real *matrix, const real *say, const real *state,
@@ -301,7 +301,7 @@ THREEFOLD_API int THREEFOLD_NAME(scaled_recurrence_backward)(
     int64_t threads);
 
 /* How many numbers of workspace either of the two above needs. */
-THREEFOLD_API int THREEFOLD_NAME(scaled_recurrence_workspace)(
+THREEFOLD_API int THREEFOLD_NAME(legs_recurrence_workspace)(
     int64_t *numbers,
     int64_t batch, int64_t hidden, int64_t memories, int64_t order, int64_t threads);
 

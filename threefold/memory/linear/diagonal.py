@@ -11,9 +11,9 @@ from torch import Tensor
 
 from threefold.errors import ThreefoldError
 from threefold.kernels import ops
+from threefold.memory.associative_scan import Element, associative_scan
+from threefold.memory.forms import FORMS, plan_chunk, plan_form
 from threefold.memory.linear.selective import compose
-from threefold.memory.plan import FORMS, plan_chunk, plan_form
-from threefold.memory.scan import Element, associative_scan
 
 OWNER = "diagonal_recurrence"
 

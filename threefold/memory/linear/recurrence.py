@@ -12,9 +12,9 @@ from torch import Tensor
 
 from threefold.errors import ThreefoldError
 from threefold.kernels import ops
+from threefold.memory.forms import FORMS, plan_chunk, plan_form
 from threefold.memory.linear.engine import run
 from threefold.memory.linear.structures import Tokens
-from threefold.memory.plan import FORMS, plan_chunk, plan_form
 from threefold.memory.state import memory_dtype
 
 OWNER = "linear_recurrence"

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from threefold.memory.scan import Element, associative_scan
+from threefold.memory.associative_scan import Element, associative_scan
 
 
 class Stabilised(NamedTuple):

@@ -1,0 +1,374 @@
+"""Charts as SVG, written by hand: every one has a title and a description, and colours of the page.
+
+Lines differ in colour, dashes and markers, and are named where they end, so that a chart can be
+read without colours and without a legend.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from html import escape
+from typing import TypeAlias
+
+from threefold.drawing.axes import Axis, Scale, possible, scale, width_of, written
+
+Point: TypeAlias = tuple[float, float]
+
+WIDTH, HEIGHT = 410, 290
+TOP, BOTTOM = 14, 46
+LABEL_GAP = 13.0
+DASHES = ("", "6 3", "2 3", "8 3 2 3", "4 2", "1 2", "10 4", "6 2 2 2")
+COLOURS = 8
+
+
+@dataclass(frozen=True)
+class Line:
+    """Points that belong together; `place` chooses colour, dashes and marker."""
+
+    name: str
+    place: int
+    points: Sequence[Point]
+    band: Sequence[tuple[float, float, float]] = ()  # (x, low, high) around the line
+    note: str = ""  # said with the name where the line ends
+
+
+@dataclass(frozen=True)
+class Dot:
+    """One thing in a plane; `error` is how far its y may be off."""
+
+    name: str
+    place: int
+    x: float
+    y: float
+    error: float = 0.0
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A place to point at: a crossing (x, y), or with y None a line at x."""
+
+    x: float
+    y: float | None
+    text: str
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A drawing, what it is called, what it shows in a sentence, and the numbers in it."""
+
+    slug: str
+    title: str
+    description: str
+    svg: str
+    header: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
+def line_chart(
+    title: str,
+    description: str,
+    lines: Sequence[Line],
+    x: Axis,
+    y: Axis,
+    marks: Iterable[Mark] = (),
+) -> Figure:
+    """Lines over a common axis, each named at its end."""
+    marks = tuple(marks)
+    shown = [line for line in lines if line.points]
+    horizontal, vertical = _plane(
+        x,
+        y,
+        [p[0] for line in shown for p in line.points] + [mark.x for mark in marks],
+        [p[1] for line in shown for p in line.points]
+        + [value for line in shown for point in line.band for value in point[1:]],
+        max((width_of(line.name + line.note) for line in shown), default=0) + 16,
+    )
+    parts = _frame(horizontal, vertical)
+    parts += [_band(line, horizontal, vertical) for line in shown if line.band]
+    parts += [_line(line, horizontal, vertical) for line in shown]
+    parts += [_mark(mark, horizontal, vertical) for mark in marks]
+    ends = [(line, vertical(line.points[-1][1])) for line in shown]
+    for line, place in _spread(ends):
+        last = horizontal(line.points[-1][0])
+        parts.append(_label(line, last, vertical(line.points[-1][1]), horizontal, place))
+    rows = tuple(
+        (line.name, written(a, x.unit), written(b, y.unit))
+        for line in shown
+        for a, b in line.points
+    )
+    return _figure(title, description, parts, ("model", x.title, y.title), rows)
+
+
+def dot_chart(
+    title: str, description: str, dots: Sequence[Dot], front: Sequence[str], x: Axis, y: Axis
+) -> Figure:
+    """Dots in a plane; those of the front are joined, the others are behind it."""
+    horizontal, vertical = _plane(
+        x,
+        y,
+        [dot.x for dot in dots],
+        [value for dot in dots for value in possible(dot.y, dot.error, y.unit)],
+        14,
+    )
+    parts = _frame(horizontal, vertical)
+    best = sorted((dot for dot in dots if dot.name in front), key=lambda dot: dot.x)
+    if len(best) > 1:
+        path = " ".join(f"{horizontal(d.x):.1f},{vertical(d.y):.1f}" for d in best)
+        parts.append(f'<polyline class="front" points="{path}"/>')
+    for dot in dots:
+        parts.append(_dot(dot, horizontal, vertical, dot.name in front))
+    parts += _dot_names(dots, horizontal, vertical)
+    rows = tuple(
+        (d.name, written(d.x, x.unit), written(d.y, y.unit), "yes" if d.name in front else "no")
+        for d in dots
+    )
+    return _figure(title, description, parts, ("model", x.title, y.title, "on the front"), rows)
+
+
+def range_chart(
+    title: str,
+    description: str,
+    rows: Sequence[tuple[str, int, float, float, Sequence[float]]],
+    x: Axis,
+    zero: bool = False,
+) -> Figure:
+    """One row for each (name, place, mean, half, values): every value, the mean, the interval.
+
+    zero: with a line at 0.
+    """
+    height = TOP + 30 * len(rows) + BOTTOM
+    unit = "number" if zero else x.unit
+    ends = [end for _, _, m, h, _ in rows if math.isfinite(h) for end in possible(m, h, unit)]
+    values = [v for row in rows for v in row[4]]
+    left = 16 + max((width_of(row[0]) for row in rows), default=0)
+    horizontal = scale(x, [*ends, *values, *([0.0] if zero else [])], left, WIDTH - left - 16)
+    parts = _grid(horizontal, TOP, height - BOTTOM)
+    if zero:
+        parts.append(f'<path class="here" d="M{horizontal(0):.1f} {TOP}V{height - BOTTOM}"/>')
+    for i, (name, place, mean, half, seeds) in enumerate(rows):
+        middle = TOP + 30 * i + 15
+        parts.append(
+            f'<text class="name" x="{left - 8:.0f}" y="{middle + 4}">{escape(name)}</text>'
+        )
+        if math.isfinite(half):
+            low, high = map(horizontal, possible(mean, half, unit))
+            parts.append(
+                f'<path class="interval s{place % COLOURS}" '
+                f'd="M{low:.1f} {middle}H{high:.1f}M{low:.1f} {middle - 5}v10M{high:.1f} '
+                f'{middle - 5}v10"/>'
+            )
+        parts += [
+            f'<circle class="seed s{place % COLOURS}" cx="{horizontal(v):.1f}" cy="{middle}" '
+            f'r="3"/>'
+            for v in seeds
+        ]
+        parts.append(
+            f'<g class="s{place % COLOURS}"><title>{escape(name)}: {written(mean, x.unit)}</title>'
+            f"{_marker(place, horizontal(mean), middle, 5.5)}</g>"
+        )
+    table = tuple(
+        (name, written(mean, x.unit), f"± {written(half, x.unit)}", "; ".join(
+            written(v, x.unit) for v in seeds
+        ))
+        for name, _, mean, half, seeds in rows
+    )  # fmt: skip
+    return _figure(
+        title, description, parts, ("model", x.title, "interval", "seeds"), table, height
+    )
+
+
+def swatch(place: int) -> str:
+    """The sign of a line, for a table or a legend."""
+    dash = DASHES[place % len(DASHES)]
+    return (
+        f'<svg class="swatch s{place % COLOURS}" viewBox="0 0 28 12" aria-hidden="true">'
+        f'<path class="line" d="M1 6H27" stroke-dasharray="{dash}"/>'
+        f"{_marker(place, 14, 6, 4)}</svg>"
+    )
+
+
+def _figure(
+    title: str,
+    description: str,
+    parts: Sequence[str],
+    header: tuple[str, ...],
+    rows: tuple[tuple[str, ...], ...],
+    height: float = HEIGHT,
+) -> Figure:
+    slug = re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")
+    svg = (
+        f'<svg class="chart" xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height:g}" '
+        f'role="img" aria-labelledby="{slug}-title {slug}-desc">'
+        f'<title id="{slug}-title">{escape(title)}</title>'
+        f'<desc id="{slug}-desc">{escape(description)}</desc>{"".join(parts)}</svg>'
+    )
+    return Figure(slug, title, description, svg, header, rows)
+
+
+def _plane(
+    x: Axis, y: Axis, across: Iterable[float], upwards: Iterable[float], right: float
+) -> tuple[Scale, Scale]:
+    """Both scales, with room for what is written at the left and at the right."""
+    vertical = scale(y, upwards, HEIGHT - BOTTOM, TOP + BOTTOM - HEIGHT)
+    left = 32 + max((width_of(written(v, y.unit)) for v in vertical.ticks), default=8)
+    return scale(x, across, left, WIDTH - left - right), vertical
+
+
+def _frame(horizontal: Scale, vertical: Scale) -> list[str]:
+    """Grid, values and titles of both axes."""
+    left, right = horizontal.start, horizontal.start + horizontal.span
+    parts = _grid(horizontal, TOP, HEIGHT - BOTTOM)
+    for value in vertical.ticks:
+        y = vertical(value)
+        parts.append(f'<path class="grid" d="M{left:.0f} {y:.1f}H{right:.0f}"/>')
+        text = written(value, vertical.axis.unit)
+        parts.append(f'<text class="tick y" x="{left - 7:.0f}" y="{y + 4:.1f}">{text}</text>')
+    hint = {"low": "lower is better", "high": "higher is better"}.get(vertical.axis.better, "")
+    title = f"{vertical.axis.title}{f' ({hint})' if hint else ''}"
+    middle = TOP + (HEIGHT - TOP - BOTTOM) / 2
+    parts.append(
+        f'<text class="axis" transform="translate(13 {middle:.0f}) rotate(-90)">{escape(title)}'
+        "</text>"
+    )
+    return parts
+
+
+def _grid(horizontal: Scale, top: float, bottom: float) -> list[str]:
+    """Lines across, the values below them, and the axis's title."""
+    parts = []
+    last = -math.inf
+    for value in horizontal.ticks:
+        x, text = horizontal(value), written(value, horizontal.axis.unit)
+        parts.append(f'<path class="grid" d="M{x:.1f} {top}V{bottom:g}"/>')
+        if x - last > width_of(text) + 4:
+            parts.append(f'<text class="tick x" x="{x:.1f}" y="{bottom + 16:g}">{text}</text>')
+            last = x
+    hint = {"low": " (lower is better)", "high": " (higher is better)"}
+    title = horizontal.axis.title + hint.get(horizontal.axis.better, "")
+    middle = horizontal.start + horizontal.span / 2
+    parts.append(f'<text class="axis" x="{middle:.0f}" y="{bottom + 36:g}">{escape(title)}</text>')
+    return parts
+
+
+def _line(line: Line, horizontal: Scale, vertical: Scale) -> str:
+    places = [(horizontal(x), vertical(y)) for x, y in line.points]
+    path = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
+    dash = DASHES[line.place % len(DASHES)]
+    every = 1 if len(places) <= 12 else len(places)  # a long curve has a marker at its end only
+    markers = "".join(
+        f"<g><title>{escape(line.name)}: {written(point[0], horizontal.axis.unit)}, "
+        f"{written(point[1], vertical.axis.unit)}</title>{_marker(line.place, *place, 3.5)}</g>"
+        for i, (place, point) in enumerate(zip(places, line.points, strict=True))
+        if i % every == 0 or i == len(places) - 1
+    )
+    return (
+        f'<g class="s{line.place % COLOURS}"><polyline class="line" stroke-dasharray="{dash}" '
+        f'points="{path}"/>{markers}</g>'
+    )
+
+
+def _band(line: Line, horizontal: Scale, vertical: Scale) -> str:
+    there = [f"{horizontal(x):.1f},{vertical(high):.1f}" for x, _, high in line.band]
+    back = [f"{horizontal(x):.1f},{vertical(low):.1f}" for x, low, _ in reversed(line.band)]
+    return f'<polygon class="band s{line.place % COLOURS}" points="{" ".join(there + back)}"/>'
+
+
+def _dot(dot: Dot, horizontal: Scale, vertical: Scale, front: bool) -> str:
+    x, y = horizontal(dot.x), vertical(dot.y)
+    whisker = ""
+    if dot.error and math.isfinite(dot.error):
+        low, high = map(vertical, possible(dot.y, dot.error, vertical.axis.unit))
+        whisker = f'<path class="interval" d="M{x:.1f} {high:.1f}V{low:.1f}"/>'
+    values = f"{written(dot.x, horizontal.axis.unit)}, {written(dot.y, vertical.axis.unit)}"
+    return (
+        f'<g class="s{dot.place % COLOURS}"><title>{escape(dot.name)}: {values}</title>{whisker}'
+        f"{_marker(dot.place, x, y, 6 if front else 4)}</g>"
+    )
+
+
+def _dot_names(dots: Sequence[Dot], horizontal: Scale, vertical: Scale) -> list[str]:
+    """Names beside dots: to the right where there is room, and never one over another."""
+    parts: list[str] = []
+    taken: list[tuple[float, float, float]] = []  # (left, right, height) of names and dots
+    taken += [(horizontal(d.x) - 6, horizontal(d.x) + 6, vertical(d.y)) for d in dots]
+    for dot in sorted(dots, key=lambda dot: dot.x):
+        x, y, size = horizontal(dot.x), vertical(dot.y), width_of(dot.name)
+        sides = [(x + 10, x + 10 + size, "start"), (x - 10 - size, x - 10, "end")]
+        tries = [
+            (left, right, anchor, y + shift)
+            for shift in (0, -13, 13, -26, 26, -39, 39)
+            for left, right, anchor in sides
+            if right < WIDTH and left > horizontal.start
+        ]
+        free = [t for t in tries if not any(_touches(t, other) for other in taken)]
+        left, right, anchor, height = (free or tries)[0]
+        taken.append((left, right, height))
+        at = left if anchor == "start" else right
+        parts.append(
+            f'<text class="label s{dot.place % COLOURS}" x="{at:.1f}" y="{height + 4:.1f}" '
+            f'text-anchor="{anchor}">{escape(dot.name)}</text>'
+        )
+    return parts
+
+
+def _touches(name: tuple[float, float, str, float], other: tuple[float, float, float]) -> bool:
+    left, right, _, height = name
+    return left < other[1] and other[0] < right and abs(height - other[2]) < LABEL_GAP
+
+
+def _mark(mark: Mark, horizontal: Scale, vertical: Scale) -> str:
+    x = horizontal(mark.x)
+    if mark.y is None:
+        return (
+            f'<path class="here" d="M{x:.1f} {TOP}V{HEIGHT - BOTTOM}"/>'
+            f'<text class="note" x="{x + 4:.1f}" y="{TOP + 10}">{escape(mark.text)}</text>'
+        )
+    y = vertical(mark.y)
+    return (
+        f'<g><title>{escape(mark.text)}</title><circle class="crossing" cx="{x:.1f}" '
+        f'cy="{y:.1f}" r="8"/><text class="note" x="{x - 4:.1f}" y="{y - 11:.1f}" '
+        f'text-anchor="middle">{escape(mark.text)}</text></g>'
+    )
+
+
+def _spread(items: Sequence[tuple[Line, float]]) -> list[tuple[Line, float]]:
+    """Names at heights where none covers another, each as near its own as that allows."""
+    order = sorted(items, key=lambda item: item[1])
+    places = [place for _, place in order]
+    for _ in range(60):
+        for i in range(len(places) - 1):
+            overlap = LABEL_GAP - (places[i + 1] - places[i])
+            if overlap > 0:
+                places[i] -= overlap / 2
+                places[i + 1] += overlap / 2
+        places = [min(max(place, TOP + 4), HEIGHT - BOTTOM) for place in places]
+    return [(line, place) for (line, _), place in zip(order, places, strict=True)]
+
+
+def _label(line: Line, x: float, y: float, horizontal: Scale, place: float) -> str:
+    text = f"{line.name}{line.note}"
+    start = round(horizontal.start + horizontal.span) + 10
+    return (
+        f'<path class="lead" d="M{x + 5:.1f} {y:.1f}L{start - 4} {place:.1f}"/>'
+        f'<text class="label s{line.place % COLOURS}" x="{start}" y="{place + 4:.1f}">'
+        f"{escape(text)}</text>"
+    )
+
+
+def _marker(place: int, x: float, y: float, r: float) -> str:
+    """One of six shapes."""
+    shape = place % 6
+    if shape == 0:
+        return f'<circle class="dot" cx="{x:.1f}" cy="{y:.1f}" r="{r:g}"/>'
+    corners = {
+        1: ((-1, -1), (1, -1), (1, 1), (-1, 1)),
+        2: ((0, -1.3), (1.2, 0.9), (-1.2, 0.9)),
+        3: ((0, -1.4), (1.4, 0), (0, 1.4), (-1.4, 0)),
+        4: ((0, 1.3), (1.2, -0.9), (-1.2, -0.9)),
+        5: ((-0.5, -1.3), (0.5, -1.3), (1.3, 0), (0.5, 1.3), (-0.5, 1.3), (-1.3, 0)),
+    }[shape]
+    points = " ".join(f"{x + r * 0.95 * a:.1f},{y + r * 0.95 * b:.1f}" for a, b in corners)
+    return f'<polygon class="dot" points="{points}"/>'

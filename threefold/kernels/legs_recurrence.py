@@ -1,0 +1,169 @@
+"""∂R = Σ_t ∂(a, g)_t ⊗ [h; c]_{t−1},  ∂w = Σ_t ∂f_t ⊗ h_t: gated units beside LegS, natively.
+
+The kernel gives the gradients of the inputs and of what was said; those of the matrices are
+products of them with all states, left to torch. Shapes are checked in `ops`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from threefold.kernels import library
+from threefold.kernels.checks import expected_kind
+from threefold.kernels.registration import define, differentiate, differentiate_once
+
+_Optional = Tensor | None
+
+
+def expected(
+    inputs: Tensor,
+    matrix: Tensor,
+    say: Tensor,
+    state: Tensor,
+    position: Tensor,
+    lengths: Tensor | None,
+) -> str | None:
+    """What is wrong, said as what was expected; None if nothing is."""
+    if inputs.ndim != 4 or 0 in inputs.shape[1:] or inputs.shape[2] != 2 or say.ndim != 2:
+        return "inputs [B, L, 2, H], none empty, and say [M, H]"
+    batch, _, _, hidden = inputs.shape
+    size = matrix.shape[-1]
+    memories = max(1, say.shape[0])
+    if not (
+        matrix.shape == (2 * hidden, size)
+        and size > hidden
+        and (size - hidden) % memories == 0
+        and say.shape == (memories, hidden)
+        and state.shape == (batch, size)
+        and position.shape == (batch,)
+        and position.dtype == torch.int64
+        and (lengths is None or lengths.shape == (batch,))
+    ):
+        return (
+            f"matrix [{2 * hidden}, {hidden} + M·N], say [M, {hidden}], state [{batch}, {hidden} + "
+            f"M·N], position [{batch}] (int64) and lengths [{batch}]"
+        )
+    return expected_kind(inputs, (matrix, say, state), lengths)
+
+
+def forward(
+    inputs: Tensor,
+    matrix: Tensor,
+    say: Tensor,
+    state: Tensor,
+    position: Tensor,
+    lengths: _Optional,
+    keep: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Call the kernel; `keep` what the backward pass needs, or an empty tensor."""
+    out, new_state, kept = _forward_shapes(inputs, matrix, say, state, position, lengths, keep)
+    sizes = _sizes(inputs.shape[:2], say, state)
+    library.call(
+        "legs_recurrence_forward",
+        [out, new_state, kept if keep else None, _workspace(out, sizes)],
+        [inputs, matrix, say, state, position, lengths],
+        sizes,
+    )
+    return out, new_state, kept
+
+
+def _sizes(rows: Any, say: Tensor, state: Tensor) -> list[int]:
+    memories, hidden = say.shape
+    return [*rows, hidden, memories, (state.shape[1] - hidden) // memories]
+
+
+def _workspace(like: Tensor, sizes: list[int]) -> Tensor:
+    return library.workspace("legs_recurrence_workspace", like, [sizes[0], *sizes[2:]])
+
+
+def _forward_shapes(
+    inputs: Tensor,
+    matrix: Tensor,
+    say: Tensor,
+    state: Tensor,
+    position: Tensor,
+    lengths: _Optional,
+    keep: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    out = inputs.new_empty(*inputs.shape[:2], state.shape[1])
+    return out, inputs.new_empty(state.shape), inputs.new_empty(inputs.shape if keep else (0,))
+
+
+def _backward(
+    grad_out: _Optional,
+    grad_new_state: _Optional,
+    out: Tensor,
+    kept: Tensor,
+    matrix: Tensor,
+    say: Tensor,
+    state: Tensor,
+    position: Tensor,
+    lengths: _Optional,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    hidden = say.shape[1]
+    grad_inputs, grad_state = torch.empty_like(kept), torch.empty_like(state)
+    said = out.new_empty(*out.shape[:2], len(say))
+    sizes = _sizes(out.shape[:2], say, state)
+    library.call(
+        "legs_recurrence_backward",
+        [grad_inputs, said, grad_state, _workspace(out, sizes)],
+        [grad_out, grad_new_state, out, kept, matrix, say, state, position, lengths],
+        sizes,
+    )
+    before = torch.cat([state.unsqueeze(1), out[:, :-1]], 1)
+    grad_matrix = grad_inputs.flatten(0, 1).flatten(1).mT @ before.flatten(0, 1)
+    grad_say = said.flatten(0, 1).mT @ out[..., :hidden].flatten(0, 1)
+    return grad_inputs, grad_matrix, grad_say, grad_state
+
+
+def _backward_shapes(
+    grad_out: _Optional,
+    grad_new_state: _Optional,
+    out: Tensor,
+    kept: Tensor,
+    matrix: Tensor,
+    say: Tensor,
+    state: Tensor,
+    *rest: Any,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    grad_inputs, *grads = (t.new_empty(t.shape) for t in (kept, matrix, say, state))
+    return grad_inputs, grads[0], grads[1], grads[2]
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    given, *tensors, ctx.kept = inputs
+    out, _, kept = output
+    ctx.set_materialize_grads(False)
+    ctx.mark_non_differentiable(kept)
+    # The inputs themselves are needed only to compute again what was not kept.
+    ctx.save_for_backward(*tensors, out, kept, None if ctx.kept else given)
+
+
+def _differentiate(
+    ctx: Any, grad_out: _Optional, grad_new_state: _Optional, _: _Optional
+) -> tuple[_Optional, ...]:
+    *tensors, out, kept, given = ctx.saved_tensors
+    if not ctx.kept:
+        kept = operation(given, *tensors, True)[2]
+    grads = backward(grad_out, grad_new_state, out, kept, *tensors)
+    return *grads, None, None, None
+
+
+_TENSORS = "Tensor matrix, Tensor say, Tensor state, Tensor position, Tensor? lengths"
+
+operation = define(
+    f"legs_recurrence(Tensor inputs, {_TENSORS}, bool keep) -> (Tensor, Tensor, Tensor)",
+    native=forward,
+    shapes=_forward_shapes,
+)
+backward = define(
+    "legs_recurrence_backward(Tensor? grad_out, Tensor? grad_new_state, Tensor out, Tensor kept,"
+    f" {_TENSORS}) -> (Tensor, Tensor, Tensor, Tensor)",
+    native=_backward,
+    shapes=_backward_shapes,
+)
+differentiate("legs_recurrence", save=_save, backward=_differentiate)
+differentiate_once("legs_recurrence_backward", use="a unit beside LegS")

@@ -1,0 +1,333 @@
+"""y, state = call_n(… call_1(x, state₋)): the native calls of a step, all in one crossing
+
+The step of a stack is a few native calls a layer, and the way from one to the next through Python
+takes longer than they do. `recording.py` notes once which call reads and writes what; a `Program`
+then fills in where things lie and has all calls made at once. It serves as long as nothing that it
+was recorded from has changed; whoever runs it has the ordinary way for when it does not.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+import time
+from array import array
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from threefold.kernels import library
+from threefold.kernels.linear import MOST_ROWS, PLAIN
+from threefold.kernels.parameter_cache import derived_below
+
+# In the order of native/program.cpp.
+OPERATIONS = (
+    "linear",
+    "linear_narrow",
+    "rms_norm_forward",
+    "short_convolution_forward",
+    "token_shift_forward",
+    "selective_scan_forward",
+    "decay_recurrence_forward",
+    "delta_recurrence_forward",
+    "diagonal_recurrence_forward",
+    "pointwise",
+    "reduce",
+    "product",
+    "convert",
+    "reservoir_forward",
+)
+_DTYPES = (torch.float32, torch.float64)
+# Buffers begin at cache lines.
+_LINE = 64
+
+State = dict[str, Any]
+Path = tuple[str, ...]
+
+
+class CannotWriteError(Exception):
+    """A step that is not a sequence of native calls."""
+
+
+@dataclass(frozen=True)
+class Operand:
+    """Where a pointer leads: `offset` bytes into what a kind has under an index."""
+
+    kind: str
+    index: int
+    offset: int = 0
+
+
+THREADS = Operand("threads", 0)
+Word = Operand | int
+
+
+@dataclass
+class Listing:
+    """What a step does: its calls, the sizes of its buffers, and the leaves of its state."""
+
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    leaves: list[tuple[Path, tuple[int, ...], torch.dtype]]
+    calls: list[list[Word]] = field(default_factory=list)
+    buffers: dict[int, int] = field(default_factory=dict)
+    # What has to stay where it is as long as the calls are made.
+    kept: list[Any] = field(default_factory=list)
+
+    def call(
+        self,
+        name: str,
+        dtype: torch.dtype,
+        pointers: Sequence[Word],
+        sizes: Sequence[int],
+        numbers: Sequence[float] = (),
+    ) -> None:
+        """Note a call; the number of threads comes after the other sizes."""
+        if name not in OPERATIONS or dtype not in _DTYPES:
+            raise CannotWriteError(f"{name} of {dtype}")
+        number = 2 * OPERATIONS.index(name) + _DTYPES.index(dtype)
+        bits = [int(struct.unpack("q", struct.pack("d", n))[0]) for n in numbers]
+        self.calls.append([number, *pointers, *map(int, sizes), THREADS, *bits])
+
+
+class Threads:
+    """All threads; one for a while, after a run in which they kept each other waiting.
+
+    A step is a hundred products, and after each the threads meet. Where another process holds a
+    core, each meeting takes as long as that is given it: twenty times the work itself. The bits of
+    a step are the same for any number of threads.
+    """
+
+    FIRST, LAST = 16, 1024
+    TOO_LONG = 4
+
+    def __init__(self) -> None:
+        self.best = math.inf
+        self.alone = 0
+        self.next = self.FIRST
+
+    def take(self) -> int:
+        """How many to use for the next run."""
+        if self.alone:
+            self.alone -= 1
+            return 1
+        return torch.get_num_threads()
+
+    def note(self, threads: int, seconds: float) -> None:
+        """What a run with that many took."""
+        if threads == 1:
+            return
+        if seconds > self.TOO_LONG * self.best:
+            self.alone, self.next = self.next, min(2 * self.next, self.LAST)
+            return
+        self.best, self.next = min(self.best, seconds), self.FIRST
+
+
+class Frame:
+    """The words of a program with a workspace of their own: one run at a time."""
+
+    def __init__(self, words: array[int], buffers: list[tuple[int, int]], numbers: int) -> None:
+        self.words = words
+        self.threads = 0
+        self.workspace = torch.empty(numbers + _LINE, dtype=torch.uint8)
+        begin = -(-self.workspace.data_ptr() // _LINE) * _LINE
+        for place, offset in buffers:
+            words[place] = begin + offset
+
+
+class Program:
+    """What was recorded of `owner`'s step, ready to run."""
+
+    def __init__(self, listing: Listing, owner: nn.Module) -> None:
+        self._listing = listing
+        self._threads = Threads()
+        self._modules = [(module, dict(module._modules)) for module in owner.modules()]
+        self._parameters = [(*held, held[2].data_ptr()) for held in held_tensors(owner)]
+        self._derived = [(one, one.value, one.moments) for one in derived_below(owner)]
+        self._hooks = [
+            hooks
+            for module, _ in self._modules
+            for hooks in (module._forward_hooks, module._forward_pre_hooks)
+        ]
+        self._plain = [_plain_attributes(module) for module, _ in self._modules]
+        self._edition = _edition
+        self._places: dict[str, list[tuple[int, int, int]]] = {}
+        self._buffers: list[tuple[int, int]] = []
+        self._words = self._assemble(*_arrange(listing))
+        self._frames: list[Frame] = []
+
+    def _assemble(self, offsets: dict[int, int], total: int) -> array[int]:
+        self._workspace = total
+        words: array[int] = array("q")
+        for call in self._listing.calls:
+            for word in call:
+                if isinstance(word, Operand):
+                    at = len(words)
+                    if word.kind == "buffer":
+                        self._buffers.append((at, offsets[word.index] + word.offset))
+                    else:
+                        self._places.setdefault(word.kind, []).append((at, word.index, word.offset))
+                    words.append(0)
+                else:
+                    words.append(word)
+        return words
+
+    @property
+    def watched(self) -> bool:
+        """Whether a hook waits for a module to be called, which a program never does."""
+        return any(self._hooks) or any(_global_hooks())
+
+    @property
+    def valid(self) -> bool:
+        """Whether the layers are still those that it was recorded from."""
+        for module, parts in self._modules:
+            now = module._modules
+            if len(now) != len(parts) or any(now.get(name) is not parts[name] for name in parts):
+                return False
+        for holder, name, tensor, pointer in self._parameters:
+            if holder.get(name) is not tensor or tensor.data_ptr() != pointer:
+                return False
+        for one, value, moments in self._derived:
+            if one.value is not value or one.moments != moments:
+                return False
+        if self._edition != _edition:
+            if self._plain != [_plain_attributes(module) for module, _ in self._modules]:
+                return False
+            self._edition = _edition
+        return True
+
+    def run(self, x: Tensor, state: State) -> tuple[Tensor, State] | None:
+        """One element x [B, 1, width] after `state`; None where the ordinary way must be taken."""
+        before = self._leaves_of(state)
+        if before is None or x.dtype is not self._listing.dtype or x.shape != self._listing.shape:
+            return None
+        x = x.contiguous()
+        y = x.new_empty(x.shape)
+        after = [leaf.new_empty(leaf.shape) for leaf in before]
+        frame = self._take_frame()
+        words = frame.words
+        for kind, tensors in (("x", (x,)), ("y", (y,)), ("before", before), ("after", after)):
+            pointers = [tensor.data_ptr() for tensor in tensors]
+            for place, index, offset in self._places.get(kind, ()):
+                words[place] = pointers[index] + offset
+        threads = self._threads.take()
+        if threads != frame.threads:
+            for place, *_ in self._places["threads"]:
+                words[place] = threads
+            frame.threads = threads
+        started = time.perf_counter()
+        library.run_program(words)
+        self._threads.note(threads, time.perf_counter() - started)
+        self._frames.append(frame)
+        return y, self._tree(after)
+
+    def _take_frame(self) -> Frame:
+        try:
+            return self._frames.pop()
+        except IndexError:
+            return Frame(self._words[:], self._buffers, self._workspace)
+
+    def _leaves_of(self, state: State) -> list[Tensor] | None:
+        """The state's leaves in the order they were noted, if they are just these."""
+        found: list[Tensor] = []
+        for path, shape, dtype in self._listing.leaves:
+            node: Any = state
+            for name in path:
+                if type(node) is not dict or name not in node:
+                    return None
+                node = node[name]
+            if (
+                type(node) not in PLAIN
+                or node.shape != shape
+                or node.dtype is not dtype
+                or not node.is_cpu
+                or node.is_neg()
+            ):
+                return None
+            node = node if node.is_contiguous() else node.contiguous()
+            found.append(node.double() if dtype is torch.int64 else node)
+        return found if sum(1 for _ in values_of(state)) == len(found) else None
+
+    def _tree(self, leaves: list[Tensor]) -> State:
+        tree: State = {}
+        for (path, _, dtype), leaf in zip(self._listing.leaves, leaves, strict=True):
+            node = tree
+            for name in path[:-1]:
+                node = node.setdefault(name, {})
+            node[path[-1]] = leaf.long() if dtype is torch.int64 else leaf
+        return tree
+
+
+def _arrange(listing: Listing) -> tuple[dict[int, int], int]:
+    """Where each buffer lies in one workspace; those that are never needed at once may overlap."""
+    lives: dict[int, tuple[int, int]] = {}
+    for time_, call in enumerate(listing.calls):
+        for word in call:
+            if isinstance(word, Operand) and word.kind == "buffer":
+                lives[word.index] = lives.get(word.index, (time_, time_))[0], time_
+    offsets: dict[int, int] = {}
+    alive: list[tuple[int, int, int]] = []
+    total = 0
+    for index, (born, dies) in sorted(lives.items(), key=lambda life: life[1]):
+        alive = sorted(item for item in alive if item[2] >= born)
+        size = -(-listing.buffers[index] // _LINE) * _LINE
+        at = 0
+        for begin, end, _ in alive:
+            if begin - at >= size:
+                break
+            at = max(at, end)
+        offsets[index] = at
+        alive.append((at, at + size, dies))
+        total = max(total, at + size)
+    return offsets, total
+
+
+def held_tensors(owner: nn.Module) -> list[tuple[Mapping[str, Any], str, Tensor]]:
+    """Every parameter and buffer below `owner`, with the dict that holds it."""
+    return [
+        (holder, name, tensor)
+        for module in owner.modules()
+        for holder in (module._parameters, module._buffers)
+        for name, tensor in holder.items()
+        if tensor is not None
+    ]
+
+
+def values_of(state: Mapping[str, Any], path: Path = ()) -> Iterator[tuple[Path, Any]]:
+    """The leaves of a state with their paths."""
+    for name, value in state.items():
+        if isinstance(value, dict):
+            yield from values_of(value, (*path, name))
+        else:
+            yield (*path, name), value
+
+
+# Goes up when an attribute of a mixer is set: a reason to look whether programs still hold.
+_edition = 0
+
+
+def attribute_set() -> None:
+    """Tell programs that some mixer's attribute was set."""
+    global _edition
+    _edition += 1
+
+
+def _plain_attributes(module: nn.Module) -> dict[str, Any]:
+    return {
+        name: value
+        for name, value in module.__dict__.items()
+        if isinstance(value, (bool, int, float, str, tuple)) and name != "training"
+    }
+
+
+def _global_hooks() -> tuple[Any, Any]:
+    module = nn.modules.module
+    return module._global_forward_hooks, module._global_forward_pre_hooks
+
+
+def serves(rows: int) -> bool:
+    """Whether that many rows are few enough for the products inside."""
+    return 0 < rows <= MOST_ROWS

@@ -1,0 +1,285 @@
+"""Time and memory of mixers at growing lengths: where lines cross, and how fast each grows.
+
+For a user's own shapes, and for the table of costs that textbooks print, measured.
+"""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+import json
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from threefold.drawing.axes import Axis, written
+from threefold.drawing.charts import Figure, Line, Mark, line_chart
+from threefold.errors import ThreefoldError, nearest
+from threefold.lab.bench.measuring import PATIENCE, Growth, growth, in_turns, peak_memory
+from threefold.layers.mixer import Mixer
+from threefold.layers.table import MIXERS, mixer
+from threefold.memory.forms import FORMS
+
+REFERENCE = "attention"  # whom the others are held against, if it takes part
+
+
+@dataclass(frozen=True)
+class Shapes:
+    """What is measured: the user's own shapes."""
+
+    mixers: tuple[str, ...]
+    lengths: tuple[int, ...] = (256, 1024, 4096, 16_384)
+    forms: tuple[str, ...] = ("auto",)
+    width: int = 128
+    batch: int = 1
+    training: bool = False
+    seconds: float = 0.4  # of one measurement
+
+    def __post_init__(self) -> None:
+        for name in self.mixers:
+            if name not in MIXERS:
+                raise ThreefoldError(f"unknown mixer {name!r}; {nearest(name, MIXERS)}")
+        for form in self.forms:
+            if form not in (*FORMS, "auto"):
+                raise ThreefoldError(f"unknown form {form!r}; {nearest(form, (*FORMS, 'auto'))}")
+        if not self.mixers or not self.lengths or min(self.lengths) < 1 or self.batch < 1:
+            raise ThreefoldError(
+                f"nothing to measure: mixers {self.mixers}, lengths {self.lengths}, batch "
+                f"{self.batch}; expected at least one mixer, lengths and a batch from 1 on"
+            )
+
+
+@dataclass
+class Measured:
+    """One line of the figures: a mixer in a form."""
+
+    name: str
+    time: list[tuple[int, float]] = field(default_factory=list)
+    memory: list[tuple[int, float]] = field(default_factory=list)
+    refused: str = ""
+
+
+@dataclass(frozen=True)
+class Crossing:
+    """The length from which on `name` is quicker (or smaller) than `other`."""
+
+    name: str
+    other: str
+    length: float
+    value: float
+
+
+@dataclass(frozen=True)
+class Bench:
+    """What was measured."""
+
+    shapes: Shapes
+    lines: tuple[Measured, ...]
+    refused: tuple[tuple[str, str], ...] = ()  # (name, why it was not measured, or no further)
+
+    def crossings(self, quantity: str = "time") -> list[Crossing]:
+        """Where each line comes below the reference's."""
+        names = [line.name for line in self.lines]
+        other = next((n for n in names if n.split()[0] == REFERENCE), names[0])
+        base = dict(getattr(self.lines[names.index(other)], quantity))
+        found = [
+            crossing(line.name, dict(getattr(line, quantity)), other, base)
+            for line in self.lines
+            if line.name != other
+        ]
+        return [item for item in found if item is not None]
+
+    @property
+    def figures(self) -> list[Figure]:
+        """Time and memory against length, with the crossing points."""
+        what = "forward and backward" if self.shapes.training else "forward"
+        shape = f"width {self.shapes.width}, batch {self.shapes.batch}, {what}"
+        return [
+            self._figure("Time against length", f"One layer, {shape}.", "time", "seconds"),
+            self._figure("Peak memory against length", f"One layer, {shape}.", "memory", "bytes"),
+        ]
+
+    def _figure(self, title: str, text: str, quantity: str, unit: str) -> Figure:
+        lines = [
+            Line(line.name, i, [p for p in getattr(line, quantity) if p[1] > 0])
+            for i, line in enumerate(self.lines)
+        ]
+        crossings = self.crossings(quantity)
+        marks = [Mark(c.length, c.value, f"{c.length:,.0f}") for c in crossings]
+        told = "; ".join(f"{c.name} is below {c.other} from {c.length:,.0f} on" for c in crossings)
+        return line_chart(
+            title,
+            f"{text} {told}{'.' if told else ''}".strip(),
+            lines,
+            Axis("length", "count", True, at=tuple(map(float, self.shapes.lengths))),
+            Axis(quantity, unit, True, "low"),
+            marks,
+        )
+
+    def table(self) -> tuple[list[str], list[list[str]]]:
+        """Header and rows: time and memory at each length, and the exponents."""
+        header = ["mixer", *(f"{n:,}" for n in self.shapes.lengths), "time ≈ L^p", "memory ≈ L^p"]
+        rows = []
+        for line in self.lines:
+            taken, needed = dict(line.time), dict(line.memory)
+            cells = [
+                f"{written(taken[n], 'seconds')}, {written(needed.get(n, math.nan), 'bytes')}"
+                if n in taken
+                else "–"
+                for n in self.shapes.lengths
+            ]
+            rows.append([line.name, *cells, exponent(line.time), exponent(line.memory)])
+        return header, rows
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything as plain JSON values."""
+        return {
+            **asdict(self),
+            "crossings": {q: [asdict(c) for c in self.crossings(q)] for q in ("time", "memory")},
+        }
+
+    def save(self, folder: Path) -> Path:
+        """Write bench.html, bench.json and the figures; returns the page."""
+        from threefold.lab.report.page import standalone
+
+        (folder / "figures").mkdir(parents=True, exist_ok=True)
+        for figure in self.figures:
+            path = folder / "figures" / f"{figure.slug}.svg"
+            path.write_text(standalone(figure), encoding="utf-8")
+        text = json.dumps(self.to_dict(), indent=2, ensure_ascii=False)
+        (folder / "bench.json").write_text(text + "\n", encoding="utf-8")
+        path = folder / "bench.html"
+        path.write_text(self._page(), encoding="utf-8")
+        return path
+
+    def _page(self) -> str:
+        from threefold.lab.report.page import figure_block, plain_page, table
+
+        header, rows = self.table()
+        drawn = "".join(map(figure_block, self.figures))
+        names = ", ".join(self.shapes.mixers)
+        body = f'<div class="pair">{drawn}</div>{table(header, rows, "Time and memory")}'
+        return plain_page("threefold bench", f"What a layer costs: {names}", body)
+
+
+def measure(shapes: Shapes, progress: Callable[[str], None] = lambda _: None) -> Bench:
+    """Time and memory of every mixer and form at every length, taking turns."""
+    layers: dict[str, tuple[Mixer, str]] = {}
+    lines: dict[str, Measured] = {}
+    for name, form in itertools.product(shapes.mixers, shapes.forms):
+        title = name if shapes.forms == ("auto",) else f"{name} {form}"
+        torch.manual_seed(0)
+        made = mixer(name, width=shapes.width, **longest(name, max(shapes.lengths)))
+        lines[title] = Measured(title)
+        if form != "auto" and form not in made.forms:
+            lines[title].refused = f"has no {form} form"
+        else:
+            layers[title] = made.train(shapes.training), form
+    for length in sorted(shapes.lengths):
+        progress(f"{length:,} elements")
+        x = torch.randn(shapes.batch, length, shapes.width)
+        works = {
+            title: layer_work(made, x, form, shapes.training)
+            for title, (made, form) in layers.items()
+            if not lines[title].refused
+        }
+        for title, work in list(works.items()):
+            try:
+                work()
+            except ThreefoldError as error:
+                lines[title].refused = str(error)
+                del works[title]
+        for title, taken in in_turns(works, shapes.seconds).items():
+            lines[title].time.append((length, taken))
+            lines[title].memory.append((length, peak_memory(works[title])))
+            if taken > PATIENCE:
+                lines[title].refused = f"{written(taken, 'seconds')} at {length:,} elements"
+    for line in lines.values():
+        line.memory = [point for point in line.memory if point[1] > 0]
+    measured = tuple(line for line in lines.values() if line.time)
+    refused = tuple((line.name, line.refused) for line in lines.values() if line.refused)
+    if not measured:
+        told = "; ".join(f"{name}: {reason}" for name, reason in refused)
+        raise ThreefoldError(f"nothing could be measured: {told}")
+    return Bench(shapes, measured, refused)
+
+
+def longest(name: str, length: int) -> dict[str, int]:
+    """The keyword of a mixer that has a largest length."""
+    option = inspect.signature(MIXERS[name].load()).parameters.get("max_length")
+    limited = option is not None and isinstance(option.default, int)
+    return {"max_length": length} if limited else {}
+
+
+def layer_work(layer: Mixer, x: Tensor, form: str, training: bool) -> Callable[[], None]:
+    """One call, with gradients or without."""
+
+    def forward() -> None:
+        with torch.no_grad():
+            layer(x, form=form)
+
+    def both() -> None:
+        leaf = x.requires_grad_()
+        layer(leaf, form=form)[0].sum().backward()
+        for parameter in (leaf, *layer.parameters()):
+            parameter.grad = None
+
+    return both if training else forward
+
+
+def crossing(
+    name: str, mine: dict[int, float], other: str, theirs: dict[int, float]
+) -> Crossing | None:
+    """Where the first line comes below the second for good, on logarithmic axes."""
+    shared = sorted(set(mine) & set(theirs))
+    gaps = [math.log(mine[n] / theirs[n]) for n in shared if mine[n] > 0 and theirs[n] > 0]
+    if len(gaps) < len(shared):
+        return None
+    for i in reversed(range(len(shared) - 1)):
+        if gaps[i] > 0 >= gaps[i + 1] and all(gap <= 0 for gap in gaps[i + 1 :]):
+            share = gaps[i] / (gaps[i] - gaps[i + 1])
+            left, right = shared[i], shared[i + 1]
+            value = mine[left] ** (1 - share) * mine[right] ** share
+            return Crossing(name, other, left ** (1 - share) * right**share, value)
+    return None
+
+
+def exponent(points: Iterable[tuple[int, float]]) -> str:
+    """The growth in a cell, e.g. 1.02 (± 3 %)."""
+    given = list(points)
+    return shown(growth(given)) if len(given) > 1 else "–"
+
+
+def shown(found: Growth) -> str:
+    """An exponent and how far the worst point is from the fit."""
+    return f"{found.exponent:.2f} (off by ≤ {100 * found.residual:.0f} %)"
+
+
+def lengths_of(text: str) -> tuple[int, ...]:
+    """Lengths in a list such as 256,1k,16k."""
+    found: list[int] = []
+    for part in filter(None, (piece.strip().lower() for piece in text.split(","))):
+        factor = 1024 if part.endswith("k") else 1
+        digits = part.removesuffix("k")
+        if not digits.isdigit() or int(digits) < 1:
+            raise ThreefoldError(f"length {part!r}: expected whole numbers such as 256,1k,16k")
+        found.append(factor * int(digits))
+    if not found:
+        raise ThreefoldError(f"no length in {text!r}: expected whole numbers such as 256,1k,16k")
+    return tuple(sorted(set(found)))
+
+
+def names_of(text: str, known: Sequence[str] = tuple(MIXERS)) -> tuple[str, ...]:
+    """Names in a list, each checked."""
+    names = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
+    if not names:
+        raise ThreefoldError(f"{text!r} names no mixer; known: {', '.join(known)}")
+    for name in names:
+        if name not in known:
+            raise ThreefoldError(f"unknown mixer {name!r}; {nearest(name, known)}")
+    return names

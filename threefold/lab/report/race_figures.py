@@ -1,0 +1,213 @@
+"""Which figures a report has: quality, its price, how it was learnt, and what everything costs."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Iterator, Sequence
+
+from threefold.drawing.axes import Axis, written
+from threefold.drawing.charts import (
+    Dot,
+    Figure,
+    Line,
+    Mark,
+    Point,
+    dot_chart,
+    line_chart,
+    range_chart,
+)
+from threefold.lab.report.report import Contender, Report
+
+# (slug of the section, its title, what it tells)
+SECTIONS = (
+    (
+        "quality",
+        "Quality",
+        "Pale dots are seeds, the sign is their mean, the bar its 99 % interval.",
+    ),
+    (
+        "price",
+        "Quality against cost",
+        "Whoever is on the dashed front is beaten by nobody in both at once.",
+    ),
+    ("learning", "Learning", "The same curves by what was read and by the time it took."),
+    ("speed", "Speed", "How fast each reads and is trained, at growing lengths."),
+    ("streaming", "Reading a prompt, writing on", "What a user waits for."),
+    ("memory", "Memory", "What training needs at most, and what a stream carries along."),
+    ("longer", "Longer than it was trained", "The same weights on longer rows."),
+)
+
+
+def figures(report: Report) -> list[Figure]:
+    """All that there are numbers for, in the order of the page."""
+    return [figure for section, _, _ in SECTIONS for figure in section_figures(report, section)]
+
+
+def section_figures(report: Report, section: str) -> list[Figure]:
+    """The figures of one section."""
+    return [figure for figure in DRAWN[section](report) if figure.rows]
+
+
+def _score_axis(report: Report) -> Axis:
+    subject = report.subject
+    better = "low" if subject.lower else "high"
+    return Axis(subject.metric_name, subject.unit, better=better)
+
+
+def _quality(report: Report) -> Iterator[Figure]:
+    rows = [
+        (c.name, place, c.quality.mean, c.quality.half, tuple(c.scores.values()))
+        for place, c in enumerate(report.ranked)
+    ]
+    yield range_chart(
+        f"Test {report.subject.metric_name}",
+        f"Mean over seeds, best first: {_listed(report, lambda c: c.quality.mean)}.",
+        rows,
+        _score_axis(report),
+    )
+    leader = report.ranked[0]
+    behind = [_behind(report, leader, place) for place in range(1, len(report.ranked))]
+    yield range_chart(
+        f"Behind {leader.name}",
+        f"Differences of the same seed, with the {report.verdict.corrected:.1%} intervals of the "
+        "verdict: whoever's reaches zero is not told apart.",
+        behind,
+        Axis(f"worse in {report.subject.metric_name} by", report.subject.unit),
+        zero=True,
+    )
+
+
+def _behind(
+    report: Report, leader: Contender, place: int
+) -> tuple[str, int, float, float, tuple[float, ...]]:
+    """How much worse one is than the leader, seed by seed."""
+    other, sign = report.ranked[place], 1.0 if report.subject.lower else -1.0
+    seeds = sorted(set(leader.scores) & set(other.scores))
+    gaps = tuple(sign * (other.scores[seed] - leader.scores[seed]) for seed in seeds)
+    found = report.verdict.margins[other.name]
+    return other.name, place, found.mean, found.half, gaps
+
+
+def _price(report: Report) -> Iterator[Figure]:
+    element = report.subject.element
+    costs: Sequence[tuple[str, Axis, Callable[[Contender], float]]] = (
+        (
+            f"Quality and time to write one {element}",
+            Axis(f"time of one {element}", "seconds", True, "low"),
+            lambda c: c.decode_seconds,
+        ),
+        (
+            "Quality and time of training",
+            Axis("seconds of training", "seconds", True, "low"),
+            lambda c: c.seconds,
+        ),
+    )
+    for title, axis, cost in costs:
+        priced = {c.name: cost(c) for c in report.contenders}
+        if not all(0 < price < math.inf for price in priced.values()):
+            continue
+        front = report.pareto(priced)
+        dots = [
+            Dot(c.name, place, priced[c.name], c.quality.mean, _finite(c.quality.half))
+            for place, c in enumerate(report.ranked)
+        ]
+        told = f"On the front: {', '.join(front)}."
+        yield dot_chart(title, told, dots, front, axis, _score_axis(report))
+
+
+def _learning(report: Report) -> Iterator[Figure]:
+    read = f"{report.subject.element}s read"
+    lines = {
+        read: (Axis(read, "count", True), 1),
+        "seconds of training": (Axis("seconds of training", "seconds", True), 2),
+    }
+    for name, (axis, field) in lines.items():
+        drawn = [
+            Line(c.name, place, *_mean_curve(c, field)) for place, c in enumerate(report.ranked)
+        ]
+        yield line_chart(
+            f"Validation by {name}",
+            "Mean over seeds; the shade reaches from the worst to the best seed.",
+            drawn,
+            axis,
+            _score_axis(report),
+        )
+
+
+def _mean_curve(
+    contender: Contender, field: int
+) -> tuple[list[Point], list[tuple[float, float, float]]]:
+    """The curve in the middle of the seeds', at the moments that all of them have."""
+    moments = list(zip(*(leg.curve for leg in contender.legs), strict=False))
+    points, band = [], []
+    for at in moments:
+        x = statistics.fmean(moment[field] for moment in at)
+        scores = [moment.score for moment in at]
+        points.append((x, statistics.fmean(scores)))
+        band.append((x, min(scores), max(scores)))
+    return points, band if len(contender.legs) > 1 else []
+
+
+def _speed(report: Report) -> Iterator[Figure]:
+    rate = f"{report.subject.element}s a second"
+    yield _cost(report, "Training against length", "training", rate, "count", "high")
+    yield _cost(report, "Inference against length", "inference", rate, "count", "high")
+
+
+def _streaming(report: Report) -> Iterator[Figure]:
+    yield _cost(report, "Prefill", "prefill", "time to read a prompt", "seconds", "low")
+    yield _cost(
+        report, "Decode", "decode", f"time of one {report.subject.element}", "seconds", "low"
+    )
+
+
+def _memory(report: Report) -> Iterator[Figure]:
+    yield _cost(report, "Peak memory of training", "memory", "bytes", "bytes", "low")
+    yield _cost(report, "State carried along", "state", "bytes", "bytes", "low")
+
+
+def _cost(report: Report, title: str, field: str, quantity: str, unit: str, better: str) -> Figure:
+    lines = [Line(c.name, place, getattr(c.cost, field)) for place, c in enumerate(report.ranked)]
+    lengths = sorted({x for line in lines for x, _ in line.points})
+    ends = {line.name: line.points[-1][1] for line in lines if line.points}
+    pick = (max if better == "high" else min)(ends, key=lambda n: ends[n]) if ends else "nobody"
+    return line_chart(
+        title,
+        f"At the longest, {pick} is ahead.",
+        lines,
+        Axis("length", "count", True, at=tuple(lengths)),
+        Axis(quantity, unit, True, better),
+    )
+
+
+def _longer(report: Report) -> Iterator[Figure]:
+    lines = [Line(c.name, place, c.longer) for place, c in enumerate(report.ranked)]
+    lengths = sorted({x for line in lines for x, _ in line.points})
+    yield line_chart(
+        f"Test {report.subject.metric_name} at other lengths",
+        f"Trained at {report.subject.length:,} {report.subject.element}s; the same weights.",
+        lines,
+        Axis("length", "count", True, at=tuple(lengths)),
+        _score_axis(report),
+        [Mark(report.subject.length, None, "trained here")] if lengths else [],
+    )
+
+
+DRAWN: dict[str, Callable[[Report], Iterator[Figure]]] = {
+    "quality": _quality,
+    "price": _price,
+    "learning": _learning,
+    "speed": _speed,
+    "streaming": _streaming,
+    "memory": _memory,
+    "longer": _longer,
+}
+
+
+def _finite(value: float) -> float:
+    return value if math.isfinite(value) else 0.0
+
+
+def _listed(report: Report, value: Callable[[Contender], float]) -> str:
+    return ", ".join(f"{c.name} {written(value(c), report.subject.unit)}" for c in report.ranked)

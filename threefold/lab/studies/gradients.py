@@ -1,0 +1,146 @@
+"""‖∂s_T/∂s_t‖ over t: how much of a change in the state is left T − t elements later.
+
+Below 1 it vanishes, above it explodes, and learning with it (Bengio, Simard & Frasconi 1994).
+For the linear RNN it is the norm of the matrix power, ‖U^{T−t}‖.
+
+`python -m threefold.lab.studies.gradients picture.png` trains mixers on the adding problem, says
+whether they solve it, and draws this; with `--steps 0` as they start.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from threefold.errors import ThreefoldError
+from threefold.lab.studies.adding import MIXERS, AddingResult, AddingStudy, study
+from threefold.layers.mixer import Mixer
+from threefold.memory import state as states
+from threefold.memory.state import State
+from threefold.tasks.adding import adding
+
+MOST = 4096  # numbers of a state whose whole Jacobian is still computed
+
+
+def state_jacobians(mixer: Mixer, x: Tensor, state: State | None = None) -> Tensor:
+    """∂s_T/∂s_t for t = 0 … T, [T+1, D, D], along one sequence x [T, width].
+
+    s_t is the state after t elements: all floating-point numbers of its leaves in one vector, but
+    for a maximum, which has no gradient.  t = T is the identity.
+    """
+    if x.dim() != 2 or not mixer.causal:
+        raise ThreefoldError(
+            f"state_jacobians: x is {tuple(x.shape)} and {mixer.name} is "
+            f"{'causal' if mixer.causal else 'not causal'}; expected one sequence [length, width] "
+            "and a mixer that carries a state"
+        )
+    path = _path(mixer, x, mixer.empty_state(1) if state is None else state)
+    last = _flat(path[-1])
+    if len(last) > MOST:
+        raise ThreefoldError(
+            f"state_jacobians: a state of {len(last)} numbers has a Jacobian of their square; "
+            f"expected at most {MOST}: choose a smaller width"
+        )
+    rows = []
+    for number in last:
+        every = [leaf for one in path[:-1] for leaf in _moving(one)]
+        found = torch.autograd.grad(number, every, retain_graph=True, materialize_grads=True)
+        rows.append(torch.cat([grad.flatten() for grad in found]).view(len(path) - 1, -1))
+    identity = torch.eye(len(last), dtype=last.dtype, device=last.device)
+    return torch.cat([torch.stack(rows, 1), identity.unsqueeze(0)])
+
+
+def gradient_norms(
+    mixer: Mixer, x: Tensor, state: State | None = None, *, spectral: bool = True
+) -> Tensor:
+    """‖∂s_T/∂s_t‖ for t = 0 … T, [T+1]: the largest singular value, or the Frobenius norm."""
+    jacobians = state_jacobians(mixer, x, state)
+    order = 2 if spectral else "fro"
+    norms: Tensor = torch.linalg.matrix_norm(jacobians, ord=order)
+    return norms
+
+
+def draw_gradients(curves: Mapping[str, Tensor], path: str | Path) -> None:
+    """Norms by name, each [T+1] as `gradient_norms` gives them, over the distance T − t."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise ThreefoldError(
+            "drawing needs matplotlib, which is not installed: pip install 'threefold[plot]'"
+        ) from error
+    figure = Figure(figsize=(7, 4), layout="constrained")
+    axes = figure.subplots()
+    for name, norms in curves.items():
+        values = norms.detach().double().flip(0).cpu()
+        # A logarithm has no place for 0: the curve ends there.
+        axes.plot(range(len(values)), values.masked_fill(values == 0, torch.nan), label=name)
+    axes.axhline(1.0, color="grey", linewidth=0.8, linestyle=":")
+    axes.set_yscale("log")
+    axes.set_xlabel("distance T − t")
+    axes.set_ylabel("‖∂s_T/∂s_t‖")
+    axes.legend()
+    figure.savefig(path)
+
+
+def _path(mixer: Mixer, x: Tensor, state: State) -> list[State]:
+    """The states after 0 … T elements, each a function of the one before."""
+    with torch.enable_grad():
+        state = states.transform(_leaf, state)
+        path = [state]
+        for element in x.detach().unsqueeze(1):
+            _, state = mixer.step(element, state)
+            path.append(state)
+    return path
+
+
+def _leaf(tensor: Tensor) -> Tensor:
+    copy = tensor.detach().clone()
+    return copy.requires_grad_() if copy.is_floating_point() else copy
+
+
+def _moving(state: State) -> list[Tensor]:
+    return [
+        leaf
+        for name, leaf in states.leaves(state)
+        if leaf.is_floating_point() and leaf.requires_grad and name != "maximum"
+    ]
+
+
+def _flat(state: State) -> Tensor:
+    return torch.cat([leaf.flatten() for leaf in _moving(state)])
+
+
+def on_adding(name: str, plan: AddingStudy) -> tuple[AddingResult, Tensor]:
+    """What a mixer reached on the adding problem, and then the norms along one row of it."""
+    outcome, model = study(name, plan)
+    with torch.no_grad():
+        x = model.input(adding(plan.length, seed=plan.seed).batch("test", 0, 1).inputs[0])
+    return outcome, gradient_norms(model.mixer, x)
+
+
+def main() -> None:
+    """Train, measure, print and draw."""
+    parser = argparse.ArgumentParser(
+        prog="python -m threefold.lab.studies.gradients", description=__doc__
+    )
+    parser.add_argument("picture", type=Path)
+    parser.add_argument("mixers", nargs="*", default=list(MIXERS), metavar="mixer")
+    for name in ("length", "width", "steps"):
+        parser.add_argument(f"--{name}", type=int, default=getattr(AddingStudy, name))
+    given = vars(parser.parse_args())
+    picture, names, plan = given.pop("picture"), given.pop("mixers"), AddingStudy(**given)
+    distances = [d for d in (1, 10, 50, 100, 200, 500, 1000) if d <= plan.length]
+    curves = {}
+    for name in names:
+        outcome, curves[name] = on_adding(name, plan)
+        values = "  ".join(f"{d}: {curves[name][-1 - d]:.1e}" for d in distances)
+        print(f"{outcome}\n{'':<16}norms by distance  {values}", flush=True)
+    draw_gradients(curves, picture)
+
+
+if __name__ == "__main__":
+    main()

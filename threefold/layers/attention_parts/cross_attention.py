@@ -1,0 +1,104 @@
+"""Cross-attention:  o_i = Σ_j a_ij v_j,  q_i from x,  k_j and v_j from another sequence.
+
+A decoder's look at what the encoder has read.  A layer, not a mixer: it has a second input.
+Vaswani et al. 2017, "Attention Is All You Need".
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from threefold.errors import ThreefoldError
+from threefold.layers.attention_parts.heads import Heads
+from threefold.layers.mixer import Rows
+from threefold.layers.parts import split_heads
+from threefold.memory import state as states
+from threefold.memory.attention import attend
+from threefold.memory.history import before_end
+from threefold.memory.state import State
+
+
+class CrossAttention(nn.Module):
+    """Every element of x reads the whole source; its keys and values are the state, made once."""
+
+    def __init__(
+        self,
+        width: int,
+        *,
+        source_width: int | None = None,
+        heads: int | None = None,
+        groups: int | None = None,
+        bias: bool = False,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        if not 0 <= dropout < 1:
+            raise ThreefoldError(
+                f"CrossAttention: dropout is {dropout}, expected from 0 to below 1"
+            )
+        self.width = width
+        self.source_width = width if source_width is None else source_width
+        self.heads = Heads(
+            width, source_width=self.source_width, heads=heads, groups=groups, bias=bias
+        )
+        self.dropout = dropout
+
+    def forward(
+        self,
+        x: Tensor,
+        source: Tensor | None,
+        state: State | None = None,
+        source_mask: Tensor | None = None,
+    ) -> tuple[Tensor, State]:
+        """x [B, L, width] and source [B, S, source_width] to (y [B, L, width], state).
+
+        With a state the source is not looked at: what was read of it before is in the state.
+        source_mask [B, S]: True for real elements, contiguous in a row; a row without any gets 0.
+        """
+        self._check(x, source, state)
+        if state is None:
+            assert source is not None
+            state = self.read(source, source_mask)
+        query = split_heads(self.heads.query(x), self.heads.heads)
+        lengths, keys = state["position"], state["keys"]
+        seen = before_end(torch.arange(keys.shape[1], device=x.device), lengths)
+        mask = None if bool(seen.all()) else seen[:, None, None]
+        dropout = self.dropout if self.training else 0.0
+        if keys.shape[1] == 0:
+            return torch.zeros_like(x), state
+        out = attend(query, keys, state["values"], mask=mask, dropout=dropout)
+        return self.heads.join(out).masked_fill((lengths == 0).view(-1, 1, 1), 0), state
+
+    def read(self, source: Tensor, source_mask: Tensor | None = None) -> State:
+        """The state: keys and values of the source, and how many elements each row has."""
+        rows, length, _ = source.shape
+        lengths = torch.full((rows,), length, device=source.device)
+        if source_mask is not None:
+            aligned = Rows(source_mask, source.shape[:2], "CrossAttention")
+            source, lengths = aligned.align(source), aligned.lengths
+            source = source[:, : int(lengths.max())]
+        keys, values = (
+            split_heads(project(source), self.heads.groups)
+            for project in (self.heads.key, self.heads.value)
+        )
+        return {"keys": keys, "values": values, "position": lengths}
+
+    def _check(self, x: Tensor, source: Tensor | None, state: State | None) -> None:
+        if x.dim() != 3 or x.shape[2] != self.width:
+            raise ThreefoldError(
+                f"CrossAttention: x is {tuple(x.shape)}, expected [batch, length, {self.width}]"
+            )
+        if state is not None:
+            length = states.history_length(state) if isinstance(state, dict) else 0
+            leaf = (length, self.heads.groups, self.heads.size)
+            shapes = {"keys": leaf, "values": leaf, "position": ()}
+            dtype = self.heads.query.weight.dtype
+            states.check(state, shapes, len(x), dtype, "CrossAttention")
+        elif source is None:
+            raise ThreefoldError("CrossAttention: neither a source nor a state of one was given")
+        elif source.dim() != 3 or source.shape[::2] != (len(x), self.source_width):
+            raise ThreefoldError(
+                f"CrossAttention: source is {tuple(source.shape)}, expected "
+                f"[{len(x)}, length, {self.source_width}]"
+            )

@@ -1,0 +1,60 @@
+"""kernel = f(parameters, t),  t = 0 … length−1: long filters and when they are made.
+
+With gradients the taps are made for each call, as many as it needs.  Without, they are made once,
+a power of two of them, and kept with what streaming derives from them until a parameter changes
+(`kernels/parameter_cache.py`).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any, Self
+
+from torch import Tensor, nn
+
+from threefold.errors import ThreefoldError
+from threefold.kernels import library
+from threefold.kernels.long_convolution import power_of_two
+from threefold.kernels.parameter_cache import Derived
+from threefold.memory.buffer import needs_gradient
+from threefold.memory.convolution import Taps
+
+
+class LongFilters(nn.Module, ABC):
+    """Filters of up to `max_length` taps a channel, for one or more convolutions."""
+
+    def __init__(self, max_length: int, owner: str) -> None:
+        super().__init__()
+        if max_length < 1:
+            raise ThreefoldError(f"{owner}: max_length is {max_length}, expected at least 1 tap")
+        self.max_length = max_length
+        self.derived: Derived[list[Taps]] = Derived()
+        self.register_load_state_dict_post_hook(_forget)  # type: ignore[no-untyped-call]
+
+    @abstractmethod
+    def make(self, length: int) -> list[tuple[Tensor, Tensor]]:
+        """(kernel [D, length], skip [D]) of each convolution, float32 at least."""
+
+    def taps(self, length: int) -> list[Taps]:
+        """The filters, with `length` taps at least, or all they have."""
+        length = min(length, self.max_length)
+        parameters = list(self.parameters())
+        if needs_gradient(*parameters):
+            return [Taps(*made) for made in self.make(length)]
+        length = min(power_of_two(length), self.max_length)
+        return self.derived.of(
+            parameters,
+            lambda: [Taps(*made) for made in self.make(length)],
+            length,
+            library.current(),
+        )
+
+    def train(self, mode: bool = True) -> Self:
+        """As torch's; what was derived from the parameters is made again."""
+        self.derived.forget()
+        return super().train(mode)
+
+
+def _forget(module: nn.Module, keys: Any) -> None:
+    assert isinstance(module, LongFilters)
+    module.derived.forget()

@@ -1,0 +1,206 @@
+"""y = W gelu(K̄ ∗ x + D⊙x):  what the mixers with a fixed filter of each channel have in common.
+
+The step Δ of each channel and its rate, and the block around the filter as S4 publishes it: a norm
+before it if asked, GELU, dropout, and a gated projection (GLU).
+"""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from dataclasses import replace
+from typing import Any, Generic, Self
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from threefold.errors import ThreefoldError
+from threefold.kernels.parameter_cache import Derived, Value
+from threefold.layers.cell_mixer import check_dropout
+from threefold.layers.mixer import Mixer
+from threefold.layers.parts import Linear, wide
+from threefold.memory.discretisation import DELTA_RANGE, check_delta, check_rate
+from threefold.memory.filter import Filter
+from threefold.memory.state import State
+
+# Elements of one piece of the read-out.
+PIECE = 4096
+
+
+class Discretised(Mixer, Generic[Value]):
+    """A mixer whose system in continuous time is discretised; once, while no parameter changes."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__(width)
+        self.derived: Derived[Value] = Derived()
+        self.register_load_state_dict_post_hook(_loaded)  # type: ignore[no-untyped-call]
+
+    @abstractmethod
+    def discretise(self) -> Value:
+        """The system at the present parameters and rate."""
+
+    @abstractmethod
+    def check_loaded(self) -> None:
+        """Refuse parameters from a file that no filter can have."""
+
+    def derive(self) -> Value:
+        """The discretised system, made anew only where that is needed."""
+        own = [p for p in self._parameters.values() if p is not None]
+        return self.derived.of(own, self.discretise, getattr(self, "rate", None))
+
+    def prepare_step(self) -> None:
+        """Make what a step reads beside the parameters, before the step is recorded."""
+        made = self.derive()
+        if isinstance(made, Filter):
+            _ = made.rounded
+
+    def train(self, mode: bool = True) -> Self:
+        """As torch's; what was derived from the parameters is made again."""
+        self.derived.forget()
+        return super().train(mode)
+
+
+def _loaded(module: Any, keys: Any) -> None:
+    module.derived.forget()
+    module.check_loaded()
+
+
+class FilterMixer(Discretised[Filter]):
+    """A filter with its own Δ, log-uniform in `delta_range`, for each channel.
+
+    `rate` is that of the signal relative to the one trained on: 0.5 doubles Δ.
+    """
+
+    def __init__(
+        self,
+        width: int,
+        *,
+        delta_range: tuple[float, float],
+        rate: float,
+        glu: bool,
+        dropout: float,
+        norm: bool,
+    ) -> None:
+        super().__init__(width)
+        check_dropout(self.name, dropout)
+        low, high = check_delta_range(self.name, delta_range)
+        self.rate, self.dropout = check_rate(rate, self.name), dropout
+        self.delta_log = nn.Parameter(torch.empty(width).uniform_(math.log(low), math.log(high)))
+        self.skip = nn.Parameter(torch.randn(width))
+        self.norm = nn.LayerNorm(width) if norm else None
+        self.out = Linear(width, 2 * width if glu else width)
+        self.glu = glu
+
+    @abstractmethod
+    def filter(self) -> Filter:
+        """The discretised filter of the present parameters."""
+
+    def discretise(self) -> Filter:
+        return replace(self.filter(), skip=self.skip)
+
+    @property
+    def delta(self) -> Tensor:
+        """Δ of each channel [H] at the present rate, float64."""
+        return torch.exp(self.delta_log.double()) / self.rate
+
+    def check_loaded(self) -> None:
+        check_delta(self.delta.detach(), self.name)
+
+    def mix(
+        self, x: Tensor, state: State, form: str, lengths: Tensor | None
+    ) -> tuple[Tensor, State]:
+        u = x if self.norm is None else self.norm(x)
+        fixed = self.derive()
+        y, memory = fixed.run(wide(u), flat(state["memory"]), form=form, lengths=lengths)
+        # Element by element, so in pieces: what is wider than y is never there for all of them.
+        parts = [self.read_out(part) for part in torch.split(y.to(x.dtype), PIECE, 1)]
+        y = parts[0] if len(parts) == 1 else torch.cat(parts, 1)
+        return y, {"memory": shaped(memory, state["memory"])}
+
+    def read_out(self, y: Tensor) -> Tensor:
+        """What follows the filter, for y [B, L, width]."""
+        y = self.out(F.dropout(F.gelu(y), self.dropout, self.training))
+        return F.glu(y) if self.glu else y
+
+
+def check_delta_range(
+    owner: str, given: tuple[float, float], option: str = "delta_range"
+) -> tuple[float, float]:
+    """Refuse what is no range of steps from low to high."""
+    low, high = given
+    if not DELTA_RANGE[0] <= low <= high <= DELTA_RANGE[1]:
+        raise ThreefoldError(
+            f"{owner}: {option}={given}, expected {DELTA_RANGE[0]:g} ≤ low ≤ high ≤ "
+            f"{DELTA_RANGE[1]:g}"
+        )
+    return low, high
+
+
+def check_poles(owner: str, *parts: Tensor) -> None:
+    """Refuse poles that are no numbers; as −e^decay + i·frequency all others are stable."""
+    if not all(bool(part.isfinite().all()) for part in parts):
+        raise ThreefoldError(f"{owner}: A is not stable, a pole is not a finite number")
+
+
+def flat(memory: Tensor) -> Tensor:
+    """Pairs [B, H, N, 2] as a filter has them [B, H, 2·N], real parts first; [B, H, N] as it is."""
+    return memory if memory.dim() == 3 else memory.mT.flatten(-2)
+
+
+def shaped(memory: Tensor, like: Tensor) -> Tensor:
+    """A filter's state in the layout of the mixer's."""
+    if like.dim() == 3:
+        return memory
+    return torch.unflatten(memory, -1, (2, -1)).mT.contiguous()
+
+
+def count_pairs(owner: str, state_size: int) -> int:
+    """Half of an even number: complex numbers stand for themselves and their conjugates."""
+    if state_size < 2 or state_size % 2:
+        raise ThreefoldError(
+            f"{owner}: state_size={state_size}, expected an even number: complex numbers come in "
+            "conjugate pairs"
+        )
+    return state_size // 2
+
+
+def as_complex(pairs: Tensor) -> Tensor:
+    """[..., 2] to complex128 [...]."""
+    return torch.view_as_complex(pairs.double().contiguous())
+
+
+def as_pairs(numbers: Tensor) -> Tensor:
+    """Complex [...] to real pairs [..., 2] of the default dtype."""
+    return torch.view_as_real(numbers.resolve_conj()).to(torch.get_default_dtype()).contiguous()
+
+
+def set_rate(model: nn.Module, rate: float) -> None:
+    """Tell every filter in a model at what rate its signal comes, relative to that of training.
+
+    `rate=0.5` is for half as many samples of the same time: every Δ doubles, and nothing is trained
+    again.  What looks at several elements without knowing of time (a cell, attention, a short
+    convolution) would hear another signal, and is refused by name.  The rate is the running
+    model's; a saved model has that of its spec.
+    """
+    check_rate(rate, "set_rate")
+    mixers = [part for part in model.modules() if isinstance(part, Mixer)]
+    inner = [part for part in mixers if not any(isinstance(p, Mixer) for p in _below(part))]
+    timeless = sorted({part.name for part in inner if _looks_around(part)})
+    filters = [part for part in inner if hasattr(part, "rate")]
+    if timeless or not filters:
+        raise ThreefoldError(
+            f"set_rate: {', '.join(timeless) or 'the model'} has no sampling rate; expected a "
+            "model whose mixers are all filters with a rate: lssl, s4, s4d, s5"
+        )
+    for part in filters:
+        part.rate = rate
+
+
+def _below(module: nn.Module) -> list[nn.Module]:
+    return [part for part in module.modules() if part is not module]
+
+
+def _looks_around(part: Mixer) -> bool:
+    """Whether it sees more than one element, and has no rate."""
+    return not hasattr(part, "rate") and (not part.causal or bool(part.state_shapes(1)))

@@ -1,0 +1,205 @@
+"""m = Ā m₋ + B̄ u,  u said by units h that read m:  nonlinear units beside a linear memory.
+
+Both together are one recurrence with one matrix, a = x + R [h; m]₋, h = φ(a), m = a, which the
+fused loop of a cell runs; the step is each cell's own equation.  M memories of N numbers are
+[B, M, N]; Ā [N, N] and B̄ [N] serve all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from threefold.kernels import ops
+from threefold.memory.cell import Cell, Parts, Weights, loop
+from threefold.memory.forms import plan_chunk
+from threefold.memory.hippo import Scaled
+
+Ran = tuple[Tensor, Tensor, Tensor]  # all h [B, L, H], the last h, the last memory
+
+
+class Coupled(NamedTuple):
+    """u = u_x + e_h h₋ + e_m m₋,  m = Ā m₋ + B̄ u,  h = tanh(x + U h₋ + V m)."""
+
+    recurrent: Tensor  # U [H, H]
+    read: Tensor  # V [H, M·N]
+    from_hidden: Tensor  # e_h [M, H]
+    from_memory: Tensor  # e_m [M, M·N]
+    transition: Tensor
+    write: Tensor
+
+    def along(
+        self, x: Tensor, said: Tensor, hidden: Tensor, memory: Tensor, lengths: Tensor | None
+    ) -> Ran:
+        """The steps over x [B, L, H] and u_x, said [B, L, M]."""
+        outputs = []
+        for t, (element, u) in enumerate(zip(x.unbind(1), said.unbind(1), strict=True)):
+            u = u + hidden @ self.from_hidden.mT + memory.flatten(1) @ self.from_memory.mT
+            moved = memory @ self.transition.mT + u.unsqueeze(-1) * self.write
+            seen = hidden @ self.recurrent.mT + moved.flatten(1) @ self.read.mT
+            hidden, memory = _where(
+                lengths, t, (torch.tanh(element + seen), moved), (hidden, memory)
+            )
+            outputs.append(hidden)
+        return torch.stack(outputs, 1), hidden, memory
+
+    def run(
+        self, x: Tensor, said: Tensor, hidden: Tensor, memory: Tensor, lengths: Tensor | None
+    ) -> Ran:
+        """The same in one loop with one matrix: the new m is put into h."""
+        push, turn = _of_all(self.write.unsqueeze(-1), memory), _of_all(self.transition, memory)
+        turn = turn + push @ self.from_memory
+        of_memory = torch.cat([push @ self.from_hidden, turn], 1)
+        of_hidden = F.pad(self.recurrent, (0, len(turn))) + self.read @ of_memory
+        written = said @ push.mT
+        inputs = torch.cat([x + written @ self.read.mT, written], -1).unsqueeze(2)
+        matrix = torch.cat([of_hidden, of_memory])
+        y, hidden, last = _fused(inputs, matrix, hidden, memory.flatten(1), lengths)
+        return y, hidden, last.view_as(memory)
+
+
+class Gated(NamedTuple):
+    """h = h₋ + σ(g)⊙(tanh(a) − h₋),  (a, g) = x + U h₋ + V m₋,  m = Ā m₋ + B̄ (w h)."""
+
+    recurrent: Tensor  # U [2·H, H]
+    read: Tensor  # V [2·H, M·N]
+    say: Tensor  # w [M, H]
+
+    def along(
+        self,
+        x: Tensor,
+        hidden: Tensor,
+        memory: Tensor,
+        transition: Callable[[int], tuple[Tensor, Tensor]],
+        lengths: Tensor | None,
+    ) -> Ran:
+        """The steps over x [B, L, 2, H], with Ā and B̄ of the elements, one for all rows or each."""
+        outputs, both = [], torch.cat([self.recurrent, self.read], 1)
+        for t, element in enumerate(x.unbind(1)):
+            product = ops.linear(torch.cat([hidden, memory.flatten(1)], -1), both)
+            candidate, gate = (element + torch.unflatten(product, -1, (2, -1))).unbind(1)
+            after = hidden + torch.sigmoid(gate) * (torch.tanh(candidate) - hidden)
+            turn, write = transition(t)
+            said = ops.linear(after, self.say).unsqueeze(-1)
+            moved = memory @ turn.mT + said * write.unsqueeze(-2)
+            hidden, memory = _where(lengths, t, (after, moved), (hidden, memory))
+            outputs.append(hidden)
+        return torch.stack(outputs, 1), hidden, memory
+
+    def run(
+        self,
+        x: Tensor,
+        hidden: Tensor,
+        memory: Tensor,
+        transition: Tensor,
+        write: Tensor,
+        lengths: Tensor | None,
+    ) -> Ran:
+        """The loop where Ā and B̄ are fixed.
+
+        It carries p = m − B̄ (w h), of which nothing depends on the new h.
+        """
+        turn = _of_all(transition, memory)
+        push = _of_all(write.unsqueeze(-1), memory) @ self.say
+        of_memory = torch.cat([turn @ push, turn], 1)
+        candidate, gate = torch.cat([self.recurrent + self.read @ push, self.read], 1).chunk(2)
+        # A memory has no gate.
+        matrix = torch.cat([candidate, of_memory, gate, torch.zeros_like(of_memory)])
+        start = memory.flatten(1) - hidden @ push.mT
+        y, after, last = _fused(F.pad(x, (0, len(turn))), matrix, hidden, start, lengths)
+        last = (last + after @ push.mT).view_as(memory)
+        # A row of padding alone keeps its memory to the bit.
+        return y, *_where(lengths, 0, (after, last), (hidden, memory))
+
+    def scaled(
+        self,
+        x: Tensor,
+        hidden: Tensor,
+        memory: Tensor,
+        position: Tensor,
+        form: str,
+        lengths: Tensor | None,
+    ) -> Ran:
+        """The same beside LegS's projections, at each row's own time after `position` [B]."""
+        block = plan_chunk(None, x.shape[1], form)
+
+        def plain() -> Ran:
+            transitions = Scaled(memory.shape[2], position, block, x.dtype)
+            y, after, moved = self.along(x, hidden, memory, transitions, lengths)
+            return y, after, moved.flatten(1)
+
+        if form == "step":
+            ran = plain()
+        else:
+            both = torch.cat([hidden, memory.flatten(1)], -1)
+            matrix = torch.cat([self.recurrent, self.read], 1)
+            given = (x, matrix, self.say, both, position, lengths)
+            ran = ops.legs_recurrence(*given, otherwise=plain)
+        return ran[0], ran[1], ran[2].view_as(memory)
+
+
+@dataclass(frozen=True)
+class BesideCell(Cell):
+    """h = tanh(a), or gated as above, and m = a where `extra` is above 0, in one vector."""
+
+    gated: bool
+
+    @property
+    def gates(self) -> int:  # type: ignore[override]
+        return 2 if self.gated else 1
+
+    @property
+    def kind(self) -> str:
+        return "gated_memory" if self.gated else "rnn_memory"
+
+    def step(self, inputs: Tensor, parts: Parts, weights: Weights) -> Parts:
+        (before,) = parts
+        assert weights.extra is not None
+        a, *gate = (inputs + weights.product(weights.seen(before))).unbind(1)
+        after = torch.tanh(a)
+        if self.gated:
+            after = before + torch.sigmoid(gate[0]) * (after - before)
+        return (torch.where(weights.extra > 0, a, after),)
+
+
+def _fused(
+    inputs: Tensor, matrix: Tensor, hidden: Tensor, memory: Tensor, lengths: Tensor | None
+) -> Ran:
+    """inputs [B, L, G, H+K] with one gate or two, matrix [G·(H+K), H+K], memory [B, K]."""
+    count = hidden.shape[1]
+    both = torch.cat([hidden, memory], -1)
+    linear = torch.zeros(1, both.shape[1], dtype=both.dtype, device=both.device)
+    linear[:, count:] = 1
+    cell, weights = BesideCell(inputs.shape[2] == 2), Weights(matrix.unsqueeze(0), linear)
+
+    def plain() -> tuple[Tensor, Parts]:
+        return loop(cell, inputs, (both,), weights, lengths)
+
+    out, (last,) = ops.cell_recurrence(
+        cell.kind, inputs, *weights, parts=(both,), lengths=lengths, otherwise=plain
+    )
+    return out[..., :count], last[:, :count], last[:, count:]
+
+
+def _where(
+    lengths: Tensor | None, t: int, after: tuple[Tensor, Tensor], before: tuple[Tensor, Tensor]
+) -> tuple[Tensor, Tensor]:
+    """h and m after element t, for rows that end before it as they were."""
+    if lengths is None:
+        return after
+    real = (lengths > t).unsqueeze(-1)
+    return (
+        torch.where(real, after[0], before[0]),
+        torch.where(real.unsqueeze(-1), after[1], before[1]),
+    )
+
+
+def _of_all(matrix: Tensor, memory: Tensor) -> Tensor:
+    """The matrix of one memory, for all of memory [B, M, N] on the diagonal."""
+    one = torch.eye(memory.shape[1], dtype=matrix.dtype, device=matrix.device)
+    return torch.kron(one, matrix)

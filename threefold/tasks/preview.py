@@ -1,0 +1,120 @@
+"""Examples as text: pictures in shades, curves in blocks, tokens as letters where they are some.
+
+▁▂▅█▆▂▁      ░▒▓█
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from threefold.data.loaders import IGNORE, Batch
+from threefold.tasks.pairs import Pairs
+from threefold.tasks.task import Task
+
+BLOCKS = "▁▂▃▄▅▆▇█"
+SHADES = " ░▒▓█"
+CURVES = 4  # of many features, how many are drawn
+Array = NDArray[Any]
+
+
+def draw(task: Task[Any], split: str, number: int, width: int = 72) -> list[str]:
+    """Lines that show one example."""
+    rows = task.rows(split, [number])
+    if isinstance(rows, Pairs):
+        return _draw_pair(task, split, number, rows, width)
+    real = None if rows.mask is None else rows.mask[0].numpy()
+    inputs = rows.inputs[0].numpy()
+    if real is not None and inputs.ndim == real.ndim + (task.features > 0):
+        inputs = inputs[real] if real.ndim == 1 else inputs
+    shown = _tokens(task, inputs, width) if task.features == 0 else _numbers(task, inputs, width)
+    return [*shown, f"→ {_answer(task, rows, inputs, width)}"]
+
+
+def _draw_pair(task: Task[Any], split: str, number: int, rows: Pairs, width: int) -> list[str]:
+    source = rows.source[0, : int(rows.source_lengths[0])].tolist()
+    target = rows.texts()[0]
+    spelt = _spelling(task, split, number)
+    if spelt is None:
+        spelt = " ".join(map(str, source)), " ".join(map(str, target))
+    return [cut(spelt[0], width), f"→ {cut(spelt[1], width)}"]
+
+
+def _spelling(task: Task[Any], split: str, number: int) -> tuple[str, str] | None:
+    """Source and target as people write them, where a task of pairs has such."""
+    if task.name == "phonemes":
+        from threefold.tasks.phonemes import dictionary
+
+        words, said = dictionary()
+        word = words[split][number]
+        return word, " ".join(said[word][0])
+    if task.name in ("translation", "translation-machine"):
+        from threefold.tasks.translation import texts_of
+
+        return texts_of(task.name)[split][number]
+    return None
+
+
+def _tokens(task: Task[Any], inputs: Array, width: int) -> list[str]:
+    if inputs.ndim == 2:  # a pair
+        return [line for one in inputs for line in _tokens(task, one, width)]
+    side = _side(len(inputs))
+    if task.domain == "vision" and task.vocabulary == 256 and side:
+        return picture(inputs.reshape(side, side) / 255)
+    return [cut(spell(task, inputs), width)]
+
+
+def spell(task: Task[Any], tokens: Array) -> str:
+    """Tokens as a text where they are bytes or characters, else as numbers."""
+    if task.domain in ("text", "language") and task.vocabulary == 256:
+        return " ".join(bytes(tokens.astype(np.uint8)).decode("utf-8", "replace").split())
+    if task.name in ("shakespeare", "dna"):
+        from threefold.tasks.corpora import corpus
+
+        decoded = corpus(task.name, "character").tokenizer.decode(tokens.tolist())
+        return " ".join(decoded.split())
+    return " ".join("·" if token == IGNORE else str(token) for token in tokens.tolist())
+
+
+def _numbers(task: Task[Any], inputs: Array, width: int) -> list[str]:
+    side = _side(len(inputs))
+    if task.domain == "vision" and side and task.name != "pmnist":
+        return picture(inputs.mean(-1).reshape(side, side))
+    return [curve(inputs[:, feature], width) for feature in range(min(CURVES, inputs.shape[1]))]
+
+
+def _answer(task: Task[Any], rows: Batch, inputs: Array, width: int) -> str:
+    targets = rows.targets[0].numpy()
+    if targets.dtype.kind == "f":
+        return f"{float(targets):.3f}" if targets.ndim == 0 else curve(targets, width)
+    if targets.ndim == 0:
+        return str(int(targets))
+    return cut(spell(task, targets[: len(inputs)]), width)
+
+
+def _side(count: int) -> int:
+    """The side of a square picture; 0: it is none."""
+    side = int(np.sqrt(count))
+    return side if side * side == count else 0
+
+
+def picture(brightness: Array) -> list[str]:
+    """Numbers from 0 to 1 as shades, each pixel two characters wide."""
+    shades = np.clip((brightness * len(SHADES)).astype(int), 0, len(SHADES) - 1)
+    return ["".join(SHADES[shade] * 2 for shade in row).rstrip() for row in shades]
+
+
+def curve(values: Array, width: int) -> str:
+    """Numbers as blocks from the lowest to the highest; of many, the largest of each part."""
+    parts = np.array_split(values.astype(np.float64), min(width, len(values)))
+    heights = np.array([part[np.abs(part).argmax()] for part in parts])
+    low, high = heights.min(), heights.max()
+    scaled = (heights - low) / (high - low) if high > low else np.zeros(len(heights))
+    return "".join(BLOCKS[round(place * (len(BLOCKS) - 1))] for place in scaled)
+
+
+def cut(text: str, width: int) -> str:
+    """At most so many characters."""
+    return text if len(text) <= width else text[: width - 1] + "…"

@@ -1,0 +1,187 @@
+"""A configuration run in a folder: build, train, keep, judge, save, draw.
+
+run/  config.toml   what was asked, resolved        model/         the saved model
+      run.json      what must stay the same         summary.json   what was reached
+      log.jsonl     a line for every step           figures/       loss and learning rate
+      checkpoints/  to go on from                   samples.txt    of language models
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+
+from threefold.data.atomic_files import write_file
+from threefold.errors import ThreefoldError
+from threefold.models.model import Model
+from threefold.models.table import build
+from threefold.training.config import RunConfig, read_toml
+from threefold.training.distributed import Group
+from threefold.training.evaluation import Scores, evaluate
+from threefold.training.loop import Result, train
+from threefold.training.reporters import Reporter
+from threefold.training.settings import TrainingSettings
+from threefold.training.training_data import TrainingData, open_data
+
+CONFIG, SUMMARY, MODEL = "config.toml", "summary.json", "model"
+
+
+@dataclass(frozen=True)
+class Reached:
+    """What a run ended with."""
+
+    result: Result
+    model: Model
+    folder: Path | None
+    test: Scores | None  # of a run that is over
+
+    @property
+    def finished(self) -> bool:
+        """Whether it is over, rather than interrupted."""
+        return self.result.stopped != "interrupted"
+
+
+def prepare(config: RunConfig) -> tuple[TrainingData, Model]:
+    """The data and a model with fresh weights."""
+    if config.threads:
+        torch.set_num_threads(config.threads)
+    found = open_data(config.data)
+    spec = found.spec(config.model)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(config.model.seed)
+        model = build(spec)
+    model.tokenizer = found.tokenizer
+    return found, model
+
+
+def run(
+    config: RunConfig,
+    folder: Path | None = None,
+    *,
+    console: Console | None = None,
+    watchers: Sequence[Reporter] = (),
+    test: bool = True,
+) -> Reached:
+    """Train as configured; in a folder, go on with what is there."""
+    found, model = prepare(config)
+    settings = config.training
+    group = Group.current()
+    if folder is not None and group.leads:
+        write_config(config, folder)
+    result = train(
+        model,
+        found.batches(settings.carry),
+        settings,
+        validation=found.pieces("valid", settings.carry),
+        objective=found.objective(settings),
+        console=console,
+        title=title_of(config),
+        folder=folder,
+        identity=found.identity(),
+        watchers=watchers,
+    )
+    scores = None
+    if group.leads:
+        model.eval()
+        if test and result.stopped != "interrupted":
+            scores = judge(found.limited(0), model, "test", settings.carry)
+        if folder is not None:
+            model.save(folder / MODEL)
+            write_summary(folder, config, found, model, result, scores)
+    group.meet()
+    return Reached(result, model, folder, scores)
+
+
+def judge(found: TrainingData, model: Model, split: str, carry: bool = False) -> Scores:
+    """Loss and metric of a split."""
+    objective = found.objective(TrainingSettings(steps=1))
+    return evaluate(model, found.pieces(split, carry), carry=carry, objective=objective)
+
+
+def title_of(config: RunConfig) -> str:
+    """What a run is called on a screen."""
+    names = [entry if isinstance(entry, str) else entry[0] for entry in config.model.mixers]
+    return f"{'+'.join(dict.fromkeys(names))} on {Path(config.data.name).name}"
+
+
+def write_config(config: RunConfig, folder: Path) -> None:
+    """config.toml, if there is none yet; another one is refused, with what differs."""
+    path = folder / CONFIG
+    if path.exists():
+        before = RunConfig.read(read_toml(path))
+        if before != config:
+            raise ThreefoldError(
+                f"{folder}: holds a run that was configured otherwise: "
+                f"{'; '.join(before.differences(config))} (there, and here); choose another "
+                "folder, or configure it as before"
+            )
+        return
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ThreefoldError(f"{folder}: cannot be made ({error.strerror})") from error
+    text = config.to_toml()
+    write_file(path, lambda new: _write(new, text))
+
+
+def read_run(folder: Path) -> RunConfig:
+    """The configuration of a run's folder."""
+    if not (folder / CONFIG).is_file():
+        raise ThreefoldError(
+            f"{folder}: holds no {CONFIG}; expected a folder made by `threefold train`"
+        )
+    return RunConfig.read(read_toml(folder / CONFIG))
+
+
+def write_summary(
+    folder: Path,
+    config: RunConfig,
+    found: TrainingData,
+    model: Model,
+    result: Result,
+    test: Scores | None,
+) -> None:
+    """summary.json: what was reached."""
+    task = found.task
+    values: dict[str, Any] = {
+        "title": title_of(config),
+        "task": task.name,
+        "metric": found.metric,
+        "lower_is_better": task.lower,
+        "chance": task.chance,
+        "parameters": model.parameter_count,
+        "steps": result.steps,
+        "tokens": result.tokens,
+        "seconds": round(result.seconds, 3),
+        "tokens_per_second": round(result.rate, 1),
+        "stopped": result.stopped,
+        "loss": _number(result.losses[-1] if result.losses else math.nan),
+        "valid": _scores(result.scores),
+        "test": None if test is None else _scores(test),
+        "published": dict(task.published),
+        "ended": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+    }
+    if task.labels:
+        values["labels"] = list(task.labels)
+    text = json.dumps(values, indent=1, ensure_ascii=False) + "\n"
+    write_file(folder / SUMMARY, lambda new: _write(new, text))
+
+
+def _scores(scores: Scores) -> dict[str, float | None]:
+    return {"loss": _number(scores.loss), "metric": _number(scores.metric)}
+
+
+def _number(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def _write(path: Path, text: str) -> None:
+    path.write_text(text, encoding="utf-8")
