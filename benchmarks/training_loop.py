@@ -36,7 +36,9 @@ def made(mixer: str, shape: tuple[int, int, int, int]) -> Trainer:
     width, depth, batch, length = shape
     torch.manual_seed(0)
     model = LanguageModel(Spec("language", width, depth, mixer))
-    settings = TrainingSettings(steps=ENDLESS, learning_rate=1e-3, save=ENDLESS, warmup=0.0)
+    settings = TrainingSettings(
+        steps=ENDLESS, learning_rate=1e-3, save_every=ENDLESS, warmup_fraction=0.0
+    )
     return Trainer(model, Windows(_text(), batch, length), settings, Answers())
 
 

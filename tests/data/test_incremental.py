@@ -13,9 +13,9 @@ from tokenizers import Tokenizer as Merger
 
 from threefold import ThreefoldError
 from threefold.data import (
+    BPETokenizer,
     ByteTokenizer,
     CharacterTokenizer,
-    PairTokenizer,
     WordTokenizer,
     stream_encoders,
 )
@@ -45,13 +45,13 @@ PARTS += ["<|end|>", "<|", "|>", "e", "l", "thethe", "\u00a0"]
 TEXT = " ".join(PARTS * 20) + "".join(PARTS * 20)
 
 
-def with_added(made: PairTokenizer) -> PairTokenizer:
+def with_added(made: BPETokenizer) -> BPETokenizer:
     merger = Merger.from_str(made.description)
     merger.add_tokens(["<|end|>"])
-    return PairTokenizer(merger.to_str())
+    return BPETokenizer(merger.to_str())
 
 
-PAIRS = PairTokenizer.learn([TEXT], vocabulary=330)
+PAIRS = BPETokenizer.learn([TEXT], vocabulary=330)
 TOKENIZERS: dict[str, Tokenizer] = {
     "bytes": ByteTokenizer(),
     "characters": CharacterTokenizer(TEXT),
@@ -150,11 +150,11 @@ def test_tokenizers_that_cannot_be_cut_are_refused() -> None:
     whole = json.loads(PAIRS.description)
     whole["pre_tokenizer"]["use_regex"] = False
     with pytest.raises(ThreefoldError, match="merges pairs across a whole text"):
-        encoder(PairTokenizer(json.dumps(whole)))
+        encoder(BPETokenizer(json.dumps(whole)))
     added = json.loads(TOKENIZERS["pairs and an added token"].description)  # type: ignore[attr-defined]
     added["added_tokens"][0]["lstrip"] = True
     with pytest.raises(ThreefoldError, match="takes white space or whole words with it"):
-        encoder(PairTokenizer(json.dumps(added)))
+        encoder(BPETokenizer(json.dumps(added)))
     with pytest.raises(ThreefoldError, match="a stream cannot be cut by it"):
         encoder(object())
 

@@ -84,7 +84,7 @@ def test_fetched_data_are_the_pinned_ones(name: str) -> None:
     made.rows("test", [card.sizes[2] - 1])
     assert draw(made, "train", 0)
     if card.make == "corpora.language":  # held ones are counted where they are read
-        tokens = corpus(name, card.options.get("level", "byte")).tokens
+        tokens = corpus(name, card.options.get("tokenizer", "byte")).tokens
         assert card.sizes == tuple((len(tokens[s]) - 1) // card.length for s in SPLITS)
     if card.make == "translation":
         assert card.sizes == tuple(len(texts_of(name)[split]) for split in SPLITS)

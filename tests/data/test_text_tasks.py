@@ -77,12 +77,12 @@ def test_any_table_of_texts(tmp_path: Path) -> None:
         labelled(tmp_path / "a.csv", tmp_path / "b.jsonl")
 
 
-@pytest.mark.parametrize("level", ["byte", "character", "pair", "word"])
-def test_corpora_at_every_level(level: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["byte", "character", "bpe", "word"])
+def test_corpora_with_every_tokenizer(kind: str, tmp_path: Path) -> None:
     text = "First Citizen:\nBefore we proceed any further, hear me speak.\n\n" * 60
     (tmp_path / "input.txt").write_text(text)
-    made = task("shakespeare", folder=tmp_path, level=level, length=32, vocabulary=300)
-    tokens, tokenizer = corpus("shakespeare", level, 300, tmp_path)
+    made = task("shakespeare", folder=tmp_path, tokenizer=kind, length=32, vocabulary=300)
+    tokens, tokenizer = corpus("shakespeare", kind, 300, tmp_path)
     assert tokenizer.decode(tokens["train"]) + tokenizer.decode(tokens["valid"]) == text
     assert np.array_equal(tokens["valid"], tokens["test"])  # nanoGPT has no third part
     rows = made.rows("train", [0, 2])
@@ -92,7 +92,7 @@ def test_corpora_at_every_level(level: str, tmp_path: Path) -> None:
     assert 0 < made.chance < np.log2(made.vocabulary) + 0.1
     assert abs(trivial.baselines(made)["unigram"] - made.chance) < 1
     with pytest.raises(ThreefoldError, match="did you mean 'word'"):
-        task("shakespeare", folder=tmp_path, level="words")
+        task("shakespeare", folder=tmp_path, tokenizer="words")
 
 
 def test_the_library_of_this_python_is_a_corpus(tmp_path: Path) -> None:
@@ -104,7 +104,7 @@ def test_the_library_of_this_python_is_a_corpus(tmp_path: Path) -> None:
 
 def test_genomes_and_tunes(tmp_path: Path) -> None:
     (tmp_path / "genome.fna").write_text(">x\n" + "ACGTN\nacgt\n" * 100)
-    made = task("dna", folder=tmp_path, level="character", length=8)
+    made = task("dna", folder=tmp_path, tokenizer="character", length=8)
     assert made.vocabulary == 4 and made.rows("train", [0]).inputs[0].tolist() == [0, 1, 2, 3] * 2
     (tmp_path / "tune.abc").write_bytes(b"X:1\r\nT:Caf\xe9\r\n" + b"abc|\r\n" * 300)
     tunes = task("tunes", folder=tmp_path, length=16)

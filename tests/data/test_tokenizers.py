@@ -15,14 +15,14 @@ from threefold import Spec, ThreefoldError
 from threefold.data.python_manual import python_reference
 from threefold.data.tokenizer import Tokenizer, smallest
 from threefold.data.tokenizers import (
+    BPETokenizer,
     ByteTokenizer,
     CharacterTokenizer,
-    PairTokenizer,
     WordTokenizer,
 )
 
 TEXT = python_reference()[:60_000]
-PAIRS = PairTokenizer.learn([TEXT], 600)
+PAIRS = BPETokenizer.learn([TEXT], 600)
 WORDS = WordTokenizer.learn([TEXT], 900)
 TOKENIZERS: dict[str, Tokenizer] = {
     "bytes": ByteTokenizer(),
@@ -70,7 +70,7 @@ def test_words_and_pairs_make_texts_shorter() -> None:
     assert lengths["pairs"] < 0.6 * lengths["bytes"]
     assert lengths["words"] < 0.7 * lengths["bytes"]
     assert WORDS.words[:2] == tuple(sorted(WORDS.words[:2], key=lambda w: -TEXT.count(w)))
-    again = PairTokenizer.learn([TEXT], 600)
+    again = BPETokenizer.learn([TEXT], 600)
     assert again.parts == PAIRS.parts  # same text, same tokens
 
 
@@ -85,7 +85,7 @@ def test_unknown_characters_and_half_pairs_are_refused() -> None:
     for tokenizer in (WORDS, PAIRS):
         with pytest.raises(ThreefoldError, match="half of a surrogate pair"):
             tokenizer.encode("a\ud800")
-    for learn in (PairTokenizer.learn, WordTokenizer.learn):
+    for learn in (BPETokenizer.learn, WordTokenizer.learn):
         with pytest.raises(ThreefoldError, match="at least the 256 bytes"):
             learn(["x"], 10)
 
@@ -103,7 +103,7 @@ def test_saved_with_a_model(name: str, tmp_path: Path) -> None:
 
 
 def test_damaged_files_are_refused(tmp_path: Path) -> None:
-    for cls in (CharacterTokenizer, WordTokenizer, PairTokenizer):
+    for cls in (CharacterTokenizer, WordTokenizer, BPETokenizer):
         with pytest.raises(ThreefoldError, match=r"\.json: cannot be read"):
             cls.load(tmp_path)
         path = tmp_path / cls.FILE
@@ -112,11 +112,11 @@ def test_damaged_files_are_refused(tmp_path: Path) -> None:
             with pytest.raises(ThreefoldError, match=cls.FILE):
                 cls.load(tmp_path)
     PAIRS.save(tmp_path)
-    path = tmp_path / PairTokenizer.FILE
+    path = tmp_path / BPETokenizer.FILE
     good = json.loads(path.read_text())
     path.write_text(json.dumps({**good, "normalizer": {"type": "Lowercase"}}))
     with pytest.raises(ThreefoldError, match=r"tokenizer\.json: .*normalises text"):
-        PairTokenizer.load(tmp_path)
+        BPETokenizer.load(tmp_path)
 
 
 def test_the_smallest_numbers() -> None:

@@ -80,7 +80,7 @@ def report(*names: str, seeds: int = 3, steps: int = 1200, noise: float = 0.004)
             "evaluation: the whole test split, once, in the same pieces",
         ),
         command="threefold compare reference --mixers lstm,attention,s4d,mamba,gated_delta_net",
-        budget="10m",
+        time="10m",
         chance=3.2,
         versions={"threefold": "0.1.0", "torch": "2.13.0", "python": "3.12.3"},
         hashes={"batches, seed 0": "ab" * 32},

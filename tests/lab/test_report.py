@@ -58,9 +58,9 @@ def test_percent() -> None:
     assert made.subject.score(0.931, 0.004) == "93.10 ± 0.40 %"
 
 
-def test_small_budgets_and_chance() -> None:
+def test_short_training_and_chance() -> None:
     small = report("mamba", "lstm", steps=40)
-    assert any("40 steps of training" in warning for warning in small.warnings)
+    assert any("Training was short: 40 steps" in warning for warning in small.warnings)
     hopeless = told(scored("a", 3.3, 3.4), scored("b", 3.5, 3.6))
     assert any("Nobody is better than an answer" in warning for warning in hopeless.warnings)
     assert not any("Nobody" in warning for warning in report().warnings)

@@ -58,7 +58,8 @@ def close(expected: float) -> Any:
 def test_the_loss_falls() -> None:
     stream = TokenStream(TOKENS, batch=4, length=16)
     model, result = run(
-        TrainingSettings(steps=100, learning_rate=0.03, every=40), validation=[stream(0), stream(1)]
+        TrainingSettings(steps=100, learning_rate=0.03, eval_every=40),
+        validation=[stream(0), stream(1)],
     )
     assert result.losses[0] > 5
     assert result.losses[-1] < 1
@@ -129,7 +130,7 @@ def test_state_is_carried_detached_and_emptied_where_documents_start() -> None:
         return Batch(inputs, targets, starts.get(step, torch.zeros(2, dtype=torch.bool)))
 
     model = Leaky()
-    train(model, batches, TrainingSettings(steps=3, carry=True))
+    train(model, batches, TrainingSettings(steps=3, carry_state=True))
     first, second, third = model.given
     assert first is None
     assert not second["memory"].requires_grad
@@ -164,12 +165,12 @@ def test_gradients_are_clipped() -> None:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(torch.optim.AdamW, "step", spy)
-        run(TrainingSettings(steps=3, clip=0.01), model)
+        run(TrainingSettings(steps=3, grad_clip=0.01), model)
     assert norms == pytest.approx([0.01] * 3, rel=EXACT)
 
 
 def test_a_budget_of_seconds_ends_the_run() -> None:
-    _, result = run(TrainingSettings(seconds=0.3))
+    _, result = run(TrainingSettings(time=0.3))
     assert result.stopped == "seconds"
     assert 0.3 <= result.seconds < 3
     assert result.steps > 1
@@ -178,7 +179,8 @@ def test_a_budget_of_seconds_ends_the_run() -> None:
 def test_a_target_ends_the_run() -> None:
     stream = TokenStream(TOKENS, batch=4, length=16)
     _, result = run(
-        TrainingSettings(steps=500, learning_rate=0.03, every=5, target=0.5), validation=[stream(0)]
+        TrainingSettings(steps=500, learning_rate=0.03, eval_every=5, target_score=0.5),
+        validation=[stream(0)],
     )
     assert result.stopped == "target"
     assert result.steps < 500
@@ -202,9 +204,9 @@ def test_ctrl_c_finishes_the_step_and_returns_what_was_reached() -> None:
     assert signal.getsignal(signal.SIGINT) is before
 
 
-@pytest.mark.parametrize("options", [{}, {"steps": 0}, {"seconds": 0}, {"steps": -1, "seconds": 1}])
+@pytest.mark.parametrize("options", [{}, {"steps": 0}, {"time": 0}, {"steps": -1, "time": 1}])
 def test_a_run_needs_an_end(options: dict[str, Any]) -> None:
-    with pytest.raises(ThreefoldError, match="seconds="):
+    with pytest.raises(ThreefoldError, match=r"has no end|expected more than 0"):
         TrainingSettings(**options)
 
 

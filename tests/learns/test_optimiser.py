@@ -14,7 +14,7 @@ from threefold.layers.table import MIXERS
 from threefold.models.spec import Spec
 from threefold.models.table import build
 from threefold.training import adamw, cosine, parameter_groups
-from threefold.training.optimiser import SLOW, set_rate
+from threefold.training.optimizer import SLOW, set_rate
 
 
 class Layer(nn.Module):

@@ -21,10 +21,10 @@ def settings(rate: float) -> TrainingSettings:
         steps=800,
         learning_rate=rate,
         weight_decay=0.01,
-        warmup=0.02,
-        final=1.0,
-        every=25,
-        target=0.96,
+        warmup_fraction=0.02,
+        final_lr=rate,
+        eval_every=25,
+        target_score=0.96,
     )
 
 

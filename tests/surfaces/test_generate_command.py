@@ -18,7 +18,7 @@ import threefold
 from tests.surfaces.test_cli import good, here, refused
 from threefold import Spec
 from threefold.cli import generate as command
-from threefold.data import ByteTokenizer, PairTokenizer
+from threefold.data import BPETokenizer, ByteTokenizer
 from threefold.runtime.opening import open_model
 
 PROMPT = "naïve: "
@@ -33,7 +33,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     model.tokenizer = ByteTokenizer()
     model.save(folder / "bytes")
     model.save(folder / "run" / "model")
-    pairs = PairTokenizer.learn(["the naïve cat sat on the naïve mat"] * 9, vocabulary=270)
+    pairs = BPETokenizer.learn(["the naïve cat sat on the naïve mat"] * 9, vocabulary=270)
     model = threefold.build(Spec("language", 32, 1, "gla", vocabulary=300))  # filled up
     model.tokenizer = pairs
     model.save(folder / "pairs")

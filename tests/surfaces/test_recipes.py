@@ -20,7 +20,7 @@ from threefold.training.evaluation import evaluate
 from threefold.training.experiment import run
 from threefold.training.training_data import open_data
 
-SHORT = ("training.steps=2", "training.every=2", "data.batch=2", "data.limit=2")
+SHORT = ("training.steps=2", "training.eval_every=2", "data.batch_size=2", "data.eval_examples=2")
 
 
 def fetched(config: RunConfig) -> None:
@@ -66,11 +66,16 @@ def test_a_recipe_is_judged_on_the_whole_test_split_at_both_lengths(
 ) -> None:
     short = replace(RECIPES["recall-delta_net"], length=64)
     monkeypatch.setitem(RECIPES, short.name, short)
-    changes = ("data.options={pairs=2, length=16}", "data.batch=200", "data.limit=1", *SHORT[:2])
+    changes = (
+        "data.options={pairs=2, length=16}",
+        "data.batch_size=200",
+        "data.eval_examples=1",
+        *SHORT[:2],
+    )
     outcome = cook(short.name, changes)
     assert not outcome.met and "NOT as asked" in outcome.facts[0][1]
     for length, figure in zip((16, 64), outcome.figures, strict=True):
-        there = open_data("recall", options={"pairs": 2}, length=length, batch=200)
+        there = open_data("recall", options={"pairs": 2}, length=length, batch_size=200)
         scores = evaluate(outcome.reached.model, there.pieces("test"))
         assert figure == pytest.approx(100 * scores.metric)
 

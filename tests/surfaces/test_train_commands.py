@@ -16,7 +16,7 @@ import pytest
 from threefold.cli import main
 
 TEXT = "so much depends upon a red wheel barrow glazed with rain water\n" * 60
-SMALL = ["--steps", "6", "--batch", "4", "--length", "12"]
+SMALL = ["--steps", "6", "--set", "data.batch_size=4", "--set", "data.length=12"]
 SIZE = ["--set", "model.width=16", "--set", "model.depth=1"]
 
 
@@ -35,13 +35,13 @@ def command(*arguments: str) -> int:
 
 
 def test_a_run_from_the_plan_to_its_evaluation(place: Path, capsys: Any) -> None:
-    train = ["train", "notes.txt", "--mixer", "gla", *SMALL, *SIZE]
+    train = ["train", "notes.txt", "--mixers", "gla", *SMALL, *SIZE]
     assert command(*train, "--dry-run") == 0
     plan = capsys.readouterr().out
     for expected in ("parameters", "a step", "memory", "judged by   bits"):
         assert expected in plan
     assert not (place / "runs").exists()
-    assert command(*train, "--set", "training.every=3") == 0
+    assert command(*train, "--set", "training.eval_every=3") == 0
     shown = capsys.readouterr().out
     folder = place / "runs" / "gla-notes.txt-1"
     assert "ended by  steps" in shown and "validation loss" in shown
@@ -58,7 +58,7 @@ def test_a_run_from_the_plan_to_its_evaluation(place: Path, capsys: Any) -> None
     summary = json.loads((folder / "summary.json").read_text())
     assert judged["loss"] == pytest.approx(summary["test"]["loss"], rel=1e-6)
     assert command("evaluate", str(folder / "model"), "notes.txt", "--set", "data.length=12") == 0
-    assert command("train", "notes.txt", "--mixer", "lstm", *SMALL, *SIZE) == 0
+    assert command("train", "notes.txt", "--mixers", "lstm", *SMALL, *SIZE) == 0
     capsys.readouterr()
     assert command("runs", "list", "--json") == 0
     found = json.loads(capsys.readouterr().out)
@@ -72,7 +72,7 @@ def test_a_run_from_the_plan_to_its_evaluation(place: Path, capsys: Any) -> None
 
 def test_a_configuration_by_file_and_by_set(place: Path, capsys: Any) -> None:
     (place / "run.toml").write_text(
-        '[data]\nname = "notes.txt"\nlength = 12\nbatch = 4\n'
+        '[data]\nname = "notes.txt"\nlength = 12\nbatch_size = 4\n'
         '[model]\nmixers = ["gla"]\nwidth = 16\ndepth = 1\n[training]\nsteps = 3\n'
     )
     assert command("train", "--config", "run.toml", "--folder", "here", "--steps", "2") == 0
@@ -85,16 +85,25 @@ def test_a_configuration_by_file_and_by_set(place: Path, capsys: Any) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["train"], "what to learn from is missing"),
-        (["train", "notez.txt"], "neither a file nor a task"),
-        (["train", "notes.txt", "--mixer", "mambo"], "did you mean 'mamba'"),
+        (["train"], "DATA is missing"),
+        (["train", "notez.txt"], "notez.txt: there is no such file or folder"),
+        (["train", "notes.txt", "--mixers", "gla,lstm"], "write gla+lstm for a hybrid"),
+        (["train", "notes.txt", "--time", "soon"], "expected a duration such as 10m"),
+        (["train", "notes.txt", "--steps", "3", "--time", "4steps"], "give one of them"),
+        (["train", "notes.txt", "--mixers", "mambo"], "did you mean 'mamba'"),
         (["train", "notes.txt", "--set", "training.stepz=1"], "did you mean 'steps'"),
-        (["train", "--config", "flat.toml"], "what to learn from is missing"),
+        (["train", "--config", "flat.toml"], "DATA is missing"),
         (["train", "notes.txt", "--config", "flat.toml"], "data is 5, expected [data]"),
-        (["train", "--config", "dated.toml"], "2020-01-01: neither a file nor a task"),
+        (["train", "--config", "dated.toml"], "2020-01-01: there is no such file and no such task"),
         (["train", "notes.txt", "--set", 'data.options={"x"=1}'], "notes.txt is a file"),
-        (["train", "notes.txt", *SMALL, "--set", "training.own=0.5"], "by translators only"),
-        (["train", "notes.txt", *SMALL, *SIZE, "--batch", "999999999"], "and this machine has"),
+        (
+            ["train", "notes.txt", *SMALL, "--set", "training.scheduled_sampling=0.5"],
+            "only seq2seq models have it",
+        ),
+        (
+            ["train", "notes.txt", *SMALL, *SIZE, "--set", "data.batch_size=999999999"],
+            "but this machine has",
+        ),
         (["resume", "nowhere"], "holds no config.toml"),
         (["evaluate", "nowhere"], "give DATA_OR_TASK as well"),
         (["runs", "show", "nowhere"], "holds no config.toml"),
@@ -113,7 +122,9 @@ def test_bad_input_is_one_line(
 
 def test_runs_are_listed_beside_what_is_none(place: Path, capsys: Any) -> None:
     """A line that is being written, or was torn by a full disk, and a stranger's config.toml."""
-    assert command("train", "notes.txt", "--mixer", "gla", *SMALL, *SIZE, "--folder", "runs/a") == 0
+    assert (
+        command("train", "notes.txt", "--mixers", "gla", *SMALL, *SIZE, "--folder", "runs/a") == 0
+    )
     with open(place / "runs" / "a" / "log.jsonl", "a") as log:
         log.write('{"step": 7, "lo')
     (place / "runs" / "other").mkdir()
@@ -129,8 +140,8 @@ def test_runs_are_listed_beside_what_is_none(place: Path, capsys: Any) -> None:
 
 
 def test_ctrl_c_says_how_to_go_on(place: Path) -> None:
-    call = [sys.executable, "-m", "threefold", "train", "notes.txt", "--mixer", "gla"]
-    call += ["--steps", "100000", "--batch", "4", "--length", "12", "--folder", "it", *SIZE]
+    call = [sys.executable, "-m", "threefold", "train", "notes.txt", "--mixers", "gla"]
+    call += ["--steps", "100000", *SMALL[2:], "--folder", "it", *SIZE]
     process = subprocess.Popen(
         call, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ}
     )

@@ -31,7 +31,9 @@ def run(folder: Path, mixer: str) -> list[float]:
     """The losses."""
     torch.manual_seed(0)
     model = LanguageModel(Spec("language", 16, 1, mixer, vocabulary=17))
-    settings = TrainingSettings(steps=STEPS, carry=True, save=20, accumulate=2)
+    settings = TrainingSettings(
+        steps=STEPS, carry_state=True, save_every=20, gradient_accumulation=2
+    )
     return train(model, rows, settings, folder=folder / mixer).losses
 
 

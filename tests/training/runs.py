@@ -34,7 +34,9 @@ def run(folder: Path | None, steps: int = STEPS, save: int = 3) -> tuple[Languag
     """Train it, in a folder or not."""
     torch.set_num_threads(1)
     model = make()
-    settings = TrainingSettings(steps=steps, carry=True, every=10, save=save, seed=5)
+    settings = TrainingSettings(
+        steps=steps, carry_state=True, eval_every=10, save_every=save, seed=5
+    )
     return model, train(model, rows, settings, validation=[rows(10**6)], folder=folder)
 
 

@@ -80,14 +80,16 @@ def test_a_signal_saves_and_the_run_goes_on(
 def test_a_finished_run_is_not_run_again(tmp_path: Path, whole: Any) -> None:
     runs.run(tmp_path)
     model = runs.make()
-    settings = TrainingSettings(steps=runs.STEPS, carry=True, every=10, save=3, seed=5)
+    settings = TrainingSettings(
+        steps=runs.STEPS, carry_state=True, eval_every=10, save_every=3, seed=5
+    )
     result = train(model, lambda step: pytest.fail("asked for a batch"), settings, folder=tmp_path)
     assert result.stopped == "steps"
     assert_as_if_never_stopped(tmp_path, (model, result), whole)
 
 
 def test_a_run_that_reached_its_target_is_not_run_on(tmp_path: Path) -> None:
-    settings = TrainingSettings(steps=9, every=2, target=0.0)
+    settings = TrainingSettings(steps=9, eval_every=2, target_score=0.0)
     judged = {"validation": [runs.rows(99)], "folder": tmp_path}
     assert train(runs.make(), runs.rows, settings, **judged).stopped == "target"
     result = train(runs.make(), lambda _: pytest.fail("asked for a batch"), settings, **judged)
@@ -144,7 +146,7 @@ def test_the_log_is_json_whatever_the_loss(tmp_path: Path) -> None:
         return (out[0] * torch.nan, out[1]) if now == [2] else out
 
     model.register_forward_hook(spoil)
-    settings = TrainingSettings(steps=4, non_finite="skip")
+    settings = TrainingSettings(steps=4, on_non_finite="skip")
     train(model, rows, settings, folder=tmp_path)
     lines = (tmp_path / "log.jsonl").read_text().splitlines()
     read = [json.loads(line, parse_constant=pytest.fail) for line in lines]

@@ -22,8 +22,8 @@ from threefold.training.distributed import Group
 from threefold.training.learning_rates import SCHEDULES
 from threefold.training.loop import Trainer
 from threefold.training.objectives import Answers
-from threefold.training.optimiser import make_optimiser
-from threefold.training.settings import Optimiser
+from threefold.training.optimizer import make_optimizer
+from threefold.training.settings import OptimizerName
 from threefold.training.watching import SampleReporter
 
 EXACT = TOLERANCES[torch.float32, "gradient"]
@@ -45,10 +45,10 @@ def trained(
     return model, train(model, batches, settings, **more)
 
 
-@pytest.mark.parametrize("name", get_args(Optimiser))
+@pytest.mark.parametrize("name", get_args(OptimizerName))
 def test_every_optimiser_learns_and_goes_on(name: str, tmp_path: Path) -> None:
     rate = {"sgd": 0.3, "momentum": 0.05, "nesterov": 0.05, "adagrad": 0.05, "adadelta": 3.0}
-    options = {"optimiser": name, "learning_rate": rate.get(name, 0.01), "save": 5}
+    options = {"optimizer": name, "learning_rate": rate.get(name, 0.01), "save_every": 5}
     whole, result = trained(TrainingSettings(steps=30, **options), one_batch)
     assert result.losses[-1] < 0.9 * result.losses[0]
     stopped = iter(range(12))
@@ -67,7 +67,7 @@ def test_every_optimiser_learns_and_goes_on(name: str, tmp_path: Path) -> None:
 
 def test_muon_moves_the_matrices_of_the_stack_only() -> None:
     model = small()
-    muon, other = make_optimiser(model, TrainingSettings(steps=1, optimiser="muon")).parts
+    muon, other = make_optimizer(model, TrainingSettings(steps=1, optimizer="muon")).parts
     inside = set(model.stack.parameters())
     matrices = [p for group in muon.param_groups for p in group["params"]]
     assert matrices and all(p.dim() == 2 and p in inside for p in matrices)
@@ -77,7 +77,7 @@ def test_muon_moves_the_matrices_of_the_stack_only() -> None:
 
 
 def test_schedules() -> None:
-    settings = TrainingSettings(steps=1, warmup=0.2, decay=0.25, final=0.1)
+    settings = TrainingSettings(steps=1, warmup_fraction=0.2, decay_fraction=0.25)
     at = {name: [SCHEDULES[name](d, settings) for d in (0.1, 0.2, 0.6, 1.0)] for name in SCHEDULES}
     assert all(values[0] == pytest.approx(0.5) for values in at.values())
     assert all(values[1] == pytest.approx(1.0) for values in at.values())
@@ -87,7 +87,7 @@ def test_schedules() -> None:
     assert at["inverse_square_root"][2:] == pytest.approx([math.sqrt(1 / 3), math.sqrt(0.2)])
     assert at["stable"][2:] == pytest.approx([1.0, 0.1])
     assert SCHEDULES["stable"](0.875, settings) == pytest.approx(0.55)
-    assert SCHEDULES["constant"](0.0, TrainingSettings(steps=1, warmup=0.0)) == 1.0
+    assert SCHEDULES["constant"](0.0, TrainingSettings(steps=1, warmup_fraction=0.0)) == 1.0
 
 
 def test_accumulated_batches_are_one_large_batch() -> None:
@@ -104,8 +104,8 @@ def test_accumulated_batches_are_one_large_batch() -> None:
         parts = [part(3 * step + i) for i in range(3)]
         return Batch(*(torch.cat([p[i] for p in parts]) for i in range(3)))
 
-    in_parts, one = trained(TrainingSettings(steps=3, accumulate=3, clip=0), part)
-    at_once, other = trained(TrainingSettings(steps=3, clip=0), whole)
+    in_parts, one = trained(TrainingSettings(steps=3, gradient_accumulation=3, grad_clip=0), part)
+    at_once, other = trained(TrainingSettings(steps=3, grad_clip=0), whole)
     assert one.losses == pytest.approx(other.losses, rel=EXACT)
     assert one.tokens == other.tokens
     for mine, theirs in zip(in_parts.parameters(), at_once.parameters(), strict=True):
@@ -120,7 +120,7 @@ def test_the_mean_of_the_weights_is_judged_and_left() -> None:
         return runs.rows(step)
 
     model = small()
-    train(model, noting, TrainingSettings(steps=12, average=0.5, learning_rate=0.05))
+    train(model, noting, TrainingSettings(steps=12, ema=0.5, learning_rate=0.05))
     plain, _ = trained(TrainingSettings(steps=12, learning_rate=0.05))
     seen.append([p.detach() for p in plain.parameters()])
     mean = seen[0]
@@ -132,7 +132,9 @@ def test_the_mean_of_the_weights_is_judged_and_left() -> None:
 
 
 def test_patience_ends_the_run_with_the_best_weights(tmp_path: Path) -> None:
-    settings = TrainingSettings(steps=200, every=5, patience=3, learning_rate=0.05, save=7)
+    settings = TrainingSettings(
+        steps=200, eval_every=5, patience=3, learning_rate=0.05, save_every=7
+    )
     held = [runs.rows(10**6)]  # cannot be learnt: it gets worse soon
     model, result = trained(settings, one_batch, validation=held, folder=tmp_path)
     losses = [scores.loss for _, scores in result.validation]
@@ -151,7 +153,9 @@ def test_recomputed_blocks_have_the_same_gradients() -> None:
     for recompute in (False, True):
         model = small(dropout=0.2)
         torch.manual_seed(1)
-        run = Trainer(model, runs.rows, TrainingSettings(steps=1, recompute=recompute), Answers())
+        run = Trainer(
+            model, runs.rows, TrainingSettings(steps=1, gradient_checkpointing=recompute), Answers()
+        )
         run.step()
         gradients.append([p.grad for p in model.parameters()])
     for mine, theirs in zip(*gradients, strict=True):
@@ -190,7 +194,7 @@ def _worse(out: Tensor, factor: float, where: str) -> Tensor:
 @pytest.mark.parametrize("where", ["loss", "gradients"])
 def test_the_first_bad_module_is_named(where: str, tmp_path: Path) -> None:
     model = small()
-    settings = TrainingSettings(steps=20, save=4)
+    settings = TrainingSettings(steps=20, save_every=4)
     with pytest.raises(ThreefoldError, match=r"stack\.blocks\.1\.channel") as found:
         train(model, broken(model, 9, where), settings, folder=tmp_path)
     assert "step 9" in str(found.value)
@@ -203,7 +207,7 @@ def test_the_first_bad_module_is_named(where: str, tmp_path: Path) -> None:
 
 def test_a_step_can_be_left_out() -> None:
     model = small()
-    result = train(model, broken(model, 5), TrainingSettings(steps=10, non_finite="skip"))
+    result = train(model, broken(model, 5), TrainingSettings(steps=10, on_non_finite="skip"))
     assert math.isnan(result.losses[5])
     assert all(math.isfinite(loss) for i, loss in enumerate(result.losses) if i != 5)
     assert all(bool(p.isfinite().all()) for p in model.parameters())
@@ -215,13 +219,13 @@ def test_a_step_can_be_left_out() -> None:
         return rows
 
     with pytest.raises(ThreefoldError, match=r"weights embedding\.weight are not finite"):
-        train(model, always, TrainingSettings(steps=30, non_finite="skip"))
+        train(model, always, TrainingSettings(steps=30, on_non_finite="skip"))
 
 
 def test_a_bad_batch_of_several_is_found() -> None:
     model = small()
     with pytest.raises(ThreefoldError, match=r"stack\.blocks\.1\.channel"):
-        train(model, bad_rows(model, 7), TrainingSettings(steps=5, accumulate=3))
+        train(model, bad_rows(model, 7), TrainingSettings(steps=5, gradient_accumulation=3))
 
 
 def bad_rows(model: nn.Module, number: int) -> Any:
@@ -259,7 +263,7 @@ def test_the_process_that_has_the_bad_rows_tells() -> None:
     model = small()
     for number, error in ((1, ThreefoldError), (9, LeftAloneError)):
         rows = broken(model, number)
-        run = Trainer(model, rows, TrainingSettings(steps=5, clip=0), Answers(), Beside(1, 2))
+        run = Trainer(model, rows, TrainingSettings(steps=5, grad_clip=0), Answers(), Beside(1, 2))
         run.step()
         run._clip = lambda: math.nan  # type: ignore[method-assign]
         with pytest.raises(ThreefoldError) as found:
@@ -278,7 +282,7 @@ def test_a_run_can_be_rolled_back(tmp_path: Path, at: int) -> None:
                 model.embedding.weight[:] = math.nan
         return runs.rows(step)
 
-    settings = TrainingSettings(steps=12, save=3, every=3, non_finite="roll_back")
+    settings = TrainingSettings(steps=12, save_every=3, eval_every=3, on_non_finite="roll_back")
     result = train(model, once, settings, folder=tmp_path, validation=[runs.rows(99)])
     assert result.steps == 12 and all(map(math.isfinite, result.losses))
     lines = (tmp_path / "log.jsonl").read_text().splitlines()
@@ -309,7 +313,7 @@ def test_tensorboard_is_told_every_step(tmp_path: Path) -> None:
     from threefold.training.watching import TensorBoardReporter
 
     _, result = trained(
-        TrainingSettings(steps=6, every=3),
+        TrainingSettings(steps=6, eval_every=3),
         validation=[runs.rows(9)],
         watchers=[TensorBoardReporter(tmp_path)],
     )

@@ -39,7 +39,7 @@ def evaluate(
     values = read_run(model).model_dump(mode="json") if is_run else {"data": {}}
     if data is not None:
         kept = values["data"] if is_run else {}
-        values["data"] = {key: kept[key] for key in ("batch", "level") if key in kept}
+        values["data"] = {key: kept[key] for key in ("batch_size", "tokenizer") if key in kept}
         values["data"]["name"] = data
     whole = RunConfig.read(values, changes or ())
     found, loaded = open_data(whole.data), load(model / MODEL if is_run else model)
@@ -50,8 +50,8 @@ def evaluate(
             f"{wanted.kind} of {wanted.vocabulary}"
         )
     keep_memory()
-    carry = whole.training.carry and found.task.corpus is not None
-    task, scores = found.task, judge(found.limited(0), loaded, split, carry)
+    carry = whole.training.carry_state and found.task.corpus is not None
+    task, scores = found.task, judge(found.limited(None), loaded, split, carry)
     if as_json:
         output.say_json(
             {

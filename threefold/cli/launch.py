@@ -80,7 +80,7 @@ def _end(processes: list[subprocess.Popen[bytes]], place: Path) -> int:
         sys.stderr.write((place / f"{first}").read_text(encoding="utf-8", errors="replace"))
     if code < 0:
         output.complain(
-            f"process {first} of {len(processes)} was ended by signal {-code}; what was saved "
-            "before can be gone on from"
+            f"process {first} of {len(processes)} was killed by signal {-code}; resume from "
+            "the last checkpoint with `threefold resume`"
         )
     return code if code > 0 else 1

@@ -1,4 +1,4 @@
-"""`threefold train`, `threefold resume`: a model from data, in a folder that survives anything."""
+"""`threefold train` and `threefold resume`: train a model in a folder that survives crashes."""
 
 from __future__ import annotations
 
@@ -7,110 +7,123 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from threefold.cli import output
+from threefold.cli import options, output
 from threefold.errors import ThreefoldError
 
 if TYPE_CHECKING:
     from threefold.training.config import RunConfig
     from threefold.training.experiment import Reached
 
-DataArgument = Annotated[
-    str | None,
-    typer.Argument(
-        metavar="DATA_OR_TASK",
-        help="A task of `threefold tasks`, or a file or folder of your own. "
-        "May be left out where --config names it.",
-    ),
-]
-SetOption = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Any key of the configuration."),
-]
-
 
 def train(
-    data: DataArgument = None,
-    mixer: Annotated[
-        str | None, typer.Option(help="A name, or several with commas for a hybrid.")
+    data: options.Data = None,
+    mixers: Annotated[
+        str | None, typer.Option(help="A mixer, or a+b for a hybrid; default: mamba.")
     ] = None,
-    size: Annotated[str | None, typer.Option(help="tiny, small, medium or large.")] = None,
-    steps: Annotated[int | None, typer.Option(help="Steps of training.")] = None,
-    minutes: Annotated[
-        float | None, typer.Option(help="Minutes of training; 10 where nothing is said.")
+    size: Annotated[
+        str | None, typer.Option(help="tiny, small (default), medium or large.")
     ] = None,
-    batch: Annotated[int | None, typer.Option(help="Examples of one step.")] = None,
-    length: Annotated[int | None, typer.Option(help="Elements of one example.")] = None,
-    learning_rate: Annotated[float | None, typer.Option(help="The highest of the run.")] = None,
-    seed: Annotated[int | None, typer.Option(min=0, help="Of weights, order and dropout.")] = None,
-    config: Annotated[Path | None, typer.Option(help="A TOML file; options go before it.")] = None,
-    changes: SetOption = None,
+    steps: Annotated[int | None, typer.Option(help="Number of training steps.")] = None,
+    time: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DURATION", help="Training time, e.g. 10m or 90s, or 500steps; default: 10m."
+        ),
+    ] = None,
+    target: Annotated[str | None, typer.Option(help="Tables: the column to predict.")] = None,
+    horizon: Annotated[
+        int | None, typer.Option(help="Series: number of steps to forecast.")
+    ] = None,
+    learning_rate: Annotated[float | None, typer.Option(help="Peak learning rate.")] = None,
+    seed: Annotated[
+        int | None, typer.Option(min=0, help="Seed of initial weights, data order and dropout.")
+    ] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option(help="TOML file with settings; command-line options override it."),
+    ] = None,
+    overrides: options.Set = None,
     folder: Annotated[
-        Path | None, typer.Option(help="Where the run is kept; runs/NAME where nothing is said.")
+        Path | None, typer.Option(help="Where the run is kept; default: runs/MIXER-DATA-NUMBER.")
     ] = None,
-    ranks: Annotated[int, typer.Option(min=1, help="Processes on this machine.")] = 1,
-    tensorboard: Annotated[bool, typer.Option(help="Write for TensorBoard, too.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and end.")] = False,
+    ranks: options.Ranks = 1,
+    tensorboard: options.TensorBoard = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and exit.")] = False,
 ) -> None:
-    """Train a model on a task or on your own data; prints the plan first.
+    """Train a model on a task or on your own data.
 
-    Ctrl-C saves and says how to go on.
+    Prints a plan first. Ctrl-C saves the run and prints the command that resumes it.
     """
     from threefold.training.config import RunConfig, read_toml
 
     values = {} if config is None else read_toml(config)
-    given = {
+    named = {
         "data.name": data,
-        "model.mixers": mixer,
-        "model.size": size,
-        "training.steps": steps,
-        "training.seconds": None if minutes is None else 60 * minutes,
-        "data.batch": batch,
-        "data.length": length,
-        "training.learning_rate": learning_rate,
+        "data.target": target,
+        "data.horizon": horizon,
         "data.seed": seed,
+        "model.mixers": mixers,
+        "model.size": size,
         "model.seed": seed,
+        **_ends(steps, time),
+        "training.learning_rate": learning_rate,
         "training.seed": seed,
     }
-    _put(values, given, config)
+    _override(values, named, config)
     if not (isinstance(values.get("data"), dict) and "name" in values["data"]):
         raise ThreefoldError(
-            "what to learn from is missing: `threefold train DATA_OR_TASK`, e.g. `threefold train "
-            "notes.txt`, or `threefold tasks` for a list"
+            "DATA is missing: give a file, a folder or a task, e.g. `threefold train notes.txt` "
+            "(`threefold tasks` lists the tasks)"
         )
-    whole = RunConfig.read(values, changes or ())
-    place = folder or _free_folder(whole)
+    run_config = RunConfig.read(values, overrides or ())
+    path = folder or _free_folder(run_config)
     if dry_run:
-        _plan(whole)
+        _print_plan(run_config)
         return
-    _spread(ranks, [] if folder else ["--folder", str(place)])
-    _run(whole, place, tensorboard=tensorboard, announce=True)
+    _launch(ranks, [] if folder else ["--folder", str(path)])
+    _run(run_config, path, tensorboard=tensorboard, announce=True)
 
 
-def _put(values: dict[str, Any], given: dict[str, Any], config: Path | None) -> None:
-    """What the command says goes before what the file says."""
-    for key, value in given.items():
+def _ends(steps: int | None, time: str | None) -> dict[str, Any]:
+    """Settings that end the run, from --steps and --time."""
+    if time is None:
+        return {"training.steps": steps}
+    from threefold.training.durations import parse_duration
+
+    duration = parse_duration(time)
+    if steps is not None and duration.steps is not None:
+        raise ThreefoldError(f"--steps {steps} and --time {time} both give steps; give one of them")
+    return {"training.steps": steps or duration.steps, "training.time": duration.seconds}
+
+
+def _override(values: dict[str, Any], named: dict[str, Any], config: Path | None) -> None:
+    """Put options of the command line over what the file says."""
+    for key, value in named.items():
         if value is not None:
             section, _, name = key.partition(".")
-            inside = values.setdefault(section, {})
-            if not isinstance(inside, dict):
-                raise ThreefoldError(f"{config}: {section} is {inside!r}, expected [{section}]")
-            inside[name] = value
+            settings = values.setdefault(section, {})
+            if not isinstance(settings, dict):
+                raise ThreefoldError(f"{config}: {section} is {settings!r}, expected [{section}]")
+            settings[name] = value
 
 
 def resume(
-    folder: Annotated[Path, typer.Argument(help="The folder of a run.")],
-    ranks: Annotated[int, typer.Option(min=1, help="Processes on this machine.")] = 1,
-    tensorboard: Annotated[bool, typer.Option(help="Write for TensorBoard, too.")] = False,
+    folder: Annotated[Path, typer.Argument(help="Folder of a run.")],
+    ranks: options.Ranks = 1,
+    tensorboard: options.TensorBoard = False,
 ) -> None:
-    """Go on with a run that was stopped, to the same bits as if it had not been."""
+    """Resume a run from its last checkpoint.
+
+    A run of a number of steps ends with the same weights, bit for bit, as if it had never stopped.
+    """
     from threefold.training.experiment import read_run
 
-    whole = read_run(folder)
-    _spread(ranks, [])
-    _run(whole, folder, tensorboard=tensorboard, announce=False)
+    config = read_run(folder)
+    _launch(ranks, [])
+    _run(config, folder, tensorboard=tensorboard, announce=False)
 
 
-def _run(whole: RunConfig, folder: Path, *, tensorboard: bool, announce: bool) -> None:
+def _run(config: RunConfig, folder: Path, *, tensorboard: bool, announce: bool) -> None:
     from rich.console import Console
 
     from threefold.kernels.system_memory import keep_memory
@@ -123,27 +136,27 @@ def _run(whole: RunConfig, folder: Path, *, tensorboard: bool, announce: bool) -
     with joined() as group:
         console = Console() if group.leads else None
         if group.leads and announce:
-            _plan(whole)
+            _print_plan(config)
             output.say(f"folder      {folder}")
         watchers: list[Any] = [SampleReporter(folder / "samples.txt")]
         if tensorboard:
             watchers.append(TensorBoardReporter(folder / "tensorboard"))
-        reached = run(whole, folder, console=console, watchers=watchers if group.leads else ())
+        reached = run(config, folder, console=console, watchers=watchers if group.leads else ())
         if group.leads:
             draw_run(folder)
-            _tell(reached, folder)
+            _print_result(reached, folder)
     if not reached.finished:
         raise typer.Exit(130)
 
 
-def _tell(reached: Reached, folder: Path) -> None:
+def _print_result(reached: Reached, folder: Path) -> None:
     import json
     import shlex
 
     summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
     result = reached.result
     if not reached.finished:
-        output.say(f"stopped after step {result.steps:,} and saved; to go on:")
+        output.say(f"stopped after step {result.steps:,} and saved; to resume:")
         output.say(f"  threefold resume {shlex.quote(str(folder))}")
         return
     facts = [("ended by", result.stopped), ("steps", f"{result.steps:,}")]
@@ -161,17 +174,17 @@ def _tell(reached: Reached, folder: Path) -> None:
     output.say_facts(facts)
 
 
-def _plan(whole: RunConfig) -> None:
-    """What will be trained on what, and what it will take."""
+def _print_plan(config: RunConfig) -> None:
+    """What will be trained on what, and what it will cost."""
     from threefold.training.estimate import check_memory, estimate
     from threefold.training.experiment import prepare
     from threefold.training.reporters import readable_time
 
-    found, model = prepare(whole)
-    settings, task = whole.training, found.task
-    objective = found.objective(settings)
-    check_memory(model, objective, found.first, whole.data.batch, settings)
-    step = estimate(model, objective, found.batches(settings.carry)(0), settings)
+    data, model = prepare(config)
+    settings, task = config.training, data.task
+    objective = data.objective(settings)
+    check_memory(model, objective, data.first, config.data.batch_size, settings)
+    step = estimate(model, objective, data.batches(settings.carry_state)(0), settings)
     spec = model.spec
     names = ", ".join(name for name, _ in spec.entries)
     total = readable_time(step.total(settings))
@@ -183,7 +196,7 @@ def _plan(whole: RunConfig) -> None:
             ("data", f"{task.title}: {examples} examples of {task.length:,} elements ({what})"),
             ("model", f"{spec.kind}, {names}, {spec.width} × {spec.depth}"),
             ("parameters", f"{model.parameter_count:,}"),
-            ("training", f"{settings.optimiser}, {settings.learning_rate:g}, {settings.schedule}"),
+            ("training", f"{settings.optimizer}, {settings.learning_rate:g}, {settings.schedule}"),
             ("a step", f"{step.elements:,} elements, about {1000 * step.seconds:.0f} ms"),
             ("run", f"{until}, about {total}"),
             ("memory", f"about {output.readable(step.memory)}"),
@@ -192,19 +205,19 @@ def _plan(whole: RunConfig) -> None:
     )
 
 
-def _free_folder(whole: RunConfig) -> Path:
+def _free_folder(config: RunConfig) -> Path:
     """runs/mamba-shakespeare-1, or the first number after it that is free."""
     from threefold.training.experiment import title_of
 
-    name = title_of(whole).replace(" on ", "-").replace(" ", "-")
+    name = title_of(config).replace(" on ", "-").replace(" ", "-")
     number = 1
     while (Path("runs") / f"{name}-{number}").exists():
         number += 1
     return Path("runs") / f"{name}-{number}"
 
 
-def _spread(ranks: int, more: list[str]) -> None:
-    """Run this command in several processes and end with them; in one of those, do nothing."""
+def _launch(ranks: int, more: list[str]) -> None:
+    """With several ranks, run this command in as many processes and exit when they do."""
     import os
 
     if ranks > 1 and "RANK" not in os.environ:

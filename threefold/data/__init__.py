@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from threefold.data.shuffling import Buckets, Shuffle
     from threefold.data.token_files import TokenFile, tokenize, write_tokens
     from threefold.data.tokenizers import (
+        BPETokenizer,
         ByteTokenizer,
         CharacterTokenizer,
-        PairTokenizer,
         WordTokenizer,
     )
 
@@ -27,11 +27,12 @@ _HOMES = {
     "loaders": ("IGNORE", "Batch", "Batches", "Examples", "TokenStream", "Windows"),
     "python_manual": ("python_reference", "split"),
     "token_files": ("TokenFile", "tokenize", "write_tokens"),
-    "tokenizers": ("ByteTokenizer", "CharacterTokenizer", "PairTokenizer", "WordTokenizer"),
+    "tokenizers": ("ByteTokenizer", "CharacterTokenizer", "BPETokenizer", "WordTokenizer"),
 }
 
 __all__ = [
     "IGNORE",
+    "BPETokenizer",
     "Batch",
     "Batches",
     "Buckets",
@@ -40,7 +41,6 @@ __all__ = [
     "Documents",
     "Examples",
     "Packed",
-    "PairTokenizer",
     "Shuffle",
     "TokenFile",
     "TokenStream",

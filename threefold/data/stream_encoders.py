@@ -28,9 +28,9 @@ from numpy.typing import NDArray
 from threefold.data.tokenizer import Tokenizer
 from threefold.data.tokenizers import (
     PIECES,
+    BPETokenizer,
     ByteTokenizer,
     CharacterTokenizer,
-    PairTokenizer,
     WordTokenizer,
 )
 from threefold.errors import ThreefoldError, nearest
@@ -118,12 +118,12 @@ class WordEncoder(TextEncoder):
         return self.tokenizer.encode(text), size_of(text)
 
 
-class PairEncoder(TextEncoder):
+class BPEEncoder(TextEncoder):
     """Byte pairs, merged within the pieces that GPT-2's pattern cuts."""
 
-    tokenizer: PairTokenizer
+    tokenizer: BPETokenizer
 
-    def __init__(self, tokenizer: PairTokenizer) -> None:
+    def __init__(self, tokenizer: BPETokenizer) -> None:
         super().__init__(tokenizer)
         self.sizes = np.array([len(part) for part in tokenizer.parts])
         self.ahead = AHEAD + _longest_added(tokenizer)
@@ -141,7 +141,7 @@ class PairEncoder(TextEncoder):
         return tokens[:count], int(ends[count - 1]) if count else 0
 
 
-def _longest_added(tokenizer: PairTokenizer) -> int:
+def _longest_added(tokenizer: BPETokenizer) -> int:
     """Bytes of the longest token that is found before the pattern cuts, 0 without any."""
     found = json.loads(tokenizer.description)
     framed = (found.get("post_processor") or {}).get("type", "ByteLevel") != "ByteLevel"
@@ -268,8 +268,8 @@ def encoder(tokenizer: Any) -> Encoder:
         return CharacterEncoder(tokenizer)
     if isinstance(tokenizer, WordTokenizer):
         return WordEncoder(tokenizer)
-    if isinstance(tokenizer, PairTokenizer):
-        return PairEncoder(tokenizer)
+    if isinstance(tokenizer, BPETokenizer):
+        return BPEEncoder(tokenizer)
     raise ThreefoldError(
         f"{type(tokenizer).__name__}: a stream cannot be cut by it; expected a byte, character, "
         "word or byte-pair tokenizer"

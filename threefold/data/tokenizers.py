@@ -130,7 +130,7 @@ class WordTokenizer(Tokenizer):
         return cls(read_list(folder / cls.FILE))
 
 
-class PairTokenizer(Tokenizer):
+class BPETokenizer(Tokenizer):
     """Byte pairs, merged by the package `tokenizers`; the file is the usual tokenizer.json."""
 
     FILE = "tokenizer.json"
@@ -156,7 +156,7 @@ class PairTokenizer(Tokenizer):
         super().__init__(parts)
 
     @classmethod
-    def learn(cls, texts: Iterable[str], vocabulary: int = 4096) -> PairTokenizer:
+    def learn(cls, texts: Iterable[str], vocabulary: int = 4096) -> BPETokenizer:
         """Merge the commonest pairs of texts until there are so many tokens."""
         from tokenizers import Tokenizer as Merger
         from tokenizers import decoders, models, pre_tokenizers, trainers
@@ -188,7 +188,7 @@ class PairTokenizer(Tokenizer):
         (folder / self.FILE).write_text(self._merger.to_str(pretty=True), encoding="utf-8")
 
     @classmethod
-    def load(cls, folder: Path) -> PairTokenizer:
+    def load(cls, folder: Path) -> BPETokenizer:
         """What was saved there."""
         path = folder / cls.FILE
         try:

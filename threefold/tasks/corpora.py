@@ -27,9 +27,9 @@ from threefold.data.loaders import Batch
 from threefold.data.readers import read_bytes, text_files
 from threefold.data.tokenizer import Tokenizer
 from threefold.data.tokenizers import (
+    BPETokenizer,
     ByteTokenizer,
     CharacterTokenizer,
-    PairTokenizer,
     WordTokenizer,
 )
 from threefold.errors import ThreefoldError, nearest
@@ -38,7 +38,7 @@ from threefold.tasks.stored import check_bytes, find, place
 from threefold.tasks.table import SPLITS
 from threefold.tasks.task import Corpus, Numbers, Task, declare, rows_of
 
-LEVELS = ("byte", "character", "pair", "word")
+TOKENIZERS = ("byte", "character", "bpe", "word")
 BASES = "ACGT"
 OTHERS = {"site-packages", "dist-packages", "__pycache__", "test", "tests", "idlelib", "lib2to3"}
 LEVEL = {"shakespeare": "character", "dna": "character"}  # of the card; else byte
@@ -116,20 +116,20 @@ def content(name: str, folder: Path | None = None) -> bytes:
 
 @cache
 def corpus(
-    name: str, level: str = "byte", vocabulary: int = 4096, folder: Path | None = None
+    name: str, kind: str = "byte", vocabulary: int = 4096, folder: Path | None = None
 ) -> Corpus:
     """Tokens of every split; pairs and words are learnt from the training part."""
-    if level not in LEVELS:
-        raise ThreefoldError(f"{name}: unknown level {level!r}; {nearest(level, LEVELS)}")
+    if kind not in TOKENIZERS:
+        raise ThreefoldError(f"{name}: unknown tokenizer {kind!r}; {nearest(kind, TOKENIZERS)}")
     parts = dict(zip(SPLITS, _split(name, content(name, folder)), strict=True))
-    if level == "byte":
+    if kind == "byte":
         tokenizer: Tokenizer = ByteTokenizer()
         return Corpus({s: np.frombuffer(part, np.uint8) for s, part in parts.items()}, tokenizer)
     texts = {split: part.decode("utf-8", "replace") for split, part in parts.items()}
-    if level == "character":
+    if kind == "character":
         tokenizer = CharacterTokenizer("".join(texts.values()))
     else:
-        learn = PairTokenizer.learn if level == "pair" else WordTokenizer.learn
+        learn = BPETokenizer.learn if kind == "bpe" else WordTokenizer.learn
         tokenizer = learn(_paragraphs(texts["train"]), vocabulary)
     return Corpus({split: tokenizer.encode(text) for split, text in texts.items()}, tokenizer)
 
@@ -150,24 +150,24 @@ def _paragraphs(text: str) -> list[str]:
 def language(
     name: str,
     *,
-    level: str = "byte",
+    tokenizer: str = "byte",
     length: int = 256,
     vocabulary: int = 4096,
     folder: Path | None = None,
 ) -> Task[Batch]:
-    """Windows of a corpus; at other levels than its card's, sizes follow the tokens."""
+    """Windows of a corpus; with another tokenizer than its card's, sizes follow the tokens."""
     if length < 1:
         raise ThreefoldError(f"{name}: windows of {length} tokens; expected at least 1")
 
     def draw(split: str, numbers: Numbers) -> Batch:
-        tokens = corpus(name, level, vocabulary, folder).tokens[split]
+        tokens = corpus(name, tokenizer, vocabulary, folder).tokens[split]
         windows = np.asarray(tokens[numbers[:, None] * length + np.arange(length + 1)], np.int64)
         return rows_of(windows[:, :-1], windows[:, 1:])
 
-    if (level, length, folder) == (LEVEL.get(name, "byte"), 256, None) and name != "code":
-        whole = partial(corpus, name, level, vocabulary, folder)
+    if (tokenizer, length, folder) == (LEVEL.get(name, "byte"), 256, None) and name != "code":
+        whole = partial(corpus, name, tokenizer, vocabulary, folder)
         return replace(declare(name, draw), corpus=whole)
-    made = corpus(name, level, vocabulary, folder)
+    made = corpus(name, tokenizer, vocabulary, folder)
     sizes = tuple((len(made.tokens[split]) - 1) // length for split in SPLITS)
     if min(sizes) < 1:
         raise ThreefoldError(f"{name}: a split has no window of {length} tokens")

@@ -27,7 +27,7 @@ import numpy as np
 
 from threefold.data.fetch import need
 from threefold.data.readers import read_bytes, read_pairs, text_files
-from threefold.data.tokenizers import PairTokenizer
+from threefold.data.tokenizers import BPETokenizer
 from threefold.errors import ThreefoldError, nearest
 from threefold.tasks.bible import verse_pairs
 from threefold.tasks.pairs import FIRST, Pairs, pairs
@@ -106,9 +106,9 @@ def translation(
         }
 
     @cache
-    def tokenizers() -> tuple[PairTokenizer, PairTokenizer]:
+    def tokenizers() -> tuple[BPETokenizer, BPETokenizer]:
         sides = list(zip(*texts()["train"], strict=True))
-        first, second = (PairTokenizer.learn(side, vocabulary - FIRST) for side in sides)
+        first, second = (BPETokenizer.learn(side, vocabulary - FIRST) for side in sides)
         return first, second
 
     def draw(split: str, numbers: Numbers) -> Pairs:
@@ -147,6 +147,6 @@ def _scorer() -> Callable[[Sequence[str], Sequence[str]], float]:
     return lambda answers, right: float(sacrebleu.corpus_bleu(list(answers), [list(right)]).score)
 
 
-def _text(tokenizer: PairTokenizer, row: Sequence[int]) -> str:
+def _text(tokenizer: BPETokenizer, row: Sequence[int]) -> str:
     """What tokens say; END and BEGIN say nothing."""
     return tokenizer.decode([token - FIRST for token in row if token >= FIRST])

@@ -40,9 +40,9 @@ from threefold.data.readers import (
 )
 from threefold.data.tokenizer import Tokenizer
 from threefold.data.tokenizers import (
+    BPETokenizer,
     ByteTokenizer,
     CharacterTokenizer,
-    PairTokenizer,
     WordTokenizer,
 )
 from threefold.data.ts_files import read_ts
@@ -55,39 +55,40 @@ from threefold.tasks.task import Corpus, Numbers, Task, rows_of
 
 TEXTS = (".txt", ".md", ".text", ".log", ".tex", ".html", ".xml", ".json", ".py", ".c", ".abc")
 IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".gif")
-LEVELS = ("byte", "character", "pair", "word")
+TOKENIZERS = ("byte", "character", "bpe", "word")
 LONGEST = 4096  # elements of an example, unless said otherwise
 
 
-def own(
+def user_task(
     path: Path,
     *,
-    kind: str = "",
-    level: str = "",
-    vocabulary: int = 4096,
-    length: int = 0,
-    column: str = "",
-    horizon: int = 0,
-    rate: int = 0,
+    kind: str | None = None,
+    tokenizer: str | None = None,
+    vocabulary: int | None = None,
+    length: int | None = None,
+    target: str | None = None,
+    horizon: int | None = None,
+    sampling_rate: int | None = None,
 ) -> Task[Any]:
-    """The task of a file or folder; `kind`, where the name does not say it.
+    """The task of a file or folder; what is not given is chosen from its name and contents.
 
-    level: how text is cut.  length: elements of an example at most, or of a context.  column: what
-    is to be told (of a table), horizon: how far ahead (of a series), rate: samples a second.
+    tokenizer: how text is cut.  length: elements per example at most, or of a context.  target: the
+    column of a table to predict.  horizon: steps to forecast.  sampling_rate: samples per second.
     """
+    vocabulary = vocabulary or 4096
     if not path.exists():
         raise ThreefoldError(f"{path}: there is no such file or folder, and no task of that name")
     if kind and kind not in KINDS:
         raise ThreefoldError(f"unknown kind {kind!r}; {nearest(kind, KINDS)}")
     if path.is_dir():
-        return _folder(path, level, vocabulary, length, rate)
+        return _folder(path, tokenizer, vocabulary, length, sampling_rate)
     if kind == "seq2seq":
         return _translation(path, vocabulary, length)
     if path.suffix == ".ts":
         return _series(path, length)
     if path.suffix in (*SEPARATORS, *JSON_LINES) and kind != "language":
-        return _table(path, column, length, horizon, kind)
-    return language([path], path.name, level, vocabulary, length)
+        return _table(path, target, length, horizon, kind)
+    return language([path], path.name, tokenizer, vocabulary, length)
 
 
 def files_of(path: Path) -> dict[str, str]:
@@ -103,10 +104,16 @@ def files_of(path: Path) -> dict[str, str]:
     return {f"{len(found)} files": whole.hexdigest()}
 
 
-def _folder(path: Path, level: str, vocabulary: int, length: int, rate: int) -> Task[Any]:
+def _folder(
+    path: Path,
+    tokenizer: str | None,
+    vocabulary: int,
+    length: int | None,
+    sampling_rate: int | None,
+) -> Task[Any]:
     classes = sorted(entry for entry in path.iterdir() if entry.is_dir())
     for suffixes, read in (
-        ((".wav",), lambda one: _sound(one, rate)),
+        ((".wav",), lambda one: _sound(one, sampling_rate)),
         (IMAGES, lambda one: read_image(one, "L").reshape(-1, 1) / np.float32(255)),
     ):
         found = [
@@ -116,14 +123,14 @@ def _folder(path: Path, level: str, vocabulary: int, length: int, rate: int) -> 
             if file.suffix.lower() in suffixes
         ]
         if found:
-            rows = [read(file)[: length or None] for file, _ in found]
+            rows = [read(file)[:length] for file, _ in found]
             return _labelled(path.name, rows, [label for _, label in found])
     files = text_files(path, [f"*{suffix}" for suffix in TEXTS])
-    return language(files, path.name, level, vocabulary, length)
+    return language(files, path.name, tokenizer, vocabulary, length)
 
 
-def _sound(path: Path, rate: int) -> Array:
-    samples: Array = read_wav(path, rate or None).samples
+def _sound(path: Path, sampling_rate: int | None) -> Array:
+    samples: Array = read_wav(path, sampling_rate).samples
     return samples.reshape(-1, 1).astype(np.float32)
 
 
@@ -131,21 +138,21 @@ def _sound(path: Path, rate: int) -> Array:
 
 
 def language(
-    files: Sequence[Path], name: str, level: str, vocabulary: int, length: int
+    files: Sequence[Path], name: str, kind: str | None, vocabulary: int, length: int | None
 ) -> Task[Batch]:
     """Windows of a text; every file is read one after another."""
-    level, length = level or "byte", length or 256
-    if level not in LEVELS:
-        raise ThreefoldError(f"{name}: unknown level {level!r}; {nearest(level, LEVELS)}")
+    kind, length = kind or "byte", length or 256
+    if kind not in TOKENIZERS:
+        raise ThreefoldError(f"{name}: unknown tokenizer {kind!r}; {nearest(kind, TOKENIZERS)}")
 
     @cache
     def corpus() -> Corpus:
-        if level == "byte":
+        if kind == "byte":
             whole = np.frombuffer(b"\n".join(map(read_bytes, files)), np.uint8)
             return Corpus(dict(zip(SPLITS, _by_place(whole), strict=True)), ByteTokenizer())
         text = "\n".join(map(read_text, files))
         parts = dict(zip(SPLITS, _by_place(text), strict=True))
-        tokenizer = _tokenizer(level, text, parts["train"], vocabulary)
+        tokenizer = _tokenizer(kind, text, parts["train"], vocabulary)
         return Corpus({split: tokenizer.encode(t) for split, t in parts.items()}, tokenizer)
 
     made = corpus()
@@ -180,10 +187,10 @@ def language(
     )
 
 
-def _tokenizer(level: str, text: str, training: str, vocabulary: int) -> Tokenizer:
-    if level == "character":
+def _tokenizer(kind: str, text: str, training: str, vocabulary: int) -> Tokenizer:
+    if kind == "character":
         return CharacterTokenizer(text)
-    learn = PairTokenizer.learn if level == "pair" else WordTokenizer.learn
+    learn = BPETokenizer.learn if kind == "bpe" else WordTokenizer.learn
     return learn([part + "\n\n" for part in training.split("\n\n")], vocabulary)
 
 
@@ -195,7 +202,9 @@ def _by_place(whole: Any) -> tuple[Any, Any, Any]:
 # -------------------------------------------------------------------------------- tables
 
 
-def _table(path: Path, column: str, length: int, horizon: int, kind: str) -> Task[Batch]:
+def _table(
+    path: Path, column: str | None, length: int | None, horizon: int | None, kind: str | None
+) -> Task[Batch]:
     table = read_table(path)
     target = column or next((name for name in ("label", "class") if name in table.cells), "")
     if kind != "forecaster" and target and "text" in table.cells:
@@ -207,12 +216,14 @@ def _table(path: Path, column: str, length: int, horizon: int, kind: str) -> Tas
     if kind == "classifier":
         raise ThreefoldError(
             f"{path}: a classifier needs the columns text and label; the table has "
-            f"{', '.join(table.cells)} (name the labels' one with data.column)"
+            f"{', '.join(table.cells)} (name the column of the labels with data.target)"
         )
     return _forecast(path, table, column, length, horizon)
 
 
-def _forecast(path: Path, table: Table, column: str, length: int, horizon: int) -> Task[Batch]:
+def _forecast(
+    path: Path, table: Table, column: str | None, length: int | None, horizon: int | None
+) -> Task[Batch]:
     if column:
         table.column(column)
     names = [column, *(n for n in table.cells if n != column)] if column else list(table.cells)
@@ -255,14 +266,14 @@ def _is_number(cell: Any) -> bool:
 # ----------------------------------------------------------------------- labelled examples
 
 
-def _series(path: Path, length: int) -> Task[Batch]:
+def _series(path: Path, length: int | None) -> Task[Batch]:
     found = read_ts(path)
-    rows = [row[: length or None] for row in found.series]
+    rows = [row[:length] for row in found.series]
     beside = path.with_name(path.name.replace("_TRAIN", "_TEST"))
     if beside == path or not beside.exists():
         return _labelled(path.stem, rows, found.labels)
     test = read_ts(beside)
-    tested = [row[: length or None] for row in test.series]
+    tested = [row[:length] for row in test.series]
     return _labelled(path.stem, rows, found.labels, (tested, test.labels))
 
 
@@ -316,7 +327,7 @@ def _labelled(
     )
 
 
-def _translation(path: Path, vocabulary: int, length: int) -> Task[Pairs]:
+def _translation(path: Path, vocabulary: int, length: int | None) -> Task[Pairs]:
     rows = read_pairs(path)
     if len(rows) < 10:
         raise ThreefoldError(f"{path}: {len(rows)} pairs are too few; expected ten or more")
@@ -324,7 +335,7 @@ def _translation(path: Path, vocabulary: int, length: int) -> Task[Pairs]:
     cuts = [int(len(rows) * part) for part in (0, 0.8, 0.9, 1)]
     parts = {s: order[a:b] for s, a, b in zip(SPLITS, cuts, cuts[1:], strict=False)}
     learnt = [[rows[i][side] for i in parts["train"]] for side in (0, 1)]
-    source, target = (PairTokenizer.learn(side, vocabulary - FIRST) for side in learnt)
+    source, target = (BPETokenizer.learn(side, vocabulary - FIRST) for side in learnt)
     sizes = source.vocabulary + FIRST, target.vocabulary + FIRST
 
     def draw(split: str, numbers: Numbers) -> Pairs:
@@ -354,5 +365,5 @@ def _translation(path: Path, vocabulary: int, length: int) -> Task[Pairs]:
 
 def _task(name: str, draw: Callable[[str, Numbers], Any], **fields: Any) -> Task[Any]:
     return Task(
-        name=name, make="own", title=name, solved=float("nan"), where="own", draw=draw, **fields
+        name=name, make="user", title=name, solved=float("nan"), where="user", draw=draw, **fields
     )

@@ -6,7 +6,7 @@ from threefold.training.evaluation import Scores, evaluate
 from threefold.training.learning_rates import constant, cosine, inverse_square_root, linear, stable
 from threefold.training.loop import Result, train
 from threefold.training.losses import Joint, joint_loss
-from threefold.training.optimiser import adamw, make_optimiser, parameter_groups
+from threefold.training.optimizer import adamw, make_optimizer, parameter_groups
 from threefold.training.scheduled_sampling import inverse_sigmoid, scheduled_sampling
 from threefold.training.settings import TrainingSettings
 from threefold.training.truncated_bptt import carry_on, cut, truncated
@@ -26,7 +26,7 @@ __all__ = [
     "inverse_square_root",
     "joint_loss",
     "linear",
-    "make_optimiser",
+    "make_optimizer",
     "parameter_groups",
     "scheduled_sampling",
     "stable",

@@ -1,8 +1,8 @@
-"""A run as one description: data, model, training; from Python, a TOML file, or --set a.b=c.
+"""The configuration of a run: data, model, training; from Python, a TOML file, or --set a.b=c.
 
 [data]                      [model]                      [training]
 name = "shakespeare"        mixers = ["mamba"]           steps = 2000
-batch = 12                  width = 128                  learning_rate = 1e-3
+batch_size = 12             width = 128                  learning_rate = 1e-3
 """
 
 from __future__ import annotations
@@ -17,63 +17,94 @@ from pydantic import Field, field_validator
 
 from threefold.errors import ThreefoldError, nearest
 from threefold.layers.table import MIXERS
-from threefold.training.schema import Section, flat
-from threefold.training.settings import Seed, TrainingSettings
+from threefold.training.overrides import apply_overrides
+from threefold.training.schema import Section
+from threefold.training.settings import Count, Seed, TrainingSettings
 
 SIZES = {"tiny": (64, 2), "small": (128, 4), "medium": (256, 6), "large": (512, 8)}
-MINUTES = 10  # of a run that says nothing of its length
+DEFAULT_TIME = 600.0  # seconds of a run that is given neither steps nor a time
+# Goes up when settings are renamed, so that an older run is refused in words.
+FORMAT_VERSION = 2
 
 Entry = str | tuple[str, dict[str, Any]]
-Whole = Annotated[int, Field(ge=0)]
-Threads = Annotated[int, Field(ge=0, le=1024)]  # far more of them end the process
+Threads = Annotated[int, Field(ge=1, le=1024)]  # many more of them end the process
 
 
 class DataSettings(Section):
-    """What to learn from; what is 0 or empty is found out from the data."""
+    """What to learn from. What is not given is chosen from the data."""
 
-    name: str  # a task, or a file or folder
-    kind: str = ""  # of an own file: language, classifier, forecaster or seq2seq
-    level: str = ""  # of text: byte, character, pair or word
-    vocabulary: Annotated[int, Field(ge=16)] = 4096  # of pairs and words
-    length: Whole = 0  # elements of one example
-    column: str = ""  # of a table: what is to be told
-    horizon: Whole = 0  # of a series: how far ahead
-    rate: Whole = 0  # of sounds: samples a second
-    options: dict[str, Any] = Field(default_factory=dict)  # keywords of the task
-    batch: Annotated[int, Field(ge=1)] = 16  # examples of one batch, of all processes together
-    # Windows and streams are of text.
-    order: Literal["auto", "windows", "stream", "examples", "buckets"] = "auto"
-    limit: Whole = 0  # examples of an evaluation on the way; 0: all
+    name: str
+    """A task of `threefold tasks`, or the path of your own file or folder."""
+    kind: str | None = None
+    """Your own file: language, classifier, forecaster or seq2seq; default: from its contents."""
+    tokenizer: Literal["byte", "character", "bpe", "word"] | None = None
+    """How text is cut into tokens; default: byte, or what the task declares."""
+    vocabulary: Annotated[int, Field(ge=16)] | None = None
+    """Size of the vocabulary of bpe and word tokenizers; default: 4096."""
+    length: Count | None = None
+    """Elements per example (a context, or the most that is read of a row)."""
+    target: str | None = None
+    """Tables: the column to predict."""
+    horizon: Count | None = None
+    """Series: number of steps to forecast."""
+    sampling_rate: Count | None = None
+    """Sounds: samples per second to resample to; default: as recorded."""
+    options: dict[str, Any] = Field(default_factory=dict)
+    """Options of the task; `threefold tasks NAME` lists them."""
+    batch_size: Count = 16
+    """Examples per batch, over all processes together."""
+    batching: Literal["auto", "windows", "stream", "examples", "buckets"] = "auto"
+    """Text: windows or one stream; otherwise shuffled examples, or buckets of similar length."""
+    eval_examples: Count | None = None
+    """Number of examples for evaluations during training; default: the whole split."""
     seed: Seed = 0
+    """Seed of the order of the data."""
 
 
 class ModelSettings(Section):
     """The model: a size by name, or width and depth."""
 
     mixers: tuple[Entry, ...] = ("mamba",)
+    """Mixers of the blocks, repeated over the depth; several make a hybrid."""
     size: Literal["tiny", "small", "medium", "large"] = "small"
-    width: Whole = 0
-    depth: Whole = 0
-    kind: str = ""  # where the data leave a choice: seq2seq or transformer
+    """Width and depth by name: tiny 64 × 2, small 128 × 4, medium 256 × 6, large 512 × 8."""
+    width: Count | None = None
+    """Model width; default: from the size."""
+    depth: Count | None = None
+    """Number of blocks; default: from the size."""
+    kind: Literal["seq2seq", "transformer"] | None = None
+    """Seq2seq data only: which encoder–decoder; default: seq2seq."""
     channel: Entry = "swiglu"
+    """Feed-forward part of a block: swiglu, mlp, rwkv or none."""
     block: Entry = "pre_norm"
-    options: dict[str, Any] = Field(default_factory=dict)  # of the kind of model
+    """Residual wiring of a block."""
+    options: dict[str, Any] = Field(default_factory=dict)
+    """Options of the kind of model, such as dropout."""
     seed: Seed = 0
+    """Seed of the initial weights."""
 
     @field_validator("mixers", mode="before")
     @classmethod
-    def _listed(cls, value: Any) -> Any:
-        return tuple(part.strip() for part in value.split(",")) if isinstance(value, str) else value
+    def _read_hybrid(cls, value: Any) -> Any:
+        if not isinstance(value, str):
+            return value
+        if "," in value:
+            raise ThreefoldError(
+                f"model.mixers is {value!r}: a,b are two models, and one run trains one model; "
+                f"write {'+'.join(_names(value, ','))} for a hybrid, or race them with "
+                f"`threefold compare DATA --mixers {','.join(_names(value, ','))}`"
+            )
+        return tuple(_names(value, "+"))
 
     @field_validator("mixers")
     @classmethod
-    def _known(cls, value: tuple[Entry, ...]) -> tuple[Entry, ...]:
+    def _check_names(cls, value: tuple[Entry, ...]) -> tuple[Entry, ...]:
         for entry in value:
             name = entry if isinstance(entry, str) else entry[0]
             if name not in MIXERS:
                 raise ThreefoldError(f"unknown mixer {name!r}; {nearest(name, MIXERS)}")
         if not value:
-            raise ThreefoldError("no mixer is named; expected at least one of `threefold models`")
+            raise ThreefoldError("model.mixers is empty; expected at least one mixer, e.g. mamba")
         return value
 
     @property
@@ -84,30 +115,29 @@ class ModelSettings(Section):
 
 
 class RunConfig(Section):
-    """A whole run."""
+    """The complete configuration of a run."""
 
     data: DataSettings
     model: ModelSettings = Field(default_factory=ModelSettings)
-    training: TrainingSettings = Field(
-        default_factory=lambda: TrainingSettings(seconds=60 * MINUTES)
-    )
-    threads: Threads = 0  # of torch; 0: as many as it likes
+    training: TrainingSettings = Field(default_factory=lambda: TrainingSettings(time=DEFAULT_TIME))
+    threads: Threads | None = None
+    """Number of threads; default: torch's choice."""
 
     @classmethod
-    def read(cls, values: Mapping[str, Any], changes: Iterable[str] = ()) -> RunConfig:
-        """From nested values and changes such as `training.steps=100`."""
-        whole: dict[str, Any] = json.loads(json.dumps(values, default=str))  # TOML has dates
-        for change in changes:
-            _put(whole, change)
-        training = whole.get("training", {})
-        if isinstance(training, dict) and not {"steps", "seconds"} & set(training):
-            whole["training"] = {**training, "seconds": 60.0 * MINUTES}
-        return cls(**whole)
+    def read(cls, values: Mapping[str, Any], overrides: Iterable[str] = ()) -> RunConfig:
+        """From nested values and overrides such as `training.steps=100`."""
+        plain: dict[str, Any] = json.loads(json.dumps(values, default=str))  # TOML has dates
+        plain.pop("format_version", None)
+        plain = apply_overrides(cls, plain, overrides)
+        training = plain.get("training", {})
+        if isinstance(training, dict) and not {"steps", "time"} & set(training):
+            plain["training"] = {**training, "time": DEFAULT_TIME}
+        return cls(**plain)
 
     def to_toml(self) -> str:
-        """A TOML file that `read_toml` reads back to the same."""
-        values = self.model_dump(mode="json")
-        lines = [f"{key} = {_toml(value)}" for key, value in values.items() if _plain(value)]
+        """A TOML file that `read_toml` reads back to the same configuration."""
+        values = {"format_version": FORMAT_VERSION, **self.model_dump(mode="json")}
+        lines = [f"{key} = {_toml(value)}" for key, value in values.items() if _is_plain(value)]
         for name, section in values.items():
             if isinstance(section, Mapping):
                 lines += ["", f"[{name}]"]
@@ -125,48 +155,11 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise ThreefoldError(f"{path}: not TOML ({error})") from error
 
 
-def _put(whole: dict[str, Any], change: str) -> None:
-    """Set one key by `a.b=c`; c is read as TOML, or else as a text."""
-    path, equals, text = change.partition("=")
-    names = path.strip().split(".")
-    if not equals or not all(names):
-        raise ThreefoldError(f"--set {change!r}: expected key=value, e.g. training.steps=100")
-    _check_path(names)
-    try:
-        value = tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        value = text.strip()
-    place = whole
-    for name in names[:-1]:
-        place = place.setdefault(name, {})
-        if not isinstance(place, dict):
-            raise ThreefoldError(f"--set {change!r}: {name} is {place!r}, and has no keys inside")
-    place[names[-1]] = value
+def _names(text: str, separator: str) -> list[str]:
+    return [name for part in text.split(separator) if (name := part.strip())]
 
 
-def _check_path(names: list[str]) -> None:
-    """Refuse a section or key that there is not, with the nearest that there is."""
-    section: type[Section] = RunConfig
-    for depth, name in enumerate(names):
-        if name not in section.model_fields:
-            known = [*section.model_fields] if depth else [*_everything(), *RunConfig.model_fields]
-            given = ".".join(names[: depth + 1])
-            raise ThreefoldError(f"unknown key {given!r}; {nearest(name, known)}")
-        inner = section.model_fields[name].annotation
-        if not (isinstance(inner, type) and issubclass(inner, Section)):
-            return
-        section = inner
-
-
-def _everything() -> list[str]:
-    return [*flat({n: dict.fromkeys(s.model_fields, 0) for n, s in _sections().items()})]
-
-
-def _sections() -> dict[str, type[Section]]:
-    return {"data": DataSettings, "model": ModelSettings, "training": TrainingSettings}
-
-
-def _plain(value: Any) -> bool:
+def _is_plain(value: Any) -> bool:
     return value is not None and not isinstance(value, Mapping)
 
 
@@ -174,7 +167,8 @@ def _toml(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):
-        return json.dumps(value, ensure_ascii=False)
+        # JSON leaves DEL as it is, and TOML does not allow it.
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
     if isinstance(value, (list, tuple)):
         return "[" + ", ".join(map(_toml, value)) + "]"
     if isinstance(value, Mapping):

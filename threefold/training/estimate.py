@@ -35,7 +35,7 @@ class Estimate:
 
     def total(self, settings: TrainingSettings) -> float:
         """Seconds of the whole run."""
-        limits = [settings.seconds] if settings.seconds is not None else []
+        limits = [settings.time] if settings.time is not None else []
         if settings.steps is not None:
             limits.append(settings.steps * self.seconds)
         return min(limits)
@@ -61,9 +61,9 @@ def estimate(
             start = time.perf_counter()
             if turn == 0:
                 with saved_tensors_hooks(note, lambda tensor: tensor):
-                    loss = objective(model, rows, None, carry=settings.carry, done=0.0).loss
+                    loss = objective(model, rows, None, carry=settings.carry_state, done=0.0).loss
             else:
-                loss = objective(model, rows, None, carry=settings.carry, done=0.0).loss
+                loss = objective(model, rows, None, carry=settings.carry_state, done=0.0).loss
             loss.backward()  # type: ignore[no-untyped-call]
             times.append(time.perf_counter() - start)
             model.zero_grad(set_to_none=True)
@@ -71,10 +71,10 @@ def estimate(
     own = {p.untyped_storage().data_ptr(): p.untyped_storage().nbytes() for p in model.parameters()}
     weights = sum(own.values())
     activations = sum(size for place, size in kept.items() if place not in own)
-    copies = 2 + MOMENTS.get(settings.optimiser, 2) + bool(settings.average)
+    copies = 2 + MOMENTS.get(settings.optimizer, 2) + bool(settings.ema)
     with torch.no_grad():
-        elements = int(rows.inputs.shape[0] * rows.inputs.shape[1]) * settings.accumulate
-    seconds = min(times) * settings.accumulate
+        elements = int(rows.inputs.shape[0] * rows.inputs.shape[1]) * settings.gradient_accumulation
+    seconds = min(times) * settings.gradient_accumulation
     return Estimate(seconds, copies * weights, activations, elements)
 
 
@@ -87,9 +87,10 @@ def check_memory(
     needed = one.weights + batch * one.kept
     if there is not None and needed > there:
         raise ThreefoldError(
-            f"a step with data.batch={batch:,} needs about {needed / 1e9:,.1f} GB, and this "
-            f"machine has {there / 1e9:,.1f} GB; lower data.batch (with training.accumulate for "
-            "the same mean), data.length or the size of the model, or set training.recompute=true"
+            f"a step with data.batch_size={batch:,} needs about {needed / 1e9:,.1f} GB, but this "
+            f"machine has {there / 1e9:,.1f} GB; lower data.batch_size (and raise "
+            "training.gradient_accumulation), data.length or the size of the model, or set "
+            "training.gradient_checkpointing=true"
         )
 
 

@@ -78,9 +78,9 @@ def run(
         write_config(config, folder)
     result = train(
         model,
-        found.batches(settings.carry),
+        found.batches(settings.carry_state),
         settings,
-        validation=found.pieces("valid", settings.carry),
+        validation=found.pieces("valid", settings.carry_state),
         objective=found.objective(settings),
         console=console,
         title=title_of(config),
@@ -92,7 +92,7 @@ def run(
     if group.leads:
         model.eval()
         if test and result.stopped != "interrupted":
-            scores = judge(found.limited(0), model, "test", settings.carry)
+            scores = judge(found.limited(None), model, "test", settings.carry_state)
         if folder is not None:
             model.save(folder / MODEL)
             write_summary(folder, config, found, model, result, scores)

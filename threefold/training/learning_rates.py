@@ -54,9 +54,9 @@ def stable(done: float, warmup: float = 0.05, decay: float = 0.2, final: float =
 
 
 SCHEDULES: dict[str, Callable[[float, TrainingSettings], float]] = {
-    "constant": lambda done, s: constant(done, s.warmup),
-    "cosine": lambda done, s: cosine(done, s.warmup, s.final),
-    "linear": lambda done, s: linear(done, s.warmup, s.final),
-    "inverse_square_root": lambda done, s: inverse_square_root(done, s.warmup),
-    "stable": lambda done, s: stable(done, s.warmup, s.decay, s.final),
+    "constant": lambda done, s: constant(done, s.warmup_fraction),
+    "cosine": lambda done, s: cosine(done, s.warmup_fraction, s.final_fraction),
+    "linear": lambda done, s: linear(done, s.warmup_fraction, s.final_fraction),
+    "inverse_square_root": lambda done, s: inverse_square_root(done, s.warmup_fraction),
+    "stable": lambda done, s: stable(done, s.warmup_fraction, s.decay_fraction, s.final_fraction),
 }

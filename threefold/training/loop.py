@@ -33,7 +33,7 @@ from threefold.training.evaluation import Scores, evaluate
 from threefold.training.learning_rates import SCHEDULES
 from threefold.training.nan_finder import NOT_AGAIN, first_bad
 from threefold.training.objectives import Objective, objective_of
-from threefold.training.optimiser import make_optimiser, set_rate
+from threefold.training.optimizer import make_optimizer, set_rate
 from threefold.training.reporters import Reporter, reporter
 from threefold.training.run_folder import RunFolder, open_run_folder
 from threefold.training.seeding import seed_step, undisturbed
@@ -89,11 +89,11 @@ def train(
     see every step, evaluation and checkpoint.
     """
     group = Group.current()
-    how = {"smoothing": settings.label_smoothing, "own": settings.own}
+    how = {"smoothing": settings.label_smoothing, "sampled": settings.scheduled_sampling}
     run = Trainer(model, batches, settings, objective or objective_of(model, metric, **how), group)
     place = None if folder is None else Path(folder)
     with (
-        open_run_folder(place, settings.keep, group) as keeper,
+        open_run_folder(place, settings.keep_checkpoints, group) as keeper,
         undisturbed(),
         Interrupts() as interrupt,
         reporter(console if group.leads else None, title, watchers) as shown,
@@ -145,14 +145,12 @@ class Trainer:
         self.objective, self.group = objective, group or Group()
         for part in model.modules():
             if isinstance(part, Stack):
-                part.recompute = settings.recompute
-        self.optimiser = make_optimiser(model, settings)
+                part.gradient_checkpointing = settings.gradient_checkpointing
+        self.optimiser = make_optimizer(model, settings)
         self.parameters = [p for p in model.parameters() if p.requires_grad]
-        self.average = (
-            ExponentialMovingAverage(model, settings.average) if settings.average else None
-        )
+        self.average = ExponentialMovingAverage(model, settings.ema) if settings.ema else None
         self.best: dict[str, Tensor] | None = None  # weights of the best evaluation, with patience
-        self.inner = Learner(model, objective, settings.carry)
+        self.inner = Learner(model, objective, settings.carry_state)
         self.learner: nn.Module | None = None  # the same, with gradients that are sent
         self.state: State | None = None
         self.norm = math.nan  # of the newest gradients
@@ -174,14 +172,14 @@ class Trainer:
         if keeper is None:
             return
         keeper.note(self)
-        if self.result.stopped or self.result.steps % self.settings.save == 0:
+        if self.result.stopped or self.result.steps % self.settings.save_every == 0:
             self.saved = keeper.save(self)
             shown.saved(self)
 
     def step(self, keeper: RunFolder | None = None) -> bool:
         """One batch, or a few: forward, backward, clip, update; False if it was rolled back."""
         start = time.perf_counter()
-        step, done, many = self.result.steps, self.done, self.settings.accumulate
+        step, done, many = self.result.steps, self.done, self.settings.gradient_accumulation
         seed_step(self.settings.seed, step, self.group.rank)
         rows = [self.group.part(self.batches(step * many + i)) for i in range(many)]
         count = self.group.sum(sum(self.objective.count(part) for part in rows))[0]
@@ -212,7 +210,7 @@ class Trainer:
         self.result.tokens += self.group.ranks * sum(map(_elements, rows))
         spent = time.perf_counter() - start
         # All ranks end together; what is shown by one of them may ask no other.
-        timed = self.settings.seconds is not None
+        timed = self.settings.time is not None
         self.result.seconds += self.group.agree(spent)[0] if timed else spent
         return True
 
@@ -227,8 +225,8 @@ class Trainer:
         parts = [0.0]
         if self.settings.steps is not None:
             parts.append(self.result.steps / self.settings.steps)
-        if self.settings.seconds is not None:
-            parts.append(self.result.seconds / self.settings.seconds)
+        if self.settings.time is not None:
+            parts.append(self.result.seconds / self.settings.time)
         return min(max(parts), 1.0)
 
     @property
@@ -247,7 +245,7 @@ class Trainer:
     @property
     def due(self) -> bool:
         """Whether to evaluate now, whether it is the end or not."""
-        every = self.settings.every
+        every = self.settings.eval_every
         return every is not None and self.result.steps % every == 0
 
     def evaluate(self, validation: Iterable[Any]) -> Scores:
@@ -256,7 +254,10 @@ class Trainer:
         if self.group.leads:
             with nullcontext() if self.average is None else self.average.in_place():
                 scores = evaluate(
-                    self.model, validation, carry=self.settings.carry, objective=self.objective
+                    self.model,
+                    validation,
+                    carry=self.settings.carry_state,
+                    objective=self.objective,
                 )
         return Scores(*self.group.agree(*scores))
 
@@ -279,7 +280,7 @@ class Trainer:
     @property
     def _reached(self) -> str:
         """`target`, if the newest evaluation is that good."""
-        target, metric = self.settings.target, self.result.scores.metric
+        target, metric = self.settings.target_score, self.result.scores.metric
         if target is None:
             return ""
         return "target" if (metric <= target if self.objective.lower else metric >= target) else ""
@@ -308,8 +309,8 @@ class Trainer:
         # As torch's get_total_norm, less its sorting by device, a fifth of what the loop costs.
         norms = torch._foreach_norm([p.grad for p in self.parameters if p.grad is not None])
         norm: Tensor = torch.linalg.vector_norm(torch.stack(norms))
-        if 0 < self.settings.clip < norm.item() < math.inf:
-            nn.utils.clip_grads_with_norm_(self.parameters, self.settings.clip, norm)
+        if 0 < self.settings.grad_clip < norm.item() < math.inf:
+            nn.utils.clip_grads_with_norm_(self.parameters, self.settings.grad_clip, norm)
         return norm.item()
 
     def _refuse(
@@ -319,7 +320,7 @@ class Trainer:
         self.optimiser.zero_grad()
         what = ("norm of the gradients", self.norm) if math.isfinite(loss) else ("loss", loss)
         self.state = before
-        step, choice = self.result.steps, self.settings.non_finite
+        step, choice = self.result.steps, self.settings.on_non_finite
         self.skipped += 1
         if choice == "skip" and self.skipped <= SKIPS:
             return False

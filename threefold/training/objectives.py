@@ -198,11 +198,11 @@ class Translations:
         self,
         compare: Compare = exact,
         smoothing: float = 0.0,
-        own: float = 0.0,
+        sampled: float = 0.0,
         *,
         lower: bool = False,
     ) -> None:
-        self.compare, self.smoothing, self.own, self.lower = compare, smoothing, own, lower
+        self.compare, self.smoothing, self.sampled, self.lower = compare, smoothing, sampled, lower
 
     def count(self, rows: Pairs) -> int:
         """Tokens to be answered."""
@@ -219,7 +219,7 @@ class Translations:
     ) -> BatchLoss:
         assert isinstance(model, Translator)
         read = model.encode(rows.source, mask=rows.source_mask)
-        share = self.own * done if model.training else 0.0
+        share = self.sampled * done if model.training else 0.0
         logits, _ = scheduled_sampling(model, rows.inputs, read, share, mask=rows.inputs_mask)
         answers = rows.answers
         smoothing = self.smoothing
@@ -243,11 +243,11 @@ def written(model: Any, rows: Pairs) -> list[list[int]]:
 
 
 def objective_of(
-    model: nn.Module, metric: Metric = accuracy, *, smoothing: float = 0.0, own: float = 0.0
+    model: nn.Module, metric: Metric = accuracy, *, smoothing: float = 0.0, sampled: float = 0.0
 ) -> Objective:
     """The objective for a kind of model."""
     if isinstance(model, Translator):
-        return Translations(smoothing=smoothing, own=own)
+        return Translations(smoothing=smoothing, sampled=sampled)
     if isinstance(model, Forecaster):
         return ForecastObjective(metric)
     return Answers(metric, smoothing)

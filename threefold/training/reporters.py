@@ -152,7 +152,7 @@ class Lines(Reporter):
         )
 
     def scores(self, run: Trainer) -> None:
-        if run.settings.every is not None:
+        if run.settings.eval_every is not None:
             steps, (loss, metric) = run.result.validation[-1]
             self._say(f"step {steps}, validation loss {loss:.4f}, metric {metric:.4f}")
 

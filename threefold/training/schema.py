@@ -16,7 +16,9 @@ from threefold.errors import ThreefoldError, nearest
 class Section(BaseModel):
     """Keywords with types; unknown ones and wrong values are refused in plain words."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True
+    )
 
     def __init__(self, **values: Any) -> None:
         try:

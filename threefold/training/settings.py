@@ -1,63 +1,104 @@
-"""How a model is trained: `training` in Python, in a TOML file and on the command line."""
+"""How a model is trained: the section `training` in Python, TOML files and `--set`."""
 
 from __future__ import annotations
 
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from threefold.errors import ThreefoldError
+from threefold.training.durations import as_seconds
 from threefold.training.schema import Section
 
-Optimiser = Literal["sgd", "momentum", "nesterov", "adagrad", "adadelta", "adam", "adamw", "muon"]
-Schedule = Literal["constant", "cosine", "linear", "inverse_square_root", "stable"]
-Part = Annotated[float, Field(ge=0, le=1)]
-Below = Annotated[float, Field(ge=0, lt=1)]
-Positive = Annotated[float, Field(gt=0)]
-NotNegative = Annotated[float, Field(ge=0)]
+OptimizerName = Literal[
+    "sgd", "momentum", "nesterov", "adagrad", "adadelta", "adam", "adamw", "muon"
+]
+ScheduleName = Literal["constant", "cosine", "linear", "inverse_square_root", "stable"]
+Fraction = Annotated[float, Field(ge=0, le=1)]
+FractionBelowOne = Annotated[float, Field(ge=0, lt=1)]
+NonNegative = Annotated[float, Field(ge=0)]
 Count = Annotated[int, Field(ge=1)]
-Seed = Annotated[int, Field(ge=0, lt=2**63)]  # of torch and of TOML
+Seed = Annotated[int, Field(ge=0, lt=2**63)]  # what torch and TOML can hold
+Seconds = Annotated[float | None, BeforeValidator(as_seconds)]
 
 
 class TrainingSettings(Section):
-    """How to train; give steps, seconds or both (the first to be reached ends the run)."""
+    """How to train. Give `steps`, `time` or both; whichever is reached first ends the run."""
 
     steps: int | None = None
-    seconds: float | None = None  # of training, evaluation not counted
-    optimiser: Optimiser = "adamw"
-    learning_rate: NotNegative = 3e-3
-    weight_decay: NotNegative = 0.1
-    momentum: Below = 0.9  # of momentum and nesterov; β₁ of adam and adamw; of muon's matrices 0.95
-    beta2: Below = 0.95  # of adam and adamw
-    schedule: Schedule = "cosine"
-    warmup: Below = 0.05  # a part of the run
-    decay: Part = 0.2  # the last part of a `stable` run, in which the rate falls
-    final: Part = 0.1  # a part of the learning rate
-    clip: NotNegative = 1.0  # largest norm of the gradients; 0: any
-    accumulate: Count = 1  # batches of one step
-    label_smoothing: Below = 0.0
-    average: Below = 0.0  # weights are judged as their running mean with this decay; 0: as they are
-    own: Part = 0.0  # scheduled sampling of translators: the share of own tokens, rising to this
-    recompute: bool = False  # blocks again in the backward pass: less memory, more time
-    carry: bool = False  # the state from batch to batch, cut from the graph
-    every: Count | None = None  # steps between evaluations; None: at the end only
-    target: float | None = None  # a metric that ends the run
-    patience: Count | None = None  # evaluations without a better loss that end the run
-    non_finite: Literal["stop", "skip", "roll_back"] = "stop"  # if a loss is no number
-    seed: Seed = 0  # of what is random inside the model
-    save: Count = 100  # steps between checkpoints, in a folder
-    keep: Count = 2  # newest checkpoints that are kept, beside the best
+    """Number of optimizer steps."""
+    time: Seconds = None
+    """Training time such as "10m" or "90s", or a number of seconds; evaluation is not counted."""
+    optimizer: OptimizerName = "adamw"
+    """Optimization algorithm."""
+    learning_rate: NonNegative = 3e-3
+    """Peak learning rate."""
+    final_lr: NonNegative | None = None
+    """Learning rate at the end of the run; default: a tenth of the peak learning rate."""
+    schedule: ScheduleName = "cosine"
+    """Shape of the learning rate over the run."""
+    warmup_fraction: FractionBelowOne = 0.05
+    """Fraction of the run in which the learning rate rises linearly to its peak."""
+    decay_fraction: Fraction = 0.2
+    """Schedule "stable" only: final fraction of the run in which the learning rate falls."""
+    weight_decay: NonNegative = 0.1
+    """Weight decay; norms, biases and what a mixer excludes are not decayed."""
+    momentum: FractionBelowOne = 0.9
+    """Momentum of momentum and nesterov, beta1 of adam and adamw (muon's matrices use 0.95)."""
+    beta2: FractionBelowOne = 0.95
+    """Second beta of adam and adamw."""
+    grad_clip: NonNegative = 1.0
+    """Largest norm of the gradient; larger ones are scaled down. 0 turns clipping off."""
+    gradient_accumulation: Count = 1
+    """Number of batches whose gradients are averaged for one step."""
+    label_smoothing: FractionBelowOne = 0.0
+    """Probability mass spread evenly over all classes."""
+    ema: FractionBelowOne = 0.0
+    """Decay of an exponential moving average of the weights, used for evaluation; 0: no average."""
+    scheduled_sampling: Fraction = 0.0
+    """Seq2seq models only: share of inputs that are the model's own tokens, rising to this."""
+    gradient_checkpointing: bool = False
+    """Recompute activations in the backward pass: less memory, more time."""
+    carry_state: bool = False
+    """Text only: carry the state from batch to batch (truncated back-propagation through time)."""
+    eval_every: Count | None = None
+    """Steps between evaluations on the validation split; default: only at the end."""
+    target_score: float | None = None
+    """Validation score that ends the run."""
+    patience: Count | None = None
+    """Evaluations without an improvement of the loss that end the run; needs eval_every."""
+    on_non_finite: Literal["stop", "skip", "roll_back"] = "stop"
+    """What to do when a loss is not finite."""
+    seed: Seed = 0
+    """Seed of randomness inside the model, such as dropout."""
+    save_every: Count = 100
+    """Steps between checkpoints."""
+    keep_checkpoints: Count = 2
+    """Number of newest checkpoints to keep, in addition to the best one."""
+
+    @property
+    def final_fraction(self) -> float:
+        """The final learning rate as a fraction of the peak."""
+        if self.final_lr is None or not self.learning_rate:
+            return 0.1
+        return self.final_lr / self.learning_rate
 
     @model_validator(mode="after")
-    def _ends(self) -> Self:
-        if self.steps is None and self.seconds is None:
-            raise ThreefoldError("training without an end: give steps=, seconds= or both")
+    def _is_consistent(self) -> Self:
+        if self.steps is None and self.time is None:
+            raise ThreefoldError("training has no end: give steps, time or both")
         if (self.steps is not None and self.steps < 1) or (
-            self.seconds is not None and self.seconds <= 0
+            self.time is not None and self.time <= 0
         ):
             raise ThreefoldError(
-                f"training for steps={self.steps}, seconds={self.seconds}: expected more than 0"
+                f"training.steps is {self.steps} and training.time is {self.time}, "
+                "expected more than 0"
             )
-        if self.patience is not None and self.every is None:
-            raise ThreefoldError("patience counts evaluations: give every=, the steps between them")
+        if self.patience is not None and self.eval_every is None:
+            raise ThreefoldError("training.patience counts evaluations: set training.eval_every")
+        if self.final_lr is not None and self.final_lr > self.learning_rate:
+            raise ThreefoldError(
+                f"training.final_lr is {self.final_lr:g}, expected at most the peak, "
+                f"training.learning_rate = {self.learning_rate:g}"
+            )
         return self

@@ -22,12 +22,22 @@ from threefold.tasks.pairs import Pairs
 from threefold.tasks.table import LOWER, MADE, TASKS
 from threefold.tasks.table import task as make_task
 from threefold.tasks.task import Task
-from threefold.tasks.user_data import files_of, own
+from threefold.tasks.user_data import files_of, user_task
 from threefold.training.config import DataSettings, ModelSettings
 from threefold.training.objectives import Answers, ForecastObjective, Objective, Translations, exact
 from threefold.training.settings import TrainingSettings
 
-LANES = 8  # of an evaluation that carries its state
+LANES = 8  # rows of an evaluation that carries its state
+# Settings that a user's own file is read with.
+USER_DATA_KEYS = {
+    "kind",
+    "tokenizer",
+    "vocabulary",
+    "length",
+    "target",
+    "horizon",
+    "sampling_rate",
+}
 
 
 @dataclass(frozen=True)
@@ -38,36 +48,36 @@ class TrainingData:
     data: DataSettings
 
     @property
-    def own(self) -> bool:
+    def from_user(self) -> bool:
         """Whether it is a user's file."""
-        return self.task.make == "own"
+        return self.task.make == "user"
 
     @property
     def metric(self) -> str:
         """What is judged by."""
         return self.task.metric
 
-    def limited(self, examples: int) -> TrainingData:
-        """The same, judged on so many examples; 0: on all."""
-        return TrainingData(self.task, self.data.model_copy(update={"limit": examples}))
+    def limited(self, examples: int | None) -> TrainingData:
+        """The same data, evaluated on that many examples; None: on all."""
+        return TrainingData(self.task, self.data.model_copy(update={"eval_examples": examples}))
 
     def batches(self, carry: bool = False) -> Callable[[int], Any]:
         """Training's batches by step."""
         order = self._order(carry)
         if order in ("examples", "buckets"):
             alike = order == "buckets"
-            return self.task.batches(self.data.batch, self.data.seed, alike=alike)
+            return self.task.batches(self.data.batch_size, self.data.seed, alike=alike)
         assert self.task.corpus is not None
         tokens = self.task.corpus().tokens["train"]
         kind = TokenStream if order == "stream" else Windows
-        return kind(tokens, self.data.batch, self.task.length, self.data.seed)
+        return kind(tokens, self.data.batch_size, self.task.length, self.data.seed)
 
     def pieces(self, split: str, carry: bool = False) -> Pieces:
         """A split for evaluation, as often as one likes."""
         return Pieces(self, split, carry)
 
     def _order(self, carry: bool) -> str:
-        order, whole = self.data.order, self.task.corpus is not None
+        order, whole = self.data.batching, self.task.corpus is not None
         if order == "auto" and whole:
             order = "stream" if carry else "windows"
         elif order == "auto":  # sentences that are found, not made, have lengths of all kinds
@@ -75,11 +85,11 @@ class TrainingData:
             order = "buckets" if found else "examples"
         if order in ("windows", "stream") and not whole:
             raise ThreefoldError(
-                f"data.order is {order!r}, and {self.task.name} is no text but examples; leave it"
+                f"data.batching is {order!r}, but {self.task.name} is not text; leave it at auto"
             )
         if carry and order != "stream":
             raise ThreefoldError(
-                f"training.carry needs a stream of text; {self.task.name} comes in {order}"
+                f"training.carry_state needs a stream of text; {self.task.name} comes in {order}"
             )
         return order
 
@@ -89,11 +99,11 @@ class TrainingData:
         if task.kind == "seq2seq":
             compare = exact if task.compare is None else task.compare()
             lower = task.metric in LOWER
-            return Translations(compare, smoothing, settings.own, lower=lower)
-        if settings.own:
+            return Translations(compare, smoothing, settings.scheduled_sampling, lower=lower)
+        if settings.scheduled_sampling:
             raise ThreefoldError(
-                f"training.own is {settings.own:g}: own tokens are read by translators only, and "
-                f"{task.name} is for a {task.kind}; leave it out"
+                f"training.scheduled_sampling is {settings.scheduled_sampling:g}, but only "
+                f"seq2seq models have it and {task.name} needs a {task.kind}; remove it"
             )
         if self._forecasts:
             return ForecastObjective(task.measure)
@@ -152,7 +162,7 @@ class TrainingData:
 
     def identity(self) -> dict[str, Any]:
         """Hashes of what must not change while a run goes on."""
-        if self.own:
+        if self.from_user:
             found = files_of(Path(self.data.name))
             return {f"data file {name}": digest for name, digest in found.items()}
         digest = hashlib.sha256()
@@ -179,12 +189,12 @@ class Pieces:
             stream = TokenStream(tokens, lanes, task.length)
             yield from map(stream, range(stream.pieces))
             return
-        numbers = sample(task.size(self.split), data.limit)
-        for first in range(0, len(numbers), data.batch):
-            yield task.rows(self.split, numbers[first : first + data.batch])
+        numbers = sample(task.size(self.split), data.eval_examples)
+        for first in range(0, len(numbers), data.batch_size):
+            yield task.rows(self.split, numbers[first : first + data.batch_size])
 
 
-def sample(size: int, limit: int) -> NDArray[np.int64]:
+def sample(size: int, limit: int | None) -> NDArray[np.int64]:
     """All numbers below `size`, or `limit` of them, always the same: many files are sorted."""
     if not limit or limit >= size:
         return np.arange(size)
@@ -193,31 +203,23 @@ def sample(size: int, limit: int) -> NDArray[np.int64]:
 
 def open_data(data: DataSettings | str, **options: Any) -> TrainingData:
     """The problem of a task or of a user's file, by `DataSettings` or by its name and keywords."""
-    given = data if isinstance(data, DataSettings) else DataSettings(name=data, **options)
-    if given.name in TASKS:
-        return TrainingData(make_task(given.name, **_task_options(given)), given)
-    if not Path(given.name).exists():
+    settings = data if isinstance(data, DataSettings) else DataSettings(name=data, **options)
+    name = settings.name
+    if name in TASKS:
+        return TrainingData(make_task(name, **_task_options(settings)), settings)
+    if not Path(name).exists():
+        if "." in name or "/" in name:
+            raise ThreefoldError(f"{name}: there is no such file or folder")
         raise ThreefoldError(
-            f"{given.name}: neither a file nor a task; {nearest(given.name, TASKS)}"
+            f"{name}: there is no such file and no such task; {nearest(name, TASKS)}"
         )
-    if given.options:
+    if settings.options:
         raise ThreefoldError(
-            f"data.options is {given.options!r}: they are of tasks, and {given.name} is a file; "
-            "leave them out"
+            f"data.options is {settings.options!r}, but only tasks have options and {name} is a "
+            "file; remove it"
         )
-    return TrainingData(
-        own(
-            Path(given.name),
-            kind=given.kind,
-            level=given.level,
-            vocabulary=given.vocabulary,
-            length=given.length,
-            column=given.column,
-            horizon=given.horizon,
-            rate=given.rate,
-        ),
-        given,
-    )
+    keywords = settings.model_dump(include=USER_DATA_KEYS)
+    return TrainingData(user_task(Path(name), **keywords), settings)
 
 
 def _task_options(data: DataSettings) -> dict[str, Any]:
@@ -230,12 +232,12 @@ def _task_options(data: DataSettings) -> dict[str, Any]:
             raise ThreefoldError(
                 f"{data.name} has no option {name!r}; it has {', '.join(known) or 'none'}"
             )
-    for name, unset in (("length", 0), ("level", ""), ("vocabulary", 4096)):
+    for name in ("length", "tokenizer", "vocabulary"):
         value = getattr(data, name)
-        if value != unset:
+        if value is not None:
             if name not in known:
                 raise ThreefoldError(
-                    f"data.{name} is {value!r}, and {data.name} has none to choose"
+                    f"data.{name} is {value!r}, but the task {data.name} has no such option"
                 )
             options[name] = value
     return options

@@ -32,9 +32,13 @@ def race(
     text = folder / "python-reference.txt"
     if not text.is_file():
         text.write_text(python_reference(), encoding="utf-8")
-    budget = f"{round((1 - OUTSIDE) * seconds, 1):g}s"
     request = RaceRequest(
-        str(text), tuple(mixers), budget, options={"length": 128}, learning_rate=5e-3, batch=8
+        str(text),
+        tuple(mixers),
+        time=f"{round((1 - OUTSIDE) * seconds, 1):g}s",
+        learning_rate=5e-3,
+        batch_size=8,
+        overrides=("data.length=128",),
     )
     report = run(request, RaceFolder(folder), say)
     return report, sample(folder / "legs" / f"{report.ranked[0].name}-0" / "model")

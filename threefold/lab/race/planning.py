@@ -19,7 +19,7 @@ import re
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from itertools import pairwise
 from typing import Any
 
@@ -38,15 +38,35 @@ from threefold.layers.table import MIXERS
 from threefold.models.spec import Spec
 from threefold.models.table import build
 from threefold.training.config import DataSettings, ModelSettings, RunConfig
+from threefold.training.durations import Duration, parse_duration
 from threefold.training.experiment import judge
 from threefold.training.loop import Trainer, train
+from threefold.training.overrides import apply_overrides, parse_override
 from threefold.training.reporters import Reporter
 from threefold.training.settings import TrainingSettings
 from threefold.training.training_data import TrainingData, open_data
 
 RACERS = ("lstm", "attention", "s4d", "mamba", "gated_delta_net")
 MATCHES = ("parameters", "time", "tokens")
-UNITS = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
+# Settings that cannot be overridden in a race, with what decides them.
+DECIDED = {
+    "data.name": "DATA is the first argument",
+    "data.batch_size": "use --batch-size",
+    "data.seed": "the seed differs from run to run; use --seeds",
+    "model.mixers": "use --mixers",
+    "model.size": "use --width, --depth or --parameters",
+    "model.width": "use --width",
+    "model.depth": "use --depth",
+    "model.seed": "the seed differs from run to run; use --seeds",
+    "training.steps": "use --time 500steps",
+    "training.time": "use --time",
+    "training.learning_rate": "use --learning-rate or --tune",
+    "training.seed": "the seed differs from run to run; use --seeds",
+    "training.eval_every": "the curves have 12 points",
+    "training.on_non_finite": "a run that diverges is rolled back",
+    "training.save_every": "the race saves eight times a run",
+    "training.keep_checkpoints": "the race keeps one checkpoint",
+}
 EVALUATIONS = 12  # of a learning curve
 VALID, TEST = 8, 64  # batches of an evaluation on the way and of the last, of a budget of steps
 TRAINING = 0.8  # of a budget of time; the rest is for evaluations
@@ -61,16 +81,16 @@ class RaceRequest:
 
     data: str
     mixers: tuple[str, ...] = RACERS  # names, or name=mixer to give another name
-    budget: str = "10m"
+    time: str = "10m"  # of training in all, or steps of each model such as 200steps
     match: str = "parameters"
     seeds: int = 3
     tune: bool = False
     width: int = 64
     depth: int = 2
-    parameters: int = 0  # the target; 0: the size in the middle
+    parameters: int | None = None  # the target; None: the size in the middle
     learning_rate: float = 3e-3
-    batch: int = 16
-    options: dict[str, Any] = field(default_factory=dict)  # other fields of the section `data`
+    batch_size: int = 16
+    overrides: tuple[str, ...] = ()  # other settings, such as data.length=512
 
     def __post_init__(self) -> None:
         if self.match not in MATCHES:
@@ -81,11 +101,28 @@ class RaceRequest:
             raise ThreefoldError(
                 f"a learning rate of {self.learning_rate}; expected more than 0, e.g. 0.003"
             )
-        if read_budget(self.budget)[0] == "steps" and self.match == "time":
+        if self.duration.steps is not None and self.match == "time":
             raise ThreefoldError(
-                f"a budget of {self.budget} with --match time; expected a time, e.g. 10m"
+                f"--time is {self.time!r} with --match time, expected a time, e.g. 10m"
             )
         _ = self.entries
+        for text in self.overrides:
+            check_override(text)
+
+    @property
+    def duration(self) -> Duration:
+        """How long the race takes, or how many steps each model trains for."""
+        return parse_duration(self.time)
+
+    def settings(self) -> dict[str, Any]:
+        """Sections of the configuration, by the overrides other than those of mixers' options."""
+        chosen = [text for text in self.overrides if not text.startswith("model.mixers.")]
+        return apply_overrides(RunConfig, {"data": {"name": self.data}}, chosen)
+
+    def mixer_options(self, name: str) -> dict[str, Any]:
+        """Options of a mixer by overrides such as model.mixers.mamba.state_size=64."""
+        paths = map(parse_override, self.overrides)
+        return {path[3]: value for path, value in paths if path[:3] == ["model", "mixers", name]}
 
     @property
     def entries(self) -> dict[str, tuple[str, ...]]:
@@ -151,19 +188,20 @@ class RacePlan:
         steps = max(1, round(planned.steps * part))
         drawn = weights_seed(name, seed)
         request = self.request
-        return RunConfig(
-            data=DataSettings(name=request.data, batch=request.batch, seed=seed, **request.options),
-            model=ModelSettings(**planned.architecture, seed=drawn),
-            training=TrainingSettings(
-                steps=steps,
-                every=max(1, steps // EVALUATIONS),
-                learning_rate=rate or request.learning_rate,
-                non_finite="roll_back",
-                save=max(10, steps // 8),
-                keep=1,
-                seed=drawn,
-            ),
-        )
+        values = request.settings()
+        data = {**values["data"], "batch_size": request.batch_size, "seed": seed}
+        model = {**values.get("model", {}), **planned.architecture, "seed": drawn}
+        training = {
+            **values.get("training", {}),
+            "steps": steps,
+            "eval_every": max(1, steps // EVALUATIONS),
+            "learning_rate": rate or request.learning_rate,
+            "on_non_finite": "roll_back",
+            "save_every": max(10, steps // 8),
+            "keep_checkpoints": 1,
+            "seed": drawn,
+        }
+        return RunConfig(**{**values, "data": data, "model": model, "training": training})
 
     def to_json(self) -> str:
         return json.dumps(asdict(self), indent=1, ensure_ascii=False) + "\n"
@@ -173,7 +211,8 @@ class RacePlan:
         """The plan of `to_json`."""
         values = json.loads(text)
         request = values.pop("request")
-        request["mixers"] = tuple(request["mixers"])
+        for name in ("mixers", "overrides"):
+            request[name] = tuple(request[name])
         contenders = tuple(PlannedModel(**item) for item in values.pop("contenders"))
         return cls(RaceRequest(**request), contenders, **values)
 
@@ -183,26 +222,22 @@ def weights_seed(name: str, seed: int) -> int:
     return int.from_bytes(hashlib.sha256(f"{name} {seed}".encode()).digest()[:4], "big")
 
 
-def read_budget(text: str) -> tuple[str, float]:
-    """("steps", n) or ("seconds", s) of texts such as 10m, 90s, 1.5h, 200steps."""
-    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(steps?|s|m|min|h)?\s*", text)
-    if found is None or float(found.group(1)) <= 0:
-        raise ThreefoldError(
-            f"budget {text!r}: expected a time or steps, e.g. 10m, 90s or 200steps"
-        )
-    amount, unit = float(found.group(1)), found.group(2) or "s"
-    if unit.startswith("step"):
-        if amount != int(amount):
-            raise ThreefoldError(f"budget {text!r}: expected a whole number of steps")
-        return "steps", amount
-    return "seconds", amount * UNITS[unit]
+def check_override(text: str) -> None:
+    """Refuse a setting that the race itself decides, and mixers that do not exist."""
+    path, _ = parse_override(text)
+    if path[:2] == ["model", "mixers"] and len(path) > 2:
+        apply_overrides(RunConfig, {"model": {"mixers": [path[2]]}}, [text])
+        return
+    key = ".".join(path)
+    if key in DECIDED:
+        raise ThreefoldError(f"--set {text!r}: in a race, {DECIDED[key]}")
 
 
 def make_plan(request: RaceRequest, progress: Callable[[str], None] = lambda _: None) -> RacePlan:
     """Find data, sizes and steps, or say what is wrong with them."""
     progress("reading the data")
-    data = DataSettings(name=request.data, batch=request.batch, **request.options)
-    found = open_data(data)
+    data = {**request.settings()["data"], "batch_size": request.batch_size}
+    found = open_data(DataSettings(**data))
     check_data(found)
     progress("finding sizes")
     specs = {name: spec_of(found, request, mixers) for name, mixers in request.entries.items()}
@@ -211,14 +246,14 @@ def make_plan(request: RaceRequest, progress: Callable[[str], None] = lambda _: 
         sized = {n: Sized(s, count_parameters(s), 0.0) for n, s in specs.items()}
     else:
         sized = match_parameters(specs, target)
-    kind, amount = read_budget(request.budget)
-    if kind == "steps":
-        steps = dict.fromkeys(sized, int(amount))
-        valid, test = VALID * request.batch, TEST * request.batch
+    if request.duration.steps is not None:
+        steps = dict.fromkeys(sized, request.duration.steps)
+        valid, test = VALID * request.batch_size, TEST * request.batch_size
     else:
-        taken = {n: rehearse(found, item.spec, progress, n) for n, item in sized.items()}
+        training = request.settings().get("training", {})
+        taken = {n: rehearse(found, item.spec, training, progress, n) for n, item in sized.items()}
         steps = allot(request, taken)
-        valid, test = judged(request.batch, taken, steps)
+        valid, test = judged(request.batch_size, taken, steps)
     contenders = tuple(
         PlannedModel(
             name,
@@ -243,10 +278,10 @@ def check_data(found: TrainingData) -> None:
             raise ThreefoldError(
                 f"{task.name}: too small for a split: nothing is left for {split!r}; give more data"
             )
-    if task.corpus is None and task.sizes[0] < found.data.batch:
+    if task.corpus is None and task.sizes[0] < found.data.batch_size:
         raise ThreefoldError(
             f"{task.name}: {task.sizes[0]} examples to learn from, fewer than one batch of "
-            f"{found.data.batch}; give more data or a smaller --batch"
+            f"{found.data.batch_size}; give more data or a smaller --batch-size"
         )
     found.batches()(0)
     for split in ("valid", "test"):
@@ -256,10 +291,14 @@ def check_data(found: TrainingData) -> None:
 def spec_of(found: TrainingData, request: RaceRequest, mixers: tuple[str, ...]) -> Spec:
     """The model that the data ask for; a mixer that cannot do it is refused here."""
     length = found.task.length
-    given = [(name, longest(name, length) if length > SHORT else {}) for name in mixers]
-    entries = tuple(name if not options else (name, options) for name, options in given)
+    options = {
+        name: (longest(name, length) if length > SHORT else {}) | request.mixer_options(name)
+        for name in mixers
+    }
+    entries = tuple((name, options[name]) if options[name] else name for name in mixers)
     depth = len(mixers) * math.ceil(request.depth / len(mixers))
-    spec = found.spec(ModelSettings(mixers=entries, width=request.width, depth=depth))
+    sizes = {"mixers": entries, "width": request.width, "depth": depth}
+    spec = found.spec(ModelSettings(**{**request.settings().get("model", {}), **sizes}))
     try:
         count_parameters(spec)
     except ThreefoldError as error:
@@ -291,17 +330,22 @@ class Clock(Reporter):
 
 
 def rehearse(
-    found: TrainingData, spec: Spec, progress: Callable[[str], None], name: str, steps: int = 8
+    found: TrainingData,
+    spec: Spec,
+    training: dict[str, Any],
+    progress: Callable[[str], None],
+    name: str,
+    steps: int = 8,
 ) -> Rehearsal:
     """The median of a few steps of a throw-away model, and a judged batch; the first ones warm."""
     progress(f"rehearsing {name}")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         model = build(spec)
-    settings, clock = TrainingSettings(steps=steps), Clock()
+    settings, clock = TrainingSettings(**{**training, "steps": steps}), Clock()
     objective = found.objective(settings)
     train(model, found.batches(), settings, objective=objective, watchers=[clock])
-    one = found.limited(found.data.batch)
+    one = found.limited(found.data.batch_size)
     judging = []
     for _ in range(3):
         start = time.perf_counter()
@@ -312,9 +356,9 @@ def rehearse(
 
 def allot(request: RaceRequest, rehearsed: dict[str, Rehearsal]) -> dict[str, int]:
     """Steps of each contender in a budget of time; one too small for a step is refused."""
-    _, amount = read_budget(request.budget)
+    assert request.duration.seconds is not None
     runs = request.seeds + (TUNING if request.tune else 0.0)
-    training = TRAINING * amount / runs  # of one leg of every contender
+    training = TRAINING * request.duration.seconds / runs  # of one leg of every contender
     if request.match == "time":
         share = training / len(rehearsed)
         steps = {name: int(share / taken.step) for name, taken in rehearsed.items()}
@@ -328,9 +372,9 @@ def allot(request: RaceRequest, rehearsed: dict[str, Rehearsal]) -> dict[str, in
         else:
             least = sum(t.step for t in rehearsed.values()) * runs / TRAINING
         raise ThreefoldError(
-            f"a budget of {request.budget} is too small for one step of {slowest} "
+            f"--time {request.time} is too short for one step of {slowest} "
             f"({rehearsed[slowest].step:.2g} s) with {len(rehearsed)} models and {request.seeds} "
-            f"seeds: give --budget {math.ceil(least)}s at the very least, and better a hundred "
+            f"seeds: give --time {math.ceil(least)}s at the very least, and better a hundred "
             "times as much, or fewer --mixers or --seeds"
         )
     return steps
@@ -361,7 +405,7 @@ def matched_words(plan: RacePlan) -> Sequence[str]:
     spent = (
         "training time: the same, by a rehearsal"
         if request.match == "time"
-        else f"training: {plan.common:,} steps of {request.batch} rows each"
+        else f"training: {plan.common:,} steps of {request.batch_size} rows each"
     )
     return (
         size,

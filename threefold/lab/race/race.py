@@ -11,6 +11,7 @@ a lock that dies with its process.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import os
@@ -18,12 +19,11 @@ import platform
 import shlex
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import torch
 
@@ -68,34 +68,40 @@ def compare(
     data: str | os.PathLike[str],
     mixers: Sequence[str] = RACERS,
     *,
-    budget: str = "10m",
+    time: str = "10m",
     match: str = "parameters",
     seeds: int = 3,
     tune: bool = False,
     folder: str | os.PathLike[str] | None = None,
     width: int = 64,
     depth: int = 2,
-    parameters: int = 0,
+    parameters: int | None = None,
     learning_rate: float = 3e-3,
-    batch: int = 16,
-    options: Mapping[str, Any] | None = None,
+    batch_size: int = 16,
+    overrides: Sequence[str] = (),
     say: Say = lambda _: None,
 ) -> Report:
     """Race sequence models on a task or on your own file, and report who suits it.
 
     The report is shown by notebooks and has `sentence`, `verdict`, `to_dict()` and `save(folder)`.
-    In a `folder` the race survives interruptions.  `options` are further fields of the data, such
-    as {"length": 512}; `say` is told what is going on.
+    With a `folder` the race survives interruptions.  `overrides` are further settings, such as
+    "data.length=512" or "model.mixers.mamba.state_size=64"; `say` receives progress messages.
     """
     names = (mixers,) if isinstance(mixers, str) else tuple(mixers)
     request = RaceRequest(
-        os.fspath(data), names, budget, match, seeds, tune, width, depth, parameters,
-        learning_rate, batch, dict(options or {}),
+        os.fspath(data), names, time, match, seeds, tune, width, depth, parameters,
+        learning_rate, batch_size, tuple(overrides),
     )  # fmt: skip
     if folder is not None:
         return run(request, RaceFolder(Path(folder)), say)
     with TemporaryDirectory(prefix="threefold-race-") as place:
         return run(request, RaceFolder(Path(place)), say)
+
+
+def folder_for(request: RaceRequest) -> Path:
+    """The usual folder of a race: the same for the same request, so that it can be continued."""
+    digest = hashlib.sha256(json.dumps(asdict(request)).encode()).hexdigest()[:6]
+    return Path("runs") / f"compare-{Path(request.data).stem}-{digest}"
 
 
 def run(request: RaceRequest, place: RaceFolder, say: Say) -> Report:
@@ -311,7 +317,7 @@ def subject_of(
         match=request.match,
         matched=tuple(matched_words(plan)),
         command=command_of(request),
-        budget=request.budget,
+        time=request.time,
         chance=task.chance if math.isfinite(task.chance) else None,
         resolution=1 / targets if task.metric in ("accuracy", "exact") else 0.0,
         tuned=request.tune,
@@ -325,19 +331,19 @@ def command_of(request: RaceRequest) -> str:
     """The command that asks for the same."""
     words = ["threefold", "compare", request.data, "--mixers", ",".join(request.mixers)]
     for option, value, usual in (
-        ("--budget", request.budget, ""),
+        ("--time", request.time, ""),
         ("--match", request.match, "parameters"),
         ("--seeds", request.seeds, ""),
         ("--width", request.width, 64),
         ("--depth", request.depth, 2),
-        ("--parameters", request.parameters, 0),
+        ("--parameters", request.parameters, None),
         ("--learning-rate", f"{request.learning_rate:g}", "0.003"),
-        ("--batch", request.batch, 16),
+        ("--batch-size", request.batch_size, 16),
     ):
         words += [] if value == usual else [option, str(value)]
     words += ["--tune"] if request.tune else []
-    for key, value in request.options.items():
-        words += ["--set", f"{key}={json.dumps(value)}"]
+    for text in request.overrides:
+        words += ["--set", text]
     return shlex.join(words)
 
 

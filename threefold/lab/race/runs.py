@@ -268,7 +268,7 @@ def _loss(plan: RacePlan, config: RunConfig, folder: Path | None, progress: Prog
         result = train(
             model,
             found.batches(),
-            config.training.model_copy(update={"every": None}),
+            config.training.model_copy(update={"eval_every": None}),
             validation=found.limited(plan.valid).pieces("valid"),
             objective=found.objective(config.training),
             folder=folder,

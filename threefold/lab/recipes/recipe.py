@@ -168,11 +168,11 @@ def _judge(config: RunConfig, reached: Reached, length: int) -> Scores:
     from threefold.training.experiment import judge
     from threefold.training.training_data import open_data
 
-    data = config.data.model_copy(update={"limit": 0})
+    data = config.data.model_copy(update={"eval_examples": None})
     if length:
-        batch = max(1, data.batch * open_data(data).task.length // length)
-        data = data.model_copy(update={"length": length, "batch": batch})
-    return judge(open_data(data), reached.model, "test", config.training.carry)
+        batch = max(1, data.batch_size * open_data(data).task.length // length)
+        data = data.model_copy(update={"length": length, "batch_size": batch})
+    return judge(open_data(data), reached.model, "test", config.training.carry_state)
 
 
 SHAKESPEARE = "Tiny Shakespeare, 2,000 × 12 × 64 characters"

@@ -124,7 +124,7 @@ class Subject:
     match: str
     matched: tuple[str, ...]  # what was held equal, in words
     command: str
-    budget: str
+    time: str
     chance: float | None = None
     resolution: float = 0.0
     tuned: bool = False
@@ -255,7 +255,7 @@ class Report:
         subject = self.subject
         steps = min(leg.steps for c in self.contenders for leg in c.legs)
         if steps < SHORT:
-            yield f"The budget is small: {steps} steps of training; give a longer --budget."
+            yield f"Training was short: {steps} steps; give a longer --time."
         best = self.ranked[0].quality.mean
         if subject.chance is not None and not (
             best < subject.chance if subject.lower else best > subject.chance
@@ -266,8 +266,8 @@ class Report:
         if falling:
             verb = "is" if len(falling) == 1 else "are"
             yield (
-                f"Still learning at the end: {join_words(falling)} {verb} not done; with a larger "
-                "budget the order may change."
+                f"Still learning at the end: {join_words(falling)} {verb} not done; with a longer "
+                "--time the order may change."
             )
         if not subject.tuned and len(self.contenders) > 1:
             yield "One learning rate for all (--tune chooses one for each)."

@@ -90,7 +90,7 @@ def measure(name: str, plan: ControlStudy) -> ControlResult:
 def accuracy(made: Task[Any], plan: ControlStudy) -> float:
     """Of a model that was trained on a task, on examples of its test split."""
     batch = min(plan.batch, made.sizes[0])
-    data = DataSettings(name=made.name, batch=batch, limit=plan.judged, seed=plan.seed)
+    data = DataSettings(name=made.name, batch_size=batch, eval_examples=plan.judged, seed=plan.seed)
     asked = TrainingData(made, data)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(plan.seed)

@@ -23,7 +23,7 @@ from threefold.layers.mixer import Mixer
 from threefold.layers.table import mixer
 from threefold.tasks.delay import delay
 from threefold.tasks.task import Task
-from threefold.training.optimiser import adamw, set_rate
+from threefold.training.optimizer import adamw, set_rate
 
 SOLVED = 0.1  # the relative error
 HELD_OUT = range(16)  # rows of the test split that are scored

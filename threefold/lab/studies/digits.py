@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from threefold.drawing.figures import COLOURS, FAINT, GREY, look, new_figure, save
 from threefold.errors import ThreefoldError
 from threefold.layers.table import mixer
-from threefold.training.optimiser import adamw, set_rate
+from threefold.training.optimizer import adamw, set_rate
 
 MEASURES = {"legs": "HiPPO-LegS", "random": "random A"}
 TRAINED_ON = 1347  # of the 1,797, in the order they come; three quarters

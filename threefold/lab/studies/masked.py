@@ -92,7 +92,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
     settings = TrainingSettings(
-        seconds=given.seconds, learning_rate=given.learning_rate, seed=given.seed
+        time=given.seconds, learning_rate=given.learning_rate, seed=given.seed
     )
     found = study(spec(given.mixer), settings, length=given.length, console=Console())
     verdict = "below" if found.loss < found.entropy else "not below"

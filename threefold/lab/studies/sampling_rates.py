@@ -20,8 +20,8 @@ from threefold.layers.state_space_mixer import set_rate
 from threefold.models.spec import Spec
 from threefold.models.table import build
 from threefold.tasks.chords import CHORDS, chords
-from threefold.training.optimiser import adamw
-from threefold.training.optimiser import set_rate as scale_learning
+from threefold.training.optimizer import adamw
+from threefold.training.optimizer import set_rate as scale_learning
 
 RATES = (1.0, 0.75, 0.5, 0.375, 0.25)
 

@@ -42,7 +42,7 @@ from threefold.tasks.reversal import reversal
 from threefold.tasks.task import Task
 from threefold.training.learning_rates import cosine
 from threefold.training.objectives import cross_entropy
-from threefold.training.optimiser import adamw, set_rate
+from threefold.training.optimizer import adamw, set_rate
 from threefold.training.scheduled_sampling import scheduled_sampling
 
 LENGTHS = {"reversal": 30, "number_to_words": 18}  # targets of 30 tokens, without the ends

@@ -147,7 +147,7 @@ def learn(recipe: VisionRecipe, data: Digits, *, seed: int = 0) -> Result:
     whole = Batch(*test, torch.ones(len(test[1]), dtype=torch.bool))
     settings = TrainingSettings(
         steps=recipe.steps,
-        seconds=LONGEST,
+        time=LONGEST,
         learning_rate=recipe.learning_rate,
         weight_decay=0.05,
         seed=seed,

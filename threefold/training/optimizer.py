@@ -26,7 +26,7 @@ MUON_MOMENTUM = 0.95  # as published (Jordan et al. 2024, "Muon")
 Groups: TypeAlias = list[dict[str, Any]]
 
 
-class Optimisers:
+class OptimizerGroup:
     """One optimiser or several that share the parameters among them; saved as plain tensors."""
 
     def __init__(self, parts: list[torch.optim.Optimizer]) -> None:
@@ -72,12 +72,12 @@ class Optimisers:
             part.load_state_dict({"state": state, "param_groups": groups})
 
 
-def make_optimiser(model: nn.Module, settings: TrainingSettings) -> Optimisers:
+def make_optimizer(model: nn.Module, settings: TrainingSettings) -> OptimizerGroup:
     """The optimiser that the settings name, over the groups of the model."""
     _calm()
     groups = parameter_groups(model, settings.learning_rate, settings.weight_decay)
-    if settings.optimiser != "muon":
-        return Optimisers([_make(settings.optimiser, groups, settings)])
+    if settings.optimizer != "muon":
+        return OptimizerGroup([_make(settings.optimizer, groups, settings)])
     matrices = _inner_matrices(model)
     parts = []
     for chosen, make in ((True, "muon"), (False, "adamw")):
@@ -89,7 +89,7 @@ def make_optimiser(model: nn.Module, settings: TrainingSettings) -> Optimisers:
         ]
         if mine:
             parts.append(_make(make, mine, settings))
-    return Optimisers(parts)
+    return OptimizerGroup(parts)
 
 
 def _calm() -> None:
@@ -160,7 +160,7 @@ def parameter_groups(model: nn.Module, learning_rate: float, weight_decay: float
     ]
 
 
-def set_rate(optimiser: torch.optim.Optimizer | Optimisers, factor: float) -> None:
+def set_rate(optimiser: torch.optim.Optimizer | OptimizerGroup, factor: float) -> None:
     """Scale the learning rate of every group from its peak."""
     for group in optimiser.param_groups:
         group["lr"] = factor * group["peak"]
