@@ -16,7 +16,7 @@ from threefold.errors import ThreefoldError
 from threefold.models.spec import Spec
 
 FORMAT = "threefold"
-VERSION = 1
+VERSION = 2
 CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
 CARD = "README.md"
@@ -137,7 +137,13 @@ def _check_version(path: Path, values: Mapping[str, Any]) -> None:
     if version > VERSION:
         raise ThreefoldError(
             f"{path}: format {version}, written by Threefold {values.get('threefold_version')}; "
-            f"this one reads up to {VERSION}: install a newer Threefold"
+            f"this one reads {VERSION}: install a newer Threefold"
+        )
+    if version < VERSION:
+        raise ThreefoldError(
+            f"{path}: format {version}, written by an older Threefold "
+            f"({values.get('threefold_version')}), in which settings had other names; this one "
+            f"reads format {VERSION}: train the model again, or use the older version"
         )
 
 
