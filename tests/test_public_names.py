@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import inspect
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+from mypy import api
 
 import threefold
 
@@ -93,6 +96,22 @@ def test_documented_and_typed(name: str) -> None:
 def test_unknown_name() -> None:
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         _ = threefold.nothing
+
+
+def test_type_checkers_know_every_name(tmp_path: Path) -> None:
+    names = [*PUBLIC, "nothing"]
+    lines = ["import threefold", *(f"reveal_type(threefold.{name})" for name in names)]
+    (tmp_path / "names.py").write_text("\n".join(lines) + "\n")
+    settings = Path(__file__).parent.parent / "pyproject.toml"  # and so the cache of `make check`
+    out, errors, _ = api.run([f"--config-file={settings}", str(tmp_path / "names.py")])
+    found = dict(re.findall(r"names\.py:(\d+): \w+: (.*)", out))
+    for number, name in enumerate(names, 2):
+        kind = found[str(number)]
+        if name == "nothing":
+            assert 'has no attribute "nothing"' in kind
+        else:
+            assert "Revealed type" in kind, f"{name}: {kind} {errors}"
+            assert not re.search(r'is "(Any|builtins\.object)"', kind), f"{name}: {kind}"
 
 
 def test_import_is_lazy() -> None:
