@@ -31,7 +31,7 @@ def config(
         output.say_json(rows)
         return
     columns = ("key", "type", "default", "meaning")
-    table = [tuple(_shown(row[name]) for name in columns) for row in rows]
+    table = [tuple(shown(row[name]) for name in columns) for row in rows]
     output.say_table(tuple(name.upper() for name in columns), table, fold=("TYPE", "MEANING"))
 
 
@@ -76,7 +76,7 @@ def type_words(annotation: Any) -> str:
     return plain.get(annotation, str(annotation))
 
 
-def _shown(value: Any) -> str:
+def shown(value: Any) -> str:
     """A default as it is typed: lists with +, nothing for what is not given."""
     if value is None or value == {}:
         return "–"
