@@ -12,8 +12,7 @@ from tests.tolerances import assert_close
 from threefold.errors import ThreefoldError
 from threefold.kernels import legs_recurrence as native
 from threefold.kernels import library, ops
-from threefold.memory.coupled import Gated
-from threefold.memory.hippo import Scaled
+from threefold.memory.coupled import Gated, LegSTransitions
 
 NAMES = ("inputs", "matrix", "say", "state", "position", "lengths")
 
@@ -42,7 +41,7 @@ def plain(given: dict[str, Any]) -> tuple[Tensor, Tensor, Tensor]:
     memories, hidden = say.shape
     units = Gated(matrix[:, :hidden], matrix[:, hidden:], say)
     memory = state[:, hidden:].view(len(state), memories, -1)
-    scaled = Scaled(memory.shape[2], position, 3, x.dtype)
+    scaled = LegSTransitions(memory.shape[2], position, 3, x.dtype)
     y, after, moved = units.along(x, state[:, :hidden], memory, scaled, lengths)
     if lengths is not None:
         real = torch.arange(x.shape[1]) < lengths[:, None]

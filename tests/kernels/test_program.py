@@ -14,8 +14,8 @@ from torch import Tensor, nn
 import threefold
 from tests.tolerances import assert_close
 from threefold.kernels import library, linear
-from threefold.kernels.replay.program import Threads
 from threefold.kernels.replay.recording import recording
+from threefold.kernels.replay.thread_backoff import ThreadBackoff
 from threefold.layers.mixer import Mixer
 from threefold.layers.table import MIXERS
 from threefold.memory.state import State, leaves
@@ -318,7 +318,7 @@ def test_same_bits_for_any_number_of_threads(variant: str, threads: int) -> None
 
 def test_threads_that_wait_for_each_other_are_left_alone_for_a_while() -> None:
     torch.set_num_threads(2)
-    threads = Threads()
+    threads = ThreadBackoff()
     for seconds in (0.9, 0.1, 0.3):
         assert threads.take() == 2
         threads.note(2, seconds)

@@ -15,9 +15,9 @@ import threefold
 from tests.tolerances import assert_close, relative_error
 from threefold.errors import ThreefoldError
 from threefold.layers.state_space_mixer import FilterMixer, set_rate
-from threefold.memory.discretisation import METHODS, diagonal_filter, discretise, state_space
+from threefold.memory.discretisation import METHODS, discretise
 from threefold.memory.dplr import DPLR
-from threefold.memory.filter import Filter
+from threefold.memory.filter import Filter, diagonal_filter, state_space
 from threefold.memory.hippo import LegS, normal_plus_low_rank
 
 CHANNELS = 3

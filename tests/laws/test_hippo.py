@@ -10,6 +10,7 @@ from torch import Tensor
 
 from tests.tolerances import assert_close
 from threefold.errors import ThreefoldError
+from threefold.memory.coupled import LegSTransitions
 from threefold.memory.hippo import (
     MEASURES,
     Decaying,
@@ -17,7 +18,6 @@ from threefold.memory.hippo import (
     LagT,
     LegS,
     LegT,
-    Scaled,
     hippo,
     normal_plus_low_rank,
 )
@@ -132,7 +132,7 @@ def test_legs_has_no_time_scale() -> None:
 def test_transitions_ahead_are_those_of_the_projection() -> None:
     memory, signal = LegS(9), periods(4, 30)
     whole = memory.project(signal)
-    scaled = Scaled(9, torch.tensor([0, 12]), 8, torch.float64)
+    scaled = LegSTransitions(9, torch.tensor([0, 12]), 8, torch.float64)
     for element in range(10):
         A, B = scaled(element)
         for row, start in enumerate((0, 12)):

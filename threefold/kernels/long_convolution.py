@@ -15,11 +15,10 @@ from torch import Tensor
 
 from threefold.kernels import library
 from threefold.kernels.checks import expected_kind
+from threefold.kernels.fourier import next_power_of_two, numbers_per_point, twiddle_factors
 from threefold.kernels.registration import define, differentiate, differentiate_once
 from threefold.kernels.system_memory import on_large_pages
 
-# Bytes of two vectors in the widest variant: a place of native/fourier.h has no more.
-PLACE_BYTES = 128
 # No block is shorter: its borders would cost more than its transform.
 SMALLEST = 64
 
@@ -44,11 +43,11 @@ def expected(x: Tensor, kernel: Tensor, skip: _Optional, gate: _Optional, first:
 @cache
 def transform_size(outputs: int, taps: int, *, whole: bool) -> int:
     """Places of a transform: one for all outputs, or as many as make the least work."""
-    largest = power_of_two(max(outputs + taps - 1, 2))
+    largest = next_power_of_two(max(outputs + taps - 1, 2))
     if whole:
         return largest
     sizes = [largest]
-    while sizes[-1] >= max(2 * power_of_two(taps), 2 * SMALLEST):
+    while sizes[-1] >= max(2 * next_power_of_two(taps), 2 * SMALLEST):
         sizes.append(sizes[-1] // 2)
 
     def work(size: int) -> float:
@@ -58,31 +57,8 @@ def transform_size(outputs: int, taps: int, *, whole: bool) -> int:
     return min((size for size in sizes if size >= taps), key=work)
 
 
-def power_of_two(number: int) -> int:
-    """The least power of two that is not below a number."""
-    return 1 << (number - 1).bit_length()
-
-
-@cache
-def twiddle(size: int, dtype: torch.dtype) -> Tensor:
-    """w^j, w^2j, w^3j with w = e^{−2πi/n} for n = 4, 8, …, size and j < n/4, as pairs."""
-    stages = [torch.zeros(0, dtype=torch.float64)]
-    n = 4
-    while n <= size:
-        turns = torch.arange(n // 4, dtype=torch.float64).unsqueeze(1) * torch.arange(1, 4) / n
-        angles = -2 * math.pi * turns
-        stages.append(torch.stack([angles.cos(), angles.sin()], -1).flatten())
-        n *= 2
-    return torch.cat(stages).to(dtype)
-
-
-def place(dtype: torch.dtype) -> int:
-    """Numbers of a place in the widest variant."""
-    return PLACE_BYTES // dtype.itemsize
-
-
 def _workspace(x: Tensor, buffers: int, size: int) -> Tensor:
-    return x.new_empty(torch.get_num_threads(), buffers, size, place(x.dtype))
+    return x.new_empty(torch.get_num_threads(), buffers, size, numbers_per_point(x.dtype))
 
 
 def _forward(
@@ -112,7 +88,7 @@ def _call(
     library.call(
         f"long_convolution_{name}",
         outputs,
-        [*map(library.contiguous, inputs), gate, twiddle(size, x.dtype)],
+        [*map(library.contiguous, inputs), gate, twiddle_factors(size, x.dtype)],
         [*x.shape, kernel.shape[1], size, first, step],
         laid_out=True,
     )

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from threefold.kernels import library
-from threefold.kernels.long_convolution import place, power_of_two, twiddle
+from threefold.kernels.fourier import next_power_of_two, numbers_per_point, twiddle_factors
 
 # Tiles below this are summed directly, with the first taps.
 SMALLEST_TRANSFORM = 64
@@ -29,7 +29,8 @@ class OnlineFilter:
         self.near[: min(taps, SMALLEST_TRANSFORM)] = kernel[:, :SMALLEST_TRANSFORM].T
         # Spectra of tiles below this are there; a place of all groups has `width` numbers at most.
         self.ready = SMALLEST_TRANSFORM
-        self.width = -(-channels // place(kernel.dtype)) * place(kernel.dtype)
+        numbers = numbers_per_point(kernel.dtype)
+        self.width = -(-channels // numbers) * numbers
         self.spectra = kernel.new_empty(0)
         self.twiddle = kernel.new_empty(0)
         self.lock = Lock()
@@ -40,7 +41,7 @@ class OnlineFilter:
             return
         with self.lock:
             while self.ready <= tile:
-                twiddles = twiddle(2 * self.ready, self.kernel.dtype)
+                twiddles = twiddle_factors(2 * self.ready, self.kernel.dtype)
                 # 2·64 + 2·128 + … + 2·ready places.
                 spectra = self.kernel.new_empty(
                     (4 * self.ready - 2 * SMALLEST_TRANSFORM) * self.width
@@ -81,7 +82,9 @@ class OnlineStep:
         # Smaller tiles are sums, and need no room.
         if largest >= SMALLEST_TRANSFORM:
             filter.prepare(largest)
-            workspace = x.new_empty(torch.get_num_threads(), 2 * largest, place(x.dtype))
+            workspace = x.new_empty(
+                torch.get_num_threads(), 2 * largest, numbers_per_point(x.dtype)
+            )
         x, positions = x.contiguous(), positions.contiguous()
         spectra, twiddles = filter.spectra, filter.twiddle
         y = torch.empty_like(x)
@@ -106,5 +109,5 @@ class OnlineStep:
 def largest_tile(places: Sequence[int], *, rebuild: bool) -> int:
     """The largest tile that ends at one of these elements, or before it if all are made again."""
     if rebuild:
-        return max(power_of_two(max(places) + 1) // 2, 1)
+        return max(next_power_of_two(max(places) + 1) // 2, 1)
     return max([1, *[place & -place for place in places]])

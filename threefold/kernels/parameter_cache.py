@@ -43,7 +43,7 @@ class Derived(Generic[Value]):
             torch.is_grad_enabled() and any(p.requires_grad for p in parameters)
         ):
             return make()
-        key = (more, _moments(parameters))
+        key = (more, _versions(parameters))
         known = self._known
         if known is None or known[0] != key:
             # What is made in inference mode could not be used outside of it.
@@ -61,9 +61,9 @@ class Derived(Generic[Value]):
         return None if self._known is None else self._known[1]
 
     @property
-    def moments(self) -> list[Any]:
+    def versions(self) -> list[Any]:
         """Where its parameters lie, and how often they were changed."""
-        return [] if self._known is None else _moments(self._known[2])
+        return [] if self._known is None else _versions(self._known[2])
 
     def tensors(self) -> Iterator[Tensor]:
         """All tensors of the value."""
@@ -82,7 +82,7 @@ def derived_below(owner: nn.Module) -> list[Derived[Any]]:
     return [one for one in found if isinstance(one, Derived)]
 
 
-def _moments(parameters: Sequence[Tensor]) -> list[Any]:
+def _versions(parameters: Sequence[Tensor]) -> list[Any]:
     # Inference tensors count nothing.
     return [_steps] + [
         (p.data_ptr(), p.dtype, 0 if p.is_inference() else p._version) for p in parameters

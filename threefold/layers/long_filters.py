@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from threefold.errors import ThreefoldError
 from threefold.kernels import library
-from threefold.kernels.long_convolution import power_of_two
+from threefold.kernels.fourier import next_power_of_two
 from threefold.kernels.parameter_cache import Derived
 from threefold.memory.buffer import needs_gradient
 from threefold.memory.convolution import Taps
@@ -41,7 +41,7 @@ class LongFilters(nn.Module, ABC):
         parameters = list(self.parameters())
         if needs_gradient(*parameters):
             return [Taps(*made) for made in self.make(length)]
-        length = min(power_of_two(length), self.max_length)
+        length = min(next_power_of_two(length), self.max_length)
         return self.derived.of(
             parameters,
             lambda: [Taps(*made) for made in self.make(length)],

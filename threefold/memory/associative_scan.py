@@ -37,3 +37,8 @@ def _interleave(even: Tensor, odd: Tensor) -> Tensor:
     if even.shape[1] > odd.shape[1]:
         odd = torch.cat([odd, odd.new_zeros(odd.shape[0], 1, *odd.shape[2:])], 1)
     return torch.stack([even, odd], 2).flatten(1, 2)[:, :length]
+
+
+def compose_affine(earlier: Element, later: Element) -> Element:
+    """Combine S → a S + b maps of (a, b), real, elementwise: S → a₂ (a₁ S + b₁) + b₂."""
+    return later[0] * earlier[0], later[0] * earlier[1] + later[1]

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from threefold.errors import ThreefoldError
 from threefold.kernels import ops
-from threefold.kernels.long_convolution import power_of_two
+from threefold.kernels.fourier import next_power_of_two
 from threefold.kernels.online_convolution import OnlineFilter, OnlineStep, largest_tile
 from threefold.memory.buffer import (
     Places,
@@ -105,7 +105,7 @@ class Pending:
                 return made, False
             sums = made.pending
         else:
-            sums = inputs.new_zeros(len(inputs), power_of_two(last + 1), inputs.shape[2])
+            sums = inputs.new_zeros(len(inputs), next_power_of_two(last + 1), inputs.shape[2])
             if made is not None and known:
                 sums[:, : made.capacity] = made.pending
         step = self.steps[group] = OnlineStep(filter, inputs, sums)

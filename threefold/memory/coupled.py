@@ -18,7 +18,7 @@ from torch import Tensor
 from threefold.kernels import ops
 from threefold.memory.cell import Cell, Parts, Weights, loop
 from threefold.memory.forms import plan_chunk
-from threefold.memory.hippo import Scaled
+from threefold.memory.hippo import LegS
 
 Ran = tuple[Tensor, Tensor, Tensor]  # all h [B, L, H], the last h, the last memory
 
@@ -129,7 +129,7 @@ class Gated(NamedTuple):
         block = plan_chunk(None, x.shape[1], form)
 
         def plain() -> Ran:
-            transitions = Scaled(memory.shape[2], position, block, x.dtype)
+            transitions = LegSTransitions(memory.shape[2], position, block, x.dtype)
             y, after, moved = self.along(x, hidden, memory, transitions, lengths)
             return y, after, moved.flatten(1)
 
@@ -141,6 +141,27 @@ class Gated(NamedTuple):
             given = (x, matrix, self.say, both, position, lengths)
             ran = ops.legs_recurrence(*given, otherwise=plain)
         return ran[0], ran[1], ran[2].view_as(memory)
+
+
+class LegSTransitions:
+    """LegS's Ā_t and B̄_t for the elements after `position` [B], made `block` of them at a time."""
+
+    def __init__(self, size: int, position: Tensor, block: int, dtype: torch.dtype) -> None:
+        self.legs, self.position, self.block, self.dtype = LegS(size), position, block, dtype
+        self.made: tuple[int, Tensor, Tensor, Tensor] | None = None
+
+    def __call__(self, element: int) -> tuple[Tensor, Tensor]:
+        """Ā [B, N, N] and B̄ [B, N] of the element that many places on."""
+        block, place = divmod(element, self.block)
+        if self.made is None or self.made[0] != block:
+            first = block * self.block + 1
+            ahead = torch.arange(first, first + self.block, device=self.position.device)
+            # Rows at one place share its transition.
+            counts, rows = torch.unique(self.position.unsqueeze(1) + ahead, return_inverse=True)
+            A, B = (part.to(self.dtype) for part in self.legs.transition(counts))
+            self.made = block, rows, A, B
+        _, rows, A, B = self.made
+        return A[rows[:, place]], B[rows[:, place]]
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,6 @@ import torch
 from torch import Tensor
 
 from threefold.errors import ThreefoldError, nearest
-from threefold.memory.filter import Filter
-from threefold.memory.transition import Dense, Diagonal
 
 METHODS = ("zero_order_hold", "bilinear")
 # Elements nearer than this, or further apart, in units of the filter's time are a mistake.
@@ -43,55 +41,6 @@ def discretise_diagonal(a: Tensor, delta: Tensor, method: str) -> tuple[Tensor, 
     if method == "bilinear":
         return (1 + step / 2) / (1 - step / 2), delta.unsqueeze(-1) / (1 - step / 2)
     return torch.exp(step), torch.expm1(step) / a
-
-
-def diagonal_filter(
-    a: Tensor,
-    b: Tensor,
-    c: Tensor,
-    delta: Tensor,
-    *,
-    method: str = "zero_order_hold",
-    dtype: torch.dtype = torch.float64,
-) -> Filter:
-    """y = 2 Re(c s): a, b, c complex128 [H, N], each for itself and its conjugate."""
-    factor, gain = discretise_diagonal(a, delta, method)
-    write, read = b * gain, 2 * c.conj()
-    planes = torch.stack([factor.real, factor.imag], -2)
-    return Filter(
-        Diagonal(planes.expand(*c.shape[:-1], 2, -1)),
-        torch.cat([write.real, write.imag], -1).expand(*c.shape[:-1], -1),
-        torch.cat([read.real, read.imag], -1),
-        dtype,
-    )
-
-
-def state_space(
-    A: Tensor,
-    B: Tensor,
-    C: Tensor,
-    D: Tensor | None = None,
-    *,
-    delta: Tensor | float = 1.0,
-    method: str = "bilinear",
-    rate: float = 1.0,
-) -> Filter:
-    """The filter of h' = A h + B u, y = C h + D u, for elements delta / rate apart.
-
-    A [N, N] for all channels or [H, N, N], stable; B [N] or [H, N]; C [H, N]; D [H]; delta a number
-    or [H].  `rate=0.5` is for a signal of half the sampling rate.
-    """
-    if C.dim() != 2 or A.shape[-2:] != (C.shape[1], C.shape[1]) or B.shape[-1] != C.shape[1]:
-        raise ThreefoldError(
-            f"state_space: A is {tuple(A.shape)}, B {tuple(B.shape)}, C {tuple(C.shape)}; expected "
-            "[N, N], [N] and [channels, N], A and B with or without channels"
-        )
-    check_stable(A, "state_space")
-    delta = torch.as_tensor(delta, dtype=torch.float64) / check_rate(rate, "state_space")
-    check_delta(delta, "state_space")
-    dtype, delta = C.dtype, delta.expand(len(C))
-    A_, B_ = discretise(A.double(), B.double(), delta, method)
-    return Filter(Dense(A_), B_.expand_as(C), C.double(), dtype, None if D is None else D.double())
 
 
 def check_method(method: str, owner: str) -> None:

@@ -19,8 +19,15 @@ from torch import Tensor
 from threefold.errors import ThreefoldError
 from threefold.kernels import ops
 from threefold.memory.buffer import needs_gradient
+from threefold.memory.discretisation import (
+    check_delta,
+    check_rate,
+    check_stable,
+    discretise,
+    discretise_diagonal,
+)
 from threefold.memory.forms import FORMS, plan_chunk, plan_form, plan_piece
-from threefold.memory.transition import Diagonal, Matrix, Transition
+from threefold.memory.transition import Dense, Diagonal, Matrix, Transition
 
 OWNER = "filter"
 
@@ -246,3 +253,52 @@ def _gated(y: Tensor, gate: Tensor | None) -> Tensor:
 def _by_channel(states: Tensor) -> Tensor:
     """[B, pieces, H, S] to [H, B · pieces, S]."""
     return states.permute(2, 0, 1, 3).flatten(1, 2)
+
+
+def diagonal_filter(
+    a: Tensor,
+    b: Tensor,
+    c: Tensor,
+    delta: Tensor,
+    *,
+    method: str = "zero_order_hold",
+    dtype: torch.dtype = torch.float64,
+) -> Filter:
+    """y = 2 Re(c s): a, b, c complex128 [H, N], each for itself and its conjugate."""
+    factor, gain = discretise_diagonal(a, delta, method)
+    write, read = b * gain, 2 * c.conj()
+    planes = torch.stack([factor.real, factor.imag], -2)
+    return Filter(
+        Diagonal(planes.expand(*c.shape[:-1], 2, -1)),
+        torch.cat([write.real, write.imag], -1).expand(*c.shape[:-1], -1),
+        torch.cat([read.real, read.imag], -1),
+        dtype,
+    )
+
+
+def state_space(
+    A: Tensor,
+    B: Tensor,
+    C: Tensor,
+    D: Tensor | None = None,
+    *,
+    delta: Tensor | float = 1.0,
+    method: str = "bilinear",
+    rate: float = 1.0,
+) -> Filter:
+    """The filter of h' = A h + B u, y = C h + D u, for elements delta / rate apart.
+
+    A [N, N] for all channels or [H, N, N], stable; B [N] or [H, N]; C [H, N]; D [H]; delta a number
+    or [H].  `rate=0.5` is for a signal of half the sampling rate.
+    """
+    if C.dim() != 2 or A.shape[-2:] != (C.shape[1], C.shape[1]) or B.shape[-1] != C.shape[1]:
+        raise ThreefoldError(
+            f"state_space: A is {tuple(A.shape)}, B {tuple(B.shape)}, C {tuple(C.shape)}; expected "
+            "[N, N], [N] and [channels, N], A and B with or without channels"
+        )
+    check_stable(A, "state_space")
+    delta = torch.as_tensor(delta, dtype=torch.float64) / check_rate(rate, "state_space")
+    check_delta(delta, "state_space")
+    dtype, delta = C.dtype, delta.expand(len(C))
+    A_, B_ = discretise(A.double(), B.double(), delta, method)
+    return Filter(Dense(A_), B_.expand_as(C), C.double(), dtype, None if D is None else D.double())

@@ -235,27 +235,6 @@ class Decaying(LegS):
         return Hippo.project(self, signal, period, method, start=start, before=before)
 
 
-class Scaled:
-    """LegS's Ā_t and B̄_t for the elements after `position` [B], made `block` of them at a time."""
-
-    def __init__(self, size: int, position: Tensor, block: int, dtype: torch.dtype) -> None:
-        self.legs, self.position, self.block, self.dtype = LegS(size), position, block, dtype
-        self.made: tuple[int, Tensor, Tensor, Tensor] | None = None
-
-    def __call__(self, element: int) -> tuple[Tensor, Tensor]:
-        """Ā [B, N, N] and B̄ [B, N] of the element that many places on."""
-        block, place = divmod(element, self.block)
-        if self.made is None or self.made[0] != block:
-            first = block * self.block + 1
-            ahead = torch.arange(first, first + self.block, device=self.position.device)
-            # Rows at one place share its transition.
-            counts, rows = torch.unique(self.position.unsqueeze(1) + ahead, return_inverse=True)
-            A, B = (part.to(self.dtype) for part in self.legs.transition(counts))
-            self.made = block, rows, A, B
-        _, rows, A, B = self.made
-        return A[rows[:, place]], B[rows[:, place]]
-
-
 MEASURES: dict[str, type[Hippo]] = {
     "legs": LegS,
     "legt": LegT,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from threefold.kernels.replay.program import CannotWriteError
+from threefold.kernels.replay.program import CannotRecordError
 
 if TYPE_CHECKING:
     from threefold.kernels.replay.recording import Recorder
@@ -63,7 +63,7 @@ def _div(recorder: Recorder, y: Tensor, a: Tensor, b: Any) -> None:
 
 def _power(recorder: Recorder, y: Tensor, x: Any, exponent: Any) -> None:
     if exponent != 2 or not isinstance(x, Tensor):
-        raise CannotWriteError(f"power {exponent}")
+        raise CannotRecordError(f"power {exponent}")
     recorder.pointwise("multiply", y, x, x)
 
 
@@ -76,7 +76,7 @@ def _softplus(
     recorder: Recorder, y: Tensor, x: Tensor, beta: float = 1, threshold: float = 20
 ) -> None:
     if beta != 1 or threshold != 20:
-        raise CannotWriteError("softplus with other numbers")
+        raise CannotRecordError("softplus with other numbers")
     recorder.pointwise("softplus", y, x)
 
 
@@ -87,7 +87,7 @@ def _gelu(recorder: Recorder, y: Tensor, x: Tensor, *, approximate: str = "none"
 def _compare(function: str) -> Rule:
     def rule(recorder: Recorder, y: Tensor, x: Tensor, number: Any) -> None:
         if isinstance(number, Tensor):
-            raise CannotWriteError(function)
+            raise CannotRecordError(function)
         recorder.pointwise(function, y, x, scale=number)
 
     return rule
@@ -161,7 +161,7 @@ def _reduced(
     chosen = {d % x.dim() for d in ([dims] if isinstance(dims, int) else dims or range(x.dim()))}
     kept = [d for d in range(x.dim()) if d not in chosen]
     if len(chosen) != 1 or len(kept) > AXES - 1:
-        raise CannotWriteError("a sum over several axes")
+        raise CannotRecordError("a sum over several axes")
     (along,) = chosen
     sizes = [x.shape[d] for d in kept]
     y = y.reshape(sizes) if y.dim() == x.dim() else y
@@ -199,7 +199,7 @@ def _layer_norm(
 ) -> None:
     y, mean, deviation = out
     if len(shape) != 1:
-        raise CannotWriteError("a norm of several axes")
+        raise CannotRecordError("a norm of several axes")
     size = x.shape[-1]
     squares = recorder.new(x, x.shape)
     _reduced(recorder, mean, x, -1, False, 1 / size)

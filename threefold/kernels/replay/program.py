@@ -8,7 +8,6 @@ was recorded from has changed; whoever runs it has the ordinary way for when it 
 
 from __future__ import annotations
 
-import math
 import struct
 import time
 from array import array
@@ -21,7 +20,8 @@ from torch import Tensor, nn
 
 from threefold.kernels import library
 from threefold.kernels.linear import MOST_ROWS, PLAIN
-from threefold.kernels.parameter_cache import derived_below
+from threefold.kernels.replay.thread_backoff import ThreadBackoff
+from threefold.kernels.replay.validity import Validity
 
 # In the order of native/program.cpp.
 OPERATIONS = (
@@ -45,10 +45,10 @@ _DTYPES = (torch.float32, torch.float64)
 _LINE = 64
 
 State = dict[str, Any]
-Path = tuple[str, ...]
+LeafPath = tuple[str, ...]
 
 
-class CannotWriteError(Exception):
+class CannotRecordError(Exception):
     """A step that is not a sequence of native calls."""
 
 
@@ -71,7 +71,7 @@ class Listing:
 
     dtype: torch.dtype
     shape: tuple[int, ...]
-    leaves: list[tuple[Path, tuple[int, ...], torch.dtype]]
+    leaves: list[tuple[LeafPath, tuple[int, ...], torch.dtype]]
     calls: list[list[Word]] = field(default_factory=list)
     buffers: dict[int, int] = field(default_factory=dict)
     # What has to stay where it is as long as the calls are made.
@@ -87,43 +87,10 @@ class Listing:
     ) -> None:
         """Note a call; the number of threads comes after the other sizes."""
         if name not in OPERATIONS or dtype not in _DTYPES:
-            raise CannotWriteError(f"{name} of {dtype}")
+            raise CannotRecordError(f"{name} of {dtype}")
         number = 2 * OPERATIONS.index(name) + _DTYPES.index(dtype)
         bits = [int(struct.unpack("q", struct.pack("d", n))[0]) for n in numbers]
         self.calls.append([number, *pointers, *map(int, sizes), THREADS, *bits])
-
-
-class Threads:
-    """All threads; one for a while, after a run in which they kept each other waiting.
-
-    A step is a hundred products, and after each the threads meet. Where another process holds a
-    core, each meeting takes as long as that is given it: twenty times the work itself. The bits of
-    a step are the same for any number of threads.
-    """
-
-    FIRST, LAST = 16, 1024
-    TOO_LONG = 4
-
-    def __init__(self) -> None:
-        self.best = math.inf
-        self.alone = 0
-        self.next = self.FIRST
-
-    def take(self) -> int:
-        """How many to use for the next run."""
-        if self.alone:
-            self.alone -= 1
-            return 1
-        return torch.get_num_threads()
-
-    def note(self, threads: int, seconds: float) -> None:
-        """What a run with that many took."""
-        if threads == 1:
-            return
-        if seconds > self.TOO_LONG * self.best:
-            self.alone, self.next = self.next, min(2 * self.next, self.LAST)
-            return
-        self.best, self.next = min(self.best, seconds), self.FIRST
 
 
 class Frame:
@@ -143,17 +110,8 @@ class Program:
 
     def __init__(self, listing: Listing, owner: nn.Module) -> None:
         self._listing = listing
-        self._threads = Threads()
-        self._modules = [(module, dict(module._modules)) for module in owner.modules()]
-        self._parameters = [(*held, held[2].data_ptr()) for held in held_tensors(owner)]
-        self._derived = [(one, one.value, one.moments) for one in derived_below(owner)]
-        self._hooks = [
-            hooks
-            for module, _ in self._modules
-            for hooks in (module._forward_hooks, module._forward_pre_hooks)
-        ]
-        self._plain = [_plain_attributes(module) for module, _ in self._modules]
-        self._edition = _edition
+        self.validity = Validity(owner)
+        self._threads = ThreadBackoff()
         self._places: dict[str, list[tuple[int, int, int]]] = {}
         self._buffers: list[tuple[int, int]] = []
         self._words = self._assemble(*_arrange(listing))
@@ -174,30 +132,6 @@ class Program:
                 else:
                     words.append(word)
         return words
-
-    @property
-    def watched(self) -> bool:
-        """Whether a hook waits for a module to be called, which a program never does."""
-        return any(self._hooks) or any(_global_hooks())
-
-    @property
-    def valid(self) -> bool:
-        """Whether the layers are still those that it was recorded from."""
-        for module, parts in self._modules:
-            now = module._modules
-            if len(now) != len(parts) or any(now.get(name) is not parts[name] for name in parts):
-                return False
-        for holder, name, tensor, pointer in self._parameters:
-            if holder.get(name) is not tensor or tensor.data_ptr() != pointer:
-                return False
-        for one, value, moments in self._derived:
-            if one.value is not value or one.moments != moments:
-                return False
-        if self._edition != _edition:
-            if self._plain != [_plain_attributes(module) for module, _ in self._modules]:
-                return False
-            self._edition = _edition
-        return True
 
     def run(self, x: Tensor, state: State) -> tuple[Tensor, State] | None:
         """One element x [B, 1, width] after `state`; None where the ordinary way must be taken."""
@@ -249,7 +183,7 @@ class Program:
                 return None
             node = node if node.is_contiguous() else node.contiguous()
             found.append(node.double() if dtype is torch.int64 else node)
-        return found if sum(1 for _ in values_of(state)) == len(found) else None
+        return found if sum(1 for _ in state_leaves(state)) == len(found) else None
 
     def _tree(self, leaves: list[Tensor]) -> State:
         tree: State = {}
@@ -285,47 +219,13 @@ def _arrange(listing: Listing) -> tuple[dict[int, int], int]:
     return offsets, total
 
 
-def held_tensors(owner: nn.Module) -> list[tuple[Mapping[str, Any], str, Tensor]]:
-    """Every parameter and buffer below `owner`, with the dict that holds it."""
-    return [
-        (holder, name, tensor)
-        for module in owner.modules()
-        for holder in (module._parameters, module._buffers)
-        for name, tensor in holder.items()
-        if tensor is not None
-    ]
-
-
-def values_of(state: Mapping[str, Any], path: Path = ()) -> Iterator[tuple[Path, Any]]:
+def state_leaves(state: Mapping[str, Any], path: LeafPath = ()) -> Iterator[tuple[LeafPath, Any]]:
     """The leaves of a state with their paths."""
     for name, value in state.items():
         if isinstance(value, dict):
-            yield from values_of(value, (*path, name))
+            yield from state_leaves(value, (*path, name))
         else:
             yield (*path, name), value
-
-
-# Goes up when an attribute of a mixer is set: a reason to look whether programs still hold.
-_edition = 0
-
-
-def attribute_set() -> None:
-    """Tell programs that some mixer's attribute was set."""
-    global _edition
-    _edition += 1
-
-
-def _plain_attributes(module: nn.Module) -> dict[str, Any]:
-    return {
-        name: value
-        for name, value in module.__dict__.items()
-        if isinstance(value, (bool, int, float, str, tuple)) and name != "training"
-    }
-
-
-def _global_hooks() -> tuple[Any, Any]:
-    module = nn.modules.module
-    return module._global_forward_hooks, module._global_forward_pre_hooks
 
 
 def serves(rows: int) -> bool:

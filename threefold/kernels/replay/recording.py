@@ -27,15 +27,15 @@ from threefold.kernels import library
 from threefold.kernels.parameter_cache import derived_below
 from threefold.kernels.replay.lowering import AXES, FUNCTIONS, RULES
 from threefold.kernels.replay.program import (
-    CannotWriteError,
+    CannotRecordError,
     Listing,
     Operand,
     Program,
     State,
     Word,
-    held_tensors,
-    values_of,
+    state_leaves,
 )
+from threefold.kernels.replay.validity import parameters_and_buffers
 
 Step = Callable[[Tensor, State], tuple[Tensor, State]]
 
@@ -58,7 +58,7 @@ def recording() -> bool:
 
 
 def record(owner: nn.Module, step: Step, x: Tensor, state: State) -> Program:
-    """The step of `owner` as a program; `CannotWriteError` where it is more than native calls."""
+    """The step of `owner` as a program; `CannotRecordError` where it is more than native calls."""
     # In inference mode torch takes operations apart elsewhere, out of the recorder's sight.
     with torch.inference_mode(False), torch.no_grad():
         state = _copied(state)
@@ -70,7 +70,7 @@ def record(owner: nn.Module, step: Step, x: Tensor, state: State) -> Program:
         program = Program(recorder.listing, owner)
         again = program.run(x, state)
     if again is None or not _same((y, after), again):
-        raise CannotWriteError(f"what was recorded of {type(owner).__name__} gives other numbers")
+        raise CannotRecordError(f"what was recorded of {type(owner).__name__} gives other numbers")
     return program
 
 
@@ -95,10 +95,10 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __init__(self, owner: nn.Module, x: Tensor, state: State) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        leaves = list(values_of(state))
+        leaves = list(state_leaves(state))
         for path, leaf in leaves:
             if leaf.dtype not in (*_REAL, torch.int64):
-                raise CannotWriteError(f"the state has {'.'.join(path)} of {leaf.dtype}")
+                raise CannotRecordError(f"the state has {'.'.join(path)} of {leaf.dtype}")
         noted = [(path, tuple(leaf.shape), leaf.dtype) for path, leaf in leaves]
         self.listing = Listing(x.dtype, tuple(x.shape), noted)
         self._alive: list[Any] = []
@@ -107,7 +107,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._fixed: set[int] = set()  # storages of what is made of no tensor
         # Truths are kept as numbers of the dtype that was compared.
         self._truths: dict[int, torch.dtype] = {}
-        for *_, tensor in held_tensors(owner):
+        for *_, tensor in parameters_and_buffers(owner):
             self._know(tensor, None)
         for module in owner.modules():
             prepare: Any = getattr(module, "prepare_step", None)
@@ -155,7 +155,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return ctypes.addressof(argument)
         region = self._find(argument)
         if region.turned:
-            raise CannotWriteError("a native call reads what is whole numbers elsewhere")
+            raise CannotRecordError("a native call reads what is whole numbers elsewhere")
         return region.at(argument - region.begin)
 
     def _know(self, tensor: Tensor, place: Operand | None, base: int | None = None) -> None:
@@ -185,7 +185,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         index = bisect_right(self._begins, address) - 1
         region = self._regions[self._begins[index]] if index >= 0 else None
         if region is None or address >= region.end:
-            raise CannotWriteError("a call reads what is neither a weight, nor state, nor computed")
+            raise CannotRecordError("a call reads memory that is not a weight, a state or computed")
         return region
 
     def _made(self, tensor: Tensor) -> None:
@@ -205,10 +205,10 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def place(self, tensor: Tensor, dtype: torch.dtype) -> Word:
         """Where a tensor's first number is, for a call of that dtype."""
         if self.dtype(tensor) is not dtype:
-            raise CannotWriteError(f"{tensor.dtype} among {dtype}")
+            raise CannotRecordError(f"{tensor.dtype} among {dtype}")
         region = self._find(tensor.untyped_storage().data_ptr())
         if tensor.dtype not in _REAL and not region.turned:
-            raise CannotWriteError(f"{tensor.dtype} that the layer holds")
+            raise CannotRecordError(f"{tensor.dtype} that the layer holds")
         return region.at(int(tensor.storage_offset()) * dtype.itemsize)
 
     def constant(self, numbers: Sequence[int]) -> int:
@@ -224,7 +224,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         name = function.overloadpacket.__name__
         given = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
         if function._schema.is_mutable and given and self._is_fixed(given[0]):
-            raise CannotWriteError(f"{function} of what was made of no tensor")
+            raise CannotRecordError(f"{function} of what was made of no tensor")
         if not function.is_view and (name in _MADE if not given else self._folds(function, given)):
             out = function(*args, **kwargs)
             self._alive.append(out)
@@ -236,7 +236,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             with self:
                 whole = function.decompose(*args, **kwargs)
             if whole is NotImplemented:
-                raise CannotWriteError(str(function))
+                raise CannotRecordError(str(function))
             return whole
         out = function(*args, **kwargs)
         made = [leaf for leaf in tree_leaves(out) if isinstance(leaf, Tensor)]
@@ -292,7 +292,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """y = x in another precision."""
         dtype = self.dtype(y)
         if {self.dtype(x), dtype} != set(_REAL):
-            raise CannotWriteError(f"{x.dtype} as {y.dtype}")
+            raise CannotRecordError(f"{x.dtype} as {y.dtype}")
         layout = _layout(y.shape, [y.stride(), x.expand(y.shape).stride()], 2)
         pointers = [self.place(y, dtype), self.place(x, self.dtype(x)), self.constant(layout)]
         self.listing.call("convert", dtype, pointers, [])
@@ -300,7 +300,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def copy(self, y: Tensor, x: Tensor) -> None:
         """y = x."""
         if y.dtype is torch.int64 and x.is_floating_point():
-            raise CannotWriteError("numbers cut off to whole ones")
+            raise CannotRecordError("numbers cut off to whole ones")
         if self.dtype(x) is self.dtype(y):
             self.pointwise("copy", y, x)
         else:
@@ -315,9 +315,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def finish(self, y: Tensor, after: State) -> None:
         """Have the last calls write where the program's outputs are, or copy them there."""
-        wanted = dict(values_of(after))
+        wanted = dict(state_leaves(after))
         if list(wanted) != [path for path, *_ in self.listing.leaves]:
-            raise CannotWriteError("the state has other leaves after the step")
+            raise CannotRecordError("the state has other leaves after the step")
         outputs = [(y, Operand("y", 0))]
         outputs += [(leaf, Operand("after", i)) for i, leaf in enumerate(wanted.values())]
         renamed: dict[int, Operand] = {}
@@ -326,7 +326,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 continue
             shape, dtype = self._expected(place)
             if tuple(tensor.shape) != shape or tensor.dtype is not dtype:
-                raise CannotWriteError("a leaf of the state changes its shape")
+                raise CannotRecordError("a leaf of the state changes its shape")
             source = self._find(tensor.untyped_storage().data_ptr())
             whole = tensor.is_contiguous() and source.end - source.begin == tensor.nbytes
             known = source.place
@@ -364,7 +364,7 @@ def _layout(shape: Sequence[int], strides: Sequence[Sequence[int]], arrays: int)
         else:
             axes.append((size, steps))
     if len(axes) > AXES:
-        raise CannotWriteError(f"more than {AXES} axes")
+        raise CannotRecordError(f"more than {AXES} axes")
     axes = [(1, [0] * len(strides))] * (AXES - len(axes)) + axes
     columns = [[steps[i] for _, steps in axes] for i in range(len(strides))]
     columns += [[0] * AXES] * (arrays - len(strides))
@@ -382,8 +382,8 @@ def _copied(state: State) -> State:
 
 def _same(seen: tuple[Tensor, State], run: tuple[Tensor, State]) -> bool:
     pairs = [(seen[0], run[0])]
-    other = dict(values_of(run[1]))
-    pairs += [(leaf, other[path]) for path, leaf in values_of(seen[1])]
+    other = dict(state_leaves(run[1]))
+    pairs += [(leaf, other[path]) for path, leaf in state_leaves(seen[1])]
     return all(_near(a, b) for a, b in pairs)
 
 

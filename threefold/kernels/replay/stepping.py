@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from threefold.kernels import ops
-from threefold.kernels.replay.program import CannotWriteError, Program
+from threefold.kernels.replay.program import CannotRecordError, Program
 from threefold.kernels.replay.recording import record, recording
 
 State = dict[str, Any]
@@ -41,9 +41,9 @@ def replay_step(mixer: Recordable, x: Tensor, state: State) -> tuple[Tensor, Sta
     programs = mixer.programs
     key = len(x), x.dtype, torch.get_num_threads()
     program = programs.get(key)
-    if key not in programs or (program is not None and not program.valid):
+    if key not in programs or (program is not None and not program.validity.holds()):
         program = programs[key] = _record(mixer, x, state)
-    return None if program is None or program.watched else program.run(x, state)
+    return None if program is None or program.validity.has_hooks() else program.run(x, state)
 
 
 def _record(mixer: Recordable, x: Tensor, state: State) -> Program | None:
@@ -52,5 +52,5 @@ def _record(mixer: Recordable, x: Tensor, state: State) -> Program | None:
         return None
     try:
         return record(mixer, lambda x, state: mixer.mix(x, state, "step", None), x, state)
-    except CannotWriteError:
+    except CannotRecordError:
         return None

@@ -11,9 +11,9 @@ from torch import Tensor
 
 from threefold.errors import ThreefoldError
 from threefold.kernels import ops
-from threefold.memory.associative_scan import Element, associative_scan
+from threefold.memory.associative_scan import Element, associative_scan, compose_affine
 from threefold.memory.forms import FORMS, plan_chunk, plan_form
-from threefold.memory.linear.selective import compose
+from threefold.memory.linear.selective import scan
 
 OWNER = "diagonal_recurrence"
 
@@ -74,7 +74,7 @@ def plain_diagonal(
 def _advance(elements: Element, state: Tensor, complex_: bool) -> Tensor:
     decay, write = elements
     if decay.shape[1] > 1:
-        decay, write = associative_scan(_compose_complex if complex_ else compose, elements)
+        decay, write = associative_scan(_compose_complex if complex_ else compose_affine, elements)
     state = state.unsqueeze(1)
     return write + (multiply(decay, state) if complex_ else decay * state)
 
@@ -95,3 +95,32 @@ def _one(like: Tensor, complex_: bool) -> Tensor:
     if not complex_:
         return torch.ones_like(like)
     return torch.stack([torch.ones_like(like[..., 0, :]), torch.zeros_like(like[..., 1, :])], -2)
+
+
+def blend(
+    candidate: Tensor,
+    logit: Tensor,
+    state: Tensor,
+    *,
+    form: str,
+    lengths: Tensor | None,
+) -> tuple[Tensor, Tensor]:
+    """h = (1−z)⊙h₋ + z⊙h̃ with z = σ(logit): a scan by zero-order hold, A = −1, Δ = softplus(logit).
+
+    candidate h̃ and logit [B, L, D], state [B, D]; returns all h and the last.
+    """
+    ones = candidate.new_ones(*candidate.shape[:2], 1)
+    rate = -candidate.new_ones(candidate.shape[-1], 1)
+    out, memory = scan(
+        candidate,
+        logit,
+        rate,
+        ones,
+        ones,
+        softplus=True,
+        hold=True,
+        state=state.unsqueeze(-1),
+        form=form,
+        lengths=lengths,
+    )
+    return out, memory.squeeze(-1)

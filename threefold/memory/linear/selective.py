@@ -13,7 +13,7 @@ from torch import Tensor
 
 from threefold.errors import ThreefoldError
 from threefold.kernels import ops
-from threefold.memory.associative_scan import Element, associative_scan
+from threefold.memory.associative_scan import Element, associative_scan, compose_affine
 from threefold.memory.forms import FORMS, plan_chunk, plan_form
 from threefold.memory.state import memory_dtype
 
@@ -159,13 +159,8 @@ def advance(elements: Element, memory: Tensor) -> Tensor:
     decay, write = elements
     if decay.shape[1] == 1:
         return decay * memory.unsqueeze(1) + write
-    decays, memories = associative_scan(compose, (decay, write))
+    decays, memories = associative_scan(compose_affine, (decay, write))
     return memories + decays * memory.unsqueeze(1)
-
-
-def compose(earlier: Element, later: Element) -> Element:
-    """S → a₂ (a₁ S + b₁) + b₂."""
-    return later[0] * earlier[0], later[0] * earlier[1] + later[1]
 
 
 def check_state(state: Tensor | None, shape: tuple[int, ...], dtype: torch.dtype) -> None:
@@ -211,32 +206,3 @@ def check(
                 f"{OWNER}: {name} is {tuple(field.shape)}, expected {shape} to go with x "
                 f"{tuple(x.shape)} and A {tuple(A.shape)}"
             )
-
-
-def blend(
-    candidate: Tensor,
-    logit: Tensor,
-    state: Tensor,
-    *,
-    form: str,
-    lengths: Tensor | None,
-) -> tuple[Tensor, Tensor]:
-    """h = (1−z)⊙h₋ + z⊙h̃ with z = σ(logit): a scan by zero-order hold, A = −1, Δ = softplus(logit).
-
-    candidate h̃ and logit [B, L, D], state [B, D]; returns all h and the last.
-    """
-    ones = candidate.new_ones(*candidate.shape[:2], 1)
-    rate = -candidate.new_ones(candidate.shape[-1], 1)
-    out, memory = scan(
-        candidate,
-        logit,
-        rate,
-        ones,
-        ones,
-        softplus=True,
-        hold=True,
-        state=state.unsqueeze(-1),
-        form=form,
-        lengths=lengths,
-    )
-    return out, memory.squeeze(-1)

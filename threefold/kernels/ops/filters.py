@@ -1,7 +1,4 @@
-"""y = kernel ∗ x: the operations of long filters, convolved, made of poles, or streamed
-
-Part of `ops`, which has their names.
-"""
+"""y = kernel ∗ x: long filters as convolutions, as sums over poles, and one element at a time."""
 
 from __future__ import annotations
 
