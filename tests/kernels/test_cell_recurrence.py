@@ -13,8 +13,8 @@ from threefold.errors import ThreefoldError
 from threefold.kernels import cell_recurrence as native
 from threefold.kernels import library, ops
 from threefold.memory import cell as cells
-from threefold.memory.cell import Cell, Weights, loop
-from threefold.memory.coupled import BesideCell
+from threefold.memory.cell import Cell, CellWeights, loop
+from threefold.memory.coupled import CoupledCell
 
 DTYPES = [torch.float32, torch.float64]
 CELLS: dict[str, Cell] = {
@@ -26,8 +26,8 @@ CELLS: dict[str, Cell] = {
         cells.CoupledLSTMCell(),
         *(cells.GRUCell(after, writes) for after in (False, True) for writes in (False, True)),
         cells.SLSTMCell(),
-        BesideCell(gated=False),
-        BesideCell(gated=True),
+        CoupledCell(gated=False),
+        CoupledCell(gated=True),
     )
 }
 every_cell = pytest.mark.parametrize("kind", CELLS)
@@ -44,7 +44,7 @@ def make(
 ) -> dict[str, Any]:
     """Random inputs for (B, L, H); lengths include 0, 1 and L."""
     batch, length, hidden = size
-    gates, parts, _, extras = native.KINDS[kind]
+    gates, parts, _, extras = native.CELL_KINDS[kind]
     each = hidden // blocks
     return {
         "inputs": torch.randn(batch, length, gates, hidden, dtype=dtype),
@@ -57,7 +57,7 @@ def make(
 
 
 def plain(kind: str, **given: Any) -> tuple[Tensor, tuple[Tensor, ...]]:
-    weights = Weights(given["recurrent"], given["extra"], given["mask"])
+    weights = CellWeights(given["recurrent"], given["extra"], given["mask"])
     return loop(CELLS[kind], given["inputs"], given["parts"], weights, given["lengths"])
 
 
@@ -149,10 +149,10 @@ def test_every_output_is_written_and_nothing_else(
 ) -> None:
     size, guard = (3, 5, 11), 64
     given = make(kind, size, dtype, lengths=True)
-    gates, parts, kept, _ = native.KINDS[kind]
+    gates, parts, kept, _ = native.CELL_KINDS[kind]
     state = torch.stack(given["parts"], 1)
     batch, length, hidden = size
-    sizes = [*size, 1, list(native.KINDS).index(kind)]
+    sizes = [*size, 1, list(native.CELL_KINDS).index(kind)]
 
     def guarded(*shape: int) -> Tensor:
         whole = torch.full((torch.Size(shape).numel() + 2 * guard,), 7.0, dtype=dtype)

@@ -163,8 +163,8 @@ def served_by_torch(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> bo
 
 def test_torch_serves_the_rest() -> None:
     weight = torch.randn(6, 40)
-    assert served_by_torch(torch.randn(native.MOST_ROWS + 1, 40), weight)
-    assert native.forward(torch.randn(native.MOST_ROWS + 1, 40), weight, None) is None
+    assert served_by_torch(torch.randn(native.MAX_ROWS + 1, 40), weight)
+    assert native.forward(torch.randn(native.MAX_ROWS + 1, 40), weight, None) is None
     assert served_by_torch(torch.randn(2, 40).half(), weight.half())
     assert served_by_torch(torch.randn(0, 40), weight)
     assert ops.linear(torch.randn(2, 40, device="meta"), weight.to("meta")).shape == (2, 6)

@@ -88,7 +88,7 @@ def assert_same(given: tuple[Tensor, State], expected: tuple[Tensor, State]) -> 
 @torch.no_grad()
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
-@pytest.mark.parametrize("rows", [1, 2, linear.MOST_ROWS])
+@pytest.mark.parametrize("rows", [1, 2, linear.MAX_ROWS])
 def test_equals_the_layer(
     variant: str, crossings: list[int], rows: int, options: dict[str, Any], dtype: torch.dtype
 ) -> None:

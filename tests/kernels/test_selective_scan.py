@@ -15,7 +15,7 @@ from tests.tolerances import assert_close
 from threefold.errors import ThreefoldError
 from threefold.kernels import library, ops
 from threefold.kernels import selective_scan as native
-from threefold.memory.linear.selective import scan, selective_scan
+from threefold.memory.linear.selective import selective_recurrence, selective_scan
 
 DTYPES = [torch.float32, torch.float64]
 OPTIONAL = ("D", "gate", "delta_bias", "state", "lengths")
@@ -67,7 +67,7 @@ def real(inputs: dict[str, Any]) -> Tensor:
 
 def step(**inputs: Any) -> tuple[Tensor, Tensor]:
     """The definition, with zeros at padding."""
-    y, state = scan(**inputs, form="step")
+    y, state = selective_recurrence(**inputs, form="step")
     return torch.where(real(inputs), y, 0), state
 
 
@@ -483,7 +483,7 @@ def test_training_memory_does_not_grow_with_the_state_of_every_element(length: i
 
         with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
             run(**wanted)
-        checkpoints = (length // native.BLOCK + 1) * channels * states
+        checkpoints = (length // native.CHECKPOINT_EVERY + 1) * channels * states
         assert sum(kept.values()) == checkpoints
         partial_sums = torch.Size(native.partial_shape(1, length, channels, states)).numel()
         assert partial_sums <= length * channels
@@ -495,7 +495,7 @@ def test_otherwise_where_there_is_no_kernel(dtype: torch.dtype) -> None:
     answer = (torch.zeros(1), torch.ones(1))
     with library.using("auto" if dtype == torch.bfloat16 else "reference"):
         assert ops.selective_scan(**inputs, otherwise=lambda: answer) is answer
-        y, state = scan(**inputs, form="chunk")
+        y, state = selective_recurrence(**inputs, form="chunk")
     assert (y.dtype, state.dtype) == (dtype, torch.float32)
     expected = step(**{name: tensor.float() for name, tensor in inputs.items()})
     assert_close(state, expected[1], "state")
@@ -504,7 +504,7 @@ def test_otherwise_where_there_is_no_kernel(dtype: torch.dtype) -> None:
 
 def test_other_devices_run_plain_torch() -> None:
     inputs = {k: v.to("meta") for k, v in make((2, 5, 6, 4), ()).items()}
-    y, state = scan(**inputs, form="chunk")
+    y, state = selective_recurrence(**inputs, form="chunk")
     assert (y.device.type, y.shape, state.shape) == ("meta", (2, 5, 6), (2, 6, 4))
 
 

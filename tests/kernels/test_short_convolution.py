@@ -353,7 +353,7 @@ def test_other_devices_and_long_filters_run_the_reference() -> None:
     inputs = {name: None if v is None else v.to("meta") for name, v in make((2, 5, 6, 4)).items()}
     y, new_state = short_convolution(**inputs)
     assert (y.device.type, y.shape, new_state.shape) == ("meta", (2, 5, 6), (2, 3, 6))
-    long = make((2, 5, 6, native.MOST_TAPS + 1))
+    long = make((2, 5, 6, native.MAX_TAPS + 1))
     assert torch.equal(short_convolution(**long)[0], reference.short_convolution(**long)[0])
 
 

@@ -80,7 +80,7 @@ def test_the_read_out_may_be_cut(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_pieces_carry_the_state(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where a sequence is longer than one Fourier transform: outputs, states and gradients."""
-    monkeypatch.setattr("threefold.memory.forms.PIECE", 50)
+    monkeypatch.setattr("threefold.memory.forms.TRANSFORM_LENGTH", 50)
     system = diagonal(8)
     x = torch.randn(2, 130, CHANNELS, dtype=torch.float64, requires_grad=True)
     state = torch.randn(2, *system.write.shape, dtype=torch.float64, requires_grad=True)

@@ -13,7 +13,7 @@ from threefold.errors import ThreefoldError
 from threefold.memory.coupled import LegSTransitions
 from threefold.memory.hippo import (
     MEASURES,
-    Decaying,
+    DecayingLegS,
     Fourier,
     LagT,
     LegS,
@@ -77,8 +77,8 @@ def test_windows_keep_what_is_inside_and_forget_the_rest(kind: type[LegT | Fouri
     assert coefficients[-1].abs().max() < 0.02 * coefficients[samples - 1].abs().max()
 
 
-@pytest.mark.parametrize("kind", [LagT, Decaying])
-def test_exponential_measures_decay(kind: type[LagT | Decaying]) -> None:
+@pytest.mark.parametrize("kind", [LagT, DecayingLegS])
+def test_exponential_measures_decay(kind: type[LagT | DecayingLegS]) -> None:
     """The mean over e^{−s}, the first coefficient of both, fades by e each window."""
     samples, window = 1000, 0.5
     memory = kind(8, window)

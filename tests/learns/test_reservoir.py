@@ -286,7 +286,7 @@ def test_spectral_radius_is_numpys(distribution: str, monkeypatch: pytest.Monkey
         expected = np.abs(np.linalg.eigvals(matrix.numpy())).max()
         with monkeypatch.context() as patch:
             assert spectral_radius(matrix) == pytest.approx(expected, rel=1e-10)
-            patch.setattr("threefold.memory.spectrum.MOST_DENSE", 10)
+            patch.setattr("threefold.memory.spectrum.MAX_DENSE", 10)
             assert spectral_radius(matrix) == pytest.approx(expected, rel=1e-7)
         after = np.abs(np.linalg.eigvals(scale_to_radius(matrix, 1.25).numpy())).max()
         assert after == pytest.approx(1.25, rel=1e-10)

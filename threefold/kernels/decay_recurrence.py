@@ -20,7 +20,7 @@ from threefold.kernels.registration import define, differentiate, differentiate_
 from threefold.kernels.system_memory import on_large_pages
 
 # Elements between two of the memories that the backward pass starts from.
-BLOCK = 64
+CHECKPOINT_EVERY = 64
 
 _Optional = Tensor | None
 
@@ -131,7 +131,7 @@ def _forward_shapes(
     batch, length, heads, values = value.shape
     keys = query.shape[-1]
     save = rest[-2]
-    blocks = -(-length // BLOCK)
+    blocks = -(-length // CHECKPOINT_EVERY)
     return (
         value.new_empty(batch, length, heads, values),
         value.new_empty(batch, heads, keys, values),

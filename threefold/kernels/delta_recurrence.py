@@ -19,7 +19,7 @@ from threefold.kernels.registration import define, differentiate, differentiate_
 from threefold.kernels.system_memory import on_large_pages
 
 # Elements between two of the memories that the backward pass starts from.
-BLOCK = 64
+CHECKPOINT_EVERY = 64
 # Value columns that are not cut apart.
 UNIT = 16
 
@@ -142,7 +142,7 @@ def _forward_shapes(
     batch, length, heads, values = value.shape
     keys = query.shape[-1]
     save = rest[-1]
-    blocks = -(-length // BLOCK)
+    blocks = -(-length // CHECKPOINT_EVERY)
     return (
         value.new_empty(batch, length, heads, values),
         value.new_empty(batch, heads, keys, values),

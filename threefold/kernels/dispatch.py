@@ -10,24 +10,24 @@ import torch
 from torch import Tensor
 
 from threefold.kernels import library
-from threefold.kernels.linear import PLAIN
+from threefold.kernels.linear import PLAIN_TENSOR_TYPES
 
 
-def loaded() -> bool:
+def kernels_loaded() -> bool:
     return library.current().native is not None
 
 
 # Under torch.compile the answer is a constant of the graph. What torch.compiler's decorator does,
 # without its import of all of the compiler, which takes longer than that of torch.
-loaded._dynamo_marked_constant = True  # type: ignore[attr-defined]
+kernels_loaded._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
-def native(x: Tensor) -> bool:
+def has_kernel(x: Tensor) -> bool:
     """Whether a native kernel can take x."""
-    return x.device.type == "cpu" and x.dtype in library.SUFFIXES and loaded()
+    return x.device.type == "cpu" and x.dtype in library.SUFFIXES and kernels_loaded()
 
 
-def direct(*inputs: Tensor | None) -> bool:
+def may_call_directly(*inputs: Tensor | None) -> bool:
     """Whether the kernel may be called without torch's dispatcher, which takes longer than a step.
 
     Only for plain tensors: subclasses, transforms and compilation need the dispatcher.
@@ -36,5 +36,5 @@ def direct(*inputs: Tensor | None) -> bool:
         not torch.compiler.is_compiling()
         and not torch.is_grad_enabled()
         and not torch._C._are_functorch_transforms_active()
-        and all(x is None or (type(x) in PLAIN and not x.is_neg()) for x in inputs)
+        and all(x is None or (type(x) in PLAIN_TENSOR_TYPES and not x.is_neg()) for x in inputs)
     )

@@ -26,9 +26,9 @@ from torch import Tensor
 import threefold.kernels
 from threefold.errors import ThreefoldError
 
-CHOICE = "THREEFOLD_KERNELS"
+VARIANT_VARIABLE = "THREEFOLD_KERNELS"
 # For developers: where to look for the kernels instead (`make sanitize` uses it).
-FOLDER = "THREEFOLD_KERNELS_FOLDER"
+FOLDER_VARIABLE = "THREEFOLD_KERNELS_FOLDER"
 
 # In order of preference; the numbers are bits of threefold_runnable_variants.
 VARIANTS = {"baseline": 1, "v3": 2, "v4": 4, "neon": 8}
@@ -130,8 +130,8 @@ def built() -> dict[str, Path]:
     """The compiled variants found beside the package, by name."""
     # An editable install keeps them in site-packages, so the package has two folders.
     folders = [Path(folder) for folder in threefold.kernels.__path__]
-    if os.environ.get(FOLDER):
-        folders = [Path(os.environ[FOLDER])]
+    if os.environ.get(FOLDER_VARIABLE):
+        folders = [Path(os.environ[FOLDER_VARIABLE])]
     suffix = {"darwin": ".dylib", "win32": ".dll"}.get(sys.platform, ".so")
     found = {}
     for variant in VARIANTS:
@@ -156,9 +156,9 @@ def runnable() -> tuple[str, ...]:
 
 def chosen() -> str:
     """What THREEFOLD_KERNELS asks for."""
-    choice = os.environ.get(CHOICE) or "auto"
+    choice = os.environ.get(VARIANT_VARIABLE) or "auto"
     if choice not in CHOICES:
-        raise ThreefoldError(f"{CHOICE}={choice!r}: expected one of {', '.join(CHOICES)}")
+        raise ThreefoldError(f"{VARIANT_VARIABLE}={choice!r}: expected one of {', '.join(CHOICES)}")
     return choice
 
 
@@ -224,7 +224,7 @@ def current() -> Choice:
 
 def _choose(choice: str) -> Choice:
     if choice == "reference":
-        return Choice(None, f"{CHOICE}=reference")
+        return Choice(None, f"{VARIANT_VARIABLE}=reference")
     if choice != "auto":
         return Choice(load(choice))
     if not runnable():

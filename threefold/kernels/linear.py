@@ -15,13 +15,13 @@ from threefold.errors import ThreefoldError
 from threefold.kernels import library, reference
 
 # With more rows a product of matrices reads the weights from the cache often enough.
-MOST_ROWS = 8
+MAX_ROWS = 8
 
 # The workspace holds rows of x filled up to a multiple of this.
 _GROUP = 32
 
 # What can be handed to a kernel as it is; subclasses may mean something else.
-PLAIN = (Tensor, nn.Parameter)
+PLAIN_TENSOR_TYPES = (Tensor, nn.Parameter)
 _FLOAT, _NARROW = torch.float32, torch.bfloat16
 # (dtype of the weight, of x) → the kernel, and the dtype it sums in.
 _KERNELS = {
@@ -60,7 +60,7 @@ def forward(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor | None:
     outputs, inputs = weight.shape
     *batch, given = x.shape
     rows = math.prod(batch)
-    if given != inputs or not 0 < rows <= MOST_ROWS or not inputs or not _fits(bias, weight):
+    if given != inputs or not 0 < rows <= MAX_ROWS or not inputs or not _fits(bias, weight):
         return None
     if not x.is_contiguous():
         x = x.contiguous()
@@ -86,7 +86,12 @@ def forward(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor | None:
 
 
 def _serves(weight: Tensor) -> bool:
-    return type(weight) in PLAIN and weight.is_cpu and weight.ndim == 2 and weight.is_contiguous()
+    return (
+        type(weight) in PLAIN_TENSOR_TYPES
+        and weight.is_cpu
+        and weight.ndim == 2
+        and weight.is_contiguous()
+    )
 
 
 def _fits(bias: Tensor | None, weight: Tensor) -> bool:
@@ -95,7 +100,7 @@ def _fits(bias: Tensor | None, weight: Tensor) -> bool:
         and bias.dtype is weight.dtype
         and bias.is_contiguous()
         and bias.is_cpu
-        and type(bias) in PLAIN
+        and type(bias) in PLAIN_TENSOR_TYPES
     )
 
 

@@ -62,10 +62,10 @@ def _workspace(x: Tensor, buffers: int, size: int) -> Tensor:
 
 
 def _forward(
-    x: Tensor, kernel: Tensor, skip: _Optional, gate: _Optional, size: int, first: int, keep: bool
+    x: Tensor, kernel: Tensor, skip: _Optional, gate: _Optional, size: int, first: int, save: bool
 ) -> tuple[Tensor, Tensor]:
-    """y, and what it was before the gate if that is to be kept."""
-    outputs = _forward_shapes(x, kernel, skip, gate, size, first, keep)
+    """y, and what it was before the gate if that is to be saved."""
+    outputs = _forward_shapes(x, kernel, skip, gate, size, first, save)
     on_large_pages(outputs)
     _call("forward", [*outputs, _workspace(x, 2, size)], [x, kernel, skip], gate, size, first)
     return outputs
@@ -95,10 +95,10 @@ def _call(
 
 
 def _forward_shapes(
-    x: Tensor, kernel: Tensor, skip: _Optional, gate: _Optional, size: int, first: int, keep: bool
+    x: Tensor, kernel: Tensor, skip: _Optional, gate: _Optional, size: int, first: int, save: bool
 ) -> tuple[Tensor, Tensor]:
     shape = (x.shape[0], x.shape[1] - first, x.shape[2])
-    return x.new_empty(shape), x.new_empty(shape if keep else 0)
+    return x.new_empty(shape), x.new_empty(shape if save else 0)
 
 
 def _backward(
@@ -127,7 +127,7 @@ def _backward_shapes(
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    *tensors, ctx.size, ctx.first, ctx.kept = inputs
+    *tensors, ctx.size, ctx.first, ctx.saved = inputs
     ctx.save_for_backward(*tensors, output[1])
     ctx.mark_non_differentiable(output[1])
 
@@ -139,7 +139,7 @@ def _differentiate(ctx: Any, grad_y: Tensor, _: Tensor) -> tuple[_Optional, ...]
     grad_skip = None if skip is None else grads[2]
     grad_gate = None
     if gate is not None and ctx.needs_input_grad[3]:
-        if not ctx.kept:
+        if not ctx.saved:
             before, _ = operation(x, kernel, skip, None, ctx.size, ctx.first, False)
         grad_gate = grad_y * before
     return *grads[:2], grad_skip, grad_gate, None, None, None
@@ -148,7 +148,7 @@ def _differentiate(ctx: Any, grad_y: Tensor, _: Tensor) -> tuple[_Optional, ...]
 _INPUTS = "Tensor x, Tensor kernel, Tensor? skip, Tensor? gate, int size, int first"
 
 operation = define(
-    f"long_convolution({_INPUTS}, bool keep) -> (Tensor, Tensor)",
+    f"long_convolution({_INPUTS}, bool save) -> (Tensor, Tensor)",
     native=_forward,
     shapes=_forward_shapes,
 )
@@ -164,8 +164,8 @@ differentiate_once("long_convolution_backward", use="long_convolution")
 def run(
     x: Tensor, kernel: Tensor, skip: _Optional, gate: _Optional, *, first: int, whole: bool
 ) -> Tensor:
-    """y; what was before the gate is kept only for its gradient."""
+    """y; what was before the gate is saved only for its gradient."""
     size = transform_size(x.shape[1] - first, kernel.shape[1], whole=whole)
-    keep = gate is not None and gate.requires_grad and torch.is_grad_enabled()
-    y, _ = operation(x, kernel, skip, gate, size, first, keep)
+    save = gate is not None and gate.requires_grad and torch.is_grad_enabled()
+    y, _ = operation(x, kernel, skip, gate, size, first, save)
     return y  # type: ignore[no-any-return]

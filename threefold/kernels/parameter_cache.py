@@ -30,7 +30,7 @@ def optimiser_stepped(*_: Any) -> None:
 register_optimizer_step_post_hook(optimiser_stepped)
 
 
-class Derived(Generic[Value]):
+class ParameterCache(Generic[Value]):
     """One value of a module; a copy of the module makes its own."""
 
     def __init__(self) -> None:
@@ -69,17 +69,17 @@ class Derived(Generic[Value]):
         """All tensors of the value."""
         return _tensors(self.value)
 
-    def __deepcopy__(self, memo: Any) -> Derived[Value]:
-        return Derived()
+    def __deepcopy__(self, memo: Any) -> ParameterCache[Value]:
+        return ParameterCache()
 
     def __reduce__(self) -> Any:
-        return Derived, ()
+        return ParameterCache, ()
 
 
-def derived_below(owner: nn.Module) -> list[Derived[Any]]:
+def caches_below(owner: nn.Module) -> list[ParameterCache[Any]]:
     """What the modules below `owner` keep."""
     found = (module.__dict__.get("derived") for module in owner.modules())
-    return [one for one in found if isinstance(one, Derived)]
+    return [one for one in found if isinstance(one, ParameterCache)]
 
 
 def _versions(parameters: Sequence[Tensor]) -> list[Any]:

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 # Numbers of one block of points × channels × poles: 16 MB each in complex128.
-BLOCK = 2**20
+BLOCK_NUMBERS = 2**20
 
 
 def short_convolution(
@@ -104,7 +104,7 @@ def moments(x: Tensor, factor: Tensor, lengths: Tensor | None, backwards: bool) 
 
 def cauchy(p: Tensor, q: Tensor, square: Tensor, real: Tensor, points: Tensor) -> Tensor:
     """Quotients added up, in blocks of points: `ops.cauchy` has the shapes."""
-    each = max(1, BLOCK // square.numel())
+    each = max(1, BLOCK_NUMBERS // square.numel())
     blocks = [
         checkpoint(_quotients, p, q, square, real, some, use_reentrant=False)
         for some in torch.split(points, each, 1)

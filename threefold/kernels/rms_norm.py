@@ -13,7 +13,7 @@ from threefold.kernels import library
 from threefold.kernels.registration import define, differentiate, differentiate_once
 
 # Into how many pieces the rows of a weight's gradient are cut, whatever the number of threads.
-_MOST_PIECES = 32
+_MAX_PIECES = 32
 
 _Optional = Tensor | None
 
@@ -56,7 +56,7 @@ def _backward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     sizes = _sizes(x, weight, gate_first)
     rows, size, groups, _ = sizes
-    pieces = max(1, min(_MOST_PIECES, rows))
+    pieces = max(1, min(_MAX_PIECES, rows))
     grads = _backward_shapes(grad_y, x, weight, gate)
     # The kernel writes the sums for a weight of ones, too.
     grad_weight = x.new_empty(groups, size) if weight is None else grads[1]

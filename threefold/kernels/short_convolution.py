@@ -14,7 +14,7 @@ from threefold.kernels.checks import expected_kind
 from threefold.kernels.registration import define, differentiate, differentiate_once
 
 # The longest filter that native/short_convolution.cpp keeps in its window.
-MOST_TAPS = 64
+MAX_TAPS = 64
 
 _Optional = Tensor | None
 

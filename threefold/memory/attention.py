@@ -14,7 +14,7 @@ from torch import Tensor
 
 from threefold.errors import ThreefoldError
 
-OWNER = "attention"
+NAME = "attention"
 
 # From distances [..., L, S] (place of the query − place of the key) to what is added to the scores,
 # [..., H, L, S].
@@ -45,7 +45,7 @@ def attention(
         mask, causal = seen if mask is None else restrict(mask, seen), False
     if not return_weights:
         return attend(query, key, value, mask=mask, causal=causal)
-    weights = weigh(query, key, mask)
+    weights = attention_weights(query, key, mask)
     heads = value.repeat_interleave(query.shape[2] // value.shape[2], 2)
     return (weights @ heads.transpose(1, 2)).transpose(1, 2), weights
 
@@ -94,7 +94,7 @@ def attend(
     return out.transpose(1, 2)[..., :width]
 
 
-def weigh(query: Tensor, key: Tensor, mask: Tensor | None) -> Tensor:
+def attention_weights(query: Tensor, key: Tensor, mask: Tensor | None) -> Tensor:
     """The weights [B, H, L, S] themselves; zeros for a query that may read nothing."""
     heads = key.repeat_interleave(query.shape[2] // key.shape[2], 2)
     scores = torch.einsum("blhk,bshk->bhls", query * query.shape[-1] ** -0.5, heads)
@@ -111,7 +111,9 @@ def restrict(mask: Tensor, seen: Tensor) -> Tensor:
     return mask & seen if mask.dtype == torch.bool else mask.masked_fill(~seen, -torch.inf)
 
 
-def visible(seen: Tensor, distance: Tensor, bias: Bias | None, dtype: torch.dtype) -> Tensor:
+def visibility_mask(
+    seen: Tensor, distance: Tensor, bias: Bias | None, dtype: torch.dtype
+) -> Tensor:
     """The mask [..., 1 or H, L, S] of a bias where `seen` [..., L, S], and nothing elsewhere."""
     seen = seen.unsqueeze(-3)
     return seen if bias is None else restrict(bias(distance).to(dtype), seen)
@@ -122,24 +124,24 @@ def check(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Non
     for name, tensor in (("query", query), ("key", key), ("value", value)):
         if tensor.dim() != 4:
             raise ThreefoldError(
-                f"{OWNER}: {name} is {tuple(tensor.shape)}, expected 4 axes "
+                f"{NAME}: {name} is {tuple(tensor.shape)}, expected 4 axes "
                 "[batch, length, heads, size]"
             )
     batch, length, heads, size = query.shape
     groups = key.shape[2]
     if key.shape[0] != batch or key.shape[3] != size or key.shape[:3] != value.shape[:3]:
         raise ThreefoldError(
-            f"{OWNER}: query {tuple(query.shape)}, key {tuple(key.shape)} and value "
+            f"{NAME}: query {tuple(query.shape)}, key {tuple(key.shape)} and value "
             f"{tuple(value.shape)} do not fit; expected [B, L, H, K], [B, S, G, K], [B, S, G, V]"
         )
     if groups == 0 or heads % groups or key.shape[1] == 0:
         raise ThreefoldError(
-            f"{OWNER}: query has {heads} heads, key {groups} and {key.shape[1]} elements; expected "
+            f"{NAME}: query has {heads} heads, key {groups} and {key.shape[1]} elements; expected "
             "a number of heads that divides the first, and at least one element"
         )
     if not (query.dtype == key.dtype == value.dtype) or not value.dtype.is_floating_point:
         raise ThreefoldError(
-            f"{OWNER}: query, key and value are {query.dtype}, {key.dtype}, {value.dtype}; "
+            f"{NAME}: query, key and value are {query.dtype}, {key.dtype}, {value.dtype}; "
             "expected one floating-point dtype for all three"
         )
     if mask is None:
@@ -147,11 +149,11 @@ def check(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Non
     wanted = (batch, heads, length, key.shape[1])
     if mask.dtype not in (torch.bool, query.dtype):
         raise ThreefoldError(
-            f"{OWNER}: mask is {mask.dtype}, expected bool (True: may be read) or {query.dtype} "
+            f"{NAME}: mask is {mask.dtype}, expected bool (True: may be read) or {query.dtype} "
             "(added to the scores)"
         )
     sizes = zip(reversed(mask.shape), reversed(wanted), strict=False)
     if mask.dim() > 4 or any(given not in (1, expected) for given, expected in sizes):
         raise ThreefoldError(
-            f"{OWNER}: mask is {tuple(mask.shape)}, expected a shape that broadcasts to {wanted}"
+            f"{NAME}: mask is {tuple(mask.shape)}, expected a shape that broadcasts to {wanted}"
         )

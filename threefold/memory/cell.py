@@ -18,13 +18,13 @@ from torch import Tensor
 from threefold.kernels import ops
 from threefold.memory.state import State, memory_dtype
 
-Parts = tuple[Tensor, ...]  # what a cell carries, each [B, H]; the first is its output
+CellParts = tuple[Tensor, ...]  # what a cell carries, each [B, H]; the first is its output
 
 ACTIVATIONS = {"tanh": torch.tanh, "relu": torch.relu, "sigmoid": torch.sigmoid, "identity": None}
 MAXIMUM = "maximum"
 
 
-class Weights(NamedTuple):
+class CellWeights(NamedTuple):
     """What a cell's step reads beside its input and its state."""
 
     recurrent: Tensor  # [N, G·S, S]: N blocks on the diagonal, the gates of a block together
@@ -57,14 +57,14 @@ class Cell(ABC):
         """The native kernel's name for this cell; empty where it has none."""
 
     @abstractmethod
-    def step(self, inputs: Tensor, parts: Parts, weights: Weights) -> Parts:
+    def step(self, inputs: Tensor, parts: CellParts, weights: CellWeights) -> CellParts:
         """The parts after one element."""
 
-    def begin(self, parts: Parts) -> Parts:
+    def begin(self, parts: CellParts) -> CellParts:
         """The parts as the loop holds them."""
         return parts
 
-    def end(self, parts: Parts) -> Parts:
+    def end(self, parts: CellParts) -> CellParts:
         """The parts as a state holds them."""
         return parts
 
@@ -80,7 +80,7 @@ class RNNCell(Cell):
     def kind(self) -> str:
         return f"rnn_{self.activation}"
 
-    def step(self, inputs: Tensor, parts: Parts, weights: Weights) -> Parts:
+    def step(self, inputs: Tensor, parts: CellParts, weights: CellWeights) -> CellParts:
         (hidden,) = parts
         (after,) = (inputs + weights.product(weights.seen(hidden))).unbind(1)
         activation = ACTIVATIONS[self.activation]
@@ -94,7 +94,7 @@ class LSTMCell(Cell):
     leaves = ("hidden", "cell")
     kind = "lstm"
 
-    def step(self, inputs: Tensor, parts: Parts, weights: Weights) -> Parts:
+    def step(self, inputs: Tensor, parts: CellParts, weights: CellWeights) -> CellParts:
         hidden, cell = parts
         i, f, g, o = (inputs + weights.product(weights.seen(hidden))).unbind(1)
         cell = torch.sigmoid(f) * cell + torch.sigmoid(i) * torch.tanh(g)
@@ -113,7 +113,7 @@ class PeepholeLSTMCell(Cell):
     def kind(self) -> str:
         return "" if self.full else "peephole_lstm"
 
-    def step(self, inputs: Tensor, parts: Parts, weights: Weights) -> Parts:
+    def step(self, inputs: Tensor, parts: CellParts, weights: CellWeights) -> CellParts:
         hidden, cell = parts
         assert weights.extra is not None
         to_input, to_forget, to_output = weights.extra.unbind(0)
@@ -134,7 +134,7 @@ class CoupledLSTMCell(Cell):
     leaves = ("hidden", "cell")
     kind = "coupled_lstm"
 
-    def step(self, inputs: Tensor, parts: Parts, weights: Weights) -> Parts:
+    def step(self, inputs: Tensor, parts: CellParts, weights: CellWeights) -> CellParts:
         hidden, cell = parts
         f, g, o = (inputs + weights.product(weights.seen(hidden))).unbind(1)
         # 1 − σ(f) as σ(−f): the difference would lose its digits near f = 1.
@@ -157,7 +157,7 @@ class GRUCell(Cell):
     def kind(self) -> str:
         return "gru" + "_after" * self.after + "_writes" * self.writes
 
-    def step(self, inputs: Tensor, parts: Parts, weights: Weights) -> Parts:
+    def step(self, inputs: Tensor, parts: CellParts, weights: CellWeights) -> CellParts:
         (hidden,) = parts
         seen = weights.seen(hidden)
         reset, update = (inputs[:, :2] + weights.product(seen, 0, 2)).unbind(1)
@@ -184,7 +184,7 @@ class SLSTMCell(Cell):
     leaves = ("hidden", "cell", "normaliser", MAXIMUM)
     kind = "slstm"
 
-    def step(self, inputs: Tensor, parts: Parts, weights: Weights) -> Parts:
+    def step(self, inputs: Tensor, parts: CellParts, weights: CellWeights) -> CellParts:
         hidden, cell, high, low = parts
         product = weights.product(weights.seen(hidden))
         z, _, _, o = (inputs + product).unbind(1)
@@ -194,13 +194,13 @@ class SLSTMCell(Cell):
         cell = cell + share * (torch.tanh(z) - cell)
         return torch.sigmoid(o) * cell, cell, *_in_two(torch.logaddexp(log_decay, log_input), cell)
 
-    def begin(self, parts: Parts) -> Parts:
+    def begin(self, parts: CellParts) -> CellParts:
         hidden, cell, normaliser, maximum = parts
         empty = normaliser == 0
         logarithm = normaliser.masked_fill(empty, 1.0).double().log() + maximum.detach().double()
         return hidden, cell, *_in_two(logarithm.masked_fill(empty, -torch.inf), cell)
 
-    def end(self, parts: Parts) -> Parts:
+    def end(self, parts: CellParts) -> CellParts:
         hidden, cell, high, low = parts
         logarithm = high.double() + low.double()
         maximum = high.detach().masked_fill(high == -torch.inf, 0.0)
@@ -218,7 +218,7 @@ def run(
     cell: Cell,
     inputs: Tensor,
     state: State,
-    weights: Weights,
+    weights: CellWeights,
     form: str,
     lengths: Tensor | None = None,
 ) -> tuple[Tensor, State]:
@@ -228,11 +228,11 @@ def run(
     """
     dtype = memory_dtype(inputs.dtype)
     inputs = torch.unflatten(inputs.to(dtype), -1, (cell.gates, -1))
-    weights = Weights(*(None if w is None else w.to(dtype) for w in weights))  # type: ignore[arg-type]
+    weights = CellWeights(*(None if w is None else w.to(dtype) for w in weights))  # type: ignore[arg-type]
     given = tuple((state if leaf == MAXIMUM else state["memory"])[leaf] for leaf in cell.leaves)
     parts = cell.begin(given)
 
-    def plain() -> tuple[Tensor, Parts]:
+    def plain() -> tuple[Tensor, CellParts]:
         return loop(cell, inputs, parts, weights, lengths)
 
     if form == "chunk" and cell.kind:
@@ -251,8 +251,8 @@ def run(
 
 
 def loop(
-    cell: Cell, inputs: Tensor, parts: Parts, weights: Weights, lengths: Tensor | None
-) -> tuple[Tensor, Parts]:
+    cell: Cell, inputs: Tensor, parts: CellParts, weights: CellWeights, lengths: Tensor | None
+) -> tuple[Tensor, CellParts]:
     """The step for each element of inputs [B, L, G, H]; past the end of a row nothing happens."""
     outputs = []
     for t, element in enumerate(inputs.unbind(1)):

@@ -26,10 +26,15 @@ from threefold.memory.discretisation import (
     discretise,
     discretise_diagonal,
 )
-from threefold.memory.forms import FORMS, plan_chunk, plan_form, plan_piece
-from threefold.memory.transition import Dense, Diagonal, Matrix, Transition
+from threefold.memory.forms import FORMS, plan_chunk, plan_form, plan_transform
+from threefold.memory.transition import (
+    DenseTransition,
+    DiagonalTransition,
+    MatrixTransition,
+    Transition,
+)
 
-OWNER = "filter"
+NAME = "filter"
 
 
 @dataclass(frozen=True)
@@ -40,7 +45,7 @@ class Filter:
     structure knows a better way, gives the taps [H, length].
     """
 
-    transition: Diagonal | Matrix
+    transition: DiagonalTransition | MatrixTransition
     write: Tensor
     read: Tensor
     dtype: torch.dtype
@@ -50,7 +55,7 @@ class Filter:
     def __post_init__(self) -> None:
         if self.write.shape != self.read.shape or self.write.dim() != 2:
             raise ThreefoldError(
-                f"{OWNER}: write is {tuple(self.write.shape)} and read {tuple(self.read.shape)}, "
+                f"{NAME}: write is {tuple(self.write.shape)} and read {tuple(self.read.shape)}, "
                 "expected both [channels, size of the state]"
             )
 
@@ -71,34 +76,34 @@ class Filter:
         channels, size = self.write.shape
         if x.dim() != 3 or x.shape[2] != channels or x.shape[1] == 0:
             raise ThreefoldError(
-                f"{OWNER}: x is {tuple(x.shape)}, expected [batch, length ≥ 1, {channels}]"
+                f"{NAME}: x is {tuple(x.shape)}, expected [batch, length ≥ 1, {channels}]"
             )
         if state is None:
             state = x.new_zeros(len(x), channels, size, dtype=self.dtype)
         if state.shape != (len(x), channels, size):
             raise ThreefoldError(
-                f"{OWNER}: state is {tuple(state.shape)}, expected {(len(x), channels, size)}"
+                f"{NAME}: state is {tuple(state.shape)}, expected {(len(x), channels, size)}"
             )
         x, gate = x.to(self.dtype), None if gate is None else gate.to(self.dtype)
         if lengths is not None:
             real = torch.arange(x.shape[1], device=x.device) < lengths[:, None]
             x = torch.where(real.unsqueeze(-1), x, torch.zeros_like(x))
-        form = plan_form(form, x.shape[1], FORMS, OWNER)
-        if isinstance(self.transition, Diagonal) and form != "step":
-            size = plan_piece(x.shape[1], form)
-            return self._pieces(self.transition, x, state, lengths, size, gate)
+        form = plan_form(form, x.shape[1], FORMS, NAME)
+        if isinstance(self.transition, DiagonalTransition) and form != "step":
+            size = plan_transform(x.shape[1], form)
+            return self._in_transforms(self.transition, x, state, lengths, size, gate)
         if form == "step":
-            y, state = self._scan(x, state, lengths)
+            y, state = self._step_loop(x, state, lengths)
         else:
-            assert isinstance(self.transition, Matrix)
-            y, state = self._blocks(self.transition, x, state, lengths, form)
+            assert isinstance(self.transition, MatrixTransition)
+            y, state = self._in_blocks(self.transition, x, state, lengths, form)
         return _gated(y, gate), state
 
     def taps(self, length: int) -> Tensor:
         """The response to 1, 0, 0, …: K̄ [H, length]."""
         if self.impulse is not None:
             return self.impulse(length).to(self.dtype)
-        if isinstance(self.transition, Diagonal):
+        if isinstance(self.transition, DiagonalTransition):
             return self.transition.taps(self.write, self.read, length, self.dtype)
         # K̄ at block·q + j is (C Ā^{block·q})(Ā^j B̄): a product of two short tables.
         tables = self._tables(self.transition, min(64, length))
@@ -115,7 +120,7 @@ class Filter:
         write, read = (part.to(self.dtype).contiguous() for part in (self.write, self.read))
         return self.transition.to(self.dtype), write, read
 
-    def _scan(self, x: Tensor, state: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
+    def _step_loop(self, x: Tensor, state: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
         """The recurrence, element by element: what the other forms are held against."""
         turn, write, read = self.rounded
         outputs = []
@@ -135,9 +140,9 @@ class Filter:
         skip = None if self.skip is None else self.skip.to(self.dtype)
         return ops.long_convolution(x, taps, skip, gate, whole=True)
 
-    def _pieces(
+    def _in_transforms(
         self,
-        turn: Diagonal,
+        turn: DiagonalTransition,
         x: Tensor,
         state: Tensor,
         lengths: Tensor | None,
@@ -158,8 +163,8 @@ class Filter:
             state = turn.collect(self.write, piece, state, left)
         return outputs[0] if len(outputs) == 1 else torch.cat(outputs, 1), state
 
-    def _blocks(
-        self, each: Matrix, x: Tensor, state: Tensor, lengths: Tensor | None, form: str
+    def _in_blocks(
+        self, each: MatrixTransition, x: Tensor, state: Tensor, lengths: Tensor | None, form: str
     ) -> tuple[Tensor, Tensor]:
         """Blocks, each from the state before it; parallel has one FFT for the inputs' part."""
         batch, length, channels = x.shape
@@ -170,17 +175,17 @@ class Filter:
         cut = cut.view(batch, pieces, tables.block, channels).permute(3, 0, 1, 2).flatten(1, 2)
         gains = torch.bmm(cut, tables.writes).view(channels, batch, pieces, -1).permute(1, 2, 0, 3)
         turn = tables.powers[-1].to(self.dtype)
-        starts = turn.scan(gains, state)
+        starts = turn.unroll(gains, state)
         last = _finish(tables, self.dtype, x, starts, lengths)
         if form == "chunk":
             y = torch.baddbmm(_by_channel(starts[:, :-1]) @ tables.reads, cut, tables.toeplitz())
             y = y.view(channels, batch, -1)[..., :length].permute(1, 2, 0)
             return self._skipped(y, x), last
-        starts = turn.scan(torch.zeros_like(gains), state)
+        starts = turn.unroll(torch.zeros_like(gains), state)
         y = (_by_channel(starts[:, :-1]) @ tables.reads).view(channels, batch, -1)
         return self._convolved(x, self.taps(length)) + y[..., :length].permute(1, 2, 0), last
 
-    def _tables(self, turn: Matrix, most: int) -> Tables:
+    def _tables(self, turn: MatrixTransition, most: int) -> BlockTables:
         """Everything a block of the largest power of two ≤ `most` needs, by doubling."""
         writes = self.write.unsqueeze(0)
         reads = turn.before(self.read.unsqueeze(0))
@@ -191,7 +196,7 @@ class Filter:
             turn = turn.squared()
             powers.append(turn)
         taps = (self.read * writes.flip(0)).sum(-1).mT.to(self.dtype)
-        return Tables(
+        return BlockTables(
             powers,
             writes.transpose(0, 1).to(self.dtype).contiguous(),
             reads.permute(1, 2, 0).to(self.dtype).contiguous(),
@@ -200,10 +205,10 @@ class Filter:
 
 
 @dataclass(frozen=True)
-class Tables:
+class BlockTables:
     """A block of 2^k elements: what it adds to the state, and what of the state it reads."""
 
-    powers: list[Matrix]  # Ā^1, Ā^2, Ā^4, …, Ā^block
+    powers: list[MatrixTransition]  # Ā^1, Ā^2, Ā^4, …, Ā^block
     writes: Tensor  # [H, block, S]: the share of each element in the state after the block
     reads: Tensor  # [H, S, block]: the share of the state before the block in each output
     taps: Tensor  # [H, block]
@@ -221,7 +226,7 @@ class Tables:
 
 
 def _finish(
-    tables: Tables, dtype: torch.dtype, x: Tensor, starts: Tensor, lengths: Tensor | None
+    tables: BlockTables, dtype: torch.dtype, x: Tensor, starts: Tensor, lengths: Tensor | None
 ) -> Tensor:
     """The state after each row's last element: from the last whole block on by powers of two."""
     batch, length, _ = x.shape
@@ -269,7 +274,7 @@ def diagonal_filter(
     write, read = b * gain, 2 * c.conj()
     planes = torch.stack([factor.real, factor.imag], -2)
     return Filter(
-        Diagonal(planes.expand(*c.shape[:-1], 2, -1)),
+        DiagonalTransition(planes.expand(*c.shape[:-1], 2, -1)),
         torch.cat([write.real, write.imag], -1).expand(*c.shape[:-1], -1),
         torch.cat([read.real, read.imag], -1),
         dtype,
@@ -301,4 +306,6 @@ def state_space(
     check_delta(delta, "state_space")
     dtype, delta = C.dtype, delta.expand(len(C))
     A_, B_ = discretise(A.double(), B.double(), delta, method)
-    return Filter(Dense(A_), B_.expand_as(C), C.double(), dtype, None if D is None else D.double())
+    return Filter(
+        DenseTransition(A_), B_.expand_as(C), C.double(), dtype, None if D is None else D.double()
+    )

@@ -13,7 +13,7 @@ from threefold.kernels import ops
 from threefold.memory.forms import plan_chunk
 
 
-def responses(
+def filter_states(
     u: Tensor,
     state: Tensor,
     transition: Tensor,

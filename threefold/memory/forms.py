@@ -10,13 +10,13 @@ FORMS = ("step", "chunk", "parallel")
 
 # Elements of one chunk in plain torch: long enough that products of matrices dominate, short
 # enough that the C×C scores stay in the cache (measured flat between 32 and 128).
-CHUNK = 64
+CHUNK_LENGTH = 64
 
 # Queries of one block that reads a history: its mask has this many rows, not as many as the past.
-BLOCK = 256
+QUERY_BLOCK = 256
 
 # Elements of one Fourier transform of a filter: its buffers stay in the cache or near it.
-PIECE = 16384
+TRANSFORM_LENGTH = 16384
 
 
 def plan_form(
@@ -47,17 +47,17 @@ def plan_chunk(chunk: int | None, length: int, form: str) -> int:
     if form == "parallel":
         return length
     if chunk is None:
-        return min(CHUNK, length)
+        return min(CHUNK_LENGTH, length)
     if chunk < 1:
         raise ThreefoldError(f"chunk={chunk}: expected at least 1 element a chunk")
     return min(chunk, length)
 
 
-def plan_block(length: int, form: str) -> int:
+def plan_query_block(length: int, form: str) -> int:
     """The number of queries that read a history together."""
-    return min(BLOCK, length) if form == "chunk" else length
+    return min(QUERY_BLOCK, length) if form == "chunk" else length
 
 
-def plan_piece(length: int, form: str) -> int:
+def plan_transform(length: int, form: str) -> int:
     """The number of elements that are convolved by one Fourier transform."""
-    return min(PIECE, length) if form == "chunk" else length
+    return min(TRANSFORM_LENGTH, length) if form == "chunk" else length

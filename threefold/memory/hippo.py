@@ -156,7 +156,7 @@ class Fourier(Hippo):
 class LegS(Hippo):
     """All of the past, each moment the same: c' = (A c + B f)/t, without a window.
 
-    Used without the 1/t (`Decaying`, S4) the same A and B see the past through e^{−s}.
+    Used without the 1/t (`DecayingLegS`, S4) the same A and B see the past through e^{−s}.
     """
 
     def matrices(self) -> tuple[Tensor, Tensor]:
@@ -210,7 +210,7 @@ class LegS(Hippo):
         return torch.stack(found, -2)
 
 
-class Decaying(LegS):
+class DecayingLegS(LegS):
     """LegS without the 1/t, as S4 uses it: a fixed filter that sees the past through e^{−s}."""
 
     def matrices(self) -> tuple[Tensor, Tensor]:
@@ -240,7 +240,7 @@ MEASURES: dict[str, type[Hippo]] = {
     "legt": LegT,
     "lagt": LagT,
     "fourier": Fourier,
-    "decaying": Decaying,
+    "decaying": DecayingLegS,
 }
 
 
@@ -252,7 +252,7 @@ def hippo(measure: str, size: int, window: float = 1.0) -> Hippo:
 
 
 @lru_cache(64)
-def discretised(measure: str, size: int, window: float, method: str) -> tuple[Tensor, Tensor]:
+def discretised_hippo(measure: str, size: int, window: float, method: str) -> tuple[Tensor, Tensor]:
     """Ā and B̄ for elements 1 apart, float64 on the CPU: constants, made once."""
     with torch.inference_mode(False), torch.device("cpu"):
         step = torch.ones((), dtype=torch.float64)

@@ -13,7 +13,7 @@ from threefold.errors import ThreefoldError, nearest
 
 DISTRIBUTIONS = ("uniform", "normal", "signs")
 # Up to here all eigenvalues are computed; above, Arnoldi's method finds the largest.
-MOST_DENSE = 1200
+MAX_DENSE = 1200
 
 
 def random_matrix(
@@ -69,7 +69,7 @@ def spectral_radius(matrix: Tensor) -> float:
     if not bool((matrix != 0).any()):
         return 0.0
     matrix = matrix.double()
-    if len(matrix) <= MOST_DENSE:
+    if len(matrix) <= MAX_DENSE:
         return float(torch.linalg.eigvals(matrix).abs().max())
     return _arnoldi(matrix)
 

@@ -1,6 +1,7 @@
-"""s ← Ā s,  c ← c Ā,  Ā ← Ā²: how a filter's state moves on without input.
+"""s ← Ā s,  c ← c Ā,  Ā ← Ā²: how a filter's state changes without input.
 
-`Diagonal` is a complex number for each number of the state, `Dense` a real matrix.
+`DiagonalTransition` multiplies each number of the state by a complex factor; `DenseTransition` is a
+real matrix.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ class Transition(ABC):
         """The same, rounded."""
 
 
-class Matrix(Transition):
+class MatrixTransition(Transition):
     """One whose powers are matrices: elements are taken in blocks."""
 
     @abstractmethod
@@ -34,20 +35,20 @@ class Matrix(Transition):
         """c Ā."""
 
     @abstractmethod
-    def squared(self) -> Matrix:
+    def squared(self) -> MatrixTransition:
         """The transition of twice as many elements."""
 
     @abstractmethod
-    def to(self, dtype: torch.dtype) -> Matrix:
+    def to(self, dtype: torch.dtype) -> MatrixTransition:
         """The same, rounded."""
 
     @abstractmethod
-    def scan(self, gains: Tensor, state: Tensor) -> Tensor:
+    def unroll(self, gains: Tensor, state: Tensor) -> Tensor:
         """s = Ā s₋ + gain for gains [B, L, H, S]: all states [B, L+1, H, S], the given first."""
 
 
 @dataclass(frozen=True)
-class Diagonal(Transition):
+class DiagonalTransition(Transition):
     """Ā = Diag(w), w [H, 2, S/2]: real parts, imaginary parts."""
 
     factor: Tensor
@@ -57,8 +58,8 @@ class Diagonal(Transition):
         a, b = state.chunk(2, -1)
         return torch.cat([real * a - imaginary * b, real * b + imaginary * a], -1)
 
-    def to(self, dtype: torch.dtype) -> Diagonal:
-        return Diagonal(self.factor.to(dtype))
+    def to(self, dtype: torch.dtype) -> DiagonalTransition:
+        return DiagonalTransition(self.factor.to(dtype))
 
     def taps(self, write: Tensor, read: Tensor, length: int, dtype: torch.dtype) -> Tensor:
         """K̄_t = c Āᵗ b, [H, length], for b and c [H, S]."""
@@ -119,7 +120,7 @@ def _times(*numbers: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Dense(Matrix):
+class DenseTransition(MatrixTransition):
     """Ā [H, S, S], or [1, S, S] for all channels."""
 
     matrix: Tensor
@@ -130,13 +131,13 @@ class Dense(Matrix):
     def before(self, row: Tensor) -> Tensor:
         return torch.einsum("...hi,hij->...hj", row, self._all(row))
 
-    def squared(self) -> Dense:
-        return Dense(self.matrix @ self.matrix)
+    def squared(self) -> DenseTransition:
+        return DenseTransition(self.matrix @ self.matrix)
 
-    def to(self, dtype: torch.dtype) -> Dense:
-        return Dense(self.matrix.to(dtype))
+    def to(self, dtype: torch.dtype) -> DenseTransition:
+        return DenseTransition(self.matrix.to(dtype))
 
-    def scan(self, gains: Tensor, state: Tensor) -> Tensor:
+    def unroll(self, gains: Tensor, state: Tensor) -> Tensor:
         states = [state]
         for gain in gains.unbind(1):
             states.append(self.after(states[-1]) + gain)

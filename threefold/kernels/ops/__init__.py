@@ -14,8 +14,7 @@ import torch
 from torch import Tensor
 
 from threefold.kernels import library as _library
-from threefold.kernels.dispatch import direct as _direct
-from threefold.kernels.dispatch import native as _native
+from threefold.kernels.dispatch import has_kernel, may_call_directly
 from threefold.kernels.ops.basic import linear, rms_norm, short_convolution, token_shift
 from threefold.kernels.ops.filters import (
     cauchy,
@@ -84,8 +83,8 @@ def available() -> dict[str, str]:
 def runs_programs(x: Tensor) -> bool:
     """Whether the step of one element x [B, 1, width] may run as a recorded program."""
     return (
-        _program.serves(len(x))
-        and _native(x)
-        and _direct(x)
+        _program.few_enough_rows(len(x))
+        and has_kernel(x)
+        and may_call_directly(x)
         and not torch.is_autocast_enabled("cpu")
     )

@@ -10,10 +10,8 @@ from threefold.kernels import reference
 from threefold.kernels import rms_norm as _rms_norm
 from threefold.kernels import short_convolution as _short_convolution
 from threefold.kernels import token_shift as _token_shift
-from threefold.kernels.checks import check_lengths as _check_lengths
-from threefold.kernels.checks import refuse as _refuse
-from threefold.kernels.dispatch import direct as _direct
-from threefold.kernels.dispatch import native as _native
+from threefold.kernels.checks import check_lengths, refuse
+from threefold.kernels.dispatch import has_kernel, may_call_directly
 
 
 def short_convolution(
@@ -35,13 +33,13 @@ def short_convolution(
     expected = _short_convolution.expected(x, weight, bias, state, lengths)
     if expected:
         given = {"x": x, "weight": weight, "bias": bias, "state": state, "lengths": lengths}
-        _refuse("short_convolution", expected, given)
+        refuse("short_convolution", expected, given)
     length, taps = x.shape[1], weight.shape[1]
-    if not _native(x) or taps > _short_convolution.MOST_TAPS:
-        _check_lengths(lengths, length)
+    if not has_kernel(x) or taps > _short_convolution.MAX_TAPS:
+        check_lengths(lengths, length)
         return reference.short_convolution(x, weight, bias, state, lengths, silu=silu)
     run = _short_convolution.operation
-    if length == 1 and _direct(x, weight, bias, state, lengths):
+    if length == 1 and may_call_directly(x, weight, bias, state, lengths):
         run = _short_convolution.forward
     return run(x, weight, bias, state, lengths, silu)  # type: ignore[no-any-return]
 
@@ -52,13 +50,13 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     A few rows without gradients run native: the same bits for a row whatever the others are, and
     bfloat16 weights summed in float32. They go with bfloat16 x, or with float32 x and then y.
     """
-    if _direct(x) and x.is_cpu and not torch.is_autocast_enabled("cpu"):
+    if may_call_directly(x) and x.is_cpu and not torch.is_autocast_enabled("cpu"):
         y = _linear.forward(x, weight, bias)
         if y is not None:
             return y
     expected = _linear.expected(x, weight, bias)
     if expected:
-        _refuse("linear", expected, {"x": x, "weight": weight, "bias": bias})
+        refuse("linear", expected, {"x": x, "weight": weight, "bias": bias})
     return reference.linear(x, weight, bias)
 
 
@@ -77,11 +75,11 @@ def rms_norm(
     """
     expected = _rms_norm.expected(x, weight, gate)
     if expected:
-        _refuse("rms_norm", expected, {"x": x, "weight": weight, "gate": gate})
+        refuse("rms_norm", expected, {"x": x, "weight": weight, "gate": gate})
     alike = all(t is None or (t.dtype == x.dtype and t.device == x.device) for t in (weight, gate))
-    if not alike or not _native(x):
+    if not alike or not has_kernel(x):
         return reference.rms_norm(x, weight, gate, eps=eps, gate_first=gate_first)
-    run = _rms_norm.forward if _direct(x) else _rms_norm.operation
+    run = _rms_norm.forward if may_call_directly(x) else _rms_norm.operation
     y: Tensor = run(x, weight, gate, eps, gate_first)
     return y
 
@@ -97,10 +95,10 @@ def token_shift(
     expected = _token_shift.expected(x, shares, state, lengths)
     if expected:
         given = {"x": x, "shares": shares, "state": state, "lengths": lengths}
-        _refuse("token_shift", expected, given)
-    if not _native(x):
-        _check_lengths(lengths, x.shape[1])
+        refuse("token_shift", expected, given)
+    if not has_kernel(x):
+        check_lengths(lengths, x.shape[1])
         return reference.token_shift(x, shares, state, lengths)
-    run = _token_shift.forward if _direct(x) else _token_shift.operation
+    run = _token_shift.forward if may_call_directly(x) else _token_shift.operation
     mixtures, last = run(x, shares, state, lengths)
     return mixtures, last

@@ -10,10 +10,8 @@ from threefold.kernels import library, reference
 from threefold.kernels import long_convolution as _long_convolution
 from threefold.kernels import online_convolution as _online_convolution
 from threefold.kernels import vandermonde as _vandermonde
-from threefold.kernels.checks import refuse as _refuse
-from threefold.kernels.dispatch import direct as _direct
-from threefold.kernels.dispatch import loaded as _loaded
-from threefold.kernels.dispatch import native as _native
+from threefold.kernels.checks import refuse
+from threefold.kernels.dispatch import has_kernel, kernels_loaded, may_call_directly
 
 
 def long_convolution(
@@ -33,9 +31,9 @@ def long_convolution(
     given = {"x": x, "kernel": kernel, "skip": skip, "gate": gate}
     expected = _long_convolution.expected(x, kernel, skip, gate, first)
     if expected:
-        _refuse("long_convolution", expected, given)
+        refuse("long_convolution", expected, given)
     kernel = kernel[:, : x.shape[1]]
-    if not _native(x):
+    if not has_kernel(x):
         return reference.long_convolution(x, kernel, skip, gate, first=first)
     return _long_convolution.run(x, kernel, skip, gate, first=first, whole=whole)
 
@@ -57,8 +55,8 @@ def vandermonde(
     """
     expected = _vandermonde.expected(factor, lengths, coefficient=coefficient)
     if expected:
-        _refuse("vandermonde", expected, {"factor": factor, "coefficient": coefficient})
-    native = factor.is_cpu and dtype in library.SUFFIXES and _loaded()
+        refuse("vandermonde", expected, {"factor": factor, "coefficient": coefficient})
+    native = factor.is_cpu and dtype in library.SUFFIXES and kernels_loaded()
     run = _vandermonde.operation if native else reference.vandermonde
     return run(factor, coefficient, lengths, length, backwards, dtype)
 
@@ -69,8 +67,8 @@ def moments(
     """`m_n = Σ_l x_l w_n^l` for x `[R, L, D]`, the rest as in `vandermonde`: `[R, D, N, 2]`."""
     expected = _vandermonde.expected(factor, lengths, x=x)
     if expected:
-        _refuse("moments", expected, {"x": x, "factor": factor})
-    run = _vandermonde.moments_operation if _native(x) else reference.moments
+        refuse("moments", expected, {"x": x, "factor": factor})
+    run = _vandermonde.moments_operation if has_kernel(x) else reference.moments
     return run(x, factor, lengths, backwards)
 
 
@@ -81,12 +79,12 @@ def cauchy(p: Tensor, q: Tensor, square: Tensor, real: Tensor, points: Tensor) -
     """
     expected = _cauchy.expected(p, q, square, real, points)
     if expected:
-        _refuse("cauchy", expected, {"p": p, "q": q, "square": square, "real": real})
-    run = _cauchy.products if p.is_cpu and _loaded() else reference.cauchy
+        refuse("cauchy", expected, {"p": p, "q": q, "square": square, "real": real})
+    run = _cauchy.products if p.is_cpu and kernels_loaded() else reference.cauchy
     return run(p, q, square, real, points)
 
 
 def online_filter(kernel: Tensor, skip: Tensor | None) -> _online_convolution.OnlineFilter | None:
     """The filter made ready for one element after another; None where no native kernel can be."""
-    native = _native(kernel) and _direct(kernel, skip)
+    native = has_kernel(kernel) and may_call_directly(kernel, skip)
     return _online_convolution.OnlineFilter(kernel, skip) if native else None

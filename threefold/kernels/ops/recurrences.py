@@ -18,10 +18,8 @@ from threefold.kernels import diagonal_recurrence as _diagonal_recurrence
 from threefold.kernels import legs_recurrence as _legs_recurrence
 from threefold.kernels import reservoir as _reservoir
 from threefold.kernels import selective_scan as _selective_scan
-from threefold.kernels.checks import check_lengths as _check_lengths
-from threefold.kernels.checks import refuse as _refuse
-from threefold.kernels.dispatch import direct as _direct
-from threefold.kernels.dispatch import native as _native
+from threefold.kernels.checks import check_lengths, refuse
+from threefold.kernels.dispatch import has_kernel, may_call_directly
 
 
 def selective_scan(
@@ -53,14 +51,14 @@ def selective_scan(
     expected = _selective_scan.expected(*given)
     if expected:
         names = ("x", "delta", "A", "B", "C", "D", "gate", "delta_bias", "state", "lengths")
-        _refuse("selective_scan", expected, dict(zip(names, given, strict=True)))
-    if not _native(x):
-        _check_lengths(lengths, x.shape[1])
+        refuse("selective_scan", expected, dict(zip(names, given, strict=True)))
+    if not has_kernel(x):
+        check_lengths(lengths, x.shape[1])
         return otherwise()
-    if x.shape[1] == 1 and lengths is None and _direct(*given):
+    if x.shape[1] == 1 and lengths is None and may_call_directly(*given):
         return _selective_scan.step(*given[:-1], softplus, hold)
-    keep = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in given)
-    y, new_state, _ = _selective_scan.operation(*given, softplus, hold, keep)
+    save = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in given)
+    y, new_state, _ = _selective_scan.operation(*given, softplus, hold, save)
     return y, new_state
 
 
@@ -88,7 +86,7 @@ def linear_recurrence(
     0 there. `check()` raises if a log-decay is above 0; it runs only where no kernel sees that
     itself. Gives out `[B, L, H, V]` and the new state `[B, H, K, V]`.
     """
-    native = _native(value) and 0 not in value.shape[1:] and 0 not in key.shape[2:]
+    native = has_kernel(value) and 0 not in value.shape[1:] and 0 not in key.shape[2:]
     decays_only = strength is None and write is None and read is None
     if native and decays_only and (bonus is None or log_decay_value is None):
         decaying = _decay_recurrence.DecayInputs(
@@ -96,8 +94,8 @@ def linear_recurrence(
         )
         expected = decaying.expected()
         if expected:
-            _refuse("linear_recurrence", expected, decaying._asdict())
-        direct = value.shape[1] == 1 and _direct(*decaying)
+            refuse("linear_recurrence", expected, decaying._asdict())
+        direct = value.shape[1] == 1 and may_call_directly(*decaying)
         return _decay_recurrence.run(decaying, check, direct=direct)
     if check is not None:
         check()
@@ -108,8 +106,8 @@ def linear_recurrence(
         )
         expected = erasing.expected()
         if expected:
-            _refuse("linear_recurrence", expected, erasing._asdict())
-        direct = value.shape[1] == 1 and _direct(*erasing)
+            refuse("linear_recurrence", expected, erasing._asdict())
+        direct = value.shape[1] == 1 and may_call_directly(*erasing)
         return _delta_recurrence.run(erasing, direct=direct)
     return otherwise()
 
@@ -132,16 +130,16 @@ def cell_recurrence(
     the output is 0 there. Gives the hidden states `[B, L, H]` and the parts after the last element.
     """
     # One element is not worth the packing of the matrices.
-    if not _native(inputs) or inputs.shape[1] == 1:
+    if not has_kernel(inputs) or inputs.shape[1] == 1:
         return otherwise()
     state = torch.stack(parts, 1)
     given = (inputs, recurrent, state, extra, mask, lengths)
     expected = _cell_recurrence.expected(kind, *given)
     if expected:
         names = ("inputs", "recurrent", "state", "extra", "mask", "lengths")
-        _refuse(kind, expected, dict(zip(names, given, strict=True)))
-    keep = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in given)
-    out, state, _ = _cell_recurrence.operation(*given, kind, keep)
+        refuse(kind, expected, dict(zip(names, given, strict=True)))
+    save = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in given)
+    out, state, _ = _cell_recurrence.operation(*given, kind, save)
     return out, state.unbind(1)
 
 
@@ -152,14 +150,14 @@ def legs_recurrence(
 
     Given inputs, matrix, say, state [h; c], position and lengths: all h, the last h, the last c.
     """
-    if not _native(given[0]) or given[0].shape[1] == 1:
+    if not has_kernel(given[0]) or given[0].shape[1] == 1:
         return otherwise()
     expected = _legs_recurrence.expected(*given)
     if expected:
         names = ("inputs", "matrix", "say", "state", "position", "lengths")
-        _refuse("legs_recurrence", expected, dict(zip(names, given, strict=True)))
-    keep = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in given)
-    out, state, _ = _legs_recurrence.operation(*given, keep)
+        refuse("legs_recurrence", expected, dict(zip(names, given, strict=True)))
+    save = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in given)
+    out, state, _ = _legs_recurrence.operation(*given, save)
     hidden = given[0].shape[3]
     return out[..., :hidden], state[:, :hidden], state[:, hidden:]
 
@@ -177,14 +175,14 @@ def diagonal_recurrence(
     Gives all h, 0 behind the end of a row, and the last. Where there is no native kernel for the
     inputs the answer is `otherwise()`.
     """
-    if not _native(write):
+    if not has_kernel(write):
         return otherwise()
     expected = _diagonal_recurrence.expected(decay, write, state, lengths)
     if expected:
         given = {"decay": decay, "write": write, "state": state, "lengths": lengths}
-        _refuse("diagonal_recurrence", expected, given)
+        refuse("diagonal_recurrence", expected, given)
     run = _diagonal_recurrence.operation
-    if write.shape[1] == 1 and _direct(decay, write, state, lengths):
+    if write.shape[1] == 1 and may_call_directly(decay, write, state, lengths):
         run = _diagonal_recurrence.forward
     return run(decay, write, state, lengths)  # type: ignore[no-any-return]
 
@@ -201,13 +199,13 @@ def reservoir(
 ) -> tuple[Tensor, Tensor]:
     """A leaky sparse reservoir, not learned: `memory/reservoir.py` has the shapes."""
     # A gradient of the weights is the reference's; the kernel has none.
-    if not _native(drive) or (torch.is_grad_enabled() and weight.values.requires_grad):
+    if not has_kernel(drive) or (torch.is_grad_enabled() and weight.values.requires_grad):
         return otherwise()
     expected = _reservoir.expected(drive, weight, state, lengths)
     if expected:
         given = {"drive": drive, "weight": weight.values, "state": state, "lengths": lengths}
-        _refuse("reservoir", expected, given)
-    keep = torch.is_grad_enabled() and (drive.requires_grad or state.requires_grad)
-    run = _reservoir.forward if _direct(drive, *weight, state) else _reservoir.operation
-    out, state, _ = run(drive, *weight, state, lengths, activation, leak, keep)
+        refuse("reservoir", expected, given)
+    save = torch.is_grad_enabled() and (drive.requires_grad or state.requires_grad)
+    run = _reservoir.forward if may_call_directly(drive, *weight, state) else _reservoir.operation
+    out, state, _ = run(drive, *weight, state, lengths, activation, leak, save)
     return out, state

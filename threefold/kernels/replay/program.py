@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from threefold.kernels import library
-from threefold.kernels.linear import MOST_ROWS, PLAIN
+from threefold.kernels.linear import MAX_ROWS, PLAIN_TENSOR_TYPES
 from threefold.kernels.replay.thread_backoff import ThreadBackoff
 from threefold.kernels.replay.validity import Validity
 
@@ -75,7 +75,7 @@ class Listing:
     calls: list[list[Word]] = field(default_factory=list)
     buffers: dict[int, int] = field(default_factory=dict)
     # What has to stay where it is as long as the calls are made.
-    kept: list[Any] = field(default_factory=list)
+    pinned: list[Any] = field(default_factory=list)
 
     def call(
         self,
@@ -174,7 +174,7 @@ class Program:
                     return None
                 node = node[name]
             if (
-                type(node) not in PLAIN
+                type(node) not in PLAIN_TENSOR_TYPES
                 or node.shape != shape
                 or node.dtype is not dtype
                 or not node.is_cpu
@@ -228,6 +228,6 @@ def state_leaves(state: Mapping[str, Any], path: LeafPath = ()) -> Iterator[tupl
             yield (*path, name), value
 
 
-def serves(rows: int) -> bool:
+def few_enough_rows(rows: int) -> bool:
     """Whether that many rows are few enough for the products inside."""
-    return 0 < rows <= MOST_ROWS
+    return 0 < rows <= MAX_ROWS

@@ -24,7 +24,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from threefold.kernels import library
-from threefold.kernels.parameter_cache import derived_below
+from threefold.kernels.parameter_cache import caches_below
 from threefold.kernels.replay.lowering import AXES, FUNCTIONS, RULES
 from threefold.kernels.replay.program import (
     CannotRecordError,
@@ -113,9 +113,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             prepare: Any = getattr(module, "prepare_step", None)
             if prepare is not None:
                 prepare()
-        for tensor in (t for one in derived_below(owner) for t in one.tensors()):
+        for tensor in (t for one in caches_below(owner) for t in one.tensors()):
             self._know(tensor, None)
-            self.listing.kept.append(tensor)
+            self.listing.pinned.append(tensor)
         self._know(x, Operand("x", 0))
         for index, (_, leaf) in enumerate(leaves):
             self._know(leaf, Operand("before", index))
@@ -151,7 +151,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if not argument:
             return 0
         if isinstance(argument, ctypes.Array):
-            self.listing.kept.append(argument)
+            self.listing.pinned.append(argument)
             return ctypes.addressof(argument)
         region = self._find(argument)
         if region.turned:
@@ -174,7 +174,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if tensor.dtype not in _REAL:
             numbers = numbers.double()
             self._truths[begin] = torch.float64
-        self.listing.kept.append(numbers)
+        self.listing.pinned.append(numbers)
         self._know(tensor, None, numbers.data_ptr())
         self._fixed.add(begin)
 
@@ -214,7 +214,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def constant(self, numbers: Sequence[int]) -> int:
         """The address of whole numbers that a call reads."""
         held = array("q", numbers)
-        self.listing.kept.append(held)
+        self.listing.pinned.append(held)
         return held.buffer_info()[0]
 
     def __torch_dispatch__(

@@ -14,7 +14,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from threefold.kernels.parameter_cache import derived_below
+from threefold.kernels.parameter_cache import caches_below
 
 # Counts assignments to attributes of mixers: attributes are compared only after it has changed.
 _attribute_count = 0
@@ -35,7 +35,7 @@ class Validity:
             (holder, name, tensor, tensor.data_ptr())
             for holder, name, tensor in parameters_and_buffers(owner)
         ]
-        self._derived = [(cache, cache.value, cache.versions) for cache in derived_below(owner)]
+        self._derived = [(cache, cache.value, cache.versions) for cache in caches_below(owner)]
         self._hooks = [
             hooks
             for module, _ in self._modules

@@ -62,7 +62,7 @@ class ChunkDecay:
 
     def _scalar_matrix(self, exclusive: bool) -> Tensor:
         ones = torch.ones_like(self.from_start)
-        return assemble(ones.squeeze(-1), blocks(ones, ones, self, exclusive))
+        return assemble(ones.squeeze(-1), crossing_scores(ones, ones, self, exclusive))
 
 
 def scores(
@@ -79,7 +79,7 @@ def scores(
     """
     if decay is not None and not decay.scalar:
         on_diagonal = query.new_zeros(query.shape[:-1]) if diagonal is None else diagonal
-        return assemble(on_diagonal, blocks(query, key, decay, exclusive))
+        return assemble(on_diagonal, crossing_scores(query, key, decay, exclusive))
     product = query @ key.mT
     if decay is not None:
         product = product * (decay.matrix_before if exclusive else decay.matrix)
@@ -87,7 +87,7 @@ def scores(
     return product if diagonal is None else product + torch.diag_embed(diagonal)
 
 
-def blocks(
+def crossing_scores(
     query: Tensor, key: Tensor, decay: ChunkDecay | None, exclusive: bool = False
 ) -> Iterator[Tensor]:
     """Scores across the cuts, smallest blocks first: [..., C/2m, m, m] for m = 1, 2, 4, …"""

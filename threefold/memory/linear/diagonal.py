@@ -13,12 +13,12 @@ from threefold.errors import ThreefoldError
 from threefold.kernels import ops
 from threefold.memory.associative_scan import Element, associative_scan, compose_affine
 from threefold.memory.forms import FORMS, plan_chunk, plan_form
-from threefold.memory.linear.selective import scan
+from threefold.memory.linear.selective import selective_recurrence
 
-OWNER = "diagonal_recurrence"
+NAME = "diagonal_recurrence"
 
 
-def diagonal(
+def diagonal_recurrence(
     decay: Tensor,
     write: Tensor,
     state: Tensor,
@@ -33,11 +33,11 @@ def diagonal(
     """
     if write.dim() not in (3, 4) or decay.shape not in (write.shape, write.shape[2:]):
         raise ThreefoldError(
-            f"{OWNER}: decay is {tuple(decay.shape)} and write {tuple(write.shape)}, expected "
+            f"{NAME}: decay is {tuple(decay.shape)} and write {tuple(write.shape)}, expected "
             "[batch, length, channels], with an axis of 2 before the channels if complex, or a "
             "decay without batch and length"
         )
-    form = plan_form(form, write.shape[1], FORMS, OWNER)
+    form = plan_form(form, write.shape[1], FORMS, NAME)
 
     def plain() -> tuple[Tensor, Tensor]:
         return plain_diagonal(decay, write, state, form, lengths)
@@ -76,14 +76,14 @@ def _advance(elements: Element, state: Tensor, complex_: bool) -> Tensor:
     if decay.shape[1] > 1:
         decay, write = associative_scan(_compose_complex if complex_ else compose_affine, elements)
     state = state.unsqueeze(1)
-    return write + (multiply(decay, state) if complex_ else decay * state)
+    return write + (multiply_complex(decay, state) if complex_ else decay * state)
 
 
 def _compose_complex(earlier: Element, later: Element) -> Element:
-    return multiply(later[0], earlier[0]), multiply(later[0], earlier[1]) + later[1]
+    return multiply_complex(later[0], earlier[0]), multiply_complex(later[0], earlier[1]) + later[1]
 
 
-def multiply(a: Tensor, b: Tensor) -> Tensor:
+def multiply_complex(a: Tensor, b: Tensor) -> Tensor:
     """The product of complex numbers in two planes [..., 2, D]."""
     a_real, a_imaginary = a.unbind(-2)
     b_real, b_imaginary = b.unbind(-2)
@@ -111,7 +111,7 @@ def blend(
     """
     ones = candidate.new_ones(*candidate.shape[:2], 1)
     rate = -candidate.new_ones(candidate.shape[-1], 1)
-    out, memory = scan(
+    out, memory = selective_recurrence(
         candidate,
         logit,
         rate,

@@ -17,7 +17,7 @@ from threefold.memory.linear.engine import run
 from threefold.memory.linear.structures import Tokens
 from threefold.memory.state import memory_dtype
 
-OWNER = "linear_recurrence"
+NAME = "linear_recurrence"
 
 
 def linear_recurrence(
@@ -48,8 +48,8 @@ def linear_recurrence(
     check(query, key, value, log_decay, log_decay_value, strength, rank_one, bonus)
 
     def check_values() -> None:
-        refuse_growth("log_decay", log_decay)
-        refuse_growth("log_decay_value", log_decay_value)
+        check_decay("log_decay", log_decay)
+        check_decay("log_decay_value", log_decay_value)
 
     return recur(
         query,
@@ -85,7 +85,7 @@ def recur(
 ) -> tuple[Tensor, Tensor]:
     """`linear_recurrence` for mixers: values are not checked, rows end after `lengths` elements."""
     length = value.shape[1]
-    form = plan_form(form, length, FORMS, OWNER)
+    form = plan_form(form, length, FORMS, NAME)
     size = plan_chunk(chunk, length, form)
     dtype = memory_dtype(value.dtype)
     write, read = rank_one if rank_one is not None else (None, None)
@@ -93,7 +93,7 @@ def recur(
     if not all(field is None or field.dtype == dtype for field in given):
         given = given.each(lambda field: field.to(dtype))
     shape = (value.shape[0], value.shape[2], key.shape[-1], value.shape[-1])
-    before = start(state, shape, dtype, value.device)
+    before = checked_state(state, shape, dtype, value.device)
 
     def plain() -> tuple[Tensor, Tensor]:
         out, after = run(heads_first(given, lengths), before, form, size)
@@ -157,7 +157,7 @@ def stop_at(tokens: Tokens, lengths: Tensor) -> Tokens:
     return idle._replace(query=tokens.query, value=tokens.value, bonus=tokens.bonus)
 
 
-def start(
+def checked_state(
     state: Tensor | None, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device
 ) -> Tensor:
     """The given memory, checked, or zeros."""
@@ -165,20 +165,20 @@ def start(
         return torch.zeros(shape, dtype=dtype, device=device)
     if tuple(state.shape) != shape or state.dtype != dtype:
         raise ThreefoldError(
-            f"{OWNER}: state is {tuple(state.shape)} {state.dtype}, expected {shape} {dtype} "
+            f"{NAME}: state is {tuple(state.shape)} {state.dtype}, expected {shape} {dtype} "
             "(batch, heads, key size, value size)"
         )
     return state
 
 
-def refuse_growth(name: str, decay: Tensor | None) -> None:
+def check_decay(name: str, decay: Tensor | None) -> None:
     """A log-decay above 0 would grow the memory without bound."""
     if decay is None or torch.compiler.is_compiling():
         return
     largest = decay.detach().max()
     if bool(largest > 0):
         raise ThreefoldError(
-            f"{OWNER}: {name} must be ≤ 0 (a decay, not a growth); its largest value is "
+            f"{NAME}: {name} must be ≤ 0 (a decay, not a growth); its largest value is "
             f"{largest.item():.6g}"
         )
 
@@ -197,26 +197,26 @@ def check(
     for name, tensor in (("query", query), ("key", key), ("value", value)):
         if tensor.dim() != 4:
             raise ThreefoldError(
-                f"{OWNER}: {name} is {tuple(tensor.shape)}, expected 4 axes "
+                f"{NAME}: {name} is {tuple(tensor.shape)}, expected 4 axes "
                 "[batch, length, heads, size]"
             )
     batch, length, heads, _ = value.shape
     groups, size = query.shape[2:]
     if length == 0:
-        raise ThreefoldError(f"{OWNER}: the sequence is empty; give at least one element")
+        raise ThreefoldError(f"{NAME}: the sequence is empty; give at least one element")
     if heads % max(groups, 1) or groups == 0:
         raise ThreefoldError(
-            f"{OWNER}: query has {groups} heads, value {heads}; the first must divide the second"
+            f"{NAME}: query has {groups} heads, value {heads}; the first must divide the second"
         )
     if not (query.dtype == key.dtype == value.dtype) or not value.dtype.is_floating_point:
         raise ThreefoldError(
-            f"{OWNER}: query, key and value are {query.dtype}, {key.dtype}, {value.dtype}; "
+            f"{NAME}: query, key and value are {query.dtype}, {key.dtype}, {value.dtype}; "
             "expected one floating-point dtype for all three"
         )
     sized = (batch, length, heads, size)
     if log_decay is not None and log_decay.dim() not in (1, 3, 4):
         raise ThreefoldError(
-            f"{OWNER}: log_decay is {tuple(log_decay.shape)}, expected [heads], "
+            f"{NAME}: log_decay is {tuple(log_decay.shape)}, expected [heads], "
             f"[batch, length, heads] or [batch, length, heads, key size], here ({heads},), "
             f"{sized[:3]} or {sized}"
         )
@@ -234,7 +234,7 @@ def check(
     ):
         if field is not None and tuple(field.shape) != shape:
             raise ThreefoldError(
-                f"{OWNER}: {name} is {tuple(field.shape)}, expected {shape} to go with query "
+                f"{NAME}: {name} is {tuple(field.shape)}, expected {shape} to go with query "
                 f"{tuple(query.shape)} and value {tuple(value.shape)}"
             )
     check_combination(strength, rank_one, bonus, log_decay_value)
@@ -253,6 +253,6 @@ def check_combination(
     names = [name for name, field in given.items() if field is not None]
     if len(names) > 1:
         raise ThreefoldError(
-            f"{OWNER}: {' and '.join(names)} cannot be combined; each goes with query, key, value "
+            f"{NAME}: {' and '.join(names)} cannot be combined; each goes with query, key, value "
             "and log_decay alone"
         )

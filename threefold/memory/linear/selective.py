@@ -17,7 +17,7 @@ from threefold.memory.associative_scan import Element, associative_scan, compose
 from threefold.memory.forms import FORMS, plan_chunk, plan_form
 from threefold.memory.state import memory_dtype
 
-OWNER = "selective_scan"
+NAME = "selective_scan"
 
 
 def selective_scan(
@@ -43,14 +43,14 @@ def selective_scan(
     check(x, delta, A, B, C, D, gate, delta_bias)
     if not torch.compiler.is_compiling() and bool((A > 0).any()):
         raise ThreefoldError(
-            f"{OWNER}: A must be ≤ 0 (pass −exp(A_log)); its largest value is {A.max().item():.6g}"
+            f"{NAME}: A must be ≤ 0 (pass −exp(A_log)); its largest value is {A.max().item():.6g}"
         )
-    return scan(
+    return selective_recurrence(
         x, delta, A, B, C, D, gate, delta_bias=delta_bias, softplus=softplus, state=state, form=form
     )
 
 
-def scan(
+def selective_recurrence(
     x: Tensor,
     delta: Tensor,
     A: Tensor,
@@ -67,13 +67,13 @@ def scan(
     hold: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """`selective_scan` for mixers: no checks of values; rows end after `lengths` elements."""
-    form = plan_form(form, x.shape[1], FORMS, OWNER)
+    form = plan_form(form, x.shape[1], FORMS, NAME)
     dtype = memory_dtype(x.dtype)
     check_state(state, (x.shape[0], *A.shape), dtype)
-    wide = Fields(x, delta, A, B, C, D, gate, delta_bias).to(dtype)
+    wide = SelectiveInputs(x, delta, A, B, C, D, gate, delta_bias).to(dtype)
 
     def plain() -> tuple[Tensor, Tensor]:
-        return plain_scan(wide, softplus, hold, state, lengths, form)
+        return plain_selective(wide, softplus, hold, state, lengths, form)
 
     # With gradients the step is the definition that the other forms are held against.
     if form == "chunk" or (form == "step" and x.shape[1] == 1 and not torch.is_grad_enabled()):
@@ -91,7 +91,7 @@ def scan(
     return out.to(x.dtype), memory
 
 
-class Fields(NamedTuple):
+class SelectiveInputs(NamedTuple):
     """What a scan reads, all of the memory's dtype."""
 
     x: Tensor
@@ -103,14 +103,14 @@ class Fields(NamedTuple):
     gate: Tensor | None
     delta_bias: Tensor | None
 
-    def to(self, dtype: torch.dtype) -> Fields:
+    def to(self, dtype: torch.dtype) -> SelectiveInputs:
         if all(field is None or field.dtype == dtype for field in self):
             return self
-        return Fields(*(None if field is None else field.to(dtype) for field in self))  # type: ignore[arg-type]
+        return SelectiveInputs(*(None if field is None else field.to(dtype) for field in self))  # type: ignore[arg-type]
 
 
-def plain_scan(
-    fields: Fields,
+def plain_selective(
+    fields: SelectiveInputs,
     softplus: bool,
     hold: bool,
     state: Tensor | None,
@@ -132,7 +132,7 @@ def plain_scan(
     outputs = []
     for begin in range(0, length, size):
         piece = slice(begin, begin + size)
-        elements = discretise(x[:, piece], delta[:, piece], A, B[:, piece], hold)
+        elements = decay_and_write(x[:, piece], delta[:, piece], A, B[:, piece], hold)
         memories = advance(elements, memory)
         outputs.append((memories @ C[:, piece].unsqueeze(-1)).squeeze(-1))
         memory = memories[:, -1]
@@ -144,7 +144,7 @@ def plain_scan(
     return out, memory
 
 
-def discretise(x: Tensor, delta: Tensor, A: Tensor, B: Tensor, hold: bool) -> Element:
+def decay_and_write(x: Tensor, delta: Tensor, A: Tensor, B: Tensor, hold: bool) -> Element:
     """What each element multiplies the memory by and adds to it, both [B, C, D, N]."""
     log_decay = delta.unsqueeze(-1) * A
     if not hold:
@@ -167,7 +167,7 @@ def check_state(state: Tensor | None, shape: tuple[int, ...], dtype: torch.dtype
     """Refuse a state that is not this memory's."""
     if state is not None and (tuple(state.shape) != shape or state.dtype != dtype):
         raise ThreefoldError(
-            f"{OWNER}: state is {tuple(state.shape)} {state.dtype}, expected {shape} {dtype} "
+            f"{NAME}: state is {tuple(state.shape)} {state.dtype}, expected {shape} {dtype} "
             "(batch, channels, state size)"
         )
 
@@ -185,12 +185,12 @@ def check(
     """Refuse shapes that do not fit, repeating what was given."""
     if x.dim() != 3 or A.dim() != 2:
         raise ThreefoldError(
-            f"{OWNER}: x is {tuple(x.shape)} and A {tuple(A.shape)}, expected "
+            f"{NAME}: x is {tuple(x.shape)} and A {tuple(A.shape)}, expected "
             "[batch, length, channels] and [channels, state size]"
         )
     batch, length, channels = x.shape
     if length == 0:
-        raise ThreefoldError(f"{OWNER}: the sequence is empty; give at least one element")
+        raise ThreefoldError(f"{NAME}: the sequence is empty; give at least one element")
     size = A.shape[1]
     for name, field, shape in (
         ("delta", delta, (batch, length, channels)),
@@ -203,6 +203,6 @@ def check(
     ):
         if field is not None and tuple(field.shape) != shape:
             raise ThreefoldError(
-                f"{OWNER}: {name} is {tuple(field.shape)}, expected {shape} to go with x "
+                f"{NAME}: {name} is {tuple(field.shape)}, expected {shape} to go with x "
                 f"{tuple(x.shape)} and A {tuple(A.shape)}"
             )

@@ -16,7 +16,7 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from threefold.memory.linear.decay import ChunkDecay, accumulate, blocks, scores
+from threefold.memory.linear.decay import ChunkDecay, accumulate, crossing_scores, scores
 
 
 class Tokens(NamedTuple):
@@ -95,7 +95,7 @@ class Decay:
     ) -> Summary:
         query, key, value = tokens.query, tokens.key, tokens.value
         whole = on_value.whole.unsqueeze(-2)
-        local = accumulate(diagonal, blocks(query, key, decay), value, on_value)
+        local = accumulate(diagonal, crossing_scores(query, key, decay), value, on_value)
         if decay is not None:
             query, key = query * decay.from_start, key * decay.to_end
             whole = whole * decay.whole.unsqueeze(-1)
