@@ -218,7 +218,10 @@ WRONG = {
     "gates": ({"inputs": torch.zeros(2, 5, 3, 6)}, r"inputs \[B, L, 4, H\].*\[2, 5, 3, 6\]"),
     "recurrent": ({"recurrent": torch.zeros(1, 20, 6)}, r"recurrent \[N, 4·S, S\].*\[1, 20, 6\]"),
     "mask": ({"mask": torch.zeros(3, 6)}, r"mask \[2, 6\].*\[3, 6\]"),
-    "dtype": ({"recurrent": torch.zeros(1, 24, 6).double()}, "all of torch.float32.*float64"),
+    "dtype": (
+        {"recurrent": torch.zeros(1, 24, 6).double()},
+        "all tensors to be torch.float32.*float64",
+    ),
     "lengths": ({"lengths": torch.tensor([0, 6])}, "length is outside 0 … L"),
 }
 

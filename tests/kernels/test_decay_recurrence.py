@@ -420,7 +420,9 @@ def test_second_derivative_is_refused(variant: str) -> None:
     value = inputs.pop("value").requires_grad_()
     out, _ = kernel(value=value, **inputs)
     (grad,) = torch.autograd.grad(out.square().sum(), value, create_graph=True)
-    with pytest.raises(NotImplementedError, match="linear_recurrence can be differentiated once"):
+    with pytest.raises(
+        NotImplementedError, match="linear_recurrence can be differentiated only once"
+    ):
         grad.sum().backward()
 
 
@@ -583,7 +585,10 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "value side": ({"log_decay_value": torch.zeros(2, 5, 4, 6)}, r"log_decay_value \[2, 5, 4, 8\]"),
     "bonus": ({"bonus": torch.zeros(2, 6)}, r"bonus \[4, 6\]"),
     "state": ({"state": torch.zeros(2, 4, 8, 6)}, r"state \[2, 4, 6, 8\]"),
-    "dtype": ({"state": torch.zeros(2, 4, 6, 8).double()}, "all of torch.float32 on cpu"),
+    "dtype": (
+        {"state": torch.zeros(2, 4, 6, 8).double()},
+        "all tensors to be torch.float32 on cpu",
+    ),
     "device": ({"log_decay": torch.zeros(4, device="meta")}, "on cpu, as value"),
     "lengths": ({"lengths": torch.ones(3).long()}, r"lengths \[2\] of torch.int64"),
     "lengths' device": ({"lengths": torch.ones(2, device="meta").long()}, "torch.int64 on cpu"),

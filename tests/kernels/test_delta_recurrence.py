@@ -373,7 +373,9 @@ def test_second_derivative_is_refused(variant: str) -> None:
     value = inputs.pop("value").requires_grad_()
     out, _ = kernel(value=value, **inputs)
     (grad,) = torch.autograd.grad(out.square().sum(), value, create_graph=True)
-    with pytest.raises(NotImplementedError, match="linear_recurrence can be differentiated once"):
+    with pytest.raises(
+        NotImplementedError, match="linear_recurrence can be differentiated only once"
+    ):
         grad.sum().backward()
 
 
@@ -504,7 +506,10 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
         r"log_decay \[4\] or \[2, 5, 4\] or \[2, 5, 4, 6\]",
     ),
     "state": ({"state": torch.zeros(2, 4, 8, 6)}, r"state \[2, 4, 6, 8\]"),
-    "dtype": ({"state": torch.zeros(2, 4, 6, 8).double()}, "all of torch.float32 on cpu"),
+    "dtype": (
+        {"state": torch.zeros(2, 4, 6, 8).double()},
+        "all tensors to be torch.float32 on cpu",
+    ),
     "device": ({"strength": torch.zeros(2, 5, 4, device="meta")}, "on cpu, as value"),
     "lengths": ({"lengths": torch.ones(3).long()}, r"lengths \[2\] of torch.int64"),
     "lengths' dtype": ({"lengths": torch.ones(2)}, r"lengths \[2\] of torch.int64"),

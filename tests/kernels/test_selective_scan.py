@@ -378,7 +378,7 @@ def test_second_derivative_is_refused(variant: str) -> None:
     inputs = make((1, 3, 2, 2), ())
     x = inputs["x"].requires_grad_()
     (grad,) = torch.autograd.grad(run(**inputs)[0].sum(), x, create_graph=True)
-    with pytest.raises(NotImplementedError, match="selective_scan can be differentiated once"):
+    with pytest.raises(NotImplementedError, match="selective_scan can be differentiated only once"):
         grad.sum().backward()
 
 
@@ -552,8 +552,11 @@ WRONG = {
     "bias": ({"delta_bias": torch.zeros(6, 1)}, r"given.*delta_bias \[6, 1\]"),
     "state": ({"state": torch.zeros(2, 4, 6)}, r"state \[2, 6, N\].*given.*state \[2, 4, 6\]"),
     "lengths": ({"lengths": torch.ones(3).long()}, r"lengths \[2\].*given.*lengths \[3\]"),
-    "dtype": ({"A": torch.zeros(6, 4).double()}, "all of torch.float32 on cpu.*float64"),
-    "device": ({"D": torch.zeros(6, device="meta")}, "all of torch.float32 on cpu.*on meta"),
+    "dtype": ({"A": torch.zeros(6, 4).double()}, "all tensors to be torch.float32 on cpu.*float64"),
+    "device": (
+        {"D": torch.zeros(6, device="meta")},
+        "all tensors to be torch.float32 on cpu.*on meta",
+    ),
     "lengths' dtype": ({"lengths": torch.ones(2)}, "lengths of torch.int64.*float32"),
 }
 

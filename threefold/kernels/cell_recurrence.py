@@ -1,7 +1,7 @@
 """∂U = Σ_t ∂a_t ⊗ h_{t−1}: the loop of a nonlinear cell as a torch operation on the native kernel.
 
 The kernel gives the gradients of the gates' inputs; those of the recurrent matrices are one product
-of them with all hidden states, left to torch. Shapes are checked in `ops`.
+of them with all hidden states, computed by torch. Shapes are checked in `ops`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class CellKind(NamedTuple):
     extras: int = 0
 
 
-# As in native/cell_kinds.h, in the order of their numbers.
+# In the order of `with_kind` in native/cell_recurrence.cpp; sizes as in native/cell_kinds.h.
 CELL_KINDS = {
     "rnn_tanh": CellKind(1, 1, 0),
     "rnn_relu": CellKind(1, 1, 0),
@@ -56,7 +56,7 @@ def expected(
     mask: Tensor | None,
     lengths: Tensor | None,
 ) -> str | None:
-    """What is wrong, said as what was expected; None if nothing is."""
+    """The shape, dtype or device that was expected; None if all inputs fit."""
     gates, parts, _, extras = CELL_KINDS[kind]
     if inputs.ndim != 4 or 0 in inputs.shape[1:] or inputs.shape[2] != gates:
         return f"inputs [B, L, {gates}, H], none empty"
@@ -89,7 +89,7 @@ def forward(
     kind: str,
     save: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Call the kernel; `save` what the backward pass needs, or an empty tensor."""
+    """Call the kernel; the last output is what the backward pass needs, empty without `save`."""
     out, new_state, saved = _forward_shapes(inputs, recurrent, state, kind, save)
     sizes = _sizes(out, recurrent, kind)
     library.call(
@@ -152,16 +152,16 @@ def _backward(
 
 
 def _before(first: Tensor, following: Tensor) -> Tensor:
-    """[B, L, H] one element earlier."""
+    """[B, L, H] shifted by one element: `first`, then all but the last."""
     return torch.cat([first, following[:, :-1]], 1)
 
 
 def _of_recurrent(grads: Tensor, seen: Tensor, saved: Tensor, blocks: int, kind: str) -> Tensor:
-    """The gradient of [N, G·S, S]: that of every product U h₋, times what it read."""
+    """The gradient of the recurrent matrices [N, G·S, S]."""
     size = grads.shape[-1] // blocks
     if kind.startswith("gru"):
         candidate, reset = grads[:, :, 2:], saved[:, :, :1]
-        # n = tanh(x + r ⊙ U h₋), or tanh(x + U (r ⊙ h₋)): r goes with one factor or the other.
+        # n = tanh(x + r ⊙ U h₋), or tanh(x + U (r ⊙ h₋)): r multiplies one factor or the other.
         if "after" in kind:
             pairs = [(grads[:, :, :2], seen), (candidate * reset, seen)]
         else:
@@ -186,7 +186,7 @@ def _product(grads: Tensor, read: Tensor, blocks: int, size: int) -> Tensor:
 def _of_extra(grads: Tensor, state: Tensor, saved: Tensor, kind: str) -> Tensor:
     """The gradient of the peepholes or of the inner bias; empty where there is neither.
 
-    Which units are linear is a choice: it has none.
+    The mask of linear units has no gradient: zeros.
     """
     if kind == "peephole_lstm":
         cell = saved[:, :, 4]
@@ -224,7 +224,7 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None
     out, _, saved = output
     ctx.set_materialize_grads(False)
     ctx.mark_non_differentiable(saved)
-    # The inputs themselves are needed only to compute again what was not saved.
+    # The inputs are needed only to recompute what was not saved.
     ctx.save_for_backward(*tensors, out, saved, None if ctx.saved else given)
 
 

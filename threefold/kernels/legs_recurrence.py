@@ -1,7 +1,7 @@
-"""∂R = Σ_t ∂(a, g)_t ⊗ [h; c]_{t−1},  ∂w = Σ_t ∂f_t ⊗ h_t: gated units beside LegS, natively.
+"""∂R = Σ_t ∂(a, g)_t ⊗ [h; c]_{t−1},  ∂w = Σ_t ∂f_t ⊗ h_t: gated units with LegS, natively.
 
-The kernel gives the gradients of the inputs and of what was said; those of the matrices are
-products of them with all states, left to torch. Shapes are checked in `ops`.
+The kernel computes the gradients of the inputs and of the written values f; those of the matrices
+are products of them with all states, computed by torch. Shapes are checked in `ops`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def expected(
     position: Tensor,
     lengths: Tensor | None,
 ) -> str | None:
-    """What is wrong, said as what was expected; None if nothing is."""
+    """The shape, dtype or device that was expected; None if all inputs fit."""
     if inputs.ndim != 4 or 0 in inputs.shape[1:] or inputs.shape[2] != 2 or say.ndim != 2:
         return "inputs [B, L, 2, H], none empty, and say [M, H]"
     batch, _, _, hidden = inputs.shape
@@ -58,7 +58,7 @@ def forward(
     lengths: _Optional,
     save: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Call the kernel; `save` what the backward pass needs, or an empty tensor."""
+    """Call the kernel; the last output is what the backward pass needs, empty without `save`."""
     out, new_state, saved = _forward_shapes(inputs, matrix, say, state, position, lengths, save)
     sizes = _sizes(inputs.shape[:2], say, state)
     library.call(
@@ -138,7 +138,7 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None
     out, _, saved = output
     ctx.set_materialize_grads(False)
     ctx.mark_non_differentiable(saved)
-    # The inputs themselves are needed only to compute again what was not saved.
+    # The inputs are needed only to recompute what was not saved.
     ctx.save_for_backward(*tensors, out, saved, None if ctx.saved else given)
 
 
@@ -166,4 +166,4 @@ backward = define(
     shapes=_backward_shapes,
 )
 differentiate("legs_recurrence", save=_save, backward=_differentiate)
-differentiate_once("legs_recurrence_backward", use="a unit beside LegS")
+differentiate_once("legs_recurrence_backward", use="a unit coupled with LegS")

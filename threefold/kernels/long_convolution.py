@@ -19,21 +19,21 @@ from threefold.kernels.fourier import next_power_of_two, numbers_per_point, twid
 from threefold.kernels.registration import define, differentiate, differentiate_once
 from threefold.kernels.system_memory import on_large_pages
 
-# No block is shorter: its borders would cost more than its transform.
-SMALLEST = 64
+# No block is shorter: its overlap would cost more than its transform.
+SMALLEST_BLOCK = 64
 
 _Optional = Tensor | None
 
 
 def expected(x: Tensor, kernel: Tensor, skip: _Optional, gate: _Optional, first: int) -> str | None:
-    """What is wrong, said as what was expected; None if nothing is."""
+    """The shape, dtype or device that was expected; None if all inputs fit."""
     if x.ndim != 3 or kernel.ndim != 2 or 0 in x.shape[1:] or kernel.shape[1] == 0:
         return "x [B, L, D] and kernel [D, K], none empty"
     channels = x.shape[2]
     if kernel.shape[0] != channels or not (skip is None or skip.shape == (channels,)):
         return f"kernel [{channels}, K] and skip [{channels}], the last optional"
     if not 0 <= first < x.shape[1]:
-        return f"a first output among the {x.shape[1]} elements, not {first}"
+        return f"first to be one of the {x.shape[1]} elements, not {first}"
     outputs = (x.shape[0], x.shape[1] - first, channels)
     if gate is not None and gate.shape != outputs:
         return f"gate {list(outputs)}, as y"
@@ -42,12 +42,12 @@ def expected(x: Tensor, kernel: Tensor, skip: _Optional, gate: _Optional, first:
 
 @cache
 def transform_size(outputs: int, taps: int, *, whole: bool) -> int:
-    """Places of a transform: one for all outputs, or as many as make the least work."""
+    """The size of a transform: one for all outputs if `whole`, else that of the least work."""
     largest = next_power_of_two(max(outputs + taps - 1, 2))
     if whole:
         return largest
     sizes = [largest]
-    while sizes[-1] >= max(2 * next_power_of_two(taps), 2 * SMALLEST):
+    while sizes[-1] >= max(2 * next_power_of_two(taps), 2 * SMALLEST_BLOCK):
         sizes.append(sizes[-1] // 2)
 
     def work(size: int) -> float:
@@ -64,7 +64,7 @@ def _workspace(x: Tensor, buffers: int, size: int) -> Tensor:
 def _forward(
     x: Tensor, kernel: Tensor, skip: _Optional, gate: _Optional, size: int, first: int, save: bool
 ) -> tuple[Tensor, Tensor]:
-    """y, and what it was before the gate if that is to be saved."""
+    """y, and with `save` also its value before the gate."""
     outputs = _forward_shapes(x, kernel, skip, gate, size, first, save)
     on_large_pages(outputs)
     _call("forward", [*outputs, _workspace(x, 2, size)], [x, kernel, skip], gate, size, first)
@@ -79,7 +79,7 @@ def _call(
     size: int,
     first: int,
 ) -> None:
-    """The gate is read where it lies, also as a slice of something wider."""
+    """Call a kernel; a gate that is a slice of a wider tensor is not copied."""
     *_, x, kernel, _ = inputs
     assert x is not None and kernel is not None
     step = 0
@@ -121,7 +121,7 @@ def _backward(
 def _backward_shapes(
     grad_y: Tensor, x: Tensor, kernel: Tensor, skip: _Optional, *rest: Any
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """That of skip has no elements where there is none."""
+    """The gradient of skip is empty where there is no skip."""
     given = x.new_empty(0 if skip is None else skip.shape)
     return x.new_empty(x.shape), kernel.new_empty(kernel.shape), given
 
@@ -164,7 +164,7 @@ differentiate_once("long_convolution_backward", use="long_convolution")
 def run(
     x: Tensor, kernel: Tensor, skip: _Optional, gate: _Optional, *, first: int, whole: bool
 ) -> Tensor:
-    """y; what was before the gate is saved only for its gradient."""
+    """y; its value before the gate is saved only for the gradient of the gate."""
     size = transform_size(x.shape[1] - first, kernel.shape[1], whole=whole)
     save = gate is not None and gate.requires_grad and torch.is_grad_enabled()
     y, _ = operation(x, kernel, skip, gate, size, first, save)

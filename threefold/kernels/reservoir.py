@@ -1,6 +1,6 @@
 """h_t = (1−α) h_{t−1} + α φ(x_t + W h_{t−1}): a fixed sparse reservoir as a torch operation.
 
-W is not learned, so only the drive x and the state have gradients; Wᵀ is saved beside W for them.
+W is not learned, so only the drive x and the state have gradients; Wᵀ is stored with W for them.
 """
 
 from __future__ import annotations
@@ -16,29 +16,29 @@ from threefold.kernels.registration import define, differentiate, differentiate_
 
 _Optional = Tensor | None
 
-# As in native/cell_kinds.h, in the order of their numbers.
+# In the order of native/cell_kinds.h.
 ACTIVATIONS = ("tanh", "relu", "sigmoid", "identity")
 
 
 class Sparse(NamedTuple):
-    """A square matrix by rows, and where the numbers of its transpose are among its own."""
+    """A square sparse matrix in CSR form, with the indices of its transpose."""
 
     values: Tensor  # [E]
     columns: Tensor  # [E] int32
     starts: Tensor  # [H+1] int64: row r is starts[r] … starts[r+1] − 1
-    back: Tensor  # [E] int64: values[back] are those of the transpose, by rows
+    back: Tensor  # [E] int64: values[back] are the values of the transpose, by rows
     back_columns: Tensor
     back_starts: Tensor
 
     @property
     def rows(self) -> Tensor:
-        """The row of each number [E]."""
+        """The row of each value, [E]."""
         counts = self.starts[1:] - self.starts[:-1]
         return torch.arange(len(counts), device=counts.device).repeat_interleave(counts)
 
 
 def sparse(dense: Tensor) -> Sparse:
-    """The numbers of a square matrix that are not 0."""
+    """A square matrix in sparse form."""
     rows, columns = dense.nonzero(as_tuple=True)
     back = torch.argsort(columns, stable=True)
     return Sparse(
@@ -57,7 +57,7 @@ def _starts(index: Tensor, size: int) -> Tensor:
 
 
 def expected(drive: Tensor, weight: Sparse, state: Tensor, lengths: _Optional) -> str | None:
-    """What is wrong, said as what was expected; None if nothing is."""
+    """The shape, dtype or device that was expected; None if all inputs fit."""
     if drive.ndim != 3 or 0 in drive.shape[1:]:
         return "drive [B, L, H], none empty"
     batch, _, units = drive.shape
@@ -84,7 +84,7 @@ def forward(
     leak: float,
     save: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Call the kernel; `save` what the backward pass needs, or an empty tensor."""
+    """Call the kernel; the last output is what the backward pass needs, empty without `save`."""
     out, new_state, saved = _forward_shapes(drive, save)
     library.call(
         "reservoir_forward",
@@ -134,7 +134,7 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None
     _, values, _, _, back, columns, starts, _, lengths, ctx.activation, ctx.leak, ctx.saved = inputs
     ctx.set_materialize_grads(False)
     ctx.mark_non_differentiable(output[2])
-    # What was not saved is computed again, from all that was given.
+    # What was not saved is recomputed from all inputs.
     again = () if ctx.saved else inputs[:-3]
     ctx.save_for_backward(output[2], values[back], columns, starts, lengths, *again)
 

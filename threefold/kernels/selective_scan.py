@@ -1,8 +1,8 @@
 """S = e^{ΔA} ⊙ S₋ + Δ B x,  G = C ∂ỹ + e^{Δ₊A} ⊙ G₊:  ∂B = Σ_d Δ x G,  ∂C = Σ_d S ∂ỹ, …
 
 The selective scan as a torch operation on the native kernels. Shapes are checked in `ops`. For
-training the state before every 64th element is saved, an output of the operation that users do not
-see; the backward pass computes those between again.
+training the state before every 64th element is saved as a hidden output of the operation; the
+backward pass recomputes the states between.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from threefold.kernels import library
 from threefold.kernels.checks import expected_kind
 from threefold.kernels.registration import define, differentiate, differentiate_once
 
-# As in native/selective_scan.h.
+# As `block` in native/selective_scan.h.
 CHECKPOINT_EVERY = 64
 
 _Optional = Tensor | None
@@ -34,7 +34,7 @@ def expected(
     state: Tensor | None,
     lengths: Tensor | None,
 ) -> str | None:
-    """What is wrong, said as what was expected; None if nothing is."""
+    """The shape, dtype or device that was expected; None if all inputs fit."""
     shape = x.shape
     if len(shape) != 3 or A.ndim != 2 or 0 in shape[1:] or 0 in A.shape:
         return "x [B, L, D] and A [D, N], none empty"
@@ -69,7 +69,7 @@ def states_shape(batch: int, length: int, channels: int, size: int) -> tuple[int
 def partial_shape(
     batch: int, length: int, channels: int, size: int
 ) -> tuple[int, int, int, int, int]:
-    """Sums over slabs of channels, from which the gradients of B and C are made."""
+    """Partial sums over slabs of channels, from which the gradients of B and C are added up."""
     slab = _up(max(2 * size, (channels + 15) // 16), 32)
     return batch, (channels + slab - 1) // slab, 2, size, _up(length, 16)
 
@@ -89,13 +89,13 @@ def forward(
     hold: bool,
     save: bool,
 ) -> Scan:
-    """Call the kernel; `save` the states that the backward pass needs, or an empty tensor."""
+    """Call the kernel; the last output is the saved states, empty without `save`."""
     batch, length, channels = x.shape
     size = A.shape[1]
     y = x.new_empty(batch, length, channels)
     new_state = x.new_empty(batch, channels, size)
     shape = states_shape(batch, length, channels, size)
-    # Zeros, since padding is not written: an operation's outputs must not depend on chance.
+    # Zeros, because padding is not written and an operation's outputs must be deterministic.
     states = x.new_zeros(shape) if save else x.new_empty(batch, *shape[2:])
     rates = x.new_empty(shape[2:])
     inputs, strides = _laid_out(x, delta, A, B, C, D, gate, delta_bias)
@@ -122,7 +122,7 @@ def step(
     softplus: bool,
     hold: bool,
 ) -> tuple[Tensor, Tensor]:
-    """Call the kernel for one element of each row, without gradients: no more than that takes."""
+    """Call the kernel for one element of each row, without gradients, with the least overhead."""
     batch, _, channels = x.shape
     size = A.shape[1]
     y = x.new_empty(batch, 1, channels)
@@ -146,7 +146,7 @@ def _laid_out(
     gate: _Optional,
     delta_bias: _Optional,
 ) -> tuple[list[_Optional], list[int]]:
-    """The inputs as the kernel reads them, and the strides of x, delta, B, C and gate."""
+    """The inputs in a layout the kernel can read, and the strides of x, delta, B, C and gate."""
     contiguous = library.contiguous
     timed = [
         (None, 0) if tensor is None else library.evenly_spaced(tensor)

@@ -43,7 +43,7 @@ struct Reader {
     }
 };
 
-/* One line for each operation, float first; kernels/replay/program.py has the same order. */
+/* One line for each operation, float first, in the order of OPERATIONS in kernels/replay/program.py. */
 #define CALL(number, name)                                                                         \
     case 2 * number: return call(threefold_##name##_f32);                                          \
     case 2 * number + 1: return call(threefold_##name##_f64);

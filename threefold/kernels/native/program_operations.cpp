@@ -104,7 +104,7 @@ int pointwise(real *out, const real *a, const real *b, const real *c, const int6
         map<real>(y, x, z, w, sizes, threads, f);
         return int(THREEFOLD_OK);
     };
-    /* kernels/replay/recording.py has the same order. */
+    /* In the order of FUNCTIONS in kernels/replay/lowering.py. */
     switch (function) {
         case 0: return run([](V p, V, V) { return p; });
         case 1: return run([=](V p, V, V) { return p * scale + offset; });

@@ -23,12 +23,12 @@ def short_convolution(
     *,
     silu: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """Causal convolution of each channel by itself, `y_t = bias + Σ_k weight_k · x_{t−K+1+k}`.
+    """Causal depthwise convolution, `y_t = bias + Σ_k weight_k · x_{t−K+1+k}`.
 
-    x `[B, L, D]`, weight `[D, K]` (its last column multiplies the present element), bias `[D]`;
-    state `[B, K−1, D]` is the K−1 inputs before x, zeros if None. lengths `[B]` (int64) says how
-    many elements of each row are real: the others are not read, and y is 0 there. `silu` applies
-    SiLU to y. Gives y `[B, L, D]` and the new state, the last K−1 real inputs.
+    x `[B, L, D]`, weight `[D, K]` (its last column multiplies the current element), bias `[D]`;
+    state `[B, K−1, D]` is the K−1 inputs before x, zeros if None. lengths `[B]` (int64) is the
+    number of real elements in each row: the others are not read, and y is 0 there. `silu` applies
+    SiLU to y. Returns y `[B, L, D]` and the new state, the last K−1 real inputs.
     """
     expected = _short_convolution.expected(x, weight, bias, state, lengths)
     if expected:
@@ -47,8 +47,9 @@ def short_convolution(
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """`y = x Wᵀ + bias` along the last axis: x `[…, I]`, weight `[O, I]`, bias `[O]`.
 
-    A few rows without gradients run native: the same bits for a row whatever the others are, and
-    bfloat16 weights summed in float32. They go with bfloat16 x, or with float32 x and then y.
+    A few rows without gradients run on the native kernel: a row's result has the same bits whatever
+    the other rows are, and products with bfloat16 weights are summed in float32. With bfloat16
+    weights x is bfloat16 or float32, and y has the dtype of x.
     """
     if may_call_directly(x) and x.is_cpu and not torch.is_autocast_enabled("cpu"):
         y = _linear.forward(x, weight, bias)
@@ -71,7 +72,7 @@ def rms_norm(
     """`y = x / √(mean(x²) + eps) ⊙ weight ⊙ silu(gate)` along the last axis, in x's dtype.
 
     x and gate `[…, D]`, weight `[D]` or `[G, D]` for x `[…, G, D]`; both optional. `gate_first`
-    multiplies x with silu(gate) before it is measured (Mamba-2). Right also where x² overflows.
+    multiplies x by silu(gate) before the norm (Mamba-2). Correct also where x² overflows.
     """
     expected = _rms_norm.expected(x, weight, gate)
     if expected:
@@ -90,7 +91,7 @@ def token_shift(
     """N mixtures of each element and the one before it, `y_n = x + (x₋ − x) ⊙ share_n`.
 
     x `[B, L, D]`, shares `[N, D]`, state `[B, D]` the element before x (zeros if None), lengths
-    `[B]` as in `short_convolution`. Gives y `[N, B, L, D]` and the last real element.
+    `[B]` as in `short_convolution`. Returns y `[N, B, L, D]` and the last real element.
     """
     expected = _token_shift.expected(x, shares, state, lengths)
     if expected:

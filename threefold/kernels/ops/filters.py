@@ -25,8 +25,8 @@ def long_convolution(
 ) -> Tensor:
     """`y_t = gate_t (Σ_m kernel_m x_{t−m} + skip x_t)` of each channel, for t from `first` on.
 
-    x `[B, S, D]`, kernel `[D, K]`, skip `[D]`, gate and y `[B, S − first, D]`. By Fourier
-    transforms, of all at once if `whole`, else of blocks where that is less work.
+    x `[B, S, D]`, kernel `[D, K]`, skip `[D]`, gate and y `[B, S − first, D]`. Computed by one
+    Fourier transform if `whole`, else in blocks where that is less work.
     """
     given = {"x": x, "kernel": kernel, "skip": skip, "gate": gate}
     expected = _long_convolution.expected(x, kernel, skip, gate, first)
@@ -49,9 +49,9 @@ def vandermonde(
 ) -> Tensor:
     """`y_l = Re Σ_n c_n w_n^l` of every channel, l < length, without the matrix of powers.
 
-    factor w `[D, N, 2]`, coefficient c `[R, D, N, 2]`, float64 pairs. `backwards` counts l from a
-    row's last element, lengths `[R]` (int64) says which that is; y is 0 behind it. Gives y
-    `[R, length, D]` in dtype.
+    factor w `[D, N, 2]`, coefficient c `[R, D, N, 2]`, pairs of float64. `backwards`
+    counts l from a row's last element back; lengths `[R]` (int64) gives each row's length, and y is
+    0 after it. Returns y `[R, length, D]` in dtype.
     """
     expected = _vandermonde.expected(factor, lengths, coefficient=coefficient)
     if expected:
@@ -73,9 +73,10 @@ def moments(
 
 
 def cauchy(p: Tensor, q: Tensor, square: Tensor, real: Tensor, points: Tensor) -> Tensor:
-    """`F_jk = Σ_n (i σ_k p_jn − c_k q_jn) / (c_k² m_n − σ_k² − 2 i σ_k c_k r_n)`, summed as made.
+    """`F_jk = Σ_n (i σ_k p_jn − c_k q_jn) / (c_k² m_n − σ_k² − 2 i σ_k c_k r_n)`, no matrix stored.
 
-    p, q `[D, 4, N]`, square m and real r `[D, N]`, points (σ, c) `[2, K]`, float64: `[D, 4, K]`.
+    p, q `[D, 4, N]`, square m and real r `[D, N]`, points (σ, c) `[2, K]`, float64.
+    Returns F `[D, 4, K]`.
     """
     expected = _cauchy.expected(p, q, square, real, points)
     if expected:
@@ -85,6 +86,6 @@ def cauchy(p: Tensor, q: Tensor, square: Tensor, real: Tensor, points: Tensor) -
 
 
 def online_filter(kernel: Tensor, skip: Tensor | None) -> _online_convolution.OnlineFilter | None:
-    """The filter made ready for one element after another; None where no native kernel can be."""
+    """The filter prepared for one element at a time; None where there is no native kernel."""
     native = has_kernel(kernel) and may_call_directly(kernel, skip)
     return _online_convolution.OnlineFilter(kernel, skip) if native else None

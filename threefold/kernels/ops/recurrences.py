@@ -41,11 +41,11 @@ def selective_scan(
     """Mamba's scan: `S = exp(ΔA) ⊙ S₋ + Δ B x`, `y = (C·S + D x)·silu(gate)`.
 
     x, delta, gate `[B, L, D]`, A `[D, N]`, B, C `[B, L, N]`, D and delta_bias `[D]`, state
-    `[B, D, N]`, zeros if None. Δ is delta + delta_bias, then its softplus if asked; `hold` writes
-    `(exp(ΔA) − 1)/A · B x` instead of Δ B x. lengths `[B]` (int64) says how many elements of each
-    row are real: the others are not read, and y is 0 there. Slices of wider tensors are read as
-    they lie. Gives y `[B, L, D]` and the new state. Where there is no native kernel for the inputs
-    the answer is `otherwise()`: the definition, in plain torch, belongs to `memory`.
+    `[B, D, N]`, zeros if None. Δ is delta + delta_bias, then its softplus if `softplus`; `hold`
+    writes `(exp(ΔA) − 1)/A · B x` instead of Δ B x. lengths `[B]` (int64) is the number of real
+    elements in each row: the others are not read, and y is 0 there. Slices of wider tensors are
+    read without a copy. Returns y `[B, L, D]` and the new state, or `otherwise()` where there is no
+    native kernel for the inputs.
     """
     given = (x, delta, A, B, C, D, gate, delta_bias, state, lengths)
     expected = _selective_scan.expected(*given)
@@ -80,11 +80,11 @@ def linear_recurrence(
 ) -> tuple[Tensor, Tensor]:
     """The linear memory, by a native kernel where there is one for these arguments.
 
-    Elsewhere `otherwise()` is what runs, the same in plain torch. Layouts are those of
+    Elsewhere `otherwise()` runs, the same in plain torch. Layouts are those of
     `threefold.linear_recurrence`, all of one dtype; write and read are its rank_one. lengths `[B]`
-    (int64) says how many elements of each row are real: the others are not read, and the output is
-    0 there. `check()` raises if a log-decay is above 0; it runs only where no kernel sees that
-    itself. Gives out `[B, L, H, V]` and the new state `[B, H, K, V]`.
+    (int64) is the number of real elements in each row: the others are not read, and the output is
+    0 there. `check()` raises if a log-decay is above 0; it runs only where the kernel does not
+    check that itself. Returns out `[B, L, H, V]` and the new state `[B, H, K, V]`.
     """
     native = has_kernel(value) and 0 not in value.shape[1:] and 0 not in key.shape[2:]
     decays_only = strength is None and write is None and read is None
@@ -126,10 +126,10 @@ def cell_recurrence(
     """The loop of a nonlinear cell, by a native kernel where there is one: `memory/cell.py`.
 
     inputs `[B, L, G, H]`, recurrent `[N, G·S, S]`, extra `[E, H]`, mask and each part `[B, H]`.
-    lengths `[B]` (int64) says how many elements of each row are real: the others are not read, and
-    the output is 0 there. Gives the hidden states `[B, L, H]` and the parts after the last element.
+    lengths `[B]` (int64) is the number of real elements in each row: the others are not read, and
+    the output is 0 there. Returns the hidden states `[B, L, H]` and the last parts.
     """
-    # One element is not worth the packing of the matrices.
+    # For one element, packing the matrices costs more than it saves.
     if not has_kernel(inputs) or inputs.shape[1] == 1:
         return otherwise()
     state = torch.stack(parts, 1)
@@ -146,9 +146,10 @@ def cell_recurrence(
 def legs_recurrence(
     *given: Any, otherwise: Callable[[], tuple[Tensor, Tensor, Tensor]]
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Gated units beside LegS's projections: `memory/coupled.py`; native/operations.h has shapes.
+    """Gated units coupled with LegS's projections, as in `memory/coupled.py`.
 
-    Given inputs, matrix, say, state [h; c], position and lengths: all h, the last h, the last c.
+    Takes inputs, matrix, say, state [h; c], position and lengths, with the shapes of
+    native/operations.h. Returns all h, the last h and the last c.
     """
     if not has_kernel(given[0]) or given[0].shape[1] == 1:
         return otherwise()
@@ -170,10 +171,10 @@ def diagonal_recurrence(
     *,
     otherwise: Callable[[], tuple[Tensor, Tensor]],
 ) -> tuple[Tensor, Tensor]:
-    """`h = decay ⊙ h₋ + write`, every channel by itself; `memory/linear/diagonal.py` has shapes.
+    """`h = decay ⊙ h₋ + write` in each channel; shapes as in `memory/linear/diagonal.py`.
 
-    Gives all h, 0 behind the end of a row, and the last. Where there is no native kernel for the
-    inputs the answer is `otherwise()`.
+    Returns all h, 0 after the end of a row, and the last, or `otherwise()` where there is no native
+    kernel for the inputs.
     """
     if not has_kernel(write):
         return otherwise()
@@ -197,8 +198,8 @@ def reservoir(
     leak: float,
     otherwise: Callable[[], tuple[Tensor, Tensor]],
 ) -> tuple[Tensor, Tensor]:
-    """A leaky sparse reservoir, not learned: `memory/reservoir.py` has the shapes."""
-    # A gradient of the weights is the reference's; the kernel has none.
+    """A leaky sparse reservoir with fixed weights; shapes as in `memory/reservoir.py`."""
+    # The kernel has no gradient with respect to the weights; plain torch has.
     if not has_kernel(drive) or (torch.is_grad_enabled() and weight.values.requires_grad):
         return otherwise()
     expected = _reservoir.expected(drive, weight, state, lengths)

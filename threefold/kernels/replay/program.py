@@ -1,9 +1,9 @@
-"""y, state = call_n(… call_1(x, state₋)): the native calls of a step, all in one crossing
+"""y, state = call_n(… call_1(x, state₋)): the native calls of a step, made by one native call
 
-The step of a stack is a few native calls a layer, and the way from one to the next through Python
-takes longer than they do. `recording.py` notes once which call reads and writes what; a `Program`
-then fills in where things lie and has all calls made at once. It serves as long as nothing that it
-was recorded from has changed; whoever runs it has the ordinary way for when it does not.
+The step of a stack is a few native calls per layer, and the Python between them takes longer than
+they do. `recording.py` records once which call reads and writes what; a `Program` then fills in the
+addresses and makes all calls at once. It may run as long as `validity.py` finds nothing changed;
+otherwise the step runs as usual.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ OPERATIONS = (
     "reservoir_forward",
 )
 _DTYPES = (torch.float32, torch.float64)
-# Buffers begin at cache lines.
+# Buffers are aligned to cache lines, in bytes.
 _LINE = 64
 
 State = dict[str, Any]
@@ -49,12 +49,12 @@ LeafPath = tuple[str, ...]
 
 
 class CannotRecordError(Exception):
-    """A step that is not a sequence of native calls."""
+    """The step cannot be expressed as a sequence of native calls."""
 
 
 @dataclass(frozen=True)
 class Operand:
-    """Where a pointer leads: `offset` bytes into what a kind has under an index."""
+    """What a pointer refers to: `offset` bytes into the tensor number `index` of a kind."""
 
     kind: str
     index: int
@@ -67,14 +67,14 @@ Word = Operand | int
 
 @dataclass
 class Listing:
-    """What a step does: its calls, the sizes of its buffers, and the leaves of its state."""
+    """A recorded step: its calls, the sizes of its buffers, and the leaves of its state."""
 
     dtype: torch.dtype
     shape: tuple[int, ...]
     leaves: list[tuple[LeafPath, tuple[int, ...], torch.dtype]]
     calls: list[list[Word]] = field(default_factory=list)
     buffers: dict[int, int] = field(default_factory=dict)
-    # What has to stay where it is as long as the calls are made.
+    # Objects whose addresses the calls contain: they must stay alive.
     pinned: list[Any] = field(default_factory=list)
 
     def call(
@@ -85,7 +85,7 @@ class Listing:
         sizes: Sequence[int],
         numbers: Sequence[float] = (),
     ) -> None:
-        """Note a call; the number of threads comes after the other sizes."""
+        """Append a call; the number of threads comes after the other sizes."""
         if name not in OPERATIONS or dtype not in _DTYPES:
             raise CannotRecordError(f"{name} of {dtype}")
         number = 2 * OPERATIONS.index(name) + _DTYPES.index(dtype)
@@ -94,25 +94,25 @@ class Listing:
 
 
 class Frame:
-    """The words of a program with a workspace of their own: one run at a time."""
+    """A copy of the program's words with its own workspace, for one run at a time."""
 
     def __init__(self, words: array[int], buffers: list[tuple[int, int]], numbers: int) -> None:
         self.words = words
         self.threads = 0
         self.workspace = torch.empty(numbers + _LINE, dtype=torch.uint8)
         begin = -(-self.workspace.data_ptr() // _LINE) * _LINE
-        for place, offset in buffers:
-            words[place] = begin + offset
+        for index, offset in buffers:
+            words[index] = begin + offset
 
 
 class Program:
-    """What was recorded of `owner`'s step, ready to run."""
+    """The recorded step of `owner`, ready to run."""
 
     def __init__(self, listing: Listing, owner: nn.Module) -> None:
         self._listing = listing
         self.validity = Validity(owner)
         self._threads = ThreadBackoff()
-        self._places: dict[str, list[tuple[int, int, int]]] = {}
+        self._operands: dict[str, list[tuple[int, int, int]]] = {}
         self._buffers: list[tuple[int, int]] = []
         self._words = self._assemble(*_arrange(listing))
         self._frames: list[Frame] = []
@@ -127,14 +127,16 @@ class Program:
                     if word.kind == "buffer":
                         self._buffers.append((at, offsets[word.index] + word.offset))
                     else:
-                        self._places.setdefault(word.kind, []).append((at, word.index, word.offset))
+                        self._operands.setdefault(word.kind, []).append(
+                            (at, word.index, word.offset)
+                        )
                     words.append(0)
                 else:
                     words.append(word)
         return words
 
     def run(self, x: Tensor, state: State) -> tuple[Tensor, State] | None:
-        """One element x [B, 1, width] after `state`; None where the ordinary way must be taken."""
+        """Step on x [B, 1, width] after `state`; None if their shapes or dtypes do not fit."""
         before = self._leaves_of(state)
         if before is None or x.dtype is not self._listing.dtype or x.shape != self._listing.shape:
             return None
@@ -145,12 +147,12 @@ class Program:
         words = frame.words
         for kind, tensors in (("x", (x,)), ("y", (y,)), ("before", before), ("after", after)):
             pointers = [tensor.data_ptr() for tensor in tensors]
-            for place, index, offset in self._places.get(kind, ()):
-                words[place] = pointers[index] + offset
+            for word, index, offset in self._operands.get(kind, ()):
+                words[word] = pointers[index] + offset
         threads = self._threads.take()
         if threads != frame.threads:
-            for place, *_ in self._places["threads"]:
-                words[place] = threads
+            for word, *_ in self._operands["threads"]:
+                words[word] = threads
             frame.threads = threads
         started = time.perf_counter()
         library.run_program(words)
@@ -165,8 +167,8 @@ class Program:
             return Frame(self._words[:], self._buffers, self._workspace)
 
     def _leaves_of(self, state: State) -> list[Tensor] | None:
-        """The state's leaves in the order they were noted, if they are just these."""
-        found: list[Tensor] = []
+        """The state's leaves in the recorded order; None if they are not the recorded ones."""
+        leaves: list[Tensor] = []
         for path, shape, dtype in self._listing.leaves:
             node: Any = state
             for name in path:
@@ -182,8 +184,8 @@ class Program:
             ):
                 return None
             node = node if node.is_contiguous() else node.contiguous()
-            found.append(node.double() if dtype is torch.int64 else node)
-        return found if sum(1 for _ in state_leaves(state)) == len(found) else None
+            leaves.append(node.double() if dtype is torch.int64 else node)
+        return leaves if sum(1 for _ in state_leaves(state)) == len(leaves) else None
 
     def _tree(self, leaves: list[Tensor]) -> State:
         tree: State = {}
@@ -196,7 +198,7 @@ class Program:
 
 
 def _arrange(listing: Listing) -> tuple[dict[int, int], int]:
-    """Where each buffer lies in one workspace; those that are never needed at once may overlap."""
+    """The offset of each buffer in one workspace, and its size; unused buffers are reused."""
     lives: dict[int, tuple[int, int]] = {}
     for time_, call in enumerate(listing.calls):
         for word in call:
@@ -229,5 +231,5 @@ def state_leaves(state: Mapping[str, Any], path: LeafPath = ()) -> Iterator[tupl
 
 
 def few_enough_rows(rows: int) -> bool:
-    """Whether that many rows are few enough for the products inside."""
+    """Whether the native product serves this many rows."""
     return 0 < rows <= MAX_ROWS
