@@ -168,7 +168,7 @@ def test_wrong_input_is_refused() -> None:
         LegT(8).project(torch.zeros(4), 0.1, start=torch.zeros(3))
     with pytest.raises(ThreefoldError, match=r"signal is \(0,\).*length ≥ 1"):
         LegS(8).project(torch.zeros(0))
-    with pytest.raises(ThreefoldError, match="'bilinear' only"):
+    with pytest.raises(ThreefoldError, match="expected 'bilinear', the only one"):
         LegS(8).project(torch.zeros(4), method="zero_order_hold")
     with pytest.raises(ThreefoldError, match="Δ goes from"):
         LegT(8).project(torch.zeros(4), -1.0)

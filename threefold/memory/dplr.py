@@ -1,9 +1,9 @@
 """A = Diag(Λ) − P Pᴴ:  K̂(z) = C̃ (I − Ā z)⁻¹ B̄ at the roots of unity,  C̃ = C (I − Ā^L).
 
 S4's filter: bilinear, a step in O(N) by Woodbury's identity, and taps by the truncated generating
-function: four Cauchy products Σ_n v_n / ((1−z) − (1+z) Δ/2 Λ_n), never as a matrix.
-A is never diagonalised: its eigenvectors are useless in floating point.  Each number of Λ, P, B, C
-stands for itself and its conjugate.
+function: four Cauchy products Σ_n v_n / ((1−z) − (1+z) Δ/2 Λ_n), without storing their matrix.
+A is never diagonalised: its eigenvectors are too ill-conditioned for floating point.  Each number
+of Λ, P, B, C stands for itself and its conjugate.
 Gu, Goel & Ré 2022, "Efficiently Modeling Long Sequences with Structured State Spaces".
 """
 
@@ -22,7 +22,7 @@ from threefold.memory.transition import DenseTransition, MatrixTransition
 
 @dataclass(frozen=True)
 class DPLR:
-    """Λ, P, B [N], or [H, N] for other ones in each channel; C [H, N]; all complex128; Δ [H]."""
+    """Λ, P, B [N] for all channels or [H, N]; C [H, N]; all complex128; Δ [H]."""
 
     poles: Tensor
     P: Tensor
@@ -76,14 +76,14 @@ class DPLR:
         sine, cosine = points
         twice = 2 * cosine * delta
         turn = torch.complex(cosine, sine / 2)
-        found: Tensor = 2 * delta * turn * (CB - twice * CP * PB / (1 + twice * PP))
-        return found
+        values: Tensor = 2 * delta * turn * (CB - twice * CP * PB / (1 + twice * PP))
+        return values
 
 
 def unit_circle_points(length: int, device: torch.device | None = None) -> Tensor:
     """σ = 2 sin φ/2 and c = cos φ/2 at φ = 2πk/length, [2, length // 2 + 1]: half of the circle.
 
-    What is made of it is real, so that half of the points tell the others.
+    The taps are real, so the other half are the conjugates.
     """
     at = torch.arange(length // 2 + 1, dtype=torch.float64, device=device)
     half = torch.pi * at / length
@@ -92,7 +92,7 @@ def unit_circle_points(length: int, device: torch.device | None = None) -> Tenso
 
 @dataclass(frozen=True)
 class DPLRTransition(MatrixTransition):
-    """s = (I − Δ/2 A)⁻¹ (I + Δ/2 A) s₋ in O(N); blocks use the matrix of the same map."""
+    """s = (I − Δ/2 A)⁻¹ (I + Δ/2 A) s₋ in O(N); blocks use the same map as a matrix."""
 
     ahead: Tensor  # I + Δ/2 Λ, as real planes [2, H, N]
     behind: Tensor  # D = (I − Δ/2 Λ)⁻¹
@@ -135,7 +135,7 @@ class DPLRTransition(MatrixTransition):
 
     @cached_property
     def dense(self) -> DenseTransition:
-        """The matrix of this map: its column j is where the j-th unit goes."""
+        """This map as a matrix: column j is the image of the j-th unit vector."""
         _, channels, pairs = self.P.shape
         unit = torch.eye(2 * pairs, dtype=self.P.dtype, device=self.P.device).unsqueeze(1)
         return DenseTransition(self.after(unit.expand(-1, channels, -1)).permute(1, 2, 0))
@@ -148,7 +148,7 @@ class DPLRTransition(MatrixTransition):
         return torch.cat([a - share * (c * p - d * q), b - share * (c * q + d * p)], -1)
 
     def _seen(self, a: Tensor, b: Tensor) -> Tensor:
-        """Re Pᴴ s, half of the sum over both numbers of each pair."""
+        """Re Pᴴ s: half of the sum over each number and its conjugate."""
         p, q = self.P
         seen: Tensor = (p * a + q * b).sum(-1)
         return seen

@@ -1,9 +1,9 @@
 """s = Ā s₋ + B̄ u,  y = C s:  taps K̄ = (C B̄, C Ā B̄, C Ā² B̄, …),  y = K̄ ∗ u.
 
-A fixed filter of each channel, known by its discretised state space.  A state is S real numbers a
-channel; a complex one is its real parts, then its imaginary parts.
+A fixed filter for each channel, given by its discretised state space.  A state is S real numbers
+per channel; a complex state is its real parts, then its imaginary parts.
 step      the recurrence
-chunk     blocks with the state carried; if Ā is diagonal they are long, and Fourier transforms
+chunk     blocks that carry the state; if Ā is diagonal, long blocks by Fourier transforms
 parallel  one Fourier transform
 """
 
@@ -34,15 +34,15 @@ from threefold.memory.transition import (
     Transition,
 )
 
-NAME = "filter"
+NAME = "filter"  # in error messages
 
 
 @dataclass(frozen=True)
 class Filter:
-    """One discretised system a channel; its numbers are float64, what it computes is of `dtype`.
+    """One discretised system per channel, stored in float64; outputs and states have `dtype`.
 
-    write [H, S] is B̄, read [H, S] is C as a real row, skip [H] is D.  `impulse(length)`, where a
-    structure knows a better way, gives the taps [H, length].
+    write [H, S] is B̄, read [H, S] is C as a real row, skip [H] is D.  `impulse(length)`, if given,
+    computes the taps [H, length] in a faster way.
     """
 
     transition: DiagonalTransition | MatrixTransition
@@ -56,7 +56,7 @@ class Filter:
         if self.write.shape != self.read.shape or self.write.dim() != 2:
             raise ThreefoldError(
                 f"{NAME}: write is {tuple(self.write.shape)} and read {tuple(self.read.shape)}, "
-                "expected both [channels, size of the state]"
+                "expected both to be [channels, state size]"
             )
 
     def run(
@@ -70,8 +70,8 @@ class Filter:
     ) -> tuple[Tensor, Tensor]:
         """x [B, L, H] after state [B, H, S] (zeros if None): outputs [B, L, H] and the new state.
 
-        With lengths [B], elements past a row's end do not exist, and outputs there are free.  The
-        outputs are multiplied with the gate [B, L, H], if there is one.
+        With lengths [B], elements past a row's end do not exist, and outputs there are unspecified.
+        The outputs are multiplied by the gate [B, L, H], if given.
         """
         channels, size = self.write.shape
         if x.dim() != 3 or x.shape[2] != channels or x.shape[1] == 0:
@@ -100,7 +100,7 @@ class Filter:
         return _gated(y, gate), state
 
     def taps(self, length: int) -> Tensor:
-        """The response to 1, 0, 0, …: K̄ [H, length]."""
+        """The impulse response K̄ [H, length]."""
         if self.impulse is not None:
             return self.impulse(length).to(self.dtype)
         if isinstance(self.transition, DiagonalTransition):
@@ -116,12 +116,12 @@ class Filter:
 
     @cached_property
     def rounded(self) -> tuple[Transition, Tensor, Tensor]:
-        """Transition, write and read, of `dtype`: what one element needs."""
+        """Transition, write and read in `dtype`, for the step."""
         write, read = (part.to(self.dtype).contiguous() for part in (self.write, self.read))
         return self.transition.to(self.dtype), write, read
 
     def _step_loop(self, x: Tensor, state: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
-        """The recurrence, element by element: what the other forms are held against."""
+        """The recurrence, element by element: the definition of the other forms."""
         turn, write, read = self.rounded
         outputs = []
         for t, u in enumerate(x.unbind(1)):
@@ -149,13 +149,13 @@ class Filter:
         size: int,
         gate: Tensor | None,
     ) -> tuple[Tensor, Tensor]:
-        """Convolutions of `size` elements; a diagonal Ā carries the state over by its powers."""
+        """Convolutions of `size` elements; powers of a diagonal Ā carry the state between them."""
         taps, outputs = self.taps(min(size, x.shape[1])), []
         for begin, piece in zip(range(0, x.shape[1], size), torch.split(x, size, 1), strict=True):
             count = piece.shape[1]
             by = None if gate is None else gate[:, begin : begin + count]
             y = self._convolved(piece, taps[:, :count], by)
-            # At the beginning of a sequence the state has nothing to say.
+            # An empty state contributes nothing.
             if torch.compiler.is_compiling() or needs_gradient(state) or bool(state.any()):
                 y = y + _gated(turn.respond(self.read, state, count, self.dtype), by)
             outputs.append(y)
@@ -166,7 +166,7 @@ class Filter:
     def _in_blocks(
         self, each: MatrixTransition, x: Tensor, state: Tensor, lengths: Tensor | None, form: str
     ) -> tuple[Tensor, Tensor]:
-        """Blocks, each from the state before it; parallel has one FFT for the inputs' part."""
+        """Blocks, each from the state before it; parallel convolves all inputs by one FFT."""
         batch, length, channels = x.shape
         tables = self._tables(each, plan_chunk(None, length, "chunk"))
         pieces = -(-length // tables.block)
@@ -186,7 +186,7 @@ class Filter:
         return self._convolved(x, self.taps(length)) + y[..., :length].permute(1, 2, 0), last
 
     def _tables(self, turn: MatrixTransition, most: int) -> BlockTables:
-        """Everything a block of the largest power of two ≤ `most` needs, by doubling."""
+        """The tables of a block whose length is the largest power of two ≤ `most`, by doubling."""
         writes = self.write.unsqueeze(0)
         reads = turn.before(self.read.unsqueeze(0))
         powers = [turn]
@@ -206,7 +206,7 @@ class Filter:
 
 @dataclass(frozen=True)
 class BlockTables:
-    """A block of 2^k elements: what it adds to the state, and what of the state it reads."""
+    """Tables of a block of 2^k elements: what it adds to the state and what it reads of it."""
 
     powers: list[MatrixTransition]  # Ā^1, Ā^2, Ā^4, …, Ā^block
     writes: Tensor  # [H, block, S]: the share of each element in the state after the block
@@ -228,7 +228,7 @@ class BlockTables:
 def _finish(
     tables: BlockTables, dtype: torch.dtype, x: Tensor, starts: Tensor, lengths: Tensor | None
 ) -> Tensor:
-    """The state after each row's last element: from the last whole block on by powers of two."""
+    """The state after each row's last element: from its last full block on, by powers of two."""
     batch, length, _ = x.shape
     rows = torch.arange(batch, device=x.device)
     if lengths is None:
@@ -269,7 +269,7 @@ def diagonal_filter(
     method: str = "zero_order_hold",
     dtype: torch.dtype = torch.float64,
 ) -> Filter:
-    """y = 2 Re(c s): a, b, c complex128 [H, N], each for itself and its conjugate."""
+    """The filter y = 2 Re(c s); a, b, c complex128 [H, N], each standing for a conjugate pair."""
     factor, gain = discretise_diagonal(a, delta, method)
     write, read = b * gain, 2 * c.conj()
     planes = torch.stack([factor.real, factor.imag], -2)

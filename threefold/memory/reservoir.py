@@ -1,7 +1,6 @@
 """h_t = (1−α) h_{t−1} + α φ(x_t + W h_{t−1}): a leaky reservoir and its loop, W fixed and sparse.
 
-Nothing in it is learned: what is trained reads the states.  How W is drawn, and scaled so that the
-past fades (or just does not), is here too.
+Nothing in it is learned; a trained read-out reads the states.  `spectrum.py` draws and scales W.
 Jaeger 2001, "The echo state approach to analysing and training recurrent neural networks".
 """
 
@@ -39,8 +38,8 @@ def run(
 ) -> tuple[Tensor, Tensor]:
     """Drive [B, L, H] after the state [B, H]: all states [B, L, H] and the last.
 
-    The drive is all that comes from outside: W_in u + b, feedback and noise.  Behind a row's end
-    the states given are 0.
+    The drive is the whole input: W_in u + b, feedback and noise.  After a row's end the returned
+    states are 0.
     """
 
     def plain() -> tuple[Tensor, Tensor]:
@@ -52,7 +51,7 @@ def run(
             outputs.append(after if real is None else torch.where(real, after, 0.0))
         return torch.stack(outputs, 1), hidden
 
-    # One element that needs no gradients is the kernel's; the step with them is the definition.
+    # The kernel runs a single step without gradients; other steps are the definition.
     if form == "step" and (drive.shape[1] > 1 or torch.is_grad_enabled()):
         return plain()
     return ops.reservoir(

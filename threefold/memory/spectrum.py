@@ -12,7 +12,7 @@ from torch import Tensor
 from threefold.errors import ThreefoldError, nearest
 
 DISTRIBUTIONS = ("uniform", "normal", "signs")
-# Up to here all eigenvalues are computed; above, Arnoldi's method finds the largest.
+# Up to this size all eigenvalues are computed; above it, Arnoldi's method finds the largest.
 MAX_DENSE = 1200
 
 
@@ -24,17 +24,17 @@ def random_matrix(
     distribution: str = "uniform",
     generator: torch.Generator | None = None,
 ) -> Tensor:
-    """A random float64 matrix: uniform in ±1, standard normal or signs; else 0.
+    """A random sparse float64 matrix; its numbers are uniform in ±1, standard normal, or signs.
 
-    Every row has the same number of them, `density` of the columns, rounded, and at least one.
+    Every row has the same number of nonzeros: `density` times the columns, rounded, at least one.
     """
     if distribution not in DISTRIBUTIONS:
         raise ThreefoldError(
             f"unknown distribution {distribution!r}; {nearest(distribution, DISTRIBUTIONS)}"
         )
     if not 0 < density <= 1:
-        raise ThreefoldError(f"density={density}, expected a part above 0, up to 1")
-    size, cpu = (rows, columns), torch.device("cpu")  # also where others only plan
+        raise ThreefoldError(f"density={density}, expected a fraction above 0 and at most 1")
+    size, cpu = (rows, columns), torch.device("cpu")  # also inside `torch.device("meta")`
     if distribution == "normal":
         matrix = torch.randn(size, generator=generator, dtype=torch.float64, device=cpu)
     else:
@@ -46,18 +46,18 @@ def random_matrix(
 
 
 def scale_to_radius(matrix: Tensor, radius: float) -> Tensor:
-    """The matrix times a number that makes its spectral radius `radius`."""
+    """The matrix multiplied by a number so that its spectral radius is `radius`."""
     if not radius >= 0:
         raise ThreefoldError(f"spectral radius {radius}, expected 0 or more")
-    found = spectral_radius(matrix)
-    # Of a nilpotent matrix rounding leaves a radius of about norm · ε^{1/n}, not 0.
+    current = spectral_radius(matrix)
+    # With rounding, a nilpotent matrix has a radius of about norm · ε^{1/n}, not 0.
     size = matrix.abs().max().item() if matrix.numel() else 0.0
-    if found <= 1e-9 * size or size == 0:
+    if current <= 1e-9 * size or size == 0:
         raise ThreefoldError(
             f"a matrix of {len(matrix)} units with {int((matrix != 0).sum())} connections has the "
             f"spectral radius 0 and cannot be scaled to {radius}; raise the density or the units"
         )
-    return matrix * (radius / found)
+    return matrix * (radius / current)
 
 
 def spectral_radius(matrix: Tensor) -> float:
@@ -65,7 +65,7 @@ def spectral_radius(matrix: Tensor) -> float:
     if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
         raise ThreefoldError(f"spectral radius of {tuple(matrix.shape)}, expected a square matrix")
     if not bool(torch.isfinite(matrix).all()):
-        raise ThreefoldError("spectral radius of a matrix with numbers that are not finite")
+        raise ThreefoldError("spectral radius of a matrix that is not finite (NaN or infinity)")
     if not bool((matrix != 0).any()):
         return 0.0
     matrix = matrix.double()
@@ -75,9 +75,9 @@ def spectral_radius(matrix: Tensor) -> float:
 
 
 def _arnoldi(matrix: Tensor, tolerance: float = 1e-8) -> float:
-    """Arnoldi's method: A Q = Q H + r eᵀ, Q growing until the largest pair has converged.
+    """Arnoldi's method: A Q = Q H + r eᵀ, Q grows until the largest eigenvalue has converged.
 
-    At the latest it spans the whole space, where H is similar to A.
+    At the latest Q spans the whole space, and then H is similar to A.
     """
     size = len(matrix)
     rows, columns = matrix.nonzero(as_tuple=True)
@@ -89,7 +89,7 @@ def _arnoldi(matrix: Tensor, tolerance: float = 1e-8) -> float:
     check = 64
     for k in range(size):
         vector = torch.zeros_like(start).index_add(0, rows, numbers * basis[k][columns])
-        # Twice is enough: what the first pass leaves is rounding of what it took.
+        # Orthogonalise twice: the second pass removes the rounding errors of the first.
         for _ in range(2):
             along = basis[: k + 1] @ vector
             vector = vector - along @ basis[: k + 1]
@@ -99,9 +99,9 @@ def _arnoldi(matrix: Tensor, tolerance: float = 1e-8) -> float:
         if ended or k + 1 == check:
             values, vectors = torch.linalg.eig(upper[: k + 1, : k + 1])
             largest = values.abs().argmax()
-            found = float(values[largest].abs())
-            if ended or (rest * vectors[-1, largest].abs()).item() <= tolerance * found:
-                return found
+            radius = float(values[largest].abs())
+            if ended or (rest * vectors[-1, largest].abs()).item() <= tolerance * radius:
+                return radius
             check *= 2
         upper[k + 1, k], basis[k + 1] = rest, vector / rest
-    raise AssertionError("the last round always returns")
+    raise AssertionError("the last iteration always returns")

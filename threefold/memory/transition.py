@@ -24,11 +24,11 @@ class Transition(ABC):
 
     @abstractmethod
     def to(self, dtype: torch.dtype) -> Transition:
-        """The same, rounded."""
+        """The same in another dtype."""
 
 
 class MatrixTransition(Transition):
-    """One whose powers are matrices: elements are taken in blocks."""
+    """A transition whose powers are matrices; sequences run in blocks."""
 
     @abstractmethod
     def before(self, row: Tensor) -> Tensor:
@@ -40,11 +40,11 @@ class MatrixTransition(Transition):
 
     @abstractmethod
     def to(self, dtype: torch.dtype) -> MatrixTransition:
-        """The same, rounded."""
+        """The same in another dtype."""
 
     @abstractmethod
     def unroll(self, gains: Tensor, state: Tensor) -> Tensor:
-        """s = Ā s₋ + gain for gains [B, L, H, S]: all states [B, L+1, H, S], the given first."""
+        """s = Ā s₋ + gain for gains [B, L, H, S]: all states [B, L+1, H, S], `state` first."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class DiagonalTransition(Transition):
         return ops.vandermonde(self._pairs, both, length, dtype=dtype)[0].mT
 
     def respond(self, read: Tensor, state: Tensor, length: int, dtype: torch.dtype) -> Tensor:
-        """c Ā^{t+1} s, [B, length, H]: what comes of a state [B, H, S] without input."""
+        """c Ā^{t+1} s, [B, length, H]: the outputs of a state [B, H, S] without input."""
         w = torch.view_as_complex(self._pairs)
         both = _times(_row(read), _numbers(state.double()), w)
         return ops.vandermonde(self._pairs, both, length, dtype=dtype)
@@ -76,8 +76,8 @@ class DiagonalTransition(Transition):
         """Σ_t Ā^{L−1−t} b x_t + Āᴸ s, the state after x [B, L, H], at each row's own length L."""
         sums = ops.moments(x, self._pairs, lengths=lengths, backwards=True)
         gained = torch.view_as_complex(sums) * _numbers(write)
-        kept = self._power(x.shape[1] if lengths is None else lengths)
-        after = gained + kept * _numbers(state.double())
+        decay = self._power(x.shape[1] if lengths is None else lengths)
+        after = gained + decay * _numbers(state.double())
         return torch.cat([after.real, after.imag], -1).to(x.dtype)
 
     @property
@@ -86,18 +86,18 @@ class DiagonalTransition(Transition):
         return self.factor.mT.contiguous()
 
     def _power(self, exponent: int | Tensor) -> Tensor:
-        """w to a power, [H, N], or [B, H, N] for one power a row: by squaring."""
-        leap = torch.view_as_complex(self._pairs)
-        power = torch.ones_like(leap)
+        """w to a power, [H, N], or [B, H, N] for one power per row, by squaring."""
+        square = torch.view_as_complex(self._pairs)
+        power = torch.ones_like(square)
         if isinstance(exponent, Tensor):
             exponent = exponent.view(-1, 1, 1)
         left = int(exponent.max()) if isinstance(exponent, Tensor) else exponent
         for bit in range(left.bit_length()):
             if isinstance(exponent, Tensor):
-                power = torch.where((exponent >> bit & 1).bool(), power * leap, power)
+                power = torch.where((exponent >> bit & 1).bool(), power * square, power)
             elif exponent >> bit & 1:
-                power = power * leap
-            leap = leap * leap
+                power = power * square
+            square = square * square
         return power
 
 
@@ -107,7 +107,7 @@ def _numbers(planes: Tensor) -> Tensor:
 
 
 def _row(planes: Tensor) -> Tensor:
-    """The same for a row c: Re(c s) is the sum of products with the planes of s."""
+    """The conjugate of `_numbers`: for a row c, Re(c s) is the sum of products with s's planes."""
     return _numbers(planes).conj()
 
 

@@ -1,6 +1,7 @@
-"""h_t = a_t ⊙ h_{t−1} + b_t: every channel decays by itself, a real or complex.
+"""h_t = a_t ⊙ h_{t−1} + b_t: a decay for each channel, real or complex.
 
-The memory of LRU, RG-LRU and of all diagonal recurrences whose write is not tied to their decay.
+The memory of LRU, RG-LRU, S5 and other diagonal recurrences whose write does not depend on the
+decay; `blend` is the gated average of minGRU and minLSTM.
 Complex numbers are two planes, real parts first: [..., 2, D].
 """
 
@@ -15,7 +16,7 @@ from threefold.memory.associative_scan import Element, associative_scan, compose
 from threefold.memory.forms import FORMS, plan_chunk, plan_form
 from threefold.memory.linear.selective import selective_recurrence
 
-NAME = "diagonal_recurrence"
+NAME = "diagonal_recurrence"  # in error messages
 
 
 def diagonal_recurrence(
@@ -28,8 +29,8 @@ def diagonal_recurrence(
 ) -> tuple[Tensor, Tensor]:
     """All memories [B, L, D], or [B, L, 2, D] if complex, and the last one.
 
-    write [B, L, D] or [B, L, 2, D]; decay the same, or without B and L where it is fixed; state
-    without L.  All in the memory's dtype.
+    write [B, L, D] or [B, L, 2, D]; decay the same, or without B and L if it is constant; state
+    without L.  All have the memory's dtype.
     """
     if write.dim() not in (3, 4) or decay.shape not in (write.shape, write.shape[2:]):
         raise ThreefoldError(
@@ -42,7 +43,7 @@ def diagonal_recurrence(
     def plain() -> tuple[Tensor, Tensor]:
         return plain_diagonal(decay, write, state, form, lengths)
 
-    # With gradients the step is the definition that the other forms are held against.
+    # The step is the definition that the other forms are tested against.
     if form == "chunk":
         return ops.diagonal_recurrence(decay, write, state, lengths, otherwise=plain)
     return plain()
@@ -105,9 +106,10 @@ def blend(
     form: str,
     lengths: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
-    """h = (1−z)⊙h₋ + z⊙h̃ with z = σ(logit): a scan by zero-order hold, A = −1, Δ = softplus(logit).
+    """h = (1−z)⊙h₋ + z⊙h̃ with z = σ(logit), for candidates h̃.
 
-    candidate h̃ and logit [B, L, D], state [B, D]; returns all h and the last.
+    It is the selective recurrence with zero-order hold, A = −1 and Δ = softplus(logit).
+    candidate and logit [B, L, D], state [B, D]; returns all h and the last.
     """
     ones = candidate.new_ones(*candidate.shape[:2], 1)
     rate = -candidate.new_ones(candidate.shape[-1], 1)

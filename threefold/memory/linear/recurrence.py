@@ -17,7 +17,7 @@ from threefold.memory.linear.engine import run
 from threefold.memory.linear.structures import Tokens
 from threefold.memory.state import memory_dtype
 
-NAME = "linear_recurrence"
+NAME = "linear_recurrence"  # in error messages
 
 
 def linear_recurrence(
@@ -37,13 +37,13 @@ def linear_recurrence(
     """Run a linear memory over a sequence; returns (out [B, L, H, V], state [B, H, K, V]).
 
     query, key [B, L, H, K] (or G heads, G dividing H), value [B, L, H, V]; nothing is scaled.
-    log_decay ≤ 0: [H] fixed, [B, L, H] a scalar each step, [B, L, H, K] per key.
+    log_decay ≤ 0: [H] constant, [B, L, H] a scalar per step, [B, L, H, K] per key.
     log_decay_value ≤ 0, [B, L, H, V]: decay on the value side too.
     strength [B, L, H]: the delta rule after the decay, S = (I − β k kᵀ) Diag(α) S₋ + β k⊗v.
     rank_one (a, b), each [B, L, H, K]: S = (Diag(α) + a bᵀ) S₋ + k⊗v.
     bonus [H, K]: RWKV-6's read-out (S₋ + (bonus⊙k)⊗v)ᵀ q.
-    state [B, H, K, V] float32 (float64 for float64 inputs); None is zeros.
-    form: auto, step, chunk or parallel.  chunk: elements a chunk.
+    state [B, H, K, V] float32 (float64 for float64 inputs); None means zeros.
+    form: auto, step, chunk or parallel.  chunk: elements per chunk.
     """
     check(query, key, value, log_decay, log_decay_value, strength, rank_one, bonus)
 
@@ -99,8 +99,8 @@ def recur(
         out, after = run(heads_first(given, lengths), before, form, size)
         return out.transpose(1, 2), after
 
-    # Kernels serve the chunk form of the plan, and one element that needs no gradients. The step
-    # with gradients, and chunks of a given length, are the definitions they are held against.
+    # Kernels run the chunk form of default length, and one element without gradients. The step
+    # with gradients, and chunks of a given length, are the definitions they are tested against.
     one = form == "step" and length == 1 and not torch.is_grad_enabled()
     if one or (form == "chunk" and chunk is None):
         out, after = ops.linear_recurrence(
@@ -148,7 +148,7 @@ def heads_first(given: Tokens, lengths: Tensor | None) -> Tokens:
 
 
 def stop_at(tokens: Tokens, lengths: Tensor) -> Tokens:
-    """Elements from `lengths` on neither write nor decay."""
+    """Tokens whose elements from `lengths` on neither write nor decay."""
     length = tokens.query.shape[-2]
     past_end = torch.arange(length, device=lengths.device) >= lengths[:, None]
     past_end = past_end[:, None, :, None]
@@ -160,7 +160,7 @@ def stop_at(tokens: Tokens, lengths: Tensor) -> Tokens:
 def checked_state(
     state: Tensor | None, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device
 ) -> Tensor:
-    """The given memory, checked, or zeros."""
+    """The given state, checked, or zeros."""
     if state is None:
         return torch.zeros(shape, dtype=dtype, device=device)
     if tuple(state.shape) != shape or state.dtype != dtype:
@@ -172,7 +172,7 @@ def checked_state(
 
 
 def check_decay(name: str, decay: Tensor | None) -> None:
-    """A log-decay above 0 would grow the memory without bound."""
+    """Raise if a log-decay is above 0: the memory would grow without bound."""
     if decay is None or torch.compiler.is_compiling():
         return
     largest = decay.detach().max()
@@ -193,7 +193,7 @@ def check(
     rank_one: tuple[Tensor, Tensor] | None,
     bonus: Tensor | None,
 ) -> None:
-    """Refuse shapes and combinations that do not fit, repeating what was given."""
+    """Raise if shapes, dtypes or the combination of arguments do not fit."""
     for name, tensor in (("query", query), ("key", key), ("value", value)):
         if tensor.dim() != 4:
             raise ThreefoldError(

@@ -1,6 +1,6 @@
 """S = exp(Δ A) ⊙ S₋ + Δ B x,  y = C·S + D x: a small memory for each channel, decayed elementwise.
 
-The scan of Mamba (Gu & Dao 2023); with `hold`, zero-order hold, B̄ = (exp(Δ A) − 1)/A · B.
+Mamba's selective scan (Gu & Dao 2023); with `hold`, zero-order hold, B̄ = (exp(Δ A) − 1)/A · B.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from threefold.memory.associative_scan import Element, associative_scan, compose
 from threefold.memory.forms import FORMS, plan_chunk, plan_form
 from threefold.memory.state import memory_dtype
 
-NAME = "selective_scan"
+NAME = "selective_scan"  # in error messages
 
 
 def selective_scan(
@@ -37,8 +37,7 @@ def selective_scan(
     """Mamba's selective scan; returns (y [B, L, D], state [B, D, N]).
 
     x, delta, gate [B, L, D]; A [D, N], negative (pass −exp(A_log)); B, C [B, L, N]; D [D].
-    delta is first delta + delta_bias, then softplus of it where `softplus`.
-    y is multiplied by silu(gate).
+    Δ is delta + delta_bias, then its softplus if `softplus`.  y is multiplied by silu(gate).
     """
     check(x, delta, A, B, C, D, gate, delta_bias)
     if not torch.compiler.is_compiling() and bool((A > 0).any()):
@@ -66,7 +65,7 @@ def selective_recurrence(
     lengths: Tensor | None = None,
     hold: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """`selective_scan` for mixers: no checks of values; rows end after `lengths` elements."""
+    """`selective_scan` for mixers: without checks of values; rows end after `lengths` elements."""
     form = plan_form(form, x.shape[1], FORMS, NAME)
     dtype = memory_dtype(x.dtype)
     check_state(state, (x.shape[0], *A.shape), dtype)
@@ -75,7 +74,7 @@ def selective_recurrence(
     def plain() -> tuple[Tensor, Tensor]:
         return plain_selective(wide, softplus, hold, state, lengths, form)
 
-    # With gradients the step is the definition that the other forms are held against.
+    # With gradients the step is the definition that the other forms are tested against.
     if form == "chunk" or (form == "step" and x.shape[1] == 1 and not torch.is_grad_enabled()):
         out, memory = ops.selective_scan(
             *wide[:-1],
@@ -92,7 +91,7 @@ def selective_recurrence(
 
 
 class SelectiveInputs(NamedTuple):
-    """What a scan reads, all of the memory's dtype."""
+    """The inputs of a selective recurrence, all of the memory's dtype."""
 
     x: Tensor
     delta: Tensor
@@ -117,7 +116,7 @@ def plain_selective(
     lengths: Tensor | None,
     form: str,
 ) -> tuple[Tensor, Tensor]:
-    """The scan in plain torch, one chunk after another."""
+    """The selective recurrence in plain torch, one chunk after another."""
     x, delta, A, B, C, D, gate, delta_bias = fields
     length = x.shape[1]
     if delta_bias is not None:
@@ -145,7 +144,7 @@ def plain_selective(
 
 
 def decay_and_write(x: Tensor, delta: Tensor, A: Tensor, B: Tensor, hold: bool) -> Element:
-    """What each element multiplies the memory by and adds to it, both [B, C, D, N]."""
+    """The factor by which each element multiplies the memory and what it adds, [B, C, D, N]."""
     log_decay = delta.unsqueeze(-1) * A
     if not hold:
         return log_decay.exp(), (delta * x).unsqueeze(-1) * B.unsqueeze(2)
@@ -155,7 +154,7 @@ def decay_and_write(x: Tensor, delta: Tensor, A: Tensor, B: Tensor, hold: bool) 
 
 
 def advance(elements: Element, memory: Tensor) -> Tensor:
-    """The memories [B, C, D, N] after each of C elements, from the one before them."""
+    """The memories [B, C, D, N] after each of C elements, from the memory before them."""
     decay, write = elements
     if decay.shape[1] == 1:
         return decay * memory.unsqueeze(1) + write
@@ -164,7 +163,7 @@ def advance(elements: Element, memory: Tensor) -> Tensor:
 
 
 def check_state(state: Tensor | None, shape: tuple[int, ...], dtype: torch.dtype) -> None:
-    """Refuse a state that is not this memory's."""
+    """Raise if the state has another shape or dtype."""
     if state is not None and (tuple(state.shape) != shape or state.dtype != dtype):
         raise ThreefoldError(
             f"{NAME}: state is {tuple(state.shape)} {state.dtype}, expected {shape} {dtype} "
@@ -182,7 +181,7 @@ def check(
     gate: Tensor | None,
     delta_bias: Tensor | None,
 ) -> None:
-    """Refuse shapes that do not fit, repeating what was given."""
+    """Raise if shapes do not fit."""
     if x.dim() != 3 or A.dim() != 2:
         raise ThreefoldError(
             f"{NAME}: x is {tuple(x.shape)} and A {tuple(A.shape)}, expected "
