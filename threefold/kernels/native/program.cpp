@@ -1,8 +1,8 @@
 /* code = [operation, arguments …]*:  calls of the other kernels, one after another
  *
- * The step of a stack of layers is a few kernels a layer; the way from one to the next through
- * Python takes longer than they do. Here they are called from a list, arguments as int64_t: numbers
- * as they are, pointers and doubles by their bits.
+ * The step of a stack of layers is a few kernels per layer, and the Python between them takes longer
+ * than they do. Here they are called from a list. Arguments are int64_t: integers by value, pointers
+ * and doubles by their bits.
  */
 #include <cstring>
 #include <type_traits>
