@@ -14,7 +14,7 @@ from threefold.memory.dplr import unit_circle_points
 
 
 def make(channels: int, size: int) -> list[Tensor]:
-    """Products, and poles of which some are close to the circle."""
+    """Products and poles; some poles are close to the circle."""
     p, q = torch.randn(2, channels, 4, size, dtype=torch.float64)
     real = -torch.logspace(-6, 0, channels * size, dtype=torch.float64).view(channels, size)
     square = real.square() + 4 * torch.rand(channels, size, dtype=torch.float64)

@@ -74,13 +74,13 @@ def results(function: Any, kind: str, given: dict[str, Any]) -> dict[str, Tensor
     leaves = {
         key: given[key].detach().requires_grad_()
         for key in ("inputs", "recurrent", "extra")
-        # Which units are linear is a choice, without a gradient.
+        # The mask of linear units has no gradient.
         if given[key] is not None and not (key == "extra" and kind.endswith("memory"))
     }
     parts = tuple(part.detach().requires_grad_() for part in given["parts"])
     out, after = function(kind, **{**given, **leaves, "parts": parts})
     generator = torch.Generator().manual_seed(1)
-    # What a rounded logarithm loses (sLSTM's last part) has no gradient.
+    # The rounding error of the logarithm (sLSTM's last part) has no gradient.
     outputs = [out, *(a for a in after[: 3 if kind == "slstm" else None])]
     grads = [torch.randn(o.shape, dtype=o.dtype, generator=generator) for o in outputs]
     wanted = leaves | {

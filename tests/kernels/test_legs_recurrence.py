@@ -1,4 +1,4 @@
-"""Gated units beside LegS: native = the steps with their transitions, forward and backward."""
+"""Gated units coupled with LegS: native = the steps with their transitions, both passes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def make(
     *,
     lengths: bool = False,
 ) -> dict[str, Any]:
-    """Random inputs for (B, L, H, M, N); rows stand at different times."""
+    """Random inputs for (B, L, H, M, N); rows are at different times."""
     batch, length, hidden, memories, order = size
     whole = hidden + memories * order
     return {

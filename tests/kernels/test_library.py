@@ -58,7 +58,7 @@ def test_variant_bits_are_the_header() -> None:
 
 
 def test_kernels_are_built_and_in_use() -> None:
-    """The tests of the kernels would say nothing if they ran the reference."""
+    """The kernel tests would be meaningless if they ran the reference."""
     assert library.current().native is not None, library.current().reason
     assert library.current().reason is None
     assert set(library.runnable()) <= set(library.built())

@@ -1,4 +1,4 @@
-"""A stack's step in one native call: equal to its layers one by one, and only while that holds."""
+"""A stack's step as one native call: equal to its layers one by one, as long as it is valid."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ OPTIONS: list[dict[str, Any]] = [
     {"width": 17, "expand": 3, "state_size": 1, "taps": 1},
     {"width": 32, "zero_order_hold": True},
 ]
-# Mixers whose steps are more than native calls, and why.
+# Mixers whose steps cannot be recorded, and why.
 GROWS = "its state grows"
 COUNTS = "what it does depends on how many elements there were"
 NOT_RECORDED = {
@@ -173,7 +173,7 @@ def test_a_model_crosses_once_a_token(
 def test_what_grows_leaves_the_rest_to_cross(
     variant: str, crossings: list[int], mixers: tuple[str, ...], channel: str, times: int
 ) -> None:
-    """Beside attention: the other mixer of a hybrid, and every channel mixer."""
+    """Next to attention, the other mixer of a hybrid and every channel mixer are recorded."""
     made, tokens, state = model(mixers, channel)
     made.step(tokens, state)
     crossings.clear()

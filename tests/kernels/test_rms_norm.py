@@ -75,7 +75,7 @@ def test_threads_change_no_bit(variant: str, shape: tuple[int, ...], gate_first:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_one_number(variant: str, dtype: torch.dtype) -> None:
-    """Forward only: the norm of one number is its sign, so its gradient is nothing but rounding."""
+    """Forward only: the norm of one number is its sign, so its gradient is only rounding."""
     inputs = make((5, 1), dtype)
     for gate_first in (False, True):
         assert_close(

@@ -83,7 +83,7 @@ def test_long_filters(variant: str, taps: int) -> None:
         assert_same(make((4, length, 5, taps), lengths=True), True)
 
 
-# Large enough for three threads to be worth waking.
+# Large enough to use three threads.
 LARGE = [(2, 1, 30_001, 4), (2, 400, 70, 4), (5, 600, 17, 4), (2, 30_000, 1, 2), (4, 130, 100, 7)]
 
 
@@ -105,7 +105,7 @@ def test_threads_change_no_bit(variant: str, size: tuple[int, int, int, int]) ->
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("silu", [False, True])
 def test_cut_anywhere_and_resume(variant: str, silu: bool, dtype: torch.dtype) -> None:
-    """Pieces with the state carried give the bits of the uncut pass, with and without gradients."""
+    """Pieces that carry the state give the bits of the uncut pass, with and without gradients."""
     inputs = make((2, 23, 19, 4), dtype)
     x, state = inputs.pop("x"), inputs.pop("state")
     y, last = short_convolution(x, state=state, **inputs, silu=silu)

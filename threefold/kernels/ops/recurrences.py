@@ -92,11 +92,7 @@ def linear_recurrence(
         decaying = _decay_recurrence.DecayInputs(
             query, key, value, log_decay, log_decay_value, bonus, state, lengths
         )
-        expected = decaying.expected()
-        if expected:
-            refuse("linear_recurrence", expected, decaying._asdict())
-        direct = value.shape[1] == 1 and may_call_directly(*decaying)
-        return _decay_recurrence.run(decaying, check, direct=direct)
+        return _decay_recurrence.run(decaying, check, direct=_checked_direct(decaying))
     if check is not None:
         check()
     erases = strength is not None or (write is not None and read is not None)
@@ -104,12 +100,16 @@ def linear_recurrence(
         erasing = _delta_recurrence.DeltaInputs(
             query, key, value, log_decay, strength, write, read, state, lengths
         )
-        expected = erasing.expected()
-        if expected:
-            refuse("linear_recurrence", expected, erasing._asdict())
-        direct = value.shape[1] == 1 and may_call_directly(*erasing)
-        return _delta_recurrence.run(erasing, direct=direct)
+        return _delta_recurrence.run(erasing, direct=_checked_direct(erasing))
     return otherwise()
+
+
+def _checked_direct(inputs: _decay_recurrence.DecayInputs | _delta_recurrence.DeltaInputs) -> bool:
+    """Check the shapes of the inputs; whether the kernel may be called without the dispatcher."""
+    expected = inputs.expected()
+    if expected:
+        refuse("linear_recurrence", expected, inputs._asdict())
+    return inputs.value.shape[1] == 1 and may_call_directly(*inputs)
 
 
 def cell_recurrence(

@@ -26,6 +26,7 @@ from torch.utils._pytree import tree_leaves
 
 from threefold.kernels import library
 from threefold.kernels.parameter_cache import caches_below
+from threefold.kernels.replay.comparison import same_results
 from threefold.kernels.replay.lowering import AXES, FUNCTIONS, RULES
 from threefold.kernels.replay.program import (
     CannotRecordError,
@@ -41,8 +42,6 @@ from threefold.kernels.replay.validity import parameters_and_buffers
 Step = Callable[[Tensor, State], tuple[Tensor, State]]
 
 _REAL = (torch.float32, torch.float64)
-# Largest difference between program and recorded step, relative to the largest number.
-_CLOSE = {torch.float32: 1e-4, torch.float64: 1e-9}
 
 # Operations that allocate without writing, and a view whose schema does not say so.
 _EMPTY = ("empty", "new_empty", "empty_like", "empty_strided", "new_empty_strided")
@@ -70,7 +69,7 @@ def record(owner: nn.Module, step: Step, x: Tensor, state: State) -> Program:
         recorder.finish(y, after)
         program = Program(recorder.listing, owner)
         again = program.run(x, state)
-    if again is None or not _same((y, after), again):
+    if again is None or not same_results((y, after), again):
         raise CannotRecordError(
             f"the program of {type(owner).__name__} gives other numbers than its step"
         )
@@ -387,21 +386,3 @@ def _copied(state: State) -> State:
         else value.clone(memory_format=torch.contiguous_format)
         for name, value in state.items()
     }
-
-
-def _same(seen: tuple[Tensor, State], run: tuple[Tensor, State]) -> bool:
-    pairs = [(seen[0], run[0])]
-    other = dict(state_leaves(run[1]))
-    pairs += [(leaf, other[path]) for path, leaf in state_leaves(seen[1])]
-    return all(_near(a, b) for a, b in pairs)
-
-
-def _near(expected: Tensor, given: Tensor) -> bool:
-    if not expected.is_floating_point():
-        return torch.equal(expected, given)
-    if not torch.equal(expected.isnan(), given.isnan()):
-        return False
-    expected, given = expected.nan_to_num(), given.nan_to_num()
-    scale = float(expected.abs().amax()) if expected.numel() else 0.0
-    most = float((expected - given).abs().amax()) if expected.numel() else 0.0
-    return most <= _CLOSE[expected.dtype] * max(scale, 1e-30)

@@ -103,26 +103,37 @@ def recur(
     # with gradients, and chunks of a given length, are the definitions they are tested against.
     one = form == "step" and length == 1 and not torch.is_grad_enabled()
     if one or (form == "chunk" and chunk is None):
-        out, after = ops.linear_recurrence(
-            given.query,
-            given.key,
-            given.value,
-            before,
-            log_decay=given.log_decay,
-            log_decay_value=given.log_decay_value,
-            strength=given.strength,
-            write=given.write,
-            read=given.read,
-            bonus=given.bonus,
-            lengths=lengths,
-            check=check_values,
-            otherwise=plain,
-        )
+        out, after = run_kernel(given, before, lengths, check_values, plain)
     else:
         if check_values is not None:
             check_values()
         out, after = plain()
     return out.to(value.dtype), after
+
+
+def run_kernel(
+    tokens: Tokens,
+    memory: Tensor,
+    lengths: Tensor | None,
+    check: Callable[[], None] | None,
+    otherwise: Callable[[], tuple[Tensor, Tensor]],
+) -> tuple[Tensor, Tensor]:
+    """The native kernel for these tokens, or `otherwise()` where there is none."""
+    return ops.linear_recurrence(
+        tokens.query,
+        tokens.key,
+        tokens.value,
+        memory,
+        log_decay=tokens.log_decay,
+        log_decay_value=tokens.log_decay_value,
+        strength=tokens.strength,
+        write=tokens.write,
+        read=tokens.read,
+        bonus=tokens.bonus,
+        lengths=lengths,
+        check=check,
+        otherwise=otherwise,
+    )
 
 
 def heads_first(given: Tokens, lengths: Tensor | None) -> Tokens:
@@ -183,25 +194,15 @@ def check_decay(name: str, decay: Tensor | None) -> None:
         )
 
 
-def check(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    log_decay: Tensor | None,
-    log_decay_value: Tensor | None,
-    strength: Tensor | None,
-    rank_one: tuple[Tensor, Tensor] | None,
-    bonus: Tensor | None,
-) -> None:
-    """Raise if shapes, dtypes or the combination of arguments do not fit."""
+def check_main(query: Tensor, key: Tensor, value: Tensor) -> None:
+    """Raise if query, key and value do not fit together."""
     for name, tensor in (("query", query), ("key", key), ("value", value)):
         if tensor.dim() != 4:
             raise ThreefoldError(
                 f"{NAME}: {name} is {tuple(tensor.shape)}, expected 4 axes "
                 "[batch, length, heads, size]"
             )
-    batch, length, heads, _ = value.shape
-    groups, size = query.shape[2:]
+    length, heads, groups = value.shape[1], value.shape[2], query.shape[2]
     if length == 0:
         raise ThreefoldError(f"{NAME}: the sequence is empty; give at least one element")
     if heads % max(groups, 1) or groups == 0:
@@ -213,6 +214,22 @@ def check(
             f"{NAME}: query, key and value are {query.dtype}, {key.dtype}, {value.dtype}; "
             "expected one floating-point dtype for all three"
         )
+
+
+def check(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    log_decay: Tensor | None,
+    log_decay_value: Tensor | None,
+    strength: Tensor | None,
+    rank_one: tuple[Tensor, Tensor] | None,
+    bonus: Tensor | None,
+) -> None:
+    """Raise if shapes, dtypes or the combination of arguments do not fit."""
+    check_main(query, key, value)
+    batch, length, heads, _ = value.shape
+    groups, size = query.shape[2:]
     sized = (batch, length, heads, size)
     if log_decay is not None and log_decay.dim() not in (1, 3, 4):
         raise ThreefoldError(
