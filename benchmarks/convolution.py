@@ -14,7 +14,7 @@ from torch import Tensor
 
 import threefold
 from benchmarks.measure import Contender, Race, at_least, exponent
-from threefold.memory.convolution import StreamedConvolution, Taps
+from threefold.memory.convolution import PreparedFilter, StreamedConvolution
 
 Function = Callable[[Tensor, Tensor], Tensor]
 
@@ -71,7 +71,7 @@ def whole(mode: str, batch: int, length: int, width: int, rounds: int = 7) -> Ra
 def streamed(x: Tensor, kernel: Tensor) -> Contender:
     """The memory of Hyena and long_conv, without the rest of the layers."""
     with torch.no_grad():
-        taps = Taps(kernel)
+        taps = PreparedFilter(kernel)
 
     def run() -> list[Tensor]:
         state = {"values": x.new_zeros(1, 0, 1, x.shape[2]), "position": torch.zeros(1).long()}

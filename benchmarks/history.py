@@ -71,8 +71,8 @@ def token() -> Race:
     def step() -> list[Tensor]:
         with torch.no_grad():
             # From the same state each time, so that its length stays; its place is free again.
-            state["keys"]._threefold_room.filled[0] = CACHE - 1
-            state["values"]._threefold_room.filled[0] = CACHE - 1
+            state["keys"]._threefold_buffer.filled[0] = CACHE - 1
+            state["values"]._threefold_buffer.filled[0] = CACHE - 1
             return [mixer.step(x, state)[0]]
 
     def bare() -> list[Tensor]:

@@ -17,7 +17,7 @@ from torch import Tensor
 from benchmarks import peers
 from benchmarks.measure import Race, at_least, check
 from threefold.estimators.echo_state_network import EchoStateNetwork
-from threefold.memory.reservoir import draw, scaled
+from threefold.memory.spectrum import random_matrix, scale_to_radius
 from threefold.tasks.mackey_glass import mackey_glass
 
 LEAK, BETA, WASH_OUT = 0.3, 1e-4, 100
@@ -28,8 +28,8 @@ PEER = "reservoirpy"
 def networks(units: int) -> tuple[EchoStateNetwork, Any]:
     """Ours, and reservoirpy's model of the same numbers (None where it is not installed)."""
     generator = torch.Generator().manual_seed(0)
-    weight = scaled(draw(units, units, density=0.1, generator=generator), 0.9)
-    weight_in, bias = (draw(units, 1, generator=generator) for _ in range(2))
+    weight = scale_to_radius(random_matrix(units, units, density=0.1, generator=generator), 0.9)
+    weight_in, bias = (random_matrix(units, 1, generator=generator) for _ in range(2))
     ours = EchoStateNetwork(leak=LEAK, direct=False, regularisation=BETA, wash_out=WASH_OUT)
     ours.use(weight, weight_in, 0.1 * bias[:, 0])
     if not peers.installed(PEER):

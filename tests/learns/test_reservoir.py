@@ -17,7 +17,7 @@ from threefold.errors import ThreefoldError
 from threefold.estimators import driven_reservoir
 from threefold.estimators.echo_state_network import EchoStateNetwork
 from threefold.memory import state as states
-from threefold.memory.reservoir import draw, scaled, spectral_radius
+from threefold.memory.spectrum import random_matrix, scale_to_radius, spectral_radius
 
 
 def noise(length: int, size: int = 1, seed: int = 0) -> Tensor:
@@ -267,7 +267,8 @@ def test_saved_and_loaded(tmp_path: Path) -> None:
 
 def test_own_matrices_stay() -> None:
     u = noise(150, 2)
-    weight, weight_in = scaled(draw(12, 12, density=0.3), 0.8), draw(12, 2)
+    weight = scale_to_radius(random_matrix(12, 12, density=0.3), 0.8)
+    weight_in = random_matrix(12, 2)
     network = EchoStateNetwork(wash_out=10).use(weight.numpy(), weight_in)
     network.fit(u, u)
     assert torch.equal(dense(network), weight) and network.units == 12
@@ -279,13 +280,15 @@ def test_own_matrices_stay() -> None:
 def test_spectral_radius_is_numpys(distribution: str, monkeypatch: pytest.MonkeyPatch) -> None:
     generator = torch.Generator().manual_seed(1)
     for density in (0.1, 1.0):
-        matrix = draw(90, 90, density=density, distribution=distribution, generator=generator)
+        matrix = random_matrix(
+            90, 90, density=density, distribution=distribution, generator=generator
+        )
         expected = np.abs(np.linalg.eigvals(matrix.numpy())).max()
         with monkeypatch.context() as patch:
             assert spectral_radius(matrix) == pytest.approx(expected, rel=1e-10)
-            patch.setattr("threefold.memory.reservoir.DENSE", 10)
+            patch.setattr("threefold.memory.spectrum.MAX_DENSE", 10)
             assert spectral_radius(matrix) == pytest.approx(expected, rel=1e-7)
-        after = np.abs(np.linalg.eigvals(scaled(matrix, 1.25).numpy())).max()
+        after = np.abs(np.linalg.eigvals(scale_to_radius(matrix, 1.25).numpy())).max()
         assert after == pytest.approx(1.25, rel=1e-10)
     network = EchoStateNetwork(units=70, spectral_radius=1.1, distribution=distribution)
     network.draw(1, 1)
@@ -306,7 +309,7 @@ class TestBadInput:
         assert spectral_radius(torch.zeros(4, 4)) == 0.0
         for nothing in (torch.zeros(4, 4), torch.ones(4, 4).triu(1)):
             with pytest.raises(ThreefoldError, match="spectral radius 0 and cannot be scaled"):
-                scaled(nothing, 0.9)
+                scale_to_radius(nothing, 0.9)
         with pytest.raises(ThreefoldError, match="square"):
             spectral_radius(torch.ones(2, 3))
         with pytest.raises(ThreefoldError, match="finite"):

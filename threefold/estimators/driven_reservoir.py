@@ -17,6 +17,7 @@ from threefold.errors import ThreefoldError, nearest
 from threefold.estimators.inputs import Array, Series
 from threefold.estimators.ridge_estimator import RidgeEstimator, plain
 from threefold.memory import reservoir
+from threefold.memory.spectrum import random_matrix, scale_to_radius
 from threefold.memory.state import State, join
 
 # Elements whose states are held at once, whatever the length of a series.
@@ -88,11 +89,11 @@ class DrivenReservoir(RidgeEstimator):
         """A reservoir for so many numbers an element; the same seed draws the same."""
         uniform: dict[str, Any] = {"generator": torch.Generator().manual_seed(self.seed)}
         options = {"density": self.density, "distribution": self.distribution, **uniform}
-        weight = reservoir.draw(self.units, self.units, **options)
-        weight_in = reservoir.draw(self.units, inputs, density=self.input_density, **uniform)
-        bias, feedback = (reservoir.draw(self.units, size, **uniform) for size in (1, outputs))
+        weight = random_matrix(self.units, self.units, **options)
+        weight_in = random_matrix(self.units, inputs, density=self.input_density, **uniform)
+        bias, feedback = (random_matrix(self.units, size, **uniform) for size in (1, outputs))
         self._set(
-            reservoir.scaled(weight, self.spectral_radius),
+            scale_to_radius(weight, self.spectral_radius),
             self.input_scale * weight_in,
             self.bias_scale * bias[:, 0],
             self.feedback_scale * feedback if self.feedback_scale > 0 else feedback[:, :0],

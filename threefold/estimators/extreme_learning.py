@@ -17,7 +17,7 @@ from threefold.errors import ThreefoldError, nearest
 from threefold.estimators.inputs import Array, Given, Series, encode, like, read
 from threefold.estimators.ridge_estimator import RidgeEstimator, r_squared
 from threefold.memory.cell import ACTIVATIONS
-from threefold.memory.reservoir import draw
+from threefold.memory.spectrum import random_matrix
 
 # Rows whose features are held at once.
 PIECE = 1024
@@ -63,8 +63,8 @@ class ExtremeLearningMachine(RidgeEstimator):
             "distribution": self.distribution,
         }
         self.tensors = {
-            "weight_in": self.input_scale * draw(self.units, inputs, **options),
-            "bias": self.bias_scale * draw(1, self.units, **options)[0],
+            "weight_in": self.input_scale * random_matrix(self.units, inputs, **options),
+            "bias": self.bias_scale * random_matrix(1, self.units, **options)[0],
         }
 
     def fit(self, inputs: Array, targets: Given) -> Self:

@@ -16,7 +16,7 @@ from threefold.errors import ThreefoldError
 from threefold.layers.attention_parts.heads import Heads
 from threefold.layers.mixer import Mixer
 from threefold.layers.positions import make_positions
-from threefold.memory.history import Everything, History, Read, Whole, Window
+from threefold.memory.history import AttentionInputs, FullHistory, History, NonCausal, SlidingWindow
 from threefold.memory.state import State
 
 
@@ -74,7 +74,7 @@ class Attention(Mixer):
         query, key, value = self.heads.split(self.positions.add(x, start, lengths))
         query, key = self.positions.turn(query, key, start)
         dropout = self.dropout if self.training else 0.0
-        read = Read(query, key, value, form, lengths, self.positions.bias, dropout)
+        read = AttentionInputs(query, key, value, form, lengths, self.positions.bias, dropout)
         out, state = self.history.run(read, state)
         return self.heads.join(out), state
 
@@ -84,5 +84,5 @@ def choose_history(causal: bool, window: int | None, owner: str) -> History:
     if window is not None and window < 1:
         raise ThreefoldError(f"{owner}: window is {window}, expected at least 1 element")
     if not causal:
-        return Whole(window)
-    return Everything() if window is None else Window(window)
+        return NonCausal(window)
+    return FullHistory() if window is None else SlidingWindow(window)

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from threefold.errors import ThreefoldError, nearest
 from threefold.layers.mixer import Mixer
 from threefold.layers.parts import Linear
-from threefold.memory.cell import Cell, Weights, run
+from threefold.memory.cell import Cell, CellWeights, run
 from threefold.memory.state import State
 
 INITIAL = ("orthogonal", "identity", "uniform")
@@ -79,7 +79,7 @@ class CellMixer(Mixer):
         mask = locked_mask(self, x, self.recurrent_dropout, self.hidden)
         seen = locked_mask(self, x, self.dropout, self.width)
         inputs = self.input(x if seen is None else x * seen.unsqueeze(1))
-        weights = Weights(self.recurrent, self.extra, mask)
+        weights = CellWeights(self.recurrent, self.extra, mask)
         y, state = run(self.cell, inputs, state, weights, form, lengths)
         y = y.to(x.dtype)
         return (y if self.out is None else self.out(y)), state

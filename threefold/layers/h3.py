@@ -25,8 +25,8 @@ from threefold.layers.state_space_mixer import (
     flat,
     shaped,
 )
-from threefold.memory.discretisation import check_delta, diagonal_filter
-from threefold.memory.filter import Filter
+from threefold.memory.discretisation import check_delta
+from threefold.memory.filter import Filter, diagonal_filter
 from threefold.memory.state import State
 
 

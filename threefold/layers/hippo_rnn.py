@@ -17,8 +17,8 @@ from threefold.layers.cell_mixer import CellMixer, start_recurrent
 from threefold.layers.lmu import check_sizes
 from threefold.layers.mixer import Mixer
 from threefold.layers.parts import Linear, advance, wide
-from threefold.memory.coupled import Gated, Ran
-from threefold.memory.hippo import discretised
+from threefold.memory.coupled import CoupledGated, CoupledResult
+from threefold.memory.hippo import discretised_hippo
 from threefold.memory.state import State
 
 MEASURES = ("legs", "legt", "lagt")
@@ -69,12 +69,12 @@ class HippoRNN(Mixer):
         self, x: Tensor, state: State, form: str, lengths: Tensor | None
     ) -> tuple[Tensor, State]:
         inputs = torch.unflatten(wide(self.input(x)), -1, (2, -1))
-        units = Gated(wide(self.recurrent[0]), wide(self.read), wide(self.say))
+        units = CoupledGated(wide(self.recurrent[0]), wide(self.read), wide(self.say))
         given = inputs, state["memory"]["hidden"], state["memory"]["projection"]
         after: State = {}
         if self.measure == "legs":
             after["position"] = advance(state["position"], x.shape[1], lengths)
-            ran = units.scaled(*given, state["position"], form, lengths)
+            ran = units.run_legs(*given, state["position"], form, lengths)
         else:
             ran = self._fixed(units, given, form, lengths)
         y, hidden, projection = ran
@@ -83,10 +83,14 @@ class HippoRNN(Mixer):
         return y if self.out is None else self.out(y), after
 
     def _fixed(
-        self, units: Gated, given: tuple[Tensor, Tensor, Tensor], form: str, lengths: Tensor | None
-    ) -> Ran:
-        made = discretised(self.measure, self.order, self.window, "bilinear")
+        self,
+        units: CoupledGated,
+        given: tuple[Tensor, Tensor, Tensor],
+        form: str,
+        lengths: Tensor | None,
+    ) -> CoupledResult:
+        made = discretised_hippo(self.measure, self.order, self.window, "bilinear")
         transition, write = (part.to(given[0]) for part in made)
         if form == "step":
-            return units.along(*given, lambda _: (transition, write), lengths)
+            return units.step_loop(*given, lambda _: (transition, write), lengths)
         return units.run(*given, transition, write, lengths)

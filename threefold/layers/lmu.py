@@ -14,14 +14,14 @@ import torch
 from torch import Tensor, nn
 
 from threefold.errors import ThreefoldError
-from threefold.kernels.parameter_cache import Derived
+from threefold.kernels.parameter_cache import ParameterCache
 from threefold.layers.cell_mixer import CellMixer
 from threefold.layers.mixer import Mixer
 from threefold.layers.parts import Linear, wide
-from threefold.memory.coupled import Coupled
-from threefold.memory.filter_states import responses
+from threefold.memory.coupled import CoupledTanh
+from threefold.memory.filter_states import filter_states
 from threefold.memory.forms import FORMS
-from threefold.memory.hippo import discretised
+from threefold.memory.hippo import discretised_hippo
 from threefold.memory.state import State
 
 
@@ -58,7 +58,7 @@ class LMU(Mixer):
         for weight in (self.input.weight, self.read):
             nn.init.xavier_normal_(weight)
         lecun_uniform(self.encode.weight)
-        self.derived: Derived[tuple[Tensor, ...]] = Derived()
+        self.derived: ParameterCache[tuple[Tensor, ...]] = ParameterCache()
         self.units: nn.ParameterDict | None = None
         if recurrent:
             self.units = nn.ParameterDict(
@@ -76,7 +76,7 @@ class LMU(Mixer):
         """Transition and write of the memory, of the dtype and device of `like`."""
 
         def make() -> tuple[Tensor, ...]:
-            fixed = discretised("legt", self.order, self.window, "zero_order_hold")
+            fixed = discretised_hippo("legt", self.order, self.window, "zero_order_hold")
             return tuple(part.to(like) for part in fixed)
 
         return self.derived.of([], make, self.order, self.window, like.dtype, like.device)
@@ -92,13 +92,13 @@ class LMU(Mixer):
         transition, write = self.system(said)
         memory, after = state["memory"]["projection"], {}
         if self.units is None:
-            found, last = responses(said, memory, transition, write, form=form, lengths=lengths)
+            found, last = filter_states(said, memory, transition, write, form=form, lengths=lengths)
             y = torch.tanh(given + found.flatten(2) @ read.mT)
         else:
             # A ParameterDict sorts its names.
             from_hidden, from_memory, recurrent = (wide(part) for part in self.units.values())
-            units = Coupled(recurrent, read, from_hidden, from_memory, transition, write)
-            run = units.along if form == "step" else units.run
+            units = CoupledTanh(recurrent, read, from_hidden, from_memory, transition, write)
+            run = units.step_loop if form == "step" else units.run
             y, after["hidden"], last = run(given, said, state["memory"]["hidden"], memory, lengths)
         y = y.to(x.dtype)
         return y if self.out is None else self.out(y), {"memory": {**after, "projection": last}}

@@ -14,10 +14,10 @@ from torch import Tensor, nn
 
 from threefold.errors import ThreefoldError
 from threefold.kernels import library
-from threefold.kernels.long_convolution import power_of_two
-from threefold.kernels.parameter_cache import Derived
+from threefold.kernels.fourier import next_power_of_two
+from threefold.kernels.parameter_cache import ParameterCache
 from threefold.memory.buffer import needs_gradient
-from threefold.memory.convolution import Taps
+from threefold.memory.convolution import PreparedFilter
 
 
 class LongFilters(nn.Module, ABC):
@@ -28,23 +28,23 @@ class LongFilters(nn.Module, ABC):
         if max_length < 1:
             raise ThreefoldError(f"{owner}: max_length is {max_length}, expected at least 1 tap")
         self.max_length = max_length
-        self.derived: Derived[list[Taps]] = Derived()
+        self.derived: ParameterCache[list[PreparedFilter]] = ParameterCache()
         self.register_load_state_dict_post_hook(_forget)  # type: ignore[no-untyped-call]
 
     @abstractmethod
     def make(self, length: int) -> list[tuple[Tensor, Tensor]]:
         """(kernel [D, length], skip [D]) of each convolution, float32 at least."""
 
-    def taps(self, length: int) -> list[Taps]:
+    def taps(self, length: int) -> list[PreparedFilter]:
         """The filters, with `length` taps at least, or all they have."""
         length = min(length, self.max_length)
         parameters = list(self.parameters())
         if needs_gradient(*parameters):
-            return [Taps(*made) for made in self.make(length)]
-        length = min(power_of_two(length), self.max_length)
+            return [PreparedFilter(*made) for made in self.make(length)]
+        length = min(next_power_of_two(length), self.max_length)
         return self.derived.of(
             parameters,
-            lambda: [Taps(*made) for made in self.make(length)],
+            lambda: [PreparedFilter(*made) for made in self.make(length)],
             length,
             library.current(),
         )

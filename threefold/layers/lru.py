@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from threefold.errors import ThreefoldError
 from threefold.layers.mixer import Mixer
 from threefold.layers.parts import Linear, wide
-from threefold.memory.linear.diagonal import diagonal
+from threefold.memory.linear.diagonal import diagonal_recurrence
 from threefold.memory.state import State
 
 
@@ -63,7 +63,9 @@ class LRU(Mixer):
         angle = torch.exp(wide(self.angle_log))
         decay = torch.stack([modulus * angle.cos(), modulus * angle.sin()])
         write = torch.unflatten(wide(self.input(x)), -1, (2, -1)) * torch.exp(wide(self.scale_log))
-        memories, memory = diagonal(decay, write, state["memory"].mT, form=form, lengths=lengths)
+        memories, memory = diagonal_recurrence(
+            decay, write, state["memory"].mT, form=form, lengths=lengths
+        )
         # Re(C h) = Re C Re h − Im C Im h: the sign is the weight's.
         y = self.out(memories.flatten(-2).to(x.dtype)) + self.skip * x
         return y, {"memory": memory.mT.contiguous()}

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from threefold.layers.mixer import Mixer
 from threefold.layers.parts import Linear, ShortConvolution, initial_delta, wide
-from threefold.memory.linear.selective import scan
+from threefold.memory.linear.selective import selective_recurrence
 from threefold.memory.state import State
 
 
@@ -60,7 +60,7 @@ class Mamba(Mixer):
         x, gate = self.input(x).chunk(2, -1)
         x, conv = self.conv(x, state["conv"], lengths)
         delta, B, C = self.select(x).split(self.sizes, -1)
-        y, memory = scan(
+        y, memory = selective_recurrence(
             x,
             self.delta(delta),
             -wide(self.A_log).exp(),

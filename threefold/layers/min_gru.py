@@ -11,7 +11,7 @@ from torch import Tensor
 
 from threefold.layers.mixer import Mixer
 from threefold.layers.parts import Linear, wide
-from threefold.memory.linear.selective import blend
+from threefold.memory.linear.diagonal import blend
 from threefold.memory.state import State
 
 

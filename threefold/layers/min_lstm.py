@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from threefold.layers.min_gru import positive
 from threefold.layers.mixer import Mixer
 from threefold.layers.parts import Linear, wide
-from threefold.memory.linear.selective import blend
+from threefold.memory.linear.diagonal import blend
 from threefold.memory.state import State
 
 

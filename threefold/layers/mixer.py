@@ -14,8 +14,9 @@ import torch
 from torch import Tensor
 
 from threefold.errors import ThreefoldError
-from threefold.kernels.replay.program import Program, attribute_set
+from threefold.kernels.replay.program import Program
 from threefold.kernels.replay.stepping import Recordable, replay_step
+from threefold.kernels.replay.validity import attribute_set
 from threefold.memory import state as states
 from threefold.memory.forms import FORMS, plan_form
 from threefold.memory.state import State

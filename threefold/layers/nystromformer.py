@@ -15,7 +15,7 @@ from threefold.errors import ThreefoldError
 from threefold.layers.attention_parts.heads import Heads
 from threefold.layers.mixer import Mixer
 from threefold.layers.parts import wide
-from threefold.memory.attention import attend, weigh
+from threefold.memory.attention import attend, attention_weights
 from threefold.memory.history import before_end
 from threefold.memory.state import State
 
@@ -68,7 +68,7 @@ class Nystromformer(Mixer):
             torch.einsum("bml,blhk->bmhk", means, source) for source in (query, key)
         )
         seen = used[:, None, None]
-        small = weigh(wide(query_means), wide(key_means), seen)
+        small = attention_weights(wide(query_means), wide(key_means), seen)
         # Landmarks that a short row does not use become a block of their own, the identity.
         one = torch.eye(small.shape[-1], dtype=small.dtype, device=x.device)
         inverse = self.invert(torch.where(seen.mT & seen, small, one))

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from threefold.errors import ThreefoldError, nearest
-from threefold.kernels.parameter_cache import Derived
+from threefold.kernels.parameter_cache import ParameterCache
 from threefold.layers.parts import rotary_frequencies, rotate
 from threefold.memory.attention import Bias
 
@@ -85,7 +85,7 @@ class Rotary(Positions):
     def __init__(self, base: float = 10_000.0) -> None:
         super().__init__()
         self.base = base
-        self.derived: Derived[Tensor] = Derived()
+        self.derived: ParameterCache[Tensor] = ParameterCache()
 
     def turn(self, query: Tensor, key: Tensor, position: Tensor) -> tuple[Tensor, Tensor]:
         given = query.shape[-1], query.device, self.base

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from threefold.layers.mixer import Mixer
 from threefold.layers.parts import BlockLinear, Linear, ShortConvolution, count_heads, wide
-from threefold.memory.linear.diagonal import diagonal
+from threefold.memory.linear.diagonal import diagonal_recurrence
 from threefold.memory.state import State
 
 SHARPNESS = 8.0  # the paper's c
@@ -52,7 +52,9 @@ class RGLRU(Mixer):
         u, conv = self.conv(self.input(x), state["conv"], lengths)
         log_decay = -SHARPNESS * F.softplus(wide(self.rate)) * torch.sigmoid(wide(self.forget(u)))
         write = root(-torch.expm1(2 * log_decay)) * torch.sigmoid(wide(self.write(u))) * wide(u)
-        y, memory = diagonal(log_decay.exp(), write, state["memory"], form=form, lengths=lengths)
+        y, memory = diagonal_recurrence(
+            log_decay.exp(), write, state["memory"], form=form, lengths=lengths
+        )
         return self.out(y.to(x.dtype) * gate), {"memory": memory, "conv": conv}
 
 

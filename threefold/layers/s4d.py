@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from threefold.errors import ThreefoldError, nearest
 from threefold.layers.parts import wide
 from threefold.layers.state_space_mixer import FilterMixer, as_complex, count_pairs
-from threefold.memory.discretisation import check_method, diagonal_filter
-from threefold.memory.filter import Filter
+from threefold.memory.discretisation import check_method
+from threefold.memory.filter import Filter, diagonal_filter
 from threefold.memory.hippo import normal_plus_low_rank
 
 INITIAL = ("lin", "inv", "legs", "real")

@@ -29,7 +29,7 @@ from threefold.memory.discretisation import (
     discretise_diagonal,
 )
 from threefold.memory.hippo import normal_plus_low_rank
-from threefold.memory.linear.diagonal import diagonal, multiply
+from threefold.memory.linear.diagonal import diagonal_recurrence, multiply_complex
 from threefold.memory.state import State
 
 
@@ -92,8 +92,10 @@ class S5(Discretised[tuple[Tensor, Tensor]]):
         self, x: Tensor, state: State, form: str, lengths: Tensor | None
     ) -> tuple[Tensor, State]:
         decay, gain = self.derive()
-        write = multiply(gain, torch.unflatten(wide(self.input(x)), -1, (2, -1)))
-        memories, memory = diagonal(decay, write, state["memory"].mT, form=form, lengths=lengths)
+        write = multiply_complex(gain, torch.unflatten(wide(self.input(x)), -1, (2, -1)))
+        memories, memory = diagonal_recurrence(
+            decay, write, state["memory"].mT, form=form, lengths=lengths
+        )
         # Re(C s) = Re C Re s − Im C Im s: the sign is the weight's.
         y = 2 * self.read(memories.flatten(-2).to(x.dtype)) + self.skip * x
         y = F.dropout(F.gelu(y), self.dropout, self.training)

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from threefold.layers.cell_mixer import CellMixer, check_dropout, locked_mask
 from threefold.layers.mixer import Mixer
 from threefold.layers.parts import BlockLinear, HeadNorm, ShortConvolution, count_heads, split_heads
-from threefold.memory.cell import SLSTMCell, Weights, run
+from threefold.memory.cell import CellWeights, SLSTMCell, run
 from threefold.memory.state import State
 
 
@@ -73,7 +73,7 @@ class SLSTM(Mixer):
             SLSTMCell(),
             torch.cat([z, i, f, o], -1),
             state,
-            Weights(self.recurrent, None, mask),
+            CellWeights(self.recurrent, None, mask),
             form,
             lengths,
         )

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from threefold.errors import ThreefoldError
-from threefold.kernels.parameter_cache import Derived, Value
+from threefold.kernels.parameter_cache import ParameterCache, Value
 from threefold.layers.cell_mixer import check_dropout
 from threefold.layers.mixer import Mixer
 from threefold.layers.parts import Linear, wide
@@ -33,7 +33,7 @@ class Discretised(Mixer, Generic[Value]):
 
     def __init__(self, width: int) -> None:
         super().__init__(width)
-        self.derived: Derived[Value] = Derived()
+        self.derived: ParameterCache[Value] = ParameterCache()
         self.register_load_state_dict_post_hook(_loaded)  # type: ignore[no-untyped-call]
 
     @abstractmethod

@@ -18,7 +18,7 @@ from threefold.layers.attention_parts.heads import Heads
 from threefold.layers.mixer import Mixer
 from threefold.layers.parts import Linear, split_heads
 from threefold.layers.positions import sinusoids
-from threefold.memory.history import Read, Window
+from threefold.memory.history import AttentionInputs, SlidingWindow
 from threefold.memory.state import State
 
 
@@ -43,7 +43,7 @@ class TransformerXL(Mixer):
         self.distance = Linear(width, self.heads.heads * self.heads.size, bias=False)
         self.content_bias = nn.Parameter(torch.zeros(self.heads.heads, self.heads.size))
         self.distance_bias = nn.Parameter(torch.zeros(self.heads.heads, self.heads.size))
-        self.history = Window(memory)
+        self.history = SlidingWindow(memory)
 
     def state_shapes(self, length: int) -> Mapping[str, Any]:
         """Shapes of the leaves of one row after `length` elements."""
@@ -58,7 +58,7 @@ class TransformerXL(Mixer):
         far = torch.einsum(
             "blhk,dhk->blhd", query + self.distance_bias, split_heads(waves, self.heads.heads)
         )
-        read = Read(query + self.content_bias, key, value, form, lengths)
+        read = AttentionInputs(query + self.content_bias, key, value, form, lengths)
         read = read._replace(by_distance=far * self.heads.size**-0.5)
         out, state = self.history.run(read, state)
         return self.heads.join(out), state

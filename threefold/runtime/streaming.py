@@ -22,7 +22,7 @@ from torch import Tensor
 
 from threefold.data.stream_encoders import Elements, RowEncoder, encoder
 from threefold.errors import ThreefoldError
-from threefold.memory.forms import CHUNK
+from threefold.memory.forms import CHUNK_LENGTH
 from threefold.runtime.sampling import whole
 from threefold.runtime.scores.grouping import Columns, Groups
 from threefold.runtime.scores.scorers import make_scorer
@@ -212,7 +212,7 @@ def plan_piece(model: Any) -> int:
     if model.input_size:
         head = model.head[-1] if hasattr(model.head, "__getitem__") else model.head
         numbers = head.out_features
-    return max(CHUNK, min(MOST, NUMBERS // numbers) // CHUNK * CHUNK)
+    return max(CHUNK_LENGTH, min(MOST, NUMBERS // numbers) // CHUNK_LENGTH * CHUNK_LENGTH)
 
 
 def _encoder(model: Any, settings: StreamSettings) -> Any:
