@@ -6,6 +6,7 @@ The C library cannot undo keeping freed memory, so each memory setting has its o
 from __future__ import annotations
 
 import multiprocessing
+import os
 import pkgutil
 import sys
 from collections.abc import Iterator
@@ -28,6 +29,8 @@ HELPER_MODULES = {
     *("peers", "record", "runner", "table", "weights"),
 }
 MEMORY_SETTINGS = ("default", "kept")
+# glibc reads them at the start of a process: what `keep_memory` does, for processes started here.
+KEPT_ENVIRONMENT = {f"MALLOC_{name}_THRESHOLD_": str(2**31 - 1) for name in ("MMAP", "TRIM")}
 
 
 @dataclass(frozen=True)
@@ -152,10 +155,13 @@ def prepare(job: Job) -> Outcome:
 
 
 def set_memory(memory: str) -> str:
-    """Apply a memory setting to this process; the setting that is in effect."""
-    if memory == "kept" and not keep_memory():
+    """Apply a memory setting to this process and its children; the setting that is in effect."""
+    if memory == "default":
+        return memory
+    if not keep_memory():
         print("this system cannot keep freed memory (needs glibc): measuring the default instead")
         return "default"
+    os.environ.update(KEPT_ENVIRONMENT)
     return memory
 
 

@@ -221,7 +221,33 @@ def test_memory_that_cannot_be_kept_is_recorded_as_default(monkeypatch: pytest.M
     monkeypatch.setattr(runner, "keep_memory", lambda: False)
     assert runner.set_memory("kept") == "default"
     monkeypatch.setattr(runner, "keep_memory", lambda: True)
+    for name in runner.KEPT_ENVIRONMENT:
+        monkeypatch.setenv(name, "")  # restored after the test
     assert [runner.set_memory(memory) for memory in runner.MEMORY_SETTINGS] == ["default", "kept"]
+    assert runner.KEPT_ENVIRONMENT.items() <= os.environ.items()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.parametrize(("memory", "kept"), [("default", False), ("kept", True)])
+def test_child_processes_have_the_memory_setting(memory: str, kept: bool) -> None:
+    child = (
+        "import torch; from benchmarks.selective_scan import resident_bytes as now; "
+        "before = now('VmRSS'); x = torch.ones(25_000_000); del x; print(now('VmRSS') - before)"
+    )
+    parent = (
+        "import subprocess, sys; from benchmarks import runner; "
+        f"effective = runner.set_memory({memory!r}); "
+        f"out = subprocess.check_output([sys.executable, '-c', {child!r}], text=True); "
+        "print(effective, out)"
+    )
+    environment = {k: v for k, v in os.environ.items() if k not in runner.KEPT_ENVIRONMENT}
+    out = subprocess.check_output(
+        [sys.executable, "-c", parent], cwd=ROOT, env=environment, text=True
+    )
+    effective, growth = out.split()[-2:]
+    if effective != memory:
+        pytest.skip("this system cannot keep freed memory")
+    assert (int(growth) > 50_000_000) is kept
 
 
 def run_json(memory: str, peer: float, slowdown: float = 1.0) -> table.Run:
