@@ -30,7 +30,7 @@ from benchmarks.measure import Progress, Race, Result, Weighing, at_most
 from threefold import LanguageModel, Spec
 from threefold.data import ByteTokenizer, python_reference
 from threefold.runtime.scores.files import as_json_lines
-from threefold.runtime.streaming import plan_piece, stream
+from threefold.runtime.streaming import plan_chunk_size, stream
 
 BYTES = 20_000_000
 EVERY = 100  # bytes that one line stands for
@@ -96,7 +96,7 @@ class Passage:
 
     def command(self, name: str, stop: int) -> list[Sample]:
         notes = self.folder / "notes"
-        options = ["--output", f"{name}.jsonl", "--state", name, "--every", str(EVERY)]
+        options = ["--output", f"{name}.jsonl", "--state", name, "--group-size", str(EVERY)]
         arguments = ["stream", "model", "input", *options]
         done = subprocess.run(
             [sys.executable, "-c", WATCHER, str(notes), str(stop), *arguments],
@@ -178,7 +178,7 @@ def speed(length: int, rounds: int) -> Race:
     """All of the command's work beside the model's alone."""
     model, text = small(64, 2), python_reference().encode()[:length]
     tokens = torch.tensor(list(text)).unsqueeze(0)
-    piece = plan_piece(model)
+    piece = plan_chunk_size(model)
 
     def ours() -> list[Tensor]:
         for scores in stream(model, text):
@@ -211,7 +211,7 @@ def races(count: int, length: int, rounds: int) -> Iterator[Race | Weighing | Te
             file.write(text[: count % len(text)])
         model = small(32, 1)
         model.save(folder / "model")
-        samples = Passage(folder, count, plan_piece(model)).measure()
+        samples = Passage(folder, count, plan_chunk_size(model)).measure()
     whole = (samples[-1].position - samples[0].position) / (samples[-1][1] - samples[0][1])
     title = f"stream of {count:,} bytes, Mamba 32 × 1, {whole:,.0f} bytes a second"
     steady = statistics.median(sample.resident for sample in samples)

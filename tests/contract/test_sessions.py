@@ -18,7 +18,7 @@ from threefold import Spec, ThreefoldError
 from threefold.data import CharacterTokenizer
 from threefold.models.pooling import POOLINGS
 from threefold.runtime.sampling import Sampling
-from threefold.runtime.session import Session, respond, streaming
+from threefold.runtime.session import Session, check_streams, run_model
 from threefold.runtime.state_files import describe_state, fork_state, read_state
 
 VECTORS = {"input_size": 2, "classes": 3}
@@ -75,7 +75,8 @@ def test_pieces_and_single_steps_give_the_same_answers(name: str) -> None:
     assert_close(found, expected)
     assert_close(Session(model).feed(given), expected[-1])
     assert session.position == stepped.position == LENGTH
-    assert session.last is not None and torch.equal(session.last, found[-1])
+    assert session.last_output is not None
+    assert torch.equal(session.last_output, found[-1])
 
 
 @every
@@ -88,7 +89,7 @@ def test_no_answer_looks_ahead(name: str) -> None:
 
 
 @every
-def test_a_fork_and_a_file_go_on_bit_for_bit(name: str, tmp_path: Path) -> None:
+def test_a_fork_and_a_file_continue_bit_for_bit(name: str, tmp_path: Path) -> None:
     model, given = made(name), elements(name)
     session = Session(model, seed=3)
     session.read(given[:64])
@@ -101,7 +102,7 @@ def test_a_fork_and_a_file_go_on_bit_for_bit(name: str, tmp_path: Path) -> None:
         assert torch.equal(other.predict(), next_one)
         assert torch.equal(other.read(given[64:]), expected)
     session.reset()
-    assert session.position == 0 and session.last is None
+    assert session.position == 0 and session.last_output is None
     assert torch.equal(session.read(given[:64])[-1], Session(model).read(given[:64])[-1])
 
 
@@ -145,14 +146,14 @@ def test_elements_of_any_kind_of_number() -> None:
 
 def test_memory_is_bounded() -> None:
     given = elements("language", 1000)
-    session = Session(made("language"), limit=10**6)
+    session = Session(made("language"), max_state_bytes=10**6)
     session.feed(given[:1])
     before = session.state_bytes
     session.feed(given)
     assert session.state_bytes == before == made("language").state_size(1001)
-    grows = Session(made("attention"), limit=made("attention").state_size(100))
+    grows = Session(made("attention"), max_state_bytes=made("attention").state_size(100))
     grows.feed(given[:90])
-    with pytest.raises(ThreefoldError, match=r"bytes after 101 elements, the limit is"):
+    with pytest.raises(ThreefoldError, match=r"bytes after 101 elements, but max_state_bytes is"):
         grows.feed(given[:11])
     assert grows.position == 90
     grows.feed(given[:10])
@@ -168,20 +169,22 @@ def test_training_mode_is_left_as_it_was() -> None:
 
 def test_bad_input_is_refused(tmp_path: Path) -> None:
     session = Session(made("language"))
-    with pytest.raises(ThreefoldError, match="nothing was read yet"):
+    with pytest.raises(ThreefoldError, match="no prediction before the first element"):
         session.predict()
     for wrong in ([], [[1, 2]], torch.zeros(3), [2**70], "text"):
         with pytest.raises(ThreefoldError, match="session: "):
             session.feed(wrong)
     with pytest.raises(ThreefoldError, match=r"expected numbers \[length, 2\]"):
         Session(made("tagger")).feed(torch.zeros(3, 4))
-    with pytest.raises(ThreefoldError, match="tokens are drawn from a LanguageModel"):
-        Session(made("tagger")).draw()
+    with pytest.raises(ThreefoldError, match="only a LanguageModel can generate tokens"):
+        Session(made("tagger")).sample()
     with pytest.raises(ThreefoldError, match="seed is 'x'"):
         Session(made("language"), seed="x")  # type: ignore[arg-type]
     _, state = made("language")(torch.zeros(2, 3, dtype=torch.int64))
     threefold.save_state(tmp_path / "two", state, made("language"))
-    with pytest.raises(ThreefoldError, match=r"a state of 2 rows, a session has one.*rows="):
+    with pytest.raises(
+        ThreefoldError, match=r"this state has 2 rows, but a session has one.*rows="
+    ):
         Session.load(tmp_path / "two", made("language"))
     with pytest.raises(ThreefoldError, match=r"another model .*mixers: \['mamba', 'gla'\] and"):
         Session.load(tmp_path / "two", made("attention"))
@@ -190,17 +193,17 @@ def test_bad_input_is_refused(tmp_path: Path) -> None:
 def test_what_does_not_stream_is_refused() -> None:
     both = Spec("tagger", 32, 1, "gla", options={"bidirectional": True})
     for spec, message in (
-        (both, r"this tagger \(gla, in both directions\) sees later elements"),
-        (Spec("classifier", 32, 1, "fnet"), "sees later elements, so it has no causal form"),
+        (both, r"this tagger model \(gla, bidirectional\) is not causal"),
+        (Spec("classifier", 32, 1, "fnet"), "is not causal, so it cannot read a stream"),
         (Spec("classifier", 32, 1, "gla", options={"pair": True}), "a classifier of pairs"),
-        (Spec("masked", 32, 1, "gla"), "a masked model has no answer after each element"),
-        (Spec("seq2seq", 32, 1, "gru"), "a seq2seq model has no answer after each element"),
+        (Spec("masked", 32, 1, "gla"), "a masked model cannot read a stream"),
+        (Spec("seq2seq", 32, 1, "gru"), "a seq2seq model cannot read a stream"),
     ):
         with pytest.raises(ThreefoldError, match=message):
-            streaming(threefold.build(spec))
+            check_streams(threefold.build(spec))
     pairs: Any = threefold.build(Spec("classifier", 32, 1, "gla", options={"pair": True}))
     with pytest.raises(ThreefoldError, match="reads pairs, so it has no answer after each"):
-        respond(pairs, torch.zeros(1, 2, dtype=torch.int64), {})
+        run_model(pairs, torch.zeros(1, 2, dtype=torch.int64), {})
 
 
 class TestStateFiles:
@@ -225,10 +228,10 @@ class TestStateFiles:
             two, _ = model.step(tokens[[2, 0]], threefold.load_state(picked, model))
         assert torch.equal(again, expected)
         assert_close(two, expected[[2, 0]])
-        with pytest.raises(ThreefoldError, match="is there already"):
+        with pytest.raises(ThreefoldError, match="already exists"):
             fork_state(path, copy)
         for rows in ([3], [], [-1]):
-            with pytest.raises(ThreefoldError, match=r"expected some of 0 to 2"):
+            with pytest.raises(ThreefoldError, match=r"expected row numbers 0 to 2"):
                 fork_state(path, path.with_name("none"), rows=rows)
 
     def test_inspect(self, path: Path) -> None:

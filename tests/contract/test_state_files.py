@@ -54,7 +54,7 @@ def path(model: LanguageModel, state: states.State, tmp_path: Path) -> Path:
     return tmp_path / "s.safetensors"
 
 
-def test_another_process_goes_on_bit_for_bit(tmp_path: Path) -> None:
+def test_another_process_continues_bit_for_bit(tmp_path: Path) -> None:
     specs = {"hybrid": SPEC}
     specs |= {
         name: Spec("language", 32, 2, (name,), vocabulary=61)
@@ -167,12 +167,16 @@ FAULTS: dict[str, tuple[Any, str]] = {
     "cut": (cut, "not a safetensors file, or cut short"),
     "empty": (lambda p: p.write_bytes(b""), "not a safetensors file"),
     "foreign": (lambda p: p.write_bytes(b"PK\x03\x04" * 50), "not a safetensors file"),
-    "weights": (lambda p: save_file({"a": torch.zeros(2)}, p), "but no state; expected one made"),
+    "weights": (lambda p: save_file({"a": torch.zeros(2)}, p), "but not a state; expected a file"),
     "flipped": (flip, "damaged"),
-    "newer": (lambda p: reheaded(p, format_version="2"), "format 2, .* install a newer"),
-    "no spec": (lambda p: reheaded(p, spec=None), "header cannot be used"),
-    "bad spec": (lambda p: reheaded(p, spec="{"), "header cannot be used .*not JSON"),
-    "bad position": (lambda p: reheaded(p, position="["), "header cannot be used"),
+    "newer": (lambda p: reheaded(p, format_version="3"), "format 3.* install a newer"),
+    "older": (
+        lambda p: reheaded(p, format_version="1"),
+        "written by an older version of Threefold",
+    ),
+    "no spec": (lambda p: reheaded(p, spec=None), "header is not valid"),
+    "bad spec": (lambda p: reheaded(p, spec="{"), "header is not valid .*not JSON"),
+    "bad position": (lambda p: reheaded(p, position="["), "header is not valid"),
     "changed spec": (
         lambda p: reheaded(p, spec=SPEC.to_json().replace('"depth":12', '"depth":11')),
         "damaged",
@@ -207,7 +211,7 @@ def test_a_failed_save_leaves_the_old_state(
     def fail(*_: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    for name in ("runtime.state_files.write_tensors", "data.files.sync"):
+    for name in ("runtime.state_files.write_tensors", "data.atomic_files.sync"):
         with monkeypatch.context() as patch:
             patch.setattr(f"threefold.{name}", fail)
             with pytest.raises(ThreefoldError, match=r"cannot be written .No space left"):

@@ -18,7 +18,7 @@ from tests.tolerances import assert_close
 from threefold import Spec, ThreefoldError
 from threefold.data import ByteTokenizer
 from threefold.runtime.scores.grouping import Groups
-from threefold.runtime.scores.scorers import WARM, Running
+from threefold.runtime.scores.scorers import WARM_UP, RunningZScore
 from threefold.runtime.streaming import StreamScores, stream
 
 
@@ -33,7 +33,7 @@ def joined(scores: list[StreamScores]) -> dict[str, list[Any]]:
     return {n: [v for piece in scores for v in piece.columns[n]] for n in scores[0].columns}
 
 
-KINDS = {
+MODES = {
     "language": ("likelihood", "predict", "anomaly"),
     "gaussian": ("likelihood", "predict", "anomaly"),
     "quantile": ("predict", "anomaly"),
@@ -42,15 +42,15 @@ KINDS = {
     "attention": ("likelihood",),
 }
 every_score = pytest.mark.parametrize(
-    ("name", "what"), [(name, what) for name, listed in KINDS.items() for what in listed]
+    ("name", "mode"), [(name, mode) for name, modes in MODES.items() for mode in modes]
 )
 
 
 @every_score
-def test_pieces_and_single_elements_have_the_same_scores(name: str, what: str) -> None:
+def test_pieces_and_single_elements_have_the_same_scores(name: str, mode: str) -> None:
     data = as_input(name, elements(name))
-    expected = joined(list(stream(made(name), data, what=what, piece=1)))
-    found = joined(list(stream(made(name), data, what=what, piece=64)))
+    expected = joined(list(stream(made(name), data, mode=mode, chunk_size=1)))
+    found = joined(list(stream(made(name), data, mode=mode, chunk_size=64)))
     assert list(found) == list(expected)
     assert list(found["position"]) == list(range(LENGTH))
     for column, values in found.items():
@@ -64,12 +64,12 @@ def test_pieces_and_single_elements_have_the_same_scores(name: str, what: str) -
 
 @every_score
 @pytest.mark.parametrize("group", [1, 50])
-def test_stopped_anywhere_it_goes_on_bit_for_bit(
-    name: str, what: str, group: int, tmp_path: Path
+def test_stopped_anywhere_it_resumes_bit_for_bit(
+    name: str, mode: str, group: int, tmp_path: Path
 ) -> None:
     path, state = tmp_path / "input", tmp_path / "state"
     path.write_bytes(as_input(name, elements(name)))
-    options: dict[str, Any] = {"what": what, "piece": 32, "every": group}
+    options: dict[str, Any] = {"mode": mode, "chunk_size": 32, "group_size": group}
     expected = joined([s for s in stream(made(name), path, **options) if len(s)])
     for pieces in range(1, 5):
         begun = stream(made(name), path, **options)
@@ -100,7 +100,7 @@ def test_forecasts_are_scored_by_hand() -> None:
     assert_close(
         torch.tensor(scores.columns["log_likelihood"][1:]), normal.log_prob(given[1:]).sum(-1)
     )
-    (scores,) = stream(made("gaussian"), data, what="anomaly")
+    (scores,) = stream(made("gaussian"), data, mode="anomaly")
     z = ((given[1:] - normal.mean) / normal.stddev).abs()
     assert_close(torch.tensor(scores.columns["score"][1:]), z.amax(-1))
     assert scores.columns["channel"][1:] == (z.argmax(-1) + 1).tolist()
@@ -111,26 +111,26 @@ def test_forecasts_are_scored_by_hand() -> None:
         ]
     low, high, x = forecast[:, 0], forecast[:, -1], given[1:, 0]
     outside = torch.maximum(low - x, x - high).clamp(min=0) / (high - low)
-    (scores,) = stream(made("quantile"), as_input("quantile", given), what="anomaly")
+    (scores,) = stream(made("quantile"), as_input("quantile", given), mode="anomaly")
     assert_close(torch.tensor(scores.columns["score"][1:]), outside)
     assert float(outside.max()) > 0
-    with pytest.raises(ThreefoldError, match="a forecaster of quantiles has no density"):
-        stream(made("quantile"), b"", what="likelihood")
-    with pytest.raises(ThreefoldError, match="a tagger says nothing of how likely"):
+    with pytest.raises(ThreefoldError, match="a forecaster of quantiles defines no likelihood"):
+        stream(made("quantile"), b"", mode="likelihood")
+    with pytest.raises(ThreefoldError, match="a tagger model does not predict its inputs"):
         stream(made("tagger"), b"")
 
 
 def test_running_scores_are_z_scores_of_what_came_before() -> None:
     values = np.random.default_rng(0).normal(3, 2, 500)
-    scores = Running(None).scores(values.tolist())
-    assert all(map(math.isnan, scores[:WARM])) and not any(map(math.isnan, scores[WARM:]))
-    for place in (WARM, 100, 499):
+    scores = RunningZScore(None).scores(values.tolist())
+    assert all(map(math.isnan, scores[:WARM_UP])) and not any(map(math.isnan, scores[WARM_UP:]))
+    for place in (WARM_UP, 100, 499):
         before = values[:place]
         assert scores[place] == pytest.approx((values[place] - before.mean()) / before.std())
-    faded = Running(50)
+    faded = RunningZScore(50)
     faded.scores([0.0] * 500 + [10.0] * 500)
     assert faded.mean == pytest.approx(10, abs=1e-3)
-    constant = Running(None).scores([1.0] * 40 + [2.0])
+    constant = RunningZScore(None).scores([1.0] * 40 + [2.0])
     assert constant[-2] == 0 and constant[-1] > 1e3
 
 
@@ -158,19 +158,19 @@ def test_sources_of_every_kind_give_the_same() -> None:
     parts = [data[:9], data[9:10], "".join(LETTERS[0:0]), data[10:].decode()]
     for source in (io.BytesIO(data), parts, iter(parts)):
         assert repr(joined(list(stream(model, source)))) == expected
-    with pytest.raises(ThreefoldError, match="given int, expected a path"):
+    with pytest.raises(ThreefoldError, match="the source is a int, expected a path"):
         stream(model, 3)  # type: ignore[arg-type]
     bare = threefold.build(SPECS["language"])
     with pytest.raises(ThreefoldError, match="saved without a tokenizer"):
         stream(bare, data)
-    with pytest.raises(ThreefoldError, match="unknown scores 'likelyhood'; did you mean"):
-        stream(model, data, what="likelyhood")
-    with pytest.raises(ThreefoldError, match="piece is 0, expected 1 or more"):
-        stream(model, data, piece=0)
+    with pytest.raises(ThreefoldError, match="unknown mode 'likelyhood'; did you mean"):
+        stream(model, data, mode="likelyhood")
+    with pytest.raises(ThreefoldError, match="chunk_size is 0, expected 1 or more"):
+        stream(model, data, chunk_size=0)
 
 
 def test_an_empty_input_has_no_scores() -> None:
     model = threefold.build(Spec("language", 32, 1, "gla"))
     model.tokenizer = ByteTokenizer()
     assert list(stream(model, b"")) == []
-    assert list(stream(model, b"", every=7)) == []
+    assert list(stream(model, b"", group_size=7)) == []

@@ -70,17 +70,17 @@ def test_beams_for_all_texts_find_the_best(kind: str, penalty: float) -> None:
         assert [h.tokens for h in found] == [text for _, text in expected]
         assert [h.score for h in found] == pytest.approx([value for value, _ in expected])
         assert result.rows()[row] == list(expected[0][1])
-        assert result.reasons[row] == ("stop" if expected[0][1][-1] == END else "length")
+        assert result.finish_reasons[row] == ("stop" if expected[0][1][-1] == END else "length")
 
 
 @pytest.mark.parametrize("kind", ["language", "seq2seq"])
-def test_one_beam_is_greedy_and_goes_on(kind: str) -> None:
+def test_one_beam_is_greedy_and_can_be_continued(kind: str) -> None:
     prompt, state = before(kind)
     options: dict[str, Any] = {"stop": END, "max_tokens": 6}
     greedy = threefold.generate(model(kind), prompt, state, temperature=0, **options)
     beam = threefold.generate(model(kind), prompt, state, beams=1, **options)
     assert beam.rows() == greedy.rows()
-    assert beam.reasons == greedy.reasons
+    assert beam.finish_reasons == greedy.finish_reasons
     assert torch.equal(beam.seen, greedy.seen)
     for (name, a), (_, b) in zip(
         states.leaves(beam.state), states.leaves(greedy.state), strict=True
@@ -110,10 +110,10 @@ def test_wider_is_no_worse_and_the_early_end_changes_nothing() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"beams": 0}, "beams is 0, expected a whole number from 1"),
+        ({"beams": 0}, "beams is 0, expected an integer of at least 1"),
         ({"beams": 2.5}, r"beams is 2\.5"),
         ({"beams": 2, "length_penalty": float("nan")}, "length_penalty is nan"),
-        ({"length_penalty": 1.0}, r"length_penalty=1\.0 belongs to beams="),
+        ({"length_penalty": 1.0}, r"length_penalty=1\.0 is only used with beams="),
         ({"beams": 2, "temperature": 0.5}, "leave out stream, temperature"),
         ({"beams": 2, "stream": True}, "leave out stream"),
     ],

@@ -28,7 +28,7 @@ from threefold.layers.table import MIXERS
 
 COMMANDS = (
     *("train", "resume", "evaluate", "runs", "generate", "stream", "compare", "bench"),
-    *("models", "tasks", "data", "info", "doctor", "demo", "lab"),
+    *("mixers", "tasks", "data", "info", "doctor", "demo", "lab"),
 )
 
 Run = subprocess.CompletedProcess[str]
@@ -137,10 +137,10 @@ class TestStart:
             assert f"Usage: threefold {command}" in good(command, "--help")
 
     def test_unknown_command(self) -> None:
-        assert "Did you mean 'models'?" in refused("modles")
+        assert "Did you mean 'mixers'?" in refused("mixres")
 
     def test_unknown_option(self) -> None:
-        assert "--json" in refused("models", "--jsno")
+        assert "--json" in refused("mixers", "--jsno")
 
     def test_interrupt(self) -> None:
         code = (
@@ -155,13 +155,13 @@ class TestStart:
         assert "Traceback" not in done.stderr
 
     def test_narrow_encoding(self) -> None:
-        done = run("models", PYTHONUTF8="0", PYTHONIOENCODING="ascii")
+        done = run("mixers", PYTHONUTF8="0", PYTHONIOENCODING="ascii")
         assert "S = S? + ?(k)?v" in done.stdout, done.stderr
 
 
-class TestModels:
+class TestMixers:
     def test_table(self) -> None:
-        lines = good("models", start=run).splitlines()
+        lines = good("mixers", start=run).splitlines()
         assert " ".join(lines[0].split()) == "NAME FULL NAME YEAR MEMORY FORMS STATE EQUATION"
         assert [line.split()[0] for line in lines[1:]] == list(MIXERS)
         for line, entry in zip(lines[1:], MIXERS.values(), strict=True):
@@ -170,7 +170,7 @@ class TestModels:
             assert str(entry.year) in line
 
     def test_json(self) -> None:
-        rows = json.loads(good("models", "--width", "64", "--json"))
+        rows = json.loads(good("mixers", "--width", "64", "--json"))
         assert [row["name"] for row in rows] == list(MIXERS)
         for row in rows:
             assert "problem" not in row, row
@@ -180,20 +180,20 @@ class TestModels:
 
     def test_width_changes_the_state(self) -> None:
         narrow, wide = (
-            json.loads(good("models", "gla", "--width", width, "--json")) for width in ("64", "128")
+            json.loads(good("mixers", "gla", "--width", width, "--json")) for width in ("64", "128")
         )
         assert narrow["state_bytes"] < wide["state_bytes"]
         assert narrow["parameters"] < wide["parameters"]
 
     def test_any_width_is_cheap(self) -> None:
-        detail = json.loads(good("models", "mamba", "--width", "65536", "--json"))
+        detail = json.loads(good("mixers", "mamba", "--width", "65536", "--json"))
         assert detail["parameters"] > 10**9
 
     @pytest.mark.parametrize("name", ["gla", "mamba"])
     def test_detail(self, name: str) -> None:
         made = threefold.mixer(name, width=256)
-        text = good("models", name)
-        detail = json.loads(good("models", name, "--json"))
+        text = good("mixers", name)
+        detail = json.loads(good("mixers", name, "--json"))
         assert detail["parameters"] == sum(p.numel() for p in made.parameters())
         assert {leaf["name"] for leaf in detail["state"]} == set(made.empty_state(1))
         assert detail["no_decay"] == list(made.no_decay)
@@ -202,16 +202,16 @@ class TestModels:
             assert part in text
 
     def test_unknown_mixer(self) -> None:
-        message = refused("models", "mambo", start=run)
+        message = refused("mixers", "mambo", start=run)
         assert message == "Error: unknown mixer 'mambo'; did you mean 'mamba'?"
 
     def test_bad_width(self) -> None:
-        assert "multiple of 16" in refused("models", "--width", "100")
-        assert "--width" in refused("models", "--width", "0")
-        assert "--width" in refused("models", "--width", "wide")
+        assert "multiple of 16" in refused("mixers", "--width", "100")
+        assert "--width" in refused("mixers", "--width", "0")
+        assert "--width" in refused("mixers", "--width", "wide")
 
     def test_fits_a_terminal(self) -> None:
-        text = on_terminal(80, "models")
+        text = on_terminal(80, "mixers")
         plain = [line for line in text.splitlines() if "\x1b" not in line]
         assert max(map(len, plain)) <= 80
         for entry in MIXERS.values():
@@ -219,7 +219,7 @@ class TestModels:
             assert "".join(entry.equation.split()) in "".join(text.split())
 
     def test_wide_terminal_has_one_line_each(self) -> None:
-        assert len(on_terminal(250, "models").splitlines()) == len(MIXERS) + 1
+        assert len(on_terminal(250, "mixers").splitlines()) == len(MIXERS) + 1
 
 
 @pytest.fixture(scope="module")
@@ -249,7 +249,7 @@ class TestInfo:
 
     def test_state(self, saved: Path) -> None:
         facts = json.loads(good("info", str(saved / "state.safetensors"), "--json"))
-        assert facts["what"] == "state"
+        assert facts["type"] == "state"
         assert facts["rows"] == 3
         assert facts["position"] == [5, 5, 5]
         assert facts["digest"] == threefold.load(saved / "model").spec.digest
@@ -270,7 +270,7 @@ class TestInfo:
 
     def test_weights_are_no_state(self, saved: Path) -> None:
         message = refused("info", str(saved / "model" / "model.safetensors"))
-        assert "no state" in message
+        assert "not a state" in message
 
     @pytest.mark.parametrize("kept", [0, 4, 100, -1])
     def test_cut_short(self, saved: Path, tmp_path: Path, kept: int) -> None:
@@ -288,7 +288,7 @@ class TestInfo:
         assert "no weights" in refused("info", str(folder))
 
     def test_no_argument(self) -> None:
-        assert "FOLDER" in refused("info")
+        assert "PATH" in refused("info")
 
 
 class TestDoctor:
@@ -313,8 +313,8 @@ class TestDoctor:
             text = good("doctor")
         assert report["kernels"]["variant"] is None
         assert set(report["operations"].values()) == {"reference"}
-        assert "plain torch in use: THREEFOLD_KERNELS=reference" in text
-        assert "slower than it could" in text
+        assert "plain PyTorch is used: THREEFOLD_KERNELS=reference" in text
+        assert "Everything works, but slowly" in text
 
     def test_bad_choice(self) -> None:
         done = run("doctor", THREEFOLD_KERNELS="fast")

@@ -17,11 +17,11 @@ from threefold.memory import state as states
 from threefold.runtime import generation
 from threefold.runtime.sampling import (
     Sampling,
-    draw,
     keep_top_k,
     keep_top_p,
     penalise,
     row_generator,
+    sample,
 )
 
 
@@ -52,7 +52,7 @@ def test_greedy_takes_the_likeliest_token() -> None:
     result = threefold.generate(model(), prompts(), max_tokens=12, temperature=0)
     assert torch.equal(result.tokens, greedy(prompts(), 12))
     assert result.lengths.tolist() == [12, 12, 12]
-    assert result.reasons == ("length",) * 3
+    assert result.finish_reasons == ("length",) * 3
     assert result.rows() == result.tokens.tolist()
 
 
@@ -85,12 +85,12 @@ def test_streamed_and_whole_are_the_same(name: str) -> None:
     assert all(piece.shape == (3,) for piece in pieces)
     assert torch.equal(torch.stack(pieces, 1), whole.tokens)
     assert torch.equal(stream.result.tokens, whole.tokens)
-    assert stream.result.reasons == whole.reasons
+    assert stream.result.finish_reasons == whole.finish_reasons
 
 
 @pytest.mark.parametrize("name", OPTIONS)
 @pytest.mark.parametrize("count", [1, 7])
-def test_a_result_goes_on_exactly(name: str, count: int) -> None:
+def test_a_result_is_continued_exactly(name: str, count: int) -> None:
     options = OPTIONS[name]
     whole = threefold.generate(model(), prompts(), max_tokens=20, **options)
     rest = {key: value for key, value in options.items() if key != "seed"}
@@ -100,7 +100,7 @@ def test_a_result_goes_on_exactly(name: str, count: int) -> None:
     assert torch.equal(second.tokens, again.tokens)
     rows = [a + b for a, b in zip(first.rows(), second.rows(), strict=True)]
     assert rows == whole.rows()
-    assert second.reasons == whole.reasons
+    assert second.finish_reasons == whole.finish_reasons
     for (_, a), (_, b) in zip(states.leaves(second.state), states.leaves(whole.state), strict=True):
         assert torch.equal(a, b)
 
@@ -109,13 +109,13 @@ def test_a_stop_sequence_may_cross_a_continuation() -> None:
     text = greedy(prompts(1), 8)[0].tolist()
     stop = [tuple(text[2:6])]
     first = threefold.generate(model(), prompts(1), max_tokens=4, temperature=0, stop=stop)
-    assert first.reasons == ("length",)
+    assert first.finish_reasons == ("length",)
     second = threefold.generate(model(), first, max_tokens=9, temperature=0, stop=stop)
     assert second.rows() == [text[4:6]]
-    assert second.reasons == ("stop",)
+    assert second.finish_reasons == ("stop",)
     third = threefold.generate(model(), second, max_tokens=9, temperature=0)
     assert third.tokens.shape == (1, 0)
-    assert third.reasons == ("stop",)
+    assert third.finish_reasons == ("stop",)
 
 
 def test_rows_end_on_their_own() -> None:
@@ -125,7 +125,7 @@ def test_rows_end_on_their_own() -> None:
     assert len({len(row) for row in wanted}) > 1
     result = threefold.generate(model(), prompts(), max_tokens=12, temperature=0, stop=stop)
     assert result.rows() == wanted
-    assert result.reasons == tuple("stop" if stop in row else "length" for row in wanted)
+    assert result.finish_reasons == tuple("stop" if stop in row else "length" for row in wanted)
     for row, tokens in enumerate(wanted):
         assert (result.tokens[row, len(tokens) :] == -1).all()
         read = torch.cat([prompts()[row], torch.tensor(tokens[:-1])]).unsqueeze(0)
@@ -178,7 +178,7 @@ def test_prompts_of_different_lengths(side: str) -> None:
 def test_long_prompts_are_read_in_pieces(masked: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     mask = torch.arange(9) < torch.tensor([[3], [9], [6]]) if masked else None
     expected = threefold.generate(model(), prompts(), max_tokens=6, temperature=0, mask=mask)
-    monkeypatch.setattr(generation, "PIECE", 4)
+    monkeypatch.setattr(generation, "PREFILL_CHUNK", 4)
     result = threefold.generate(model(), prompts(), max_tokens=6, temperature=0, mask=mask)
     assert torch.equal(result.tokens, expected.tokens)
 
@@ -195,12 +195,12 @@ def test_one_prompt_without_a_batch_streams_plain_numbers() -> None:
 
 def test_a_stream_is_lazy_and_may_be_endless() -> None:
     stream = threefold.generate(model(), prompts(), max_tokens=None, temperature=0, stream=True)
-    with pytest.raises(ThreefoldError, match="nothing was made yet"):
+    with pytest.raises(ThreefoldError, match="no token has been generated yet"):
         _ = stream.result
     seen = torch.stack([next(stream) for _ in range(150)], 1)
     assert torch.equal(seen[:, :12], greedy(prompts(), 12))
     half = stream.result
-    assert half.reasons == ("", "", "")
+    assert half.finish_reasons == ("", "", "")
     more = threefold.generate(model(), half, max_tokens=3, temperature=0)
     assert torch.equal(more.tokens, torch.stack([next(stream) for _ in range(3)], 1))
 
@@ -241,7 +241,7 @@ def test_filters() -> None:
 def test_tokens_are_drawn_as_often_as_they_are_likely() -> None:
     likely = torch.tensor([[0.0, 0.5, 0.0, 0.3, 0.2, 0.0]], dtype=torch.float64)
     random = [row_generator(0, 0)]
-    drawn = torch.cat([draw(likely, random) for _ in range(4000)])
+    drawn = torch.cat([sample(likely, random) for _ in range(4000)])
     share = torch.bincount(drawn, minlength=6) / 4000
     assert (share[likely[0] == 0] == 0).all()
     # Four standard deviations of a share of one half.
@@ -254,7 +254,7 @@ def test_what_has_no_mass_is_never_drawn(
 ) -> None:
     likely = torch.tensor([[0.0, 0.5, 0.0, 0.25, 0.25, 0.0]], dtype=torch.float64)
     monkeypatch.setattr(torch, "rand", lambda *_, **__: torch.tensor(number, dtype=torch.float64))
-    assert draw(likely, [row_generator(0, 0)]).tolist() == [index]
+    assert sample(likely, [row_generator(0, 0)]).tolist() == [index]
 
 
 def test_the_penalty_meets_prompt_and_text() -> None:
@@ -276,7 +276,7 @@ def test_no_temperature_overflows() -> None:
     for temperature in (1e-300, 1e-9, 1.0):
         chosen = Sampling(temperature).choose(logits, logits > 0, [row_generator(0, 0)])
         assert chosen.tolist() == [1]
-    with pytest.raises(ThreefoldError, match="logits hold NaN"):
+    with pytest.raises(ThreefoldError, match="logits contain NaN"):
         Sampling().choose(logits * torch.nan, logits > 0, [row_generator(0, 0)])
 
 
@@ -285,26 +285,26 @@ def test_no_temperature_overflows() -> None:
     [
         ({"temperature": -1}, "temperature is -1, expected 0"),
         ({"temperature": float("nan")}, "temperature is nan"),
-        ({"top_k": 0}, "top_k is 0, expected a whole number from 1"),
+        ({"top_k": 0}, "top_k is 0, expected an integer of at least 1"),
         ({"top_k": 2.5}, r"top_k is 2\.5"),
         ({"top_p": 0}, "top_p is 0, expected above 0 and at most 1"),
         ({"top_p": 1.1}, r"top_p is 1\.1"),
         ({"repetition_penalty": 0}, "repetition_penalty is 0, expected above 0"),
         ({"max_tokens": 0}, "max_tokens is 0, expected at least 1"),
-        ({"max_tokens": None}, "an endless text needs stream=True"),
-        ({"seed": 1.5}, r"seed is 1\.5, expected a whole number"),
+        ({"max_tokens": None}, "max_tokens is None, which needs stream=True"),
+        ({"seed": 1.5}, r"seed is 1\.5, expected an integer"),
         ({"stop": "end"}, "stop is 'end', expected tokens from 0 to 60"),
         ({"stop": [61]}, r"stop is \[61\], expected tokens from 0 to 60"),
         ({"stop": [()]}, r"stop is \[\(\)\]"),
         ({"stop": 1.5}, r"stop is 1\.5"),
-        ({"tokens": []}, r"prompt is \(0,\), expected \[length\] or \[batch, length\]"),
-        ({"tokens": [[1, 2], [3]]}, "pad prompts of different lengths and give a mask"),
-        ({"tokens": "abc"}, "no table of whole numbers"),
-        ({"tokens": [0.5]}, "prompt is torch.float32, expected whole numbers"),
+        ({"tokens": []}, r"prompt has shape \(0,\), expected \[length\] or \[batch, length\]"),
+        ({"tokens": [[1, 2], [3]]}, "pad prompts of different lengths and pass a mask"),
+        ({"tokens": "abc"}, "not an array of token ids"),
+        ({"tokens": [0.5]}, "prompt is torch.float32, expected integers"),
         ({"tokens": [61]}, "token 61 in row 0 at position 0 is out of range"),
-        ({"tokens": torch.zeros(1, 1, 1).long()}, r"prompt is \(1, 1, 1\)"),
+        ({"tokens": torch.zeros(1, 1, 1).long()}, r"prompt has shape \(1, 1, 1\)"),
         ({"mask": torch.tensor([[True, False, True]])}, "row 0 has a hole"),
-        ({"mask": torch.tensor([[False] * 3])}, "row 0 of the prompt has no token"),
+        ({"mask": torch.tensor([[False] * 3])}, "row 0 of the prompt is empty"),
         ({"state": {}}, "state of another model"),
     ],
 )
@@ -316,5 +316,5 @@ def test_bad_options_are_refused(options: dict[str, Any], message: str) -> None:
 
 def test_an_earlier_result_has_its_own_state() -> None:
     earlier = threefold.generate(model(), prompts(), max_tokens=1)
-    with pytest.raises(ThreefoldError, match="goes on from its own state"):
+    with pytest.raises(ThreefoldError, match="continues from its own state"):
         threefold.generate(model(), earlier, earlier.state)

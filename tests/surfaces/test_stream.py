@@ -23,7 +23,7 @@ from tests.surfaces.test_cli import good, here, refused
 from threefold import Spec
 from threefold.cli.progress import Meter
 from threefold.data import ByteTokenizer
-from threefold.runtime.opening import open_model
+from threefold.models.saving import open_model
 from threefold.runtime.state_files import read_state
 
 TEXT = "".join(f"{i}: the quick brown fox jumps over the lazy dog; naïve café\n" for i in range(90))
@@ -100,8 +100,18 @@ def test_every_byte_has_its_line(place: Path) -> None:
 
 
 def test_formats_and_groups(place: Path) -> None:
-    good("stream", "text", "text.txt", "--what", "anomaly", "--output", "a.jsonl")
-    good("stream", "text", "text.txt", "--what", "anomaly", "--every", "500", "--output", "a.csv")
+    good("stream", "text", "text.txt", "--mode", "anomaly", "--output", "a.jsonl")
+    good(
+        "stream",
+        "text",
+        "text.txt",
+        "--mode",
+        "anomaly",
+        "--group-size",
+        "500",
+        "--output",
+        "a.csv",
+    )
     scores = [line["score"] for line in lines(place / "a.jsonl")]
     with open(place / "a.csv", encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
@@ -109,19 +119,19 @@ def test_formats_and_groups(place: Path) -> None:
     for number, row in enumerate(rows):
         known = [s for s in scores[number * 500 : number * 500 + 500] if s is not None]
         assert float(row["score"]) == max(known)
-    assert "name that says no format" in refused("stream", "text", "text.txt", "--output", "a.txt")
+    assert "guessed from the suffix" in refused("stream", "text", "text.txt", "--output", "a.txt")
     assert "unknown format 'xml'" in refused("stream", "text", "text.txt", "--format", "xml")
 
 
 def test_tables(place: Path) -> None:
     columns = ("--columns", "x,y")
-    good("stream", "series", "series.csv", *columns, "--what", "predict", "--output", "p.jsonl")
+    good("stream", "series", "series.csv", *columns, "--mode", "predict", "--output", "p.jsonl")
     found = lines(place / "p.jsonl")
     assert len(found) == 120 and {"x1+1.mean", "x2+1.deviation"} <= found[0].keys()
-    good("stream", "series", "series.csv", *columns, "--what", "anomaly", "--output", "a.jsonl")
+    good("stream", "series", "series.csv", *columns, "--mode", "anomaly", "--output", "a.jsonl")
     assert lines(place / "a.jsonl")[0]["score"] is None
     assert all(line["score"] >= 0 for line in lines(place / "a.jsonl")[1:])
-    good("stream", "tags", "series.csv", "--columns", "2,3", "--what", "predict", "--top", "2",
+    good("stream", "tags", "series.csv", "--columns", "2,3", "--mode", "predict", "--top-k", "2",
          "--output", "t.csv")  # fmt: skip
     text = (place / "t.csv").read_text()
     assert text.startswith("position,class,probability,class_2,probability_2\n0,")
@@ -133,10 +143,10 @@ def test_tables(place: Path) -> None:
     assert "bad.csv:1: 0xc8 is no UTF-8" in refused("stream", "series", "bad.csv")
 
 
-class TestGoingOn:
-    """Stopped and gone on with, the output is the same file."""
+class TestResuming:
+    """Stopped and resumed, the output is the same file."""
 
-    OPTIONS = ("--what", "anomaly", "--piece", "64")
+    OPTIONS = ("--mode", "anomaly", "--chunk-size", "64")
 
     @pytest.fixture
     def expected(self, place: Path) -> bytes:
@@ -157,9 +167,9 @@ class TestGoingOn:
         first.send_signal(signal.SIGTERM)
         said = first.stderr.read().decode()
         assert first.wait(timeout=60) == 130, said
-        assert "go on with: threefold stream text - --what anomaly" in said
+        assert "Continue with: threefold stream text - --mode anomaly" in said
         position = read_state(place / "s").notes["session"]["position"]
-        assert "a stream (anomaly), its input read up to byte" in good("info", "s")
+        assert "a stream (mode anomaly) at byte" in good("info", "s")
         assert position % 64 == 0 and len(lines(place / "o.jsonl")) == position
         read, write = os.pipe()
         os.write(write, data[cut:])
@@ -185,8 +195,8 @@ class TestGoingOn:
             patch.setattr(Meter, "show", show)
             done = here(*arguments, "--state", "s")
         assert done.returncode == 130
-        assert f"stopped at element {64 * pieces:,}; go on with: threefold stream" in done.stderr
-        command = shlex.split(done.stderr.split("go on with: ")[1])
+        assert f"Stopped at element {64 * pieces:,}. Continue with: threefold stream" in done.stderr
+        command = shlex.split(done.stderr.split("Continue with: ")[1])
         assert lines(place / "o.jsonl")[-1]["position"] == 64 * pieces - 1
         good(*command[1:])
         assert (place / "o.jsonl").read_bytes() == expected
@@ -194,22 +204,22 @@ class TestGoingOn:
     def test_a_crash_between_two_states(
         self, place: Path, expected: bytes, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        from threefold.cli import stream as command
+        from threefold.runtime import stream_job
 
         arguments = ("stream", "text", "text.txt", *self.OPTIONS, "--output", "o.jsonl")
-        monkeypatch.setattr(command, "SAVE", 0.0)
+        monkeypatch.setattr(stream_job, "SAVE_SECONDS", 0.0)
         saves: list[int] = []
-        ordinary = command.Run.save
+        ordinary = stream_job.StreamJob.save
 
-        def save(run: Any) -> None:
-            saves.append(run.stream.session.position)
+        def save(job: stream_job.StreamJob) -> None:
+            saves.append(job.stream.session.position)
             if len(saves) > 3:
-                if run.output is not None:
-                    run.output.sync()  # lines that no state knows of
+                if job.output is not None:
+                    job.output.sync()  # lines that are not in any state
                 raise MemoryError
-            ordinary(run)
+            ordinary(job)
 
-        monkeypatch.setattr(command.Run, "save", save)
+        monkeypatch.setattr(stream_job.StreamJob, "save", save)
         with pytest.raises(MemoryError):
             here(*arguments, "--state", "s")
         monkeypatch.undo()
@@ -225,7 +235,7 @@ class TestGoingOn:
         rows = [f"{i % 7},{i % 5 / 10}\n" for i in range(120)]
         path = place / "rows.csv"
         path.write_text("".join(rows))
-        words = ("stream", "series", "rows.csv", "--what", "predict", "--piece", "32")
+        words = ("stream", "series", "rows.csv", "--mode", "predict", "--chunk-size", "32")
         good(*words, "--output", "whole.jsonl")
         path.write_text("".join([*rows[:100], "3,x\n", *rows[101:]]))
         message = refused(*words, "--output", "o.jsonl", "--state", "s")
@@ -252,29 +262,34 @@ class TestGoingOn:
         arguments = ("stream", "text", "in.txt", "--output", "o.jsonl", "--state", "s")
         good(*arguments)
         kept = state.read_bytes()
-        assert "begun with piece 2048, and now it is 7" in refused(*arguments, "--piece", "7")
-        assert "begun with what 'likelihood'" in refused(*arguments, "--what", "predict")
+        assert "chunk_size 2048, but now chunk_size is 7" in refused(
+            *arguments, "--chunk-size", "7"
+        )
+        assert "started with mode 'likelihood'" in refused(*arguments, "--mode", "predict")
         path.write_text("Hello there, " * 50)
-        assert "its first 650 bytes have changed" in refused(*arguments)
+        assert "the first 650 bytes have changed" in refused(*arguments)
         path.write_text("hello")
-        assert "has 5 bytes, and the state was written after 650" in refused(*arguments)
+        assert "has 5 bytes, but the state was saved after 650" in refused(*arguments)
         path.unlink()
         assert "in.txt: there is no such file" in refused(*arguments)
         path.write_text("hello there, " * 50)
         (place / "o.jsonl").write_text("")
-        assert "o.jsonl: has 0 bytes, and the state" in refused(*arguments)
+        assert "o.jsonl: has 0 bytes, but had" in refused(*arguments)
         message = refused("stream", "tags", "in.txt", "--output", "o.jsonl", "--state", "s")
-        assert "s: a state of another model" in message and "'language' and 'tagger'" in message
+        assert (
+            "s: this is the state of another model" in message
+            and "'language' and 'tagger'" in message
+        )
         other = threefold.load("text")
         with torch.no_grad():
             next(other.parameters()).add_(1)
         other.save(place / "other")
         message = refused("stream", "other", "in.txt", "--output", "o.jsonl", "--state", "s")
-        assert "a state of other weights (SHA-256" in message
+        assert "computed with other weights (SHA-256" in message
         assert state.read_bytes() == kept
         threefold.save_state(place / "plain", *state_of(other))
         message = refused("stream", "other", "in.txt", "--state", "plain")
-        assert "a state, but not of a stream" in message
+        assert "this state was not saved by a stream" in message
 
 
 def state_of(model: Any) -> tuple[Any, Any]:
@@ -282,7 +297,7 @@ def state_of(model: Any) -> tuple[Any, Any]:
 
 
 def test_a_live_pipe_is_answered_at_once(place: Path) -> None:
-    live = process("stream", "text", "--piece", "1", "--quiet")
+    live = process("stream", "text", "--chunk-size", "1", "--quiet")
     assert live.stdin is not None and live.stdout is not None
     for position, letter in enumerate(b"abc"):
         live.stdin.write(bytes([letter]))
@@ -291,30 +306,36 @@ def test_a_live_pipe_is_answered_at_once(place: Path) -> None:
     live.send_signal(signal.SIGINT)
     said = live.communicate()[1].decode()
     assert live.returncode == 130
-    assert "stopped at element 3; nothing was kept to go on from: --state FILE" in said
+    assert "Stopped at element 3. Nothing was saved. Use --state FILE" in said
 
 
 def test_what_cannot_be_used(place: Path) -> None:
     assert "there is no such folder" in refused("stream", "nothing", "text.txt")
     assert "there is no such file" in refused("stream", "text", "nothing.txt")
-    assert "a folder; expected a file" in refused("stream", "text", "run")
+    assert "this is a folder; expected a file" in refused("stream", "text", "run")
     if Path("/proc/self/mem").exists():  # begins with bytes that nobody may read
-        assert "cannot be read on" in refused("stream", "text", "/proc/self/mem")
-    assert "says nothing of how likely" in refused("stream", "tags", "series.csv")
-    assert "unknown scores 'anomalies'" in refused(
-        "stream", "text", "text.txt", "--what", "anomalies"
+        assert "reading failed" in refused("stream", "text", "/proc/self/mem")
+    assert "a tagger model does not predict its inputs" in refused("stream", "tags", "series.csv")
+    assert "unknown mode 'anomalies'" in refused(
+        "stream", "text", "text.txt", "--mode", "anomalies"
     )
-    assert "columns are of tables" in refused("stream", "text", "text.txt", "--columns", "a")
+    assert "columns can only be chosen in a table" in refused(
+        "stream", "text", "text.txt", "--columns", "a"
+    )
     both = {"input_size": 2, "bidirectional": True}
     threefold.build(Spec("tagger", 32, 1, "gla", options=both)).save(place / "both")
-    assert "sees later elements" in refused("stream", "both", "series.csv", "--what", "predict")
+    assert "is not causal, so it cannot read a stream" in refused(
+        "stream", "both", "series.csv", "--mode", "predict"
+    )
     threefold.build(Spec("language", 32, 1, "gla")).save(place / "bare")
     for words in (("series.csv", "--output", "series.csv"), ("text.txt", "--state", "text.txt")):
-        assert "given twice; input, --output and --state" in refused("stream", "text", *words)
+        assert "given twice; the input, --output and --state must" in refused(
+            "stream", "text", *words
+        )
     assert (place / "series.csv").read_text() == SERIES
     assert "without a tokenizer" in refused("stream", "bare", "text.txt")
     (place / "empty_run" / "checkpoints").mkdir(parents=True)
-    assert "a run that has not saved its model" in refused("stream", "empty_run", "text.txt")
+    assert "this run has not saved its model yet" in refused("stream", "empty_run", "text.txt")
     shutil.copytree(place / "text", place / "small")
     config = place / "small" / "config.json"
     config.write_text(config.read_text().replace('"vocabulary": 256', '"vocabulary": 99'))
@@ -325,7 +346,7 @@ def test_what_cannot_be_used(place: Path) -> None:
     ("words", "redirected", "message"),
     [
         (["stream", "text", "text.txt", "--quiet"], ">/dev/full", "standard output: No space"),
-        (["models"], ">/dev/full", "standard output: No space"),
+        (["mixers"], ">/dev/full", "standard output: No space"),
         (["stream", "text"], "<&-", "standard input is closed"),
         (["generate", "text", "-"], "<&-", "standard input is closed"),
         (["stream", "text", "text.txt", "--quiet"], ">&-", ""),
@@ -351,8 +372,8 @@ def test_an_attention_model_says_that_its_state_grows(place: Path) -> None:
     done = here("stream", "looks_back", "few.txt", "--json")
     assert done.returncode == 0
     grows = (model.state_size(2) - model.state_size(1)) if hasattr(model, "state_size") else 0
-    assert f"grows by {grows} bytes with every element" in done.stderr
-    assert "note" not in here("stream", "text", "few.txt", "--json").stderr
+    assert f"grows by {grows} bytes with each element" in done.stderr
+    assert "Note" not in here("stream", "text", "few.txt", "--json").stderr
 
 
 class Terminal(io.StringIO):
@@ -364,7 +385,7 @@ class Terminal(io.StringIO):
 def test_progress_has_rate_and_time_left(terminal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     screen = Terminal() if terminal else io.StringIO()
     monkeypatch.setattr(sys, "stderr", screen)
-    monkeypatch.setattr("threefold.cli.progress.SECONDS", 0.0)
+    monkeypatch.setattr("threefold.cli.progress.LINE_SECONDS", 0.0)
     monkeypatch.setenv("COLUMNS", "100")
     meter = Meter(4000, 0, quiet=False, printing=False)
     meter.start -= 10
