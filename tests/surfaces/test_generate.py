@@ -1,4 +1,4 @@
-"""threefold.generate: greedy and sampled, streamed and whole, batched, stopped, continued."""
+"""threefold.generate: greedy and sampled, streamed or not, batched, stopped, continued."""
 
 from __future__ import annotations
 
@@ -27,13 +27,15 @@ from threefold.runtime.sampling import (
 
 @cache
 def model() -> LanguageModel:
-    """A model that is sure of little, in float64, so that ties do not decide."""
+    """A model with nearly uniform predictions, in float64 to avoid ties."""
     torch.manual_seed(0)
-    made: LanguageModel = threefold.build(Spec("language", 32, 2, ("mamba", "gla"), vocabulary=61))
+    network: LanguageModel = threefold.build(
+        Spec("language", 32, 2, ("mamba", "gla"), vocabulary=61)
+    )
     with torch.no_grad():
-        for parameter in made.parameters():
+        for parameter in network.parameters():
             parameter += 0.1 * torch.randn_like(parameter)
-    return made.double().eval()
+    return network.double().eval()
 
 
 def prompts(rows: int = 3, length: int = 9) -> Tensor:
@@ -41,14 +43,14 @@ def prompts(rows: int = 3, length: int = 9) -> Tensor:
 
 
 def greedy(prompt: Tensor, count: int) -> Tensor:
-    """The likeliest token again and again, each time from the whole text."""
+    """Take the most probabilities token repeatedly, each time after reading the at_once text."""
     for _ in range(count):
         logits, _ = model()(prompt, form="parallel")
         prompt = torch.cat([prompt, logits[:, -1:].argmax(-1)], 1)
     return prompt[:, -count:]
 
 
-def test_greedy_takes_the_likeliest_token() -> None:
+def test_greedy_takes_the_most_likely_token() -> None:
     result = threefold.generate(model(), prompts(), max_tokens=12, temperature=0)
     assert torch.equal(result.tokens, greedy(prompts(), 12))
     assert result.lengths.tolist() == [12, 12, 12]
@@ -77,31 +79,33 @@ OPTIONS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("name", OPTIONS)
-def test_streamed_and_whole_are_the_same(name: str) -> None:
+def test_streaming_does_not_change_the_tokens(name: str) -> None:
     options = OPTIONS[name]
-    whole = threefold.generate(model(), prompts(), max_tokens=20, **options)
+    at_once = threefold.generate(model(), prompts(), max_tokens=20, **options)
     stream = threefold.generate(model(), prompts(), max_tokens=20, stream=True, **options)
-    pieces = list(stream)
-    assert all(piece.shape == (3,) for piece in pieces)
-    assert torch.equal(torch.stack(pieces, 1), whole.tokens)
-    assert torch.equal(stream.result.tokens, whole.tokens)
-    assert stream.result.finish_reasons == whole.finish_reasons
+    tokens = list(stream)
+    assert all(token.shape == (3,) for token in tokens)
+    assert torch.equal(torch.stack(tokens, 1), at_once.tokens)
+    assert torch.equal(stream.result.tokens, at_once.tokens)
+    assert stream.result.finish_reasons == at_once.finish_reasons
 
 
 @pytest.mark.parametrize("name", OPTIONS)
 @pytest.mark.parametrize("count", [1, 7])
 def test_a_result_is_continued_exactly(name: str, count: int) -> None:
     options = OPTIONS[name]
-    whole = threefold.generate(model(), prompts(), max_tokens=20, **options)
+    at_once = threefold.generate(model(), prompts(), max_tokens=20, **options)
     rest = {key: value for key, value in options.items() if key != "seed"}
     first = threefold.generate(model(), prompts(), max_tokens=count, **options)
     second = threefold.generate(model(), first, max_tokens=20 - count, **rest)
     again = threefold.generate(model(), first, max_tokens=20 - count, **rest)
     assert torch.equal(second.tokens, again.tokens)
     rows = [a + b for a, b in zip(first.rows(), second.rows(), strict=True)]
-    assert rows == whole.rows()
-    assert second.finish_reasons == whole.finish_reasons
-    for (_, a), (_, b) in zip(states.leaves(second.state), states.leaves(whole.state), strict=True):
+    assert rows == at_once.rows()
+    assert second.finish_reasons == at_once.finish_reasons
+    for (_, a), (_, b) in zip(
+        states.leaves(second.state), states.leaves(at_once.state), strict=True
+    ):
         assert torch.equal(a, b)
 
 
@@ -151,7 +155,7 @@ def test_seeds() -> None:
     assert rows[0] != rows[1] != rows[2]
 
 
-def test_what_shares_the_batch_changes_nothing() -> None:
+def test_other_rows_of_the_batch_change_nothing() -> None:
     options = {"max_tokens": 12, "seed": 5, "top_p": 0.95}
     together = threefold.generate(model(), prompts(), **options).rows()
     assert threefold.generate(model(), prompts()[:2], **options).rows() == together[:2]
@@ -163,8 +167,8 @@ def test_prompts_of_different_lengths(side: str) -> None:
     tokens, mask = torch.full((3, 9), 10**6), torch.zeros(3, 9, dtype=torch.bool)
     lengths = (4, 9, 1)
     for row, n in enumerate(lengths):
-        place = slice(0, n) if side == "right" else slice(9 - n, 9)
-        tokens[row, place], mask[row, place] = prompts()[row, :n], True
+        real = slice(0, n) if side == "right" else slice(9 - n, 9)
+        tokens[row, real], mask[row, real] = prompts()[row, :n], True
     options = {"max_tokens": 8, "temperature": 0, "repetition_penalty": 1.3}
     result = threefold.generate(model(), tokens, mask=mask, **options)
     for row, n in enumerate(lengths):
@@ -175,7 +179,7 @@ def test_prompts_of_different_lengths(side: str) -> None:
 
 
 @pytest.mark.parametrize("masked", [False, True])
-def test_long_prompts_are_read_in_pieces(masked: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_prompts_are_read_in_chunks(masked: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     mask = torch.arange(9) < torch.tensor([[3], [9], [6]]) if masked else None
     expected = threefold.generate(model(), prompts(), max_tokens=6, temperature=0, mask=mask)
     monkeypatch.setattr(generation, "PREFILL_CHUNK", 4)
@@ -183,7 +187,7 @@ def test_long_prompts_are_read_in_pieces(masked: bool, monkeypatch: pytest.Monke
     assert torch.equal(result.tokens, expected.tokens)
 
 
-def test_one_prompt_without_a_batch_streams_plain_numbers() -> None:
+def test_a_prompt_without_a_batch_dimension_streams_ints() -> None:
     stream = threefold.generate(model(), prompts()[0], max_tokens=5, temperature=0, stream=True)
     tokens = list(stream)
     assert all(type(token) is int for token in tokens)
@@ -205,12 +209,14 @@ def test_a_stream_is_lazy_and_may_be_endless() -> None:
     assert torch.equal(more.tokens, torch.stack([next(stream) for _ in range(3)], 1))
 
 
-def test_a_state_goes_before_the_prompt() -> None:
+def test_a_prompt_continues_a_state() -> None:
     _, state = model()(prompts()[:, :6])
     result = threefold.generate(model(), prompts()[:, 6:], state, max_tokens=6, temperature=0)
     assert torch.equal(result.tokens, greedy(prompts(), 6))
     assert not any(leaf.requires_grad for _, leaf in states.leaves(result.state))
-    result.state["0"]["mixer"]["memory"].requires_grad_()  # no inference tensor: training may go on
+    result.state["0"]["mixer"][
+        "memory"
+    ].requires_grad_()  # not an inference tensor: it can be trained on
 
 
 def test_dropout_is_off_while_generating_and_back_on_after() -> None:
@@ -229,35 +235,35 @@ def test_filters() -> None:
     assert keep_top_k(logits, 2).isfinite().tolist() == [[True, True, False, False]]
     assert keep_top_k(logits, 9).isfinite().all()
     for p, count in ((0.4, 1), (0.6, 2), (0.8, 3), (1.0, 4), (1e-9, 1)):
-        kept = keep_top_p(logits, p).isfinite()
-        assert kept.tolist() == [[i < count for i in range(4)]], p
+        finite = keep_top_p(logits, p).isfinite()
+        assert finite.tolist() == [[i < count for i in range(4)]], p
     shuffled = logits[:, [3, 0, 2, 1]]
     assert keep_top_p(shuffled, 0.6).isfinite().tolist() == [[False, True, False, True]]
     seen = torch.tensor([[True, False, True, False]])
-    found = penalise(torch.tensor([[2.0, 2.0, -2.0, -2.0]]), seen, 2.0)
-    assert found.tolist() == [[1.0, 2.0, -4.0, -2.0]]
+    logits = penalise(torch.tensor([[2.0, 2.0, -2.0, -2.0]]), seen, 2.0)
+    assert logits.tolist() == [[1.0, 2.0, -4.0, -2.0]]
 
 
-def test_tokens_are_drawn_as_often_as_they_are_likely() -> None:
-    likely = torch.tensor([[0.0, 0.5, 0.0, 0.3, 0.2, 0.0]], dtype=torch.float64)
-    random = [row_generator(0, 0)]
-    drawn = torch.cat([sample(likely, random) for _ in range(4000)])
-    share = torch.bincount(drawn, minlength=6) / 4000
-    assert (share[likely[0] == 0] == 0).all()
+def test_tokens_are_sampled_by_their_probability() -> None:
+    probabilities = torch.tensor([[0.0, 0.5, 0.0, 0.3, 0.2, 0.0]], dtype=torch.float64)
+    generators = [row_generator(0, 0)]
+    tokens = torch.cat([sample(probabilities, generators) for _ in range(4000)])
+    share = torch.bincount(tokens, minlength=6) / 4000
+    assert (share[probabilities[0] == 0] == 0).all()
     # Four standard deviations of a share of one half.
-    assert ((share - likely[0]).abs() < 4 * (0.25 / 4000) ** 0.5).all()
+    assert ((share - probabilities[0]).abs() < 4 * (0.25 / 4000) ** 0.5).all()
 
 
 @pytest.mark.parametrize(("number", "index"), [(0.0, 1), (0.499, 1), (0.5, 3), (1 - 1e-16, 4)])
-def test_what_has_no_mass_is_never_drawn(
+def test_a_token_of_probability_zero_is_never_sampled(
     number: float, index: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    likely = torch.tensor([[0.0, 0.5, 0.0, 0.25, 0.25, 0.0]], dtype=torch.float64)
+    probabilities = torch.tensor([[0.0, 0.5, 0.0, 0.25, 0.25, 0.0]], dtype=torch.float64)
     monkeypatch.setattr(torch, "rand", lambda *_, **__: torch.tensor(number, dtype=torch.float64))
-    assert sample(likely, [row_generator(0, 0)]).tolist() == [index]
+    assert sample(probabilities, [row_generator(0, 0)]).tolist() == [index]
 
 
-def test_the_penalty_meets_prompt_and_text() -> None:
+def test_the_penalty_applies_to_prompt_and_text() -> None:
     text = prompts(1)[0].tolist()
     for _ in range(12):
         logits = model()(torch.tensor([text]))[0][0, -1].detach()

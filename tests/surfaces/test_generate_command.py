@@ -1,4 +1,4 @@
-"""`threefold generate` as a person runs it: whole characters, states that go on, refusals."""
+"""`threefold generate` as a user runs it: whole characters, saved states, error messages."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PROMPT = "naïve: "
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model of bytes, the same in the folder of a run, and one of byte pairs."""
+    """A model of bytes, the same model in a run folder, and a model of byte pairs."""
     folder = tmp_path_factory.mktemp("generate")
     torch.manual_seed(0)
     model = threefold.build(Spec("language", 32, 1, "gla"))
@@ -34,14 +34,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     model.save(folder / "bytes")
     model.save(folder / "run" / "model")
     pairs = BPETokenizer.learn(["the naïve cat sat on the naïve mat"] * 9, vocabulary=270)
-    model = threefold.build(Spec("language", 32, 1, "gla", vocabulary=300))  # filled up
+    model = threefold.build(Spec("language", 32, 1, "gla", vocabulary=300))  # padded
     model.tokenizer = pairs
     model.save(folder / "pairs")
     return folder
 
 
 @pytest.fixture(autouse=True)
-def place(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def workdir(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for path in folder.iterdir():
         (tmp_path / path.name).symlink_to(path)
     monkeypatch.chdir(tmp_path)
@@ -52,13 +52,13 @@ def test_the_text_is_that_of_generate() -> None:
     model: Any = open_model("bytes").model
     prompt = model.tokenizer.encode(PROMPT)
     options: dict[str, Any] = {"temperature": 0.7, "top_k": 50, "top_p": 0.9}
-    made = threefold.generate(model, prompt, max_tokens=40, seed=3, **options).rows()[0]
+    tokens = threefold.generate(model, prompt, max_tokens=40, seed=3, **options).rows()[0]
     words = ["--max-tokens", "40", "--seed", "3", "--temperature", "0.7", "--top-k", "50"]
     words += ["--top-p", "0.9"]
-    assert good("generate", "bytes", PROMPT, *words) == model.tokenizer.decode(made) + "\n"
+    assert good("generate", "bytes", PROMPT, *words) == model.tokenizer.decode(tokens) + "\n"
     facts = json.loads(good("generate", "run", PROMPT, *words, "--json"))
-    assert facts["tokens"] == made and facts["seed"] == 3 and facts["finish_reason"] == "length"
-    assert facts["text"] == model.tokenizer.decode(made)
+    assert facts["tokens"] == tokens and facts["seed"] == 3 and facts["finish_reason"] == "length"
+    assert facts["text"] == model.tokenizer.decode(tokens)
     assert facts["position"] == len(prompt) + 40
     best = threefold.generate(model, prompt, max_tokens=6, beams=3, length_penalty=0.5).rows()[0]
     words = ["--beams", "3", "--max-tokens", "6", "--length-penalty", "0.5", "--json"]
@@ -70,8 +70,8 @@ def test_a_prompt_from_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
     expected = json.loads(good("generate", "bytes", PROMPT, *words))
     with monkeypatch.context() as patch:
         patch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(PROMPT.encode())))
-        found = json.loads(good("generate", "bytes", "-", *words))
-    assert found["tokens"] == expected["tokens"]
+        result = json.loads(good("generate", "bytes", "-", *words))
+    assert result["tokens"] == expected["tokens"]
 
 
 def test_a_state_continues_as_if_it_had_never_stopped() -> None:
@@ -127,17 +127,17 @@ def test_stop_texts_and_pairs() -> None:
     assert max(facts["tokens"]) < open_model("pairs").tokenizer.vocabulary
     tokenizer = open_model("pairs").tokenizer
     texts = {token: tokenizer.parts[token].decode("utf-8", "ignore") for token in facts["tokens"]}
-    place = next(  # the first of its kind, and spelt by itself
-        place
-        for place, token in enumerate(facts["tokens"])
-        if place >= 5
-        and token not in facts["tokens"][:place]
+    index = next(  # of a token that did not occur before, and is the encoding of its own text
+        index
+        for index, token in enumerate(facts["tokens"])
+        if index >= 5
+        and token not in facts["tokens"][:index]
         and tokenizer.encode(texts[token]).tolist() == [token]
     )
-    text = texts[facts["tokens"][place]]
+    text = texts[facts["tokens"][index]]
     stopped = json.loads(good("generate", "pairs", "the cat", "--max-tokens", "400", "--seed", "0",
                               "--json", "--stop", text))  # fmt: skip
-    assert stopped["finish_reason"] == "stop" and stopped["tokens"] == facts["tokens"][: place + 1]
+    assert stopped["finish_reason"] == "stop" and stopped["tokens"] == facts["tokens"][: index + 1]
     assert "a stop text is empty" in refused("generate", "bytes", "x", "--stop", "")
 
 
@@ -164,7 +164,7 @@ def test_an_interruption_saves_the_state(monkeypatch: pytest.MonkeyPatch) -> Non
     assert rest["tokens"] == whole["tokens"][7:]
 
 
-def test_what_cannot_be_used(place: Path) -> None:
+def test_errors(workdir: Path) -> None:
     assert "nothing to continue; give a PROMPT" in refused("generate", "bytes")
     assert "nothing to continue" in refused("generate", "bytes", "")
     assert "there is no such folder" in refused("generate", "none", "x")
@@ -172,28 +172,28 @@ def test_what_cannot_be_used(place: Path) -> None:
                                                "--temperature", "0.5")  # fmt: skip
     assert "is only used with --beams" in refused("generate", "bytes", "x", "--length-penalty", "1")
     assert "top_p is 1.5" in refused("generate", "bytes", "x", "--top-p", "1.5")
-    threefold.build(Spec("language", 32, 1, "gla")).save(place / "bare")
+    threefold.build(Spec("language", 32, 1, "gla")).save(workdir / "bare")
     assert "saved without a tokenizer" in refused("generate", "bare", "x")
-    threefold.build(Spec("forecaster", 32, 1, "gla")).save(place / "series")
+    threefold.build(Spec("forecaster", 32, 1, "gla")).save(workdir / "series")
     assert "a forecaster model cannot write text" in refused("generate", "series", "x")
     good("generate", "bytes", "x", "--max-tokens", "1", "--save-state", "s")
     assert "the state of another model" in refused("generate", "pairs", "--state", "s")
     model: Any = threefold.load("bytes")
-    threefold.save_state(place / "plain", model(torch.zeros(1, 2, dtype=torch.int64))[1], model)
+    threefold.save_state(workdir / "plain", model(torch.zeros(1, 2, dtype=torch.int64))[1], model)
     assert "nothing to continue" in refused("generate", "bytes", "--state", "plain")
     good("generate", "bytes", "x", "--state", "plain", "--max-tokens", "1")
     with torch.no_grad():
         next(model.parameters()).add_(1)
-    model.save(place / "other")
+    model.save(workdir / "other")
     assert "computed with other weights" in refused("generate", "other", "--state", "s")
-    (place / "text.txt").write_text("a text")
+    (workdir / "text.txt").write_text("a text")
     good("stream", "bytes", "text.txt", "--state", "streamed", "--json")
     good("generate", "bytes", "--state", "streamed", "--max-tokens", "1")
     assert "computed with other weights" in refused("generate", "other", "--state", "streamed")
-    os.mkfifo(place / "pipe")  # as /dev/null it is no file that another may replace
+    os.mkfifo(workdir / "pipe")  # like /dev/null, it must not be replaced by a file
     for name, message in (("pipe", "it is no plain file"), ("none/s", "there is no folder none")):
         assert message in refused("generate", "bytes", "x", "--save-state", name)
         assert message in refused("stream", "bytes", "text.txt", "--state", name)
-    assert (place / "pipe").is_fifo()
-    (place / "s").write_bytes(b"no state")
+    assert (workdir / "pipe").is_fifo()
+    (workdir / "s").write_bytes(b"no state")
     assert "not a safetensors file" in refused("generate", "bytes", "--state", "s")

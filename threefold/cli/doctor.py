@@ -210,8 +210,10 @@ def kernel_lines(kernels: dict[str, Any]) -> Iterator[str]:
     if variant is None:
         yield weak(f"plain PyTorch is used: {kernels['reason']}")
     else:
-        yield good(f"{variant} is used, {'with' if kernels['openmp'] else 'without'} OpenMP")
-    yield f"  built: {', '.join(kernels['built']) or 'none'}"
+        yield good(
+            f"native, variant {variant}, {'with' if kernels['openmp'] else 'without'} OpenMP"
+        )
+    yield f"  variants built: {', '.join(kernels['built']) or 'none'}"
     if kernels["untested"]:
         yield weak(
             f"cannot run on this processor, so not checked: {', '.join(kernels['untested'])}"

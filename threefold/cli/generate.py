@@ -11,19 +11,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from threefold.cli import output
+from threefold.cli.stream import Model, load_model
 from threefold.errors import ThreefoldError
 
 if TYPE_CHECKING:
     from threefold.runtime.text_writer import TextWriter
 
-Model = Annotated[str, typer.Argument(help="Folder of a saved model or of a run.")]
 Prompt = Annotated[str | None, typer.Argument(help="Text to continue; - reads it from stdin.")]
 MaxTokens = Annotated[
-    int, typer.Option(min=0, help="Number of tokens to generate; 0: until interrupted.")
+    int,
+    typer.Option(min=0, help="Number of tokens to generate at most; 0: no limit, until Ctrl-C."),
 ]
 Temperature = Annotated[
     float | None,
-    typer.Option(min=0, help="0 always takes the most likely token.  [default: 1]"),
+    typer.Option(min=0, show_default="1", help="0 always takes the most likely token."),
 ]
 TopK = Annotated[int | None, typer.Option(min=1, help="Sample from the k most likely tokens.")]
 TopP = Annotated[
@@ -32,9 +33,13 @@ TopP = Annotated[
 ]
 RepetitionPenalty = Annotated[
     float | None,
-    typer.Option(help="Above 1: makes tokens less likely that have occurred before.  [default: 1]"),
+    typer.Option(
+        show_default="1", help="Above 1: tokens that have occurred before become less likely."
+    ),
 ]
-Stops = Annotated[list[str] | None, typer.Option(help="Stop after this text. May be repeated.")]
+Stops = Annotated[
+    list[str] | None, typer.Option(metavar="TEXT", help="Stop after this text. May be repeated.")
+]
 Seed = Annotated[int | None, typer.Option(help="The same seed gives the same text.")]
 BeamCount = Annotated[
     int | None,
@@ -43,10 +48,10 @@ BeamCount = Annotated[
 LengthPenalty = Annotated[float, typer.Option(help="With --beams: above 0 favours longer texts.")]
 StateIn = Annotated[Path | None, typer.Option(help="Continue from this state file.")]
 StateOut = Annotated[
-    Path | None, typer.Option(help="Save the state after the text, to continue later.")
+    Path | None, typer.Option(help="Save the state after the text to this file, to continue later.")
 ]
 AsJson = Annotated[
-    bool, typer.Option("--json", help="Print the text and figures as JSON, at the end.")
+    bool, typer.Option("--json", help="Print text, tokens and speed as JSON, at the end.")
 ]
 
 
@@ -109,15 +114,10 @@ def open_writer(
     model: str, sampling: dict[str, Any], seed: int | None, state: Path | None, save: Path | None
 ) -> TextWriter:
     """Load the model, and the state if there is one."""
-    from threefold.data.atomic_files import check_place
-    from threefold.kernels.system_memory import keep_memory
-    from threefold.models.saving import open_model
     from threefold.runtime.text_writer import TextWriter
 
-    if save is not None:
-        check_place(save)
-    keep_memory()
-    return TextWriter(open_model(model), sampling=sampling, seed=seed, state_path=state)
+    opened = load_model(model, save)
+    return TextWriter(opened, sampling=sampling, seed=seed, state_path=state)
 
 
 def read_prompt(writer: TextWriter, prompt: str | None) -> None:

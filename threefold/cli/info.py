@@ -133,7 +133,7 @@ def state_facts(facts: dict[str, Any]) -> list[tuple[str, str]]:
     position = facts["position"]
     seen = "unknown" if position is None else ", ".join(map(str, position))
     return [
-        ("rows", str(facts["rows"])),
+        ("batch size", str(facts["rows"])),
         ("elements seen", seen),
         *saved_by(facts["notes"]),
         ("size", f"{output.readable(facts['bytes'])} in {len(facts['leaves'])} tensors"),

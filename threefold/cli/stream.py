@@ -13,6 +13,7 @@ from threefold.cli import output
 from threefold.errors import ThreefoldError
 
 if TYPE_CHECKING:
+    from threefold.models.saving import OpenedModel
     from threefold.runtime.interrupts import Interrupts
     from threefold.runtime.stream_job import StreamJob
 
@@ -24,19 +25,20 @@ File = Annotated[
 Mode = Annotated[
     str | None,
     typer.Option(
-        help="What to compute for each element: likelihood (default), predict (what comes next) "
-        "or anomaly (how unusual it is)."
+        show_default="likelihood",
+        help="What to compute for each element: likelihood, predict (what comes next) or anomaly "
+        "(how unusual it is).",
     ),
 ]
 Output = Annotated[
     Path | None,
     typer.Option(
-        "--output", help="Write the scores to this .jsonl or .csv file.  [default: stdout]"
+        "--output", show_default="stdout", help="Write the scores to this .jsonl or .csv file."
     ),
 ]
 Format = Annotated[
     str | None,
-    typer.Option("--format", help="jsonl or csv, if the file name does not have such a suffix."),
+    typer.Option("--format", help="jsonl or csv, if the name of --output does not say it."),
 ]
 StateFile = Annotated[
     Path | None,
@@ -48,21 +50,23 @@ GroupSize = Annotated[
     int | None,
     typer.Option(
         min=1,
-        help="Elements per output row: a row has the sum of the likelihoods, the last prediction "
-        "or the highest anomaly score of its group.  [default: 1]",
+        show_default="1",
+        help="Elements per output row: a row has the sum of the log-likelihoods, the last "
+        "prediction or the highest anomaly score of its group.",
     ),
 ]
 TopK = Annotated[
     int | None,
     typer.Option(
-        min=1, help="Number of tokens or classes that --mode predict lists.  [default: 1]"
+        min=1, show_default="1", help="With --mode predict: number of tokens or classes listed."
     ),
 ]
 Window = Annotated[
     int | None,
     typer.Option(
         min=1,
-        help="Elements to average over for --mode anomaly; older ones fade.  [default: all]",
+        show_default="all",
+        help="With --mode anomaly: compare with about this many elements before.",
     ),
 ]
 TableColumns = Annotated[
@@ -73,14 +77,15 @@ ChunkSize = Annotated[
     int | None,
     typer.Option(
         min=1,
-        help="Elements computed together; 1 scores each element as soon as it arrives, more are "
-        "faster.  [default: chosen for the model]",
+        show_default="chosen for the model",
+        help="Elements computed together: 1 scores each element as soon as it arrives, more are "
+        "faster.",
     ),
 ]
 AsJson = Annotated[
     bool, typer.Option("--json", help="Print a summary as JSON; scores go only to --output.")
 ]
-Quiet = Annotated[bool, typer.Option("--quiet", help="Print no progress and no summary.")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="Do not print progress or the summary line.")]
 
 
 def stream(
@@ -100,37 +105,57 @@ def stream(
 ) -> None:
     """Score every element of a text or a table of any length, as it arrives."""
     check_different(None if file == "-" else Path(file), output_path, state)
-    from threefold.data.atomic_files import check_place
-    from threefold.kernels.system_memory import keep_memory
-    from threefold.models.saving import open_model
     from threefold.runtime.interrupts import Interrupts
     from threefold.runtime.scores.files import choose_format
-    from threefold.runtime.stream_job import StreamJob
 
-    settings: dict[str, Any] = {
+    chosen_format = choose_format(output_path, file_format)
+    options: dict[str, Any] = {
         "mode": mode,
         "group_size": group_size,
         "top_k": top_k,
         "window": window,
+        "columns": columns,
         "chunk_size": chunk_size,
     }
-    names = None if columns is None else [name.strip() for name in columns.split(",")]
-    chosen_format = choose_format(output_path, file_format)
-    if state is not None:
-        check_place(state)
-    keep_memory()
-    opened = open_model(model)
+    opened = load_model(model, state)
     with Interrupts() as interrupts:
-        source: Any = output.stdin_bytes() if file == "-" else file
-        requested = {**settings, "columns": names}
-        job = StreamJob.open(opened, source, requested, state, interrupts.wait)
+        job = open_job(opened, file, options, state, interrupts)
         if output_path is not None or not as_json:
             job.open_output(output_path, chosen_format)
         if not quiet:
             warn_of_growth(opened.model)
         run(job, interrupts, quiet)
-    options = {**settings, "columns": columns, "output": output_path, "format": file_format}
-    report(job, as_json, quiet, resume_command(model, file, {**options, "state": state}))
+    options |= {"output": output_path, "format": file_format, "state": state}
+    report(job, as_json, quiet, resume_command(model, file, options))
+
+
+def load_model(folder: str, state: Path | None) -> OpenedModel:
+    """Load a model, after checking that its state can be saved to a file."""
+    from threefold.data.atomic_files import check_place
+    from threefold.kernels.system_memory import keep_memory
+    from threefold.models.saving import open_model
+
+    if state is not None:
+        check_place(state)
+    keep_memory()
+    return open_model(folder)
+
+
+def open_job(
+    opened: OpenedModel,
+    file: str,
+    options: dict[str, Any],
+    state: Path | None,
+    interrupts: Interrupts,
+) -> StreamJob:
+    """Open the input, at its beginning or where the state file stopped."""
+    from threefold.runtime.stream_job import StreamJob
+
+    source: Any = output.stdin_bytes() if file == "-" else file
+    columns = options["columns"]
+    names = None if columns is None else [name.strip() for name in columns.split(",")]
+    settings = {**options, "columns": names}
+    return StreamJob.open(opened, source, settings, state, interrupts.wait)
 
 
 def check_different(*paths: Path | None) -> None:

@@ -72,7 +72,7 @@ def _check(
     sample: bool,
 ) -> None:
     if not isinstance(model, Forecaster):
-        raise ThreefoldError(f"rollout: model is a {type(model).__name__}, expected a Forecaster")
+        raise ThreefoldError(f"rollout: the model is {type(model).__name__}, expected Forecaster")
     if steps < 1:
         raise ThreefoldError(f"rollout: steps is {steps}, expected at least 1")
     expected = (rows, steps, model.exogenous) if model.exogenous else None

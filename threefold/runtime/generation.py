@@ -127,11 +127,12 @@ def generate(
     sampling = Sampling(temperature, top_k, top_p, repetition_penalty)
     _check(max_tokens, seed, stream)
     settings = _beam_settings(beams, length_penalty, max_tokens)
-    resumed = isinstance(tokens, Generation)
-    if settings is not None and (stream or sampling != Sampling() or resumed):
+    if settings is not None and (stream or isinstance(tokens, Generation)):
+        raise ThreefoldError("generate: beam search needs a prompt and stream=False")
+    if settings is not None and sampling != Sampling():
         raise ThreefoldError(
-            "generate: beam search finds the most likely text and does not sample; leave out "
-            "stream, temperature, top_k, top_p and repetition_penalty, and pass a prompt"
+            "generate: beam search does not sample; leave out temperature, top_k, top_p and "
+            "repetition_penalty"
         )
     generator = TokenGenerator(model, sampling, _stop_sequences(stop, model), max_tokens)
     generator.start(tokens, state, mask, seed)
