@@ -146,20 +146,20 @@ def _extend_row(
     """Keep the best candidates (log-probability, parent, token); return the parent of each."""
     if row.done:
         return []
-    kept: list[tuple[tuple[int, ...], float, int]] = []  # prefix, log-probability, parent
+    extended: list[tuple[tuple[int, ...], float, int]] = []  # prefix, log-probability, parent
     for rank, (total, parent, token) in enumerate(candidates):
-        if total == -math.inf or len(kept) == settings.beams:
+        if total == -math.inf or len(extended) == settings.beams:
             break
         text = (*row.prefixes[parent], token)
         if not is_finished(text):
-            kept.append((text, total, parent))
+            extended.append((text, total, parent))
         elif rank < settings.beams:
             score = settings.score(total, length)
             row.add(Hypothesis(score, text, total, "stop"), settings.beams)
-    row.prefixes = [text for text, _, _ in kept]
-    row.log_probabilities = [total for _, total, _ in kept]
+    row.prefixes = [text for text, _, _ in extended]
+    row.log_probabilities = [total for _, total, _ in extended]
     row.done = _finish(row, settings, length)
-    return [] if row.done else [parent for _, _, parent in kept]
+    return [] if row.done else [parent for _, _, parent in extended]
 
 
 def _finish(row: BeamRow, settings: BeamSettings, length: int) -> bool:

@@ -126,14 +126,9 @@ def generate(
     """
     sampling = Sampling(temperature, top_k, top_p, repetition_penalty)
     _check(max_tokens, seed, stream)
-    settings = _beam_settings(beams, length_penalty, max_tokens)
+    settings = _beam_settings(beams, length_penalty, max_tokens, sampling)
     if settings is not None and (stream or isinstance(tokens, Generation)):
         raise ThreefoldError("generate: beam search needs a prompt and stream=False")
-    if settings is not None and sampling != Sampling():
-        raise ThreefoldError(
-            "generate: beam search does not sample; leave out temperature, top_k, top_p and "
-            "repetition_penalty"
-        )
     generator = TokenGenerator(model, sampling, _stop_sequences(stop, model), max_tokens)
     generator.start(tokens, state, mask, seed)
     if settings is not None:
@@ -341,13 +336,18 @@ def _check(max_tokens: Any, seed: Any, stream: bool) -> None:
 
 
 def _beam_settings(
-    beams: int | None, length_penalty: float, max_tokens: int | None
+    beams: int | None, length_penalty: float, max_tokens: int | None, sampling: Sampling
 ) -> BeamSettings | None:
-    if beams is not None:
-        return BeamSettings(beams, length_penalty, max_tokens or 0)
-    if length_penalty != 0:
+    if beams is None and length_penalty != 0:
         raise ThreefoldError(f"generate: length_penalty={length_penalty} is only used with beams=")
-    return None
+    if beams is None:
+        return None
+    if sampling != Sampling():
+        raise ThreefoldError(
+            "generate: beam search does not sample; leave out temperature, top_k, top_p and "
+            "repetition_penalty"
+        )
+    return BeamSettings(beams, length_penalty, max_tokens or 0)
 
 
 def _prompt(tokens: Any, device: torch.device) -> tuple[Tensor, bool]:

@@ -231,8 +231,8 @@ def _reader(data: Any, wait: Wait | None) -> tuple[str, Callable[[int], bytes], 
     if isinstance(data, Iterable):
         return name, _chunk_reader(iter(data)), None
     raise ThreefoldError(
-        f"stream: the source has type {type(data).__name__}, expected a path, a binary file, bytes, "
-        "or an iterable of bytes or strings"
+        f"stream: the source has type {type(data).__name__}, expected a path, a binary file, "
+        "bytes, or an iterable of bytes or strings"
     )
 
 
