@@ -71,7 +71,7 @@ class TextWriter:
         while count := source.load(READ_BYTES):
             self.session.feed(source.take(count).astype("int64"))
         if not self.has_context:
-            raise ThreefoldError(f"the {name} is empty; expected at least one character")
+            raise ThreefoldError("the prompt is empty; expected at least one character")
 
     def generate(
         self,
