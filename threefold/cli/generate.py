@@ -84,15 +84,15 @@ def generate(
 
     writer = open_writer(model, sampling, seed, state, save_state)
     read_prompt(writer, prompt)
-    result = Result(keep=as_json)
+    generated = GeneratedText(keep=as_json)
     with Interrupts() as interrupts:
         if beams is None:
             pieces = writer.generate(max_tokens or None, stop or [], lambda: interrupts.asked)
         else:
             pieces = writer.search(max_tokens, beams, length_penalty, stop or [])
         for token, text in pieces:
-            result.add(token, text)
-    result.finish(writer, save_state)
+            generated.add(token, text)
+    generated.finish(writer, save_state)
     if interrupts.asked:
         report_interruption(model, save_state)
 
@@ -133,7 +133,7 @@ def read_prompt(writer: TextWriter, prompt: str | None) -> None:
         )
 
 
-class Result:
+class GeneratedText:
     """The generated text: printed as it comes, or kept and printed as JSON at the end."""
 
     def __init__(self, keep: bool) -> None:
