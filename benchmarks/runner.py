@@ -26,7 +26,7 @@ from threefold.kernels.system_memory import keep_memory
 # Modules of this folder that are not benchmarks.
 HELPER_MODULES = {
     *("__main__", "figure", "machine", "mamba", "measure"),
-    *("peers", "record", "runner", "table", "weights"),
+    *("peers", "record", "runner", "table", "two_checkouts", "weights"),
 }
 MEMORY_SETTINGS = ("default", "kept")
 # glibc reads them at the start of a process: what `keep_memory` does, for processes started here.

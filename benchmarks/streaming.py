@@ -29,7 +29,7 @@ from benchmarks.measure import Comparison, MemoryComparison, Progress, Result, m
 from threefold import LanguageModel, Spec
 from threefold.data import ByteTokenizer, python_reference
 from threefold.runtime.scores.files import as_json_lines
-from threefold.runtime.streaming import plan_piece, stream
+from threefold.runtime.streaming import plan_chunk_size, stream
 
 BYTES = 20_000_000
 BYTES_PER_LINE = 100
@@ -97,7 +97,14 @@ class StreamRuns:
 
     def run_command(self, name: str, stop: int) -> list[Sample]:
         notes = self.folder / "notes"
-        options = ["--output", f"{name}.jsonl", "--state", name, "--every", str(BYTES_PER_LINE)]
+        options = [
+            "--output",
+            f"{name}.jsonl",
+            "--state",
+            name,
+            "--group-size",
+            str(BYTES_PER_LINE),
+        ]
         arguments = ["stream", "model", "input", *options]
         done = subprocess.run(
             [sys.executable, "-c", WATCHER, str(notes), str(stop), *arguments],
@@ -183,7 +190,7 @@ def speed(length: int, rounds: int) -> Comparison:
     """All work of the command, compared with the model alone."""
     model, text = build_model(64, 2), python_reference().encode()[:length]
     tokens = torch.tensor(list(text)).unsqueeze(0)
-    piece = plan_piece(model)
+    piece = plan_chunk_size(model)
 
     def ours() -> list[Tensor]:
         for scores in stream(model, text):
@@ -218,7 +225,7 @@ def comparisons(
             file.write(text[: count % len(text)])
         model = build_model(32, 1)
         model.save(folder / "model")
-        samples = StreamRuns(folder, count, plan_piece(model)).measure()
+        samples = StreamRuns(folder, count, plan_chunk_size(model)).measure()
     title = f"stream of {count:,} bytes, Mamba 32 × 1"
     yield MemoryComparison(
         f"{title}, growth of resident memory after the first megabyte",

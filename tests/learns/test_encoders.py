@@ -17,7 +17,7 @@ from threefold.data.loaders import Batch, Examples, Windows
 from threefold.data.masking import Masked
 from threefold.models.forecaster import ahead, gaussian_loss, pinball_loss
 from threefold.models.presets import bert
-from threefold.runtime.forecasting import free_run
+from threefold.runtime.forecasting import rollout
 from threefold.training import TrainingSettings, evaluate, joint_loss, train
 
 
@@ -108,8 +108,8 @@ def test_forecaster_beats_the_naive_forecast_and_runs_freely(head: str) -> None:
         inside = (forecast[..., 0] <= target) & (target <= forecast[..., 2])
         assert 0.6 < float(inside[late].float().mean()) <= 1.0
         assert bool((forecast.diff(dim=-1) >= 0).all())
-    made, _ = free_run(model, x[:, :36], 12)
-    again, after = free_run(model, x[:, :36], 8)
+    made, _ = rollout(model, x[:, :36], 12)
+    again, after = rollout(model, x[:, :36], 8)
     assert_close(made[:, :8], again)
     more, _ = model.step(made[:, 8], after)
     assert_close(model.middle(more[:, 0]), made[:, 9])

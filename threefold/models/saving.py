@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +21,18 @@ from threefold.models.config import CARD, CONFIG, WEIGHTS, ModelConfig, prepare,
 from threefold.models.files import read_tensors, write_tensors
 from threefold.models.model import Model
 from threefold.models.table import build
+
+RUN_MODEL = "model"  # the model's folder inside the folder of a run
+RUN_FILES = ("run.json", "config.toml", "checkpoints")  # each marks the folder of a run
+
+
+class OpenedModel(NamedTuple):
+    """A loaded model with its tokenizer and the checksum of its weights."""
+
+    model: Model
+    tokenizer: Any  # None if the model was saved without one
+    folder: Path
+    sha256: str  # checksum of the weights; a saved state belongs to these weights
 
 
 def save(model: Model, folder: str | PathLike[str]) -> None:
@@ -57,6 +69,33 @@ def load(
     _check_parts(model, weights)
     model.tokenizer = _read_tokenizer(config.tokenizer, place)
     return model.to(device=device, dtype=dtype).eval()
+
+
+def open_model(path: str | PathLike[str]) -> OpenedModel:
+    """Load a model folder, or the model inside a run folder, in eval mode with its tokenizer."""
+    folder = find_model_folder(Path(path))
+    model = load(folder)
+    tokenizer = model.tokenizer
+    if tokenizer is not None and tokenizer.vocabulary > model.spec.vocabulary:
+        raise ThreefoldError(
+            f"{folder}: the tokenizer has {tokenizer.vocabulary} tokens, but the model has only "
+            f"{model.spec.vocabulary}; save the model with the tokenizer that it was trained with"
+        )
+    return OpenedModel(model, tokenizer, folder, read_config(folder).sha256)
+
+
+def find_model_folder(path: Path) -> Path:
+    """Return `path` itself if it is a model folder, or the model folder inside a run folder."""
+    if (path / CONFIG).is_file() or not path.is_dir():
+        return path
+    if (path / RUN_MODEL).is_dir():
+        return path / RUN_MODEL
+    if any((path / name).exists() for name in RUN_FILES):
+        raise ThreefoldError(
+            f"{path}: this run has not saved its model yet, because it has not finished; "
+            f"continue it with: threefold resume {path}"
+        )
+    return path  # `load` reports what is wrong with it
 
 
 def _write(model: Model, folder: Path) -> None:
