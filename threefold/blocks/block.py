@@ -12,13 +12,13 @@ from functools import partial
 from importlib import import_module
 from typing import Any, ClassVar
 
-import torch
 from torch import Tensor, nn
 
 from threefold.blocks import BLOCKS
 from threefold.blocks.norms import make_norm
 from threefold.errors import ThreefoldError, nearest
 from threefold.layers.mixer import Mixer
+from threefold.layers.padding import zero_padding
 from threefold.layers.table import options_of
 from threefold.memory.forms import FORMS
 from threefold.memory.state import State
@@ -161,10 +161,10 @@ class Block(Composite):
             norm: nn.Module = self._modules[f"{name}_norm"]  # type: ignore[assignment]
             carried = state.get(name, {})
             # A norm may move the zeros behind the end of a row.
-            given = silence(self.before(x, norm), lengths)
+            given = zero_padding(self.before(x, norm), lengths)
             how = _form_of(part, form, carried, given.shape[1])
             y, result[name] = part._run(given, carried, how, lengths)
-            y = silence(y, lengths)
+            y = zero_padding(y, lengths)
             x = self.after(x, self.dropout(y) if self.training else y, norm)
         return x, kept(result)
 
@@ -199,14 +199,6 @@ def norm_of(entry: tuple[str, Mapping[str, Any]], width: int) -> nn.Module:
     name, options = entry
     kind = options.get("norm") or block_class(name).usual_norm
     return make_norm(kind, width, eps=options.get("eps", 1e-5), bias=options.get("bias", True))
-
-
-def silence(y: Tensor, lengths: Tensor | None) -> Tensor:
-    """Zeros behind the end of each row, where a mixer may have left anything."""
-    if lengths is None:
-        return y
-    real = torch.arange(y.shape[1], device=y.device) < lengths[:, None]
-    return torch.where(real.unsqueeze(-1), y, torch.zeros((), dtype=y.dtype, device=y.device))
 
 
 def kept(parts: Mapping[str, Any]) -> State:

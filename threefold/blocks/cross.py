@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from threefold.layers.attention_parts.cross_attention import CrossAttention
 from threefold.layers.mixer import Mixer
+from threefold.memory.padding import real_elements
 from threefold.memory.state import State
 
 
@@ -43,8 +43,7 @@ class Cross(Mixer):
         """The state for a source [B, M, width] whose rows start at 0 and hold `lengths`."""
         if lengths is None:
             return self.attention.read(source)
-        places = torch.arange(source.shape[1], device=source.device)
-        return self.attention.read(source, places < lengths.unsqueeze(1))
+        return self.attention.read(source, real_elements(lengths, source.shape[1]))
 
     def mix(
         self, x: Tensor, state: State, form: str, lengths: Tensor | None

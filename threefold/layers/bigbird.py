@@ -14,6 +14,7 @@ from threefold.errors import ThreefoldError
 from threefold.layers.attention_parts.heads import Heads
 from threefold.layers.mixer import Mixer
 from threefold.memory.attention import attend
+from threefold.memory.padding import real_elements
 from threefold.memory.state import State
 
 # Random blocks are drawn for this many blocks of queries; later ones begin again.
@@ -73,7 +74,7 @@ class BigBird(Mixer):
             F.pad(part, (0, 0, 0, 0, 0, count * self.block - length))
             for part in self.heads.split(x)
         )
-        real = torch.arange(count * self.block, device=x.device) < lengths[:, None]
+        real = real_elements(lengths, count * self.block)
         blocks, valid = self.pattern(-(-lengths // self.block), count)
         seen = self.gather(real, blocks) & valid.repeat_interleave(self.block, -1)
         # Blocks of padding read something, and their outputs are dropped.

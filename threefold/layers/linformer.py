@@ -13,7 +13,7 @@ from threefold.errors import ThreefoldError
 from threefold.layers.attention_parts.heads import Heads
 from threefold.layers.mixer import Mixer
 from threefold.memory.attention import attend
-from threefold.memory.history import before_end
+from threefold.memory.padding import readable_elements
 from threefold.memory.state import State
 
 
@@ -58,7 +58,7 @@ class Linformer(Mixer):
             )
         query, key, value = self.heads.split(x)
         if lengths is not None:
-            real = before_end(torch.arange(length, device=x.device), lengths)[:, :, None, None]
+            real = readable_elements(lengths, length)[:, :, None, None]
             key, value = key * real, value * real
         used = min(length, limit)
         key, value = (

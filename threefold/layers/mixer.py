@@ -1,7 +1,7 @@
 """The contract of a mixer: y, state = mixer(x, state), the same in every form and from any cut.
 
-This file owns what is common to all of them: checks, the choice of form, the step in a loop, and
-padding (rows are aligned to start at 0 and zeroed where nothing is; a mixer sees `lengths` only).
+Common to all of them: checks, the choice of form, the step in a loop, and padding (a mixer sees
+rows that start at 0, zero after their end, and their `lengths`).
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from torch import Tensor
 from threefold.errors import ThreefoldError
 from threefold.kernels.replay.program import Program, attribute_set
 from threefold.kernels.replay.stepping import Recordable, replay_step
+from threefold.layers.padding import PaddedRows
 from threefold.memory import state as states
 from threefold.memory.forms import FORMS, plan_form
 from threefold.memory.state import State
@@ -84,7 +85,7 @@ class Mixer(Recordable, ABC):
         state = self._check_state(state, x.shape[0])
         if mask is None:
             return self._run(x, state, form, None)
-        rows = Rows(mask, x.shape[:2], self.name)
+        rows = PaddedRows(mask, x.shape[:2], self.name)
         y, state = self._run(rows.align(x), state, form, rows.lengths)
         return rows.restore(y), state
 
@@ -178,50 +179,3 @@ class Mixer(Recordable, ABC):
                 f"{self.name}: has no state: every output depends on the whole sequence, later "
                 "elements included, so it cannot go on from a cut"
             )
-
-
-class Rows:
-    """Rows of different lengths, wherever their padding is."""
-
-    def __init__(self, mask: Tensor, shape: tuple[int, ...] | torch.Size, owner: str) -> None:
-        if mask.dtype != torch.bool or mask.shape != torch.Size(shape):
-            raise ThreefoldError(
-                f"{owner}: mask is {tuple(mask.shape)} {mask.dtype}, expected {tuple(shape)} bool, "
-                "True for real elements"
-            )
-        self.mask = mask
-        self.lengths = mask.sum(1)
-        self.positions = torch.arange(mask.shape[1], device=mask.device)
-        self.starts = mask.int().argmax(1)
-        if not torch.equal(mask, self._from(self.starts)):
-            row = int((mask != self._from(self.starts)).any(1).int().argmax())
-            raise ThreefoldError(
-                f"{owner}: the mask of row {row} has a hole; real elements must be contiguous"
-            )
-        self.shifted = bool((self.starts > 0).any())
-
-    def _from(self, starts: Tensor) -> Tensor:
-        offset = self.positions - starts[:, None]
-        return (offset >= 0) & (offset < self.lengths[:, None])
-
-    def align(self, x: Tensor) -> Tensor:
-        """Rows moved to start at 0, zeros behind their end."""
-        if self.shifted:
-            x = _take(x, self.positions + self.starts[:, None])
-        real = self.positions < self.lengths[:, None]
-        return torch.where(_like(real, x), x, torch.zeros((), dtype=x.dtype, device=x.device))
-
-    def restore(self, y: Tensor) -> Tensor:
-        """Rows moved back to where they were, zeros at padding."""
-        if self.shifted:
-            y = _take(y, self.positions - self.starts[:, None])
-        return torch.where(_like(self.mask, y), y, torch.zeros((), dtype=y.dtype, device=y.device))
-
-
-def _like(mask: Tensor, x: Tensor) -> Tensor:
-    return mask.view(*mask.shape, *[1] * (x.dim() - 2))
-
-
-def _take(x: Tensor, index: Tensor) -> Tensor:
-    index = index.clamp(0, x.shape[1] - 1)
-    return x[torch.arange(len(x), device=x.device)[:, None], index]

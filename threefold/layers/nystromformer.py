@@ -16,7 +16,7 @@ from threefold.layers.attention_parts.heads import Heads
 from threefold.layers.mixer import Mixer
 from threefold.layers.parts import wide
 from threefold.memory.attention import attend, weigh
-from threefold.memory.history import before_end
+from threefold.memory.padding import readable_elements
 from threefold.memory.state import State
 
 
@@ -61,7 +61,7 @@ class Nystromformer(Mixer):
         counts = lengths
         if counts is None:
             counts = torch.full((len(x),), x.shape[1], device=x.device)
-        real = before_end(torch.arange(x.shape[1], device=x.device), counts)
+        real = readable_elements(counts, x.shape[1])
         value = value * real[:, :, None, None]
         means, used = self.segments(counts, x)
         query_means, key_means = (

@@ -18,9 +18,9 @@ from threefold.layers.attention_parts.heads import Heads
 from threefold.layers.mixer import Mixer
 from threefold.layers.parts import advance, orthogonal_gaussians, wide
 from threefold.layers.positions import make_positions
-from threefold.memory.history import before_end
 from threefold.memory.linear.recurrence import recur
 from threefold.memory.linear.stabiliser import stabilise
+from threefold.memory.padding import readable_elements
 from threefold.memory.state import State
 
 # The authors add this to every feature, so that a sum of them is never 0.
@@ -130,7 +130,7 @@ class Performer(Mixer):
     def whole(self, query: Tensor, key: Tensor, value: Tensor, lengths: Tensor | None) -> Tensor:
         """The sums over all real elements, relative to the largest exponent of a row's head."""
         if lengths is not None:
-            real = before_end(torch.arange(key.shape[1], device=key.device), lengths)
+            real = readable_elements(lengths, key.shape[1])
             key = key.masked_fill(~real[:, :, None, None], -torch.inf)
             value = value * real[:, :, None, None]
         written = features(key, key.detach().amax((1, 3), keepdim=True))

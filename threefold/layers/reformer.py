@@ -17,6 +17,7 @@ from threefold.errors import ThreefoldError
 from threefold.layers.attention_parts.heads import Heads
 from threefold.layers.mixer import Mixer
 from threefold.layers.parts import split_heads, unit, wide
+from threefold.memory.padding import real_elements
 from threefold.memory.state import State
 
 # Scores of an element with itself, read only if it has nobody else (the authors' number), and with
@@ -80,7 +81,7 @@ class Reformer(Mixer):
         missing = -length % self.chunk
         if lengths is None:
             lengths = torch.full((rows,), length, device=x.device)
-        real = torch.arange(length + missing, device=x.device) < lengths[:, None]
+        real = real_elements(lengths, length + missing)
         query, value = (
             F.pad(wide(split_heads(f(x), self.heads)).transpose(1, 2), (0, 0, 0, missing))
             for f in (self.query, self.value)

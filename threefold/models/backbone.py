@@ -12,10 +12,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from threefold.blocks.block import silence
 from threefold.blocks.stack import Entry, Stack, both_ways
 from threefold.errors import ThreefoldError
-from threefold.layers.mixer import Rows
+from threefold.layers.padding import PaddedRows, zero_padding
 from threefold.layers.parts import advance
 from threefold.memory import state as states
 from threefold.memory.state import POSITION, Shapes, State
@@ -30,7 +29,7 @@ class Reading(NamedTuple):
     """What the stack made of a piece."""
 
     outputs: Tensor  # [B, L, width], before the last norm; each row from 0 on
-    rows: Rows | None  # where the elements stood; None without a mask
+    rows: PaddedRows | None  # where the elements stood; None without a mask
     before: State  # what the model itself carried before the piece
     after: State  # the state after it, but for what the kind of model adds
 
@@ -124,7 +123,7 @@ class Body(Model):
         lengths = None if rows is None else rows.lengths
         added = self._segments(inputs, segments, mask, rows)
         start = before.get(POSITION)
-        x = silence(self.embedding(aligned, start, lengths, added), lengths)
+        x = zero_padding(self.embedding(aligned, start, lengths, added), lengths)
         outputs, after = self.stack.run(x, carried, form, lengths, self.name)
         if start is not None and self.causal:
             after = {POSITION: advance(start, inputs.shape[1], lengths), **after}
@@ -149,20 +148,20 @@ class Body(Model):
             list(map(both_ways, entries)) if self.spec.option("bidirectional", False) else entries
         )
 
-    def _align(self, inputs: Tensor, mask: Tensor | None) -> tuple[Tensor, Rows | None]:
+    def _align(self, inputs: Tensor, mask: Tensor | None) -> tuple[Tensor, PaddedRows | None]:
         size = self.input_size
         if size:
             check_vectors(inputs, size, self.embedding.weight.dtype, self.name)
         else:
             check_tokens(inputs, self.name)
-        rows = None if mask is None else Rows(mask, inputs.shape[:2], self.name)
+        rows = None if mask is None else PaddedRows(mask, inputs.shape[:2], self.name)
         aligned = inputs if rows is None else rows.align(inputs)
         if not size:
             check_range(inputs, aligned, mask, self.spec.vocabulary, self.name)
         return aligned, rows
 
     def _segments(
-        self, inputs: Tensor, segments: Tensor | None, mask: Tensor | None, rows: Rows | None
+        self, inputs: Tensor, segments: Tensor | None, mask: Tensor | None, rows: PaddedRows | None
     ) -> Tensor | None:
         """What the segment of each element adds to it; without `segments` all are of segment 0."""
         if self.segments is None:

@@ -11,8 +11,8 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
-from threefold.blocks.block import silence
 from threefold.errors import ThreefoldError, nearest
+from threefold.layers.padding import zero_padding
 from threefold.layers.parts import Linear
 from threefold.memory import state as states
 from threefold.memory.state import POSITION, Shapes, State
@@ -139,7 +139,7 @@ class Classifier(Body):
     ) -> tuple[Tensor, Tensor, State]:
         """Vectors [B, width], elements that each row has seen [B], and the state."""
         reading = self.read(inputs, state, form, mask, segments)
-        h = silence(self.norm(reading.outputs), reading.lengths)
+        h = zero_padding(self.norm(reading.outputs), reading.lengths)
         pooled = self.pooling(h, reading.before, reading.lengths)
         vector = pooled["memory"].to(h.dtype)
         seen: Tensor = pooled[POSITION]

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from threefold.blocks.stack import Stack
 from threefold.layers.attention_parts.scored_attention import ScoredAttention
 from threefold.layers.parts import Linear
+from threefold.memory.padding import real_elements
 from threefold.memory.state import State
 
 Answer = tuple[Tensor, State, Tensor | None]  # read-out [B, L, width], state, weights [B, L, M]
@@ -89,8 +90,7 @@ class AttentiveDecoder(Decoder):
 
     def look(self, query: Tensor, state: State) -> tuple[Tensor, Tensor]:
         """Contexts and weights of queries [B, L, width]."""
-        places = torch.arange(state["values"].shape[1], device=query.device)
-        visible = (places < state["position"].unsqueeze(1)).unsqueeze(1)
+        visible = real_elements(state["position"], state["values"].shape[1]).unsqueeze(1)
         return self.attention.look(query, state["keys"], state["values"], visible)
 
 

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from threefold.errors import ThreefoldError, nearest
-from threefold.layers.mixer import Rows
+from threefold.layers.padding import PaddedRows
 from threefold.layers.parts import Linear
 from threefold.memory.state import Shapes, State
 from threefold.models.backbone import Body
@@ -97,7 +97,7 @@ class Forecaster(Body):
         self._check_inputs(series, exogenous)
         _, before = self._divide(state, len(series))
         if mask is not None:
-            rows = Rows(mask, series.shape[:2], self.name)
+            rows = PaddedRows(mask, series.shape[:2], self.name)
             series = rows.restore(rows.align(series))
         location, scale, scaled = self.scaling(series, before, mask)
         inputs = (series - location) / scale

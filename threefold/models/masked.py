@@ -12,11 +12,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from threefold.blocks.block import norm_of, silence
+from threefold.blocks.block import norm_of
 from threefold.blocks.channel import ACTIVATIONS
 from threefold.blocks.stack import Entry, both_ways
 from threefold.errors import ThreefoldError, nearest
 from threefold.kernels import ops
+from threefold.layers.padding import zero_padding
 from threefold.layers.parts import Linear
 from threefold.memory.state import State
 from threefold.models.backbone import Body, Reading
@@ -115,4 +116,4 @@ class MaskedLanguageModel(Body):
         return [both_ways(entry) for entry in self.spec.entries]
 
     def _silenced(self, reading: Reading) -> Tensor:
-        return silence(self.norm(reading.outputs), reading.lengths)
+        return zero_padding(self.norm(reading.outputs), reading.lengths)

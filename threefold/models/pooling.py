@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from threefold.errors import ThreefoldError, nearest
 from threefold.layers.parts import Linear, advance, wide
+from threefold.memory.padding import real_elements
 from threefold.memory.state import POSITION, Shapes, State
 from threefold.models.input_checks import last_places
 
@@ -91,8 +92,7 @@ class AttentionPooling(Pooling):
     def forward(self, h: Tensor, state: State, lengths: Tensor | None) -> State:
         score = self._score(h)
         if lengths is not None:
-            places = torch.arange(h.shape[1], device=h.device)
-            score = score.masked_fill(places >= lengths.unsqueeze(1), NOTHING)
+            score = score.masked_fill(~real_elements(lengths, h.shape[1]), NOTHING)
         before = state["weight"].masked_fill(state[POSITION] == 0, NOTHING)
         after = torch.logaddexp(before, score.logsumexp(1))
         share = torch.exp(score - after.unsqueeze(1)).unsqueeze(1)

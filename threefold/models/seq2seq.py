@@ -11,11 +11,10 @@ from os import PathLike
 import torch
 from torch import Tensor, nn
 
-from threefold.blocks.block import silence
 from threefold.blocks.stack import Entry, Stack
 from threefold.drawing.alignment import draw_weights, one_row
 from threefold.errors import ThreefoldError, nearest
-from threefold.layers.mixer import Rows
+from threefold.layers.padding import PaddedRows, zero_padding
 from threefold.layers.parts import Linear
 from threefold.memory import state as states
 from threefold.memory.state import State
@@ -61,23 +60,23 @@ class Seq2Seq(Translator):
 
     def read_source(self, source: Tensor, lengths: Tensor | None) -> State:
         """The state before the target, for tokens [B, M] that start at 0 and hold `lengths`."""
-        x = silence(self.source_embedding(source), lengths)
+        x = zero_padding(self.source_embedding(source), lengths)
         y, carried = self.encoder.run(x, None, "auto", lengths, self.name)
-        outputs = silence(self.encoder_norm(y), lengths)
+        outputs = zero_padding(self.encoder_norm(y), lengths)
         top = last_places(outputs, lengths)
         counts = torch.full_like(source[:, 0], source.shape[1]) if lengths is None else lengths
         if self.bridge is not None:
             summary = torch.tanh(self.bridge(torch.cat([outputs[:, 0], top], -1))).unsqueeze(1)
             real = None if lengths is None else (lengths > 0).long()
             y, carried = self.decoder.stack.run(
-                silence(summary, real), None, "auto", real, self.name
+                zero_padding(summary, real), None, "auto", real, self.name
             )
-            top = silence(self.decoder.norm(y), real).squeeze(1)
+            top = zero_padding(self.decoder.norm(y), real).squeeze(1)
         return self.decoder.begin(carried, top, outputs, counts)
 
     def decode(self, tokens: Tensor, state: State, form: str, lengths: Tensor | None) -> Answer:
         """Read-outs [B, L, width] for tokens [B, L], the state, and weights if there are any."""
-        x = silence(self.embedding(tokens), lengths)
+        x = zero_padding(self.embedding(tokens), lengths)
         answer: Answer = self.decoder(x, state, form, lengths)
         return answer
 
@@ -106,7 +105,7 @@ class Seq2Seq(Translator):
         weights = weights if rows is None else rows.restore(weights)
         if source_mask is None:
             return weights
-        return Rows(source_mask, source.shape, self.name).restore(weights.mT).mT
+        return PaddedRows(source_mask, source.shape, self.name).restore(weights.mT).mT
 
     def draw_alignment(
         self,

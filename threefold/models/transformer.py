@@ -16,13 +16,13 @@ from typing import Any
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from threefold.blocks.block import silence
 from threefold.blocks.cross import Cross
 from threefold.blocks.post_norm import deep_norm_gains
 from threefold.blocks.stack import Entry, Stack, both_ways
 from threefold.data.loaders import IGNORE
 from threefold.errors import ThreefoldError
 from threefold.kernels import ops
+from threefold.layers.padding import zero_padding
 from threefold.layers.parts import Linear, advance
 from threefold.memory import state as states
 from threefold.memory.state import POSITION, State
@@ -67,9 +67,9 @@ class Transformer(Translator):
 
     def read_source(self, source: Tensor, lengths: Tensor | None) -> State:
         """The state before the target, for tokens [B, M] that start at 0 and hold `lengths`."""
-        x = silence(self.source_embedding(source, None, lengths), lengths)
+        x = zero_padding(self.source_embedding(source, None, lengths), lengths)
         y, _ = self.encoder.run(x, None, "auto", lengths, self.name)
-        seen = silence(self.encoder_norm(y), lengths)
+        seen = zero_padding(self.encoder_norm(y), lengths)
         state = self.empty_state(len(source))
         for name, cross in self._looks().items():
             state["decoder"][name]["cross"] = cross.read(seen, lengths)
@@ -78,7 +78,7 @@ class Transformer(Translator):
     def decode(self, tokens: Tensor, state: State, form: str, lengths: Tensor | None) -> Answer:
         """Read-outs [B, L, width] for tokens [B, L], and the state."""
         start = state.get(POSITION)
-        x = silence(self.embedding(tokens, start, lengths), lengths)
+        x = zero_padding(self.embedding(tokens, start, lengths), lengths)
         y, carried = self.decoder.run(x, state["decoder"], form, lengths, self.name)
         after: State = {"decoder": carried}
         if start is not None:

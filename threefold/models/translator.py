@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from torch import Tensor
 
 from threefold.errors import ThreefoldError
-from threefold.layers.mixer import Rows
+from threefold.layers.padding import PaddedRows
 from threefold.memory.forms import plan_form
 from threefold.memory.state import State
 from threefold.models.decoders import Answer
@@ -71,7 +71,7 @@ class Translator(Predictor):
     def encode(self, source: Tensor, *, mask: Tensor | None = None) -> State:
         """Read sources [B, M]; returns the state from which their targets are predicted."""
         check_tokens(source, self.name, "the source's tokens")
-        rows = None if mask is None else Rows(mask, source.shape, self.name)
+        rows = None if mask is None else PaddedRows(mask, source.shape, self.name)
         aligned = source if rows is None else rows.align(source)
         check_range(source, aligned, mask, self.source_vocabulary, f"{self.name}, source")
         return self.read_source(aligned, None if rows is None else rows.lengths)
@@ -102,7 +102,7 @@ class Translator(Predictor):
 
     def _answer(
         self, tokens: Tensor, state: State | None, form: str, mask: Tensor | None
-    ) -> tuple[Answer, Rows | None]:
+    ) -> tuple[Answer, PaddedRows | None]:
         check_tokens(tokens, self.name)
         form = plan_form(form, tokens.shape[1], self.forms, self.name, self.refusals)
         if state is None:
@@ -110,7 +110,7 @@ class Translator(Predictor):
                 f"{self.name}: there is no source; give the state of model.encode(source)"
             )
         self.check_state(state, len(tokens))
-        rows = None if mask is None else Rows(mask, tokens.shape, self.name)
+        rows = None if mask is None else PaddedRows(mask, tokens.shape, self.name)
         aligned = tokens if rows is None else rows.align(tokens)
         check_range(tokens, aligned, mask, self.spec.vocabulary, self.name)
         return self.decode(aligned, state, form, None if rows is None else rows.lengths), rows

@@ -11,11 +11,11 @@ from torch import Tensor, nn
 
 from threefold.errors import ThreefoldError
 from threefold.layers.attention_parts.heads import Heads
-from threefold.layers.mixer import Rows
+from threefold.layers.padding import PaddedRows
 from threefold.layers.parts import split_heads
 from threefold.memory import state as states
 from threefold.memory.attention import attend
-from threefold.memory.history import before_end
+from threefold.memory.padding import readable_elements
 from threefold.memory.state import State
 
 
@@ -62,7 +62,7 @@ class CrossAttention(nn.Module):
             state = self.read(source, source_mask)
         query = split_heads(self.heads.query(x), self.heads.heads)
         lengths, keys = state["position"], state["keys"]
-        seen = before_end(torch.arange(keys.shape[1], device=x.device), lengths)
+        seen = readable_elements(lengths, keys.shape[1])
         mask = None if bool(seen.all()) else seen[:, None, None]
         dropout = self.dropout if self.training else 0.0
         if keys.shape[1] == 0:
@@ -75,7 +75,7 @@ class CrossAttention(nn.Module):
         rows, length, _ = source.shape
         lengths = torch.full((rows,), length, device=source.device)
         if source_mask is not None:
-            aligned = Rows(source_mask, source.shape[:2], "CrossAttention")
+            aligned = PaddedRows(source_mask, source.shape[:2], "CrossAttention")
             source, lengths = aligned.align(source), aligned.lengths
             source = source[:, : int(lengths.max())]
         keys, values = (

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from threefold.data.fetch import need
 from threefold.errors import ThreefoldError
+from threefold.layers.padding import pad_tokens
 from threefold.models.pretrained.torch_weights import load_torch_weights
 from threefold.models.seq2seq import Seq2Seq
 from threefold.models.spec import Spec
@@ -77,11 +78,7 @@ def spell(words: list[str]) -> tuple[Tensor, Tensor]:
         [GRAPHEMES.index(c) if "a" <= c <= "z" else UNKNOWN for c in word.lower()] + [SOURCE_END]
         for word in words
     ]
-    lengths = torch.tensor([len(row) for row in rows])
-    source = torch.zeros(len(rows), int(lengths.max()), dtype=torch.int64)
-    for line, row in zip(source, rows, strict=True):
-        line[: len(row)] = torch.tensor(row)
-    return source, torch.arange(source.shape[1]) < lengths.unsqueeze(1)
+    return pad_tokens(rows)
 
 
 def _gru(arrays: Mapping[str, Any], prefix: str) -> dict[str, Tensor]:

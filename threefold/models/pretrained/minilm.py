@@ -13,11 +13,11 @@ from collections.abc import Sequence
 from os import PathLike
 from pathlib import Path
 
-import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
 from threefold.errors import ThreefoldError
+from threefold.layers.padding import pad_tokens
 from threefold.models.masked import MaskedLanguageModel
 from threefold.models.pretrained.transformers import load_transformers
 
@@ -51,12 +51,7 @@ class WordPieces:
         """Tokens [B, L] of several texts, and the mask of what is a token."""
         if isinstance(texts, str) or not texts:
             raise ThreefoldError(f"batch: given {texts!r}, expected a list of at least one text")
-        rows = [self.encode(text) for text in texts]
-        lengths = torch.tensor([len(row) for row in rows])
-        tokens = torch.zeros(len(rows), int(lengths.max()), dtype=torch.int64)
-        for line, row in zip(tokens, rows, strict=True):
-            line[: len(row)] = torch.tensor(row)
-        return tokens, torch.arange(tokens.shape[1]) < lengths.unsqueeze(1)
+        return pad_tokens([self.encode(text) for text in texts])
 
 
 def load_minilm(path: str | PathLike[str]) -> tuple[MaskedLanguageModel, WordPieces]:
