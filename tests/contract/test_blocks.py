@@ -184,7 +184,7 @@ def test_gpt2s_beginnings() -> None:
     [
         ({"block": ("pre_norm", {"norm": "batch"})}, "unknown norm 'batch'"),
         ({"block": ("pre_norm", {"eps": 0})}, "eps is 0, expected a number above 0"),
-        ({"block": ("post_norm", {"dropout": 1})}, "dropout is 1, expected from 0 to below 1"),
+        ({"block": ("post_norm", {"dropout": 1})}, "dropout is 1, expected at least 0 and below 1"),
         ({"block": ("deep_norm", {"alpha": -1.0})}, r"alpha is -1.0, beta None; expected"),
         ({"channel": ("mlp", {"activation": "gulu"})}, "unknown activation 'gulu'; did you"),
         ({"options": {"positions": "rotary"}}, "rotary, alibi and relative .* of attention"),

@@ -318,7 +318,7 @@ def test_dropout_is_for_training_only() -> None:
     assert not torch.equal(model(tokens)[0], model(tokens)[0])
     model.eval()
     assert torch.equal(model(tokens)[0], model(tokens)[0])
-    with pytest.raises(ThreefoldError, match=r"dropout is 1.5, expected from 0 to below 1"):
+    with pytest.raises(ThreefoldError, match=r"dropout is 1.5, expected at least 0 and below 1"):
         threefold.build(Spec("language", 32, 2, "gla", options={"dropout": 1.5}))
 
 

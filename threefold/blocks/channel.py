@@ -16,9 +16,10 @@ from torch import Tensor, nn
 
 from threefold.errors import ThreefoldError, nearest
 from threefold.kernels import ops
+from threefold.layers.linear import Linear
 from threefold.layers.mixer import Mixer
-from threefold.layers.parts import Linear, shift_ramp
 from threefold.layers.table import options_of
+from threefold.layers.token_shift import shift_ramp
 from threefold.memory.state import State
 
 

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from threefold.blocks.block import Block, Composite, block_class, kept
+from threefold.blocks.block import Block, block_class
 from threefold.blocks.channel import CHANNELS, channel
+from threefold.blocks.composite import Composite, without_empty
 from threefold.blocks.cross import Cross
 from threefold.errors import ThreefoldError
 from threefold.kernels.replay.stepping import replay_step
@@ -79,7 +80,7 @@ class Stack(Composite):
                 x, result[name] = checkpoint(block._run, *given, use_reentrant=False)
             else:
                 x, result[name] = block._run(*given)
-        return x, kept(result)
+        return x, without_empty(result)
 
     def run(
         self, x: Tensor, state: State | None, form: str, lengths: Tensor | None, owner: str
@@ -134,18 +135,25 @@ def make_block(
         return cls(mixer, channel, cross=cross, depth=depth, **given)
 
 
-def both_ways(entry: Entry) -> Entry:
-    """The entry of a mixer that sees the whole sequence: as it is, by its keyword, or in a wrapper.
+def bidirectional_entry(entry: Entry) -> Entry:
+    """The entry of a causal mixer run in both directions."""
+    name, options = entry
+    return "bidirectional", {"mixer": name, "options": options}
 
-    Attention and its like have a keyword for it; any other causal mixer runs in both directions.
+
+def non_causal_entry(entry: Entry) -> Entry:
+    """The entry of a mixer that sees the whole sequence.
+
+    A mixer with the keyword `causal` (attention) gets causal=False, any other causal mixer runs in
+    both directions, and a mixer that is not causal stays as it is.
     """
     name, options = entry
     if name not in MIXERS:
-        return entry  # refused where it is made
+        return entry  # an unknown name is refused when the mixer is made
     cls = MIXERS[name].load()
     if "causal" in options_of(cls):
         return name, {**options, "causal": False}
-    return ("bidirectional", {"mixer": name, "options": options}) if cls.causal else entry
+    return bidirectional_entry(entry) if cls.causal else entry
 
 
 def _make(

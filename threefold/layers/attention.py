@@ -14,6 +14,7 @@ from torch import Tensor
 
 from threefold.errors import ThreefoldError
 from threefold.layers.attention_parts.heads import Heads
+from threefold.layers.checks import check_dropout
 from threefold.layers.mixer import Mixer
 from threefold.layers.positions import make_positions
 from threefold.memory.history import Everything, History, Read, Whole, Window
@@ -45,8 +46,7 @@ class Attention(Mixer):
         dropout: float = 0.0,
     ) -> None:
         super().__init__(width)
-        if not 0 <= dropout < 1:
-            raise ThreefoldError(f"{self.name}: dropout is {dropout}, expected from 0 to below 1")
+        check_dropout(self.name, dropout=dropout)
         self.heads = Heads(width, heads=heads, groups=groups, head_size=head_size, bias=bias)
         self.positions = make_positions(
             positions,

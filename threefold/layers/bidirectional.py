@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from threefold.errors import ThreefoldError
+from threefold.layers.linear import Linear
 from threefold.layers.mixer import Mixer
-from threefold.layers.parts import Linear
 from threefold.layers.table import MIXERS, mixer, options_of
 from threefold.memory.forms import plan_form
 from threefold.memory.state import State

@@ -14,8 +14,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from threefold.errors import ThreefoldError, nearest
+from threefold.layers.checks import check_dropout
+from threefold.layers.linear import Linear
 from threefold.layers.mixer import Mixer
-from threefold.layers.parts import Linear
 from threefold.memory.cell import Cell, Weights, run
 from threefold.memory.state import State
 
@@ -48,7 +49,7 @@ class CellMixer(Mixer):
     ) -> None:
         super().__init__(width)
         hidden = width if hidden is None else hidden
-        check_dropout(self.name, dropout, recurrent_dropout)
+        check_dropout(self.name, dropout=dropout, recurrent_dropout=recurrent_dropout)
         if hidden < 1:
             raise ThreefoldError(f"{self.name}: hidden={hidden}, expected at least 1 unit")
         if initial not in INITIAL:
@@ -90,13 +91,6 @@ def locked_mask(mixer: Mixer, x: Tensor, dropout: float, size: int) -> Tensor | 
     if not mixer.training or dropout == 0:
         return None
     return F.dropout(x.new_ones(x.shape[0], size), dropout)
-
-
-def check_dropout(owner: str, *dropouts: float) -> None:
-    """Refuse what is not a part of a whole."""
-    for dropout in dropouts:
-        if not 0 <= dropout < 1:
-            raise ThreefoldError(f"{owner}: dropout={dropout}, expected a part from 0 to below 1")
 
 
 def start_recurrent(weight: Tensor, initial: str) -> None:

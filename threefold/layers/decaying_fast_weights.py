@@ -10,8 +10,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from threefold.layers.heads import choose_heads, split_heads
+from threefold.layers.linear import Linear
 from threefold.layers.mixer import Mixer
-from threefold.layers.parts import Linear, count_heads, split_heads, wide
+from threefold.layers.precision import upcast
 from threefold.memory.linear.recurrence import recur
 from threefold.memory.state import State
 
@@ -25,7 +27,7 @@ class DecayingFastWeights(Mixer):
 
     def __init__(self, width: int, *, heads: int | None = None) -> None:
         super().__init__(width)
-        self.heads = count_heads(width, heads, 64)
+        self.heads = choose_heads(width, heads, 64)
         size = width // self.heads
         self.query = Linear(width, width)
         self.key = Linear(width, width)
@@ -51,8 +53,8 @@ class DecayingFastWeights(Mixer):
             query * query.shape[-1] ** -0.5,
             key,
             value,
-            log_decay=F.logsigmoid(wide(forget_key)),
-            log_decay_value=F.logsigmoid(wide(forget_value)),
+            log_decay=F.logsigmoid(upcast(forget_key)),
+            log_decay_value=F.logsigmoid(upcast(forget_value)),
             state=state["memory"],
             form=form,
             lengths=lengths,

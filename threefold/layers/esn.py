@@ -11,8 +11,8 @@ from torch import Tensor
 
 from threefold.errors import ThreefoldError, nearest
 from threefold.layers.cell_mixer import CellMixer
+from threefold.layers.linear import Linear
 from threefold.layers.mixer import Mixer
-from threefold.layers.parts import Linear
 from threefold.memory import reservoir
 from threefold.memory.state import State, memory_dtype
 

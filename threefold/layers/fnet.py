@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from threefold.layers.mixer import Mixer
-from threefold.layers.parts import wide
+from threefold.layers.precision import upcast
 from threefold.memory.state import State
 
 
@@ -44,5 +44,5 @@ class FNet(Mixer):
     def transform(self, x: Tensor) -> Tensor:
         """Both transforms of rows that are full."""
         norm = "ortho" if self.normalise else "backward"
-        mixed: Tensor = torch.fft.fft2(wide(x), norm=norm).real
+        mixed: Tensor = torch.fft.fft2(upcast(x), norm=norm).real
         return mixed.to(x.dtype)

@@ -15,7 +15,9 @@ from torch import Tensor, nn
 
 from threefold.errors import ThreefoldError
 from threefold.kernels import ops
-from threefold.layers.parts import Linear, ShortConvolution, wide
+from threefold.layers.convolution import ShortConvolution
+from threefold.layers.linear import Linear
+from threefold.layers.precision import upcast
 from threefold.layers.state_space_mixer import (
     Discretised,
     as_complex,
@@ -75,7 +77,7 @@ class H3(Discretised[Filter]):
             torch.ones_like(poles),
             as_complex(self.read),
             torch.exp(self.step_log.double()),
-            dtype=wide(self.read).dtype,
+            dtype=upcast(self.read).dtype,
         )
 
     def discretise(self) -> Filter:
@@ -92,7 +94,7 @@ class H3(Discretised[Filter]):
             found = shifted * value
         fixed = self.derive()
         before = flat(state["memory"])
-        o, memory = fixed.run(wide(found), before, form=form, lengths=lengths, gate=query)
+        o, memory = fixed.run(upcast(found), before, form=form, lengths=lengths, gate=query)
         after = {"conv": conv, "memory": shaped(memory, state["memory"])}
         return self.out(o.to(x.dtype)), after
 
@@ -102,8 +104,8 @@ class H3(Discretised[Filter]):
         """shift(k)⊙v by Fourier transforms, and the last keys of each row."""
         known, length = before.shape[1], key.shape[1]
         keys = torch.cat([before, key], 1)
-        taps = wide(self.conv.weight).flip(1)
-        y = ops.long_convolution(wide(keys), taps, None, wide(value), first=known)
+        taps = upcast(self.conv.weight).flip(1)
+        y = ops.long_convolution(upcast(keys), taps, None, upcast(value), first=known)
         if lengths is None:
             return y.to(key.dtype), keys[:, length:]
         last = lengths.unsqueeze(1) + torch.arange(known, device=key.device)

@@ -14,8 +14,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from threefold.errors import ThreefoldError
+from threefold.layers.heads import choose_heads, split_heads
+from threefold.layers.linear import Linear
 from threefold.layers.mixer import Mixer
-from threefold.layers.parts import Linear, RMSNorm, count_heads, split_heads, wide
+from threefold.layers.norms import RMSNorm
+from threefold.layers.precision import upcast
 from threefold.memory.linear.recurrence import recur
 from threefold.memory.state import State
 
@@ -45,7 +48,7 @@ class HGRN2(Mixer):
             raise ThreefoldError(
                 f"{self.name}: layer={layer} of depth={depth}, expected 0 ≤ layer < depth"
             )
-        self.heads = count_heads(width, heads, expand)
+        self.heads = choose_heads(width, heads, expand)
         size = width // self.heads
         self.query = Linear(width, width, bias=False)
         self.forget = Linear(width, width, bias=False)
@@ -63,14 +66,14 @@ class HGRN2(Mixer):
         log_decay, key = F.logsigmoid(forget), forget.neg().sigmoid()
         if self.bound is None:
             return log_decay, key
-        bound = wide(self.bound)
+        bound = upcast(self.bound)
         log_decay = torch.logaddexp(F.logsigmoid(bound), F.logsigmoid(-bound) + log_decay)
         return log_decay.clamp(max=0), key * bound.neg().sigmoid()
 
     def mix(
         self, x: Tensor, state: State, form: str, lengths: Tensor | None
     ) -> tuple[Tensor, State]:
-        log_decay, key = self.keep(wide(self.forget(x)))
+        log_decay, key = self.keep(upcast(self.forget(x)))
         query, key, value, log_decay = (
             split_heads(field, self.heads)
             for field in (F.silu(self.query(x)), key, self.value(x), log_decay)

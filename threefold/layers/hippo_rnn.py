@@ -14,9 +14,11 @@ from torch import Tensor, nn
 
 from threefold.errors import ThreefoldError, nearest
 from threefold.layers.cell_mixer import CellMixer, start_recurrent
-from threefold.layers.lmu import check_sizes
+from threefold.layers.checks import check_hippo_sizes
+from threefold.layers.linear import Linear
 from threefold.layers.mixer import Mixer
-from threefold.layers.parts import Linear, advance, wide
+from threefold.layers.positions import advance_position
+from threefold.layers.precision import upcast
 from threefold.memory.coupled import Gated, Ran
 from threefold.memory.hippo import discretised
 from threefold.memory.state import State
@@ -51,7 +53,7 @@ class HippoRNN(Mixer):
             raise ThreefoldError(
                 f"{self.name}: unknown measure {measure!r}; {nearest(measure, MEASURES)}"
             )
-        check_sizes(self.name, hidden, order, window, memories)
+        check_hippo_sizes(self.name, hidden, order, window, memories)
         self.measure, self.order, self.window = measure, order, window
         self.input = Linear(width, 2 * hidden)
         self.recurrent = nn.Parameter(torch.empty(1, 2 * hidden, hidden))
@@ -68,12 +70,12 @@ class HippoRNN(Mixer):
     def mix(
         self, x: Tensor, state: State, form: str, lengths: Tensor | None
     ) -> tuple[Tensor, State]:
-        inputs = torch.unflatten(wide(self.input(x)), -1, (2, -1))
-        units = Gated(wide(self.recurrent[0]), wide(self.read), wide(self.say))
+        inputs = torch.unflatten(upcast(self.input(x)), -1, (2, -1))
+        units = Gated(upcast(self.recurrent[0]), upcast(self.read), upcast(self.say))
         given = inputs, state["memory"]["hidden"], state["memory"]["projection"]
         after: State = {}
         if self.measure == "legs":
-            after["position"] = advance(state["position"], x.shape[1], lengths)
+            after["position"] = advance_position(state["position"], x.shape[1], lengths)
             ran = units.scaled(*given, state["position"], form, lengths)
         else:
             ran = self._fixed(units, given, form, lengths)

@@ -14,9 +14,11 @@ import torch
 from torch import Tensor, nn
 
 from threefold.errors import ThreefoldError
+from threefold.layers.convolution import ShortConvolution
+from threefold.layers.linear import Linear
 from threefold.layers.long_filters import LongFilters
 from threefold.layers.mixer import Mixer
-from threefold.layers.parts import Linear, ShortConvolution, wide
+from threefold.layers.precision import upcast
 from threefold.memory.convolution import StreamedConvolution
 from threefold.memory.state import State
 
@@ -52,20 +54,20 @@ class ImplicitFilters(LongFilters):
         bands = torch.linspace(1e-4, self.bands - 1, self.bands, dtype=torch.float64)
         angles = 2 * math.pi / self.max_length * time * bands.to(weight.device)
         share = time / max(self.max_length - 1, 1)
-        x = torch.cat([share, angles.cos(), -angles.sin()], 1).to(wide(weight).dtype)
+        x = torch.cat([share, angles.cos(), -angles.sin()], 1).to(upcast(weight).dtype)
         for layer in (self.first, self.second, self.third):
-            x = torch.sin(wide(self.frequency) * _apply(layer, x))
+            x = torch.sin(upcast(self.frequency) * _apply(layer, x))
         rates = torch.linspace(_SLOWEST, _FASTEST, self.width)
         window = torch.exp(-share.to(x.dtype) * rates.to(x))
         kernels = torch.unflatten(_apply(self.last, x), 1, (self.convolutions, self.width))
         kernels = (kernels * window.unsqueeze(1)).permute(1, 2, 0)
-        return list(zip(kernels, wide(self.skip), strict=True))
+        return list(zip(kernels, upcast(self.skip), strict=True))
 
 
 def _apply(layer: Linear, x: Tensor) -> Tensor:
     """The layer in the filter's dtype, which is wide also where the weights are not."""
-    y = x @ wide(layer.weight).T
-    return y if layer.bias is None else y + wide(layer.bias)
+    y = x @ upcast(layer.weight).T
+    return y if layer.bias is None else y + upcast(layer.bias)
 
 
 class Hyena(Mixer):

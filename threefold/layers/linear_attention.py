@@ -14,8 +14,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from threefold.errors import ThreefoldError, nearest
+from threefold.layers.heads import choose_heads, split_heads
+from threefold.layers.linear import Linear
 from threefold.layers.mixer import Mixer
-from threefold.layers.parts import Linear, RMSNorm, count_heads, split_heads, wide
+from threefold.layers.norms import RMSNorm
+from threefold.layers.precision import upcast
 from threefold.memory.linear.recurrence import recur
 from threefold.memory.state import State
 
@@ -45,7 +48,7 @@ class LinearAttention(Mixer):
                 f"{self.name}: unknown feature_map {feature_map!r}; "
                 f"{nearest(feature_map, FEATURES)}"
             )
-        self.heads = count_heads(width, heads, 64)
+        self.heads = choose_heads(width, heads, 64)
         value_size = width // self.heads
         if key_size is None:
             # The polynomial's features grow with the square; 16 as in Based (Arora et al. 2024).
@@ -63,7 +66,7 @@ class LinearAttention(Mixer):
         self, x: Tensor, state: State, form: str, lengths: Tensor | None
     ) -> tuple[Tensor, State]:
         query, key, value = (
-            wide(split_heads(f(x), self.heads)) for f in (self.query, self.key, self.value)
+            upcast(split_heads(f(x), self.heads)) for f in (self.query, self.key, self.value)
         )
         features = FEATURES[self.feature_map]
         if self.norm is None:

@@ -13,11 +13,12 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from threefold.errors import ThreefoldError
 from threefold.kernels.parameter_cache import Derived
 from threefold.layers.cell_mixer import CellMixer
+from threefold.layers.checks import check_hippo_sizes
+from threefold.layers.linear import Linear
 from threefold.layers.mixer import Mixer
-from threefold.layers.parts import Linear, wide
+from threefold.layers.precision import upcast
 from threefold.memory.coupled import Coupled
 from threefold.memory.filter_states import responses
 from threefold.memory.forms import FORMS
@@ -49,7 +50,7 @@ class LMU(Mixer):
     ) -> None:
         super().__init__(width)
         hidden = width if hidden is None else hidden
-        check_sizes(self.name, hidden, order, window, memories)
+        check_hippo_sizes(self.name, hidden, order, window, memories)
         self.order, self.window = order, window
         self.forms = CellMixer.forms if recurrent else FORMS
         self.input = Linear(width, hidden, bias=False)
@@ -83,12 +84,12 @@ class LMU(Mixer):
 
     def prepare_step(self) -> None:
         """Make what a step reads beside the parameters, before the step is recorded."""
-        self.system(wide(self.read))
+        self.system(upcast(self.read))
 
     def mix(
         self, x: Tensor, state: State, form: str, lengths: Tensor | None
     ) -> tuple[Tensor, State]:
-        given, said, read = wide(self.input(x)), wide(self.encode(x)), wide(self.read)
+        given, said, read = upcast(self.input(x)), upcast(self.encode(x)), upcast(self.read)
         transition, write = self.system(said)
         memory, after = state["memory"]["projection"], {}
         if self.units is None:
@@ -96,21 +97,12 @@ class LMU(Mixer):
             y = torch.tanh(given + found.flatten(2) @ read.mT)
         else:
             # A ParameterDict sorts its names.
-            from_hidden, from_memory, recurrent = (wide(part) for part in self.units.values())
+            from_hidden, from_memory, recurrent = (upcast(part) for part in self.units.values())
             units = Coupled(recurrent, read, from_hidden, from_memory, transition, write)
             run = units.along if form == "step" else units.run
             y, after["hidden"], last = run(given, said, state["memory"]["hidden"], memory, lengths)
         y = y.to(x.dtype)
         return y if self.out is None else self.out(y), {"memory": {**after, "projection": last}}
-
-
-def check_sizes(owner: str, hidden: int, order: int, window: float, memories: int) -> None:
-    """Refuse what no memory can have."""
-    if min(hidden, order, memories) < 1 or not 1 <= window < float("inf"):
-        raise ThreefoldError(
-            f"{owner}: hidden={hidden}, order={order}, window={window}, memories={memories}; "
-            "expected at least 1 of each, and a window that ends"
-        )
 
 
 def lecun_uniform(weight: Tensor) -> Tensor:

@@ -14,9 +14,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from threefold.errors import ThreefoldError
+from threefold.layers.linear import Linear
 from threefold.layers.long_filters import LongFilters
 from threefold.layers.mixer import Mixer
-from threefold.layers.parts import Linear, wide
+from threefold.layers.precision import upcast
 from threefold.memory.convolution import StreamedConvolution
 from threefold.memory.state import State
 
@@ -36,12 +37,12 @@ class ExplicitFilters(LongFilters):
 
     def make(self, length: int) -> list[tuple[Tensor, Tensor]]:
         """The first taps, smoothed and squashed."""
-        kernel = wide(self.coefficients)[:, : length + self.smooth]
+        kernel = upcast(self.coefficients)[:, : length + self.smooth]
         if self.smooth:
             size = 2 * self.smooth + 1
             kernel = F.avg_pool1d(kernel, size, stride=1, padding=self.smooth)
         kernel = F.softshrink(kernel[:, :length], self.squash)
-        return [(kernel, wide(self.skip))]
+        return [(kernel, upcast(self.skip))]
 
 
 class LongConv(Mixer):

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from threefold.errors import ThreefoldError
 from threefold.layers.attention_parts.heads import Heads
+from threefold.layers.heads import split_heads
 from threefold.layers.mixer import Mixer
-from threefold.layers.parts import split_heads
 from threefold.memory.attention import attend
 from threefold.memory.padding import readable_elements
 from threefold.memory.state import State

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from threefold.errors import ThreefoldError
 from threefold.layers.attention_parts.heads import Heads
 from threefold.layers.mixer import Mixer
-from threefold.layers.parts import wide
+from threefold.layers.precision import upcast
 from threefold.memory.attention import attend, weigh
 from threefold.memory.padding import readable_elements
 from threefold.memory.state import State
@@ -68,12 +68,12 @@ class Nystromformer(Mixer):
             torch.einsum("bml,blhk->bmhk", means, source) for source in (query, key)
         )
         seen = used[:, None, None]
-        small = weigh(wide(query_means), wide(key_means), seen)
+        small = weigh(upcast(query_means), upcast(key_means), seen)
         # Landmarks that a short row does not use become a block of their own, the identity.
         one = torch.eye(small.shape[-1], dtype=small.dtype, device=x.device)
         inverse = self.invert(torch.where(seen.mT & seen, small, one))
         read = attend(query_means, key, value, mask=real[:, None, None]) * used[:, :, None, None]
-        carried = (inverse @ wide(read).transpose(1, 2)).transpose(1, 2).to(x.dtype)
+        carried = (inverse @ upcast(read).transpose(1, 2)).transpose(1, 2).to(x.dtype)
         out = attend(query, key_means, carried, mask=seen)
         return self.heads.join(out if self.kernel is None else out + self.convolve(value)), {}
 

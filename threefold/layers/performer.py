@@ -15,9 +15,10 @@ from torch import Tensor
 
 from threefold.errors import ThreefoldError
 from threefold.layers.attention_parts.heads import Heads
+from threefold.layers.initialisation import orthogonal_gaussians
 from threefold.layers.mixer import Mixer
-from threefold.layers.parts import advance, orthogonal_gaussians, wide
-from threefold.layers.positions import make_positions
+from threefold.layers.positions import advance_position, make_positions
+from threefold.layers.precision import upcast
 from threefold.memory.linear.recurrence import recur
 from threefold.memory.linear.stabiliser import stabilise
 from threefold.memory.padding import readable_elements
@@ -74,8 +75,8 @@ class Performer(Mixer):
 
     def exponents(self, x: Tensor) -> Tensor:
         """W x − |x|²/2 [B, L, H, M] of x [B, L, H, K]."""
-        x = wide(x) * x.shape[-1] ** -0.25
-        product = torch.einsum("blhk,hmk->blhm", x, wide(self.random))
+        x = upcast(x) * x.shape[-1] ** -0.25
+        product = torch.einsum("blhk,hmk->blhm", x, upcast(self.random))
         return product.sub_(x.square().sum(-1, True) / 2)
 
     def mix(
@@ -88,7 +89,7 @@ class Performer(Mixer):
         query, key = map(self.exponents, self.positions.turn(query, key, start))
         query = features(query, query.detach().amax(-1, keepdim=True))
         # The normaliser is one more column of the memory, written with ones.
-        value = F.pad(wide(value), (0, 1), value=1.0)
+        value = F.pad(upcast(value), (0, 1), value=1.0)
         if self.causal:
             out, after = self.recur(query, key, value, state, form, lengths)
         else:
@@ -124,7 +125,7 @@ class Performer(Mixer):
         return out, {
             "memory": memory,
             "maximum": gates.maximum.masked_fill(_empty(memory), 0),
-            "position": advance(state["position"], value.shape[1], lengths),
+            "position": advance_position(state["position"], value.shape[1], lengths),
         }
 
     def whole(self, query: Tensor, key: Tensor, value: Tensor, lengths: Tensor | None) -> Tensor:

@@ -15,8 +15,10 @@ from torch import Tensor
 
 from threefold.errors import ThreefoldError
 from threefold.layers.attention_parts.heads import Heads
+from threefold.layers.heads import split_heads
 from threefold.layers.mixer import Mixer
-from threefold.layers.parts import split_heads, unit, wide
+from threefold.layers.norms import l2_normalize
+from threefold.layers.precision import upcast
 from threefold.memory.padding import real_elements
 from threefold.memory.state import State
 
@@ -83,10 +85,10 @@ class Reformer(Mixer):
             lengths = torch.full((rows,), length, device=x.device)
         real = real_elements(lengths, length + missing)
         query, value = (
-            F.pad(wide(split_heads(f(x), self.heads)).transpose(1, 2), (0, 0, 0, missing))
+            F.pad(upcast(split_heads(f(x), self.heads)).transpose(1, 2), (0, 0, 0, missing))
             for f in (self.query, self.value)
         )
-        rounds = [self.hash(query, real, rotation) for rotation in wide(self.rotations)]
+        rounds = [self.hash(query, real, rotation) for rotation in upcast(self.rotations)]
         outputs, weights = zip(
             *(self.attend(query, value, one, rounds) for one in rounds), strict=True
         )
@@ -113,7 +115,7 @@ class Reformer(Mixer):
         """Outputs [B, H, L, K] of one round, and the logarithms of what its weights sum to."""
         query, value = (_pick(source, here.order) for source in (query, value))
         queries, values = self.split(query), self.split(value)
-        scores = queries * query.shape[-1] ** -0.5 @ _with_last(self.split(unit(query))).mT
+        scores = queries * query.shape[-1] ** -0.5 @ _with_last(self.split(l2_normalize(query))).mT
         element = self.split(here.order)
         itself = element.unsqueeze(-1) == _with_last(element, -1).unsqueeze(-2)
         shown = self.shows(here, here)

@@ -10,8 +10,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from threefold.layers.heads import choose_heads, split_heads
+from threefold.layers.linear import Linear
 from threefold.layers.mixer import Mixer
-from threefold.layers.parts import HeadNorm, Linear, advance, count_heads, rotate, split_heads
+from threefold.layers.norms import HeadNorm
+from threefold.layers.positions import advance_position, rotate
 from threefold.memory.linear.recurrence import recur
 from threefold.memory.state import State
 
@@ -27,7 +30,7 @@ class RetNet(Mixer):
     def __init__(self, width: int, *, heads: int | None = None, expand_value: int = 2) -> None:
         super().__init__(width)
         values = width * expand_value
-        self.heads = count_heads(width, heads, min(256, max(width // 4, 8)))
+        self.heads = choose_heads(width, heads, min(256, max(width // 4, 8)))
         self.query = Linear(width, width, bias=False)
         self.key = Linear(width, width, bias=False)
         self.value = Linear(width, values, bias=False)
@@ -61,5 +64,5 @@ class RetNet(Mixer):
             lengths=lengths,
         )
         out = self.norm(out) * F.silu(gate)
-        position = advance(state["position"], x.shape[1], lengths)
+        position = advance_position(state["position"], x.shape[1], lengths)
         return self.out(out.flatten(-2)), {"memory": memory, "position": position}

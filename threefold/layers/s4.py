@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from threefold.errors import ThreefoldError
-from threefold.layers.parts import wide
+from threefold.layers.precision import upcast
 from threefold.layers.state_space_mixer import FilterMixer, as_complex, as_pairs, count_pairs
 from threefold.memory.dplr import DPLR
 from threefold.memory.filter import Filter
@@ -54,7 +54,7 @@ class S4(FilterMixer):
     def filter(self) -> Filter:
         poles = torch.complex(-torch.exp(self.decay_log.double()), self.frequency.double())
         system = DPLR(poles, as_complex(self.P), as_complex(self.B), as_complex(self.C), self.delta)
-        return system.filter(wide(self.C).dtype)
+        return system.filter(upcast(self.C).dtype)
 
     def check_loaded(self) -> None:
         super().check_loaded()

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from threefold.errors import ThreefoldError, nearest
-from threefold.layers.parts import wide
+from threefold.layers.precision import upcast
 from threefold.layers.state_space_mixer import FilterMixer, as_complex, count_pairs
 from threefold.memory.discretisation import check_method, diagonal_filter
 from threefold.memory.filter import Filter
@@ -64,7 +64,7 @@ class S4D(FilterMixer):
             as_complex(self.C),
             self.delta,
             method=self.method,
-            dtype=wide(self.C).dtype,
+            dtype=upcast(self.C).dtype,
         )
 
     def check_loaded(self) -> None:

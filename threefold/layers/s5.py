@@ -14,8 +14,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from threefold.errors import ThreefoldError
-from threefold.layers.cell_mixer import check_dropout
-from threefold.layers.parts import Linear, wide
+from threefold.layers.checks import check_dropout
+from threefold.layers.linear import Linear
+from threefold.layers.precision import upcast
 from threefold.layers.state_space_mixer import (
     Discretised,
     check_delta_range,
@@ -61,7 +62,7 @@ class S5(Discretised[tuple[Tensor, Tensor]]):
             )
         count_pairs(self.name, state_size // blocks)
         check_method(method, self.name)
-        check_dropout(self.name, dropout)
+        check_dropout(self.name, dropout=dropout)
         check_delta_range(self.name, delta_range)
         self.method, self.dropout = method, dropout
         self.rate = check_rate(rate, self.name)
@@ -84,7 +85,7 @@ class S5(Discretised[tuple[Tensor, Tensor]]):
         poles = torch.complex(-torch.exp(self.decay_log.double()), self.frequency.double())
         delta = torch.exp(self.delta_log.double()) / self.rate
         both = discretise_diagonal(poles.unsqueeze(-1), delta, self.method)
-        dtype = wide(self.delta_log).dtype
+        dtype = upcast(self.delta_log).dtype
         factor, gain = (torch.stack([z.real, z.imag]).squeeze(-1).to(dtype) for z in both)
         return factor, gain
 
@@ -92,7 +93,7 @@ class S5(Discretised[tuple[Tensor, Tensor]]):
         self, x: Tensor, state: State, form: str, lengths: Tensor | None
     ) -> tuple[Tensor, State]:
         decay, gain = self.derive()
-        write = multiply(gain, torch.unflatten(wide(self.input(x)), -1, (2, -1)))
+        write = multiply(gain, torch.unflatten(upcast(self.input(x)), -1, (2, -1)))
         memories, memory = diagonal(decay, write, state["memory"].mT, form=form, lengths=lengths)
         # Re(C s) = Re C Re s − Im C Im s: the sign is the weight's.
         y = 2 * self.read(memories.flatten(-2).to(x.dtype)) + self.skip * x

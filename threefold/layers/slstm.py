@@ -13,9 +13,13 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from threefold.layers.cell_mixer import CellMixer, check_dropout, locked_mask
+from threefold.layers.cell_mixer import CellMixer, locked_mask
+from threefold.layers.checks import check_dropout
+from threefold.layers.convolution import ShortConvolution
+from threefold.layers.heads import choose_heads, split_heads
+from threefold.layers.linear import BlockLinear
 from threefold.layers.mixer import Mixer
-from threefold.layers.parts import BlockLinear, HeadNorm, ShortConvolution, count_heads, split_heads
+from threefold.layers.norms import HeadNorm
 from threefold.memory.cell import SLSTMCell, Weights, run
 from threefold.memory.state import State
 
@@ -43,8 +47,8 @@ class SLSTM(Mixer):
         depth: int = 1,
     ) -> None:
         super().__init__(width)
-        check_dropout(self.name, recurrent_dropout)
-        self.heads = count_heads(width, heads, 64)
+        check_dropout(self.name, recurrent_dropout=recurrent_dropout)
+        self.heads = choose_heads(width, heads, 64)
         size = width // self.heads
         self.recurrent_dropout = recurrent_dropout
         self.conv = ShortConvolution(width, taps, bias=True)

@@ -17,9 +17,10 @@ from torch import Tensor, nn
 
 from threefold.errors import ThreefoldError
 from threefold.kernels.parameter_cache import Derived, Value
-from threefold.layers.cell_mixer import check_dropout
+from threefold.layers.checks import check_dropout
+from threefold.layers.linear import Linear
 from threefold.layers.mixer import Mixer
-from threefold.layers.parts import Linear, wide
+from threefold.layers.precision import upcast
 from threefold.memory.discretisation import DELTA_RANGE, check_delta, check_rate
 from threefold.memory.filter import Filter
 from threefold.memory.state import State
@@ -83,7 +84,7 @@ class FilterMixer(Discretised[Filter]):
         norm: bool,
     ) -> None:
         super().__init__(width)
-        check_dropout(self.name, dropout)
+        check_dropout(self.name, dropout=dropout)
         low, high = check_delta_range(self.name, delta_range)
         self.rate, self.dropout = check_rate(rate, self.name), dropout
         self.delta_log = nn.Parameter(torch.empty(width).uniform_(math.log(low), math.log(high)))
@@ -112,7 +113,7 @@ class FilterMixer(Discretised[Filter]):
     ) -> tuple[Tensor, State]:
         u = x if self.norm is None else self.norm(x)
         fixed = self.derive()
-        y, memory = fixed.run(wide(u), flat(state["memory"]), form=form, lengths=lengths)
+        y, memory = fixed.run(upcast(u), flat(state["memory"]), form=form, lengths=lengths)
         # Element by element, so in pieces: what is wider than y is never there for all of them.
         parts = [self.read_out(part) for part in torch.split(y.to(x.dtype), PIECE, 1)]
         y = parts[0] if len(parts) == 1 else torch.cat(parts, 1)

@@ -15,8 +15,9 @@ from torch import Tensor, nn
 
 from threefold.errors import ThreefoldError
 from threefold.layers.attention_parts.heads import Heads
+from threefold.layers.heads import split_heads
+from threefold.layers.linear import Linear
 from threefold.layers.mixer import Mixer
-from threefold.layers.parts import Linear, split_heads
 from threefold.layers.positions import sinusoids
 from threefold.memory.history import Read, Window
 from threefold.memory.state import State

@@ -12,10 +12,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from threefold.blocks.stack import Entry, Stack, both_ways
+from threefold.blocks.stack import Entry, Stack, non_causal_entry
 from threefold.errors import ThreefoldError
+from threefold.layers.checks import check_dropout
 from threefold.layers.padding import PaddedRows, zero_padding
-from threefold.layers.parts import advance
+from threefold.layers.positions import advance_position
 from threefold.memory import state as states
 from threefold.memory.state import POSITION, Shapes, State
 from threefold.models.embedding import Embedding, Projection
@@ -46,8 +47,7 @@ class Body(Model):
         super().__init__(spec)
         self.check_options()
         dropout = spec.option("dropout")
-        if not 0 <= dropout < 1:
-            raise ThreefoldError(f"{self.name}: dropout is {dropout}, expected from 0 to below 1")
+        check_dropout(self.name, dropout=dropout)
         size, segments = self.input_size, spec.option("segments", 0)
         if size < 0 or segments < 0:
             raise ThreefoldError(
@@ -126,7 +126,7 @@ class Body(Model):
         x = zero_padding(self.embedding(aligned, start, lengths, added), lengths)
         outputs, after = self.stack.run(x, carried, form, lengths, self.name)
         if start is not None and self.causal:
-            after = {POSITION: advance(start, inputs.shape[1], lengths), **after}
+            after = {POSITION: advance_position(start, inputs.shape[1], lengths), **after}
         return Reading(outputs, rows, before, after)
 
     def transfer(self, other: Body) -> None:
@@ -145,7 +145,9 @@ class Body(Model):
     def _entries(self) -> list[Entry]:
         entries = list(self.spec.entries)
         return (
-            list(map(both_ways, entries)) if self.spec.option("bidirectional", False) else entries
+            list(map(non_causal_entry, entries))
+            if self.spec.option("bidirectional", False)
+            else entries
         )
 
     def _align(self, inputs: Tensor, mask: Tensor | None) -> tuple[Tensor, PaddedRows | None]:

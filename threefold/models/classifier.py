@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from threefold.errors import ThreefoldError, nearest
+from threefold.layers.linear import Linear
 from threefold.layers.padding import zero_padding
-from threefold.layers.parts import Linear
 from threefold.memory import state as states
 from threefold.memory.state import POSITION, Shapes, State
 from threefold.models.backbone import Body, copy_weights

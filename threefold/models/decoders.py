@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from threefold.blocks.stack import Stack
 from threefold.layers.attention_parts.scored_attention import ScoredAttention
-from threefold.layers.parts import Linear
+from threefold.layers.linear import Linear
 from threefold.memory.padding import real_elements
 from threefold.memory.state import State
 

@@ -14,7 +14,8 @@ from torch import Tensor, nn
 
 from threefold.blocks.block import norm_of
 from threefold.errors import ThreefoldError, nearest
-from threefold.layers.parts import Linear
+from threefold.layers.checks import check_dropout
+from threefold.layers.linear import Linear
 from threefold.layers.positions import Positions, make_positions
 from threefold.models.spec import Spec
 
@@ -35,8 +36,7 @@ class Placed(nn.Module, ABC):
                 f"positions of the embedding: {kind!r}; {nearest(kind, KINDS)} (rotary, alibi and "
                 "relative positions are keywords of attention)"
             )
-        if not 0 <= dropout < 1:
-            raise ThreefoldError(f"embedding_dropout is {dropout}, expected from 0 to below 1")
+        check_dropout("embedding", embedding_dropout=dropout)
         longest = spec.option("max_length") or (max_length if kind == "learned" else None)
         self.positions = make_positions(kind, spec.width, 1, max_length=longest)
         self.factor = math.sqrt(spec.width) if spec.option("scale") else 1.0

@@ -16,8 +16,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from threefold.errors import ThreefoldError, nearest
+from threefold.layers.linear import Linear
 from threefold.layers.padding import PaddedRows
-from threefold.layers.parts import Linear
 from threefold.memory.state import Shapes, State
 from threefold.models.backbone import Body
 from threefold.models.input_checks import check_vectors

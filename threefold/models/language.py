@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from threefold.errors import ThreefoldError
 from threefold.kernels import ops
-from threefold.layers.parts import Linear
+from threefold.layers.linear import Linear
 from threefold.memory.state import State
 from threefold.models.backbone import Body, Reading
 from threefold.models.input_checks import last_places

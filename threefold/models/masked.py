@@ -14,11 +14,11 @@ from torch import Tensor, nn
 
 from threefold.blocks.block import norm_of
 from threefold.blocks.channel import ACTIVATIONS
-from threefold.blocks.stack import Entry, both_ways
+from threefold.blocks.stack import Entry, non_causal_entry
 from threefold.errors import ThreefoldError, nearest
 from threefold.kernels import ops
+from threefold.layers.linear import Linear
 from threefold.layers.padding import zero_padding
-from threefold.layers.parts import Linear
 from threefold.memory.state import State
 from threefold.models.backbone import Body, Reading
 from threefold.models.spec import Spec
@@ -113,7 +113,7 @@ class MaskedLanguageModel(Body):
             )
 
     def _entries(self) -> list[Entry]:
-        return [both_ways(entry) for entry in self.spec.entries]
+        return [non_causal_entry(entry) for entry in self.spec.entries]
 
     def _silenced(self, reading: Reading) -> Tensor:
         return zero_padding(self.norm(reading.outputs), reading.lengths)

@@ -14,7 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from threefold.errors import ThreefoldError, nearest
-from threefold.layers.parts import Linear, advance, wide
+from threefold.layers.linear import Linear
+from threefold.layers.positions import advance_position
+from threefold.layers.precision import upcast
 from threefold.memory.padding import real_elements
 from threefold.memory.state import POSITION, Shapes, State
 from threefold.models.input_checks import last_places
@@ -42,13 +44,13 @@ class LastPooling(Pooling):
     """The last element."""
 
     def forward(self, h: Tensor, state: State, lengths: Tensor | None) -> State:
-        last = wide(last_places(h, lengths))
+        last = upcast(last_places(h, lengths))
         if lengths is not None:
             last = torch.where((lengths > 0).unsqueeze(1), last, state["memory"])
-        return {"memory": last, POSITION: advance(state[POSITION], h.shape[1], lengths)}
+        return {"memory": last, POSITION: advance_position(state[POSITION], h.shape[1], lengths)}
 
     def along(self, h: Tensor, state: State) -> Tensor:
-        return wide(h)
+        return upcast(h)
 
 
 class FirstPooling(Pooling):
@@ -56,8 +58,8 @@ class FirstPooling(Pooling):
 
     def forward(self, h: Tensor, state: State, lengths: Tensor | None) -> State:
         here = (state[POSITION] == 0).unsqueeze(1)
-        first = torch.where(here, wide(h[:, 0]), state["memory"])
-        return {"memory": first, POSITION: advance(state[POSITION], h.shape[1], lengths)}
+        first = torch.where(here, upcast(h[:, 0]), state["memory"])
+        return {"memory": first, POSITION: advance_position(state[POSITION], h.shape[1], lengths)}
 
     def along(self, h: Tensor, state: State) -> Tensor:
         first: Tensor = self.forward(h, state, None)["memory"]
@@ -68,15 +70,15 @@ class MeanPooling(Pooling):
     """The mean of all elements."""
 
     def forward(self, h: Tensor, state: State, lengths: Tensor | None) -> State:
-        seen = advance(state[POSITION], h.shape[1], lengths)
+        seen = advance_position(state[POSITION], h.shape[1], lengths)
         before = state[POSITION].unsqueeze(1) * state["memory"]
-        mean = (before + wide(h).sum(1)) / seen.clamp(min=1).unsqueeze(1)
+        mean = (before + upcast(h).sum(1)) / seen.clamp(min=1).unsqueeze(1)
         return {"memory": mean, POSITION: seen}
 
     def along(self, h: Tensor, state: State) -> Tensor:
         before = state[POSITION].view(-1, 1, 1)
         seen = before + torch.arange(1, h.shape[1] + 1, device=h.device).view(1, -1, 1)
-        mean: Tensor = (before * state["memory"].unsqueeze(1) + wide(h).cumsum(1)) / seen
+        mean: Tensor = (before * state["memory"].unsqueeze(1) + upcast(h).cumsum(1)) / seen
         return mean
 
 
@@ -97,9 +99,9 @@ class AttentionPooling(Pooling):
         after = torch.logaddexp(before, score.logsumexp(1))
         share = torch.exp(score - after.unsqueeze(1)).unsqueeze(1)
         kept = torch.exp(before - after).unsqueeze(1) * state["memory"]
-        seen = advance(state[POSITION], h.shape[1], lengths)
+        seen = advance_position(state[POSITION], h.shape[1], lengths)
         return {
-            "memory": kept + (share @ wide(h)).squeeze(1),
+            "memory": kept + (share @ upcast(h)).squeeze(1),
             POSITION: seen,
             "weight": after.masked_fill(seen == 0, 0),
         }
@@ -113,10 +115,10 @@ class AttentionPooling(Pooling):
         share = torch.exp(score - origin).unsqueeze(-1)
         kept = (~new).double().unsqueeze(-1)
         total = kept * state["memory"].unsqueeze(1) + (share * h).cumsum(1)
-        return wide((total / (kept + share.cumsum(1))).to(h.dtype))
+        return upcast((total / (kept + share.cumsum(1))).to(h.dtype))
 
     def _score(self, h: Tensor) -> Tensor:
-        return wide(torch.tanh(self.hidden(h)) @ self.query)
+        return upcast(torch.tanh(self.hidden(h)) @ self.query)
 
 
 POOLINGS: dict[str, type[Pooling]] = {

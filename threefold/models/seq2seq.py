@@ -11,11 +11,11 @@ from os import PathLike
 import torch
 from torch import Tensor, nn
 
-from threefold.blocks.stack import Entry, Stack
+from threefold.blocks.stack import Entry, Stack, bidirectional_entry
 from threefold.drawing.alignment import draw_weights, one_row
 from threefold.errors import ThreefoldError, nearest
+from threefold.layers.linear import Linear
 from threefold.layers.padding import PaddedRows, zero_padding
-from threefold.layers.parts import Linear
 from threefold.memory import state as states
 from threefold.memory.state import State
 from threefold.models.decoders import Answer, Bahdanau, Decoder, Luong, LuongInputFeeding
@@ -42,7 +42,9 @@ class Seq2Seq(Translator):
         width, both = spec.width, spec.option("bidirectional")
         self.source_embedding = nn.Embedding(self.source_vocabulary, width)
         self.embedding = nn.Embedding(spec.vocabulary, width)
-        self.encoder = self._stack([_both(entry) for entry in spec.entries] if both else None)
+        self.encoder = self._stack(
+            [bidirectional_entry(entry) for entry in spec.entries] if both else None
+        )
         self.encoder_norm = self._norm(self.encoder)
         self.decoder = self._decoder()
         self.bridge = Linear(2 * width, width) if both else None
@@ -210,8 +212,3 @@ class Seq2Seq(Translator):
                 f"{self.name}: score {self.spec.option('score')!r} without attention; choose "
                 "attention 'bahdanau' or 'luong', or leave the score out"
             )
-
-
-def _both(entry: Entry) -> Entry:
-    name, options = entry
-    return "bidirectional", {"mixer": name, "options": options}

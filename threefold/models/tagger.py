@@ -8,7 +8,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from threefold.errors import ThreefoldError
-from threefold.layers.parts import Linear
+from threefold.layers.linear import Linear
 from threefold.memory.state import State
 from threefold.models.backbone import Body
 from threefold.models.spec import Spec

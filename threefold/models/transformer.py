@@ -18,12 +18,13 @@ from torch import Tensor, nn
 
 from threefold.blocks.cross import Cross
 from threefold.blocks.post_norm import deep_norm_gains
-from threefold.blocks.stack import Entry, Stack, both_ways
+from threefold.blocks.stack import Entry, Stack, non_causal_entry
 from threefold.data.loaders import IGNORE
 from threefold.errors import ThreefoldError
 from threefold.kernels import ops
+from threefold.layers.linear import Linear
 from threefold.layers.padding import zero_padding
-from threefold.layers.parts import Linear, advance
+from threefold.layers.positions import advance_position
 from threefold.memory import state as states
 from threefold.memory.state import POSITION, State
 from threefold.models.decoders import Answer
@@ -50,7 +51,7 @@ class Transformer(Translator):
         if spec.option("shared"):
             self.source_embedding.weight = self.embedding.weight
         depth = spec.option("encoder_depth") or spec.depth
-        entries = [both_ways(entry) for entry in self._encoder_entries()]
+        entries = [non_causal_entry(entry) for entry in self._encoder_entries()]
         self.encoder = self._stack(depth, entries, deep_norm_gains(depth, decoder=spec.depth))
         self.encoder_norm = self.encoder.final_norm()
         gains = deep_norm_gains(spec.depth, encoder=depth)
@@ -82,7 +83,7 @@ class Transformer(Translator):
         y, carried = self.decoder.run(x, state["decoder"], form, lengths, self.name)
         after: State = {"decoder": carried}
         if start is not None:
-            after = {POSITION: advance(start, tokens.shape[1], lengths), **after}
+            after = {POSITION: advance_position(start, tokens.shape[1], lengths), **after}
         return self.norm(y), after, None
 
     def logits_of(self, read: Tensor) -> Tensor:

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from torch import Tensor
 
 from threefold.errors import ThreefoldError
+from threefold.layers.checks import check_dropout
 from threefold.layers.padding import PaddedRows
 from threefold.memory.forms import plan_form
 from threefold.memory.state import State
@@ -27,8 +28,7 @@ class Translator(Predictor):
     def __init__(self, spec: Spec) -> None:
         super().__init__(spec)
         dropout = spec.option("dropout")
-        if not 0 <= dropout < 1:
-            raise ThreefoldError(f"{self.name}: dropout is {dropout}, expected from 0 to below 1")
+        check_dropout(self.name, dropout=dropout)
         if spec.option("source_vocabulary") < 0:
             raise ThreefoldError(
                 f"{self.name}: source_vocabulary is {spec.option('source_vocabulary')}, "

@@ -11,9 +11,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from threefold.blocks.stack import Entry, both_ways
+from threefold.blocks.stack import Entry, non_causal_entry
 from threefold.errors import ThreefoldError, nearest
-from threefold.layers.parts import Linear
+from threefold.layers.linear import Linear
 from threefold.models.backbone import Body
 from threefold.models.embedding import Projection
 from threefold.models.spec import Spec
@@ -106,7 +106,7 @@ class VisionTransformer(Body):
         return Projection(self.spec, self.input_size, down * across + tokens)
 
     def _entries(self) -> list[Entry]:
-        return [both_ways(entry) for entry in self.spec.entries]
+        return [non_causal_entry(entry) for entry in self.spec.entries]
 
     def _check_images(self, images: Tensor) -> None:
         wanted = (self.spec.option("channels"), *self.spec.option("image"))

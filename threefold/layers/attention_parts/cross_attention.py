@@ -11,8 +11,9 @@ from torch import Tensor, nn
 
 from threefold.errors import ThreefoldError
 from threefold.layers.attention_parts.heads import Heads
+from threefold.layers.checks import check_dropout
+from threefold.layers.heads import split_heads
 from threefold.layers.padding import PaddedRows
-from threefold.layers.parts import split_heads
 from threefold.memory import state as states
 from threefold.memory.attention import attend
 from threefold.memory.padding import readable_elements
@@ -33,10 +34,7 @@ class CrossAttention(nn.Module):
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
-        if not 0 <= dropout < 1:
-            raise ThreefoldError(
-                f"CrossAttention: dropout is {dropout}, expected from 0 to below 1"
-            )
+        check_dropout("CrossAttention", dropout=dropout)
         self.width = width
         self.source_width = width if source_width is None else source_width
         self.heads = Heads(

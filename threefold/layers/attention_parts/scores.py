@@ -18,7 +18,8 @@ import torch
 from torch import Tensor, nn
 
 from threefold.errors import ThreefoldError, nearest
-from threefold.layers.parts import Linear, unit
+from threefold.layers.linear import Linear
+from threefold.layers.norms import l2_normalize
 
 
 class Score(nn.Module, ABC):
@@ -68,10 +69,10 @@ class Content(DotProduct):
     """The cosine of the angle between s and h; 0 where one of them is 0."""
 
     def prepare(self, source: Tensor) -> Tensor:
-        return unit(source).to(source.dtype)
+        return l2_normalize(source).to(source.dtype)
 
     def forward(self, query: Tensor, keys: Tensor) -> Tensor:
-        return unit(query).to(query.dtype) @ keys.mT
+        return l2_normalize(query).to(query.dtype) @ keys.mT
 
 
 class General(Score):

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from threefold.errors import ThreefoldError
-from threefold.layers.parts import split_heads
+from threefold.layers.heads import split_heads
 from threefold.models.language import LanguageModel
 from threefold.models.presets import llama
 from threefold.models.pretrained.transformers import LLAMA, fill
