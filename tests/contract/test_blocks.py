@@ -142,7 +142,7 @@ def test_the_embedding_is_its_equation() -> None:
     tokens = torch.tensor([[3, 1, 4, 1]])
     for kind in ("learned", "sinusoidal"):
         more = {"max_length": 9} if kind == "learned" else {}
-        model = language(positions=kind, scale=True, embedding_norm=True, **more)
+        model = language(positions=kind, scale_embedding=True, embedding_norm=True, **more)
         places = torch.arange(5, 9)
         positions: Any = model.embedding.positions
         added = positions.table[places] if more else sinusoids(places, WIDTH)
@@ -166,7 +166,7 @@ def test_gpt2s_beginnings() -> None:
     torch.manual_seed(0)
     mixer = ("attention", {"bias": True})
     made: Any = threefold.build(
-        Spec("language", 128, 8, (mixer,), 50, channel="mlp", options={"initial": "gpt2"})
+        Spec("language", 128, 8, (mixer,), 50, channel="mlp", options={"init": "gpt2"})
     )
     block = made.stack.blocks[3]
     for layer, std in (
@@ -191,8 +191,8 @@ def test_gpt2s_beginnings() -> None:
         ({"options": {"positions": "learned"}}, "max_length is None, expected the largest"),
         ({"options": {"max_length": 9}}, "goes with positions='learned'"),
         ({"options": {"embedding_dropout": 1.0}}, "embedding_dropout is 1.0"),
-        ({"block": "deep_norm", "options": {"initial": "gpt2"}}, "leave one of them out"),
-        ({"options": {"initial": "gpt"}}, "initial: unknown 'gpt'; did you mean 'gpt2'"),
+        ({"block": "deep_norm", "options": {"init": "gpt2"}}, "leave out one of the two"),
+        ({"options": {"init": "gpt"}}, "unknown init 'gpt'; did you mean 'gpt2'"),
     ],
 )
 def test_bad_values_are_refused(change: dict[str, Any], message: str) -> None:

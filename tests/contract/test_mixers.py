@@ -80,7 +80,7 @@ VARIANTS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("lssl", {"state_size": 6, "measure": "legt", "method": "zero_order_hold"}),
     ("s5", {"state_size": 16, "blocks": 2, "method": "bilinear", "rate": 0.5}),
     ("s4", {"state_size": 8, "rate": 2.0, "norm": True}),
-    *(("s4d", {"initial": name, "state_size": 8}) for name in ("inv", "legs", "real")),
+    *(("s4d", {"init": name, "state_size": 8}) for name in ("inv", "legs", "real")),
     ("s4d", {"method": "bilinear", "glu": False, "norm": True, "rate": 0.5}),
     ("gla", {"taps": 3, "heads": 2}),
     ("delta_net", {"negative_eigenvalues": True, "heads": 4}),

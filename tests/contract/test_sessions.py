@@ -199,7 +199,7 @@ def test_what_does_not_stream_is_refused() -> None:
         with pytest.raises(ThreefoldError, match=message):
             streaming(threefold.build(spec))
     pairs: Any = threefold.build(Spec("classifier", 32, 1, "gla", options={"pair": True}))
-    with pytest.raises(ThreefoldError, match="reads pairs, so it has no answer after each"):
+    with pytest.raises(ThreefoldError, match="reads pairs, so it has no output after each"):
         respond(pairs, torch.zeros(1, 2, dtype=torch.int64), {})
 
 

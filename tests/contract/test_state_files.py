@@ -163,8 +163,8 @@ def reheaded(path: Path, **changes: str | None) -> None:
 
 
 FAULTS: dict[str, tuple[Any, str]] = {
-    "gone": (os.unlink, "there is no such file"),
-    "cut": (cut, "not a safetensors file, or cut short"),
+    "gone": (os.unlink, "file not found"),
+    "cut": (cut, "not a safetensors file, or truncated"),
     "empty": (lambda p: p.write_bytes(b""), "not a safetensors file"),
     "foreign": (lambda p: p.write_bytes(b"PK\x03\x04" * 50), "not a safetensors file"),
     "weights": (lambda p: save_file({"a": torch.zeros(2)}, p), "but no state; expected one made"),
@@ -190,7 +190,7 @@ def test_damage_is_told(model: LanguageModel, path: Path, fault: str) -> None:
 
 
 def test_a_folder_is_no_file(model: LanguageModel, state: states.State, tmp_path: Path) -> None:
-    with pytest.raises(ThreefoldError, match="there is no such file"):
+    with pytest.raises(ThreefoldError, match="file not found"):
         threefold.load_state(tmp_path, model)
     (tmp_path / "s").mkdir()
     for place in (tmp_path / "s", tmp_path / "nowhere" / "s"):
@@ -207,7 +207,7 @@ def test_a_failed_save_leaves_the_old_state(
     def fail(*_: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    for name in ("runtime.state_files.write_tensors", "data.files.sync"):
+    for name in ("runtime.state_files.write_tensors", "data.atomic_files.sync"):
         with monkeypatch.context() as patch:
             patch.setattr(f"threefold.{name}", fail)
             with pytest.raises(ThreefoldError, match=r"cannot be written .No space left"):

@@ -295,7 +295,7 @@ def test_a_live_pipe_is_answered_at_once(place: Path) -> None:
 
 
 def test_what_cannot_be_used(place: Path) -> None:
-    assert "there is no such folder" in refused("stream", "nothing", "text.txt")
+    assert "folder not found" in refused("stream", "nothing", "text.txt")
     assert "there is no such file" in refused("stream", "text", "nothing.txt")
     assert "a folder; expected a file" in refused("stream", "text", "run")
     if Path("/proc/self/mem").exists():  # begins with bytes that nobody may read

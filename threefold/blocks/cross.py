@@ -39,11 +39,11 @@ class Cross(Mixer):
         leaf = (length, self.attention.heads.groups, self.attention.heads.size)
         return {"keys": leaf, "values": leaf, "position": ()}
 
-    def read(self, source: Tensor, lengths: Tensor | None) -> State:
-        """The state for a source [B, M, width] whose rows start at 0 and hold `lengths`."""
+    def read_source(self, source: Tensor, lengths: Tensor | None) -> State:
+        """The state for a source [B, M, width] aligned at 0, with `lengths` per row."""
         if lengths is None:
-            return self.attention.read(source)
-        return self.attention.read(source, real_elements(lengths, source.shape[1]))
+            return self.attention.read_source(source)
+        return self.attention.read_source(source, real_elements(lengths, source.shape[1]))
 
     def mix(
         self, x: Tensor, state: State, form: str, lengths: Tensor | None

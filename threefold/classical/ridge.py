@@ -20,12 +20,12 @@ from torch import Tensor
 from threefold.errors import ThreefoldError
 
 # Columns of XᵀX that are computed at once: only blocks on and above the diagonal are.
-BLOCK = 256
+BLOCK_COLUMNS = 256
 # Samples after which the recursion updates P: the answer is that of one sample at a time.
-BATCH = 64
+RECURSION_BATCH = 64
 
 
-class SampleRows(ABC):
+class RidgeStatistics(ABC):
     """What a ridge needs of its samples x [N, F], y [N, O]; it does not grow with N."""
 
     count: int
@@ -52,7 +52,7 @@ class SampleRows(ABC):
         """Σ zzᵀ [F+1, F+1] and Σ zyᵀ [F+1, O] of z = [x; 1]."""
 
 
-class Sums(SampleRows):
+class NormalEquations(RidgeStatistics):
     """Σ xxᵀ and Σ xyᵀ, of x and y less a fixed shift: the fast way.
 
     Squares have twice the digits of what they are squares of, so a regularisation below about 1e-15
@@ -70,9 +70,9 @@ class Sums(SampleRows):
 
     def add(self, x: Tensor, y: Tensor) -> None:
         x, y = x - self.shift[0], y - self.shift[1]
-        for first in range(0, x.shape[1], BLOCK):
-            rows = x[:, first : first + BLOCK]
-            self.upper[first : first + BLOCK, first:].addmm_(rows.T, x[:, first:])
+        for first in range(0, x.shape[1], BLOCK_COLUMNS):
+            rows = x[:, first : first + BLOCK_COLUMNS]
+            self.upper[first : first + BLOCK_COLUMNS, first:].addmm_(rows.T, x[:, first:])
         self.products.addmm_(x.T, y)
         self.x += x.sum(0)
         self.y += y.sum(0)
@@ -121,7 +121,7 @@ class Sums(SampleRows):
         return torch.cat([upper, last.unsqueeze(0)]), torch.cat([products, y.unsqueeze(0)])
 
 
-class Triangle(SampleRows):
+class QRFactor(RidgeStatistics):
     """R of [1 X Y] = QR: the precise way, for four times the work.
 
     Without its first row R is that of the centred samples.
@@ -171,13 +171,13 @@ class Triangle(SampleRows):
         return parts.T @ parts, parts.T @ self.factor[:, self.features + 1 :]
 
 
-class Folds:
+class FoldStatistics:
     """The samples of several folds; sums are about one shift, the mean of the first samples."""
 
     def __init__(self, count: int, precise: bool = False) -> None:
         self.count = count
-        self.kind = Triangle if precise else Sums
-        self.sums: list[SampleRows] = []
+        self.kind = QRFactor if precise else NormalEquations
+        self.sums: list[RidgeStatistics] = []
 
     def add(self, x: Tensor, y: Tensor, fold: int) -> None:
         """More samples of one fold; none at all are no mistake."""
@@ -188,17 +188,17 @@ class Folds:
         self.sums[fold].add(x, y)
 
 
-class Fit(NamedTuple):
+class RidgeFit(NamedTuple):
     """A solved ridge."""
 
     weight: Tensor  # [F, O]
     offset: Tensor  # [O]
     regularisation: float
     errors: dict[float, float]  # mean squared error on held-out folds, by regularisation
-    samples: SampleRows  # all of them
+    samples: RidgeStatistics  # all of them
 
 
-def fit(folds: Folds, grid: Sequence[float]) -> Fit:
+def fit(folds: FoldStatistics, grid: Sequence[float]) -> RidgeFit:
     """The ridge of all samples; of several β the one with the least error on held-out folds.
 
     The largest β is taken whose error cannot be told from the least, given how it was rounded.
@@ -206,11 +206,11 @@ def fit(folds: Folds, grid: Sequence[float]) -> Fit:
     _check(folds, grid)
     whole = reduce(add, folds.sums)
     if len(grid) == 1:
-        return Fit(*whole.solve(grid[0]), grid[0], {}, whole)
+        return RidgeFit(*whole.solve(grid[0]), grid[0], {}, whole)
     found: dict[float, tuple[float, float]] = {}
     for beta in sorted(grid):
         try:
-            found[beta] = _held_out(folds.sums, beta)
+            found[beta] = _held_out_error(folds.sums, beta)
         except ThreefoldError:  # too small to be solved for
             continue
     if not found:
@@ -221,10 +221,10 @@ def fit(folds: Folds, grid: Sequence[float]) -> Fit:
     least = min(error + rounding for error, rounding in found.values())
     chosen = max(beta for beta, (error, _) in found.items() if error <= least)
     errors = {beta: max(error, 0.0) / whole.count for beta, (error, _) in found.items()}
-    return Fit(*whole.solve(chosen), chosen, errors, whole)
+    return RidgeFit(*whole.solve(chosen), chosen, errors, whole)
 
 
-def _held_out(folds: Sequence[SampleRows], beta: float) -> tuple[float, float]:
+def _held_out_error(folds: Sequence[RidgeStatistics], beta: float) -> tuple[float, float]:
     """Error on each fold of what the others teach, added up; and its rounding."""
     error = rounding = 0.0
     for fold in folds:
@@ -234,7 +234,7 @@ def _held_out(folds: Sequence[SampleRows], beta: float) -> tuple[float, float]:
     return error, rounding
 
 
-def _check(folds: Folds, grid: Sequence[float]) -> None:
+def _check(folds: FoldStatistics, grid: Sequence[float]) -> None:
     counts = [sums.count for sums in folds.sums]
     if not counts:
         raise ThreefoldError("fit: no element is left behind the wash-out; shorten it")
@@ -252,7 +252,7 @@ def _check(folds: Folds, grid: Sequence[float]) -> None:
         )
 
 
-class Recursive:
+class RecursiveLeastSquares:
     """Recursive least squares of y = Wᵀ[x; 1], older samples forgotten by λ with each new one.
 
     After n samples W minimises Σ λ^{n−i} |y_i − Wᵀ[x_i; 1]|² + λⁿ β |W|²: with λ = 1 a ridge whose
@@ -264,7 +264,7 @@ class Recursive:
         self.covariance = covariance  # P [F+1, F+1]
 
     @classmethod
-    def empty(cls, features: int, outputs: int, regularisation: float) -> Recursive:
+    def empty(cls, features: int, outputs: int, regularisation: float) -> RecursiveLeastSquares:
         if not regularisation > 0:
             raise ThreefoldError(
                 f"partial_fit: regularisation={regularisation}, expected a number above 0: the "
@@ -274,7 +274,7 @@ class Recursive:
         return cls(identity.new_zeros(features + 1, outputs), identity / regularisation)
 
     @classmethod
-    def after(cls, samples: SampleRows, regularisation: float) -> Recursive:
+    def after(cls, samples: RidgeStatistics, regularisation: float) -> RecursiveLeastSquares:
         """What the recursion would hold after these samples."""
         precision, products = samples.squares()
         precision.diagonal().add_(regularisation)
@@ -288,8 +288,8 @@ class Recursive:
 
     def add(self, x: Tensor, y: Tensor, forgetting: float) -> None:
         """More samples, in their order; a batch at once, which is the same."""
-        for first in range(0, len(x), BATCH):
-            rows, wanted = x[first : first + BATCH], y[first : first + BATCH]
+        for first in range(0, len(x), RECURSION_BATCH):
+            rows, wanted = x[first : first + RECURSION_BATCH], y[first : first + RECURSION_BATCH]
             count = len(rows)
             rows = torch.cat([rows, rows.new_ones(count, 1)], 1)
             before = self.covariance / forgetting**count

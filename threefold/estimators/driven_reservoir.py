@@ -15,12 +15,12 @@ from torch import Tensor
 
 from threefold.errors import ThreefoldError, nearest
 from threefold.estimators.inputs import Array, Series
-from threefold.estimators.ridge_estimator import RidgeEstimator, plain
+from threefold.estimators.ridge_estimator import RidgeEstimator, row_major_copy
 from threefold.memory import reservoir
 from threefold.memory.state import State, join
 
 # Elements whose states are held at once, whatever the length of a series.
-PIECE = 1024
+PIECE_LENGTH = 1024
 MATRICES = ("weight", "weight_in", "bias", "feedback")
 
 
@@ -127,7 +127,7 @@ class DrivenReservoir(RidgeEstimator):
     def _set(self, weight: Tensor, weight_in: Tensor, bias: Tensor, feedback: Tensor) -> None:
         parts = {"weight_in": weight_in, "bias": bias, "feedback": feedback}
         self.tensors = reservoir.sparse(weight)._asdict()
-        self.tensors |= {name: plain(tensor) for name, tensor in parts.items()}
+        self.tensors |= {name: row_major_copy(tensor) for name, tensor in parts.items()}
 
     def _prepare(self, inputs: int, outputs: int) -> None:
         """Draw the reservoir, unless it was given: then it must fit."""
@@ -190,8 +190,8 @@ class DrivenReservoir(RidgeEstimator):
         assert given is not None
         self._check_size(inputs.size if inputs else 0)
         memory, output = state["memory"], state["output"]
-        for first in range(0, given.length, PIECE):
-            last = min(first + PIECE, given.length)
+        for first in range(0, given.length, PIECE_LENGTH):
+            last = min(first + PIECE_LENGTH, given.length)
             u = inputs.piece(first, last) if inputs else memory.new_empty(last - first, 0)
             before = output
             if teacher is not None:

@@ -16,7 +16,16 @@ from torch import Tensor
 
 from threefold.errors import ThreefoldError
 from threefold.estimators.driven_reservoir import DrivenReservoir
-from threefold.estimators.inputs import Array, Given, Series, encode, is_several, like, pairs, read
+from threefold.estimators.inputs import (
+    Array,
+    ArrayLike,
+    Series,
+    has_several_series,
+    match_array_type,
+    one_hot_labels,
+    pair_series,
+    read_series,
+)
 from threefold.estimators.ridge_estimator import r_squared
 from threefold.memory.state import State, join
 
@@ -50,16 +59,18 @@ class EchoStateNetwork(DrivenReservoir):
 
     def states(self, inputs: Array) -> Any:
         """All states [L, units] of one series from the empty state; no feedback."""
-        (series,) = read("inputs", inputs)
+        (series,) = read_series("inputs", inputs)
         if not self.tensors:
             self._prepare(series.size, 0)
         if self._fed:
             raise ThreefoldError("states: this network feeds its outputs back; use predict")
         pieces = self._pieces(series, None, self._start(0))
         first = series.size if self.direct else 0
-        return like(inputs, torch.cat([p.features[:, first : first + self.units] for p in pieces]))
+        return match_array_type(
+            inputs, torch.cat([p.features[:, first : first + self.units] for p in pieces])
+        )
 
-    def fit(self, inputs: Given | None, targets: Given) -> Self:
+    def fit(self, inputs: ArrayLike | None, targets: ArrayLike) -> Self:
         """Learn the read-out; `inputs` None for a network that lives on its feedback alone."""
         if self.classify:
             return self._fit_labels(inputs, targets)
@@ -81,8 +92,8 @@ class EchoStateNetwork(DrivenReservoir):
 
     def partial_fit(
         self,
-        inputs: Given | None,
-        targets: Given,
+        inputs: ArrayLike | None,
+        targets: ArrayLike,
         *,
         state: State | None = None,
         return_state: bool = False,
@@ -109,16 +120,18 @@ class EchoStateNetwork(DrivenReservoir):
         end = self._end(ends, targets)
         return (self, end) if return_state else self
 
-    def _both(self, inputs: Given | None, targets: Given) -> list[tuple[Series | None, Series]]:
+    def _both(
+        self, inputs: ArrayLike | None, targets: ArrayLike
+    ) -> list[tuple[Series | None, Series]]:
         if inputs is None and not self.feedback_scale > 0 and not self._fixed:
             raise ThreefoldError(
                 f"{self.name}: without inputs nothing drives it; give inputs, or a feedback_scale"
             )
-        return list(pairs(inputs, targets))
+        return list(pair_series(inputs, targets))
 
-    def _fit_labels(self, inputs: Given | None, labels: Given) -> Self:
+    def _fit_labels(self, inputs: ArrayLike | None, labels: ArrayLike) -> Self:
         several = self._several(inputs)
-        classes, wanted = encode(labels, len(several))
+        classes, wanted = one_hot_labels(labels, len(several))
         self._prepare(several[0].size, len(classes))
         folds = self._folds
         for i, series in enumerate(several):
@@ -126,10 +139,10 @@ class EchoStateNetwork(DrivenReservoir):
         self._solve(folds, classes)
         return self
 
-    def _several(self, inputs: Given | None) -> list[Series]:
-        if inputs is None or not is_several(inputs):
+    def _several(self, inputs: ArrayLike | None) -> list[Series]:
+        if inputs is None or not has_several_series(inputs):
             raise ThreefoldError(f"{self.name}: one series, expected several to be classified")
-        return read("inputs", inputs)
+        return read_series("inputs", inputs)
 
     def _mean(self, series: Series) -> Tensor:
         """The mean of the features behind the wash-out, [1, features]."""
@@ -146,9 +159,9 @@ class EchoStateNetwork(DrivenReservoir):
 
     def predict(
         self,
-        inputs: Given | None,
+        inputs: ArrayLike | None,
         *,
-        teacher: Given | None = None,
+        teacher: ArrayLike | None = None,
         state: State | None = None,
         return_state: bool = False,
     ) -> Any:
@@ -161,15 +174,15 @@ class EchoStateNetwork(DrivenReservoir):
             if return_state or not (teacher is None and state is None):
                 raise ThreefoldError("predict: a label is of a whole series, without a state")
             return self._labels(inputs, self.decision_function(inputs))
-        known = None if teacher is None else read("teacher", teacher)
+        known = None if teacher is None else read_series("teacher", teacher)
         both = _align(inputs, known)
         made, ends = [], []
         for i, (series, told) in enumerate(both):
             at = self._row(state, i, len(both), self.readout.shape[1])
             outputs, after = self._answer(series, told, at)
-            made.append(like(_first(inputs, teacher), outputs))
+            made.append(match_array_type(_first(inputs, teacher), outputs))
             ends.append(after)
-        answer = made if is_several(_first(inputs, teacher)) else made[0]
+        answer = made if has_several_series(_first(inputs, teacher)) else made[0]
         return (answer, join(ends)) if return_state else answer
 
     def _answer(
@@ -186,7 +199,7 @@ class EchoStateNetwork(DrivenReservoir):
         output = parts[-1][-1:] if teacher is None else piece.state["output"]
         return torch.cat(parts), {"memory": piece.state["memory"], "output": output}
 
-    def decision_function(self, inputs: Given | None) -> Tensor:
+    def decision_function(self, inputs: ArrayLike | None) -> Tensor:
         """Scores [series, classes]: the read-out of the mean features; the largest is the label."""
         return self._read_out(torch.cat([self._mean(series) for series in self._several(inputs)]))
 
@@ -205,7 +218,7 @@ class EchoStateNetwork(DrivenReservoir):
                 "expected at least 1 step, after fit or with the state that predict returns"
             )
         self._check_state(at, self.readout.shape[1])
-        driven = None if inputs is None else read("inputs", inputs)[0].whole()
+        driven = None if inputs is None else read_series("inputs", inputs)[0].whole()
         expected = self._learned("weight_in").shape[1]
         fits = expected == 0 if self._fed else expected == self.readout.shape[1]
         if driven is None and not fits:
@@ -220,9 +233,9 @@ class EchoStateNetwork(DrivenReservoir):
         rows = len(at["memory"])
         outputs, _ = self._free(None if driven is None else driven.expand(rows, -1, -1), at, steps)
         answer = outputs[0] if rows == 1 else outputs
-        return like(inputs, answer) if inputs is not None or not self._torch else answer
+        return match_array_type(inputs, answer) if inputs is not None or not self._torch else answer
 
-    def score(self, inputs: Given | None, targets: Given) -> float:
+    def score(self, inputs: ArrayLike | None, targets: ArrayLike) -> float:
         """R² behind the wash-out (with feedback: one element ahead of its targets), or accuracy."""
         if self.classify:
             return self._accuracy(targets, self.decision_function(inputs))
@@ -245,18 +258,18 @@ def _cuts(first: int, count: int, total: int, folds: int) -> Iterator[tuple[int,
         at = min(end, count)
 
 
-def _first(*given: Given | None) -> Given:
+def _first(*given: ArrayLike | None) -> ArrayLike:
     """The first that is not None."""
     return next(each for each in given if each is not None)
 
 
 def _align(
-    inputs: Given | None, teacher: list[Series] | None
+    inputs: ArrayLike | None, teacher: list[Series] | None
 ) -> list[tuple[Series | None, Series | None]]:
     """Series and teachers side by side; either may be absent, not both."""
     if inputs is None and teacher is None:
         raise ThreefoldError("predict: neither inputs nor a teacher; to run free call generate")
-    given = None if inputs is None else read("inputs", inputs)
+    given = None if inputs is None else read_series("inputs", inputs)
     if given and teacher and [s.length for s in given] != [s.length for s in teacher]:
         raise ThreefoldError("predict: inputs and teacher differ in their lengths")
     nothing: list[Series | None] = [None] * len(given or teacher or [])

@@ -14,13 +14,20 @@ import torch
 from torch import Tensor
 
 from threefold.errors import ThreefoldError, nearest
-from threefold.estimators.inputs import Array, Given, Series, encode, like, read
+from threefold.estimators.inputs import (
+    Array,
+    ArrayLike,
+    Series,
+    match_array_type,
+    one_hot_labels,
+    read_series,
+)
 from threefold.estimators.ridge_estimator import RidgeEstimator, r_squared
 from threefold.memory.cell import ACTIVATIONS
 from threefold.memory.reservoir import draw
 
 # Rows whose features are held at once.
-PIECE = 1024
+PIECE_ROWS = 1024
 
 
 @dataclass(kw_only=True, eq=False)
@@ -67,7 +74,7 @@ class ExtremeLearningMachine(RidgeEstimator):
             "bias": self.bias_scale * draw(1, self.units, **options)[0],
         }
 
-    def fit(self, inputs: Array, targets: Given) -> Self:
+    def fit(self, inputs: Array, targets: ArrayLike) -> Self:
         """Learn the read-out in one pass; with `classify`, targets are labels [N]."""
         rows = _rows("inputs", inputs)
         classes, wanted = self._targets(rows.length, targets)
@@ -82,7 +89,7 @@ class ExtremeLearningMachine(RidgeEstimator):
         self._solve(folds, classes)
         return self
 
-    def partial_fit(self, inputs: Array, targets: Given) -> Self:
+    def partial_fit(self, inputs: Array, targets: ArrayLike) -> Self:
         """Learn from more rows by recursive least squares; the offset is penalised here too."""
         if self.classify:
             raise self._bad("classify", "False for partial_fit: the classes must be known at once")
@@ -100,14 +107,14 @@ class ExtremeLearningMachine(RidgeEstimator):
     def predict(self, inputs: Array) -> Any:
         """Outputs [N, O], or a label for each row."""
         scores = self.decision_function(inputs)
-        return self._labels(inputs, scores) if self.classify else like(inputs, scores)
+        return self._labels(inputs, scores) if self.classify else match_array_type(inputs, scores)
 
     def decision_function(self, inputs: Array) -> Tensor:
         """The read-out [N, O] itself; of labels the largest is the answer."""
         rows = _rows("inputs", inputs)
         return torch.cat([self._read_out(features) for _, features in self._pieces(rows)])
 
-    def score(self, inputs: Array, targets: Given) -> float:
+    def score(self, inputs: Array, targets: ArrayLike) -> float:
         """R², or with `classify` the accuracy."""
         made = self.decision_function(inputs)
         if self.classify:
@@ -123,15 +130,15 @@ class ExtremeLearningMachine(RidgeEstimator):
             raise ThreefoldError(
                 f"inputs of {rows.size} numbers a row, expected {weight.shape[1]} as learned from"
             )
-        for first in range(0, rows.length, PIECE):
-            x = rows.piece(first, min(first + PIECE, rows.length))
+        for first in range(0, rows.length, PIECE_ROWS):
+            x = rows.piece(first, min(first + PIECE_ROWS, rows.length))
             hidden = torch.addmm(self.tensors["bias"], x, weight.T)
             hidden = hidden if function is None else function(hidden)
             yield first, torch.cat([x, hidden], 1) if self.direct else hidden
 
-    def _targets(self, rows: int, targets: Given) -> tuple[list[Any] | None, Series]:
+    def _targets(self, rows: int, targets: ArrayLike) -> tuple[list[Any] | None, Series]:
         if self.classify:
-            classes, wanted = encode(targets, rows)
+            classes, wanted = one_hot_labels(targets, rows)
             return classes, Series("targets", wanted)
         known = _rows("targets", targets)
         if known.length != rows:
@@ -139,8 +146,8 @@ class ExtremeLearningMachine(RidgeEstimator):
         return None, known
 
 
-def _rows(what: str, given: Given) -> Series:
-    found = read(what, given)
+def _rows(what: str, given: ArrayLike) -> Series:
+    found = read_series(what, given)
     if len(found) != 1:
         raise ThreefoldError(f"{what}: {len(found)} arrays, expected one of rows [N, size]")
     return found[0]

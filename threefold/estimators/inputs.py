@@ -18,7 +18,7 @@ from torch import Tensor
 from threefold.errors import ThreefoldError
 
 Array: TypeAlias = Tensor | NDArray[Any]
-Given: TypeAlias = Array | Sequence[Any]
+ArrayLike: TypeAlias = Array | Sequence[Any]
 
 
 @dataclass(frozen=True)
@@ -53,16 +53,16 @@ class Series:
         return self.piece(0, self.length)
 
 
-def is_several(given: Given) -> bool:
+def has_several_series(given: ArrayLike) -> bool:
     """Whether these are several series: a list of arrays, or one array of three dimensions."""
     if isinstance(given, Tensor | np.ndarray):
         return given.ndim == 3
     return len(given) > 0 and np.ndim(given[0]) > 0
 
 
-def read(what: str, given: Given) -> list[Series]:
+def read_series(what: str, given: ArrayLike) -> list[Series]:
     """One series [L] or [L, size], or several; all of one size, none empty."""
-    several = is_several(given)
+    several = has_several_series(given)
     arrays = list(given) if several else [given]
     made = [Series(_name(what, i, several), _array(what, each)) for i, each in enumerate(arrays)]
     for series in made:
@@ -77,13 +77,15 @@ def read(what: str, given: Given) -> list[Series]:
     return made
 
 
-def pairs(inputs: Given | None, targets: Given) -> Iterator[tuple[Series | None, Series]]:
+def pair_series(
+    inputs: ArrayLike | None, targets: ArrayLike
+) -> Iterator[tuple[Series | None, Series]]:
     """Each series of inputs (None where there are none) with its targets, of the same length."""
-    wanted = read("targets", targets)
+    wanted = read_series("targets", targets)
     if inputs is None:
         yield from ((None, each) for each in wanted)
         return
-    given = read("inputs", inputs)
+    given = read_series("inputs", inputs)
     lengths = [[series.length for series in each] for each in (given, wanted)]
     if lengths[0] != lengths[1]:
         raise ThreefoldError(
@@ -93,7 +95,7 @@ def pairs(inputs: Given | None, targets: Given) -> Iterator[tuple[Series | None,
     yield from zip(given, wanted, strict=True)
 
 
-def encode(labels: Given, count: int) -> tuple[list[Any], Tensor]:
+def one_hot_labels(labels: ArrayLike, count: int) -> tuple[list[Any], Tensor]:
     """The classes in order, and the labels as float64 [N, classes] of 0 and 1."""
     array = labels.cpu().numpy() if isinstance(labels, Tensor) else np.asarray(labels)
     if array.shape != (count,) or array.dtype.kind not in "biuUS":
@@ -107,7 +109,7 @@ def encode(labels: Given, count: int) -> tuple[list[Any], Tensor]:
     return classes.tolist(), one[torch.from_numpy(places.reshape(-1))]
 
 
-def like(given: Given | None, answer: Tensor) -> Any:
+def match_array_type(given: ArrayLike | None, answer: Tensor) -> Any:
     """The answer as a tensor if tensors were given, else as a numpy array."""
     first = given[0] if isinstance(given, list | tuple) and given else given
     return answer if isinstance(first, Tensor) else answer.numpy()

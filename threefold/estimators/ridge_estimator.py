@@ -22,12 +22,19 @@ import threefold
 from threefold.classical import ridge
 from threefold.data.atomic_files import digest_of, write_folder
 from threefold.errors import ThreefoldError
-from threefold.estimators.inputs import Given, like
-from threefold.models.config import CONFIG, FORMAT, VERSION, WEIGHTS, prepare, read_values
+from threefold.estimators.inputs import ArrayLike, match_array_type
+from threefold.models.config import (
+    CONFIG,
+    FORMAT,
+    VERSION,
+    WEIGHTS,
+    prepare_folder,
+    read_config_values,
+)
 from threefold.models.files import read_tensors, write_tensors
 
 # What the recursion keeps, if it was used.
-ONLINE = ("online", "covariance")
+RECURSION_TENSORS = ("online", "covariance")
 
 
 @dataclass(kw_only=True, eq=False)
@@ -52,7 +59,7 @@ class RidgeEstimator:
     # Whether what is drawn was given or loaded, and stays when fit is called again.
     _fixed: bool = field(default=False, init=False, repr=False)
     _torch: bool = field(default=True, init=False, repr=False)  # fitted on tensors, not numpy
-    _samples: ridge.SampleRows | None = field(default=None, init=False, repr=False)
+    _samples: ridge.RidgeStatistics | None = field(default=None, init=False, repr=False)
 
     drawn: ClassVar[tuple[str, ...]] = ()  # names of the tensors that are drawn, not learned
 
@@ -89,8 +96,8 @@ class RidgeEstimator:
         return [float(given)] if isinstance(given, int | float) else [float(b) for b in given]
 
     @property
-    def _folds(self) -> ridge.Folds:
-        return ridge.Folds(self.folds if len(self._grid) > 1 else 1, self.precise)
+    def _folds(self) -> ridge.FoldStatistics:
+        return ridge.FoldStatistics(self.folds if len(self._grid) > 1 else 1, self.precise)
 
     def _bad(self, setting: str, expected: str) -> ThreefoldError:
         return ThreefoldError(
@@ -102,22 +109,22 @@ class RidgeEstimator:
             raise ThreefoldError(f"{self.name}: nothing is learned yet; call fit first")
         return self.tensors[name]
 
-    def _solve(self, folds: ridge.Folds, classes: list[Any] | None = None) -> None:
+    def _solve(self, folds: ridge.FoldStatistics, classes: list[Any] | None = None) -> None:
         """Learn from sums; nothing changes when they cannot be solved."""
         found = ridge.fit(folds, self._grid)
-        for name in ONLINE:
+        for name in RECURSION_TENSORS:
             self.tensors.pop(name, None)
         # As it will be loaded: another layout is another order of the same sums.
-        self.tensors |= {"readout": plain(found.weight), "offset": found.offset}
+        self.tensors |= {"readout": row_major_copy(found.weight), "offset": found.offset}
         self.chosen, self.errors, self._samples = found.regularisation, found.errors, found.samples
         self.classes = classes
 
-    def _recursion(self, features: int, outputs: int) -> ridge.Recursive:
+    def _recursion(self, features: int, outputs: int) -> ridge.RecursiveLeastSquares:
         """The recursion as it stands: its own, or what it would be after `fit`."""
         if "online" in self.tensors:
-            kept = ridge.Recursive(*(self.tensors[name] for name in ONLINE))
+            kept = ridge.RecursiveLeastSquares(*(self.tensors[name] for name in RECURSION_TENSORS))
         elif self._samples is not None and self.chosen is not None:
-            kept = ridge.Recursive.after(self._samples, self.chosen)
+            kept = ridge.RecursiveLeastSquares.after(self._samples, self.chosen)
         elif "readout" in self.tensors:
             raise ThreefoldError(
                 "partial_fit: loaded without the sums of its samples, which are not saved after "
@@ -126,7 +133,7 @@ class RidgeEstimator:
         elif len(self._grid) > 1:
             raise self._bad("regularisation", "one number for partial_fit, which cannot choose")
         else:
-            kept = ridge.Recursive.empty(features, outputs, self._grid[0])
+            kept = ridge.RecursiveLeastSquares.empty(features, outputs, self._grid[0])
         if kept.weights.shape != (features + 1, outputs):
             raise ThreefoldError(
                 f"partial_fit: {outputs} outputs of {features} features, expected "
@@ -134,7 +141,7 @@ class RidgeEstimator:
             )
         return kept
 
-    def _keep(self, recursion: ridge.Recursive) -> None:
+    def _keep(self, recursion: ridge.RecursiveLeastSquares) -> None:
         weights = recursion.weights
         self.tensors |= {"online": weights, "covariance": recursion.covariance}
         self.tensors |= {"readout": weights[:-1].clone(), "offset": weights[-1].clone()}
@@ -142,16 +149,16 @@ class RidgeEstimator:
     def _read_out(self, features: Tensor) -> Tensor:
         return torch.addmm(self.offset, features, self.readout)
 
-    def _labels(self, given: Given | None, scores: Tensor) -> Any:
+    def _labels(self, given: ArrayLike | None, scores: Tensor) -> Any:
         """The likeliest class of each row of scores, as the inputs are: torch or numpy."""
         if self.classes is None:
             raise ThreefoldError(f"{self.name}: no labels are learned; fit with classify=True")
         names = np.asarray(self.classes)
         picked = names[scores.argmax(1).numpy()]
         numbers = names.dtype.kind in "biu"
-        return like(given, torch.from_numpy(picked)) if numbers else picked
+        return match_array_type(given, torch.from_numpy(picked)) if numbers else picked
 
-    def _accuracy(self, labels: Given, scores: Tensor) -> float:
+    def _accuracy(self, labels: ArrayLike, scores: Tensor) -> float:
         """The part of the labels that the scores agree with."""
         wanted = labels.tolist() if isinstance(labels, Tensor | np.ndarray) else list(labels)
         if len(wanted) != len(scores):
@@ -165,13 +172,13 @@ class RidgeEstimator:
     def save(self, folder: str | PathLike[str]) -> None:
         """Write a folder that `load` of this class reads: all of it, or nothing."""
         self._learned("readout")
-        write_folder(prepare(folder), self._write)
+        write_folder(prepare_folder(folder), self._write)
 
     @classmethod
     def load(cls, folder: str | PathLike[str]) -> Self:
         """What was saved in `folder`."""
         place = Path(folder)
-        values = read_values(place)
+        values = read_config_values(place)
         if values.get("estimator") != cls.__name__:
             found = values.get("estimator") or "a model, which threefold.load reads"
             raise ThreefoldError(f"{place}: holds {found}, expected a saved {cls.__name__}")
@@ -205,7 +212,7 @@ class RidgeEstimator:
         (folder / CONFIG).write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
 
 
-def plain(tensor: Tensor) -> Tensor:
+def row_major_copy(tensor: Tensor) -> Tensor:
     """A copy row by row; `contiguous` would leave the strides of a single column as they are."""
     return torch.empty(tensor.shape, dtype=tensor.dtype).copy_(tensor)
 

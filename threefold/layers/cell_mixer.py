@@ -20,7 +20,7 @@ from threefold.layers.mixer import Mixer
 from threefold.memory.cell import Cell, Weights, run
 from threefold.memory.state import State
 
-INITIAL = ("orthogonal", "identity", "uniform")
+INITIALISATIONS = ("orthogonal", "identity", "uniform")
 
 
 class CellMixer(Mixer):
@@ -42,7 +42,7 @@ class CellMixer(Mixer):
         cell: Cell,
         *,
         hidden: int | None,
-        initial: str,
+        init: str,
         dropout: float,
         recurrent_dropout: float,
         readout: bool = False,
@@ -52,15 +52,15 @@ class CellMixer(Mixer):
         check_dropout(self.name, dropout=dropout, recurrent_dropout=recurrent_dropout)
         if hidden < 1:
             raise ThreefoldError(f"{self.name}: hidden={hidden}, expected at least 1 unit")
-        if initial not in INITIAL:
+        if init not in INITIALISATIONS:
             raise ThreefoldError(
-                f"{self.name}: unknown initial {initial!r}; {nearest(initial, INITIAL)}"
+                f"{self.name}: unknown init {init!r}; {nearest(init, INITIALISATIONS)}"
             )
         self.cell, self.hidden = cell, hidden
         self.dropout, self.recurrent_dropout = dropout, recurrent_dropout
         self.input = Linear(width, cell.gates * hidden)
         self.recurrent = nn.Parameter(torch.empty(1, cell.gates * hidden, hidden))
-        start_recurrent(self.recurrent, initial)
+        initialise_recurrent(self.recurrent, init)
         nn.init.zeros_(self.input.bias)
         self.out = Linear(hidden, width) if readout or hidden != width else None
         self.carries(memory=dict.fromkeys(cell.leaves, (hidden,)))
@@ -93,13 +93,13 @@ def locked_mask(mixer: Mixer, x: Tensor, dropout: float, size: int) -> Tensor | 
     return F.dropout(x.new_ones(x.shape[0], size), dropout)
 
 
-def start_recurrent(weight: Tensor, initial: str) -> None:
+def initialise_recurrent(weight: Tensor, init: str) -> None:
     """Fill [1, G·H, H]: each gate's matrix orthogonal, the identity, or uniform within H^−½."""
     size = weight.shape[-1]
     for matrix in torch.unflatten(weight.detach(), 1, (-1, size)).flatten(0, 1):
-        if initial == "orthogonal":
+        if init == "orthogonal":
             nn.init.orthogonal_(matrix)
-        elif initial == "identity":
+        elif init == "identity":
             nn.init.eye_(matrix)
         else:
             nn.init.uniform_(matrix, -(size**-0.5), size**-0.5)

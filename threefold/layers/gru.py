@@ -28,7 +28,7 @@ class GRU(CellMixer):
         hidden: int | None = None,
         reset_after: bool = False,
         update_writes: bool = False,
-        initial: str = "orthogonal",
+        init: str = "orthogonal",
         dropout: float = 0.0,
         recurrent_dropout: float = 0.0,
     ) -> None:
@@ -36,7 +36,7 @@ class GRU(CellMixer):
             width,
             GRUCell(reset_after, update_writes),
             hidden=hidden,
-            initial=initial,
+            init=init,
             dropout=dropout,
             recurrent_dropout=recurrent_dropout,
         )

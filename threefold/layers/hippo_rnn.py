@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from threefold.errors import ThreefoldError, nearest
-from threefold.layers.cell_mixer import CellMixer, start_recurrent
+from threefold.layers.cell_mixer import CellMixer, initialise_recurrent
 from threefold.layers.checks import check_hippo_sizes
 from threefold.layers.linear import Linear
 from threefold.layers.mixer import Mixer
@@ -57,7 +57,7 @@ class HippoRNN(Mixer):
         self.measure, self.order, self.window = measure, order, window
         self.input = Linear(width, 2 * hidden)
         self.recurrent = nn.Parameter(torch.empty(1, 2 * hidden, hidden))
-        start_recurrent(self.recurrent, "orthogonal")
+        initialise_recurrent(self.recurrent, "orthogonal")
         self.read = nn.Parameter(torch.empty(2 * hidden, memories * order))
         self.say = nn.Parameter(torch.empty(memories, hidden))
         for weight in (self.read, self.say):

@@ -32,7 +32,7 @@ class PeepholeLSTM(CellMixer):
         hidden: int | None = None,
         full: bool = False,
         forget_bias: float = 1.0,
-        initial: str = "orthogonal",
+        init: str = "orthogonal",
         dropout: float = 0.0,
         recurrent_dropout: float = 0.0,
     ) -> None:
@@ -40,7 +40,7 @@ class PeepholeLSTM(CellMixer):
             width,
             PeepholeLSTMCell(full),
             hidden=hidden,
-            initial=initial,
+            init=init,
             dropout=dropout,
             recurrent_dropout=recurrent_dropout,
         )

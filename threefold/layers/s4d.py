@@ -19,13 +19,13 @@ from threefold.memory.discretisation import check_method, diagonal_filter
 from threefold.memory.filter import Filter
 from threefold.memory.hippo import normal_plus_low_rank
 
-INITIAL = ("lin", "inv", "legs", "real")
+INITIALISATIONS = ("lin", "inv", "legs", "real")
 
 
 class S4D(FilterMixer):
     """The diagonal state space; `state_size` N counts both numbers of each conjugate pair.
 
-    `initial` is the beginning of a: lin −½ + iπn, inv −½ + i N/π (N/(2n+1) − 1), legs the normal
+    `init` is the beginning of a: lin −½ + iπn, inv −½ + i N/π (N/(2n+1) − 1), legs the normal
     part of HiPPO-LegS, real −(n+1).  B is 1: only its product with C matters.
     """
 
@@ -36,7 +36,7 @@ class S4D(FilterMixer):
         width: int,
         *,
         state_size: int = 64,
-        initial: str = "lin",
+        init: str = "lin",
         method: str = "zero_order_hold",
         delta_range: tuple[float, float] = (0.001, 0.1),
         rate: float = 1.0,
@@ -50,7 +50,7 @@ class S4D(FilterMixer):
         pairs = count_pairs(self.name, state_size)
         check_method(method, self.name)
         self.method = method
-        begin = initial_poles(initial, pairs).expand(width, pairs)
+        begin = initial_poles(init, pairs).expand(width, pairs)
         self.decay_log = nn.Parameter(torch.log(-begin.real).float())
         self.frequency = nn.Parameter(begin.imag.float().clone())
         self.C = nn.Parameter(torch.randn(width, pairs, 2) * math.sqrt(0.5))
@@ -73,17 +73,17 @@ class S4D(FilterMixer):
             raise ThreefoldError(f"{self.name}: A is not stable, a pole is not a finite number")
 
 
-def initial_poles(initial: str, pairs: int) -> Tensor:
+def initial_poles(init: str, pairs: int) -> Tensor:
     """a [N/2], complex128, those with positive imaginary parts."""
     n = torch.arange(pairs, dtype=torch.float64)
     half = torch.full_like(n, -0.5)
-    if initial == "lin":
+    if init == "lin":
         return torch.complex(half, math.pi * n)
-    if initial == "inv":
+    if init == "inv":
         size = 2 * pairs
         return torch.complex(half, size / math.pi * (size / (2 * n + 1) - 1))
-    if initial == "legs":
+    if init == "legs":
         return normal_plus_low_rank(2 * pairs)[0]
-    if initial == "real":
+    if init == "real":
         return torch.complex(-(n + 1), torch.zeros_like(n))
-    raise ThreefoldError(f"S4D: unknown initial {initial!r}; {nearest(initial, INITIAL)}")
+    raise ThreefoldError(f"S4D: unknown init {init!r}; {nearest(init, INITIALISATIONS)}")

@@ -37,7 +37,7 @@ def free_run(
         forecast, state = model(series, state, exogenous=exogenous, mask=mask)
         last = _last(forecast[:, :, 0], mask)
         for step in range(steps):
-            value = _draw(last, generator) if sample else model.middle(last)
+            value = _draw(last, generator) if sample else model.point_forecast(last)
             more = None if future is None else future[:, step]
             made.append(value)
             forecast, state = model.step(value, state, exogenous=more)

@@ -19,7 +19,7 @@ from torch import Generator, Tensor
 from threefold.errors import ThreefoldError
 from threefold.memory import state as states
 from threefold.memory.state import State
-from threefold.models.backbone import Body
+from threefold.models.backbone import Backbone
 from threefold.models.classifier import Classifier
 from threefold.models.forecaster import Forecaster
 from threefold.models.language import LanguageModel
@@ -294,14 +294,16 @@ def streaming(model: Any) -> Any:
     return model
 
 
-def respond(model: Body, inputs: Tensor, state: State, last: bool = False) -> tuple[Tensor, State]:
+def respond(
+    model: Backbone, inputs: Tensor, state: State, last: bool = False
+) -> tuple[Tensor, State]:
     """Answers [B, L, …] after each element, or [B, …] after the last, and the state."""
     if isinstance(model, LanguageModel):
         return model(inputs, state, last=last)  # type: ignore[no-any-return]
     if isinstance(model, Classifier):
         if last:
             return model(inputs, state)  # type: ignore[no-any-return]
-        return model.answers(inputs, state)
+        return model.forward_per_element(inputs, state)
     if isinstance(model, Forecaster):
         series, more = inputs[..., : model.channels], inputs[..., model.channels :]
         answers, after = model(series, state, exogenous=more if model.exogenous else None)

@@ -22,7 +22,7 @@ from threefold.data.atomic_files import write_file
 from threefold.errors import ThreefoldError
 from threefold.memory import state as states
 from threefold.memory.state import POSITION, State
-from threefold.models.backbone import Body
+from threefold.models.backbone import Backbone
 from threefold.models.files import read_tensors, write_tensors
 from threefold.models.model import Predictor
 from threefold.models.spec import Spec
@@ -49,7 +49,7 @@ class StateFile:
 def save_state(
     path: str | PathLike[str],
     state: State,
-    model: Predictor | Body,
+    model: Predictor | Backbone,
     *,
     position: int | list[int] | None = None,
     notes: Mapping[str, Any] | None = None,
@@ -79,12 +79,12 @@ def save_state(
     write_file(Path(path), lambda new: write_tensors(new, tensors, metadata))
 
 
-def load_state(path: str | PathLike[str], model: Predictor | Body) -> State:
+def load_state(path: str | PathLike[str], model: Predictor | Backbone) -> State:
     """The state in a file, for `model`; a state of another model is refused."""
     return fitted(path, read_state(path), model)
 
 
-def fitted(path: str | PathLike[str], found: StateFile, model: Predictor | Body) -> State:
+def fitted(path: str | PathLike[str], found: StateFile, model: Predictor | Backbone) -> State:
     """The state that was read from a file, for `model`, on its device."""
     if found.spec != model.spec:
         fields = "; ".join(found.spec.differences(model.spec))

@@ -57,7 +57,7 @@ class CrossAttention(nn.Module):
         self._check(x, source, state)
         if state is None:
             assert source is not None
-            state = self.read(source, source_mask)
+            state = self.read_source(source, source_mask)
         query = split_heads(self.heads.query(x), self.heads.heads)
         lengths, keys = state["position"], state["keys"]
         seen = readable_elements(lengths, keys.shape[1])
@@ -68,7 +68,7 @@ class CrossAttention(nn.Module):
         out = attend(query, keys, state["values"], mask=mask, dropout=dropout)
         return self.heads.join(out).masked_fill((lengths == 0).view(-1, 1, 1), 0), state
 
-    def read(self, source: Tensor, source_mask: Tensor | None = None) -> State:
+    def read_source(self, source: Tensor, source_mask: Tensor | None = None) -> State:
         """The state: keys and values of the source, and how many elements each row has."""
         rows, length, _ = source.shape
         lengths = torch.full((rows,), length, device=source.device)

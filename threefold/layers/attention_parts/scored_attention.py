@@ -43,9 +43,9 @@ class ScoredAttention(nn.Module):
         """
         visible = visibility(query, source, mask, causal)
         clean = hide(source, visible)
-        return self.look(query, self.score.prepare(clean), clean, visible)
+        return self.attend(query, self.score.prepare(clean), clean, visible)
 
-    def look(
+    def attend(
         self, query: Tensor, keys: Tensor, values: Tensor, visible: Tensor | None
     ) -> tuple[Tensor, Tensor]:
         """The same from prepared keys [B, M, key_size] and values [B, M, size]."""
