@@ -14,7 +14,7 @@ import threefold
 from tests.tolerances import assert_close
 from threefold import LanguageModel, Spec, ThreefoldError
 from threefold.blocks import BLOCKS
-from threefold.blocks.block import norm_of
+from threefold.blocks.block import make_block_norm
 from threefold.blocks.channel import channel
 from threefold.blocks.post_norm import deep_norm_gains
 from threefold.blocks.stack import Stack
@@ -75,7 +75,7 @@ def test_a_norm_follows_only_where_the_stream_has_none() -> None:
     given = stack(("post_norm", {"final_norm": True})).final_norm()
     assert type(given).__name__ == "LayerNorm"
     assert type(stack(("pre_norm", {"final_norm": False})).final_norm()).__name__ == "Identity"
-    without = norm_of(("pre_norm", {"norm": "layer", "bias": False}), WIDTH)
+    without = make_block_norm(("pre_norm", {"norm": "layer", "bias": False}), WIDTH)
     assert [name for name, _ in without.named_parameters()] == ["weight"]
 
 
@@ -188,8 +188,11 @@ def test_gpt2s_beginnings() -> None:
         ({"block": ("deep_norm", {"alpha": -1.0})}, r"alpha is -1.0, beta None; expected"),
         ({"channel": ("mlp", {"activation": "gulu"})}, "unknown activation 'gulu'; did you"),
         ({"options": {"positions": "rotary"}}, "rotary, alibi and relative .* of attention"),
-        ({"options": {"positions": "learned"}}, "max_length is None, expected the largest"),
-        ({"options": {"max_length": 9}}, "goes with positions='learned'"),
+        (
+            {"options": {"positions": "learned"}},
+            "max_length is None, expected the length of the longest",
+        ),
+        ({"options": {"max_length": 9}}, "needs positions='learned'"),
         ({"options": {"embedding_dropout": 1.0}}, "embedding_dropout is 1.0"),
         ({"block": "deep_norm", "options": {"init": "gpt2"}}, "leave out one of the two"),
         ({"options": {"init": "gpt"}}, "unknown init 'gpt'; did you mean 'gpt2'"),

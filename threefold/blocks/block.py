@@ -20,22 +20,22 @@ from threefold.layers.padding import zero_padding
 from threefold.layers.table import options_of
 from threefold.memory.state import State
 
-BUILT = ("mixer", "channel", "cross", "depth")  # what a stack gives to each block
+STACK_KEYWORDS = ("mixer", "channel", "cross", "depth")  # given by the stack, not the user
 
 
 class Block(Composite):
-    """A mixer and perhaps a channel mixer after it, each wired around with its own norm.
+    """A mixer and an optional channel mixer, each in a residual connection with its own norm.
 
-    cross: what looks at a source between the two, in a decoder.
+    cross: cross-attention between the two, in a decoder.
 
     norm: rms or layer (None: as the wiring was published), with `eps` and (layer only) a bias.
-    dropout: of what is added to the stream.  final_norm: whether another norm follows a stack of
-    these; None: if the wiring leaves the stream without one.
+    dropout: on the outputs added to the residual stream.  final_norm: whether a norm follows the
+    last block; None: only if the wiring leaves the stream without one.
     """
 
-    usual_norm: ClassVar[str] = "rms"
-    # Whether the stream leaves the last block without a norm.
-    ends_raw: ClassVar[bool] = True
+    default_norm: ClassVar[str] = "rms"
+    # Whether the output of a block is not normed, so that the last one needs a norm.
+    needs_final_norm: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -52,8 +52,10 @@ class Block(Composite):
     ) -> None:
         super().__init__(mixer.width)
         check_dropout(self.name, dropout=dropout)
-        self.make_norm = partial(make_norm, norm or self.usual_norm, self.width, eps=eps, bias=bias)
-        self.followed = self.ends_raw if final_norm is None else final_norm
+        self.make_norm = partial(
+            make_norm, norm or self.default_norm, self.width, eps=eps, bias=bias
+        )
+        self.has_final_norm = self.needs_final_norm if final_norm is None else final_norm
         self.depth = depth
         self.mixer = mixer
         self.mixer_norm = self.make_norm()
@@ -62,11 +64,11 @@ class Block(Composite):
         self.channel = channel
         self.channel_norm = None if channel is None else self.make_norm()
         self.dropout = nn.Dropout(dropout)
-        self.declare()
+        self.declare_forms()
 
     def final_norm(self) -> nn.Module:
-        """What follows the last of several such blocks: another norm, or nothing."""
-        return self.make_norm() if self.followed else nn.Identity()
+        """The module after the last block of a stack: another norm, or the identity."""
+        return self.make_norm() if self.has_final_norm else nn.Identity()
 
     @property
     def parts(self) -> dict[str, Mixer]:
@@ -75,11 +77,11 @@ class Block(Composite):
 
     @abstractmethod
     def before(self, x: Tensor, norm: nn.Module) -> Tensor:
-        """What a mixer is given of the stream x."""
+        """The input of a mixer from the residual stream x."""
 
     @abstractmethod
     def after(self, x: Tensor, y: Tensor, norm: nn.Module) -> Tensor:
-        """The stream x once a mixer has answered y."""
+        """The residual stream after a mixer returned y."""
 
     def mix(
         self, x: Tensor, state: State, form: str, lengths: Tensor | None
@@ -88,17 +90,17 @@ class Block(Composite):
         for name, part in self.parts.items():
             norm: nn.Module = self._modules[f"{name}_norm"]  # type: ignore[assignment]
             carried = state.get(name, {})
-            # A norm may move the zeros behind the end of a row.
-            given = zero_padding(self.before(x, norm), lengths)
-            how = _form_of(part, form, carried, given.shape[1])
-            y, result[name] = part._run(given, carried, how, lengths)
+            # A norm may change the zeros after the end of a row.
+            inputs = zero_padding(self.before(x, norm), lengths)
+            part_form = _form_of(part, form, carried, inputs.shape[1])
+            y, result[name] = part._run(inputs, carried, part_form, lengths)
             y = zero_padding(y, lengths)
             x = self.after(x, self.dropout(y) if self.training else y, norm)
         return x, without_empty(result)
 
 
 class PreNorm(Block):
-    """x + f(norm(x)): the stream itself is never normalised (GPT-2, Mamba)."""
+    """x + f(norm(x)): the residual stream itself is never normed (GPT-2, Mamba)."""
 
     def before(self, x: Tensor, norm: nn.Module) -> Tensor:
         normed: Tensor = norm(x)
@@ -109,27 +111,27 @@ class PreNorm(Block):
 
 
 def block_class(name: str) -> type[Block]:
-    """The wiring of that name."""
+    """The class of a wiring, by name."""
     if name not in BLOCKS:
         raise ThreefoldError(f"unknown block {name!r}; {nearest(name, BLOCKS)}")
     module, _, cls = BLOCKS[name].partition(":")
-    found: type[Block] = getattr(import_module(module), cls)
-    return found
+    loaded: type[Block] = getattr(import_module(module), cls)
+    return loaded
 
 
 def block_options(name: str) -> tuple[str, ...]:
-    """The keywords that a wiring may be given."""
-    return tuple(o for o in options_of(block_class(name)) if o not in BUILT)
+    """The options of a wiring that a user can set."""
+    return tuple(o for o in options_of(block_class(name)) if o not in STACK_KEYWORDS)
 
 
-def norm_of(entry: tuple[str, Mapping[str, Any]], width: int) -> nn.Module:
-    """A norm like those inside blocks of that wiring."""
+def make_block_norm(entry: tuple[str, Mapping[str, Any]], width: int) -> nn.Module:
+    """A norm like those inside the blocks of a spec."""
     name, options = entry
-    kind = options.get("norm") or block_class(name).usual_norm
+    kind = options.get("norm") or block_class(name).default_norm
     return make_norm(kind, width, eps=options.get("eps", 1e-5), bias=options.get("bias", True))
 
 
 def _form_of(part: Mixer, form: str, carried: State, length: int) -> str:
-    """A causal part without state looks at one element at a time: it need not loop over several."""
+    """The form of a part: a causal part without state runs several steps in one parallel call."""
     alone = form == "step" and length > 1 and not carried and "parallel" in part.forms
     return "parallel" if alone else form

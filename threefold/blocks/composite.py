@@ -18,15 +18,15 @@ from threefold.memory.state import State
 
 
 class Composite(Mixer):
-    """A mixer made of named mixers; it can do what all of them can."""
+    """A mixer made of named mixers, with the forms that all of them have."""
 
     @property
     @abstractmethod
     def parts(self) -> dict[str, Mixer]:
-        """The mixers, by the names under which their states are kept."""
+        """The mixers by their names in the state."""
 
-    def declare(self) -> None:
-        """Take forms and causality from the parts, once they are made."""
+    def declare_forms(self) -> None:
+        """Set `forms` and `causal` from the parts, at the end of the constructor."""
         parts = self.parts.values()
         self.forms = tuple(f for f in FORMS if all(f in part.forms for part in parts))
         self.causal = all(part.causal for part in parts)
@@ -43,16 +43,16 @@ class Composite(Mixer):
         )
 
     def state_size(self, length: int) -> int:
-        """Bytes that the state of one row takes after `length` elements."""
+        """Bytes of the state of one row after `length` elements."""
         self._refuse_state_if_not_causal()
         return sum(part.state_size(length) for part in self.parts.values())
 
     def _run(
         self, x: Tensor, state: State, form: str, lengths: Tensor | None
     ) -> tuple[Tensor, State]:
-        # The step in a loop is left to the parts: one layer's weights then stay in the cache for
-        # all elements, and what carries nothing takes them all at once.
-        stepped = self._step_at_once(x, state, form, lengths)
+        # The parts run the loop over steps themselves: the weights of one layer then stay in the
+        # cache for all elements, and a part without state takes all elements in one call.
+        stepped = self._replay_step(x, state, form, lengths)
         y, after = stepped or self.mix(x, state, form, lengths)
         none: Any = None
         return y, after if self.causal else none
@@ -61,11 +61,11 @@ class Composite(Mixer):
         if state is not None:
             self._refuse_state_if_not_causal()
             self._check_names(state)
-        given = state or {}
+        states = state or {}
         checked = {
-            name: part._check_state(given.get(name), rows) for name, part in self.parts.items()
+            name: part._check_state(states.get(name), rows) for name, part in self.parts.items()
         }
-        missing = [name for name in checked if checked[name] and name not in given]
+        missing = [name for name in checked if checked[name] and name not in states]
         if state is not None and missing:
             self._refuse_tree(state)
         return without_empty(checked)
@@ -73,8 +73,8 @@ class Composite(Mixer):
     def _check_names(self, state: Any) -> None:
         if not isinstance(state, dict):
             raise ThreefoldError(
-                f"{self.name}: state must be a dict made by empty_state or returned by an earlier "
-                f"call; given {type(state).__name__}"
+                f"{self.name}: state must be a dict from empty_state or an earlier call, "
+                f"given {type(state).__name__}"
             )
         if not state.keys() <= self.parts.keys():
             self._refuse_tree(state)
@@ -88,5 +88,5 @@ class Composite(Mixer):
 
 
 def without_empty(parts: Mapping[str, Any]) -> State:
-    """The entries that carry something."""
+    """The entries that are not empty."""
     return {name: part for name, part in parts.items() if part}

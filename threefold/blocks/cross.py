@@ -1,6 +1,6 @@
-"""y_i = Σ_j a_ij v_j over a source that was read before: cross-attention as a part of a block.
+"""y_i = Σ_j a_ij v_j over an encoded source: cross-attention as a part of a block.
 
-What it carries is the source itself, as keys and values made once; nothing is added to it.
+Its state is the source, as keys and values computed once; it never grows.
 Vaswani et al. 2017, "Attention Is All You Need".
 """
 
@@ -18,7 +18,7 @@ from threefold.memory.state import State
 
 
 class Cross(Mixer):
-    """Every element reads the source whose state it is given; the empty one answers 0."""
+    """Every element attends to the source in the state; the empty state gives 0."""
 
     def __init__(
         self,

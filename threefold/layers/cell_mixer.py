@@ -1,7 +1,7 @@
-"""h = cell(W x + b + U h₋): what the mixers with a nonlinear cell have in common.
+"""h = cell(W x + b + U h₋): the base of mixers with a nonlinear cell.
 
-The projection of all inputs at once, the recurrent matrices and how they start, locked dropout (Gal
-& Ghahramani 2016: one mask for all elements of a call), and the read-out.
+The projection of all inputs at once, the recurrent matrices and their initialisation, locked
+dropout (Gal & Ghahramani 2016: one mask for all elements of a call), and the read-out.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ INITIALISATIONS = ("orthogonal", "identity", "uniform")
 
 
 class CellMixer(Mixer):
-    """A nonlinear recurrence; `hidden` units, and a read-out where they are not the output itself.
+    """A nonlinear recurrence; `hidden` units, and a read-out if `hidden` is not the width.
 
-    `dropout` is of the inputs, `recurrent_dropout` of h₋ as the matrices see it.  In the step form
-    every element is a call, with masks of its own.
+    `dropout` acts on the inputs, `recurrent_dropout` on h₋ before the matrices.  In the step form
+    every element is a call, with its own masks.
     """
 
     forms = ("step", "chunk")
     refusals: ClassVar[Mapping[str, str]] = {
-        "parallel": "a nonlinearity stands between each element and the next; "
-        "the whole sequence in one call is the chunk form"
+        "parallel": "the recurrence is nonlinear; "
+        "use the chunk form for the whole sequence in one call"
     }
 
     def __init__(
@@ -67,11 +67,11 @@ class CellMixer(Mixer):
 
     @property
     def extra(self) -> Tensor | None:
-        """What the cell reads beside the recurrent matrices."""
+        """Parameters of the cell other than the recurrent matrices."""
         return None
 
     def gate(self, index: int) -> Tensor:
-        """The bias of one gate [H], to be changed in place."""
+        """The bias of one gate [H], for changes in place."""
         return self.input.bias.detach()[index * self.hidden : (index + 1) * self.hidden]
 
     def mix(
@@ -87,7 +87,7 @@ class CellMixer(Mixer):
 
 
 def locked_mask(mixer: Mixer, x: Tensor, dropout: float, size: int) -> Tensor | None:
-    """What all elements of a row [B, size] lose in this call; None outside training."""
+    """One dropout mask per row [B, size] for all elements of a call; None in eval mode."""
     if not mixer.training or dropout == 0:
         return None
     return F.dropout(x.new_ones(x.shape[0], size), dropout)

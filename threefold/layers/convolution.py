@@ -13,7 +13,7 @@ from threefold.layers.linear import Linear
 
 
 class ShortConvolution(nn.Module):
-    """A causal convolution of a few taps a channel, with SiLU; its state is the last inputs."""
+    """A causal convolution of a few taps per channel, with SiLU; its state is the last inputs."""
 
     def __init__(
         self, channels: int, taps: int = 4, *, bias: bool = False, silu: bool = True
@@ -58,11 +58,11 @@ class ConvolvedHeads(nn.Module):
     def forward(
         self, x: Tensor, state: dict[str, Tensor], lengths: Tensor | None
     ) -> tuple[tuple[Tensor, ...], dict[str, Tensor]]:
-        """x [B, L, width] to query, key, value [B, L, H, size], and the convolutions' state."""
-        made, after = [], {}
+        """x [B, L, width] to query, key, value [B, L, H, size], and the convolution state."""
+        heads, after = [], {}
         for name, project in self.projections.items():
             y = project(x)
             if name in self.convolutions:
                 y, after[name] = self.convolutions[name](y, state[name], lengths)
-            made.append(split_heads(y, self.heads))
-        return tuple(made), after
+            heads.append(split_heads(y, self.heads))
+        return tuple(heads), after

@@ -19,10 +19,10 @@ from threefold.memory.state import State
 
 
 class DecayingFastWeights(Mixer):
-    """GPT-2's attention layer with a decaying memory: heads of 64, scaled queries, linear gates.
+    """GPT-2 attention with a decaying memory: heads of 64, scaled queries, linear gates.
 
     Gates start uniformly distributed (Gu et al. 2020), as in the author's code: every channel at
-    its own rate.  Without a pre-trained model, the projections start as Xavier's.
+    its own rate.  Projections have Xavier initialisation, since there is no pre-trained model.
     """
 
     def __init__(self, width: int, *, heads: int | None = None) -> None:
@@ -64,6 +64,6 @@ class DecayingFastWeights(Mixer):
 
 @torch.no_grad()
 def uniform_gate_(bias: Tensor) -> None:
-    """Biases whose logistic is uniform in (1/n, 1 − 1/n), n their number."""
+    """Biases whose logistic is uniform in (1/n, 1 − 1/n), n the number of biases."""
     edge = 1 / len(bias)
     bias.uniform_(edge, 1 - edge).logit_()

@@ -1,6 +1,6 @@
 """DeltaNet:  S = (I − β k kᵀ) S₋ + β k⊗v,  o = Sᵀq,  with keys of unit length and β = σ(W x).
 
-What the memory holds under a key is replaced by the new value, by the share β, instead of added to.
+The value stored under a key is replaced by the new value, by a fraction β, instead of added to.
 Yang et al. 2024, "Parallelizing Linear Transformers with the Delta Rule over Sequence Length".
 """
 

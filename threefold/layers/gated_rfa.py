@@ -1,7 +1,7 @@
 """Gated RFA:  S = g S₋ + (1−g) φ(k)⊗v,  z = g z₋ + (1−g) φ(k),  o = Sᵀφ(q) / (z·φ(q)),
-g = σ(w·x + b) one a head,  φ(x) = [sin(W x̂), cos(W x̂)] / √D,  x̂ = sigma ⊙ x/‖x‖,  W random.
+g = σ(w·x + b) per head,  φ(x) = [sin(W x̂), cos(W x̂)] / √D,  x̂ = sigma ⊙ x/‖x‖,  W random.
 
-Random Fourier features stand for the softmax kernel, and a scalar gate for the wish to forget.
+Random Fourier features approximate the softmax kernel, and a scalar gate forgets.
 Peng et al. 2021, "Random Feature Attention".
 """
 
@@ -24,7 +24,7 @@ from threefold.memory.state import State
 
 
 class GatedRFA(Mixer):
-    """The RFA-Gate layer: unit queries and keys, D random features a head, learned scales `sigma`.
+    """The RFA-Gate layer: unit queries and keys, D random features per head, learned `sigma`.
 
     Where the kernel is small, products of sines and cosines may be near 0 or negative, so the
     denominator is max(z·φ(q), floor), as in the authors' code: the kernel is at most 1, so with 0.1
@@ -57,7 +57,7 @@ class GatedRFA(Mixer):
             nn.init.zeros_(module.bias)
 
     def redraw(self) -> None:
-        """Draw new random features; states written with the old ones lose their meaning."""
+        """Draw new random features; states written with the old ones become invalid."""
         self.random.normal_()
 
     def features(self, x: Tensor) -> Tensor:

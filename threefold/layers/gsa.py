@@ -24,7 +24,7 @@ from threefold.memory.state import State
 class GatedSlotAttention(Mixer):
     """The GSA layer: SiLU on query, key and value, unscaled scores, SiLU and RMS norm at the end.
 
-    Heads have about 64 channels; `slots` (M) is 64 as published, but at most a key's channels.
+    Heads have about 64 channels; `slots` (M) is 64 as published, but at most the channels of a key.
     """
 
     def __init__(

@@ -1,6 +1,6 @@
 """H3:  y = W(q⊙o),  o = 2 Re(C h) + D⊙u,  h = Ā⊙h₋ + B̄ u,  u = shift(k)⊙v,  shift(k) = taps ∗ k.
 
-A shift remembers the last keys, a gate compares, a diagonal state space remembers what was found.
+A shift keeps the last keys, a gate compares, a diagonal state space remembers the matches.
 Fu et al. 2022, "Hungry Hungry Hippos: Towards Language Modeling with State Space Models".
 """
 
@@ -36,7 +36,7 @@ class H3(Discretised[Filter]):
     """Two state spaces and two gates, channel by channel (heads of size 1).
 
     The shift's output matrix and skip are the taps of one short convolution, the same map.  The
-    diagonal one has state_size/2 conjugate pairs a channel, A = −½ + iπn at first (S4D-Lin), by
+    diagonal one has state_size/2 conjugate pairs per channel, A = −½ + iπn at first (S4D-Lin), by
     zero-order hold with a learned Δ; B is 1, since only B·C matters.  In the parallel form both are
     convolutions by Fourier transforms.
     """
@@ -112,6 +112,6 @@ class H3(Discretised[Filter]):
         return y.to(key.dtype), keys[torch.arange(len(key), device=key.device).unsqueeze(1), last]
 
     def check_loaded(self) -> None:
-        """Refuse parameters from a file that no filter can have."""
+        """Raise an error if parameters loaded from a file are not finite."""
         check_delta(torch.exp(self.step_log.detach().double()), self.name)
         check_poles(self.name, self.decay_log, self.angle)

@@ -1,4 +1,4 @@
-"""Heads: how many, and channels split among them."""
+"""The number of heads, and channels split into heads."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def split_heads(x: Tensor, heads: int) -> Tensor:
 
 
 def choose_heads(width: int, heads: int | None, size: int) -> int:
-    """`heads`, checked to divide the width; or the number that brings heads nearest to `size`."""
+    """`heads`, if they divide the width; if None, the number that gives sizes nearest to `size`."""
     if heads is None:
         divisors = [h for h in range(1, width + 1) if width % h == 0]
         return min(divisors, key=lambda h: abs(math.log(width / h / size)))

@@ -1,6 +1,6 @@
 """HGRN-2:  S = Diag(α) S₋ + (1−α)⊗v,  o = Sᵀq,  α = γ + (1−γ) σ(W x),  γ rising with depth.
 
-A gated linear network whose state is expanded by an outer product: what is not kept is the key.
+A gated linear network whose state is expanded by an outer product, with the key 1−α.
 Qin et al. 2024, "HGRN2: Gated Linear RNNs with State Expansion".
 """
 
@@ -29,7 +29,7 @@ class HGRN2(Mixer):
     Heads have `expand` channels, or the nearest number that divides the width.
     In the paper the lower bounds γ of all layers are one cumulative softmax that the model learns.
     Here each layer learns its own, γ = σ(bound) for every channel, from the same initial value,
-    layer/depth; the first layer has γ = 0, as there.
+    layer/depth; the first layer has γ = 0, as in the paper.
     """
 
     no_decay: ClassVar[tuple[str, ...]] = ("bound",)
@@ -62,7 +62,7 @@ class HGRN2(Mixer):
             nn.init.xavier_uniform_(module.weight, gain=2**-2.5)
 
     def keep(self, forget: Tensor) -> tuple[Tensor, Tensor]:
-        """log α and 1 − α = (1−γ)(1−σ(forget)), neither by a difference of near numbers."""
+        """log α and 1 − α = (1−γ)(1−σ(forget)), both without cancellation."""
         log_decay, key = F.logsigmoid(forget), forget.neg().sigmoid()
         if self.bound is None:
             return log_decay, key

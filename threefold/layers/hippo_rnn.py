@@ -1,6 +1,6 @@
 """HiPPO-RNN:  h = (1−g)⊙h₋ + g⊙tanh(W [x; h₋; c₋]),  f = w h,  c_t = Ā_t c_{t−1} + B̄_t f_t.
 
-A gated recurrent network that remembers what it says, as a projection by a fixed HiPPO.
+A gated recurrent network that remembers its past outputs as a projection by a fixed HiPPO.
 Gu et al. 2020, "HiPPO: Recurrent Memory with Optimal Polynomial Projections".
 """
 
@@ -29,9 +29,9 @@ MEASURES = ("legs", "legt", "lagt")
 class HippoRNN(Mixer):
     """The HiPPO-RNN: `memories` projections of `order` coefficients each, bilinear.
 
-    `measure` legs sees all the past alike and has no time scale: Ā_t and B̄_t go with each row's
-    own number of elements t.  legt and lagt see the last `window` elements, lagt fading; theirs are
-    fixed.  The loops are fused.
+    `measure` legs weights the whole past equally and has no time scale: Ā_t and B̄_t depend on the
+    number of elements t of each row.  legt and lagt cover the last `window` elements, lagt with
+    exponential weights; their Ā and B̄ are fixed.
     """
 
     forms = CellMixer.forms

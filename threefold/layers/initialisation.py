@@ -16,7 +16,7 @@ def initial_delta_bias(channels: int, delta_range: tuple[float, float]) -> Tenso
 
 
 def orthogonal_gaussians(like: Tensor) -> Tensor:
-    """Gaussian vectors of the shape of [heads, count, size], orthogonal in blocks of `size`.
+    """Gaussian vectors [heads, count, size], orthogonal in blocks of `size`; `like` has the shape.
 
     Directions are uniform only if R's diagonal is positive (Mezzadri 2007); lengths are Gaussian.
     """

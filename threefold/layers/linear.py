@@ -12,14 +12,14 @@ from threefold.layers.heads import split_heads
 
 
 class Linear(nn.Linear):
-    """y = W x + bias; a few rows without gradients are bound by reading W once."""
+    """y = W x + bias; fast for a few rows without gradients, where reading W takes the time."""
 
     def forward(self, x: Tensor) -> Tensor:
         return ops.linear(x, self.weight, self.bias)
 
 
 class LowRankProjection(nn.Module):
-    """up(activation(down(x))): a map through a few dimensions, bias on the way out only."""
+    """up(activation(down(x))): a low-rank map, with a bias on the output only."""
 
     def __init__(
         self, inputs: int, rank: int, outputs: int, *, bias: bool = True, tanh: bool = False
@@ -36,7 +36,7 @@ class LowRankProjection(nn.Module):
 
 
 class BlockLinear(nn.Module):
-    """y = W x + bias, W of `blocks` blocks on the diagonal."""
+    """y = W x + bias with a block-diagonal W of `blocks` blocks."""
 
     def __init__(self, inputs: int, outputs: int, blocks: int) -> None:
         super().__init__()
@@ -49,5 +49,5 @@ class BlockLinear(nn.Module):
 
 
 def block_diagonal_product(x: Tensor, weight: Tensor) -> Tensor:
-    """x times a matrix of small blocks on the diagonal, weight [blocks, inputs, outputs]."""
+    """x times a block-diagonal matrix, weight [blocks, inputs, outputs]."""
     return torch.einsum("blni,nio->blno", split_heads(x, len(weight)), weight).flatten(-2)

@@ -18,9 +18,9 @@ from threefold.memory.state import State
 
 
 class Linformer(Mixer):
-    """One E and one F for all heads (the paper's headwise sharing); more elements are refused.
+    """One E and one F for all heads (the paper's headwise sharing); longer sequences are refused.
 
-    Not causal: a mixture of positions holds later elements too.  Parallel only, no state.  Shorter
+    Not causal: a mixture of positions contains later elements.  Parallel only, no state.  Shorter
     sequences use the first columns of E and F.
     """
 

@@ -1,6 +1,6 @@
 """LMU:  u = e_x x + e_h h₋ + e_m m₋,  m = Ā m₋ + B̄ u,  h = tanh(W x + U h₋ + V m).
 
-A recurrent network beside a sliding window of what it says, kept as Legendre coefficients.
+A recurrent network with a sliding window over its own signal, stored as Legendre coefficients.
 Voelker, Kajić & Eliasmith 2019, "Legendre Memory Units: Continuous-Time Representation in Recurrent
 Neural Networks"; Chilkuri & Eliasmith 2021, "Parallelizing Legendre Memory Unit Training".
 """
@@ -29,13 +29,13 @@ from threefold.memory.state import State
 class LMU(Mixer):
     """The Legendre memory unit: `memories` windows of `window` elements, `order` coefficients each.
 
-    `recurrent=False` leaves U, e_h and e_m out (2021): the memory is then a fixed filter, and has a
-    parallel form.  The coefficients are of orthonormal polynomials, each the paper's times a
-    constant; zero-order hold.
+    `recurrent=False` leaves out U, e_h and e_m (2021): the memory is then a fixed filter, and has a
+    parallel form.  The coefficients are of orthonormal polynomials, those of the
+    paper times a constant each; zero-order hold.
     """
 
     refusals: ClassVar[Mapping[str, str]] = {
-        "parallel": f"{CellMixer.refusals['parallel']}; with recurrent=False there is none between"
+        "parallel": f"{CellMixer.refusals['parallel']}; recurrent=False has a parallel form"
     }
 
     def __init__(
@@ -74,7 +74,7 @@ class LMU(Mixer):
         self.carries(memory={**own, "projection": (memories, order)})
 
     def system(self, like: Tensor) -> tuple[Tensor, ...]:
-        """Transition and write of the memory, of the dtype and device of `like`."""
+        """Transition and write vector of the memory, in the dtype and on the device of `like`."""
 
         def make() -> tuple[Tensor, ...]:
             fixed = discretised("legt", self.order, self.window, "zero_order_hold")
@@ -83,7 +83,7 @@ class LMU(Mixer):
         return self.derived.of([], make, self.order, self.window, like.dtype, like.device)
 
     def prepare_step(self) -> None:
-        """Make what a step reads beside the parameters, before the step is recorded."""
+        """Compute what a step needs besides the parameters, before it is recorded."""
         self.system(upcast(self.read))
 
     def mix(
@@ -96,7 +96,7 @@ class LMU(Mixer):
             found, last = responses(said, memory, transition, write, form=form, lengths=lengths)
             y = torch.tanh(given + found.flatten(2) @ read.mT)
         else:
-            # A ParameterDict sorts its names.
+            # A ParameterDict is sorted by name.
             from_hidden, from_memory, recurrent = (upcast(part) for part in self.units.values())
             units = Coupled(recurrent, read, from_hidden, from_memory, transition, write)
             run = units.along if form == "step" else units.run
@@ -106,6 +106,6 @@ class LMU(Mixer):
 
 
 def lecun_uniform(weight: Tensor) -> Tensor:
-    """Filled uniformly, with the variance 1 / inputs."""
+    """Fill a weight uniformly, with variance 1 / inputs."""
     bound = (3 / weight.shape[1]) ** 0.5
     return nn.init.uniform_(weight, -bound, bound)

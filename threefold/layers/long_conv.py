@@ -23,7 +23,7 @@ from threefold.memory.state import State
 
 
 class ExplicitFilters(LongFilters):
-    """Taps as parameters; they begin as noise that fades, at another rate in each channel."""
+    """Taps as parameters; initially decaying noise, at a different rate per channel."""
 
     def __init__(
         self, width: int, max_length: int, *, squash: float, smooth: int, owner: str
@@ -48,9 +48,8 @@ class ExplicitFilters(LongFilters):
 class LongConv(Mixer):
     """A long convolution of explicit taps, GELU, and a gated linear unit on the way out.
 
-    max_length: taps of a filter, so the longest sequence.  squash: λ, what each tap is shrunk by;
-    smooth: each tap is the
-    mean of so many neighbours on either side; 0 is none.  Beyond the first and last taps are zeros.
+    max_length: taps of a filter, and so the longest sequence.  squash: λ, by which taps shrink;
+    smooth: each tap is averaged with that many neighbours on either side (0: none), zero-padded.
     """
 
     slow: ClassVar[tuple[str, ...]] = ("coefficients",)
@@ -62,7 +61,7 @@ class LongConv(Mixer):
         super().__init__(width)
         if squash < 0 or smooth < 0:
             raise ThreefoldError(
-                f"{self.name}: squash={squash} and smooth={smooth}, expected neither below 0"
+                f"{self.name}: squash={squash} and smooth={smooth}, expected both at least 0"
             )
         self.filters = ExplicitFilters(
             width, max_length, squash=squash, smooth=smooth, owner=self.name

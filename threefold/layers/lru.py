@@ -21,7 +21,7 @@ from threefold.memory.state import State
 
 
 class LRU(Mixer):
-    """The linear recurrent unit; complex numbers are kept as real pairs.
+    """The linear recurrent unit; complex numbers are stored as real pairs.
 
     |λ|² starts uniform between the squares of `radius`, its angle below `phase`, γ = √(1−|λ|²).
     """

@@ -1,6 +1,7 @@
 """Mamba-2:  S = exp(−Δ e^A) S₋ + k⊗(Δ v),  o = Sᵀq + D v,  Δ = softplus(W x + b).
 
-A selective state space (q, k, v are its C, B, x) with one decay a head: a chunk is matrix products.
+A selective state space (q, k, v are its C, B, x) with one decay per head, so that a chunk is matrix
+products.
 Dao & Gu 2024, "Transformers are SSMs: Generalized Models and Efficient Algorithms Through
 Structured State Space Duality".
 """

@@ -102,7 +102,7 @@ class MLSTM(Mixer):
         out = out[..., :-1] / torch.maximum(out[..., -1:].abs(), floor)
         out = (self.norm(out).to(x.dtype) * self.norm_weight).flatten(-2)
         out = (out + self.skip * convolved) * F.silu(gate)
-        # What the carried maximum loses in its rounding is given to the memory.
+        # The rounding error of the carried maximum is compensated in the memory.
         maximum = scaled.maximum.to(memory.dtype)
         memory = memory * torch.exp(scaled.maximum - maximum).to(memory.dtype)[..., None, None]
         return self.out(out), {"memory": memory, "maximum": maximum, "conv": conv}

@@ -21,7 +21,7 @@ class RMSNorm(nn.RMSNorm):
 
 
 class HeadNorm(nn.Module):
-    """LayerNorm over each head of [B, L, H, V], then a weight and a bias a channel (GroupNorm)."""
+    """LayerNorm over each head of [B, L, H, V], then weight and bias per channel (GroupNorm)."""
 
     def __init__(self, heads: int, size: int, *, eps: float = 1e-5, affine: bool = True) -> None:
         super().__init__()
@@ -37,6 +37,6 @@ class HeadNorm(nn.Module):
 
 
 def l2_normalize(x: Tensor, eps: float = 1e-6) -> Tensor:
-    """x / √(|x|² + eps) along the last axis: of length one; zero stays zero, smoothly."""
+    """x / √(|x|² + eps) along the last axis: unit length; smooth at zero."""
     x = upcast(x)
     return x * torch.rsqrt(x.square().sum(-1, keepdim=True) + eps)

@@ -26,7 +26,7 @@ class Nystromformer(Mixer):
     A row with fewer elements than landmarks has as many landmarks as elements; segments are as
     equal as whole numbers allow (the authors fill up with zeros).  The pseudo-inverse starts from
     Aᵀ/(‖A‖₁‖A‖∞) of each head, as in the paper.  taps=0: no convolution.
-    Not causal: landmarks hold later elements too.  Parallel only, no state.
+    Not causal: landmarks contain later elements.  Parallel only, no state.
     """
 
     causal = False
@@ -69,7 +69,7 @@ class Nystromformer(Mixer):
         )
         seen = used[:, None, None]
         small = weigh(upcast(query_means), upcast(key_means), seen)
-        # Landmarks that a short row does not use become a block of their own, the identity.
+        # Landmarks that a short row does not use form a separate block, the identity.
         one = torch.eye(small.shape[-1], dtype=small.dtype, device=x.device)
         inverse = self.invert(torch.where(seen.mT & seen, small, one))
         read = attend(query_means, key, value, mask=real[:, None, None]) * used[:, :, None, None]

@@ -29,13 +29,13 @@ EPSILON = 1e-6
 
 
 class Performer(Mixer):
-    """FAVOR+ attention; `features` M a head (None: K ln K), drawn at construction and by `redraw`.
+    """FAVOR+ attention; `features` M per head (None: K ln K), drawn by constructor and `redraw`.
 
     Features are e^{…−m}.  For a query m is its own largest exponent, which cancels.  For keys the
     authors take the largest of the whole sequence, which looks ahead; causal, it is the largest so
     far, carried in the state, and the memory is scaled down whenever it rises.
-    Positions (rotary unless told otherwise) act before the features; the paper adds them to its
-    inputs.  Causal: step, chunk and parallel, a state of M (K + 1) a head.  Not causal: parallel,
+    Positions (rotary by default) act before the features; the paper adds them to its
+    inputs.  Causal: step, chunk and parallel, a state of M (K + 1) per head.  Not causal: parallel,
     no state.
     """
 
@@ -70,7 +70,7 @@ class Performer(Mixer):
             self.causal, self.forms = False, ("parallel",)
 
     def redraw(self) -> None:
-        """Draw new random features; states written with the old ones lose their meaning."""
+        """Draw new random features; states written with the old ones become invalid."""
         self.random.copy_(orthogonal_gaussians(self.random))
 
     def exponents(self, x: Tensor) -> Tensor:
@@ -86,7 +86,7 @@ class Performer(Mixer):
             state["position"] if self.causal else torch.zeros_like(x[:, 0, 0], dtype=torch.int64)
         )
         query, key, value = self.heads.split(self.positions.add(x, start, lengths))
-        query, key = map(self.exponents, self.positions.turn(query, key, start))
+        query, key = map(self.exponents, self.positions.rotate(query, key, start))
         query = features(query, query.detach().amax(-1, keepdim=True))
         # The normaliser is one more column of the memory, written with ones.
         value = F.pad(upcast(value), (0, 1), value=1.0)
@@ -140,7 +140,7 @@ class Performer(Mixer):
 
 
 def features(exponents: Tensor, maximum: Tensor) -> Tensor:
-    """e^{u − m} + ε; these tensors are the largest of all, so none is made in vain."""
+    """e^{u − m} + ε; in place where possible: these are the largest tensors."""
     return (exponents - maximum).exp_() + EPSILON
 
 

@@ -8,5 +8,5 @@ from threefold.memory.state import memory_dtype
 
 
 def upcast(x: Tensor) -> Tensor:
-    """float32 for narrower dtypes: gates and decays are computed there."""
+    """Convert narrower dtypes to float32, in which gates and decays are computed."""
     return x.to(memory_dtype(x.dtype))

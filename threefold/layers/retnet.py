@@ -1,6 +1,6 @@
-"""Retention:  S = γ S₋ + k⊗v,  o = Sᵀq,  γ = 1 − 2^{−5−h} in head h,  q, k turned by position.
+"""Retention:  S = γ S₋ + k⊗v,  o = Sᵀq,  γ = 1 − 2^{−5−h} in head h,  q, k rotated by position.
 
-Linear attention that forgets at one fixed rate a head, each head at another.
+Linear attention that forgets at a fixed rate, different for each head.
 Sun et al. 2023, "Retentive Network: A Successor to Transformer for Large Language Models".
 """
 
@@ -24,7 +24,7 @@ class RetNet(Mixer):
 
     Keys have 256 channels as published; below a width of 1024 there are four heads, so four scales.
     Positions rotate only (xPos's scale overflows on a stream).  The authors' divisions before the
-    group norm are left out: the norm takes any scale away.
+    group norm are left out: the norm removes any scale.
     """
 
     def __init__(self, width: int, *, heads: int | None = None, expand_value: int = 2) -> None:

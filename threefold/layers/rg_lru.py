@@ -26,7 +26,7 @@ SHARPNESS = 8.0  # the paper's c
 class RGLRU(Mixer):
     """Griffin's recurrent block: convolution and RG-LRU on one branch, GeLU on the other.
 
-    The gates' matrices are blocks on the diagonal, as the authors have them.
+    The matrices of the gates are block-diagonal, as in the authors' code.
     """
 
     no_decay: ClassVar[tuple[str, ...]] = ("rate",)
@@ -62,6 +62,6 @@ class RGLRU(Mixer):
 
 
 def root(x: Tensor) -> Tensor:
-    """√x for x ≥ 0; where it is 0 its slope counts as 0, as the gate's there is."""
+    """√x for x ≥ 0; at 0 its slope is set to 0, which is that of the gate there."""
     zero = x <= torch.finfo(x.dtype).tiny
     return torch.where(zero, 0.0, torch.sqrt(torch.where(zero, 1.0, x)))

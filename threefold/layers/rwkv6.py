@@ -28,7 +28,7 @@ STRONGEST = 7.0
 class RWKV6(Mixer):
     """The time mixing of RWKV-6 ("Finch"), with its initial values by layer and depth.
 
-    One deviation: `out` starts small instead of at zero, so that an untrained layer is not silent.
+    One deviation: `out` starts small instead of at zero, so that untrained outputs are not 0.
     """
 
     no_decay: ClassVar[tuple[str, ...]] = (

@@ -31,7 +31,7 @@ class RWKV7(Mixer):
 
     Deviations: later layers of the published model mix the first layer's values into their own; a
     mixer alone cannot see those, so every layer is like the first.  κ is k/√(|k|² + 1e-12), smooth
-    at zero.  `out` starts small instead of at zero, so that an untrained layer is not silent.
+    at zero.  `out` starts small instead of at zero, so that untrained outputs are not 0.
     """
 
     no_decay: ClassVar[tuple[str, ...]] = (

@@ -1,6 +1,6 @@
 """S4:  h' = A h + B x,  y = C h + D x,  A = Diag(Λ) − P Pᴴ,  run as K̄ ∗ x or element by element.
 
-A filter of each channel that begins as HiPPO-LegS, a memory of the whole past, and learns on.
+One filter per channel, initially HiPPO-LegS, a memory of the whole past.
 Gu, Goel & Ré 2022, "Efficiently Modeling Long Sequences with Structured State Spaces".
 """
 
@@ -21,10 +21,10 @@ from threefold.memory.hippo import normal_plus_low_rank
 
 
 class S4(FilterMixer):
-    """The structured state space, bilinear; Λ, P and B are shared, C and Δ are each channel's own.
+    """The structured state space, bilinear; Λ, P and B are shared, C and Δ are per channel.
 
     C itself is the parameter, not C (I − Ā^L): no length is built in.  With P on both sides and
-    Re Λ < 0 no A that can be learnt is unstable.
+    Re Λ < 0, every A that can be learned is stable.
     """
 
     slow: ClassVar[tuple[str, ...]] = ("delta_log", "decay_log", "frequency", "P", "B")
@@ -60,4 +60,4 @@ class S4(FilterMixer):
         super().check_loaded()
         parts = (self.decay_log, self.frequency, self.P)
         if not all(bool(part.isfinite().all()) for part in parts):
-            raise ThreefoldError(f"{self.name}: A is not stable, it holds what is no finite number")
+            raise ThreefoldError(f"{self.name}: A is not stable: it is not finite")

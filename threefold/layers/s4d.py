@@ -1,6 +1,6 @@
 """S4D:  s = e^{Δa} s₋ + B̄ x,  y = 2 Re(C s) + D x,  taps K̄ = 2 Re Σ_n C_n B̄_n e^{Δ a_n t}.
 
-A filter of each channel whose state is diagonal: S4 without the low-rank part.
+One filter per channel with a diagonal state matrix: S4 without the low-rank part.
 Gu et al. 2022, "On the Parameterization and Initialization of Diagonal State Space Models".
 """
 
@@ -25,7 +25,7 @@ INITIALISATIONS = ("lin", "inv", "legs", "real")
 class S4D(FilterMixer):
     """The diagonal state space; `state_size` N counts both numbers of each conjugate pair.
 
-    `init` is the beginning of a: lin −½ + iπn, inv −½ + i N/π (N/(2n+1) − 1), legs the normal
+    `init` chooses the initial a: lin −½ + iπn, inv −½ + i N/π (N/(2n+1) − 1), legs the normal
     part of HiPPO-LegS, real −(n+1).  B is 1: only its product with C matters.
     """
 
@@ -70,7 +70,7 @@ class S4D(FilterMixer):
     def check_loaded(self) -> None:
         super().check_loaded()
         if not bool(self.decay_log.isfinite().all() and self.frequency.isfinite().all()):
-            raise ThreefoldError(f"{self.name}: A is not stable, a pole is not a finite number")
+            raise ThreefoldError(f"{self.name}: A is not stable: a pole is not finite")
 
 
 def initial_poles(init: str, pairs: int) -> Tensor:

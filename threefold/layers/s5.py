@@ -1,6 +1,6 @@
 """S5:  s = e^{Δa}⊙s₋ + B̄ x,  y = 2 Re(C s) + D⊙x,  out = g⊙σ(W g),  g = gelu(y).
 
-One filter with many inputs and outputs instead of one for each channel, run by a scan.
+One filter with many inputs and outputs instead of one per channel, run as a scan.
 Smith, Warrington & Linderman 2023, "Simplified State Space Layers for Sequence Modeling".
 """
 
@@ -37,9 +37,9 @@ from threefold.memory.state import State
 class S5(Discretised[tuple[Tensor, Tensor]]):
     """The simplified state space; `state_size` counts both numbers of each conjugate pair.
 
-    a begins as the normal part of HiPPO-LegS in `blocks` copies, Δ is one for each number of the
-    state.  B and C begin as random maps rather than as random maps turned by LegS's eigenvectors,
-    which are unitary: the same distribution.
+    a starts as the normal part of HiPPO-LegS in `blocks` copies, with one Δ per entry of the state.
+    B and C start as random maps, not multiplied by the eigenvectors of LegS: these are unitary, so
+    the distribution is the same.
     """
 
     slow: ClassVar[tuple[str, ...]] = ("delta_log", "decay_log", "frequency")
@@ -58,7 +58,7 @@ class S5(Discretised[tuple[Tensor, Tensor]]):
         super().__init__(width)
         if blocks < 1 or state_size % blocks:
             raise ThreefoldError(
-                f"S5: state_size={state_size} in blocks={blocks}, expected blocks that divide it"
+                f"S5: state_size={state_size} and blocks={blocks}, expected blocks to divide it"
             )
         count_pairs(self.name, state_size // blocks)
         check_method(method, self.name)
@@ -101,6 +101,6 @@ class S5(Discretised[tuple[Tensor, Tensor]]):
         return y * torch.sigmoid(self.gate(y)), {"memory": memory.mT.contiguous()}
 
     def check_loaded(self) -> None:
-        """Refuse parameters from a file that no filter can have."""
+        """Raise an error if parameters loaded from a file make no stable filter."""
         check_delta(torch.exp(self.delta_log.detach().double()) / self.rate, self.name)
         check_poles(self.name, self.decay_log, self.frequency)

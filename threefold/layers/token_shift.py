@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 def previous_elements(x: Tensor, last: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Token shift: the element before each of x [B, L, D]; the last real one is the new state."""
+    """The previous element of each element of x [B, L, D], and the last real one: the new state."""
     everything = torch.cat([last.unsqueeze(1), x], 1)
     if lengths is None:
         return everything[:, :-1], everything[:, -1]
@@ -15,5 +15,5 @@ def previous_elements(x: Tensor, last: Tensor, lengths: Tensor | None) -> tuple[
 
 
 def shift_ramp(width: int, power: float) -> Tensor:
-    """1 − (i/width)^power: RWKV's initial shares of the element before, channel by channel."""
+    """1 − (i/width)^power: the initial shares of the previous element in RWKV, per channel."""
     return 1 - (torch.arange(width) / width) ** power

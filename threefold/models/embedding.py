@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 import torch
 from torch import Tensor, nn
 
-from threefold.blocks.block import norm_of
+from threefold.blocks.block import make_block_norm
 from threefold.errors import ThreefoldError, nearest
 from threefold.layers.checks import check_dropout
 from threefold.layers.linear import Linear
@@ -40,7 +40,9 @@ class InputEmbedding(nn.Module, ABC):
         longest = spec.option("max_length") or (max_length if kind == "learned" else None)
         self.positions = make_positions(kind, spec.width, 1, max_length=longest)
         self.scale = math.sqrt(spec.width) if spec.option("scale_embedding") else 1.0
-        self.norm = norm_of(spec.block_entry, spec.width) if spec.option("embedding_norm") else None
+        self.norm = (
+            make_block_norm(spec.block_entry, spec.width) if spec.option("embedding_norm") else None
+        )
         self.dropout = nn.Dropout(dropout)
 
     @property

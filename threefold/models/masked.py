@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from threefold.blocks.block import norm_of
+from threefold.blocks.block import make_block_norm
 from threefold.blocks.channel import ACTIVATIONS
 from threefold.blocks.stack import Entry, non_causal_entry
 from threefold.errors import ThreefoldError, nearest
@@ -38,7 +38,7 @@ class MaskedLanguageModel(Backbone):
         self.transform: Linear | None = None
         if spec.option("lm_head"):
             self.transform = Linear(spec.width, spec.width)
-            self.transform_norm = norm_of(spec.block_entry, spec.width)
+            self.transform_norm = make_block_norm(spec.block_entry, spec.width)
             self.bias = nn.Parameter(torch.zeros(spec.vocabulary))
         self.pooler = Linear(spec.width, spec.width) if spec.option("pooler") else None
         for module in (self.transform, self.pooler):

@@ -1,6 +1,6 @@
 """Cross-attention:  o_i = Σ_j a_ij v_j,  q_i from x,  k_j and v_j from another sequence.
 
-A decoder's look at what the encoder has read.  A layer, not a mixer: it has a second input.
+How a decoder attends to the outputs of the encoder.  A layer, not a mixer: it has two inputs.
 Vaswani et al. 2017, "Attention Is All You Need".
 """
 
@@ -21,7 +21,7 @@ from threefold.memory.state import State
 
 
 class CrossAttention(nn.Module):
-    """Every element of x reads the whole source; its keys and values are the state, made once."""
+    """Every element of x reads the whole source; its keys and values are the state."""
 
     def __init__(
         self,
@@ -51,8 +51,8 @@ class CrossAttention(nn.Module):
     ) -> tuple[Tensor, State]:
         """x [B, L, width] and source [B, S, source_width] to (y [B, L, width], state).
 
-        With a state the source is not looked at: what was read of it before is in the state.
-        source_mask [B, S]: True for real elements, contiguous in a row; a row without any gets 0.
+        With a state the source is ignored: its keys and values are in the state.
+        source_mask [B, S]: True for real elements, contiguous in a row; an empty row gives 0.
         """
         self._check(x, source, state)
         if state is None:
@@ -69,7 +69,7 @@ class CrossAttention(nn.Module):
         return self.heads.join(out).masked_fill((lengths == 0).view(-1, 1, 1), 0), state
 
     def read_source(self, source: Tensor, source_mask: Tensor | None = None) -> State:
-        """The state: keys and values of the source, and how many elements each row has."""
+        """The state for a source: its keys and values, and the number of elements per row."""
         rows, length, _ = source.shape
         lengths = torch.full((rows,), length, device=source.device)
         if source_mask is not None:
@@ -94,7 +94,7 @@ class CrossAttention(nn.Module):
             dtype = self.heads.query.weight.dtype
             states.check(state, shapes, len(x), dtype, "CrossAttention")
         elif source is None:
-            raise ThreefoldError("CrossAttention: neither a source nor a state of one was given")
+            raise ThreefoldError("CrossAttention: neither a source nor a state was given")
         elif source.dim() != 3 or source.shape[::2] != (len(x), self.source_width):
             raise ThreefoldError(
                 f"CrossAttention: source is {tuple(source.shape)}, expected "

@@ -10,7 +10,7 @@ from threefold.layers.linear import Linear
 
 
 class Heads(nn.Module):
-    """Queries in `heads`, keys and values in `groups` (of a source, if that has another width)."""
+    """Queries in `heads`, keys and values in `groups`, of a source of width `source_width`."""
 
     def __init__(
         self,
