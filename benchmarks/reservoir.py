@@ -32,7 +32,7 @@ def networks(units: int) -> tuple[EchoStateNetwork, Any]:
     weight = scale_to_radius(random_matrix(units, units, density=0.1, generator=generator), 0.9)
     weight_in, bias = (random_matrix(units, 1, generator=generator) for _ in range(2))
     ours = EchoStateNetwork(leak=LEAK, direct=False, regularisation=BETA, wash_out=WASH_OUT)
-    ours.use(weight, weight_in, 0.1 * bias[:, 0])
+    ours.set_weights(weight, weight_in, 0.1 * bias[:, 0])
     if not peers.installed(PEER):
         return ours, None
     nodes = importlib.import_module("reservoirpy.nodes")

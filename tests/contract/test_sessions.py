@@ -202,7 +202,7 @@ def test_models_that_cannot_stream_are_refused() -> None:
         with pytest.raises(ThreefoldError, match=message):
             check_streams(threefold.build(spec))
     pairs: Any = threefold.build(Spec("classifier", 32, 1, "gla", options={"pair": True}))
-    with pytest.raises(ThreefoldError, match="reads pairs, so it has no answer after each"):
+    with pytest.raises(ThreefoldError, match="reads pairs, so it has no output after each"):
         run_model(pairs, torch.zeros(1, 2, dtype=torch.int64), {})
 
 

@@ -163,8 +163,8 @@ def change_header(path: Path, **changes: str | None) -> None:
 
 
 FAULTS: dict[str, tuple[Any, str]] = {
-    "gone": (os.unlink, "there is no such file"),
-    "cut": (cut, "not a safetensors file, or cut short"),
+    "gone": (os.unlink, "file not found"),
+    "cut": (cut, "not a safetensors file, or truncated"),
     "empty": (lambda p: p.write_bytes(b""), "not a safetensors file"),
     "foreign": (lambda p: p.write_bytes(b"PK\x03\x04" * 50), "not a safetensors file"),
     "weights": (lambda p: save_file({"a": torch.zeros(2)}, p), "but not a state; expected a file"),
@@ -196,7 +196,7 @@ def test_damage_is_reported(model: LanguageModel, path: Path, fault: str) -> Non
 def test_a_folder_is_not_a_state_file(
     model: LanguageModel, state: states.State, tmp_path: Path
 ) -> None:
-    with pytest.raises(ThreefoldError, match="there is no such file"):
+    with pytest.raises(ThreefoldError, match="file not found"):
         threefold.load_state(tmp_path, model)
     (tmp_path / "s").mkdir()
     for path in (tmp_path / "s", tmp_path / "nowhere" / "s"):

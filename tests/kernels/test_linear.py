@@ -13,7 +13,7 @@ from tests.tolerances import assert_close
 from threefold.errors import ThreefoldError
 from threefold.kernels import library, ops
 from threefold.kernels import linear as native
-from threefold.layers.parts import Linear
+from threefold.layers.linear import Linear
 
 DTYPES = [torch.float32, torch.float64]
 SIZES = [(1, 1), (3, 2), (16, 5), (33, 7), (48, 9), (64, 4), (100, 1), (129, 3), (768, 65)]

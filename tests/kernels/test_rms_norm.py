@@ -13,7 +13,7 @@ from tests.tolerances import assert_close
 from threefold.errors import ThreefoldError
 from threefold.kernels import library, ops, reference
 from threefold.kernels import rms_norm as native
-from threefold.layers.parts import RMSNorm
+from threefold.layers.norms import RMSNorm
 
 DTYPES = [torch.float32, torch.float64]
 

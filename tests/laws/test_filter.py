@@ -169,7 +169,7 @@ def test_taps_are_those_of_scipy(method: str) -> None:
 
 
 def test_half_the_rate_hears_the_same_signal() -> None:
-    mixer = threefold.mixer("s4d", width=16, state_size=16, initial="lin").double().eval()
+    mixer = threefold.mixer("s4d", width=16, state_size=16, init="lin").double().eval()
     assert isinstance(mixer, FilterMixer)
     time = torch.arange(2000, dtype=torch.float64) / 2000
     sound = torch.sin(2 * math.pi * 3 * time).view(1, -1, 1).expand(1, -1, 16)

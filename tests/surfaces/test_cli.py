@@ -257,14 +257,14 @@ class TestInfo:
         assert "a state of a language model" in text
 
     def test_absent(self, tmp_path: Path) -> None:
-        assert "there is no such folder" in refused("info", str(tmp_path / "none"), start=run)
+        assert "folder not found" in refused("info", str(tmp_path / "none"), start=run)
 
     def test_foreign(self, tmp_path: Path) -> None:
         assert "config.json" in refused("info", str(tmp_path))
         (tmp_path / "config.json").write_text('{"model_type": "gpt2"}', encoding="utf-8")
         assert "gpt2" in refused("info", str(tmp_path))
         (tmp_path / "config.json").write_text("{", encoding="utf-8")
-        assert "not JSON" in refused("info", str(tmp_path))
+        assert "not valid JSON" in refused("info", str(tmp_path))
         (tmp_path / "notes.txt").write_text("nothing", encoding="utf-8")
         assert "not a safetensors file" in refused("info", str(tmp_path / "notes.txt"))
 

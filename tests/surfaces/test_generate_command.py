@@ -167,7 +167,7 @@ def test_an_interruption_saves_the_state(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_errors(workdir: Path) -> None:
     assert "nothing to continue; give a PROMPT" in refused("generate", "bytes")
     assert "nothing to continue" in refused("generate", "bytes", "")
-    assert "there is no such folder" in refused("generate", "none", "x")
+    assert "folder not found" in refused("generate", "none", "x")
     assert "leave out --temperature" in refused("generate", "bytes", "x", "--beams", "2",
                                                "--temperature", "0.5")  # fmt: skip
     assert "is only used with --beams" in refused("generate", "bytes", "x", "--length-penalty", "1")

@@ -310,7 +310,7 @@ def test_each_element_of_a_live_pipe_is_scored_at_once(workdir: Path) -> None:
 
 
 def test_errors(workdir: Path) -> None:
-    assert "there is no such folder" in refused("stream", "nothing", "text.txt")
+    assert "folder not found" in refused("stream", "nothing", "text.txt")
     assert "there is no such file" in refused("stream", "text", "nothing.txt")
     assert "this is a folder; expected a file" in refused("stream", "text", "run")
     if Path("/proc/self/mem").exists():  # its first bytes cannot be read

@@ -1,7 +1,7 @@
-"""kernel = f(parameters, t),  t = 0 … length−1: long filters and when they are made.
+"""kernel = f(parameters, t),  t = 0 … length−1: long filters, and when they are computed.
 
-With gradients the taps are made for each call, as many as it needs.  Without, they are made once,
-a power of two of them, and kept with what streaming derives from them until a parameter changes
+With gradients the taps are computed for each call, as many as it needs.  Without, a power of two of
+them is computed once and cached, with what streaming derives from them, until a parameter changes
 (`kernels/parameter_cache.py`).
 """
 
@@ -21,7 +21,7 @@ from threefold.memory.convolution import PreparedFilter
 
 
 class LongFilters(nn.Module, ABC):
-    """Filters of up to `max_length` taps a channel, for one or more convolutions."""
+    """Filters of up to `max_length` taps per channel, for one or more convolutions."""
 
     def __init__(self, max_length: int, owner: str) -> None:
         super().__init__()
@@ -33,10 +33,10 @@ class LongFilters(nn.Module, ABC):
 
     @abstractmethod
     def make(self, length: int) -> list[tuple[Tensor, Tensor]]:
-        """(kernel [D, length], skip [D]) of each convolution, float32 at least."""
+        """(kernel [D, length], skip [D]) of each convolution, at least float32."""
 
     def taps(self, length: int) -> list[PreparedFilter]:
-        """The filters, with `length` taps at least, or all they have."""
+        """The filters with at least `length` taps, or all taps."""
         length = min(length, self.max_length)
         parameters = list(self.parameters())
         if needs_gradient(*parameters):
@@ -50,7 +50,7 @@ class LongFilters(nn.Module, ABC):
         )
 
     def train(self, mode: bool = True) -> Self:
-        """As torch's; what was derived from the parameters is made again."""
+        """As in torch; values derived from the parameters are computed again."""
         self.derived.forget()
         return super().train(mode)
 

@@ -1,7 +1,7 @@
 """Transformer-XL:  a_i = softmax_j(((q_i + u)ᵀ k_j + (q_i + w)ᵀ W_r r_{i−j})/√K),
 i − memory < j ≤ i.
 
-Keys of the past are kept, and positions are distances, so that a cut leaves no trace.
+Past keys are kept and positions are distances, so that it does not matter where a sequence is cut.
 Dai et al. 2019, "Transformer-XL: Attentive Language Models beyond a Fixed-Length Context".
 """
 
@@ -15,8 +15,9 @@ from torch import Tensor, nn
 
 from threefold.errors import ThreefoldError
 from threefold.layers.attention_parts.heads import Heads
+from threefold.layers.heads import split_heads
+from threefold.layers.linear import Linear
 from threefold.layers.mixer import Mixer
-from threefold.layers.parts import Linear, split_heads
 from threefold.layers.positions import sinusoids
 from threefold.memory.history import AttentionInputs, SlidingWindow
 from threefold.memory.state import State
@@ -25,8 +26,8 @@ from threefold.memory.state import State
 class TransformerXL(Mixer):
     """Relative attention in which each element reads exactly the last `memory`, itself included.
 
-    That is the authors' same-length mask; it makes the answer independent of where a sequence is
-    cut.  States are differentiable; cutting the graph between pieces is the trainer's business.
+    That is the authors' same-length mask; it makes the output independent of where a sequence is
+    cut.  States are differentiable; detaching them between pieces is left to the training loop.
     Causal: step, chunk and parallel; the state is the last memory − 1 keys and values (projected;
     the authors keep their inputs).
     """

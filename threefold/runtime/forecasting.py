@@ -37,7 +37,7 @@ def rollout(
         forecast, state = model(series, state, exogenous=exogenous, mask=mask)
         last = _last(forecast[:, :, 0], mask)
         for step in range(steps):
-            value = _sample(last, generator) if sample else model.middle(last)
+            value = _sample(last, generator) if sample else model.point_forecast(last)
             step_exogenous = None if future is None else future[:, step]
             values.append(value)
             forecast, state = model.step(value, state, exogenous=step_exogenous)

@@ -16,7 +16,7 @@ import torch
 from torch import Generator, Tensor
 
 from threefold.errors import ThreefoldError
-from threefold.layers.mixer import Rows
+from threefold.layers.padding import PaddedRows
 from threefold.memory import state as states
 from threefold.memory.state import State
 from threefold.models.model import Model, Predictor
@@ -179,7 +179,9 @@ class TokenGenerator(Iterator[Any]):
     ) -> None:
         prompt, self.unbatched = _prompt(tokens, self.model.device)
         real = torch.ones_like(prompt, dtype=torch.bool) if mask is None else mask
-        empty = (Rows(real, prompt.shape, "generate").lengths == 0).nonzero().flatten().tolist()
+        empty = (
+            (PaddedRows(real, prompt.shape, "generate").lengths == 0).nonzero().flatten().tolist()
+        )
         if empty:
             raise ThreefoldError(f"generate: row {empty[0]} of the prompt is empty")
         with torch.no_grad(), eval_mode(self.model):

@@ -19,7 +19,7 @@ from torch import Generator, Tensor
 from threefold.errors import ThreefoldError
 from threefold.memory import state as states
 from threefold.memory.state import State
-from threefold.models.backbone import Body
+from threefold.models.backbone import Backbone
 from threefold.models.classifier import Classifier
 from threefold.models.forecaster import Forecaster
 from threefold.models.language import LanguageModel
@@ -302,7 +302,7 @@ def check_streams(model: Any) -> Any:
 
 
 def run_model(
-    model: Body, inputs: Tensor, state: State, last: bool = False
+    model: Backbone, inputs: Tensor, state: State, last: bool = False
 ) -> tuple[Tensor, State]:
     """Outputs [B, L, …] after each element, or [B, …] after the last, and the new state."""
     if isinstance(model, LanguageModel):
@@ -310,7 +310,7 @@ def run_model(
     if isinstance(model, Classifier):
         if last:
             return model(inputs, state)  # type: ignore[no-any-return]
-        return model.answers(inputs, state)
+        return model.forward_per_element(inputs, state)
     if isinstance(model, Forecaster):
         series, rest = inputs[..., : model.channels], inputs[..., model.channels :]
         outputs, after = model(series, state, exogenous=rest if model.exogenous else None)

@@ -23,7 +23,7 @@ from threefold.data.atomic_files import write_file
 from threefold.errors import ThreefoldError
 from threefold.memory import state as states
 from threefold.memory.state import POSITION, State
-from threefold.models.backbone import Body
+from threefold.models.backbone import Backbone
 from threefold.models.files import read_tensors, write_tensors
 from threefold.models.model import Predictor
 from threefold.models.saving import OpenedModel
@@ -51,7 +51,7 @@ class StateFile:
 def save_state(
     path: str | PathLike[str],
     state: State,
-    model: Predictor | Body,
+    model: Predictor | Backbone,
     *,
     position: int | list[int] | None = None,
     notes: Mapping[str, Any] | None = None,
@@ -82,13 +82,13 @@ def save_state(
     write_file(Path(path), lambda new: write_tensors(new, tensors, metadata))
 
 
-def load_state(path: str | PathLike[str], model: Predictor | Body) -> State:
+def load_state(path: str | PathLike[str], model: Predictor | Backbone) -> State:
     """Load a state from a file for `model`; a state of another model is refused."""
     return state_for_model(path, read_state(path), model)
 
 
 def state_for_model(
-    path: str | PathLike[str], state_file: StateFile, model: Predictor | Body
+    path: str | PathLike[str], state_file: StateFile, model: Predictor | Backbone
 ) -> State:
     """Check that a state that was read from a file fits `model`, and move it to its device."""
     if state_file.spec != model.spec:

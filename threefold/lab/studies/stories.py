@@ -12,7 +12,7 @@ from pathlib import Path
 
 from threefold.data.fetch import need
 from threefold.models.language import LanguageModel
-from threefold.models.pretrained.llama2c import BEGIN, StoryTokenizer, load_stories
+from threefold.models.pretrained.llama2c import BOS, Llama2cTokenizer, load_llama2c
 from threefold.runtime.generation import generate
 
 PROMPT = "Once upon a time"
@@ -25,7 +25,7 @@ def fetched() -> Path:
 
 def tell(
     model: LanguageModel,
-    tokenizer: StoryTokenizer,
+    tokenizer: Llama2cTokenizer,
     prompt: str = PROMPT,
     *,
     tokens: int = 256,
@@ -34,7 +34,7 @@ def tell(
 ) -> str:
     """A story that begins with the prompt, up to where the next one would begin."""
     start = tokenizer.encode(prompt)
-    made = generate(model, start, max_tokens=tokens, temperature=temperature, seed=seed, stop=BEGIN)
+    made = generate(model, start, max_tokens=tokens, temperature=temperature, seed=seed, stop=BOS)
     return tokenizer.decode([*start, *made.rows()[0]])
 
 
@@ -52,7 +52,7 @@ def main() -> None:
     parser.add_argument("--save", type=Path)
     given = vars(parser.parse_args())
     path, folder, prompt = (given.pop(name) for name in ("weights", "save", "prompt"))
-    model, tokenizer = load_stories(path or fetched())
+    model, tokenizer = load_llama2c(path or fetched())
     start = time.perf_counter()
     story = tell(model, tokenizer, prompt, **given)
     seconds = time.perf_counter() - start

@@ -177,7 +177,7 @@ class ResidualScorer(Scorer):
             scores = outside / (high - low).clamp(min=SMALLEST_DEVIATION)
             scores = torch.where(forecast.isnan().any(-1), torch.nan, scores)
         worst = scores.nan_to_num(0).argmax(-1, keepdim=True)
-        expected = self.model.middle(forecast)
+        expected = self.model.point_forecast(forecast)
         return {
             "channel": (worst[:, 0] + 1).tolist(),
             "value": value.gather(1, worst)[:, 0].tolist(),
