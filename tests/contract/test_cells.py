@@ -211,7 +211,7 @@ def test_recurrent_dropout_hides_what_the_matrices_see() -> None:
 
 @every_cell
 def test_parallel_is_refused_with_the_reason(name: str) -> None:
-    with pytest.raises(threefold.ThreefoldError, match=r"no parallel form.*nonlinearity.*chunk"):
+    with pytest.raises(threefold.ThreefoldError, match=r"no parallel form.*nonlinear.*chunk"):
         threefold.mixer(name, width=16)(torch.zeros(1, 2, 16), form="parallel")
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import threefold
-from tests.contract.test_mixers import every_causal_mixer, inputs, make
+from tests.contract.test_mixers import every_mixer, inputs, make
 from tests.tolerances import assert_close
 from threefold.layers.mixer import Mixer
 
@@ -90,7 +90,7 @@ def type_name(mixer: Mixer) -> str:
     return next(n for n, entry in threefold.MIXERS.items() if entry.load() is type(mixer))
 
 
-@every_causal_mixer
+@every_mixer
 @pytest.mark.parametrize("size", [50.0, 1e4])
 def test_gates_at_their_ends(name: str, size: float) -> None:
     options: dict[str, Any] = {"clamp": float("inf")} if name == "abc" else {}
@@ -119,7 +119,7 @@ def test_gates_at_their_ends(name: str, size: float) -> None:
             assert_close(gradients["x"], expected_gradients["x"], "extreme", f"{name} {form}: dx")
 
 
-@every_causal_mixer
+@every_mixer
 def test_a_hundred_thousand_identical_elements(name: str) -> None:
     mixer = make(name, torch.float32, width=16)
     # What keeps everything takes the square of the length, or has filters of max_length taps.

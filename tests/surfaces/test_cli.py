@@ -162,9 +162,11 @@ class TestStart:
 class TestMixers:
     def test_table(self) -> None:
         lines = good("mixers", start=run).splitlines()
-        assert " ".join(lines[0].split()) == "NAME FULL NAME YEAR MEMORY FORMS STATE EQUATION"
-        assert [line.split()[0] for line in lines[1:]] == list(MIXERS)
-        for line, entry in zip(lines[1:], MIXERS.values(), strict=True):
+        assert " ".join(lines[0].split()) == "NAME FULL NAME YEAR FAMILY FORMS STATE EQUATION"
+        rows = lines[1 : 1 + len(MIXERS)]
+        assert [line.split()[0] for line in rows] == list(MIXERS)
+        assert [line.split()[0] for line in lines[-3:]] == ["FAMILY", "FORMS", "STATE"]  # legend
+        for line, entry in zip(rows, MIXERS.values(), strict=True):
             assert line.endswith(entry.equation)
             assert entry.title in line
             assert str(entry.year) in line
@@ -219,7 +221,9 @@ class TestMixers:
             assert "".join(entry.equation.split()) in "".join(text.split())
 
     def test_wide_terminal_has_one_line_each(self) -> None:
-        assert len(on_terminal(250, "mixers").splitlines()) == len(MIXERS) + 1
+        lines = on_terminal(250, "mixers").splitlines()
+        assert [line.split()[0] for line in lines[1 : 1 + len(MIXERS)]] == list(MIXERS)
+        assert lines[1 + len(MIXERS)].strip() == ""
 
 
 @pytest.fixture(scope="module")
@@ -277,10 +281,10 @@ class TestInfo:
         folder = shutil.copytree(saved / "model", tmp_path / "model")
         weights = folder / "model.safetensors"
         weights.write_bytes(weights.read_bytes()[:size])
-        assert "cut short" in refused("info", str(folder))
+        assert "truncated" in refused("info", str(folder))
         state = tmp_path / "state.safetensors"
         state.write_bytes((saved / "state.safetensors").read_bytes()[:size])
-        assert "cut short" in refused("info", str(state))
+        assert "truncated" in refused("info", str(state))
 
     def test_no_weights(self, saved: Path, tmp_path: Path) -> None:
         folder = shutil.copytree(saved / "model", tmp_path / "model")
