@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from threefold.data.loaders import IGNORE, Batch
 from threefold.data.shuffling import shuffled
 from threefold.errors import ThreefoldError
+from threefold.tasks.language_modelling import unigram_bits_of
 from threefold.tasks.task import Numbers, Task
 
 Array = NDArray[Any]
@@ -116,8 +117,7 @@ def commonest_tag(task: Task[Batch], most: int = 1 << 30) -> float:
 def unigram(task: Task[Batch], most: int = MOST) -> float:
     """Bits of the test split under the training split's frequencies."""
     train, test = (some(task, split, most).targets.numpy().ravel() for split in ("train", "test"))
-    counts = np.bincount(train, minlength=task.vocabulary) + 1.0
-    return float(-np.log2(counts / counts.sum())[test].mean())
+    return unigram_bits_of(train, test, task.vocabulary)
 
 
 def last_value(task: Task[Batch], most: int = MOST) -> float:

@@ -25,23 +25,23 @@ import numpy as np
 
 from threefold.data.loaders import Batch
 from threefold.data.readers import read_bytes, text_files
-from threefold.data.tokenizer import Tokenizer
-from threefold.data.tokenizers import (
-    BPETokenizer,
-    ByteTokenizer,
-    CharacterTokenizer,
-    WordTokenizer,
-)
+from threefold.data.tokenizers import ByteTokenizer
 from threefold.errors import ThreefoldError, nearest
 from threefold.tasks.chorales import chorales
+from threefold.tasks.language_modelling import (
+    check_tokenizer_name,
+    count_windows,
+    cut_windows,
+    split_by_position,
+    tokenize_splits,
+    unigram_bits,
+)
 from threefold.tasks.stored import check_bytes, find, place
-from threefold.tasks.table import SPLITS
-from threefold.tasks.task import Corpus, Numbers, Task, declare, rows_of
+from threefold.tasks.task import Corpus, Numbers, Task, declare
 
-TOKENIZERS = ("byte", "character", "bpe", "word")
 BASES = "ACGT"
 OTHERS = {"site-packages", "dist-packages", "__pycache__", "test", "tests", "idlelib", "lib2to3"}
-LEVEL = {"shakespeare": "character", "dna": "character"}  # of the card; else byte
+CARD_TOKENIZERS = {"shakespeare": "character", "dna": "character"}  # all other cards: byte
 
 
 def shakespeare(folder: Path | None = None) -> bytes:
@@ -116,35 +116,23 @@ def content(name: str, folder: Path | None = None) -> bytes:
 
 @cache
 def corpus(
-    name: str, kind: str = "byte", vocabulary: int = 4096, folder: Path | None = None
+    name: str, tokenizer: str = "byte", vocabulary: int = 4096, folder: Path | None = None
 ) -> Corpus:
-    """Tokens of every split; pairs and words are learnt from the training part."""
-    if kind not in TOKENIZERS:
-        raise ThreefoldError(f"{name}: unknown tokenizer {kind!r}; {nearest(kind, TOKENIZERS)}")
-    parts = dict(zip(SPLITS, _split(name, content(name, folder)), strict=True))
-    if kind == "byte":
-        tokenizer: Tokenizer = ByteTokenizer()
-        return Corpus({s: np.frombuffer(part, np.uint8) for s, part in parts.items()}, tokenizer)
+    """Tokens of every split; byte pairs and words are learnt from the training split."""
+    check_tokenizer_name(name, tokenizer)
+    parts = _split(name, content(name, folder))
+    if tokenizer == "byte":
+        tokens = {split: np.frombuffer(part, np.uint8) for split, part in parts.items()}
+        return Corpus(tokens, ByteTokenizer())
     texts = {split: part.decode("utf-8", "replace") for split, part in parts.items()}
-    if kind == "character":
-        tokenizer = CharacterTokenizer("".join(texts.values()))
-    else:
-        learn = BPETokenizer.learn if kind == "bpe" else WordTokenizer.learn
-        tokenizer = learn(_paragraphs(texts["train"]), vocabulary)
-    return Corpus({split: tokenizer.encode(text) for split, text in texts.items()}, tokenizer)
+    return tokenize_splits(texts, tokenizer, vocabulary)
 
 
-def _split(name: str, whole: bytes) -> tuple[bytes, bytes, bytes]:
+def _split(name: str, text: bytes) -> dict[str, bytes]:
     if name == "shakespeare":
-        cut = int(len(whole) * 0.9)
-        return whole[:cut], whole[cut:], whole[cut:]
-    first, second = int(len(whole) * 0.9), int(len(whole) * 0.95)
-    return whole[:first], whole[first:second], whole[second:]
-
-
-def _paragraphs(text: str) -> list[str]:
-    """A text in parts that a tokenizer can learn from one by one."""
-    return [part + "\n\n" for part in text.split("\n\n")]
+        cut = int(len(text) * 0.9)
+        return {"train": text[:cut], "valid": text[cut:], "test": text[cut:]}
+    return split_by_position(text)
 
 
 def language(
@@ -155,37 +143,24 @@ def language(
     vocabulary: int = 4096,
     folder: Path | None = None,
 ) -> Task[Batch]:
-    """Windows of a corpus; with another tokenizer than its card's, sizes follow the tokens."""
+    """Windows of a corpus; with a tokenizer other than its card's, sizes follow the tokens."""
     if length < 1:
         raise ThreefoldError(f"{name}: windows of {length} tokens; expected at least 1")
+    read = partial(corpus, name, tokenizer, vocabulary, folder)
 
     def draw(split: str, numbers: Numbers) -> Batch:
-        tokens = corpus(name, tokenizer, vocabulary, folder).tokens[split]
-        windows = np.asarray(tokens[numbers[:, None] * length + np.arange(length + 1)], np.int64)
-        return rows_of(windows[:, :-1], windows[:, 1:])
+        return cut_windows(read().tokens[split], numbers, length)
 
-    if (tokenizer, length, folder) == (LEVEL.get(name, "byte"), 256, None) and name != "code":
-        whole = partial(corpus, name, tokenizer, vocabulary, folder)
-        return replace(declare(name, draw), corpus=whole)
-    made = corpus(name, tokenizer, vocabulary, folder)
-    sizes = tuple((len(made.tokens[split]) - 1) // length for split in SPLITS)
+    standard = (CARD_TOKENIZERS.get(name, "byte"), 256, None)
+    if (tokenizer, length, folder) == standard and name != "code":
+        return replace(declare(name, draw), corpus=read)
+    tokens = read()
+    sizes = count_windows(tokens, length)
     if min(sizes) < 1:
-        raise ThreefoldError(f"{name}: a split has no window of {length} tokens")
-    size = made.tokenizer.vocabulary
-    made_so = declare(
-        name,
-        draw,
-        length=length,
-        sizes=sizes,
-        vocabulary=size,
-        classes=size,
-        chance=unigram_bits(made),
-    )
-    return replace(made_so, corpus=lambda: made)
-
-
-def unigram_bits(made: Corpus) -> float:
-    """Bits of the test part under the frequencies of the training part, each count one more."""
-    size = made.tokenizer.vocabulary
-    counts = np.bincount(made.tokens["train"], minlength=size) + 1.0
-    return float(-np.log2(counts / counts.sum())[made.tokens["test"]].mean())
+        raise ThreefoldError(
+            f"{name}: a split has no window of {length} tokens; give a shorter length"
+        )
+    size = tokens.tokenizer.vocabulary
+    changes = {"length": length, "sizes": sizes, "vocabulary": size, "classes": size}
+    task = declare(name, draw, **changes, chance=unigram_bits(tokens))
+    return replace(task, corpus=lambda: tokens)

@@ -206,6 +206,13 @@ def declare(name: str, draw: Draw[Rows], **changes: Any) -> Task[Rows]:
     return Task(**{**declared, **changes, **renamed}, draw=draw)
 
 
+def declare_user_task(name: str, draw: Draw[Rows], **fields: Any) -> Task[Rows]:
+    """A task of a user's own data: it has no card and no score that counts as solved."""
+    return Task(
+        name=name, make="user", title=name, solved=math.nan, where="user", draw=draw, **fields
+    )
+
+
 def rows_of(
     inputs: NDArray[Any], targets: NDArray[Any], lengths: NDArray[np.int64] | None = None
 ) -> Batch:
