@@ -53,7 +53,7 @@ class Sample(NamedTuple):
 def watch() -> None:
     """Run the command that is given behind a file name and a place; note every piece there."""
     from threefold.cli import main
-    from threefold.cli.progress import Meter
+    from threefold.data.progress import Meter
 
     path, stop, *arguments = sys.argv[1:]
     torch.set_num_threads(1)

@@ -13,12 +13,13 @@ from hypothesis import strategies as st
 import threefold
 from threefold import Spec, ThreefoldError
 from threefold.data.python_manual import python_reference
-from threefold.data.tokenizer import Tokenizer, smallest
 from threefold.data.tokenizers import (
     BPETokenizer,
     ByteTokenizer,
     CharacterTokenizer,
+    Tokenizer,
     WordTokenizer,
+    smallest,
 )
 
 TEXT = python_reference()[:60_000]

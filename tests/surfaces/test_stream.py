@@ -21,8 +21,8 @@ import torch
 import threefold
 from tests.surfaces.test_cli import good, here, refused
 from threefold import Spec
-from threefold.cli.progress import Meter
 from threefold.data import ByteTokenizer
+from threefold.data.progress import Meter
 from threefold.runtime.opening import open_model
 from threefold.runtime.state_files import read_state
 
@@ -364,7 +364,7 @@ class Terminal(io.StringIO):
 def test_progress_has_rate_and_time_left(terminal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     screen = Terminal() if terminal else io.StringIO()
     monkeypatch.setattr(sys, "stderr", screen)
-    monkeypatch.setattr("threefold.cli.progress.SECONDS", 0.0)
+    monkeypatch.setattr("threefold.data.progress.LINE_INTERVAL", 0.0)
     monkeypatch.setenv("COLUMNS", "100")
     meter = Meter(4000, 0, quiet=False, printing=False)
     meter.start -= 10

@@ -167,7 +167,7 @@ class Run:
 
     def go(self, quiet: bool) -> dict[str, Any]:
         """To the end of the input, or until somebody interrupts; what it came to."""
-        from threefold.cli.progress import Meter
+        from threefold.data.progress import Meter
         from threefold.runtime.source import WaitInterruptedError
 
         source, session = self.stream.source, self.stream.session

@@ -126,12 +126,12 @@ def _check(wanted: Package, archive: Path) -> None:
 
 
 def _download(wanted: Package, folder: Path, console: Console | None) -> Path:
-    from threefold.data.progress import meter
+    from threefold.data.progress import download_meter
 
     inbox = folder / "inbox"
     inbox.mkdir()
     title = f"{wanted.name} {wanted.version}"
-    with meter(console, title, wanted.size) as show:
+    with download_meter(console, title, wanted.size) as show:
         if wanted.registry == "sdist":
             _read_from_index(wanted, inbox / wanted.archive, show)
         else:

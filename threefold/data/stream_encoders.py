@@ -25,12 +25,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from threefold.data.tokenizer import Tokenizer
 from threefold.data.tokenizers import (
     PIECES,
     BPETokenizer,
     ByteTokenizer,
     CharacterTokenizer,
+    Tokenizer,
     WordTokenizer,
 )
 from threefold.errors import ThreefoldError, nearest

@@ -20,8 +20,7 @@ from numpy.typing import NDArray
 
 from threefold.data.atomic_files import write_file
 from threefold.data.readers import byte_pieces, text_pieces, wrong
-from threefold.data.tokenizer import Tokenizer, Tokens, smallest
-from threefold.data.tokenizers import ByteTokenizer
+from threefold.data.tokenizers import ByteTokenizer, Tokenizer, Tokens, smallest
 from threefold.errors import ThreefoldError
 
 MAGIC = b"3FTOKENS"

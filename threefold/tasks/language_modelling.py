@@ -15,8 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from threefold.data.loaders import Batch
-from threefold.data.tokenizer import Tokenizer, Tokens
-from threefold.data.tokenizers import BPETokenizer, CharacterTokenizer, WordTokenizer
+from threefold.data.tokenizers import (
+    BPETokenizer,
+    CharacterTokenizer,
+    Tokenizer,
+    Tokens,
+    WordTokenizer,
+)
 from threefold.errors import ThreefoldError, nearest
 from threefold.tasks.table import SPLITS
 from threefold.tasks.task import Corpus, Numbers, rows_of

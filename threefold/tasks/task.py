@@ -21,7 +21,7 @@ from threefold.data.fetch import MissingError
 from threefold.data.loaders import IGNORE, Batch
 from threefold.data.random_by_address import permutation
 from threefold.data.shuffling import Buckets
-from threefold.data.tokenizer import Tokenizer, Tokens
+from threefold.data.tokenizers import Tokenizer, Tokens
 from threefold.errors import ThreefoldError, nearest
 from threefold.tasks.table import SPLITS, Card, card
 

@@ -20,7 +20,7 @@ from threefold.data import (
     stream_encoders,
 )
 from threefold.data.stream_encoders import RowEncoder, encoder
-from threefold.data.tokenizer import Tokenizer
+from threefold.data.tokenizers import Tokenizer
 from threefold.runtime.source import Source
 
 # Contractions, runs of white space, digits, letters of two to four bytes, an added token.
