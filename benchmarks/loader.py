@@ -15,7 +15,7 @@ from torch import Tensor
 from benchmarks.measure import Contender, Race, Weighing, at_least, at_most
 from threefold import LanguageModel, Spec
 from threefold.data.loaders import Batches, TokenStream, Windows
-from threefold.data.token_files import Piece, TokenFile, write_tokens
+from threefold.data.token_files import TokenChunk, TokenFile, write_tokens
 
 TOKENS = 1_000_000_000  # two bytes each
 PIECE = 1 << 22
@@ -25,7 +25,7 @@ VOCABULARY = 257  # the smallest of two bytes a token: the model has little to d
 MIXERS = ("min_gru", "lru", "retnet")  # the fastest of them counts
 
 
-def random_pieces(count: int) -> Iterator[Piece]:
+def random_pieces(count: int) -> Iterator[TokenChunk]:
     """Tokens from nowhere, drawn once and turned round, a document now and then."""
     drawn = np.random.default_rng(0).integers(0, VOCABULARY, min(count, PIECE), dtype=np.uint16)
     for begin in range(0, count, len(drawn)):

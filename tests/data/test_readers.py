@@ -18,13 +18,13 @@ from threefold.data import readers
 from threefold.data.audio import mfcc, read_wav, resample
 from threefold.data.images import read_idx, read_image
 from threefold.data.readers import (
-    lines,
     read_labelled,
+    read_lines,
     read_pairs,
     read_table,
     read_text,
+    read_text_chunks,
     text_files,
-    text_pieces,
 )
 from threefold.data.ts_files import read_ts, read_ucr
 
@@ -49,9 +49,9 @@ def test_folders_are_read_in_the_order_of_names(tmp_path: Path) -> None:
         text_files(tmp_path / "nowhere")
 
 
-@pytest.mark.parametrize("read", [read_text, lambda path: list(lines(path)), read_wav, read_idx,
-                                  lambda path: list(text_pieces(path)), read_image, read_ts,
-                                  read_ucr, read_pairs])  # fmt: skip
+@pytest.mark.parametrize("read", [read_text, lambda path: list(read_lines(path)), read_wav,
+                                  read_idx, lambda path: list(read_text_chunks(path)), read_image,
+                                  read_ts, read_ucr, read_pairs])  # fmt: skip
 def test_empty_and_absent_files(read: object, tmp_path: Path) -> None:
     assert callable(read)
     with pytest.raises(ThreefoldError, match=r"x\.csv: the file is empty"):
@@ -61,7 +61,8 @@ def test_empty_and_absent_files(read: object, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "read", [read_text, lambda path: list(lines(path)), lambda path: list(text_pieces(path))]
+    "read",
+    [read_text, lambda path: list(read_lines(path)), lambda path: list(read_text_chunks(path))],
 )
 def test_bad_utf8_is_named_by_line(read: object, tmp_path: Path) -> None:
     assert callable(read)
@@ -73,8 +74,8 @@ def test_bad_utf8_is_named_by_line(read: object, tmp_path: Path) -> None:
 
 def test_one_byte(tmp_path: Path) -> None:
     path = put(tmp_path / "x.txt", "a")
-    assert read_text(path) == "a" and list(text_pieces(path)) == ["a"]
-    assert list(lines(path)) == [(1, "a")]
+    assert read_text(path) == "a" and list(read_text_chunks(path)) == ["a"]
+    assert list(read_lines(path)) == [(1, "a")]
     for kind, read in ((".wav", read_wav), (".png", read_image), (".ts", read_ts)):
         with pytest.raises(ThreefoldError, match=rf"x\{kind}"):
             read(put(tmp_path / f"x{kind}", "a"))
@@ -89,15 +90,15 @@ def test_pieces_are_the_text(text: str, size: int) -> None:
         return
     with tempfile.TemporaryDirectory() as folder:
         path = put(Path(folder) / "x", text)
-        assert "".join(text_pieces(path, size)) == text
+        assert "".join(read_text_chunks(path, size)) == text
 
 
 def test_a_line_without_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = put(tmp_path / "x.csv", b"a,b\n" + b"x" * (1 << 20))
-    monkeypatch.setattr(readers, "LONGEST", 1 << 16)
-    with pytest.raises(ThreefoldError, match=r"x\.csv:2: longer than"):
+    monkeypatch.setattr(readers, "LONGEST_LINE", 1 << 16)
+    with pytest.raises(ThreefoldError, match=r"x\.csv:2: line longer than"):
         read_table(path)
-    assert sum(map(len, text_pieces(path, 1 << 12))) == (1 << 20) + 4
+    assert sum(map(len, read_text_chunks(path, 1 << 12))) == (1 << 20) + 4
 
 
 # -------------------------------------------------------------------------------- tables

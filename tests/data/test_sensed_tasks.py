@@ -14,7 +14,7 @@ import torch
 
 from threefold import ThreefoldError
 from threefold.tasks import baselines as trivial
-from threefold.tasks.forecasting import SETTINGS, Setting, windows
+from threefold.tasks.forecasting import SETTINGS, ForecastSettings, forecast_windows
 from threefold.tasks.series import series
 from threefold.tasks.table import task
 
@@ -122,7 +122,7 @@ def test_series_of_the_archives(tmp_path: Path) -> None:
 
 def test_forecasts(tmp_path: Path) -> None:
     season = np.sin(np.arange(400) * 2 * np.pi / 11)[:, None] * 5 + 3
-    made = windows(season, Setting(lambda folder: season, 44, 11, 11))
+    made = forecast_windows(season, ForecastSettings(lambda folder: season, 44, 11, 11))
     assert [len(made[split]) for split in ("train", "valid", "test")] == [226, 30, 70]
     assert made["train"].inputs.shape == (226, 44, 1) and made["train"].targets.shape == (226, 11)
     rows = "".join(f"{1700 + i},{value[0]}\n" for i, value in enumerate(season))

@@ -19,7 +19,7 @@ from threefold.data import (
     WordTokenizer,
     stream_encoders,
 )
-from threefold.data.stream_encoders import RowEncoder, encoder
+from threefold.data.stream_encoders import RowEncoder, encoder_for
 from threefold.data.tokenizers import Tokenizer
 from threefold.runtime.source import Source
 
@@ -90,7 +90,7 @@ def test_any_cut_gives_the_tokens_of_the_whole(
     name: str, parts: list[str], sizes: list[int], counts: list[int]
 ) -> None:
     tokenizer, text = TOKENIZERS[name], "".join(parts)
-    source = Source(pieces(text.encode(), sizes), encoder(tokenizer))
+    source = Source(pieces(text.encode(), sizes), encoder_for(tokenizer))
     assert taken(source, counts) == tokenizer.encode(text).tolist()
     assert source.offset == len(text.encode())
     assert source.line == text.count("\n")
@@ -107,10 +107,10 @@ def test_a_place_goes_on_with_the_same_tokens(
 ) -> None:
     tokenizer, text = TOKENIZERS["pairs and an added token"], "".join(parts)
     input_ = pieces(text.encode(), sizes)
-    source = Source(input_, encoder(tokenizer))
+    source = Source(input_, encoder_for(tokenizer))
     count = source.load(first) if first else 0
     found = source.take(count).tolist() if count else []
-    again = Source(input_, encoder(tokenizer))
+    again = Source(input_, encoder_for(tokenizer))
     again.go_on(source.place())
     assert found + taken(again, [3]) == tokenizer.encode(text).tolist()
 
@@ -120,15 +120,15 @@ def test_the_comparison_can_fail(monkeypatch: pytest.MonkeyPatch) -> None:
     text = "we're the the" * 3
     naive = [t for i in range(0, len(text), 3) for t in PAIRS.encode(text[i : i + 3]).tolist()]
     assert naive != PAIRS.encode(text).tolist()
-    monkeypatch.setattr(stream_encoders, "AHEAD", 0)
-    source = Source([bytes([byte]) for byte in b"we're"], encoder(PAIRS))
+    monkeypatch.setattr(stream_encoders, "BPE_LOOKAHEAD", 0)
+    source = Source([bytes([byte]) for byte in b"we're"], encoder_for(PAIRS))
     assert taken(source, [1]) != PAIRS.encode("we're").tolist()
 
 
 def test_words_without_an_end_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stream_encoders, "LONGEST", 1 << 10)
+    monkeypatch.setattr(stream_encoders, "MOST_PENDING_BYTES", 1 << 10)
     for name in ("words", "pairs"):
-        source = Source((b"a" * 600 for _ in range(9)), encoder(TOKENIZERS[name]))
+        source = Source((b"a" * 600 for _ in range(9)), encoder_for(TOKENIZERS[name]))
         with pytest.raises(ThreefoldError, match=r"input:1: .* without the end of a word"):
             source.load(1)
     rows = Source((b"1" * 600 for _ in range(9)), RowEncoder(1))
@@ -138,10 +138,10 @@ def test_words_without_an_end_are_refused(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_what_is_no_text_is_refused_with_its_place() -> None:
     for name in ("characters", "words", "pairs"):
-        source = Source([b"the\n", b"the \xff"], encoder(TOKENIZERS[name]))
+        source = Source([b"the\n", b"the \xff"], encoder_for(TOKENIZERS[name]))
         with pytest.raises(ThreefoldError, match=r"input:2: 0xff is no UTF-8.*\(byte 8\)"):
             taken(source, [1])
-    source = Source([b"the\nth", "ö".encode()], encoder(TOKENIZERS["characters"]))
+    source = Source([b"the\nth", "ö".encode()], encoder_for(TOKENIZERS["characters"]))
     with pytest.raises(ThreefoldError, match=r"input:2: the character 'ö' is none of the"):
         taken(source, [1])
 
@@ -150,13 +150,13 @@ def test_tokenizers_that_cannot_be_cut_are_refused() -> None:
     whole = json.loads(PAIRS.description)
     whole["pre_tokenizer"]["use_regex"] = False
     with pytest.raises(ThreefoldError, match="merges pairs across a whole text"):
-        encoder(BPETokenizer(json.dumps(whole)))
+        encoder_for(BPETokenizer(json.dumps(whole)))
     added = json.loads(TOKENIZERS["pairs and an added token"].description)  # type: ignore[attr-defined]
     added["added_tokens"][0]["lstrip"] = True
     with pytest.raises(ThreefoldError, match="takes white space or whole words with it"):
-        encoder(BPETokenizer(json.dumps(added)))
+        encoder_for(BPETokenizer(json.dumps(added)))
     with pytest.raises(ThreefoldError, match="a stream cannot be cut by it"):
-        encoder(object())
+        encoder_for(object())
 
 
 class TestRows:

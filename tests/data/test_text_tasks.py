@@ -13,7 +13,7 @@ import torch
 
 from threefold import ThreefoldError
 from threefold.data.loaders import IGNORE
-from threefold.data.musicxml import QUARTER, Note, read_score
+from threefold.data.musicxml import UNITS_PER_QUARTER, Note, read_score
 from threefold.tasks import baselines as trivial
 from threefold.tasks import translation
 from threefold.tasks.bible import split_of
@@ -230,7 +230,7 @@ def test_scores_and_chorales(tmp_path: Path) -> None:
         archive.writestr("a.xml", four)
     (tmp_path / "bwv2.musicxml").write_text(SCORE.format(PART.format(0, "C")))
     soprano = read_score(tmp_path / "bwv1.mxl")[0]
-    whole, half = QUARTER, QUARTER // 2
+    whole, half = UNITS_PER_QUARTER, UNITS_PER_QUARTER // 2
     assert soprano == [Note(67, 0, whole + half), Note(58, 2 * whole, 2 * whole + half)]
     made = task("chorales", folder=tmp_path, length=1)
     tokens = bytes(np.concatenate(list(corpus("chorales", folder=tmp_path).tokens.values())))

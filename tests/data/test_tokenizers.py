@@ -19,7 +19,7 @@ from threefold.data.tokenizers import (
     CharacterTokenizer,
     Tokenizer,
     WordTokenizer,
-    smallest,
+    smallest_dtype,
 )
 
 TEXT = python_reference()[:60_000]
@@ -122,6 +122,6 @@ def test_damaged_files_are_refused(tmp_path: Path) -> None:
 
 def test_the_smallest_numbers() -> None:
     sizes = (256, 257, 65536, 65537)
-    assert [smallest(n) for n in sizes] == [np.uint8, np.uint16, np.uint16, np.uint32]
+    assert [smallest_dtype(n) for n in sizes] == [np.uint8, np.uint16, np.uint16, np.uint32]
     with pytest.raises(ThreefoldError, match="at most"):
-        smallest(2**32 + 1)
+        smallest_dtype(2**32 + 1)

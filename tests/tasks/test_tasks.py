@@ -17,7 +17,7 @@ from threefold import ThreefoldError
 from threefold.data.loaders import IGNORE
 from threefold.data.random_by_address import by_row, hashed
 from threefold.tasks import TASKS, Card, card
-from threefold.tasks.table import KINDS, MADE, task
+from threefold.tasks.table import GENERATED, MODEL_KINDS, task
 from threefold.tasks.task import METRICS, Task
 
 # sha256 of the first 16 examples of train, valid and test (4 of very long ones).
@@ -68,7 +68,9 @@ def test_a_task_is_what_its_card_says(name: str) -> None:
     made, declared = task(name), card(name)
     for field in fields(Card):
         assert getattr(made, field.name) == getattr(declared, field.name), field.name
-    assert declared.kind in KINDS and declared.metric in METRICS and declared.where == MADE
+    assert (
+        declared.kind in MODEL_KINDS and declared.metric in METRICS and declared.where == GENERATED
+    )
     assert declared.reached(declared.solved) and not declared.reached(declared.chance)
     assert all(0 <= figure <= 1 for figure in declared.published.values())
     rows = made.batch("test", 0, 16)

@@ -75,12 +75,12 @@ def generate(
         )
     if beam is None and length_penalty:
         raise ThreefoldError(f"--length-penalty {length_penalty} belongs to --beam")
-    from threefold.data.atomic_files import check_place
+    from threefold.data.atomic_files import check_writable
     from threefold.kernels.system_memory import keep_memory
     from threefold.runtime.interrupts import Interrupts
 
     if save_state is not None:
-        check_place(save_state)
+        check_writable(save_state)
     keep_memory()
     writer = Writer(model, drawn, seed, state, silent=as_json)
     writer.read(prompt)
@@ -136,11 +136,11 @@ class Writer:
                 )
             return
         self.decoder.reset()  # a part of a character cannot go on behind a prompt
-        from threefold.data.stream_encoders import encoder
+        from threefold.data.stream_encoders import encoder_for
         from threefold.runtime.source import READ, Source
 
         given = output.typed() if prompt == "-" else prompt.encode("utf-8", "surrogateescape")
-        source = Source(given, encoder(self.tokenizer))
+        source = Source(given, encoder_for(self.tokenizer))
         source.name = "stdin" if prompt == "-" else "prompt"
         while count := source.load(READ):
             self.session.feed(source.take(count).astype("int64"))

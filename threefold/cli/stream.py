@@ -80,7 +80,7 @@ def stream(
         "piece": piece,
         "columns": None if columns is None else [name.strip() for name in columns.split(",")],
     }
-    from threefold.data.atomic_files import check_place
+    from threefold.data.atomic_files import check_writable
     from threefold.kernels.system_memory import keep_memory
     from threefold.runtime.interrupts import Interrupts
     from threefold.runtime.opening import open_model
@@ -88,7 +88,7 @@ def stream(
 
     chosen = format_of(out, kind)
     if state is not None:
-        check_place(state)
+        check_writable(state)
     keep_memory()
     opened = open_model(model)
     with Interrupts() as interrupts:

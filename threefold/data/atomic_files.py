@@ -45,9 +45,9 @@ class Disk:
 
 def write_file(path: Path, write: Callable[[Path], None]) -> None:
     """Let `write` fill a new file, which then takes the place of `path` at once."""
-    check_place(path)
-    new = beside(path)
-    with told(path):
+    check_writable(path)
+    new = temporary_path(path)
+    with report_write_errors(path):
         try:
             write(new)
             sync(new)
@@ -59,8 +59,8 @@ def write_file(path: Path, write: Callable[[Path], None]) -> None:
 
 def write_folder(folder: Path, write: Callable[[Path], None]) -> None:
     """Let `write` fill a new folder, which then takes the place of `folder`, if there was one."""
-    new = beside(folder)
-    with told(folder):
+    new = temporary_path(folder)
+    with report_write_errors(folder):
         try:
             new.mkdir()
             write(new)
@@ -73,7 +73,7 @@ def write_folder(folder: Path, write: Callable[[Path], None]) -> None:
             shutil.rmtree(new, ignore_errors=True)
 
 
-def check_place(path: Path) -> None:
+def check_writable(path: Path) -> None:
     """Refuse a name that no file can take, best before work is put into what it will hold."""
     if not path.parent.is_dir():
         raise ThreefoldError(f"{path}: cannot be written (there is no folder {path.parent})")
@@ -81,7 +81,7 @@ def check_place(path: Path) -> None:
         raise ThreefoldError(f"{path}: cannot be written (it is no plain file); choose another")
 
 
-def beside(path: Path) -> Path:
+def temporary_path(path: Path) -> Path:
     """A hidden name in the same folder that nobody else uses."""
     return path.with_name(f".{path.name}.{secrets.token_hex(4)}")
 
@@ -95,14 +95,14 @@ def sync(path: Path) -> None:
         os.close(descriptor)
 
 
-def digest_of(path: Path) -> str:
+def sha256_of(path: Path) -> str:
     """SHA-256 of a file."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 @contextmanager
-def told(path: Path) -> Iterator[None]:
+def report_write_errors(path: Path) -> Iterator[None]:
     """What the file system refuses, as one message."""
     try:
         yield
@@ -118,7 +118,7 @@ def _take_place(new: Path, folder: Path) -> None:
         os.rename(new, folder)
     elif not _exchange(new, folder):
         # Two renames: a crash between them leaves the old folder under its hidden name.
-        old = beside(folder)
+        old = temporary_path(folder)
         os.rename(folder, old)
         os.rename(new, folder)
         shutil.rmtree(old, ignore_errors=True)

@@ -16,13 +16,13 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from threefold.data.readers import read_bytes, wrong
+from threefold.data.readers import file_error, read_bytes
 
 Samples: TypeAlias = NDArray[np.float32]
 
 PCM, FLOAT, EXTENSIBLE = 1, 3, 0xFFFE
-ZEROS = 10  # of the sinc on each side
-KAISER = 5.0  # shape of its window
+SINC_ZERO_CROSSINGS = 10  # of the sinc on each side
+KAISER_BETA = 5.0  # shape of its window
 
 
 class Sound(NamedTuple):
@@ -36,22 +36,22 @@ def read_wav(path: Path, rate: int | None = None) -> Sound:
     """PCM of 8 to 32 bits or floats, channels averaged; another rate than `rate` is refused."""
     content = read_bytes(path)
     if content[:4] != b"RIFF" or content[8:12] != b"WAVE":
-        raise wrong(path, None, "not a WAV file: it does not begin with RIFF … WAVE")
+        raise file_error(path, None, "not a WAV file: it does not begin with RIFF … WAVE")
     chunks = _chunks(content, path)
     if b"fmt " not in chunks or b"data" not in chunks or len(chunks[b"fmt "]) < 16:
-        raise wrong(path, None, "a WAV file without a format or without data")
+        raise file_error(path, None, "a WAV file without a format or without data")
     form = chunks[b"fmt "]
     kind, channels, found, _, _, bits = struct.unpack("<HHIIHH", form[:16])
     if kind == EXTENSIBLE and len(form) >= 26:
         kind = struct.unpack("<H", form[24:26])[0]
     if rate is not None and found != rate:
-        raise wrong(path, None, f"{found} samples a second, expected {rate}; resample it")
+        raise file_error(path, None, f"{found} samples a second, expected {rate}; resample it")
     samples = _samples(chunks[b"data"], kind, bits, path)
     if channels < 1 or len(samples) == 0 or len(samples) % channels or found < 1:
         given = f"{len(samples)} samples in {channels} channels at {found} a second"
-        raise wrong(path, None, f"damaged: {given}")
+        raise file_error(path, None, f"damaged: {given}")
     if not np.isfinite(samples).all():
-        raise wrong(path, None, "holds samples that are not finite numbers")
+        raise file_error(path, None, "holds samples that are not finite numbers")
     return Sound(samples.reshape(-1, channels).mean(1, dtype=np.float64).astype("f4"), found)
 
 
@@ -62,7 +62,7 @@ def _chunks(content: bytes, path: Path) -> dict[bytes, bytes]:
         name, size = struct.unpack("<4sI", content[place : place + 8])
         if place + 8 + size > len(content):
             what = f"{size} bytes of {name.decode('latin-1')!r} announced"
-            raise wrong(path, None, f"cut short: {what}, {len(content) - place - 8} there")
+            raise file_error(path, None, f"cut short: {what}, {len(content) - place - 8} there")
         found.setdefault(name, content[place + 8 : place + 8 + size])
         place += 8 + size + size % 2
     return found
@@ -70,7 +70,7 @@ def _chunks(content: bytes, path: Path) -> dict[bytes, bytes]:
 
 def _samples(data: bytes, kind: int, bits: int, path: Path) -> Samples:
     if bits not in (8, 16, 24, 32, 64) or len(data) % (bits // 8):
-        raise wrong(path, None, f"damaged: {len(data)} bytes of samples with {bits} bits")
+        raise file_error(path, None, f"damaged: {len(data)} bytes of samples with {bits} bits")
     if kind == FLOAT and bits in (32, 64):
         return np.frombuffer(data, f"<f{bits // 8}").astype(np.float32)
     if kind == PCM and bits == 8:
@@ -82,7 +82,7 @@ def _samples(data: bytes, kind: int, bits: int, path: Path) -> Samples:
         wide = np.zeros((len(data) // 3, 4), np.uint8)
         wide[:, 1:] = np.frombuffer(data, np.uint8).reshape(-1, 3)
         return (wide.view("<i4")[:, 0] / 2.0**31).astype(np.float32)
-    raise wrong(path, None, f"kind {kind} with {bits} bits; expected PCM or floats")
+    raise file_error(path, None, f"kind {kind} with {bits} bits; expected PCM or floats")
 
 
 def resample(samples: NDArray[np.floating[Any]], old: int, new: int) -> Samples:
@@ -110,8 +110,8 @@ def resample(samples: NDArray[np.floating[Any]], old: int, new: int) -> Samples:
 def _filter(up: int, down: int) -> NDArray[np.float64]:
     """A low pass at the smaller of both Nyquist rates, gain `up`."""
     most = max(up, down)
-    half = ZEROS * most
-    taps = np.sinc(np.arange(-half, half + 1) / most) * np.kaiser(2 * half + 1, KAISER)
+    half = SINC_ZERO_CROSSINGS * most
+    taps = np.sinc(np.arange(-half, half + 1) / most) * np.kaiser(2 * half + 1, KAISER_BETA)
     return np.asarray(taps / taps.sum() * up)
 
 

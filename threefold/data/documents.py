@@ -34,7 +34,7 @@ class Documents:
         self,
         tokens: Tokens,
         starts: Places,
-        batch: int,
+        batch_size: int,
         length: int,
         seed: int = 0,
         *,
@@ -42,12 +42,12 @@ class Documents:
         ranks: int = 1,
     ) -> None:
         check_ranks(rank, ranks)
-        self.tokens, self.batch, self.length, self.seed = tokens, batch, length, seed
-        self.rank, self.lanes = rank, batch * ranks
+        self.tokens, self.batch_size, self.length, self.seed = tokens, batch_size, length, seed
+        self.rank, self.lanes = rank, batch_size * ranks
         first, sizes = _documents(tokens, starts)
         self.first, self.sizes = first[sizes > 1], sizes[sizes > 1] - 1  # inputs of each document
         self._count = -(-self.sizes // max(length, 1))
-        self.pieces = int(self._count.sum()) // self.lanes if batch > 0 and length > 0 else 0
+        self.pieces = int(self._count.sum()) // self.lanes if batch_size > 0 and length > 0 else 0
         if self.pieces == 0:
             raise ThreefoldError(
                 f"{self.lanes} lanes of pieces of {length} from {len(self.first)} documents with "
@@ -58,7 +58,7 @@ class Documents:
     def __call__(self, step: int) -> Batch:
         epoch, place = divmod(step, self.pieces)
         order, ends = self._pass(epoch)
-        lanes = np.arange(self.batch) + self.rank * self.batch
+        lanes = np.arange(self.batch_size) + self.rank * self.batch_size
         piece = lanes * self.pieces + place
         slot = np.searchsorted(ends, piece, side="right")
         document = order[slot]
@@ -101,7 +101,7 @@ class Packed:
         self,
         tokens: Tokens,
         starts: Places,
-        batch: int,
+        batch_size: int,
         length: int,
         seed: int = 0,
         *,
@@ -111,26 +111,26 @@ class Packed:
         check_ranks(rank, ranks)
         if length < 1:
             raise ThreefoldError(f"rows of {length} tokens; expected at least 1")
-        self.tokens, self.batch, self.length, self.seed = tokens, batch, length, seed
+        self.tokens, self.batch_size, self.length, self.seed = tokens, batch_size, length, seed
         self.rank, self.ranks = rank, ranks
         first, sizes = _pieces(*_documents(tokens, starts), length)
         self.rows = pack(sizes, length)
         self.first, self.sizes = first, sizes
-        self.steps = len(self.rows) // (batch * ranks) if batch > 0 else 0
+        self.steps = len(self.rows) // (batch_size * ranks) if batch_size > 0 else 0
         if self.steps == 0:
             raise ThreefoldError(
-                f"batches of {batch} rows for {ranks} ranks from {len(self.rows)} rows of {length} "
-                "tokens; expected at least one batch"
+                f"batches of {batch_size} rows for {ranks} ranks from {len(self.rows)} rows of "
+                f"{length} tokens; expected at least one batch"
             )
 
     def __call__(self, step: int) -> Pack:
         epoch, place = divmod(step, self.steps)
-        begin = (place * self.ranks + self.rank) * self.batch
-        chosen = shuffled((self.seed, epoch), len(self.rows), range(begin, begin + self.batch))
-        inputs = np.zeros((self.batch, self.length), np.int64)
-        targets = np.full((self.batch, self.length), IGNORE, np.int64)
-        starts = np.zeros((self.batch, self.length), bool)
-        lengths = np.zeros(self.batch, np.int64)
+        begin = (place * self.ranks + self.rank) * self.batch_size
+        chosen = shuffled((self.seed, epoch), len(self.rows), range(begin, begin + self.batch_size))
+        inputs = np.zeros((self.batch_size, self.length), np.int64)
+        targets = np.full((self.batch_size, self.length), IGNORE, np.int64)
+        starts = np.zeros((self.batch_size, self.length), bool)
+        lengths = np.zeros(self.batch_size, np.int64)
         for row, number in enumerate(chosen):
             place = 0
             for document in self.rows[number]:

@@ -24,23 +24,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from threefold.data.archives import unpack
-from threefold.data.atomic_files import digest_of
+from threefold.data.atomic_files import sha256_of
 from threefold.data.packages import Package, package
 from threefold.errors import ThreefoldError
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-CACHE = "THREEFOLD_CACHE"
-PATIENCE = 60.0  # seconds that a server may be silent
-WATCH = 0.2  # seconds between two looks at how much has come
+CACHE_VARIABLE = "THREEFOLD_CACHE"
+SERVER_TIMEOUT = 60.0  # seconds that a server may be silent
+POLL_INTERVAL = 0.2  # seconds between two looks at how much has come
 
 Run = Callable[[Sequence[str], Path, Mapping[str, str]], None]
 
 
 def cache_folder() -> Path:
     """Where fetched data lies: THREEFOLD_CACHE, or the platform's folder for caches."""
-    named = os.environ.get(CACHE)
+    named = os.environ.get(CACHE_VARIABLE)
     if named:
         return Path(named).expanduser()
     if sys.platform == "darwin":
@@ -70,7 +70,7 @@ class MissingError(ThreefoldError):
         )
 
 
-def need(name: str) -> Path:
+def require_cached(name: str) -> Path:
     """The same; what is missing, and how to get it, as an error.  Never asks the network."""
     place = cached(name)
     if place is None:
@@ -110,14 +110,15 @@ def _make(folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ThreefoldError(
-            f"{folder}: cannot be made ({error.strerror}); {CACHE} may name another folder for data"
+            f"{folder}: cannot be created ({error.strerror}); set {CACHE_VARIABLE} to another "
+            "folder for data"
         ) from error
 
 
 def _check(wanted: Package, archive: Path) -> None:
     if not archive.is_file():
         raise ThreefoldError(f"{archive}: there is no such file; it holds {wanted.holds}")
-    found = digest_of(archive)
+    found = sha256_of(archive)
     if found != wanted.sha256:
         raise ThreefoldError(
             f"{archive.name}: another file than expected, or cut short (SHA-256 {found}, expected "
@@ -171,7 +172,7 @@ def _run_client(wanted: Package, inbox: Path, show: Callable[[int], None]) -> No
         try:
             while client.poll() is None:
                 show(_size(inbox))
-                time.sleep(WATCH)
+                time.sleep(POLL_INTERVAL)
         finally:
             if client.poll() is None:
                 client.kill()
@@ -216,12 +217,15 @@ def _read_from_index(wanted: Package, target: Path, show: Callable[[int], None])
     index = _pip_index(wanted)
     listed = f"{index.rstrip('/')}/{re.sub(r'[-_.]+', '-', wanted.name).lower()}/"
     try:
-        with urllib.request.urlopen(listed, timeout=PATIENCE) as answer:
+        with urllib.request.urlopen(listed, timeout=SERVER_TIMEOUT) as answer:
             page = answer.read().decode("utf-8", "replace")
             address = _link(page, wanted.archive, answer.url)
         if address is None:
             raise _failed(wanted, f"pip's index does not list {wanted.archive}")
-        with urllib.request.urlopen(address, timeout=PATIENCE) as answer, target.open("wb") as file:
+        with (
+            urllib.request.urlopen(address, timeout=SERVER_TIMEOUT) as answer,
+            target.open("wb") as file,
+        ):
             done = 0
             while piece := answer.read(1 << 20):
                 file.write(piece)

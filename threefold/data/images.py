@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from threefold.data.readers import read_bytes, wrong
+from threefold.data.readers import file_error, read_bytes
 from threefold.errors import ThreefoldError
 
 MOST_PIXELS = 1 << 26
@@ -28,12 +28,12 @@ def read_image(path: Path, colours: str = "RGB") -> NDArray[np.uint8]:
         with Image.open(path) as picture:
             if picture.width * picture.height > MOST_PIXELS:
                 size = f"{picture.width} × {picture.height} pixels"
-                raise wrong(path, None, f"{size}, expected at most {MOST_PIXELS:,}")
+                raise file_error(path, None, f"{size}, expected at most {MOST_PIXELS:,}")
             return np.array(picture.convert(colours))
     except (UnidentifiedImageError, OSError, SyntaxError, ValueError) as error:
         if isinstance(error, ThreefoldError):
             raise
-        raise wrong(path, None, f"not a picture, or damaged ({error})") from error
+        raise file_error(path, None, f"not a picture, or damaged ({error})") from error
 
 
 def read_idx(path: Path) -> NDArray[Any]:
@@ -43,13 +43,15 @@ def read_idx(path: Path) -> NDArray[Any]:
         try:
             content = gzip.decompress(content)
         except (OSError, EOFError, zlib.error) as error:
-            raise wrong(path, None, f"cannot be unpacked ({error})") from error
+            raise file_error(path, None, f"cannot be unpacked ({error})") from error
     if len(content) < 4 or content[:2] != b"\0\0" or content[2] not in IDX_KINDS:
-        raise wrong(path, None, "not an idx file: it does not begin with 0 0 and a kind of numbers")
+        raise file_error(
+            path, None, "not an idx file: it does not begin with 0 0 and a kind of numbers"
+        )
     begin = 4 + 4 * content[3]
     sizes = tuple(np.frombuffer(content[4:begin], ">u4").tolist())
     numbers = np.dtype(IDX_KINDS[content[2]])
     wanted = begin + int(np.prod(sizes)) * numbers.itemsize
     if len(sizes) != content[3] or len(content) != wanted:
-        raise wrong(path, None, f"{len(content)} bytes, expected {wanted} for {sizes}")
+        raise file_error(path, None, f"{len(content)} bytes, expected {wanted} for {sizes}")
     return np.frombuffer(content[begin:], numbers).reshape(sizes)

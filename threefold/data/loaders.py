@@ -19,7 +19,7 @@ from threefold.data.random_by_address import integers, permutation
 from threefold.data.shuffling import check_ranks
 from threefold.errors import ThreefoldError
 
-BLOCK = 64  # steps whose windows are drawn at once
+STEPS_PER_DRAW = 64  # steps whose windows are drawn at once
 IGNORE = -100  # a target that does not count
 Tokens: TypeAlias = NDArray[np.integer[Any]]
 
@@ -56,13 +56,13 @@ class TokenStream:
 
     Targets are the next tokens.  Every pass through the text begins at another place, drawn from
     (seed, pass), and goes round; the lanes start anew with it.  Of several ranks each has
-    `batch` lanes of its own.
+    `batch_size` lanes of its own.
     """
 
     def __init__(
         self,
         tokens: Tokens,
-        batch: int,
+        batch_size: int,
         length: int,
         seed: int = 0,
         *,
@@ -70,19 +70,21 @@ class TokenStream:
         ranks: int = 1,
     ) -> None:
         check_ranks(rank, ranks)
-        taken = batch * ranks * length
+        taken = batch_size * ranks * length
         self.pieces = (len(tokens) - 1) // taken if taken > 0 else 0
         if self.pieces == 0:
             raise ThreefoldError(_too_short("a stream", len(tokens), taken + 1))
-        self.tokens, self.batch, self.length, self.seed = tokens, batch, length, seed
+        self.tokens, self.batch_size, self.length, self.seed = tokens, batch_size, length, seed
         self.rank = rank
         self._text = _Text(tokens, length + 1)
 
     def __call__(self, step: int) -> Batch:
         epoch, piece = divmod(step, self.pieces)
-        lanes = (np.arange(self.batch) + self.rank * self.batch) * (self.pieces * self.length)
+        lanes = (np.arange(self.batch_size) + self.rank * self.batch_size) * (
+            self.pieces * self.length
+        )
         first = self._offset(epoch) + lanes + piece * self.length
-        starts = torch.full((self.batch,), piece == 0)
+        starts = torch.full((self.batch_size,), piece == 0)
         return self._text.cut(first, starts)
 
     def _offset(self, epoch: int) -> int:
@@ -96,7 +98,7 @@ class Windows:
     def __init__(
         self,
         tokens: Tokens,
-        batch: int,
+        batch_size: int,
         length: int,
         seed: int = 0,
         *,
@@ -104,47 +106,47 @@ class Windows:
         ranks: int = 1,
     ) -> None:
         check_ranks(rank, ranks)
-        if batch < 1 or length < 1 or len(tokens) <= length:
+        if batch_size < 1 or length < 1 or len(tokens) <= length:
             raise ThreefoldError(_too_short("a window", len(tokens), max(length, 1) + 1))
-        self.tokens, self.batch, self.length, self.seed = tokens, batch, length, seed
+        self.tokens, self.batch_size, self.length, self.seed = tokens, batch_size, length, seed
         self.rank, self.ranks = rank, ranks
         self._text = _Text(tokens, length + 1)
         self._places: tuple[int, list[NDArray[np.int64]]] | None = None  # kept for speed only
 
     def __call__(self, step: int) -> Batch:
-        block, place = divmod(step, BLOCK)
+        block, place = divmod(step, STEPS_PER_DRAW)
         if self._places is None or self._places[0] != block:
             self._places = block, self._drawn(block)
         first = self._places[1][place]
         self._text.announce(first)
-        return self._text.cut(first, torch.ones(self.batch, dtype=torch.bool))
+        return self._text.cut(first, torch.ones(self.batch_size, dtype=torch.bool))
 
     def _drawn(self, block: int) -> list[NDArray[np.int64]]:
-        """Places of `BLOCK` steps: one after another they take half the time."""
-        places, count = len(self.tokens) - self.length, self.batch * self.ranks
-        steps = range(block * BLOCK, (block + 1) * BLOCK)
-        mine = slice(self.rank * self.batch, (self.rank + 1) * self.batch)
+        """Places of `STEPS_PER_DRAW` steps: one after another they take half the time."""
+        places, count = len(self.tokens) - self.length, self.batch_size * self.ranks
+        steps = range(block * STEPS_PER_DRAW, (block + 1) * STEPS_PER_DRAW)
+        mine = slice(self.rank * self.batch_size, (self.rank + 1) * self.batch_size)
         return [integers((self.seed, step), places, count)[mine] for step in steps]
 
 
 class Examples:
     """Rows of a set of examples, every pass in another order, drawn from (seed, pass)."""
 
-    def __init__(self, inputs: Tensor, targets: Tensor, batch: int, seed: int = 0) -> None:
+    def __init__(self, inputs: Tensor, targets: Tensor, batch_size: int, seed: int = 0) -> None:
         # Steps of one pass; a rest shorter than a batch is left out.
-        self.steps = len(inputs) // batch if batch > 0 else 0
+        self.steps = len(inputs) // batch_size if batch_size > 0 else 0
         if self.steps == 0 or len(inputs) != len(targets):
             raise ThreefoldError(
-                f"batches of {batch} from {len(inputs)} inputs and {len(targets)} targets: "
+                f"batches of {batch_size} from {len(inputs)} inputs and {len(targets)} targets: "
                 "expected as many inputs as targets, and at least one batch of them"
             )
-        self.inputs, self.targets, self.batch, self.seed = inputs, targets, batch, seed
+        self.inputs, self.targets, self.batch_size, self.seed = inputs, targets, batch_size, seed
         self._order: tuple[int, Tensor] | None = None  # the newest pass's, kept for speed only
 
     def __call__(self, step: int) -> Batch:
         epoch, place = divmod(step, self.steps)
-        rows = self._shuffled(epoch)[place * self.batch : (place + 1) * self.batch]
-        starts = torch.ones(self.batch, dtype=torch.bool)
+        rows = self._shuffled(epoch)[place * self.batch_size : (place + 1) * self.batch_size]
+        starts = torch.ones(self.batch_size, dtype=torch.bool)
         return Batch(self.inputs[rows], self.targets[rows], starts)
 
     def _shuffled(self, epoch: int) -> Tensor:

@@ -20,10 +20,10 @@ from threefold.data.loaders import IGNORE, Batch, Batches
 from threefold.data.random_by_address import integers
 from threefold.errors import ThreefoldError
 
-MASKED, REPLACED = 0.8, 0.1  # of the chosen; the rest stay
+MASKED_SHARE, REPLACED_SHARE = 0.8, 0.1  # of the chosen; the rest stay
 
 
-class Hidden(NamedTuple):
+class MaskedTokens(NamedTuple):
     """What a model reads, and what it should guess."""
 
     inputs: Tensor  # [B, L]
@@ -39,7 +39,7 @@ def mask_tokens(
     special: Sequence[int] = (),
     mask: Tensor | None = None,
     generator: Generator | None = None,
-) -> Hidden:
+) -> MaskedTokens:
     """Choose a `share` of tokens [B, L] and hide them; the same from the same generator.
 
     Random tokens are 0 … vocabulary − 1.  Tokens of `special` and padding (`mask` False) are never
@@ -59,12 +59,12 @@ def mask_tokens(
     chance, fate = torch.rand(2, *tokens.shape, generator=generator, device=device)
     drawn = torch.randint(vocabulary, tokens.shape, generator=generator, device=device)
     chosen = (chance < share) & allowed
-    inputs = tokens.masked_fill(chosen & (fate < MASKED), mask_token)
-    replaced = chosen & (fate >= MASKED) & (fate < MASKED + REPLACED)
-    return Hidden(torch.where(replaced, drawn, inputs), tokens.masked_fill(~chosen, IGNORE))
+    inputs = tokens.masked_fill(chosen & (fate < MASKED_SHARE), mask_token)
+    replaced = chosen & (fate >= MASKED_SHARE) & (fate < MASKED_SHARE + REPLACED_SHARE)
+    return MaskedTokens(torch.where(replaced, drawn, inputs), tokens.masked_fill(~chosen, IGNORE))
 
 
-class Masked:
+class MaskedBatches:
     """Batches with hidden tokens, drawn from (seed, step): the same whatever came before."""
 
     def __init__(

@@ -14,10 +14,12 @@ import zipfile
 from pathlib import Path
 from typing import NamedTuple
 
-from threefold.data.readers import read_bytes, wrong
+from threefold.data.readers import file_error, read_bytes
 
-QUARTER = 10_080  # units of time: every usual part of a quarter note is a whole number of them
-STEPS = {"C": 0, "D": 2, "E": 4, "F": 5, "G": 7, "A": 9, "B": 11}
+UNITS_PER_QUARTER = (
+    10_080  # units of time: every usual part of a quarter note is a whole number of them
+)
+SEMITONES = {"C": 0, "D": 2, "E": 4, "F": 5, "G": 7, "A": 9, "B": 11}
 
 
 class Note(NamedTuple):
@@ -38,9 +40,9 @@ def read_score(path: Path, parts: int | None = None) -> list[list[Note]]:
             return []
         found = [_notes(part) for part in named]
     except (ElementTree.ParseError, zipfile.BadZipFile, KeyError, ValueError) as error:
-        raise wrong(path, None, f"not a score in MusicXML ({error})") from error
+        raise file_error(path, None, f"not a score in MusicXML ({error})") from error
     if not any(found):
-        raise wrong(path, None, "a score without notes")
+        raise file_error(path, None, "a score without notes")
     return found
 
 
@@ -63,7 +65,7 @@ def _notes(part: ElementTree.Element) -> list[Note]:
             if element.tag == "attributes":
                 divisions = int(element.findtext("divisions", str(divisions)))
                 continue
-            length = round(float(element.findtext("duration", "0")) * QUARTER / divisions)
+            length = round(float(element.findtext("duration", "0")) * UNITS_PER_QUARTER / divisions)
             if element.tag == "backup":
                 now -= length
             elif element.tag == "forward":
@@ -83,7 +85,7 @@ def _add(found: list[Note], element: ElementTree.Element, begin: int, end: int) 
     if named is None:
         return  # a rest
     step, octave = named.findtext("step", ""), int(named.findtext("octave", "4"))
-    pitch = 12 * (octave + 1) + STEPS[step] + int(float(named.findtext("alter", "0")))
+    pitch = 12 * (octave + 1) + SEMITONES[step] + int(float(named.findtext("alter", "0")))
     if any(tie.get("type") == "stop" for tie in element.iter("tie")):
         for place in range(len(found) - 1, -1, -1):
             if found[place].pitch == pitch and found[place].end == begin:

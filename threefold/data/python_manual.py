@@ -6,7 +6,7 @@ from functools import cache
 
 from threefold.errors import ThreefoldError
 
-TRAIN = 0.9  # the part of a text, from its beginning, that is for training
+TRAINING_SHARE = 0.9  # the part of a text, from its beginning, that is for training
 
 
 @cache
@@ -34,5 +34,5 @@ def join_topics(topics: dict[str, str]) -> str:
 
 def split(text: str) -> tuple[str, str]:
     """(training, validation): the first nine tenths of the characters and the rest."""
-    cut = int(len(text) * TRAIN)
+    cut = int(len(text) * TRAINING_SHARE)
     return text[:cut], text[cut:]

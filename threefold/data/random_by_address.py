@@ -10,8 +10,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-_FACTORS = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
+_GOLDEN_GAMMA = np.uint64(0x9E3779B97F4A7C15)
+_MIX_FACTORS = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
 
 
 def uniform(address: tuple[int, ...], *shape: int) -> NDArray[np.float64]:
@@ -40,7 +40,7 @@ def hashed(address: tuple[int, ...], places: NDArray[np.int64]) -> NDArray[np.fl
     "Fast Splittable Pseudorandom Number Generators").
     """
     first, second = np.random.SeedSequence(address).generate_state(2, np.uint64)
-    bits = _mix(_mix(places.astype(np.uint64) * _GOLDEN + first) ^ second)
+    bits = splitmix64(splitmix64(places.astype(np.uint64) * _GOLDEN_GAMMA + first) ^ second)
     return (bits >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
@@ -68,8 +68,8 @@ def choose(
     return np.argsort(waits, axis=1, kind="stable")[:, :size]
 
 
-def _mix(bits: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """SplitMix64's finaliser; products wrap."""
-    bits = (bits ^ (bits >> np.uint64(30))) * _FACTORS[0]
-    bits = (bits ^ (bits >> np.uint64(27))) * _FACTORS[1]
+def splitmix64(bits: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """The finaliser of SplitMix64 (Steele, Lea & Flood 2014); products wrap around."""
+    bits = (bits ^ (bits >> np.uint64(30))) * _MIX_FACTORS[0]
+    bits = (bits ^ (bits >> np.uint64(27))) * _MIX_FACTORS[1]
     return bits ^ (bits >> np.uint64(31))

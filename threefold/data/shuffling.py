@@ -15,10 +15,10 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from threefold.data.random_by_address import splitmix64
 from threefold.errors import ThreefoldError
 
-ROUNDS = 8
-_FACTORS = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
+FEISTEL_ROUNDS = 8
 
 
 def shuffled(
@@ -31,7 +31,9 @@ def shuffled(
             f"places {asked[:4].tolist()} … of an order of {count}; expected 0 to {count - 1}"
         )
     half = max(1, -(-(count - 1).bit_length() // 2))
-    keys = np.random.SeedSequence(address).generate_state(ROUNDS, np.uint64).astype(np.uint64)
+    keys = (
+        np.random.SeedSequence(address).generate_state(FEISTEL_ROUNDS, np.uint64).astype(np.uint64)
+    )
     numbers = _rounds(asked.astype(np.uint64), half, keys)
     outside = np.flatnonzero(numbers >= count)
     while len(outside):
@@ -44,15 +46,8 @@ def _rounds(numbers: NDArray[np.uint64], half: int, keys: NDArray[np.uint64]) ->
     bits, low = np.uint64(half), np.uint64((1 << half) - 1)
     left, right = numbers >> bits, numbers & low
     for key in keys:
-        left, right = right, left ^ (_mix(right + key) & low)
+        left, right = right, left ^ (splitmix64(right + key) & low)
     return (left << bits) | right
-
-
-def _mix(bits: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """SplitMix64's finaliser (Steele, Lea & Flood 2014); products wrap."""
-    bits = (bits ^ (bits >> np.uint64(30))) * _FACTORS[0]
-    bits = (bits ^ (bits >> np.uint64(27))) * _FACTORS[1]
-    return bits ^ (bits >> np.uint64(31))
 
 
 class Shuffle:
@@ -62,20 +57,27 @@ class Shuffle:
     """
 
     def __init__(
-        self, count: int, batch: int, seed: int = 0, *, rank: int = 0, ranks: int = 1
+        self, count: int, batch_size: int, seed: int = 0, *, rank: int = 0, ranks: int = 1
     ) -> None:
         check_ranks(rank, ranks)
-        self.steps = count // (batch * ranks) if batch > 0 else 0  # of one pass
+        self.steps = count // (batch_size * ranks) if batch_size > 0 else 0  # of one pass
         if self.steps == 0:
             raise ThreefoldError(
-                f"batches of {batch} for {ranks} ranks from {count} examples; expected at least one"
+                f"batches of {batch_size} for {ranks} ranks from {count} examples; expected at "
+                "least one batch"
             )
-        self.count, self.batch, self.seed, self.rank, self.ranks = count, batch, seed, rank, ranks
+        self.count, self.batch_size, self.seed, self.rank, self.ranks = (
+            count,
+            batch_size,
+            seed,
+            rank,
+            ranks,
+        )
 
     def __call__(self, step: int) -> NDArray[np.int64]:
         epoch, place = divmod(step, self.steps)
-        first = (place * self.ranks + self.rank) * self.batch
-        return shuffled((self.seed, epoch), self.count, range(first, first + self.batch))
+        first = (place * self.ranks + self.rank) * self.batch_size
+        return shuffled((self.seed, epoch), self.count, range(first, first + self.batch_size))
 
 
 class Lengths(Protocol):
@@ -96,14 +98,14 @@ class Buckets:
     def __init__(
         self,
         lengths: Lengths,
-        batch: int,
+        batch_size: int,
         seed: int = 0,
         *,
         window: int = 32,
         rank: int = 0,
         ranks: int = 1,
     ) -> None:
-        self._all = Shuffle(len(lengths), batch, seed, rank=rank, ranks=ranks)
+        self._all = Shuffle(len(lengths), batch_size, seed, rank=rank, ranks=ranks)
         self.steps = self._all.steps
         self.lengths, self.window = lengths, min(window, self.steps)
         if window < 1:
@@ -113,7 +115,7 @@ class Buckets:
         epoch, place = divmod(step, self.steps)
         chosen = int(shuffled((self._all.seed, epoch, 1), self.steps, [place])[0])
         group, mine = divmod(chosen, self.window)
-        size = self._all.batch * self._all.ranks
+        size = self._all.batch_size * self._all.ranks
         end = min((group + 1) * self.window, self.steps) * size
         numbers = shuffled(
             (self._all.seed, epoch), self._all.count, range(group * self.window * size, end)

@@ -24,7 +24,7 @@ from threefold.errors import ThreefoldError
 
 LIBRARY, VOICES = "espeakng_loader/libespeak-ng.so", "espeakng_loader/espeak-ng-data"
 SYNCHRONOUS, UTF8, BY_CHARACTER = 2, 1, 1  # of speak_lib.h
-PATIENCE = 600  # seconds for all words
+SYNTHESIS_TIMEOUT = 600  # seconds for all words
 
 
 def synthesise(
@@ -34,9 +34,9 @@ def synthesise(
     asked = json.dumps({"words": list(words), "voices": list(voices)}).encode()
     command = [sys.executable, "-m", __name__, str(folder)]
     try:
-        done = subprocess.run(command, input=asked, capture_output=True, timeout=PATIENCE)
+        done = subprocess.run(command, input=asked, capture_output=True, timeout=SYNTHESIS_TIMEOUT)
     except subprocess.TimeoutExpired as error:
-        raise ThreefoldError(f"eSpeak NG did not end within {PATIENCE} s") from error
+        raise ThreefoldError(f"eSpeak NG did not finish within {SYNTHESIS_TIMEOUT} s") from error
     if done.returncode:
         said = done.stderr.decode("utf-8", "replace").strip().splitlines()
         raise ThreefoldError(f"eSpeak NG failed: {said[-1] if said else done.returncode}")

@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from threefold.data.tokenizers import (
-    PIECES,
+    WORD_PATTERN,
     BPETokenizer,
     ByteTokenizer,
     CharacterTokenizer,
@@ -35,9 +35,13 @@ from threefold.data.tokenizers import (
 )
 from threefold.errors import ThreefoldError, nearest
 
-LONGEST = 1 << 20  # bytes of one word, or one line: bounds the memory of any stream
-AHEAD = 16  # bytes that a byte-pair pattern may look ahead; it needs two characters, 8 bytes
-SEPARATORS = "\t;,"  # of a table, in the order in which its first line is searched for them
+MOST_PENDING_BYTES = 1 << 20  # bytes of one word, or one line: bounds the memory of any stream
+BPE_LOOKAHEAD = (
+    16  # bytes that a byte-pair pattern may look ahead; it needs two characters, 8 bytes
+)
+CANDIDATE_SEPARATORS = (
+    "\t;,"  # of a table, in the order in which its first line is searched for them
+)
 
 Elements = NDArray[Any]  # tokens [n], or numbers [n, size]
 
@@ -82,8 +86,8 @@ class TextEncoder(Encoder):
     def encode(self, data: bytes, final: bool) -> tuple[Elements, int]:
         text = decoded(data, final)
         tokens, used = self.tokens(text, final)
-        if not final and not used and len(data) > LONGEST:
-            raise UnreadableError(0, f"{LONGEST >> 20} MiB without the end of a word")
+        if not final and not used and len(data) > MOST_PENDING_BYTES:
+            raise UnreadableError(0, f"{MOST_PENDING_BYTES >> 20} MiB without the end of a word")
         return tokens, used
 
     @abstractmethod
@@ -98,12 +102,12 @@ class CharacterEncoder(TextEncoder):
 
     def tokens(self, text: str, final: bool) -> tuple[Elements, int]:
         try:
-            return self.tokenizer.encode(text), size_of(text)
+            return self.tokenizer.encode(text), utf8_size(text)
         except ThreefoldError as error:
             known = set(self.tokenizer.characters)
             place = next(i for i, character in enumerate(text) if character not in known)
             raise UnreadableError(
-                size_of(text[:place]),
+                utf8_size(text[:place]),
                 f"the character {text[place]!r} is none of the {len(known)} that the model knows",
             ) from error
 
@@ -113,9 +117,9 @@ class WordEncoder(TextEncoder):
 
     def tokens(self, text: str, final: bool) -> tuple[Elements, int]:
         if not final:
-            starts = [found.start() for found in PIECES.finditer(text)]
+            starts = [found.start() for found in WORD_PATTERN.finditer(text)]
             text = text[: starts[-1]] if starts else ""
-        return self.tokenizer.encode(text), size_of(text)
+        return self.tokenizer.encode(text), utf8_size(text)
 
 
 class BPEEncoder(TextEncoder):
@@ -126,17 +130,17 @@ class BPEEncoder(TextEncoder):
     def __init__(self, tokenizer: BPETokenizer) -> None:
         super().__init__(tokenizer)
         self.sizes = np.array([len(part) for part in tokenizer.parts])
-        self.ahead = AHEAD + _longest_added(tokenizer)
+        self.ahead = BPE_LOOKAHEAD + _longest_added(tokenizer)
 
     def tokens(self, text: str, final: bool) -> tuple[Elements, int]:
         encoding = self.tokenizer.merge(text)
         tokens = np.array(encoding.ids, dtype=self.tokenizer.dtype)
         ends = np.cumsum(self.sizes[tokens]) if len(tokens) else np.zeros(0, dtype=np.int64)
         if final:
-            return tokens, size_of(text)
+            return tokens, utf8_size(text)
         pieces = np.array(encoding.word_ids)
         borders = np.flatnonzero(pieces[1:] != pieces[:-1]) + 1  # where a piece begins
-        certain = borders[ends[borders - 1] + self.ahead <= size_of(text)]
+        certain = borders[ends[borders - 1] + self.ahead <= utf8_size(text)]
         count = int(certain[-1]) if len(certain) else 0
         return tokens[:count], int(ends[count - 1]) if count else 0
 
@@ -159,7 +163,7 @@ def _longest_added(tokenizer: BPETokenizer) -> int:
                 "so a text cannot be cut exactly before its end; expected lstrip, rstrip and "
                 "single_word to be off"
             )
-    return max((size_of(token["content"]) for token in added), default=0)
+    return max((utf8_size(token["content"]) for token in added), default=0)
 
 
 class RowEncoder(Encoder):
@@ -180,8 +184,8 @@ class RowEncoder(Encoder):
 
     def encode(self, data: bytes, final: bool) -> tuple[Elements, int]:
         used = len(data) if final else data.rfind(b"\n") + 1
-        if not used and len(data) > LONGEST:
-            raise UnreadableError(0, f"{LONGEST >> 20} MiB without the end of a line")
+        if not used and len(data) > MOST_PENDING_BYTES:
+            raise UnreadableError(0, f"{MOST_PENDING_BYTES >> 20} MiB without the end of a line")
         rows: list[list[float]] = []
         at = 0
         for line in BytesIO(data[:used]):
@@ -205,7 +209,7 @@ class RowEncoder(Encoder):
         except UnicodeDecodeError as error:
             raise UnreadableError(at, f"0x{data[error.start]:02x} is no UTF-8") from error
         if line and not self.separator:
-            self.separator = next((sign for sign in SEPARATORS if sign in line), ",")
+            self.separator = next((sign for sign in CANDIDATE_SEPARATORS if sign in line), ",")
         if '"' not in line:
             return [cell.strip() for cell in line.split(self.separator)] if line else []
         try:
@@ -260,7 +264,7 @@ def _is_number(cell: str) -> bool:
         return False
 
 
-def encoder(tokenizer: Any) -> Encoder:
+def encoder_for(tokenizer: Any) -> Encoder:
     """The encoder of a tokenizer."""
     if isinstance(tokenizer, ByteTokenizer):
         return ByteEncoder()
@@ -288,6 +292,6 @@ def decoded(data: bytes, final: bool) -> str:
         ) from error
 
 
-def size_of(text: str) -> int:
+def utf8_size(text: str) -> int:
     """Bytes of a text in UTF-8."""
     return len(text) if text.isascii() else len(text.encode())

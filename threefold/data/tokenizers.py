@@ -30,7 +30,7 @@ from threefold.errors import ThreefoldError
 Tokens: TypeAlias = NDArray[np.integer[Any]]
 BYTES = tuple(bytes([value]) for value in range(256))
 # A word with the space before it, a run of signs likewise, or one white space: nothing is lost.
-PIECES = re.compile(r" ?\w+| ?[^\w\s]+|\s")
+WORD_PATTERN = re.compile(r" ?\w+| ?[^\w\s]+|\s")
 
 
 class Tokenizer(ABC):
@@ -47,7 +47,7 @@ class Tokenizer(ABC):
     @property
     def dtype(self) -> type[np.unsignedinteger[Any]]:
         """The smallest numbers that hold every token."""
-        return smallest(self.vocabulary)
+        return smallest_dtype(self.vocabulary)
 
     @abstractmethod
     def encode(self, text: str) -> Tokens:
@@ -74,7 +74,7 @@ class Tokenizer(ABC):
         return self.parts[int(token)]
 
 
-def smallest(vocabulary: int) -> type[np.unsignedinteger[Any]]:
+def smallest_dtype(vocabulary: int) -> type[np.unsignedinteger[Any]]:
     """The smallest unsigned numbers that count so far: uint8, uint16 or uint32."""
     for dtype in (np.uint8, np.uint16, np.uint32):
         if vocabulary <= np.iinfo(dtype).max + 1:
@@ -170,14 +170,14 @@ class WordTokenizer(Tokenizer):
             raise ThreefoldError(f"a vocabulary of {vocabulary}; expected at least the 256 bytes")
         counts: Counter[str] = Counter()
         for text in texts:
-            counts.update(PIECES.findall(text))
+            counts.update(WORD_PATTERN.findall(text))
         ranked = sorted(counts, key=lambda word: (-counts[word], word))
         return cls(ranked[: vocabulary - 256])
 
     def encode(self, text: str) -> Tokens:
         """Words where they are known, else their bytes."""
         tokens: list[int] = []
-        for piece in PIECES.findall(text):
+        for piece in WORD_PATTERN.findall(text):
             known = self._tokens.get(piece)
             if known is None:
                 tokens.extend(as_utf8(piece))

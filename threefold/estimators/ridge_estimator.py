@@ -20,7 +20,7 @@ from torch import Tensor
 
 import threefold
 from threefold.classical import ridge
-from threefold.data.atomic_files import digest_of, write_folder
+from threefold.data.atomic_files import sha256_of, write_folder
 from threefold.errors import ThreefoldError
 from threefold.estimators.inputs import Given, like
 from threefold.models.config import CONFIG, FORMAT, VERSION, WEIGHTS, prepare, read_values
@@ -176,7 +176,7 @@ class RidgeEstimator:
             found = values.get("estimator") or "a model, which threefold.load reads"
             raise ThreefoldError(f"{place}: holds {found}, expected a saved {cls.__name__}")
         tensors, _ = read_tensors(place / WEIGHTS)
-        if digest_of(place / WEIGHTS) != values.get("sha256"):
+        if sha256_of(place / WEIGHTS) != values.get("sha256"):
             raise ThreefoldError(f"{place / WEIGHTS}: damaged (another SHA-256); save it again")
         missing = {*cls.drawn, "readout", "offset"} - tensors.keys()
         try:
@@ -200,7 +200,7 @@ class RidgeEstimator:
             "chosen": self.chosen,
             "threefold_version": threefold.__version__,
             "files": [WEIGHTS],
-            "sha256": digest_of(folder / WEIGHTS),
+            "sha256": sha256_of(folder / WEIGHTS),
         }
         (folder / CONFIG).write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
 

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from threefold.data.stream_encoders import Elements, RowEncoder, encoder
+from threefold.data.stream_encoders import Elements, RowEncoder, encoder_for
 from threefold.errors import ThreefoldError
 from threefold.memory.forms import CHUNK
 from threefold.runtime.sampling import whole
@@ -225,7 +225,7 @@ def _encoder(model: Any, settings: StreamSettings) -> Any:
             f"this {model.kind} model reads tokens and was saved without a tokenizer, so a text "
             "means nothing to it; set model.tokenizer and save it again"
         )
-    return encoder(model.tokenizer)
+    return encoder_for(model.tokenizer)
 
 
 def _given(asked: dict[str, Any]) -> dict[str, Any]:

@@ -16,7 +16,7 @@ import numpy as np
 from threefold.data.loaders import Batch
 from threefold.data.random_by_address import by_row, integers_by_row
 from threefold.errors import ThreefoldError
-from threefold.tasks.task import Numbers, Task, address, declare, rows_of
+from threefold.tasks.task import Numbers, Task, address, declare, make_batch
 
 
 def adding(length: int = 200, *, seed: int = 0) -> Task[Batch]:
@@ -35,6 +35,6 @@ def adding(length: int = 200, *, seed: int = 0) -> Task[Batch]:
         marks = np.zeros_like(values)
         np.put_along_axis(marks, places, 1.0, 1)
         targets = np.take_along_axis(values, places, 1).sum(1)
-        return rows_of(np.stack([values, marks], -1), targets)
+        return make_batch(np.stack([values, marks], -1), targets)
 
     return declare("adding", draw, length=length)

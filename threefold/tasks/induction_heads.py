@@ -16,7 +16,7 @@ import numpy as np
 from threefold.data.loaders import IGNORE, Batch
 from threefold.data.random_by_address import integers_by_row
 from threefold.errors import ThreefoldError
-from threefold.tasks.task import Numbers, Task, address, declare, rows_of
+from threefold.tasks.task import Numbers, Task, address, declare, make_batch
 
 
 def induction_heads(length: int = 256, tokens: int = 16, *, seed: int = 0) -> Task[Batch]:
@@ -33,7 +33,7 @@ def induction_heads(length: int = 256, tokens: int = 16, *, seed: int = 0) -> Ta
         inputs[:, -1] = tokens
         targets = np.full_like(inputs, IGNORE)
         targets[:, -1:] = np.take_along_axis(inputs, place + 1, 1)
-        return rows_of(inputs, targets)
+        return make_batch(inputs, targets)
 
     sizes = {"vocabulary": tokens + 1, "classes": tokens + 1}
     return declare("induction_heads", draw, length=length, chance=1 / tokens, **sizes)

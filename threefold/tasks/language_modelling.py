@@ -24,7 +24,7 @@ from threefold.data.tokenizers import (
 )
 from threefold.errors import ThreefoldError, nearest
 from threefold.tasks.table import SPLITS
-from threefold.tasks.task import Corpus, Numbers, rows_of
+from threefold.tasks.task import Corpus, Numbers, make_batch
 
 TOKENIZER_NAMES = ("byte", "character", "bpe", "word")
 Content = TypeVar("Content", bytes, str, NDArray[np.uint8])
@@ -63,7 +63,7 @@ def count_windows(corpus: Corpus, length: int) -> tuple[int, ...]:
 def cut_windows(tokens: Tokens, numbers: Numbers, length: int) -> Batch:
     """The windows with these numbers, as inputs and next tokens."""
     windows = np.asarray(tokens[numbers[:, None] * length + np.arange(length + 1)], np.int64)
-    return rows_of(windows[:, :-1], windows[:, 1:])
+    return make_batch(windows[:, :-1], windows[:, 1:])
 
 
 def unigram_bits(corpus: Corpus) -> float:

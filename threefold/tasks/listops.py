@@ -21,12 +21,12 @@ import numpy as np
 from threefold.data.loaders import Batch
 from threefold.data.random_by_address import hashed
 from threefold.errors import ThreefoldError
-from threefold.tasks.task import Numbers, Task, address, declare, rows_of
+from threefold.tasks.task import Numbers, Task, address, declare, make_batch
 
 OPERATIONS = ("[MAX", "[MIN", "[MED", "[SM")
 WORDS = (*"0123456789", *OPERATIONS, "]")
-NESTED = 0.25  # the probability of an operation in place of a digit
-BLOCK, BLOCKS = 32, 200  # trees tried for a row at once, and how often
+NESTED_PROBABILITY = 0.25  # the probability of an operation in place of a digit
+TREES_PER_ATTEMPT, ATTEMPTS = 32, 200  # trees tried for a row at once, and how often
 
 
 class Level(NamedTuple):
@@ -54,7 +54,7 @@ def listops(
         forest = Forest(address(seed, split), high, depth, arguments)
         levels = list(forest.levels(forest.choose(numbers, low)))
         tokens, sizes = write(levels, forest, len(numbers))
-        return rows_of(tokens, evaluate(levels, forest), sizes)
+        return make_batch(tokens, evaluate(levels, forest), sizes)
 
     name = "listops" if high > 200 else "listops-mini"
     return declare(name, draw, length=high - 1)
@@ -69,18 +69,21 @@ class Forest:
     def choose(self, rows: Numbers, low: int) -> Numbers:
         """The first tree of each row that has a length between `low` and `high`."""
         found = np.full(len(rows), -1, dtype=np.int64)
-        for block in range(BLOCKS):
+        for block in range(ATTEMPTS):
             left = np.flatnonzero(found < 0)
             if len(left) == 0:
                 return found
-            trees = (rows[left, None] * BLOCKS + block) * BLOCK + np.arange(BLOCK)
+            trees = (rows[left, None] * ATTEMPTS + block) * TREES_PER_ATTEMPT + np.arange(
+                TREES_PER_ATTEMPT
+            )
             *_, last = self.levels(trees.ravel())
             fits = ((last.sizes > low) & (last.sizes < self.high)).reshape(trees.shape)
             first = np.take_along_axis(trees, fits.argmax(1)[:, None], 1)[:, 0]
             found[left] = np.where(fits.any(1), first, -1)
         raise ThreefoldError(
-            f"listops: no expression between {low} and {self.high} long in {BLOCK * BLOCKS} "
-            "attempts; expected lengths that such a depth and so many arguments reach"
+            f"listops: no expression between {low} and {self.high} long in "
+            f"{TREES_PER_ATTEMPT * ATTEMPTS} attempts; expected lengths that this depth and this "
+            "number of arguments can reach"
         )
 
     def levels(self, trees: Numbers) -> Iterator[Level]:
@@ -90,7 +93,7 @@ class Forest:
         for depth in range(self.depth):
             starts = np.searchsorted(owner, owner)
             place = trees[owner] * self.high + np.arange(len(owner)) - starts
-            nested = hashed((*self.where, depth, 0), place) < NESTED
+            nested = hashed((*self.where, depth, 0), place) < NESTED_PROBABILITY
             if depth == self.depth - 1:
                 nested[:] = False
             counts = 2 + hashed((*self.where, depth, 1), place) * (self.arguments - 1)

@@ -19,7 +19,7 @@ from torch import Tensor
 from threefold.errors import ThreefoldError
 
 GROWTH, DECAY = 0.2, 0.1
-AHEAD = 84  # units of time of the published errors
+PREDICTION_HORIZON = 84  # units of time of the published errors
 
 
 def mackey_glass(

@@ -16,7 +16,7 @@ import numpy as np
 from threefold.data.loaders import Batch
 from threefold.data.random_by_address import integers_by_row
 from threefold.tasks.lengths import check_ranges, cut, lengths_of
-from threefold.tasks.task import Numbers, Task, address, declare, rows_of
+from threefold.tasks.task import Numbers, Task, address, declare, make_batch
 
 MODULUS = 5
 PLUS, MINUS, TIMES = MODULUS, MODULUS + 1, MODULUS + 2
@@ -35,7 +35,7 @@ def modular_arithmetic(
         tokens = integers_by_row(address(seed, split, 1), numbers, MODULUS, longest)
         signs = integers_by_row(address(seed, split, 2), numbers, 3, longest)
         tokens[:, 1::2] = MODULUS + signs[:, 1::2]
-        return rows_of(cut(tokens, lengths), evaluate(tokens, lengths), lengths)
+        return make_batch(cut(tokens, lengths), evaluate(tokens, lengths), lengths)
 
     return declare("modular_arithmetic", draw, length=max(trained[1], tested[1]))
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from threefold.data.random_by_address import integers_by_row
-from threefold.tasks.pairs import FIRST, Pairs, check_lengths, pairs, sources_of
+from threefold.tasks.pairs import FIRST_TOKEN, Pairs, check_lengths, pairs, sources_of
 from threefold.tasks.task import Numbers, Task, address, declare
 
 _SMALL = (
@@ -27,13 +27,13 @@ _SCALES = (
 SMALL, TENS, SCALES = (names.split() for names in (_SMALL, _TENS, _SCALES))
 WORDS = ("⟨", "⟩", *SMALL, *TENS, "hundred", *SCALES)
 DIGITS = ("⟨", "⟩", *"0123456789")
-LONGEST = 3 * (len(SCALES) + 1)
+MOST_DIGITS = 3 * (len(SCALES) + 1)
 _INDEX = {word: token for token, word in enumerate(WORDS)}
 
 
 def number_to_words(lengths: tuple[int, int] = (1, 18), *, seed: int = 0) -> Task[Pairs]:
     """Numbers of so many digits, each count as likely, without leading zeros."""
-    check_lengths("number_to_words", lengths, LONGEST)
+    check_lengths("number_to_words", lengths, MOST_DIGITS)
     low, high = lengths
 
     def draw(split: str, numbers: Numbers) -> Pairs:
@@ -44,7 +44,8 @@ def number_to_words(lengths: tuple[int, int] = (1, 18), *, seed: int = 0) -> Tas
             )
             rest[:, :1] = first + 1
             return [
-                (FIRST + row[: low + n]).tolist() for row, (n,) in zip(rest, sizes, strict=True)
+                (FIRST_TOKEN + row[: low + n]).tolist()
+                for row, (n,) in zip(rest, sizes, strict=True)
             ]
 
         sources = sources_of("number_to_words", split, numbers, make)

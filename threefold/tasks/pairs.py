@@ -24,10 +24,11 @@ from torch import Tensor
 
 from threefold.data.loaders import IGNORE
 from threefold.errors import ThreefoldError
+from threefold.tasks.padding import pad_rows
 
 BEGIN, END = 0, 1
-FIRST = 2  # the first token that means something
-ATTEMPTS = 300  # 0.9^300 = 2e-14
+FIRST_TOKEN = 2  # the first token that means something
+DRAW_ATTEMPTS = 300  # 0.9^300 = 2e-14
 
 
 @dataclass(frozen=True)
@@ -90,8 +91,8 @@ def pairs(
             f"{name}: {len(sources)} sources and {len(targets)} targets; expected as many of both, "
             "at least one, and no empty source"
         )
-    source, source_lengths = _table([[BEGIN, *row, END] for row in sources])
-    target, target_lengths = _table([[BEGIN, *row, END] for row in targets])
+    source, source_lengths = _framed(sources)
+    target, target_lengths = _framed(targets)
     return Pairs(
         name,
         source,
@@ -130,7 +131,7 @@ def sources_of(
     make(attempt, numbers): a draw for each number.
     """
     found: dict[int, list[int]] = {}
-    for attempt in range(ATTEMPTS):
+    for attempt in range(DRAW_ATTEMPTS):
         left = np.array([i for i in range(len(numbers)) if i not in found], dtype=np.int64)
         if not len(left):
             return [found[i] for i in range(len(numbers))]
@@ -143,12 +144,11 @@ def sources_of(
     )
 
 
-def _table(rows: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
-    lengths = [len(row) for row in rows]
-    table = np.zeros((len(rows), max(lengths)), dtype=np.int64)
-    for line, row in zip(table, rows, strict=True):
-        line[: len(row)] = row
-    return torch.from_numpy(table), torch.tensor(lengths)
+def _framed(rows: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
+    """Rows between BEGIN and END, padded, and their lengths."""
+    tokens = [np.array([BEGIN, *row, END], dtype=np.int64) for row in rows]
+    table, lengths = pad_rows(tokens)
+    return torch.from_numpy(table), torch.from_numpy(lengths)
 
 
 def _mask(table: Tensor, lengths: Tensor) -> Tensor | None:

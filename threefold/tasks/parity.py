@@ -15,7 +15,7 @@ import numpy as np
 from threefold.data.loaders import Batch
 from threefold.data.random_by_address import integers_by_row
 from threefold.tasks.lengths import check_ranges, cut, lengths_of
-from threefold.tasks.task import Numbers, Task, address, declare, rows_of
+from threefold.tasks.task import Numbers, Task, address, declare, make_batch
 
 
 def parity(
@@ -27,6 +27,6 @@ def parity(
     def draw(split: str, numbers: Numbers) -> Batch:
         lengths, longest = lengths_of(seed, split, numbers, trained, tested)
         bits = cut(integers_by_row(address(seed, split, 1), numbers, 2, longest), lengths)
-        return rows_of(bits, np.sum(bits, 1) % 2, lengths)
+        return make_batch(bits, np.sum(bits, 1) % 2, lengths)
 
     return declare("parity", draw, length=max(trained[1], tested[1]))

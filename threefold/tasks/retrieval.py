@@ -16,9 +16,9 @@ from pathlib import Path
 import numpy as np
 
 from threefold.data.loaders import Batch
-from threefold.data.readers import lines, wrong
+from threefold.data.readers import file_error, read_lines
 from threefold.errors import ThreefoldError
-from threefold.tasks.stored import Array, Splits, StoredExamples, place, stored
+from threefold.tasks.stored import Array, Splits, StoredExamples, data_folder, stored
 from threefold.tasks.table import SPLITS
 from threefold.tasks.task import Task
 
@@ -32,7 +32,7 @@ def retrieval(folder: Path | None = None, *, length: int = 4000) -> Task[Batch]:
             "retrieval: no registry carries it; unpack lra_release.gz and name its folder, e.g. "
             "--folder lra_release/tsv_data, or use retrieval-bible"
         )
-    source = place(folder, "")
+    source = data_folder(folder, "")
 
     def read() -> Splits:
         return {
@@ -46,11 +46,11 @@ def retrieval(folder: Path | None = None, *, length: int = 4000) -> Task[Batch]:
 def _pairs(path: Path, length: int) -> StoredExamples:
     inputs: list[Array] = []
     labels: list[int] = []
-    for number, line in lines(path):
+    for number, line in read_lines(path):
         cells = line.split("\t")
         if len(cells) != 5 or cells[0] not in ("0", "1", "0.0", "1.0"):
             given = f"{len(cells)} cells, the first {cells[0][:20]!r}"
-            raise wrong(path, number, f"{given}; expected 0 or 1, two names and two texts")
+            raise file_error(path, number, f"{given}; expected 0 or 1, two names and two texts")
         inputs.append(pair_of_bytes(cells[3], cells[4], length))
         labels.append(int(cells[0][0]))
     return StoredExamples(np.stack(inputs), np.array(labels, np.uint8))

@@ -12,26 +12,28 @@ from __future__ import annotations
 
 from threefold.data.random_by_address import integers_by_row
 from threefold.errors import ThreefoldError
-from threefold.tasks.pairs import FIRST, Pairs, check_lengths, pairs, sources_of
+from threefold.tasks.pairs import FIRST_TOKEN, Pairs, check_lengths, pairs, sources_of
 from threefold.tasks.task import Numbers, Task, address, declare
 
-LONGEST = 4096
-MOST = 250  # symbols
+LONGEST_SOURCE = 4096
+MOST_SYMBOLS = 250  # symbols
 
 
 def reversal(
     lengths: tuple[int, int] = (1, 30), symbols: int = 16, *, seed: int = 0
 ) -> Task[Pairs]:
     """Sources of lengths from and up to `lengths`, each as likely, of `symbols` symbols."""
-    check_lengths("reversal", lengths, LONGEST)
-    if not 2 <= symbols <= MOST:
-        raise ThreefoldError(f"reversal: {symbols} symbols; expected from 2 to {MOST}")
-    (low, high), size = lengths, FIRST + symbols
+    check_lengths("reversal", lengths, LONGEST_SOURCE)
+    if not 2 <= symbols <= MOST_SYMBOLS:
+        raise ThreefoldError(f"reversal: {symbols} symbols; expected from 2 to {MOST_SYMBOLS}")
+    (low, high), size = lengths, FIRST_TOKEN + symbols
 
     def draw(split: str, numbers: Numbers) -> Pairs:
         def make(attempt: int, rows: Numbers) -> list[list[int]]:
             sizes = low + integers_by_row(address(seed, split, attempt, 0), rows, high - low + 1, 1)
-            drawn = FIRST + integers_by_row(address(seed, split, attempt, 1), rows, symbols, high)
+            drawn = FIRST_TOKEN + integers_by_row(
+                address(seed, split, attempt, 1), rows, symbols, high
+            )
             return [row[:n].tolist() for row, (n,) in zip(drawn, sizes, strict=True)]
 
         sources = sources_of("reversal", split, numbers, make)

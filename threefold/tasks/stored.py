@@ -16,12 +16,13 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from threefold.data.fetch import need
+from threefold.data.fetch import require_cached
 from threefold.data.loaders import IGNORE, Batch
 from threefold.errors import ThreefoldError
-from threefold.tasks.checksums import DIGESTS
+from threefold.tasks.checksums import CHECKSUMS
+from threefold.tasks.padding import pad_rows
 from threefold.tasks.table import SPLITS, card
-from threefold.tasks.task import Numbers, Task, declare, rows_of
+from threefold.tasks.task import Numbers, Task, declare, make_batch
 
 Array: TypeAlias = NDArray[Any]
 Rows: TypeAlias = Array | Sequence[Array]  # a table, or rows of any lengths
@@ -61,7 +62,7 @@ def stored(
     def splits() -> Splits:
         found = read()
         if pinned:
-            check(name, found)
+            check_examples(name, found)
             sizes = tuple(len(found[split]) for split in SPLITS)
             assert sizes == card(name).sizes, (
                 f"{name}: its card says {card(name).sizes}, not {sizes}"
@@ -70,35 +71,25 @@ def stored(
 
     def draw(split: str, numbers: Numbers) -> Batch:
         one = splits()[split]
-        inputs, lengths = pick(one.inputs, numbers)
-        targets, _ = pick(one.targets, numbers, IGNORE)
-        return rows_of(*prepare(inputs, targets, splits()), lengths)
+        inputs, lengths = pick_rows(one.inputs, numbers)
+        targets, _ = pick_rows(one.targets, numbers, IGNORE)
+        return make_batch(*prepare(inputs, targets, splits()), lengths)
 
     if not pinned:
         changes["sizes"] = tuple(len(splits()[split]) for split in SPLITS)
     return declare(name, draw, **changes)
 
 
-def pick(rows: Rows, numbers: Numbers, fill: int = 0) -> tuple[Array, Numbers | None]:
+def pick_rows(rows: Rows, numbers: Numbers, fill: int = 0) -> tuple[Array, Numbers | None]:
     """Some rows as a table, and their lengths where they differ from each other."""
     if isinstance(rows, np.ndarray):
         return rows[numbers], None
-    return pad([rows[number] for number in numbers], fill)
+    return pad_rows([rows[number] for number in numbers], fill)
 
 
-def pad(rows: Sequence[Array], fill: int = 0) -> tuple[Array, Numbers]:
-    """Rows [L, …] of any lengths as a table [N, longest, …], filled up behind, and the lengths."""
-    lengths = np.array([len(row) for row in rows], dtype=np.int64)
-    kind = np.int64 if fill < 0 else rows[0].dtype
-    table = np.full((len(rows), lengths.max(), *rows[0].shape[1:]), fill, dtype=kind)
-    for line, row in zip(table, rows, strict=True):
-        line[: len(row)] = row
-    return table, lengths
-
-
-def check(name: str, splits: Splits) -> None:
+def check_examples(name: str, splits: Splits) -> None:
     """Refuse examples that are not the pinned ones."""
-    _compare(name, digest(splits))
+    _compare(name, checksum(splits))
 
 
 def check_bytes(name: str, content: bytes) -> None:
@@ -107,7 +98,7 @@ def check_bytes(name: str, content: bytes) -> None:
 
 
 def _compare(name: str, found: str) -> None:
-    wanted = DIGESTS.get(name)
+    wanted = CHECKSUMS.get(name)
     if found != wanted:
         raise ThreefoldError(
             f"{name}: the examples have the hash {found}, expected {wanted}; the fetched files "
@@ -115,7 +106,7 @@ def _compare(name: str, found: str) -> None:
         )
 
 
-def digest(splits: Splits) -> str:
+def checksum(splits: Splits) -> str:
     """A hash of all examples, the same on every machine."""
     content = hashlib.sha256()
     for split in SPLITS:
@@ -130,17 +121,17 @@ def digest(splits: Splits) -> str:
     return content.hexdigest()[:16]
 
 
-def place(folder: Path | str | None, package: str, inside: str = "") -> Path:
+def data_folder(folder: Path | str | None, package: str, inside: str = "") -> Path:
     """Where a task's files are: the folder that the user named, or a package of the cache."""
     if folder is None:
-        return need(package) / inside
+        return require_cached(package) / inside
     named = Path(folder)
     if not named.is_dir():
         raise ThreefoldError(f"{named}: there is no such folder")
     return named
 
 
-def find(folder: Path, *names: str) -> Path:
+def first_existing(folder: Path, *names: str) -> Path:
     """The first of some names that a folder has."""
     for name in names:
         if (folder / name).is_file():
@@ -151,10 +142,10 @@ def find(folder: Path, *names: str) -> Path:
 def hold_out(count: int, every: int) -> tuple[Numbers, Numbers]:
     """(the rest, every n-th number): a part for validation where there is none."""
     numbers = np.arange(count)
-    chosen = numbers % every == every - 1
-    return numbers[~chosen], numbers[chosen]
+    held_out = numbers % every == every - 1
+    return numbers[~held_out], numbers[held_out]
 
 
-def chosen(rows: Rows, numbers: Numbers) -> Rows:
+def select_rows(rows: Rows, numbers: Numbers) -> Rows:
     """Some rows of a table or a list."""
     return rows[numbers] if isinstance(rows, np.ndarray) else [rows[i] for i in numbers]

@@ -17,9 +17,14 @@ if TYPE_CHECKING:
     from threefold.tasks.task import Task
 
 SPLITS = ("train", "valid", "test")
-KINDS = ("language", "classifier", "tagger", "seq2seq", "forecaster")
-LOWER = ("squared_error", "absolute_error", "bits", "phoneme_error")  # metrics where less is better
-MADE = "made"  # where data come from that a generator of ours makes
+MODEL_KINDS = ("language", "classifier", "tagger", "seq2seq", "forecaster")
+LOWER_IS_BETTER = (
+    "squared_error",
+    "absolute_error",
+    "bits",
+    "phoneme_error",
+)  # metrics where less is better
+GENERATED = "made"  # where data come from that a generator of ours makes
 
 
 @dataclass(frozen=True)
@@ -39,13 +44,13 @@ class Card:
     vocabulary: int = 0  # tokens an element is one of; 0: numbers
     features: int = 0  # numbers an element has; 0: it is a token
     classes: int = 0  # answers there are; 0: numbers
-    where: str = MADE  # or the package or the files that hold the data
+    where: str = GENERATED  # or the package or the files that hold the data
     options: Mapping[str, Any] = field(default_factory=dict, compare=False)  # for `make`
 
     @property
     def lower(self) -> bool:
         """Whether less of the metric is better."""
-        return self.metric in LOWER
+        return self.metric in LOWER_IS_BETTER
 
     @property
     def published(self) -> Mapping[str, float]:

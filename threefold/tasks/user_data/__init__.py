@@ -18,10 +18,10 @@ import hashlib
 from pathlib import Path
 from typing import Any
 
-from threefold.data.atomic_files import digest_of
-from threefold.data.readers import JSON_LINES, SEPARATORS
+from threefold.data.atomic_files import sha256_of
+from threefold.data.readers import COLUMN_SEPARATORS, JSON_LINES_SUFFIXES
 from threefold.errors import ThreefoldError, nearest
-from threefold.tasks.table import KINDS
+from threefold.tasks.table import MODEL_KINDS
 from threefold.tasks.task import Task
 from threefold.tasks.user_data.folder import folder_task
 from threefold.tasks.user_data.labelled import ts_task
@@ -54,15 +54,15 @@ def user_task(
     vocabulary = vocabulary or 4096
     if not path.exists():
         raise ThreefoldError(f"{path}: no such file or folder, and no task has this name")
-    if kind and kind not in KINDS:
-        raise ThreefoldError(f"unknown kind {kind!r}; {nearest(kind, KINDS)}")
+    if kind and kind not in MODEL_KINDS:
+        raise ThreefoldError(f"unknown kind {kind!r}; {nearest(kind, MODEL_KINDS)}")
     if path.is_dir():
         return folder_task(path, tokenizer, vocabulary, length, sampling_rate)
     if kind == "seq2seq":
         return pairs_task(path, vocabulary, length)
     if path.suffix == ".ts":
         return ts_task(path, length)
-    if path.suffix in (*SEPARATORS, *JSON_LINES) and kind != "language":
+    if path.suffix in (*COLUMN_SEPARATORS, *JSON_LINES_SUFFIXES) and kind != "language":
         return table_task(path, target, length, horizon, kind)
     return text_task([path], path.name, tokenizer, vocabulary, length)
 
@@ -70,11 +70,11 @@ def user_task(
 def files_of(path: Path) -> dict[str, str]:
     """The SHA-256 of each file of a user's data, by name: these must not change during a run."""
     if path.is_file():
-        return {path.name: digest_of(path)}
+        return {path.name: sha256_of(path)}
     files = sorted(entry for entry in path.rglob("*") if entry.is_file())
     if len(files) <= MOST_FILES_LISTED:
-        return {str(file.relative_to(path)): digest_of(file) for file in files}
+        return {str(file.relative_to(path)): sha256_of(file) for file in files}
     checksum = hashlib.sha256()
     for file in files:
-        checksum.update(f"{file.relative_to(path)} {digest_of(file)}\n".encode())
+        checksum.update(f"{file.relative_to(path)} {sha256_of(file)}\n".encode())
     return {f"{len(files)} files": checksum.hexdigest()}

@@ -13,9 +13,9 @@ from threefold.data.loaders import Batch
 from threefold.data.random_by_address import permutation
 from threefold.data.ts_files import read_ts
 from threefold.errors import ThreefoldError
-from threefold.tasks.stored import Array, Splits, StoredExamples, chosen, pick
+from threefold.tasks.stored import Array, Splits, StoredExamples, pick_rows, select_rows
 from threefold.tasks.table import SPLITS
-from threefold.tasks.task import Numbers, Task, declare_user_task, rows_of
+from threefold.tasks.task import Numbers, Task, declare_user_task, make_batch
 
 
 class LabelledRows(NamedTuple):
@@ -57,8 +57,8 @@ def labelled_task(
 
     def draw(split: str, numbers: Numbers) -> Batch:
         examples = splits[split]
-        inputs, lengths = pick(examples.inputs, numbers)
-        return rows_of(inputs, np.asarray(examples.targets)[numbers], lengths)
+        inputs, lengths = pick_rows(examples.inputs, numbers)
+        return make_batch(inputs, np.asarray(examples.targets)[numbers], lengths)
 
     commonest = Counter(splits["test"].targets).most_common(1)[0][1]
     return declare_user_task(
@@ -86,7 +86,7 @@ def _split(examples: LabelledRows, test: LabelledRows | None, classes: Sequence[
     cuts = [0, *(int(count * part) for part in ends)]
     targets = np.array([number[label] for label in examples.labels])
     splits = {
-        split: StoredExamples(chosen(list(examples.rows), order[a:b]), targets[order[a:b]])
+        split: StoredExamples(select_rows(list(examples.rows), order[a:b]), targets[order[a:b]])
         for split, a, b in zip(SPLITS, cuts, cuts[1:], strict=False)
     }
     if test is not None:

@@ -10,7 +10,7 @@ from threefold.data.random_by_address import permutation
 from threefold.data.readers import read_pairs
 from threefold.data.tokenizers import BPETokenizer
 from threefold.errors import ThreefoldError
-from threefold.tasks.pairs import FIRST, Pairs, pairs
+from threefold.tasks.pairs import FIRST_TOKEN, Pairs, pairs
 from threefold.tasks.table import SPLITS
 from threefold.tasks.task import Numbers, Task, declare_user_task
 
@@ -26,14 +26,14 @@ def pairs_task(path: Path, vocabulary: int, length: int | None) -> Task[Pairs]:
     cuts = [int(len(rows) * part) for part in (0, 0.8, 0.9, 1)]
     splits = {s: order[a:b] for s, a, b in zip(SPLITS, cuts, cuts[1:], strict=False)}
     tokenizers = [
-        BPETokenizer.learn([rows[i][side] for i in splits["train"]], vocabulary - FIRST)
+        BPETokenizer.learn([rows[i][side] for i in splits["train"]], vocabulary - FIRST_TOKEN)
         for side in (0, 1)
     ]
-    sizes = [tokenizer.vocabulary + FIRST for tokenizer in tokenizers]
+    sizes = [tokenizer.vocabulary + FIRST_TOKEN for tokenizer in tokenizers]
 
     def encode(side: int, text: str) -> list[int]:
         tokens = tokenizers[side].encode(text)[:length].astype(np.int64)
-        return [FIRST + token for token in tokens.tolist()]
+        return [FIRST_TOKEN + token for token in tokens.tolist()]
 
     def draw(split: str, numbers: Numbers) -> Pairs:
         picked = [rows[i] for i in splits[split][numbers]]

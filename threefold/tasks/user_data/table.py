@@ -10,10 +10,10 @@ import numpy as np
 from threefold.data.loaders import Batch
 from threefold.data.readers import Table, read_table
 from threefold.errors import ThreefoldError
-from threefold.tasks.forecasting import Setting, standard, windows
+from threefold.tasks.forecasting import ForecastSettings, forecast_windows, standardise
 from threefold.tasks.stored import Array
 from threefold.tasks.table import SPLITS
-from threefold.tasks.task import Numbers, Task, declare_user_task, rows_of
+from threefold.tasks.task import Numbers, Task, declare_user_task, make_batch
 from threefold.tasks.user_data.labelled import labelled_task
 
 MOST_TEXT_BYTES = 4096  # of one example, unless `length` is given
@@ -56,14 +56,14 @@ def _forecasting_task(
     path: Path, values: Array, length: int | None, horizon: int | None
 ) -> Task[Batch]:
     context = length or max(1, min(128, len(values) // 20))
-    setting = Setting(lambda folder: values, context, horizon or max(1, context // 8), 0)
-    splits, prepare = windows(values, setting), standard()
+    setting = ForecastSettings(lambda folder: values, context, horizon or max(1, context // 8), 0)
+    splits, prepare = forecast_windows(values, setting), standardise()
 
     def draw(split: str, numbers: Numbers) -> Batch:
         examples = splits[split]
         inputs = np.asarray(examples.inputs)[numbers]
         targets = np.asarray(examples.targets)[numbers]
-        return rows_of(*prepare(inputs, targets, splits))
+        return make_batch(*prepare(inputs, targets, splits))
 
     test = draw("test", np.arange(len(splits["test"])))
     last_value_error = float((test.targets - test.inputs[:, -1:, 0]).abs().mean())
