@@ -83,7 +83,7 @@ def growth(path: Path, steps: int) -> Callable[[], int]:
         stream, windows = TokenStream(tokens, BATCH, LENGTH), Windows(tokens, BATCH, LENGTH)
         most = 0
         for step in range(steps):
-            for batch in (stream(step * (stream.pieces // steps)), windows(step)):
+            for batch in (stream(step * (stream.steps_per_epoch // steps)), windows(step)):
                 logits, _ = model(batch.inputs)
                 loss = F.cross_entropy(logits.flatten(0, 1), batch.targets.flatten())
                 optimiser.zero_grad()

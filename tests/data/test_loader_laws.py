@@ -119,14 +119,16 @@ def test_the_seed_changes_the_batches() -> None:
     # The first pass of a stream is the text as it is written; the seed moves the later ones.
     first, second = (TokenStream(TOKENS, 4, 16, seed) for seed in (1, 2))
     assert torch.equal(first(0).inputs, second(0).inputs)
-    assert not torch.equal(first(first.pieces).inputs, second(first.pieces).inputs)
+    assert not torch.equal(
+        first(first.steps_per_epoch).inputs, second(first.steps_per_epoch).inputs
+    )
 
 
 @settings(max_examples=50, deadline=None)
 @given(st.integers(1, 5), st.integers(1, 20), st.integers(0, 3))
 def test_pieces_follow_one_another(batch: int, length: int, epoch: int) -> None:
     stream = TokenStream(TOKENS, batch, length, seed=7)
-    pieces = [stream(epoch * stream.pieces + i) for i in range(stream.pieces)]
+    pieces = [stream(epoch * stream.steps_per_epoch + i) for i in range(stream.steps_per_epoch)]
     inputs = torch.cat([piece.inputs for piece in pieces], 1)
     targets = torch.cat([piece.targets for piece in pieces], 1)
     assert torch.equal(targets, (inputs + 1) % len(TOKENS))

@@ -206,12 +206,12 @@ def test_wav_of_the_standard_library(tmp_path: Path) -> None:
         file.writeframes((stereo * 32767).astype("<i2").tobytes())
     sound = read_wav(tmp_path / "x.wav", rate=16000)
     assert np.abs(sound.samples - WAVES / 4).max() < 1e-4
-    with pytest.raises(ThreefoldError, match=r"x\.wav: 16000 samples a second, expected 8000"):
+    with pytest.raises(ThreefoldError, match=r"x\.wav: 16000 samples per second, expected 8000"):
         read_wav(tmp_path / "x.wav", rate=8000)
     content = (tmp_path / "x.wav").read_bytes()
-    with pytest.raises(ThreefoldError, match=r"cut short: 4000 bytes of 'data' announced, 3990"):
+    with pytest.raises(ThreefoldError, match=r"cut short: 'data' should have 4000 bytes, has 3990"):
         read_wav(put(tmp_path / "y.wav", content[:-10]))
-    with pytest.raises(ThreefoldError, match="kind 6 with 8 bits"):
+    with pytest.raises(ThreefoldError, match="unsupported encoding 6 with 8 bits"):
         read_wav(wav(tmp_path / "y.wav", 6, 8, b"ab"))
     with pytest.raises(ThreefoldError, match="not finite"):
         read_wav(wav(tmp_path / "y.wav", 3, 32, np.array([np.nan], "<f4").tobytes()))

@@ -163,7 +163,9 @@ def test_speech_commands_are_sorted_and_split(tmp_path: Path) -> None:
     (tmp_path / "validation_list.txt").write_text("no/03_nohash_0.wav\n")
     assert task("speech-commands", folder=tmp_path, words=("no", "yes")).sizes == (37, 1, 2)
     wav(tmp_path / "no" / "wrong.wav", np.zeros(80), rate=8000)
-    with pytest.raises(ThreefoldError, match=r"wrong\.wav: 8000 samples a second, expected 16000"):
+    with pytest.raises(
+        ThreefoldError, match=r"wrong\.wav: 8000 samples per second, expected 16000"
+    ):
         task("speech-commands", folder=tmp_path, words=("no", "yes"))
     with pytest.raises(ThreefoldError, match="no registry carries it"):
         task("speech-commands")

@@ -145,10 +145,10 @@ def test_state_is_carried_detached_and_emptied_where_documents_start() -> None:
 def test_carried_evaluation_equals_one_uncut_pass() -> None:
     model = Leaky().eval()
     pieces = TokenStream(TOKENS, batch_size=2, length=8)
-    whole = TokenStream(TOKENS, batch_size=2, length=8 * pieces.pieces)
-    cut = evaluate(model, (pieces(i) for i in range(pieces.pieces)), carry=True)
+    whole = TokenStream(TOKENS, batch_size=2, length=8 * pieces.steps_per_epoch)
+    cut = evaluate(model, (pieces(i) for i in range(pieces.steps_per_epoch)), carry=True)
     uncut = evaluate(model, [whole(0)])
-    forgetful = evaluate(model, (pieces(i) for i in range(pieces.pieces)))
+    forgetful = evaluate(model, (pieces(i) for i in range(pieces.steps_per_epoch)))
     assert cut.loss == close(uncut.loss)
     assert forgetful.loss != close(uncut.loss)
 

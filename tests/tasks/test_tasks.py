@@ -145,7 +145,7 @@ def test_batches_go_on_at_any_step_and_cover_the_split() -> None:
     every = made.examples("train").inputs
     assert len({tuple(row) for row in one_pass.tolist()} & {tuple(r) for r in every.tolist()}) == 48
     assert not torch.equal(whole[0], whole[3])
-    assert [len(piece.inputs) for piece in made.pieces("valid", 4)] == [4, 4, 2]
+    assert [len(piece.inputs) for piece in made.ordered_batches("valid", 4)] == [4, 4, 2]
 
 
 def test_what_is_not_there_is_refused() -> None:

@@ -104,7 +104,8 @@ def show(
     numbers = range(first, min(first + count, task.size(split)))
     if not numbers:
         raise ThreefoldError(
-            f"{name}: {split} has {task.size(split):,} examples, numbered from 0; --first is {first}"
+            f"{name}: {split} has {task.size(split):,} examples, numbered from 0; "
+            f"--first is {first}"
         )
     if as_json:
         return output.say_json([as_values(task.rows(split, [number])) for number in numbers])

@@ -187,7 +187,7 @@ class Pieces:
             tokens = task.corpus().tokens[self.split]
             lanes = max(1, min(LANES, (len(tokens) - 1) // task.length))
             stream = TokenStream(tokens, lanes, task.length)
-            yield from map(stream, range(stream.pieces))
+            yield from map(stream, range(stream.steps_per_epoch))
             return
         numbers = sample(task.size(self.split), data.eval_examples)
         for first in range(0, len(numbers), data.batch_size):
