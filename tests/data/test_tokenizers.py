@@ -77,7 +77,10 @@ def test_words_and_pairs_make_texts_shorter() -> None:
 
 def test_unknown_characters_and_half_pairs_are_refused() -> None:
     known = CharacterTokenizer("abc")
-    with pytest.raises(ThreefoldError, match=r"character 2 of the text, 'd', is none of the 3"):
+    with pytest.raises(
+        ThreefoldError,
+        match=r"unknown character 'd' at position 2 of the text; the tokenizer has 3",
+    ):
         known.encode("abd")
     with pytest.raises(ThreefoldError, match="'€'"):
         known.encode("€")

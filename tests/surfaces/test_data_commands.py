@@ -101,7 +101,7 @@ def test_archives_from_a_folder(
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("statsmodels/__init__.py", "raise SystemExit")
         archive.writestr(wanted.keep[0], SERIES)
-    assert "another file than expected" in refused(
+    assert "not the expected file" in refused(
         "data", "fetch", "sunspots", "--archives", str(tmp_path)
     )
     digest = hashlib.sha256(path.read_bytes()).hexdigest()

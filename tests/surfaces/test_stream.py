@@ -130,7 +130,7 @@ def test_tables(place: Path) -> None:
     (place / "bad.csv").write_text("1,2\n3,4\n5,six\n")
     assert "bad.csv:3: column 2 is 'six'" in refused("stream", "series", "bad.csv")
     (place / "bad.csv").write_bytes(bytes(range(200, 256)) * 9)
-    assert "bad.csv:1: 0xc8 is no UTF-8" in refused("stream", "series", "bad.csv")
+    assert "bad.csv:1: 0xc8 is not valid UTF-8" in refused("stream", "series", "bad.csv")
 
 
 class TestGoingOn:

@@ -164,7 +164,7 @@ def test_what_is_not_there_is_refused() -> None:
         (lambda: task("parity", trained=(3, 2)), "smaller first"),
         (lambda: task("listops", depth=1), "depth 1"),
         (lambda: task("listops", lengths=(500, 600), depth=2), "no expression"),
-        (lambda: task("pathfinder", size=8), "8 pixels"),
+        (lambda: task("pathfinder", size=8), "size is 8 pixels"),
     ):
         with pytest.raises(ThreefoldError, match=message):
             call().batch("train", 0, 1)

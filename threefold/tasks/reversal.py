@@ -1,11 +1,10 @@
-"""Reversal: the source backwards.
+"""Reversal: write the source backwards.
 
     source   ⟨ 7 2 5 5 9 ⟩
     target   ⟨ 9 5 5 2 7 ⟩
 
-What came last is wanted first, what came first is wanted after all the rest: a state of fixed size
-fills up as sources grow, while attention walks back along a diagonal.  Solved: 98 % exact at
-length 30.
+The last symbol comes first, and the first one after all others: a state of fixed size fills up as
+sources get longer, while attention walks back along a diagonal.  Solved: 98 % exact at length 30.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ MOST_SYMBOLS = 250  # symbols
 def reversal(
     lengths: tuple[int, int] = (1, 30), symbols: int = 16, *, seed: int = 0
 ) -> Task[Pairs]:
-    """Sources of lengths from and up to `lengths`, each as likely, of `symbols` symbols."""
+    """Sources of `lengths` elements, all lengths equally likely, out of `symbols` symbols."""
     check_lengths("reversal", lengths, LONGEST_SOURCE)
     if not 2 <= symbols <= MOST_SYMBOLS:
         raise ThreefoldError(f"reversal: {symbols} symbols; expected from 2 to {MOST_SYMBOLS}")
