@@ -207,7 +207,7 @@ def test_a_failed_save_leaves_the_old_state(
     def fail(*_: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    for name in ("runtime.state_files.write_tensors", "data.files.sync"):
+    for name in ("runtime.state_files.write_tensors", "data.atomic_files.sync"):
         with monkeypatch.context() as patch:
             patch.setattr(f"threefold.{name}", fail)
             with pytest.raises(ThreefoldError, match=r"cannot be written .No space left"):

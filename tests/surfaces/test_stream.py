@@ -126,7 +126,7 @@ def test_tables(place: Path) -> None:
     text = (place / "t.csv").read_text()
     assert text.startswith("position,class,probability,class_2,probability_2\n0,")
     message = refused("stream", "series", "series.csv")
-    assert "series.csv:1: 3 columns (when, x, y), the model reads 2 numbers" in message
+    assert "series.csv:1: 3 columns (when, x, y); the model reads 2 numbers" in message
     (place / "bad.csv").write_text("1,2\n3,4\n5,six\n")
     assert "bad.csv:3: column 2 is 'six'" in refused("stream", "series", "bad.csv")
     (place / "bad.csv").write_bytes(bytes(range(200, 256)) * 9)
