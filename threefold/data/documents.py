@@ -191,8 +191,8 @@ def _cut_long(first: Positions, sizes: Positions, length: int) -> tuple[Position
 def _rows(
     tokens: Tokens, begin: Positions, lengths: Positions, length: int, starts: Tensor
 ) -> Batch:
-    places = begin[:, None] + np.arange(length + 1)
-    rows = torch.from_numpy(tokens[np.minimum(places, len(tokens) - 1)].astype(np.int64))
+    positions = begin[:, None] + np.arange(length + 1)
+    rows = torch.from_numpy(tokens[np.minimum(positions, len(tokens) - 1)].astype(np.int64))
     real = torch.from_numpy(np.arange(length) < lengths[:, None])
     inputs = torch.where(real, rows[:, :-1], 0)
     targets = torch.where(real, rows[:, 1:], IGNORE)

@@ -228,7 +228,7 @@ class RowEncoder(Encoder):
         if len(cells) != self.cells:
             raise UnreadableError(at, f"{len(cells)} cells, expected {self.cells}")
         try:
-            row = [float(cells[place]) for place in self.indices]
+            row = [float(cells[index]) for index in self.indices]
         except ValueError:
             row = [math.nan]
         if not all(map(math.isfinite, row)):
@@ -248,8 +248,8 @@ class RowEncoder(Encoder):
                     "numbers per element; choose columns",
                 )
             return list(range(self.size))
-        names = {name: place for place, name in enumerate(cells)} if header else {}
-        numbers = {str(place + 1): place for place in range(len(cells))}
+        names = {name: index for index, name in enumerate(cells)} if header else {}
+        numbers = {str(index + 1): index for index in range(len(cells))}
         for column in self.columns:
             if column not in names and column not in numbers:
                 raise UnreadableError(

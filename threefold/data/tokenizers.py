@@ -161,7 +161,7 @@ class WordTokenizer(Tokenizer):
     def __init__(self, words: Iterable[str]) -> None:
         self.words = tuple(dict.fromkeys(words))
         super().__init__([*BYTES, *map(as_utf8, self.words)])
-        self._tokens = {word: 256 + place for place, word in enumerate(self.words)}
+        self._tokens = {word: 256 + index for index, word in enumerate(self.words)}
 
     @classmethod
     def learn(cls, texts: Iterable[str], vocabulary: int = 20_000) -> WordTokenizer:
@@ -209,10 +209,10 @@ class BPETokenizer(Tokenizer):
             raise ThreefoldError(f"not a tokenizer.json ({error})") from error
         self._check(description)
         self.description = description
-        words = {place: word for word, place in self._merger.get_vocab().items()}
+        words = {token: word for word, token in self._merger.get_vocab().items()}
         alphabet = _byte_alphabet()
         try:
-            parts = [bytes(alphabet[c] for c in words[place]) for place in range(len(words))]
+            parts = [bytes(alphabet[c] for c in words[token]) for token in range(len(words))]
         except KeyError as error:
             raise ThreefoldError(
                 f"tokenizer.json: no byte or token for {error.args[0]!r}; expected byte-level "
@@ -285,7 +285,7 @@ def _byte_alphabet() -> dict[str, int]:
     shown = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     hidden = [value for value in range(256) if value not in shown]
     spelt = {chr(value): value for value in shown}
-    return {**spelt, **{chr(256 + place): value for place, value in enumerate(hidden)}}
+    return {**spelt, **{chr(256 + index): value for index, value in enumerate(hidden)}}
 
 
 def write_list(path: Path, words: Sequence[str]) -> None:

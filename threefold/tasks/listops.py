@@ -35,7 +35,7 @@ class Level(NamedTuple):
 
     owner: Numbers  # its tree
     parent: Numbers  # its parent in the level above
-    place: Numbers  # the address of its random numbers
+    address: Numbers  # the address of its random numbers
     children: Numbers  # 0: a digit
     sizes: Numbers  # tokens of each tree up to the next level
 
@@ -93,15 +93,15 @@ class Forest:
         sizes = np.ones_like(parent)
         for depth in range(self.depth):
             starts = np.searchsorted(owner, owner)
-            place = trees[owner] * self.high + np.arange(len(owner)) - starts
-            nested = hashed((*self.where, depth, 0), place) < NESTED_PROBABILITY
+            node_address = trees[owner] * self.high + np.arange(len(owner)) - starts
+            nested = hashed((*self.where, depth, 0), node_address) < NESTED_PROBABILITY
             if depth == self.depth - 1:
                 nested[:] = False
-            counts = 2 + hashed((*self.where, depth, 1), place) * (self.arguments - 1)
+            counts = 2 + hashed((*self.where, depth, 1), node_address) * (self.arguments - 1)
             children = np.where(nested, counts.astype(np.int64), 0)
             # The operator replaces a digit, so an operation adds a bracket and its list.
             sizes = sizes + np.bincount(owner, children + nested, len(trees)).astype(np.int64)
-            yield Level(owner, parent, place, children, sizes)
+            yield Level(owner, parent, node_address, children, sizes)
             children = np.where(sizes[owner] < self.high, children, 0)
             if not children.any():
                 return
@@ -109,7 +109,7 @@ class Forest:
 
     def symbols(self, level: Level, depth: int, below: int) -> Numbers:
         """The digits (below 10) or operations (below 4) of a level's nodes."""
-        return (hashed((*self.where, depth, below), level.place) * below).astype(np.int64)
+        return (hashed((*self.where, depth, below), level.address) * below).astype(np.int64)
 
 
 def write(levels: list[Level], forest: Forest, rows: int) -> tuple[Numbers, Numbers]:

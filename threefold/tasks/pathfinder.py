@@ -60,10 +60,10 @@ class Grid:
         """The mask to shift by row·width + column, which sets the cells around that one."""
         shift = self.pad - len(inside) // 2
         rows, columns = np.nonzero(inside)
-        places = (rows + shift) * self.width + columns + shift
-        return sum(1 << place for place in places.tolist())
+        bits = (rows + shift) * self.width + columns + shift
+        return sum(1 << bit for bit in bits.tolist())
 
-    def places(self, number: int) -> NDArray[np.uint8]:
+    def cells(self, number: int) -> NDArray[np.uint8]:
         """0 or 1 for each cell, [side, side]."""
         count = self.width**2
         packed = np.frombuffer(number.to_bytes(-(-count // 8), "little"), np.uint8)
@@ -126,7 +126,7 @@ class Look:
         )
 
     @cached_property
-    def cells(self) -> Grid:
+    def occupancy(self) -> Grid:
         """The occupancy grid."""
         return Grid(math.ceil(self.size / self.cell), math.ceil(self.wide / self.cell + 1))
 
@@ -134,7 +134,9 @@ class Look:
     def around(self) -> dict[float, int]:
         """Masks of what is occupied around a curve and around a dot."""
         # A point may be anywhere in its cell.
-        return {far: self.cells.mask(_disc(far / self.cell + 1)) for far in (self.clear, self.wide)}
+        return {
+            far: self.occupancy.mask(_disc(far / self.cell + 1)) for far in (self.clear, self.wide)
+        }
 
     @cached_property
     def fine(self) -> Grid:
@@ -213,9 +215,9 @@ def _place(
     before: list[list[Dash]],
 ) -> list[Dash]:
     """A curve where there is room that forms a pair with those before; empty if none was found."""
-    places = look.cells.places(taken).tobytes()
+    occupied = look.occupancy.cells(taken).tobytes()
     for _ in range(attempts):
-        curve = _grow(look, draws, dashes, places)
+        curve = _grow(look, draws, dashes, occupied)
         if curve and all(_crossing(look, other, curve) for other in before):
             return curve
     return []
@@ -263,7 +265,7 @@ def _grow(look: Look, draws: Iterator[float], dashes: int, taken: bytes) -> list
 def _free(look: Look, dash: Dash, half: Step, taken: bytes) -> bool:
     """Whether a dash lies inside, with room for a dot, and on no occupied cell."""
     (x, y, _), (dx, dy) = dash, half
-    low, high, cell, side = look.margin, look.size - look.margin, look.cell, look.cells.side
+    low, high, cell, side = look.margin, look.size - look.margin, look.cell, look.occupancy.side
     if not (low <= x - dx <= high and low <= x + dx <= high):
         return False
     if not (low <= y - dy <= high and low <= y + dy <= high):
@@ -288,7 +290,7 @@ def _clear(look: Look, dash: Dash, half: Step, own: list[Dash]) -> bool:
 
 def _around(look: Look, curve: list[Dash], far: float) -> int:
     """The cells nearer than `far` pixels to a curve, on the occupancy grid."""
-    mask, width, cell, taken = look.around[far], look.cells.width, look.cell, 0
+    mask, width, cell, taken = look.around[far], look.occupancy.width, look.cell, 0
     for dash in curve:
         for side in (-1.0, -0.5, 0.0, 0.5, 1.0):
             x, y = _end(look, dash, side)
@@ -305,7 +307,7 @@ def _render(look: Look, curves: list[list[Dash]], joined: bool) -> NDArray[np.fl
     first, second = curves[:2]
     for x, y in _tips(look, first) if joined else _crossing(look, first, second):
         drawn |= look.dot_mask << int(y * SUBPIXELS) * width + int(x * SUBPIXELS)
-    blocks = look.fine.places(drawn).reshape(look.size, SUBPIXELS, look.size, SUBPIXELS)
+    blocks = look.fine.cells(drawn).reshape(look.size, SUBPIXELS, look.size, SUBPIXELS)
     covered: NDArray[np.float32] = blocks.mean((1, 3), dtype=np.float32)
     return covered
 
@@ -320,9 +322,9 @@ def _end(look: Look, dash: Dash, side: float) -> tuple[float, float]:
 def _bar(look: Look, turn: int) -> NDArray[np.bool_]:
     (dx, dy), reach = UNIT_VECTORS[turn], math.ceil(SUBPIXELS * (look.dash + look.thickness) / 2)
     down, across = np.mgrid[-reach : reach + 1, -reach : reach + 1]
-    along, beside = across * dx + down * dy, across * dy - down * dx
+    along, aside = across * dx + down * dy, across * dy - down * dx
     inside = (abs(along) <= SUBPIXELS * look.dash / 2) & (
-        abs(beside) <= SUBPIXELS * look.thickness / 2
+        abs(aside) <= SUBPIXELS * look.thickness / 2
     )
     return np.asarray(inside)
 

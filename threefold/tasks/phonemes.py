@@ -92,27 +92,29 @@ def read_dictionary(path: Path) -> Pronunciations:
     return dict(pronunciations)
 
 
-def edit_distance(one: Sequence[str], other: Sequence[str]) -> int:
+def edit_distance(first: Sequence[str], second: Sequence[str]) -> int:
     """The fewest insertions, deletions and replacements (Levenshtein 1965)."""
-    row = np.arange(len(other) + 1)
-    for i, a in enumerate(one, 1):
+    row = np.arange(len(second) + 1)
+    for i, a in enumerate(first, 1):
         before, row = row, np.empty_like(row)
         row[0] = i
-        for j, b in enumerate(other, 1):
+        for j, b in enumerate(second, 1):
             row[j] = min(before[j] + 1, row[j - 1] + 1, before[j - 1] + (a != b))
     return int(row[-1])
 
 
-def _error_of_tokens(answers: Sequence[Sequence[int]], right: Sequence[Any]) -> float:
-    return phoneme_error([[PHONEMES[t] for t in row if t >= FIRST_TOKEN] for row in answers], right)
+def _error_of_tokens(answers: Sequence[Sequence[int]], references: Sequence[Any]) -> float:
+    return phoneme_error(
+        [[PHONEMES[t] for t in row if t >= FIRST_TOKEN] for row in answers], references
+    )
 
 
 def phoneme_error(
-    answers: Sequence[Sequence[str]], right: Sequence[Sequence[Sequence[str]]]
+    answers: Sequence[Sequence[str]], references: Sequence[Sequence[Sequence[str]]]
 ) -> float:
     """Edits to the nearest correct pronunciation, per phoneme."""
     edits = sounds = 0
-    for answer, known in zip(answers, right, strict=True):
-        distance, length = min((edit_distance(answer, one), len(one)) for one in known)
+    for answer, correct in zip(answers, references, strict=True):
+        distance, length = min((edit_distance(answer, right), len(right)) for right in correct)
         edits, sounds = edits + distance, sounds + length
     return edits / max(sounds, 1)

@@ -59,7 +59,7 @@ def _spelling(task: Task[Any], split: str, number: int) -> tuple[str, str] | Non
 
 def _tokens(task: Task[Any], inputs: Array, width: int) -> list[str]:
     if inputs.ndim == 2:  # a pair
-        return [line for one in inputs for line in _tokens(task, one, width)]
+        return [line for side in inputs for line in _tokens(task, side, width)]
     side = _side(len(inputs))
     if task.domain == "vision" and task.vocabulary == 256 and side:
         return picture(inputs.reshape(side, side) / 255)

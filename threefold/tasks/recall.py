@@ -37,13 +37,13 @@ def recall(
             choose(by_row(address(seed, split, stream), numbers, len(weights)), weights, pairs)
             for stream, weights in enumerate((np.ones(half - 1), np.ones(vocabulary - half), gaps))
         )
-        keys, values, places = keys + 1, values + half, 2 * pairs + 2 * slots
+        keys, values, queries = keys + 1, values + half, 2 * pairs + 2 * slots
         inputs = np.zeros((len(numbers), length), dtype=np.int64)
         inputs[:, 0 : 2 * pairs : 2] = keys
         inputs[:, 1 : 2 * pairs : 2] = values
         targets = np.full_like(inputs, IGNORE)
-        np.put_along_axis(inputs, places, keys, 1)
-        np.put_along_axis(targets, places, values, 1)
+        np.put_along_axis(inputs, queries, keys, 1)
+        np.put_along_axis(targets, queries, values, 1)
         return make_batch(inputs, targets)
 
     return declare(

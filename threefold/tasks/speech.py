@@ -55,7 +55,9 @@ def speech_commands(
     root = Path(folder)
 
     def read() -> Splits:
-        found: dict[str, tuple[list[Array], list[int]]] = {split: ([], []) for split in SPLITS}
+        clips_and_labels: dict[str, tuple[list[Array], list[int]]] = {
+            split: ([], []) for split in SPLITS
+        }
         listed = _lists(root)
         for label, word in enumerate(words):
             files = text_files(root / word, ["*.wav"])
@@ -64,11 +66,13 @@ def speech_commands(
                     "train" if listed else _part(number, len(files))
                 )
                 clip = read_wav(path, rate=SAMPLING_RATE).samples
-                found[split][0].append((fitted(clip, SAMPLING_RATE) * 32767).astype(np.int16))
-                found[split][1].append(label)
+                clips_and_labels[split][0].append(
+                    (fitted(clip, SAMPLING_RATE) * 32767).astype(np.int16)
+                )
+                clips_and_labels[split][1].append(label)
         return {
             s: StoredExamples(np.stack(clips), np.array(y, np.uint8))
-            for s, (clips, y) in found.items()
+            for s, (clips, y) in clips_and_labels.items()
         }
 
     name = "speech-commands" if form == "raw" else f"speech-commands-{form}"
@@ -122,7 +126,9 @@ def _packaged_digits() -> Splits:
 
 
 def _recorded_digits(folder: Path) -> Splits:
-    found: dict[str, tuple[list[Array], list[int]]] = {split: ([], []) for split in SPLITS}
+    clips_and_labels: dict[str, tuple[list[Array], list[int]]] = {
+        split: ([], []) for split in SPLITS
+    }
     for path in text_files(folder, ["*.wav"]):
         parts = path.stem.split("_")
         if len(parts) != 3 or not parts[0].isdigit() or not parts[2].isdigit():
@@ -132,10 +138,11 @@ def _recorded_digits(folder: Path) -> Splits:
         number = int(parts[2])
         split = "test" if number < 5 else "valid" if number < 10 else "train"
         clip = fitted(read_wav(path, rate=DIGIT_RATE).samples, LONGEST_DIGIT)
-        found[split][0].append(_as_int16(clip))
-        found[split][1].append(int(parts[0]))
+        clips_and_labels[split][0].append(_as_int16(clip))
+        clips_and_labels[split][1].append(int(parts[0]))
     return {
-        s: StoredExamples(np.stack(clips), np.array(y, np.uint8)) for s, (clips, y) in found.items()
+        s: StoredExamples(np.stack(clips), np.array(y, np.uint8))
+        for s, (clips, y) in clips_and_labels.items()
     }
 
 
