@@ -15,7 +15,7 @@ from torch import Tensor
 from benchmarks.measure import Comparison, Contender, MemoryComparison, max_ratio, min_speedup
 from threefold import LanguageModel, Spec
 from threefold.data.loaders import Batches, TokenStream, Windows
-from threefold.data.token_files import Piece, TokenFile, write_tokens
+from threefold.data.token_files import TokenChunk, TokenFile, write_tokens
 
 TOKENS = 1_000_000_000  # two bytes each
 PIECE_TOKENS = 1 << 22
@@ -26,7 +26,7 @@ VOCABULARY = 257  # the smallest that needs two bytes per token, so the model ha
 MIXERS = ("min_gru", "lru", "retnet")  # the fastest one counts
 
 
-def random_pieces(count: int) -> Iterator[Piece]:
+def random_pieces(count: int) -> Iterator[TokenChunk]:
     """Random tokens, drawn once and then rotated; each piece is one document."""
     drawn = np.random.default_rng(0).integers(
         0, VOCABULARY, min(count, PIECE_TOKENS), dtype=np.uint16
@@ -86,7 +86,7 @@ def growth(path: Path, steps: int) -> Callable[[], int]:
         stream, windows = TokenStream(tokens, BATCH, LENGTH), Windows(tokens, BATCH, LENGTH)
         peak = 0
         for step in range(steps):
-            for batch in (stream(step * (stream.pieces // steps)), windows(step)):
+            for batch in (stream(step * (stream.steps_per_epoch // steps)), windows(step)):
                 logits, _ = model(batch.inputs)
                 loss = F.cross_entropy(logits.flatten(0, 1), batch.targets.flatten())
                 optimiser.zero_grad()

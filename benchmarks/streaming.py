@@ -53,7 +53,7 @@ class Sample(NamedTuple):
 def watch() -> None:
     """Run `argv[3:]` as a threefold command, write samples to `argv[1]`, stop at byte `argv[2]`."""
     from threefold.cli import main
-    from threefold.cli.progress import Meter
+    from threefold.data.progress import Meter
 
     path, stop, *arguments = sys.argv[1:]
     torch.set_num_threads(1)

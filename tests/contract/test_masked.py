@@ -15,7 +15,7 @@ from tests.tolerances import assert_close
 from threefold import MaskedLanguageModel, Spec, ThreefoldError
 from threefold.data.fetch import cached
 from threefold.data.loaders import IGNORE, Windows
-from threefold.data.masking import Masked, mask_tokens
+from threefold.data.masking import MaskedBatches, mask_tokens
 from threefold.models.presets import bert
 from threefold.models.pretrained.transformers import load_transformers
 
@@ -226,7 +226,7 @@ def test_masking_keeps_its_shares_and_repeats() -> None:
 
 def test_masked_batches_are_addressed_by_step() -> None:
     text = torch.randint(0, 50, (1000,)).numpy()
-    one, two = (Masked(Windows(text, 4, 32), 50, 50, seed=3) for _ in range(2))
+    one, two = (MaskedBatches(Windows(text, 4, 32), 50, 50, seed=3) for _ in range(2))
     one(0)
     for a, b in zip(one(5)[:3], two(5)[:3], strict=True):
         assert torch.equal(a, b)

@@ -138,7 +138,7 @@ def test_a_failed_save_leaves_the_old_model(
     def fail(*_: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    for name in ("write_tensors", "digest_of", "_card"):
+    for name in ("write_tensors", "sha256_of", "_card"):
         with monkeypatch.context() as patch:
             patch.setattr(f"threefold.models.saving.{name}", fail)
             with pytest.raises(ThreefoldError, match=r"model: cannot be written \(No space left"):
@@ -151,10 +151,10 @@ def test_everything_is_on_the_disk_before_it_takes_its_name(
     model: LanguageModel, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     synced: list[str] = []
-    sync, take = atomic_files.sync, atomic_files._take_place
+    sync, take = atomic_files.sync, atomic_files._replace_folder
     monkeypatch.setattr(atomic_files, "sync", lambda p: (synced.append(p.name), sync(p))[1])
     monkeypatch.setattr(
-        atomic_files, "_take_place", lambda a, b: (synced.append("rename"), take(a, b))[1]
+        atomic_files, "_replace_folder", lambda a, b: (synced.append("rename"), take(a, b))[1]
     )
     model.save(folder)
     *contents, new, rename, parent = synced

@@ -87,7 +87,7 @@ def test_a_pass_has_every_example_once_over_all_ranks(name: str) -> None:
         else Buckets(LENGTHS, 10, 5, window=3, rank=rank, ranks=5)
         for rank in range(5)
     ]
-    assert {one.steps for one in made} == {10}
+    assert {loader.steps_per_epoch for loader in made} == {10}
     for epoch in range(2):
         numbers = [one(epoch * 10 + step) for one in made for step in range(10)]
         assert sorted(np.concatenate(numbers).tolist()) == list(range(500))
@@ -95,7 +95,7 @@ def test_a_pass_has_every_example_once_over_all_ranks(name: str) -> None:
 
 def test_buckets_waste_little() -> None:
     def wasted(loader: Shuffle | Buckets) -> float:
-        taken = [LENGTHS[loader(step)] for step in range(loader.steps)]
+        taken = [LENGTHS[loader(step)] for step in range(loader.steps_per_epoch)]
         return 1 - sum(map(np.sum, taken)) / sum(len(one) * one.max() for one in taken)
 
     assert wasted(Buckets(LENGTHS, 10)) < 0.1 < 0.4 < wasted(Shuffle(500, 10))
@@ -192,8 +192,8 @@ def test_pieces_of_a_lane_make_up_documents(batch: int, length: int, epoch: int)
     inputs: list[int] = []
     for lane in range(batch):
         before: int | None = None
-        for place in range(loader.pieces):
-            piece = loader(epoch * loader.pieces + place)
+        for place in range(loader.steps_per_epoch):
+            piece = loader(epoch * loader.steps_per_epoch + place)
             assert piece.lengths is not None
             size = int(piece.lengths[lane])
             row, targets = piece.inputs[lane, :size].tolist(), piece.targets[lane].tolist()
@@ -231,7 +231,7 @@ def test_ranks_share_the_lanes() -> None:
 def test_packed_rows_hold_whole_documents() -> None:
     loader = Packed(TOKENS, STARTS, 1, 260, seed=1)
     seen: list[list[int]] = []
-    for step in range(loader.steps):
+    for step in range(loader.steps_per_epoch):
         row = loader(step)
         assert torch.equal(row.mask[0], torch.arange(260) < row.lengths[0])
         marks = row.starts[0].nonzero().flatten().tolist()
@@ -260,7 +260,12 @@ def test_packing_loses_nothing(sizes: list[int]) -> None:
 
 def test_long_documents_are_cut_and_bad_marks_refused() -> None:
     loader = Packed(np.arange(100), np.zeros(0, np.int64), 1, 30)
-    assert sorted(int(loader(step).lengths[0]) for step in range(loader.steps)) == [10, 30, 30, 30]
+    assert sorted(int(loader(step).lengths[0]) for step in range(loader.steps_per_epoch)) == [
+        10,
+        30,
+        30,
+        30,
+    ]
     for starts in ([3, 5], [0, 9, 4], [0, 101]):
         with pytest.raises(ThreefoldError, match="documents begin at"):
             Documents(np.arange(100), np.array(starts), 1, 10)

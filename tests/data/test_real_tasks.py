@@ -14,11 +14,11 @@ from threefold.data.fetch import cached
 from threefold.data.loaders import IGNORE
 from threefold.data.packages import PACKAGES
 from threefold.tasks import baselines as trivial
-from threefold.tasks.checksums import DIGESTS
+from threefold.tasks.checksums import CHECKSUMS
 from threefold.tasks.corpora import corpus
 from threefold.tasks.preview import draw
-from threefold.tasks.stored import StoredExamples, digest, stored
-from threefold.tasks.table import KINDS, SPLITS, TASKS, task
+from threefold.tasks.stored import StoredExamples, checksum, stored
+from threefold.tasks.table import MODEL_KINDS, SPLITS, TASKS, task
 from threefold.tasks.task import METRICS
 from threefold.tasks.translation import texts_of
 
@@ -28,7 +28,7 @@ REAL = [name for name in TASKS if set(TASKS[name].where.split(" + ")) & set(PACK
 @pytest.mark.parametrize("name", REAL)
 def test_a_card_is_reasonable(name: str) -> None:
     card = TASKS[name]
-    assert card.kind in KINDS and min(card.sizes) > 1 and name in DIGESTS
+    assert card.kind in MODEL_KINDS and min(card.sizes) > 1 and name in CHECKSUMS
     assert card.reached(card.solved) and not card.reached(card.chance)
     assert bool(card.vocabulary) != bool(card.features)
     for score in card.published.values():
@@ -46,14 +46,14 @@ def test_a_digest_sees_everything() -> None:
         return dict.fromkeys(("train", "valid", "test"), StoredExamples(**base))
 
     found = [
-        digest(made()),
-        digest(made(inputs=np.zeros((2, 3), np.uint16))),
-        digest(made(inputs=np.zeros((3, 2), np.uint8))),
-        digest(made(inputs=[np.zeros(3, np.uint8)] * 2)),
-        digest(made(targets=np.array([0, 1], np.uint8))),
+        checksum(made()),
+        checksum(made(inputs=np.zeros((2, 3), np.uint16))),
+        checksum(made(inputs=np.zeros((3, 2), np.uint8))),
+        checksum(made(inputs=[np.zeros(3, np.uint8)] * 2)),
+        checksum(made(targets=np.array([0, 1], np.uint8))),
     ]
     assert len(set(found)) == len(found)
-    assert digest(made(inputs=np.zeros((2, 3), ">u2"))) == found[1]
+    assert checksum(made(inputs=np.zeros((2, 3), ">u2"))) == found[1]
     with pytest.raises(ThreefoldError, match="the fetched files were changed"):
         stored("smnist", lambda: made()).rows("train", [0])
 
@@ -90,7 +90,7 @@ def test_fetched_data_are_the_pinned_ones(name: str) -> None:
         assert card.sizes == tuple(len(texts_of(name)[split]) for split in SPLITS)
     if card.kind == "classifier":
         assert rows.inputs.shape[-1 if card.features == 0 else -2] <= card.length
-        answers = trivial.some(made, "test", 3000).targets  # the best that looks at nothing
+        answers = trivial.sample_rows(made, "test", 3000).targets  # the best that looks at nothing
         assert float(answers.bincount().max() / len(answers)) == pytest.approx(
             card.chance, abs=0.02
         )

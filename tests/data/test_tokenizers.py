@@ -13,12 +13,13 @@ from hypothesis import strategies as st
 import threefold
 from threefold import Spec, ThreefoldError
 from threefold.data.python_manual import python_reference
-from threefold.data.tokenizer import Tokenizer, smallest
 from threefold.data.tokenizers import (
     BPETokenizer,
     ByteTokenizer,
     CharacterTokenizer,
+    Tokenizer,
     WordTokenizer,
+    smallest_dtype,
 )
 
 TEXT = python_reference()[:60_000]
@@ -76,7 +77,10 @@ def test_words_and_pairs_make_texts_shorter() -> None:
 
 def test_unknown_characters_and_half_pairs_are_refused() -> None:
     known = CharacterTokenizer("abc")
-    with pytest.raises(ThreefoldError, match=r"character 2 of the text, 'd', is none of the 3"):
+    with pytest.raises(
+        ThreefoldError,
+        match=r"unknown character 'd' at position 2 of the text; the tokenizer has 3",
+    ):
         known.encode("abd")
     with pytest.raises(ThreefoldError, match="'€'"):
         known.encode("€")
@@ -121,6 +125,6 @@ def test_damaged_files_are_refused(tmp_path: Path) -> None:
 
 def test_the_smallest_numbers() -> None:
     sizes = (256, 257, 65536, 65537)
-    assert [smallest(n) for n in sizes] == [np.uint8, np.uint16, np.uint16, np.uint32]
+    assert [smallest_dtype(n) for n in sizes] == [np.uint8, np.uint16, np.uint16, np.uint32]
     with pytest.raises(ThreefoldError, match="at most"):
-        smallest(2**32 + 1)
+        smallest_dtype(2**32 + 1)

@@ -14,7 +14,7 @@ import threefold
 from tests.tolerances import assert_close
 from threefold import Forecaster, Spec, ThreefoldError
 from threefold.data.loaders import Batch, Examples, Windows
-from threefold.data.masking import Masked
+from threefold.data.masking import MaskedBatches
 from threefold.models.forecaster import future_values, gaussian_loss, pinball_loss
 from threefold.models.presets import bert
 from threefold.runtime.forecasting import rollout
@@ -189,7 +189,7 @@ def test_masked_model_falls_below_the_unigram_entropy() -> None:
     text = torch.arange(4000).remainder(12).numpy()
     small = bert(width=32, depth=1, heads=2, vocabulary=13, max_length=16, segments=0, dropout=0.0)
     model = threefold.build(small)
-    batches = Masked(Windows(text, 32, 16), 12, 12)
+    batches = MaskedBatches(Windows(text, 32, 16), 12, 12)
     settings = TrainingSettings(steps=250, learning_rate=5e-3, weight_decay=0.0)
     train(model, batches, settings)
     scores = evaluate(model, [batches(10**6)])

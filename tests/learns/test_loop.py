@@ -48,7 +48,7 @@ def run(
     settings: TrainingSettings, model: Leaky | None = None, **options: Any
 ) -> tuple[Leaky, Result]:
     model = model or Leaky()
-    return model, train(model, Windows(TOKENS, batch=8, length=16), settings, **options)
+    return model, train(model, Windows(TOKENS, batch_size=8, length=16), settings, **options)
 
 
 def close(expected: float) -> Any:
@@ -56,7 +56,7 @@ def close(expected: float) -> Any:
 
 
 def test_the_loss_falls() -> None:
-    stream = TokenStream(TOKENS, batch=4, length=16)
+    stream = TokenStream(TOKENS, batch_size=4, length=16)
     model, result = run(
         TrainingSettings(steps=100, learning_rate=0.03, eval_every=40),
         validation=[stream(0), stream(1)],
@@ -88,7 +88,7 @@ def test_same_seed_same_bits() -> None:
 
 def test_evaluation_weighs_targets_not_batches() -> None:
     model = Leaky().eval()
-    rows = Windows(TOKENS, batch=2, length=8)(0)
+    rows = Windows(TOKENS, batch_size=2, length=8)(0)
     sparse = rows.targets.clone()
     sparse[:, 1:] = -100
     batches = [rows, Batch(rows.inputs, sparse, rows.starts)]
@@ -113,7 +113,7 @@ def test_a_non_finite_number_stops_before_the_update(where: str) -> None:
                 model.head.register_forward_hook(lambda module, given, out: out * math.nan)
             else:
                 model.head.bias.register_hook(lambda g: g * math.inf)
-        return Windows(TOKENS, batch=8, length=16)(step)
+        return Windows(TOKENS, batch_size=8, length=16)(step)
 
     with pytest.raises(ThreefoldError, match=rf"step 7: the .*{where}"):
         train(model, batches, TrainingSettings(steps=20))
@@ -122,7 +122,7 @@ def test_a_non_finite_number_stops_before_the_update(where: str) -> None:
 
 
 def test_state_is_carried_detached_and_emptied_where_documents_start() -> None:
-    stream = TokenStream(TOKENS, batch=2, length=16)
+    stream = TokenStream(TOKENS, batch_size=2, length=16)
     starts = {1: torch.tensor([False, True])}
 
     def batches(step: int) -> Batch:
@@ -144,11 +144,11 @@ def test_state_is_carried_detached_and_emptied_where_documents_start() -> None:
 
 def test_carried_evaluation_equals_one_uncut_pass() -> None:
     model = Leaky().eval()
-    pieces = TokenStream(TOKENS, batch=2, length=8)
-    whole = TokenStream(TOKENS, batch=2, length=8 * pieces.pieces)
-    cut = evaluate(model, (pieces(i) for i in range(pieces.pieces)), carry=True)
+    pieces = TokenStream(TOKENS, batch_size=2, length=8)
+    whole = TokenStream(TOKENS, batch_size=2, length=8 * pieces.steps_per_epoch)
+    cut = evaluate(model, (pieces(i) for i in range(pieces.steps_per_epoch)), carry=True)
     uncut = evaluate(model, [whole(0)])
-    forgetful = evaluate(model, (pieces(i) for i in range(pieces.pieces)))
+    forgetful = evaluate(model, (pieces(i) for i in range(pieces.steps_per_epoch)))
     assert cut.loss == close(uncut.loss)
     assert forgetful.loss != close(uncut.loss)
 
@@ -177,7 +177,7 @@ def test_a_budget_of_seconds_ends_the_run() -> None:
 
 
 def test_a_target_ends_the_run() -> None:
-    stream = TokenStream(TOKENS, batch=4, length=16)
+    stream = TokenStream(TOKENS, batch_size=4, length=16)
     _, result = run(
         TrainingSettings(steps=500, learning_rate=0.03, eval_every=5, target_score=0.5),
         validation=[stream(0)],
@@ -189,7 +189,7 @@ def test_a_target_ends_the_run() -> None:
 
 
 def test_ctrl_c_finishes_the_step_and_returns_what_was_reached() -> None:
-    windows = Windows(TOKENS, batch=8, length=16)
+    windows = Windows(TOKENS, batch_size=8, length=16)
 
     def batches(step: int) -> Batch:
         if step == 3:

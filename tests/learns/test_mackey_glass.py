@@ -28,7 +28,7 @@ def test_series_is_the_attractor() -> None:
     assert 0.4 < x.min() < 0.5 and 1.3 < x.max() < 1.35
     assert x.mean().item() == pytest.approx(0.93, abs=0.02)
     assert torch.equal(mackey_glass(2000, skip=2000), x[1000:])
-    with pytest.raises(ThreefoldError, match="whole number of steps"):
+    with pytest.raises(ThreefoldError, match="integer number of steps"):
         mackey_glass(10, delay=1.23)
 
 

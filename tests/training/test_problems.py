@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from threefold.errors import ThreefoldError
-from threefold.tasks.table import MADE, TASKS
+from threefold.tasks.table import GENERATED, TASKS
 from threefold.training.config import RunConfig
 from threefold.training.experiment import judge, prepare, run
 from threefold.training.training_data import open_data, sample
@@ -31,7 +31,7 @@ def config(name: str, **changes: Any) -> RunConfig:
     return RunConfig.read({"data": data, "model": model, "training": {"steps": 2, "eval_every": 1}})
 
 
-@pytest.mark.parametrize("name", [name for name, card in TASKS.items() if card.where == MADE])
+@pytest.mark.parametrize("name", [name for name, card in TASKS.items() if card.where == GENERATED])
 def test_every_task_that_is_made_here_can_be_trained_on(name: str) -> None:
     given = config(name, options=SHORT.get(name, {}))
     reached = run(given, test=False)

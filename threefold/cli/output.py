@@ -13,6 +13,7 @@ from contextlib import suppress
 from io import TextIOWrapper
 from typing import IO, Any
 
+from threefold.data.progress import readable as readable
 from threefold.errors import ThreefoldError
 
 GAP = "  "
@@ -136,12 +137,3 @@ def wrapped(text: str, width: int | None, indent: int) -> str:
         break_long_words=False,
         break_on_hyphens=False,
     )
-
-
-def readable(size: float) -> str:
-    """Format a number of bytes with a suitable unit, e.g. 64 KiB."""
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if size < 1024 or unit == "GiB":
-            break
-        size /= 1024
-    return f"{size:.0f} {unit}" if size >= 100 or size == int(size) else f"{size:.1f} {unit}"

@@ -131,12 +131,12 @@ def stream(
 
 def load_model(folder: str, state: Path | None) -> OpenedModel:
     """Load a model, after checking that its state can be saved to a file."""
-    from threefold.data.atomic_files import check_place
+    from threefold.data.atomic_files import check_writable
     from threefold.kernels.system_memory import keep_memory
     from threefold.models.saving import open_model
 
     if state is not None:
-        check_place(state)
+        check_writable(state)
     keep_memory()
     return open_model(folder)
 
@@ -181,7 +181,7 @@ def warn_of_growth(model: Any) -> None:
 
 def run(job: StreamJob, interrupts: Interrupts, quiet: bool) -> None:
     """Run a job to the end of its input or to an interruption, with a progress bar."""
-    from threefold.cli.progress import Meter
+    from threefold.data.progress import Meter
 
     source = job.stream.source
     printing = job.output is not None and job.output.path is None

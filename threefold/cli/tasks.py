@@ -1,4 +1,4 @@
-"""`threefold tasks`: what there is to learn, how it is judged, and where its data are."""
+"""`threefold tasks`: the tasks there are, how each is scored, and where its data come from."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from threefold.cli import output
+from threefold.cli.options import AsJson
 
 if TYPE_CHECKING:
     from threefold.tasks.table import Card
@@ -16,15 +17,15 @@ if TYPE_CHECKING:
 
 def tasks(
     name: Annotated[
-        str | None, typer.Argument(metavar="[NAME]", help="Show this task in detail.")
+        str | None, typer.Argument(metavar="[NAME]", help="Describe this task in detail.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
-    """List the tasks: domain, length, size, metric, chance, published best, where the data are."""
+    """List the tasks with their sizes, metric, chance level and best published result."""
     from threefold.tasks.table import TASKS, card
 
     if name is None:
-        rows = [summarise(one) for one in TASKS.values()]
+        rows = [summarise(task) for task in TASKS.values()]
         return output.say_json(rows) if as_json else say_rows(rows)
     detail = describe(card(name))
     return output.say_json(detail) if as_json else say_detail(detail)
@@ -44,13 +45,14 @@ def summarise(card: Card) -> dict[str, Any]:
         "chance": card.chance,
         "solved": card.solved,
         "best": None if card.best is None else {"model": card.best[0], "score": card.best[1]},
+        "published_note": card.published_note or None,
         "where": card.where,
         "fetched": fetched(card),
     }
 
 
 def fetched(card: Card) -> bool | None:
-    """Whether the data are in the cache; None where there is nothing to fetch."""
+    """Whether the data are in the cache; None if there is nothing to fetch."""
     from threefold.data.fetch import cached
     from threefold.data.packages import PACKAGES
 
@@ -59,7 +61,7 @@ def fetched(card: Card) -> bool | None:
 
 
 def describe(card: Card) -> dict[str, Any]:
-    """Everything that is declared of a task."""
+    """Everything that is known about a task."""
     file = card.make.partition(".")[0]
     text = inspect.cleandoc(import_module(f"threefold.tasks.{file}").__doc__ or "")
     return {
@@ -74,8 +76,10 @@ def describe(card: Card) -> dict[str, Any]:
 
 
 def say_rows(rows: list[dict[str, Any]]) -> None:
-    header = ("NAME", "TITLE", "DOMAIN", "LENGTH", "EXAMPLES", "METRIC", "CHANCE", "SOLVED",
-              "PUBLISHED", "DATA")  # fmt: skip
+    """The table of all tasks; ↑: higher scores are better, ↓: lower ones."""
+    header = ("NAME", "TITLE", "DOMAIN", "MAX LENGTH", "EXAMPLES", "METRIC", "CHANCE LEVEL",
+              "SOLVED AT", "BEST PUBLISHED", "DATA")  # fmt: skip
+    state = {True: " (fetched)", False: " (not fetched)", None: ""}
     cells = [
         (
             row["name"],
@@ -83,50 +87,70 @@ def say_rows(rows: list[dict[str, Any]]) -> None:
             row["domain"],
             f"{row['length']:,}",
             f"{sum(row['sizes']):,}",
-            row["metric"],
+            f"{row['metric']} {'↓' if row['lower_is_better'] else '↑'}",
             number(row["chance"]),
             number(row["solved"]),
-            "–"
-            if row["best"] is None
-            else f"{number(row['best']['score'])} {row['best']['model']}",
-            row["where"] + {True: " (fetched)", False: " (to fetch)", None: ""}[row["fetched"]],
+            best_published(row),
+            row["where"] + state[row["fetched"]],
         )
         for row in rows
     ]
     output.say_table(header, cells, fold=("TITLE", "DATA"))
 
 
+def best_published(row: dict[str, Any]) -> str:
+    """The best published result, and whether it is for other examples than the task's."""
+    if row["best"] is None:
+        return "–"
+    note = " (comparable, other examples)" if row["published_note"] else ""
+    return f"{number(row['best']['score'])} {row['best']['model']}{note}"
+
+
 def say_detail(detail: dict[str, Any]) -> None:
-    sizes = ", ".join(
-        f"{count:,} {split}"
-        for count, split in zip(detail["sizes"], ("train", "valid", "test"), strict=True)
-    )
-    element = (
-        f"one of {detail['vocabulary']:,} tokens"
-        if detail["vocabulary"]
-        else f"{detail['features']} numbers"
-    )
-    better = "less" if detail["lower_is_better"] else "more"
-    state = {True: ", fetched", False: f": threefold data fetch {detail['name']}", None: ""}
+    """The description of one task."""
+    counts = zip(detail["sizes"], ("train", "valid", "test"), strict=True)
+    direction = "lower" if detail["lower_is_better"] else "higher"
+    state = {
+        True: " (fetched)",
+        False: f" (not fetched; run: threefold data fetch {detail['name']})",
+        None: "",
+    }
+    published = [f"{number(score)} {model}" for model, score in detail["published"].items()]
+    note = detail["published_note"]
     output.say(f"{detail['name']}: {detail['title']}\n")
     output.say(detail["description"] + "\n")
     output.say_facts(
         (
             ("domain", detail["domain"]),
-            ("model", detail["kind"]),
-            ("length", f"{detail['length']:,}"),
-            ("an element is", element),
-            ("answers", str(detail["classes"] or "numbers")),
-            ("examples", sizes),
-            ("metric", f"{detail['metric']}, {better} is better"),
-            ("chance", number(detail["chance"])),
-            ("solved", number(detail["solved"])),
-            ("published", [f"{number(v)} {model}" for model, v in detail["published"].items()]),
+            ("kind of model", detail["kind"]),
+            ("max length", f"{detail['length']:,} elements"),
+            ("input element", input_element(detail)),
+            ("output", output_kind(detail)),
+            ("examples", ", ".join(f"{count:,} {split}" for count, split in counts)),
+            ("metric", f"{detail['metric']} ({direction} is better)"),
+            ("chance level", number(detail["chance"])),
+            ("solved at", number(detail["solved"])),
+            ("published", [*published, *([f"({note})"] if note else [])]),
             ("data", detail["where"] + state[detail["fetched"]]),
         )
     )
 
 
+def input_element(detail: dict[str, Any]) -> str:
+    """What one element of an input is."""
+    if detail["vocabulary"]:
+        return f"one of {detail['vocabulary']:,} tokens"
+    return "1 number" if detail["features"] == 1 else f"{detail['features']} numbers"
+
+
+def output_kind(detail: dict[str, Any]) -> str:
+    """What a model answers."""
+    if not detail["classes"]:
+        return "numbers"
+    what = "tokens" if detail["kind"] in ("language", "seq2seq") else "classes"
+    return f"one of {detail['classes']:,} {what}"
+
+
 def number(value: float) -> str:
-    """Four digits at most."""
+    """At most four significant digits."""
     return f"{value:.4g}"

@@ -169,7 +169,8 @@ def _print_result(reached: Reached, folder: Path) -> None:
     facts.append(("chance", f"{summary['metric']} {summary['chance']:.4f}"))
     if summary["published"]:
         best = "; ".join(f"{who} {value:g}" for who, value in summary["published"].items())
-        facts.append(("published", best))
+        note = summary.get("published_note")
+        facts.append(("published", f"{best} ({note})" if note else best))
     facts += [("model", str(folder / "model")), ("figures", str(folder / "figures" / "loss.svg"))]
     output.say_facts(facts)
 

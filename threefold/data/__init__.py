@@ -1,6 +1,6 @@
-"""Corpora, readers, tokenizers and loaders; knows nothing of models.
+"""Readers, tokenizers and loaders; knows nothing of models.
 
-Names are imported when first used: what needs no torch does not wait for it.
+Names are imported when they are first used, so that what needs no torch does not import it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""Archives as data: chosen files are copied out of a zip, tar or deb, and nothing else happens.
+"""Copy chosen files out of a zip, tar or deb archive, and do nothing else.
 
-Names that leave the target, links, devices and duplicates are refused, modes and owners forgotten.
+Names that leave the target folder, links, devices and duplicates are refused; file modes and owners
+are ignored.
 """
 
 from __future__ import annotations
@@ -24,36 +25,38 @@ Member = tuple[str, IO[bytes]]
 def unpack(archive: Path, kind: str, keep: tuple[str, ...], target: Path) -> None:
     """Copy the files of an archive whose names match into a new folder.
 
-    `kind` is wheel, npm, sdist or debian; npm's and sources' archives have one folder on top, which
-    is left out of the names.
+    `kind` is wheel, npm, sdist or debian.  Archives of npm and sdist have one top folder, which is
+    removed from the names.
     """
     target.mkdir()
-    kept = 0
+    copied = 0
     try:
         for name, content in _members(archive, kind):
             if not any(fnmatch.fnmatchcase(name, pattern) for pattern in keep):
                 continue
-            place = target / _inside(name, archive)
-            place.parent.mkdir(parents=True, exist_ok=True)
-            with place.open("xb") as file:
+            path = target / _inside(name, archive)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with path.open("xb") as file:
                 shutil.copyfileobj(content, file, 1 << 20)
-            kept += 1
+            copied += 1
     except (tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError) as error:
         raise ThreefoldError(f"{archive}: damaged ({error}); fetch it again") from error
     except OSError as error:
         raise ThreefoldError(
             f"{archive}: cannot be unpacked ({error.strerror or error})"
         ) from error
-    if not kept:
-        raise ThreefoldError(f"{archive}: holds no file {' or '.join(keep)}")
+    if not copied:
+        raise ThreefoldError(f"{archive}: contains no file {' or '.join(keep)}")
 
 
 def _inside(name: str, archive: Path) -> PurePosixPath:
-    """A name that stays where it is put."""
+    """A name that stays inside the folder it is copied to."""
     path = PurePosixPath(name)
     odd = "\\" in name or ":" in name or "\0" in name
     if path.is_absolute() or ".." in path.parts or odd or not path.parts:
-        raise ThreefoldError(f"{archive}: a file named {name!r} would leave its folder; not kept")
+        raise ThreefoldError(
+            f"{archive}: a file named {name!r} would be written outside of its folder; refused"
+        )
     return path
 
 
@@ -76,12 +79,12 @@ def _zipped(archive: Path) -> Iterator[Member]:
 
 
 def _tarred(file: tarfile.TarFile, top: bool) -> Iterator[Member]:
-    """Regular files only; a link is no data."""
+    """Regular files only; links are skipped."""
     for entry in file:
         content = file.extractfile(entry) if entry.isreg() else None
         if content is not None:
             name = entry.name.removeprefix("./")
-            # An absolute name stays one, and is refused.
+            # An absolute name is left as it is, and refused later.
             yield (name.partition("/")[2] if top and not name.startswith("/") else name), content
 
 
@@ -92,7 +95,7 @@ def _packed_by_debian(archive: Path) -> Iterator[Member]:
             done = subprocess.run(command, stdout=unpacked, stderr=subprocess.PIPE)
         except OSError as error:
             raise ThreefoldError(
-                f"{archive}: dpkg-deb is not there, which opens it; it comes with Debian and Ubuntu"
+                f"{archive}: needs dpkg-deb, which is not installed; Debian and Ubuntu have it"
             ) from error
         if done.returncode:
             said = done.stderr.decode("utf-8", "replace").strip()

@@ -1,6 +1,6 @@
-"""Files and folders that are written whole or not at all.
+"""Atomic writes: a file or folder is written completely or not at all.
 
-A new file or folder is written beside the old one, synced to the disk, and then takes its name.
+A new file or folder is written next to the old one, synced to disk, and then renamed over it.
 """
 
 from __future__ import annotations
@@ -20,34 +20,34 @@ from threefold.errors import ThreefoldError
 
 
 class Disk:
-    """What a save does to the disk, one operation after another; tests have one that fails."""
+    """The operations of a save on the disk; tests replace it by one that fails."""
 
     def make_folder(self, path: Path) -> None:
-        """A new, empty folder."""
+        """Create an empty folder."""
         path.mkdir()
 
     def write(self, path: Path, content: bytes) -> None:
-        """A new file; what it holds may be lost until it is synced."""
+        """Create a file; its content may be lost until it is synced."""
         path.write_bytes(content)
 
     def sync(self, path: Path) -> None:
-        """Have the disk hold what was written to a file, or which names a folder has."""
+        """Flush the content of a file, or the names in a folder, to disk."""
         sync(path)
 
     def rename(self, old: Path, new: Path) -> None:
-        """Another name in the same folder; nothing may have it yet."""
+        """Rename within a folder; the new name must be free."""
         os.rename(old, new)
 
     def remove(self, folder: Path) -> None:
-        """A folder and all that is in it."""
+        """Delete a folder and its content."""
         shutil.rmtree(folder)
 
 
 def write_file(path: Path, write: Callable[[Path], None]) -> None:
-    """Let `write` fill a new file, which then takes the place of `path` at once."""
-    check_place(path)
-    new = beside(path)
-    with told(path):
+    """Let `write` fill a new file, which then replaces `path` atomically."""
+    check_writable(path)
+    new = temporary_path(path)
+    with report_write_errors(path):
         try:
             write(new)
             sync(new)
@@ -58,36 +58,36 @@ def write_file(path: Path, write: Callable[[Path], None]) -> None:
 
 
 def write_folder(folder: Path, write: Callable[[Path], None]) -> None:
-    """Let `write` fill a new folder, which then takes the place of `folder`, if there was one."""
-    new = beside(folder)
-    with told(folder):
+    """Let `write` fill a new folder, which then replaces `folder`, if there was one."""
+    new = temporary_path(folder)
+    with report_write_errors(folder):
         try:
             new.mkdir()
             write(new)
             for file in new.iterdir():
                 sync(file)
             sync(new)
-            _take_place(new, folder)
+            _replace_folder(new, folder)
             sync(folder.parent)
         finally:
             shutil.rmtree(new, ignore_errors=True)
 
 
-def check_place(path: Path) -> None:
-    """Refuse a name that no file can take, best before work is put into what it will hold."""
+def check_writable(path: Path) -> None:
+    """Refuse a path that cannot be written; call it before the work of producing the content."""
     if not path.parent.is_dir():
-        raise ThreefoldError(f"{path}: cannot be written (there is no folder {path.parent})")
-    if path.exists() and not path.is_file():  # /dev/null would be replaced, too
-        raise ThreefoldError(f"{path}: cannot be written (it is no plain file); choose another")
+        raise ThreefoldError(f"{path}: cannot be written (no such folder: {path.parent})")
+    if path.exists() and not path.is_file():  # else /dev/null would be replaced
+        raise ThreefoldError(f"{path}: cannot be written (not a regular file); choose another path")
 
 
-def beside(path: Path) -> Path:
-    """A hidden name in the same folder that nobody else uses."""
+def temporary_path(path: Path) -> Path:
+    """An unused hidden name in the same folder."""
     return path.with_name(f".{path.name}.{secrets.token_hex(4)}")
 
 
 def sync(path: Path) -> None:
-    """Have the disk hold what was written."""
+    """Flush what was written to disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -95,15 +95,15 @@ def sync(path: Path) -> None:
         os.close(descriptor)
 
 
-def digest_of(path: Path) -> str:
-    """SHA-256 of a file."""
+def sha256_of(path: Path) -> str:
+    """The SHA-256 of a file, in hexadecimal."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 @contextmanager
-def told(path: Path) -> Iterator[None]:
-    """What the file system refuses, as one message."""
+def report_write_errors(path: Path) -> Iterator[None]:
+    """Turn errors of the file system into one message."""
     try:
         yield
     except OSError as error:
@@ -112,20 +112,20 @@ def told(path: Path) -> Iterator[None]:
         raise ThreefoldError(f"{path}: cannot be written ({error})") from error
 
 
-def _take_place(new: Path, folder: Path) -> None:
-    """Rename `new` to `folder`; what was there before is under `new` afterwards, or gone."""
+def _replace_folder(new: Path, folder: Path) -> None:
+    """Rename `new` to `folder`; the old folder is called `new` afterwards, or deleted."""
     if not folder.exists():
         os.rename(new, folder)
     elif not _exchange(new, folder):
-        # Two renames: a crash between them leaves the old folder under its hidden name.
-        old = beside(folder)
+        # Two renames: a crash between them leaves the old folder under a hidden name.
+        old = temporary_path(folder)
         os.rename(folder, old)
         os.rename(new, folder)
         shutil.rmtree(old, ignore_errors=True)
 
 
 def _exchange(one: Path, other: Path) -> bool:
-    """Swap two names in one step, where Linux and the file system can."""
+    """Swap two names in one step, if Linux and the file system support it."""
     at_working_folder, exchange = -100, 2
     try:
         rename = ctypes.CDLL(None, use_errno=True).renameat2

@@ -1,4 +1,4 @@
-"""Sounds: WAV files, other sampling rates by a polyphase filter, and mel-frequency cepstra.
+"""Audio: reading WAV files, resampling by a polyphase filter, mel-frequency cepstral coefficients.
 
     resample   y[m] = Σₖ h[mM − kL] x[k],  rates new : old = L : M,  h a Kaiser-windowed sinc
     mfcc       c = DCT(log(mel · |FFT(frame ⊙ Hann)|²))
@@ -16,77 +16,81 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from threefold.data.readers import read_bytes, wrong
+from threefold.data.readers import file_error, read_bytes
 
 Samples: TypeAlias = NDArray[np.float32]
 
 PCM, FLOAT, EXTENSIBLE = 1, 3, 0xFFFE
-ZEROS = 10  # of the sinc on each side
-KAISER = 5.0  # shape of its window
+SINC_ZERO_CROSSINGS = 10  # on each side
+KAISER_BETA = 5.0  # shape of the window
 
 
 class Sound(NamedTuple):
-    """Numbers from −1 to 1, one channel."""
+    """Samples from −1 to 1 of one channel."""
 
     samples: Samples
-    rate: int  # a second
+    rate: int  # samples per second
 
 
 def read_wav(path: Path, rate: int | None = None) -> Sound:
-    """PCM of 8 to 32 bits or floats, channels averaged; another rate than `rate` is refused."""
+    """Read PCM of 8 to 32 bits or floats, channels averaged; the rate must be `rate` if given."""
     content = read_bytes(path)
     if content[:4] != b"RIFF" or content[8:12] != b"WAVE":
-        raise wrong(path, None, "not a WAV file: it does not begin with RIFF … WAVE")
+        raise file_error(path, None, "not a WAV file: it does not begin with RIFF … WAVE")
     chunks = _chunks(content, path)
     if b"fmt " not in chunks or b"data" not in chunks or len(chunks[b"fmt "]) < 16:
-        raise wrong(path, None, "a WAV file without a format or without data")
-    form = chunks[b"fmt "]
-    kind, channels, found, _, _, bits = struct.unpack("<HHIIHH", form[:16])
-    if kind == EXTENSIBLE and len(form) >= 26:
-        kind = struct.unpack("<H", form[24:26])[0]
-    if rate is not None and found != rate:
-        raise wrong(path, None, f"{found} samples a second, expected {rate}; resample it")
-    samples = _samples(chunks[b"data"], kind, bits, path)
-    if channels < 1 or len(samples) == 0 or len(samples) % channels or found < 1:
-        given = f"{len(samples)} samples in {channels} channels at {found} a second"
-        raise wrong(path, None, f"damaged: {given}")
+        raise file_error(path, None, "not a valid WAV file: its format or its data are missing")
+    header = chunks[b"fmt "]
+    encoding, channels, file_rate, _, _, bits = struct.unpack("<HHIIHH", header[:16])
+    if encoding == EXTENSIBLE and len(header) >= 26:
+        encoding = struct.unpack("<H", header[24:26])[0]
+    if rate is not None and file_rate != rate:
+        raise file_error(
+            path, None, f"{file_rate} samples per second, expected {rate}; resample the file"
+        )
+    samples = _samples(chunks[b"data"], encoding, bits, path)
+    if channels < 1 or len(samples) == 0 or len(samples) % channels or file_rate < 1:
+        what = f"{len(samples)} samples in {channels} channels at {file_rate} per second"
+        raise file_error(path, None, f"damaged: {what}")
     if not np.isfinite(samples).all():
-        raise wrong(path, None, "holds samples that are not finite numbers")
-    return Sound(samples.reshape(-1, channels).mean(1, dtype=np.float64).astype("f4"), found)
+        raise file_error(path, None, "contains samples that are not finite")
+    return Sound(samples.reshape(-1, channels).mean(1, dtype=np.float64).astype("f4"), file_rate)
 
 
 def _chunks(content: bytes, path: Path) -> dict[bytes, bytes]:
-    found: dict[bytes, bytes] = {}
-    place = 12
-    while place + 8 <= len(content):
-        name, size = struct.unpack("<4sI", content[place : place + 8])
-        if place + 8 + size > len(content):
-            what = f"{size} bytes of {name.decode('latin-1')!r} announced"
-            raise wrong(path, None, f"cut short: {what}, {len(content) - place - 8} there")
-        found.setdefault(name, content[place + 8 : place + 8 + size])
-        place += 8 + size + size % 2
-    return found
+    chunks: dict[bytes, bytes] = {}
+    start = 12
+    while start + 8 <= len(content):
+        name, size = struct.unpack("<4sI", content[start : start + 8])
+        if start + 8 + size > len(content):
+            what = f"{name.decode('latin-1')!r} should have {size} bytes"
+            raise file_error(path, None, f"cut short: {what}, has {len(content) - start - 8}")
+        chunks.setdefault(name, content[start + 8 : start + 8 + size])
+        start += 8 + size + size % 2
+    return chunks
 
 
-def _samples(data: bytes, kind: int, bits: int, path: Path) -> Samples:
+def _samples(data: bytes, encoding: int, bits: int, path: Path) -> Samples:
     if bits not in (8, 16, 24, 32, 64) or len(data) % (bits // 8):
-        raise wrong(path, None, f"damaged: {len(data)} bytes of samples with {bits} bits")
-    if kind == FLOAT and bits in (32, 64):
+        raise file_error(path, None, f"damaged: {len(data)} bytes of {bits}-bit samples")
+    if encoding == FLOAT and bits in (32, 64):
         return np.frombuffer(data, f"<f{bits // 8}").astype(np.float32)
-    if kind == PCM and bits == 8:
+    if encoding == PCM and bits == 8:
         return ((np.frombuffer(data, np.uint8) - 128.0) / 128).astype(np.float32)
-    if kind == PCM and bits in (16, 32):
+    if encoding == PCM and bits in (16, 32):
         numbers = np.frombuffer(data, f"<i{bits // 8}")
         return (numbers / 2.0 ** (bits - 1)).astype(np.float32)
-    if kind == PCM and bits == 24:
+    if encoding == PCM and bits == 24:
         wide = np.zeros((len(data) // 3, 4), np.uint8)
         wide[:, 1:] = np.frombuffer(data, np.uint8).reshape(-1, 3)
         return (wide.view("<i4")[:, 0] / 2.0**31).astype(np.float32)
-    raise wrong(path, None, f"kind {kind} with {bits} bits; expected PCM or floats")
+    raise file_error(
+        path, None, f"unsupported encoding {encoding} with {bits} bits; expected PCM or floats"
+    )
 
 
 def resample(samples: NDArray[np.floating[Any]], old: int, new: int) -> Samples:
-    """The same sound at another rate; ⌈n · new / old⌉ samples."""
+    """Resample to another rate; returns ⌈n · new / old⌉ samples."""
     divisor = math.gcd(old, new)
     up, down = new // divisor, old // divisor
     if up == down:
@@ -94,24 +98,24 @@ def resample(samples: NDArray[np.floating[Any]], old: int, new: int) -> Samples:
     taps = _filter(up, down)
     half = len(taps) // 2
     count = -(-len(samples) * up // down)
-    # Output m sits at m·down of the upsampled sound, where every up-th sample is not zero: it sees
+    # Output m is at m·down of the upsampled sound, where every up-th sample is not zero: it weighs
     # sample `last` by tap `phase`, the one before by tap `phase` + up, and so on.
     last, phase = np.divmod(np.arange(count) * down + half, up)
     reach = len(taps) // up + 1
     padded = np.concatenate([np.zeros(reach), samples, np.zeros(reach)])
     filled = np.concatenate([taps, np.zeros(reach * up + up - len(taps))])
-    made = np.zeros(count)
-    for back in range(reach):  # one after another: the same digits on every machine
-        made += filled[phase + back * up] * padded[last - back + reach]
-    return made.astype(np.float32)
+    resampled = np.zeros(count)
+    for back in range(reach):  # summed in a fixed order: the same digits on every machine
+        resampled += filled[phase + back * up] * padded[last - back + reach]
+    return resampled.astype(np.float32)
 
 
 @lru_cache(maxsize=32)
 def _filter(up: int, down: int) -> NDArray[np.float64]:
-    """A low pass at the smaller of both Nyquist rates, gain `up`."""
+    """A low-pass filter at the smaller of both Nyquist frequencies, with gain `up`."""
     most = max(up, down)
-    half = ZEROS * most
-    taps = np.sinc(np.arange(-half, half + 1) / most) * np.kaiser(2 * half + 1, KAISER)
+    half = SINC_ZERO_CROSSINGS * most
+    taps = np.sinc(np.arange(-half, half + 1) / most) * np.kaiser(2 * half + 1, KAISER_BETA)
     return np.asarray(taps / taps.sum() * up)
 
 
@@ -124,9 +128,9 @@ def mfcc(
     window: int = 200,
     hop: int = 100,
 ) -> Samples:
-    """Cepstra [1 + n // hop, coefficients]; the sound is mirrored at its ends.
+    """Cepstral coefficients [1 + n // hop, coefficients]; the sound is mirrored at its ends.
 
-    16,000 samples make 161 frames, as in Kidger et al. 2020, "Neural Controlled Differential
+    16,000 samples give 161 frames, as in Kidger et al. 2020, "Neural Controlled Differential
     Equations for Irregular Time Series".
     """
     half = window // 2

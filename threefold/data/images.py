@@ -1,4 +1,4 @@
-"""Pictures as arrays: PNG and other files through Pillow, and the idx files of MNIST."""
+"""Images as arrays: PNG and other files through Pillow, and the idx files of MNIST."""
 
 from __future__ import annotations
 
@@ -10,46 +10,48 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from threefold.data.readers import read_bytes, wrong
+from threefold.data.readers import file_error, read_bytes
 from threefold.errors import ThreefoldError
 
 MOST_PIXELS = 1 << 26
-IDX_KINDS = {8: "u1", 9: "i1", 11: ">i2", 12: ">i4", 13: ">f4", 14: ">f8"}
+IDX_DTYPES = {8: "u1", 9: "i1", 11: ">i2", 12: ">i4", 13: ">f4", 14: ">f8"}
 
 
 def read_image(path: Path, colours: str = "RGB") -> NDArray[np.uint8]:
-    """A picture [height, width, 3], or [height, width] with `colours` "L" (grey)."""
+    """An image [height, width, 3], or [height, width] with `colours` "L" (grey)."""
     try:
         from PIL import Image, UnidentifiedImageError
     except ImportError as error:
-        raise ThreefoldError("pictures are read by Pillow: pip install pillow") from error
+        raise ThreefoldError("reading images needs Pillow; run: pip install pillow") from error
     read_bytes(path)
     try:
-        with Image.open(path) as picture:
-            if picture.width * picture.height > MOST_PIXELS:
-                size = f"{picture.width} × {picture.height} pixels"
-                raise wrong(path, None, f"{size}, expected at most {MOST_PIXELS:,}")
-            return np.array(picture.convert(colours))
+        with Image.open(path) as image:
+            if image.width * image.height > MOST_PIXELS:
+                size = f"{image.width} × {image.height} pixels"
+                raise file_error(path, None, f"{size}, expected at most {MOST_PIXELS:,}")
+            return np.array(image.convert(colours))
     except (UnidentifiedImageError, OSError, SyntaxError, ValueError) as error:
         if isinstance(error, ThreefoldError):
             raise
-        raise wrong(path, None, f"not a picture, or damaged ({error})") from error
+        raise file_error(path, None, f"not an image, or damaged ({error})") from error
 
 
 def read_idx(path: Path) -> NDArray[Any]:
-    """An array in MNIST's format: 0 0 kind dimensions, sizes, numbers; .gz is unpacked."""
+    """Read an array in MNIST's format (0 0 dtype dimensions, sizes, numbers); .gz is unpacked."""
     content = read_bytes(path)
     if path.suffix == ".gz":
         try:
             content = gzip.decompress(content)
         except (OSError, EOFError, zlib.error) as error:
-            raise wrong(path, None, f"cannot be unpacked ({error})") from error
-    if len(content) < 4 or content[:2] != b"\0\0" or content[2] not in IDX_KINDS:
-        raise wrong(path, None, "not an idx file: it does not begin with 0 0 and a kind of numbers")
+            raise file_error(path, None, f"cannot be unpacked ({error})") from error
+    if len(content) < 4 or content[:2] != b"\0\0" or content[2] not in IDX_DTYPES:
+        raise file_error(
+            path, None, "not an idx file: it does not begin with 0 0 and a known number type"
+        )
     begin = 4 + 4 * content[3]
     sizes = tuple(np.frombuffer(content[4:begin], ">u4").tolist())
-    numbers = np.dtype(IDX_KINDS[content[2]])
+    numbers = np.dtype(IDX_DTYPES[content[2]])
     wanted = begin + int(np.prod(sizes)) * numbers.itemsize
     if len(sizes) != content[3] or len(content) != wanted:
-        raise wrong(path, None, f"{len(content)} bytes, expected {wanted} for {sizes}")
+        raise file_error(path, None, f"{len(content)} bytes, expected {wanted} for {sizes}")
     return np.frombuffer(content[begin:], numbers).reshape(sizes)

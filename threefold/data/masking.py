@@ -1,10 +1,10 @@
-"""Hidden tokens to be guessed: of each hundred 15 are chosen, and of those
+"""Masked language modelling: 15 of every hundred tokens are chosen, and of those
 
     80 %  become the mask token,    10 %  another token, drawn at random,    10 %  stay as they are
 
     tokens    t h e   c a t           inputs    t ▒ e   c a q           targets  · h · · · · t
 
-so that a model may trust no token it reads, and the mask token is not all it knows.
+so that a model cannot trust any token it reads, and sees more than mask tokens.
 Devlin et al. 2019, "BERT: Pre-training of Deep Bidirectional Transformers".
 """
 
@@ -20,14 +20,14 @@ from threefold.data.loaders import IGNORE, Batch, Batches
 from threefold.data.random_by_address import integers
 from threefold.errors import ThreefoldError
 
-MASKED, REPLACED = 0.8, 0.1  # of the chosen; the rest stay
+MASKED_SHARE, REPLACED_SHARE = 0.8, 0.1  # of the chosen tokens; the rest stay
 
 
-class Hidden(NamedTuple):
-    """What a model reads, and what it should guess."""
+class MaskedTokens(NamedTuple):
+    """Inputs with masked tokens, and the tokens to predict."""
 
     inputs: Tensor  # [B, L]
-    targets: Tensor  # [B, L]; IGNORE where nothing was chosen
+    targets: Tensor  # [B, L]; IGNORE for tokens that were not chosen
 
 
 def mask_tokens(
@@ -39,14 +39,14 @@ def mask_tokens(
     special: Sequence[int] = (),
     mask: Tensor | None = None,
     generator: Generator | None = None,
-) -> Hidden:
-    """Choose a `share` of tokens [B, L] and hide them; the same from the same generator.
+) -> MaskedTokens:
+    """Choose a `share` of tokens [B, L] and mask them; the same generator gives the same result.
 
     Random tokens are 0 … vocabulary − 1.  Tokens of `special` and padding (`mask` False) are never
     chosen.
     """
     if not 0 < share <= 1:
-        raise ThreefoldError(f"mask_tokens: share is {share}, expected above 0 and at most 1")
+        raise ThreefoldError(f"mask_tokens: share is {share}; expected above 0 and at most 1")
     if vocabulary < 1 or tokens.dtype != torch.int64:
         raise ThreefoldError(
             f"mask_tokens: {tokens.dtype} tokens, a vocabulary of {vocabulary}; expected int64 and "
@@ -59,13 +59,13 @@ def mask_tokens(
     chance, fate = torch.rand(2, *tokens.shape, generator=generator, device=device)
     drawn = torch.randint(vocabulary, tokens.shape, generator=generator, device=device)
     chosen = (chance < share) & allowed
-    inputs = tokens.masked_fill(chosen & (fate < MASKED), mask_token)
-    replaced = chosen & (fate >= MASKED) & (fate < MASKED + REPLACED)
-    return Hidden(torch.where(replaced, drawn, inputs), tokens.masked_fill(~chosen, IGNORE))
+    inputs = tokens.masked_fill(chosen & (fate < MASKED_SHARE), mask_token)
+    replaced = chosen & (fate >= MASKED_SHARE) & (fate < MASKED_SHARE + REPLACED_SHARE)
+    return MaskedTokens(torch.where(replaced, drawn, inputs), tokens.masked_fill(~chosen, IGNORE))
 
 
-class Masked:
-    """Batches with hidden tokens, drawn from (seed, step): the same whatever came before."""
+class MaskedBatches:
+    """Batches with masked tokens, drawn from (seed, step)."""
 
     def __init__(
         self,
@@ -83,7 +83,7 @@ class Masked:
     def __call__(self, step: int) -> Batch:
         batch = self.batches(step)
         generator = torch.Generator().manual_seed(int(integers((self.seed, step), 2**53, 1)[0]))
-        hidden = mask_tokens(
+        masked = mask_tokens(
             batch.inputs,
             self.mask_token,
             self.vocabulary,
@@ -91,4 +91,4 @@ class Masked:
             special=self.special,
             generator=generator,
         )
-        return Batch(hidden.inputs, hidden.targets, batch.starts)
+        return Batch(masked.inputs, masked.targets, batch.starts)

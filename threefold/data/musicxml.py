@@ -1,8 +1,9 @@
-"""Scores in MusicXML, plain or zipped (.mxl): who sings which note from when to when.
+"""Scores in MusicXML, plain or zipped (.mxl): the pitch, begin and end of every note of each part.
 
     part 1   C5 from 0 to 10080 · D5 from 10080 to 15120 · …      a quarter note is 10,080
 
-Only pitches and times are read; repeats are not played, ties join notes, grace notes are left out.
+Only pitches and times are read: repeats are not expanded, tied notes are joined, grace notes are
+left out.
 MusicXML 4.0, W3C 2021.
 """
 
@@ -14,14 +15,14 @@ import zipfile
 from pathlib import Path
 from typing import NamedTuple
 
-from threefold.data.readers import read_bytes, wrong
+from threefold.data.readers import file_error, read_bytes
 
-QUARTER = 10_080  # units of time: every usual part of a quarter note is a whole number of them
-STEPS = {"C": 0, "D": 2, "E": 4, "F": 5, "G": 7, "A": 9, "B": 11}
+UNITS_PER_QUARTER = 10_080  # units of time: all usual fractions of a quarter note are integers
+SEMITONES = {"C": 0, "D": 2, "E": 4, "F": 5, "G": 7, "A": 9, "B": 11}
 
 
 class Note(NamedTuple):
-    """A pitch as MIDI numbers it (60 is the middle C), and when it sounds."""
+    """A MIDI pitch (60 is middle C), and when it sounds."""
 
     pitch: int
     begin: int
@@ -29,23 +30,23 @@ class Note(NamedTuple):
 
 
 def read_score(path: Path, parts: int | None = None) -> list[list[Note]]:
-    """The notes of each part, by when they begin; none of a score of another number of `parts`."""
+    """The notes of each part, ordered by begin; empty if the score does not have `parts` parts."""
     content = read_bytes(path)
     try:
         root = ElementTree.fromstring(_unzipped(content) if content[:2] == b"PK" else content)
-        named = list(root.iter("part"))
-        if parts is not None and len(named) != parts:
+        elements = list(root.iter("part"))
+        if parts is not None and len(elements) != parts:
             return []
-        found = [_notes(part) for part in named]
+        notes = [_notes(part) for part in elements]
     except (ElementTree.ParseError, zipfile.BadZipFile, KeyError, ValueError) as error:
-        raise wrong(path, None, f"not a score in MusicXML ({error})") from error
-    if not any(found):
-        raise wrong(path, None, "a score without notes")
-    return found
+        raise file_error(path, None, f"not a MusicXML score ({error})") from error
+    if not any(notes):
+        raise file_error(path, None, "the score has no notes")
+    return notes
 
 
 def _unzipped(content: bytes) -> bytes:
-    """The score of an archive, which its container names."""
+    """The score of an archive, as named in its container."""
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
         container = ElementTree.fromstring(archive.read("META-INF/container.xml"))
         for file in container.iter("rootfile"):
@@ -55,15 +56,15 @@ def _unzipped(content: bytes) -> bytes:
 
 def _notes(part: ElementTree.Element) -> list[Note]:
     now, divisions = 0, 1
-    found: list[Note] = []
+    notes: list[Note] = []
     for measure in part.iter("measure"):
         first = latest = now
-        begin = now  # of the newest note, which the others of its chord share
+        begin = now  # of the newest note; other notes of its chord share it
         for element in measure:
             if element.tag == "attributes":
                 divisions = int(element.findtext("divisions", str(divisions)))
                 continue
-            length = round(float(element.findtext("duration", "0")) * QUARTER / divisions)
+            length = round(float(element.findtext("duration", "0")) * UNITS_PER_QUARTER / divisions)
             if element.tag == "backup":
                 now -= length
             elif element.tag == "forward":
@@ -71,22 +72,22 @@ def _notes(part: ElementTree.Element) -> list[Note]:
             elif element.tag == "note" and element.find("grace") is None:
                 if element.find("chord") is None:
                     begin, now = now, now + length
-                _add(found, element, begin, begin + length)
+                _add(notes, element, begin, begin + length)
             latest = max(latest, now)
         now = max(latest, first)
-    return sorted(found, key=lambda note: (note.begin, note.pitch))
+    return sorted(notes, key=lambda note: (note.begin, note.pitch))
 
 
-def _add(found: list[Note], element: ElementTree.Element, begin: int, end: int) -> None:
-    """Take a note into the list, as the rest of an earlier one where a tie says so."""
-    named = element.find("pitch")
-    if named is None:
+def _add(notes: list[Note], element: ElementTree.Element, begin: int, end: int) -> None:
+    """Append a note, or prolong an earlier one that is tied to it."""
+    spelling = element.find("pitch")
+    if spelling is None:
         return  # a rest
-    step, octave = named.findtext("step", ""), int(named.findtext("octave", "4"))
-    pitch = 12 * (octave + 1) + STEPS[step] + int(float(named.findtext("alter", "0")))
+    step, octave = spelling.findtext("step", ""), int(spelling.findtext("octave", "4"))
+    pitch = 12 * (octave + 1) + SEMITONES[step] + int(float(spelling.findtext("alter", "0")))
     if any(tie.get("type") == "stop" for tie in element.iter("tie")):
-        for place in range(len(found) - 1, -1, -1):
-            if found[place].pitch == pitch and found[place].end == begin:
-                found[place] = found[place]._replace(end=end)
+        for index in range(len(notes) - 1, -1, -1):
+            if notes[index].pitch == pitch and notes[index].end == begin:
+                notes[index] = notes[index]._replace(end=end)
                 return
-    found.append(Note(pitch, begin, end))
+    notes.append(Note(pitch, begin, end))

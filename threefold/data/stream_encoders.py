@@ -1,15 +1,15 @@
-"""Bytes to elements as they come: encode(a) + encode(b) = encode(a + b), whatever the cut.
+"""Encode a stream of bytes incrementally: encode(a) + encode(b) = encode(a + b) for every cut.
 
-An encoder is given the bytes from a certain border on and answers with the elements that no later
-byte can change, and how many bytes those stand for; the rest is given again with what follows.
+An encoder gets the bytes from the first one not yet encoded, and returns the elements that no later
+byte can change and how many bytes they take; the remaining bytes are given again with what follows.
 
-    bytes        all of them are certain
+    bytes        all of them are final
     characters   all but the last few bytes, if they are a part of a character
-    words        all pieces but the last one, which may go on
-    byte pairs   pairs merge within pieces that a pattern cuts from left to right, never looking
-                 back and at most two characters ahead: pieces that end further from the end than
-                 that (and than the longest added token) are certain
-    tables       whole lines, one element each
+    words        all words but the last one, which may continue
+    byte pairs   pairs merge within words that a pattern cuts from left to right, never looking
+                 back and at most two characters ahead: words that end further from the end than
+                 that (and than the longest added token) are final
+    tables       complete lines, one element each
 """
 
 from __future__ import annotations
@@ -25,25 +25,27 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from threefold.data.tokenizer import Tokenizer
 from threefold.data.tokenizers import (
-    PIECES,
+    WORD_PATTERN,
     BPETokenizer,
     ByteTokenizer,
     CharacterTokenizer,
+    Tokenizer,
     WordTokenizer,
 )
 from threefold.errors import ThreefoldError, nearest
 
-LONGEST = 1 << 20  # bytes of one word, or one line: bounds the memory of any stream
-AHEAD = 16  # bytes that a byte-pair pattern may look ahead; it needs two characters, 8 bytes
-SEPARATORS = "\t;,"  # of a table, in the order in which its first line is searched for them
+MOST_PENDING_BYTES = 1 << 20  # of one word or line: bounds the memory of a stream
+BPE_LOOKAHEAD = (
+    16  # bytes that the byte-pair pattern may look ahead; it needs two characters, 8 bytes
+)
+CANDIDATE_SEPARATORS = "\t;,"  # of table columns, in the order in which the first line is searched
 
 Elements = NDArray[Any]  # tokens [n], or numbers [n, size]
 
 
 class UnreadableError(Exception):
-    """What is wrong with the bytes that an encoder was given, and at which of them."""
+    """Bytes that an encoder cannot read: what is wrong, and at which byte."""
 
     def __init__(self, at: int, what: str) -> None:
         super().__init__(what)
@@ -51,19 +53,22 @@ class UnreadableError(Exception):
 
 
 class Encoder(ABC):
-    """Bytes in, elements out."""
+    """Turns bytes into elements."""
 
     @abstractmethod
     def encode(self, data: bytes, final: bool) -> tuple[Elements, int]:
-        """The certain elements of bytes that begin at a border, and how many bytes they are."""
+        """The elements that no later byte can change, and how many bytes they take.
+
+        final: no bytes will follow.
+        """
 
     def settings(self) -> dict[str, Any]:
-        """What was found out on the way, as JSON: needed to go on in the middle."""
+        """What was inferred from the stream so far, as JSON; needed to resume in the middle."""
         return {}
 
     def restore(self, settings: dict[str, Any]) -> None:
-        """Go on with what `settings` said."""
-        assert not settings  # who has some overrides both
+        """Resume with the result of `settings`."""
+        assert not settings  # encoders that have settings override both methods
 
 
 class ByteEncoder(Encoder):
@@ -74,7 +79,7 @@ class ByteEncoder(Encoder):
 
 
 class TextEncoder(Encoder):
-    """UTF-8 through a tokenizer; how much of a text is certain differs."""
+    """UTF-8 through a tokenizer; subclasses know which tokens are final."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.tokenizer = tokenizer
@@ -82,13 +87,13 @@ class TextEncoder(Encoder):
     def encode(self, data: bytes, final: bool) -> tuple[Elements, int]:
         text = decoded(data, final)
         tokens, used = self.tokens(text, final)
-        if not final and not used and len(data) > LONGEST:
-            raise UnreadableError(0, f"{LONGEST >> 20} MiB without the end of a word")
+        if not final and not used and len(data) > MOST_PENDING_BYTES:
+            raise UnreadableError(0, f"{MOST_PENDING_BYTES >> 20} MiB without the end of a word")
         return tokens, used
 
     @abstractmethod
     def tokens(self, text: str, final: bool) -> tuple[Elements, int]:
-        """The certain tokens of a text, and how many bytes they are."""
+        """The final tokens of a text, and how many bytes they take."""
 
 
 class CharacterEncoder(TextEncoder):
@@ -98,90 +103,90 @@ class CharacterEncoder(TextEncoder):
 
     def tokens(self, text: str, final: bool) -> tuple[Elements, int]:
         try:
-            return self.tokenizer.encode(text), size_of(text)
+            return self.tokenizer.encode(text), utf8_size(text)
         except ThreefoldError as error:
             known = set(self.tokenizer.characters)
-            place = next(i for i, character in enumerate(text) if character not in known)
+            position = next(i for i, character in enumerate(text) if character not in known)
             raise UnreadableError(
-                size_of(text[:place]),
-                f"the character {text[place]!r} is none of the {len(known)} that the model knows",
+                utf8_size(text[:position]),
+                f"unknown character {text[position]!r}: the model knows {len(known)} others",
             ) from error
 
 
 class WordEncoder(TextEncoder):
-    """Words, each certain once the next has begun."""
+    """Words; a word is final once the next one has begun."""
 
     def tokens(self, text: str, final: bool) -> tuple[Elements, int]:
         if not final:
-            starts = [found.start() for found in PIECES.finditer(text)]
+            starts = [match.start() for match in WORD_PATTERN.finditer(text)]
             text = text[: starts[-1]] if starts else ""
-        return self.tokenizer.encode(text), size_of(text)
+        return self.tokenizer.encode(text), utf8_size(text)
 
 
 class BPEEncoder(TextEncoder):
-    """Byte pairs, merged within the pieces that GPT-2's pattern cuts."""
+    """Byte pairs, merged within the words that GPT-2's pattern cuts."""
 
     tokenizer: BPETokenizer
 
     def __init__(self, tokenizer: BPETokenizer) -> None:
         super().__init__(tokenizer)
         self.sizes = np.array([len(part) for part in tokenizer.parts])
-        self.ahead = AHEAD + _longest_added(tokenizer)
+        self.ahead = BPE_LOOKAHEAD + _longest_added(tokenizer)
 
     def tokens(self, text: str, final: bool) -> tuple[Elements, int]:
         encoding = self.tokenizer.merge(text)
         tokens = np.array(encoding.ids, dtype=self.tokenizer.dtype)
         ends = np.cumsum(self.sizes[tokens]) if len(tokens) else np.zeros(0, dtype=np.int64)
         if final:
-            return tokens, size_of(text)
-        pieces = np.array(encoding.word_ids)
-        borders = np.flatnonzero(pieces[1:] != pieces[:-1]) + 1  # where a piece begins
-        certain = borders[ends[borders - 1] + self.ahead <= size_of(text)]
-        count = int(certain[-1]) if len(certain) else 0
+            return tokens, utf8_size(text)
+        words = np.array(encoding.word_ids)
+        borders = np.flatnonzero(words[1:] != words[:-1]) + 1  # where a word begins
+        final_borders = borders[ends[borders - 1] + self.ahead <= utf8_size(text)]
+        count = int(final_borders[-1]) if len(final_borders) else 0
         return tokens[:count], int(ends[count - 1]) if count else 0
 
 
 def _longest_added(tokenizer: BPETokenizer) -> int:
-    """Bytes of the longest token that is found before the pattern cuts, 0 without any."""
-    found = json.loads(tokenizer.description)
-    framed = (found.get("post_processor") or {}).get("type", "ByteLevel") != "ByteLevel"
-    whole = not found["pre_tokenizer"].get("use_regex", True)
-    if whole or framed or found.get("truncation") or found.get("padding"):
+    """Bytes of the longest added token, 0 if there are none."""
+    config = json.loads(tokenizer.description)
+    framed = (config.get("post_processor") or {}).get("type", "ByteLevel") != "ByteLevel"
+    unsplit = not config["pre_tokenizer"].get("use_regex", True)
+    if unsplit or framed or config.get("truncation") or config.get("padding"):
         raise ThreefoldError(
-            "this tokenizer.json merges pairs across a whole text, or cuts, fills or frames it, so "
-            "that no token is certain before the end; expected ByteLevel with use_regex alone"
+            "this tokenizer.json merges pairs across words, or truncates, pads or frames the text, "
+            "so a stream cannot be encoded before its end; expected ByteLevel with use_regex only"
         )
-    added = found.get("added_tokens") or []
+    added = config.get("added_tokens") or []
     for token in added:
         if token.get("lstrip") or token.get("rstrip") or token.get("single_word"):
             raise ThreefoldError(
-                f"the added token {token['content']!r} takes white space or whole words with it, "
-                "so a text cannot be cut exactly before its end; expected lstrip, rstrip and "
+                f"the added token {token['content']!r} depends on the white space or words around "
+                "it, so a stream cannot be encoded before its end; expected lstrip, rstrip and "
                 "single_word to be off"
             )
-    return max((size_of(token["content"]) for token in added), default=0)
+    return max((utf8_size(token["content"]) for token in added), default=0)
 
 
 class RowEncoder(Encoder):
     """Lines of a table, one element of `size` numbers each.
 
-    A first line that is no row of numbers is a header.  columns: names of the header, or numbers
-    from 1 on; None takes all, of which there must be `size`.
+    A first line that is not all numbers is the header.  columns: names in the header, or column
+    numbers from 1; None takes all columns, of which there must be `size`.
     """
 
     def __init__(self, size: int, columns: Sequence[str] | None = None) -> None:
         if columns is not None and len(columns) != size:
             raise ThreefoldError(
-                f"{len(columns)} columns ({', '.join(columns)}), the model reads {size} numbers "
-                "with each element"
+                f"{len(columns)} columns ({', '.join(columns)}); the model reads {size} numbers "
+                "per element"
             )
         self.size, self.columns = size, columns
-        self.separator, self.cells, self.places = "", 0, [0] * 0
+        self.separator, self.cells, self.indices = "", 0, [0] * 0  # of the table; of each column
 
     def encode(self, data: bytes, final: bool) -> tuple[Elements, int]:
         used = len(data) if final else data.rfind(b"\n") + 1
-        if not used and len(data) > LONGEST:
-            raise UnreadableError(0, f"{LONGEST >> 20} MiB without the end of a line")
+        if not used and len(data) > MOST_PENDING_BYTES:
+            raise UnreadableError(0, f"{MOST_PENDING_BYTES >> 20} MiB without the end of a line")
         rows: list[list[float]] = []
         at = 0
         for line in BytesIO(data[:used]):
@@ -193,58 +198,58 @@ class RowEncoder(Encoder):
         return np.array(rows, dtype=np.float64).reshape(-1, self.size), used
 
     def settings(self) -> dict[str, Any]:
-        return {"separator": self.separator, "cells": self.cells, "places": self.places}
+        return {"separator": self.separator, "cells": self.cells, "places": self.indices}
 
     def restore(self, settings: dict[str, Any]) -> None:
         self.separator, self.cells = settings["separator"], settings["cells"]
-        self.places = settings["places"]
+        self.indices = settings["places"]
 
     def _cells(self, data: bytes, at: int) -> list[str]:
         try:
             line = data.decode().strip("\r\n \ufeff")
         except UnicodeDecodeError as error:
-            raise UnreadableError(at, f"0x{data[error.start]:02x} is no UTF-8") from error
+            raise UnreadableError(at, f"0x{data[error.start]:02x} is not valid UTF-8") from error
         if line and not self.separator:
-            self.separator = next((sign for sign in SEPARATORS if sign in line), ",")
+            self.separator = next((sign for sign in CANDIDATE_SEPARATORS if sign in line), ",")
         if '"' not in line:
             return [cell.strip() for cell in line.split(self.separator)] if line else []
         try:
             return next(csv.reader([line], delimiter=self.separator, strict=True))
         except csv.Error as error:
-            raise UnreadableError(at, f"not a row of a table ({error})") from error
+            raise UnreadableError(at, f"not a table row ({error})") from error
 
     def _row(self, cells: list[str], at: int) -> list[float] | None:
-        """The numbers of a row; None for the header."""
-        if not self.places:
+        """The numbers of a row, None for the header."""
+        if not self.indices:
             header = not all(map(_is_number, cells))
-            self.places, self.cells = self._choose(cells, header, at), len(cells)
+            self.indices, self.cells = self._choose(cells, header, at), len(cells)
             if header:
                 return None
         if len(cells) != self.cells:
             raise UnreadableError(at, f"{len(cells)} cells, expected {self.cells}")
         try:
-            row = [float(cells[place]) for place in self.places]
+            row = [float(cells[index]) for index in self.indices]
         except ValueError:
             row = [math.nan]
         if not all(map(math.isfinite, row)):
-            wrong = next(p for p in self.places if not _is_number(cells[p]))
+            wrong = next(p for p in self.indices if not _is_number(cells[p]))
             raise UnreadableError(
-                at, f"column {wrong + 1} is {cells[wrong]!r}, expected a finite number"
+                at, f"column {wrong + 1} is {cells[wrong]!r}; expected a finite number"
             )
         return row
 
     def _choose(self, cells: list[str], header: bool, at: int) -> list[int]:
-        """The places of the columns in a row, by the first line."""
+        """The indices of the chosen columns, from the first line."""
         if self.columns is None:
             if len(cells) != self.size:
                 raise UnreadableError(
                     at,
-                    f"{len(cells)} columns ({', '.join(cells[:6])}), the model reads {self.size} "
-                    "numbers with each element; choose columns",
+                    f"{len(cells)} columns ({', '.join(cells[:6])}); the model reads {self.size} "
+                    "numbers per element; choose columns",
                 )
             return list(range(self.size))
-        names = {name: place for place, name in enumerate(cells)} if header else {}
-        numbers = {str(place + 1): place for place in range(len(cells))}
+        names = {name: index for index, name in enumerate(cells)} if header else {}
+        numbers = {str(index + 1): index for index in range(len(cells))}
         for column in self.columns:
             if column not in names and column not in numbers:
                 raise UnreadableError(
@@ -260,8 +265,8 @@ def _is_number(cell: str) -> bool:
         return False
 
 
-def encoder(tokenizer: Any) -> Encoder:
-    """The encoder of a tokenizer."""
+def encoder_for(tokenizer: Any) -> Encoder:
+    """The stream encoder for a tokenizer."""
     if isinstance(tokenizer, ByteTokenizer):
         return ByteEncoder()
     if isinstance(tokenizer, CharacterTokenizer):
@@ -271,23 +276,23 @@ def encoder(tokenizer: Any) -> Encoder:
     if isinstance(tokenizer, BPETokenizer):
         return BPEEncoder(tokenizer)
     raise ThreefoldError(
-        f"{type(tokenizer).__name__}: a stream cannot be cut by it; expected a byte, character, "
-        "word or byte-pair tokenizer"
+        f"{type(tokenizer).__name__} cannot encode a stream; expected a byte, character, word or "
+        "byte-pair tokenizer"
     )
 
 
 def decoded(data: bytes, final: bool) -> str:
-    """UTF-8, up to the last whole character unless it is all there will be."""
+    """Decode UTF-8 up to the last complete character; with `final`, all of it."""
     try:
         return data.decode()
     except UnicodeDecodeError as error:
         if not final and error.reason == "unexpected end of data" and error.end == len(data):
             return data[: error.start].decode()
         raise UnreadableError(
-            error.start, f"0x{data[error.start]:02x} is no UTF-8; is it a text?"
+            error.start, f"0x{data[error.start]:02x} is not valid UTF-8; is this a text file?"
         ) from error
 
 
-def size_of(text: str) -> int:
-    """Bytes of a text in UTF-8."""
+def utf8_size(text: str) -> int:
+    """The length of a text in UTF-8 bytes."""
     return len(text) if text.isascii() else len(text.encode())

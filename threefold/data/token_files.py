@@ -1,10 +1,10 @@
-"""Tokens in a file that is mapped, not read: a corpus larger than memory trains.
+"""Token files: memory-mapped, so that a corpus larger than memory can be used for training.
 
-    magic · version · bytes a token · tokens · vocabulary · documents     64 bytes
+    magic · version · bytes per token · tokens · vocabulary · documents   64 bytes
     tokens                                                                uint8, uint16 or uint32
-    first places of documents                                             int64, after padding to 8
+    start positions of documents                                          int64, after padding to 8
 
-Written piece by piece beside its place, and given its name when all of it is there.
+A file is written chunk by chunk under a temporary name, and renamed when it is complete.
 """
 
 from __future__ import annotations
@@ -19,21 +19,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from threefold.data.atomic_files import write_file
-from threefold.data.readers import byte_pieces, text_pieces, wrong
-from threefold.data.tokenizer import Tokenizer, Tokens, smallest
-from threefold.data.tokenizers import ByteTokenizer
+from threefold.data.readers import file_error, read_byte_chunks, read_text_chunks
+from threefold.data.tokenizers import ByteTokenizer, Tokenizer, Tokens, smallest_dtype
 from threefold.errors import ThreefoldError
 
 MAGIC = b"3FTOKENS"
 VERSION = 1
 HEADER = struct.Struct("<8sIIQQQ24x")
-KINDS = {1: np.uint8, 2: np.uint16, 4: np.uint32}
+TOKEN_DTYPES = {1: np.uint8, 2: np.uint16, 4: np.uint32}
 
-Piece = tuple[Tokens, bool]  # tokens, and whether a document begins with them
+TokenChunk = tuple[Tokens, bool]  # tokens, and whether a document begins with them
 
 
 class TokenFile:
-    """A file of tokens, mapped: only what is looked at is ever in memory."""
+    """A memory-mapped file of tokens: only the parts that are read are in memory."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -42,17 +41,23 @@ class TokenFile:
             with path.open("rb") as file:
                 head = file.read(HEADER.size)
         except OSError as error:
-            raise wrong(path, None, f"cannot be read ({error.strerror})") from error
+            raise file_error(path, None, f"cannot be read ({error.strerror})") from error
         if len(head) < HEADER.size or head[:8] != MAGIC:
-            raise wrong(path, None, "not a token file; write one with threefold.data.write_tokens")
+            raise file_error(
+                path, None, "not a token file; write one with threefold.data.write_tokens"
+            )
         _, version, width, count, self.vocabulary, documents = HEADER.unpack(head)
-        if version != VERSION or width not in KINDS:
-            given = f"version {version} with {width} bytes a token"
-            raise wrong(path, None, f"{given}; this Threefold reads version {VERSION}")
+        if version != VERSION or width not in TOKEN_DTYPES:
+            what = f"version {version} with {width} bytes per token"
+            raise file_error(
+                path, None, f"{what}; this version of Threefold reads version {VERSION}"
+            )
         behind = _padded(HEADER.size + count * width)
         if size != behind + 8 * documents:
-            raise wrong(path, None, f"cut short: {size} bytes, expected {behind + 8 * documents}")
-        kind = KINDS[width]
+            raise file_error(
+                path, None, f"cut short: {size} bytes, expected {behind + 8 * documents}"
+            )
+        kind = TOKEN_DTYPES[width]
         self.tokens: Tokens = _mapped(path, kind, HEADER.size, count)
         self.starts: NDArray[np.int64] = _mapped(path, np.int64, behind, documents)
 
@@ -66,15 +71,15 @@ def _mapped(path: Path, kind: Any, offset: int, count: int) -> NDArray[Any]:
     return np.memmap(path, kind, "r", offset, (count,))
 
 
-def write_tokens(path: Path, pieces: Iterable[Piece], vocabulary: int) -> TokenFile:
-    """Write pieces of tokens one after another; a failure leaves what was there before."""
-    kind = np.dtype(smallest(vocabulary))
+def write_tokens(path: Path, chunks: Iterable[TokenChunk], vocabulary: int) -> TokenFile:
+    """Write chunks of tokens one after another; if that fails, an existing file stays as it is."""
+    kind = np.dtype(smallest_dtype(vocabulary))
 
     def write(new: Path) -> None:
         count, starts = 0, array("q")
         with new.open("wb") as file:
             file.write(bytes(HEADER.size))
-            for tokens, begins in pieces:
+            for tokens, begins in chunks:
                 if begins:
                     starts.append(count)
                 if len(tokens) and (tokens.min() < 0 or tokens.max() >= vocabulary):
@@ -97,22 +102,22 @@ def write_tokens(path: Path, pieces: Iterable[Piece], vocabulary: int) -> TokenF
     return TokenFile(path)
 
 
-def tokenize(paths: Iterable[Path], tokenizer: Tokenizer) -> Iterator[Piece]:
-    """The tokens of files, each a document, a piece at a time; bytes may be no UTF-8."""
+def tokenize(paths: Iterable[Path], tokenizer: Tokenizer) -> Iterator[TokenChunk]:
+    """The tokens of files in chunks; each file is a document.  Byte tokens need no valid UTF-8."""
     for path in paths:
         if isinstance(tokenizer, ByteTokenizer):
-            encoded: Iterator[Tokens] = map(tokenizer.encode, byte_pieces(path))
+            encoded: Iterator[Tokens] = map(tokenizer.encode, read_byte_chunks(path))
         else:
-            encoded = map(tokenizer.encode, text_pieces(path))
+            encoded = map(tokenizer.encode, read_text_chunks(path))
         begins = True
         try:
             for tokens in encoded:
                 yield tokens, begins
                 begins = False
         except ThreefoldError as error:
-            named = str(error).startswith(str(path))
-            raise error if named else wrong(path, None, str(error)) from error
+            has_path = str(error).startswith(str(path))
+            raise error if has_path else file_error(path, None, str(error)) from error
 
 
-def _padded(place: int) -> int:
-    return -(-place // 8) * 8
+def _padded(position: int) -> int:
+    return -(-position // 8) * 8

@@ -1,8 +1,8 @@
-"""Series with a class: the .ts files of the UEA and UCR archives, and UCR's .tsv.
+"""Time series with classes: .ts files of the UEA and UCR archives, and UCR's .tsv files.
 
     @classLabel true walking running          walking⇥0.1⇥0.3⇥…
     @data
-    0.1,0.3,0.2:1.0,1.1,0.9:walking           dimensions by colons, the class last
+    0.1,0.3,0.2:1.0,1.1,0.9:walking           dimensions separated by colons, the class last
 Bagnall et al. 2018, "The UEA multivariate time series classification archive".
 """
 
@@ -15,54 +15,58 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from threefold.data.readers import lines, wrong
+from threefold.data.readers import file_error, read_lines
 
 Series: TypeAlias = NDArray[np.float32]  # [length, dimensions]
 
 
 @dataclass(frozen=True)
-class Classified:
+class LabelledSeries:
     """Series of any lengths, and the class of each."""
 
     series: list[Series]
     labels: list[str]
-    classes: tuple[str, ...]  # in the file's order, or sorted where it names none
+    classes: tuple[str, ...]  # in the order of the file, or sorted if it lists none
 
     @property
     def dimensions(self) -> int:
         return int(self.series[0].shape[1])
 
 
-def read_ts(path: Path) -> Classified:
-    """A .ts file with classes and without timestamps or missing values."""
+def read_ts(path: Path) -> LabelledSeries:
+    """Read a .ts file with classes and without timestamps or missing values."""
     classes: tuple[str, ...] | None = None
     series: list[Series] = []
     labels: list[str] = []
-    begun = False
-    for number, line in lines(path):
+    in_data = False
+    for number, line in read_lines(path):
         text = line.strip()
         if not text or text.startswith("#"):
             continue
-        if begun:
+        if in_data:
             *parts, label = text.split(":")
             _check_row(path, number, parts, label.strip(), classes, series)
             series.append(_dimensions(path, number, parts))
             labels.append(label.strip())
         elif text.lower() == "@data":
-            begun = True
+            in_data = True
         elif text.lower().startswith("@classlabel"):
             words = text.split()
             if len(words) < 3 or words[1].lower() != "true":
-                raise wrong(path, number, "the series have no classes; expected @classLabel true …")
+                raise file_error(
+                    path, number, "the series have no classes; expected @classLabel true …"
+                )
             classes = tuple(words[2:])
         elif text.lower().startswith("@timestamps") and text.lower().split()[1:] == ["true"]:
-            raise wrong(path, number, "the series have timestamps; expected numbers only")
+            raise file_error(path, number, "the series have timestamps; expected values only")
         elif not text.startswith("@"):
-            raise wrong(path, number, f"{text[:40]!r} before @data; expected a line with @")
+            raise file_error(
+                path, number, f"{text[:40]!r} before @data; expected a line that begins with @"
+            )
     if classes is None or not series:
         what = "@classLabel" if classes is None else "series below @data"
-        raise wrong(path, None, f"no {what}; expected a .ts file of the UEA and UCR archive")
-    return Classified(series, labels, classes)
+        raise file_error(path, None, f"no {what}; expected a .ts file of the UEA and UCR archive")
+    return LabelledSeries(series, labels, classes)
 
 
 def _check_row(
@@ -71,53 +75,57 @@ def _check_row(
     parts: list[str],
     label: str,
     classes: tuple[str, ...] | None,
-    before: list[Series],
+    previous: list[Series],
 ) -> None:
     if classes is None or label not in classes:
         known = ", ".join(classes or ()) or "none"
-        raise wrong(path, number, f"the class is {label[:40]!r}; known: {known}")
-    if not parts or (before and len(parts) != before[0].shape[1]):
-        wanted = before[0].shape[1] if before else "at least 1"
-        raise wrong(path, number, f"{len(parts)} dimensions, expected {wanted}")
+        raise file_error(path, number, f"unknown class {label[:40]!r}; the file lists: {known}")
+    if not parts or (previous and len(parts) != previous[0].shape[1]):
+        wanted = previous[0].shape[1] if previous else "at least 1"
+        raise file_error(path, number, f"{len(parts)} dimensions, expected {wanted}")
 
 
 def _dimensions(path: Path, number: int, parts: list[str]) -> Series:
-    """The numbers of one series; dimensions must be equally long."""
+    """The values of one series; all dimensions must have the same length."""
     columns = []
-    for place, part in enumerate(parts, 1):
+    for dimension, part in enumerate(parts, 1):
         try:
             column = np.array(part.split(","), dtype=np.float32)
         except ValueError as error:
-            raise wrong(path, number, f"dimension {place}: {error}") from error
+            raise file_error(path, number, f"dimension {dimension}: {error}") from error
         if not np.isfinite(column).all():
-            raise wrong(path, number, f"dimension {place} has a number that is not finite")
+            raise file_error(path, number, f"dimension {dimension} has a value that is not finite")
         columns.append(column)
     if len({len(column) for column in columns}) != 1:
         sizes = ", ".join(str(len(column)) for column in columns)
-        raise wrong(path, number, f"dimensions of {sizes} elements, expected equally many")
+        raise file_error(
+            path, number, f"dimensions have {sizes} elements; expected the same number"
+        )
     return np.stack(columns, 1)
 
 
-def read_ucr(path: Path) -> Classified:
-    """A .tsv file of the UCR archive: class, then numbers; NaN at the end fills shorter ones."""
+def read_ucr(path: Path) -> LabelledSeries:
+    """Read a .tsv file of the UCR archive: class, then values; shorter rows end with NaN."""
     series: list[Series] = []
     labels: list[str] = []
-    for number, line in lines(path):
+    for number, line in read_lines(path):
         if not line.strip():
             continue
         label, *cells = line.split("\t")
         try:
             values = np.array(cells, dtype=np.float32)
         except ValueError as error:
-            raise wrong(path, number, str(error)) from error
+            raise file_error(path, number, str(error)) from error
         real = np.isfinite(values)
         length = int(real.sum())
         if not label.strip() or length == 0 or not real[:length].all():
-            what = "no class" if not label.strip() else "no numbers, or a hole in them"
-            raise wrong(path, number, f"{what}; expected a class and then numbers, tabs between")
+            what = "no class" if not label.strip() else "no values, or a missing value"
+            raise file_error(
+                path, number, f"{what}; expected a class and then numbers, separated by tabs"
+            )
         series.append(values[:length, None])
         labels.append(label.strip())
-    return Classified(series, labels, tuple(sorted(set(labels), key=_as_number)))
+    return LabelledSeries(series, labels, tuple(sorted(set(labels), key=_as_number)))
 
 
 def _as_number(label: str) -> tuple[float, str]:

@@ -20,7 +20,7 @@ from torch import Tensor
 
 import threefold
 from threefold.classical import ridge
-from threefold.data.atomic_files import digest_of, write_folder
+from threefold.data.atomic_files import sha256_of, write_folder
 from threefold.errors import ThreefoldError
 from threefold.estimators.inputs import ArrayLike, match_array_type
 from threefold.models.config import (
@@ -190,7 +190,7 @@ class RidgeEstimator:
             content = values.get("estimator") or "a model, which threefold.load reads"
             raise ThreefoldError(f"{path}: contains {content}, expected a saved {cls.__name__}")
         tensors, _ = read_tensors(path / WEIGHTS)
-        if digest_of(path / WEIGHTS) != values.get("sha256"):
+        if sha256_of(path / WEIGHTS) != values.get("sha256"):
             raise ThreefoldError(f"{path / WEIGHTS}: damaged (SHA-256 differs); save it again")
         missing = {*cls.drawn, "readout", "offset"} - tensors.keys()
         try:
@@ -215,7 +215,7 @@ class RidgeEstimator:
             "best_regularisation": self.best_regularisation,
             "threefold_version": threefold.__version__,
             "files": [WEIGHTS],
-            "sha256": digest_of(folder / WEIGHTS),
+            "sha256": sha256_of(folder / WEIGHTS),
         }
         (folder / CONFIG).write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 import threefold
 from threefold.data import tokenizers
-from threefold.data.atomic_files import digest_of, write_folder
+from threefold.data.atomic_files import sha256_of, write_folder
 from threefold.errors import ThreefoldError
 from threefold.models.config import CARD, CONFIG, WEIGHTS, ModelConfig, prepare_folder, read_config
 from threefold.models.files import read_tensors, write_tensors
@@ -60,7 +60,7 @@ def load(
     except ThreefoldError as error:
         raise ThreefoldError(f"{path / CONFIG}: {error}") from error
     _check_match(unique_tensors(model), tensors, weights)
-    if digest_of(weights) != config.sha256:
+    if sha256_of(weights) != config.sha256:
         raise ThreefoldError(
             f"{weights}: damaged, or not the weights that config.json describes (SHA-256 "
             "differs); copy the folder or save the model again"
@@ -109,7 +109,7 @@ def _write(model: Model, folder: Path) -> None:
         dtype=str(next(model.parameters()).dtype).removeprefix("torch."),
         tokenizer=None if model.tokenizer is None else type(model.tokenizer).__name__,
         files=tuple(sorted({CARD, *(file.name for file in folder.iterdir())})),
-        sha256=digest_of(folder / WEIGHTS),
+        sha256=sha256_of(folder / WEIGHTS),
     )
     (folder / CARD).write_text(_card(config), encoding="utf-8")
     config.write(folder / CONFIG)

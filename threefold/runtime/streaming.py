@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from threefold.data.stream_encoders import Elements, RowEncoder, encoder
+from threefold.data.stream_encoders import Elements, RowEncoder, encoder_for
 from threefold.errors import ThreefoldError
 from threefold.memory.forms import CHUNK_LENGTH
 from threefold.runtime.sampling import is_integer
@@ -264,7 +264,7 @@ def _encoder(model: Any, settings: StreamSettings) -> Any:
             f"this {model.kind} model reads tokens, but was saved without a tokenizer, so it "
             "cannot read text; set model.tokenizer and save it again"
         )
-    return encoder(model.tokenizer)
+    return encoder_for(model.tokenizer)
 
 
 def _without_none(requested: Mapping[str, Any]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from dataclasses import replace
 from os import PathLike
 from typing import IO, Any, NamedTuple
 
-from threefold.data.stream_encoders import encoder
+from threefold.data.stream_encoders import encoder_for
 from threefold.errors import ThreefoldError
 from threefold.models.language import LanguageModel
 from threefold.models.saving import OpenedModel
@@ -66,7 +66,7 @@ class TextWriter:
         """Read a prompt, a string or a binary file of any length; errors call it `name`."""
         self._decoder.reset()  # a part of a character cannot be completed by a prompt
         data = prompt.encode("utf-8", "surrogateescape") if isinstance(prompt, str) else prompt
-        source = Source(data, encoder(self.tokenizer))
+        source = Source(data, encoder_for(self.tokenizer))
         source.name = name
         while count := source.load(READ_BYTES):
             self.session.feed(source.take(count).astype("int64"))

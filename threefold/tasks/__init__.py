@@ -1,6 +1,6 @@
-"""What to learn and what counts as solved, one file a task; `table.py` lists them.
+"""Tasks: data to learn from, a metric, and what counts as solved; `table.py` lists them.
 
-Only the table is imported here, and it needs no torch; `table.task(name)` makes a task.
+Only the table is imported here, which does not import torch; `table.task(name)` makes a task.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""What is known without a sequence model: an answer that looks at nothing, one that hardly does.
+"""Baselines without a sequence model: they ignore the input, or its order.
 
     majority          the commonest answer of the training split
     bag               tokens without order (naive Bayes), or means and deviations (nearest class)
     commonest tag     of each word by itself
     unigram           the frequencies of tokens
-    last value · seasonal naive · linear      for series that go on
+    last value · seasonal naive · linear      for forecasts
     shuffled labels   the same task with the answers of other examples: nothing can be learnt
 
-A model that is not better than these has not understood what came before what.
+A model that is not better than these has learnt nothing about the order of its input.
 """
 
 from __future__ import annotations
@@ -21,14 +21,15 @@ from numpy.typing import NDArray
 from threefold.data.loaders import IGNORE, Batch
 from threefold.data.shuffling import shuffled
 from threefold.errors import ThreefoldError
+from threefold.tasks.language_modelling import unigram_bits_of
 from threefold.tasks.task import Numbers, Task
 
 Array = NDArray[Any]
-MOST = 2000  # examples of a split that a baseline reads
-RIDGE = 1e-3
+MOST_EXAMPLES = 2000  # of a split that a baseline reads
+RIDGE_PENALTY = 1e-3
 
 
-def baselines(task: Task[Batch], most: int = MOST) -> dict[str, float]:
+def baselines(task: Task[Batch], most: int = MOST_EXAMPLES) -> dict[str, float]:
     """The baselines that fit a task, in its metric, on its test split."""
     if task.kind == "classifier":
         return {"majority": majority(task, most), "bag": bag(task, most)}
@@ -38,38 +39,42 @@ def baselines(task: Task[Batch], most: int = MOST) -> dict[str, float]:
         return {"unigram": unigram(task, most)}
     if task.kind == "forecaster" and task.metric == "absolute_error":
         return {"last value": last_value(task, most), "linear": linear(task, most)}
-    raise ThreefoldError(f"{task.name}: no baseline is known for a {task.kind} with {task.metric}")
+    raise ThreefoldError(
+        f"{task.name}: there is no baseline for a {task.kind} with the metric {task.metric}"
+    )
 
 
 def shuffled_labels(task: Task[Batch], seed: int = 0) -> Task[Batch]:
-    """The task with the answers of other examples of the same split: the control."""
+    """A control: the task with the answers of other examples of the same split."""
 
     def draw(split: str, numbers: Numbers) -> Batch:
         others = shuffled((seed, 7), task.size(split), numbers)
-        given, labels = task.draw(split, numbers), task.draw(split, others).targets
+        batch, labels = task.draw(split, numbers), task.draw(split, others).targets
         if labels.ndim != 1:
-            raise ThreefoldError(f"{task.name}: answers {tuple(labels.shape)}, expected one a row")
-        return given._replace(targets=labels)
+            raise ThreefoldError(
+                f"{task.name}: answers of shape {tuple(labels.shape)}; expected one per row"
+            )
+        return batch._replace(targets=labels)
 
     return replace(task, name=f"{task.name}, labels shuffled", draw=draw)
 
 
-def some(task: Task[Batch], split: str, most: int) -> Batch:
-    """At most so many examples, spread over the split."""
+def sample_rows(task: Task[Batch], split: str, most: int) -> Batch:
+    """At most `most` examples, spread over the split."""
     size = task.size(split)
     return task.rows(split, np.unique(np.linspace(0, size - 1, min(size, most)).astype(np.int64)))
 
 
-def majority(task: Task[Batch], most: int = MOST) -> float:
-    """Accuracy of the training split's commonest answer."""
-    answers, right = (some(task, split, most).targets.numpy() for split in ("train", "test"))
+def majority(task: Task[Batch], most: int = MOST_EXAMPLES) -> float:
+    """Accuracy of always giving the commonest answer of the training split."""
+    answers, right = (sample_rows(task, split, most).targets.numpy() for split in ("train", "test"))
     commonest = np.bincount(answers[answers != IGNORE]).argmax()
     return float((right[right != IGNORE] == commonest).mean())
 
 
-def bag(task: Task[Batch], most: int = MOST) -> float:
-    """Accuracy of naive Bayes on counts, or of the nearest class by mean and deviation."""
-    train, test = some(task, "train", most), some(task, "test", most)
+def bag(task: Task[Batch], most: int = MOST_EXAMPLES) -> float:
+    """Accuracy of naive Bayes on token counts, or of the nearest class by mean and deviation."""
+    train, test = sample_rows(task, "train", most), sample_rows(task, "test", most)
     answers = train.targets.numpy()
     classes = int(answers.max()) + 1
     if task.vocabulary:
@@ -89,7 +94,7 @@ def _counts(batch: Batch, vocabulary: int) -> Array:
     inputs = batch.inputs.numpy()
     mask = batch.mask
     real = np.ones(inputs.shape, bool) if mask is None else mask.numpy()
-    rows = [row[kept] for row, kept in zip(inputs, real, strict=True)]
+    rows = [row[not_padding] for row, not_padding in zip(inputs, real, strict=True)]
     return np.stack([np.bincount(row.ravel(), minlength=vocabulary) for row in rows])
 
 
@@ -101,48 +106,51 @@ def _moments(batch: Batch) -> Array:
 
 
 def commonest_tag(task: Task[Batch], most: int = 1 << 30) -> float:
-    """Accuracy of each token's commonest answer in the training split."""
-    train, test = some(task, "train", most), some(task, "test", most)
+    """Accuracy of giving each token's commonest answer in the training split."""
+    train, test = sample_rows(task, "train", most), sample_rows(task, "test", most)
     tags = int(train.targets.max()) + 1
     table = np.zeros((task.vocabulary, tags), np.int32)
     inputs, answers = train.inputs.numpy(), train.targets.numpy()
     np.add.at(table, (inputs[answers != IGNORE], answers[answers != IGNORE]), 1)
-    table[table.sum(1) == 0] = table.sum(0)  # a word that was never seen
+    table[table.sum(1) == 0] = table.sum(0)  # unseen words
     right = test.targets.numpy()
     known = table.argmax(1)[test.inputs.numpy()]
     return float((known == right)[right != IGNORE].mean())
 
 
-def unigram(task: Task[Batch], most: int = MOST) -> float:
-    """Bits of the test split under the training split's frequencies."""
-    train, test = (some(task, split, most).targets.numpy().ravel() for split in ("train", "test"))
-    counts = np.bincount(train, minlength=task.vocabulary) + 1.0
-    return float(-np.log2(counts / counts.sum())[test].mean())
+def unigram(task: Task[Batch], most: int = MOST_EXAMPLES) -> float:
+    """Bits per token of the test split under the training split's frequencies plus one."""
+    train, test = (
+        sample_rows(task, split, most).targets.numpy().ravel() for split in ("train", "test")
+    )
+    return unigram_bits_of(train, test, task.vocabulary)
 
 
-def last_value(task: Task[Batch], most: int = MOST) -> float:
-    """Mean absolute error of saying the newest value again."""
-    test = some(task, "test", most)
+def last_value(task: Task[Batch], most: int = MOST_EXAMPLES) -> float:
+    """Mean absolute error of repeating the last value."""
+    test = sample_rows(task, "test", most)
     return float((test.inputs[:, -1:, 0] - test.targets).abs().mean())
 
 
-def seasonal_naive(task: Task[Batch], season: int, most: int = MOST) -> float:
-    """Mean absolute error of saying the last season again."""
-    test = some(task, "test", most)
+def seasonal_naive(task: Task[Batch], season: int, most: int = MOST_EXAMPLES) -> float:
+    """Mean absolute error of repeating the last season."""
+    test = sample_rows(task, "test", most)
     if not 1 <= season <= test.inputs.shape[1]:
-        raise ThreefoldError(f"{task.name}: a season of {season}; a context has {task.length}")
+        raise ThreefoldError(
+            f"{task.name}: a season of {season}; expected 1 to {task.length}, the context"
+        )
     horizon = test.targets.shape[1]
     newest = test.inputs[:, -season:, 0]
-    said = newest.repeat(1, -(-horizon // season))[:, :horizon]
-    return float((said - test.targets).abs().mean())
+    forecast = newest.repeat(1, -(-horizon // season))[:, :horizon]
+    return float((forecast - test.targets).abs().mean())
 
 
-def linear(task: Task[Batch], most: int = MOST) -> float:
-    """Mean absolute error of one linear map from context to horizon, by ridge regression."""
-    train, test = (some(task, split, most) for split in ("train", "test"))
+def linear(task: Task[Batch], most: int = MOST_EXAMPLES) -> float:
+    """Mean absolute error of a linear map from context to horizon, fitted by ridge regression."""
+    train, test = (sample_rows(task, split, most) for split in ("train", "test"))
     known, asked = (np.pad(b.inputs.numpy().reshape(len(b.inputs), -1), ((0, 0), (0, 1)),
                            constant_values=1.0) for b in (train, test))  # fmt: skip
     known, asked = known.astype(np.float64), asked.astype(np.float64)
-    square = known.T @ known + RIDGE * len(known) * np.eye(known.shape[1])
+    square = known.T @ known + RIDGE_PENALTY * len(known) * np.eye(known.shape[1])
     weights = np.linalg.solve(square, known.T @ train.targets.numpy())
     return float(np.abs(asked @ weights - test.targets.numpy()).mean())

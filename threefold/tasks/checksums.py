@@ -1,10 +1,10 @@
-"""Hashes of the examples of tasks that are read from packages (`held.py`: digest)."""
+"""Checksums of the examples of tasks that are read from packages (`stored.checksum`)."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-DIGESTS: Mapping[str, str] = {
+CHECKSUMS: Mapping[str, str] = {
     "basic-motions": "dc435ca9e303f258",
     "chorales": "d245f2032e0bd253",
     "digits8": "f583627fc26c0e7f",

@@ -1,11 +1,11 @@
-"""Chords: which of eight chords sounds, whatever its phases, loudness and accompaniment.
+"""Chords: which of eight chords is played, whatever its phases, loudness and accompaniment.
 
-    inputs    .41  .77  .52 −.08 −.33  …  one second of three sines, a fourth, and a little noise
+    inputs    .41  .77  .52 −.08 −.33  …  one second: three sines, a distracting fourth, noise
     target      3                         the chord of pitches 0, 3 and 4
 
-The same sounds exist at any sampling rate: `rate` 0.5 is every second sample, which a filter that
-is told so (`set_rate` of `threefold.layers.state_space_mixer`) hears as before.  Classes share
-pitches, so that one alone tells little.  Chance is 1/8; 0.95 counts as solved.
+The same sounds exist at any sampling rate: `rate` 0.5 is every second sample, which a filter whose
+rate is set accordingly (`set_rate` of `threefold.layers.state_space_mixer`) processes as before.
+Classes share pitches, so that a single pitch says little.  Chance: 1/8.  Solved: 0.95.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ import numpy as np
 from threefold.data.loaders import Batch
 from threefold.data.random_by_address import by_row, integers_by_row
 from threefold.errors import ThreefoldError
-from threefold.tasks.task import Numbers, Task, address, declare, rows_of
+from threefold.tasks.task import Numbers, Task, address, declare, make_batch
 
-PITCHES = (3.0, 5.0, 7.0, 9.0, 12.0, 15.0)  # periods a second
+PITCHES = (3.0, 5.0, 7.0, 9.0, 12.0, 15.0)  # hertz
 CHORDS = ((0, 1, 2), (0, 1, 4), (0, 2, 5), (0, 3, 4), (1, 2, 3), (1, 3, 5), (2, 4, 5), (3, 4, 5))
-NOISE = 0.1
+NOISE_AMPLITUDE = 0.1
 
 
 def chords(length: int = 256, *, rate: float = 1.0, seed: int = 0) -> Task[Batch]:
@@ -32,7 +32,7 @@ def chords(length: int = 256, *, rate: float = 1.0, seed: int = 0) -> Task[Batch
             f"chords: length {length} at rate {rate} is {samples} samples; expected a rate up to "
             f"1 and more than {2 * max(PITCHES):g} samples"
         )
-    # A sample stands for the time up to it: the last one is at the end of the second.
+    # A sample represents the time up to it: the last one is at the end of the second.
     time = (np.arange(samples) + 1) / samples
 
     def draw(split: str, numbers: Numbers) -> Batch:
@@ -47,6 +47,6 @@ def chords(length: int = 256, *, rate: float = 1.0, seed: int = 0) -> Task[Batch
         loud[:, 3] *= 0.4
         sound = (loud * np.sin(2 * math.pi * (pitch * time + drawn(3, 4, 1)))).sum(1)
         noise = drawn(4, length)[:, length - samples :] - 0.5
-        return rows_of((sound + NOISE * noise)[..., None], targets)
+        return make_batch((sound + NOISE_AMPLITUDE * noise)[..., None], targets)
 
     return declare("chords", draw, length=samples)

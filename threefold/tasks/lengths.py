@@ -1,4 +1,4 @@
-"""Rows of different lengths, the test's longer than those of training."""
+"""Rows of random lengths; those of the test split are longer than those of training."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from threefold.tasks.task import Numbers, address
 
 
 def check_ranges(name: str, *ranges: tuple[int, int]) -> None:
-    """Refuse lengths that cannot be drawn from."""
+    """Refuse ranges of lengths that are empty or not positive."""
     for low, high in ranges:
         if not 1 <= low <= high:
             raise ThreefoldError(
@@ -21,13 +21,13 @@ def check_ranges(name: str, *ranges: tuple[int, int]) -> None:
 def lengths_of(
     seed: int, split: str, numbers: Numbers, trained: tuple[int, int], tested: tuple[int, int]
 ) -> tuple[Numbers, int]:
-    """A length for each row, all of the split's range as likely; and the longest there can be."""
+    """A length for each row, uniform over the range of the split, and the longest possible one."""
     low, high = tested if split == "test" else trained
     drawn = integers_by_row(address(seed, split, 0), numbers, high - low + 1, 1)
     return low + drawn[:, 0], high
 
 
 def cut(table: Numbers, lengths: Numbers) -> Numbers:
-    """Zeros behind each row's end, and no columns behind the last end."""
+    """Set elements after the end of each row to zero, and drop unused columns."""
     longest = int(lengths.max())
     return np.where(np.arange(longest) < lengths[:, None], table[:, :longest], 0)

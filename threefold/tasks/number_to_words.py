@@ -1,10 +1,10 @@
-"""Number to words: digits read aloud in English.
+"""Number to words: a number as English words.
 
     source   ⟨ 4 0 0 7 2 1 3 ⟩
     target   ⟨ four million seven thousand two hundred thirteen ⟩
 
-A word depends on a digit, on its place in its group of three, on its neighbours (thirteen) and on
-how many digits follow (million), which only the end of the number tells.  Solved: 98 % exact.
+A word depends on a digit, on its position in its group of three, on its neighbours (thirteen) and
+on how many digits follow (million), which is known only at the end.  Solved: 98 % exact.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from threefold.data.random_by_address import integers_by_row
-from threefold.tasks.pairs import FIRST, Pairs, check_lengths, pairs, sources_of
+from threefold.tasks.pairs import FIRST_TOKEN, Pairs, check_lengths, pairs, sources_of
 from threefold.tasks.task import Numbers, Task, address, declare
 
 _SMALL = (
@@ -27,13 +27,13 @@ _SCALES = (
 SMALL, TENS, SCALES = (names.split() for names in (_SMALL, _TENS, _SCALES))
 WORDS = ("⟨", "⟩", *SMALL, *TENS, "hundred", *SCALES)
 DIGITS = ("⟨", "⟩", *"0123456789")
-LONGEST = 3 * (len(SCALES) + 1)
+MOST_DIGITS = 3 * (len(SCALES) + 1)
 _INDEX = {word: token for token, word in enumerate(WORDS)}
 
 
 def number_to_words(lengths: tuple[int, int] = (1, 18), *, seed: int = 0) -> Task[Pairs]:
-    """Numbers of so many digits, each count as likely, without leading zeros."""
-    check_lengths("number_to_words", lengths, LONGEST)
+    """Numbers of `lengths` digits, all lengths equally likely, without leading zeros."""
+    check_lengths("number_to_words", lengths, MOST_DIGITS)
     low, high = lengths
 
     def draw(split: str, numbers: Numbers) -> Pairs:
@@ -44,7 +44,8 @@ def number_to_words(lengths: tuple[int, int] = (1, 18), *, seed: int = 0) -> Tas
             )
             rest[:, :1] = first + 1
             return [
-                (FIRST + row[: low + n]).tolist() for row, (n,) in zip(rest, sizes, strict=True)
+                (FIRST_TOKEN + row[: low + n]).tolist()
+                for row, (n,) in zip(rest, sizes, strict=True)
             ]
 
         sources = sources_of("number_to_words", split, numbers, make)
@@ -55,7 +56,7 @@ def number_to_words(lengths: tuple[int, int] = (1, 18), *, seed: int = 0) -> Tas
 
 
 def number_of(source: Sequence[int]) -> int:
-    """The number that tokens spell."""
+    """The number that tokens represent."""
     return int("".join(DIGITS[token] for token in source))
 
 
@@ -68,10 +69,10 @@ def words(number: int) -> list[str]:
         number, group = divmod(number, 1000)
         groups.append(group)
     spoken: list[str] = []
-    for place in reversed(range(len(groups))):
-        if groups[place]:
-            spoken += _below_thousand(groups[place])
-            spoken += [SCALES[place - 1]] if place else []
+    for index in reversed(range(len(groups))):
+        if groups[index]:
+            spoken += _below_thousand(groups[index])
+            spoken += [SCALES[index - 1]] if index else []
     return spoken
 
 

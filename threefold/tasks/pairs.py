@@ -1,13 +1,13 @@
-"""Pairs of sequences, a source and its target: what translators learn from.
+"""Pairs of sequences, a source and its target, for sequence-to-sequence models.
 
-    source   ⟨ 7 2 5 ⟩        ⟨ is BEGIN, ⟩ is END; real elements first, padding behind
-    target   ⟨ 5 2 7 ⟩        read without ⟩, answered without ⟨
+    source   ⟨ 7 2 5 ⟩        ⟨ is BEGIN, ⟩ is END; padding comes at the end
+    target   ⟨ 5 2 7 ⟩        without ⟩ it is the decoder's input, without ⟨ its output
 
-The source's ends are elements too: they are what a decoder looks at when it has to begin or to end
-(without them, what ends on two equal symbols is taken to have ended a symbol earlier).
+The source has BEGIN and END too: a decoder attends to them when it has to begin or to end (without
+them, a source that ends with two equal symbols is taken to end one symbol earlier).
 
-An answer counts if all of it is right, END included.  No source of one split is ever in another: a
-tenth of all sources, by their checksum, is for `test`, a tenth for `valid`, the rest for `train`.
+An answer counts if all of it is correct, END included.  No source of one split is in another: by
+their checksum, a tenth of all sources is for `test`, a tenth for `valid`, the rest for `train`.
 """
 
 from __future__ import annotations
@@ -24,54 +24,55 @@ from torch import Tensor
 
 from threefold.data.loaders import IGNORE
 from threefold.errors import ThreefoldError
+from threefold.tasks.padding import pad_rows
 
 BEGIN, END = 0, 1
-FIRST = 2  # the first token that means something
-ATTEMPTS = 300  # 0.9^300 = 2e-14
+FIRST_TOKEN = 2  # the first token that is neither BEGIN nor END
+DRAW_ATTEMPTS = 300  # all of them fail with probability 0.9^300 = 2e-14
 
 
 @dataclass(frozen=True)
 class Pairs:
-    """Rows of a task; unless it has a metric of its own, an answer counts if it is exact."""
+    """A batch of pairs; unless the task has its own metric, an answer counts if it is exact."""
 
     name: str
-    source: Tensor  # [N, M] int64, from BEGIN to END, 0 behind it
-    target: Tensor  # [N, L] int64, from BEGIN to END, 0 behind it
+    source: Tensor  # [N, M] int64, from BEGIN to END, padded with 0
+    target: Tensor  # [N, L] int64, from BEGIN to END, padded with 0
     source_lengths: Tensor  # [N], BEGIN and END included
     target_lengths: Tensor  # [N], BEGIN and END included
     source_vocabulary: int
     vocabulary: int
-    references: tuple[Any, ...] = ()  # what a task's own metric compares with, one for each row
+    references: tuple[Any, ...] = ()  # one per row, for the task's own metric
 
     @property
     def lengths(self) -> Tensor:
-        """Of sources and targets, [N, 2]."""
+        """The lengths of sources and targets, [N, 2]."""
         return torch.stack([self.source_lengths, self.target_lengths], -1)
 
     @property
     def source_mask(self) -> Tensor | None:
-        """True for real elements; None where all are."""
+        """True for elements that are not padding; None if there is no padding."""
         return _mask(self.source, self.source_lengths)
 
     @property
     def inputs(self) -> Tensor:
-        """What a decoder reads: all but the last column."""
+        """The decoder's inputs: all but the last column of the target."""
         return self.target[:, :-1]
 
     @property
     def inputs_mask(self) -> Tensor | None:
-        """True where something is to be answered; None where everywhere."""
+        """True for inputs that have an answer; None if all have."""
         return _mask(self.inputs, self.target_lengths - 1)
 
     @property
     def answers(self) -> Tensor:
-        """What it should answer, IGNORE behind END."""
+        """The decoder's targets, IGNORE after END."""
         mask = self.inputs_mask
         answers = self.target[:, 1:]
         return answers if mask is None else answers.masked_fill(~mask, IGNORE)
 
     def texts(self) -> list[list[int]]:
-        """The right answers, END included."""
+        """The correct answers as lists of tokens, END included."""
         rows = zip(self.target.tolist(), self.target_lengths.tolist(), strict=True)
         return [row[1:n] for row, n in rows]
 
@@ -84,14 +85,14 @@ def pairs(
     vocabulary: int,
     references: Sequence[Any] = (),
 ) -> Pairs:
-    """Rows of any lengths as tables, BEGIN and END put around each."""
+    """Make a batch of sources and targets of any lengths; BEGIN and END are added to each."""
     if not sources or len(sources) != len(targets) or not all(sources):
         raise ThreefoldError(
-            f"{name}: {len(sources)} sources and {len(targets)} targets; expected as many of both, "
+            f"{name}: {len(sources)} sources and {len(targets)} targets; expected the same number, "
             "at least one, and no empty source"
         )
-    source, source_lengths = _table([[BEGIN, *row, END] for row in sources])
-    target, target_lengths = _table([[BEGIN, *row, END] for row in targets])
+    source, source_lengths = _framed(sources)
+    target, target_lengths = _framed(targets)
     return Pairs(
         name,
         source,
@@ -105,7 +106,7 @@ def pairs(
 
 
 def check_lengths(name: str, lengths: tuple[int, int], most: int) -> None:
-    """Refuse lengths that cannot be drawn from."""
+    """Refuse a range of lengths that is empty or not within 1 to `most`."""
     low, high = lengths
     if not 1 <= low <= high <= most:
         raise ThreefoldError(
@@ -115,7 +116,7 @@ def check_lengths(name: str, lengths: tuple[int, int], most: int) -> None:
 
 
 def split_of(source: Sequence[int]) -> str:
-    """Which split a source belongs to, wherever it comes from; tokens are below 256."""
+    """The split that a source belongs to, by its checksum; tokens are below 256."""
     return {0: "test", 1: "valid"}.get(zlib.crc32(bytes(source)) % 10, "train")
 
 
@@ -125,30 +126,28 @@ def sources_of(
     numbers: NDArray[np.int64],
     make: Callable[[int, NDArray[np.int64]], list[list[int]]],
 ) -> list[list[int]]:
-    """One source for each number: its first draw that belongs to the split.
+    """One source per number: its first draw that belongs to the split.
 
-    make(attempt, numbers): a draw for each number.
+    make(attempt, numbers): one draw per number.
     """
-    found: dict[int, list[int]] = {}
-    for attempt in range(ATTEMPTS):
-        left = np.array([i for i in range(len(numbers)) if i not in found], dtype=np.int64)
+    sources: dict[int, list[int]] = {}
+    for attempt in range(DRAW_ATTEMPTS):
+        left = np.array([i for i in range(len(numbers)) if i not in sources], dtype=np.int64)
         if not len(left):
-            return [found[i] for i in range(len(numbers))]
-        for place, source in zip(left.tolist(), make(attempt, numbers[left]), strict=True):
+            return [sources[i] for i in range(len(numbers))]
+        for index, source in zip(left.tolist(), make(attempt, numbers[left]), strict=True):
             if split_of(source) == split:
-                found[place] = source
+                sources[index] = source
     raise ThreefoldError(
-        f"{name}: there are too few different sources for {split!r}; expected longer ones, or more "
-        "symbols"
+        f"{name}: too few different sources for {split!r}; expected longer sources, or more symbols"
     )
 
 
-def _table(rows: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
-    lengths = [len(row) for row in rows]
-    table = np.zeros((len(rows), max(lengths)), dtype=np.int64)
-    for line, row in zip(table, rows, strict=True):
-        line[: len(row)] = row
-    return torch.from_numpy(table), torch.tensor(lengths)
+def _framed(rows: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
+    """Rows between BEGIN and END, padded, and their lengths."""
+    tokens = [np.array([BEGIN, *row, END], dtype=np.int64) for row in rows]
+    table, lengths = pad_rows(tokens)
+    return torch.from_numpy(table), torch.from_numpy(lengths)
 
 
 def _mask(table: Tensor, lengths: Tensor) -> Tensor | None:

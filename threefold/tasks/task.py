@@ -1,7 +1,7 @@
-"""A task: examples by number, how an answer is scored, what chance gives, what counts as solved.
+"""A task: numbered examples, a metric, a chance level, and a score that counts as solved.
 
 Example i of a split depends on (seed, split, i) and on nothing else: any part of a task can be made
-anywhere, in any order, and training goes on at any step.
+anywhere and in any order, and training can resume at any step.
 """
 
 from __future__ import annotations
@@ -21,39 +21,41 @@ from threefold.data.fetch import MissingError
 from threefold.data.loaders import IGNORE, Batch
 from threefold.data.random_by_address import permutation
 from threefold.data.shuffling import Buckets
-from threefold.data.tokenizer import Tokenizer, Tokens
+from threefold.data.tokenizers import Tokenizer, Tokens
 from threefold.errors import ThreefoldError, nearest
 from threefold.tasks.table import SPLITS, Card, card
 
 Numbers: TypeAlias = NDArray[np.int64]
-Rows = TypeVar("Rows")  # what examples come as: Pairs for seq2seq, Batch for everything else
-Draw: TypeAlias = Callable[[str, Numbers], Rows]  # (split, numbers of examples) → those examples
-# (logits [..., classes] or answers [...], targets [...]) → one score for each target that counts;
-# the result is their mean.
+Rows = TypeVar("Rows")  # the type of examples: Pairs for seq2seq, Batch for all other kinds
+Draw: TypeAlias = Callable[
+    [str, Numbers], Rows
+]  # (split, numbers) → the examples with these numbers
+# (logits [..., classes] or answers [...], targets [...]) → one score per target that counts; the
+# result is their mean.
 Metric: TypeAlias = Callable[[Tensor, Tensor], Tensor]
-# (what was written, END included, what is right) → one score for all of them.
+# (generated tokens with END, correct answers) → one score for all of them.
 Compare: TypeAlias = Callable[[Sequence[Sequence[int]], Sequence[Any]], float]
 
 
 def accuracy(logits: Tensor, targets: Tensor) -> Tensor:
-    """1 where the likeliest class is the target, 0 elsewhere."""
+    """1 where the most likely class is the target, 0 elsewhere."""
     counts = targets != IGNORE
     return (logits[counts].argmax(-1) == targets[counts]).float()
 
 
 def exact(logits: Tensor, targets: Tensor) -> Tensor:
-    """1 for a row in which all that counts is right, 0 for any other."""
+    """1 for a row in which every target that counts is predicted correctly, else 0."""
     return ((logits.argmax(-1) == targets) | (targets == IGNORE)).flatten(1).all(1).float()
 
 
 def squared_error(answers: Tensor, targets: Tensor) -> Tensor:
-    """(answer − target)²; a target that is NaN does not count."""
+    """(answer − target)²; NaN targets do not count."""
     counts = ~targets.isnan()
     return (answers[counts] - targets[counts]) ** 2
 
 
 def absolute_error(answers: Tensor, targets: Tensor) -> Tensor:
-    """|answer − target|; a target that is NaN does not count."""
+    """|answer − target|; NaN targets do not count."""
     counts = ~targets.isnan()
     return (answers[counts] - targets[counts]).abs()
 
@@ -65,7 +67,7 @@ def bits(logits: Tensor, targets: Tensor) -> Tensor:
 
 
 class Corpus(NamedTuple):
-    """The tokens of every split, and what made them."""
+    """The tokens of every split, and their tokenizer."""
 
     tokens: Mapping[str, Tokens]
     tokenizer: Tokenizer
@@ -82,36 +84,38 @@ METRICS: dict[str, Metric] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Task(Card, Generic[Rows]):
-    """A card and the examples that go with it."""
+    """A card and its examples."""
 
     draw: Draw[Rows]
-    corpus: Callable[[], Corpus] | None = None  # of language: the tokens of every split, whole
-    labels: tuple[str, ...] = ()  # names of the classes, where they have some
-    compare: Callable[[], Compare] | None = None  # of seq2seq: with `references`; None: exact
+    corpus: Callable[[], Corpus] | None = None  # of language models: all tokens of every split
+    labels: tuple[str, ...] = ()  # names of the classes, if they have names
+    compare: Callable[[], Compare] | None = (
+        None  # of seq2seq: compares with `references`; None: exact
+    )
 
     @property
     def measure(self) -> Metric:
         """The metric as a function."""
         if self.metric not in METRICS:
             raise ThreefoldError(
-                f"{self.name}: {self.metric!r} is not scored token by token; "
+                f"{self.name}: {self.metric!r} is not a metric per token; "
                 f"{nearest(self.metric, METRICS)}"
             )
         return METRICS[self.metric]
 
     def size(self, split: str) -> int:
-        """How many examples a split has."""
+        """The number of examples of a split."""
         if split not in SPLITS:
             raise ThreefoldError(f"{self.name}: unknown split {split!r}; {nearest(split, SPLITS)}")
         return self.sizes[SPLITS.index(split)]
 
     def rows(self, split: str, numbers: Sequence[int] | Numbers) -> Rows:
         """The examples with these numbers."""
-        wanted, most = np.asarray(numbers, dtype=np.int64), self.size(split)
-        if wanted.ndim != 1 or len(wanted) == 0 or wanted.min() < 0 or wanted.max() >= most:
+        wanted, count = np.asarray(numbers, dtype=np.int64), self.size(split)
+        if wanted.ndim != 1 or len(wanted) == 0 or wanted.min() < 0 or wanted.max() >= count:
             raise ThreefoldError(
                 f"{self.name}: examples {wanted.tolist()[:8]} of {split!r}; expected at least one "
-                f"number, from 0 to {most - 1}"
+                f"number, from 0 to {count - 1}"
             )
         try:
             return self.draw(split, wanted)
@@ -123,52 +127,52 @@ class Task(Card, Generic[Rows]):
         return self.rows(split, np.arange(self.size(split)))
 
     def batch(self, split: str, index: int, size: int) -> Rows:
-        """Examples index·size … of a split, in order; the last batch may be shorter."""
+        """Batch `index` of a split in order; the last one may be smaller."""
         if size < 1 or not 0 <= index < -(-self.size(split) // size):
             raise ThreefoldError(
                 f"{self.name}: batch {index} of {size} examples; {split!r} has {self.size(split)}"
             )
         return self.rows(split, np.arange(index * size, min(self.size(split), (index + 1) * size)))
 
-    def pieces(self, split: str, size: int) -> Iterator[Rows]:
-        """A split in order, batch by batch: what is evaluated."""
+    def ordered_batches(self, split: str, size: int) -> Iterator[Rows]:
+        """All examples of a split in order, in batches of `size`, for evaluation."""
         for index in range(-(-self.size(split) // size)):
             yield self.batch(split, index, size)
 
     def batches(self, size: int, seed: int = 0, *, alike: bool = False) -> Shuffled[Rows]:
-        """Training's batches, addressed by step; every pass in another order.
+        """Batches for training, addressed by step; every epoch in another order.
 
-        `alike`: examples of similar lengths together, so that little is padding.
+        `alike`: examples of similar lengths together, so that there is little padding.
         """
         if not 1 <= size <= self.sizes[0]:
             raise ThreefoldError(
-                f"{self.name}: batches of {size} from {self.sizes[0]} examples; expected from 1 to "
-                "as many as there are"
+                f"{self.name}: batches of {size} from {self.sizes[0]} examples; expected a batch "
+                f"size from 1 to {self.sizes[0]}"
             )
         return (Bucketed if alike else Shuffled)(self, size, seed)
 
 
 class Shuffled(Generic[Rows]):
-    """The training split, every pass in an order drawn from (seed, pass).
+    """The training split, every epoch in an order drawn from (seed, epoch).
 
-    A rest shorter than a batch is left out of its pass.
+    A last batch that would be incomplete is left out.
     """
 
     def __init__(self, task: Task[Rows], size: int, seed: int) -> None:
-        self.task, self.batch, self.seed = task, size, seed
-        self.steps = task.sizes[0] // size  # of one pass
-        self._order: tuple[int, Numbers] | None = None  # the newest pass's, kept for speed only
+        self.task, self.batch_size, self.seed = task, size, seed
+        self.steps_per_epoch = task.sizes[0] // size
+        self._order: tuple[int, Numbers] | None = None  # of the newest epoch, cached for speed
 
     def __call__(self, step: int) -> Rows:
-        epoch, place = divmod(step, self.steps)
+        epoch, index = divmod(step, self.steps_per_epoch)
         if self._order is None or self._order[0] != epoch:
             self._order = epoch, permutation((self.seed, epoch), self.task.sizes[0])
-        numbers = self._order[1][place * self.batch : (place + 1) * self.batch]
+        numbers = self._order[1][index * self.batch_size : (index + 1) * self.batch_size]
         return self.task.rows("train", numbers)
 
 
 class Bucketed(Shuffled[Rows]):
-    """The same in batches of similar lengths."""
+    """As `Shuffled`, with examples of similar lengths in a batch."""
 
     def __init__(self, task: Task[Rows], size: int, seed: int) -> None:
         super().__init__(task, size, seed)
@@ -179,7 +183,7 @@ class Bucketed(Shuffled[Rows]):
 
 
 class _Lengths:
-    """How long training's examples are, found out when they are first asked for."""
+    """The lengths of training examples, computed when they are first asked for."""
 
     def __init__(self, task: Task[Any]) -> None:
         self.task, self.known = task, np.full(task.sizes[0], -1)
@@ -193,31 +197,39 @@ class _Lengths:
             rows: Any = self.task.rows("train", new)
             if rows.lengths is None:
                 self.known[new] = rows.inputs.shape[1]
-            else:  # one for each, or those of its two sides
+            else:  # one per example, or those of its two sides
                 self.known[new] = rows.lengths.reshape(len(new), -1).amax(1).numpy()
         return self.known[numbers]
 
 
 def declare(name: str, draw: Draw[Rows], **changes: Any) -> Task[Rows]:
-    """A task as its card says; what is made in another way has another name."""
+    """The task of a card; with other settings than the card's it is called NAME-custom."""
     declared = vars(card(name))
-    other = any(declared[field] != value for field, value in changes.items())
-    renamed = {"name": f"{name}-custom"} if other else {}
+    changed = any(declared[field] != value for field, value in changes.items())
+    renamed = {"name": f"{name}-custom"} if changed else {}
     return Task(**{**declared, **changes, **renamed}, draw=draw)
 
 
-def rows_of(
+def declare_user_task(name: str, draw: Draw[Rows], **fields: Any) -> Task[Rows]:
+    """A task of a user's own data: it has no card and no score that counts as solved."""
+    return Task(
+        name=name, make="user", title=name, solved=math.nan, where="user", draw=draw, **fields
+    )
+
+
+def make_batch(
     inputs: NDArray[Any], targets: NDArray[Any], lengths: NDArray[np.int64] | None = None
 ) -> Batch:
-    """Arrays as a batch: tokens as int64, numbers as float32; every row begins anew."""
-    read, wanted = (
+    """Arrays as a batch: tokens as int64, numbers as float32; every row begins a sequence."""
+    input_tensor, target_tensor = (
         torch.from_numpy(a.astype(np.float32 if a.dtype.kind == "f" else np.int64))
         for a in (inputs, targets)
     )
-    starts = torch.ones(len(read), dtype=torch.bool)
-    return Batch(read, wanted, starts, None if lengths is None else torch.from_numpy(lengths))
+    starts = torch.ones(len(input_tensor), dtype=torch.bool)
+    row_lengths = None if lengths is None else torch.from_numpy(lengths)
+    return Batch(input_tensor, target_tensor, starts, row_lengths)
 
 
 def address(seed: int, split: str, *more: int) -> tuple[int, ...]:
-    """Where random numbers of a split are drawn from."""
+    """The address of a split's random numbers."""
     return (seed, SPLITS.index(split), *more)

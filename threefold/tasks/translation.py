@@ -1,15 +1,16 @@
-"""Sentences from one language to another, in byte pairs, judged by BLEU.
+"""Translation of sentences in byte-pair tokens, scored by BLEU.
 
     translation           In the beginning God created the heaven and the earth.
                           Am Anfang schuf Gott Himmel und Erde.
     translation-machine   Creakiness and atmosphere this film has, but so unfortunately does …
                           Knarren und Atmosphäre hat dieser Film, aber leider auch der Druck, …
 
-Verses were translated by people (the King James Version, Luther 1912); whole chapters belong to one
-split.  The other set was translated by a MACHINE, whose habits a model learns and is judged by:
-93,554 sentences of the web in English, with German, French or Italian, joined by the MD5 of the
-English; coarse ones are left out.  Of twenty one is for validation and one for testing.
-Solved: a BLEU of 20 for verses, 25 for the machine's.  Papineni et al. 2002, "BLEU".
+Bible verses were translated by people (the King James Version, Luther 1912); whole chapters belong
+to one split.  The other data set was translated by a MACHINE, so a model learns its style and is
+scored against it: 93,554 English sentences from the web, with German, French or Italian, joined by
+the MD5 of the English text; vulgar ones are left out.  One sentence in twenty is for validation and
+one for testing.  Solved: a BLEU of 20 for verses, 25 for machine translations.
+Papineni et al. 2002, "BLEU".
 """
 
 from __future__ import annotations
@@ -25,20 +26,20 @@ from typing import Any
 
 import numpy as np
 
-from threefold.data.fetch import need
+from threefold.data.fetch import require_cached
 from threefold.data.readers import read_bytes, read_pairs, text_files
 from threefold.data.tokenizers import BPETokenizer
 from threefold.errors import ThreefoldError, nearest
 from threefold.tasks.bible import verse_pairs
-from threefold.tasks.pairs import FIRST, Pairs, pairs
-from threefold.tasks.stored import check_bytes, place
+from threefold.tasks.pairs import FIRST_TOKEN, Pairs, pairs
+from threefold.tasks.stored import check_bytes, data_folder
 from threefold.tasks.table import SPLITS
 from threefold.tasks.task import Compare, Numbers, Task, declare
 
 Texts = Mapping[str, list[tuple[str, str]]]  # source and target, by split
 HUMAN, MACHINE = "translation", "translation-machine"
 TARGETS = {HUMAN: ("de",), MACHINE: ("de", "fr", "it")}
-# Sentences with words that begin so are left out.
+# Sentences with such words are left out.
 COARSE = re.compile(
     r"\b(fuck|shit|bitch|bastard|cunt|dick(s|head)?\b|cock(s|sucker)?\b|puss(y|ies)\b|whore|slut|"
     r"nigg|fag(s|got)?\b|asshole|arse|tits?\b|rape|porn|wank|piss)",
@@ -48,21 +49,21 @@ COARSE = re.compile(
 
 @cache
 def machine_pairs(language: str = "de") -> Texts:
-    """English sentences and what a machine made of them; the MD5 of the English tells the split."""
+    """English sentences and machine translations, split by the MD5 of the English text."""
     english = {_key(text): text for text in _sentences("nlp-corpus")}
-    found: dict[str, list[tuple[str, str]]] = {split: [] for split in SPLITS}
+    pairs_by_split: dict[str, list[tuple[str, str]]] = {split: [] for split in SPLITS}
     for translated, key in sorted(_sentences(f"{language}-corpus"), key=lambda row: str(row[1])):
         text = english.get(key)
         if text is not None and not COARSE.search(text):
             split = {18: "valid", 19: "test"}.get(int(key[:8], 16) % 20, "train")
-            found[split].append((" ".join(text.split()), " ".join(translated.split())))
+            pairs_by_split[split].append((" ".join(text.split()), " ".join(translated.split())))
     name = MACHINE if language == "de" else f"{MACHINE}-{language}"
-    check_bytes(name, json.dumps(found, ensure_ascii=False).encode())
-    return found
+    check_bytes(name, json.dumps(pairs_by_split, ensure_ascii=False).encode())
+    return pairs_by_split
 
 
 def _sentences(package: str) -> list[Any]:
-    files = text_files(need(package) / "builds", ["*.json"])
+    files = text_files(require_cached(package) / "builds", ["*.json"])
     return [row for path in files for row in json.loads(read_bytes(path))]
 
 
@@ -71,7 +72,7 @@ def _key(text: str) -> str:
 
 
 def texts_of(name: str, languages: tuple[str, str] = ("en", "de")) -> Texts:
-    """The sentences of a task as they are written."""
+    """The sentences of a task as texts."""
     if name not in TARGETS:
         raise ThreefoldError(f"unknown translation {name!r}; {nearest(name, TARGETS)}")
     if languages[0] != "en" or languages[1] not in TARGETS[name]:
@@ -90,35 +91,39 @@ def translation(
     vocabulary: int = 4096,
     length: int = 256,
 ) -> Task[Pairs]:
-    """Byte pairs are learnt from the training part of each side; at most `length` of a sentence.
+    """Byte pairs are learnt from the training split of each side; sentences have at most `length`.
 
-    `folder` holds parallel lines instead: train.en and train.de, valid.en, …, for any languages.
+    `folder` contains parallel text to use instead: train.en and train.de, valid.en, …, in any
+    languages.
     """
 
     @cache
     def texts() -> Texts:
         if folder is None:
             return texts_of(name, languages)
-        named = place(folder, "")
+        root = data_folder(folder, "")
         return {
-            split: read_pairs(*(named / f"{split}.{language}" for language in languages))
+            split: read_pairs(*(root / f"{split}.{language}" for language in languages))
             for split in SPLITS
         }
 
     @cache
     def tokenizers() -> tuple[BPETokenizer, BPETokenizer]:
         sides = list(zip(*texts()["train"], strict=True))
-        first, second = (BPETokenizer.learn(side, vocabulary - FIRST) for side in sides)
+        first, second = (BPETokenizer.learn(side, vocabulary - FIRST_TOKEN) for side in sides)
         return first, second
 
     def draw(split: str, numbers: Numbers) -> Pairs:
         chosen = [texts()[split][number] for number in numbers]
         rows = [
-            [(FIRST + tokenizer.encode(text)[:length].astype(np.int64)).tolist() for text in side]
+            [
+                (FIRST_TOKEN + tokenizer.encode(text)[:length].astype(np.int64)).tolist()
+                for text in side
+            ]
             for tokenizer, side in zip(tokenizers(), zip(*chosen, strict=True), strict=True)
         ]
-        right = [target for _, target in chosen]
-        return pairs(name, rows[0], rows[1], vocabulary, vocabulary, right)
+        references = [target for _, target in chosen]
+        return pairs(name, rows[0], rows[1], vocabulary, vocabulary, references)
 
     def compare() -> Compare:
         score, second = _scorer(), tokenizers()[1]
@@ -136,17 +141,16 @@ def bleu(answers: Sequence[str], references: Sequence[str]) -> float:
 
 
 def _scorer() -> Callable[[Sequence[str], Sequence[str]], float]:
-    """BLEU, or at once what is missing: it is asked for before a training begins."""
+    """BLEU as a function; a missing package is reported now, before training begins."""
     try:
         import sacrebleu
     except ImportError as error:
         raise ThreefoldError(
-            "BLEU is computed by sacrebleu, which is not installed; "
-            "pip install 'threefold[translate]'"
+            "BLEU needs sacrebleu, which is not installed; run: pip install 'threefold[translate]'"
         ) from error
     return lambda answers, right: float(sacrebleu.corpus_bleu(list(answers), [list(right)]).score)
 
 
 def _text(tokenizer: BPETokenizer, row: Sequence[int]) -> str:
-    """What tokens say; END and BEGIN say nothing."""
-    return tokenizer.decode([token - FIRST for token in row if token >= FIRST])
+    """The text of tokens, without BEGIN and END."""
+    return tokenizer.decode([token - FIRST_TOKEN for token in row if token >= FIRST_TOKEN])

@@ -22,7 +22,7 @@ from safetensors.torch import load as read_safetensors
 from safetensors.torch import save as write_safetensors
 from torch import Tensor
 
-from threefold.data.atomic_files import Disk, beside, told
+from threefold.data.atomic_files import Disk, report_write_errors, temporary_path
 from threefold.errors import ThreefoldError
 from threefold.models.files import own_storage
 
@@ -110,7 +110,7 @@ class Checkpoints:
         return None, wrong
 
     def _write(self, moment: Snapshot, place: Path) -> None:
-        new = beside(place)
+        new = temporary_path(place)
         disk = self._disk
         disk.make_folder(new)
         try:
@@ -141,7 +141,7 @@ class Checkpoints:
 
     def _remove(self, step: int) -> None:
         """What is half removed has no name of ours."""
-        hidden = beside(self.path(step))
+        hidden = temporary_path(self.path(step))
         self._disk.rename(self.path(step), hidden)
         self._disk.remove(hidden)
 
@@ -162,7 +162,7 @@ class Checkpoints:
 def locked(folder: Path) -> Iterator[None]:
     """Nobody else may write to a run's folder; the lock goes with the process that holds it."""
     path = folder / "lock"
-    with told(path):
+    with report_write_errors(path):
         folder.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
     try:
@@ -172,7 +172,7 @@ def locked(folder: Path) -> Iterator[None]:
                 f"{folder}: another process (number {holder}) is training there; wait for it, or "
                 "choose another folder"
             )
-        with told(path):
+        with report_write_errors(path):
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
         yield

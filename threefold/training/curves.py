@@ -9,7 +9,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from threefold.data.atomic_files import told, write_file
+from threefold.data.atomic_files import report_write_errors, write_file
 
 WIDTH, HEIGHT, LEFT, BOTTOM, TOP, RIGHT = 720, 320, 64, 40, 36, 16
 POINTS = 600  # of a line; more are averaged
@@ -40,7 +40,7 @@ def draw_run(folder: Path) -> list[Path]:
         curves.append(("validation", at, [_loss(line, "valid_loss") for line in judged]))
     rates: list[Line] = [("learning rate", *_thinned(steps, [line["rate"] for line in lines]))]
     figures = folder / "figures"
-    with told(figures):
+    with report_write_errors(figures):
         figures.mkdir(exist_ok=True)
     made = []
     for name, title, drawn in (("loss", "loss", curves), ("learning_rate", "learning rate", rates)):

@@ -232,6 +232,7 @@ def write_summary(
         "valid": _scores(result.scores),
         "test": None if test is None else _scores(test),
         "published": dict(task.published),
+        "published_note": task.published_note,
         "ended": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     }
     if task.labels:

@@ -24,7 +24,7 @@ from threefold.models.forecaster import Forecaster, future_values, gaussian_loss
 from threefold.models.transformer import Transformer
 from threefold.runtime.generation import generate
 from threefold.tasks.pairs import BEGIN, END, Pairs
-from threefold.tasks.table import LOWER
+from threefold.tasks.table import LOWER_IS_BETTER
 from threefold.tasks.task import Compare, Metric, accuracy, squared_error
 from threefold.training.scheduled_sampling import scheduled_sampling
 from threefold.training.truncated_bptt import carry_on
@@ -117,7 +117,7 @@ class Answers:
 
     def __init__(self, metric: Metric = accuracy, smoothing: float = 0.0) -> None:
         self.metric, self.smoothing = metric, smoothing
-        self.lower = getattr(metric, "__name__", "") in LOWER
+        self.lower = getattr(metric, "__name__", "") in LOWER_IS_BETTER
 
     def count(self, rows: Batch) -> int:
         """Targets that are neither IGNORE nor NaN."""
@@ -157,7 +157,7 @@ class ForecastObjective:
 
     def __init__(self, metric: Metric) -> None:
         self.metric = metric
-        self.lower = getattr(metric, "__name__", "") in LOWER
+        self.lower = getattr(metric, "__name__", "") in LOWER_IS_BETTER
 
     def count(self, rows: Batch) -> int:
         """Values that are forecast: `horizon` of every element of the context."""

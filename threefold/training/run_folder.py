@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Self
 import torch
 
 import threefold
-from threefold.data.atomic_files import sync, told, write_file
+from threefold.data.atomic_files import report_write_errors, sync, write_file
 from threefold.errors import ThreefoldError
 from threefold.memory.state import State, leaves, tree
 from threefold.models.saving import unique_tensors
@@ -174,7 +174,7 @@ class RunLog:
     def add(self, line: Mapping[str, Any]) -> None:
         """One more line; the system may lose it until `sync`."""
         rest = json.dumps(line).encode() + b"\n"
-        with told(self.path):
+        with report_write_errors(self.path):
             if self.file is None:
                 self.file = FileIO(self.path, "a")
             while rest:  # a disk that fills takes a part of it, and refuses the next
@@ -183,7 +183,7 @@ class RunLog:
     def sync(self) -> None:
         """Have the disk hold all lines."""
         if self.path.exists():
-            with told(self.path):
+            with report_write_errors(self.path):
                 sync(self.path)
 
     def lines(self, size: int, steps: int) -> list[dict[str, Any]]:
@@ -209,7 +209,7 @@ class RunLog:
     def cut(self, size: int) -> None:
         """Forget what came after the first `size` bytes."""
         if self.path.exists():
-            with told(self.path):
+            with report_write_errors(self.path):
                 os.truncate(self.path, size)
 
 

@@ -19,7 +19,7 @@ from threefold.data.shuffling import shuffled
 from threefold.errors import ThreefoldError, nearest
 from threefold.models.spec import Spec
 from threefold.tasks.pairs import Pairs
-from threefold.tasks.table import LOWER, MADE, TASKS
+from threefold.tasks.table import GENERATED, LOWER_IS_BETTER, TASKS
 from threefold.tasks.table import task as make_task
 from threefold.tasks.task import Task
 from threefold.tasks.user_data import files_of, user_task
@@ -81,7 +81,7 @@ class TrainingData:
         if order == "auto" and whole:
             order = "stream" if carry else "windows"
         elif order == "auto":  # sentences that are found, not made, have lengths of all kinds
-            found = self.task.kind == "seq2seq" and self.task.where != MADE
+            found = self.task.kind == "seq2seq" and self.task.where != GENERATED
             order = "buckets" if found else "examples"
         if order in ("windows", "stream") and not whole:
             raise ThreefoldError(
@@ -98,7 +98,7 @@ class TrainingData:
         task, smoothing = self.task, settings.label_smoothing
         if task.kind == "seq2seq":
             compare = exact if task.compare is None else task.compare()
-            lower = task.metric in LOWER
+            lower = task.metric in LOWER_IS_BETTER
             return Translations(compare, smoothing, settings.scheduled_sampling, lower=lower)
         if settings.scheduled_sampling:
             raise ThreefoldError(
@@ -187,7 +187,7 @@ class Pieces:
             tokens = task.corpus().tokens[self.split]
             lanes = max(1, min(LANES, (len(tokens) - 1) // task.length))
             stream = TokenStream(tokens, lanes, task.length)
-            yield from map(stream, range(stream.pieces))
+            yield from map(stream, range(stream.steps_per_epoch))
             return
         numbers = sample(task.size(self.split), data.eval_examples)
         for first in range(0, len(numbers), data.batch_size):

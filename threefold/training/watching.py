@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from threefold.data.atomic_files import told
+from threefold.data.atomic_files import report_write_errors
 from threefold.errors import ThreefoldError
 from threefold.models.language import LanguageModel
 from threefold.runtime.generation import generate
@@ -73,7 +73,7 @@ class SampleReporter(Reporter):
         text = "".join(c if c.isprintable() or c == "\n" else "·" for c in text)
         loss = run.result.scores.loss
         shown = "" if math.isnan(loss) else f", validation loss {loss:.4f}"
-        with told(self.path), open(self.path, "a", encoding="utf-8") as file:
+        with report_write_errors(self.path), open(self.path, "a", encoding="utf-8") as file:
             file.write(f"--- step {run.result.steps}{shown}\n{text}\n")
         if self.console is not None:
             self.console.print(

@@ -22,7 +22,7 @@ from torch import Tensor
 from threefold.errors import ThreefoldError
 from threefold.estimators.echo_state_network import EchoStateNetwork
 from threefold.memory.state import join
-from threefold.tasks.mackey_glass import AHEAD, mackey_glass, normalised_error
+from threefold.tasks.mackey_glass import PREDICTION_HORIZON, mackey_glass, normalised_error
 
 PUBLISHED, WANTED = 0.00028, 1e-3
 DOCUMENTED = 0.0020  # reservoirpy's, one unit ahead
@@ -65,7 +65,7 @@ def stretch(y: Tensor) -> Tensor:
 
 def study(seed: int, plan: MackeyGlassStudy) -> MackeyGlassResult:
     """Draw a network, fit it, and run it free from many places behind its training part."""
-    need = plan.train + plan.starts * plan.apart + AHEAD
+    need = plan.train + plan.starts * plan.apart + PREDICTION_HORIZON
     begin = 500 * seed
     x = series(begin + need)[begin:].unsqueeze(1)
     y = squash(x)
@@ -84,16 +84,18 @@ def study(seed: int, plan: MackeyGlassStudy) -> MackeyGlassResult:
         seed=seed,
     ).fit(None, y[: plan.train])
     state, states, one_step = network.state, [], []
-    for start in range(plan.train, need - AHEAD, plan.apart):
+    for start in range(plan.train, need - PREDICTION_HORIZON, plan.apart):
         known = slice(start, start + plan.apart)
         made, state = network.predict(None, teacher=y[known], state=state, return_state=True)
         one_step.append(stretch(made) - x[known])
         states.append(state)
-    free = stretch(network.generate(AHEAD, state=join(states)))
-    after = range(plan.train + plan.apart, need - AHEAD + 1, plan.apart)
-    wanted = torch.stack([x[start : start + AHEAD] for start in after])
+    free = stretch(network.generate(PREDICTION_HORIZON, state=join(states)))
+    after = range(plan.train + plan.apart, need - PREDICTION_HORIZON + 1, plan.apart)
+    wanted = torch.stack([x[start : start + PREDICTION_HORIZON] for start in after])
     variance = float(x.var())
-    ahead = (normalised_error(free[:, i], wanted[:, i], variance) for i in range(AHEAD))
+    ahead = (
+        normalised_error(free[:, i], wanted[:, i], variance) for i in range(PREDICTION_HORIZON)
+    )
     error = torch.cat(one_step).square().mean().sqrt()
     return MackeyGlassResult(tuple(ahead), float(error), small_example(seed))
 
@@ -120,13 +122,15 @@ def draw(outcomes: Sequence[MackeyGlassResult], path: str | Path) -> None:
         ) from error
     figure = Figure(figsize=(7, 4), layout="constrained")
     axes = figure.subplots()
-    distances = range(1, AHEAD + 1)
+    distances = range(1, PREDICTION_HORIZON + 1)
     for outcome in outcomes:
         axes.plot(distances, outcome.ahead, color="tab:blue", linewidth=0.6, alpha=0.5)
     median = [statistics.median(each) for each in zip(*(o.ahead for o in outcomes), strict=True)]
     axes.plot(distances, median, color="black", label=f"median of {len(outcomes)} seeds")
     axes.axhline(WANTED, color="grey", linestyle=":", label=f"{WANTED:g}")
-    axes.plot(AHEAD, PUBLISHED, "o", color="tab:red", label=f"published, {PUBLISHED:g}")
+    axes.plot(
+        PREDICTION_HORIZON, PUBLISHED, "o", color="tab:red", label=f"published, {PUBLISHED:g}"
+    )
     axes.set_yscale("log")
     axes.set_xlabel("units of time ahead, running free")
     axes.set_ylabel("normalised error")
@@ -149,7 +153,7 @@ def main() -> None:
     given = vars(parser.parse_args())
     seeds, picture, plan = given.pop("seeds"), given.pop("picture"), MackeyGlassStudy(**given)
     outcomes = []
-    print(f"{'seed':<8}{f'{AHEAD} ahead':>12}{'one step':>12}{'100 units':>12}")
+    print(f"{'seed':<8}{f'{PREDICTION_HORIZON} ahead':>12}{'one step':>12}{'100 units':>12}")
     for seed in range(seeds):
         outcomes.append(study(seed, plan))
         print(_line(str(seed), [outcomes[-1]]), flush=True)

@@ -16,7 +16,7 @@ import torch
 from rich.console import Console
 
 from threefold.data import ByteTokenizer, Windows, python_reference, split
-from threefold.data.masking import Masked
+from threefold.data.masking import MaskedBatches
 from threefold.models.presets import bert
 from threefold.models.spec import Spec
 from threefold.models.table import build
@@ -70,8 +70,10 @@ def study(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(settings.seed)
         model = build(described)
-    batches = Masked(Windows(training, 32, length, settings.seed), MASK, BYTES, seed=settings.seed)
-    held_out = Masked(Windows(validation, 32, length, 10**6), MASK, BYTES, seed=10**6)
+    batches = MaskedBatches(
+        Windows(training, 32, length, settings.seed), MASK, BYTES, seed=settings.seed
+    )
+    held_out = MaskedBatches(Windows(validation, 32, length, 10**6), MASK, BYTES, seed=10**6)
     pieces = [held_out(step) for step in range(20)]
     result = train(model, batches, settings, validation=pieces, console=console, title="masked")
     scores = result.scores

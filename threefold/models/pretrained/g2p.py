@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from threefold.data.fetch import need
+from threefold.data.fetch import require_cached
 from threefold.errors import ThreefoldError
 from threefold.layers.padding import pad_tokens
 from threefold.models.pretrained.torch_weights import load_torch_weights
@@ -41,7 +41,7 @@ _WIDTH = 256
 
 def load_g2p(path: str | PathLike[str] | None = None) -> Seq2Seq:
     """Load the model, in eval mode, from checkpoint20.npz; None: the fetched package."""
-    arrays = _read(need(PACKAGE) / CHECKPOINT if path is None else Path(path))
+    arrays = _read(require_cached(PACKAGE) / CHECKPOINT if path is None else Path(path))
     spec = Spec(
         "seq2seq",
         _WIDTH,

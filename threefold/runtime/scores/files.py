@@ -16,7 +16,7 @@ from io import StringIO
 from pathlib import Path
 from typing import IO, Any
 
-from threefold.data.atomic_files import told
+from threefold.data.atomic_files import report_write_errors
 from threefold.errors import ThreefoldError, nearest
 from threefold.runtime.scores.grouping import Columns
 
@@ -62,14 +62,14 @@ class ScoreFile:
             sys.stdout.write(text)
             sys.stdout.flush()
         else:
-            with told(self.path):
+            with report_write_errors(self.path):
                 self._file.write(data)
         self.size += len(data)
 
     def sync(self) -> None:
         """Make sure that all lines are on disk."""
         if self._file is not None and self.path is not None:
-            with told(self.path):
+            with report_write_errors(self.path):
                 self._file.flush()
                 if stat.S_ISREG(os.fstat(self._file.fileno()).st_mode):  # not a device or a pipe
                     os.fsync(self._file.fileno())
@@ -81,7 +81,7 @@ class ScoreFile:
 
 
 def _open(path: Path, size: int | None) -> IO[bytes]:
-    with told(path):
+    with report_write_errors(path):
         if size is None:
             return open(path, "wb")
         actual = path.stat().st_size

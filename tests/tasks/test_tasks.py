@@ -17,7 +17,7 @@ from threefold import ThreefoldError
 from threefold.data.loaders import IGNORE
 from threefold.data.random_by_address import by_row, hashed
 from threefold.tasks import TASKS, Card, card
-from threefold.tasks.table import KINDS, MADE, task
+from threefold.tasks.table import GENERATED, MODEL_KINDS, task
 from threefold.tasks.task import METRICS, Task
 
 # sha256 of the first 16 examples of train, valid and test (4 of very long ones).
@@ -68,7 +68,9 @@ def test_a_task_is_what_its_card_says(name: str) -> None:
     made, declared = task(name), card(name)
     for field in fields(Card):
         assert getattr(made, field.name) == getattr(declared, field.name), field.name
-    assert declared.kind in KINDS and declared.metric in METRICS and declared.where == MADE
+    assert (
+        declared.kind in MODEL_KINDS and declared.metric in METRICS and declared.where == GENERATED
+    )
     assert declared.reached(declared.solved) and not declared.reached(declared.chance)
     assert all(0 <= figure <= 1 for figure in declared.published.values())
     rows = made.batch("test", 0, 16)
@@ -143,7 +145,7 @@ def test_batches_go_on_at_any_step_and_cover_the_split() -> None:
     every = made.examples("train").inputs
     assert len({tuple(row) for row in one_pass.tolist()} & {tuple(r) for r in every.tolist()}) == 48
     assert not torch.equal(whole[0], whole[3])
-    assert [len(piece.inputs) for piece in made.pieces("valid", 4)] == [4, 4, 2]
+    assert [len(piece.inputs) for piece in made.ordered_batches("valid", 4)] == [4, 4, 2]
 
 
 def test_what_is_not_there_is_refused() -> None:
@@ -162,7 +164,7 @@ def test_what_is_not_there_is_refused() -> None:
         (lambda: task("parity", trained=(3, 2)), "smaller first"),
         (lambda: task("listops", depth=1), "depth 1"),
         (lambda: task("listops", lengths=(500, 600), depth=2), "no expression"),
-        (lambda: task("pathfinder", size=8), "8 pixels"),
+        (lambda: task("pathfinder", size=8), "size is 8 pixels"),
     ):
         with pytest.raises(ThreefoldError, match=message):
             call().batch("train", 0, 1)

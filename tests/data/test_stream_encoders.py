@@ -19,8 +19,8 @@ from threefold.data import (
     WordTokenizer,
     stream_encoders,
 )
-from threefold.data.stream_encoders import RowEncoder, encoder
-from threefold.data.tokenizer import Tokenizer
+from threefold.data.stream_encoders import RowEncoder, encoder_for
+from threefold.data.tokenizers import Tokenizer
 from threefold.runtime.source import Source
 
 # Contractions, runs of white space, digits, letters of two to four bytes, an added token.
@@ -90,7 +90,7 @@ def test_any_cut_gives_the_tokens_of_the_whole(
     name: str, parts: list[str], sizes: list[int], counts: list[int]
 ) -> None:
     tokenizer, text = TOKENIZERS[name], "".join(parts)
-    source = Source(pieces(text.encode(), sizes), encoder(tokenizer))
+    source = Source(pieces(text.encode(), sizes), encoder_for(tokenizer))
     assert taken(source, counts) == tokenizer.encode(text).tolist()
     assert source.offset == len(text.encode())
     assert source.line == text.count("\n")
@@ -107,10 +107,10 @@ def test_a_place_goes_on_with_the_same_tokens(
 ) -> None:
     tokenizer, text = TOKENIZERS["pairs and an added token"], "".join(parts)
     input_ = pieces(text.encode(), sizes)
-    source = Source(input_, encoder(tokenizer))
+    source = Source(input_, encoder_for(tokenizer))
     count = source.load(first) if first else 0
     found = source.take(count).tolist() if count else []
-    again = Source(input_, encoder(tokenizer))
+    again = Source(input_, encoder_for(tokenizer))
     again.restore(source.position())
     assert found + taken(again, [3]) == tokenizer.encode(text).tolist()
 
@@ -120,15 +120,15 @@ def test_the_comparison_can_fail(monkeypatch: pytest.MonkeyPatch) -> None:
     text = "we're the the" * 3
     naive = [t for i in range(0, len(text), 3) for t in PAIRS.encode(text[i : i + 3]).tolist()]
     assert naive != PAIRS.encode(text).tolist()
-    monkeypatch.setattr(stream_encoders, "AHEAD", 0)
-    source = Source([bytes([byte]) for byte in b"we're"], encoder(PAIRS))
+    monkeypatch.setattr(stream_encoders, "BPE_LOOKAHEAD", 0)
+    source = Source([bytes([byte]) for byte in b"we're"], encoder_for(PAIRS))
     assert taken(source, [1]) != PAIRS.encode("we're").tolist()
 
 
 def test_words_without_an_end_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stream_encoders, "LONGEST", 1 << 10)
+    monkeypatch.setattr(stream_encoders, "MOST_PENDING_BYTES", 1 << 10)
     for name in ("words", "pairs"):
-        source = Source((b"a" * 600 for _ in range(9)), encoder(TOKENIZERS[name]))
+        source = Source((b"a" * 600 for _ in range(9)), encoder_for(TOKENIZERS[name]))
         with pytest.raises(ThreefoldError, match=r"input:1: .* without the end of a word"):
             source.load(1)
     rows = Source((b"1" * 600 for _ in range(9)), RowEncoder(1))
@@ -138,25 +138,25 @@ def test_words_without_an_end_are_refused(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_what_is_no_text_is_refused_with_its_place() -> None:
     for name in ("characters", "words", "pairs"):
-        source = Source([b"the\n", b"the \xff"], encoder(TOKENIZERS[name]))
-        with pytest.raises(ThreefoldError, match=r"input:2: 0xff is no UTF-8.*\(byte 8\)"):
+        source = Source([b"the\n", b"the \xff"], encoder_for(TOKENIZERS[name]))
+        with pytest.raises(ThreefoldError, match=r"input:2: 0xff is not valid UTF-8.*\(byte 8\)"):
             taken(source, [1])
-    source = Source([b"the\nth", "ö".encode()], encoder(TOKENIZERS["characters"]))
-    with pytest.raises(ThreefoldError, match=r"input:2: the character 'ö' is none of the"):
+    source = Source([b"the\nth", "ö".encode()], encoder_for(TOKENIZERS["characters"]))
+    with pytest.raises(ThreefoldError, match=r"input:2: unknown character 'ö': the model knows"):
         taken(source, [1])
 
 
 def test_tokenizers_that_cannot_be_cut_are_refused() -> None:
     whole = json.loads(PAIRS.description)
     whole["pre_tokenizer"]["use_regex"] = False
-    with pytest.raises(ThreefoldError, match="merges pairs across a whole text"):
-        encoder(BPETokenizer(json.dumps(whole)))
+    with pytest.raises(ThreefoldError, match="merges pairs across words"):
+        encoder_for(BPETokenizer(json.dumps(whole)))
     added = json.loads(TOKENIZERS["pairs and an added token"].description)  # type: ignore[attr-defined]
     added["added_tokens"][0]["lstrip"] = True
-    with pytest.raises(ThreefoldError, match="takes white space or whole words with it"):
-        encoder(BPETokenizer(json.dumps(added)))
-    with pytest.raises(ThreefoldError, match="a stream cannot be cut by it"):
-        encoder(object())
+    with pytest.raises(ThreefoldError, match="depends on the white space or words around it"):
+        encoder_for(BPETokenizer(json.dumps(added)))
+    with pytest.raises(ThreefoldError, match="object cannot encode a stream"):
+        encoder_for(object())
 
 
 class TestRows:
@@ -183,13 +183,13 @@ class TestRows:
         ("table", "message"),
         [
             (b"1,2\n1,2,3\n", "input:2: 3 cells, expected 2"),
-            (b"a,b\n1,2\n\n1,x\n", "input:4: column 2 is 'x', expected a finite number"),
-            (b"1,2\n1,nan\n", "input:2: column 2 is 'nan', expected a finite number"),
-            (b"1,2\n1,\n", "input:2: column 2 is '', expected a finite number"),
-            (b"a,b,c\n1,2,3\n", r"input:1: 3 columns \(a, b, c\), the model reads 2"),
-            (b'1,2\n"1,2\n', "input:2: not a row of a table"),
-            (b"1,2\n\x80\x81,2\n", "input:2: 0x80 is no UTF-8"),
-            (bytes(range(128, 256)), "input:1: 0x80 is no UTF-8"),
+            (b"a,b\n1,2\n\n1,x\n", "input:4: column 2 is 'x'; expected a finite number"),
+            (b"1,2\n1,nan\n", "input:2: column 2 is 'nan'; expected a finite number"),
+            (b"1,2\n1,\n", "input:2: column 2 is ''; expected a finite number"),
+            (b"a,b,c\n1,2,3\n", r"input:1: 3 columns \(a, b, c\); the model reads 2"),
+            (b'1,2\n"1,2\n', "input:2: not a table row"),
+            (b"1,2\n\x80\x81,2\n", "input:2: 0x80 is not valid UTF-8"),
+            (bytes(range(128, 256)), "input:1: 0x80 is not valid UTF-8"),
         ],
     )
     def test_bad_rows_are_told_with_their_line(self, table: bytes, message: str) -> None:
@@ -199,7 +199,7 @@ class TestRows:
     def test_bad_columns(self) -> None:
         with pytest.raises(ThreefoldError, match="no column 'beta'; did you mean 'bet'"):
             self.rows(b"alpha,bet\n1,2\n", columns=["alpha", "beta"])
-        with pytest.raises(ThreefoldError, match=r"1 columns .a., the model reads 2 numbers"):
+        with pytest.raises(ThreefoldError, match=r"1 columns .a.; the model reads 2 numbers"):
             RowEncoder(2, ["a"])
 
     def test_settings_go_on_in_the_middle(self) -> None:

@@ -29,10 +29,10 @@ from threefold.errors import ThreefoldError
 
 TOKENS = np.arange(1000)
 LOADERS: dict[str, Batches] = {
-    "stream": TokenStream(TOKENS, batch=4, length=16, seed=3),
-    "windows": Windows(TOKENS, batch=4, length=16, seed=3),
+    "stream": TokenStream(TOKENS, batch_size=4, length=16, seed=3),
+    "windows": Windows(TOKENS, batch_size=4, length=16, seed=3),
     "examples": Examples(
-        torch.arange(60).reshape(30, 2), torch.arange(60).reshape(30, 2), batch=4, seed=3
+        torch.arange(60).reshape(30, 2), torch.arange(60).reshape(30, 2), batch_size=4, seed=3
     ),
 }
 
@@ -119,14 +119,16 @@ def test_the_seed_changes_the_batches() -> None:
     # The first pass of a stream is the text as it is written; the seed moves the later ones.
     first, second = (TokenStream(TOKENS, 4, 16, seed) for seed in (1, 2))
     assert torch.equal(first(0).inputs, second(0).inputs)
-    assert not torch.equal(first(first.pieces).inputs, second(first.pieces).inputs)
+    assert not torch.equal(
+        first(first.steps_per_epoch).inputs, second(first.steps_per_epoch).inputs
+    )
 
 
 @settings(max_examples=50, deadline=None)
 @given(st.integers(1, 5), st.integers(1, 20), st.integers(0, 3))
 def test_pieces_follow_one_another(batch: int, length: int, epoch: int) -> None:
     stream = TokenStream(TOKENS, batch, length, seed=7)
-    pieces = [stream(epoch * stream.pieces + i) for i in range(stream.pieces)]
+    pieces = [stream(epoch * stream.steps_per_epoch + i) for i in range(stream.steps_per_epoch)]
     inputs = torch.cat([piece.inputs for piece in pieces], 1)
     targets = torch.cat([piece.targets for piece in pieces], 1)
     assert torch.equal(targets, (inputs + 1) % len(TOKENS))
@@ -138,7 +140,7 @@ def test_pieces_follow_one_another(batch: int, length: int, epoch: int) -> None:
 
 def test_windows_reach_both_ends_and_no_further() -> None:
     tokens = np.arange(20)
-    windows = Windows(tokens, batch=200, length=16)
+    windows = Windows(tokens, batch_size=200, length=16)
     inputs, targets, starts, _ = windows(0)
     assert torch.equal(targets, inputs + 1)
     assert sorted(set(inputs[:, 0].tolist())) == [0, 1, 2, 3]
@@ -147,7 +149,7 @@ def test_windows_reach_both_ends_and_no_further() -> None:
 
 def test_a_pass_shows_every_example_once() -> None:
     rows = torch.arange(10)[:, None]
-    loader = Examples(rows, rows + 1, batch=5, seed=0)
+    loader = Examples(rows, rows + 1, batch_size=5, seed=0)
     for epoch in range(3):
         seen = torch.cat([loader(2 * epoch + i).inputs for i in range(2)]).flatten()
         assert sorted(seen.tolist()) == list(range(10))
@@ -157,12 +159,12 @@ def test_a_pass_shows_every_example_once() -> None:
 @pytest.mark.parametrize(
     "make",
     [
-        lambda: TokenStream(TOKENS[:16], batch=1, length=16),
-        lambda: TokenStream(TOKENS, batch=0, length=16),
-        lambda: Windows(TOKENS[:16], batch=1, length=16),
-        lambda: Windows(TOKENS, batch=1, length=0),
-        lambda: Examples(torch.zeros(3, 2), torch.zeros(3, 2), batch=4),
-        lambda: Examples(torch.zeros(3, 2), torch.zeros(2, 2), batch=1),
+        lambda: TokenStream(TOKENS[:16], batch_size=1, length=16),
+        lambda: TokenStream(TOKENS, batch_size=0, length=16),
+        lambda: Windows(TOKENS[:16], batch_size=1, length=16),
+        lambda: Windows(TOKENS, batch_size=1, length=0),
+        lambda: Examples(torch.zeros(3, 2), torch.zeros(3, 2), batch_size=4),
+        lambda: Examples(torch.zeros(3, 2), torch.zeros(2, 2), batch_size=1),
     ],
 )
 def test_what_cannot_be_cut_is_refused(make: object) -> None:
