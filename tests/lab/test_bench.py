@@ -14,7 +14,7 @@ from tests.surfaces.test_cli import here
 from tests.surfaces.test_report_page import Outline
 from threefold.errors import ThreefoldError
 from threefold.lab.bench import bench, cost_table
-from threefold.lab.bench.measuring import costs, growth, in_turns, peak_memory
+from threefold.lab.bench.measuring import costs, crossing, growth, in_turns, peak_memory
 
 
 def test_growth_finds_the_exponent_and_says_how_well() -> None:
@@ -29,11 +29,9 @@ def test_growth_finds_the_exponent_and_says_how_well() -> None:
 def test_crossings_are_where_the_lines_cross() -> None:
     lengths = (64, 256, 1024, 4096)
     linear, square = ({n: f(n) for n in lengths} for f in (lambda n: 500.0 * n, lambda n: n**2.0))
-    found = bench.crossing("linear", linear, "square", square)
-    assert found is not None
-    assert found.length == pytest.approx(500) and found.value == pytest.approx(500**2)
-    assert bench.crossing("square", square, "linear", linear) is None
-    assert bench.crossing("same", linear, "linear", linear) is None
+    assert crossing(linear, square) == pytest.approx((500, 500**2))
+    assert crossing(square, linear) is None
+    assert crossing(linear, linear) is None
 
 
 def test_turns_and_peaks_measure() -> None:

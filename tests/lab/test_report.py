@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from tests.lab.reports import contender, report
-from threefold.drawing.axes import written
+from threefold.drawing.text import format_value
 from threefold.lab.report.report import Contender, Report, still_learning
 
 
@@ -99,4 +99,4 @@ def test_the_front_is_who_nobody_beats_in_both() -> None:
     ],
 )
 def test_values_are_written_for_people(value: float, unit: str, text: str) -> None:
-    assert written(value, unit) == text
+    assert format_value(value, unit) == text

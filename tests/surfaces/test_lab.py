@@ -45,7 +45,7 @@ def test_hippo_measures_what_it_says() -> None:
 def test_a_folder_that_cannot_be_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("here")
     done = here("lab", "hippo", "--folder", str(tmp_path / "file"), "--samples", "200")
-    assert done.returncode == 2 and "cannot be made a folder" in done.stderr
+    assert done.returncode == 2 and "cannot be created as a folder" in done.stderr
 
 
 def test_accuracy_stays_at_half_the_rate(tmp_path: Path) -> None:

@@ -13,7 +13,8 @@ import pytest
 
 from tests import browser
 from tests.lab.reports import MODELS, report
-from threefold.lab.report.page import page, standalone, style
+from threefold.drawing.page import standalone, style
+from threefold.lab.report.page import page
 from threefold.lab.report.race_figures import figures
 
 PROGRAM = browser.find()

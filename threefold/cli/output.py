@@ -13,11 +13,13 @@ from contextlib import suppress
 from io import TextIOWrapper
 from typing import IO, Any
 
+from threefold.drawing.text import format_bytes
 from threefold.errors import ThreefoldError
 
 GAP = "  "
 LEFT_ALONE = 3  # of one of several processes: another of them tells what is wrong
 COLOUR_CODE = re.compile(r"\x1b\[\d*m")
+readable = format_bytes
 COLOURS = {"good": "32", "bad": "31", "weak": "33", "head": "1"}
 
 
@@ -135,12 +137,3 @@ def wrapped(text: str, width: int | None, indent: int) -> str:
         break_long_words=False,
         break_on_hyphens=False,
     )
-
-
-def readable(size: float) -> str:
-    """Bytes in the unit that a person would choose, e.g. 64 KiB."""
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if size < 1024 or unit == "GiB":
-            break
-        size /= 1024
-    return f"{size:.0f} {unit}" if size >= 100 or size == int(size) else f"{size:.1f} {unit}"

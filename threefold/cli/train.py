@@ -176,9 +176,9 @@ def _print_result(reached: Reached, folder: Path) -> None:
 
 def _print_plan(config: RunConfig) -> None:
     """What will be trained on what, and what it will cost."""
+    from threefold.drawing.text import format_duration
     from threefold.training.estimate import check_memory, estimate
     from threefold.training.experiment import prepare
-    from threefold.training.reporters import readable_time
 
     data, model = prepare(config)
     settings, task = config.training, data.task
@@ -187,7 +187,7 @@ def _print_plan(config: RunConfig) -> None:
     step = estimate(model, objective, data.batches(settings.carry_state)(0), settings)
     spec = model.spec
     names = ", ".join(name for name, _ in spec.entries)
-    total = readable_time(step.total(settings))
+    total = format_duration(step.total(settings))
     until = f"{settings.steps:,} steps" if settings.steps else f"{total}"
     examples = " / ".join(f"{size:,}" for size in task.sizes)
     what = f"{task.vocabulary:,} tokens" if task.vocabulary else f"{task.features} numbers"

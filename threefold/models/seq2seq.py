@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from threefold.blocks.block import silence
 from threefold.blocks.stack import Entry, Stack
-from threefold.drawing.alignment import draw_weights, one_row
+from threefold.drawing.attention import draw_weights
 from threefold.errors import ThreefoldError, nearest
 from threefold.layers.mixer import Rows
 from threefold.layers.parts import Linear
@@ -121,7 +121,7 @@ class Seq2Seq(Translator):
         The first is what decoding begins with.  labels: texts for all tokens of both.  The ending
         of `path` says what it becomes (png, svg, pdf).  Returns the weights [L − 1, M].
         """
-        one, other = one_row(source, "source"), one_row(target, "target")
+        one, other = _one_row(source, "source"), _one_row(target, "target")
         if other.shape[1] < 2:
             raise ThreefoldError(
                 f"{self.name}: a target of {other.shape[1]} tokens; expected the token that "
@@ -130,7 +130,7 @@ class Seq2Seq(Translator):
         with torch.no_grad():
             weights = self.align(one.to(self.device), other[:, :-1].to(self.device))[0]
         texts = labels or ([str(int(i)) for i in one[0]], [str(int(i)) for i in other[0]])
-        draw_weights(weights, texts[0], texts[1][1:], path)
+        draw_weights(weights, path, queries=texts[1][1:], keys=texts[0], names=("target", "source"))
         return weights
 
     def empty_state(self, batch_size: int) -> State:
@@ -216,3 +216,14 @@ class Seq2Seq(Translator):
 def _both(entry: Entry) -> Entry:
     name, options = entry
     return "bidirectional", {"mixer": name, "options": options}
+
+
+def _one_row(tokens: Tensor | Sequence[int], what: str) -> Tensor:
+    """Tokens [L] as a batch of one row [1, L]."""
+    row = torch.as_tensor(tokens)
+    if row.dim() != 1 or row.numel() == 0 or row.is_floating_point():
+        raise ThreefoldError(
+            f"draw_alignment: the {what} is {tuple(row.shape)} {row.dtype}, expected one row of "
+            "whole numbers [length]"
+        )
+    return row.long().unsqueeze(0)

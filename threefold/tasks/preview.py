@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from threefold.data.loaders import IGNORE, Batch
+from threefold.drawing.text import largest, sparkline
 from threefold.tasks.pairs import Pairs
 from threefold.tasks.task import Task
 
-BLOCKS = "▁▂▃▄▅▆▇█"
 SHADES = " ░▒▓█"
 CURVES = 4  # of many features, how many are drawn
 Array = NDArray[Any]
@@ -82,13 +82,20 @@ def _numbers(task: Task[Any], inputs: Array, width: int) -> list[str]:
     side = _side(len(inputs))
     if task.domain == "vision" and side and task.name != "pmnist":
         return picture(inputs.mean(-1).reshape(side, side))
-    return [curve(inputs[:, feature], width) for feature in range(min(CURVES, inputs.shape[1]))]
+    return [
+        sparkline(inputs[:, feature].tolist(), width, largest)
+        for feature in range(min(CURVES, inputs.shape[1]))
+    ]
 
 
 def _answer(task: Task[Any], rows: Batch, inputs: Array, width: int) -> str:
     targets = rows.targets[0].numpy()
     if targets.dtype.kind == "f":
-        return f"{float(targets):.3f}" if targets.ndim == 0 else curve(targets, width)
+        return (
+            f"{float(targets):.3f}"
+            if targets.ndim == 0
+            else sparkline(targets.ravel().tolist(), width, largest)
+        )
     if targets.ndim == 0:
         return str(int(targets))
     return cut(spell(task, targets[: len(inputs)]), width)
@@ -104,15 +111,6 @@ def picture(brightness: Array) -> list[str]:
     """Numbers from 0 to 1 as shades, each pixel two characters wide."""
     shades = np.clip((brightness * len(SHADES)).astype(int), 0, len(SHADES) - 1)
     return ["".join(SHADES[shade] * 2 for shade in row).rstrip() for row in shades]
-
-
-def curve(values: Array, width: int) -> str:
-    """Numbers as blocks from the lowest to the highest; of many, the largest of each part."""
-    parts = np.array_split(values.astype(np.float64), min(width, len(values)))
-    heights = np.array([part[np.abs(part).argmax()] for part in parts])
-    low, high = heights.min(), heights.max()
-    scaled = (heights - low) / (high - low) if high > low else np.zeros(len(heights))
-    return "".join(BLOCKS[round(place * (len(BLOCKS) - 1))] for place in scaled)
 
 
 def cut(text: str, width: int) -> str:

@@ -17,10 +17,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from threefold.drawing.axes import Axis, written
+from threefold.drawing.axes import Axis
 from threefold.drawing.charts import Figure, Line, Mark, line_chart
+from threefold.drawing.text import format_seconds, format_value
 from threefold.errors import ThreefoldError, nearest
-from threefold.lab.bench.measuring import PATIENCE, Growth, growth, in_turns, peak_memory
+from threefold.lab.bench.measuring import (
+    PATIENCE,
+    Growth,
+    crossing,
+    growth,
+    in_turns,
+    peak_memory,
+)
 from threefold.layers.mixer import Mixer
 from threefold.layers.table import MIXERS, mixer
 from threefold.memory.forms import FORMS
@@ -86,13 +94,13 @@ class Bench:
         """Where each line comes below the reference's."""
         names = [line.name for line in self.lines]
         other = next((n for n in names if n.split()[0] == REFERENCE), names[0])
-        base = dict(getattr(self.lines[names.index(other)], quantity))
-        found = [
-            crossing(line.name, dict(getattr(line, quantity)), other, base)
+        reference = dict(getattr(self.lines[names.index(other)], quantity))
+        points = {
+            line.name: crossing(dict(getattr(line, quantity)), reference)
             for line in self.lines
             if line.name != other
-        ]
-        return [item for item in found if item is not None]
+        }
+        return [Crossing(name, other, *point) for name, point in points.items() if point]
 
     @property
     def figures(self) -> list[Figure]:
@@ -128,7 +136,7 @@ class Bench:
         for line in self.lines:
             taken, needed = dict(line.time), dict(line.memory)
             cells = [
-                f"{written(taken[n], 'seconds')}, {written(needed.get(n, math.nan), 'bytes')}"
+                f"{format_seconds(taken[n])}, {format_value(needed.get(n, math.nan), 'bytes')}"
                 if n in taken
                 else "–"
                 for n in self.shapes.lengths
@@ -145,7 +153,7 @@ class Bench:
 
     def save(self, folder: Path) -> Path:
         """Write bench.html, bench.json and the figures; returns the page."""
-        from threefold.lab.report.page import standalone
+        from threefold.drawing.page import standalone
 
         (folder / "figures").mkdir(parents=True, exist_ok=True)
         for figure in self.figures:
@@ -158,7 +166,7 @@ class Bench:
         return path
 
     def _page(self) -> str:
-        from threefold.lab.report.page import figure_block, plain_page, table
+        from threefold.drawing.page import figure_block, plain_page, table
 
         header, rows = self.table()
         drawn = "".join(map(figure_block, self.figures))
@@ -198,7 +206,7 @@ def measure(shapes: Shapes, progress: Callable[[str], None] = lambda _: None) ->
             lines[title].time.append((length, taken))
             lines[title].memory.append((length, peak_memory(works[title])))
             if taken > PATIENCE:
-                lines[title].refused = f"{written(taken, 'seconds')} at {length:,} elements"
+                lines[title].refused = f"{format_value(taken, 'seconds')} at {length:,} elements"
     for line in lines.values():
         line.memory = [point for point in line.memory if point[1] > 0]
     measured = tuple(line for line in lines.values() if line.time)
@@ -230,23 +238,6 @@ def layer_work(layer: Mixer, x: Tensor, form: str, training: bool) -> Callable[[
             parameter.grad = None
 
     return both if training else forward
-
-
-def crossing(
-    name: str, mine: dict[int, float], other: str, theirs: dict[int, float]
-) -> Crossing | None:
-    """Where the first line comes below the second for good, on logarithmic axes."""
-    shared = sorted(set(mine) & set(theirs))
-    gaps = [math.log(mine[n] / theirs[n]) for n in shared if mine[n] > 0 and theirs[n] > 0]
-    if len(gaps) < len(shared):
-        return None
-    for i in reversed(range(len(shared) - 1)):
-        if gaps[i] > 0 >= gaps[i + 1] and all(gap <= 0 for gap in gaps[i + 1 :]):
-            share = gaps[i] / (gaps[i] - gaps[i + 1])
-            left, right = shared[i], shared[i + 1]
-            value = mine[left] ** (1 - share) * mine[right] ** share
-            return Crossing(name, other, left ** (1 - share) * right**share, value)
-    return None
 
 
 def exponent(points: Iterable[tuple[int, float]]) -> str:

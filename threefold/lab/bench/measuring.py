@@ -55,6 +55,24 @@ def growth(points: Sequence[tuple[float, float]]) -> Growth:
     return Growth(slope, math.expm1(max(gaps)))
 
 
+def crossing(line: Mapping[int, float], other: Mapping[int, float]) -> tuple[float, float] | None:
+    """(length, value) from which on `line` stays below `other`, interpolated on logarithmic axes.
+
+    None if it does not cross within the lengths that both have.
+    """
+    shared = sorted(set(line) & set(other))
+    if any(min(line[n], other[n]) <= 0 for n in shared):
+        return None
+    gaps = [math.log(line[n] / other[n]) for n in shared]
+    for i in reversed(range(len(shared) - 1)):
+        if gaps[i] > 0 and all(gap <= 0 for gap in gaps[i + 1 :]):
+            share = gaps[i] / (gaps[i] - gaps[i + 1])
+            left, right = shared[i], shared[i + 1]
+            value = line[left] ** (1 - share) * line[right] ** share
+            return left ** (1 - share) * right**share, value
+    return None
+
+
 def in_turns(
     works: Mapping[Name, Work],
     seconds: float = SECONDS,

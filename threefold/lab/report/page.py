@@ -5,37 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from html import escape
-from importlib.resources import files
 
 from threefold._version import __version__
-from threefold.drawing.axes import written
-from threefold.drawing.charts import Figure, swatch
+from threefold.drawing.charts import swatch
+from threefold.drawing.page import document, figure_block, style, table
+from threefold.drawing.text import format_value
 from threefold.lab.report.race_figures import SECTIONS, section_figures
 from threefold.lab.report.report import Contender, Report
-
-
-def style() -> str:
-    """The style sheet, of pages and figures alike."""
-    return (files("threefold.lab.report") / "report.css").read_text(encoding="utf-8")
-
-
-def document(title: str, body: str) -> str:
-    """A page around what is shown."""
-    return f"""<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="generator" content="threefold {__version__}">
-<title>{escape(title)}</title>
-<style>
-{style()}</style>
-</head>
-<body class="threefold">
-{body}
-</body>
-</html>
-"""
 
 
 def page(report: Report) -> str:
@@ -49,24 +25,12 @@ def page(report: Report) -> str:
     return document(f"{report.subject.title}: {report.sentence}", body)
 
 
-def plain_page(command: str, title: str, body: str) -> str:
-    """A document of a title and figures."""
-    kicker = f'<p class="kicker"><b>{escape(command)}</b></p>'
-    return document(title, f"<main><header>{kicker}<h1>{escape(title)}</h1></header>{body}</main>")
-
-
 def fragment(report: Report) -> str:
     """The same for a notebook: no document around it."""
     return (
         f"<style>{style()}</style>"
         f'<div class="threefold fragment">{_header(report)}{_body(report)}</div>'
     )
-
-
-def standalone(figure: Figure) -> str:
-    """A figure as a file of its own, with the style inside."""
-    start, rest = figure.svg.split(">", 1)
-    return f"{start.replace('chart', 'threefold chart', 1)}><style>{style()}</style>{rest}\n"
 
 
 def _header(report: Report) -> str:
@@ -106,7 +70,7 @@ def _facts(report: Report) -> str:
         ("models × seeds", f"{len(report.contenders)} × {len(report.contenders[0].legs)}"),
         ("parameters", _range(sizes)),
         (f"{report.subject.element}s read, each", _range(tokens)),
-        ("training in all", written(sum(leg.seconds for leg in legs), "seconds")),
+        ("training in all", format_value(sum(leg.seconds for leg in legs), "seconds")),
         ("matched", report.subject.match),
     ]
     cells = "".join(f"<div><dt>{a}</dt><dd>{escape(b)}</dd></div>" for a, b in facts)
@@ -114,7 +78,7 @@ def _facts(report: Report) -> str:
 
 
 def _range(values: Sequence[float]) -> str:
-    low, high = written(values[0], "count"), written(values[-1], "count")
+    low, high = format_value(values[0], "count"), format_value(values[-1], "count")
     return low if low == high else f"{low} – {high}"
 
 
@@ -142,16 +106,6 @@ def _body(report: Report) -> str:
     return "\n".join(parts)
 
 
-def figure_block(figure: Figure) -> str:
-    """A figure with its title, its description and its numbers."""
-    return (
-        f'<figure id="figure-{figure.slug}"><h3>{escape(figure.title)}</h3>'
-        f"<figcaption>{escape(figure.description)}</figcaption>{figure.svg}"
-        f"<details><summary>The numbers</summary>"
-        f"{table(figure.header, figure.rows, figure.title)}</details></figure>"
-    )
-
-
 def columns(report: Report) -> list[tuple[str, list[str], int | None]]:
     """(title, cells, row of the best cell) of the table, for the page and for Markdown."""
     ranked, subject = report.ranked, report.subject
@@ -166,7 +120,7 @@ def columns(report: Report) -> list[tuple[str, list[str], int | None]]:
             if best:
                 key = min if best == "low" else max
                 place = numbers.index(key(v for v in numbers if math.isfinite(v)))
-            found.append((title, [written(v, unit) for v in numbers], place))
+            found.append((title, [format_value(v, unit) for v in numbers], place))
 
     add("parameters", (c.parameters for c in ranked), "count")
     add("learning rate", (c.learning_rate for c in ranked), "number")
@@ -211,21 +165,6 @@ def _soften(cell: str) -> str:
     if not sign:
         return escape(cell)
     return f'{escape(before)} <span class="pm">± {escape(after)}</span>'
-
-
-def table(header: Sequence[str], rows: Iterable[Sequence[str]], name: str) -> str:
-    """A plain table that can be scrolled by keys."""
-    head = "".join(f'<th scope="col">{escape(cell)}</th>' for cell in header)
-    lines = "".join(
-        f'<tr><th scope="row">{escape(first)}</th>'
-        + "".join(f"<td>{escape(cell)}</td>" for cell in rest)
-        + "</tr>"
-        for first, *rest in rows
-    )
-    return (
-        f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(name)}, numbers">'
-        f"<table><thead><tr>{head}</tr></thead><tbody>{lines}</tbody></table></div>"
-    )
 
 
 def _again(report: Report) -> str:

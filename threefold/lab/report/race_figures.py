@@ -6,17 +6,19 @@ import math
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 
-from threefold.drawing.axes import Axis, written
+from threefold.drawing.axes import Axis
 from threefold.drawing.charts import (
     Dot,
     Figure,
     Line,
     Mark,
     Point,
+    Range,
     dot_chart,
     line_chart,
     range_chart,
 )
+from threefold.drawing.text import format_value
 from threefold.lab.report.report import Contender, Report
 
 # (slug of the section, its title, what it tells)
@@ -57,7 +59,7 @@ def _score_axis(report: Report) -> Axis:
 
 def _quality(report: Report) -> Iterator[Figure]:
     rows = [
-        (c.name, place, c.quality.mean, c.quality.half, tuple(c.scores.values()))
+        Range(c.name, place, c.quality.mean, c.quality.half, tuple(c.scores.values()))
         for place, c in enumerate(report.ranked)
     ]
     yield range_chart(
@@ -78,15 +80,13 @@ def _quality(report: Report) -> Iterator[Figure]:
     )
 
 
-def _behind(
-    report: Report, leader: Contender, place: int
-) -> tuple[str, int, float, float, tuple[float, ...]]:
+def _behind(report: Report, leader: Contender, place: int) -> Range:
     """How much worse one is than the leader, seed by seed."""
     other, sign = report.ranked[place], 1.0 if report.subject.lower else -1.0
     seeds = sorted(set(leader.scores) & set(other.scores))
     gaps = tuple(sign * (other.scores[seed] - leader.scores[seed]) for seed in seeds)
-    found = report.verdict.margins[other.name]
-    return other.name, place, found.mean, found.half, gaps
+    margin = report.verdict.margins[other.name]
+    return Range(other.name, place, margin.mean, margin.half, gaps)
 
 
 def _price(report: Report) -> Iterator[Figure]:
@@ -210,4 +210,6 @@ def _finite(value: float) -> float:
 
 
 def _listed(report: Report, value: Callable[[Contender], float]) -> str:
-    return ", ".join(f"{c.name} {written(value(c), report.subject.unit)}" for c in report.ranked)
+    return ", ".join(
+        f"{c.name} {format_value(value(c), report.subject.unit)}" for c in report.ranked
+    )

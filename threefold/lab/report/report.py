@@ -15,7 +15,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from threefold.drawing.axes import written
+from threefold.drawing.text import format_value
 from threefold.lab.race.significance import CONFIDENCE, Interval, Verdict, interval, verdict
 
 # A metric's name, its unit in a sentence, and how its values are written.
@@ -222,7 +222,7 @@ class Report:
             return "; it also decodes fastest" if faster >= FASTER else ""
         if ratio < FASTER:
             return ""
-        return f"; {fastest.name} decodes {written(round(ratio, 1), 'number')} times as fast"
+        return f"; {fastest.name} decodes {format_value(round(ratio, 1), 'number')} times as fast"
 
     @cached_property
     def warnings(self) -> tuple[str, ...]:
@@ -260,7 +260,7 @@ class Report:
         if subject.chance is not None and not (
             best < subject.chance if subject.lower else best > subject.chance
         ):
-            chance = written(subject.chance, subject.unit)
+            chance = format_value(subject.chance, subject.unit)
             yield f"Nobody is better than an answer that looks at no input ({chance})."
         falling = [c.name for c in self.contenders if still_learning(c)]
         if falling:
@@ -303,8 +303,9 @@ class Report:
 
     def save(self, folder: Path) -> Path:
         """Write report.html, report.md with its figures, and report.json; returns the page."""
+        from threefold.drawing.page import standalone
         from threefold.lab.report.markdown import markdown
-        from threefold.lab.report.page import page, standalone
+        from threefold.lab.report.page import page
         from threefold.lab.report.race_figures import figures
 
         drawings = folder / "figures"

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from threefold.data.loaders import Batch
-from threefold.drawing.figures import COLOURS, FAINT, GREY, INK, look, new_figure, save
+from threefold.drawing.figures import COLOURS, FAINT, GREY, INK, new_figure, save, style
 from threefold.layers.mixer import Mixer
 from threefold.layers.table import mixer
 from threefold.tasks.delay import delay
@@ -130,7 +130,7 @@ def squared_error(answers: Tensor, targets: Tensor) -> Tensor:
 def draw(curves: list[Curve], plan: DelayStudy) -> Any:
     """Errors over time, and the last answers to one row."""
     held_out = plan.task.rows("test", HELD_OUT)
-    with look():
+    with style():
         figure = new_figure(10, 3.6)
         left, right = figure.subplots(1, 2, width_ratios=(1, 1.4))
         for curve, colour in zip(curves, COLOURS, strict=False):

@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from threefold.drawing.figures import COLOURS, FAINT, GREY, look, new_figure, save
+from threefold.drawing.figures import COLOURS, FAINT, GREY, new_figure, save, style
 from threefold.errors import ThreefoldError
 from threefold.layers.table import mixer
 from threefold.training.optimizer import adamw, set_rate
@@ -92,7 +92,7 @@ def study(measure: str, seed: int, plan: DigitsStudy, digits: tuple[Tensor, Tens
 
 def draw(curves: dict[str, list[list[float]]], plan: DigitsStudy) -> Any:
     """A line for each seed, and their mean."""
-    with look():
+    with style():
         figure = new_figure(6, 3.8)
         axes = figure.subplots()
         epochs = range(1, plan.epochs + 1)

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from threefold.drawing.figures import COLOURS, FAINT, GREY, INK, look, new_figure, save
+from threefold.drawing.figures import COLOURS, FAINT, GREY, INK, new_figure, save, style
 from threefold.memory.hippo import Fourier, Hippo, LagT, LegS, LegT
 
 DURATION = 10.0  # of the signal, in units of time
@@ -97,7 +97,7 @@ def errors(signal: Tensor, sizes: tuple[int, ...] = SIZES) -> list[float]:
 
 def draw(signal: Tensor, memories: list[Memory], curves: dict[str, list[float]]) -> Any:
     """The figure: signal and reconstructions on the left, measures and errors on the right."""
-    with look():
+    with style():
         figure = new_figure(11.5, 7.2)
         left, right = figure.subfigures(1, 2, width_ratios=(2.4, 1), wspace=0.03)
         rows = left.subplots(len(memories), 1, sharex=True)

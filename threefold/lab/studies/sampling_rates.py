@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from threefold.data.loaders import Batch
-from threefold.drawing.figures import COLOURS, FAINT, GREY, look, new_figure, save
+from threefold.drawing.figures import COLOURS, FAINT, GREY, new_figure, save, style
 from threefold.layers.state_space_mixer import set_rate
 from threefold.models.spec import Spec
 from threefold.models.table import build
@@ -101,7 +101,7 @@ def score(model: nn.Module, rows: Batch) -> float:
 
 def draw(found: list[Accuracies], plan: SamplingRateStudy) -> Any:
     """Accuracy over the sampling rate, and one sound at two rates."""
-    with look():
+    with style():
         figure = new_figure(10, 3.6)
         left, right = figure.subplots(1, 2, width_ratios=(1, 1.3))
         rates = [one.rate for one in found]
@@ -118,12 +118,12 @@ def draw(found: list[Accuracies], plan: SamplingRateStudy) -> Any:
         left.set_title(f"% of chords right: {plan.mixer}, trained at rate 1 only")
         left.grid(axis="y", color=FAINT, linewidth=0.7)
         left.legend(loc="center right")
-        for rate, style in ((1.0, {"color": GREY, "linewidth": 1.2}),
+        for rate, looks in ((1.0, {"color": GREY, "linewidth": 1.2}),
                             (0.5, {"color": COLOURS[0], "marker": "o", "markersize": 3,
                                    "linestyle": "none"})):  # fmt: skip
             sound = chords(plan.length, rate=rate).rows("test", [3]).inputs[0, :, 0]
             time = (torch.arange(len(sound)) + 1) / len(sound)
-            right.plot(time, sound, label=f"rate {rate:g}, {len(sound)} samples", **style)
+            right.plot(time, sound, label=f"rate {rate:g}, {len(sound)} samples", **looks)
         right.set(xlabel="time, s", yticks=[], xlim=(0, 1))
         right.margins(y=0.16)
         right.spines["left"].set_visible(False)
