@@ -23,7 +23,7 @@ def contender(name: str, seeds: int = 3, steps: int = 1200, noise: float = 0.004
     """One of `MODELS`, or a newcomer like mamba."""
     loss, rate, decode, growth, state, more = MODELS.get(name, MODELS["mamba"])
     rng = np.random.default_rng([len(name), *name.encode()])
-    legs = []
+    runs = []
     for seed in range(seeds):
         end = loss + noise * float(rng.normal())
         at = np.linspace(steps / 12, steps, 12).astype(int)
@@ -36,7 +36,7 @@ def contender(name: str, seeds: int = 3, steps: int = 1200, noise: float = 0.004
             )
             for s in at
         )
-        legs.append(RaceRun(seed, end, steps, steps * 1024, steps * 1024 / rate, curve, "ab" * 32))
+        runs.append(RaceRun(seed, end, steps, steps * 1024, steps * 1024 / rate, curve, "ab" * 32))
     cost = Cost(
         training=tuple((n, rate / (1 + growth * n / 6000)) for n in LENGTHS),
         inference=tuple((n, 3.2 * rate / (1 + growth * n / 6000)) for n in LENGTHS),
@@ -54,13 +54,13 @@ def contender(name: str, seeds: int = 3, steps: int = 1200, noise: float = 0.004
         mixer=name,
         width=96,
         depth=2,
-        channel="swiglu, 272 inside",
+        channel="swiglu, hidden 272",
         parameters=255_648 + len(name) * 300,
         learning_rate=3e-3,
         digest="cd" * 32,
-        legs=tuple(legs),
+        runs=tuple(runs),
         cost=cost,
-        longer=longer,
+        other_lengths=longer,
     )
 
 
@@ -75,7 +75,7 @@ def report(*names: str, seeds: int = 3, steps: int = 1200, noise: float = 0.004)
         length=256,
         match="parameters",
         matched=(
-            "parameters, within 3 % of 255,648",
+            "parameters: within 3 % of 255,648",
             "batches: the same for one seed, in the same order",
             "evaluation: the whole test split, once, in the same pieces",
         ),

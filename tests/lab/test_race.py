@@ -19,16 +19,16 @@ import threefold
 from tests.surfaces.test_cli import here
 from threefold.errors import ThreefoldError
 from threefold.lab.race.planning import (
-    RATES,
+    TUNING_RATES,
     PlannedModel,
     RacePlan,
     RaceRequest,
-    allot,
+    StepTimes,
     make_plan,
+    steps_within,
 )
-from threefold.lab.race.planning import Rehearsal as Taken
-from threefold.lab.race.race import command_of, compare
-from threefold.lab.race.runs import RUNGS, Seen, ranked, train_one
+from threefold.lab.race.race import RaceFolder, command_line, compare, run_race
+from threefold.lab.race.runs import RUNGS, HashedBatches, rank_rates, train_run
 from threefold.lab.race.significance import verdict
 from threefold.lab.race.sizing import TOLERANCE
 from threefold.training.training_data import open_data
@@ -66,22 +66,22 @@ def test_it_is_fair(raced: tuple[Path, Any]) -> None:
     sizes = [c.parameters for c in report.contenders]
     assert max(sizes) - min(sizes) <= 2 * TOLERANCE * max(sizes)
     gru, attention = report.contenders
-    for one, other in zip(gru.legs, attention.legs, strict=True):
+    for one, other in zip(gru.runs, attention.runs, strict=True):
         assert one.batches == other.batches  # the same rows in the same order
         assert one.steps == other.steps == 30 and one.tokens == other.tokens
         assert [m.steps for m in one.curve] == [m.steps for m in other.curve]
-    assert gru.legs[0].batches != gru.legs[1].batches
+    assert gru.runs[0].batches != gru.runs[1].batches
     hashes = report.subject.hashes
-    assert hashes["first 30 batches of seed 0"] == gru.legs[0].batches
+    assert hashes["first 30 batches of seed 0"] == gru.runs[0].batches
 
 
 def test_it_measures_what_users_ask(raced: tuple[Path, Any]) -> None:
     _, report = raced
     for contender in report.contenders:
-        assert contender.legs[0].score < contender.legs[0].curve[0].score  # it learnt
+        assert contender.runs[0].score < contender.runs[0].curve[0].score  # it learnt
         for field in ("training", "inference", "prefill", "decode", "state"):
             assert len(getattr(contender.cost, field)) >= 3, field
-        assert [length for length, _ in contender.longer] == [32, 64, 128, 256]
+        assert [length for length, _ in contender.other_lengths] == [32, 64, 128, 256]
     assert "<svg" in report._repr_html_()
 
 
@@ -90,11 +90,11 @@ def test_its_files(raced: tuple[Path, Any]) -> None:
     place = folder / "race"
     for name in ("report.html", "report.md", "report.json", "race.json", "costs.json"):
         assert (place / name).is_file()
-    model = threefold.load(place / "legs" / "gru-1" / "model")
+    model = threefold.load(place / "runs" / "gru-1" / "model")
     assert model.parameter_count == report.contenders[0].parameters
 
 
-def test_finished_legs_are_not_repeated(
+def test_finished_runs_are_not_repeated(
     raced: tuple[Path, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder, report = raced
@@ -114,7 +114,7 @@ def test_finished_legs_are_not_repeated(
         **TINY,
     )
     assert again.to_dict() == report.to_dict()
-    with pytest.raises(ThreefoldError, match=r"holds another race: .*seeds was 2 and is 3"):
+    with pytest.raises(ThreefoldError, match=r"different settings: .*seeds was 2 and is now 3"):
         compare(
             folder / "own.txt",
             ("gru", "attention"),
@@ -132,7 +132,7 @@ def without_timings(values: Any) -> Any:
     if isinstance(values, dict):
         return {k: without_timings(v) for k, v in values.items() if k not in timed}
     if isinstance(values, list):
-        if len(values) == 4 and isinstance(values[2], float):  # a moment of a curve
+        if len(values) == 4 and isinstance(values[2], float):  # a point of a curve
             return [values[0], values[1], values[3]]
         return [without_timings(item) for item in values]
     return values
@@ -195,15 +195,15 @@ def tied(repetition: int, seeds: int = 3) -> bool:
         request,
         tuple(PlannedModel(name=n, steps=12, **model) for n in ("a", "b")),  # type: ignore[arg-type]
         target=1,
-        valid=16,
-        test=256,
+        valid_examples=16,
+        test_examples=256,
     )
     scores: dict[str, dict[int, float]] = {"a": {}, "b": {}}
     for name in scores:
         for seed in range(seeds):
             config = plan.config(name, seeds * repetition + seed)
-            done = train_one(plan, config, None, lambda *_: None)
-            scores[name][seed] = done.leg.score
+            done = train_run(plan, config, None, lambda *_: None)
+            scores[name][seed] = done.run.score
     return verdict(scores, lower=False, resolution=1 / 256).kind == "tie"
 
 
@@ -212,13 +212,13 @@ def test_a_model_against_itself_is_a_tie() -> None:
     assert sum(map(tied, range(20))) >= 19
 
 
-def test_rates_that_cannot_be_told_apart_are_taken_by_custom() -> None:
-    assert ranked({1e-3: 2.30, 3e-3: 2.31, 1e-2: 2.305, 3e-4: 2.299}, 3e-3)[0] == 3e-3
-    assert ranked({1e-3: 2.30, 3e-3: 1.31, 1e-2: 0.905, 3e-4: 2.299}, 3e-3) == [
+def test_learning_rates_with_equal_losses_keep_the_default_first() -> None:
+    assert rank_rates({1e-3: 2.30, 3e-3: 2.31, 1e-2: 2.305, 3e-4: 2.299}, 3e-3)[0] == 3e-3
+    assert rank_rates({1e-3: 2.30, 3e-3: 1.31, 1e-2: 0.905, 3e-4: 2.299}, 3e-3) == [
         *(1e-2, 3e-3, 3e-4, 1e-3)
     ]
-    assert ranked({1e-3: math.inf, 1e-2: math.inf, 3e-3: math.inf}, 3e-3)[0] == 3e-3
-    assert ranked({1e-3: -2.0, 1e-2: -1.0}, 1e-2)[0] == 1e-3
+    assert rank_rates({1e-3: math.inf, 1e-2: math.inf, 3e-3: math.inf}, 3e-3)[0] == 3e-3
+    assert rank_rates({1e-3: -2.0, 1e-2: -1.0}, 1e-2)[0] == 1e-3
 
 
 def test_tuning_halves(tmp_path: Path) -> None:
@@ -232,28 +232,38 @@ def test_tuning_halves(tmp_path: Path) -> None:
         overrides=("data.length=16",),
         **TINY,
     )
-    assert report.contenders[0].learning_rate in RATES
+    assert report.contenders[0].learning_rate in TUNING_RATES
     runs = sorted(path.name for path in (tmp_path / "race" / "tuning").glob("gru-*"))
-    assert len([name for name in runs if "rung0" in name]) == RUNGS[0][0] == len(RATES)
+    assert len([name for name in runs if "rung0" in name]) == RUNGS[0][0] == len(TUNING_RATES)
     assert len([name for name in runs if "rung1" in name]) == RUNGS[1][0] == 2
     assert report.subject.tuned
 
 
 def test_steps_in_a_given_time() -> None:
-    taken = {"fast": Taken(0.01, 0.01), "slow": Taken(0.03, 0.01)}
-    same = allot(RaceRequest("parity", ("gru",), "100s", seeds=2), taken)
+    taken = {"fast": StepTimes(0.01, 0.01), "slow": StepTimes(0.03, 0.01)}
+    same = steps_within(RaceRequest("parity", ("gru",), "100s", seeds=2), taken)
     assert same == {"fast": 1000, "slow": 1000}  # 0.8 · 100 s for two seeds of 0.04 s a step
-    timed = allot(RaceRequest("parity", ("gru",), "100s", "time", seeds=2), taken)
+    timed = steps_within(RaceRequest("parity", ("gru",), "100s", "time", seeds=2), taken)
     assert timed == {"fast": 2000, "slow": 666}
     with pytest.raises(ThreefoldError, match=r"too short for one step of slow .* --time 1s"):
-        allot(RaceRequest("parity", ("gru",), "0.01s", seeds=2), taken)
+        steps_within(RaceRequest("parity", ("gru",), "0.01s", seeds=2), taken)
 
 
 def test_a_plan_reads_back() -> None:
     plan = make_plan(RaceRequest("recall", ("gru", "both=mamba+attention"), "5steps", **TINY))
-    assert RacePlan.from_json(plan.to_json()) == plan
+    assert RacePlan.from_json(json.dumps(plan.to_dict())) == plan
     assert [c.depth for c in plan.contenders] == [1, 2]
-    assert "both=mamba+attention" in command_of(plan.request)
+    assert "both=mamba+attention" in command_line(plan.request)
+
+
+@pytest.mark.parametrize("version", [None, 1, 3])
+def test_races_of_another_format_are_refused(version: int | None, tmp_path: Path) -> None:
+    request = RaceRequest("recall", ("gru",), "5steps", **TINY)
+    plan = {**make_plan(request).to_dict(), "format_version": version}
+    values = {key: value for key, value in plan.items() if value is not None}
+    (tmp_path / "race.json").write_text(json.dumps(values))
+    with pytest.raises(ThreefoldError, match="older version of Threefold; choose another --folder"):
+        run_race(request, RaceFolder(tmp_path), lambda _: None)
 
 
 def test_a_smaller_evaluation_is_no_beginning() -> None:
@@ -273,17 +283,17 @@ def test_changed_data_are_noticed(tmp_path: Path) -> None:
     from threefold.data.loaders import Windows
 
     tokens = np.arange(100) % 7
-    Seen(Windows(tokens, 2, 8), tmp_path)(0)
-    Seen(Windows(tokens, 2, 8), tmp_path)(0)
-    with pytest.raises(ThreefoldError, match="the batch of step 0 is another"):
-        Seen(Windows(tokens + 1, 2, 8), tmp_path)(0)
+    HashedBatches(Windows(tokens, 2, 8), tmp_path)(0)
+    HashedBatches(Windows(tokens, 2, 8), tmp_path)(0)
+    with pytest.raises(ThreefoldError, match="the batch of step 0 differs"):
+        HashedBatches(Windows(tokens + 1, 2, 8), tmp_path)(0)
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (("recall", "--mixers", "gru,mambo"), "unknown mixer 'mambo'; did you mean 'mamba'?"),
-        (("recall", "--mixers", "gru,gru"), "'gru' takes part twice"),
+        (("recall", "--mixers", "gru,gru"), "'gru' is listed twice"),
         (
             ("recal", "--mixers", "gru"),
             "no such task; did you mean 'recall'?",
@@ -307,4 +317,4 @@ def test_bad_input(
     (tmp_path / "small.txt").write_text("too small")
     done = here("compare", *arguments, "--width", "16", "--depth", "1")
     assert done.returncode == 2 and message in done.stderr, done.stderr
-    assert not list(tmp_path.glob("runs/*/legs"))
+    assert not list(tmp_path.glob("runs/*/runs"))

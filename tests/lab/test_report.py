@@ -14,8 +14,8 @@ from threefold.lab.report.report import Contender, Report, still_learning
 def scored(name: str, *scores: float, decode: float = 1e-4) -> Contender:
     """A contender with these scores, one for each seed."""
     made = contender(name, seeds=len(scores))
-    legs = tuple(replace(leg, score=s) for leg, s in zip(made.legs, scores, strict=True))
-    return replace(made, legs=legs, cost=replace(made.cost, decode=((256, decode),)))
+    runs = tuple(replace(run, score=s) for run, s in zip(made.runs, scores, strict=True))
+    return replace(made, runs=runs, cost=replace(made.cost, decode=((256, decode),)))
 
 
 def told(*contenders: Contender, **changes: object) -> Report:
@@ -69,11 +69,11 @@ def test_short_training_and_chance() -> None:
 def test_curves_that_still_fall() -> None:
     done = contender("mamba")
     assert not still_learning(done)
-    legs = tuple(
-        replace(leg, curve=tuple(m._replace(score=5 - m.steps / 1000) for m in leg.curve))
-        for leg in done.legs
+    runs = tuple(
+        replace(run, curve=tuple(m._replace(score=5 - m.steps / 1000) for m in run.curve))
+        for run in done.runs
     )
-    falling = replace(done, legs=legs)
+    falling = replace(done, runs=runs)
     assert still_learning(falling)
     made = told(falling, contender("lstm"))
     assert any("Still learning at the end: mamba is not done" in w for w in made.warnings)

@@ -62,7 +62,7 @@ def compare(
     """
     from threefold.kernels.system_memory import keep_memory
     from threefold.lab.race.planning import RaceRequest
-    from threefold.lab.race.race import RaceFolder, folder_for, ranks, run
+    from threefold.lab.race.race import RaceFolder, default_folder, ranks, run_race
     from threefold.lab.race.runs import StoppedError
 
     names = tuple(part.strip() for part in mixers.split(",") if part.strip())
@@ -72,9 +72,9 @@ def compare(
     )  # fmt: skip
     keep_memory()
     rank, _ = ranks()
-    place = RaceFolder(folder or folder_for(request), leads=rank == 0)
+    race_folder = RaceFolder(folder or default_folder(request), writes_report=rank == 0)
     try:
-        report = run(request, place, output.whisper)
+        report = run_race(request, race_folder, output.whisper)
     except StoppedError as error:
         output.complain(str(error))
         raise typer.Exit(130) from None
@@ -83,7 +83,7 @@ def compare(
     if as_json:
         output.say_json(report.to_dict())
     else:
-        show(report, place.folder)
+        show(report, race_folder.path)
 
 
 def show(report: Report, folder: Path) -> None:

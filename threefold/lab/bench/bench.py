@@ -182,7 +182,7 @@ def measure(shapes: Shapes, progress: Callable[[str], None] = lambda _: None) ->
     for name, form in itertools.product(shapes.mixers, shapes.forms):
         title = name if shapes.forms == ("auto",) else f"{name} {form}"
         torch.manual_seed(0)
-        made = mixer(name, width=shapes.width, **longest(name, max(shapes.lengths)))
+        made = mixer(name, width=shapes.width, **length_option(name, max(shapes.lengths)))
         lines[title] = Measured(title)
         if form != "auto" and form not in made.forms:
             lines[title].refused = f"has no {form} form"
@@ -217,8 +217,8 @@ def measure(shapes: Shapes, progress: Callable[[str], None] = lambda _: None) ->
     return Bench(shapes, measured, refused)
 
 
-def longest(name: str, length: int) -> dict[str, int]:
-    """The keyword of a mixer that has a largest length."""
+def length_option(name: str, length: int) -> dict[str, int]:
+    """The option `max_length` for mixers that have one, else nothing."""
     option = inspect.signature(MIXERS[name].load()).parameters.get("max_length")
     limited = option is not None and isinstance(option.default, int)
     return {"max_length": length} if limited else {}

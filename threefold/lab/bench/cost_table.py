@@ -13,7 +13,7 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
-from threefold.lab.bench.bench import layer_work, longest, shown
+from threefold.lab.bench.bench import layer_work, length_option, shown
 from threefold.lab.bench.measuring import Growth, growth, in_turns, peak_memory
 from threefold.layers.mixer import Mixer
 from threefold.layers.table import mixer
@@ -118,7 +118,7 @@ def fill(
     for row in rows:
         progress(f"{row.mixer}: {QUANTITIES[row.quantity]}")
         torch.manual_seed(0)
-        layer = mixer(row.mixer, width=width, **longest(row.mixer, max(lengths))).eval()
+        layer = mixer(row.mixer, width=width, **length_option(row.mixer, max(lengths))).eval()
         inputs = {n: torch.randn(1, n, width) for n in (n // row.shrink for n in lengths)}
         found = _MEASURES[row.quantity](layer, inputs, row.form, seconds)
         points = tuple(sorted(found.items()))

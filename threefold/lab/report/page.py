@@ -53,7 +53,7 @@ def _header(report: Report) -> str:
 
 def _confidence(report: Report) -> str:
     found = report.verdict
-    seeds = min(len(c.legs) for c in report.contenders)
+    seeds = min(len(c.runs) for c in report.contenders)
     if found.margin is None or math.isinf(found.margin.half):
         return ""
     return (
@@ -63,14 +63,14 @@ def _confidence(report: Report) -> str:
 
 
 def _facts(report: Report) -> str:
-    legs = [leg for c in report.contenders for leg in c.legs]
+    runs = [run for c in report.contenders for run in c.runs]
     sizes = sorted(c.parameters for c in report.contenders)
-    tokens = sorted(leg.tokens for leg in legs)
+    tokens = sorted(run.tokens for run in runs)
     facts = [
-        ("models × seeds", f"{len(report.contenders)} × {len(report.contenders[0].legs)}"),
+        ("models × seeds", f"{len(report.contenders)} × {len(report.contenders[0].runs)}"),
         ("parameters", _range(sizes)),
         (f"{report.subject.element}s read, each", _range(tokens)),
-        ("training in all", format_value(sum(leg.seconds for leg in legs), "seconds")),
+        ("training in all", format_value(sum(run.seconds for run in runs), "seconds")),
         ("matched", report.subject.match),
     ]
     cells = "".join(f"<div><dt>{a}</dt><dd>{escape(b)}</dd></div>" for a, b in facts)

@@ -138,15 +138,15 @@ def _learning(report: Report) -> Iterator[Figure]:
 def _mean_curve(
     contender: Contender, field: int
 ) -> tuple[list[Point], list[tuple[float, float, float]]]:
-    """The curve in the middle of the seeds', at the moments that all of them have."""
-    moments = list(zip(*(leg.curve for leg in contender.legs), strict=False))
+    """The mean curve over seeds, at the points that all of them have, and its range."""
+    shared = list(zip(*(run.curve for run in contender.runs), strict=False))
     points, band = [], []
-    for at in moments:
-        x = statistics.fmean(moment[field] for moment in at)
-        scores = [moment.score for moment in at]
+    for at in shared:
+        x = statistics.fmean(point[field] for point in at)
+        scores = [point.score for point in at]
         points.append((x, statistics.fmean(scores)))
         band.append((x, min(scores), max(scores)))
-    return points, band if len(contender.legs) > 1 else []
+    return points, band if len(contender.runs) > 1 else []
 
 
 def _speed(report: Report) -> Iterator[Figure]:
@@ -182,7 +182,7 @@ def _cost(report: Report, title: str, field: str, quantity: str, unit: str, bett
 
 
 def _longer(report: Report) -> Iterator[Figure]:
-    lines = [Line(c.name, place, c.longer) for place, c in enumerate(report.ranked)]
+    lines = [Line(c.name, place, c.other_lengths) for place, c in enumerate(report.ranked)]
     lengths = sorted({x for line in lines for x, _ in line.points})
     yield line_chart(
         f"Test {report.subject.metric_name} at other lengths",

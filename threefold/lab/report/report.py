@@ -71,7 +71,7 @@ class Cost:
 
 @dataclass(frozen=True)
 class Contender:
-    """One of the models: what it is, what its legs reached, what it costs."""
+    """One of the models: what it is, what its runs reached, what it costs."""
 
     name: str
     mixer: str
@@ -81,13 +81,13 @@ class Contender:
     parameters: int
     learning_rate: float
     digest: str  # SHA-256 of the spec
-    legs: tuple[RaceRun, ...]
+    runs: tuple[RaceRun, ...]
     cost: Cost = Cost()
-    longer: tuple[tuple[int, float], ...] = ()  # (length, score) at lengths not trained at
+    other_lengths: tuple[tuple[int, float], ...] = ()  # (length, test score)
 
     @property
     def scores(self) -> dict[int, float]:
-        return {leg.seed: leg.score for leg in self.legs}
+        return {run.seed: run.score for run in self.runs}
 
     @property
     def quality(self) -> Interval:
@@ -102,13 +102,13 @@ class Contender:
     @property
     def training_rate(self) -> float:
         """Elements a second while it was trained."""
-        seconds = sum(leg.seconds for leg in self.legs)
-        return sum(leg.tokens for leg in self.legs) / seconds if seconds else math.nan
+        seconds = sum(run.seconds for run in self.runs)
+        return sum(run.tokens for run in self.runs) / seconds if seconds else math.nan
 
     @property
     def seconds(self) -> float:
         """Of training, on average over seeds."""
-        return statistics.fmean(leg.seconds for leg in self.legs)
+        return statistics.fmean(run.seconds for run in self.runs)
 
 
 @dataclass(frozen=True)
@@ -232,10 +232,10 @@ class Report:
 
     def _about_seeds(self) -> Iterable[str]:
         leader = self.ranked[0]
-        if min(len(c.legs) for c in self.contenders) == 1:
+        if min(len(c.runs) for c in self.contenders) == 1:
             yield "One seed each: nothing is known of how much of a difference is chance."
             return
-        seeds = min(len(c.legs) for c in self.contenders)
+        seeds = min(len(c.runs) for c in self.contenders)
         if self.verdict.kind == "tie" and seeds < ENOUGH:
             yield (
                 f"{seeds} seeds tell only large differences from chance; more --seeds narrow the "
@@ -253,7 +253,7 @@ class Report:
 
     def _about_learning(self) -> Iterable[str]:
         subject = self.subject
-        steps = min(leg.steps for c in self.contenders for leg in c.legs)
+        steps = min(run.steps for c in self.contenders for run in c.runs)
         if steps < SHORT:
             yield f"Training was short: {steps} steps; give a longer --time."
         best = self.ranked[0].quality.mean
@@ -330,11 +330,11 @@ class Report:
 def still_learning(contender: Contender) -> bool:
     """Whether the last quarter of training brought more than a tenth of all that was learnt."""
     shares = []
-    for leg in contender.legs:
-        if len(leg.curve) < 4:
+    for run in contender.runs:
+        if len(run.curve) < 4:
             continue
-        first, last = leg.curve[0], leg.curve[-1]
-        before = [m for m in leg.curve if m.steps <= 0.75 * last.steps] or [first]
+        first, last = run.curve[0], run.curve[-1]
+        before = [m for m in run.curve if m.steps <= 0.75 * last.steps] or [first]
         whole = last.score - first.score
         if whole:
             shares.append((last.score - before[-1].score) / whole)
