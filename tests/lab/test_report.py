@@ -39,31 +39,34 @@ def test_a_winner_that_is_fastest_too() -> None:
 def test_a_tie_is_said() -> None:
     made = told(scored("a", 1.0, 1.2, 1.1), scored("b", 1.1, 1.0, 1.2), scored("c", 9.0, 9.1, 9.2))
     assert made.verdict.kind == "tie"
-    assert made.sentence.startswith("A tie: a and b cannot be told apart (")
-    assert any("3 seeds tell only large differences" in warning for warning in made.warnings)
+    assert made.sentence.startswith("A tie: a and b cannot be distinguished (a leads b by ")
+    assert any("With 3 seeds only large differences" in warning for warning in made.warnings)
 
 
 def test_one_seed_is_no_verdict() -> None:
     made = told(scored("a", 1.0), scored("b", 2.0))
-    assert "a leads b by 1 nats; how much of it is chance is unknown" in made.sentence
-    assert any("One seed each" in warning for warning in made.warnings)
+    assert (
+        "a leads b by 1 nats; with one seed it is unknown how much of this is chance"
+        in made.sentence
+    )
+    assert any("One seed per model" in warning for warning in made.warnings)
     alone = told(scored("a", 1.0, 1.1))
-    assert "it ran alone" in alone.sentence
+    assert "no other model took part" in alone.sentence
 
 
 def test_percent() -> None:
     scores = [(0.9, 0.91, 0.92), (0.8, 0.812, 0.818)]
     made = told(scored("a", *scores[0]), scored("b", *scores[1]), metric="accuracy", lower=False)
-    assert made.verdict.leader == "a" and " points" in made.sentence
+    assert made.verdict.leader == "a" and " percentage points" in made.sentence
     assert made.subject.score(0.931, 0.004) == "93.10 ± 0.40 %"
 
 
 def test_short_training_and_chance() -> None:
     small = report("mamba", "lstm", steps=40)
-    assert any("Training was short: 40 steps" in warning for warning in small.warnings)
+    assert any("Training was short (40 steps)" in warning for warning in small.warnings)
     hopeless = told(scored("a", 3.3, 3.4), scored("b", 3.5, 3.6))
-    assert any("Nobody is better than an answer" in warning for warning in hopeless.warnings)
-    assert not any("Nobody" in warning for warning in report().warnings)
+    assert any("No model is better than a baseline" in warning for warning in hopeless.warnings)
+    assert not any("No model" in warning for warning in report().warnings)
 
 
 def test_curves_that_still_fall() -> None:
@@ -76,7 +79,7 @@ def test_curves_that_still_fall() -> None:
     falling = replace(done, runs=runs)
     assert still_learning(falling)
     made = told(falling, contender("lstm"))
-    assert any("Still learning at the end: mamba is not done" in w for w in made.warnings)
+    assert any("mamba was still learning at the end" in w for w in made.warnings)
 
 
 def test_the_front_is_who_nobody_beats_in_both() -> None:

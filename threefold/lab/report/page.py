@@ -1,4 +1,4 @@
-"""A report as one HTML page that needs nothing else: no network, no script, figures as SVG."""
+"""A report as one self-contained HTML page: no network, no script, figures as SVG."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from threefold.lab.report.report import Contender, Report
 
 
 def page(report: Report) -> str:
-    """The report as a document."""
-    body = f"""<a class="skip" href="#result">To the result</a>
+    """The report as an HTML document."""
+    body = f"""<a class="skip" href="#result">Skip to the result</a>
 <main>
 {_header(report)}
 {_body(report)}
-{_again(report)}
+{_reproduce(report)}
 </main>"""
     return document(f"{report.subject.title}: {report.sentence}", body)
 
 
 def fragment(report: Report) -> str:
-    """The same for a notebook: no document around it."""
+    """The report for a notebook: without a document around it."""
     return (
         f"<style>{style()}</style>"
         f'<div class="threefold fragment">{_header(report)}{_body(report)}</div>'
@@ -47,18 +47,18 @@ def _header(report: Report) -> str:
 {_facts(report)}
 {_warnings(report)}
 <nav aria-label="Sections"><ul><li><a href="#result">Result</a></li>{shown}\
-<li><a href="#again">How to do it again</a></li></ul></nav>
+<li><a href="#reproduce">Reproduce this race</a></li></ul></nav>
 </header>"""
 
 
 def _confidence(report: Report) -> str:
-    found = report.verdict
+    verdict = report.verdict
     seeds = min(len(c.runs) for c in report.contenders)
-    if found.margin is None or math.isinf(found.margin.half):
+    if verdict.margin is None or math.isinf(verdict.margin.half):
         return ""
     return (
-        f'<p class="lead">At {found.confidence:.0%} confidence over {seeds} seeds, compared seed '
-        "by seed on the same batches in the same order.</p>"
+        f'<p class="lead">With {verdict.confidence:.0%} confidence, from {seeds} seeds per model. '
+        "For each seed, all models were trained on the same batches in the same order.</p>"
     )
 
 
@@ -69,9 +69,9 @@ def _facts(report: Report) -> str:
     facts = [
         ("models × seeds", f"{len(report.contenders)} × {len(report.contenders[0].runs)}"),
         ("parameters", _range(sizes)),
-        (f"{report.subject.element}s read, each", _range(tokens)),
-        ("training in all", format_value(sum(run.seconds for run in runs), "seconds")),
-        ("matched", report.subject.match),
+        (f"{report.subject.element}s read per run", _range(tokens)),
+        ("total training time", format_value(sum(run.seconds for run in runs), "seconds")),
+        ("matched by", report.subject.match),
     ]
     cells = "".join(f"<div><dt>{a}</dt><dd>{escape(b)}</dd></div>" for a, b in facts)
     return f'<dl class="facts">{cells}</dl>'
@@ -87,7 +87,7 @@ def _warnings(report: Report) -> str:
         return ""
     items = "".join(f"<li>{escape(text)}</li>" for text in report.warnings)
     return (
-        '<section class="warnings" aria-labelledby="mind"><h2 id="mind">Before you rely on it</h2>'
+        '<section class="warnings" aria-labelledby="limits"><h2 id="limits">Limitations</h2>'
         f"<ul>{items}</ul></section>"
     )
 
@@ -109,26 +109,43 @@ def _body(report: Report) -> str:
 def columns(report: Report) -> list[tuple[str, list[str], int | None]]:
     """(title, cells, row of the best cell) of the table, for the page and for Markdown."""
     ranked, subject = report.ranked, report.subject
-    found: list[tuple[str, list[str], int | None]] = [
-        (subject.metric_name, [_quality(report, c) for c in ranked], 0)
+    listed: list[tuple[str, list[str], int | None]] = [
+        (f"test {subject.metric_name}", [_quality(report, c) for c in ranked], 0)
     ]
 
     def add(title: str, values: Iterable[float], unit: str, best: str = "") -> None:
         numbers = list(values)
         if any(math.isfinite(v) for v in numbers):
-            place = None
+            row = None
             if best:
                 key = min if best == "low" else max
-                place = numbers.index(key(v for v in numbers if math.isfinite(v)))
-            found.append((title, [format_value(v, unit) for v in numbers], place))
+                row = numbers.index(key(v for v in numbers if math.isfinite(v)))
+            listed.append((title, [format_value(v, unit) for v in numbers], row))
 
     add("parameters", (c.parameters for c in ranked), "count")
     add("learning rate", (c.learning_rate for c in ranked), "number")
-    add(f"training, {subject.element}s/s", (c.training_rate for c in ranked), "count", "high")
-    add(f"writing, {subject.element}s/s", (1 / c.decode_seconds for c in ranked), "count", "high")
-    add("peak memory of training", (_last(c.cost.memory) for c in ranked), "bytes", "low")
-    add("state", (_last(c.cost.state) for c in ranked), "bytes", "low")
-    return found
+    add(f"training speed, {subject.element}s/s", (c.training_rate for c in ranked), "count", "high")
+    decode = (1 / c.decode_seconds for c in ranked)
+    add(f"decode speed, {subject.element}s/s", decode, "count", "high")
+    add("peak training memory", (_last(c.cost.memory) for c in ranked), "bytes", "low")
+    add("state per stream", (_last(c.cost.state) for c in ranked), "bytes", "low")
+    return listed
+
+
+def caption(report: Report) -> str:
+    """How to read the table, and at which lengths its costs were measured."""
+    texts = [
+        "Best model first. ± is the 99 % confidence interval of the mean over seeds; the best "
+        "value of each column is bold."
+    ]
+    element, costs = report.subject.element, [c.cost for c in report.ranked]
+    decode = sorted({cost.decode[0][0] for cost in costs if cost.decode})
+    longest = sorted({cost.memory[-1][0] for cost in costs if cost.memory})
+    if len(decode) == 1:
+        texts.append(f"Decode speed was measured after {decode[0]:,} {element}s.")
+    if len(longest) == 1:
+        texts.append(f"Memory and state were measured at {longest[0]:,} {element}s.")
+    return " ".join(texts)
 
 
 def _quality(report: Report, contender: Contender) -> str:
@@ -151,43 +168,43 @@ def _table(report: Report) -> str:
         lead = ' class="lead-row"' if i == 0 else ""
         name = f'<th scope="row">{swatch(i)}{escape(contender.name)}</th>'
         rows.append(f"<tr{lead}>{name}{cells}</tr>")
-    caption = "Best first; ± is the 99 % interval of the mean over seeds. Bold: best of a column."
     return (
         '<div class="scroll" tabindex="0" role="region" aria-label="Result, table">'
-        f'<table><caption>{caption}</caption><thead><tr><th scope="col">model</th>{head}</tr>'
+        f"<table><caption>{caption(report)}</caption>"
+        f'<thead><tr><th scope="col">model</th>{head}</tr>'
         f"</thead><tbody>{''.join(rows)}</tbody></table></div>"
     )
 
 
 def _soften(cell: str) -> str:
-    """What follows ± in a quieter colour."""
+    """A cell whose ± part has a weaker colour."""
     before, sign, after = cell.partition(" ± ")
     if not sign:
         return escape(cell)
     return f'{escape(before)} <span class="pm">± {escape(after)}</span>'
 
 
-def _again(report: Report) -> str:
+def _reproduce(report: Report) -> str:
     subject = report.subject
     shapes = table(
-        ("model", "mixer", "width", "depth", "channel mixer", "spec"),
+        ("model", "mixer", "width", "depth", "channel mixer", "spec digest"),
         (
             (c.name, c.mixer, str(c.width), str(c.depth), c.channel, c.digest[:12])
             for c in report.ranked
         ),
         "Shapes",
     )
-    equal = "".join(f"<li>{escape(text)}</li>" for text in subject.matched)
-    versions = table(("what", "version"), subject.versions.items(), "Versions")
+    common = "".join(f"<li>{escape(text)}</li>" for text in subject.matched)
+    versions = table(("component", "version"), subject.versions.items(), "Versions")
     hashes = "".join(
         f'<li>{escape(what)}: <code class="hash">{escape(value)}</code></li>'
         for what, value in subject.hashes.items()
     )
-    return f"""<section aria-labelledby="again"><h2 id="again">How to do it again</h2>
+    return f"""<section aria-labelledby="reproduce"><h2 id="reproduce">Reproduce this race</h2>
 <pre tabindex="0"><code>{escape(subject.command)}</code></pre>
-<h3>What was held equal</h3><ul>{equal}</ul>
+<h3>What all models had in common</h3><ul>{common}</ul>
 <h3>The models</h3>{shapes}
 <h3>Versions</h3>{versions}
 <h3>Hashes (SHA-256)</h3><ul>{hashes}</ul></section>
-<footer>Made by threefold {__version__}. This page loads nothing and sends nothing; \
-report.json beside it has every number.</footer>"""
+<footer>Generated by Threefold {__version__}. This page loads nothing and sends nothing; \
+report.json in the same folder contains every number.</footer>"""
