@@ -49,13 +49,13 @@ def test_a_folder_that_cannot_be_is_refused(tmp_path: Path) -> None:
 
 
 def test_accuracy_stays_at_half_the_rate(tmp_path: Path) -> None:
-    """A classifier hears chords at half the rate it was trained at, once its filters are told."""
+    """A classifier hears chords at half its training rate, once its filters are adjusted."""
     plan = sampling_rates.SamplingRateStudy(length=128, width=16, depth=1, steps=240)
     full, half = sampling_rates.measure(sampling_rates.train(plan), plan, (1.0, 0.5))
-    assert full.told > 0.8
-    assert half.told > full.told - 0.03
-    # Without being told the filters hear every chord an octave up.
-    assert half.untold < full.told - 0.2
+    assert full.adjusted > 0.8
+    assert half.adjusted > full.adjusted - 0.03
+    # Without the adjustment the filters hear every chord an octave up.
+    assert half.unchanged < full.adjusted - 0.2
     sampling_rates.save(sampling_rates.draw([full, half], plan), tmp_path, "rates")
     assert_drawn(tmp_path, "rates")
 
