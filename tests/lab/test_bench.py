@@ -111,7 +111,9 @@ def test_costs_of_translators_and_of_pairs() -> None:
 
 def test_the_cost_table_has_a_line_for_every_claim() -> None:
     rows = tuple(row for row in cost_table.ROWS if row.form == "auto")
-    filled = list(cost_table.fill(rows[:1] + rows[-6:-4], (64, 128), width=32, seconds=0.001))
+    filled = list(
+        cost_table.measure_rows(rows[:1] + rows[-6:-4], (64, 128), width=32, seconds=0.001)
+    )
     for line in filled:
         assert len(line.cells()) == len(cost_table.HEADER)
         assert math.isfinite(line.growth.exponent)
