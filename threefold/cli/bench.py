@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from itertools import chain
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from threefold.cli import output
+
+if TYPE_CHECKING:
+    from threefold.lab.bench.bench import Bench
 
 MIXERS = "attention,lstm,s4d,mamba,gla,gated_delta_net"
 
@@ -52,17 +55,21 @@ def bench(
     if json:
         output.say_json(result.to_dict())
     else:
-        header, rows = result.table()
-        output.say_table(header, rows, fold=header[-2:])
-        for crossing in result.crossings():
-            start = f"from length {crossing.length:,.0f} on"
-            output.say(f"{crossing.name} is faster than {crossing.other} {start}")
-        for name, reason in result.refused:
-            output.say(f"{name}: {reason}")
+        _say_result(result)
     if folder is not None:
         path = result.save(folder)
         if not json:
             output.say(f"figures: {path}")
+
+
+def _say_result(result: Bench) -> None:
+    header, rows = result.table()
+    output.say_table(header, rows, fold=header[-2:])
+    for crossing in result.crossings():
+        start = f"from length {crossing.length:,.0f} on"
+        output.say(f"{crossing.name} is faster than {crossing.other} {start}")
+    for name, reason in result.refused:
+        output.say(f"{name}: {reason}")
 
 
 def _cost_table(lengths: tuple[int, ...] | None, json: bool) -> None:

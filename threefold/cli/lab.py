@@ -28,7 +28,7 @@ def hippo(
         int, typer.Option(min=100, help="Number of samples of the signal.")
     ] = 10_000,
 ) -> None:
-    """Show what each HiPPO measure remembers of a signal, and how accurately."""
+    """Show what HiPPO measures remember of a signal."""
     from threefold.lab.studies.hippo import run
 
     for line in run(folder, size, samples):
@@ -44,7 +44,7 @@ def delay(
     elements: Annotated[int, typer.Option(min=2, help="Length of the delay.")] = 1000,
     seed: Seed = 0,
 ) -> None:
-    """Train S4 and an LSTM to repeat a signal a thousand elements later."""
+    """Train S4 and an LSTM to delay a signal."""
     from threefold.lab.studies.delay import DelayStudy, run
 
     for line in run(folder, DelayStudy(elements=elements, seconds=seconds, seed=seed)):
@@ -57,7 +57,10 @@ def digits(
     epochs: Annotated[int, typer.Option(min=1, help="Number of epochs.")] = 20,
     seeds: Annotated[int, typer.Option(min=1, max=20, help="Number of seeds.")] = 3,
 ) -> None:
-    """Compare a random state matrix A with HiPPO's on digits read pixel by pixel."""
+    """Compare a random A with HiPPO's on digits.
+
+    A is the state matrix of an LSSL; the digits are read pixel by pixel.
+    """
     from threefold.lab.studies.digits import DigitsStudy, run
 
     for line in run(folder, DigitsStudy(epochs=epochs, seeds=tuple(range(seeds)))):
@@ -71,7 +74,7 @@ def sampling_rates(
     steps: Annotated[int, typer.Option(min=1, help="Training steps.")] = 300,
     seed: Seed = 0,
 ) -> None:
-    """Train a classifier at one sampling rate and evaluate it at others."""
+    """Evaluate a classifier at other sampling rates."""
     from threefold.lab.studies.sampling_rates import SamplingRateStudy, run
 
     for line in run(folder, SamplingRateStudy(mixer=mixer, steps=steps, seed=seed)):
@@ -95,9 +98,9 @@ def recipe(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """List the recorded recipes, or train one and compare its score with the required one.
+    """List the recorded recipes, or train one.
 
-    The exit code is 1 if the required score is not reached.
+    Its score is compared with the required one, and the exit code is 1 if it is not reached.
     """
     if name is None:
         say_recipes(as_json)

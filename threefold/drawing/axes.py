@@ -72,8 +72,8 @@ def scale(axis: Axis, values: Iterable[float], start: float, span: float) -> Sca
     return Scale(axis, bottom, high + margin, start, span)
 
 
-def _round_values(low: float, high: float, wanted: int = 5) -> list[float]:
-    rough = (high - low) / wanted
+def _round_values(low: float, high: float, count: int = 5) -> list[float]:
+    rough = (high - low) / count
     power = 10.0 ** math.floor(math.log10(rough))
     step = next(s * power for s in (1, 2, 2.5, 5, 10) if s * power >= rough)
     first = math.ceil(low / step - 1e-9)

@@ -27,10 +27,10 @@ COLOURS = 8
 
 @dataclass(frozen=True)
 class Line:
-    """One line; its number `place` chooses colour, dashes and marker."""
+    """One line; the number `series` chooses its colour, dashes and marker."""
 
     name: str
-    place: int
+    series: int
     points: Sequence[Point]
     band: Sequence[tuple[float, float, float]] = ()  # (x, low, high) around the line
     note: str = ""  # follows the name at the end of the line
@@ -41,7 +41,7 @@ class Dot:
     """One point of a scatter plot; `error` is the half-width of the interval of its y."""
 
     name: str
-    place: int
+    series: int
     x: float
     y: float
     error: float = 0.0
@@ -92,9 +92,9 @@ def line_chart(
     parts += [_line(line, horizontal, vertical) for line in shown]
     parts += [_mark(mark, horizontal, vertical) for mark in marks]
     ends = [(line, vertical(line.points[-1][1])) for line in shown]
-    for line, place in _spread(ends):
+    for line, height in _spread(ends):
         last = horizontal(line.points[-1][0])
-        parts.append(_label(line, last, vertical(line.points[-1][1]), horizontal, place))
+        parts.append(_label(line, last, vertical(line.points[-1][1]), horizontal, height))
     rows = tuple((line.name, x.label(a), y.label(b)) for line in shown for a, b in line.points)
     return _figure(title, description, parts, ("model", x.title, y.title), rows)
 
@@ -136,7 +136,7 @@ class Range(NamedTuple):
     """One row of a range chart: single values, their mean and the half-width of its interval."""
 
     name: str
-    place: int
+    series: int
     mean: float
     half: float
     values: Sequence[float]
@@ -178,7 +178,7 @@ def _extent(rows: Sequence[Range], unit: str) -> list[float]:
 
 def _range(row: Range, horizontal: Scale, left: float, middle: int, unit: str) -> list[str]:
     """Name, interval, single values and mean of one row at the height `middle`."""
-    colour = f"s{row.place % COLOURS}"
+    colour = f"s{row.series % COLOURS}"
     parts = [f'<text class="name" x="{left - 8:.0f}" y="{middle + 4}">{escape(row.name)}</text>']
     if math.isfinite(row.half):
         low, high = map(horizontal, interval_ends(row.mean, row.half, unit))
@@ -192,18 +192,18 @@ def _range(row: Range, horizontal: Scale, left: float, middle: int, unit: str) -
         for value in row.values
     ]
     mean = horizontal.axis.label(row.mean)
-    marker = _marker(row.place, horizontal(row.mean), middle, 5.5)
+    marker = _marker(row.series, horizontal(row.mean), middle, 5.5)
     parts.append(f'<g class="{colour}"><title>{escape(row.name)}: {mean}</title>{marker}</g>')
     return parts
 
 
-def swatch(place: int) -> str:
+def swatch(series: int) -> str:
     """A sample of a line with its marker, for a table or a legend."""
-    dash = DASHES[place % len(DASHES)]
+    dash = DASHES[series % len(DASHES)]
     return (
-        f'<svg class="swatch s{place % COLOURS}" viewBox="0 0 28 12" aria-hidden="true">'
+        f'<svg class="swatch s{series % COLOURS}" viewBox="0 0 28 12" aria-hidden="true">'
         f'<path class="line" d="M1 6H27" stroke-dasharray="{dash}"/>'
-        f"{_marker(place, 14, 6, 4)}</svg>"
+        f"{_marker(series, 14, 6, 4)}</svg>"
     )
 
 
@@ -271,18 +271,18 @@ def _grid(horizontal: Scale, top: float, bottom: float) -> list[str]:
 
 
 def _line(line: Line, horizontal: Scale, vertical: Scale) -> str:
-    places = [(horizontal(x), vertical(y)) for x, y in line.points]
-    path = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
-    dash = DASHES[line.place % len(DASHES)]
-    every = 1 if len(places) <= 12 else len(places)  # long curves: first and last only
+    pixels = [(horizontal(x), vertical(y)) for x, y in line.points]
+    path = " ".join(f"{x:.1f},{y:.1f}" for x, y in pixels)
+    dash = DASHES[line.series % len(DASHES)]
+    every = 1 if len(pixels) <= 12 else len(pixels)  # long curves: first and last only
     markers = "".join(
         f"<g><title>{escape(line.name)}: {horizontal.axis.label(point[0])}, "
-        f"{vertical.axis.label(point[1])}</title>{_marker(line.place, *place, 3.5)}</g>"
-        for i, (place, point) in enumerate(zip(places, line.points, strict=True))
-        if i % every == 0 or i == len(places) - 1
+        f"{vertical.axis.label(point[1])}</title>{_marker(line.series, *pixel, 3.5)}</g>"
+        for i, (pixel, point) in enumerate(zip(pixels, line.points, strict=True))
+        if i % every == 0 or i == len(pixels) - 1
     )
     return (
-        f'<g class="s{line.place % COLOURS}"><polyline class="line" stroke-dasharray="{dash}" '
+        f'<g class="s{line.series % COLOURS}"><polyline class="line" stroke-dasharray="{dash}" '
         f'points="{path}"/>{markers}</g>'
     )
 
@@ -290,7 +290,7 @@ def _line(line: Line, horizontal: Scale, vertical: Scale) -> str:
 def _band(line: Line, horizontal: Scale, vertical: Scale) -> str:
     there = [f"{horizontal(x):.1f},{vertical(high):.1f}" for x, _, high in line.band]
     back = [f"{horizontal(x):.1f},{vertical(low):.1f}" for x, low, _ in reversed(line.band)]
-    return f'<polygon class="band s{line.place % COLOURS}" points="{" ".join(there + back)}"/>'
+    return f'<polygon class="band s{line.series % COLOURS}" points="{" ".join(there + back)}"/>'
 
 
 def _dot(dot: Dot, horizontal: Scale, vertical: Scale, front: bool) -> str:
@@ -301,8 +301,8 @@ def _dot(dot: Dot, horizontal: Scale, vertical: Scale, front: bool) -> str:
         whisker = f'<path class="interval" d="M{x:.1f} {high:.1f}V{low:.1f}"/>'
     values = f"{horizontal.axis.label(dot.x)}, {vertical.axis.label(dot.y)}"
     return (
-        f'<g class="s{dot.place % COLOURS}"><title>{escape(dot.name)}: {values}</title>{whisker}'
-        f"{_marker(dot.place, x, y, 6 if front else 4)}</g>"
+        f'<g class="s{dot.series % COLOURS}"><title>{escape(dot.name)}: {values}</title>{whisker}'
+        f"{_marker(dot.series, x, y, 6 if front else 4)}</g>"
     )
 
 
@@ -325,7 +325,7 @@ def _dot_names(dots: Sequence[Dot], horizontal: Scale, vertical: Scale) -> list[
         taken.append((left, right, height))
         at = left if anchor == "start" else right
         parts.append(
-            f'<text class="label s{dot.place % COLOURS}" x="{at:.1f}" y="{height + 4:.1f}" '
+            f'<text class="label s{dot.series % COLOURS}" x="{at:.1f}" y="{height + 4:.1f}" '
             f'text-anchor="{anchor}">{escape(dot.name)}</text>'
         )
     return parts
@@ -354,30 +354,30 @@ def _mark(mark: Mark, horizontal: Scale, vertical: Scale) -> str:
 def _spread(items: Sequence[tuple[Line, float]]) -> list[tuple[Line, float]]:
     """Heights of labels that do not overlap, each as near to its line as possible."""
     order = sorted(items, key=lambda item: item[1])
-    places = [place for _, place in order]
+    heights = [height for _, height in order]
     for _ in range(60):
-        for i in range(len(places) - 1):
-            overlap = LABEL_GAP - (places[i + 1] - places[i])
+        for i in range(len(heights) - 1):
+            overlap = LABEL_GAP - (heights[i + 1] - heights[i])
             if overlap > 0:
-                places[i] -= overlap / 2
-                places[i + 1] += overlap / 2
-        places = [min(max(place, TOP + 4), HEIGHT - BOTTOM) for place in places]
-    return [(line, place) for (line, _), place in zip(order, places, strict=True)]
+                heights[i] -= overlap / 2
+                heights[i + 1] += overlap / 2
+        heights = [min(max(height, TOP + 4), HEIGHT - BOTTOM) for height in heights]
+    return [(line, height) for (line, _), height in zip(order, heights, strict=True)]
 
 
-def _label(line: Line, x: float, y: float, horizontal: Scale, place: float) -> str:
+def _label(line: Line, x: float, y: float, horizontal: Scale, height: float) -> str:
     text = f"{line.name}{line.note}"
     start = round(horizontal.start + horizontal.span) + 10
     return (
-        f'<path class="lead" d="M{x + 5:.1f} {y:.1f}L{start - 4} {place:.1f}"/>'
-        f'<text class="label s{line.place % COLOURS}" x="{start}" y="{place + 4:.1f}">'
+        f'<path class="lead" d="M{x + 5:.1f} {y:.1f}L{start - 4} {height:.1f}"/>'
+        f'<text class="label s{line.series % COLOURS}" x="{start}" y="{height + 4:.1f}">'
         f"{escape(text)}</text>"
     )
 
 
-def _marker(place: int, x: float, y: float, r: float) -> str:
+def _marker(series: int, x: float, y: float, r: float) -> str:
     """A marker; there are six shapes."""
-    shape = place % 6
+    shape = series % 6
     if shape == 0:
         return f'<circle class="dot" cx="{x:.1f}" cy="{y:.1f}" r="{r:g}"/>'
     corners = {

@@ -74,10 +74,10 @@ def match_parameters(
 
     The default target is the median size of the given specs.
     """
-    wanted = common_target(specs) if target is None else target
-    if wanted < 1:
-        raise ThreefoldError(f"a target of {wanted} parameters: expected at least 1")
-    return {name: solve(spec, wanted, tolerance) for name, spec in specs.items()}
+    size = common_target(specs) if target is None else target
+    if size < 1:
+        raise ThreefoldError(f"a target of {size} parameters: expected at least 1")
+    return {name: solve(spec, size, tolerance) for name, spec in specs.items()}
 
 
 def solve(spec: Spec, target: int, tolerance: float = TOLERANCE) -> Sized:

@@ -71,8 +71,8 @@ def _score_axis(report: Report) -> Axis:
 
 def _quality(report: Report) -> Iterator[Figure]:
     rows = [
-        Range(c.name, place, c.quality.mean, c.quality.half, tuple(c.scores.values()))
-        for place, c in enumerate(report.ranked)
+        Range(c.name, series, c.quality.mean, c.quality.half, tuple(c.scores.values()))
+        for series, c in enumerate(report.ranked)
     ]
     yield range_chart(
         f"Test {report.subject.metric_name}",
@@ -81,7 +81,7 @@ def _quality(report: Report) -> Iterator[Figure]:
         _score_axis(report),
     )
     leader = report.ranked[0]
-    behind = [_behind(report, leader, place) for place in range(1, len(report.ranked))]
+    behind = [_behind(report, leader, series) for series in range(1, len(report.ranked))]
     yield range_chart(
         f"Difference to {leader.name}",
         f"Differences seed by seed with {report.verdict.corrected:.1%} confidence intervals: "
@@ -92,13 +92,13 @@ def _quality(report: Report) -> Iterator[Figure]:
     )
 
 
-def _behind(report: Report, leader: Contender, place: int) -> Range:
+def _behind(report: Report, leader: Contender, series: int) -> Range:
     """How much worse a model is than the leader, seed by seed."""
-    other, sign = report.ranked[place], 1.0 if report.subject.lower else -1.0
+    other, sign = report.ranked[series], 1.0 if report.subject.lower else -1.0
     seeds = sorted(set(leader.scores) & set(other.scores))
     gaps = tuple(sign * (other.scores[seed] - leader.scores[seed]) for seed in seeds)
     margin = report.verdict.margins[other.name]
-    return Range(other.name, place, margin.mean, margin.half, gaps)
+    return Range(other.name, series, margin.mean, margin.half, gaps)
 
 
 def _price(report: Report) -> Iterator[Figure]:
@@ -121,8 +121,8 @@ def _price(report: Report) -> Iterator[Figure]:
             continue
         front = report.pareto(priced)
         dots = [
-            Dot(c.name, place, priced[c.name], c.quality.mean, _finite(c.quality.half))
-            for place, c in enumerate(report.ranked)
+            Dot(c.name, series, priced[c.name], c.quality.mean, _finite(c.quality.half))
+            for series, c in enumerate(report.ranked)
         ]
         text = f"On the Pareto front: {', '.join(front)}."
         yield dot_chart(title, text, dots, front, axis, _score_axis(report))
@@ -136,7 +136,7 @@ def _learning(report: Report) -> Iterator[Figure]:
     }
     for name, (axis, field) in lines.items():
         drawn = [
-            Line(c.name, place, *_mean_curve(c, field)) for place, c in enumerate(report.ranked)
+            Line(c.name, series, *_mean_curve(c, field)) for series, c in enumerate(report.ranked)
         ]
         yield line_chart(
             f"Validation {report.subject.metric_name} by {name}",
@@ -180,7 +180,7 @@ def _memory(report: Report) -> Iterator[Figure]:
 
 
 def _cost(report: Report, title: str, field: str, quantity: str, unit: str, better: str) -> Figure:
-    lines = [Line(c.name, place, getattr(c.cost, field)) for place, c in enumerate(report.ranked)]
+    lines = [Line(c.name, series, getattr(c.cost, field)) for series, c in enumerate(report.ranked)]
     lengths = sorted({x for line in lines for x, _ in line.points})
     ends = {line.name: line.points[-1][1] for line in lines if line.points}
     best = (max if better == "high" else min)(ends, key=lambda n: ends[n]) if ends else "none"
@@ -194,7 +194,7 @@ def _cost(report: Report, title: str, field: str, quantity: str, unit: str, bett
 
 
 def _lengths(report: Report) -> Iterator[Figure]:
-    lines = [Line(c.name, place, c.other_lengths) for place, c in enumerate(report.ranked)]
+    lines = [Line(c.name, series, c.other_lengths) for series, c in enumerate(report.ranked)]
     lengths = sorted({x for line in lines for x, _ in line.points})
     yield line_chart(
         f"Test {report.subject.metric_name} at other lengths",

@@ -139,8 +139,8 @@ def _remembered(axes: Any, signal: Tensor, memory: Memory, colour: str) -> None:
 def _measures(axes: Any, memories: list[Memory]) -> None:
     past = torch.linspace(0, DURATION, 1000, dtype=torch.float64)
     for memory, colour in zip(memories, COLOURS, strict=False):
-        whole = isinstance(memory.projection, LegS)
-        weight = memory.projection.measure(past / DURATION) / DURATION if whole else (
+        is_legs = isinstance(memory.projection, LegS)
+        weight = memory.projection.measure(past / DURATION) / DURATION if is_legs else (
             memory.projection.measure(past)
         )  # fmt: skip
         dashes = (0, (4, 2.5)) if memory.name == "Fourier" else "-"
