@@ -1,4 +1,4 @@
-"""A race as it might have been, for pages: five models, three seeds, every figure."""
+"""An invented report for tests of pages: five models, three seeds, every figure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from threefold.lab.report.report import Contender, Cost, CurvePoint, RaceRun, Report, Subject
 
 LENGTHS = (256, 1024, 4096, 16_384)
-# name: final loss, elements a second, decode seconds, growth of decoding, state bytes, growth
+# name: final loss, elements per second, decode seconds, growth of decoding, state bytes, growth
 MODELS = {
     "mamba": (1.412, 21_000, 240e-6, 0.0, 61_440, 0),
     "gated_delta_net": (1.437, 18_500, 310e-6, 0.0, 98_304, 0),
@@ -20,7 +20,7 @@ MODELS = {
 
 
 def contender(name: str, seeds: int = 3, steps: int = 1200, noise: float = 0.004) -> Contender:
-    """One of `MODELS`, or a newcomer like mamba."""
+    """One of `MODELS`, or a model of another name with the numbers of mamba."""
     loss, rate, decode, growth, state, more = MODELS.get(name, MODELS["mamba"])
     rng = np.random.default_rng([len(name), *name.encode()])
     runs = []
@@ -65,7 +65,7 @@ def contender(name: str, seeds: int = 3, steps: int = 1200, noise: float = 0.004
 
 
 def report(*names: str, seeds: int = 3, steps: int = 1200, noise: float = 0.004) -> Report:
-    """A report on some of them."""
+    """A report on some or all of `MODELS`."""
     subject = Subject(
         title="The Python language reference, byte by byte",
         task="reference",

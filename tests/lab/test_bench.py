@@ -17,7 +17,7 @@ from threefold.lab.bench import bench, cost_table
 from threefold.lab.bench.measuring import costs, crossing, growth, in_turns, peak_memory
 
 
-def test_growth_finds_the_exponent_and_says_how_well() -> None:
+def test_growth_finds_the_exponent_and_its_residual() -> None:
     exact = growth([(n, 3e-6 * n**1.5) for n in (10, 100, 1000)])
     assert exact.exponent == pytest.approx(1.5) and exact.residual < 1e-9
     rough = growth([(1, 1.0), (2, 4.0), (4, 4.0)])
@@ -34,7 +34,7 @@ def test_crossings_are_where_the_lines_cross() -> None:
     assert crossing(linear, linear) is None
 
 
-def test_turns_and_peaks_measure() -> None:
+def test_times_and_peak_memory() -> None:
     small, large = torch.randn(50, 50), torch.randn(700, 700)
     times = in_turns({"small": lambda: small @ small, "large": lambda: large @ large}, 0.01)
     assert 0 < times["small"] < times["large"]
@@ -74,7 +74,7 @@ def test_costs_of_models() -> None:
     assert found["attention"].state[1][1] > 1.9 * found["attention"].state[0][1]
 
 
-def test_costs_of_classifiers_and_of_what_does_not_stream() -> None:
+def test_costs_of_classifiers_and_of_models_that_do_not_stream() -> None:
     options = {"input_size": 2, "classes": 3}
     models = {
         name: threefold.build(
@@ -109,7 +109,7 @@ def test_costs_of_translators_and_of_pairs() -> None:
     assert cost.training and cost.prefill and cost.decode == () == cost.state
 
 
-def test_the_cost_table_has_a_line_for_every_claim() -> None:
+def test_the_cost_table_has_a_row_for_every_quantity() -> None:
     rows = tuple(row for row in cost_table.ROWS if row.form == "auto")
     filled = list(
         cost_table.measure_rows(rows[:1] + rows[-6:-4], (64, 128), width=32, seconds=0.001)

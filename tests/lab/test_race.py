@@ -1,4 +1,4 @@
-"""The race: fair, resumable, honest about ties, and it says what cannot be raced before it runs."""
+"""Races are fair and resumable, declare ties, and refuse what cannot be raced before training."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ ROOT = Path(__file__).parent.parent.parent
 
 
 def text_file(folder: Path, words: int = 4000) -> Path:
-    """A text that a model can learn something of."""
+    """A text with something to learn."""
     rng = random.Random(0)
     path = folder / "own.txt"
     path.write_text(" ".join(rng.choice(["the", "cat", "sat", "on", "mats"]) for _ in range(words)))
@@ -61,13 +61,13 @@ def raced(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
     return folder, report
 
 
-def test_it_is_fair(raced: tuple[Path, Any]) -> None:
+def test_a_race_is_fair(raced: tuple[Path, Any]) -> None:
     _, report = raced
     sizes = [c.parameters for c in report.contenders]
     assert max(sizes) - min(sizes) <= 2 * TOLERANCE * max(sizes)
     gru, attention = report.contenders
     for one, other in zip(gru.runs, attention.runs, strict=True):
-        assert one.batches == other.batches  # the same rows in the same order
+        assert one.batches == other.batches  # the same batches in the same order
         assert one.steps == other.steps == 30 and one.tokens == other.tokens
         assert [m.steps for m in one.curve] == [m.steps for m in other.curve]
     assert gru.runs[0].batches != gru.runs[1].batches
@@ -75,7 +75,7 @@ def test_it_is_fair(raced: tuple[Path, Any]) -> None:
     assert hashes["first 30 batches of seed 0"] == gru.runs[0].batches
 
 
-def test_it_measures_what_users_ask(raced: tuple[Path, Any]) -> None:
+def test_costs_and_other_lengths_are_measured(raced: tuple[Path, Any]) -> None:
     _, report = raced
     for contender in report.contenders:
         assert contender.runs[0].score < contender.runs[0].curve[0].score  # it learnt
@@ -85,7 +85,7 @@ def test_it_measures_what_users_ask(raced: tuple[Path, Any]) -> None:
     assert "<svg" in report._repr_html_()
 
 
-def test_its_files(raced: tuple[Path, Any]) -> None:
+def test_files_of_a_race(raced: tuple[Path, Any]) -> None:
     folder, report = raced
     place = folder / "race"
     for name in ("report.html", "report.md", "report.json", "race.json", "costs.json"):
@@ -127,7 +127,7 @@ def test_finished_runs_are_not_repeated(
 
 
 def without_timings(values: Any) -> Any:
-    """A report's values without what a clock says."""
+    """The values of a report without measured times."""
     timed = {"seconds", "cost", "sentence"}
     if isinstance(values, dict):
         return {k: without_timings(v) for k, v in values.items() if k not in timed}
@@ -152,7 +152,7 @@ def start_race(folder: Path, place: str, rank: int = 0) -> subprocess.Popen[byte
 
 
 def kill_now_and_then(folder: Path, place: str, kills: int, seed: int) -> int:
-    """Start a race again and again, killing it at a random moment after its plan is made."""
+    """Start a race repeatedly, killing it at a random time after its plan is made."""
     rng = random.Random(seed)
     done = 0
     for _ in range(kills):
@@ -174,13 +174,13 @@ def kill_now_and_then(folder: Path, place: str, kills: int, seed: int) -> int:
 def test_killed_at_random_and_spread_over_ranks_the_report_is_the_same(
     raced: tuple[Path, Any],
 ) -> None:
-    """THREEFOLD_KILLS=10 for the whole promise; in the end two processes share what is left."""
+    """THREEFOLD_KILLS=10 is the full test; at the end two processes share the remaining runs."""
     folder, report = raced
     kills = int(os.environ.get("THREEFOLD_KILLS", "2"))
     assert kill_now_and_then(folder, "killed", kills, seed=kills) >= min(1, kills)
     found = json.loads((folder / "killed" / "report.json").read_text(encoding="utf-8"))
     expected = json.loads(report.to_json())
-    for values in (found, expected):  # in Python the path was whole
+    for values in (found, expected):  # Python was given the full path
         for key in ("command", "versions"):
             del values["subject"][key]
     assert without_timings(found) == without_timings(expected)
@@ -208,7 +208,7 @@ def tied(repetition: int, seeds: int = 3) -> bool:
 
 
 def test_a_model_against_itself_is_a_tie() -> None:
-    """At least 19 of 20 races, as verdicts at 99 % promise."""
+    """In at least 19 of 20 races, as expected of verdicts at 99 % confidence."""
     assert sum(map(tied, range(20))) >= 19
 
 
@@ -242,14 +242,14 @@ def test_tuning_halves(tmp_path: Path) -> None:
 def test_steps_in_a_given_time() -> None:
     taken = {"fast": StepTimes(0.01, 0.01), "slow": StepTimes(0.03, 0.01)}
     same = steps_within(RaceRequest("parity", ("gru",), "100s", seeds=2), taken)
-    assert same == {"fast": 1000, "slow": 1000}  # 0.8 · 100 s for two seeds of 0.04 s a step
+    assert same == {"fast": 1000, "slow": 1000}  # 0.8 · 100 s for two seeds of 0.04 s per step
     timed = steps_within(RaceRequest("parity", ("gru",), "100s", "time", seeds=2), taken)
     assert timed == {"fast": 2000, "slow": 666}
     with pytest.raises(ThreefoldError, match=r"too short for one step of slow .* --time 1s"):
         steps_within(RaceRequest("parity", ("gru",), "0.01s", seeds=2), taken)
 
 
-def test_a_plan_reads_back() -> None:
+def test_a_plan_is_restored_from_its_file() -> None:
     plan = make_plan(RaceRequest("recall", ("gru", "both=mamba+attention"), "5steps", **TINY))
     assert RacePlan.from_json(json.dumps(plan.to_dict())) == plan
     assert [c.depth for c in plan.contenders] == [1, 2]
@@ -266,8 +266,8 @@ def test_races_of_another_format_are_refused(version: int | None, tmp_path: Path
         run_race(request, RaceFolder(tmp_path), lambda _: None)
 
 
-def test_a_smaller_evaluation_is_no_beginning() -> None:
-    """Files are often sorted by class: their first rows would be of one class only."""
+def test_a_smaller_evaluation_is_a_random_sample() -> None:
+    """Files are often sorted by class, so their first rows would all be of one class."""
     found = open_data("recall", batch_size=8)
     some, again = (list(found.limited(40).pieces("test")) for _ in range(2))
     assert [len(rows.inputs) for rows in some] == [8] * 5

@@ -1,4 +1,4 @@
-"""What a report says: the verdict with its uncertainty, and what to mind before relying on it."""
+"""The texts of a report: the verdict with its uncertainty, and its limitations."""
 
 from __future__ import annotations
 
@@ -23,27 +23,27 @@ def told(*contenders: Contender, **changes: object) -> Report:
     return Report(subject, contenders)
 
 
-def test_a_winner_and_who_is_faster() -> None:
+def test_a_winner_and_a_faster_model() -> None:
     made = told(scored("mamba", 1.40, 1.50, 1.60, decode=3e-4), scored("lstm", 1.44, 1.541, 1.639))
     assert made.sentence == ("mamba is best by 0.0400 ± 0.0057 nats; lstm decodes 3 times as fast.")
-    assert "Seeds overlap" in " ".join(made.warnings)  # though each seed says the same
+    assert "Seeds overlap" in " ".join(made.warnings)  # although every single seed agrees
 
 
-def test_a_winner_that_is_fastest_too() -> None:
+def test_a_winner_that_is_also_fastest() -> None:
     made = told(scored("lstm", 1.0, 1.1, 1.2), scored("mamba", 2.0, 2.1, 2.2, decode=3e-4))
     assert made.sentence.startswith("lstm is best by 1")
     assert made.sentence.endswith("it also decodes fastest.")
     assert not any("overlap" in warning for warning in made.warnings)
 
 
-def test_a_tie_is_said() -> None:
+def test_a_tie() -> None:
     made = told(scored("a", 1.0, 1.2, 1.1), scored("b", 1.1, 1.0, 1.2), scored("c", 9.0, 9.1, 9.2))
     assert made.verdict.kind == "tie"
     assert made.sentence.startswith("A tie: a and b cannot be distinguished (a leads b by ")
     assert any("With 3 seeds only large differences" in warning for warning in made.warnings)
 
 
-def test_one_seed_is_no_verdict() -> None:
+def test_one_seed_gives_no_verdict() -> None:
     made = told(scored("a", 1.0), scored("b", 2.0))
     assert (
         "a leads b by 1 nats; with one seed it is unknown how much of this is chance"
@@ -69,7 +69,7 @@ def test_short_training_and_chance() -> None:
     assert not any("No model" in warning for warning in report().warnings)
 
 
-def test_curves_that_still_fall() -> None:
+def test_models_that_are_still_learning() -> None:
     done = contender("mamba")
     assert not still_learning(done)
     runs = tuple(
@@ -82,7 +82,7 @@ def test_curves_that_still_fall() -> None:
     assert any("mamba was still learning at the end" in w for w in made.warnings)
 
 
-def test_the_front_is_who_nobody_beats_in_both() -> None:
+def test_the_pareto_front() -> None:
     made = told(scored("a", 1.0, 1.0), scored("b", 2.0, 2.0), scored("c", 3.0, 3.0))
     assert made.pareto({"a": 3.0, "b": 1.0, "c": 2.0}) == ("a", "b")
     assert made.pareto({"a": 1.0, "b": 2.0, "c": 3.0}) == ("a",)
@@ -101,5 +101,5 @@ def test_the_front_is_who_nobody_beats_in_both() -> None:
         (float("inf"), "number", "–"),
     ],
 )
-def test_values_are_written_for_people(value: float, unit: str, text: str) -> None:
+def test_values_have_readable_units(value: float, unit: str, text: str) -> None:
     assert format_value(value, unit) == text

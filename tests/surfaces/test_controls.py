@@ -1,4 +1,4 @@
-"""Label-shuffled controls: a trained model learns what is there, and nothing where nothing is."""
+"""Controls with shuffled labels: a model learns the task, and nothing from shuffled labels."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ QUICK = ControlStudy(steps=60, batch=32, examples=400, width=16)
 def test_a_control_stays_at_chance(name: str) -> None:
     found = measure(name, replace(QUICK, steps=25))
     assert found.clean and found.examples == 400
-    assert found.majority <= found.limit  # the card's chance is not too low
+    assert found.majority <= found.limit  # the declared chance is not too low
 
 
 def test_what_can_be_learnt_is_learnt_and_a_leak_is_seen() -> None:
-    """The label stands in the first element, also of the control: what a leak would look like."""
+    """The first element is the label, also in the control: this is what a leak looks like."""
     made = task("parity", trained=(2, 8), tested=(9, 12))
 
     def leaky(split: str, numbers: object) -> object:

@@ -24,7 +24,7 @@ SHORT = ("training.steps=2", "training.eval_every=2", "data.batch_size=2", "data
 
 
 def fetched(config: RunConfig) -> None:
-    """Skip what has to be fetched and was not."""
+    """Skip recipes whose data are not downloaded."""
     for name in card(config.data.name).where.split(" + "):
         if name in PACKAGES and cached(name) is None:
             pytest.skip(f"{name} is not fetched")
@@ -89,7 +89,7 @@ def test_an_interrupted_recipe_is_not_evaluated(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_the_page_has_the_same_figures() -> None:
-    """README.md's table is what the code says."""
+    """The table in README.md agrees with the code."""
     page = (Path(recipes.__file__).parent / "README.md").read_text(encoding="utf-8")
     for one in RECIPES.values():
         cells = (f"`{one.name}`", one.shows, one.requirement, one.recorded, f"{one.minutes:g}")

@@ -1,4 +1,4 @@
-"""Intervals and verdicts: against scipy, and by how often they are wrong."""
+"""Intervals and verdicts: compared with scipy, and how often they are wrong."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from threefold.lab.race.significance import interval, paired, t_distribution, t_
 
 
 @pytest.mark.parametrize("freedom", [1, 2, 3, 4, 7, 10, 29, 100])
-def test_t_is_scipys(freedom: int) -> None:
+def test_t_agrees_with_scipy(freedom: int) -> None:
     for probability in (0.6, 0.975, 0.995, 0.9995):
         assert t_quantile(probability, freedom) == pytest.approx(
             stats.t.ppf(probability, freedom), rel=1e-9
@@ -24,7 +24,7 @@ def test_t_is_scipys(freedom: int) -> None:
         )
 
 
-def test_interval_is_the_textbooks() -> None:
+def test_interval_agrees_with_scipy() -> None:
     values = [1.0, 2.0, 4.0]
     found = interval(values, 0.95)
     low, high = stats.t.interval(0.95, 2, np.mean(values), stats.sem(values))
@@ -51,30 +51,30 @@ def test_a_clear_winner_by_lower_and_by_higher() -> None:
     assert (high.kind, high.leader) == ("best", "b")
 
 
-def test_ties_and_single_seeds_are_said() -> None:
+def test_ties_and_single_seeds() -> None:
     scores = {"a": {0: 1.0, 1: 2.0, 2: 3.0}, "b": {0: 1.5, 1: 1.9, 2: 2.5}, "c": {0: 9, 1: 9, 2: 9}}
     found = verdict(scores, lower=True)
     assert (found.kind, found.leader, found.rivals) == ("tie", "b", ("a",))
     assert verdict({"a": {0: 1.0}, "b": {0: 2.0}}, lower=True).kind == "unknown"
     assert verdict({"a": {0: 1.0, 1: 1.1}}, lower=True).kind == "unknown"
-    # All solved: what the evaluation cannot show is no difference.
+    # Both solve the task: a difference below the resolution is a tie.
     solved = {"a": {0: 1.0, 1: 1.0}, "b": {0: 0.999, 1: 0.999}}
     assert verdict(solved, lower=False, resolution=0.002).kind == "tie"
     assert verdict(solved, lower=False).kind == "best"
 
 
 @pytest.mark.parametrize("models", [2, 5])
-def test_equals_are_told_apart_by_chance_in_one_race_of_a_hundred(models: int) -> None:
+def test_equal_models_get_a_winner_in_at_most_one_race_of_a_hundred(models: int) -> None:
     rng = np.random.default_rng(0)
     races, wrong = 3000, 0
     for _ in range(races):
-        order = rng.normal(size=3)  # what a seed's data do to all
+        order = rng.normal(size=3)  # the effect of a seed on all models
         scores = {str(name): dict(enumerate(order + rng.normal(size=3))) for name in range(models)}
         wrong += verdict(scores, lower=True).kind == "best"
     assert wrong / races < 0.015
 
 
-def test_models_of_unlike_noise_are_not_told_apart_by_chance_either() -> None:
+def test_the_same_for_models_with_different_noise() -> None:
     rng = np.random.default_rng(2)
     races, wrong = 3000, 0
     for _ in range(races):
@@ -100,7 +100,7 @@ def test_real_differences_are_found() -> None:
     rng = np.random.default_rng(1)
     found = 0
     for _ in range(200):
-        order = 10 * rng.normal(size=3)  # pairing takes this away
+        order = 10 * rng.normal(size=3)  # removed by pairing
         scores = {
             name: dict(enumerate(order + shift + 0.01 * rng.normal(size=3)))
             for name, shift in (("a", 0.0), ("b", 0.5))
