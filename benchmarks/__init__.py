@@ -1,4 +1,4 @@
-"""Threefold against plain torch and its peers, side by side in one run: `python -m benchmarks`.
+"""Threefold compared with plain torch and its peers in one run: `python -m benchmarks`.
 
-One file a benchmark: a function `run()` that yields a `measure.Race` for each size.
+Each benchmark is one file with a function `run()` that yields a `measure.Comparison` per size.
 """

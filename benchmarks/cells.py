@@ -1,7 +1,8 @@
-"""h = cell(W x + U h₋): LSTM, its variants, GRU and RNN against torch.nn's on the same weights.
+"""h = cell(W x + U h₋): LSTM, its variants, GRU and RNN and torch.nn's with the same weights.
 
-LSTM, GRU (torch's convention) and RNN are to be as fast as torch's or faster.  The LSTM with
-peepholes and the coupled one, which torch has not, within 1.3 times torch.nn.LSTM: 0.77 × or more.
+LSTM, GRU (torch's convention) and RNN should be at least as fast as torch's. The peephole and
+coupled LSTMs, which torch does not have, should take at most 1.3 times as long as torch.nn.LSTM:
+a ratio of 0.77 or more.
 """
 
 from __future__ import annotations
@@ -12,13 +13,13 @@ import torch
 from torch import Tensor, nn
 
 import threefold
-from benchmarks.measure import Contender, Race
+from benchmarks.measure import Comparison, Contender
 from threefold.layers.cell_mixer import CellMixer
 from threefold.models.pretrained.torch_weights import load_torch_weights
 
 Function = Callable[[Tensor], Tensor]
 
-# Ours, its options, and torch's with the same function; None: compared by time with nn.LSTM.
+# Mixer, its options, and the torch class that computes the same; None: only time, with nn.LSTM.
 PAIRS: tuple[tuple[str, dict[str, bool], type[nn.RNNBase] | None], ...] = (
     ("lstm", {}, nn.LSTM),
     ("gru", {"reset_after": True}, nn.GRU),
@@ -50,8 +51,8 @@ def training(function: Function, module: nn.Module, x: Tensor) -> Contender:
     return run
 
 
-def unchecked(contender: Contender) -> Contender:
-    """Work whose results are not those of the other contender."""
+def without_results(contender: Contender) -> Contender:
+    """Drop the results, which differ from those of the other contender."""
 
     def run() -> list[Tensor]:
         contender()
@@ -63,8 +64,8 @@ def unchecked(contender: Contender) -> Contender:
 MODES = {"forward": forward, "forward + backward": training}
 
 
-def run(width: int = 256, batch: int = 8) -> Iterator[Race]:
-    """Lengths 512 and 2,048, forward and with gradients."""
+def run(width: int = 256, batch: int = 8) -> Iterator[Comparison]:
+    """Lengths 512 and 2,048, forward and forward + backward."""
     for length in (512, 2048):
         x = torch.randn(batch, length, width)
         for name, options, peer in PAIRS:
@@ -80,6 +81,8 @@ def run(width: int = 256, batch: int = 8) -> Iterator[Race]:
                     ),
                 }
                 if peer is None:
-                    contenders = {key: unchecked(run) for key, run in contenders.items()}
+                    contenders = {key: without_results(run) for key, run in contenders.items()}
                 described = " ".join([name, *(f"{key}={value}" for key, value in options.items())])
-                yield Race(f"{described} B={batch} L={length} {width}, {label}", contenders, 5)
+                yield Comparison(
+                    f"{described} B={batch} L={length} width {width}, {label}", contenders, 5
+                )

@@ -1,8 +1,9 @@
-"""y_t = Σ_m k_m x_{t−m}: long filters against the padded FFT, and streamed against dot products.
+"""y_t = Σ_m k_m x_{t−m}: long filters and the padded FFT; streaming and dot products.
 
-Whole passes beside plain torch (rfft of twice the length, product, irfft), also with gradients.
-Streams: one element at a time at width 256, ten times as fast as the dot product over the past at
-16,384 elements, and growing with an exponent of at most 1.35 from 2,048 to 65,536.
+Full passes are compared with plain torch (rfft of twice the length, product, irfft), also with
+gradients. Streaming, one element at a time at width 256, should be ten times as fast as the dot
+product over the past at 16,384 elements, and grow with an exponent of at most 1.35 from 2,048 to
+65,536.
 """
 
 from __future__ import annotations
@@ -13,12 +14,13 @@ import torch
 from torch import Tensor
 
 import threefold
-from benchmarks.measure import Contender, Race, at_least, exponent
-from threefold.memory.convolution import StreamedConvolution, Taps
+from benchmarks.measure import Comparison, Contender, max_exponent, min_speedup
+from threefold.memory.convolution import PreparedFilter, StreamedConvolution
 
 Function = Callable[[Tensor, Tensor], Tensor]
 
-FROM, BESIDE, TO = 2048, 16384, 65536
+LENGTHS = (2048, 16384, 65536)
+COMPARED_LENGTH = 16384  # where streaming is compared with the dot product
 
 
 def ours(x: Tensor, kernel: Tensor) -> Tensor:
@@ -26,7 +28,7 @@ def ours(x: Tensor, kernel: Tensor) -> Tensor:
 
 
 def padded(x: Tensor, kernel: Tensor) -> Tensor:
-    """What models elsewhere write."""
+    """The usual way to write it in torch."""
     length = x.shape[1]
     spectrum = torch.fft.rfft(x.mT, 2 * length) * torch.fft.rfft(kernel, 2 * length)
     return torch.fft.irfft(spectrum, 2 * length)[..., :length].mT
@@ -54,24 +56,24 @@ def training(function: Function, x: Tensor, kernel: Tensor) -> Contender:
 MODES = {"forward": forward, "forward + backward": training}
 
 
-def fading(channels: int, taps: int) -> Tensor:
-    """Filters whose taps fall to e⁻³ at their end."""
+def decaying_filters(channels: int, taps: int) -> Tensor:
+    """Filters whose taps decay to e⁻³ at their end."""
     return torch.randn(channels, taps) * torch.exp(-3 * torch.arange(taps) / taps) * taps**-0.5
 
 
-def whole(mode: str, batch: int, length: int, width: int, rounds: int = 7) -> Race:
-    """All elements at once."""
-    x, kernel = torch.randn(batch, length, width), fading(width, length)
+def full_pass(mode: str, batch: int, length: int, width: int, rounds: int = 7) -> Comparison:
+    """All elements in one call."""
+    x, kernel = torch.randn(batch, length, width), decaying_filters(width, length)
     functions = {"threefold": ours, "padded FFT": padded}
     contenders = {key: MODES[mode](run, x, kernel) for key, run in functions.items()}
-    title = f"long convolution B={batch} L={length} {width}, {mode}"
-    return Race(title, contenders, rounds, (at_least(1, "padded FFT"),))
+    title = f"long convolution B={batch} L={length} width {width}, {mode}"
+    return Comparison(title, contenders, rounds, (min_speedup(1, "padded FFT"),))
 
 
 def streamed(x: Tensor, kernel: Tensor) -> Contender:
-    """The memory of Hyena and long_conv, without the rest of the layers."""
+    """The streamed convolution of Hyena and long_conv, without the rest of the layers."""
     with torch.no_grad():
-        taps = Taps(kernel)
+        taps = PreparedFilter(kernel)
 
     def run() -> list[Tensor]:
         state = {"values": x.new_zeros(1, 0, 1, x.shape[2]), "position": torch.zeros(1).long()}
@@ -87,13 +89,13 @@ def streamed(x: Tensor, kernel: Tensor) -> Contender:
 
 
 def recomputed(x: Tensor, kernel: Tensor) -> Contender:
-    """The dot product over the past for each element, both factors as they are read."""
-    past, turned = x[0].T.contiguous(), kernel.flip(1)
+    """The dot product over the past for each element, both factors contiguous in memory."""
+    past, reversed_kernel = x[0].T.contiguous(), kernel.flip(1)
 
     def run() -> list[Tensor]:
         length = past.shape[1]
         outputs = [
-            torch.linalg.vecdot(past[:, : t + 1], turned[:, length - t - 1 :])
+            torch.linalg.vecdot(past[:, : t + 1], reversed_kernel[:, length - t - 1 :])
             for t in range(length)
         ]
         return [torch.stack(outputs).unsqueeze(0)]
@@ -101,33 +103,35 @@ def recomputed(x: Tensor, kernel: Tensor) -> Contender:
     return run
 
 
-def streams(lengths: tuple[int, ...], beside: int, width: int, rounds: int = 3) -> Iterator[Race]:
-    """One element at a time: beside the dot product, and at several lengths."""
-    x, kernel = torch.randn(1, beside, width), fading(width, beside)
+def streams(
+    lengths: tuple[int, ...], compared: int, width: int, rounds: int = 3
+) -> Iterator[Comparison]:
+    """One element at a time: compared with the dot product, and at several lengths."""
+    x, kernel = torch.randn(1, compared, width), decaying_filters(width, compared)
     naive = "dot product over the past"
     contenders = {"threefold": streamed(x, kernel), naive: recomputed(x, kernel)}
-    title = f"streaming {beside} elements, width {width}"
-    yield Race(title, contenders, rounds, (at_least(10, naive),), seldom=(naive,))
+    title = f"streaming {compared} elements, width {width}"
+    yield Comparison(title, contenders, rounds, (min_speedup(10, naive),), slow=(naive,))
     growing = {
-        f"{length:,}": streamed(torch.randn(1, length, width), fading(width, length))
+        f"{length:,}": streamed(torch.randn(1, length, width), decaying_filters(width, length))
         for length in lengths
     }
     first, *_, last = growing
-    limit = exponent(1.35, first, last, lengths[-1] / lengths[0])
+    limit = max_exponent(1.35, first, last, lengths[-1] / lengths[0])
     title = f"streaming, width {width}, by number of elements"
-    yield Race(title, growing, rounds, (limit,), apart=tuple(growing))
+    yield Comparison(title, growing, rounds, (limit,), unchecked=tuple(growing))
 
 
-def run() -> Iterator[Race]:
-    """Whole passes and streams."""
+def run() -> Iterator[Comparison]:
+    """Full passes and streaming."""
     for mode in MODES:
         for length in (1024, 4096, 16384):
-            yield whole(mode, 8, length, 256)
-    yield from streams((FROM, BESIDE, TO), BESIDE, 256)
+            yield full_pass(mode, 8, length, 256)
+    yield from streams(LENGTHS, COMPARED_LENGTH, 256)
 
 
-def quick() -> Iterator[Race]:
+def quick() -> Iterator[Comparison]:
     """Tiny shapes."""
     for mode in MODES:
-        yield whole(mode, 2, 100, 20, rounds=2)
+        yield full_pass(mode, 2, 100, 20, rounds=2)
     yield from streams((64, 256), 128, 16, rounds=2)

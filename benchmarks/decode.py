@@ -1,7 +1,7 @@
-"""One decoded token of the Mamba-130M shape beside the reading of its weights, which bounds it.
+"""One decoded token of the Mamba-130M shape, compared with reading its weights, the lower bound.
 
-Both take turns in one run, so their ratio holds on a busy machine too. The reading is torch's sum
-over as many bytes as the model's weights have, with the same number of threads.
+Both take turns in one run, so their ratio holds on a busy machine too. Reading is torch's sum over
+as many bytes as the model's weights have, with the same number of threads.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from benchmarks import mamba
-from benchmarks.measure import Contender, Race, at_least, at_most
+from benchmarks.measure import Comparison, Contender, max_ratio, min_speedup
 from threefold.kernels import library, ops
 from threefold.memory.state import State
 from threefold.models.language import LanguageModel
 
-# inputs × outputs: Mamba-130M's input projection, output projection, and head.
+# inputs × outputs of Mamba-130M's input projection, output projection and head.
 SIZES = [(768, 3072), (1536, 768), (768, 50280)]
 ROUNDS = 40
 READING = "reading the weights once"
 
 
-def products(inputs: int, outputs: int, dtype: torch.dtype) -> Race:
-    """One row times matrices that together are larger than every cache."""
+def products(inputs: int, outputs: int, dtype: torch.dtype) -> Comparison:
+    """One row times matrices that together do not fit into any cache."""
     count = max(1, 160_000_000 // (inputs * outputs * dtype.itemsize))
     weights = [torch.randn(outputs, inputs).to(dtype) for _ in range(count)]
     x = torch.randn(1, inputs).to(dtype)
@@ -40,11 +40,11 @@ def products(inputs: int, outputs: int, dtype: torch.dtype) -> Race:
             return [F.linear(x, weight) for weight in weights]
 
     read = reading(sum(weight.nbytes for weight in weights))
-    return Race(
+    return Comparison(
         f"{count} products of one row, {inputs} × {outputs}, {dtype}",
         {"threefold": ours, READING: read, "F.linear": plain},
         rounds=ROUNDS,
-        apart=(READING,),
+        unchecked=(READING,),
     )
 
 
@@ -60,7 +60,7 @@ def reading(size: int) -> Contender:
 
 
 def threefold(model: LanguageModel, token: Tensor) -> Contender:
-    """One token after another, each after the state that the last one left."""
+    """One token per call, continuing from the state of the last call."""
     state: State | None = None
 
     @torch.no_grad()
@@ -83,7 +83,7 @@ def reference(model: LanguageModel, token: Tensor) -> Contender:
 
 
 def transformers(peer: Any, token: Tensor) -> Contender:
-    """Its cache is changed in place."""
+    """One token per call; transformers updates its cache in place."""
     cache: Any = None
 
     @torch.no_grad()
@@ -109,35 +109,38 @@ def mambapy(peer: Any, token: Tensor) -> Contender:
     return run
 
 
-def token(shape: mamba.Shape, rounds: int = ROUNDS) -> Race:
-    """The step of a whole model, native, with the reference kernels, and in the peers."""
-    model, one = mamba.ours(shape), torch.tensor([1])
+def token(shape: mamba.Shape, rounds: int = ROUNDS) -> Comparison:
+    """One step of the whole model: native, with the reference kernels, and in the peers."""
+    model, token_id = mamba.threefold_model(shape), torch.tensor([1])
     makers = {"transformers": transformers, "mambapy": mambapy}
     contenders = {
-        "threefold": threefold(model, one),
+        "threefold": threefold(model, token_id),
         READING: reading(sum(parameter.nbytes for parameter in model.parameters())),
-        "threefold, reference kernels": reference(model, one),
-        **{name: makers[name](peer, one) for name, peer in mamba.others(model, *makers).items()},
+        "threefold, reference kernels": reference(model, token_id),
+        **{
+            name: makers[name](peer, token_id)
+            for name, peer in mamba.peer_models(model, *makers).items()
+        },
     }
     for name, contender in contenders.items():
-        if name != READING:  # the first token is another case for some: compare the second
+        if name != READING:  # some handle the first token differently: compare the second
             contender()
-    return Race(
+    return Comparison(
         f"{shape.name}, one token",
         contenders,
         rounds=rounds,
-        targets=(at_most(1.5, READING), at_least(2.5, "transformers")),
-        apart=(READING,),
+        targets=(max_ratio(1.5, READING), min_speedup(2.5, "transformers")),
+        unchecked=(READING,),
     )
 
 
-def run() -> Iterator[Race]:
-    """Products by size and dtype, then a whole token."""
+def run() -> Iterator[Comparison]:
+    """Matrix products by size, then a whole token."""
     for inputs, outputs in SIZES:
         yield products(inputs, outputs, torch.float32)
-    yield token(mamba.PUBLISHED)
+    yield token(mamba.MAMBA_130M)
 
 
-def quick() -> Iterator[Race]:
-    """A token of two narrow layers."""
+def quick() -> Iterator[Comparison]:
+    """One token with two narrow layers."""
     yield token(mamba.TINY, rounds=2)

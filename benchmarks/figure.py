@@ -1,4 +1,4 @@
-"""The figure of a run: time against length with the crossings, and ratios beside their targets."""
+"""The figure of a run: time by length with crossings, and ratios with their targets."""
 
 from __future__ import annotations
 
@@ -13,47 +13,47 @@ from benchmarks.record import Results
 from threefold.lab.bench.measuring import crossing
 
 Line = dict[int, float]  # seconds by length
-Bar = tuple[str, Target, float]  # what, its target, the ratio
+Bar = tuple[str, Target, float]  # label, target, measured ratio
 
 ATTENTION = "attention"
 
 
 def available() -> bool:
-    """Whether matplotlib is there to draw with."""
+    """Whether matplotlib is installed."""
     return importlib.util.find_spec("matplotlib") is not None
 
 
 def draw(path: Path, results: Results) -> bool:
-    """Write the figure in the format of the path's suffix; False if it would be empty."""
+    """Write the figure in the format of the suffix; False if there is nothing to draw."""
     import matplotlib
 
     matplotlib.use("Agg")
     matplotlib.rcParams["svg.hashsalt"] = "threefold"
     from matplotlib import pyplot
 
-    everything = [result for found in results.values() for result in found]
-    panels, bars = lines(everything), ratios(everything)
-    drawn = len(panels) + bool(bars)
-    if not drawn:
+    all_results = [result for of_benchmark in results.values() for result in of_benchmark]
+    panels, bars = lines(all_results), ratios(all_results)
+    columns = len(panels) + bool(bars)
+    if not columns:
         return False
     height = max(5.0, 1.5 + 0.3 * len(bars))
     figure, axes = pyplot.subplots(
-        1, drawn, figsize=(6.5 * drawn, height), squeeze=False, layout="constrained"
+        1, columns, figsize=(6.5 * columns, height), squeeze=False, layout="constrained"
     )
     for axis, (title, panel) in zip(axes[0], panels.items(), strict=False):
         draw_lines(axis, title, panel)
     if bars:
         draw_bars(axes[0][-1], bars)
     path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f".{os.getpid()}.{path.name}")
-    figure.savefig(beside)
+    temporary = path.with_name(f".{os.getpid()}.{path.name}")
+    figure.savefig(temporary)
     pyplot.close(figure)
-    beside.replace(path)
+    temporary.replace(path)
     return True
 
 
 def lines(results: Iterable[Result]) -> dict[str, dict[str, Line]]:
-    """Panels of lines of points; attention, measured in every race, at its median race."""
+    """Panels of lines of points; a point measured in several comparisons is their median."""
     panels: dict[str, dict[str, dict[int, list[float]]]] = {}
     for result in results:
         for name, (line, length) in result.points.items():
@@ -84,27 +84,27 @@ def draw_lines(axis: Any, title: str, panel: dict[str, Line]) -> None:
 
 
 def ratios(results: Iterable[Result]) -> list[Bar]:
-    """Every target that was measured."""
-    found = []
+    """A bar for every target that was measured."""
+    bars: list[Bar] = []
     for result in results:
         for target in result.targets:
             value = target.measured(result.medians)
             if value is not None:
-                found.append((f"{result.title}\n{target.text}", target, value))
-    return found
+                bars.append((f"{result.title}\n{target.text}", target, value))
+    return bars
 
 
 def draw_bars(axis: Any, bars: list[Bar]) -> None:
-    """How far each ratio is from its limit: 1 is the limit, to the right of it is met."""
-    for place, (_, target, value) in enumerate(reversed(bars)):
+    """Each ratio relative to its limit: a bar that reaches 1 meets the target."""
+    for row, (_, target, value) in enumerate(reversed(bars)):
         share = value / target.limit if target.faster else target.limit / value
         sign = "≥" if target.faster else "≤"
-        axis.barh(place, share, color="tab:green" if target.met(value) else "tab:red")
+        axis.barh(row, share, color="tab:green" if target.met(value) else "tab:red")
         axis.annotate(
-            f" {value:.2f} ({sign} {target.limit:g})", (share, place), va="center", fontsize=7
+            f" {value:.2f} ({sign} {target.limit:g})", (share, row), va="center", fontsize=7
         )
-    axis.set_yticks(range(len(bars)), [what for what, _, _ in reversed(bars)], fontsize=6)
+    axis.set_yticks(range(len(bars)), [label for label, _, _ in reversed(bars)], fontsize=6)
     axis.axvline(1, color="black")
     axis.set(
-        xscale="log", title="ratios beside their targets", xlabel="1 is the target; right is met"
+        xscale="log", title="ratios and their targets", xlabel="1 is the target; right of it is met"
     )

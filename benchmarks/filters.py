@@ -1,8 +1,8 @@
-"""S4D, y = W gelu(K̄ ∗ x + D x): a layer beside plain torch, that forms all powers of all poles.
+"""S4D, y = W gelu(K̄ ∗ x + D x): a layer compared with plain torch.
 
-Plain torch is what models elsewhere write: complex exponentials [channels, poles, length], einsum,
-and an FFT of twice the length. Batch 8, width 256, 64 states, with its output projection, also with
-gradients; and the peak memory of training.
+Plain torch is the usual implementation: complex exponentials [channels, poles, length], einsum, and
+an FFT of twice the length. Batch size 8, width 256, 64 states, including the output projection,
+forward and backward, and the peak memory of training.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import threefold
-from benchmarks.measure import Contender, Race, Weighing, at_least, at_most
-from benchmarks.selective_scan import memory
+from benchmarks.measure import Comparison, Contender, MemoryComparison, max_ratio, min_speedup
+from benchmarks.selective_scan import resident_bytes
 from threefold.layers.s4d import S4D
 
 Layer = Callable[[S4D, Tensor], Tensor]
@@ -30,7 +30,7 @@ def ours(layer: S4D, x: Tensor) -> Tensor:
 
 
 def taps(layer: S4D, length: int) -> Tensor:
-    """K̄ = 2 Re Σ_n C_n (e^{Δa_n} − 1)/a_n e^{Δa_n t}, by the matrix of all exponentials."""
+    """K̄ = 2 Re Σ_n C_n (e^{Δa_n} − 1)/a_n e^{Δa_n t}, from the matrix of all exponentials."""
     poles = torch.complex(-torch.exp(layer.decay_log), layer.frequency)
     step = torch.exp(layer.delta_log).unsqueeze(1) * poles
     read = torch.view_as_complex(layer.C) * (torch.exp(step) - 1) / poles
@@ -66,11 +66,11 @@ def forward(run_layer: Layer, layer: S4D, x: Tensor) -> Contender:
 def training(run_layer: Layer, layer: S4D, x: Tensor) -> Contender:
     x = x.detach().requires_grad_()
     grad = torch.randn(x.shape, generator=torch.Generator().manual_seed(0))
-    wanted = [x, *layer.parameters()]
+    inputs = [x, *layer.parameters()]
 
     def run() -> list[Tensor]:
         y = run_layer(layer, x)
-        return [y, *torch.autograd.grad(y, wanted, grad)]
+        return [y, *torch.autograd.grad(y, inputs, grad)]
 
     return run
 
@@ -78,53 +78,53 @@ def training(run_layer: Layer, layer: S4D, x: Tensor) -> Contender:
 MODES = {"forward": (forward, 4.0), "forward + backward": (training, 3.0)}
 
 
-def race(mode: str, length: int, width: int, rounds: int) -> Race:
-    """One layer, forward or with the gradients of its input and all parameters."""
+def comparison(mode: str, length: int, width: int, rounds: int) -> Comparison:
+    """One layer, forward only or with the gradients of its input and all parameters."""
     contender, limit = MODES[mode]
     layer, x = make(length, width)
-    return Race(
-        f"S4D layer B=8 L={length} {width} N=64, {mode}",
+    return Comparison(
+        f"S4D layer B=8 L={length} width {width} N=64, {mode}",
         {name: contender(run_layer, layer, x) for name, run_layer in LAYERS.items()},
         rounds,
-        (at_least(limit, PLAIN),),
-        seldom=(PLAIN,),
+        (min_speedup(limit, PLAIN),),
+        slow=(PLAIN,),
     )
 
 
 def peak(name: str, length: int, width: int) -> int:
-    """Bytes that training takes at most in a fresh process, inputs and gradients included."""
+    """Peak bytes of training in a fresh process, inputs and gradients included."""
     with multiprocessing.get_context("spawn").Pool(1) as pool:
-        return pool.apply(grown, (name, length, width, torch.get_num_threads()))
+        return pool.apply(peak_growth, (name, length, width, torch.get_num_threads()))
 
 
-def grown(name: str, length: int, width: int, threads: int) -> int:
-    """How far the peak of this process rises by one forward and backward."""
+def peak_growth(name: str, length: int, width: int, threads: int) -> int:
+    """How much one forward and backward pass raises the peak memory of this process."""
     torch.set_num_threads(threads)
     training(LAYERS[name], *make(2, width))()
-    before = memory("VmRSS")
+    before = resident_bytes("VmRSS")
     training(LAYERS[name], *make(length, width))()
-    return memory("VmHWM") - before
+    return resident_bytes("VmHWM") - before
 
 
-def weighing(length: int, width: int) -> Weighing:
-    """Training, in processes of their own."""
-    return Weighing(
-        f"S4D layer B=8 L={length} {width} N=64, peak memory of training",
+def memory_comparison(length: int, width: int) -> MemoryComparison:
+    """Peak memory of training, each contender in its own process."""
+    return MemoryComparison(
+        f"S4D layer B=8 L={length} width {width} N=64, peak memory of training",
         {name: partial(peak, name, length, width) for name in LAYERS},
-        (at_most(0.25, PLAIN),),
+        (max_ratio(0.25, PLAIN),),
     )
 
 
-def run() -> Iterator[Race | Weighing]:
-    """Three lengths, and the memory at the longest."""
+def run() -> Iterator[Comparison | MemoryComparison]:
+    """Three lengths, and the memory at the longest one."""
     for mode in MODES:
         for length, rounds in ((1024, 7), (4096, 4), (16384, 2)):
-            yield race(mode, length, 256, rounds)
+            yield comparison(mode, length, 256, rounds)
     if Path("/proc/self/status").exists():
-        yield weighing(16384, 256)
+        yield memory_comparison(16384, 256)
 
 
-def quick() -> Iterator[Race]:
+def quick() -> Iterator[Comparison]:
     """Narrow layers."""
     for mode in MODES:
-        yield race(mode, 100, 16, rounds=2)
+        yield comparison(mode, 100, 16, rounds=2)

@@ -1,8 +1,8 @@
-"""Attention and its sub-quadratic rivals: a token from a cache, and how time and memory grow.
+"""Attention and sub-quadratic mixers: one token from a cache, and growth of time and memory.
 
-`python -m benchmarks history` measures one decoded token beside the bare products that it needs,
-then prints for every sub-quadratic mixer the exponents p of time ≈ L^p and memory ≈ L^p from 4,096
-to 32,768 elements, and those of full attention.
+`python -m benchmarks history` compares one decoded token with the bare matrix products it needs,
+then prints, for every sub-quadratic mixer and for full attention, the exponents p of time ≈ L^p and
+memory ≈ L^p from 4,096 to 32,768 elements.
 """
 
 from __future__ import annotations
@@ -17,13 +17,14 @@ import torch
 from torch import Tensor
 
 import threefold
-from benchmarks.measure import Race
+from benchmarks.measure import Comparison
 from threefold.kernels import ops
 
 WIDTH, HEADS, CACHE = 512, 8, 8_192
 LENGTHS = (4_096, 32_768)
 GROWTH_WIDTH = 64
-# Full attention takes the square of the length: a shorter pair shows its exponent as well.
+MEMORY = ("default",)  # it measures memory
+# Full attention is quadratic: shorter lengths are enough to show its exponent.
 FULL = {"attention": (4_096, 16_384)}
 LIMITS = {"fnet": 1.4}
 SUBQUADRATIC = (
@@ -39,23 +40,23 @@ SUBQUADRATIC = (
     "based",
 )
 
-# In a process of its own: the largest resident size in the call beyond what was resident before.
+# Runs in its own process: the peak resident memory of a call minus that before it, in kilobytes.
 PEAK = """
 import sys, torch
-from benchmarks.history import made, resident, some
+from benchmarks.history import build_mixer, random_input, resident
 torch.set_num_threads(int(sys.argv[3]))
-mixer, short, x = made(sys.argv[1]), some(256), some(int(sys.argv[2]))
+mixer, short, x = build_mixer(sys.argv[1]), random_input(256), random_input(int(sys.argv[2]))
 with torch.no_grad():
     mixer(short)
-    open("/proc/self/clear_refs", "w").write("5")  # the peak begins anew
+    open("/proc/self/clear_refs", "w").write("5")  # reset the peak
     before = resident("VmRSS")
     mixer(x)
 print(resident("VmHWM") - before)
 """
 
 
-def token() -> Race:
-    """One step of the mixer with a cache, beside the products of its weights and of its cache."""
+def token() -> Comparison:
+    """One step of the mixer with a cache, and the products with its weights and its cache."""
     mixer = threefold.mixer("attention", width=WIDTH, heads=HEADS, positions="none").eval()
     x = torch.randn(1, WIDTH)
     heads = mixer.heads
@@ -70,12 +71,12 @@ def token() -> Race:
 
     def step() -> list[Tensor]:
         with torch.no_grad():
-            # From the same state each time, so that its length stays; its place is free again.
-            state["keys"]._threefold_room.filled[0] = CACHE - 1
-            state["values"]._threefold_room.filled[0] = CACHE - 1
+            # Restore the fill level, so that every step starts from the same state and length.
+            state["keys"]._threefold_buffer.filled[0] = CACHE - 1
+            state["values"]._threefold_buffer.filled[0] = CACHE - 1
             return [mixer.step(x, state)[0]]
 
-    def bare() -> list[Tensor]:
+    def bare_products() -> list[Tensor]:
         with torch.no_grad():
             query = ops.linear(x, heads.query.weight).view(1, HEADS, 1, size)
             ops.linear(x, heads.key.weight)
@@ -84,22 +85,22 @@ def token() -> Race:
             return [ops.linear(out.view(1, WIDTH), heads.out.weight)]
 
     title = f"one token of attention, {WIDTH} wide, after {CACHE - 1} others"
-    return Race(title, {"threefold": step, "bare products": bare}, rounds=60)
+    return Comparison(title, {"threefold": step, "bare products": bare_products}, rounds=60)
 
 
-def made(name: str) -> torch.nn.Module:
-    """A mixer at its defaults; positions of full attention are left out, as those of the others."""
+def build_mixer(name: str) -> torch.nn.Module:
+    """A mixer with its default options."""
     options = {"linformer": {"max_length": LENGTHS[1]}}.get(name, {})
     return threefold.mixer(name, width=GROWTH_WIDTH, **options).eval()
 
 
-def some(length: int) -> Tensor:
+def random_input(length: int) -> Tensor:
     return torch.randn(1, length, GROWTH_WIDTH, generator=torch.Generator().manual_seed(0))
 
 
 def seconds(mixer: torch.nn.Module, length: int, rounds: int = 6) -> float:
     """The shortest of several calls: the one that was disturbed least."""
-    x, times = some(length), []
+    x, times = random_input(length), []
     with torch.no_grad():
         mixer(x)
         for _ in range(rounds):
@@ -110,7 +111,7 @@ def seconds(mixer: torch.nn.Module, length: int, rounds: int = 6) -> float:
 
 
 def peak(name: str, length: int) -> float:
-    """Megabytes that one call takes beyond its input."""
+    """Megabytes that one call needs in addition to its input."""
     run = subprocess.run(
         [sys.executable, "-c", PEAK, name, str(length), str(torch.get_num_threads())],
         capture_output=True,
@@ -121,7 +122,7 @@ def peak(name: str, length: int) -> float:
 
 
 def resident(field: str) -> int:
-    """Kilobytes, as Linux says: VmRSS now, VmHWM at most."""
+    """Resident kilobytes (Linux): VmRSS now, VmHWM at the peak."""
     with open("/proc/self/status") as status:
         return next(int(line.split()[1]) for line in status if line.startswith(field))
 
@@ -131,9 +132,9 @@ def exponent(low: float, high: float, lengths: tuple[int, int]) -> float:
 
 
 def growth(name: str) -> str:
-    """One line of the table: time and memory at both lengths, and their exponents."""
+    """One printed line: time and memory at both lengths, and their exponents."""
     lengths = FULL.get(name, LENGTHS)
-    mixer = made(name)
+    mixer = build_mixer(name)
     times = [seconds(mixer, length) for length in lengths]
     peaks = [peak(name, length) for length in lengths]
     limit = "≥ 1.8" if name in FULL else f"≤ {LIMITS.get(name, 1.2)}"
@@ -144,8 +145,8 @@ def growth(name: str) -> str:
     )
 
 
-def run() -> Iterator[Race]:
-    """One decoded token, then the table of exponents."""
+def run() -> Iterator[Comparison]:
+    """One decoded token, then the printed table of exponents."""
     yield token()
     print(f"\ntime and memory from {LENGTHS[0]:,} to {LENGTHS[1]:,} elements, width {GROWTH_WIDTH}")
     for name in (*FULL, *SUBQUADRATIC):

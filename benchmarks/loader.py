@@ -1,4 +1,4 @@
-"""A loader on a mapped token file of 2 GB: tokens a second beside the fastest model, and memory."""
+"""Loaders on a memory-mapped token file of 2 GB: speed compared with small models, and memory."""
 
 from __future__ import annotations
 
@@ -12,33 +12,36 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from benchmarks.measure import Contender, Race, Weighing, at_least, at_most
+from benchmarks.measure import Comparison, Contender, MemoryComparison, max_ratio, min_speedup
 from threefold import LanguageModel, Spec
 from threefold.data.loaders import Batches, TokenStream, Windows
 from threefold.data.token_files import Piece, TokenFile, write_tokens
 
 TOKENS = 1_000_000_000  # two bytes each
-PIECE = 1 << 22
+PIECE_TOKENS = 1 << 22
 BATCH, LENGTH, STEPS = 8, 256, 8
-LIMIT = 300_000_000  # bytes of anonymous memory that training may take more than before
-VOCABULARY = 257  # the smallest of two bytes a token: the model has little to do
-MIXERS = ("min_gru", "lru", "retnet")  # the fastest of them counts
+MEMORY = ("default",)  # it measures memory
+MEMORY_LIMIT = 300_000_000  # bytes of anonymous memory that training may add
+VOCABULARY = 257  # the smallest that needs two bytes per token, so the model has little to do
+MIXERS = ("min_gru", "lru", "retnet")  # the fastest one counts
 
 
 def random_pieces(count: int) -> Iterator[Piece]:
-    """Tokens from nowhere, drawn once and turned round, a document now and then."""
-    drawn = np.random.default_rng(0).integers(0, VOCABULARY, min(count, PIECE), dtype=np.uint16)
+    """Random tokens, drawn once and then rotated; each piece is one document."""
+    drawn = np.random.default_rng(0).integers(
+        0, VOCABULARY, min(count, PIECE_TOKENS), dtype=np.uint16
+    )
     for begin in range(0, count, len(drawn)):
         yield np.roll(drawn, begin // len(drawn))[: count - begin], True
 
 
 def small(mixer: str) -> LanguageModel:
-    """One layer of width 64: no useful model eats more tokens a second."""
+    """One layer of width 64: no useful model trains on more tokens per second."""
     return LanguageModel(Spec("language", 64, 1, mixer, VOCABULARY, channel="none"))
 
 
 def consume(model: LanguageModel, batches: Batches, steps: int) -> Contender:
-    """Training without an optimiser, on batches that lie ready."""
+    """Training without an optimiser, on batches prepared in advance."""
     ready = [batches(step) for step in range(steps)]
 
     def train() -> list[Tensor]:
@@ -51,11 +54,11 @@ def consume(model: LanguageModel, batches: Batches, steps: int) -> Contender:
 
 
 def load(batches: Batches, steps: int) -> Contender:
-    """As many batches from the file, each time at other places."""
-    place = iter(range(0, 1 << 62, steps))
+    """As many batches from the file, at different positions in each call."""
+    first_steps = iter(range(0, 1 << 62, steps))
 
     def read() -> list[Tensor]:
-        first = next(place)
+        first = next(first_steps)
         for step in range(first, first + steps):
             batches(step)
         return []
@@ -64,15 +67,15 @@ def load(batches: Batches, steps: int) -> Contender:
 
 
 def anonymous() -> int:
-    """Bytes of memory that belong to no file (Linux)."""
+    """Resident bytes that are not backed by a file (Linux)."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith("RssAnon:"):
             return int(line.split()[1]) * 1024
-    raise RuntimeError("the kernel does not say how much memory is anonymous")
+    raise RuntimeError("/proc/self/status has no line RssAnon")
 
 
 def growth(path: Path, steps: int) -> Callable[[], int]:
-    """Anonymous memory that opening the file and training on all of its length takes."""
+    """Anonymous memory added by opening the file and training across its whole length."""
 
     def work() -> int:
         gc.collect()
@@ -81,7 +84,7 @@ def growth(path: Path, steps: int) -> Callable[[], int]:
         model = small(MIXERS[0])
         optimiser = torch.optim.AdamW(model.parameters())
         stream, windows = TokenStream(tokens, BATCH, LENGTH), Windows(tokens, BATCH, LENGTH)
-        most = 0
+        peak = 0
         for step in range(steps):
             for batch in (stream(step * (stream.pieces // steps)), windows(step)):
                 logits, _ = model(batch.inputs)
@@ -89,42 +92,42 @@ def growth(path: Path, steps: int) -> Callable[[], int]:
                 optimiser.zero_grad()
                 loss.backward()
                 optimiser.step()
-            most = max(most, anonymous() - before)
-        return max(most, 1)
+            peak = max(peak, anonymous() - before)
+        return max(peak, 1)
 
     return work
 
 
-def races(count: int, steps: int, training: int) -> Iterator[Race | Weighing]:
+def comparisons(count: int, steps: int, training: int) -> Iterator[Comparison | MemoryComparison]:
     models = {f"{mixer} 64 × 1, forward + backward": mixer for mixer in MIXERS}
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "corpus.tokens"
         tokens = write_tokens(path, random_pieces(count), VOCABULARY).tokens
         size = f"{tokens.nbytes / 1e9:.3g} GB"
-        yield Weighing(
+        yield MemoryComparison(
             f"training on a token file of {size}, growth of anonymous memory",
-            {"threefold": growth(path, training), "limit": lambda: LIMIT},
-            targets=(at_most(1.0, "limit"),),
+            {"threefold": growth(path, training), "limit": lambda: MEMORY_LIMIT},
+            targets=(max_ratio(1.0, "limit"),),
         )
         for name, loader in (
-            ("lanes", TokenStream(tokens, BATCH, LENGTH)),
+            ("token stream", TokenStream(tokens, BATCH, LENGTH)),
             ("windows", Windows(tokens, BATCH, LENGTH)),
         ):
             contenders: dict[str, Contender] = {"threefold": load(loader, steps)}
             for label, mixer in models.items():
                 contenders[label] = consume(small(mixer), loader, steps)
-            yield Race(
+            yield Comparison(
                 f"loader, {name} of {size}, {steps} batches of {BATCH} × {LENGTH} tokens",
                 contenders,
                 rounds=9,
-                targets=(at_least(20, *models),),
-                apart=tuple(models),
+                targets=(min_speedup(20, *models),),
+                unchecked=tuple(models),
             )
 
 
-def run() -> Iterator[Race | Weighing]:
-    yield from races(TOKENS, STEPS, training=50)
+def run() -> Iterator[Comparison | MemoryComparison]:
+    yield from comparisons(TOKENS, STEPS, training=50)
 
 
-def quick() -> Iterator[Race | Weighing]:
-    yield from races(1_000_000, 2, training=3)
+def quick() -> Iterator[Comparison | MemoryComparison]:
+    yield from comparisons(1_000_000, 2, training=3)

@@ -1,13 +1,15 @@
-"""What the machine can do at most: matrix products, reading memory, exponentials.
+"""The limits of the machine: matrix products, reading memory, exponentials.
 
-Every race is bounded by one of the three, so they are measured in the same run, before it.
+One of the three bounds every benchmark, so they are measured first, in the same run.
 """
 
 from __future__ import annotations
 
 import os
 import platform
+import shutil
 import statistics
+import subprocess
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,12 +24,12 @@ from threefold.kernels import library
 
 
 @dataclass(frozen=True)
-class Roof:
-    """One limit of the machine: amounts a second, in billions."""
+class MachineLimit:
+    """One limit of the machine, as a rate in billions per second."""
 
     name: str
     unit: str
-    amount: float  # of one call
+    amount: float  # per call
     samples: list[float]  # seconds
 
     @property
@@ -38,8 +40,8 @@ class Roof:
         return {"rate": self.rate, "unit": self.unit, "seconds": self.samples}
 
 
-def roofs(quick: bool = False) -> list[Roof]:
-    """sgemm, reading and exp, with the threads that torch has now."""
+def limits(quick: bool = False) -> list[MachineLimit]:
+    """Measure sgemm, reading memory and exp with the current number of torch threads."""
     side, numbers, rounds = (128, 100_000, 3) if quick else (2048, 25_165_824, 11)
     a, b = torch.randn(2, side, side)
     x = torch.randn(numbers)
@@ -50,11 +52,11 @@ def roofs(quick: bool = False) -> list[Roof]:
         ("memory, reading", "GB/s", 4.0 * len(buffer), buffer.sum),
         ("torch.exp", "G/s", float(numbers), lambda: torch.exp(x, out=y)),
     ]
-    return [Roof(name, unit, n, timed(work, rounds)) for name, unit, n, work in works]
+    return [MachineLimit(name, unit, n, timed(work, rounds)) for name, unit, n, work in works]
 
 
 def timed(work: Callable[[], object], rounds: int) -> list[float]:
-    """Seconds of each of some calls, after one that is not counted."""
+    """Seconds of each call, after one warm-up call."""
     work()
     samples = []
     for _ in range(rounds):
@@ -64,14 +66,14 @@ def timed(work: Callable[[], object], rounds: int) -> list[float]:
     return samples
 
 
-def pulse() -> float:
-    """Seconds of a fixed matrix product now: more where others use the machine, or it throttles."""
+def reference_time() -> float:
+    """Seconds of a fixed matrix product: more if the machine is busy or throttled."""
     a, b = torch.ones(2, 768, 768)
     return statistics.median(timed(lambda: torch.mm(a, b), 5))
 
 
 def description() -> dict[str, Any]:
-    """What a figure depends on besides the code."""
+    """Processor, threads and versions: what a figure depends on besides the code."""
     choice = library.current()
     return {
         "processor": processor(),
@@ -88,8 +90,19 @@ def description() -> dict[str, Any]:
 
 
 def processor() -> str:
-    """The processor's own name of itself, where the system tells it."""
+    """The name of the processor, if the system provides it."""
     source = Path("/proc/cpuinfo")
     lines = source.read_text().splitlines() if source.exists() else []
     names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
     return next(names, platform.processor())
+
+
+def commit() -> str | None:
+    """The git commit of this folder, with "-dirty" after uncommitted changes; None without git."""
+    git = shutil.which("git")
+    if git is None:
+        return None
+    command = [git, "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+    folder = Path(__file__).parent
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    return done.stdout.strip() or None

@@ -1,6 +1,6 @@
-"""One Mamba language model, with the same weights, in threefold, transformers and mambapy.
+"""One Mamba language model with the same weights in threefold, transformers and mambapy.
 
-The time of its matrix products alone is what is left when everything else costs nothing.
+The time of its matrix products alone is a lower bound: everything else would cost nothing.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks import peers
-from benchmarks.weights import MAMBA, give
+from benchmarks.weights import MAMBA, copy_weights
 from threefold.kernels import ops
 from threefold.models.language import LanguageModel
 from threefold.models.spec import Spec
@@ -22,7 +22,7 @@ PRODUCTS = "matrix products alone"
 
 
 class Shape(NamedTuple):
-    """The size of a model, and its name in a title."""
+    """The size of a model, and its name in titles."""
 
     name: str
     width: int
@@ -30,13 +30,13 @@ class Shape(NamedTuple):
     vocabulary: int
 
 
-PUBLISHED = Shape("Mamba-130M", 768, 24, 50280)
+MAMBA_130M = Shape("Mamba-130M", 768, 24, 50280)
 SMALL = Shape("Mamba, width 256 × 4", 256, 4, 256)
 TINY = Shape("Mamba, width 32 × 2", 32, 2, 64)
 
 
-def ours(shape: Shape) -> LanguageModel:
-    """The model of threefold, with fresh weights."""
+def threefold_model(shape: Shape) -> LanguageModel:
+    """Threefold's model with fresh weights."""
     mixers = ("mamba",)
     spec = Spec(
         "language", shape.width, shape.depth, mixers, vocabulary=shape.vocabulary, channel="none"
@@ -44,19 +44,19 @@ def ours(shape: Shape) -> LanguageModel:
     return LanguageModel(spec).eval()
 
 
-def of_transformers(model: LanguageModel) -> nn.Module:
-    """transformers' MambaForCausalLM with the weights of ours."""
+def transformers_model(model: LanguageModel) -> nn.Module:
+    """transformers' MambaForCausalLM with the same weights."""
     spec, library = model.spec, peers.transformers()
     config = library.MambaConfig(
         vocab_size=spec.vocabulary, hidden_size=spec.width, num_hidden_layers=spec.depth
     )
     peer: nn.Module = library.MambaForCausalLM(config).eval()
-    give(model, peer, MAMBA)
+    copy_weights(model, peer, MAMBA)
     return peer
 
 
 class Mambapy(nn.Module):
-    """mambapy's layers in a language model with a tied head (its own imports a GPU package)."""
+    """mambapy's layers in a language model with a tied head (mambapy's own needs a GPU package)."""
 
     def __init__(self, width: int, depth: int, vocabulary: int) -> None:
         super().__init__()
@@ -67,74 +67,74 @@ class Mambapy(nn.Module):
         self.norm_f = library.RMSNorm(width, self.config.rms_norm_eps)
 
     def forward(self, tokens: Tensor, last: bool = False) -> Tensor:
-        """All logits, or those of the last token."""
+        """All logits, or only those of the last token."""
         x = self.mamba(self.embedding(tokens))
-        return self.read(x[:, -1] if last else x)
+        return self.logits(x[:, -1] if last else x)
 
     def step(self, token: Tensor, caches: list[Any]) -> tuple[Tensor, list[Any]]:
         x, caches = self.mamba.step(self.embedding(token), caches)
-        return self.read(x), caches
+        return self.logits(x), caches
 
-    def read(self, x: Tensor) -> Tensor:
+    def logits(self, x: Tensor) -> Tensor:
         logits: Tensor = nn.functional.linear(self.norm_f(x), self.embedding.weight)
         return logits
 
 
-def of_mambapy(model: LanguageModel) -> nn.Module:
-    """mambapy with the weights of ours."""
+def mambapy_model(model: LanguageModel) -> nn.Module:
+    """mambapy's model with the same weights."""
     spec = model.spec
     peer = Mambapy(spec.width, spec.depth, spec.vocabulary).eval()
-    give(model, peer, MAMBA)
+    copy_weights(model, peer, MAMBA)
     return peer
 
 
-MAKERS: dict[str, Callable[[LanguageModel], nn.Module]] = {
-    "transformers": of_transformers,
-    "mambapy": of_mambapy,
+PEER_MODELS: dict[str, Callable[[LanguageModel], nn.Module]] = {
+    "transformers": transformers_model,
+    "mambapy": mambapy_model,
 }
 
 
-def others(model: LanguageModel, *names: str) -> dict[str, Any]:
-    """Those of the named peers that are installed."""
-    return {name: MAKERS[name](model) for name in names if peers.installed(name)}
+def peer_models(model: LanguageModel, *names: str) -> dict[str, Any]:
+    """The models of the named peers that are installed."""
+    return {name: PEER_MODELS[name](model) for name in names if peers.installed(name)}
 
 
 def matrices(model: LanguageModel) -> list[Tensor]:
-    """The weights that a matrix is multiplied with, in the order of the model, the head last."""
+    """The weights of all matrix products in the order of the model, the head last."""
     inner = [part.weight for part in model.stack.modules() if isinstance(part, nn.Linear)]
     return [*inner, model.embedding.weight]
 
 
 def forward_products(model: LanguageModel, rows: int, head_rows: int) -> Callable[[], list[Tensor]]:
-    """The products of a forward pass over `rows` elements, logits for `head_rows` of them."""
+    """The matrix products of a forward pass over `rows` elements, with logits for `head_rows`."""
     weights = [weight.detach() for weight in matrices(model)]
     counts = [rows] * (len(weights) - 1) + [head_rows]
-    given = {
+    inputs = {
         (n, w.shape[1]): torch.randn(n, w.shape[1]) for n, w in zip(counts, weights, strict=True)
     }
 
     def run() -> list[Tensor]:
         with torch.no_grad():
             for count, weight in zip(counts, weights, strict=True):
-                ops.linear(given[count, weight.shape[1]], weight)
+                ops.linear(inputs[count, weight.shape[1]], weight)
         return []
 
     return run
 
 
 def training_products(model: LanguageModel, rows: int) -> Callable[[], list[Tensor]]:
-    """The products of a forward pass, and the two of the backward for each of them."""
+    """The matrix products of a forward pass, and two of the backward pass for each of them."""
     weights = [weight.detach() for weight in matrices(model)]
     sizes = {size for weight in weights for size in weight.shape}
-    given = {size: torch.randn(rows, size) for size in sizes}
+    random = {size: torch.randn(rows, size) for size in sizes}
 
     def run() -> list[Tensor]:
         with torch.no_grad():
             for weight in weights:
                 outputs, inputs = weight.shape
-                ops.linear(given[inputs], weight)
-                given[outputs] @ weight
-                given[outputs].t() @ given[inputs]
+                ops.linear(random[inputs], weight)
+                random[outputs] @ weight
+                random[outputs].t() @ random[inputs]
         return []
 
     return run

@@ -1,7 +1,7 @@
-"""ratio = median time of a contender / median time of ours, both from the same rounds
+"""ratio = median time of a contender / median time of threefold, both from the same rounds
 
-Contenders do the same work in turns, so that a slow moment of the machine meets all of them. Their
-results are compared first, and nothing is measured when they differ.
+Contenders do the same work in turns, so that a slow moment of the machine affects all of them.
+Their results are compared first, and nothing is measured if they differ.
 """
 
 from __future__ import annotations
@@ -14,69 +14,69 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-# A figure is only worth printing for results that agree.
+# Largest relative difference between the results of two contenders.
 TOLERANCE = 1e-4
-# A machine this much slower than at the beginning of the run is used by somebody else too.
+# If the machine is this many times slower than at the start of the run, something else uses it.
 DISTURBED = 1.3
 
 Contender = Callable[[], Iterable[Tensor]]
-Point = tuple[str, int]  # a line of the figure, a length
+Point = tuple[str, int]  # line of the figure, sequence length
 Medians = Mapping[str, float]
 Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True)
 class Target:
-    """A limit to a ratio of two medians; of several `others` the fastest counts."""
+    """A limit for the ratio of two medians; the fastest of several `others` counts."""
 
     others: tuple[str, ...]
     limit: float
     faster: bool  # others / ours ≥ limit; else ours / others ≤ limit
-    ours: str | None = None  # the first contender
-    root: float = 1.0  # of the ratio, for an exponent: log(ratio) / log(root)
+    ours: str | None = None  # None: the first contender
+    growth: float = 1.0  # if not 1, the target is the exponent log(ratio) / log(growth)
 
     def measured(self, medians: Medians) -> float | None:
-        """The ratio, or None where nobody of the others took part."""
+        """The ratio (or exponent), or None if none of the others was measured."""
         ours = medians[self.ours or next(iter(medians))]
-        taken = [medians[name] for name in self.others if name in medians]
-        if not taken:
+        others = [medians[name] for name in self.others if name in medians]
+        if not others:
             return None
-        if self.root != 1.0:
-            return math.log(ours / min(taken)) / math.log(self.root)
-        return min(taken) / ours if self.faster else ours / min(taken)
+        if self.growth != 1.0:
+            return math.log(ours / min(others)) / math.log(self.growth)
+        return min(others) / ours if self.faster else ours / min(others)
 
     def met(self, value: float) -> bool:
         return value >= self.limit if self.faster else value <= self.limit
 
     @property
     def text(self) -> str:
-        """What the figure is."""
-        name = self.others[0] if len(self.others) == 1 else "the best other"
-        if self.root != 1.0:
+        """What the measured number means."""
+        name = self.others[0] if len(self.others) == 1 else "the fastest other"
+        if self.growth != 1.0:
             return f"exponent of growth from {name} to {self.ours}"
         if self.faster:
             return f"times as fast as {name}"
         return f"× {name}" + (f" for {self.ours}" if self.ours else "")
 
 
-def at_least(limit: float, *others: str) -> Target:
-    """We are at least `limit` times as fast as the fastest of the others."""
+def min_speedup(limit: float, *others: str) -> Target:
+    """Threefold is at least `limit` times as fast as the fastest of the others."""
     return Target(others, limit, faster=True)
 
 
-def at_most(limit: float, *others: str, ours: str | None = None) -> Target:
-    """We take at most `limit` times what the least of the others takes."""
+def max_ratio(limit: float, *others: str, ours: str | None = None) -> Target:
+    """Threefold needs at most `limit` times what the best of the others needs."""
     return Target(others, limit, faster=False, ours=ours)
 
 
-def exponent(limit: float, short: str, long: str, factor: float) -> Target:
-    """`factor` times the work takes at most factor^limit times as long."""
-    return Target((short,), limit, faster=False, ours=long, root=factor)
+def max_exponent(limit: float, short: str, long: str, factor: float) -> Target:
+    """The work grows by `factor` from `short` to `long`, the time by at most factor^limit."""
+    return Target((short,), limit, faster=False, ours=long, growth=factor)
 
 
 @dataclass(frozen=True)
 class Result:
-    """What a race measured: samples of each contender, in its unit."""
+    """What a comparison measured: the samples of each contender, in seconds or bytes."""
 
     title: str
     samples: dict[str, list[float]]
@@ -84,7 +84,7 @@ class Result:
     unit: str = "s"
     panel: str = ""
     points: dict[str, Point] = field(default_factory=dict)
-    pulse: float = 1.0  # time of a fixed work around the race / the same before all races
+    slowdown: float = 1.0  # machine.reference_time() around the comparison / before all of them
 
     @property
     def medians(self) -> dict[str, float]:
@@ -99,35 +99,35 @@ class Result:
 
 
 @dataclass(frozen=True)
-class Race:
-    """One piece of work and those who do it; the first is ours.
+class Comparison:
+    """The time that several contenders need for the same work; the first is threefold.
 
-    `apart`: contenders that do other work (a bound, another model) and are not compared.
-    `seldom`: slow ones, measured in every third round only.
-    `tolerance`: how far results may differ, relative to the largest of ours.
-    `points`: what the figure's `panel` draws of it, as the line and the length of each contender.
+    `unchecked`: contenders that do other work (a bound, another model), so results may differ.
+    `slow`: contenders measured in every third round only.
+    `tolerance`: how far results may differ, relative to the largest value of threefold's.
+    `panel`, `points`: where the figure draws each contender, as panel title, line and length.
     """
 
     title: str
     contenders: dict[str, Contender]
     rounds: int = 15
     targets: tuple[Target, ...] = ()
-    apart: tuple[str, ...] = ()
-    seldom: tuple[str, ...] = ()
+    unchecked: tuple[str, ...] = ()
+    slow: tuple[str, ...] = ()
     panel: str = ""
     points: dict[str, Point] = field(default_factory=dict)
     tolerance: float = TOLERANCE
 
     def measure(self, progress: Progress = lambda _: None) -> Result:
-        """Samples of every contender, taking turns after one unmeasured round."""
+        """Time all contenders in turns, after one unmeasured round that compares results."""
         progress(f"{self.title}: comparing results")
         check(self)
         samples: dict[str, list[float]] = {name: [] for name in self.contenders}
         for turn in range(self.rounds):
             progress(f"{self.title}: round {turn + 1} of {self.rounds}")
-            # There and back again: nobody always follows the same one.
+            # Reverse every second round, so that no contender always follows the same one.
             for name in list(self.contenders)[:: -1 if turn % 2 else 1]:
-                if name in self.seldom and turn % 3:
+                if name in self.slow and turn % 3:
                     continue
                 start = time.perf_counter()
                 self.contenders[name]()
@@ -136,37 +136,37 @@ class Race:
 
 
 @dataclass(frozen=True)
-class Weighing:
-    """Peak memory in bytes of each of some works, measured once; the first is ours."""
+class MemoryComparison:
+    """The memory in bytes that each contender needs, measured once; the first is threefold."""
 
     title: str
-    works: dict[str, Callable[[], int]]
+    contenders: dict[str, Callable[[], int]]
     targets: tuple[Target, ...] = ()
 
     def measure(self, progress: Progress = lambda _: None) -> Result:
         samples = {}
-        for name, work in self.works.items():
+        for name, measure_bytes in self.contenders.items():
             progress(f"{self.title}: {name}")
-            samples[name] = [float(work())]
+            samples[name] = [float(measure_bytes())]
         return Result(self.title, samples, self.targets, unit="B")
 
 
-def check(race: Race) -> None:
-    """Raise unless all contenders give what the first gives; those apart run once as well."""
-    (ours, first), *others = race.contenders.items()
+def check(comparison: Comparison) -> None:
+    """Raise unless all contenders agree with the first; unchecked ones only run once."""
+    (ours, first), *others = comparison.contenders.items()
     expected = [tensor.detach().double() for tensor in first()]
     for name, contender in others:
-        given = contender()
-        if name in race.apart:
+        results = list(contender())
+        if name in comparison.unchecked:
             continue
-        for a, b in zip(given, expected, strict=True):
+        for a, b in zip(results, expected, strict=True):
             error = ((a.detach().double() - b).abs().max() / b.abs().max()).item()
-            if not error <= race.tolerance:
-                raise AssertionError(f"{race.title}: {name} and {ours} differ by {error:.1e}")
+            if not error <= comparison.tolerance:
+                raise AssertionError(f"{comparison.title}: {name} and {ours} differ by {error:.1e}")
 
 
 def report(result: Result) -> list[str]:
-    """The lines of one result: medians, ratios to ours, and its targets."""
+    """The printed lines of a result: medians, quartiles, ratios to the first, and targets."""
     ours = next(iter(result.medians.values()))
     lines = [result.title]
     for name, value in result.medians.items():
@@ -175,13 +175,14 @@ def report(result: Result) -> list[str]:
         lines.append(f"  {name:<36}{amount:>16}  {low:+4.0f} {high:+4.0f} %{value / ours:>9.2f} ×")
     for target in result.targets:
         lines.append(f"  {verdict(target, result.medians)}")
-    if result.pulse > DISTURBED:
-        lines.append(f"  ! the machine was {result.pulse:.1f} times slower here: measure it again")
+    if result.slowdown > DISTURBED:
+        slowdown = f"{result.slowdown:.1f} times slower than at the start"
+        lines.append(f"  ! the machine was {slowdown}: measure again")
     return lines
 
 
 def verdict(target: Target, medians: Medians) -> str:
-    """One target beside what was measured."""
+    """One target, what was measured, and whether it is met."""
     value = target.measured(medians)
     sign = "≥" if target.faster else "≤"
     if value is None:

@@ -1,6 +1,6 @@
-"""The recurrences of flash-linear-attention in plain torch, which is what it has for a CPU.
+"""Linear recurrences compared with flash-linear-attention's plain-torch functions for the CPU.
 
-Its `naive.py` files define what its GPU kernels compute; outputs, and gradients, agree with ours.
+Its `naive.py` files define what its GPU kernels compute; outputs and gradients agree with ours.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from torch import Tensor
 
 from benchmarks import peers
 from benchmarks.attention_crossing import make
-from benchmarks.measure import Race
+from benchmarks.measure import Comparison
 from benchmarks.recurrence import MODES, Function, recurrence
 
 Fields = dict[str, Tensor]
 
 
 def scaled(query: Tensor) -> Tensor:
-    """Undoes their scaling of the query."""
+    """Undo flash-linear-attention's scaling of the query."""
     return query * float(query.shape[-1] ** 0.5)
 
 
@@ -35,8 +35,8 @@ def gla(query: Tensor, key: Tensor, value: Tensor, log_decay: Tensor) -> Any:
 
 def delta(query: Tensor, key: Tensor, value: Tensor, strength: Tensor) -> Any:
     function = peers.fla_naive("delta_rule").delta_rule_chunkwise
-    turned = (x.transpose(1, 2) for x in (scaled(query), key, value, strength))
-    out, state = function(*turned)
+    transposed = (x.transpose(1, 2) for x in (scaled(query), key, value, strength))
+    out, state = function(*transposed)
     return out.transpose(1, 2), state
 
 
@@ -56,12 +56,12 @@ def rank_one(
     query: Tensor, key: Tensor, value: Tensor, log_decay: Tensor, write: Tensor, read: Tensor
 ) -> Any:
     function = peers.fla_naive("generalized_delta_rule/dplr").dplr_chunkwise
-    turned = (x.transpose(1, 2) for x in (scaled(query), key, value, read, write, log_decay))
-    out, state = function(*turned)
+    transposed = (x.transpose(1, 2) for x in (scaled(query), key, value, read, write, log_decay))
+    out, state = function(*transposed)
     return out.transpose(1, 2), state
 
 
-# Our structure, and their function for it.
+# Our structure: label and function of flash-linear-attention.
 PAIRS: dict[str, tuple[str, Function]] = {
     "scalar decay": ("fla simple_gla, chunks of 64", simple_gla),
     "decay per key": ("fla gla, recurrent", gla),
@@ -72,27 +72,27 @@ PAIRS: dict[str, tuple[str, Function]] = {
 }
 
 
-def races(length: int, heads: int, rounds: int) -> Iterator[Race]:
-    """Each pair, forward and with backward."""
+def comparisons(length: int, heads: int, rounds: int) -> Iterator[Comparison]:
+    """Each pair, forward and forward + backward."""
     if not peers.installed("fla"):
         return
     for structure, (name, function) in PAIRS.items():
         inputs = make(structure, length, heads, 64)
         contenders: dict[str, Function] = {"threefold": partial(recurrence, None), name: function}
         for mode, contender in MODES.items():
-            yield Race(
+            yield Comparison(
                 f"{structure} H={heads} L={length} size 64, {mode}",
                 {label: contender(function, inputs) for label, function in contenders.items()},
                 rounds=rounds,
-                seldom=(name,),
+                slow=(name,),
             )
 
 
-def run() -> Iterator[Race]:
+def run() -> Iterator[Comparison]:
     """Four heads, 1,024 elements."""
-    yield from races(1024, 4, rounds=9)
+    yield from comparisons(1024, 4, rounds=9)
 
 
-def quick() -> Iterator[Race]:
+def quick() -> Iterator[Comparison]:
     """One head, one chunk."""
-    yield from races(64, 1, rounds=1)
+    yield from comparisons(64, 1, rounds=1)

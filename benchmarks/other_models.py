@@ -1,7 +1,7 @@
-"""Whole language models of transformers, and torch's LSTM, beside ours of the same shape.
+"""Whole language models of transformers, and torch's LSTM, compared with ours of the same shape.
 
-Mamba-2 has our weights and gives our logits. The others are other models, and are named so: the
-same width, depth and vocabulary, another function. There only throughput is compared.
+Mamba-2 has our weights and gives our logits. The rest are labelled "other model": the same width,
+depth and vocabulary, but a different function, so only throughput is compared.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from torch import Tensor, nn
 
 from benchmarks import peers
 from benchmarks.mamba import SMALL, TINY, Shape
-from benchmarks.measure import Contender, Race
-from benchmarks.weights import MAMBA2, give
+from benchmarks.measure import Comparison, Contender
+from benchmarks.weights import MAMBA2, copy_weights
 from threefold.models.language import LanguageModel
 from threefold.models.spec import Spec
 
 
 def ours(shape: Shape, mixer: str, channel: str = "none") -> LanguageModel:
-    """One of our language models, with fresh weights."""
+    """One of our language models with fresh weights."""
     return LanguageModel(
         Spec(
             "language",
@@ -35,7 +35,7 @@ def ours(shape: Shape, mixer: str, channel: str = "none") -> LanguageModel:
 
 
 def config(name: str, shape: Shape, **more: Any) -> Any:
-    """A configuration of transformers, everything else as its authors set it."""
+    """A configuration of transformers; everything not given keeps its default."""
     return getattr(peers.transformers(), f"{name}Config")(
         vocab_size=shape.vocabulary,
         hidden_size=shape.width,
@@ -53,14 +53,14 @@ def causal(name: str, settings: Any) -> nn.Module:
 
 
 def mamba2(shape: Shape) -> tuple[LanguageModel, nn.Module]:
-    """Mamba-2 with our weights in it."""
+    """Our Mamba-2, and transformers' Mamba-2 with the same weights."""
     model = ours(shape, "mamba2")
     heads, size = 2 * shape.width // 64, 64
     settings = config(
         "Mamba2", shape, num_heads=heads, head_dim=size, n_groups=1, tie_word_embeddings=True
     )
     peer = causal("Mamba2", settings)
-    give(model, peer, MAMBA2)
+    copy_weights(model, peer, MAMBA2)
     return model, peer
 
 
@@ -103,7 +103,7 @@ def lstm(model: nn.Module, tokens: Tensor) -> Contender:
 
 
 def others(shape: Shape) -> Iterator[tuple[str, LanguageModel, nn.Module]]:
-    """Models of transformers and the nearest of ours."""
+    """Models of transformers, each with the most similar one of ours."""
     yield "FalconMamba", ours(shape, "mamba"), causal("FalconMamba", config("FalconMamba", shape))
     heads = max(1, shape.width // 64)
     settings = config("xLSTM", shape, num_heads=heads, autocast_kernel_dtype="float32")
@@ -111,7 +111,7 @@ def others(shape: Shape) -> Iterator[tuple[str, LanguageModel, nn.Module]]:
     yield "RWKV-4", ours(shape, "rwkv6", "rwkv"), causal("Rwkv", config("Rwkv", shape))
 
 
-def races(shape: Shape, length: int, rounds: int) -> Iterator[Race]:
+def comparisons(shape: Shape, length: int, rounds: int) -> Iterator[Comparison]:
     """All logits of one row of `length` tokens."""
     tokens = torch.randint(1, shape.vocabulary, (1, length))
     work = f"width {shape.width} × {shape.depth}, {length:,} tokens"
@@ -121,34 +121,34 @@ def races(shape: Shape, length: int, rounds: int) -> Iterator[Race]:
             "threefold mamba2": prefill(model, tokens),
             "transformers Mamba-2": prefill_peer(peer, tokens),
         }
-        yield Race(f"Mamba-2, {work}", contenders, rounds)
+        yield Comparison(f"Mamba-2, {work}", contenders, rounds)
         for name, model, peer in others(shape):
             mixer = f"threefold {model.spec.entries[0][0]}"
             label = f"transformers {name} (other model)"
-            yield Race(
-                f"{name} beside {mixer}, {work}",
+            yield Comparison(
+                f"{name} and {mixer}, {work}",
                 {mixer: prefill(model, tokens), label: prefill_peer(peer, tokens)},
                 rounds,
-                apart=(label,),
-                seldom=(label,),
+                unchecked=(label,),
+                slow=(label,),
             )
     label = "torch.nn.LSTM (other model)"
-    yield Race(
-        f"LSTM beside threefold mamba, {work}",
+    yield Comparison(
+        f"LSTM and threefold mamba, {work}",
         {
             "threefold mamba": prefill(ours(shape, "mamba"), tokens),
             label: lstm(Lstm(shape), tokens),
         },
         rounds,
-        apart=(label,),
+        unchecked=(label,),
     )
 
 
-def run() -> Iterator[Race]:
+def run() -> Iterator[Comparison]:
     """Width 256, 4 layers."""
-    yield from races(SMALL, 1024, rounds=9)
+    yield from comparisons(SMALL, 1024, rounds=9)
 
 
-def quick() -> Iterator[Race]:
+def quick() -> Iterator[Comparison]:
     """Two narrow layers."""
-    yield from races(TINY, 64, rounds=1)
+    yield from comparisons(TINY, 64, rounds=1)

@@ -1,6 +1,6 @@
-"""Peers that may be installed or not: `pip install threefold[bench]` brings all of them.
+"""The libraries we compare with: `pip install 'threefold[bench]'` installs all of them.
 
-A peer that is missing is skipped with one line, and everything else runs.
+A missing peer is reported in one line and skipped.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import ModuleType
 
-# Import name, and the package that holds it.
+# Import name to package name.
 PACKAGES = {
     "transformers": "transformers",
     "mambapy": "mambapy",
@@ -24,7 +24,7 @@ PACKAGES = {
 
 @cache
 def installed(name: str) -> bool:
-    """Whether a peer can take part; says so once if it cannot."""
+    """Whether a peer is installed; prints one line the first time it is not."""
     if importlib.util.find_spec(name) is not None:
         return True
     package = PACKAGES[name]
@@ -33,18 +33,18 @@ def installed(name: str) -> bool:
 
 
 def versions() -> dict[str, str | None]:
-    """The version of each peer, None for one that is missing."""
-    found: dict[str, str | None] = {}
+    """The version of each peer, None if it is not installed."""
+    versions: dict[str, str | None] = {}
     for package in PACKAGES.values():
         try:
-            found[package] = version(package)
+            versions[package] = version(package)
         except PackageNotFoundError:
-            found[package] = None
-    return found
+            versions[package] = None
+    return versions
 
 
 def transformers() -> ModuleType:
-    """transformers, without its advice on faster kernels."""
+    """The transformers module, without its warnings about missing faster kernels."""
     module = importlib.import_module("transformers")
     module.logging.set_verbosity_error()
     return module
@@ -52,7 +52,7 @@ def transformers() -> ModuleType:
 
 @cache
 def fla_naive(operation: str) -> ModuleType:
-    """`fla/ops/<operation>/naive.py`, by its path: the package itself imports triton."""
+    """Load `fla/ops/<operation>/naive.py` by its path, because the package imports triton."""
     spec = importlib.util.find_spec("fla")
     assert spec is not None and spec.submodule_search_locations
     path = Path(spec.submodule_search_locations[0]) / "ops" / operation / "naive.py"

@@ -1,41 +1,52 @@
-"""A run as JSON: the machine, its roofs, and every median, quartile, sample and target."""
+"""The results of a run as JSON: how and where it ran, and every median, quartile and target."""
 
 from __future__ import annotations
 
 import json
 import os
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.machine import Roof
+from benchmarks.machine import MachineLimit
 from benchmarks.measure import Result, Target
 
 Results = dict[str, list[Result]]  # by benchmark
 
 
-def as_json(
-    machine: dict[str, Any], roofs: Sequence[Roof], results: Results, failures: dict[str, str]
-) -> dict[str, Any]:
-    """Plain values."""
+@dataclass(frozen=True)
+class Header:
+    """What the figures of a run depend on."""
+
+    run: dict[str, Any]  # memory setting, date, commit, command
+    machine: dict[str, Any]  # processor, threads, versions
+    limits: Sequence[MachineLimit]
+
+    def as_json(self) -> dict[str, Any]:
+        limits = {limit.name: limit.as_json() for limit in self.limits}
+        return {"run": self.run, "machine": self.machine, "machine_limits": limits}
+
+
+def as_json(header: Header, results: Results, failures: dict[str, str]) -> dict[str, Any]:
+    """The whole run as values that JSON can store."""
     return {
-        "machine": machine,
-        "roofs": {roof.name: roof.as_json() for roof in roofs},
-        "races": [
-            {"benchmark": name, **race_json(result)}
-            for name, found in results.items()
-            for result in found
+        **header.as_json(),
+        "comparisons": [
+            {"benchmark": name, **result_json(result)}
+            for name, benchmark_results in results.items()
+            for result in benchmark_results
         ],
         "failures": failures,
     }
 
 
-def race_json(result: Result) -> dict[str, Any]:
+def result_json(result: Result) -> dict[str, Any]:
     medians = result.medians
     return {
         "title": result.title,
         "unit": result.unit,
-        "pulse": result.pulse,
+        "slowdown": result.slowdown,
         "contenders": {
             name: {
                 "median": medians[name],
@@ -60,8 +71,8 @@ def target_json(target: Target, medians: dict[str, float]) -> dict[str, Any]:
 
 
 def write(path: Path, values: dict[str, Any]) -> None:
-    """All of it or nothing: written beside, then moved into place."""
+    """Write a JSON file atomically: to a temporary file first, which then replaces it."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    beside.write_text(json.dumps(values, indent=1, ensure_ascii=False) + "\n")
-    beside.replace(path)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary.write_text(json.dumps(values, indent=1, ensure_ascii=False) + "\n")
+    temporary.replace(path)

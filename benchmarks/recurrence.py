@@ -1,6 +1,6 @@
-"""S = A ⋄ S₋ + k⊗v: the native linear memories beside plain torch at its best chunk length.
+"""S = A ⋄ S₋ + k⊗v: the native linear recurrences and plain torch at its best chunk length.
 
-Strong decays are to cost no more than mild ones; `attention_crossing` has the growth with L.
+Strong decays should cost no more than mild ones; `attention_crossing` measures growth with L.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from benchmarks.measure import Contender, Race, Target, at_least
+from benchmarks.measure import Comparison, Contender, Target, min_speedup
 from threefold.memory.linear.recurrence import linear_recurrence
 
 Inputs = dict[str, Tensor]
@@ -26,11 +26,11 @@ DECAYING = (
     "per-key and value decay",
 )
 ERASING = ("delta", "gated delta", "gated delta per key", "rank one per key")
-CHUNKS = (32, 64, 128)  # the best of plain torch is among them
+CHUNKS = (32, 64, 128)  # plain torch is fastest at one of them
 
 
 def make(kind: str, length: int, heads: int, size: int, strongest: float = 0.1) -> Inputs:
-    """One row of unit queries and keys, with mild decays unless told."""
+    """One row of unit queries and keys; log-decays lie between -strongest and 0."""
     unit = F.normalize(torch.randn(3, 1, length, heads, size), dim=-1)
     value, strength = torch.randn(1, length, heads, size), torch.rand(1, length, heads)
     inputs = {"query": unit[0], "key": unit[1], "value": value}
@@ -52,8 +52,8 @@ def recurrence(chunk: int | None, form: str = "chunk", **inputs: Tensor) -> tupl
 
 
 def attention(query: Tensor, key: Tensor, value: Tensor, **_: Tensor) -> tuple[Tensor, Tensor]:
-    turned = (x.transpose(1, 2) for x in (query, key, value))
-    return F.scaled_dot_product_attention(*turned, is_causal=True).transpose(1, 2), value
+    transposed = (x.transpose(1, 2) for x in (query, key, value))
+    return F.scaled_dot_product_attention(*transposed, is_causal=True).transpose(1, 2), value
 
 
 FUNCTIONS: dict[str, Function] = {
@@ -75,10 +75,10 @@ TARGETS = {
 
 
 def targets(kind: str, size: int, mode: str) -> tuple[Target, ...]:
-    """What is asked of the main structures."""
+    """The targets of the main structures."""
     if (kind, size) not in TARGETS:
         return ()
-    return (at_least(TARGETS[kind, size][list(MODES).index(mode)], *PLAIN),)
+    return (min_speedup(TARGETS[kind, size][list(MODES).index(mode)], *PLAIN),)
 
 
 def forward(function: Function, inputs: Inputs) -> Contender:
@@ -95,8 +95,8 @@ def training(function: Function, inputs: Inputs) -> Contender:
 
     def run() -> list[Tensor]:
         out, _ = function(**leaves)
-        wanted = list(leaves.values())
-        return [out, *torch.autograd.grad(out, wanted, grad, allow_unused=True)]
+        gradients = torch.autograd.grad(out, list(leaves.values()), grad, allow_unused=True)
+        return [out, *gradients]
 
     return run
 
@@ -104,8 +104,8 @@ def training(function: Function, inputs: Inputs) -> Contender:
 MODES = {"forward": forward, "forward + backward": training}
 
 
-def unchecked(contender: Contender, times: int = 1) -> Contender:
-    """Work whose results are not those of the other contenders."""
+def without_results(contender: Contender, times: int = 1) -> Contender:
+    """Drop the results, which differ from those of the other contenders."""
 
     def run() -> list[Tensor]:
         for _ in range(times):
@@ -116,7 +116,7 @@ def unchecked(contender: Contender, times: int = 1) -> Contender:
 
 
 def steps(inputs: Inputs) -> dict[str, Contender]:
-    """One element after a state, a hundred times: the cost of a call."""
+    """One element from a given state, a hundred times: the cost of a call."""
     state = torch.randn(1, *inputs["value"].shape[2:3], *[inputs["value"].shape[-1]] * 2)
 
     def native() -> list[Tensor]:
@@ -130,26 +130,28 @@ def steps(inputs: Inputs) -> dict[str, Contender]:
 
 
 def strong(kind: str, mode: str) -> dict[str, Contender]:
-    """Decays whose products leave the range of normal numbers at once."""
+    """Decays so strong that their products underflow immediately, compared with mild ones."""
     ours = FUNCTIONS["threefold"]
-    mild, hard = (make(kind, 2048, 4, 64, strongest) for strongest in (0.1, 100.0))
+    mild, extreme = (make(kind, 2048, 4, 64, strongest) for strongest in (0.1, 100.0))
     return {
-        "decays up to e^−0.1": unchecked(MODES[mode](ours, mild)),
-        "decays up to e^−100": unchecked(MODES[mode](ours, hard)),
+        "decays up to e^−0.1": without_results(MODES[mode](ours, mild)),
+        "decays up to e^−100": without_results(MODES[mode](ours, extreme)),
     }
 
 
-def run() -> Iterator[Race]:
-    """Plain torch at some chunk lengths, strong decays, and one step."""
+def run() -> Iterator[Comparison]:
+    """Comparisons with plain torch at several chunk lengths, strong decays, and one step."""
     for size in (64, 128):
         for kind in (*DECAYING, *ERASING):
             inputs = make(kind, 2048, 4, size)
             for label, mode in MODES.items():
                 contenders = {n: mode(function, inputs) for n, function in FUNCTIONS.items()}
                 title = f"{kind} H=4 L=2048 size {size}, {label}"
-                yield Race(title, contenders, rounds=9, targets=targets(kind, size, label))
+                yield Comparison(title, contenders, rounds=9, targets=targets(kind, size, label))
     for kind in ("scalar decay", "per-key decay"):
         for mode in MODES:
-            yield Race(f"{kind} H=4 L=2048 size 64, {mode}", strong(kind, mode))
+            yield Comparison(
+                f"{kind} H=4 L=2048 size 64, mild and strong, {mode}", strong(kind, mode)
+            )
     for kind in ("scalar decay", "gated delta"):
-        yield Race(f"{kind} H=4 size 64, step", steps(make(kind, 1, 4, 64)))
+        yield Comparison(f"{kind} H=4 size 64, step", steps(make(kind, 1, 4, 64)))

@@ -1,7 +1,7 @@
-"""S = exp(ΔA) S₋ + Δ B x,  y = C·S + D x, gated: the native scan beside its exponentials alone.
+"""S = exp(ΔA) S₋ + Δ B x,  y = C·S + D x, gated: the native scan and its exponentials alone.
 
-A scan over L elements of D channels needs L·D·N exponentials, so that torch's exp over as many
-numbers is what a scan of separate operations cannot go below. Training keeps no state of that size.
+A scan over L elements of D channels needs L·D·N exponentials, so torch's exp over as many numbers
+is a lower bound for a scan of separate operations. Training stores no state of that size.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from benchmarks.measure import Contender, Race, Weighing, at_most, exponent
+from benchmarks.measure import Comparison, Contender, MemoryComparison, max_exponent, max_ratio
 from threefold.kernels import library
 from threefold.memory.linear.selective import selective_scan
 
@@ -22,7 +22,7 @@ Inputs = dict[str, Tensor]
 
 
 def make(length: int, channels: int, size: int) -> Inputs:
-    """One row as Mamba's layers give it: softplus, skip and gate inside the scan."""
+    """One row of inputs as in a Mamba layer: softplus, skip and gate inside the scan."""
     x, delta, gate = torch.randn(3, 1, length, channels)
     B, C = torch.randn(2, 1, length, size)
     A = -torch.arange(1.0, size + 1).repeat(channels, 1)
@@ -59,7 +59,7 @@ MODES = {"forward": (forward, 1.0), "forward + backward": (training, 3.0)}
 
 
 def plain(contender: Contender) -> Contender:
-    """The same with the reference kernels."""
+    """The same work with the reference kernels."""
 
     def run() -> list[Tensor]:
         with library.using("reference"):
@@ -68,73 +68,73 @@ def plain(contender: Contender) -> Contender:
     return run
 
 
-def races(length: int, channels: int, size: int, rounds: int) -> Iterator[Race]:
-    """Forward, and forward with backward, beside torch.exp over L·D·N numbers."""
+def comparisons(length: int, channels: int, size: int, rounds: int) -> Iterator[Comparison]:
+    """Forward, and forward + backward, compared with torch.exp over L·D·N numbers."""
     inputs = make(length, channels, size)
     numbers = torch.randn(length * channels * size)
-    room = torch.empty_like(numbers)
+    output = torch.empty_like(numbers)
     label = f"torch.exp of {len(numbers):,}"
 
     def exponentials() -> list[Tensor]:
-        torch.exp(numbers, out=room)
+        torch.exp(numbers, out=output)
         return []
 
     for mode, (make_contender, limit) in MODES.items():
         ours = make_contender(inputs)
-        yield Race(
+        yield Comparison(
             f"selective scan B=1 L={length} D={channels} N={size}, {mode}",
             {"threefold": ours, label: exponentials, "torch": plain(ours)},
             rounds=rounds,
-            targets=(at_most(limit, label),),
-            apart=(label,),
-            seldom=("torch",),
+            targets=(max_ratio(limit, label),),
+            unchecked=(label,),
+            slow=("torch",),
         )
 
 
 def peak(length: int, channels: int, size: int) -> int:
-    """Bytes that training takes at most in a fresh process, inputs and gradients included."""
+    """Peak bytes of training in a fresh process, inputs and gradients included."""
     with multiprocessing.get_context("spawn").Pool(1) as pool:
-        return pool.apply(grown, (length, channels, size, torch.get_num_threads()))
+        return pool.apply(peak_growth, (length, channels, size, torch.get_num_threads()))
 
 
-def grown(length: int, channels: int, size: int, threads: int) -> int:
-    """How far the peak of this process rises by one forward and backward."""
+def peak_growth(length: int, channels: int, size: int, threads: int) -> int:
+    """How much one forward and backward pass raises the peak memory of this process."""
     torch.set_num_threads(threads)
     training(make(2, channels, size))()
-    before = memory("VmRSS")
+    before = resident_bytes("VmRSS")
     training(make(length, channels, size))()
-    return memory("VmHWM") - before
+    return resident_bytes("VmHWM") - before
 
 
-def memory(name: str) -> int:
-    """Bytes of this process, as Linux tells them."""
+def resident_bytes(field: str) -> int:
+    """Resident memory of this process (Linux): VmRSS now, VmHWM at its peak."""
     lines = Path("/proc/self/status").read_text().splitlines()
-    return 1024 * int(next(line for line in lines if line.startswith(name)).split()[1])
+    return 1024 * int(next(line for line in lines if line.startswith(field)).split()[1])
 
 
-def weighing(length: int, channels: int) -> Weighing:
-    """Twice the length, and four times the state."""
+def memory_comparison(length: int, channels: int) -> MemoryComparison:
+    """Peak memory at twice the length, and at four times the state size."""
     sizes = {(length, 16), (2 * length, 16), (length, 64)}
     names = {(n, size): f"L={n:,} N={size}" for n, size in sizes}
-    works: dict[str, Callable[[], int]] = {
+    contenders: dict[str, Callable[[], int]] = {
         names[n, size]: partial(peak, n, channels, size) for n, size in sorted(sizes)
     }
-    works["one array of L·D·N, N=64"] = lambda: 4 * length * channels * 64
+    contenders["one array of L·D·N, N=64"] = lambda: 4 * length * channels * 64
     short, long, wide = names[length, 16], names[2 * length, 16], names[length, 64]
-    return Weighing(
+    return MemoryComparison(
         f"selective scan D={channels}, peak memory of training",
-        works,
-        targets=(exponent(1.05, short, long, 2), at_most(1.5, short, ours=wide)),
+        contenders,
+        targets=(max_exponent(1.05, short, long, 2), max_ratio(1.5, short, ours=wide)),
     )
 
 
-def run() -> Iterator[Race | Weighing]:
-    """The shape of a layer of Mamba-130M."""
-    yield from races(1024, 1536, 16, rounds=13)
+def run() -> Iterator[Comparison | MemoryComparison]:
+    """One layer of Mamba-130M."""
+    yield from comparisons(1024, 1536, 16, rounds=13)
     if Path("/proc/self/status").exists():
-        yield weighing(8192, 512)
+        yield memory_comparison(8192, 512)
 
 
-def quick() -> Iterator[Race | Weighing]:
+def quick() -> Iterator[Comparison | MemoryComparison]:
     """A narrow layer."""
-    yield from races(32, 16, 16, rounds=2)
+    yield from comparisons(32, 16, 16, rounds=2)

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from benchmarks.measure import Contender, Race
+from benchmarks.measure import Comparison, Contender
 from threefold.kernels import ops, reference
 
 Function = Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -25,10 +25,10 @@ def plain(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 
 
 def conv1d(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """What mixers elsewhere write: pad both sides, convolve, cut."""
+    """The usual way to write it in torch: pad both sides, convolve, cut."""
     length, (channels, taps) = x.shape[1], weight.shape
-    turned, filters = x.transpose(1, 2), weight[:, None]
-    y = F.conv1d(turned, filters, bias, padding=taps - 1, groups=channels)
+    transposed, filters = x.transpose(1, 2), weight[:, None]
+    y = F.conv1d(transposed, filters, bias, padding=taps - 1, groups=channels)
     return F.silu(y[..., :length]).transpose(1, 2)
 
 
@@ -55,7 +55,7 @@ def training(function: Function, inputs: list[Tensor]) -> Contender:
 
 
 def step(inputs: list[Tensor], state: Tensor) -> dict[str, Contender]:
-    """One element after a state, a hundred times: the cost of a call."""
+    """One element from a given state, a hundred times: the cost of a call."""
     x, weight, bias = inputs
 
     def native() -> list[Tensor]:
@@ -63,18 +63,18 @@ def step(inputs: list[Tensor], state: Tensor) -> dict[str, Contender]:
             y, new_state = ops.short_convolution(x, weight, bias, state, silu=True)
         return [y, new_state]
 
-    def written() -> list[Tensor]:
+    def by_hand() -> list[Tensor]:
         for _ in range(100):
             window = torch.cat([state, x], dim=1)
             y = F.silu((window * weight.t()).sum(1, keepdim=True) + bias)
         return [y, window[:, 1:]]
 
-    contenders = {"threefold, 100 steps": native, "torch, by hand": written}
+    contenders = {"threefold, 100 steps": native, "torch, by hand": by_hand}
     return {name: torch.no_grad()(contender) for name, contender in contenders.items()}
 
 
-def run() -> Iterator[Race]:
-    """Forward, forward and backward, and one step."""
+def run() -> Iterator[Comparison]:
+    """Forward, forward + backward, and one step."""
     for batch, length, channels, taps in SIZES:
         inputs = [
             torch.randn(batch, length, channels),
@@ -84,6 +84,8 @@ def run() -> Iterator[Race]:
         size = f"B={batch} L={length} D={channels} K={taps}"
         for label, kind in (("forward", forward), ("forward + backward", training)):
             contenders = {name: kind(function, inputs) for name, function in CONTENDERS.items()}
-            yield Race(f"short convolution {size}, {label}", contenders)
+            yield Comparison(f"short convolution {size}, {label}", contenders)
     inputs[0] = torch.randn(1, 1, channels)
-    yield Race(f"short convolution D={channels}, step", step(inputs, torch.randn(1, 3, channels)))
+    yield Comparison(
+        f"short convolution D={channels}, step", step(inputs, torch.randn(1, 3, channels))
+    )

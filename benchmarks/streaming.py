@@ -1,9 +1,8 @@
-"""`threefold stream` over 20 million bytes: memory, time a byte, the same output when resumed.
+"""`threefold stream` over 20 million bytes: memory, time per byte, same output after resuming.
 
-The command runs in a process of its own and is watched from within: where it stands, when, with how
-much resident memory, and how long some fixed work takes there, since machines do not keep their
-speed for minutes. A second run is interrupted by SIGTERM and gone on with; its output has to be
-the same, or nothing is printed.
+The command runs in its own process and records its position, time and resident memory, and how long
+a fixed piece of work takes, because a machine does not keep its speed for minutes. A second run is
+interrupted by SIGTERM and resumed; its output must be the same, or nothing is printed.
 """
 
 from __future__ import annotations
@@ -26,32 +25,33 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from benchmarks.measure import Progress, Race, Result, Weighing, at_most
+from benchmarks.measure import Comparison, MemoryComparison, Progress, Result, max_ratio
 from threefold import LanguageModel, Spec
 from threefold.data import ByteTokenizer, python_reference
 from threefold.runtime.scores.files import as_json_lines
-from threefold.runtime.streaming import plan_piece, stream
+from threefold.runtime.streaming import plan_chunk_size, stream
 
 BYTES = 20_000_000
-EVERY = 100  # bytes that one line stands for
-SLICES = 20  # of a tenth
-SELDOM = 8  # pieces between which the fixed work is done
-GROWTH = 5_000_000  # bytes of resident memory, after the first megabyte
+BYTES_PER_LINE = 100
+SLICES = 20  # per tenth of the input
+FIXED_WORK_EVERY = 8  # pieces
+GROWTH_LIMIT = 5_000_000  # bytes of resident memory, after the first megabyte
+MEMORY = ("kept",)  # as in `threefold stream`
 WATCHER = "from benchmarks.streaming import watch; watch()"
 
 
 class Sample(NamedTuple):
-    """A moment of a run."""
+    """The state of a run after one piece of its input."""
 
-    position: int  # bytes of the input
+    position: int  # bytes of the input that are done
     seconds: float
     processor: float  # seconds of processor time
     resident: int  # bytes
-    fixed: float  # seconds of processor time that the fixed work took; 0 where it was not done
+    fixed: float  # seconds of processor time of the fixed work; 0 if it was not done here
 
 
 def watch() -> None:
-    """Run the command that is given behind a file name and a place; note every piece there."""
+    """Run `argv[3:]` as a threefold command, write samples to `argv[1]`, stop at byte `argv[2]`."""
     from threefold.cli import main
     from threefold.cli.progress import Meter
 
@@ -66,7 +66,8 @@ def watch() -> None:
             _ = matrix @ matrix, row.exp(), sum(range(2000))
         return time.process_time() - start
 
-    count, spent, waited = 0, 0.0, 0.0  # pieces; what the fixed work took by both clocks
+    # Pieces, and the time spent on the fixed work by both clocks, which is not counted.
+    count, spent, waited = 0, 0.0, 0.0
     with open(path, "w") as notes, open("/proc/self/statm") as memory:
 
         def show(meter: Meter, position: int, elements: int) -> None:
@@ -75,7 +76,7 @@ def watch() -> None:
             memory.seek(0)
             resident = int(memory.read().split()[1]) * page
             now, used = time.monotonic(), time.process_time()
-            fixed = 0.0 if count % SELDOM else work()
+            fixed = 0.0 if count % FIXED_WORK_EVERY else work()
             sample = Sample(elements, now - waited, used - spent, resident, fixed)
             notes.write(json.dumps(sample) + "\n")
             waited, spent = waited + time.monotonic() - now, spent + time.process_time() - used
@@ -87,16 +88,23 @@ def watch() -> None:
 
 
 @dataclass(frozen=True)
-class Passage:
-    """The whole of an input, once without and once with an interruption."""
+class StreamRuns:
+    """Two runs over the same input, one of them interrupted and resumed."""
 
     folder: Path
     count: int
     piece: int
 
-    def command(self, name: str, stop: int) -> list[Sample]:
+    def run_command(self, name: str, stop: int) -> list[Sample]:
         notes = self.folder / "notes"
-        options = ["--output", f"{name}.jsonl", "--state", name, "--every", str(EVERY)]
+        options = [
+            "--output",
+            f"{name}.jsonl",
+            "--state",
+            name,
+            "--group-size",
+            str(BYTES_PER_LINE),
+        ]
         arguments = ["stream", "model", "input", *options]
         done = subprocess.run(
             [sys.executable, "-c", WATCHER, str(notes), str(stop), *arguments],
@@ -114,94 +122,100 @@ class Passage:
             return hashlib.file_digest(file, "sha256").hexdigest()
 
     def measure(self, progress: Progress = lambda _: None) -> list[Sample]:
-        progress("streaming: a run without an interruption")
-        samples = self.command("whole", 0)
-        progress("streaming: a run with one")
+        progress("streaming: a run without interruption")
+        samples = self.run_command("uninterrupted", 0)
+        progress("streaming: an interrupted and resumed run")
         middle = self.count // 2 // self.piece * self.piece
-        self.command("cut", middle)
-        rest = self.command("cut", 0)
+        self.run_command("resumed", middle)
+        rest = self.run_command("resumed", 0)
         if samples[-1].position != self.count or rest[-1].position != self.count - middle:
-            raise AssertionError("a run did not come to the end of its input")
-        if self.digest("cut") != self.digest("whole"):
-            raise AssertionError("interrupted and gone on with, the output is another")
+            raise AssertionError("a run did not reach the end of its input")
+        if self.digest("resumed") != self.digest("uninterrupted"):
+            raise AssertionError("the output of the resumed run differs from the uninterrupted one")
         return samples
 
 
 def rates(samples: list[Sample], clock: int) -> list[float]:
-    """Time for a byte in each of some slices, by wall clock (1) or processor (2)."""
+    """Seconds per byte in each slice, by wall clock (1) or processor time (2)."""
     size = max(1, len(samples) // SLICES)
     ends = samples[::size]
     return [(b[clock] - a[clock]) / (b[0] - a[0]) for a, b in pairwise(ends)]
 
 
-def slowness(samples: list[Sample]) -> float:
-    """How long the fixed work took there."""
+def fixed_work_time(samples: list[Sample]) -> float:
+    """Median time of the fixed work."""
     return statistics.median([s.fixed for s in samples if s.fixed] or [1.0])
 
 
 @dataclass(frozen=True)
 class Tenths:
-    """Time for a byte in the first and in the last tenth of a passage."""
+    """Time per byte in the first and in the last tenth of a run."""
 
     title: str
     samples: list[Sample]
     clock: int
-    even: bool = False  # as if the machine had kept the speed of the first tenth
+    corrected: bool = False  # for changes in machine speed, measured with the fixed work
 
     def measure(self, progress: Progress = lambda _: None) -> Result:
         tenth = max(2, len(self.samples) // 10)
-        # The first piece waits for what is made once.
+        # The first piece is left out: it includes one-time setup.
         first, last = self.samples[1 : tenth + 1], self.samples[-tenth:]
-        found = {"last tenth": rates(last, self.clock), "first tenth": rates(first, self.clock)}
-        if self.even:
-            factor = slowness(first) / slowness(last)
-            found["last tenth"] = [value * factor for value in found["last tenth"]]
-        scaled = {name: [value * 1e6 for value in values] for name, values in found.items()}
-        return Result(self.title, scaled, (at_most(1.15, "first tenth"),))
+        times = {"last tenth": rates(last, self.clock), "first tenth": rates(first, self.clock)}
+        if self.corrected:
+            factor = fixed_work_time(first) / fixed_work_time(last)
+            times["last tenth"] = [value * factor for value in times["last tenth"]]
+        else:
+            begin, end = self.samples[0], self.samples[-1]
+            seconds = end[self.clock] - begin[self.clock]
+            times["whole run"] = [seconds / (end.position - begin.position)]
+        scaled = {name: [value * 1e6 for value in values] for name, values in times.items()}
+        return Result(self.title, scaled, (max_ratio(1.15, "first tenth"),))
 
 
 def growth(samples: list[Sample]) -> int:
-    """Resident memory at its most, above that after the first megabyte."""
-    begin = next((s for s in samples if s.position >= 1_000_000), samples[0])
-    after = [s.resident for s in samples if s.position >= begin.position]
-    return max(1, max(after) - begin.resident)
+    """Peak resident memory minus that after the first megabyte."""
+    start = next((s for s in samples if s.position >= 1_000_000), samples[0])
+    after = [s.resident for s in samples if s.position >= start.position]
+    return max(1, max(after) - start.resident)
 
 
-def small(width: int, depth: int) -> LanguageModel:
+def build_model(width: int, depth: int) -> LanguageModel:
     torch.manual_seed(0)
     model = LanguageModel(Spec("language", width, depth, "mamba")).eval()
     model.tokenizer = ByteTokenizer()
     return model
 
 
-def speed(length: int, rounds: int) -> Race:
-    """All of the command's work beside the model's alone."""
-    model, text = small(64, 2), python_reference().encode()[:length]
+def speed(length: int, rounds: int) -> Comparison:
+    """All work of the command, compared with the model alone."""
+    model, text = build_model(64, 2), python_reference().encode()[:length]
     tokens = torch.tensor(list(text)).unsqueeze(0)
-    piece = plan_piece(model)
+    piece = plan_chunk_size(model)
 
     def ours() -> list[Tensor]:
         for scores in stream(model, text):
             as_json_lines(scores.columns)
         return []
 
-    def alone() -> list[Tensor]:
+    def model_alone() -> list[Tensor]:
         state = None
         with torch.no_grad():
             for first in range(0, length, piece):
                 _, state = model(tokens[:, first : first + piece], state)
         return []
 
-    return Race(
-        f"stream of {length:,} bytes, a line for each, Mamba 64 × 2",
-        {"threefold": ours, "the model alone": alone},
+    return Comparison(
+        f"stream of {length:,} bytes, one line per byte, Mamba 64 × 2",
+        {"threefold": ours, "the model alone": model_alone},
         rounds=rounds,
-        apart=("the model alone",),
-        targets=(at_most(1.5, "the model alone"),),
+        unchecked=("the model alone",),
+        targets=(max_ratio(1.5, "the model alone"),),
     )
 
 
-def races(count: int, length: int, rounds: int) -> Iterator[Race | Weighing | Tenths]:
+def comparisons(
+    count: int, length: int, rounds: int
+) -> Iterator[Comparison | MemoryComparison | Tenths]:
     yield speed(length, rounds)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -209,26 +223,29 @@ def races(count: int, length: int, rounds: int) -> Iterator[Race | Weighing | Te
         with open(folder / "input", "wb") as file:
             file.writelines(text for _ in range(count // len(text)))
             file.write(text[: count % len(text)])
-        model = small(32, 1)
+        model = build_model(32, 1)
         model.save(folder / "model")
-        samples = Passage(folder, count, plan_piece(model)).measure()
-    whole = (samples[-1].position - samples[0].position) / (samples[-1][1] - samples[0][1])
-    title = f"stream of {count:,} bytes, Mamba 32 × 1, {whole:,.0f} bytes a second"
-    steady = statistics.median(sample.resident for sample in samples)
-    yield Weighing(
-        f"{title}, growth of resident memory ({steady / 1e6:,.0f} MB) after the first megabyte",
-        {"threefold": lambda: growth(samples), "limit": lambda: GROWTH},
-        targets=(at_most(1.0, "limit"),),
+        samples = StreamRuns(folder, count, plan_chunk_size(model)).measure()
+    title = f"stream of {count:,} bytes, Mamba 32 × 1"
+    yield MemoryComparison(
+        f"{title}, growth of resident memory after the first megabyte",
+        {
+            "threefold": lambda: growth(samples),
+            "limit": lambda: GROWTH_LIMIT,
+            "resident memory, median": lambda: int(statistics.median(s.resident for s in samples)),
+        },
+        targets=(max_ratio(1.0, "limit"),),
     )
-    yield Tenths(f"{title}, a million bytes", samples, 1)
-    yield Tenths(f"{title}, a million bytes, processor time", samples, 2)
-    even = f"{title}, a million bytes, processor time beside that of a fixed work"
-    yield Tenths(even, samples, 2, even=True)
+    per_million = f"{title}, time per million bytes"
+    yield Tenths(per_million, samples, 1)
+    yield Tenths(f"{per_million}, processor time", samples, 2)
+    corrected = f"{per_million}, processor time corrected for machine speed"
+    yield Tenths(corrected, samples, 2, corrected=True)
 
 
-def run() -> Iterator[Race | Weighing | Tenths]:
-    yield from races(BYTES, 200_000, 7)
+def run() -> Iterator[Comparison | MemoryComparison | Tenths]:
+    yield from comparisons(BYTES, 200_000, 7)
 
 
-def quick() -> Iterator[Race | Weighing | Tenths]:
-    yield from races(100_000, 8_000, 2)
+def quick() -> Iterator[Comparison | MemoryComparison | Tenths]:
+    yield from comparisons(100_000, 8_000, 2)

@@ -1,7 +1,7 @@
-"""What the training loop costs beside the bare forward pass, backward pass and optimiser.
+"""Overhead of the training loop over the bare forward pass, backward pass and optimiser.
 
-How fast a small model runs depends by some percent on where its tensors happen to lie, more than
-the loop costs. So both sides train the very same model with the same optimiser, and take turns.
+The speed of a small model varies by a few percent with the addresses of its tensors, more than the
+loop costs. So both contenders train the same model object with the same optimiser, in turns.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from benchmarks.measure import Contender, Race, at_most
+from benchmarks.measure import Comparison, Contender, max_ratio
 from threefold import LanguageModel, Spec
 from threefold.data.loaders import Tokens, Windows
 from threefold.training.loop import Trainer
@@ -24,48 +24,48 @@ from threefold.training.reporters import Reporter
 from threefold.training.run_folder import RunFolder
 from threefold.training.settings import TrainingSettings
 
-ENDLESS = 10**9
-KEEPS_MEMORY = True  # as `threefold train` does
+NEVER = 10**9  # more steps than any run takes
+MEMORY = ("kept",)  # as in `threefold train`
 SHAPES = {"tiny": (64, 2, 8, 128), "small": (128, 4, 16, 256)}  # width, depth, batch, length
-ROUNDS = {"tiny": (201, 4), "small": (101, 1)}  # and steps of each
+ROUNDS = {"tiny": (201, 4), "small": (101, 1)}  # rounds, and steps per round
 MIXERS = ("mamba", "gla", "lstm")
 BARE = "bare forward + backward + AdamW"
 
 
-def made(mixer: str, shape: tuple[int, int, int, int]) -> Trainer:
+def build_trainer(mixer: str, shape: tuple[int, int, int, int]) -> Trainer:
     width, depth, batch, length = shape
     torch.manual_seed(0)
     model = LanguageModel(Spec("language", width, depth, mixer))
     settings = TrainingSettings(
-        steps=ENDLESS, learning_rate=1e-3, save_every=ENDLESS, warmup_fraction=0.0
+        steps=NEVER, learning_rate=1e-3, save_every=NEVER, warmup_fraction=0.0
     )
-    return Trainer(model, Windows(_text(), batch, length), settings, Answers())
+    return Trainer(model, Windows(random_tokens(), batch, length), settings, Answers())
 
 
 def ours(run: Trainer, folder: Path, steps: int) -> Contender:
-    """Steps of the loop: loader, schedule, clipping, checks, log; no checkpoint falls into them."""
-    keeper, shown = RunFolder(folder), Reporter()
-    run.begin(keeper, shown, {})
+    """Steps of the loop: loader, schedule, clipping, checks and log, but no checkpoint."""
+    run_folder, reporter = RunFolder(folder), Reporter()
+    run.begin(run_folder, reporter, {})
 
     def work() -> list[Tensor]:
         for _ in range(steps):
-            run.step(keeper)
-            shown.show(run)
-            run.keep(keeper, shown)
+            run.step(run_folder)
+            reporter.show(run)
+            run.keep(run_folder, reporter)
         return []
 
     return work
 
 
 def bare(run: Trainer, steps: int) -> Contender:
-    """The same model and torch's optimiser of the loop, on a batch that lies ready."""
-    ready = run.batches(0)
+    """The same model and optimiser without the loop, on a batch prepared in advance."""
+    batch = run.batches(0)
     (optimiser,) = run.optimiser.parts
 
     def work() -> list[Tensor]:
         for _ in range(steps):
-            logits, _ = run.model(ready.inputs)
-            loss = F.cross_entropy(logits.flatten(0, 1), ready.targets.flatten())
+            logits, _ = run.model(batch.inputs)
+            loss = F.cross_entropy(logits.flatten(0, 1), batch.targets.flatten())
             optimiser.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
             optimiser.step()
@@ -74,32 +74,32 @@ def bare(run: Trainer, steps: int) -> Contender:
     return work
 
 
-def _text() -> Tokens:
+def random_tokens() -> Tokens:
     return np.random.default_rng(0).integers(0, 256, 100_000)
 
 
-def races(rounds: dict[str, tuple[int, int]]) -> Iterator[Race]:
+def comparisons(rounds: dict[str, tuple[int, int]]) -> Iterator[Comparison]:
     """Every mixer at every size of `rounds`."""
     with tempfile.TemporaryDirectory() as folder:
-        for name, (many, steps) in rounds.items():
+        for name, (round_count, steps) in rounds.items():
             for mixer in MIXERS:
-                place = Path(folder) / f"{name}-{mixer}"
-                place.mkdir()
+                run_path = Path(folder) / f"{name}-{mixer}"
+                run_path.mkdir()
                 shape = SHAPES[name]
-                run = made(mixer, shape)
-                yield Race(
+                run = build_trainer(mixer, shape)
+                yield Comparison(
                     f"training loop, {mixer} {shape[0]} × {shape[1]}, {steps} steps of "
                     f"{shape[2]} × {shape[3]} tokens",
-                    {"threefold": ours(run, place, steps), BARE: bare(run, steps)},
-                    rounds=many,
-                    targets=(at_most(1.05, BARE),),
-                    apart=(BARE,),
+                    {"threefold": ours(run, run_path, steps), BARE: bare(run, steps)},
+                    rounds=round_count,
+                    targets=(max_ratio(1.05, BARE),),
+                    unchecked=(BARE,),
                 )
 
 
-def run() -> Iterator[Race]:
-    yield from races(ROUNDS)
+def run() -> Iterator[Comparison]:
+    yield from comparisons(ROUNDS)
 
 
-def quick() -> Iterator[Race]:
-    yield from races({"tiny": (1, 1)})
+def quick() -> Iterator[Comparison]:
+    yield from comparisons({"tiny": (1, 1)})

@@ -1,6 +1,6 @@
-"""Our weights in a peer's model, so that both compute the same function.
+"""Copy threefold's weights into a peer's model, so that both compute the same function.
 
-Mamba and Mamba-2 have the same parts everywhere, under other names.
+Mamba and Mamba-2 have the same parts in all libraries, under different names.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from threefold.models.language import LanguageModel
 
 Names = dict[str, str]
 
-# Theirs, below `layers.<n>.mixer.`, and ours, below `stack.blocks.<n>.mixer.`.
+# The peer's names below `layers.<n>.mixer.`, and ours below `stack.blocks.<n>.mixer.`.
 MAMBA: Names = {
     "in_proj.weight": "input.weight",
     "conv1d.weight": "conv.weight",
@@ -33,8 +33,8 @@ MAMBA2: Names = {
     "norm.weight": "norm_weight",
     "out_proj.weight": "out.weight",
 }
-# Around the layers; the head is tied to the embedding.
-AROUND: Names = {
+# Weights outside the layers; the head is tied to the embedding.
+OUTSIDE_LAYERS: Names = {
     "embeddings.weight": "embedding.weight",
     "embedding.weight": "embedding.weight",
     "lm_head.weight": "embedding.weight",
@@ -42,25 +42,25 @@ AROUND: Names = {
 }
 
 
-def ours_of(name: str, layer: Names) -> str:
-    """Our name of a peer's weight; one that we do not have is an error."""
+def our_name(name: str, layer: Names) -> str:
+    """Our name for a peer's weight; KeyError if we have no such weight."""
     name = name.removeprefix("backbone.").removeprefix("mamba.")
-    if name in AROUND:
-        return AROUND[name]
+    if name in OUTSIDE_LAYERS:
+        return OUTSIDE_LAYERS[name]
     number, _, rest = name.removeprefix("layers.").partition(".")
     if rest == "norm.weight":
         return f"stack.blocks.{number}.mixer_norm.weight"
     return f"stack.blocks.{number}.mixer.{layer[rest.removeprefix('mixer.')]}"
 
 
-def give(ours: LanguageModel, peer: nn.Module, layer: Names) -> None:
-    """Give `peer` our weights, each in the shape it has there, and all of them."""
-    mine = ours.state_dict()
-    given, left = {}, set(mine)
+def copy_weights(ours: LanguageModel, peer: nn.Module, layer: Names) -> None:
+    """Copy all our weights into `peer`, each reshaped to its shape there."""
+    source = ours.state_dict()
+    weights, unused = {}, set(source)
     for name, tensor in peer.state_dict().items():
-        source = ours_of(name, layer)
-        given[name] = mine[source].reshape(tensor.shape)
-        left.discard(source)
-    if left:
-        raise AssertionError(f"{type(peer).__name__} has no place for {', '.join(sorted(left))}")
-    peer.load_state_dict(given)
+        own_name = our_name(name, layer)
+        weights[name] = source[own_name].reshape(tensor.shape)
+        unused.discard(own_name)
+    if unused:
+        raise AssertionError(f"{type(peer).__name__} has no weight for {', '.join(sorted(unused))}")
+    peer.load_state_dict(weights)

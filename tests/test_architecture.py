@@ -45,6 +45,10 @@ LONGER: dict[str, str] = {
     "rwkv7": "six mixtures and three low-rank gates, each with its published initial values",
 }
 
+# Lines of a function: the most that any has, and that half and nine tenths of all have.
+FUNCTION_LINES = 45
+FUNCTION_SHARES = {0.5: 7, 0.9: 20}
+
 PICKLES = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "shelve", "marshal"}
 TIME_WORDS = {"length", "lengths", "time", "steps", "seq_len"}
 
@@ -266,6 +270,38 @@ def too_long(sources: Sources, names: Iterable[str], allowed: Iterable[str]) -> 
     ]
 
 
+def classes_of_one_name(sources: Sources) -> list[str]:
+    """Public classes that share their name with another one."""
+    homes: dict[str, list[str]] = {}
+    for module, text in sources.items():
+        for node in ast.parse(text).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                homes.setdefault(node.name, []).append(module)
+    return [f"{name}: {', '.join(modules)}" for name, modules in homes.items() if len(modules) > 1]
+
+
+def function_lengths(sources: Sources) -> dict[str, int]:
+    """Lines of every function, by module, name and line."""
+    return {
+        f"{module}:{node.lineno} {node.name}": (node.end_lineno or node.lineno) - node.lineno + 1
+        for module, text in sources.items()
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    }
+
+
+def long_functions(sources: Sources) -> list[str]:
+    """Functions above the ceiling; then, whether half and nine tenths of all are short."""
+    lengths = function_lengths(sources)
+    wrong = [f"{name}: {lines} lines" for name, lines in lengths.items() if lines > FUNCTION_LINES]
+    in_order = sorted(lengths.values()) or [0]
+    for share, most in FUNCTION_SHARES.items():
+        lines = in_order[int(share * (len(in_order) - 1))]
+        if lines > most:
+            wrong.append(f"{share:.0%} of functions have up to {lines} lines, expected {most}")
+    return wrong
+
+
 def tracked_files() -> list[Path]:
     """What git tracks or would track; every file of the tree where there is no git."""
     command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
@@ -323,6 +359,14 @@ def test_mixer_file(name: str) -> None:
 
 def test_mixers_are_short() -> None:
     assert too_long(SOURCES, MIXERS, LONGER) == []
+
+
+def test_one_name_for_one_class() -> None:
+    assert classes_of_one_name(SOURCES) == []
+
+
+def test_functions_are_short() -> None:
+    assert long_functions(SOURCES) == []
 
 
 def test_nothing_of_this_machine_is_tracked() -> None:
@@ -411,6 +455,16 @@ class TestCheckersFail:
         assert len(too_long(sources, ["long", "short"], [])) == 1
         assert too_long(sources, ["long", "short"], ["long"]) == []
         assert len(too_long(sources, ["long", "short"], ["long", "short"])) == 1
+
+    def test_classes_of_one_name(self) -> None:
+        sources = {"threefold.a": "class Plan: pass", "threefold.b": "class Plan: pass"}
+        assert classes_of_one_name(sources) == ["Plan: threefold.a, threefold.b"]
+        assert classes_of_one_name({**sources, "threefold.b": "class _Plan: pass"}) == []
+
+    def test_long_functions(self) -> None:
+        body = "\n    pass" * FUNCTION_LINES
+        assert len(long_functions({"threefold.a": f"def f():{body}"})) == 3
+        assert long_functions({"threefold.a": "def f():\n    pass"}) == []
 
     @pytest.mark.parametrize(
         "line",

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import inspect
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+from mypy import api
 
 import threefold
 
@@ -93,6 +96,19 @@ def test_documented_and_typed(name: str) -> None:
 def test_unknown_name() -> None:
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         _ = threefold.nothing
+
+
+def test_type_checkers_know_every_name(tmp_path: Path) -> None:
+    names = [*PUBLIC, "nothing"]
+    lines = ["import threefold", *(f"reveal_type(threefold.{name})" for name in names)]
+    (tmp_path / "names.py").write_text("\n".join(lines) + "\n")
+    settings = Path(__file__).parent.parent / "pyproject.toml"  # and so the cache of `make check`
+    out, errors, _ = api.run([f"--config-file={settings}", str(tmp_path / "names.py")])
+    assert 'has no attribute "nothing"' in out, errors
+    kinds = dict(re.findall(r'names\.py:(\d+): note: Revealed type is "(.*)"', out))
+    assert len(kinds) == len(names)
+    for number, name in enumerate(PUBLIC, 2):
+        assert kinds[str(number)] not in ("Any", "object", "builtins.object"), name
 
 
 def test_import_is_lazy() -> None:

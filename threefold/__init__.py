@@ -1,12 +1,44 @@
-"""Threefold: sequence models that give the same answer step by step, in chunks and in parallel.
+"""Threefold: sequence models from the RNN to Mamba that give the same answer in every form.
 
-Names are imported when first used, so that `import threefold` and `threefold --help` cost nothing.
+Names are imported when they are first used, so that `import threefold` and `threefold --help` do
+not import torch. Type checkers and editors see the imports below.
 """
 
 from __future__ import annotations
 
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from threefold._version import __version__ as __version__
+    from threefold.errors import ThreefoldError as ThreefoldError
+    from threefold.estimators.echo_state_network import EchoStateNetwork as EchoStateNetwork
+    from threefold.estimators.extreme_learning import (
+        ExtremeLearningMachine as ExtremeLearningMachine,
+    )
+    from threefold.lab.race.race import compare as compare
+    from threefold.layers.table import MIXERS as MIXERS
+    from threefold.layers.table import mixer as mixer
+    from threefold.memory.attention import attention as attention
+    from threefold.memory.convolution import long_convolution as long_convolution
+    from threefold.memory.linear.recurrence import linear_recurrence as linear_recurrence
+    from threefold.memory.linear.selective import selective_scan as selective_scan
+    from threefold.models.classifier import Classifier as Classifier
+    from threefold.models.forecaster import Forecaster as Forecaster
+    from threefold.models.language import LanguageModel as LanguageModel
+    from threefold.models.masked import MaskedLanguageModel as MaskedLanguageModel
+    from threefold.models.saving import load as load
+    from threefold.models.seq2seq import Seq2Seq as Seq2Seq
+    from threefold.models.spec import Spec as Spec
+    from threefold.models.table import build as build
+    from threefold.models.tagger import Tagger as Tagger
+    from threefold.models.transformer import Transformer as Transformer
+    from threefold.models.vision import VisionTransformer as VisionTransformer
+    from threefold.runtime.generation import generate as generate
+    from threefold.runtime.session import Session as Session
+    from threefold.runtime.state_files import load_state as load_state
+    from threefold.runtime.state_files import save_state as save_state
+    from threefold.runtime.streaming import stream as stream
 
 _HOMES = {
     "Classifier": "threefold.models.classifier",
@@ -35,21 +67,48 @@ _HOMES = {
     "save_state": "threefold.runtime.state_files",
     "selective_scan": "threefold.memory.linear.selective",
     "stream": "threefold.runtime.streaming",
+    "__version__": "threefold._version",
 }
 
-__all__ = sorted([*_HOMES, "__version__"])
+__all__ = [
+    "MIXERS",
+    "Classifier",
+    "EchoStateNetwork",
+    "ExtremeLearningMachine",
+    "Forecaster",
+    "LanguageModel",
+    "MaskedLanguageModel",
+    "Seq2Seq",
+    "Session",
+    "Spec",
+    "Tagger",
+    "ThreefoldError",
+    "Transformer",
+    "VisionTransformer",
+    "__version__",
+    "attention",
+    "build",
+    "compare",
+    "generate",
+    "linear_recurrence",
+    "load",
+    "load_state",
+    "long_convolution",
+    "mixer",
+    "save_state",
+    "selective_scan",
+    "stream",
+]
 
 
-def __getattr__(name: str) -> Any:
-    if name == "__version__":
-        from threefold._version import __version__
+if not TYPE_CHECKING:  # so that type checkers report names that do not exist
 
-        return __version__
-    if name not in _HOMES:
-        raise AttributeError(f"module 'threefold' has no attribute {name!r}")
-    value = getattr(import_module(_HOMES[name]), name)
-    globals()[name] = value
-    return value
+    def __getattr__(name: str) -> object:
+        if name not in _HOMES:
+            raise AttributeError(f"module 'threefold' has no attribute {name!r}")
+        value = getattr(import_module(_HOMES[name]), name)
+        globals()[name] = value
+        return value
 
 
 def __dir__() -> list[str]:

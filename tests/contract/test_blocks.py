@@ -14,7 +14,7 @@ import threefold
 from tests.tolerances import assert_close
 from threefold import LanguageModel, Spec, ThreefoldError
 from threefold.blocks import BLOCKS
-from threefold.blocks.block import norm_of
+from threefold.blocks.block import make_block_norm
 from threefold.blocks.channel import channel
 from threefold.blocks.post_norm import deep_norm_gains
 from threefold.blocks.stack import Stack
@@ -75,7 +75,7 @@ def test_a_norm_follows_only_where_the_stream_has_none() -> None:
     given = stack(("post_norm", {"final_norm": True})).final_norm()
     assert type(given).__name__ == "LayerNorm"
     assert type(stack(("pre_norm", {"final_norm": False})).final_norm()).__name__ == "Identity"
-    without = norm_of(("pre_norm", {"norm": "layer", "bias": False}), WIDTH)
+    without = make_block_norm(("pre_norm", {"norm": "layer", "bias": False}), WIDTH)
     assert [name for name, _ in without.named_parameters()] == ["weight"]
 
 
@@ -142,7 +142,7 @@ def test_the_embedding_is_its_equation() -> None:
     tokens = torch.tensor([[3, 1, 4, 1]])
     for kind in ("learned", "sinusoidal"):
         more = {"max_length": 9} if kind == "learned" else {}
-        model = language(positions=kind, scale=True, embedding_norm=True, **more)
+        model = language(positions=kind, scale_embedding=True, embedding_norm=True, **more)
         places = torch.arange(5, 9)
         positions: Any = model.embedding.positions
         added = positions.table[places] if more else sinusoids(places, WIDTH)
@@ -166,7 +166,7 @@ def test_gpt2s_beginnings() -> None:
     torch.manual_seed(0)
     mixer = ("attention", {"bias": True})
     made: Any = threefold.build(
-        Spec("language", 128, 8, (mixer,), 50, channel="mlp", options={"initial": "gpt2"})
+        Spec("language", 128, 8, (mixer,), 50, channel="mlp", options={"init": "gpt2"})
     )
     block = made.stack.blocks[3]
     for layer, std in (
@@ -184,15 +184,18 @@ def test_gpt2s_beginnings() -> None:
     [
         ({"block": ("pre_norm", {"norm": "batch"})}, "unknown norm 'batch'"),
         ({"block": ("pre_norm", {"eps": 0})}, "eps is 0, expected a number above 0"),
-        ({"block": ("post_norm", {"dropout": 1})}, "dropout is 1, expected from 0 to below 1"),
+        ({"block": ("post_norm", {"dropout": 1})}, "dropout is 1, expected at least 0 and below 1"),
         ({"block": ("deep_norm", {"alpha": -1.0})}, r"alpha is -1.0, beta None; expected"),
         ({"channel": ("mlp", {"activation": "gulu"})}, "unknown activation 'gulu'; did you"),
         ({"options": {"positions": "rotary"}}, "rotary, alibi and relative .* of attention"),
-        ({"options": {"positions": "learned"}}, "max_length is None, expected the largest"),
-        ({"options": {"max_length": 9}}, "goes with positions='learned'"),
+        (
+            {"options": {"positions": "learned"}},
+            "max_length is None, expected the length of the longest",
+        ),
+        ({"options": {"max_length": 9}}, "needs positions='learned'"),
         ({"options": {"embedding_dropout": 1.0}}, "embedding_dropout is 1.0"),
-        ({"block": "deep_norm", "options": {"initial": "gpt2"}}, "leave one of them out"),
-        ({"options": {"initial": "gpt"}}, "initial: unknown 'gpt'; did you mean 'gpt2'"),
+        ({"block": "deep_norm", "options": {"init": "gpt2"}}, "leave out one of the two"),
+        ({"options": {"init": "gpt"}}, "unknown init 'gpt'; did you mean 'gpt2'"),
     ],
 )
 def test_bad_values_are_refused(change: dict[str, Any], message: str) -> None:

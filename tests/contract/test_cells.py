@@ -165,7 +165,7 @@ def test_rg_lru() -> None:
 def test_beginnings(name: str) -> None:
     size = 24
     for initial in ("orthogonal", "identity", "uniform"):
-        mixer: Any = threefold.mixer(name, width=32, hidden=size, initial=initial)
+        mixer: Any = threefold.mixer(name, width=32, hidden=size, init=initial)
         for matrix in mixer.recurrent.detach().view(-1, size, size):
             if initial == "identity":
                 assert torch.equal(matrix, torch.eye(size))
@@ -217,9 +217,9 @@ def test_parallel_is_refused_with_the_reason(name: str) -> None:
 
 def test_bad_options() -> None:
     for options, message in (
-        ({"initial": "orthagonal"}, "'orthogonal'"),
+        ({"init": "orthagonal"}, "'orthogonal'"),
         ({"hidden": 0}, "hidden=0"),
-        ({"dropout": 1.0}, r"dropout=1\.0"),
+        ({"dropout": 1.0}, r"dropout is 1\.0"),
         ({"activation": "tanhh"}, "'tanh'"),
     ):
         with pytest.raises(threefold.ThreefoldError, match=message):

@@ -272,7 +272,7 @@ def test_both_directions(kind: str, mixer: str) -> None:
         (classifier("gla", "mean", input_size=-1), "input_size is -1"),
         (Spec("tagger", 32, 1, "gla", options={"classes": 0}), "0 classes"),
         (Spec("forecaster", 32, 1, "gla", options={"head": "quantil"}), "did you mean 'quantile'"),
-        (Spec("forecaster", 32, 1, "gla", options={"quantiles": [0.5, 0.1]}), "rising"),
+        (Spec("forecaster", 32, 1, "gla", options={"quantiles": [0.5, 0.1]}), "increasing"),
         (Spec("forecaster", 32, 1, "gla", options={"scaling": "max"}), "unknown scaling 'max'"),
         (Spec("forecaster", 32, 1, "gla", options={"horizon": 0}), "horizon 0"),
         (Spec("forecaster", 32, 1, "fnet"), "cannot forecast"),
@@ -293,16 +293,16 @@ def test_bad_inputs_are_refused() -> None:
     ):
         with pytest.raises(ThreefoldError, match=message):
             mean(wrong)
-    with pytest.raises(ThreefoldError, match=r"of pairs expected \[batch, 2, length\]"):
+    with pytest.raises(ThreefoldError, match=r"expected pairs \[batch, 2, length\]"):
         pair(torch.zeros(2, 3, dtype=torch.int64))
     with pytest.raises(ThreefoldError, match="has no segments"):
         pair(tokens(2, 3, 0)[""].unsqueeze(1).expand(2, 2, 3), segments=torch.zeros(2, 2, 3).long())
-    with pytest.raises(ThreefoldError, match="one for each element"):
+    with pytest.raises(ThreefoldError, match="one segment per element"):
         first(tokens(2, 3, 0)[""], segments=torch.zeros(2, 4).long())
     with pytest.raises(ThreefoldError, match="segments: token 2 in row 0"):
         first(tokens(2, 3, 0)[""], segments=torch.full((2, 3), 2))
     forecaster = made("gaussian")
     with pytest.raises(ThreefoldError, match="exogenous inputs are none, expected 3"):
         forecaster(series(2, 3, 0)[""])
-    with pytest.raises(ThreefoldError, match="as many elements as the series"):
+    with pytest.raises(ThreefoldError, match="the same length as the series"):
         forecaster(series(2, 3, 0)[""], exogenous=torch.zeros(2, 4, 3, dtype=torch.float64))

@@ -15,7 +15,7 @@ from threefold import Seq2Seq, ThreefoldError
 from threefold.data.fetch import cached
 from threefold.lab.studies.g2p import measure, pronounce
 from threefold.models.pretrained import g2p
-from threefold.models.pretrained.g2p import BEGIN, GRAPHEMES, PHONEMES, load_g2p, spell
+from threefold.models.pretrained.g2p import BEGIN, GRAPHEMES, PHONEMES, encode_words, load_g2p
 from threefold.tasks.phonemes import edit_distance, read_dictionary
 
 needs_weights = pytest.mark.skipif(
@@ -58,7 +58,7 @@ def test_the_loader_computes_what_the_package_does(tmp_path: Path) -> None:
     arrays = made_up()
     np.savez(tmp_path / "checkpoint20.npz", **arrays)
     model = load_g2p(tmp_path / "checkpoint20.npz")
-    source, mask = spell(["threefold", "a"])
+    source, mask = encode_words(["threefold", "a"])
     expected = by_hand(arrays, "threefold", 5)
     with torch.no_grad():
         state = model.encode(source, mask=mask)
@@ -73,7 +73,7 @@ def test_the_loader_computes_what_the_package_does(tmp_path: Path) -> None:
     with pytest.raises(ThreefoldError, match="dec_w_hh is missing, expected"):
         load_g2p(tmp_path / "damaged.npz")
     (tmp_path / "text.npz").write_text("no archive")
-    with pytest.raises(ThreefoldError, match="cannot be read as g2p-en's checkpoint"):
+    with pytest.raises(ThreefoldError, match="not a checkpoint of g2p-en"):
         load_g2p(tmp_path / "text.npz")
 
 

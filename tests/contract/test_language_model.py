@@ -41,7 +41,7 @@ SPECS = {
         61,
         channel=("mlp", {"activation": "gelu_tanh", "bias": False}),
         block=("deep_norm", {"norm": "rms", "final_norm": True}),
-        options={"positions": "sinusoidal", "scale": True},
+        options={"positions": "sinusoidal", "scale_embedding": True},
     ),
 }
 LENGTH = 20
@@ -254,9 +254,9 @@ def test_state_is_a_tree_by_layer_without_empty_branches() -> None:
 @pytest.mark.parametrize(
     ("tokens", "message"),
     [
-        (torch.zeros(2, 3), "torch.float32, expected a tensor of int64"),
-        (torch.zeros(2, 3, dtype=torch.int32), "torch.int32, expected a tensor of int64"),
-        ([[1, 2]], "list, expected a tensor of int64"),
+        (torch.zeros(2, 3), "torch.float32, expected an int64 tensor"),
+        (torch.zeros(2, 3, dtype=torch.int32), "torch.int32, expected an int64 tensor"),
+        ([[1, 2]], "list, expected an int64 tensor"),
         (torch.zeros(3, dtype=torch.int64), r"\(3,\), expected \[batch, length\]"),
         (torch.zeros(2, 0, dtype=torch.int64), r"\(2, 0\), expected .* at least one token"),
         (torch.zeros(0, 2, dtype=torch.int64), r"\(0, 2\), expected .* at least one token"),
@@ -318,7 +318,7 @@ def test_dropout_is_for_training_only() -> None:
     assert not torch.equal(model(tokens)[0], model(tokens)[0])
     model.eval()
     assert torch.equal(model(tokens)[0], model(tokens)[0])
-    with pytest.raises(ThreefoldError, match=r"dropout is 1.5, expected from 0 to below 1"):
+    with pytest.raises(ThreefoldError, match=r"dropout is 1.5, expected at least 0 and below 1"):
         threefold.build(Spec("language", 32, 2, "gla", options={"dropout": 1.5}))
 
 

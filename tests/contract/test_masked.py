@@ -149,7 +149,7 @@ def test_fine_tuned_classifier_equals_transformers(tmp_path: Path) -> None:
         options=options,
     )
     model: Any = threefold.build(spec).eval()
-    model.transfer(base)
+    model.transfer_from(base)
     with torch.no_grad():
         model.head[-1].weight.copy_(theirs.classifier.weight)
         model.head[-1].bias.copy_(theirs.classifier.bias)
@@ -167,12 +167,12 @@ def test_fine_tuned_classifier_equals_transformers(tmp_path: Path) -> None:
         options={"bidirectional": True, "embedding_norm": True, "classes": 5, **body},
     )
     tags: Any = threefold.build(tagger).double().eval()
-    tags.transfer(base.double())
+    tags.transfer_from(base.double())
     expected = tags.head(base.encode(x, mask=mask, segments=segments))
     assert_close(tags(x, mask=mask, segments=segments)[0][mask], expected[mask])
     other: Any = threefold.build(Spec("classifier", 32, 1, "gla", 61, options={"segments": 2}))
     with pytest.raises(ThreefoldError, match="expected models of the same width"):
-        other.transfer(base)
+        other.transfer_from(base)
 
 
 def test_saved_and_loaded(tmp_path: Path) -> None:

@@ -125,7 +125,7 @@ def test_bidirectional_is_two_mixers(inner: str) -> None:
 def test_bidirectional_takes_options_and_refuses_itself() -> None:
     mixer = threefold.mixer("bidirectional", width=32, mixer="gla", options={"heads": 4})
     assert mixer.ahead.heads == mixer.back.heads == 4
-    with pytest.raises(threefold.ThreefoldError, match="sees the whole sequence already"):
+    with pytest.raises(threefold.ThreefoldError, match="already sees the whole sequence"):
         threefold.mixer("bidirectional", width=32, mixer="bidirectional")
     with pytest.raises(threefold.ThreefoldError, match=r"'lstn'.*'lstm'"):
         threefold.mixer("bidirectional", width=32, mixer="lstn")

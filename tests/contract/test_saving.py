@@ -68,7 +68,7 @@ def test_the_folder(model: LanguageModel, folder: Path) -> None:
     assert os.listdir(folder.parent) == ["model"]
     values = json.loads((folder / "config.json").read_text())
     assert Spec.from_dict(values["spec"]) == SPEC
-    assert values["format_version"] == 1
+    assert values["format_version"] == 2
     assert values["threefold_version"] == threefold.__version__
     assert values["parameters"] == model.parameter_count
     stored = load_file(folder / "model.safetensors")
@@ -105,7 +105,7 @@ def test_tokenizers_come_back(model: LanguageModel, tmp_path: Path) -> None:
     model.save(tmp_path / "m")
     assert isinstance(threefold.load(tmp_path / "m").tokenizer, ByteTokenizer)
     model.tokenizer = object()
-    with pytest.raises(ThreefoldError, match="tokenizer is a object, which could not be loaded"):
+    with pytest.raises(ThreefoldError, match="tokenizer is a object, which cannot be loaded"):
         model.save(tmp_path / "other")
     assert os.listdir(tmp_path) == ["m"]
     edit(tmp_path / "m", tokenizer="system")
@@ -174,7 +174,7 @@ def test_what_is_not_a_model_is_never_replaced(model: LanguageModel, folder: Pat
     (other / "config.json").write_text('{"model_type": "llama"}')
     with pytest.raises(ThreefoldError, match="not part of a saved model"):
         model.save(other)
-    with pytest.raises(ThreefoldError, match=r"log\.txt: a file; a model is saved as a folder"):
+    with pytest.raises(ThreefoldError, match=r"log\.txt: is a file; a model is saved as a folder"):
         model.save(folder / "log.txt")
 
 
@@ -210,25 +210,29 @@ def to_pickle(folder: Path) -> None:
 
 
 FAULTS: dict[str, tuple[Any, str]] = {
-    "no folder": (shutil.rmtree, r"model: there is no such folder"),
-    "no config": (lambda f: (f / "config.json").unlink(), r"config\.json: there is no such file"),
+    "no folder": (shutil.rmtree, r"model: folder not found"),
+    "no config": (lambda f: (f / "config.json").unlink(), r"config\.json: file not found"),
     "no weights": (
         lambda f: (f / "model.safetensors").unlink(),
-        r"model\.safetensors: there is no such file",
+        r"model\.safetensors: file not found",
     ),
-    "cut config": (lambda f: cut(f / "config.json", 40), r"config\.json: not JSON, or cut short"),
+    "cut config": (
+        lambda f: cut(f / "config.json", 40),
+        r"config\.json: not valid JSON, or truncated",
+    ),
     "bytes as config": (
         lambda f: (f / "config.json").write_bytes(b"\xff\xfe\x00"),
-        r"config\.json: not JSON",
+        r"config\.json: not valid JSON",
     ),
-    "list as config": (lambda f: (f / "config.json").write_text("[]"), "holds a list"),
-    "deep config": (lambda f: (f / "config.json").write_text("[" * 10**5), "not JSON"),
+    "list as config": (lambda f: (f / "config.json").write_text("[]"), "contains a list"),
+    "deep config": (lambda f: (f / "config.json").write_text("[" * 10**5), "not valid JSON"),
     "foreign config": (
         lambda f: (f / "config.json").write_text('{"model_type": "llama"}'),
         "written for llama, not by Threefold",
     ),
-    "newer": (lambda f: edit(f, format_version=2), "format 2, .* install a newer Threefold"),
-    "no version": (lambda f: edit(f, format_version="x"), "format_version is 'x', expected 1"),
+    "newer": (lambda f: edit(f, format_version=3), "format 3, .* install a newer Threefold"),
+    "no version": (lambda f: edit(f, format_version="x"), "format_version is 'x', expected 2"),
+    "older": (lambda f: edit(f, format_version=1), "format 1, written by an older Threefold"),
     "no spec": (lambda f: edit(f, spec=None), r"config\.json: a spec is a dict"),
     "unknown mixer": (
         lambda f: edit(f, spec=spec_with(mixers=["mambo"])),
@@ -243,13 +247,19 @@ FAULTS: dict[str, tuple[Any, str]] = {
         r"config\.json: mixer 'gla' with width=32, heads=5",
     ),
     "lost field": (lambda f: edit(f, sha256=None), "sha256 is None; the file was changed"),
-    "cut weights": (lambda f: cut(f / "model.safetensors", 5000), "not a safetensors file, or cut"),
-    "empty weights": (lambda f: cut(f / "model.safetensors", 0), "not a safetensors file, or cut"),
+    "cut weights": (
+        lambda f: cut(f / "model.safetensors", 5000),
+        "not a safetensors file, or trunc",
+    ),
+    "empty weights": (
+        lambda f: cut(f / "model.safetensors", 0),
+        "not a safetensors file, or trunc",
+    ),
     "foreign weights": (
         lambda f: (f / "model.safetensors").write_bytes(pickle.dumps([1] * 99)),
         "not a safetensors file",
     ),
-    "damaged weights": (lambda f: flip(f / "model.safetensors"), "damaged, .*another SHA-256"),
+    "damaged weights": (lambda f: flip(f / "model.safetensors"), "damaged, .*SHA-256 differs"),
     "missing tensor": (
         lambda f: rewrite(f, lambda t: t.pop("norm.weight")),
         r"model\.safetensors: lacks norm\.weight",
@@ -267,7 +277,7 @@ FAULTS: dict[str, tuple[Any, str]] = {
         r"norm\.weight is \(32,\) torch\.int64",
     ),
     "other spec": (lambda f: edit(f, spec=spec_with(width=48)), r"is \(61, 32\) .* \(61, 48\)"),
-    "pickle": (to_pickle, r"pytorch_model\.bin, a pickle, which can run any code"),
+    "pickle": (to_pickle, r"pytorch_model\.bin, a pickle, which can run arbitrary code"),
 }
 
 
@@ -282,7 +292,9 @@ def test_damage_is_told(folder: Path, fault: str) -> None:
 
 
 def test_a_file_is_no_folder(folder: Path) -> None:
-    with pytest.raises(ThreefoldError, match=r"a file; expected a folder made by model\.save"):
+    with pytest.raises(
+        ThreefoldError, match=r"is a file, expected a folder written by model\.save"
+    ):
         threefold.load(folder / "config.json")
 
 

@@ -88,7 +88,7 @@ def test_causal_and_arbitrary_masks() -> None:
     mask = numbers(B, M, M, seed=2) > 0
     _, both = attention(x, x, causal=True, mask=mask)
     assert torch.equal(both != 0, mask.tril())
-    with pytest.raises(ThreefoldError, match="4 queries and 6 places"):
+    with pytest.raises(ThreefoldError, match="4 queries and 6 source elements"):
         attention(x[:, :4], x, causal=True)
     with pytest.raises(ThreefoldError, match=r"mask is \(3, 5\) torch.bool, expected bool \(3, 6"):
         attention(x, x, mask=torch.ones(B, 5, dtype=torch.bool))
@@ -125,7 +125,7 @@ def test_a_pointer_answers_with_places(name: str) -> None:
 def test_bad_scores_are_refused() -> None:
     with pytest.raises(ThreefoldError, match="unknown score 'generl'; did you mean 'general'"):
         score("generl", D, D)
-    with pytest.raises(ThreefoldError, match="queries of 8 numbers, a source of 9"):
+    with pytest.raises(ThreefoldError, match="query_size is 8, source_size 9"):
         score("dot", D, 9)
     with pytest.raises(ThreefoldError, match="max_length is 0"):
         score("location", D, D)

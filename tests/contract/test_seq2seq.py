@@ -25,7 +25,7 @@ def spec(mixers: Any = "gru", depth: int = 1, block: str = "plain", **options: A
 
 def transformer(mixers: Any = "gla", block: Any = "post_norm", **options: Any) -> Spec:
     channel = ("mlp", {"hidden": 24, "activation": "relu"})
-    options = {"source_vocabulary": 19, "shared": False, **options}
+    options = {"source_vocabulary": 19, "share_embeddings": False, **options}
     return Spec("transformer", 16, 2, mixers, 23, channel=channel, block=block, options=options)
 
 
@@ -40,9 +40,11 @@ SPECS = {
         positions="learned",
         max_length=20,
         tie=False,
-        cross={"heads": 4, "groups": 2},
+        cross_attention={"heads": 4, "groups": 2},
     ),
-    "transformer, no positions": transformer("gla", "pre_norm", positions="none", scale=False),
+    "transformer, no positions": transformer(
+        "gla", "pre_norm", positions="none", scale_embedding=False
+    ),
     "handed over": spec("lstm", 2, attention="none", bidirectional=False),
     "bridged": spec("rnn", attention="none"),
     "bahdanau": spec("gru", attention="bahdanau"),
@@ -50,7 +52,7 @@ SPECS = {
     "luong": spec("gru", attention="luong"),
     "input feeding": spec("coupled_lstm", attention="luong", input_feeding=True),
     "residual hybrid": spec(("gla", "mamba"), 2, "pre_norm", attention="luong", score="dot"),
-    "location": spec("min_gru", 1, "pre_norm", score="location", max_source=9),
+    "location": spec("min_gru", 1, "pre_norm", score="location", max_source_length=9),
 }
 LENGTH, SOURCE = 7, 9
 every_spec = pytest.mark.parametrize("name", SPECS)
@@ -237,12 +239,12 @@ def test_scheduled_sampling() -> None:
     ("options", "message"),
     [
         ({"attention": "bahdanu"}, "unknown attention 'bahdanu'; did you mean 'bahdanau'"),
-        ({"input_feeding": True}, "input feeding belongs to attention 'luong'"),
+        ({"input_feeding": True}, "input_feeding needs attention='luong'"),
         ({"attention": "none", "score": "dot"}, "score 'dot' without attention"),
         ({"score": "location"}, "max_length is 0"),
         ({"dropout": 1.0}, "dropout is 1.0"),
         ({"source_vocabulary": -1}, "source_vocabulary is -1"),
-        ({"mixers": "bidirectional", "bidirectional": False}, "choose causal ones"),
+        ({"mixers": "bidirectional", "bidirectional": False}, "choose causal mixers"),
     ],
 )
 def test_bad_options_are_refused(options: dict[str, Any], message: str) -> None:
@@ -254,11 +256,11 @@ def test_bad_calls_are_refused() -> None:
     model, (source, target) = made("bahdanau"), pair()
     state = model.encode(source)
     for call, message in (
-        (lambda: model(target), r"there is no source; give the state of model.encode"),
-        (lambda: model(target, {}), "not one of this model"),
+        (lambda: model(target), r"no source was given; pass the state returned by model.encode"),
+        (lambda: model(target, {}), "not a state of this model"),
         (lambda: model(target[:2], state), "another batch size"),
         (lambda: model(target, made("luong").encode(source)), "state of another model"),
-        (lambda: model(target, state, form="parallel"), "each element is given what the one"),
+        (lambda: model(target, state, form="parallel"), "needs the attention context"),
         (lambda: model(target + 20, state), "expected 0 to 22"),
         (lambda: model.encode(target + 10), "source: token .* expected 0 to 18"),
         (lambda: model.encode(source[0]), r"the source's tokens is \(9,\)"),

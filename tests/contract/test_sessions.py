@@ -1,4 +1,4 @@
-"""Sessions keep the law: pieces, forks, files and steps give the same answers."""
+"""A session gives the same outputs in chunks, by single steps, as a fork and from a file."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from threefold import Spec, ThreefoldError
 from threefold.data import CharacterTokenizer
 from threefold.models.pooling import POOLINGS
 from threefold.runtime.sampling import Sampling
-from threefold.runtime.session import Session, respond, streaming
+from threefold.runtime.session import Session, check_streams, run_model
 from threefold.runtime.state_files import describe_state, fork_state, read_state
 
 VECTORS = {"input_size": 2, "classes": 3}
@@ -39,14 +39,14 @@ SPECS = {
         for pooling in POOLINGS
     },
 }
-every = pytest.mark.parametrize("name", SPECS)
+every_model = pytest.mark.parametrize("name", SPECS)
 LENGTH = 150
 LETTERS = "".join(chr(ord("A") + i) for i in range(61))
 
 
 @cache
-def made(name: str) -> Any:
-    """A model whose layers weigh as much as its embedding, so that no fault hides behind it."""
+def built(name: str) -> Any:
+    """A model whose layers matter as much as its embedding, so that it hides no fault of theirs."""
     torch.manual_seed(0)
     model = threefold.build(SPECS[name])
     with torch.no_grad():
@@ -58,55 +58,56 @@ def made(name: str) -> Any:
 
 def elements(name: str, length: int = LENGTH) -> Tensor:
     generator = torch.Generator().manual_seed(1)
-    if made(name).input_size:
-        return torch.randn(length, made(name).input_size, generator=generator)
+    if built(name).input_size:
+        return torch.randn(length, built(name).input_size, generator=generator)
     return torch.randint(0, 61, (length,), generator=generator)
 
 
-@every
-def test_pieces_and_single_steps_give_the_same_answers(name: str) -> None:
-    model, given = made(name), elements(name)
+@every_model
+def test_chunks_and_single_steps_give_the_same_outputs(name: str) -> None:
+    model, inputs = built(name), elements(name)
     stepped = Session(model)
-    expected = torch.stack([stepped.feed(given[t : t + 1]) for t in range(LENGTH)])
+    expected = torch.stack([stepped.feed(inputs[t : t + 1]) for t in range(LENGTH)])
     session = Session(model)
-    found = torch.cat(
-        [session.read(given[:70]), session.read(given[70:71]), session.read(given[71:])]
+    outputs = torch.cat(
+        [session.read(inputs[:70]), session.read(inputs[70:71]), session.read(inputs[71:])]
     )
-    assert_close(found, expected)
-    assert_close(Session(model).feed(given), expected[-1])
+    assert_close(outputs, expected)
+    assert_close(Session(model).feed(inputs), expected[-1])
     assert session.position == stepped.position == LENGTH
-    assert session.last is not None and torch.equal(session.last, found[-1])
+    assert session.last_output is not None
+    assert torch.equal(session.last_output, outputs[-1])
 
 
-@every
-def test_no_answer_looks_ahead(name: str) -> None:
-    given = elements(name)
-    other = given.clone()
+@every_model
+def test_no_output_depends_on_later_elements(name: str) -> None:
+    inputs = elements(name)
+    other = inputs.clone()
     other[100:] = elements(name, 2 * LENGTH)[LENGTH + 100 : 2 * LENGTH]
-    a, b = (Session(made(name)).read(x)[:100] for x in (given, other))
+    a, b = (Session(built(name)).read(x)[:100] for x in (inputs, other))
     assert torch.equal(a, b)
 
 
-@every
-def test_a_fork_and_a_file_go_on_bit_for_bit(name: str, tmp_path: Path) -> None:
-    model, given = made(name), elements(name)
+@every_model
+def test_a_fork_and_a_file_continue_bit_for_bit(name: str, tmp_path: Path) -> None:
+    model, inputs = built(name), elements(name)
     session = Session(model, seed=3)
-    session.read(given[:64])
+    session.read(inputs[:64])
     fork = session.fork()
     session.save(tmp_path / "s")
     loaded, next_one = Session.load(tmp_path / "s", model), session.predict()
-    expected = session.read(given[64:])
+    expected = session.read(inputs[64:])
     for other in (fork, loaded):
         assert other.position == 64
         assert torch.equal(other.predict(), next_one)
-        assert torch.equal(other.read(given[64:]), expected)
+        assert torch.equal(other.read(inputs[64:]), expected)
     session.reset()
-    assert session.position == 0 and session.last is None
-    assert torch.equal(session.read(given[:64])[-1], Session(model).read(given[:64])[-1])
+    assert session.position == 0 and session.last_output is None
+    assert torch.equal(session.read(inputs[:64])[-1], Session(model).read(inputs[:64])[-1])
 
 
 def test_tokens_are_those_of_generate(tmp_path: Path) -> None:
-    model, prompt = made("language"), elements("language", 20)
+    model, prompt = built("language"), elements("language", 20)
     sampling = Sampling(temperature=0.9, top_k=20, repetition_penalty=1.2)
     options: dict[str, Any] = {"temperature": 0.9, "top_k": 20, "repetition_penalty": 1.2}
     expected = threefold.generate(model, prompt, max_tokens=24, seed=5, **options).rows()[0]
@@ -123,7 +124,7 @@ def test_tokens_are_those_of_generate(tmp_path: Path) -> None:
 
 
 def test_a_search_is_that_of_generate() -> None:
-    model, prompt = made("language"), elements("language", 20)
+    model, prompt = built("language"), elements("language", 20)
     expected = threefold.generate(model, prompt, max_tokens=8, beams=3)
     session = Session(model)
     session.feed(prompt)
@@ -133,87 +134,89 @@ def test_a_search_is_that_of_generate() -> None:
 
 
 def test_elements_of_any_kind_of_number() -> None:
-    given = elements("language", 20)
-    expected = Session(made("language")).feed(given)
-    narrow = given.numpy().astype(np.uint16)
+    inputs = elements("language", 20)
+    expected = Session(built("language")).feed(inputs)
+    narrow = inputs.numpy().astype(np.uint16)
     narrow.setflags(write=False)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        for same in (narrow, given.tolist(), given.int()):
-            assert torch.equal(Session(made("language")).feed(same), expected)
+        for same in (narrow, inputs.tolist(), inputs.int()):
+            assert torch.equal(Session(built("language")).feed(same), expected)
 
 
 def test_memory_is_bounded() -> None:
-    given = elements("language", 1000)
-    session = Session(made("language"), limit=10**6)
-    session.feed(given[:1])
+    inputs = elements("language", 1000)
+    session = Session(built("language"), max_state_bytes=10**6)
+    session.feed(inputs[:1])
     before = session.state_bytes
-    session.feed(given)
-    assert session.state_bytes == before == made("language").state_size(1001)
-    grows = Session(made("attention"), limit=made("attention").state_size(100))
-    grows.feed(given[:90])
-    with pytest.raises(ThreefoldError, match=r"bytes after 101 elements, the limit is"):
-        grows.feed(given[:11])
+    session.feed(inputs)
+    assert session.state_bytes == before == built("language").state_size(1001)
+    grows = Session(built("attention"), max_state_bytes=built("attention").state_size(100))
+    grows.feed(inputs[:90])
+    with pytest.raises(ThreefoldError, match=r"bytes after 101 elements, but max_state_bytes is"):
+        grows.feed(inputs[:11])
     assert grows.position == 90
-    grows.feed(given[:10])
+    grows.feed(inputs[:10])
 
 
 def test_training_mode_is_left_as_it_was() -> None:
     spec = Spec("language", 32, 1, "gla", 61, options={"dropout": 0.5})
     model = threefold.build(spec)
-    given = elements("language", 30)
-    a, b = (Session(model).feed(given) for _ in range(2))  # type: ignore[arg-type]
+    inputs = elements("language", 30)
+    a, b = (Session(model).feed(inputs) for _ in range(2))  # type: ignore[arg-type]
     assert torch.equal(a, b) and model.training
 
 
 def test_bad_input_is_refused(tmp_path: Path) -> None:
-    session = Session(made("language"))
-    with pytest.raises(ThreefoldError, match="nothing was read yet"):
+    session = Session(built("language"))
+    with pytest.raises(ThreefoldError, match="no prediction before the first element"):
         session.predict()
     for wrong in ([], [[1, 2]], torch.zeros(3), [2**70], "text"):
         with pytest.raises(ThreefoldError, match="session: "):
             session.feed(wrong)
     with pytest.raises(ThreefoldError, match=r"expected numbers \[length, 2\]"):
-        Session(made("tagger")).feed(torch.zeros(3, 4))
-    with pytest.raises(ThreefoldError, match="tokens are drawn from a LanguageModel"):
-        Session(made("tagger")).draw()
+        Session(built("tagger")).feed(torch.zeros(3, 4))
+    with pytest.raises(ThreefoldError, match="only a LanguageModel can generate tokens"):
+        Session(built("tagger")).sample()
     with pytest.raises(ThreefoldError, match="seed is 'x'"):
-        Session(made("language"), seed="x")  # type: ignore[arg-type]
-    _, state = made("language")(torch.zeros(2, 3, dtype=torch.int64))
-    threefold.save_state(tmp_path / "two", state, made("language"))
-    with pytest.raises(ThreefoldError, match=r"a state of 2 rows, a session has one.*rows="):
-        Session.load(tmp_path / "two", made("language"))
+        Session(built("language"), seed="x")  # type: ignore[arg-type]
+    _, state = built("language")(torch.zeros(2, 3, dtype=torch.int64))
+    threefold.save_state(tmp_path / "two", state, built("language"))
+    with pytest.raises(
+        ThreefoldError, match=r"this state has 2 rows, but a session has one.*rows="
+    ):
+        Session.load(tmp_path / "two", built("language"))
     with pytest.raises(ThreefoldError, match=r"another model .*mixers: \['mamba', 'gla'\] and"):
-        Session.load(tmp_path / "two", made("attention"))
+        Session.load(tmp_path / "two", built("attention"))
 
 
-def test_what_does_not_stream_is_refused() -> None:
+def test_models_that_cannot_stream_are_refused() -> None:
     both = Spec("tagger", 32, 1, "gla", options={"bidirectional": True})
     for spec, message in (
-        (both, r"this tagger \(gla, in both directions\) sees later elements"),
-        (Spec("classifier", 32, 1, "fnet"), "sees later elements, so it has no causal form"),
+        (both, r"this tagger model \(gla, bidirectional\) is not causal"),
+        (Spec("classifier", 32, 1, "fnet"), "is not causal, so it cannot read a stream"),
         (Spec("classifier", 32, 1, "gla", options={"pair": True}), "a classifier of pairs"),
-        (Spec("masked", 32, 1, "gla"), "a masked model has no answer after each element"),
-        (Spec("seq2seq", 32, 1, "gru"), "a seq2seq model has no answer after each element"),
+        (Spec("masked", 32, 1, "gla"), "a masked model cannot read a stream"),
+        (Spec("seq2seq", 32, 1, "gru"), "a seq2seq model cannot read a stream"),
     ):
         with pytest.raises(ThreefoldError, match=message):
-            streaming(threefold.build(spec))
+            check_streams(threefold.build(spec))
     pairs: Any = threefold.build(Spec("classifier", 32, 1, "gla", options={"pair": True}))
-    with pytest.raises(ThreefoldError, match="reads pairs, so it has no answer after each"):
-        respond(pairs, torch.zeros(1, 2, dtype=torch.int64), {})
+    with pytest.raises(ThreefoldError, match="reads pairs, so it has no output after each"):
+        run_model(pairs, torch.zeros(1, 2, dtype=torch.int64), {})
 
 
 class TestStateFiles:
     @pytest.fixture
     def path(self, tmp_path: Path) -> Path:
-        model = made("attention")
+        model = built("attention")
         with torch.no_grad():
             _, state = model(torch.arange(24).view(3, 8))
         threefold.save_state(tmp_path / "three", state, model, notes={"a": [1]})
         return tmp_path / "three"
 
     def test_fork(self, path: Path) -> None:
-        model, copy, picked = made("attention"), path.with_name("copy"), path.with_name("picked")
+        model, copy, picked = built("attention"), path.with_name("copy"), path.with_name("picked")
         fork_state(path, copy)
         assert read_state(copy).notes == {"a": [1]}
         fork_state(path, picked, rows=[2, 0])
@@ -225,17 +228,17 @@ class TestStateFiles:
             two, _ = model.step(tokens[[2, 0]], threefold.load_state(picked, model))
         assert torch.equal(again, expected)
         assert_close(two, expected[[2, 0]])
-        with pytest.raises(ThreefoldError, match="is there already"):
+        with pytest.raises(ThreefoldError, match="already exists"):
             fork_state(path, copy)
         for rows in ([3], [], [-1]):
-            with pytest.raises(ThreefoldError, match=r"expected some of 0 to 2"):
+            with pytest.raises(ThreefoldError, match=r"expected row numbers 0 to 2"):
                 fork_state(path, path.with_name("none"), rows=rows)
 
     def test_inspect(self, path: Path) -> None:
         facts = describe_state(path)
         assert facts["rows"] == 3 and facts["position"] == [8, 8, 8]
         assert facts["notes"] == {"a": [1]}
-        assert facts["bytes"] == 3 * made("attention").state_size(8)
+        assert facts["bytes"] == 3 * built("attention").state_size(8)
 
     def test_changed_notes_are_damage(self, path: Path) -> None:
         data = path.read_bytes()

@@ -1,4 +1,4 @@
-"""States as files: bit for bit in another process, refused where they do not belong."""
+"""States as files: the same bits in another process, refused for another model."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from threefold.runtime.state_files import read_state
 
 SPEC = Spec("language", 32, 12, ("mamba", "gla"), vocabulary=61, channel="rwkv")
 
-# For each folder that is given: model and state in it, to the next logits.
+# For each folder on the command line: load its model and state, and save the next logits.
 NEXT_LOGITS = """
 import sys, torch, threefold
 from safetensors.torch import save_file
@@ -38,8 +38,8 @@ for folder in sys.argv[2:]:
 @pytest.fixture(scope="module")
 def model() -> LanguageModel:
     torch.manual_seed(0)
-    made: LanguageModel = threefold.build(SPEC)
-    return made.eval()
+    model: LanguageModel = threefold.build(SPEC)
+    return model.eval()
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ def path(model: LanguageModel, state: states.State, tmp_path: Path) -> Path:
     return tmp_path / "s.safetensors"
 
 
-def test_another_process_goes_on_bit_for_bit(tmp_path: Path) -> None:
+def test_another_process_continues_bit_for_bit(tmp_path: Path) -> None:
     specs = {"hybrid": SPEC}
     specs |= {
         name: Spec("language", 32, 2, (name,), vocabulary=61)
@@ -76,12 +76,12 @@ def test_another_process_goes_on_bit_for_bit(tmp_path: Path) -> None:
     threads = str(torch.get_num_threads())
     subprocess.run([sys.executable, "-c", NEXT_LOGITS, threads, *folders], check=True)
     for name, (logits, step) in expected.items():
-        found = load_file(tmp_path / name / "out.safetensors")
-        assert torch.equal(found["logits"], logits), name
-        assert torch.equal(found["step"], step), name
+        outputs = load_file(tmp_path / name / "out.safetensors")
+        assert torch.equal(outputs["logits"], logits), name
+        assert torch.equal(outputs["step"], step), name
 
 
-def test_the_same_tree_comes_back(model: LanguageModel, state: states.State, path: Path) -> None:
+def test_the_same_tree_is_loaded(model: LanguageModel, state: states.State, path: Path) -> None:
     again = threefold.load_state(path, model)
     names = [name for name, _ in states.leaves(state)]
     assert [name for name, _ in states.leaves(again)] == names  # layer 10 after layer 9
@@ -154,8 +154,8 @@ def flip(path: Path) -> None:
     path.write_bytes(bytes(data))
 
 
-def reheaded(path: Path, **changes: str | None) -> None:
-    """The same tensors under a header that says something else."""
+def change_header(path: Path, **changes: str | None) -> None:
+    """Replace fields of the header, keeping the tensors; None removes a field."""
     with safe_open(path, "pt") as file:
         header = {**file.metadata(), **changes}
     tensors = load_file(path)
@@ -163,25 +163,29 @@ def reheaded(path: Path, **changes: str | None) -> None:
 
 
 FAULTS: dict[str, tuple[Any, str]] = {
-    "gone": (os.unlink, "there is no such file"),
-    "cut": (cut, "not a safetensors file, or cut short"),
+    "gone": (os.unlink, "file not found"),
+    "cut": (cut, "not a safetensors file, or truncated"),
     "empty": (lambda p: p.write_bytes(b""), "not a safetensors file"),
     "foreign": (lambda p: p.write_bytes(b"PK\x03\x04" * 50), "not a safetensors file"),
-    "weights": (lambda p: save_file({"a": torch.zeros(2)}, p), "but no state; expected one made"),
+    "weights": (lambda p: save_file({"a": torch.zeros(2)}, p), "but not a state; expected a file"),
     "flipped": (flip, "damaged"),
-    "newer": (lambda p: reheaded(p, format_version="2"), "format 2, .* install a newer"),
-    "no spec": (lambda p: reheaded(p, spec=None), "header cannot be used"),
-    "bad spec": (lambda p: reheaded(p, spec="{"), "header cannot be used .*not JSON"),
-    "bad position": (lambda p: reheaded(p, position="["), "header cannot be used"),
+    "newer": (lambda p: change_header(p, format_version="3"), "format 3.* install a newer"),
+    "older": (
+        lambda p: change_header(p, format_version="1"),
+        "written by an older version of Threefold",
+    ),
+    "no spec": (lambda p: change_header(p, spec=None), "header is not valid"),
+    "bad spec": (lambda p: change_header(p, spec="{"), "header is not valid .*not JSON"),
+    "bad position": (lambda p: change_header(p, position="["), "header is not valid"),
     "changed spec": (
-        lambda p: reheaded(p, spec=SPEC.to_json().replace('"depth":12', '"depth":11')),
+        lambda p: change_header(p, spec=SPEC.to_json().replace('"depth":12', '"depth":11')),
         "damaged",
     ),
 }
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_damage_is_told(model: LanguageModel, path: Path, fault: str) -> None:
+def test_damage_is_reported(model: LanguageModel, path: Path, fault: str) -> None:
     damage, message = FAULTS[fault]
     damage(path)
     with pytest.raises(ThreefoldError, match=message) as caught:
@@ -189,13 +193,15 @@ def test_damage_is_told(model: LanguageModel, path: Path, fault: str) -> None:
     assert str(path) in str(caught.value)
 
 
-def test_a_folder_is_no_file(model: LanguageModel, state: states.State, tmp_path: Path) -> None:
-    with pytest.raises(ThreefoldError, match="there is no such file"):
+def test_a_folder_is_not_a_state_file(
+    model: LanguageModel, state: states.State, tmp_path: Path
+) -> None:
+    with pytest.raises(ThreefoldError, match="file not found"):
         threefold.load_state(tmp_path, model)
     (tmp_path / "s").mkdir()
-    for place in (tmp_path / "s", tmp_path / "nowhere" / "s"):
+    for path in (tmp_path / "s", tmp_path / "nowhere" / "s"):
         with pytest.raises(ThreefoldError, match="cannot be written"):
-            threefold.save_state(place, state, model)
+            threefold.save_state(path, state, model)
     assert os.listdir(tmp_path) == ["s"]
 
 
@@ -207,7 +213,7 @@ def test_a_failed_save_leaves_the_old_state(
     def fail(*_: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    for name in ("runtime.state_files.write_tensors", "data.files.sync"):
+    for name in ("runtime.state_files.write_tensors", "data.atomic_files.sync"):
         with monkeypatch.context() as patch:
             patch.setattr(f"threefold.{name}", fail)
             with pytest.raises(ThreefoldError, match=r"cannot be written .No space left"):

@@ -18,7 +18,7 @@ from threefold import Spec, ThreefoldError, Transformer
 from threefold.data.loaders import IGNORE
 from threefold.layers.positions import sinusoids
 from threefold.models.presets import transformer
-from threefold.models.pretrained.transformers import TORCH, fill
+from threefold.models.pretrained.transformers import TORCH, load_weights
 from threefold.training import inverse_square_root
 
 WIDTH = 32
@@ -76,7 +76,7 @@ def test_it_is_torchs_transformer_with_copied_weights(
     wired = (block, {"norm": "layer", "final_norm": True})
     ours = build(Spec(**{**vars(spec), "options": options, "block": wired})).to(dtype)
     weights = {**theirs.state_dict(), "embedding.weight": ours.embedding.weight.detach().clone()}
-    fill(ours, weights, TORCH, "torch")
+    load_weights(ours, weights, TORCH, "torch")
     source, target = tokens(3, 9), tokens(3, 7, seed=2)
     read, written = paddings(side, 9, (4, 9, 1)), paddings(side, 7, (7, 2, 5))
     table = ours.embedding.weight
@@ -97,9 +97,9 @@ def test_what_does_not_fit_is_refused() -> None:
     theirs, ours = torchs(False, torch.float32).state_dict(), build(small())
     table = {"embedding.weight": ours.embedding.weight.detach()}
     with pytest.raises(ThreefoldError, match=r"torch: has unknown decoder.norm.bias"):
-        fill(ours, {**theirs, **table}, TORCH, "torch")
+        load_weights(ours, {**theirs, **table}, TORCH, "torch")
     with pytest.raises(ThreefoldError, match=r"embedding.weight is \(3, 32\), expected \(23, 32\)"):
-        fill(ours, {**theirs, "embedding.weight": torch.zeros(3, 32)}, TORCH, "torch")
+        load_weights(ours, {**theirs, "embedding.weight": torch.zeros(3, 32)}, TORCH, "torch")
 
 
 def test_tables_are_shared_as_published() -> None:
@@ -107,7 +107,7 @@ def test_tables_are_shared_as_published() -> None:
     assert model.source_embedding.weight is model.embedding.weight and model.head is None
     apart = build(small(source_vocabulary=23))
     assert apart.parameter_count == model.parameter_count + 23 * WIDTH
-    assert model.embedding.factor == WIDTH**0.5
+    assert model.embedding.scale == WIDTH**0.5
     assert model.spec.block_entry == ("post_norm", {"norm": "layer"})
 
 
@@ -196,14 +196,14 @@ def test_the_schedule_is_the_papers() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"label_smoothing": 1.0}, "label_smoothing is 1.0, expected from 0 to below 1"),
+        ({"label_smoothing": 1.0}, "label_smoothing is 1.0, expected at least 0 and below 1"),
         ({"encoder_depth": -1}, "encoder_depth is -1"),
-        ({"source_vocabulary": 9}, r"one table for a source of 9 tokens and a target of 23"),
+        ({"source_vocabulary": 9}, r"source and target cannot share embeddings: 9 and 23 tokens"),
         ({"source_vocabulary": -1}, "source_vocabulary is -1"),
         ({"dropout": 1.0}, "dropout is 1.0"),
         ({"encoder_mixers": ("mambo",)}, "unknown mixer 'mambo'; did you mean 'mamba"),
         (
-            {"cross": {"heads": 3}},
+            {"cross_attention": {"heads": 3}},
             "cross-attention 'cross' with width=32, heads=3: 3 heads",
         ),
         (
@@ -224,7 +224,7 @@ def test_bad_calls_are_refused() -> None:
     state = model.encode(source)
     half = torch.tensor([[True, False, True, True, True]] * 2)
     for call, message in (
-        (lambda: model(target), r"there is no source; give the state of model.encode"),
+        (lambda: model(target), r"no source was given; pass the state returned by model.encode"),
         (lambda: model(target[:1], state), "another batch size"),
         (lambda: model(target, {"decoder": state["decoder"]}), "state of another model"),
         (lambda: model(target, state, mask=half), "the mask of row 0 has a hole"),

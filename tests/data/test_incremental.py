@@ -111,7 +111,7 @@ def test_a_place_goes_on_with_the_same_tokens(
     count = source.load(first) if first else 0
     found = source.take(count).tolist() if count else []
     again = Source(input_, encoder(tokenizer))
-    again.go_on(source.place())
+    again.restore(source.position())
     assert found + taken(again, [3]) == tokenizer.encode(text).tolist()
 
 

@@ -1,4 +1,4 @@
-"""What the tests of the native linear memories share: the door, the definition, and comparisons."""
+"""What the tests of the native linear memories share: calls of the kernel and of the definition."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def fail() -> tuple[Tensor, Tensor]:
 
 
 def kernel(**inputs: Any) -> tuple[Tensor, Tensor]:
-    """The door, with nothing behind it but the kernel."""
+    """`ops.linear_recurrence`, which fails if it does not use the kernel."""
     return ops.linear_recurrence(**{"state": None, **inputs}, otherwise=fail)
 
 
@@ -83,7 +83,7 @@ def guarded(shape: tuple[int, ...], dtype: torch.dtype, guard: int = 64) -> tupl
 
 
 def check_guards(poisoned: list[tuple[Tensor, Tensor]]) -> None:
-    """All but the workspace, which is last, holds numbers, and nothing around them changed."""
+    """All outputs except the workspace (the last) are finite, and their guards are unchanged."""
     for index, (tensor, whole) in enumerate(poisoned):
         guard = (whole.numel() - tensor.numel()) // 2
         assert (whole[:guard] == 7).all(), f"buffer {index}: written before it begins"
@@ -114,5 +114,5 @@ SCATTERED = (interleaved, slices, last_axis_first, misaligned)
 
 
 def marked() -> tuple[Tensor, Tensor]:
-    """What runs otherwise, to be recognised."""
+    """A fallback that can be recognised."""
     return torch.zeros(1), torch.ones(1)

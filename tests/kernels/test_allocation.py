@@ -1,4 +1,4 @@
-"""Memory that is freed is used again without asking the system."""
+"""Freed memory is reused without asking the system."""
 
 from __future__ import annotations
 

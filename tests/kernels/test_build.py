@@ -1,4 +1,4 @@
-"""Where the compiler fails, the build still gives a wheel, and that wheel says why it is slow."""
+"""If the compiler fails, the build still makes a wheel, which says why it has no kernels."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 pytest.importorskip("scikit_build_core", reason="building needs scikit-build-core")
 
 BUILD = "import scikit_build_core.build as build; build.build_wheel('wheels')"
-# The hook of an editable install comes before the path; the wheel is to be looked at without it.
+# The hook of an editable install would take precedence over the wheel, so it is removed.
 FORGET = (
     "import sys\n"
     "sys.meta_path = [f for f in sys.meta_path if 'ScikitBuild' not in type(f).__name__]\n"

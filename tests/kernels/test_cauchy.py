@@ -10,11 +10,11 @@ from tests.tolerances import assert_close
 from threefold.errors import ThreefoldError
 from threefold.kernels import cauchy as native
 from threefold.kernels import library, ops
-from threefold.memory.dplr import points_of
+from threefold.memory.dplr import unit_circle_points
 
 
 def make(channels: int, size: int) -> list[Tensor]:
-    """Products, and poles of which some are close to the circle."""
+    """Products and poles; some poles are close to the circle."""
     p, q = torch.randn(2, channels, 4, size, dtype=torch.float64)
     real = -torch.logspace(-6, 0, channels * size, dtype=torch.float64).view(channels, size)
     square = real.square() + 4 * torch.rand(channels, size, dtype=torch.float64)
@@ -40,7 +40,7 @@ def results(function: object, inputs: list[Tensor], points: Tensor) -> list[Tens
 @pytest.mark.parametrize(("channels", "size"), [(1, 1), (3, 2), (2, 33)])
 def test_native_is_written_out(variant: str, channels: int, size: int) -> None:
     for length in (1, 2, 3, 16, 63, 200):
-        inputs, points = make(channels, size), points_of(length)
+        inputs, points = make(channels, size), unit_circle_points(length)
         expected = results(written_out, inputs, points)
         for a, b in zip(results(ops.cauchy, inputs, points), expected, strict=True):
             assert_close(a, b, "output", f"{channels} {size} {length}")
@@ -48,10 +48,10 @@ def test_native_is_written_out(variant: str, channels: int, size: int) -> None:
 
 def test_reference_is_written_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """In one block and in several."""
-    inputs, points = make(3, 4), points_of(100)
+    inputs, points = make(3, 4), unit_circle_points(100)
     expected = results(written_out, inputs, points)
     for block in (2**20, 80):
-        monkeypatch.setattr("threefold.kernels.reference.BLOCK", block)
+        monkeypatch.setattr("threefold.kernels.reference.BLOCK_NUMBERS", block)
         with library.using("reference"):
             found = results(ops.cauchy, inputs, points)
         for a, b in zip(found, expected, strict=True):
@@ -59,7 +59,7 @@ def test_reference_is_written_out(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_threads_change_no_bit(variant: str) -> None:
-    inputs, points = make(13, 9), points_of(3000)
+    inputs, points = make(13, 9), unit_circle_points(3000)
     runs = []
     for threads in (1, 2, 3):
         torch.set_num_threads(threads)
@@ -69,7 +69,7 @@ def test_threads_change_no_bit(variant: str) -> None:
 
 
 def test_gradcheck_opcheck_and_nan() -> None:
-    inputs, points = make(2, 3), points_of(14)
+    inputs, points = make(2, 3), unit_circle_points(14)
     assert torch.autograd.gradcheck(lambda *given: ops.cauchy(*given, points), inputs)
     torch.library.opcheck(native.operation, (*inputs, points))
     broken = [tensor.detach().clone() for tensor in inputs]
@@ -80,7 +80,7 @@ def test_gradcheck_opcheck_and_nan() -> None:
 
 def test_wrong_input_is_refused() -> None:
     p, q, square, real = make(2, 3)
-    points = points_of(14)
+    points = unit_circle_points(14)
     with pytest.raises(ThreefoldError, match=r"p \[D, 4, N\]"):
         ops.cauchy(p[:, :3], q, square, real, points)
     with pytest.raises(ThreefoldError, match=r"square and real \[2, 3\]"):

@@ -13,8 +13,8 @@ from threefold.errors import ThreefoldError
 from threefold.kernels import cell_recurrence as native
 from threefold.kernels import library, ops
 from threefold.memory import cell as cells
-from threefold.memory.cell import Cell, Weights, loop
-from threefold.memory.coupled import BesideCell
+from threefold.memory.cell import Cell, CellWeights, loop
+from threefold.memory.coupled import CoupledCell
 
 DTYPES = [torch.float32, torch.float64]
 CELLS: dict[str, Cell] = {
@@ -26,8 +26,8 @@ CELLS: dict[str, Cell] = {
         cells.CoupledLSTMCell(),
         *(cells.GRUCell(after, writes) for after in (False, True) for writes in (False, True)),
         cells.SLSTMCell(),
-        BesideCell(gated=False),
-        BesideCell(gated=True),
+        CoupledCell(gated=False),
+        CoupledCell(gated=True),
     )
 }
 every_cell = pytest.mark.parametrize("kind", CELLS)
@@ -44,7 +44,7 @@ def make(
 ) -> dict[str, Any]:
     """Random inputs for (B, L, H); lengths include 0, 1 and L."""
     batch, length, hidden = size
-    gates, parts, _, extras = native.KINDS[kind]
+    gates, parts, _, extras = native.CELL_KINDS[kind]
     each = hidden // blocks
     return {
         "inputs": torch.randn(batch, length, gates, hidden, dtype=dtype),
@@ -57,7 +57,7 @@ def make(
 
 
 def plain(kind: str, **given: Any) -> tuple[Tensor, tuple[Tensor, ...]]:
-    weights = Weights(given["recurrent"], given["extra"], given["mask"])
+    weights = CellWeights(given["recurrent"], given["extra"], given["mask"])
     return loop(CELLS[kind], given["inputs"], given["parts"], weights, given["lengths"])
 
 
@@ -74,13 +74,13 @@ def results(function: Any, kind: str, given: dict[str, Any]) -> dict[str, Tensor
     leaves = {
         key: given[key].detach().requires_grad_()
         for key in ("inputs", "recurrent", "extra")
-        # Which units are linear is a choice, without a gradient.
+        # The mask of linear units has no gradient.
         if given[key] is not None and not (key == "extra" and kind.endswith("memory"))
     }
     parts = tuple(part.detach().requires_grad_() for part in given["parts"])
     out, after = function(kind, **{**given, **leaves, "parts": parts})
     generator = torch.Generator().manual_seed(1)
-    # What a rounded logarithm loses (sLSTM's last part) has no gradient.
+    # The rounding error of the logarithm (sLSTM's last part) has no gradient.
     outputs = [out, *(a for a in after[: 3 if kind == "slstm" else None])]
     grads = [torch.randn(o.shape, dtype=o.dtype, generator=generator) for o in outputs]
     wanted = leaves | {
@@ -149,10 +149,10 @@ def test_every_output_is_written_and_nothing_else(
 ) -> None:
     size, guard = (3, 5, 11), 64
     given = make(kind, size, dtype, lengths=True)
-    gates, parts, kept, _ = native.KINDS[kind]
+    gates, parts, kept, _ = native.CELL_KINDS[kind]
     state = torch.stack(given["parts"], 1)
     batch, length, hidden = size
-    sizes = [*size, 1, list(native.KINDS).index(kind)]
+    sizes = [*size, 1, list(native.CELL_KINDS).index(kind)]
 
     def guarded(*shape: int) -> Tensor:
         whole = torch.full((torch.Size(shape).numel() + 2 * guard,), 7.0, dtype=dtype)
@@ -218,7 +218,10 @@ WRONG = {
     "gates": ({"inputs": torch.zeros(2, 5, 3, 6)}, r"inputs \[B, L, 4, H\].*\[2, 5, 3, 6\]"),
     "recurrent": ({"recurrent": torch.zeros(1, 20, 6)}, r"recurrent \[N, 4·S, S\].*\[1, 20, 6\]"),
     "mask": ({"mask": torch.zeros(3, 6)}, r"mask \[2, 6\].*\[3, 6\]"),
-    "dtype": ({"recurrent": torch.zeros(1, 24, 6).double()}, "all of torch.float32.*float64"),
+    "dtype": (
+        {"recurrent": torch.zeros(1, 24, 6).double()},
+        "all tensors to be torch.float32.*float64",
+    ),
     "lengths": ({"lengths": torch.tensor([0, 6])}, "length is outside 0 … L"),
 }
 

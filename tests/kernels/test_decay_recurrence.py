@@ -35,11 +35,11 @@ DECAYS = ("none", "fixed", "scalar", "per_key")
 KINDS = ("plain", "bonus", "two_sided")
 STRUCTURES = [(kind, decay) for kind in KINDS for decay in DECAYS]
 every_structure = pytest.mark.parametrize("structure", STRUCTURES, ids="-".join)
-# One of each way through the kernel.
+# One case for each path through the kernel.
 SOME = [("plain", "none"), ("plain", "scalar"), ("bonus", "per_key"), ("two_sided", "per_key")]
 some_structures = pytest.mark.parametrize("structure", SOME, ids="-".join)
 
-# B, L, H, G, K, V: sizes that are no multiple of anything, and those that are.
+# B, L, H, G, K, V: sizes that are not multiples of a vector, and some that are.
 SIZES: list[Size] = [
     (1, 1, 1, 1, 1, 1),
     (2, 2, 3, 3, 3, 5),
@@ -133,9 +133,9 @@ def test_state_of_none_is_zeros(variant: str, structure: tuple[str, str]) -> Non
 @pytest.mark.parametrize("kind", ["strong", "mixed", "forget"])
 @pytest.mark.parametrize("structure", [s for s in STRUCTURES if s[1] != "none"], ids="-".join)
 def test_strong_decays_are_exact(variant: str, structure: tuple[str, str], kind: str) -> None:
-    """−50 and −∞ beside mild ones: float32 as near to float64 as anywhere, nothing NaN."""
+    """−50 and −∞ next to mild decays: float32 as close to float64 as elsewhere, no NaN."""
     inputs = make(structure, (1, 256, 4, 2, 17, 20), torch.float32)
-    # Both sides together are to stay a normal number.
+    # The product of both sides must stay a normal number.
     least = -30.0 if structure[0] == "two_sided" else -50.0
     rare = {}
     for name in {"log_decay", "log_decay_value"} & inputs.keys():
@@ -165,7 +165,7 @@ def test_gradients_of_decays_do_not_cancel(variant: str) -> None:
     assert_close(actual, expected, "extreme")
 
 
-# Large enough for three threads to be worth waking; heads that do and do not share evenly.
+# Large enough to use three threads; heads that do and do not divide evenly.
 LARGE = [(1, 70, 1, 1, 64, 70), (1, 70, 3, 1, 33, 64), (5, 20, 2, 2, 48, 40), (2, 1, 9, 9, 128, 70)]
 
 
@@ -220,7 +220,7 @@ def test_cut_anywhere_and_resume(
 
 @every_structure
 def test_causal_bit_for_bit(variant: str, structure: tuple[str, str]) -> None:
-    """Whatever a later element holds, NaN too."""
+    """Whatever a later element contains, even NaN."""
     inputs = make(structure, (1, 70, 2, 1, 9, 21), torch.float32)
     before, _ = kernel(**inputs)
     for time in (0, 1, 7, 8, 11, 63, 64, 69):
@@ -319,7 +319,7 @@ def test_nan_stays_nan_and_goes_nowhere_else(variant: str, structure: tuple[str,
 def test_every_output_is_written_and_nothing_else(
     variant: str, structure: tuple[str, str], dtype: torch.dtype
 ) -> None:
-    """Outputs and workspace are full of NaN before, with guards around them that stay."""
+    """Outputs and workspace are filled with NaN first; the guards around them do not change."""
     torch.set_num_threads(2)
     for size in SIZES:
         inputs = make(structure, size, dtype, lengths=True)
@@ -372,7 +372,7 @@ def test_gradcheck_through_two_pieces(variant: str, structure: tuple[str, str]) 
 
 @some_structures
 def test_gradients_without_what_was_kept(variant: str, structure: tuple[str, str]) -> None:
-    """An operation that was told to keep nothing computes it again."""
+    """An operation called without `save` recomputes what the backward pass needs."""
     inputs = make(structure, (1, 70, 2, 2, 5, 6))
     given = native.DecayInputs(**dict.fromkeys(native.DecayInputs._fields) | inputs)
     leaves = [None if t is None else t.detach().requires_grad_() for t in given]
@@ -387,7 +387,7 @@ def test_gradients_without_what_was_kept(variant: str, structure: tuple[str, str
 
 @every_structure
 def test_gradients_of_some_inputs_only(variant: str, structure: tuple[str, str]) -> None:
-    """What is not asked for is not computed, and changes nothing of the rest."""
+    """Gradients that are not requested are not computed, and the others do not change."""
     inputs = make(structure, (2, 70, 2, 1, 5, 6))
     everything = results(kernel, inputs)
     for name in inputs:
@@ -420,7 +420,9 @@ def test_second_derivative_is_refused(variant: str) -> None:
     value = inputs.pop("value").requires_grad_()
     out, _ = kernel(value=value, **inputs)
     (grad,) = torch.autograd.grad(out.square().sum(), value, create_graph=True)
-    with pytest.raises(NotImplementedError, match="linear_recurrence can be differentiated once"):
+    with pytest.raises(
+        NotImplementedError, match="linear_recurrence can be differentiated only once"
+    ):
         grad.sum().backward()
 
 
@@ -504,7 +506,7 @@ def test_negated_view_in_a_step() -> None:
 
 
 def test_the_processor_is_left_as_it_was(variant: str) -> None:
-    """Numbers too small to be normal are 0 inside the kernel, and only there."""
+    """Denormal numbers are 0 inside the kernel, and only there."""
     inputs = make(("plain", "scalar"), (1, 5, 1, 1, 3, 4), torch.float32)
     inputs["state"] = torch.full((1, 1, 3, 4), 1e-42)
     inputs["value"] = torch.full((1, 5, 1, 4), 1e-42)
@@ -524,7 +526,7 @@ def test_empty_batch(variant: str, structure: tuple[str, str]) -> None:
 @pytest.mark.parametrize("name", ["log_decay", "log_decay_value"])
 @pytest.mark.parametrize("length", [1, 70])
 def test_growth_is_refused(variant: str, name: str, length: int) -> None:
-    """By the kernel itself, in words that say which and how much; padding may hold anything."""
+    """The kernel finds it, and the error says which and how much; padding may contain anything."""
     inputs = make(("two_sided", "per_key"), (2, length, 2, 2, 9, 21), torch.float32)
     inputs[name][1, -1, 1, 3] = 0.25
     given = [inputs.get(field) for field in native.DecayInputs._fields]
@@ -534,7 +536,7 @@ def test_growth_is_refused(variant: str, name: str, length: int) -> None:
         linear_recurrence(**inputs, form="chunk")
     with torch.no_grad(), pytest.raises(ThreefoldError, match=f"{name} must be ≤ 0.*0.25"):
         linear_recurrence(**inputs)
-    # Mixers know that theirs do not, up to rounding.
+    # Mixers do not check: their log-decays are ≤ 0 up to rounding.
     assert kernel(**inputs)[0].isfinite().all()
     given[-1] = torch.tensor([length, length - 1])
     native.operation(*given, False, True)
@@ -583,7 +585,10 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "value side": ({"log_decay_value": torch.zeros(2, 5, 4, 6)}, r"log_decay_value \[2, 5, 4, 8\]"),
     "bonus": ({"bonus": torch.zeros(2, 6)}, r"bonus \[4, 6\]"),
     "state": ({"state": torch.zeros(2, 4, 8, 6)}, r"state \[2, 4, 6, 8\]"),
-    "dtype": ({"state": torch.zeros(2, 4, 6, 8).double()}, "all of torch.float32 on cpu"),
+    "dtype": (
+        {"state": torch.zeros(2, 4, 6, 8).double()},
+        "all tensors to be torch.float32 on cpu",
+    ),
     "device": ({"log_decay": torch.zeros(4, device="meta")}, "on cpu, as value"),
     "lengths": ({"lengths": torch.ones(3).long()}, r"lengths \[2\] of torch.int64"),
     "lengths' device": ({"lengths": torch.ones(2, device="meta").long()}, "torch.int64 on cpu"),
@@ -607,7 +612,7 @@ def test_lengths_out_of_range_are_refused(variant: str, lengths: list[int]) -> N
 
 
 def test_memory_for_training_grows_with_the_width() -> None:
-    """What is kept for the backward pass is about as large as the value, not as the memories."""
+    """What is saved for the backward pass is about as large as the value, not as the memories."""
     inputs = make(("plain", "scalar"), (1, 1024, 1, 1, 64, 64), torch.float32)
     given = native.DecayInputs(**dict.fromkeys(native.DecayInputs._fields) | inputs)
     assert native.forward(*given, True, True)[2].numel() <= inputs["value"].numel()

@@ -35,7 +35,7 @@ DECAYS = ("none", "fixed", "scalar", "per_key")
 STRUCTURES = [(rule, decay) for rule in ("delta", "rank_one") for decay in DECAYS]
 every_structure = pytest.mark.parametrize("structure", STRUCTURES, ids="-".join)
 
-# B, L, H, G, K, V: sizes that are no multiple of anything, and those that are.
+# B, L, H, G, K, V: sizes that are not multiples of a vector, and some that are.
 SIZES = [
     (1, 1, 1, 1, 1, 1),
     (2, 2, 3, 3, 3, 5),
@@ -143,7 +143,7 @@ def test_keys_of_length_zero(variant: str, structure: tuple[str, str]) -> None:
 @pytest.mark.parametrize("kind", ["strong", "mixed", "forget"])
 @pytest.mark.parametrize("structure", [s for s in STRUCTURES if s[1] != "none"], ids="-".join)
 def test_strong_decays_are_exact(variant: str, structure: tuple[str, str], kind: str) -> None:
-    """−50 and −∞ beside mild ones: float32 as near to float64 as anywhere, nothing NaN."""
+    """−50 and −∞ next to mild decays: float32 as close to float64 as elsewhere, no NaN."""
     inputs = make(structure, (1, 256, 4, 2, 17, 20), torch.float32)
     mild = -0.1 * torch.rand_like(inputs["log_decay"])
     strong = torch.full_like(mild, -torch.inf if kind == "forget" else -50.0)
@@ -157,7 +157,7 @@ def test_strong_decays_are_exact(variant: str, structure: tuple[str, str], kind:
         assert (actual["log_decay"][rare] == 0).all()
 
 
-# Large enough for three threads to be worth waking; heads that do and do not share evenly.
+# Large enough to use three threads; heads that do and do not divide evenly.
 LARGE = [(1, 70, 1, 1, 64, 70), (1, 70, 3, 1, 33, 64), (5, 20, 2, 2, 48, 40), (2, 1, 9, 9, 128, 70)]
 
 
@@ -289,7 +289,7 @@ def test_nan_stays_nan_and_goes_nowhere_else(variant: str, structure: tuple[str,
 def test_every_output_is_written_and_nothing_else(
     variant: str, structure: tuple[str, str], dtype: torch.dtype
 ) -> None:
-    """Outputs and workspace are full of NaN before, with guards around them that stay."""
+    """Outputs and workspace are filled with NaN first; the guards around them do not change."""
     torch.set_num_threads(2)
     for size in SIZES:
         inputs = make(structure, size, dtype, lengths=True)
@@ -355,7 +355,7 @@ def test_gradcheck_through_two_pieces(variant: str, structure: tuple[str, str]) 
 
 
 def test_gradients_without_what_was_kept(variant: str) -> None:
-    """An operation that was told to keep nothing computes it again."""
+    """An operation called without `save` recomputes what the backward pass needs."""
     inputs = make(("delta", "scalar"), (1, 70, 2, 2, 5, 6))
     given = native.DeltaInputs(**dict.fromkeys(native.DeltaInputs._fields) | inputs)
     leaves = [None if t is None else t.detach().requires_grad_() for t in given]
@@ -373,7 +373,9 @@ def test_second_derivative_is_refused(variant: str) -> None:
     value = inputs.pop("value").requires_grad_()
     out, _ = kernel(value=value, **inputs)
     (grad,) = torch.autograd.grad(out.square().sum(), value, create_graph=True)
-    with pytest.raises(NotImplementedError, match="linear_recurrence can be differentiated once"):
+    with pytest.raises(
+        NotImplementedError, match="linear_recurrence can be differentiated only once"
+    ):
         grad.sum().backward()
 
 
@@ -457,7 +459,7 @@ def test_negated_view_in_a_step() -> None:
 
 
 def test_the_processor_is_left_as_it_was(variant: str) -> None:
-    """Numbers too small to be normal are 0 inside the kernel, and only there."""
+    """Denormal numbers are 0 inside the kernel, and only there."""
     inputs = make(("delta", "scalar"), (1, 5, 1, 1, 3, 4), torch.float32)
     inputs["value"] = inputs["state"] = torch.full((1, 1, 3, 4), 1e-42)
     inputs["value"] = torch.full((1, 5, 1, 4), 1e-42)
@@ -504,7 +506,10 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
         r"log_decay \[4\] or \[2, 5, 4\] or \[2, 5, 4, 6\]",
     ),
     "state": ({"state": torch.zeros(2, 4, 8, 6)}, r"state \[2, 4, 6, 8\]"),
-    "dtype": ({"state": torch.zeros(2, 4, 6, 8).double()}, "all of torch.float32 on cpu"),
+    "dtype": (
+        {"state": torch.zeros(2, 4, 6, 8).double()},
+        "all tensors to be torch.float32 on cpu",
+    ),
     "device": ({"strength": torch.zeros(2, 5, 4, device="meta")}, "on cpu, as value"),
     "lengths": ({"lengths": torch.ones(3).long()}, r"lengths \[2\] of torch.int64"),
     "lengths' dtype": ({"lengths": torch.ones(2)}, r"lengths \[2\] of torch.int64"),
@@ -537,7 +542,7 @@ def test_heads_are_cut_where_threads_would_wait(
 
 
 def test_memory_for_training_grows_with_the_width() -> None:
-    """What is kept for the backward pass is about as large as the value, not as the memories."""
+    """What is saved for the backward pass is about as large as the value, not as the memories."""
     inputs = make(("delta", "scalar"), (1, 1024, 1, 1, 64, 64), torch.float32)
     given = native.DeltaInputs(**dict.fromkeys(native.DeltaInputs._fields) | inputs)
     _, _, moved, checkpoints = native.forward(*given, True)

@@ -125,7 +125,7 @@ def test_gradcheck_opcheck_and_compile() -> None:
 
 WRONG = {
     "decay": ({"decay": torch.zeros(2, 5, 7)}, r"decay \[2, 5, 6\] or \[6\].*\[2, 5, 7\]"),
-    "dtype": ({"decay": torch.zeros(2, 5, 6).double()}, "all of torch.float32.*float64"),
+    "dtype": ({"decay": torch.zeros(2, 5, 6).double()}, "all tensors to be torch.float32.*float64"),
     "lengths": ({"lengths": torch.tensor([0, 6])}, "length is outside 0 … L"),
 }
 

@@ -1,4 +1,4 @@
-"""Gated units beside LegS: native = the steps with their transitions, forward and backward."""
+"""Gated units coupled with LegS: native = the steps with their transitions, both passes."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from tests.tolerances import assert_close
 from threefold.errors import ThreefoldError
 from threefold.kernels import legs_recurrence as native
 from threefold.kernels import library, ops
-from threefold.memory.coupled import Gated
-from threefold.memory.hippo import Scaled
+from threefold.memory.coupled import CoupledGated, LegSTransitions
 
 NAMES = ("inputs", "matrix", "say", "state", "position", "lengths")
 
@@ -24,7 +23,7 @@ def make(
     *,
     lengths: bool = False,
 ) -> dict[str, Any]:
-    """Random inputs for (B, L, H, M, N); rows stand at different times."""
+    """Random inputs for (B, L, H, M, N); rows are at different times."""
     batch, length, hidden, memories, order = size
     whole = hidden + memories * order
     return {
@@ -40,10 +39,10 @@ def make(
 def plain(given: dict[str, Any]) -> tuple[Tensor, Tensor, Tensor]:
     x, matrix, say, state, position, lengths = (given[name] for name in NAMES)
     memories, hidden = say.shape
-    units = Gated(matrix[:, :hidden], matrix[:, hidden:], say)
+    units = CoupledGated(matrix[:, :hidden], matrix[:, hidden:], say)
     memory = state[:, hidden:].view(len(state), memories, -1)
-    scaled = Scaled(memory.shape[2], position, 3, x.dtype)
-    y, after, moved = units.along(x, state[:, :hidden], memory, scaled, lengths)
+    scaled = LegSTransitions(memory.shape[2], position, 3, x.dtype)
+    y, after, moved = units.step_loop(x, state[:, :hidden], memory, scaled, lengths)
     if lengths is not None:
         real = torch.arange(x.shape[1]) < lengths[:, None]
         y = torch.where(real.unsqueeze(-1), y, 0)

@@ -58,7 +58,7 @@ def test_variant_bits_are_the_header() -> None:
 
 
 def test_kernels_are_built_and_in_use() -> None:
-    """The tests of the kernels would say nothing if they ran the reference."""
+    """The kernel tests would be meaningless if they ran the reference."""
     assert library.current().native is not None, library.current().reason
     assert library.current().reason is None
     assert set(library.runnable()) <= set(library.built())
@@ -111,12 +111,12 @@ def test_missing_kernels_give_the_reference_and_a_reason(
     with library.using("auto") as choice:
         assert choice.native is None
         assert choice.reason is not None
-        assert choice.reason.startswith("no compiled kernels")
+        assert choice.reason.startswith("there are no compiled kernels")
 
 
 def test_library_of_other_sources_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Path, "read_bytes", lambda self: b"another interface")
-    with pytest.raises(ThreefoldError, match="built from other sources; build it again"):
+    with pytest.raises(ThreefoldError, match="built from other sources; rebuild it"):
         library.load.__wrapped__(library.runnable()[0])
 
 
@@ -127,5 +127,5 @@ def test_status_becomes_an_error(variant: str) -> None:
 
 
 def test_call_without_kernels_says_why() -> None:
-    with library.using("reference"), pytest.raises(ThreefoldError, match="no native kernel here"):
+    with library.using("reference"), pytest.raises(ThreefoldError, match="needs native kernels"):
         library.call("test_function", [torch.zeros(3)], [torch.zeros(3)], [3, 0])

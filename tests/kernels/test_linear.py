@@ -1,4 +1,4 @@
-"""The product of a few rows with a matrix: native = F.linear, and a row's bits are its own."""
+"""The product of a few rows with a matrix: native = F.linear, and no row affects another."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.tolerances import assert_close
 from threefold.errors import ThreefoldError
 from threefold.kernels import library, ops
 from threefold.kernels import linear as native
-from threefold.layers.parts import Linear
+from threefold.layers.linear import Linear
 
 DTYPES = [torch.float32, torch.float64]
 SIZES = [(1, 1), (3, 2), (16, 5), (33, 7), (48, 9), (64, 4), (100, 1), (129, 3), (768, 65)]
@@ -26,7 +26,7 @@ def _no_gradients() -> Any:
 
 
 def run(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """The native product; the test fails if something else would serve."""
+    """The native product; the test fails if the kernel is not used."""
     y = native.forward(x, weight, bias)
     assert y is not None
     assert torch.equal(y.nan_to_num(), ops.linear(x, weight, bias).nan_to_num())
@@ -163,8 +163,8 @@ def served_by_torch(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> bo
 
 def test_torch_serves_the_rest() -> None:
     weight = torch.randn(6, 40)
-    assert served_by_torch(torch.randn(native.MOST_ROWS + 1, 40), weight)
-    assert native.forward(torch.randn(native.MOST_ROWS + 1, 40), weight, None) is None
+    assert served_by_torch(torch.randn(native.MAX_ROWS + 1, 40), weight)
+    assert native.forward(torch.randn(native.MAX_ROWS + 1, 40), weight, None) is None
     assert served_by_torch(torch.randn(2, 40).half(), weight.half())
     assert served_by_torch(torch.randn(0, 40), weight)
     assert ops.linear(torch.randn(2, 40, device="meta"), weight.to("meta")).shape == (2, 6)

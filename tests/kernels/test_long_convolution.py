@@ -72,7 +72,7 @@ def test_native_is_the_sum(variant: str, channels: int, dtype: torch.dtype) -> N
 def test_any_size_of_block(variant: str, size: int) -> None:
     """Powers of two and of four, in the cache and by quarters, one block and many."""
     assert_same(make(2, 150, 5, 14, torch.float64), 3, size)
-    # What was before the gate is not kept here, but made again for its gradient.
+    # The value before the gate is not saved here, but recomputed for the gate's gradient.
     assert_same(make(2, 150, 5, 14, torch.float64, outputs=147), 3, size)
 
 
@@ -130,7 +130,7 @@ def test_long_sequences_in_float32(variant: str) -> None:
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("channels", [3, 32, 45])
 def test_online_is_the_sum(variant: str, channels: int, dtype: torch.dtype) -> None:
-    """Rows at different places; one of them rests now and then, and sums are made again midway."""
+    """Rows at different positions; one of them pauses, and the sums are rebuilt midway."""
     length, begin = 300, [0, 7, 128]
     x, kernel, skip = (t.detach() for t in make(3, length, channels, length, dtype))
     expected = direct(x.double(), kernel.double(), skip.double())

@@ -1,4 +1,4 @@
-"""A stack's step in one native call: equal to its layers one by one, and only while that holds."""
+"""A stack's step as one native call: equal to its layers one by one, as long as it is valid."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from torch import Tensor, nn
 import threefold
 from tests.tolerances import assert_close
 from threefold.kernels import library, linear
-from threefold.kernels.replay.program import Threads
 from threefold.kernels.replay.recording import recording
+from threefold.kernels.replay.thread_backoff import ThreadBackoff
 from threefold.layers.mixer import Mixer
 from threefold.layers.table import MIXERS
 from threefold.memory.state import State, leaves
@@ -29,7 +29,7 @@ OPTIONS: list[dict[str, Any]] = [
     {"width": 17, "expand": 3, "state_size": 1, "taps": 1},
     {"width": 32, "zero_order_hold": True},
 ]
-# Mixers whose steps are more than native calls, and why.
+# Mixers whose steps cannot be recorded, and why.
 GROWS = "its state grows"
 COUNTS = "what it does depends on how many elements there were"
 NOT_RECORDED = {
@@ -88,7 +88,7 @@ def assert_same(given: tuple[Tensor, State], expected: tuple[Tensor, State]) -> 
 @torch.no_grad()
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
-@pytest.mark.parametrize("rows", [1, 2, linear.MOST_ROWS])
+@pytest.mark.parametrize("rows", [1, 2, linear.MAX_ROWS])
 def test_equals_the_layer(
     variant: str, crossings: list[int], rows: int, options: dict[str, Any], dtype: torch.dtype
 ) -> None:
@@ -173,7 +173,7 @@ def test_a_model_crosses_once_a_token(
 def test_what_grows_leaves_the_rest_to_cross(
     variant: str, crossings: list[int], mixers: tuple[str, ...], channel: str, times: int
 ) -> None:
-    """Beside attention: the other mixer of a hybrid, and every channel mixer."""
+    """Next to attention, the other mixer of a hybrid and every channel mixer are recorded."""
     made, tokens, state = model(mixers, channel)
     made.step(tokens, state)
     crossings.clear()
@@ -318,7 +318,7 @@ def test_same_bits_for_any_number_of_threads(variant: str, threads: int) -> None
 
 def test_threads_that_wait_for_each_other_are_left_alone_for_a_while() -> None:
     torch.set_num_threads(2)
-    threads = Threads()
+    threads = ThreadBackoff()
     for seconds in (0.9, 0.1, 0.3):
         assert threads.take() == 2
         threads.note(2, seconds)

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tests.tolerances import assert_close
-from threefold.kernels.replay.program import CannotWriteError
+from threefold.kernels.replay.program import CannotRecordError
 from threefold.kernels.replay.recording import record, recording
 
 Function = Callable[[Tensor, Tensor], Tensor]
@@ -133,7 +133,7 @@ REFUSED: dict[str, Function] = {
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_cannot_be_recorded_is_refused(variant: str, name: str) -> None:
     x, state = inputs(torch.float32, 21)
-    with pytest.raises(CannotWriteError):
+    with pytest.raises(CannotRecordError):
         record(
             nn.Module(),
             lambda x, state: (REFUSED[name](x, state["s"]), {"s": state["s"]}),
@@ -148,7 +148,7 @@ def test_whole_numbers_that_a_layer_holds_stay_as_they_are(variant: str) -> None
     layer = nn.Module()
     layer.register_buffer("numbers", torch.arange(21))
     x, state = inputs(torch.float32, 21)
-    with pytest.raises(CannotWriteError, match="holds"):
+    with pytest.raises(CannotRecordError, match="holds"):
         record(layer, lambda x, state: (x + layer.numbers, state), x, state)
 
 
@@ -169,5 +169,5 @@ def test_a_recording_that_gives_other_numbers_is_refused(variant: str) -> None:
         layer.weight.data.mul_(1 + next(calls))  # seen by the run after it
         return y, state
 
-    with pytest.raises(CannotWriteError):
+    with pytest.raises(CannotRecordError):
         record(layer, step, x, state)

@@ -12,6 +12,7 @@ from tests.tolerances import assert_close
 from threefold.errors import ThreefoldError
 from threefold.kernels import library, ops
 from threefold.memory import reservoir
+from threefold.memory.spectrum import scale_to_radius
 
 
 def make(batch: int, length: int, units: int, dtype: torch.dtype) -> dict[str, Any]:
@@ -21,7 +22,7 @@ def make(batch: int, length: int, units: int, dtype: torch.dtype) -> dict[str, A
     matrix[-1, -1] = 1
     return {
         "drive": torch.randn(batch, length, units, dtype=dtype),
-        "weight": reservoir.sparse(reservoir.scaled(matrix.to(dtype), 0.9)),
+        "weight": reservoir.sparse(scale_to_radius(matrix.to(dtype), 0.9)),
         "state": torch.randn(batch, units, dtype=dtype),
         "lengths": torch.tensor([length, 0, length // 2, 1][:batch]),
     }

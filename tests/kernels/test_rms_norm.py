@@ -13,7 +13,7 @@ from tests.tolerances import assert_close
 from threefold.errors import ThreefoldError
 from threefold.kernels import library, ops, reference
 from threefold.kernels import rms_norm as native
-from threefold.layers.parts import RMSNorm
+from threefold.layers.norms import RMSNorm
 
 DTYPES = [torch.float32, torch.float64]
 
@@ -75,7 +75,7 @@ def test_threads_change_no_bit(variant: str, shape: tuple[int, ...], gate_first:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_one_number(variant: str, dtype: torch.dtype) -> None:
-    """Forward only: the norm of one number is its sign, so its gradient is nothing but rounding."""
+    """Forward only: the norm of one number is its sign, so its gradient is only rounding."""
     inputs = make((5, 1), dtype)
     for gate_first in (False, True):
         assert_close(
@@ -145,7 +145,7 @@ def test_gradcheck_and_opcheck(gate_first: bool) -> None:
 def test_second_derivative_is_refused() -> None:
     x = torch.randn(2, 3, requires_grad=True)
     (grad,) = torch.autograd.grad(ops.rms_norm(x).square().sum(), x, create_graph=True)
-    with pytest.raises(NotImplementedError, match="rms_norm can be differentiated once"):
+    with pytest.raises(NotImplementedError, match="rms_norm can be differentiated only once"):
         grad.sum().backward()
 
 

@@ -15,7 +15,7 @@ from tests.tolerances import assert_close
 from threefold.errors import ThreefoldError
 from threefold.kernels import library, ops
 from threefold.kernels import selective_scan as native
-from threefold.memory.linear.selective import scan, selective_scan
+from threefold.memory.linear.selective import selective_recurrence, selective_scan
 
 DTYPES = [torch.float32, torch.float64]
 OPTIONAL = ("D", "gate", "delta_bias", "state", "lengths")
@@ -59,7 +59,7 @@ def make(
 
 
 def real(inputs: dict[str, Any]) -> Tensor:
-    """Where elements are no padding, [B, L, 1]."""
+    """Which elements are real, not padding, [B, L, 1]."""
     length = inputs["x"].shape[1]
     lengths = inputs.get("lengths", torch.full((len(inputs["x"]),), length))
     return (torch.arange(length) < lengths[:, None])[:, :, None]
@@ -67,12 +67,12 @@ def real(inputs: dict[str, Any]) -> Tensor:
 
 def step(**inputs: Any) -> tuple[Tensor, Tensor]:
     """The definition, with zeros at padding."""
-    y, state = scan(**inputs, form="step")
+    y, state = selective_recurrence(**inputs, form="step")
     return torch.where(real(inputs), y, 0), state
 
 
 def leaves(inputs: dict[str, Any]) -> dict[str, Tensor]:
-    """Copies of the floating-point inputs that want gradients."""
+    """Copies of the floating-point inputs that require gradients."""
     tensors = {name: t for name, t in inputs.items() if isinstance(t, Tensor) and name != "lengths"}
     return {name: t.detach().clone().requires_grad_() for name, t in tensors.items()}
 
@@ -125,14 +125,14 @@ def test_every_combination_of_options(variant: str, dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("size", [(1, 70, 200, 64), (2, 20, 40, 128), (1, 3, 3000, 2)])
 def test_other_shapes(variant: str, size: Size) -> None:
-    """Many numbers a channel, and enough channels for several slabs."""
+    """A large state per channel, and enough channels for several slabs."""
     assert_true(size, OPTIONS, torch.float32)
 
 
 @pytest.mark.parametrize("hold", [False, True])
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_any_decay(variant: str, dtype: torch.dtype, hold: bool) -> None:
-    """From none at all to underflow at once, in neighbouring channels."""
+    """From no decay to immediate underflow, in neighbouring channels."""
     inputs = make((2, 70, 35, 16), ("state", "softplus"), dtype) | {"hold": hold}
     scales = torch.tensor([0, 1e-30, 1e-3, 1, 30, 1e3, 1e30]).to(dtype).repeat(5)
     inputs["A"] = inputs["A"] * scales[:, None]
@@ -145,7 +145,7 @@ def test_any_decay(variant: str, dtype: torch.dtype, hold: bool) -> None:
 
 
 def test_nothing_decays_where_a_is_zero(variant: str) -> None:
-    """e^0 is 1 to the last bit: a memory that only counts, counts."""
+    """e^0 is 1 to the last bit: a memory that counts stays exact."""
     ones = torch.ones(1, 1000, 5)
     y, state = run(ones, ones, torch.zeros(5, 3), ones[..., :3], ones[..., :3])
     assert torch.equal(y[0, :, 0], 3 * torch.arange(1.0, 1001))
@@ -153,7 +153,7 @@ def test_nothing_decays_where_a_is_zero(variant: str) -> None:
 
 
 def test_growth_beyond_the_range(variant: str) -> None:
-    """Without softplus Δ may be negative, and the state grow: to the end of the range, then inf."""
+    """Without softplus Δ may be negative; the state then grows to the largest number, then inf."""
     x = torch.zeros(1, 1, 4)
     delta = torch.tensor([-1.0, -80.0, -88.9, -1e30]).view(1, 1, 4)
     state, B = torch.ones(1, 4, 2), torch.ones(1, 1, 2)
@@ -162,7 +162,7 @@ def test_growth_beyond_the_range(variant: str) -> None:
     assert state[0, 2:].isinf().all()
 
 
-# Large enough for three threads to be worth waking.
+# Large enough to use three threads.
 LARGE = [(2, 1, 5001, 16), (1, 300, 200, 16), (5, 64, 70, 17), (2, 3000, 3, 8), (3, 130, 100, 3)]
 
 
@@ -182,7 +182,7 @@ def test_threads_change_no_bit(variant: str, size: Size) -> None:
 def test_cut_anywhere_and_resume(
     variant: str, options: tuple[str, ...], dtype: torch.dtype
 ) -> None:
-    """Pieces with the state carried give the bits of the uncut pass, with and without gradients."""
+    """Pieces that carry the state give the bits of the uncut pass, with and without gradients."""
     inputs = make((2, 133, 19, 10), (*options, "state"), dtype)
     inputs.pop("lengths", None)
     timed = ("x", "delta", "B", "C", "gate")
@@ -277,7 +277,7 @@ def test_nan_in_gradients(variant: str) -> None:
     inputs = make((2, 70, 19, 5), (), torch.float32)
     inputs["x"][1, 66, 17] = torch.nan
     bad = {name: t.isnan() for name, t in results(run, inputs).items()}
-    # The state is NaN after it, so Δ's and A's gradients are; x's never meet it.
+    # The state is NaN after it, so the gradients of Δ and A are NaN; those of x are not.
     assert not bad["x"].any()
     assert bad["delta"].nonzero().tolist() == [[1, time, 17] for time in (66, 67, 68, 69)]
     assert bad["A"].nonzero().tolist() == [[17, n] for n in range(5)]
@@ -378,7 +378,7 @@ def test_second_derivative_is_refused(variant: str) -> None:
     inputs = make((1, 3, 2, 2), ())
     x = inputs["x"].requires_grad_()
     (grad,) = torch.autograd.grad(run(**inputs)[0].sum(), x, create_graph=True)
-    with pytest.raises(NotImplementedError, match="selective_scan can be differentiated once"):
+    with pytest.raises(NotImplementedError, match="selective_scan can be differentiated only once"):
         grad.sum().backward()
 
 
@@ -460,7 +460,7 @@ def test_slices_are_read_as_they_lie(variant: str, length: int) -> None:
     for other in (sliced, turned):
         given = inputs | other
         assert_same(results(run, given).values(), expected.values())
-        # Without copies by autograd's leaves.
+        # No copies as autograd leaves.
         for grad in (True, False):
             with torch.set_grad_enabled(grad):
                 assert_same(run(**given), run(**inputs))
@@ -468,7 +468,7 @@ def test_slices_are_read_as_they_lie(variant: str, length: int) -> None:
 
 @pytest.mark.parametrize("length", [256, 1024])
 def test_training_memory_does_not_grow_with_the_state_of_every_element(length: int) -> None:
-    """What is kept, and the workspaces: some numbers for each of L·D, whatever N."""
+    """Saved tensors and workspaces grow with L·D, whatever N."""
     for states in (16, 64):
         channels = 4 * states
         inputs = make((1, length, channels, states), OPTIONS[:4], torch.float32)
@@ -483,7 +483,7 @@ def test_training_memory_does_not_grow_with_the_state_of_every_element(length: i
 
         with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
             run(**wanted)
-        checkpoints = (length // native.BLOCK + 1) * channels * states
+        checkpoints = (length // native.CHECKPOINT_EVERY + 1) * channels * states
         assert sum(kept.values()) == checkpoints
         partial_sums = torch.Size(native.partial_shape(1, length, channels, states)).numel()
         assert partial_sums <= length * channels
@@ -495,7 +495,7 @@ def test_otherwise_where_there_is_no_kernel(dtype: torch.dtype) -> None:
     answer = (torch.zeros(1), torch.ones(1))
     with library.using("auto" if dtype == torch.bfloat16 else "reference"):
         assert ops.selective_scan(**inputs, otherwise=lambda: answer) is answer
-        y, state = scan(**inputs, form="chunk")
+        y, state = selective_recurrence(**inputs, form="chunk")
     assert (y.dtype, state.dtype) == (dtype, torch.float32)
     expected = step(**{name: tensor.float() for name, tensor in inputs.items()})
     assert_close(state, expected[1], "state")
@@ -504,7 +504,7 @@ def test_otherwise_where_there_is_no_kernel(dtype: torch.dtype) -> None:
 
 def test_other_devices_run_plain_torch() -> None:
     inputs = {k: v.to("meta") for k, v in make((2, 5, 6, 4), ()).items()}
-    y, state = scan(**inputs, form="chunk")
+    y, state = selective_recurrence(**inputs, form="chunk")
     assert (y.device.type, y.shape, state.shape) == ("meta", (2, 5, 6), (2, 6, 4))
 
 
@@ -552,8 +552,11 @@ WRONG = {
     "bias": ({"delta_bias": torch.zeros(6, 1)}, r"given.*delta_bias \[6, 1\]"),
     "state": ({"state": torch.zeros(2, 4, 6)}, r"state \[2, 6, N\].*given.*state \[2, 4, 6\]"),
     "lengths": ({"lengths": torch.ones(3).long()}, r"lengths \[2\].*given.*lengths \[3\]"),
-    "dtype": ({"A": torch.zeros(6, 4).double()}, "all of torch.float32 on cpu.*float64"),
-    "device": ({"D": torch.zeros(6, device="meta")}, "all of torch.float32 on cpu.*on meta"),
+    "dtype": ({"A": torch.zeros(6, 4).double()}, "all tensors to be torch.float32 on cpu.*float64"),
+    "device": (
+        {"D": torch.zeros(6, device="meta")},
+        "all tensors to be torch.float32 on cpu.*on meta",
+    ),
     "lengths' dtype": ({"lengths": torch.ones(2)}, "lengths of torch.int64.*float32"),
 }
 

@@ -83,7 +83,7 @@ def test_long_filters(variant: str, taps: int) -> None:
         assert_same(make((4, length, 5, taps), lengths=True), True)
 
 
-# Large enough for three threads to be worth waking.
+# Large enough to use three threads.
 LARGE = [(2, 1, 30_001, 4), (2, 400, 70, 4), (5, 600, 17, 4), (2, 30_000, 1, 2), (4, 130, 100, 7)]
 
 
@@ -105,7 +105,7 @@ def test_threads_change_no_bit(variant: str, size: tuple[int, int, int, int]) ->
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("silu", [False, True])
 def test_cut_anywhere_and_resume(variant: str, silu: bool, dtype: torch.dtype) -> None:
-    """Pieces with the state carried give the bits of the uncut pass, with and without gradients."""
+    """Pieces that carry the state give the bits of the uncut pass, with and without gradients."""
     inputs = make((2, 23, 19, 4), dtype)
     x, state = inputs.pop("x"), inputs.pop("state")
     y, last = short_convolution(x, state=state, **inputs, silu=silu)
@@ -248,7 +248,9 @@ def test_second_derivative_is_refused(variant: str) -> None:
     x = inputs["x"].requires_grad_()
     y, _ = short_convolution(x, inputs["weight"], silu=True)
     (grad,) = torch.autograd.grad(y.sum(), x, create_graph=True)
-    with pytest.raises(NotImplementedError, match="short_convolution can be differentiated once"):
+    with pytest.raises(
+        NotImplementedError, match="short_convolution can be differentiated only once"
+    ):
         grad.sum().backward()
 
 
@@ -353,7 +355,7 @@ def test_other_devices_and_long_filters_run_the_reference() -> None:
     inputs = {name: None if v is None else v.to("meta") for name, v in make((2, 5, 6, 4)).items()}
     y, new_state = short_convolution(**inputs)
     assert (y.device.type, y.shape, new_state.shape) == ("meta", (2, 5, 6), (2, 3, 6))
-    long = make((2, 5, 6, native.MOST_TAPS + 1))
+    long = make((2, 5, 6, native.MAX_TAPS + 1))
     assert torch.equal(short_convolution(**long)[0], reference.short_convolution(**long)[0])
 
 
@@ -371,8 +373,14 @@ WRONG = {
     "state": ({"state": torch.zeros(2, 4, 6)}, r"state \[2, 3, 6\].*given.*state \[2, 4, 6\]"),
     "batch": ({"state": torch.zeros(1, 3, 6)}, r"state \[2, 3, 6\].*given.*state \[1, 3, 6\]"),
     "lengths": ({"lengths": torch.ones(3).long()}, r"lengths \[2\].*given.*lengths \[3\]"),
-    "dtype": ({"weight": torch.zeros(6, 4).double()}, "all of torch.float32 on cpu.*float64"),
-    "device": ({"bias": torch.zeros(6, device="meta")}, "all of torch.float32 on cpu.*on meta"),
+    "dtype": (
+        {"weight": torch.zeros(6, 4).double()},
+        "all tensors to be torch.float32 on cpu.*float64",
+    ),
+    "device": (
+        {"bias": torch.zeros(6, device="meta")},
+        "all tensors to be torch.float32 on cpu.*on meta",
+    ),
     "lengths' dtype": ({"lengths": torch.ones(2)}, "lengths of torch.int64.*float32"),
     "whole numbers": ({"x": torch.zeros(2, 5, 6).long()}, "floating-point.*torch.int64"),
 }

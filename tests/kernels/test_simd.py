@@ -17,7 +17,7 @@ def sigmoid(x: Array) -> Array:
     return 1 / (1 + np.exp(-x))
 
 
-# name → its number in native/test_function.cpp, the truth, and how many ulp it may be off.
+# name → its number in native/test_function.cpp, the exact function, and the allowed error in ulp.
 FUNCTIONS: dict[str, tuple[int, Callable[[Array], Array], float]] = {
     "exponential": (0, np.exp, 2),
     "exponential_normal": (1, np.exp, 2),
@@ -42,7 +42,7 @@ def run(function: int, x: torch.Tensor) -> Array:
 def test_within_ulps_of_the_truth(variant: str, name: str, dtype: torch.dtype) -> None:
     function, truth, ulps = FUNCTIONS[name]
     limit = 87.0 if dtype == torch.float32 else 700.0
-    # An odd number of elements, so that the last vector is not whole.
+    # An odd number of elements, so that the last vector is not full.
     x = torch.cat(
         [
             torch.linspace(-limit, limit, 20_001, dtype=dtype),
@@ -81,7 +81,7 @@ def test_ends_of_the_range(variant: str, dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_exponential_reaches_its_last_numbers(variant: str, dtype: torch.dtype) -> None:
-    """Right up to overflow, and down through the numbers that lose bits."""
+    """Correct up to overflow, and down through the denormal numbers."""
     info = torch.finfo(dtype)
     top, bottom = np.log(info.max), np.log(info.smallest_normal)
     x = torch.tensor([top * (1 - 1e-7), top * (1 + 1e-6), bottom - 5, bottom * 1.3], dtype=dtype)

@@ -147,7 +147,10 @@ WRONG = {
     "two axes": ({"x": torch.zeros(5, 6)}, r"expected x \[B, L, D\].*given x \[5, 6\]"),
     "shares": ({"shares": torch.zeros(2, 5)}, r"shares \[N, 6\].*given.*shares \[2, 5\]"),
     "state": ({"state": torch.zeros(3, 6)}, r"state \[2, 6\].*given.*state \[3, 6\]"),
-    "dtype": ({"shares": torch.zeros(2, 6).double()}, "all of torch.float32 on cpu.*float64"),
+    "dtype": (
+        {"shares": torch.zeros(2, 6).double()},
+        "all tensors to be torch.float32 on cpu.*float64",
+    ),
     "lengths": ({"lengths": torch.tensor([0, 6])}, "length"),
 }
 

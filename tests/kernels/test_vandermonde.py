@@ -26,7 +26,7 @@ def factors(channels: int, size: int) -> Tensor:
 def matrix(
     factor: Tensor, lengths: Tensor | None, rows: int, length: int, backwards: bool
 ) -> Tensor:
-    """w^l for every element of every row, [R, L, D, N]: what the kernels never have."""
+    """w^l for every element of every row, [R, L, D, N]: the matrix that the kernels never store."""
     ends = torch.full((rows,), length) if lengths is None else lengths
     places = torch.arange(length).expand(rows, length)
     powers = ends[:, None] - 1 - places if backwards else places
@@ -92,7 +92,7 @@ def test_reference_is_the_matrix() -> None:
 
 
 def test_long_filters_in_float32(variant: str) -> None:
-    """16,384 powers: within the tolerance of 256 of them, however slowly they fade."""
+    """16,384 powers: within the tolerance of 256 of them, however slowly they decay."""
     length, size = 16384, 8
     decay = torch.logspace(-6, -2, size, dtype=torch.float64).expand(2, size)
     angle = torch.rand(2, size, dtype=torch.float64) * 10
@@ -124,7 +124,7 @@ def test_factors_of_zero_and_one(variant: str) -> None:
 
 
 def test_rows_without_coefficients_and_padding(variant: str) -> None:
-    """Padding may hold NaN; NaN in a coefficient stays in its row and channel."""
+    """Padding may contain NaN; NaN in a coefficient stays in its row and channel."""
     factor, coefficient, x = (t.detach() for t in make(9, 2, 3, 70, torch.float32))
     coefficient[0] = 0
     coefficient[1, 8, 1, 0] = torch.nan

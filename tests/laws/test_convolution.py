@@ -82,7 +82,7 @@ def test_streaming_is_the_whole_pass(name: str, options: dict[str, Any]) -> None
 
 @every_streaming_mixer
 def test_forks_and_copies_give_the_same_bits(name: str, options: dict[str, Any]) -> None:
-    """From an older state, a copy, some rows, or after a whole pass: the bits of the one stream."""
+    """From an older state, a copy, some rows, or after a full pass: the bits of one stream."""
     mixer = make(name, options)
     x = torch.randn(3, 150, 16)
     with torch.no_grad():
@@ -98,7 +98,7 @@ def test_forks_and_copies_give_the_same_bits(name: str, options: dict[str, Any])
         assert torch.equal(streamed(copy.deepcopy(mixer), x[:, 100:], frozen)[0], expected)
         some = streamed(mixer, x[[2, 0], 100:], states.select(old, [2, 0]))[0]
         assert_close(some, expected[[2, 0]])
-        # Two streams that go on side by side from one state.
+        # Two streams continue from one state, alternating.
         first, second = old, old
         for t in range(100, 140):
             _, first = mixer.step(-x[:, t], first)
@@ -135,7 +135,7 @@ def test_new_weights_are_seen_in_midstream(name: str, options: dict[str, Any]) -
 
 @every_streaming_mixer
 def test_edits_of_data_are_seen_after_eval_or_loading(name: str, options: dict[str, Any]) -> None:
-    """They count as no update, so that the filters are made again where a model is got ready."""
+    """They do not advance the version counter, so `train()` and `eval()` recompute the filters."""
     mixer = make(name, options)
     x = torch.randn(1, 20, 16)
     with torch.no_grad():

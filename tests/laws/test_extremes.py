@@ -16,7 +16,7 @@ ONE_FORM = {"step": None, "chunk": 64, "parallel": None, "auto": None}
 
 
 def assert_exact(structure: str, inputs: Inputs, quantity: str = "extreme") -> None:
-    """Finite outputs, states and gradients; float32 as near to float64 as the table says."""
+    """Finite outputs, states and gradients; float32 as close to float64 as the tolerances say."""
     wide = {name: t.double() for name, t in inputs.items()}
     expected = with_gradients(structure, wide, "step")
     for form, chunk in ONE_FORM.items():
@@ -86,7 +86,7 @@ def test_a_hundred_thousand_identical_elements(structure: str) -> None:
     inputs = identical(structure, 100_000)
     quantity = "long adding" if structure in ("none", "delta") else "long decaying"
     expected = run(structure, {n: t.double() for n, t in inputs.items()}, "chunk", 64)
-    # The parallel form of a matrix memory has 100,000² scores, which fit no machine.
+    # The parallel form of a matrix memory has 100,000² scores, which fit in no machine's memory.
     whole = [("parallel", None)] if structure.startswith("elementwise") else []
     for form, chunk in [("chunk", 64), ("step", None), *whole]:
         out, state = run(structure, inputs, form, chunk)

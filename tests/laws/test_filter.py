@@ -15,9 +15,9 @@ import threefold
 from tests.tolerances import assert_close, relative_error
 from threefold.errors import ThreefoldError
 from threefold.layers.state_space_mixer import FilterMixer, set_rate
-from threefold.memory.discretisation import METHODS, diagonal_filter, discretise, state_space
+from threefold.memory.discretisation import METHODS, discretise
 from threefold.memory.dplr import DPLR
-from threefold.memory.filter import Filter
+from threefold.memory.filter import Filter, diagonal_filter, state_space
 from threefold.memory.hippo import LegS, normal_plus_low_rank
 
 CHANNELS = 3
@@ -80,7 +80,7 @@ def test_the_read_out_may_be_cut(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_pieces_carry_the_state(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where a sequence is longer than one Fourier transform: outputs, states and gradients."""
-    monkeypatch.setattr("threefold.memory.forms.PIECE", 50)
+    monkeypatch.setattr("threefold.memory.forms.TRANSFORM_LENGTH", 50)
     system = diagonal(8)
     x = torch.randn(2, 130, CHANNELS, dtype=torch.float64, requires_grad=True)
     state = torch.randn(2, *system.write.shape, dtype=torch.float64, requires_grad=True)
@@ -161,7 +161,7 @@ def test_taps_are_those_of_scipy(method: str) -> None:
         A_, B_, _, _, _ = signal.cont2discrete(
             (A, B[:, None], C.numpy(), np.zeros((1, 1))), delta, name
         )
-        # Ours writes the present element before it reads: y_t = C s_{t+1}.
+        # Ours writes the current element before it reads: y_t = C s_{t+1}.
         _, response = signal.dimpulse((A_, B_, C.numpy(), np.zeros((1, 1)), delta), n=65)
         expected = torch.from_numpy(np.array(response[0][1:, 0]))
         # Both round Δ = 0.002 … as float32 and float64 do.
@@ -169,7 +169,7 @@ def test_taps_are_those_of_scipy(method: str) -> None:
 
 
 def test_half_the_rate_hears_the_same_signal() -> None:
-    mixer = threefold.mixer("s4d", width=16, state_size=16, initial="lin").double().eval()
+    mixer = threefold.mixer("s4d", width=16, state_size=16, init="lin").double().eval()
     assert isinstance(mixer, FilterMixer)
     time = torch.arange(2000, dtype=torch.float64) / 2000
     sound = torch.sin(2 * math.pi * 3 * time).view(1, -1, 1).expand(1, -1, 16)
@@ -183,7 +183,7 @@ def test_half_the_rate_hears_the_same_signal() -> None:
 
 
 class TestRates:
-    """`set_rate` reaches every filter of a model, and refuses what does not know of time."""
+    """`set_rate` reaches every filter of a model, and refuses models without a time scale."""
 
     def model(self, *mixers: str, channel: str = "swiglu") -> Any:
         spec = threefold.Spec(
@@ -262,7 +262,7 @@ class TestBadInput:
         steps = "step_log" if name == "h3" else "delta_log"
         wrong: dict[str, tuple[float, str]] = {steps: (50.0, "Δ goes from")}
         if name == "lssl":
-            # An A that is finite, and grows.
+            # An A that is finite but unstable.
             wrong["A"] = (1.0, "not stable.*real part")
         else:
             wrong["decay_log"] = (math.inf, "not stable")

@@ -10,14 +10,14 @@ from torch import Tensor
 
 from tests.tolerances import assert_close
 from threefold.errors import ThreefoldError
+from threefold.memory.coupled import LegSTransitions
 from threefold.memory.hippo import (
     MEASURES,
-    Decaying,
+    DecayingLegS,
     Fourier,
     LagT,
     LegS,
     LegT,
-    Scaled,
     hippo,
     normal_plus_low_rank,
 )
@@ -51,7 +51,7 @@ def test_legs_keeps_ten_periods_of_ten_thousand_samples() -> None:
 
 
 def test_the_error_falls_with_size_at_the_expected_rate() -> None:
-    """A triangle wave is no polynomial: the best error of N of them falls like N^−3/2."""
+    """A triangle wave is not a polynomial: the best error of N of them falls like N^−3/2."""
     time = torch.arange(4000, dtype=torch.float64) / 4000
     signal = (4 * time % 2 - 1).abs() - 0.5
     small, large = (of_the_whole_past(size, signal) for size in (12, 48))
@@ -63,7 +63,7 @@ def test_windows_keep_what_is_inside_and_forget_the_rest(kind: type[LegT | Fouri
     samples, window = 4000, 1.0
     memory = kind(33, window)
     past = torch.linspace(0.1, 0.9, 200, dtype=torch.float64)
-    # Whole periods in the window: what Fourier's functions are for.
+    # Full periods in the window: the best case for Fourier.
     time = torch.arange(2 * samples, dtype=torch.float64) / samples
     wave = torch.sin(2 * math.pi * 3 * time)
     kept = memory.project(wave, 1 / samples)
@@ -77,9 +77,9 @@ def test_windows_keep_what_is_inside_and_forget_the_rest(kind: type[LegT | Fouri
     assert coefficients[-1].abs().max() < 0.02 * coefficients[samples - 1].abs().max()
 
 
-@pytest.mark.parametrize("kind", [LagT, Decaying])
-def test_exponential_measures_decay(kind: type[LagT | Decaying]) -> None:
-    """The mean over e^{−s}, the first coefficient of both, fades by e each window."""
+@pytest.mark.parametrize("kind", [LagT, DecayingLegS])
+def test_exponential_measures_decay(kind: type[LagT | DecayingLegS]) -> None:
+    """The mean over e^{−s}, the first coefficient of both, decays by e in each window."""
     samples, window = 1000, 0.5
     memory = kind(8, window)
     bump = torch.zeros(3 * samples, dtype=torch.float64)
@@ -114,7 +114,7 @@ def test_a_signal_may_come_in_pieces(name: str) -> None:
 
 
 def test_every_past_moment_can_be_asked_for_at_any_time() -> None:
-    """Not only at the end: after half of the signal, what LegS gives back is that half."""
+    """Not only at the end: after half of the signal, LegS reconstructs that half."""
     signal, memory = periods(6, 4000), LegS(48)
     coefficients = memory.project(signal)
     for now in (1500, 2750, 4000):
@@ -132,7 +132,7 @@ def test_legs_has_no_time_scale() -> None:
 def test_transitions_ahead_are_those_of_the_projection() -> None:
     memory, signal = LegS(9), periods(4, 30)
     whole = memory.project(signal)
-    scaled = Scaled(9, torch.tensor([0, 12]), 8, torch.float64)
+    scaled = LegSTransitions(9, torch.tensor([0, 12]), 8, torch.float64)
     for element in range(10):
         A, B = scaled(element)
         for row, start in enumerate((0, 12)):
@@ -168,7 +168,7 @@ def test_wrong_input_is_refused() -> None:
         LegT(8).project(torch.zeros(4), 0.1, start=torch.zeros(3))
     with pytest.raises(ThreefoldError, match=r"signal is \(0,\).*length ≥ 1"):
         LegS(8).project(torch.zeros(0))
-    with pytest.raises(ThreefoldError, match="'bilinear' only"):
+    with pytest.raises(ThreefoldError, match="expected 'bilinear', the only one"):
         LegS(8).project(torch.zeros(4), method="zero_order_hold")
     with pytest.raises(ThreefoldError, match="Δ goes from"):
         LegT(8).project(torch.zeros(4), -1.0)

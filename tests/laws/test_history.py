@@ -1,4 +1,4 @@
-"""Histories: nothing is copied without need, forks stay right, rows come and go."""
+"""Histories: no needless copies, forks stay correct, rows join and leave."""
 
 from __future__ import annotations
 

@@ -197,7 +197,7 @@ class TestPositions:
             make(positions="rotaty")
         with pytest.raises(ThreefoldError, match="max_length is None"):
             make(positions="learned")
-        with pytest.raises(ThreefoldError, match="goes with positions='learned'"):
+        with pytest.raises(ThreefoldError, match="needs positions='learned'"):
             make(max_length=5)
 
 

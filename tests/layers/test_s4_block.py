@@ -47,5 +47,5 @@ def test_dropout_is_of_training_only(name: str) -> None:
     x = torch.randn(2, 12, 16, dtype=torch.float64)
     assert not torch.equal(made.train()(x)[0], made(x)[0])
     assert torch.equal(made.eval()(x)[0], made(x)[0])
-    with pytest.raises(threefold.ThreefoldError, match=r"dropout=1.*below 1"):
+    with pytest.raises(threefold.ThreefoldError, match=r"dropout is 1.*below 1"):
         block(name, dropout=1)

@@ -15,9 +15,9 @@ from tests.tolerances import assert_close
 from threefold import Forecaster, Spec, ThreefoldError
 from threefold.data.loaders import Batch, Examples, Windows
 from threefold.data.masking import Masked
-from threefold.models.forecaster import ahead, gaussian_loss, pinball_loss
+from threefold.models.forecaster import future_values, gaussian_loss, pinball_loss
 from threefold.models.presets import bert
-from threefold.runtime.forecasting import free_run
+from threefold.runtime.forecasting import rollout
 from threefold.training import TrainingSettings, evaluate, joint_loss, train
 
 
@@ -95,24 +95,24 @@ def forecaster(**options: Any) -> Forecaster:
 def test_forecaster_beats_the_naive_forecast_and_runs_freely(head: str) -> None:
     model = forecaster(head=head)
     x = waves(64, 48, 10**6)
-    target, counts = ahead(x, 4)
+    target, counts = future_values(x, 4)
     with torch.no_grad():
         forecast, _ = model(x)
     scale = x.abs().mean(1, keepdim=True).unsqueeze(-1)
     late = counts.clone()
     late[:, :20] = False  # a period has to be seen first
-    error = ((model.middle(forecast) - target) / scale).abs()[late].mean()
+    error = ((model.point_forecast(forecast) - target) / scale).abs()[late].mean()
     naive = ((x.unsqueeze(2) - target) / scale).abs()[late].mean()
     assert error < 0.35 * naive
     if head == "quantile":
         inside = (forecast[..., 0] <= target) & (target <= forecast[..., 2])
         assert 0.6 < float(inside[late].float().mean()) <= 1.0
         assert bool((forecast.diff(dim=-1) >= 0).all())
-    made, _ = free_run(model, x[:, :36], 12)
-    again, after = free_run(model, x[:, :36], 8)
+    made, _ = rollout(model, x[:, :36], 12)
+    again, after = rollout(model, x[:, :36], 8)
     assert_close(made[:, :8], again)
     more, _ = model.step(made[:, 8], after)
-    assert_close(model.middle(more[:, 0]), made[:, 9])
+    assert_close(model.point_forecast(more[:, 0]), made[:, 9])
     drift = ((made - x[:, 36:]) / scale[:, 0]).abs()[:, :6].mean()
     assert drift < naive
 
@@ -135,10 +135,10 @@ def test_losses_are_their_equations() -> None:
     normal = torch.distributions.Normal(forecast[:, 0], forecast[:, 1])
     assert_close(gaussian_loss(*forecast.unbind(-1), target), -normal.log_prob(target))
     series = torch.arange(4.0).view(1, 4, 1)
-    values, counts = ahead(series, 2)
+    values, counts = future_values(series, 2)
     assert values[0, :, :, 0].tolist() == [[1, 2], [2, 3], [3, 0], [0, 0]]
     assert counts[0, :, :, 0].tolist() == [[True] * 2, [True] * 2, [True, False], [False] * 2]
-    _, counts = ahead(series, 2, torch.tensor([[False, True, True, False]]))
+    _, counts = future_values(series, 2, torch.tensor([[False, True, True, False]]))
     assert counts[0, :, :, 0].tolist() == [[False] * 2, [True, False], [False] * 2, [False] * 2]
 
 
@@ -165,7 +165,7 @@ def test_joint_loss_is_the_sum_and_teaches_both() -> None:
     mask = torch.arange(12).expand(512, 12) >= 3
     padded = joint_loss(model, pad, labels, mask=mask)
     assert_close(padded.total, last.total)
-    with pytest.raises(ThreefoldError, match="has no classes"):
+    with pytest.raises(ThreefoldError, match="has no class head"):
         joint_loss(threefold.build(Spec("language", 32, 1, "gru", 9)), tokens, labels)
 
 

@@ -22,7 +22,7 @@ def rows(count: int, seed: int = 0) -> torch.Tensor:
 
 @pytest.mark.parametrize("direct", [False, True])
 def test_ridge_as_written(direct: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(extreme_learning, "PIECE", 17)
+    monkeypatch.setattr(extreme_learning, "PIECE_ROWS", 17)
     x = rows(100)
     y = torch.stack([x.prod(1), x[:, 0].square()], 1)
     machine = ExtremeLearningMachine(
@@ -47,8 +47,10 @@ def test_regularisation_is_chosen_on_interleaved_folds() -> None:
         inside = torch.arange(90) % 3 == held
         part = ExtremeLearningMachine(units=60, regularisation=0.1).fit(x[~inside], y[~inside])
         squared += float((part.predict(x[inside]) - y[inside]).square().sum())
-    assert machine.errors[0.1] == pytest.approx(squared / 90, rel=1e-8)
-    assert machine.chosen == min(machine.errors, key=lambda beta: machine.errors[beta])
+    assert machine.held_out_errors[0.1] == pytest.approx(squared / 90, rel=1e-8)
+    assert machine.best_regularisation == min(
+        machine.held_out_errors, key=lambda beta: machine.held_out_errors[beta]
+    )
 
 
 def test_learns_numbers_and_labels(tmp_path: Path) -> None:
@@ -63,7 +65,9 @@ def test_learns_numbers_and_labels(tmp_path: Path) -> None:
     machine.save(tmp_path / "machine")
     again = ExtremeLearningMachine.load(tmp_path / "machine")
     assert torch.equal(again.decision_function(other), machine.decision_function(other))
-    with pytest.raises(ThreefoldError, match="holds ExtremeLearningMachine, expected a saved Echo"):
+    with pytest.raises(
+        ThreefoldError, match="contains ExtremeLearningMachine, expected a saved Echo"
+    ):
         echo_state_network.EchoStateNetwork.load(tmp_path / "machine")
 
 
@@ -85,19 +89,19 @@ def test_bad_input() -> None:
     machine = ExtremeLearningMachine(units=30, regularisation=0.0)
     with pytest.raises(ThreefoldError, match="20 samples for 30 features"):
         machine.fit(x, x)
-    with pytest.raises(ThreefoldError, match="inputs of 20 rows and targets of 19"):
+    with pytest.raises(ThreefoldError, match="inputs have 20 rows, targets have 19"):
         machine.fit(x, x[1:])
     bad = x.clone()
     bad[7, 1] = torch.inf
     with pytest.raises(ThreefoldError, match="element 7 is not finite"):
         machine.fit(bad, x)
-    with pytest.raises(ThreefoldError, match="whole numbers or strings"):
+    with pytest.raises(ThreefoldError, match="integers or strings"):
         ExtremeLearningMachine(classify=True).fit(x, np.full(20, 0.5))
     with pytest.raises(ThreefoldError, match="at least two classes"):
         ExtremeLearningMachine(classify=True).fit(x, np.zeros(20, dtype=int))
     with pytest.raises(ThreefoldError, match="call fit first"):
         machine.predict(x)
-    with pytest.raises(ThreefoldError, match="expected 3 as learned from"):
+    with pytest.raises(ThreefoldError, match="expected 3 as in fit"):
         ExtremeLearningMachine(units=5).fit(x, x).predict(x[:, :2])
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from threefold.blocks.stack import make_mixer
-from threefold.layers.parts import HeadNorm
+from threefold.layers.norms import HeadNorm
 from threefold.layers.table import MIXERS
 from threefold.models.spec import Spec
 from threefold.models.table import build

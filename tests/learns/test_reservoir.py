@@ -17,7 +17,7 @@ from threefold.errors import ThreefoldError
 from threefold.estimators import driven_reservoir
 from threefold.estimators.echo_state_network import EchoStateNetwork
 from threefold.memory import state as states
-from threefold.memory.reservoir import draw, scaled, spectral_radius
+from threefold.memory.spectrum import random_matrix, scale_to_radius, spectral_radius
 
 
 def noise(length: int, size: int = 1, seed: int = 0) -> Tensor:
@@ -63,7 +63,7 @@ OPTIONS: tuple[dict[str, Any], ...] = (
 def test_states_ridge_and_predictions_as_written(
     options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(driven_reservoir, "PIECE", 37)
+    monkeypatch.setattr(driven_reservoir, "PIECE_LENGTH", 37)
     u, y = noise(200, 2), noise(200, 2).roll(3, 0)
     network = EchoStateNetwork(units=30, wash_out=50, regularisation=1e-3, **options).fit(u, y)
     x = written_out(network, u, y)
@@ -154,10 +154,10 @@ def test_regularisation_is_chosen_on_held_out_folds(precise: bool) -> None:
             weight, offset = ridge(features[~inside], wanted[~inside], beta)
             squared += float((features[inside] @ weight + offset - wanted[inside]).square().sum())
         expected[beta] = squared / 360
-    assert network.errors == pytest.approx(expected, rel=1e-6)
-    assert network.chosen == min(expected, key=lambda beta: expected[beta])
-    assert network.chosen not in (grid[0], grid[-1])
-    assert_close(network.readout, ridge(features, wanted, network.chosen)[0])
+    assert network.held_out_errors == pytest.approx(expected, rel=1e-6)
+    assert network.best_regularisation == min(expected, key=lambda beta: expected[beta])
+    assert network.best_regularisation not in (grid[0], grid[-1])
+    assert_close(network.readout, ridge(features, wanted, network.best_regularisation)[0])
 
 
 @pytest.mark.parametrize("forgetting", [1.0, 0.99])
@@ -230,7 +230,7 @@ class Largest(TorchDispatchMode):
 
 
 def test_memory_does_not_grow_with_the_length(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(driven_reservoir, "PIECE", 100)
+    monkeypatch.setattr(driven_reservoir, "PIECE_LENGTH", 100)
     found = []
     for length in (1000, 4000):
         u = noise(length)
@@ -252,7 +252,7 @@ def test_saved_and_loaded(tmp_path: Path) -> None:
     assert torch.equal(again.generate(9, inputs=u[:9]), network.generate(9, inputs=u[:9]))
     with pytest.raises(ThreefoldError, match=r"threefold\.EchoStateNetwork\.load"):
         threefold.load(tmp_path / "echo")
-    with pytest.raises(ThreefoldError, match="not saved after fit"):
+    with pytest.raises(ThreefoldError, match="samples are not saved"):
         again.partial_fit(u, u)
     online = EchoStateNetwork(units=10).partial_fit(u[:150], u[:150])
     online.save(tmp_path / "online")
@@ -267,25 +267,28 @@ def test_saved_and_loaded(tmp_path: Path) -> None:
 
 def test_own_matrices_stay() -> None:
     u = noise(150, 2)
-    weight, weight_in = scaled(draw(12, 12, density=0.3), 0.8), draw(12, 2)
-    network = EchoStateNetwork(wash_out=10).use(weight.numpy(), weight_in)
+    weight = scale_to_radius(random_matrix(12, 12, density=0.3), 0.8)
+    weight_in = random_matrix(12, 2)
+    network = EchoStateNetwork(wash_out=10).set_weights(weight.numpy(), weight_in)
     network.fit(u, u)
     assert torch.equal(dense(network), weight) and network.units == 12
     with pytest.raises(ThreefoldError, match=r"weight_in is \(11, 2\), expected \(12, 2\)"):
-        network.use(weight, weight_in[1:])
+        network.set_weights(weight, weight_in[1:])
 
 
 @pytest.mark.parametrize("distribution", ["uniform", "normal", "signs"])
 def test_spectral_radius_is_numpys(distribution: str, monkeypatch: pytest.MonkeyPatch) -> None:
     generator = torch.Generator().manual_seed(1)
     for density in (0.1, 1.0):
-        matrix = draw(90, 90, density=density, distribution=distribution, generator=generator)
+        matrix = random_matrix(
+            90, 90, density=density, distribution=distribution, generator=generator
+        )
         expected = np.abs(np.linalg.eigvals(matrix.numpy())).max()
         with monkeypatch.context() as patch:
             assert spectral_radius(matrix) == pytest.approx(expected, rel=1e-10)
-            patch.setattr("threefold.memory.reservoir.DENSE", 10)
+            patch.setattr("threefold.memory.spectrum.MAX_DENSE", 10)
             assert spectral_radius(matrix) == pytest.approx(expected, rel=1e-7)
-        after = np.abs(np.linalg.eigvals(scaled(matrix, 1.25).numpy())).max()
+        after = np.abs(np.linalg.eigvals(scale_to_radius(matrix, 1.25).numpy())).max()
         assert after == pytest.approx(1.25, rel=1e-10)
     network = EchoStateNetwork(units=70, spectral_radius=1.1, distribution=distribution)
     network.draw(1, 1)
@@ -306,7 +309,7 @@ class TestBadInput:
         assert spectral_radius(torch.zeros(4, 4)) == 0.0
         for nothing in (torch.zeros(4, 4), torch.ones(4, 4).triu(1)):
             with pytest.raises(ThreefoldError, match="spectral radius 0 and cannot be scaled"):
-                scaled(nothing, 0.9)
+                scale_to_radius(nothing, 0.9)
         with pytest.raises(ThreefoldError, match="square"):
             spectral_radius(torch.ones(2, 3))
         with pytest.raises(ThreefoldError, match="finite"):
@@ -314,12 +317,12 @@ class TestBadInput:
 
     def test_fewer_samples_than_units(self) -> None:
         u = noise(30)
-        with pytest.raises(ThreefoldError, match="30 samples for 51 features have no single"):
+        with pytest.raises(ThreefoldError, match="30 samples for 51 features have no unique"):
             EchoStateNetwork(units=50, wash_out=0, regularisation=0.0).fit(u, u)
         network = EchoStateNetwork(units=50, wash_out=0, regularisation=1e-3).fit(u, u)
         features = torch.cat([u, network.states(u)], 1)
         assert_close(network.readout, ridge(features, u, 1e-3)[0])
-        with pytest.raises(ThreefoldError, match="no element is left behind the wash-out"):
+        with pytest.raises(ThreefoldError, match="no element is left after the wash-out"):
             EchoStateNetwork(units=5, wash_out=30).fit(u, u)
         with pytest.raises(ThreefoldError, match="cannot be split into 5 folds"):
             EchoStateNetwork(units=5, wash_out=27, regularisation=[0.1, 1]).fit(u, u)
@@ -330,12 +333,12 @@ class TestBadInput:
             network.fit(u, u[1:])
         with pytest.raises(ThreefoldError, match=r"lengths 30, 20 and targets of lengths 20, 30"):
             network.fit([u, u[:20]], [u[:20], u])
-        with pytest.raises(ThreefoldError, match=r"series of \[1, 2\] numbers"):
+        with pytest.raises(ThreefoldError, match=r"series with \[1, 2\] numbers"):
             network.fit([u, noise(5, 2)], [u, u[:5]])
         network.fit(u, u)
-        with pytest.raises(ThreefoldError, match="inputs of 2 numbers an element, expected 1"):
+        with pytest.raises(ThreefoldError, match="inputs with 2 numbers per element, expected 1"):
             network.predict(noise(5, 2))
-        with pytest.raises(ThreefoldError, match="teacher differ in their lengths"):
+        with pytest.raises(ThreefoldError, match="teacher differ in length"):
             network.predict(u, teacher=u[1:])
 
     def test_numbers_that_are_not(self) -> None:
@@ -360,7 +363,7 @@ class TestBadInput:
             ({"forgetting": 1.5}, "forgetting=1.5"),
             ({"noise": -1.0}, "noise=-1.0"),
             ({"activation": "tahn"}, "did you mean 'tanh'"),
-            ({"classify": True, "feedback_scale": 1.0}, "a label is no feedback"),
+            ({"classify": True, "feedback_scale": 1.0}, "labels cannot be fed back"),
         ):
             with pytest.raises(ThreefoldError, match=message):
                 EchoStateNetwork(**settings)  # type: ignore[arg-type]
@@ -370,12 +373,12 @@ class TestBadInput:
         for call in (network.predict, lambda x: network.generate(3), lambda x: network.save("no")):
             with pytest.raises(ThreefoldError, match=r"call fit first|no state"):
                 call(u)
-        with pytest.raises(ThreefoldError, match="nothing drives it"):
+        with pytest.raises(ThreefoldError, match="nothing drives the reservoir"):
             network.fit(None, u)
         network.fit(u, torch.cat([u, u], 1))
         with pytest.raises(ThreefoldError, match="2 outputs cannot be the 1 inputs"):
             network.generate(3)
-        with pytest.raises(ThreefoldError, match="as predict returned it"):
+        with pytest.raises(ThreefoldError, match="as predict returns it"):
             network.predict(u, state={"memory": torch.zeros(1, 5).double()})
         with pytest.raises(ThreefoldError, match="classify=True"):
             network.fit([u, u], [0, 1])

@@ -1,4 +1,4 @@
-"""Beam search: the best of all texts where it follows them all, greedy where it follows one."""
+"""Beam search: with enough beams it finds the best of all texts, with one beam it is greedy."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from threefold import Spec, ThreefoldError
 from threefold.memory import state as states
 from threefold.models.model import Predictor
 
-VOCABULARY, END, LONGEST = 4, 3, 4
+VOCABULARY, END, MAX_TOKENS = 4, 3, 4
 
 
 @cache
 def model(kind: str = "language") -> Predictor:
     torch.manual_seed(3)
-    made = threefold.build(Spec(kind, 16, 1, "gru", vocabulary=VOCABULARY))
+    network = threefold.build(Spec(kind, 16, 1, "gru", vocabulary=VOCABULARY))
     with torch.no_grad():
-        for parameter in made.parameters():
+        for parameter in network.parameters():
             parameter += 0.5 * torch.randn_like(parameter)
-    return made.double().eval()
+    return network.double().eval()
 
 
-def before(kind: str) -> tuple[Tensor, Any]:
+def prompt_and_state(kind: str) -> tuple[Tensor, Any]:
     prompt = torch.tensor([[0, 1], [2, 0], [1, 1]])
     if kind == "language":
         return prompt, None
@@ -38,15 +38,15 @@ def before(kind: str) -> tuple[Tensor, Any]:
 
 
 def every_text(kind: str, penalty: float) -> list[list[tuple[float, tuple[int, ...]]]]:
-    """All texts that end with END or are LONGEST long, best first, for each row."""
-    prompt, state = before(kind)
-    found: list[list[tuple[float, tuple[int, ...]]]] = [[] for _ in prompt]
+    """For each row, all texts that end with END or have MAX_TOKENS tokens, best first."""
+    prompt, state = prompt_and_state(kind)
+    scored: list[list[tuple[float, tuple[int, ...]]]] = [[] for _ in prompt]
     others = range(VOCABULARY - 1)
     texts = [
         (*start, last)
-        for n in range(LONGEST)
+        for n in range(MAX_TOKENS)
         for start in itertools.product(others, repeat=n)
-        for last in (range(VOCABULARY) if n == LONGEST - 1 else (END,))
+        for last in (range(VOCABULARY) if n == MAX_TOKENS - 1 else (END,))
     ]
     for text in texts:
         rows = torch.cat([prompt, torch.tensor(text).expand(3, -1)], 1)
@@ -54,33 +54,39 @@ def every_text(kind: str, penalty: float) -> list[list[tuple[float, tuple[int, .
             likely = model(kind)(rows, state)[0].log_softmax(-1)[:, 1:-1]
         total = likely.gather(-1, rows[:, 2:, None]).sum((1, 2))
         for row, value in enumerate(total.tolist()):
-            found[row].append((value / ((5 + len(text)) / 6) ** penalty, text))
-    return [sorted(row, reverse=True) for row in found]
+            scored[row].append((value / ((5 + len(text)) / 6) ** penalty, text))
+    return [sorted(row, reverse=True) for row in scored]
 
 
 @pytest.mark.parametrize("kind", ["language", "seq2seq"])
 @pytest.mark.parametrize("penalty", [0.0, 0.6, 4.0, -3.0])
-def test_beams_for_all_texts_find_the_best(kind: str, penalty: float) -> None:
-    prompt, state = before(kind)
+def test_enough_beams_find_the_best_text(kind: str, penalty: float) -> None:
+    prompt, state = prompt_and_state(kind)
     result = threefold.generate(
-        model(kind), prompt, state, beams=200, length_penalty=penalty, stop=END, max_tokens=LONGEST
+        model(kind),
+        prompt,
+        state,
+        beams=200,
+        length_penalty=penalty,
+        stop=END,
+        max_tokens=MAX_TOKENS,
     )
     for row, expected in enumerate(every_text(kind, penalty)):
-        found = result.hypotheses[row]
-        assert [h.tokens for h in found] == [text for _, text in expected]
-        assert [h.score for h in found] == pytest.approx([value for value, _ in expected])
+        hypotheses = result.hypotheses[row]
+        assert [h.tokens for h in hypotheses] == [text for _, text in expected]
+        assert [h.score for h in hypotheses] == pytest.approx([value for value, _ in expected])
         assert result.rows()[row] == list(expected[0][1])
-        assert result.reasons[row] == ("stop" if expected[0][1][-1] == END else "length")
+        assert result.finish_reasons[row] == ("stop" if expected[0][1][-1] == END else "length")
 
 
 @pytest.mark.parametrize("kind", ["language", "seq2seq"])
-def test_one_beam_is_greedy_and_goes_on(kind: str) -> None:
-    prompt, state = before(kind)
+def test_one_beam_is_greedy_and_can_be_continued(kind: str) -> None:
+    prompt, state = prompt_and_state(kind)
     options: dict[str, Any] = {"stop": END, "max_tokens": 6}
     greedy = threefold.generate(model(kind), prompt, state, temperature=0, **options)
     beam = threefold.generate(model(kind), prompt, state, beams=1, **options)
     assert beam.rows() == greedy.rows()
-    assert beam.reasons == greedy.reasons
+    assert beam.finish_reasons == greedy.finish_reasons
     assert torch.equal(beam.seen, greedy.seen)
     for (name, a), (_, b) in zip(
         states.leaves(beam.state), states.leaves(greedy.state), strict=True
@@ -93,8 +99,8 @@ def test_one_beam_is_greedy_and_goes_on(kind: str) -> None:
     assert further[0] == further[1]
 
 
-def test_wider_is_no_worse_and_the_early_end_changes_nothing() -> None:
-    prompt, _ = before("language")
+def test_more_beams_are_not_worse_and_ending_early_changes_nothing() -> None:
+    prompt, _ = prompt_and_state("language")
     best = [
         threefold.generate(model(), prompt, beams=k, stop=END, max_tokens=12).hypotheses
         for k in (1, 64)
@@ -110,12 +116,12 @@ def test_wider_is_no_worse_and_the_early_end_changes_nothing() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"beams": 0}, "beams is 0, expected a whole number from 1"),
+        ({"beams": 0}, "beams is 0, expected an integer of at least 1"),
         ({"beams": 2.5}, r"beams is 2\.5"),
         ({"beams": 2, "length_penalty": float("nan")}, "length_penalty is nan"),
-        ({"length_penalty": 1.0}, r"length_penalty=1\.0 belongs to beams="),
-        ({"beams": 2, "temperature": 0.5}, "leave out stream, temperature"),
-        ({"beams": 2, "stream": True}, "leave out stream"),
+        ({"length_penalty": 1.0}, r"length_penalty=1\.0 is only used with beams="),
+        ({"beams": 2, "temperature": 0.5}, "leave out temperature, top_k"),
+        ({"beams": 2, "stream": True}, "needs a prompt and stream=False"),
     ],
 )
 def test_bad_options_are_refused(options: dict[str, Any], message: str) -> None:

@@ -1,7 +1,7 @@
-"""The command line as a person runs it: piped, on a terminal, with the wrong words.
+"""The command line as a user runs it: piped, on a terminal, with wrong arguments.
 
-What depends on the process (imports, exit codes, encodings, terminals) runs in one of its own; the
-rest calls `main` here, since each process has to import torch again.
+Tests that depend on the process (imports, exit codes, encodings, terminals) start a new one; the
+others call `main` in this process, since each new process has to import torch again.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from threefold.layers.table import MIXERS
 
 COMMANDS = (
     *("train", "resume", "evaluate", "runs", "generate", "stream", "compare", "bench"),
-    *("models", "tasks", "data", "info", "doctor", "demo", "lab"),
+    *("mixers", "tasks", "data", "info", "doctor", "demo", "lab"),
 )
 
 Run = subprocess.CompletedProcess[str]
 
 
 def run(*arguments: str, **environment: str) -> Run:
-    """`threefold …` in a process of its own, its output captured."""
+    """Run `threefold …` in a new process and capture its output."""
     root = os.fspath(Path(threefold.__file__).parent.parent)
     return subprocess.run(
         [sys.executable, "-m", "threefold", *arguments],
@@ -46,7 +46,7 @@ def run(*arguments: str, **environment: str) -> Run:
             **os.environ,
             "PYTHONPATH": root,
             "PYTHONUTF8": "1",
-            "OMP_NUM_THREADS": "1",  # other tests run beside this one
+            "OMP_NUM_THREADS": "1",  # other tests run at the same time
             **environment,
         },
         timeout=300,
@@ -54,7 +54,7 @@ def run(*arguments: str, **environment: str) -> Run:
 
 
 def here(*arguments: str) -> Run:
-    """The same in this process."""
+    """Run `threefold …` in this process and capture its output."""
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         try:
@@ -66,14 +66,14 @@ def here(*arguments: str) -> Run:
 
 
 def good(*arguments: str, start: Callable[..., Run] = here) -> str:
-    """What a command that must succeed prints."""
+    """Return the output of a command that must succeed."""
     done = start(*arguments)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
 def refused(*arguments: str, start: Callable[..., Run] = here) -> str:
-    """The one message of a command that must be refused."""
+    """Return the error message of a command that must be refused."""
     done = start(*arguments)
     assert done.returncode == 2, (done.returncode, done.stdout, done.stderr)
     assert "Traceback" not in done.stderr
@@ -82,7 +82,7 @@ def refused(*arguments: str, start: Callable[..., Run] = here) -> str:
 
 
 def on_terminal(columns: int, *arguments: str) -> str:
-    """What a command prints on a terminal of that many columns."""
+    """Return the output of a command on a terminal with that many columns."""
     import fcntl
     import pty
     import struct
@@ -100,7 +100,7 @@ def on_terminal(columns: int, *arguments: str) -> str:
     while True:
         try:
             piece = os.read(leader, 65536)
-        except OSError:  # Linux says so when the other end is closed
+        except OSError:  # raised by Linux when the other end is closed
             break
         if not piece:
             break
@@ -137,15 +137,15 @@ class TestStart:
             assert f"Usage: threefold {command}" in good(command, "--help")
 
     def test_unknown_command(self) -> None:
-        assert "Did you mean 'models'?" in refused("modles")
+        assert "Did you mean 'mixers'?" in refused("mixres")
 
     def test_unknown_option(self) -> None:
-        assert "--json" in refused("models", "--jsno")
+        assert "--json" in refused("mixers", "--jsno")
 
     def test_interrupt(self) -> None:
         code = (
             "import threefold.cli.app as a, signal, os\n"
-            # A job in the background of a shell starts with the signal ignored.
+            # A background job of a shell starts with the signal ignored.
             "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
             "a.app.command('stop')(lambda: os.kill(os.getpid(), signal.SIGINT))\n"
             "a.main(['stop'])"
@@ -155,13 +155,13 @@ class TestStart:
         assert "Traceback" not in done.stderr
 
     def test_narrow_encoding(self) -> None:
-        done = run("models", PYTHONUTF8="0", PYTHONIOENCODING="ascii")
+        done = run("mixers", PYTHONUTF8="0", PYTHONIOENCODING="ascii")
         assert "S = S? + ?(k)?v" in done.stdout, done.stderr
 
 
-class TestModels:
+class TestMixers:
     def test_table(self) -> None:
-        lines = good("models", start=run).splitlines()
+        lines = good("mixers", start=run).splitlines()
         assert " ".join(lines[0].split()) == "NAME FULL NAME YEAR MEMORY FORMS STATE EQUATION"
         assert [line.split()[0] for line in lines[1:]] == list(MIXERS)
         for line, entry in zip(lines[1:], MIXERS.values(), strict=True):
@@ -170,48 +170,48 @@ class TestModels:
             assert str(entry.year) in line
 
     def test_json(self) -> None:
-        rows = json.loads(good("models", "--width", "64", "--json"))
+        rows = json.loads(good("mixers", "--width", "64", "--json"))
         assert [row["name"] for row in rows] == list(MIXERS)
         for row in rows:
             assert "problem" not in row, row
-            made = threefold.mixer(row["name"], width=64)
-            assert row["state_bytes"] == (made.state_size(1024) if made.causal else None)
-            assert tuple(row["forms"]) == made.forms
+            layer = threefold.mixer(row["name"], width=64)
+            assert row["state_bytes"] == (layer.state_size(1024) if layer.causal else None)
+            assert tuple(row["forms"]) == layer.forms
 
     def test_width_changes_the_state(self) -> None:
         narrow, wide = (
-            json.loads(good("models", "gla", "--width", width, "--json")) for width in ("64", "128")
+            json.loads(good("mixers", "gla", "--width", width, "--json")) for width in ("64", "128")
         )
         assert narrow["state_bytes"] < wide["state_bytes"]
         assert narrow["parameters"] < wide["parameters"]
 
     def test_any_width_is_cheap(self) -> None:
-        detail = json.loads(good("models", "mamba", "--width", "65536", "--json"))
+        detail = json.loads(good("mixers", "mamba", "--width", "65536", "--json"))
         assert detail["parameters"] > 10**9
 
     @pytest.mark.parametrize("name", ["gla", "mamba"])
     def test_detail(self, name: str) -> None:
-        made = threefold.mixer(name, width=256)
-        text = good("models", name)
-        detail = json.loads(good("models", name, "--json"))
-        assert detail["parameters"] == sum(p.numel() for p in made.parameters())
-        assert {leaf["name"] for leaf in detail["state"]} == set(made.empty_state(1))
-        assert detail["no_decay"] == list(made.no_decay)
+        layer = threefold.mixer(name, width=256)
+        text = good("mixers", name)
+        detail = json.loads(good("mixers", name, "--json"))
+        assert detail["parameters"] == sum(p.numel() for p in layer.parameters())
+        assert {leaf["name"] for leaf in detail["state"]} == set(layer.empty_state(1))
+        assert detail["no_decay"] == list(layer.no_decay)
         assert "20" in detail["reference"]
         for part in (detail["reference"], *(option["name"] for option in detail["options"])):
             assert part in text
 
     def test_unknown_mixer(self) -> None:
-        message = refused("models", "mambo", start=run)
+        message = refused("mixers", "mambo", start=run)
         assert message == "Error: unknown mixer 'mambo'; did you mean 'mamba'?"
 
     def test_bad_width(self) -> None:
-        assert "multiple of 16" in refused("models", "--width", "100")
-        assert "--width" in refused("models", "--width", "0")
-        assert "--width" in refused("models", "--width", "wide")
+        assert "multiple of 16" in refused("mixers", "--width", "100")
+        assert "--width" in refused("mixers", "--width", "0")
+        assert "--width" in refused("mixers", "--width", "wide")
 
     def test_fits_a_terminal(self) -> None:
-        text = on_terminal(80, "models")
+        text = on_terminal(80, "mixers")
         plain = [line for line in text.splitlines() if "\x1b" not in line]
         assert max(map(len, plain)) <= 80
         for entry in MIXERS.values():
@@ -219,12 +219,12 @@ class TestModels:
             assert "".join(entry.equation.split()) in "".join(text.split())
 
     def test_wide_terminal_has_one_line_each(self) -> None:
-        assert len(on_terminal(250, "models").splitlines()) == len(MIXERS) + 1
+        assert len(on_terminal(250, "mixers").splitlines()) == len(MIXERS) + 1
 
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a saved model, `model`, and a state of it, `state.safetensors`."""
+    """A folder with a saved model, `model`, and one of its states, `state.safetensors`."""
     folder = tmp_path_factory.mktemp("saved")
     mixers = ("gla", ("mamba", {"expand": 1}))
     model = threefold.build(threefold.Spec("language", width=32, depth=2, mixers=mixers))
@@ -249,7 +249,7 @@ class TestInfo:
 
     def test_state(self, saved: Path) -> None:
         facts = json.loads(good("info", str(saved / "state.safetensors"), "--json"))
-        assert facts["what"] == "state"
+        assert facts["type"] == "state"
         assert facts["rows"] == 3
         assert facts["position"] == [5, 5, 5]
         assert facts["digest"] == threefold.load(saved / "model").spec.digest
@@ -257,29 +257,29 @@ class TestInfo:
         assert "a state of a language model" in text
 
     def test_absent(self, tmp_path: Path) -> None:
-        assert "there is no such folder" in refused("info", str(tmp_path / "none"), start=run)
+        assert "folder not found" in refused("info", str(tmp_path / "none"), start=run)
 
     def test_foreign(self, tmp_path: Path) -> None:
         assert "config.json" in refused("info", str(tmp_path))
         (tmp_path / "config.json").write_text('{"model_type": "gpt2"}', encoding="utf-8")
         assert "gpt2" in refused("info", str(tmp_path))
         (tmp_path / "config.json").write_text("{", encoding="utf-8")
-        assert "not JSON" in refused("info", str(tmp_path))
+        assert "not valid JSON" in refused("info", str(tmp_path))
         (tmp_path / "notes.txt").write_text("nothing", encoding="utf-8")
         assert "not a safetensors file" in refused("info", str(tmp_path / "notes.txt"))
 
-    def test_weights_are_no_state(self, saved: Path) -> None:
+    def test_weights_are_not_a_state(self, saved: Path) -> None:
         message = refused("info", str(saved / "model" / "model.safetensors"))
-        assert "no state" in message
+        assert "not a state" in message
 
-    @pytest.mark.parametrize("kept", [0, 4, 100, -1])
-    def test_cut_short(self, saved: Path, tmp_path: Path, kept: int) -> None:
+    @pytest.mark.parametrize("size", [0, 4, 100, -1])
+    def test_cut_short(self, saved: Path, tmp_path: Path, size: int) -> None:
         folder = shutil.copytree(saved / "model", tmp_path / "model")
         weights = folder / "model.safetensors"
-        weights.write_bytes(weights.read_bytes()[:kept])
+        weights.write_bytes(weights.read_bytes()[:size])
         assert "cut short" in refused("info", str(folder))
         state = tmp_path / "state.safetensors"
-        state.write_bytes((saved / "state.safetensors").read_bytes()[:kept])
+        state.write_bytes((saved / "state.safetensors").read_bytes()[:size])
         assert "cut short" in refused("info", str(state))
 
     def test_no_weights(self, saved: Path, tmp_path: Path) -> None:
@@ -288,7 +288,7 @@ class TestInfo:
         assert "no weights" in refused("info", str(folder))
 
     def test_no_argument(self) -> None:
-        assert "FOLDER" in refused("info")
+        assert "PATH" in refused("info")
 
 
 class TestDoctor:
@@ -313,8 +313,8 @@ class TestDoctor:
             text = good("doctor")
         assert report["kernels"]["variant"] is None
         assert set(report["operations"].values()) == {"reference"}
-        assert "plain torch in use: THREEFOLD_KERNELS=reference" in text
-        assert "slower than it could" in text
+        assert "plain PyTorch is used: THREEFOLD_KERNELS=reference" in text
+        assert "Everything works, but slowly" in text
 
     def test_bad_choice(self) -> None:
         done = run("doctor", THREEFOLD_KERNELS="fast")

@@ -1,4 +1,4 @@
-"""threefold.generate: greedy and sampled, streamed and whole, batched, stopped, continued."""
+"""threefold.generate: greedy and sampled, streamed or not, batched, stopped, continued."""
 
 from __future__ import annotations
 
@@ -17,23 +17,25 @@ from threefold.memory import state as states
 from threefold.runtime import generation
 from threefold.runtime.sampling import (
     Sampling,
-    draw,
     keep_top_k,
     keep_top_p,
     penalise,
     row_generator,
+    sample,
 )
 
 
 @cache
 def model() -> LanguageModel:
-    """A model that is sure of little, in float64, so that ties do not decide."""
+    """A model with nearly uniform predictions, in float64 to avoid ties."""
     torch.manual_seed(0)
-    made: LanguageModel = threefold.build(Spec("language", 32, 2, ("mamba", "gla"), vocabulary=61))
+    network: LanguageModel = threefold.build(
+        Spec("language", 32, 2, ("mamba", "gla"), vocabulary=61)
+    )
     with torch.no_grad():
-        for parameter in made.parameters():
+        for parameter in network.parameters():
             parameter += 0.1 * torch.randn_like(parameter)
-    return made.double().eval()
+    return network.double().eval()
 
 
 def prompts(rows: int = 3, length: int = 9) -> Tensor:
@@ -41,18 +43,18 @@ def prompts(rows: int = 3, length: int = 9) -> Tensor:
 
 
 def greedy(prompt: Tensor, count: int) -> Tensor:
-    """The likeliest token again and again, each time from the whole text."""
+    """Take the most probabilities token repeatedly, each time after reading the at_once text."""
     for _ in range(count):
         logits, _ = model()(prompt, form="parallel")
         prompt = torch.cat([prompt, logits[:, -1:].argmax(-1)], 1)
     return prompt[:, -count:]
 
 
-def test_greedy_takes_the_likeliest_token() -> None:
+def test_greedy_takes_the_most_likely_token() -> None:
     result = threefold.generate(model(), prompts(), max_tokens=12, temperature=0)
     assert torch.equal(result.tokens, greedy(prompts(), 12))
     assert result.lengths.tolist() == [12, 12, 12]
-    assert result.reasons == ("length",) * 3
+    assert result.finish_reasons == ("length",) * 3
     assert result.rows() == result.tokens.tolist()
 
 
@@ -77,31 +79,33 @@ OPTIONS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("name", OPTIONS)
-def test_streamed_and_whole_are_the_same(name: str) -> None:
+def test_streaming_does_not_change_the_tokens(name: str) -> None:
     options = OPTIONS[name]
-    whole = threefold.generate(model(), prompts(), max_tokens=20, **options)
+    at_once = threefold.generate(model(), prompts(), max_tokens=20, **options)
     stream = threefold.generate(model(), prompts(), max_tokens=20, stream=True, **options)
-    pieces = list(stream)
-    assert all(piece.shape == (3,) for piece in pieces)
-    assert torch.equal(torch.stack(pieces, 1), whole.tokens)
-    assert torch.equal(stream.result.tokens, whole.tokens)
-    assert stream.result.reasons == whole.reasons
+    tokens = list(stream)
+    assert all(token.shape == (3,) for token in tokens)
+    assert torch.equal(torch.stack(tokens, 1), at_once.tokens)
+    assert torch.equal(stream.result.tokens, at_once.tokens)
+    assert stream.result.finish_reasons == at_once.finish_reasons
 
 
 @pytest.mark.parametrize("name", OPTIONS)
 @pytest.mark.parametrize("count", [1, 7])
-def test_a_result_goes_on_exactly(name: str, count: int) -> None:
+def test_a_result_is_continued_exactly(name: str, count: int) -> None:
     options = OPTIONS[name]
-    whole = threefold.generate(model(), prompts(), max_tokens=20, **options)
+    at_once = threefold.generate(model(), prompts(), max_tokens=20, **options)
     rest = {key: value for key, value in options.items() if key != "seed"}
     first = threefold.generate(model(), prompts(), max_tokens=count, **options)
     second = threefold.generate(model(), first, max_tokens=20 - count, **rest)
     again = threefold.generate(model(), first, max_tokens=20 - count, **rest)
     assert torch.equal(second.tokens, again.tokens)
     rows = [a + b for a, b in zip(first.rows(), second.rows(), strict=True)]
-    assert rows == whole.rows()
-    assert second.reasons == whole.reasons
-    for (_, a), (_, b) in zip(states.leaves(second.state), states.leaves(whole.state), strict=True):
+    assert rows == at_once.rows()
+    assert second.finish_reasons == at_once.finish_reasons
+    for (_, a), (_, b) in zip(
+        states.leaves(second.state), states.leaves(at_once.state), strict=True
+    ):
         assert torch.equal(a, b)
 
 
@@ -109,13 +113,13 @@ def test_a_stop_sequence_may_cross_a_continuation() -> None:
     text = greedy(prompts(1), 8)[0].tolist()
     stop = [tuple(text[2:6])]
     first = threefold.generate(model(), prompts(1), max_tokens=4, temperature=0, stop=stop)
-    assert first.reasons == ("length",)
+    assert first.finish_reasons == ("length",)
     second = threefold.generate(model(), first, max_tokens=9, temperature=0, stop=stop)
     assert second.rows() == [text[4:6]]
-    assert second.reasons == ("stop",)
+    assert second.finish_reasons == ("stop",)
     third = threefold.generate(model(), second, max_tokens=9, temperature=0)
     assert third.tokens.shape == (1, 0)
-    assert third.reasons == ("stop",)
+    assert third.finish_reasons == ("stop",)
 
 
 def test_rows_end_on_their_own() -> None:
@@ -125,7 +129,7 @@ def test_rows_end_on_their_own() -> None:
     assert len({len(row) for row in wanted}) > 1
     result = threefold.generate(model(), prompts(), max_tokens=12, temperature=0, stop=stop)
     assert result.rows() == wanted
-    assert result.reasons == tuple("stop" if stop in row else "length" for row in wanted)
+    assert result.finish_reasons == tuple("stop" if stop in row else "length" for row in wanted)
     for row, tokens in enumerate(wanted):
         assert (result.tokens[row, len(tokens) :] == -1).all()
         read = torch.cat([prompts()[row], torch.tensor(tokens[:-1])]).unsqueeze(0)
@@ -151,7 +155,7 @@ def test_seeds() -> None:
     assert rows[0] != rows[1] != rows[2]
 
 
-def test_what_shares_the_batch_changes_nothing() -> None:
+def test_other_rows_of_the_batch_change_nothing() -> None:
     options = {"max_tokens": 12, "seed": 5, "top_p": 0.95}
     together = threefold.generate(model(), prompts(), **options).rows()
     assert threefold.generate(model(), prompts()[:2], **options).rows() == together[:2]
@@ -163,8 +167,8 @@ def test_prompts_of_different_lengths(side: str) -> None:
     tokens, mask = torch.full((3, 9), 10**6), torch.zeros(3, 9, dtype=torch.bool)
     lengths = (4, 9, 1)
     for row, n in enumerate(lengths):
-        place = slice(0, n) if side == "right" else slice(9 - n, 9)
-        tokens[row, place], mask[row, place] = prompts()[row, :n], True
+        real = slice(0, n) if side == "right" else slice(9 - n, 9)
+        tokens[row, real], mask[row, real] = prompts()[row, :n], True
     options = {"max_tokens": 8, "temperature": 0, "repetition_penalty": 1.3}
     result = threefold.generate(model(), tokens, mask=mask, **options)
     for row, n in enumerate(lengths):
@@ -175,15 +179,15 @@ def test_prompts_of_different_lengths(side: str) -> None:
 
 
 @pytest.mark.parametrize("masked", [False, True])
-def test_long_prompts_are_read_in_pieces(masked: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_prompts_are_read_in_chunks(masked: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     mask = torch.arange(9) < torch.tensor([[3], [9], [6]]) if masked else None
     expected = threefold.generate(model(), prompts(), max_tokens=6, temperature=0, mask=mask)
-    monkeypatch.setattr(generation, "PIECE", 4)
+    monkeypatch.setattr(generation, "PREFILL_CHUNK", 4)
     result = threefold.generate(model(), prompts(), max_tokens=6, temperature=0, mask=mask)
     assert torch.equal(result.tokens, expected.tokens)
 
 
-def test_one_prompt_without_a_batch_streams_plain_numbers() -> None:
+def test_a_prompt_without_a_batch_dimension_streams_ints() -> None:
     stream = threefold.generate(model(), prompts()[0], max_tokens=5, temperature=0, stream=True)
     tokens = list(stream)
     assert all(type(token) is int for token in tokens)
@@ -195,22 +199,24 @@ def test_one_prompt_without_a_batch_streams_plain_numbers() -> None:
 
 def test_a_stream_is_lazy_and_may_be_endless() -> None:
     stream = threefold.generate(model(), prompts(), max_tokens=None, temperature=0, stream=True)
-    with pytest.raises(ThreefoldError, match="nothing was made yet"):
+    with pytest.raises(ThreefoldError, match="no token has been generated yet"):
         _ = stream.result
     seen = torch.stack([next(stream) for _ in range(150)], 1)
     assert torch.equal(seen[:, :12], greedy(prompts(), 12))
     half = stream.result
-    assert half.reasons == ("", "", "")
+    assert half.finish_reasons == ("", "", "")
     more = threefold.generate(model(), half, max_tokens=3, temperature=0)
     assert torch.equal(more.tokens, torch.stack([next(stream) for _ in range(3)], 1))
 
 
-def test_a_state_goes_before_the_prompt() -> None:
+def test_a_prompt_continues_a_state() -> None:
     _, state = model()(prompts()[:, :6])
     result = threefold.generate(model(), prompts()[:, 6:], state, max_tokens=6, temperature=0)
     assert torch.equal(result.tokens, greedy(prompts(), 6))
     assert not any(leaf.requires_grad for _, leaf in states.leaves(result.state))
-    result.state["0"]["mixer"]["memory"].requires_grad_()  # no inference tensor: training may go on
+    result.state["0"]["mixer"][
+        "memory"
+    ].requires_grad_()  # not an inference tensor: it can be trained on
 
 
 def test_dropout_is_off_while_generating_and_back_on_after() -> None:
@@ -229,35 +235,35 @@ def test_filters() -> None:
     assert keep_top_k(logits, 2).isfinite().tolist() == [[True, True, False, False]]
     assert keep_top_k(logits, 9).isfinite().all()
     for p, count in ((0.4, 1), (0.6, 2), (0.8, 3), (1.0, 4), (1e-9, 1)):
-        kept = keep_top_p(logits, p).isfinite()
-        assert kept.tolist() == [[i < count for i in range(4)]], p
+        finite = keep_top_p(logits, p).isfinite()
+        assert finite.tolist() == [[i < count for i in range(4)]], p
     shuffled = logits[:, [3, 0, 2, 1]]
     assert keep_top_p(shuffled, 0.6).isfinite().tolist() == [[False, True, False, True]]
     seen = torch.tensor([[True, False, True, False]])
-    found = penalise(torch.tensor([[2.0, 2.0, -2.0, -2.0]]), seen, 2.0)
-    assert found.tolist() == [[1.0, 2.0, -4.0, -2.0]]
+    logits = penalise(torch.tensor([[2.0, 2.0, -2.0, -2.0]]), seen, 2.0)
+    assert logits.tolist() == [[1.0, 2.0, -4.0, -2.0]]
 
 
-def test_tokens_are_drawn_as_often_as_they_are_likely() -> None:
-    likely = torch.tensor([[0.0, 0.5, 0.0, 0.3, 0.2, 0.0]], dtype=torch.float64)
-    random = [row_generator(0, 0)]
-    drawn = torch.cat([draw(likely, random) for _ in range(4000)])
-    share = torch.bincount(drawn, minlength=6) / 4000
-    assert (share[likely[0] == 0] == 0).all()
+def test_tokens_are_sampled_by_their_probability() -> None:
+    probabilities = torch.tensor([[0.0, 0.5, 0.0, 0.3, 0.2, 0.0]], dtype=torch.float64)
+    generators = [row_generator(0, 0)]
+    tokens = torch.cat([sample(probabilities, generators) for _ in range(4000)])
+    share = torch.bincount(tokens, minlength=6) / 4000
+    assert (share[probabilities[0] == 0] == 0).all()
     # Four standard deviations of a share of one half.
-    assert ((share - likely[0]).abs() < 4 * (0.25 / 4000) ** 0.5).all()
+    assert ((share - probabilities[0]).abs() < 4 * (0.25 / 4000) ** 0.5).all()
 
 
 @pytest.mark.parametrize(("number", "index"), [(0.0, 1), (0.499, 1), (0.5, 3), (1 - 1e-16, 4)])
-def test_what_has_no_mass_is_never_drawn(
+def test_a_token_of_probability_zero_is_never_sampled(
     number: float, index: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    likely = torch.tensor([[0.0, 0.5, 0.0, 0.25, 0.25, 0.0]], dtype=torch.float64)
+    probabilities = torch.tensor([[0.0, 0.5, 0.0, 0.25, 0.25, 0.0]], dtype=torch.float64)
     monkeypatch.setattr(torch, "rand", lambda *_, **__: torch.tensor(number, dtype=torch.float64))
-    assert draw(likely, [row_generator(0, 0)]).tolist() == [index]
+    assert sample(probabilities, [row_generator(0, 0)]).tolist() == [index]
 
 
-def test_the_penalty_meets_prompt_and_text() -> None:
+def test_the_penalty_applies_to_prompt_and_text() -> None:
     text = prompts(1)[0].tolist()
     for _ in range(12):
         logits = model()(torch.tensor([text]))[0][0, -1].detach()
@@ -276,7 +282,7 @@ def test_no_temperature_overflows() -> None:
     for temperature in (1e-300, 1e-9, 1.0):
         chosen = Sampling(temperature).choose(logits, logits > 0, [row_generator(0, 0)])
         assert chosen.tolist() == [1]
-    with pytest.raises(ThreefoldError, match="logits hold NaN"):
+    with pytest.raises(ThreefoldError, match="logits contain NaN"):
         Sampling().choose(logits * torch.nan, logits > 0, [row_generator(0, 0)])
 
 
@@ -285,26 +291,26 @@ def test_no_temperature_overflows() -> None:
     [
         ({"temperature": -1}, "temperature is -1, expected 0"),
         ({"temperature": float("nan")}, "temperature is nan"),
-        ({"top_k": 0}, "top_k is 0, expected a whole number from 1"),
+        ({"top_k": 0}, "top_k is 0, expected an integer of at least 1"),
         ({"top_k": 2.5}, r"top_k is 2\.5"),
         ({"top_p": 0}, "top_p is 0, expected above 0 and at most 1"),
         ({"top_p": 1.1}, r"top_p is 1\.1"),
         ({"repetition_penalty": 0}, "repetition_penalty is 0, expected above 0"),
         ({"max_tokens": 0}, "max_tokens is 0, expected at least 1"),
-        ({"max_tokens": None}, "an endless text needs stream=True"),
-        ({"seed": 1.5}, r"seed is 1\.5, expected a whole number"),
+        ({"max_tokens": None}, "max_tokens is None, which needs stream=True"),
+        ({"seed": 1.5}, r"seed is 1\.5, expected an integer"),
         ({"stop": "end"}, "stop is 'end', expected tokens from 0 to 60"),
         ({"stop": [61]}, r"stop is \[61\], expected tokens from 0 to 60"),
         ({"stop": [()]}, r"stop is \[\(\)\]"),
         ({"stop": 1.5}, r"stop is 1\.5"),
-        ({"tokens": []}, r"prompt is \(0,\), expected \[length\] or \[batch, length\]"),
-        ({"tokens": [[1, 2], [3]]}, "pad prompts of different lengths and give a mask"),
-        ({"tokens": "abc"}, "no table of whole numbers"),
-        ({"tokens": [0.5]}, "prompt is torch.float32, expected whole numbers"),
+        ({"tokens": []}, r"prompt has shape \(0,\), expected \[length\] or \[batch, length\]"),
+        ({"tokens": [[1, 2], [3]]}, "pad prompts of different lengths and pass a mask"),
+        ({"tokens": "abc"}, "not an array of token ids"),
+        ({"tokens": [0.5]}, "prompt is torch.float32, expected integers"),
         ({"tokens": [61]}, "token 61 in row 0 at position 0 is out of range"),
-        ({"tokens": torch.zeros(1, 1, 1).long()}, r"prompt is \(1, 1, 1\)"),
+        ({"tokens": torch.zeros(1, 1, 1).long()}, r"prompt has shape \(1, 1, 1\)"),
         ({"mask": torch.tensor([[True, False, True]])}, "row 0 has a hole"),
-        ({"mask": torch.tensor([[False] * 3])}, "row 0 of the prompt has no token"),
+        ({"mask": torch.tensor([[False] * 3])}, "row 0 of the prompt is empty"),
         ({"state": {}}, "state of another model"),
     ],
 )
@@ -316,5 +322,5 @@ def test_bad_options_are_refused(options: dict[str, Any], message: str) -> None:
 
 def test_an_earlier_result_has_its_own_state() -> None:
     earlier = threefold.generate(model(), prompts(), max_tokens=1)
-    with pytest.raises(ThreefoldError, match="goes on from its own state"):
+    with pytest.raises(ThreefoldError, match="continues from its own state"):
         threefold.generate(model(), earlier, earlier.state)

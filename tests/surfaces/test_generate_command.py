@@ -1,4 +1,4 @@
-"""`threefold generate` as a person runs it: whole characters, states that go on, refusals."""
+"""`threefold generate` as a user runs it: whole characters, saved states, error messages."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ import torch
 import threefold
 from tests.surfaces.test_cli import good, here, refused
 from threefold import Spec
-from threefold.cli import generate as command
 from threefold.data import BPETokenizer, ByteTokenizer
-from threefold.runtime.opening import open_model
+from threefold.models.saving import open_model
+from threefold.runtime.text_writer import TextWriter, TokenText
 
 PROMPT = "naïve: "
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model of bytes, the same in the folder of a run, and one of byte pairs."""
+    """A model of bytes, the same model in a run folder, and a model of byte pairs."""
     folder = tmp_path_factory.mktemp("generate")
     torch.manual_seed(0)
     model = threefold.build(Spec("language", 32, 1, "gla"))
@@ -34,14 +34,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     model.save(folder / "bytes")
     model.save(folder / "run" / "model")
     pairs = BPETokenizer.learn(["the naïve cat sat on the naïve mat"] * 9, vocabulary=270)
-    model = threefold.build(Spec("language", 32, 1, "gla", vocabulary=300))  # filled up
+    model = threefold.build(Spec("language", 32, 1, "gla", vocabulary=300))  # padded
     model.tokenizer = pairs
     model.save(folder / "pairs")
     return folder
 
 
 @pytest.fixture(autouse=True)
-def place(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def workdir(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for path in folder.iterdir():
         (tmp_path / path.name).symlink_to(path)
     monkeypatch.chdir(tmp_path)
@@ -52,148 +52,148 @@ def test_the_text_is_that_of_generate() -> None:
     model: Any = open_model("bytes").model
     prompt = model.tokenizer.encode(PROMPT)
     options: dict[str, Any] = {"temperature": 0.7, "top_k": 50, "top_p": 0.9}
-    made = threefold.generate(model, prompt, max_tokens=40, seed=3, **options).rows()[0]
-    words = ["--tokens", "40", "--seed", "3", "--temperature", "0.7", "--top-k", "50"]
+    tokens = threefold.generate(model, prompt, max_tokens=40, seed=3, **options).rows()[0]
+    words = ["--max-tokens", "40", "--seed", "3", "--temperature", "0.7", "--top-k", "50"]
     words += ["--top-p", "0.9"]
-    assert good("generate", "bytes", PROMPT, *words) == model.tokenizer.decode(made) + "\n"
+    assert good("generate", "bytes", PROMPT, *words) == model.tokenizer.decode(tokens) + "\n"
     facts = json.loads(good("generate", "run", PROMPT, *words, "--json"))
-    assert facts["tokens"] == made and facts["seed"] == 3 and facts["reason"] == "length"
-    assert facts["text"] == model.tokenizer.decode(made)
+    assert facts["tokens"] == tokens and facts["seed"] == 3 and facts["finish_reason"] == "length"
+    assert facts["text"] == model.tokenizer.decode(tokens)
     assert facts["position"] == len(prompt) + 40
     best = threefold.generate(model, prompt, max_tokens=6, beams=3, length_penalty=0.5).rows()[0]
-    words = ["--beam", "3", "--tokens", "6", "--length-penalty", "0.5", "--json"]
+    words = ["--beams", "3", "--max-tokens", "6", "--length-penalty", "0.5", "--json"]
     assert json.loads(good("generate", "bytes", PROMPT, *words))["tokens"] == best
 
 
 def test_a_prompt_from_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
-    words = ("--tokens", "12", "--seed", "0", "--json")
+    words = ("--max-tokens", "12", "--seed", "0", "--json")
     expected = json.loads(good("generate", "bytes", PROMPT, *words))
     with monkeypatch.context() as patch:
         patch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(PROMPT.encode())))
-        found = json.loads(good("generate", "bytes", "-", *words))
-    assert found["tokens"] == expected["tokens"]
+        result = json.loads(good("generate", "bytes", "-", *words))
+    assert result["tokens"] == expected["tokens"]
 
 
-def test_a_state_goes_on_as_if_it_had_never_stopped() -> None:
+def test_a_state_continues_as_if_it_had_never_stopped() -> None:
     words = ("--seed", "1", "--temperature", "0.8", "--json")
-    whole = json.loads(good("generate", "bytes", PROMPT, "--tokens", "30", *words))
-    first = json.loads(good("generate", "bytes", PROMPT, "--tokens", "11", *words,
+    whole = json.loads(good("generate", "bytes", PROMPT, "--max-tokens", "30", *words))
+    first = json.loads(good("generate", "bytes", PROMPT, "--max-tokens", "11", *words,
                             "--save-state", "s"))  # fmt: skip
-    rest = json.loads(good("generate", "bytes", "--state", "s", "--tokens", "19", "--json"))
+    rest = json.loads(good("generate", "bytes", "--state", "s", "--max-tokens", "19", "--json"))
     assert first["tokens"] + rest["tokens"] == whole["tokens"]
-    other = json.loads(good("generate", "bytes", "--state", "s", "--tokens", "19", "--seed", "2",
-                            "--json"))  # fmt: skip
+    other = json.loads(good("generate", "bytes", "--state", "s", "--max-tokens", "19", "--json",
+                            "--seed", "2"))  # fmt: skip
     assert other["tokens"] != rest["tokens"]
-    asked = json.loads(good("generate", "bytes", " and", "--state", "s", "--tokens", "1", "--json"))
+    asked = json.loads(
+        good("generate", "bytes", " and", "--state", "s", "--max-tokens", "1", "--json")
+    )
     assert asked["position"] == first["position"] + 5
 
 
 def test_characters_are_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Bytes of a character are held until it is there, over the end of a run, too."""
+    """Bytes of a character are held back until it is complete, also across a saved state."""
     data = list("aé€😀z".encode())
-    made = iter(data)
-    monkeypatch.setattr("threefold.runtime.session.Session.draw", lambda self: next(made))
-    written: list[str] = []
-
-    class Screen(io.StringIO):
-        def write(self, text: str) -> int:
-            written.append(text)
-            return super().write(text)
-
-    monkeypatch.setattr(sys, "stdout", Screen())
-    writer = command.Writer("bytes", {}, 0, None, silent=False)
-    writer.read("x")
-    writer.draw(4, [], Quiet())  # a, é and the first byte of €
-    writer.close(Path("s"))
-    assert "".join(written) == "aé\n"
-    del written[:]
-    writer = command.Writer("bytes", {}, 0, Path("s"), silent=False)
-    writer.draw(len(data) - 4, [], Quiet())
-    writer.close(None)
-    assert [text for text in written if text] == ["€", "😀", "z", "\n"]
-    made = iter(data[:2])
-    writer = command.Writer("bytes", {}, 0, None, silent=True)
-    writer.read("x")
-    writer.draw(2, [], Quiet())
-    writer.close(None)
-    assert writer.text == "a\ufffd"
+    tokens = iter(data)
+    monkeypatch.setattr("threefold.runtime.session.Session.sample", lambda self: next(tokens))
+    opened = open_model("bytes")
+    writer = TextWriter(opened, seed=0)
+    writer.read_prompt("x")
+    texts = [text for _, text in writer.generate(4)]  # a, é and the first byte of €
+    writer.save("s")
+    assert texts == ["a", "", "é", ""]
+    writer = TextWriter(opened, seed=0, state_path="s")
+    texts = [text for _, text in writer.generate(len(data) - 4)] + [writer.finish()]
+    assert [text for text in texts if text] == ["€", "😀", "z"]
+    tokens = iter(data[:2])
+    writer = TextWriter(opened, seed=0)
+    writer.read_prompt("x")
+    assert "".join(text for _, text in writer.generate(2)) + writer.finish() == "a\ufffd"
 
 
-class Quiet:
-    asked = False
+def test_characters_are_printed_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = list("aé€".encode())
+    tokens = iter(data)
+    monkeypatch.setattr("threefold.runtime.session.Session.sample", lambda self: next(tokens))
+    first = good("generate", "bytes", "x", "--max-tokens", "4", "--save-state", "s")
+    assert first == "aé\n"
+    assert good("generate", "bytes", "--state", "s", "--max-tokens", "2") == "€\n"
+    tokens = iter(data[:2])
+    assert good("generate", "bytes", "x", "--max-tokens", "2") == "a\ufffd\n"
 
 
 def test_stop_texts_and_pairs() -> None:
-    facts = json.loads(good("generate", "pairs", "the cat", "--tokens", "400", "--seed", "0",
+    facts = json.loads(good("generate", "pairs", "the cat", "--max-tokens", "400", "--seed", "0",
                             "--json"))  # fmt: skip
     assert max(facts["tokens"]) < open_model("pairs").tokenizer.vocabulary
     tokenizer = open_model("pairs").tokenizer
     texts = {token: tokenizer.parts[token].decode("utf-8", "ignore") for token in facts["tokens"]}
-    place = next(  # the first of its kind, and spelt by itself
-        place
-        for place, token in enumerate(facts["tokens"])
-        if place >= 5
-        and token not in facts["tokens"][:place]
+    index = next(  # of a token that did not occur before, and is the encoding of its own text
+        index
+        for index, token in enumerate(facts["tokens"])
+        if index >= 5
+        and token not in facts["tokens"][:index]
         and tokenizer.encode(texts[token]).tolist() == [token]
     )
-    text = texts[facts["tokens"][place]]
-    stopped = json.loads(good("generate", "pairs", "the cat", "--tokens", "400", "--seed", "0",
+    text = texts[facts["tokens"][index]]
+    stopped = json.loads(good("generate", "pairs", "the cat", "--max-tokens", "400", "--seed", "0",
                               "--json", "--stop", text))  # fmt: skip
-    assert stopped["reason"] == "stop" and stopped["tokens"] == facts["tokens"][: place + 1]
-    assert "--stop ''" in refused("generate", "bytes", "x", "--stop", "")
+    assert stopped["finish_reason"] == "stop" and stopped["tokens"] == facts["tokens"][: index + 1]
+    assert "a stop text is empty" in refused("generate", "bytes", "x", "--stop", "")
 
 
 def test_an_interruption_saves_the_state(monkeypatch: pytest.MonkeyPatch) -> None:
-    words = ("--seed", "1", "--tokens", "0")
-    ordinary = command.Writer._say
+    words = ("--seed", "1", "--max-tokens", "0")
+    ordinary = TextWriter._decode
 
-    def say(writer: command.Writer, token: int) -> None:
-        ordinary(writer, token)
-        if writer.count == 7:
+    def decode(writer: TextWriter, token: int) -> TokenText:
+        if writer.count == 6:
             os.kill(os.getpid(), signal.SIGINT)
+        return ordinary(writer, token)
 
     with monkeypatch.context() as patch:
-        patch.setattr(command.Writer, "_say", say)
+        patch.setattr(TextWriter, "_decode", decode)
         done = here("generate", "bytes", PROMPT, *words, "--save-state", "s")
         assert done.returncode == 130
         lost = here("generate", "bytes", PROMPT, *words)
-        assert "nothing was kept to go on from: --save-state" in lost.stderr
-    again = shlex.split(done.stderr.split("go on with: ")[1])
-    whole = json.loads(good("generate", "bytes", PROMPT, "--tokens", "12", "--seed", "1", "--json"))
-    rest = json.loads(good(*again[1:], "--tokens", "5", "--json"))
+        assert "Stopped. Nothing was saved. Use --save-state FILE" in lost.stderr
+    again = shlex.split(done.stderr.split("Continue with: ")[1])
+    whole = json.loads(
+        good("generate", "bytes", PROMPT, "--max-tokens", "12", "--seed", "1", "--json")
+    )
+    rest = json.loads(good(*again[1:], "--max-tokens", "5", "--json"))
     assert rest["tokens"] == whole["tokens"][7:]
 
 
-def test_what_cannot_be_used(place: Path) -> None:
+def test_errors(workdir: Path) -> None:
     assert "nothing to continue; give a PROMPT" in refused("generate", "bytes")
     assert "nothing to continue" in refused("generate", "bytes", "")
-    assert "there is no such folder" in refused("generate", "none", "x")
-    assert "leave out --temperature" in refused("generate", "bytes", "x", "--beam", "2",
+    assert "folder not found" in refused("generate", "none", "x")
+    assert "leave out --temperature" in refused("generate", "bytes", "x", "--beams", "2",
                                                "--temperature", "0.5")  # fmt: skip
-    assert "belongs to --beam" in refused("generate", "bytes", "x", "--length-penalty", "1")
+    assert "is only used with --beams" in refused("generate", "bytes", "x", "--length-penalty", "1")
     assert "top_p is 1.5" in refused("generate", "bytes", "x", "--top-p", "1.5")
-    threefold.build(Spec("language", 32, 1, "gla")).save(place / "bare")
+    threefold.build(Spec("language", 32, 1, "gla")).save(workdir / "bare")
     assert "saved without a tokenizer" in refused("generate", "bare", "x")
-    threefold.build(Spec("forecaster", 32, 1, "gla")).save(place / "series")
-    assert "a forecaster model does not write text" in refused("generate", "series", "x")
-    good("generate", "bytes", "x", "--tokens", "1", "--save-state", "s")
-    assert "a state of another model" in refused("generate", "pairs", "--state", "s")
+    threefold.build(Spec("forecaster", 32, 1, "gla")).save(workdir / "series")
+    assert "a forecaster model cannot write text" in refused("generate", "series", "x")
+    good("generate", "bytes", "x", "--max-tokens", "1", "--save-state", "s")
+    assert "the state of another model" in refused("generate", "pairs", "--state", "s")
     model: Any = threefold.load("bytes")
-    threefold.save_state(place / "plain", model(torch.zeros(1, 2, dtype=torch.int64))[1], model)
+    threefold.save_state(workdir / "plain", model(torch.zeros(1, 2, dtype=torch.int64))[1], model)
     assert "nothing to continue" in refused("generate", "bytes", "--state", "plain")
-    good("generate", "bytes", "x", "--state", "plain", "--tokens", "1")
+    good("generate", "bytes", "x", "--state", "plain", "--max-tokens", "1")
     with torch.no_grad():
         next(model.parameters()).add_(1)
-    model.save(place / "other")
-    assert "a state of other weights" in refused("generate", "other", "--state", "s")
-    (place / "text.txt").write_text("a text")
+    model.save(workdir / "other")
+    assert "computed with other weights" in refused("generate", "other", "--state", "s")
+    (workdir / "text.txt").write_text("a text")
     good("stream", "bytes", "text.txt", "--state", "streamed", "--json")
-    good("generate", "bytes", "--state", "streamed", "--tokens", "1")
-    assert "a state of other weights" in refused("generate", "other", "--state", "streamed")
-    os.mkfifo(place / "pipe")  # as /dev/null it is no file that another may replace
+    good("generate", "bytes", "--state", "streamed", "--max-tokens", "1")
+    assert "computed with other weights" in refused("generate", "other", "--state", "streamed")
+    os.mkfifo(workdir / "pipe")  # like /dev/null, it must not be replaced by a file
     for name, message in (("pipe", "it is no plain file"), ("none/s", "there is no folder none")):
         assert message in refused("generate", "bytes", "x", "--save-state", name)
         assert message in refused("stream", "bytes", "text.txt", "--state", name)
-    assert (place / "pipe").is_fifo()
-    (place / "s").write_bytes(b"no state")
+    assert (workdir / "pipe").is_fifo()
+    (workdir / "s").write_bytes(b"no state")
     assert "not a safetensors file" in refused("generate", "bytes", "--state", "s")

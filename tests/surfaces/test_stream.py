@@ -1,4 +1,4 @@
-"""`threefold stream` as a person runs it: files, pipes, interruptions, and what cannot be used."""
+"""`threefold stream` as a user runs it: files, pipes, interruptions and error messages."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.surfaces.test_cli import good, here, refused
 from threefold import Spec
 from threefold.cli.progress import Meter
 from threefold.data import ByteTokenizer
-from threefold.runtime.opening import open_model
+from threefold.models.saving import open_model
 from threefold.runtime.state_files import read_state
 
 TEXT = "".join(f"{i}: the quick brown fox jumps over the lazy dog; naïve café\n" for i in range(90))
@@ -32,7 +32,7 @@ SERIES = "when,x,y\n" + "".join(f"day {i},{i % 7},{i % 5 / 10}\n" for i in range
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Models: `text`, also as a run's, `series` and `tags`; inputs `text.txt` and `series.csv`."""
+    """Models `text` (also in `run`), `series` and `tags`; inputs `text.txt` and `series.csv`."""
     folder = tmp_path_factory.mktemp("stream")
     torch.manual_seed(0)
     text = threefold.build(Spec("language", 32, 1, "mamba"))
@@ -50,8 +50,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def place(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty folder to stand in, with links to models and inputs."""
+def workdir(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Change to an empty folder with links to models and inputs."""
     for path in folder.iterdir():
         (tmp_path / path.name).symlink_to(path)
     monkeypatch.chdir(tmp_path)
@@ -59,13 +59,13 @@ def place(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path
 
 
 def process(*arguments: str, **options: Any) -> subprocess.Popen[bytes]:
-    """`threefold …` in a process of its own, which can be interrupted."""
+    """Start `threefold …` in another process, which can be interrupted."""
     environment = {
         **os.environ,
         "PYTHONPATH": os.fspath(Path(threefold.__file__).parent.parent),
         "OMP_NUM_THREADS": "1",
     }
-    code = (  # a job in the background of a shell starts with the signal ignored
+    code = (  # a background job of a shell starts with the signal ignored
         "import signal, sys\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "import torch\ntorch.set_num_threads(1)\n"
         "from threefold.cli import main\nmain(sys.argv[1:])"
@@ -79,19 +79,19 @@ def lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
-def test_every_byte_has_its_line(place: Path) -> None:
+def test_every_byte_has_a_line(workdir: Path) -> None:
     good("stream", "text", "text.txt", "--output", "a.jsonl")
-    found = lines(place / "a.jsonl")
+    rows = lines(workdir / "a.jsonl")
     data = TEXT.encode()
-    assert [line["position"] for line in found] == list(range(len(data)))
-    assert bytes(line["token"] for line in found) == data
-    assert found[0]["log_likelihood"] is None
+    assert [line["position"] for line in rows] == list(range(len(data)))
+    assert bytes(line["token"] for line in rows) == data
+    assert rows[0]["log_likelihood"] is None
     model: Any = open_model("text").model
     with torch.no_grad():
         tokens = torch.tensor(list(data)).unsqueeze(0)
         logits = model(tokens)[0][0]
     expected = logits.log_softmax(-1)[:-1].gather(1, tokens[0, 1:, None])[:, 0].tolist()
-    assert [line["log_likelihood"] for line in found[1:]] == pytest.approx(expected, abs=1e-4)
+    assert [line["log_likelihood"] for line in rows[1:]] == pytest.approx(expected, abs=1e-4)
     summary = json.loads(good("stream", "run", "text.txt", "--json"))
     assert summary["finished"] and summary["position"] == len(data)
     mean = sum(expected) / len(expected)
@@ -99,51 +99,61 @@ def test_every_byte_has_its_line(place: Path) -> None:
     assert summary["bits_per_byte"] == pytest.approx(-mean / 0.6931472, abs=1e-4)
 
 
-def test_formats_and_groups(place: Path) -> None:
-    good("stream", "text", "text.txt", "--what", "anomaly", "--output", "a.jsonl")
-    good("stream", "text", "text.txt", "--what", "anomaly", "--every", "500", "--output", "a.csv")
-    scores = [line["score"] for line in lines(place / "a.jsonl")]
-    with open(place / "a.csv", encoding="utf-8", newline="") as file:
+def test_formats_and_groups(workdir: Path) -> None:
+    good("stream", "text", "text.txt", "--mode", "anomaly", "--output", "a.jsonl")
+    good(
+        "stream",
+        "text",
+        "text.txt",
+        "--mode",
+        "anomaly",
+        "--group-size",
+        "500",
+        "--output",
+        "a.csv",
+    )
+    scores = [line["score"] for line in lines(workdir / "a.jsonl")]
+    with open(workdir / "a.csv", encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
     assert len(rows) == -(-len(scores) // 500)
     for number, row in enumerate(rows):
         known = [s for s in scores[number * 500 : number * 500 + 500] if s is not None]
         assert float(row["score"]) == max(known)
-    assert "name that says no format" in refused("stream", "text", "text.txt", "--output", "a.txt")
+    assert "guessed from the suffix" in refused("stream", "text", "text.txt", "--output", "a.txt")
     assert "unknown format 'xml'" in refused("stream", "text", "text.txt", "--format", "xml")
 
 
-def test_tables(place: Path) -> None:
+def test_tables(workdir: Path) -> None:
     columns = ("--columns", "x,y")
-    good("stream", "series", "series.csv", *columns, "--what", "predict", "--output", "p.jsonl")
-    found = lines(place / "p.jsonl")
-    assert len(found) == 120 and {"x1+1.mean", "x2+1.deviation"} <= found[0].keys()
-    good("stream", "series", "series.csv", *columns, "--what", "anomaly", "--output", "a.jsonl")
-    assert lines(place / "a.jsonl")[0]["score"] is None
-    assert all(line["score"] >= 0 for line in lines(place / "a.jsonl")[1:])
-    good("stream", "tags", "series.csv", "--columns", "2,3", "--what", "predict", "--top", "2",
+    good("stream", "series", "series.csv", *columns, "--mode", "predict", "--output", "p.jsonl")
+    rows = lines(workdir / "p.jsonl")
+    assert len(rows) == 120 and {"x1+1.mean", "x2+1.deviation"} <= rows[0].keys()
+    good("stream", "series", "series.csv", *columns, "--mode", "anomaly", "--output", "a.jsonl")
+    assert lines(workdir / "a.jsonl")[0]["score"] is None
+    assert all(line["score"] >= 0 for line in lines(workdir / "a.jsonl")[1:])
+    good("stream", "tags", "series.csv", "--columns", "2,3", "--mode", "predict", "--top-k", "2",
          "--output", "t.csv")  # fmt: skip
-    text = (place / "t.csv").read_text()
+    text = (workdir / "t.csv").read_text()
     assert text.startswith("position,class,probability,class_2,probability_2\n0,")
     message = refused("stream", "series", "series.csv")
     assert "series.csv:1: 3 columns (when, x, y), the model reads 2 numbers" in message
-    (place / "bad.csv").write_text("1,2\n3,4\n5,six\n")
+    (workdir / "bad.csv").write_text("1,2\n3,4\n5,six\n")
     assert "bad.csv:3: column 2 is 'six'" in refused("stream", "series", "bad.csv")
-    (place / "bad.csv").write_bytes(bytes(range(200, 256)) * 9)
+    (workdir / "bad.csv").write_bytes(bytes(range(200, 256)) * 9)
     assert "bad.csv:1: 0xc8 is no UTF-8" in refused("stream", "series", "bad.csv")
 
 
-class TestGoingOn:
-    """Stopped and gone on with, the output is the same file."""
+class TestResuming:
+    """Stopped and resumed, the output is the same file."""
 
-    OPTIONS = ("--what", "anomaly", "--piece", "64")
+    OPTIONS = ("--mode", "anomaly", "--chunk-size", "64")
 
     @pytest.fixture
-    def expected(self, place: Path) -> bytes:
-        good("stream", "text", "text.txt", *self.OPTIONS, "--output", "whole.jsonl")
-        return (place / "whole.jsonl").read_bytes()
+    def expected(self, workdir: Path) -> bytes:
+        good("stream", "text", "text.txt", *self.OPTIONS, "--output", "uninterrupted.jsonl")
+        return (workdir / "uninterrupted.jsonl").read_bytes()
 
-    def test_an_interrupted_pipe(self, place: Path, expected: bytes) -> None:
+    def test_an_interrupted_pipe(self, workdir: Path, expected: bytes) -> None:
         arguments = ("stream", "text", "-", *self.OPTIONS, "--output", "o.jsonl", "--state", "s")
         data, cut = TEXT.encode(), 1001
         first = process(*arguments)
@@ -151,138 +161,143 @@ class TestGoingOn:
         first.stdin.write(data[:cut])
         first.stdin.flush()
         deadline = time.monotonic() + 120
-        while not (place / "o.jsonl").exists() and time.monotonic() < deadline:
+        while not (workdir / "o.jsonl").exists() and time.monotonic() < deadline:
             time.sleep(0.05)
         time.sleep(0.5)
         first.send_signal(signal.SIGTERM)
         said = first.stderr.read().decode()
         assert first.wait(timeout=60) == 130, said
-        assert "go on with: threefold stream text - --what anomaly" in said
-        position = read_state(place / "s").notes["session"]["position"]
-        assert "a stream (anomaly), its input read up to byte" in good("info", "s")
-        assert position % 64 == 0 and len(lines(place / "o.jsonl")) == position
+        assert "Continue with: threefold stream text - --mode anomaly" in said
+        position = read_state(workdir / "s").notes["session"]["position"]
+        assert "a stream (mode anomaly) at byte" in good("info", "s")
+        assert position % 64 == 0 and len(lines(workdir / "o.jsonl")) == position
         read, write = os.pipe()
         os.write(write, data[cut:])
         os.close(write)
         with open(read, "rb") as pipe, pytest.MonkeyPatch.context() as patch:
             patch.setattr(sys, "stdin", io.TextIOWrapper(pipe))
             good(*arguments)
-        assert (place / "o.jsonl").read_bytes() == expected
+        assert (workdir / "o.jsonl").read_bytes() == expected
 
-    @pytest.mark.parametrize("pieces", [1, 2, 50])
+    @pytest.mark.parametrize("chunks", [1, 2, 50])
     def test_an_interrupted_file(
-        self, place: Path, expected: bytes, pieces: int, monkeypatch: pytest.MonkeyPatch
+        self, workdir: Path, expected: bytes, chunks: int, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         arguments = ("stream", "text", "text.txt", *self.OPTIONS, "--output", "o.jsonl")
         shown: list[int] = []
 
         def show(meter: Meter, position: int, elements: int) -> None:
             shown.append(elements)
-            if len(shown) == pieces:
+            if len(shown) == chunks:
                 os.kill(os.getpid(), signal.SIGINT)
 
         with monkeypatch.context() as patch:
             patch.setattr(Meter, "show", show)
             done = here(*arguments, "--state", "s")
         assert done.returncode == 130
-        assert f"stopped at element {64 * pieces:,}; go on with: threefold stream" in done.stderr
-        command = shlex.split(done.stderr.split("go on with: ")[1])
-        assert lines(place / "o.jsonl")[-1]["position"] == 64 * pieces - 1
+        assert f"Stopped at element {64 * chunks:,}. Continue with: threefold stream" in done.stderr
+        command = shlex.split(done.stderr.split("Continue with: ")[1])
+        assert lines(workdir / "o.jsonl")[-1]["position"] == 64 * chunks - 1
         good(*command[1:])
-        assert (place / "o.jsonl").read_bytes() == expected
+        assert (workdir / "o.jsonl").read_bytes() == expected
 
     def test_a_crash_between_two_states(
-        self, place: Path, expected: bytes, monkeypatch: pytest.MonkeyPatch
+        self, workdir: Path, expected: bytes, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        from threefold.cli import stream as command
+        from threefold.runtime import stream_job
 
         arguments = ("stream", "text", "text.txt", *self.OPTIONS, "--output", "o.jsonl")
-        monkeypatch.setattr(command, "SAVE", 0.0)
+        monkeypatch.setattr(stream_job, "SAVE_SECONDS", 0.0)
         saves: list[int] = []
-        ordinary = command.Run.save
+        ordinary = stream_job.StreamJob.save
 
-        def save(run: Any) -> None:
-            saves.append(run.stream.session.position)
+        def save(job: stream_job.StreamJob) -> None:
+            saves.append(job.stream.session.position)
             if len(saves) > 3:
-                if run.output is not None:
-                    run.output.sync()  # lines that no state knows of
+                if job.output is not None:
+                    job.output.sync()  # lines that are not in any state
                 raise MemoryError
-            ordinary(run)
+            ordinary(job)
 
-        monkeypatch.setattr(command.Run, "save", save)
+        monkeypatch.setattr(stream_job.StreamJob, "save", save)
         with pytest.raises(MemoryError):
             here(*arguments, "--state", "s")
         monkeypatch.undo()
-        monkeypatch.chdir(place)
-        assert 0 < len(lines(place / "o.jsonl")) < len(expected.splitlines())
+        monkeypatch.chdir(workdir)
+        assert 0 < len(lines(workdir / "o.jsonl")) < len(expected.splitlines())
         good(*arguments, "--state", "s")
-        assert (place / "o.jsonl").read_bytes() == expected
+        assert (workdir / "o.jsonl").read_bytes() == expected
         again = json.loads(good(*arguments, "--state", "s", "--json"))
         assert again["elements"] == 0 and again["finished"]
-        assert (place / "o.jsonl").read_bytes() == expected
+        assert (workdir / "o.jsonl").read_bytes() == expected
 
-    def test_a_bad_row_costs_nothing_that_came_before_it(self, place: Path) -> None:
+    def test_a_bad_row_does_not_lose_the_rows_before_it(self, workdir: Path) -> None:
         rows = [f"{i % 7},{i % 5 / 10}\n" for i in range(120)]
-        path = place / "rows.csv"
+        path = workdir / "rows.csv"
         path.write_text("".join(rows))
-        words = ("stream", "series", "rows.csv", "--what", "predict", "--piece", "32")
-        good(*words, "--output", "whole.jsonl")
+        words = ("stream", "series", "rows.csv", "--mode", "predict", "--chunk-size", "32")
+        good(*words, "--output", "uninterrupted.jsonl")
         path.write_text("".join([*rows[:100], "3,x\n", *rows[101:]]))
         message = refused(*words, "--output", "o.jsonl", "--state", "s")
         assert "rows.csv:101: column 2 is 'x'" in message
-        assert len(lines(place / "o.jsonl")) == 96
+        assert len(lines(workdir / "o.jsonl")) == 96
         path.write_text("".join(rows))
         good(*words, "--output", "o.jsonl", "--state", "s")
-        assert (place / "o.jsonl").read_bytes() == (place / "whole.jsonl").read_bytes()
+        assert (workdir / "o.jsonl").read_bytes() == (workdir / "uninterrupted.jsonl").read_bytes()
 
-    def test_more_of_a_file(self, place: Path) -> None:
-        path = place / "grows.txt"
+    def test_a_file_that_has_grown(self, workdir: Path) -> None:
+        path = workdir / "grows.txt"
         data = TEXT.encode()
         path.write_bytes(data[: 64 * 20])
         arguments = ("stream", "text", "grows.txt", *self.OPTIONS, "--output", "o.jsonl")
         good(*arguments, "--state", "s")
         path.write_bytes(data)
         good(*arguments, "--state", "s")
-        good("stream", "text", "grows.txt", *self.OPTIONS, "--output", "whole.jsonl")
-        assert (place / "o.jsonl").read_bytes() == (place / "whole.jsonl").read_bytes()
+        good("stream", "text", "grows.txt", *self.OPTIONS, "--output", "uninterrupted.jsonl")
+        assert (workdir / "o.jsonl").read_bytes() == (workdir / "uninterrupted.jsonl").read_bytes()
 
-    def test_what_changed_is_refused(self, place: Path) -> None:
-        path, state = place / "in.txt", place / "s"
+    def test_changed_settings_and_files_are_refused(self, workdir: Path) -> None:
+        path, state = workdir / "in.txt", workdir / "s"
         path.write_text("hello there, " * 50)
         arguments = ("stream", "text", "in.txt", "--output", "o.jsonl", "--state", "s")
         good(*arguments)
-        kept = state.read_bytes()
-        assert "begun with piece 2048, and now it is 7" in refused(*arguments, "--piece", "7")
-        assert "begun with what 'likelihood'" in refused(*arguments, "--what", "predict")
+        saved = state.read_bytes()
+        assert "chunk_size 2048, but now chunk_size is 7" in refused(
+            *arguments, "--chunk-size", "7"
+        )
+        assert "started with mode 'likelihood'" in refused(*arguments, "--mode", "predict")
         path.write_text("Hello there, " * 50)
-        assert "its first 650 bytes have changed" in refused(*arguments)
+        assert "the first 650 bytes have changed" in refused(*arguments)
         path.write_text("hello")
-        assert "has 5 bytes, and the state was written after 650" in refused(*arguments)
+        assert "has 5 bytes, but the state was saved after 650" in refused(*arguments)
         path.unlink()
         assert "in.txt: there is no such file" in refused(*arguments)
         path.write_text("hello there, " * 50)
-        (place / "o.jsonl").write_text("")
-        assert "o.jsonl: has 0 bytes, and the state" in refused(*arguments)
+        (workdir / "o.jsonl").write_text("")
+        assert "o.jsonl: has 0 bytes, but had" in refused(*arguments)
         message = refused("stream", "tags", "in.txt", "--output", "o.jsonl", "--state", "s")
-        assert "s: a state of another model" in message and "'language' and 'tagger'" in message
+        assert (
+            "s: this is the state of another model" in message
+            and "'language' and 'tagger'" in message
+        )
         other = threefold.load("text")
         with torch.no_grad():
             next(other.parameters()).add_(1)
-        other.save(place / "other")
+        other.save(workdir / "other")
         message = refused("stream", "other", "in.txt", "--output", "o.jsonl", "--state", "s")
-        assert "a state of other weights (SHA-256" in message
-        assert state.read_bytes() == kept
-        threefold.save_state(place / "plain", *state_of(other))
+        assert "computed with other weights (SHA-256" in message
+        assert state.read_bytes() == saved
+        threefold.save_state(workdir / "plain", *state_of(other))
         message = refused("stream", "other", "in.txt", "--state", "plain")
-        assert "a state, but not of a stream" in message
+        assert "this state was not saved by a stream" in message
 
 
 def state_of(model: Any) -> tuple[Any, Any]:
     return model(torch.zeros(1, 3, dtype=torch.int64))[1], model
 
 
-def test_a_live_pipe_is_answered_at_once(place: Path) -> None:
-    live = process("stream", "text", "--piece", "1", "--quiet")
+def test_each_element_of_a_live_pipe_is_scored_at_once(workdir: Path) -> None:
+    live = process("stream", "text", "--chunk-size", "1", "--quiet")
     assert live.stdin is not None and live.stdout is not None
     for position, letter in enumerate(b"abc"):
         live.stdin.write(bytes([letter]))
@@ -291,32 +306,38 @@ def test_a_live_pipe_is_answered_at_once(place: Path) -> None:
     live.send_signal(signal.SIGINT)
     said = live.communicate()[1].decode()
     assert live.returncode == 130
-    assert "stopped at element 3; nothing was kept to go on from: --state FILE" in said
+    assert "Stopped at element 3. Nothing was saved. Use --state FILE" in said
 
 
-def test_what_cannot_be_used(place: Path) -> None:
-    assert "there is no such folder" in refused("stream", "nothing", "text.txt")
+def test_errors(workdir: Path) -> None:
+    assert "folder not found" in refused("stream", "nothing", "text.txt")
     assert "there is no such file" in refused("stream", "text", "nothing.txt")
-    assert "a folder; expected a file" in refused("stream", "text", "run")
-    if Path("/proc/self/mem").exists():  # begins with bytes that nobody may read
-        assert "cannot be read on" in refused("stream", "text", "/proc/self/mem")
-    assert "says nothing of how likely" in refused("stream", "tags", "series.csv")
-    assert "unknown scores 'anomalies'" in refused(
-        "stream", "text", "text.txt", "--what", "anomalies"
+    assert "this is a folder; expected a file" in refused("stream", "text", "run")
+    if Path("/proc/self/mem").exists():  # its first bytes cannot be read
+        assert "reading failed" in refused("stream", "text", "/proc/self/mem")
+    assert "a tagger model does not predict its inputs" in refused("stream", "tags", "series.csv")
+    assert "unknown mode 'anomalies'" in refused(
+        "stream", "text", "text.txt", "--mode", "anomalies"
     )
-    assert "columns are of tables" in refused("stream", "text", "text.txt", "--columns", "a")
+    assert "columns can only be chosen in a table" in refused(
+        "stream", "text", "text.txt", "--columns", "a"
+    )
     both = {"input_size": 2, "bidirectional": True}
-    threefold.build(Spec("tagger", 32, 1, "gla", options=both)).save(place / "both")
-    assert "sees later elements" in refused("stream", "both", "series.csv", "--what", "predict")
-    threefold.build(Spec("language", 32, 1, "gla")).save(place / "bare")
+    threefold.build(Spec("tagger", 32, 1, "gla", options=both)).save(workdir / "both")
+    assert "is not causal, so it cannot read a stream" in refused(
+        "stream", "both", "series.csv", "--mode", "predict"
+    )
+    threefold.build(Spec("language", 32, 1, "gla")).save(workdir / "bare")
     for words in (("series.csv", "--output", "series.csv"), ("text.txt", "--state", "text.txt")):
-        assert "given twice; input, --output and --state" in refused("stream", "text", *words)
-    assert (place / "series.csv").read_text() == SERIES
+        assert "given twice; the input, --output and --state must" in refused(
+            "stream", "text", *words
+        )
+    assert (workdir / "series.csv").read_text() == SERIES
     assert "without a tokenizer" in refused("stream", "bare", "text.txt")
-    (place / "empty_run" / "checkpoints").mkdir(parents=True)
-    assert "a run that has not saved its model" in refused("stream", "empty_run", "text.txt")
-    shutil.copytree(place / "text", place / "small")
-    config = place / "small" / "config.json"
+    (workdir / "empty_run" / "checkpoints").mkdir(parents=True)
+    assert "this run has not saved its model yet" in refused("stream", "empty_run", "text.txt")
+    shutil.copytree(workdir / "text", workdir / "small")
+    config = workdir / "small" / "config.json"
     config.write_text(config.read_text().replace('"vocabulary": 256', '"vocabulary": 99'))
     assert "Error: " in refused("stream", "small", "text.txt")
 
@@ -325,7 +346,7 @@ def test_what_cannot_be_used(place: Path) -> None:
     ("words", "redirected", "message"),
     [
         (["stream", "text", "text.txt", "--quiet"], ">/dev/full", "standard output: No space"),
-        (["models"], ">/dev/full", "standard output: No space"),
+        (["mixers"], ">/dev/full", "standard output: No space"),
         (["stream", "text"], "<&-", "standard input is closed"),
         (["generate", "text", "-"], "<&-", "standard input is closed"),
         (["stream", "text", "text.txt", "--quiet"], ">&-", ""),
@@ -333,26 +354,26 @@ def test_what_cannot_be_used(place: Path) -> None:
     ],
 )
 def test_streams_that_fail_or_are_closed(
-    place: Path, words: list[str], redirected: str, message: str
+    workdir: Path, words: list[str], redirected: str, message: str
 ) -> None:
     command = f"{shlex.join([sys.executable, '-m', 'threefold', *words])} {redirected}"
     environment = {**os.environ, "PYTHONPATH": os.fspath(Path(threefold.__file__).parent.parent)}
     done = subprocess.run(["bash", "-c", command], stderr=subprocess.PIPE, env=environment)
-    told = done.stderr.decode()
-    assert done.returncode == (2 if message else 0), told
-    assert message in told and told.count("\n") == bool(message), told
+    error = done.stderr.decode()
+    assert done.returncode == (2 if message else 0), error
+    assert message in error and error.count("\n") == bool(message), error
 
 
-def test_an_attention_model_says_that_its_state_grows(place: Path) -> None:
+def test_a_note_says_that_the_state_of_attention_grows(workdir: Path) -> None:
     model = threefold.build(Spec("language", 32, 1, "attention"))
     model.tokenizer = ByteTokenizer()
-    model.save(place / "looks_back")
-    (place / "few.txt").write_text("hello")
+    model.save(workdir / "looks_back")
+    (workdir / "few.txt").write_text("hello")
     done = here("stream", "looks_back", "few.txt", "--json")
     assert done.returncode == 0
     grows = (model.state_size(2) - model.state_size(1)) if hasattr(model, "state_size") else 0
-    assert f"grows by {grows} bytes with every element" in done.stderr
-    assert "note" not in here("stream", "text", "few.txt", "--json").stderr
+    assert f"grows by {grows} bytes with each element" in done.stderr
+    assert "Note" not in here("stream", "text", "few.txt", "--json").stderr
 
 
 class Terminal(io.StringIO):
@@ -364,7 +385,7 @@ class Terminal(io.StringIO):
 def test_progress_has_rate_and_time_left(terminal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     screen = Terminal() if terminal else io.StringIO()
     monkeypatch.setattr(sys, "stderr", screen)
-    monkeypatch.setattr("threefold.cli.progress.SECONDS", 0.0)
+    monkeypatch.setattr("threefold.cli.progress.LINE_SECONDS", 0.0)
     monkeypatch.setenv("COLUMNS", "100")
     meter = Meter(4000, 0, quiet=False, printing=False)
     meter.start -= 10

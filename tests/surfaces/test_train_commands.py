@@ -64,7 +64,7 @@ def test_a_run_from_the_plan_to_its_evaluation(place: Path, capsys: Any) -> None
     found = json.loads(capsys.readouterr().out)
     assert [run["steps"] for run in found] == [6, 6]
     other = place / "runs" / "lstm-notes.txt-1"
-    assert command("runs", "compare", str(folder), str(other)) == 0
+    assert command("runs", "diff", str(folder), str(other)) == 0
     assert "model.mixers" in capsys.readouterr().out
     assert command("runs", "show", str(folder)) == 0
     assert "ended by steps" in capsys.readouterr().out
@@ -104,9 +104,10 @@ def test_a_configuration_by_file_and_by_set(place: Path, capsys: Any) -> None:
             ["train", "notes.txt", *SMALL, *SIZE, "--set", "data.batch_size=999999999"],
             "but this machine has",
         ),
-        (["resume", "nowhere"], "holds no config.toml"),
-        (["evaluate", "nowhere"], "give DATA_OR_TASK as well"),
-        (["runs", "show", "nowhere"], "holds no config.toml"),
+        (["resume", "nowhere"], "there is no such folder"),
+        (["evaluate", "nowhere"], "there is no such folder"),
+        (["runs", "show", "nowhere"], "there is no such folder"),
+        (["resume", "old"], "a run in format 1"),
     ],
 )
 def test_bad_input_is_one_line(
@@ -114,13 +115,15 @@ def test_bad_input_is_one_line(
 ) -> None:
     (place / "flat.toml").write_text("data = 5\n")
     (place / "dated.toml").write_text("[data]\nname = 2020-01-01\n")
+    (place / "old").mkdir()
+    (place / "old" / "config.toml").write_text('[data]\nname = "notes.txt"\nbatch = 4\n')
     assert command(*arguments) == 2
     error = capsys.readouterr().err
     assert message in error and error.count("\n") == 1
     assert not (place / "runs").exists()
 
 
-def test_runs_are_listed_beside_what_is_none(place: Path, capsys: Any) -> None:
+def test_runs_are_listed_beside_folders_that_are_not_runs(place: Path, capsys: Any) -> None:
     """A line that is being written, or was torn by a full disk, and a stranger's config.toml."""
     assert (
         command("train", "notes.txt", "--mixers", "gla", *SMALL, *SIZE, "--folder", "runs/a") == 0
@@ -133,7 +136,7 @@ def test_runs_are_listed_beside_what_is_none(place: Path, capsys: Any) -> None:
     assert command("runs", "list", "--json") == 0
     shown = capsys.readouterr()
     assert [run["steps"] for run in json.loads(shown.out)] == [6]
-    assert "left out: runs/other: no run" in shown.err
+    assert "skipped runs/other/config.toml: not the configuration of a run" in shown.err
     assert command("runs", "show", "runs/other") == 2
     (place / "runs" / "a" / "summary.json").write_text("[]")
     assert command("runs", "show", "runs/a") == 2

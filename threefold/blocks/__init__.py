@@ -1,6 +1,6 @@
 """Blocks: residual wiring around a mixer and a channel mixer, and stacks of them.
 
-`BLOCKS` is the table of wirings: a name, and where its class is.
+`BLOCKS` is the table of wirings, from a name to the path of the class.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ BLOCKS: dict[str, str] = {
     "plain": "threefold.blocks.plain:Plain",
 }
 
-# What `blocks/channel.py` offers, readable without torch; a test holds the two together.
+# The names in `blocks/channel.py`, without importing torch; a test compares the two.
 CHANNEL_NAMES = ("none", "swiglu", "mlp", "rwkv")
 
 __all__ = ["BLOCKS", "CHANNEL_NAMES"]

@@ -1,6 +1,6 @@
 """Channel mixers: y_t from x_t, or from x_t and x_{t−1}, under the contract of a mixer.
 
-They follow a mixer in a block; a stateless one carries nothing, so its state is an empty dict.
+They follow a mixer in a block; the state of a stateless one is an empty dict.
 Shazeer 2020, "GLU Variants Improve Transformer"; Peng et al. 2024, "Eagle and Finch".
 """
 
@@ -16,14 +16,15 @@ from torch import Tensor, nn
 
 from threefold.errors import ThreefoldError, nearest
 from threefold.kernels import ops
+from threefold.layers.linear import Linear
 from threefold.layers.mixer import Mixer
-from threefold.layers.parts import Linear, shift_ramp
 from threefold.layers.table import options_of
+from threefold.layers.token_shift import shift_ramp
 from threefold.memory.state import State
 
 
 class SwiGLU(Mixer):
-    """y = W₃ (silu(W₁ x) ⊙ W₂ x); inside 8/3 times as wide, rounded to a multiple of 16."""
+    """y = W₃ (silu(W₁ x) ⊙ W₂ x); hidden size 8/3 of the width, rounded to a multiple of 16."""
 
     def __init__(self, width: int, *, hidden: int | None = None) -> None:
         super().__init__(width)
@@ -40,13 +41,13 @@ class SwiGLU(Mixer):
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": F.gelu,
-    "gelu_tanh": partial(F.gelu, approximate="tanh"),  # GPT-2's
+    "gelu_tanh": partial(F.gelu, approximate="tanh"),  # used by GPT-2
     "relu": F.relu,
 }
 
 
 class MLP(Mixer):
-    """y = W₂ φ(W₁ x + b₁) + b₂; inside 4 times as wide; φ: gelu, gelu_tanh or relu."""
+    """y = W₂ φ(W₁ x + b₁) + b₂; hidden size 4 times the width; φ: gelu, gelu_tanh or relu."""
 
     def __init__(
         self,
@@ -73,11 +74,11 @@ class MLP(Mixer):
 
 
 class RWKVChannel(Mixer):
-    """RWKV-6's channel mixing: y = σ(W_r x_r) ⊙ W_v relu(W_k x_k)², inside 3.5 times as wide.
+    """RWKV-6's channel mixing: y = σ(W_r x_r) ⊙ W_v relu(W_k x_k)².
 
-    x_r and x_k are mixtures with the element before; the inner width is rounded down to a multiple
-    of 32.  One deviation: `out` starts small instead of at zero, so that an untrained layer is not
-    silent.
+    x_r and x_k are mixtures with the previous element; the hidden size is 3.5 times the width,
+    rounded down to a multiple of 32.  One deviation: `out` starts small instead of at zero, so that
+    the output of an untrained layer is not zero.
     """
 
     no_decay: ClassVar[tuple[str, ...]] = ("shares",)
@@ -119,5 +120,5 @@ def channel(name: str, **options: Any) -> Mixer:
                 f"channel mixer {name!r} has no option {option!r}; {nearest(option, accepted)}"
             )
     if "width" not in options:
-        raise ThreefoldError(f"channel mixer {name!r} needs its width, e.g. width=64")
+        raise ThreefoldError(f"channel mixer {name!r} needs a width, e.g. width=64")
     return CHANNELS[name](**options)

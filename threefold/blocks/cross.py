@@ -1,6 +1,6 @@
-"""y_i = Σ_j a_ij v_j over a source that was read before: cross-attention as a part of a block.
+"""y_i = Σ_j a_ij v_j over an encoded source: cross-attention as a part of a block.
 
-What it carries is the source itself, as keys and values made once; nothing is added to it.
+Its state is the source, as keys and values computed once; it never grows.
 Vaswani et al. 2017, "Attention Is All You Need".
 """
 
@@ -9,16 +9,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from threefold.layers.attention_parts.cross_attention import CrossAttention
 from threefold.layers.mixer import Mixer
+from threefold.memory.padding import real_elements
 from threefold.memory.state import State
 
 
 class Cross(Mixer):
-    """Every element reads the source whose state it is given; the empty one answers 0."""
+    """Every element attends to the source in the state; the empty state gives 0."""
 
     def __init__(
         self,
@@ -39,12 +39,11 @@ class Cross(Mixer):
         leaf = (length, self.attention.heads.groups, self.attention.heads.size)
         return {"keys": leaf, "values": leaf, "position": ()}
 
-    def read(self, source: Tensor, lengths: Tensor | None) -> State:
-        """The state for a source [B, M, width] whose rows start at 0 and hold `lengths`."""
+    def read_source(self, source: Tensor, lengths: Tensor | None) -> State:
+        """The state for a source [B, M, width] aligned at 0, with `lengths` per row."""
         if lengths is None:
-            return self.attention.read(source)
-        places = torch.arange(source.shape[1], device=source.device)
-        return self.attention.read(source, places < lengths.unsqueeze(1))
+            return self.attention.read_source(source)
+        return self.attention.read_source(source, real_elements(lengths, source.shape[1]))
 
     def mix(
         self, x: Tensor, state: State, form: str, lengths: Tensor | None

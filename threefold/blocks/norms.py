@@ -9,7 +9,7 @@ from __future__ import annotations
 from torch import nn
 
 from threefold.errors import ThreefoldError, nearest
-from threefold.layers.parts import RMSNorm
+from threefold.layers.norms import RMSNorm
 
 NORMS = ("rms", "layer")
 

@@ -1,6 +1,6 @@
-"""x ← mixer(x),  x ← channel(x): layers stacked as recurrent networks first were, no residual.
+"""x ← mixer(x),  x ← channel(x): layers without residual connections, as in early stacked RNNs.
 
-Nothing carries the input past a layer, so it suits few layers.
+Nothing carries the input past a layer, so it suits only a few layers.
 El Hihi & Bengio 1995, "Hierarchical Recurrent Neural Networks for Long-Term Dependencies".
 """
 
@@ -15,7 +15,7 @@ from threefold.layers.mixer import Mixer
 
 
 class Plain(Block):
-    """y = f(x), without a norm and without a way around."""
+    """y = f(x), without a norm and without a residual connection."""
 
     def __init__(
         self,
@@ -27,8 +27,8 @@ class Plain(Block):
         dropout: float = 0.0,
         final_norm: bool | None = None,
     ) -> None:
-        more: dict[str, Any] = {"cross": cross, "depth": depth, "final_norm": final_norm}
-        super().__init__(mixer, channel, dropout=dropout, **more)
+        options: dict[str, Any] = {"cross": cross, "depth": depth, "final_norm": final_norm}
+        super().__init__(mixer, channel, dropout=dropout, **options)
         self.mixer_norm = self.cross_norm = self.channel_norm = nn.Identity()
 
     def before(self, x: Tensor, norm: nn.Module) -> Tensor:

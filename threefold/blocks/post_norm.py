@@ -1,6 +1,6 @@
 """x ← norm(α x + f(x)): the stream is normed after each addition, α = 1 in the Transformer.
 
-DeepNorm: α > 1 and beginnings smaller by β, both from the depth, keep a thousand layers stable.
+DeepNorm: α > 1 and initial weights scaled by β, both from the depth, keep 1,000 layers stable.
 Vaswani et al. 2017, "Attention Is All You Need"; Wang et al. 2022, "DeepNet: Scaling Transformers
 to 1,000 Layers".
 """
@@ -21,8 +21,8 @@ from threefold.layers.mixer import Mixer
 class PostNorm(Block):
     """norm(x + f(x)), as the Transformer and BERT were published; no norm follows the stack."""
 
-    usual_norm: ClassVar[str] = "layer"
-    ends_raw: ClassVar[bool] = False
+    default_norm: ClassVar[str] = "layer"
+    needs_final_norm: ClassVar[bool] = False
     alpha = 1.0
 
     def before(self, x: Tensor, norm: nn.Module) -> Tensor:
@@ -34,11 +34,12 @@ class PostNorm(Block):
 
 
 class DeepNorm(PostNorm):
-    """norm(α x + f(x)); α and β are those of a stack of `depth` blocks alone, unless given.
+    """norm(α x + f(x)); by default α and β are those of a single stack of `depth` blocks.
 
-    β is the gain of Xavier's normal beginnings of the channel mixer and of attention's values and
-    output; queries and keys have gain 1.  The paper knows attention only: any other mixer keeps
-    its own beginnings, with its output matrix times β² in the place of values and output times β.
+    β is the gain of the Xavier normal initialisation of the channel mixer and of the values and
+    output of attention; queries and keys have gain 1.  The paper covers attention only: any other
+    mixer keeps its own initial weights, with its output matrix scaled by β², which replaces the
+    scaling of values and output by β each.
     """
 
     def __init__(

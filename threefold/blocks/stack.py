@@ -1,4 +1,4 @@
-"""A stack: `depth` blocks one after another, the mixers repeating over the depth (a hybrid)."""
+"""A stack: `depth` blocks one after another; several mixers repeat over the depth (a hybrid)."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from threefold.blocks.block import Block, Composite, block_class, kept
+from threefold.blocks.block import Block, block_class
 from threefold.blocks.channel import CHANNELS, channel
+from threefold.blocks.composite import Composite, without_empty
 from threefold.blocks.cross import Cross
 from threefold.errors import ThreefoldError
 from threefold.kernels.replay.stepping import replay_step
@@ -26,10 +27,10 @@ Entry = tuple[str, Mapping[str, Any]]  # a name and the keywords of its construc
 class Stack(Composite):
     """Blocks one after another, each with the next mixer of `mixers`, which repeat.
 
-    cross: keywords of the cross-attention in each block, if there is one (a decoder).
+    cross: keywords of the cross-attention in each block (decoders only).
     """
 
-    recompute = False  # blocks again in the backward pass, instead of keeping what they computed
+    recompute = False  # gradient checkpointing: run blocks again in the backward pass
 
     def __init__(
         self,
@@ -45,17 +46,17 @@ class Stack(Composite):
         super().__init__(width)
         if depth < 1 or not mixers:
             raise ThreefoldError(
-                f"a stack of {depth} blocks with {len(mixers)} mixers: expected at least 1 of each"
+                f"a stack of {depth} blocks and {len(mixers)} mixers; expected at least 1 of each"
             )
         blocks = []
         for layer in range(depth):
             entry = mixers[layer % len(mixers)]
             place = {"layer": layer, "depth": depth}
             parts = make_mixer(entry, width, place), make_channel(channel, width, place)
-            look = None if cross is None else make_cross(cross, width)
-            blocks.append(make_block(block, *parts, look, depth=depth, dropout=dropout))
+            attention = None if cross is None else make_cross(cross, width)
+            blocks.append(make_block(block, *parts, attention, depth=depth, dropout=dropout))
         self.blocks = nn.ModuleList(blocks)
-        self.declare()
+        self.declare_forms()
 
     @property
     def parts(self) -> dict[str, Mixer]:
@@ -63,7 +64,7 @@ class Stack(Composite):
         return parts
 
     def final_norm(self) -> nn.Module:
-        """What a model puts behind the stack: a norm, or nothing where the wiring ends in one."""
+        """The module after the stack: a norm, or the identity if the wiring ends with one."""
         last: Any = self.blocks[-1]
         norm: nn.Module = last.final_norm()
         return norm
@@ -72,19 +73,19 @@ class Stack(Composite):
         self, x: Tensor, state: State, form: str, lengths: Tensor | None
     ) -> tuple[Tensor, State]:
         result: State = {}
-        again = self.recompute and self.training and torch.is_grad_enabled()
+        recompute = self.recompute and self.training and torch.is_grad_enabled()
         for name, block in self.parts.items():
-            given = (x, state.get(name, {}), form, lengths)
-            if again:
-                x, result[name] = checkpoint(block._run, *given, use_reentrant=False)
+            arguments = (x, state.get(name, {}), form, lengths)
+            if recompute:
+                x, result[name] = checkpoint(block._run, *arguments, use_reentrant=False)
             else:
-                x, result[name] = block._run(*given)
-        return x, kept(result)
+                x, result[name] = block._run(*arguments)
+        return x, without_empty(result)
 
     def run(
         self, x: Tensor, state: State | None, form: str, lengths: Tensor | None, owner: str
     ) -> tuple[Tensor, State]:
-        """The stack for a model: rows already start at 0 and hold `lengths` elements."""
+        """Run the stack inside a model: rows already start at 0 and have `lengths` elements."""
         form = plan_form(form, x.shape[1], self.forms, owner)
         if form == "step" and x.shape[1] == 1 and state is not None and lengths is None:
             stepped = replay_step(self, x, state)
@@ -93,19 +94,19 @@ class Stack(Composite):
         return self._run(x, self._check_state(state, x.shape[0]), form, lengths)
 
     def check_state(self, state: Any, rows: int) -> None:
-        """Refuse what is not a state of this stack for that many rows."""
+        """Raise an error unless `state` is a state of this stack for a batch of `rows`."""
         self._check_names(state)
         self._check_state(state, rows)
 
 
 def make_mixer(entry: Entry, width: int, place: Mapping[str, int]) -> Mixer:
-    """A mixer by name, told its place in the stack if its constructor asks for it."""
+    """Make a mixer by name, with `layer` and `depth` if its constructor takes them."""
     accepted = options_of(MIXERS[entry[0]].load()) if entry[0] in MIXERS else ()
     return _make(mixer, "mixer", entry, width, place, accepted)
 
 
 def make_channel(entry: Entry, width: int, place: Mapping[str, int]) -> Mixer | None:
-    """A channel mixer by name; None for "none"."""
+    """Make a channel mixer by name; None for "none"."""
     if entry[0] == "none":
         return None
     accepted = options_of(CHANNELS[entry[0]]) if entry[0] in CHANNELS else ()
@@ -113,7 +114,7 @@ def make_channel(entry: Entry, width: int, place: Mapping[str, int]) -> Mixer | 
 
 
 def make_cross(options: Mapping[str, Any], width: int) -> Cross:
-    """Cross-attention with the given keywords."""
+    """Make the cross-attention of a block."""
     with _named("cross-attention", "cross", width, options):
         return Cross(width, **options)
 
@@ -127,25 +128,32 @@ def make_block(
     depth: int,
     dropout: float,
 ) -> Block:
-    """A wiring by name; `dropout` unless its keywords say otherwise."""
+    """Make a block by name; its keywords override `dropout`."""
     name, options = entry
-    cls, given = block_class(name), {"dropout": dropout, **options}
+    cls, keywords = block_class(name), {"dropout": dropout, **options}
     with _named("block", name, mixer.width, options):
-        return cls(mixer, channel, cross=cross, depth=depth, **given)
+        return cls(mixer, channel, cross=cross, depth=depth, **keywords)
 
 
-def both_ways(entry: Entry) -> Entry:
-    """The entry of a mixer that sees the whole sequence: as it is, by its keyword, or in a wrapper.
+def bidirectional_entry(entry: Entry) -> Entry:
+    """The entry of a causal mixer run in both directions."""
+    name, options = entry
+    return "bidirectional", {"mixer": name, "options": options}
 
-    Attention and its like have a keyword for it; any other causal mixer runs in both directions.
+
+def non_causal_entry(entry: Entry) -> Entry:
+    """The entry of a mixer that sees the whole sequence.
+
+    A mixer with the keyword `causal` (attention) gets causal=False, any other causal mixer runs in
+    both directions, and a mixer that is not causal stays as it is.
     """
     name, options = entry
     if name not in MIXERS:
-        return entry  # refused where it is made
+        return entry  # an unknown name is refused when the mixer is made
     cls = MIXERS[name].load()
     if "causal" in options_of(cls):
         return name, {**options, "causal": False}
-    return ("bidirectional", {"mixer": name, "options": options}) if cls.causal else entry
+    return bidirectional_entry(entry) if cls.causal else entry
 
 
 def _make(
@@ -164,9 +172,9 @@ def _make(
 
 @contextmanager
 def _named(kind: str, name: str, width: int, options: Mapping[str, Any]) -> Iterator[None]:
-    """Say which part refused its keywords."""
+    """Add the name and the keywords of a part to errors of its constructor."""
     try:
         yield
     except (TypeError, ValueError, RuntimeError, ZeroDivisionError) as error:
-        given = "".join(f", {key}={value!r}" for key, value in options.items())
-        raise ThreefoldError(f"{kind} {name!r} with width={width}{given}: {error}") from error
+        shown = "".join(f", {key}={value!r}" for key, value in options.items())
+        raise ThreefoldError(f"{kind} {name!r} with width={width}{shown}: {error}") from error

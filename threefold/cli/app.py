@@ -12,6 +12,7 @@ import typer
 from threefold.cli import (
     bench,
     compare,
+    config,
     data,
     demo,
     doctor,
@@ -48,6 +49,7 @@ for command in (
     stream.stream,
     mixers.mixers,
     tasks.tasks,
+    config.config,
     info.info,
     doctor.doctor,
     bench.bench,

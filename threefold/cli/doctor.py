@@ -1,4 +1,4 @@
-"""`threefold doctor`: what is installed, which kernels run, and whether they are right."""
+"""`threefold doctor`: what is installed, which kernels run, and whether they compute correctly."""
 
 from __future__ import annotations
 
@@ -7,24 +7,22 @@ import platform
 import re
 import shlex
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
-from threefold.cli import output
+from threefold.cli import options, output
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 PACKAGES = ("torch", "numpy", "safetensors", "tokenizers")
 # Relative error above which a self-check fails; the tests are stricter.
-LIMIT = 1e-4
+MAX_ERROR = 1e-4
 
 
-def doctor(
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-) -> None:
-    """Show versions, processor, kernels and extras, and check that the kernels are right."""
+def doctor(as_json: options.AsJson = False) -> None:
+    """Show versions, processor, kernels and extras, and check that the kernels are correct."""
     report = examine()
     if as_json:
         output.say_json(report)
@@ -35,7 +33,7 @@ def doctor(
 
 
 def examine() -> dict[str, Any]:
-    """Everything the command knows, as plain values."""
+    """Return the whole report as plain values."""
     import torch
 
     from threefold import __version__
@@ -58,13 +56,13 @@ def examine() -> dict[str, Any]:
         "operations": ops.available(),
         "extras": extras(),
         "checks": [
-            {"name": name, "error": error, "passed": error <= LIMIT} for name, error in checks()
+            {"name": name, "error": error, "passed": error <= MAX_ERROR} for name, error in checks()
         ],
     }
 
 
 def version_of(package: str) -> str | None:
-    """The installed version, or None."""
+    """Return the installed version of a package, or None."""
     from importlib import metadata
 
     try:
@@ -74,7 +72,7 @@ def version_of(package: str) -> str | None:
 
 
 def processor_name() -> str:
-    """What the maker calls this processor, where the system tells."""
+    """Return the name of the processor, if the system provides it."""
     try:
         with open("/proc/cpuinfo", encoding="utf-8") as lines:
             names = (line.partition(":")[2].strip() for line in lines if "model name" in line)
@@ -84,13 +82,13 @@ def processor_name() -> str:
 
 
 def kernels() -> dict[str, Any]:
-    """The variant in use, or why there is none; what is built, and what cannot run here."""
+    """Return the variant in use, or why there is none, and which variants are built and can run."""
     from threefold.kernels import library
 
     current = library.current()
     built, runnable = list(library.built()), list(library.runnable())
     return {
-        "asked": library.chosen(),
+        "requested": library.chosen(),
         "variant": None if current.native is None else current.native.variant,
         "openmp": current.native is not None and current.native.openmp,
         "reason": current.reason,
@@ -101,25 +99,25 @@ def kernels() -> dict[str, Any]:
 
 
 def extras() -> dict[str, list[str]]:
-    """The optional parts of the package, and what each still lacks."""
+    """Return the optional extras of the package, and the missing packages of each."""
     from importlib import metadata
 
     try:
         requirements = metadata.requires("threefold") or []
     except metadata.PackageNotFoundError:
         return {}
-    lacking: dict[str, list[str]] = {}
+    missing: dict[str, list[str]] = {}
     for line in requirements:
-        found = re.fullmatch(r"([\w.-]+)([^;]*);.*\bextra == ['\"]([\w-]+)['\"].*", line)
-        if found:
-            package, wanted, extra = found.groups()
-            missing = version_of(package) is None
-            lacking.setdefault(extra, []).extend([package + wanted.strip()] if missing else [])
-    return lacking
+        match = re.fullmatch(r"([\w.-]+)([^;]*);.*\bextra == ['\"]([\w-]+)['\"].*", line)
+        if match:
+            package, version, extra = match.groups()
+            absent = version_of(package) is None
+            missing.setdefault(extra, []).extend([package + version.strip()] if absent else [])
+    return missing
 
 
-# For each native operation, a mixer that runs it and the length of a sequence for which it does.
-SHOWN_BY = {
+# For each native operation, a mixer that uses it and a sequence length for which it does.
+CHECKED_WITH = {
     "short_convolution": ("mamba2", 33),
     "linear": ("gla", 1),
     "rms_norm": ("mamba2", 33),
@@ -136,12 +134,12 @@ SHOWN_BY = {
     "reservoir": ("esn", 33),
     "cauchy": ("s4", 33),
 }
-# Forms of those that `auto` does not run.
-SHOWN_AS = {"cauchy": "parallel"}
+# The form to use where `auto` would choose another.
+CHECKED_FORM = {"cauchy": "parallel"}
 
 
 def checks() -> Iterator[tuple[str, float]]:
-    """Small computations done twice: (what must be equal, relative error)."""
+    """Do small computations in two ways; yield (what must be equal, relative error)."""
     import torch
 
     from threefold.kernels import library
@@ -150,32 +148,32 @@ def checks() -> Iterator[tuple[str, float]]:
 
     generator = torch.Generator().manual_seed(0)
 
-    def draw(*shape: int) -> Tensor:
+    def random(*shape: int) -> Tensor:
         return torch.randn(*shape, generator=generator)
 
-    query, key, value = draw(3, 1, 48, 2, 8).unbind(0)
-    decay = -draw(1, 48, 2, 8).abs()
+    query, key, value = random(3, 1, 48, 2, 8).unbind(0)
+    decay = -random(1, 48, 2, 8).abs()
     step, chunk, parallel = (
         linear_recurrence(query, key, value, log_decay=decay, form=form, chunk=16)[0]
         for form in ("step", "chunk", "parallel")
     )
-    yield "linear_recurrence: step = chunk", apart(chunk, step)
-    yield "linear_recurrence: step = parallel", apart(parallel, step)
+    yield "linear_recurrence: step = chunk", relative_error(chunk, step)
+    yield "linear_recurrence: step = parallel", relative_error(parallel, step)
     if library.current().native is None:
         return
-    for operation, (name, length) in SHOWN_BY.items():
+    for operation, (name, length) in CHECKED_WITH.items():
         layer = mixer(name, width=32).eval()
-        x, state = draw(2, length, 32), layer.empty_state(2)
-        form = SHOWN_AS.get(operation, "auto")
+        x, state = random(2, length, 32), layer.empty_state(2)
+        form = CHECKED_FORM.get(operation, "auto")
         with torch.no_grad():
             native = layer(x, state, form=form)[0]
             with library.using("reference"):
                 expected = layer(x, state, form=form)[0]
-        yield f"{operation}: native = reference", apart(native, expected)
+        yield f"{operation}: native = reference", relative_error(native, expected)
 
 
-def apart(actual: Tensor, expected: Tensor) -> float:
-    """max|a − b| / max|b|; infinite where a number is not finite."""
+def relative_error(actual: Tensor, expected: Tensor) -> float:
+    """max|a − b| / max|b|; infinite if a number is not finite."""
     error = ((actual - expected).abs().max() / expected.abs().max()).item()
     return float(error) if error == error else float("inf")
 
@@ -202,31 +200,35 @@ def say_report(report: dict[str, Any]) -> None:
     if failed:
         output.say("\n" + bad(f"{failed} of {len(report['checks'])} checks failed."))
     elif report["kernels"]["variant"] is None:
-        output.say("\n" + weak("Everything works, slower than it could: no native kernels."))
+        output.say("\n" + weak("Everything works, but slowly: there are no native kernels."))
     else:
-        output.say("\n" + good("All is well."))
+        output.say("\n" + good("Everything works."))
 
 
 def kernel_lines(kernels: dict[str, Any]) -> Iterator[str]:
     variant = kernels["variant"]
     if variant is None:
-        yield weak(f"plain torch in use: {kernels['reason']}")
+        yield weak(f"plain PyTorch is used: {kernels['reason']}")
     else:
-        yield good(f"{variant} in use, {'with' if kernels['openmp'] else 'without'} OpenMP")
-    yield f"  built: {', '.join(kernels['built']) or 'none'}"
+        yield good(
+            f"native, variant {variant}, {'with' if kernels['openmp'] else 'without'} OpenMP"
+        )
+    yield f"  variants built: {', '.join(kernels['built']) or 'none'}"
     if kernels["untested"]:
-        yield weak(f"untested here, this machine cannot run: {', '.join(kernels['untested'])}")
+        yield weak(
+            f"cannot run on this processor, so not checked: {', '.join(kernels['untested'])}"
+        )
 
 
 def operation_lines(operations: dict[str, str], reason: str | None) -> Iterator[str]:
     for name, kind in operations.items():
         yield good(f"{name}: native") if kind == "native" else weak(f"{name}: {kind}, {reason}")
-    yield "  all others: plain torch"
+    yield "  all others: plain PyTorch"
 
 
 def extra_lines(extras: dict[str, list[str]]) -> Iterator[str]:
     if not extras:
-        yield weak("unknown: threefold runs from its sources, not installed")
+        yield weak("unknown: threefold is not installed, it runs from its source folder")
     for name, missing in extras.items():
         yield weak(f"{name}: pip install {shlex.join(missing)}") if missing else good(name)
 

@@ -1,251 +1,192 @@
-"""`threefold generate`: text from a language model, as it comes, from a prompt or from a state."""
+"""`threefold generate`: continue a text with a language model, from a prompt or a saved state."""
 
 from __future__ import annotations
 
-import codecs
 import shlex
 import sys
 import time
-from collections import deque
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from threefold.cli import output
+from threefold.cli.stream import Model, load_model
 from threefold.errors import ThreefoldError
 
 if TYPE_CHECKING:
-    from threefold.runtime.session import Session
+    from threefold.runtime.text_writer import TextWriter
 
-NOTE = "generate"
-INTERRUPTED = 130
-
-
-Model = Annotated[str, typer.Argument(help="A saved model, or the folder of a run.")]
-Prompt = Annotated[str | None, typer.Argument(help="The text to continue; - reads it from stdin.")]
-Tokens = Annotated[int, typer.Option(min=0, help="How many; 0 goes on until stopped.")]
+Prompt = Annotated[str | None, typer.Argument(help="Text to continue; - reads it from stdin.")]
+MaxTokens = Annotated[
+    int,
+    typer.Option(min=0, help="Number of tokens to generate at most; 0: no limit, until Ctrl-C."),
+]
 Temperature = Annotated[
-    float | None, typer.Option(min=0, help="0 takes the likeliest token; 1 unless given.")
+    float | None,
+    typer.Option(min=0, show_default="1", help="0 always takes the most likely token."),
 ]
-TopK = Annotated[int | None, typer.Option(min=1, help="Of the k likeliest tokens.")]
-TopP = Annotated[float | None, typer.Option(help="Of the likeliest tokens that hold a mass of p.")]
-Penalty = Annotated[float | None, typer.Option(help="Above 1: tokens seen before are less likely.")]
+TopK = Annotated[int | None, typer.Option(min=1, help="Sample from the k most likely tokens.")]
+TopP = Annotated[
+    float | None,
+    typer.Option(help="Sample from the most likely tokens with a total probability of p."),
+]
+RepetitionPenalty = Annotated[
+    float | None,
+    typer.Option(
+        show_default="1", help="Above 1: tokens that have occurred before become less likely."
+    ),
+]
 Stops = Annotated[
-    list[str] | None, typer.Option(help="End after this text; may be given several times.")
+    list[str] | None, typer.Option(metavar="TEXT", help="Stop after this text. May be repeated.")
 ]
-Seed = Annotated[int | None, typer.Option(help="Same seed, same text.")]
-Beam = Annotated[
-    int | None, typer.Option(min=1, help="Search for the likeliest text, so many at a time.")
+Seed = Annotated[int | None, typer.Option(help="The same seed gives the same text.")]
+BeamCount = Annotated[
+    int | None,
+    typer.Option(min=1, help="Find the most likely text by beam search of this width."),
 ]
-LengthPenalty = Annotated[float, typer.Option(help="Of --beam: above 0 favours length.")]
-StateIn = Annotated[Path | None, typer.Option(help="Go on from this state file.")]
-StateOut = Annotated[Path | None, typer.Option(help="Write the state after the text to this file.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print text and figures as JSON, at the end.")]
+LengthPenalty = Annotated[float, typer.Option(help="With --beams: above 0 favours longer texts.")]
+StateIn = Annotated[Path | None, typer.Option(help="Continue from this state file.")]
+StateOut = Annotated[
+    Path | None, typer.Option(help="Save the state after the text to this file, to continue later.")
+]
+AsJson = Annotated[
+    bool, typer.Option("--json", help="Print text, tokens and speed as JSON, at the end.")
+]
 
 
 def generate(
     model: Model,
     prompt: Prompt = None,
-    tokens: Tokens = 200,
+    max_tokens: MaxTokens = 200,
     temperature: Temperature = None,
     top_k: TopK = None,
     top_p: TopP = None,
-    repetition_penalty: Penalty = None,
+    repetition_penalty: RepetitionPenalty = None,
     stop: Stops = None,
     seed: Seed = None,
-    beam: Beam = None,
+    beams: BeamCount = None,
     length_penalty: LengthPenalty = 0.0,
     state: StateIn = None,
     save_state: StateOut = None,
     as_json: AsJson = False,
 ) -> None:
-    """Continue a text, token by token; the state can be kept and gone on from."""
-    drawn = {
+    """Continue a text, token by token; the state can be saved and continued later."""
+    sampling = {
         "temperature": temperature,
         "top_k": top_k,
         "top_p": top_p,
         "repetition_penalty": repetition_penalty,
     }
-    drawn = {name: value for name, value in drawn.items() if value is not None}
-    if beam is not None and (drawn or tokens == 0):
-        raise ThreefoldError(
-            "--beam searches for the likeliest text of --tokens at most; leave out --temperature, "
-            "--top-k, --top-p and --repetition-penalty, and give --tokens from 1"
-        )
-    if beam is None and length_penalty:
-        raise ThreefoldError(f"--length-penalty {length_penalty} belongs to --beam")
-    from threefold.data.atomic_files import check_place
-    from threefold.kernels.system_memory import keep_memory
+    sampling = {name: value for name, value in sampling.items() if value is not None}
+    check_beams(beams, length_penalty, sampled=bool(sampling), max_tokens=max_tokens)
     from threefold.runtime.interrupts import Interrupts
 
-    if save_state is not None:
-        check_place(save_state)
-    keep_memory()
-    writer = Writer(model, drawn, seed, state, silent=as_json)
-    writer.read(prompt)
-    start = time.monotonic()
+    writer = open_writer(model, sampling, seed, state, save_state)
+    read_prompt(writer, prompt)
+    generated = GeneratedText(keep=as_json)
     with Interrupts() as interrupts:
-        if beam is None:
-            writer.draw(tokens or None, stop or [], interrupts)
+        if beams is None:
+            pieces = writer.generate(max_tokens or None, stop or [], lambda: interrupts.asked)
         else:
-            writer.search(tokens, stop or [], beam, length_penalty)
-    writer.close(save_state)
-    if as_json:
-        output.say_json(writer.facts(time.monotonic() - start, save_state))
+            pieces = writer.search(max_tokens, beams, length_penalty, stop or [])
+        for token, text in pieces:
+            generated.add(token, text)
+    generated.finish(writer, save_state)
     if interrupts.asked:
-        words = ["threefold", "generate", model, "--state", str(save_state)]
-        kept = f"go on with: {shlex.join(words)}"
-        lost = "nothing was kept to go on from: --save-state FILE does that"
-        print(f"stopped; {kept if save_state else lost}", file=sys.stderr)
-        raise typer.Exit(INTERRUPTED)
+        report_interruption(model, save_state)
 
 
-class Writer:
-    """A session of a language model, and the text that comes of it."""
+def check_beams(
+    beams: int | None, length_penalty: float, *, sampled: bool, max_tokens: int
+) -> None:
+    """Refuse options of sampling together with a beam search, and the other way round."""
+    if beams is not None and (sampled or max_tokens == 0):
+        raise ThreefoldError(
+            "--beams finds the most likely text and does not sample; leave out --temperature, "
+            "--top-k, --top-p and --repetition-penalty, and give --max-tokens of at least 1"
+        )
+    if beams is None and length_penalty:
+        raise ThreefoldError(f"--length-penalty {length_penalty} is only used with --beams")
 
-    def __init__(
-        self, folder: str, drawn: dict[str, Any], seed: int | None, state: Path | None, silent: bool
-    ) -> None:
-        from threefold.runtime.opening import open_model
-        from threefold.runtime.sampling import Sampling
 
-        opened = open_model(folder)
-        self.tokenizer, self.sha256, self.folder = opened.tokenizer, opened.sha256, opened.folder
-        model = writing(opened.model, folder)
-        held = b""
-        if state is None:
-            from threefold.runtime.session import Session
+def open_writer(
+    model: str, sampling: dict[str, Any], seed: int | None, state: Path | None, save: Path | None
+) -> TextWriter:
+    """Load the model, and the state if there is one."""
+    from threefold.runtime.text_writer import TextWriter
 
-            self.session = Session(model, sampling=Sampling(**drawn), seed=seed)
+    opened = load_model(model, save)
+    return TextWriter(opened, sampling=sampling, seed=seed, state_path=state)
+
+
+def read_prompt(writer: TextWriter, prompt: str | None) -> None:
+    """Read the prompt, if there is one."""
+    if prompt == "-":
+        writer.read_prompt(output.stdin_bytes(), "stdin")
+    elif prompt:
+        writer.read_prompt(prompt)
+    elif not writer.has_context:
+        raise ThreefoldError(
+            "nothing to continue; give a PROMPT, - for standard input, or --state with a file "
+            "that --save-state wrote"
+        )
+
+
+class GeneratedText:
+    """The generated text: printed as it comes, or kept and printed as JSON at the end."""
+
+    def __init__(self, keep: bool) -> None:
+        self.keep = keep  # an endless text is printed, never kept
+        self.tokens: list[int] = []
+        self.texts: list[str] = []
+        self.start = time.monotonic()
+
+    def add(self, token: int, text: str) -> None:
+        """Take the next token and the text that it completes."""
+        if self.keep:
+            self.tokens.append(token)
+        self._add_text(text)
+
+    def finish(self, writer: TextWriter, save_state: Path | None) -> None:
+        """Save the state or complete the text, and print what is left to print."""
+        if save_state is None:
+            self._add_text(writer.finish())
         else:
-            self.session, held = self._restored(state, model, drawn, seed)
-        self.silent = silent
-        self.decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        self.text = self.decoder.decode(held)
-        self.made: list[int] = []
-        self.count, self.reason = 0, "length"
-
-    def read(self, prompt: str | None) -> None:
-        """The prompt, encoded by itself; from stdin in pieces of any number."""
-        if prompt is None or prompt == "":
-            if self.session.last is None:
-                raise ThreefoldError(
-                    "nothing to continue; give a PROMPT, - for standard input, or --state with a "
-                    "file that --save-state wrote"
-                )
-            return
-        self.decoder.reset()  # a part of a character cannot go on behind a prompt
-        from threefold.data.stream_encoders import encoder
-        from threefold.runtime.source import READ, Source
-
-        given = output.typed() if prompt == "-" else prompt.encode("utf-8", "surrogateescape")
-        source = Source(given, encoder(self.tokenizer))
-        source.name = "stdin" if prompt == "-" else "prompt"
-        while count := source.load(READ):
-            self.session.feed(source.take(count).astype("int64"))
-        if self.session.last is None:
-            raise ThreefoldError("the prompt is empty; give at least one character")
-
-    def draw(self, count: int | None, stops: list[str], interrupts: Any) -> None:
-        """Tokens as they come, up to a stop text or an interruption."""
-        ends = self._stops(stops)
-        tail: deque[int] = deque(maxlen=max(map(len, ends), default=1))
-        for token in self.session.generate(count):
-            self._say(token)
-            tail.append(token)
-            if any(list(tail)[-len(end) :] == end for end in ends):
-                self.reason = "stop"
-                break
-            if interrupts.asked:
-                self.reason = "interrupted"
-                break
-
-    def search(self, count: int, stops: list[str], beams: int, penalty: float) -> None:
-        """The likeliest text at once; the session then reads it."""
-        best = self.session.search(count, beams, penalty, self._stops(stops))
-        self.reason = best.reason
-        for token in best.tokens:
-            self._say(token)
-
-    def close(self, save: Path | None) -> None:
-        """Save the state if asked; what is held of a character goes with it, else is shown."""
-        held, _ = self.decoder.getstate()
-        if save is None:
-            self._show(self.decoder.decode(b"", final=True))
+            writer.save(save_state)
+        if self.keep:
+            output.say_json(self._summary(writer, save_state))
         else:
-            noted = {"held": held.hex(), "weights": self.sha256}
-            self.session.save(save, notes={NOTE: noted})
-        if not self.silent:
             sys.stdout.write("\n")
             sys.stdout.flush()
 
-    def facts(self, seconds: float, save: Path | None) -> dict[str, Any]:
-        return {
-            "text": self.text,
-            "tokens": self.made,
-            "reason": self.reason,
-            "seed": self.session.seed,
-            "position": self.session.position,
-            "seconds": round(seconds, 3),
-            "tokens_per_second": round(self.count / seconds, 1) if seconds > 0 else None,
-            "state": None if save is None else str(save),
-        }
-
-    def _say(self, token: int) -> None:
-        self.count += 1
-        if self.silent:  # an endless text is not kept
-            self.made.append(token)
-        self._show(self.decoder.decode(self.tokenizer.decode_bytes([token])))
-
-    def _show(self, text: str) -> None:
-        if self.silent:
-            self.text += text
+    def _add_text(self, text: str) -> None:
+        if self.keep:
+            self.texts.append(text)
         else:
             sys.stdout.write(text)
             sys.stdout.flush()
 
-    def _stops(self, stops: list[str]) -> list[list[int]]:
-        found = [self.tokenizer.encode(text).tolist() for text in stops]
-        for text, tokens in zip(stops, found, strict=True):
-            if not tokens:
-                raise ThreefoldError(f"--stop {text!r}: expected at least one character")
-        return found
-
-    def _restored(
-        self, path: Path, model: Any, drawn: dict[str, Any], seed: int | None
-    ) -> tuple[Session, bytes]:
-        """The session of a file and the part of a character it ended with; options given win."""
-        from dataclasses import replace
-
-        from threefold.runtime.session import Session
-        from threefold.runtime.state_files import read_state
-
-        found = read_state(path)
-        session = Session.restored(path, found, model, seed=seed)
-        noted = found.notes.get(NOTE) or found.notes.get("stream") or {}
-        theirs = noted.get("weights", self.sha256)
-        if theirs != self.sha256:
-            raise ThreefoldError(
-                f"{path}: a state of other weights (SHA-256 {theirs[:12]}, those of {self.folder} "
-                f"are {self.sha256[:12]}); give the model that it was written with"
-            )
-        session.sampling = replace(session.sampling, **drawn)
-        return session, bytes.fromhex(noted.get("held", ""))
+    def _summary(self, writer: TextWriter, save_state: Path | None) -> dict[str, Any]:
+        seconds = time.monotonic() - self.start
+        return {
+            "text": "".join(self.texts),
+            "tokens": self.tokens,
+            "finish_reason": writer.finish_reason,
+            "seed": writer.session.seed,
+            "position": writer.session.position,
+            "seconds": round(seconds, 3),
+            "tokens_per_second": round(writer.count / seconds, 1) if seconds > 0 else None,
+            "state": None if save_state is None else str(save_state),
+        }
 
 
-def writing(model: Any, folder: str) -> Any:
-    """The model, if it writes text."""
-    from threefold.models.language import LanguageModel
-
-    if not isinstance(model, LanguageModel):
-        raise ThreefoldError(
-            f"{folder}: a {model.kind} model does not write text; expected a language model "
-            "(threefold stream runs forecasters, taggers and classifiers)"
-        )
-    if model.tokenizer is None:
-        raise ThreefoldError(
-            f"{folder}: the model was saved without a tokenizer, so its tokens are no text; set "
-            "model.tokenizer and save it again"
-        )
-    return model
+def report_interruption(model: str, save_state: Path | None) -> None:
+    """Print how to continue, and exit."""
+    if save_state is None:
+        hint = "Nothing was saved. Use --save-state FILE to be able to continue."
+    else:
+        words = ["threefold", "generate", model, "--state", str(save_state)]
+        hint = f"Continue with: {shlex.join(words)}"
+    print(f"Stopped. {hint}", file=sys.stderr)
+    raise typer.Exit(output.INTERRUPTED)

@@ -1,4 +1,4 @@
-"""`threefold info`: what a saved model or state is, without loading a model's weights."""
+"""`threefold info`: describe a saved model or state, without loading the weights of a model."""
 
 from __future__ import annotations
 
@@ -7,22 +7,23 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from threefold.cli import output
+from threefold.cli import options, output
 from threefold.errors import ThreefoldError
 
 if TYPE_CHECKING:
     from threefold.models.spec import Spec
 
-LENGTH = 1024  # elements seen, for the size of states that grow
+STATE_LENGTH = 1024  # elements after which the size of the state is given
 
 
 def info(
     path: Annotated[
-        Path, typer.Argument(metavar="FOLDER", help="A saved model, or the file of a saved state.")
+        Path,
+        typer.Argument(metavar="PATH", help="Folder of a saved model, or a state file."),
     ],
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: options.AsJson = False,
 ) -> None:
-    """Show what a saved model or a saved state is."""
+    """Describe a saved model or a saved state."""
     if path.is_file():
         from threefold.runtime.state_files import describe_state
 
@@ -36,14 +37,14 @@ def info(
 
 
 def describe_model(folder: Path) -> dict[str, Any]:
-    """What config.json and the header of the weights say, and what the spec means."""
+    """Describe a model from its config.json and the header of its weights."""
     from threefold.models.config import WEIGHTS, read_config
 
     config = read_config(folder)
     tensors = count_tensors(folder / WEIGHTS)
     files = [file for file in folder.rglob("*") if file.is_file()]
     return {
-        "what": "model",
+        "type": "model",
         "path": str(folder),
         "spec": config.spec.to_dict(),
         "parameters": config.parameters,
@@ -59,11 +60,13 @@ def describe_model(folder: Path) -> dict[str, Any]:
 
 
 def count_tensors(weights: Path) -> int:
-    """Tensors in a safetensors file, by its header, which is checked against the file's size."""
+    """Count the tensors in a safetensors file; its header is checked against the file's size."""
     from safetensors import SafetensorError, safe_open
 
     if not weights.is_file():
-        raise ThreefoldError(f"{weights}: there is no such file; the model has no weights")
+        raise ThreefoldError(
+            f"{weights}: there is no such file, so the model has no weights; copy or save it again"
+        )
     try:
         with safe_open(weights, framework="numpy") as file:
             return len(file.keys())
@@ -74,47 +77,53 @@ def count_tensors(weights: Path) -> int:
 
 
 def abilities(spec: Spec, dtype: str) -> dict[str, Any]:
-    """Forms and size of the state of the model that a spec describes, made without numbers."""
+    """Return the forms and the state size of the model of a spec, built without weights."""
     import torch
 
     from threefold.models.table import build
 
     with torch.device("meta"):
         model: Any = build(spec).to(getattr(torch, dtype, torch.float32))
-    return {"forms": list(model.forms), "state_bytes": model.state_size(LENGTH)}
+    return {"forms": list(model.forms), "state_bytes": model.state_size(STATE_LENGTH)}
 
 
 def say(facts: dict[str, Any]) -> None:
-    state = facts["what"] == "state"
+    is_state = facts["type"] == "state"
     spec = facts["spec"]
-    output.say(f"{facts['path']}: a {'state of a ' if state else ''}{spec['kind']} model\n")
+    output.say(f"{facts['path']}: a {'state of a ' if is_state else ''}{spec['kind']} model\n")
     output.say_facts(
         (
             ("mixers", ", ".join(map(entry_text, spec["mixers"]))),
             ("width × depth", f"{spec['width']} × {spec['depth']}"),
             ("vocabulary", str(spec["vocabulary"])),
-            ("channel", f"{entry_text(spec['channel'])} in {entry_text(spec['block'])} blocks"),
+            (
+                "channel mixer",
+                f"{entry_text(spec['channel'])} in {entry_text(spec['block'])} blocks",
+            ),
             ("options", [f"{name} = {value}" for name, value in spec["options"].items()]),
-            *(state_facts(facts) if state else model_facts(facts)),
-            ("spec", facts["digest"][:12]),
+            *(state_facts(facts) if is_state else model_facts(facts)),
+            ("spec digest", facts["digest"][:12]),
             ("written by", f"Threefold {facts['threefold_version']}"),
         )
     )
 
 
 def entry_text(entry: Any) -> str:
-    """A mixer of a spec: its name, and its keywords if it has some."""
+    """Format an entry of a spec: its name, and its options if it has some."""
     if isinstance(entry, str):
         return entry
-    name, keywords = entry
-    return f"{name}({', '.join(f'{key}={value!r}' for key, value in keywords.items())})"
+    name, options = entry
+    return f"{name}({', '.join(f'{key}={value!r}' for key, value in options.items())})"
 
 
 def model_facts(facts: dict[str, Any]) -> list[tuple[str, str]]:
     return [
         ("parameters", f"{facts['parameters']:,} ({facts['dtype']})"),
         ("on disk", f"{output.readable(facts['bytes_on_disk'])} in {len(facts['files'])} files"),
-        ("state of a row", output.readable(facts["state_bytes"])),
+        (
+            "state size",
+            f"{output.readable(facts['state_bytes'])} per sequence, after {STATE_LENGTH} elements",
+        ),
         ("forms", " ".join(facts["forms"])),
         ("tokenizer", facts["tokenizer"] or "none"),
     ]
@@ -124,18 +133,20 @@ def state_facts(facts: dict[str, Any]) -> list[tuple[str, str]]:
     position = facts["position"]
     seen = "unknown" if position is None else ", ".join(map(str, position))
     return [
-        ("rows", str(facts["rows"])),
+        ("batch size", str(facts["rows"])),
         ("elements seen", seen),
-        *holds(facts["notes"]),
+        *saved_by(facts["notes"]),
         ("size", f"{output.readable(facts['bytes'])} in {len(facts['leaves'])} tensors"),
         ("on disk", output.readable(facts["bytes_on_disk"])),
     ]
 
 
-def holds(notes: dict[str, Any]) -> list[tuple[str, str]]:
-    """What a stream or a session has noted beside the state."""
+def saved_by(notes: dict[str, Any]) -> list[tuple[str, str]]:
+    """Describe the stream or session that saved a state."""
     if "stream" in notes:
-        settings, place = notes["stream"]["settings"], notes["stream"]["place"]
-        what = f"a stream ({settings['what']}), its input read up to byte {place['offset']:,}"
-        return [("holds", what)]
-    return [("holds", f"a session (seed {notes['session']['seed']})")] if "session" in notes else []
+        mode = notes["stream"]["settings"]["mode"]
+        offset = notes["stream"]["input_position"]["offset"]
+        return [("saved by", f"a stream (mode {mode}) at byte {offset:,} of its input")]
+    if "session" in notes:
+        return [("saved by", f"a session (seed {notes['session']['seed']})")]
+    return []

@@ -9,16 +9,33 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from threefold.cli import output
+from threefold.cli import options, output
 from threefold.errors import ThreefoldError, nearest
 
 if TYPE_CHECKING:
     from threefold.layers.mixer import Mixer
     from threefold.layers.table import Entry
 
-Width = Annotated[int, typer.Option(min=1, help="Model size, a multiple of 16.")]
-Length = Annotated[int, typer.Option(min=0, help="Elements seen, for memories that grow.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Width = Annotated[int, typer.Option(min=1, help="Model width, a multiple of 16.")]
+Length = Annotated[
+    int, typer.Option(min=0, help="Elements read before the state is measured (attention grows).")
+]
+
+# What the past is kept in, by the table's word for it.
+FAMILIES = {
+    "cell": "nonlinear cell",
+    "linear": "linear recurrence",
+    "filter": "filter",
+    "history": "attention",
+}
+LEGEND = """
+FAMILY  nonlinear cell: a classical RNN; linear recurrence: linear attention, Mamba and relatives; \
+filter: state spaces and long convolutions with fixed kernels; attention: looks at earlier elements.
+FORMS   how a mixer runs; all its forms give the same answer. step: one element at a time; chunk: \
+pieces of a long sequence, state carried; parallel: the whole sequence at once. A mixer with \
+parallel only is not causal and cannot stream.
+STATE   memory per sequence at width {width} after {length:,} elements.
+"""
 
 
 def mixers(
@@ -27,16 +44,16 @@ def mixers(
     ] = None,
     width: Width = 256,
     length: Length = 1024,
-    as_json: AsJson = False,
+    as_json: options.AsJson = False,
 ) -> None:
-    """List the mixers: forms, size of the state of one row, equation."""
+    """List the mixers (sequence layers) with their forms, state size and equation."""
     from threefold.layers.table import MIXERS
 
     if width % 16:
         raise ThreefoldError(f"--width is {width}, expected a multiple of 16, e.g. 64 or 256")
     if name is None:
         rows = [summarise(entry, width, length) for entry in MIXERS.values()]
-        return output.say_json(rows) if as_json else say_rows(rows)
+        return output.say_json(rows) if as_json else say_rows(rows, width, length)
     if name not in MIXERS:
         raise ThreefoldError(f"unknown mixer {name!r}; {nearest(name, MIXERS)}")
     detail = describe(MIXERS[name], width, length)
@@ -55,34 +72,36 @@ def summarise(entry: Entry, width: int, length: int) -> dict[str, Any]:
         "equation": entry.equation,
     }
     try:
-        made = build_without_weights(entry.name, width)
+        layer = build_without_weights(entry.name, width)
     except Exception as problem:
         return {**row, "problem": f"{type(problem).__name__}: {problem}"}
-    size = made.state_size(length) if made.causal else None
-    return {**row, "forms": list(made.forms), "state_bytes": size}
+    size = layer.state_size(length) if layer.causal else None
+    return {**row, "forms": list(layer.forms), "state_bytes": size}
 
 
 def describe(entry: Entry, width: int, length: int) -> dict[str, Any]:
     """Everything about one mixer at a width."""
-    made = build_without_weights(entry.name, width)
-    text = inspect.cleandoc(sys.modules[type(made).__module__].__doc__ or "")
+    layer = build_without_weights(entry.name, width)
+    text = inspect.cleandoc(sys.modules[type(layer).__module__].__doc__ or "")
+    notes = inspect.cleandoc(type(layer).__doc__ or "")
     return {
         **summarise(entry, width, length),
         "width": width,
         "description": text,
         "reference": reference_in(text),
-        "causal": made.causal,
-        "parameters": sum(p.numel() for p in made.parameters()),
-        "options": options_of(type(made)),
-        "state": leaves_of(made, length) if made.causal else [],
-        "no_decay": list(made.no_decay),
-        "slow": list(made.slow),
-        "class": f"{type(made).__module__}.{type(made).__qualname__}",
+        "notes": notes,
+        "causal": layer.causal,
+        "parameters": sum(p.numel() for p in layer.parameters()),
+        "options": options_of(type(layer)),
+        "state": leaves_of(layer, length) if layer.causal else [],
+        "no_decay": list(layer.no_decay),
+        "slow": list(layer.slow),
+        "class": f"{type(layer).__module__}.{type(layer).__qualname__}",
     }
 
 
 def build_without_weights(name: str, width: int) -> Mixer:
-    """A mixer whose tensors have shapes but no numbers, so that any width costs nothing."""
+    """A mixer on the meta device: shapes without numbers, so that any width is cheap."""
     import torch
 
     from threefold.layers.table import mixer
@@ -92,7 +111,7 @@ def build_without_weights(name: str, width: int) -> Mixer:
 
 
 def reference_in(text: str) -> str:
-    """The paper that a file's header names: from the line with the year to the end."""
+    """The paper named in a file's header: from the line with the year to the end."""
     lines = text.splitlines()
     dated = (i for i, line in enumerate(lines[1:], 1) if re.search(r"\b(19|20)\d\d\b", line))
     return " ".join(line.strip() for line in lines[next(dated, len(lines)) :]).strip()
@@ -111,26 +130,26 @@ def options_of(cls: type[Mixer]) -> list[dict[str, str]]:
     ]
 
 
-def leaves_of(made: Mixer, length: int) -> list[dict[str, Any]]:
+def leaves_of(layer: Mixer, length: int) -> list[dict[str, Any]]:
     """Names, shapes (without the batch) and dtypes of the state after `length` elements."""
     from threefold.memory import state
 
-    dtype = next(made.parameters()).dtype
-    leaves = state.leaves(state.empty(made.state_shapes(length), 1, dtype, None))
+    dtype = next(layer.parameters()).dtype
+    leaves = state.leaves(state.empty(layer.state_shapes(length), 1, dtype, None))
     return [
         {"name": name, "shape": list(leaf.shape[1:]), "dtype": str(leaf.dtype).split(".")[-1]}
         for name, leaf in leaves
     ]
 
 
-def say_rows(rows: list[dict[str, Any]]) -> None:
-    header = ("NAME", "FULL NAME", "YEAR", "MEMORY", "FORMS", "STATE", "EQUATION")
+def say_rows(rows: list[dict[str, Any]], width: int, length: int) -> None:
+    header = ("NAME", "FULL NAME", "YEAR", "FAMILY", "FORMS", "STATE", "EQUATION")
     cells = [
         (
             row["name"],
             row["title"],
             str(row["year"]),
-            row["memory"],
+            FAMILIES[row["memory"]],
             " ".join(row["forms"]) or "cannot be built",
             "–" if row["state_bytes"] is None else output.readable(row["state_bytes"]),
             row["equation"],
@@ -141,6 +160,8 @@ def say_rows(rows: list[dict[str, Any]]) -> None:
     for row in rows:
         if "problem" in row:
             output.complain(f"{row['name']} cannot be built: {row['problem']}")
+    for line in LEGEND.format(width=width, length=length).splitlines():
+        output.say(output.wrapped(line, output.columns(), indent=0))
 
 
 def say_detail(detail: dict[str, Any]) -> None:
@@ -150,20 +171,23 @@ def say_detail(detail: dict[str, Any]) -> None:
     options = [f"{o['name']}: {o['type']} = {o['default']}" for o in detail["options"]]
     output.say(f"{detail['name']}: {detail['title']} ({detail['year']})\n")
     output.say(detail["description"] + "\n")
+    output.say(detail["notes"] + "\n")
     output.say_facts(
         (
-            ("memory", detail["memory"]),
+            ("family", FAMILIES[detail["memory"]]),
             ("forms", " ".join(detail["forms"])),
-            ("causal", "yes" if detail["causal"] else "no"),
+            ("causal", "yes" if detail["causal"] else "no: it needs the whole sequence"),
             ("parameters", f"{detail['parameters']:,} at width {width}"),
             (
-                "state of a row",
-                "none" if size is None else f"{output.readable(size)} at width {width}",
+                "state",
+                "none"
+                if size is None
+                else f"{output.readable(size)} per sequence at width {width}",
             ),
-            ("state leaves", leaves),
+            ("state tensors", leaves),
             ("options", options),
             ("no weight decay", ", ".join(detail["no_decay"]) or "none"),
-            ("slow", ", ".join(detail["slow"]) or "none"),
+            ("lower learning rate", ", ".join(detail["slow"]) or "none"),
             ("class", detail["class"]),
         )
     )

@@ -1,4 +1,4 @@
-"""What commands print: tables and facts that fit a terminal, plain when piped, JSON on request."""
+"""Output of the commands: tables and facts that fit the terminal, plain text when piped, JSON."""
 
 from __future__ import annotations
 
@@ -17,68 +17,69 @@ from threefold.drawing.text import format_bytes
 from threefold.errors import ThreefoldError
 
 GAP = "  "
-LEFT_ALONE = 3  # of one of several processes: another of them tells what is wrong
+INTERRUPTED = 130  # exit code after Ctrl-C or SIGTERM
+LEFT_ALONE = 3  # exit code of one of several processes; another one reports the error
 COLOUR_CODE = re.compile(r"\x1b\[\d*m")
 readable = format_bytes
 COLOURS = {"good": "32", "bad": "31", "weak": "33", "head": "1"}
 
 
 def say(text: str = "") -> None:
-    """One line on stdout."""
+    """Print a line to stdout."""
     print(text)
 
 
 def say_json(value: Any) -> None:
-    """A value as indented JSON, Unicode as it is."""
+    """Print a value as indented JSON, without escaping Unicode."""
     say(json.dumps(value, indent=2, ensure_ascii=False))
 
 
 def whisper(message: str) -> None:
-    """What is going on, on one line of a terminal that the next one replaces."""
+    """Print progress to stderr on a line of the terminal that the next message overwrites."""
     if sys.stderr.isatty():
         width = shutil.get_terminal_size().columns - 1
         print(f"\r{message[:width].ljust(width)}\r", end="", file=sys.stderr, flush=True)
 
 
 def complain(message: str) -> None:
-    """One message on stderr."""
+    """Print an error message to stderr."""
     print(f"Error: {message}", file=sys.stderr)
 
 
 def columns() -> int | None:
-    """The terminal's width; None when the output goes to a file or a pipe."""
+    """Return the width of the terminal; None when the output goes to a file or a pipe."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
 def paint(text: str, kind: str) -> str:
-    """Coloured on a terminal, as it is elsewhere or under NO_COLOR."""
+    """Colour a text on a terminal; leave it as it is elsewhere, and if NO_COLOR is set."""
     if not sys.stdout.isatty() or "NO_COLOR" in os.environ:
         return text
     return f"\x1b[{COLOURS[kind]}m{text}\x1b[0m"
 
 
 def tolerate_closed_streams() -> None:
-    """Print to nowhere where a stream is closed."""
+    """Replace a closed stdout or stderr, so that printing does not fail."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w"))
 
 
 def leave_stdout() -> None:
-    """Have what is still held for an output that fails go nowhere."""
-    with suppress(OSError, ValueError):  # what is no file of the system
+    """Discard what is still buffered for a stdout that cannot be written to."""
+    with suppress(OSError, ValueError):  # stdout has no file descriptor
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def typed() -> IO[bytes]:
-    """Standard input, as bytes."""
+def stdin_bytes() -> IO[bytes]:
+    """Return standard input as a binary file."""
     if sys.stdin is None:
-        raise ThreefoldError("standard input is closed; give a file, or a text, instead of -")
+        raise ThreefoldError("standard input is closed; give a file or a text instead of -")
     return sys.stdin.buffer
 
 
 def tolerate_narrow_encodings() -> None:
-    """Print ? for letters that the terminal's encoding lacks, instead of failing."""
+    """Print ? for characters that the terminal's encoding lacks, instead of failing."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="replace")
@@ -87,16 +88,16 @@ def tolerate_narrow_encodings() -> None:
 def say_table(
     header: Sequence[str], rows: Iterable[Sequence[str]], *, fold: Sequence[str] = ()
 ) -> None:
-    """Rows under a header; on a terminal too narrow, the `fold` columns go below each row."""
+    """Print rows under a header; on a narrow terminal, the `fold` columns go below each row."""
     rows = list(rows)
     width = columns()
     lines = align([header, *rows])
     if width is None or max(map(len, lines)) <= width:
-        kept, below = list(range(len(header))), []
+        inline, below = list(range(len(header))), []
     else:
-        kept = [i for i, name in enumerate(header) if name not in fold]
+        inline = [i for i, name in enumerate(header) if name not in fold]
         below = [i for i, name in enumerate(header) if name in fold]
-        lines = align([[row[i] for i in kept] for row in (header, *rows)])
+        lines = align([[row[i] for i in inline] for row in (header, *rows)])
     say(paint(lines[0], "head"))
     for row, line in zip(rows, lines[1:], strict=True):
         say(line)
@@ -105,7 +106,7 @@ def say_table(
 
 
 def align(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Cells padded to the widest of their column."""
+    """Return rows as lines, with cells padded to the widest of their column."""
     widths = [max(map(len, cells)) for cells in zip(*rows, strict=True)]
     return [
         GAP.join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
@@ -114,7 +115,7 @@ def align(rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def say_facts(facts: Iterable[tuple[str, str | Iterable[str]]]) -> None:
-    """`name  value` lines, values aligned; a value may be several lines, and none is left out."""
+    """Print `name  value` lines with aligned values; a value may have several lines, or none."""
     pairs = [(name, [v] if isinstance(v, str) else list(v)) for name, v in facts]
     pairs = [(name, lines) for name, lines in pairs if lines]
     margin = max(len(name) for name, _ in pairs) + len(GAP)
@@ -125,7 +126,7 @@ def say_facts(facts: Iterable[tuple[str, str | Iterable[str]]]) -> None:
 
 
 def wrapped(text: str, width: int | None, indent: int) -> str:
-    """Text behind an indent, broken between words where the terminal ends."""
+    """Indent a text, and wrap it between words at the width of the terminal."""
     margin = " " * indent
     if width is None or indent + len(COLOUR_CODE.sub("", text)) <= width:
         return margin + text

@@ -1,4 +1,4 @@
-"""How far a stream has come, on stderr: a bar on a terminal, elsewhere a line now and then."""
+"""Progress of a stream, on stderr: a bar on a terminal, elsewhere a line every few seconds."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from typing import Any
 
 from threefold.cli.output import readable
 
-SECONDS = 10.0  # between plain lines
+LINE_SECONDS = 10.0  # between two lines, where there is no bar
 
 
 class Meter:
-    """Told of bytes and elements; `total` bytes, if there is an end; `first` is where it began.
+    """Shows bytes, elements per second and the time left.
 
-    printing: scores go to standard output; on the same terminal they would tear a bar.
+    total: bytes of the input, if known.  first: the byte at which this run started.
+    printing: scores are printed to stdout; on the same terminal they would break the bar.
     """
 
     def __init__(self, total: int | None, first: int, quiet: bool, printing: bool) -> None:
@@ -26,14 +27,14 @@ class Meter:
             self.progress = None if self.quiet else _bar(total)
 
     def show(self, position: int, elements: int) -> None:
-        """Bytes of the input so far, and elements since the beginning of this run."""
+        """Show the position in the input, in bytes, and the elements read by this run."""
         now = time.monotonic()
-        if self.quiet or (self.progress is None and now - self.shown < SECONDS):
+        if self.quiet or (self.progress is None and now - self.shown < LINE_SECONDS):
             return
         self.shown = now
-        spent = max(now - self.start, 1e-9)
-        rate = f"{elements / spent:,.0f} elements/s"
-        left = "" if self.total is None else _left(self.total, position, self.first, spent)
+        elapsed = max(now - self.start, 1e-9)
+        rate = f"{elements / elapsed:,.0f} elements/s"
+        left = "" if self.total is None else _time_left(self.total, position, self.first, elapsed)
         if self.progress is not None:
             task = self.progress.task_ids[0]
             self.progress.update(task, completed=position, rate=rate, left=left)
@@ -43,13 +44,13 @@ class Meter:
         print(line, file=sys.stderr, flush=True)
 
     def close(self) -> None:
-        """Leave the bar as it is."""
+        """Stop updating the bar."""
         if self.progress is not None:
             self.progress.stop()
 
 
-def _left(total: int, position: int, first: int, spent: float) -> str:
-    rate = (position - first) / spent
+def _time_left(total: int, position: int, first: int, elapsed: float) -> str:
+    rate = (position - first) / elapsed
     if rate <= 0:
         return ""
     seconds = int(max(total - position, 0) / rate)

@@ -1,4 +1,4 @@
-"""`threefold runs`: what was trained, how far it is, and how runs differ."""
+"""`threefold runs`: what was trained, how far it got, and how runs differ."""
 
 from __future__ import annotations
 
@@ -9,39 +9,40 @@ from typing import Annotated, Any
 
 import typer
 
-from threefold.cli import output
+from threefold.cli import options, output
 from threefold.errors import ThreefoldError
 
 runs = typer.Typer(
     name="runs",
-    help="List, show and compare runs of `threefold train`.",
+    help="List and show runs of `threefold train`, and what differs between them.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 @runs.command("list")
 def list_runs(
-    folder: Annotated[Path, typer.Argument(help="Where to look.")] = Path("runs"),
-    as_json: JsonOption = False,
+    folder: Annotated[Path, typer.Argument(help="Folder to search.")] = Path("runs"),
+    as_json: options.AsJson = False,
 ) -> None:
-    """Every run below a folder, the newest last."""
+    """List every run below a folder, the newest last; runs inside a race are left out."""
     found = []
     for path in folder.rglob("config.toml"):
+        if any((parent / "race.json").is_file() for parent in path.parents):
+            continue
         try:
             found.append(_read(path.parent))
         except ThreefoldError as error:
-            print(f"note: left out: {error}", file=sys.stderr)
+            print(f"note: skipped {error}", file=sys.stderr)
     found.sort(key=lambda run: run["changed"])
     if as_json:
         output.say_json(found)
         return
     if not found:
-        output.say(f"no runs in {folder}; `threefold train DATA_OR_TASK` makes one")
+        output.say(f"There are no runs in {folder}; `threefold train DATA` makes one.")
         return
     output.say_table(
-        ("run", "what", "steps", "state", "valid", "test"),
+        ("RUN", "MODEL AND DATA", "STEPS", "STATUS", "VALIDATION", "TEST"),
         [
             (
                 run["folder"],
@@ -53,16 +54,16 @@ def list_runs(
             )
             for run in found
         ],
-        fold=("what",),
+        fold=("MODEL AND DATA",),
     )
 
 
 @runs.command()
 def show(
-    folder: Annotated[Path, typer.Argument(help="The folder of a run.")],
-    as_json: JsonOption = False,
+    folder: Annotated[Path, typer.Argument(help="Folder of a run.")],
+    as_json: options.AsJson = False,
 ) -> None:
-    """All that is known of a run."""
+    """Show the status, scores and settings of a run."""
     run = _read(folder)
     if as_json:
         output.say_json(run)
@@ -70,28 +71,28 @@ def show(
     output.say_facts(
         [
             ("run", run["folder"]),
-            ("what", run["title"]),
-            ("state", run["state"]),
+            ("model and data", run["title"]),
+            ("status", run["state"]),
             ("steps", f"{run['steps']:,}"),
             ("loss", "–" if run["loss"] is None else f"{run['loss']:.4f}"),
-            ("valid", _shown(run, "valid")),
+            ("validation", _shown(run, "valid")),
             ("test", _shown(run, "test")),
             ("checkpoints", [str(path) for path in run["checkpoints"]]),
-            ("configuration", (folder / "config.toml").read_text(encoding="utf-8").splitlines()),
+            ("settings", (folder / "config.toml").read_text(encoding="utf-8").splitlines()),
         ]
     )
 
 
 @runs.command()
-def compare(
+def diff(
     folders: Annotated[list[Path], typer.Argument(help="Folders of runs.")],
-    as_json: JsonOption = False,
+    as_json: options.AsJson = False,
 ) -> None:
-    """What some runs reached, and the keys in which they differ."""
+    """Show the scores of several runs side by side, and the settings in which they differ."""
     from threefold.training.schema import flat
 
     if len(folders) < 2:
-        raise ThreefoldError(f"{len(folders)} run to compare; expected at least 2")
+        raise ThreefoldError(f"{len(folders)} folder given; expected at least 2 runs to compare")
     found = [_read(folder) for folder in folders]
     keys = [flat(run["configuration"]) for run in found]
     differ = sorted(
@@ -112,13 +113,11 @@ def compare(
 
 
 def _read(folder: Path) -> dict[str, Any]:
-    """What the files of a run say, whether it is over or not."""
-    path = folder / "config.toml"
-    if not path.is_file():
-        raise ThreefoldError(f"{folder}: holds no config.toml; expected the folder of a run")
-    from threefold.training.config import read_toml
+    """What the files of a run say, whether it has ended or not."""
+    from threefold.training.experiment import read_run_values
 
-    configuration = read_toml(path)
+    configuration = read_run_values(folder)
+    path = folder / "config.toml"
     summary, log = folder / "summary.json", folder / "log.jsonl"
     try:
         name = configuration["data"]["name"]
@@ -128,12 +127,14 @@ def _read(folder: Path) -> dict[str, Any]:
         newest: dict[str, Any] = json.loads(lines[-1]) if lines else {}
         stopped = reached.get("stopped", "")
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ThreefoldError(f"{folder}: no run, or a damaged one ({error!r})") from error
+        raise ThreefoldError(
+            f"{folder}: not a run, or its files are damaged ({error!r})"
+        ) from error
     mixers = configuration.get("model", {}).get("mixers", [])
     return {
         "folder": str(folder),
         "title": reached.get("title") or f"{mixers} on {name}",
-        "state": f"ended by {stopped}" if stopped not in ("", "interrupted") else "can go on",
+        "state": f"ended by {stopped}" if stopped not in ("", "interrupted") else "can be resumed",
         "steps": newest.get("step", 0),
         "loss": newest.get("loss"),
         "metric": reached.get("metric", ""),

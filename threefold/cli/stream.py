@@ -1,11 +1,9 @@
-"""`threefold stream`: a model on an input of any length, in constant memory."""
+"""`threefold stream`: score an input of any length with a model, in constant memory."""
 
 from __future__ import annotations
 
 import shlex
 import sys
-import time
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,275 +13,226 @@ from threefold.cli import output
 from threefold.errors import ThreefoldError
 
 if TYPE_CHECKING:
-    from threefold.runtime.scores.files import ScoreFile
-    from threefold.runtime.scores.totals import Totals
-    from threefold.runtime.streaming import ScoreStream
+    from threefold.models.saving import OpenedModel
+    from threefold.runtime.interrupts import Interrupts
+    from threefold.runtime.stream_job import StreamJob
 
-SAVE = 30.0  # seconds between states: what a crash may cost
-INTERRUPTED = 130
-
-
-Model = Annotated[str, typer.Argument(help="A saved model, or the folder of a run.")]
+Model = Annotated[str, typer.Argument(help="Folder of a saved model or of a run.")]
 File = Annotated[
-    str, typer.Argument(help="Text, or a table of numbers with one element a line; - is stdin.")
+    str,
+    typer.Argument(help="Text, or a table of numbers with one element per line; - reads stdin."),
 ]
-What = Annotated[str | None, typer.Option(help="likelihood (unless given), predict or anomaly.")]
-Out = Annotated[
-    Path | None, typer.Option("--output", help="A .jsonl or .csv file; stdout unless given.")
+Mode = Annotated[
+    str | None,
+    typer.Option(
+        show_default="likelihood",
+        help="What to compute for each element: likelihood, predict (what comes next) or anomaly "
+        "(how unusual it is).",
+    ),
+]
+Output = Annotated[
+    Path | None,
+    typer.Option(
+        "--output", show_default="stdout", help="Write the scores to this .jsonl or .csv file."
+    ),
 ]
 Format = Annotated[
-    str | None, typer.Option("--format", help="jsonl or csv, if the name does not say.")
+    str | None,
+    typer.Option("--format", help="jsonl or csv, if the name of --output does not say it."),
 ]
 StateFile = Annotated[
     Path | None,
-    typer.Option(help="Go on from this file if it is there; it is written on the way, at the end."),
+    typer.Option(
+        help="Save the state to this file, regularly and at the end; resume from it if it exists."
+    ),
 ]
-Every = Annotated[int | None, typer.Option(min=1, help="Elements that one line stands for.")]
-Top = Annotated[int | None, typer.Option(min=1, help="Tokens or classes that predict names.")]
+GroupSize = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        show_default="1",
+        help="Elements per output row: a row has the sum of the log-likelihoods, the last "
+        "prediction or the highest anomaly score of its group.",
+    ),
+]
+TopK = Annotated[
+    int | None,
+    typer.Option(
+        min=1, show_default="1", help="With --mode predict: number of tokens or classes listed."
+    ),
+]
 Window = Annotated[
-    int | None, typer.Option(min=1, help="Elements that the usual surprise is taken over.")
+    int | None,
+    typer.Option(
+        min=1,
+        show_default="all",
+        help="With --mode anomaly: compare with about this many elements before.",
+    ),
 ]
 TableColumns = Annotated[
-    str | None, typer.Option(help="Columns of a table, by name or number, with commas.")
+    str | None,
+    typer.Option(help="Columns of a table to read, by name or number, separated by commas."),
 ]
-Piece = Annotated[
-    int | None, typer.Option(min=1, help="Elements computed together; 1 answers each at once.")
+ChunkSize = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        show_default="chosen for the model",
+        help="Elements computed together: 1 scores each element as soon as it arrives, more are "
+        "faster.",
+    ),
 ]
 AsJson = Annotated[
-    bool, typer.Option("--json", help="Print a summary as JSON; scores only to --output.")
+    bool, typer.Option("--json", help="Print a summary as JSON; scores go only to --output.")
 ]
-Quiet = Annotated[bool, typer.Option("--quiet", help="Say nothing on the way.")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="Do not print progress or the summary line.")]
 
 
 def stream(
     model: Model,
     file: File = "-",
-    what: What = None,
-    out: Out = None,
-    kind: Format = None,
+    mode: Mode = None,
+    output_path: Output = None,
+    file_format: Format = None,
     state: StateFile = None,
-    every: Every = None,
-    top: Top = None,
+    group_size: GroupSize = None,
+    top_k: TopK = None,
     window: Window = None,
     columns: TableColumns = None,
-    piece: Piece = None,
+    chunk_size: ChunkSize = None,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
-    """Score every element of a text or a table, of any length, as it comes."""
-    distinct(None if file == "-" else Path(file), out, state)
-    asked: dict[str, Any] = {
-        "what": what,
-        "every": every,
-        "top": top,
+    """Score every element of a text or a table of any length, as it arrives."""
+    check_different(None if file == "-" else Path(file), output_path, state)
+    from threefold.runtime.interrupts import Interrupts
+    from threefold.runtime.scores.files import choose_format
+
+    chosen_format = choose_format(output_path, file_format)
+    options: dict[str, Any] = {
+        "mode": mode,
+        "group_size": group_size,
+        "top_k": top_k,
         "window": window,
-        "piece": piece,
-        "columns": None if columns is None else [name.strip() for name in columns.split(",")],
+        "columns": columns,
+        "chunk_size": chunk_size,
     }
+    opened = load_model(model, state)
+    with Interrupts() as interrupts:
+        job = open_job(opened, file, options, state, interrupts)
+        if output_path is not None or not as_json:
+            job.open_output(output_path, chosen_format)
+        if not quiet:
+            warn_of_growth(opened.model)
+        run(job, interrupts, quiet)
+    options |= {"output": output_path, "format": file_format, "state": state}
+    report(job, as_json, quiet, resume_command(model, file, options))
+
+
+def load_model(folder: str, state: Path | None) -> OpenedModel:
+    """Load a model, after checking that its state can be saved to a file."""
     from threefold.data.atomic_files import check_place
     from threefold.kernels.system_memory import keep_memory
-    from threefold.runtime.interrupts import Interrupts
-    from threefold.runtime.opening import open_model
-    from threefold.runtime.scores.files import format_of
+    from threefold.models.saving import open_model
 
-    chosen = format_of(out, kind)
     if state is not None:
         check_place(state)
     keep_memory()
-    opened = open_model(model)
-    with Interrupts() as interrupts:
-        run = Run.begin(opened, file, asked, state, interrupts)
-        run.open_output(out, chosen, silent=as_json and out is None)
-        if not quiet:
-            warn(opened.model)
-        facts = run.go(quiet)
-    finish(facts, run, as_json, quiet, shlex.join(["threefold", *command(locals())]))
+    return open_model(folder)
 
 
-def distinct(*paths: Path | None) -> None:
-    """Refuse one file in two roles: what is written would destroy what is read."""
+def open_job(
+    opened: OpenedModel,
+    file: str,
+    options: dict[str, Any],
+    state: Path | None,
+    interrupts: Interrupts,
+) -> StreamJob:
+    """Open the input, at its beginning or where the state file stopped."""
+    from threefold.runtime.stream_job import StreamJob
+
+    source: Any = output.stdin_bytes() if file == "-" else file
+    columns = options["columns"]
+    names = None if columns is None else [name.strip() for name in columns.split(",")]
+    settings = {**options, "columns": names}
+    return StreamJob.open(opened, source, settings, state, interrupts.wait)
+
+
+def check_different(*paths: Path | None) -> None:
+    """Refuse the same file in two roles: writing it would destroy what is read."""
     seen: set[Path] = set()
     for path in paths:
-        place = None if path is None else path.resolve()
-        if place is not None and place in seen:
+        if path is None:
+            continue
+        if path.resolve() in seen:
             raise ThreefoldError(
-                f"{path}: given twice; input, --output and --state are three files"
+                f"{path}: given twice; the input, --output and --state must be different files"
             )
-        seen |= set() if place is None else {place}
+        seen.add(path.resolve())
 
 
-class Run:
-    """One run of the command: the stream, where its lines go, and the state file."""
-
-    output: ScoreFile | None = None
-
-    def __init__(
-        self, made: ScoreStream, state: Path | None, interrupts: Any, weights: str
-    ) -> None:
-        self.stream, self.state, self.interrupts = made, state, interrupts
-        self.weights = weights
-        self.totals: Totals
-        self.noted: dict[str, Any] = {}  # of the state that it went on from
-        self.first = made.session.position
-
-    @classmethod
-    def begin(
-        cls, opened: Any, file: str, asked: dict[str, Any], state: Path | None, interrupts: Any
-    ) -> Run:
-        """Open the input, at its beginning or where the state stands."""
-        from threefold.runtime import streaming
-        from threefold.runtime.scores.totals import Totals
-        from threefold.runtime.state_files import read_state
-
-        source: Any = output.typed() if file == "-" else file
-        there = state if state is not None and state.exists() else None
-        noted: dict[str, Any] = {}
-        made = streaming.stream(opened.model, source, **asked, state=there, wait=interrupts.wait)
-        if there is not None:
-            noted = read_state(there).notes[streaming.NOTE]
-            if noted.get("weights", opened.sha256) != opened.sha256:
-                raise ThreefoldError(
-                    f"{there}: a state of other weights (SHA-256 {noted['weights'][:12]}, those of "
-                    f"{opened.folder} are {opened.sha256[:12]}); give the model that it was "
-                    "written with, or another state file"
-                )
-        run = cls(made, state, interrupts, opened.sha256)
-        run.noted, run.totals = noted, Totals(noted.get("totals"))
-        return run
-
-    def open_output(self, path: Path | None, kind: str, silent: bool) -> None:
-        """The file of the scores, cut back to what it had when the state was written."""
-        from threefold.runtime.scores.files import ScoreFile
-
-        if silent:
-            return
-        before = self.noted.get("output") or {}
-        same = path is not None and before.get("path") == str(path.resolve())
-        if same and before["format"] != kind:
-            raise ThreefoldError(
-                f"{path}: was begun as {before['format']}, and now it is {kind}; leave --format out"
-            )
-        self.output = ScoreFile(path, kind, before["size"] if same else None)
-
-    def go(self, quiet: bool) -> dict[str, Any]:
-        """To the end of the input, or until somebody interrupts; what it came to."""
-        from threefold.cli.progress import Meter
-        from threefold.runtime.source import WaitInterruptedError
-
-        source, session = self.stream.source, self.stream.session
-        printing = self.output is not None and self.output.path is None
-        meter = Meter(source.size, source.offset, quiet, printing)
-        start = saved = time.monotonic()
-        try:
-            while not self.interrupts.asked:
-                try:
-                    scores = next(self.stream, None)
-                except WaitInterruptedError:
-                    break
-                if scores is None:
-                    break
-                self.totals.add(scores.columns)
-                if self.output is not None:
-                    self.output.write(scores.columns)
-                meter.show(source.position, session.position - self.first)
-                if time.monotonic() - saved > SAVE:
-                    self.save()
-                    saved = time.monotonic()
-        except ThreefoldError:
-            with suppress(ThreefoldError):  # all pieces before it count
-                self.save()
-            raise
-        finally:
-            meter.close()
-        self.save()
-        source.close()
-        if self.output is not None:
-            self.output.close()
-        return self.facts(time.monotonic() - start)
-
-    def save(self) -> None:
-        """Lines first, then the state that counts them."""
-        written = None
-        if self.output is not None:
-            self.output.sync()
-            path = self.output.path
-            written = {
-                "path": None if path is None else str(path.resolve()),
-                "size": self.output.size,
-                "format": self.output.kind,
-            }
-        if self.state is not None:
-            self.stream.save(
-                self.state, weights=self.weights, output=written, totals=self.totals.carried()
-            )
-
-    def facts(self, seconds: float) -> dict[str, Any]:
-        session, settings = self.stream.session, self.stream.settings
-        elements = session.position - self.first
-        size = None if self.stream.parts is None else self.stream.bytes
-        scored = None if size is None else size - self.stream.unscored
-        written = None if self.output is None else self.output.path
-        return {
-            "input": self.stream.source.name,
-            "what": settings.what,
-            "finished": self.stream.ended,
-            "position": session.position,
-            "elements": elements,
-            "bytes": size,
-            "seconds": round(seconds, 3),
-            "elements_per_second": round(elements / seconds, 1) if seconds > 0 else None,
-            "state_bytes": session.state_bytes,
-            "output": None if written is None else str(written),
-            "state": None if self.state is None else str(self.state),
-            **self.totals.facts(scored),
-        }
-
-
-def warn(model: Any) -> None:
-    """Say it where memory is not constant: attention keeps what it has read."""
-    grows = (model.state_size(1 << 16) - model.state_size(1 << 15)) >> 15
-    if grows:
-        note = f"note: the state of this model grows by {grows:,} bytes with every element"
+def warn_of_growth(model: Any) -> None:
+    """Print a note if memory is not constant, as with attention, which stores what it has read."""
+    growth = (model.state_size(1 << 16) - model.state_size(1 << 15)) >> 15
+    if growth:
+        note = f"Note: the state of this model grows by {growth:,} bytes with each element."
         print(note, file=sys.stderr)
 
 
-def finish(facts: dict[str, Any], run: Run, as_json: bool, quiet: bool, command: str) -> None:
-    """Tell what came of it, and how to go on if it is not the end."""
+def run(job: StreamJob, interrupts: Interrupts, quiet: bool) -> None:
+    """Run a job to the end of its input or to an interruption, with a progress bar."""
+    from threefold.cli.progress import Meter
+
+    source = job.stream.source
+    printing = job.output is not None and job.output.path is None
+    meter = Meter(source.size, source.offset, quiet, printing)
+    try:
+        job.run(
+            should_stop=lambda: interrupts.asked,
+            on_chunk=lambda: meter.show(source.bytes_read, job.elements),
+        )
+    finally:
+        meter.close()
+
+
+def report(job: StreamJob, as_json: bool, quiet: bool, command: str) -> None:
+    """Print the summary, and how to continue a job that was interrupted."""
+    summary = job.summary()
     if as_json:
-        output.say_json(facts)
+        output.say_json(summary)
     if not quiet:
-        print(sentence(facts), file=sys.stderr)
-    if facts["finished"]:
+        print(summary_line(summary), file=sys.stderr)
+    if summary["finished"]:
         return
-    if run.state is None:
-        hint = "nothing was kept to go on from: --state FILE does that"
+    if job.state_path is None:
+        hint = "Nothing was saved. Use --state FILE to be able to continue."
     else:
-        hint = f"go on with: {command}"
-    print(f"stopped at element {facts['position']:,}; {hint}", file=sys.stderr)
-    raise typer.Exit(INTERRUPTED)
+        hint = f"Continue with: {command}"
+    print(f"Stopped at element {summary['position']:,}. {hint}", file=sys.stderr)
+    raise typer.Exit(output.INTERRUPTED)
 
 
-def sentence(facts: dict[str, Any]) -> str:
+def summary_line(summary: dict[str, Any]) -> str:
     """The summary as one line."""
-    rate = facts["elements_per_second"] or 0
-    parts = [f"{facts['elements']:,} elements in {facts['seconds']:.1f} s ({rate:,.0f} a second)"]
-    if "bits_per_byte" in facts:
-        parts.append(f"{facts['bits_per_byte']:.3f} bits a byte")
-    elif "mean_log_likelihood" in facts:
-        parts.append(f"log-likelihood {facts['mean_log_likelihood']:.4g} an element")
-    if "highest_score" in facts:
-        highest = facts["highest_score"]
-        parts.append(f"highest score {highest['score']:.3g} at {highest['position']:,}")
-    parts += [f"scores in {facts['output']}"] if facts["output"] else []
-    parts += [f"state in {facts['state']}"] if facts["state"] else []
+    speed = summary["elements_per_second"] or 0
+    elements, seconds = summary["elements"], summary["seconds"]
+    parts = [f"{elements:,} elements in {seconds:.1f} s ({speed:,.0f} elements/s)"]
+    if "bits_per_byte" in summary:
+        parts.append(f"{summary['bits_per_byte']:.3f} bits per byte")
+    elif "mean_log_likelihood" in summary:
+        parts.append(f"mean log-likelihood {summary['mean_log_likelihood']:.4g} per element")
+    if "highest_score" in summary:
+        highest = summary["highest_score"]
+        parts.append(f"highest score {highest['score']:.3g} at position {highest['position']:,}")
+    parts += [f"scores in {summary['output']}"] if summary["output"] else []
+    parts += [f"state in {summary['state']}"] if summary["state"] else []
     return ", ".join(parts)
 
 
-def command(given: dict[str, Any]) -> list[str]:
-    """The arguments that were given, as they are typed."""
-    words = ["stream", given["model"], given["file"]]
-    names = {"out": "output", "kind": "format"}
-    for name in ("what", "out", "kind", "state", "every", "top", "window", "columns", "piece"):
-        if given[name] is not None:
-            words += [f"--{names.get(name, name)}", str(given[name])]
-    return words
+def resume_command(model: str, file: str, options: dict[str, Any]) -> str:
+    """The command line that continues a job: the same arguments and options again."""
+    words = ["threefold", "stream", model, file]
+    for name, value in options.items():
+        if value is not None:
+            words += [f"--{name.replace('_', '-')}", str(value)]
+    return shlex.join(words)

@@ -1,7 +1,7 @@
-"""y = Wᵀφ + b: fixed random features φ, and a read-out that is solved for, not trained.
+"""y = Wᵀφ + b: fixed random features φ, and a read-out in closed form.
 
-What the echo state network and the extreme learning machine share: the ridge, its regularisation
-chosen on held-out folds, the recursion for samples that come one by one, labels, and the folder.
+Shared by the echo state network and the extreme learning machine: the ridge, its regularisation
+chosen by cross-validation, recursive least squares for new samples, labels, saving and loading.
 """
 
 from __future__ import annotations
@@ -22,20 +22,27 @@ import threefold
 from threefold.classical import ridge
 from threefold.data.atomic_files import digest_of, write_folder
 from threefold.errors import ThreefoldError
-from threefold.estimators.inputs import Given, like
-from threefold.models.config import CONFIG, FORMAT, VERSION, WEIGHTS, prepare, read_values
+from threefold.estimators.inputs import ArrayLike, match_array_type
+from threefold.models.config import (
+    CONFIG,
+    FORMAT,
+    VERSION,
+    WEIGHTS,
+    prepare_folder,
+    read_config_values,
+)
 from threefold.models.files import read_tensors, write_tensors
 
-# What the recursion keeps, if it was used.
-ONLINE = ("online", "covariance")
+# The state of recursive least squares, if partial_fit was used.
+RECURSION_TENSORS = ("online", "covariance")
 
 
 @dataclass(kw_only=True, eq=False)
 class RidgeEstimator:
-    """Settings are the constructor's keywords; what is drawn or learned is in `tensors`.
+    """An estimator: settings are the constructor's keywords, weights are in `tensors`.
 
-    Of several numbers in `regularisation` the best on `folds` held-out parts is taken.  `precise`
-    solves by QR instead of squares: four times the work, for regularisations that squares lose.
+    Several values of `regularisation` are compared by cross-validation on `folds` folds.  `precise`
+    solves by QR instead of the normal equations: four times the cost, for small regularisations.
     """
 
     regularisation: float | Sequence[float] = 1e-6
@@ -46,23 +53,23 @@ class RidgeEstimator:
     seed: int = 0
     tensors: dict[str, Tensor] = field(default_factory=dict, init=False, repr=False)
     classes: list[Any] | None = field(default=None, init=False, repr=False)
-    # The regularisation that was taken, and the mean squared held-out error of each.
-    chosen: float | None = field(default=None, init=False, repr=False)
-    errors: dict[float, float] = field(default_factory=dict, init=False, repr=False)
-    # Whether what is drawn was given or loaded, and stays when fit is called again.
+    # The regularisation used, and the mean squared held-out error of each candidate.
+    best_regularisation: float | None = field(default=None, init=False, repr=False)
+    held_out_errors: dict[float, float] = field(default_factory=dict, init=False, repr=False)
+    # Whether the random weights were set or loaded, so that fit does not draw them again.
     _fixed: bool = field(default=False, init=False, repr=False)
     _torch: bool = field(default=True, init=False, repr=False)  # fitted on tensors, not numpy
-    _samples: ridge.SampleRows | None = field(default=None, init=False, repr=False)
+    _statistics: ridge.RidgeStatistics | None = field(default=None, init=False, repr=False)
 
-    drawn: ClassVar[tuple[str, ...]] = ()  # names of the tensors that are drawn, not learned
+    drawn: ClassVar[tuple[str, ...]] = ()  # names of the random tensors, which are not learned
 
     def __post_init__(self) -> None:
         if not all(beta >= 0 for beta in self._grid) or not self._grid:
-            raise self._bad("regularisation", "0 or more, or several such numbers")
+            raise self._bad("regularisation", "a number of at least 0, or several")
         if self.folds < 2:
             raise self._bad("folds", "at least 2")
         if not 0 < self.forgetting <= 1:
-            raise self._bad("forgetting", "a number above 0, up to 1: 1 forgets nothing")
+            raise self._bad("forgetting", "a number above 0 and at most 1 (1 forgets nothing)")
 
     @property
     def name(self) -> str:
@@ -80,17 +87,19 @@ class RidgeEstimator:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The constructor's keywords as they stand."""
-        return {each.name: getattr(self, each.name) for each in fields(self) if each.init}
+        """The current values of the constructor's keywords."""
+        return {
+            setting.name: getattr(self, setting.name) for setting in fields(self) if setting.init
+        }
 
     @property
     def _grid(self) -> list[float]:
-        given = self.regularisation
-        return [float(given)] if isinstance(given, int | float) else [float(b) for b in given]
+        values = self.regularisation
+        return [float(values)] if isinstance(values, int | float) else [float(b) for b in values]
 
     @property
-    def _folds(self) -> ridge.Folds:
-        return ridge.Folds(self.folds if len(self._grid) > 1 else 1, self.precise)
+    def _folds(self) -> ridge.FoldStatistics:
+        return ridge.FoldStatistics(self.folds if len(self._grid) > 1 else 1, self.precise)
 
     def _bad(self, setting: str, expected: str) -> ThreefoldError:
         return ThreefoldError(
@@ -99,42 +108,47 @@ class RidgeEstimator:
 
     def _learned(self, name: str) -> Tensor:
         if name not in self.tensors:
-            raise ThreefoldError(f"{self.name}: nothing is learned yet; call fit first")
+            raise ThreefoldError(f"{self.name}: not fitted yet; call fit first")
         return self.tensors[name]
 
-    def _solve(self, folds: ridge.Folds, classes: list[Any] | None = None) -> None:
-        """Learn from sums; nothing changes when they cannot be solved."""
-        found = ridge.fit(folds, self._grid)
-        for name in ONLINE:
+    def _solve(self, folds: ridge.FoldStatistics, classes: list[Any] | None = None) -> None:
+        """Solve for the read-out; if that fails, nothing changes."""
+        solution = ridge.fit_ridge(folds, self._grid)
+        for name in RECURSION_TENSORS:
             self.tensors.pop(name, None)
-        # As it will be loaded: another layout is another order of the same sums.
-        self.tensors |= {"readout": plain(found.weight), "offset": found.offset}
-        self.chosen, self.errors, self._samples = found.regularisation, found.errors, found.samples
+        # The layout that loading gives: another one would change the order of sums.
+        self.tensors |= {"readout": row_major_copy(solution.weight), "offset": solution.offset}
+        self.best_regularisation = solution.regularisation
+        self.held_out_errors, self._statistics = solution.errors, solution.statistics
         self.classes = classes
 
-    def _recursion(self, features: int, outputs: int) -> ridge.Recursive:
-        """The recursion as it stands: its own, or what it would be after `fit`."""
+    def _recursion(self, features: int, outputs: int) -> ridge.RecursiveLeastSquares:
+        """The current recursion, or the one that continues from `fit`."""
         if "online" in self.tensors:
-            kept = ridge.Recursive(*(self.tensors[name] for name in ONLINE))
-        elif self._samples is not None and self.chosen is not None:
-            kept = ridge.Recursive.after(self._samples, self.chosen)
+            recursion = ridge.RecursiveLeastSquares(
+                *(self.tensors[name] for name in RECURSION_TENSORS)
+            )
+        elif self._statistics is not None and self.best_regularisation is not None:
+            recursion = ridge.RecursiveLeastSquares.from_statistics(
+                self._statistics, self.best_regularisation
+            )
         elif "readout" in self.tensors:
             raise ThreefoldError(
-                "partial_fit: loaded without the sums of its samples, which are not saved after "
-                "fit; learn with partial_fit from the start, or fit again"
+                "partial_fit: a loaded fit cannot be continued, because the statistics of its "
+                "samples are not saved; use partial_fit from the start, or fit again"
             )
         elif len(self._grid) > 1:
-            raise self._bad("regularisation", "one number for partial_fit, which cannot choose")
+            raise self._bad("regularisation", "a single number for partial_fit")
         else:
-            kept = ridge.Recursive.empty(features, outputs, self._grid[0])
-        if kept.weights.shape != (features + 1, outputs):
+            recursion = ridge.RecursiveLeastSquares.empty(features, outputs, self._grid[0])
+        if recursion.weights.shape != (features + 1, outputs):
             raise ThreefoldError(
-                f"partial_fit: {outputs} outputs of {features} features, expected "
-                f"{kept.weights.shape[1]} of {kept.weights.shape[0] - 1} as before"
+                f"partial_fit: {outputs} outputs and {features} features, expected "
+                f"{recursion.weights.shape[1]} and {recursion.weights.shape[0] - 1} as before"
             )
-        return kept
+        return recursion
 
-    def _keep(self, recursion: ridge.Recursive) -> None:
+    def _store(self, recursion: ridge.RecursiveLeastSquares) -> None:
         weights = recursion.weights
         self.tensors |= {"online": weights, "covariance": recursion.covariance}
         self.tensors |= {"readout": weights[:-1].clone(), "offset": weights[-1].clone()}
@@ -142,52 +156,53 @@ class RidgeEstimator:
     def _read_out(self, features: Tensor) -> Tensor:
         return torch.addmm(self.offset, features, self.readout)
 
-    def _labels(self, given: Given | None, scores: Tensor) -> Any:
-        """The likeliest class of each row of scores, as the inputs are: torch or numpy."""
+    def _labels(self, inputs: ArrayLike | None, scores: Tensor) -> Any:
+        """The class with the highest score of each row, as torch or numpy like the inputs."""
         if self.classes is None:
-            raise ThreefoldError(f"{self.name}: no labels are learned; fit with classify=True")
+            raise ThreefoldError(f"{self.name}: has not learned labels; fit it with classify=True")
         names = np.asarray(self.classes)
         picked = names[scores.argmax(1).numpy()]
         numbers = names.dtype.kind in "biu"
-        return like(given, torch.from_numpy(picked)) if numbers else picked
+        return match_array_type(inputs, torch.from_numpy(picked)) if numbers else picked
 
-    def _accuracy(self, labels: Given, scores: Tensor) -> float:
-        """The part of the labels that the scores agree with."""
-        wanted = labels.tolist() if isinstance(labels, Tensor | np.ndarray) else list(labels)
-        if len(wanted) != len(scores):
-            raise ThreefoldError(f"score: {len(wanted)} labels for {len(scores)} answers")
-        made = np.asarray(self._labels(None, scores)).tolist()
-        right = [a == b for a, b in zip(made, wanted, strict=True)]
-        return right.count(True) / len(right)
+    def _accuracy(self, labels: ArrayLike, scores: Tensor) -> float:
+        """The fraction of labels that the scores predict."""
+        expected = labels.tolist() if isinstance(labels, Tensor | np.ndarray) else list(labels)
+        if len(expected) != len(scores):
+            raise ThreefoldError(f"score: {len(expected)} labels for {len(scores)} predictions")
+        predicted = np.asarray(self._labels(None, scores)).tolist()
+        correct = [a == b for a, b in zip(predicted, expected, strict=True)]
+        return correct.count(True) / len(correct)
 
-    # ------------------------------------------------------------------------- the folder
+    # ------------------------------------------------------------------- saving and loading
 
     def save(self, folder: str | PathLike[str]) -> None:
-        """Write a folder that `load` of this class reads: all of it, or nothing."""
+        """Write a folder that `load` of this class reads; a failed save changes nothing."""
         self._learned("readout")
-        write_folder(prepare(folder), self._write)
+        write_folder(prepare_folder(folder), self._write)
 
     @classmethod
     def load(cls, folder: str | PathLike[str]) -> Self:
-        """What was saved in `folder`."""
-        place = Path(folder)
-        values = read_values(place)
+        """Load the estimator saved in `folder`."""
+        path = Path(folder)
+        values = read_config_values(path)
         if values.get("estimator") != cls.__name__:
-            found = values.get("estimator") or "a model, which threefold.load reads"
-            raise ThreefoldError(f"{place}: holds {found}, expected a saved {cls.__name__}")
-        tensors, _ = read_tensors(place / WEIGHTS)
-        if digest_of(place / WEIGHTS) != values.get("sha256"):
-            raise ThreefoldError(f"{place / WEIGHTS}: damaged (another SHA-256); save it again")
+            content = values.get("estimator") or "a model, which threefold.load reads"
+            raise ThreefoldError(f"{path}: contains {content}, expected a saved {cls.__name__}")
+        tensors, _ = read_tensors(path / WEIGHTS)
+        if digest_of(path / WEIGHTS) != values.get("sha256"):
+            raise ThreefoldError(f"{path / WEIGHTS}: damaged (SHA-256 differs); save it again")
         missing = {*cls.drawn, "readout", "offset"} - tensors.keys()
         try:
-            made = cls(**values["settings"])
-            made.classes, made.chosen = values["classes"], values["chosen"]
+            estimator = cls(**values["settings"])
+            estimator.classes = values["classes"]
+            estimator.best_regularisation = values["best_regularisation"]
         except (KeyError, TypeError) as error:
-            raise ThreefoldError(f"{place / CONFIG}: changed or damaged ({error})") from error
+            raise ThreefoldError(f"{path / CONFIG}: changed or damaged ({error})") from error
         if missing:
-            raise ThreefoldError(f"{place / WEIGHTS}: lacks {', '.join(sorted(missing))}")
-        made.tensors, made._fixed = tensors, True
-        return made
+            raise ThreefoldError(f"{path / WEIGHTS}: lacks {', '.join(sorted(missing))}")
+        estimator.tensors, estimator._fixed = tensors, True
+        return estimator
 
     def _write(self, folder: Path) -> None:
         write_tensors(folder / WEIGHTS, self.tensors, {"format": "pt"})
@@ -197,7 +212,7 @@ class RidgeEstimator:
             "estimator": self.name,
             "settings": self.settings,
             "classes": self.classes,
-            "chosen": self.chosen,
+            "best_regularisation": self.best_regularisation,
             "threefold_version": threefold.__version__,
             "files": [WEIGHTS],
             "sha256": digest_of(folder / WEIGHTS),
@@ -205,14 +220,14 @@ class RidgeEstimator:
         (folder / CONFIG).write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
 
 
-def plain(tensor: Tensor) -> Tensor:
-    """A copy row by row; `contiguous` would leave the strides of a single column as they are."""
+def row_major_copy(tensor: Tensor) -> Tensor:
+    """A row-major copy; `contiguous` would keep the strides of a single column."""
     return torch.empty(tensor.shape, dtype=tensor.dtype).copy_(tensor)
 
 
-def r_squared(made: Sequence[Tensor], wanted: Sequence[Tensor]) -> float:
-    """1 − Σ(y − ŷ)² / Σ(y − ȳ)², the mean over outputs; a constant output counts 1 or 0."""
-    actual, expected = torch.cat(list(made)), torch.cat(list(wanted))
+def r_squared(predictions: Sequence[Tensor], targets: Sequence[Tensor]) -> float:
+    """1 − Σ(y − ŷ)² / Σ(y − ȳ)², averaged over outputs; a constant output counts 1 or 0."""
+    actual, expected = torch.cat(list(predictions)), torch.cat(list(targets))
     rest = (actual - expected).square().sum(0)
     spread = (expected - expected.mean(0)).square().sum(0)
     parts = torch.where(spread > 0, 1 - rest / spread, (rest == 0).double())

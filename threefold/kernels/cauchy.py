@@ -1,7 +1,7 @@
 """F_jk = Σ_n (i σ_k p_jn − c_k q_jn) / D_nk,  D_nk = c_k² m_n − σ_k² − 2 i σ_k c_k r_n
 
 S4's Cauchy products at points of the unit circle, as a torch operation on the native kernel; its
-derivative computes the quotients again. Shapes are checked in `ops`.
+derivative recomputes the quotients. Shapes are checked in `ops`.
 """
 
 from __future__ import annotations
@@ -14,27 +14,27 @@ from torch import Tensor
 from threefold.kernels import library
 from threefold.kernels.registration import define, differentiate, differentiate_once
 
-# Products that share their poles, and what the number of points must be a multiple of.
-PRODUCTS, ALIGNED = 4, 8
+# How many products share their poles; the number of points must be a multiple of the second.
+PRODUCTS, POINTS_MULTIPLE = 4, 8
 
 
 def expected(p: Tensor, q: Tensor, square: Tensor, real: Tensor, points: Tensor) -> str | None:
-    """What is wrong, said as what was expected; None if nothing is."""
+    """The shape, dtype or device that was expected; None if all inputs fit."""
     if p.ndim != 3 or p.shape[1] != PRODUCTS or 0 in p.shape or points.shape[:-1] != (2,):
         return f"p [D, {PRODUCTS}, N], none empty, and points [2, K]"
     channels, _, size = p.shape
     if q.shape != p.shape or square.shape != (channels, size) or real.shape != square.shape:
         return f"q {list(p.shape)}, square and real [{channels}, {size}]"
     if any(t.dtype != torch.float64 or t.device != p.device for t in (p, q, square, real, points)):
-        return "all of torch.float64 on one device"
+        return "all tensors to be torch.float64 on one device"
     return None
 
 
 def products(p: Tensor, q: Tensor, square: Tensor, real: Tensor, points: Tensor) -> Tensor:
     """F [D, 4, K], complex."""
     count = points.shape[1]
-    missing = -count % ALIGNED
-    # At the points that fill up, σ = 1 and c = 0, so that D = −1 whatever the poles are.
+    missing = -count % POINTS_MULTIPLE
+    # At the points added as padding, σ = 1 and c = 0, so that D = −1 whatever the poles are.
     fill = torch.tensor([[1.0], [0.0]], dtype=points.dtype, device=points.device)
     points = torch.cat([points, fill.expand(2, missing)], 1)
     sums = operation(p, q, square, real, points)[..., :count]

@@ -1,7 +1,7 @@
 """∂U = Σ_t ∂a_t ⊗ h_{t−1}: the loop of a nonlinear cell as a torch operation on the native kernel.
 
 The kernel gives the gradients of the gates' inputs; those of the recurrent matrices are one product
-of them with all hidden states, left to torch. Shapes are checked in `ops`.
+of them with all hidden states, computed by torch. Shapes are checked in `ops`.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ _Optional = Tensor | None
 
 
 class CellKind(NamedTuple):
-    """Gates, parts of the state, numbers kept for the backward pass, and rows of `extra`."""
+    """Gates, parts of the state, numbers saved for the backward pass, and rows of `extra`."""
 
     gates: int
     parts: int
-    kept: int
+    saved: int
     extras: int = 0
 
 
-# As in native/cell_kinds.h, in the order of their numbers.
-KINDS = {
+# In the order of `with_kind` in native/cell_recurrence.cpp; sizes as in native/cell_kinds.h.
+CELL_KINDS = {
     "rnn_tanh": CellKind(1, 1, 0),
     "rnn_relu": CellKind(1, 1, 0),
     "rnn_sigmoid": CellKind(1, 1, 0),
@@ -44,7 +44,7 @@ KINDS = {
     "rnn_memory": CellKind(1, 1, 0, 1),
     "gated_memory": CellKind(2, 1, 2, 1),
 }
-_NUMBERS = {kind: number for number, kind in enumerate(KINDS)}
+_NUMBERS = {kind: number for number, kind in enumerate(CELL_KINDS)}
 
 
 def expected(
@@ -56,8 +56,8 @@ def expected(
     mask: Tensor | None,
     lengths: Tensor | None,
 ) -> str | None:
-    """What is wrong, said as what was expected; None if nothing is."""
-    gates, parts, _, extras = KINDS[kind]
+    """The shape, dtype or device that was expected; None if all inputs fit."""
+    gates, parts, _, extras = CELL_KINDS[kind]
     if inputs.ndim != 4 or 0 in inputs.shape[1:] or inputs.shape[2] != gates:
         return f"inputs [B, L, {gates}, H], none empty"
     batch, _, _, hidden = inputs.shape
@@ -87,18 +87,18 @@ def forward(
     mask: _Optional,
     lengths: _Optional,
     kind: str,
-    keep: bool,
+    save: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Call the kernel; `keep` what the backward pass needs, or an empty tensor."""
-    out, new_state, kept = _forward_shapes(inputs, recurrent, state, kind, keep)
+    """Call the kernel; the last output is what the backward pass needs, empty without `save`."""
+    out, new_state, saved = _forward_shapes(inputs, recurrent, state, kind, save)
     sizes = _sizes(out, recurrent, kind)
     library.call(
         "cell_recurrence_forward",
-        [out, new_state, kept, _workspace(out, sizes, False)],
+        [out, new_state, saved, _workspace(out, sizes, False)],
         [inputs, recurrent, state, extra, mask, lengths],
         sizes,
     )
-    return out, new_state, kept
+    return out, new_state, saved
 
 
 def _sizes(out: Tensor, recurrent: Tensor, kind: str) -> list[int]:
@@ -113,12 +113,12 @@ def _forward_shapes(
     inputs: Tensor, recurrent: Tensor, state: Tensor, *rest: Any
 ) -> tuple[Tensor, Tensor, Tensor]:
     batch, length, _, hidden = inputs.shape
-    kind, keep = rest[-2:]
-    kept = (batch, length, KINDS[kind].kept, hidden) if keep else (0,)
+    kind, save = rest[-2:]
+    saved = (batch, length, CELL_KINDS[kind].saved, hidden) if save else (0,)
     return (
         inputs.new_empty(batch, length, hidden),
         inputs.new_empty(state.shape),
-        inputs.new_empty(kept),
+        inputs.new_empty(saved),
     )
 
 
@@ -126,7 +126,7 @@ def _backward(
     grad_out: _Optional,
     grad_new_state: _Optional,
     out: Tensor,
-    kept: Tensor,
+    saved: Tensor,
     recurrent: Tensor,
     state: Tensor,
     extra: _Optional,
@@ -135,33 +135,33 @@ def _backward(
     kind: str,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     batch, length, hidden = out.shape
-    grad_inputs = out.new_empty(batch, length, KINDS[kind].gates, hidden)
+    grad_inputs = out.new_empty(batch, length, CELL_KINDS[kind].gates, hidden)
     grad_state = torch.empty_like(state)
     sizes = _sizes(out, recurrent, kind)
     library.call(
         "cell_recurrence_backward",
         [grad_inputs, grad_state, _workspace(out, sizes, True)],
-        [grad_out, grad_new_state, out, kept, recurrent, state, extra, mask, lengths],
+        [grad_out, grad_new_state, out, saved, recurrent, state, extra, mask, lengths],
         sizes,
     )
     seen = _before(state[:, :1], out)
     if mask is not None:
         seen = seen * mask.unsqueeze(1)
-    grad_recurrent = _of_recurrent(grad_inputs, seen, kept, len(recurrent), kind)
-    return grad_inputs, grad_state, grad_recurrent, _of_extra(grad_inputs, state, kept, kind)
+    grad_recurrent = _of_recurrent(grad_inputs, seen, saved, len(recurrent), kind)
+    return grad_inputs, grad_state, grad_recurrent, _of_extra(grad_inputs, state, saved, kind)
 
 
 def _before(first: Tensor, following: Tensor) -> Tensor:
-    """[B, L, H] one element earlier."""
+    """[B, L, H] shifted by one element: `first`, then all but the last."""
     return torch.cat([first, following[:, :-1]], 1)
 
 
-def _of_recurrent(grads: Tensor, seen: Tensor, kept: Tensor, blocks: int, kind: str) -> Tensor:
-    """The gradient of [N, G·S, S]: that of every product U h₋, times what it read."""
+def _of_recurrent(grads: Tensor, seen: Tensor, saved: Tensor, blocks: int, kind: str) -> Tensor:
+    """The gradient of the recurrent matrices [N, G·S, S]."""
     size = grads.shape[-1] // blocks
     if kind.startswith("gru"):
-        candidate, reset = grads[:, :, 2:], kept[:, :, :1]
-        # n = tanh(x + r ⊙ U h₋), or tanh(x + U (r ⊙ h₋)): r goes with one factor or the other.
+        candidate, reset = grads[:, :, 2:], saved[:, :, :1]
+        # n = tanh(x + r ⊙ U h₋), or tanh(x + U (r ⊙ h₋)): r multiplies one factor or the other.
         if "after" in kind:
             pairs = [(grads[:, :, :2], seen), (candidate * reset, seen)]
         else:
@@ -183,18 +183,18 @@ def _product(grads: Tensor, read: Tensor, blocks: int, size: int) -> Tensor:
     return product.reshape(blocks, gates * size, size)
 
 
-def _of_extra(grads: Tensor, state: Tensor, kept: Tensor, kind: str) -> Tensor:
+def _of_extra(grads: Tensor, state: Tensor, saved: Tensor, kind: str) -> Tensor:
     """The gradient of the peepholes or of the inner bias; empty where there is neither.
 
-    Which units are linear is a choice: it has none.
+    The mask of linear units has no gradient: zeros.
     """
     if kind == "peephole_lstm":
-        cell = kept[:, :, 4]
+        cell = saved[:, :, 4]
         before = _before(state[:, 1:2], cell)
         pairs = ((0, before), (1, before), (3, cell))
         return torch.stack([(grads[:, :, gate] * seen).sum((0, 1)) for gate, seen in pairs])
     if "after" in kind:
-        return (grads[:, :, 2] * kept[:, :, 0]).sum((0, 1)).unsqueeze(0)
+        return (grads[:, :, 2] * saved[:, :, 0]).sum((0, 1)).unsqueeze(0)
     if kind.endswith("memory"):
         return grads.new_zeros(1, grads.shape[-1])
     return grads.new_empty(0)
@@ -204,13 +204,13 @@ def _backward_shapes(
     grad_out: _Optional,
     grad_new_state: _Optional,
     out: Tensor,
-    kept: Tensor,
+    saved: Tensor,
     recurrent: Tensor,
     state: Tensor,
     *rest: Any,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     batch, length, hidden = out.shape
-    gates, extras = KINDS[rest[-1]].gates, KINDS[rest[-1]].extras
+    gates, extras = CELL_KINDS[rest[-1]].gates, CELL_KINDS[rest[-1]].extras
     return (
         out.new_empty(batch, length, gates, hidden),
         out.new_empty(state.shape),
@@ -220,23 +220,23 @@ def _backward_shapes(
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    given, *tensors, ctx.kind, ctx.kept = inputs
-    out, _, kept = output
+    given, *tensors, ctx.kind, ctx.saved = inputs
+    out, _, saved = output
     ctx.set_materialize_grads(False)
-    ctx.mark_non_differentiable(kept)
-    # The inputs themselves are needed only to compute again what was not kept.
-    ctx.save_for_backward(*tensors, out, kept, None if ctx.kept else given)
+    ctx.mark_non_differentiable(saved)
+    # The inputs are needed only to recompute what was not saved.
+    ctx.save_for_backward(*tensors, out, saved, None if ctx.saved else given)
 
 
 def _differentiate(
     ctx: Any, grad_out: _Optional, grad_new_state: _Optional, _: _Optional
 ) -> tuple[_Optional, ...]:
-    recurrent, state, extra, mask, lengths, out, kept, given = ctx.saved_tensors
+    recurrent, state, extra, mask, lengths, out, saved, given = ctx.saved_tensors
     tensors = (recurrent, state, extra, mask, lengths)
-    if not ctx.kept:
-        kept = operation(given, *tensors, ctx.kind, True)[2]
+    if not ctx.saved:
+        saved = operation(given, *tensors, ctx.kind, True)[2]
     grad_inputs, grad_state, grad_recurrent, grad_extra = backward(
-        grad_out, grad_new_state, out, kept, *tensors, ctx.kind
+        grad_out, grad_new_state, out, saved, *tensors, ctx.kind
     )
     of_extra = None if extra is None else grad_extra
     return grad_inputs, grad_recurrent, grad_state, of_extra, None, None, None, None
@@ -245,12 +245,12 @@ def _differentiate(
 _TENSORS = "Tensor recurrent, Tensor state, Tensor? extra, Tensor? mask, Tensor? lengths"
 
 operation = define(
-    f"cell_recurrence(Tensor inputs, {_TENSORS}, str kind, bool keep) -> (Tensor, Tensor, Tensor)",
+    f"cell_recurrence(Tensor inputs, {_TENSORS}, str kind, bool save) -> (Tensor, Tensor, Tensor)",
     native=forward,
     shapes=_forward_shapes,
 )
 backward = define(
-    "cell_recurrence_backward(Tensor? grad_out, Tensor? grad_new_state, Tensor out, Tensor kept,"
+    "cell_recurrence_backward(Tensor? grad_out, Tensor? grad_new_state, Tensor out, Tensor saved,"
     f" {_TENSORS}, str kind) -> (Tensor, Tensor, Tensor, Tensor)",
     native=_backward,
     shapes=_backward_shapes,

@@ -1,7 +1,6 @@
-"""given shapes = expected shapes, or a sentence that says which are not
+"""Checks that operations share: dtypes, devices, shapes and lengths of their inputs.
 
-What operations share: the check of many optional inputs, how they are refused, and gradients of
-outputs that were not used.
+A check returns what was expected, as text for the error message, or None if the inputs fit.
 """
 
 from __future__ import annotations
@@ -18,22 +17,23 @@ from threefold.errors import ThreefoldError
 def expected_kind(
     x: Tensor, others: tuple[Tensor | None, ...], lengths: Tensor | None
 ) -> str | None:
-    """What is wrong with dtypes and devices; None if nothing is."""
+    """The dtype or device that was expected; None if all inputs have it."""
     dtype, device = x.dtype, x.device
     if not dtype.is_floating_point:
         return "floating-point numbers"
     for tensor in others:
         if tensor is not None and (tensor.dtype != dtype or tensor.device != device):
-            return f"all of {dtype} on {device}, as x"
+            return f"all tensors to be {dtype} on {device}, as x is"
     if lengths is not None and (lengths.dtype != torch.int64 or lengths.device != device):
         return f"lengths of torch.int64 on {device}"
     return None
 
 
 def expected_shapes(value: Tensor, lengths: Tensor | None, *fields: Any) -> str | None:
-    """What is wrong with fields (name, tensor or None, shapes it may have …), as what was expected.
+    """The shape, dtype or device that was expected; None if all inputs have it.
 
-    All are to have value's dtype and device; lengths is int64 of value's first axis.
+    Each field is (name, tensor or None, allowed shapes …) and must have value's dtype and device;
+    lengths is int64 [B], B the first axis of value.
     """
     for name, tensor, *shapes in fields:
         if tensor is None:
@@ -41,7 +41,7 @@ def expected_shapes(value: Tensor, lengths: Tensor | None, *fields: Any) -> str 
         if tensor.shape not in shapes:
             return f"{name} {' or '.join(str(list(shape)) for shape in shapes)}"
         if tensor.dtype != value.dtype or tensor.device != value.device:
-            return f"all of {value.dtype} on {value.device}, as value"
+            return f"all tensors to be {value.dtype} on {value.device}, as value is"
     if lengths is not None and (
         (lengths.shape, lengths.dtype) != (value.shape[:1], torch.int64)
         or lengths.device != value.device
@@ -63,7 +63,7 @@ def grads_or_zeros(
 
 
 def check_lengths(lengths: Tensor | None, length: int) -> None:
-    """Refuse lengths outside 0 … L; the native kernels do it themselves."""
+    """Raise if a length is outside 0 … L; the native kernels check it themselves."""
     if lengths is None or torch.compiler.is_compiling():
         return
     if bool(((lengths < 0) | (lengths > length)).any()):
@@ -71,7 +71,7 @@ def check_lengths(lengths: Tensor | None, length: int) -> None:
 
 
 def refuse(name: str, expected: str, given: Mapping[str, Tensor | None]) -> NoReturn:
-    """Say what was expected and what was given."""
+    """Raise an error that says what was expected and what was given."""
     described = ", ".join(
         f"{key} {list(tensor.shape)} {tensor.dtype} on {tensor.device}"
         for key, tensor in given.items()

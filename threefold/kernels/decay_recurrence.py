@@ -1,7 +1,7 @@
 """S_t = Diag(α_t) S_{t−1} Diag(α'_t) + k_t⊗v_t,  o_t = S_tᵀ q_t,  α = exp(log_decay)
 
 The linear memory with decays as a torch operation on the native kernel. Shapes are checked in
-`ops`; native/operations.h says what the kernel reads.
+`ops`; native/operations.h describes the arguments of the kernel.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from threefold.kernels.library import with_unit_stride
 from threefold.kernels.registration import define, differentiate, differentiate_once
 from threefold.kernels.system_memory import on_large_pages
 
-# Elements between two of the memories that the backward pass starts from.
-BLOCK = 64
+# Elements between two checkpoints: memories from which the backward pass recomputes.
+CHECKPOINT_EVERY = 64
 
 _Optional = Tensor | None
 
 
 class DecayInputs(NamedTuple):
-    """What the operation reads; bonus and log_decay_value exclude each other."""
+    """The inputs of the operation; bonus and log_decay_value exclude each other."""
 
     query: Tensor
     key: Tensor
@@ -38,7 +38,7 @@ class DecayInputs(NamedTuple):
     lengths: _Optional
 
     def expected(self) -> str | None:
-        """What is wrong, said as what was expected; None if nothing is."""
+        """The shape, dtype or device that was expected; None if all inputs fit."""
         batch, length, heads, values = self.value.shape
         groups, keys = self.query.shape[2:]
         if groups == 0 or heads % groups:
@@ -56,7 +56,7 @@ class DecayInputs(NamedTuple):
         )
 
     def as_read(self) -> DecayInputs:
-        """As the kernel can read them: slices of a wider tensor need no copy."""
+        """The inputs as the kernel can read them; slices of wider tensors are not copied."""
         log_decay = self.log_decay
         if log_decay is not None and log_decay.dim() == 4:
             log_decay = with_unit_stride(log_decay)
@@ -79,11 +79,11 @@ class DecayInputs(NamedTuple):
         return [batch, length, heads, groups, keys, values, decays]
 
     def strides(self) -> list[int]:
-        """The distances of rows, elements and heads; a fixed decay is one number everywhere."""
-        found: list[int] = []
+        """The strides of rows, elements and heads; 0, 0 for rows and elements of a fixed decay."""
+        strides: list[int] = []
         for tensor in self[:5]:
-            found += [0, 0, 0] if tensor is None else [0, 0, *tensor.stride()[:3]][-3:]
-        return found
+            strides += [0, 0, 0] if tensor is None else [0, 0, *tensor.stride()[:3]][-3:]
+        return strides
 
     def workspace(self, sizes: list[int], *, backward: bool) -> Tensor:
         flags = [self.log_decay_value is not None, self.bonus is not None, backward]
@@ -102,10 +102,10 @@ def forward(
     save: bool,
     check: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Call the kernel; also the whole of a step without gradients.
+    """Call the kernel; a step without gradients calls this directly.
 
-    `save` keeps what the backward pass needs, else the last output has no elements. `check`
-    refuses log-decays above 0.
+    With `save` the last output is the checkpoints of the backward pass, else it is empty. `check`
+    raises for log-decays above 0.
     """
     given = DecayInputs(query, key, value, log_decay, log_decay_value, bonus, state, lengths)
     inputs = given.as_read()
@@ -131,7 +131,7 @@ def _forward_shapes(
     batch, length, heads, values = value.shape
     keys = query.shape[-1]
     save = rest[-2]
-    blocks = -(-length // BLOCK)
+    blocks = -(-length // CHECKPOINT_EVERY)
     return (
         value.new_empty(batch, length, heads, values),
         value.new_empty(batch, heads, keys, values),
@@ -166,7 +166,7 @@ def _backward(
 def _backward_shapes(
     grad_out: Tensor, grad_state: Tensor, checkpoints: Tensor, *rest: Any
 ) -> tuple[Tensor, ...]:
-    """What is not wanted has no elements."""
+    """A gradient that is not wanted is an empty tensor."""
     *tensors, of_decays = rest
     inputs = DecayInputs(*tensors)
     wanted = inputs[:7]
@@ -179,7 +179,7 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tenso
     *tensors, ctx.saved, _ = inputs
     ctx.save_for_backward(*tensors, output[2])
     ctx.mark_non_differentiable(output[2])
-    # Zeros for what nobody asked for would be as large as the checkpoints.
+    # Zeros for unused gradients would be as large as the checkpoints.
     ctx.set_materialize_grads(False)
 
 
@@ -221,7 +221,7 @@ def run(
 ) -> tuple[Tensor, Tensor]:
     """The outputs and the new state; `direct` calls the kernel without torch's dispatcher.
 
-    `check()` raises if a log-decay is above 0: it says more than the kernel, which finds that.
+    `check()` raises if a log-decay is above 0, with a better message than the kernel's status.
     """
     call, save = (forward if direct else operation), False
     if torch.is_grad_enabled():

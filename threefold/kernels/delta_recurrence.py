@@ -1,8 +1,8 @@
 """S_t = (I − β_t k_t k_tᵀ) Diag(α_t) S_{t−1} + β_t k_t⊗v_t,   o_t = S_tᵀ q_t,   or
 S_t = (Diag(α_t) + a_t b_tᵀ) S_{t−1} + k_t⊗v_t
 
-The linear memory that erases as a torch operation on the native kernel. Shapes are checked in
-`ops`; native/operations.h says what the kernel reads.
+The linear memory with the delta rule or a rank-one term, as a torch operation on the native kernel.
+Shapes are checked in `ops`; native/operations.h describes the arguments of the kernel.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from threefold.kernels.library import with_unit_stride
 from threefold.kernels.registration import define, differentiate, differentiate_once
 from threefold.kernels.system_memory import on_large_pages
 
-# Elements between two of the memories that the backward pass starts from.
-BLOCK = 64
-# Value columns that are not cut apart.
-UNIT = 16
+# Elements between two checkpoints: memories from which the backward pass recomputes.
+CHECKPOINT_EVERY = 64
+# Value columns are divided among threads in multiples of this.
+COLUMN_UNIT = 16
 
 _Optional = Tensor | None
 
 
 class DeltaInputs(NamedTuple):
-    """What the operation reads: either strength, or write and read, are given."""
+    """The inputs of the operation: either strength, or write and read."""
 
     query: Tensor
     key: Tensor
@@ -40,7 +40,7 @@ class DeltaInputs(NamedTuple):
     lengths: _Optional
 
     def expected(self) -> str | None:
-        """What is wrong, said as what was expected; None if nothing is."""
+        """The shape, dtype or device that was expected; None if all inputs fit."""
         batch, length, heads, values = self.value.shape
         groups, keys = self.query.shape[2:]
         if groups == 0 or heads % groups or (self.strength is None) == (self.write is None):
@@ -61,7 +61,7 @@ class DeltaInputs(NamedTuple):
         )
 
     def as_read(self) -> DeltaInputs:
-        """As the kernel can read them: slices of a wider tensor need no copy."""
+        """The inputs as the kernel can read them; slices of wider tensors are not copied."""
         log_decay = self.log_decay
         if log_decay is not None and log_decay.dim() == 4:
             log_decay = with_unit_stride(log_decay)
@@ -86,22 +86,22 @@ class DeltaInputs(NamedTuple):
         return [*sizes, _parts(batch * heads, values, torch.get_num_threads())]
 
     def strides(self) -> list[int]:
-        """The distances of rows, elements and heads; 0 for what is not given."""
+        """The strides of rows, elements and heads; 0 for inputs that are None."""
         timed = (tensor.stride()[:3] if tensor is not None else (0, 0, 0) for tensor in self[:7])
         return [stride for strides in timed for stride in strides]
 
 
 def _parts(memories: int, values: int, threads: int) -> int:
-    """How many parts of its value columns a head is cut into, so that no thread waits long.
+    """The number of parts into which a head's value columns are divided, so that threads stay busy.
 
-    Each part prepares the elements by itself, about a tenth of the work.
+    Each part repeats the preparation of the elements, about a tenth of the work.
     """
 
     def time(parts: int) -> float:
         rounds = -(-memories * parts // threads)
         return rounds * (0.1 + 1 / parts)
 
-    return min(range(1, min(-(-values // UNIT), threads) + 1), key=time)
+    return min(range(1, min(-(-values // COLUMN_UNIT), threads) + 1), key=time)
 
 
 def forward(
@@ -116,9 +116,9 @@ def forward(
     lengths: _Optional,
     save: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Call the kernel; also the whole of a step without gradients.
+    """Call the kernel; a step without gradients calls this directly.
 
-    `save` keeps what the backward pass needs, else the last two outputs have no elements.
+    With `save` the last two outputs are what the backward pass needs, else they are empty.
     """
     inputs = DeltaInputs(
         query, key, value, log_decay, strength, write, read, state, lengths
@@ -142,7 +142,7 @@ def _forward_shapes(
     batch, length, heads, values = value.shape
     keys = query.shape[-1]
     save = rest[-1]
-    blocks = -(-length // BLOCK)
+    blocks = -(-length // CHECKPOINT_EVERY)
     return (
         value.new_empty(batch, length, heads, values),
         value.new_empty(batch, heads, keys, values),
@@ -174,15 +174,15 @@ def _backward(
         sizes,
         strides=[*inputs.strides(), *grad_out.stride()[:3]],
     )
-    whole = (2, 7)
+    complete = (2, 7)  # value and state: not computed in parts
     return tuple(
-        grad if index in whole or x is None else _added_up(grad, x.shape[2])
+        grad if index in complete or x is None else _added_up(grad, x.shape[2])
         for index, (grad, x) in enumerate(zip(grads, inputs, strict=False))
     )
 
 
 def _added_up(grads: Tensor, heads: int) -> Tensor:
-    """Gradients [parts, B, L, H, …] added up over parts and the heads of a group, in that order."""
+    """Gradients [parts, B, L, H, …] summed over parts, then over the heads of a group."""
     grad = grads[0] if len(grads) == 1 else grads.sum(0)
     if grad.shape[2] == heads:
         return grad
@@ -192,7 +192,7 @@ def _added_up(grads: Tensor, heads: int) -> Tensor:
 def _backward_shapes(
     grad_out: Tensor, grad_state: Tensor, moved: Tensor, checkpoints: Tensor, *tensors: Any
 ) -> tuple[Tensor, ...]:
-    """What is not given has no elements, but for the state."""
+    """The gradient of an input that is None is empty, except that of the state."""
     inputs = DeltaInputs(*tensors)
     shapes = [0 if x is None else x.shape for x in inputs[:7]]
     return tuple(inputs.value.new_empty(shape) for shape in (*shapes, grad_state.shape))
@@ -202,7 +202,7 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None
     *tensors, ctx.saved = inputs
     ctx.save_for_backward(*tensors, *output[2:])
     ctx.mark_non_differentiable(*output[2:])
-    # Zeros for what nobody asked for would be as large as what is kept.
+    # Zeros for unused gradients would be as large as what is saved.
     ctx.set_materialize_grads(False)
 
 

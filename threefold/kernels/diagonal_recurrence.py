@@ -1,6 +1,6 @@
 """h_t = a_t ⊙ h_{t−1} + b_t,  G_t = ∂h_t + a*_{t+1} ⊙ G_{t+1}:  ∂b = G,  ∂a_t = G_t ⊙ h*_{t−1}
 
-The diagonal recurrence as a torch operation on the native kernel; what it gives is all that its
+The diagonal recurrence as a torch operation on the native kernel; its outputs are all that the
 backward pass needs. Shapes are checked in `ops`.
 """
 
@@ -19,7 +19,7 @@ _Optional = Tensor | None
 
 
 def expected(decay: Tensor, write: Tensor, state: Tensor, lengths: _Optional) -> str | None:
-    """What is wrong, said as what was expected; None if nothing is."""
+    """The shape, dtype or device that was expected; None if all inputs fit."""
     shape = write.shape
     fits = decay.shape in (shape, shape[2:]) and state.shape == (shape[0], *shape[2:])
     if not fits or (lengths is not None and lengths.shape != shape[:1]):
@@ -30,7 +30,7 @@ def expected(decay: Tensor, write: Tensor, state: Tensor, lengths: _Optional) ->
 def forward(
     decay: Tensor, write: Tensor, state: Tensor, lengths: _Optional
 ) -> tuple[Tensor, Tensor]:
-    """Call the kernel; also the whole of a step without gradients."""
+    """Call the kernel; a step without gradients calls this directly."""
     out, new_state = _forward_shapes(decay, write, state)
     library.call(
         "diagonal_recurrence_forward",

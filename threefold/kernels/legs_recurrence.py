@@ -1,7 +1,7 @@
-"""∂R = Σ_t ∂(a, g)_t ⊗ [h; c]_{t−1},  ∂w = Σ_t ∂f_t ⊗ h_t: gated units beside LegS, natively.
+"""∂R = Σ_t ∂(a, g)_t ⊗ [h; c]_{t−1},  ∂w = Σ_t ∂f_t ⊗ h_t: gated units with LegS, natively.
 
-The kernel gives the gradients of the inputs and of what was said; those of the matrices are
-products of them with all states, left to torch. Shapes are checked in `ops`.
+The kernel computes the gradients of the inputs and of the written values f; those of the matrices
+are products of them with all states, computed by torch. Shapes are checked in `ops`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def expected(
     position: Tensor,
     lengths: Tensor | None,
 ) -> str | None:
-    """What is wrong, said as what was expected; None if nothing is."""
+    """The shape, dtype or device that was expected; None if all inputs fit."""
     if inputs.ndim != 4 or 0 in inputs.shape[1:] or inputs.shape[2] != 2 or say.ndim != 2:
         return "inputs [B, L, 2, H], none empty, and say [M, H]"
     batch, _, _, hidden = inputs.shape
@@ -56,18 +56,18 @@ def forward(
     state: Tensor,
     position: Tensor,
     lengths: _Optional,
-    keep: bool,
+    save: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Call the kernel; `keep` what the backward pass needs, or an empty tensor."""
-    out, new_state, kept = _forward_shapes(inputs, matrix, say, state, position, lengths, keep)
+    """Call the kernel; the last output is what the backward pass needs, empty without `save`."""
+    out, new_state, saved = _forward_shapes(inputs, matrix, say, state, position, lengths, save)
     sizes = _sizes(inputs.shape[:2], say, state)
     library.call(
         "legs_recurrence_forward",
-        [out, new_state, kept if keep else None, _workspace(out, sizes)],
+        [out, new_state, saved if save else None, _workspace(out, sizes)],
         [inputs, matrix, say, state, position, lengths],
         sizes,
     )
-    return out, new_state, kept
+    return out, new_state, saved
 
 
 def _sizes(rows: Any, say: Tensor, state: Tensor) -> list[int]:
@@ -86,17 +86,17 @@ def _forward_shapes(
     state: Tensor,
     position: Tensor,
     lengths: _Optional,
-    keep: bool,
+    save: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
     out = inputs.new_empty(*inputs.shape[:2], state.shape[1])
-    return out, inputs.new_empty(state.shape), inputs.new_empty(inputs.shape if keep else (0,))
+    return out, inputs.new_empty(state.shape), inputs.new_empty(inputs.shape if save else (0,))
 
 
 def _backward(
     grad_out: _Optional,
     grad_new_state: _Optional,
     out: Tensor,
-    kept: Tensor,
+    saved: Tensor,
     matrix: Tensor,
     say: Tensor,
     state: Tensor,
@@ -104,13 +104,13 @@ def _backward(
     lengths: _Optional,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     hidden = say.shape[1]
-    grad_inputs, grad_state = torch.empty_like(kept), torch.empty_like(state)
+    grad_inputs, grad_state = torch.empty_like(saved), torch.empty_like(state)
     said = out.new_empty(*out.shape[:2], len(say))
     sizes = _sizes(out.shape[:2], say, state)
     library.call(
         "legs_recurrence_backward",
         [grad_inputs, said, grad_state, _workspace(out, sizes)],
-        [grad_out, grad_new_state, out, kept, matrix, say, state, position, lengths],
+        [grad_out, grad_new_state, out, saved, matrix, say, state, position, lengths],
         sizes,
     )
     before = torch.cat([state.unsqueeze(1), out[:, :-1]], 1)
@@ -123,47 +123,47 @@ def _backward_shapes(
     grad_out: _Optional,
     grad_new_state: _Optional,
     out: Tensor,
-    kept: Tensor,
+    saved: Tensor,
     matrix: Tensor,
     say: Tensor,
     state: Tensor,
     *rest: Any,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    grad_inputs, *grads = (t.new_empty(t.shape) for t in (kept, matrix, say, state))
+    grad_inputs, *grads = (t.new_empty(t.shape) for t in (saved, matrix, say, state))
     return grad_inputs, grads[0], grads[1], grads[2]
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    given, *tensors, ctx.kept = inputs
-    out, _, kept = output
+    given, *tensors, ctx.saved = inputs
+    out, _, saved = output
     ctx.set_materialize_grads(False)
-    ctx.mark_non_differentiable(kept)
-    # The inputs themselves are needed only to compute again what was not kept.
-    ctx.save_for_backward(*tensors, out, kept, None if ctx.kept else given)
+    ctx.mark_non_differentiable(saved)
+    # The inputs are needed only to recompute what was not saved.
+    ctx.save_for_backward(*tensors, out, saved, None if ctx.saved else given)
 
 
 def _differentiate(
     ctx: Any, grad_out: _Optional, grad_new_state: _Optional, _: _Optional
 ) -> tuple[_Optional, ...]:
-    *tensors, out, kept, given = ctx.saved_tensors
-    if not ctx.kept:
-        kept = operation(given, *tensors, True)[2]
-    grads = backward(grad_out, grad_new_state, out, kept, *tensors)
+    *tensors, out, saved, given = ctx.saved_tensors
+    if not ctx.saved:
+        saved = operation(given, *tensors, True)[2]
+    grads = backward(grad_out, grad_new_state, out, saved, *tensors)
     return *grads, None, None, None
 
 
 _TENSORS = "Tensor matrix, Tensor say, Tensor state, Tensor position, Tensor? lengths"
 
 operation = define(
-    f"legs_recurrence(Tensor inputs, {_TENSORS}, bool keep) -> (Tensor, Tensor, Tensor)",
+    f"legs_recurrence(Tensor inputs, {_TENSORS}, bool save) -> (Tensor, Tensor, Tensor)",
     native=forward,
     shapes=_forward_shapes,
 )
 backward = define(
-    "legs_recurrence_backward(Tensor? grad_out, Tensor? grad_new_state, Tensor out, Tensor kept,"
+    "legs_recurrence_backward(Tensor? grad_out, Tensor? grad_new_state, Tensor out, Tensor saved,"
     f" {_TENSORS}) -> (Tensor, Tensor, Tensor, Tensor)",
     native=_backward,
     shapes=_backward_shapes,
 )
 differentiate("legs_recurrence", save=_save, backward=_differentiate)
-differentiate_once("legs_recurrence_backward", use="a unit beside LegS")
+differentiate_once("legs_recurrence_backward", use="a unit coupled with LegS")

@@ -1,6 +1,6 @@
-"""variant = the last of baseline < v3 < v4 (or neon) that is both built and runnable here
+"""variant = the last of baseline < v3 < v4 (or neon) that is built and that this machine can run
 
-Finds the compiled kernels, chooses the best variant this machine can run, and calls it by ctypes.
+Finds the compiled kernels, chooses the best variant and calls it through ctypes.
 `THREEFOLD_KERNELS` overrides the choice: auto, reference, baseline, v3, v4 or neon.
 """
 
@@ -19,16 +19,16 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-# Before any kernel: torch brings its own OpenMP, and one process must have one.
+# Imported before any kernel is loaded: torch brings its own OpenMP, and a process must have one.
 import torch
 from torch import Tensor
 
 import threefold.kernels
 from threefold.errors import ThreefoldError
 
-CHOICE = "THREEFOLD_KERNELS"
-# For developers: where to look for the kernels instead (`make sanitize` uses it).
-FOLDER = "THREEFOLD_KERNELS_FOLDER"
+VARIANT_VARIABLE = "THREEFOLD_KERNELS"
+# For developers: another folder to load the kernels from (`make sanitize` uses it).
+FOLDER_VARIABLE = "THREEFOLD_KERNELS_FOLDER"
 
 # In order of preference; the numbers are bits of threefold_runnable_variants.
 VARIANTS = {"baseline": 1, "v3": 2, "v4": 4, "neon": 8}
@@ -44,7 +44,7 @@ STATUS = {
 
 @dataclass(frozen=True)
 class Signature:
-    """Arguments of a C function, in the order they always have."""
+    """How many arguments of each type a C function takes; their order is always the same."""
 
     pointers: int
     integers: int
@@ -59,7 +59,7 @@ class Signature:
         )
 
 
-# One line for each function of native/operations.h.
+# One line for each function in native/operations.h.
 SIGNATURES = {
     "cell_recurrence_forward": Signature(pointers=10, integers=6),
     "cell_recurrence_backward": Signature(pointers=12, integers=6),
@@ -107,7 +107,7 @@ Function = Callable[..., int]
 
 @dataclass(frozen=True)
 class Native:
-    """A loaded variant: its functions by (name, dtype)."""
+    """A loaded variant of the kernels: its functions by (name, dtype)."""
 
     variant: str
     openmp: bool
@@ -115,23 +115,23 @@ class Native:
     program: Function
 
     def function(self, name: str, dtype: torch.dtype) -> Function:
-        """What is called by that name: the function itself, unless `calling` says otherwise."""
-        return (_instead.functions or self.functions)[name, dtype]
+        """The function of that name and dtype, or its replacement inside `calling`."""
+        return (_replacements.functions or self.functions)[name, dtype]
 
 
-class _Instead(threading.local):
+class _Replacements(threading.local):
     functions: dict[tuple[str, torch.dtype], Function] | None = None
 
 
-_instead = _Instead()
+_replacements = _Replacements()
 
 
 def built() -> dict[str, Path]:
-    """The compiled variants found beside the package, by name."""
+    """The paths of the compiled variants next to the package, by name."""
     # An editable install keeps them in site-packages, so the package has two folders.
     folders = [Path(folder) for folder in threefold.kernels.__path__]
-    if os.environ.get(FOLDER):
-        folders = [Path(os.environ[FOLDER])]
+    if os.environ.get(FOLDER_VARIABLE):
+        folders = [Path(os.environ[FOLDER_VARIABLE])]
     suffix = {"darwin": ".dylib", "win32": ".dll"}.get(sys.platform, ".so")
     found = {}
     for variant in VARIANTS:
@@ -144,9 +144,9 @@ def built() -> dict[str, Path]:
 
 @cache
 def runnable() -> tuple[str, ...]:
-    """The built variants that this machine can run, worst first."""
+    """The built variants that this machine can run, slowest first."""
     found = built()
-    # The one variant that every machine of its kind can load tells about the others.
+    # baseline and neon load on every machine of their kind, and report which others run.
     safe = next((found[variant] for variant in ("baseline", "neon") if variant in found), None)
     if safe is None:
         return ()
@@ -155,16 +155,16 @@ def runnable() -> tuple[str, ...]:
 
 
 def chosen() -> str:
-    """What THREEFOLD_KERNELS asks for."""
-    choice = os.environ.get(CHOICE) or "auto"
+    """The value of THREEFOLD_KERNELS, checked."""
+    choice = os.environ.get(VARIANT_VARIABLE) or "auto"
     if choice not in CHOICES:
-        raise ThreefoldError(f"{CHOICE}={choice!r}: expected one of {', '.join(CHOICES)}")
+        raise ThreefoldError(f"{VARIANT_VARIABLE}={choice!r}: expected one of {', '.join(CHOICES)}")
     return choice
 
 
 @cache
 def load(variant: str) -> Native:
-    """Load one variant, or say why it cannot be used."""
+    """Load one variant, or raise with the reason why it cannot be used."""
     path = built().get(variant)
     if path is None:
         raise ThreefoldError(f"kernels {variant!r} are not built; built: {_names(built())}")
@@ -195,17 +195,17 @@ def _bind(library: ctypes.CDLL, name: str, signature: Signature) -> Function:
 
 
 def _check_interface(library: ctypes.CDLL, path: Path) -> None:
-    """A library of other sources would read our arguments as something else."""
+    """Raise if the library was built from another operations.h: its arguments may differ."""
     library.threefold_interface.restype = ctypes.c_char_p
     header = Path(__file__).parent / "native" / "operations.h"
     expected = hashlib.sha256(header.read_bytes()).hexdigest()
     if library.threefold_interface().decode() != expected:
-        raise ThreefoldError(f"{path} was built from other sources; build it again (`make setup`)")
+        raise ThreefoldError(f"{path} was built from other sources; rebuild it (`make setup`)")
 
 
 @dataclass(frozen=True)
 class Choice:
-    """What runs: native kernels, or the reference and the reason for it."""
+    """What runs: the native kernels, or plain torch and the reason for it."""
 
     native: Native | None
     reason: str | None = None
@@ -215,7 +215,7 @@ _current: Choice | None = None
 
 
 def current() -> Choice:
-    """What runs now; decided at the first call."""
+    """What runs; decided at the first call."""
     global _current
     if _current is None:
         _current = _choose(chosen())
@@ -224,7 +224,7 @@ def current() -> Choice:
 
 def _choose(choice: str) -> Choice:
     if choice == "reference":
-        return Choice(None, f"{CHOICE}=reference")
+        return Choice(None, f"{VARIANT_VARIABLE}=reference")
     if choice != "auto":
         return Choice(load(choice))
     if not runnable():
@@ -240,12 +240,14 @@ def _why_not_built() -> str:
         note = Path(folder) / "build_failure.txt"
         if note.is_file():
             return note.read_text(encoding="utf-8").strip()
-    return "no compiled kernels beside the package: it runs from its sources, not installed"
+    return (
+        "there are no compiled kernels next to the package: it runs from its sources, not installed"
+    )
 
 
 @contextlib.contextmanager
 def using(choice: str) -> Iterator[Choice]:
-    """Run with another choice for a while; for tests and benchmarks, in one thread."""
+    """Run with another choice inside `with`; for tests and benchmarks, in one thread."""
     global _current
     before, _current = _current, _choose(choice)
     try:
@@ -256,26 +258,26 @@ def using(choice: str) -> Iterator[Choice]:
 
 @contextlib.contextmanager
 def calling(functions: dict[tuple[str, torch.dtype], Function]) -> Iterator[None]:
-    """Have other functions called in place of the native ones for a while, in this thread."""
-    _instead.functions = functions
+    """Call these functions instead of the native ones inside `with`, in this thread."""
+    _replacements.functions = functions
     try:
         yield
     finally:
-        _instead.functions = None
+        _replacements.functions = None
 
 
 def contiguous(x: Tensor | None) -> Tensor | None:
-    """x without gaps, copied only if it has some."""
+    """x as a contiguous tensor; copied only if it is not contiguous."""
     return None if x is None else x.contiguous()
 
 
 def with_unit_stride(x: Tensor) -> Tensor:
-    """x with the numbers of its last axis side by side; a slice of something wider is no copy."""
+    """x with stride 1 along its last axis; a slice of a wider tensor is not copied."""
     return x if x.stride(-1) == 1 else x.contiguous()
 
 
 def evenly_spaced(x: Tensor) -> tuple[Tensor, int]:
-    """x [B, L, D] and the distance of its elements; a slice of something wider is not copied."""
+    """x [B, L, D] and the stride of its elements; a slice of a wider tensor is not copied."""
     batch, length, width = x.shape
     of_rows, of_elements, of_numbers = x.stride()
     if of_numbers == 1 or width == 1:
@@ -299,11 +301,11 @@ def call(
 ) -> None:
     """Call a native function, with the number of threads after the other sizes.
 
-    Outputs (and workspace) are new, so contiguous; inputs are made so, unless they are `laid_out`
-    as the function expects, or it is given their `strides`, after them. A tensor without numbers is
-    passed as null. The function is that of the first output's dtype, unless `dtype` is given.
+    Outputs and workspace are new tensors, so contiguous. Inputs are made contiguous, unless they
+    are `laid_out` as the function expects, or `strides` are passed after them. None is passed as
+    null. The function is the one for the first output's dtype, unless `dtype` is given.
     """
-    # Kept in a list until the call returns: nothing else may own what the pointers point to.
+    # The list keeps copies alive until the call returns: nothing else may own their memory.
     as_they_are = laid_out or strides is not None
     tensors = [*outputs, *(inputs if as_they_are else map(contiguous, inputs))]
     pointers: list[Any] = [None if x is None else x.data_ptr() for x in tensors]
@@ -314,17 +316,17 @@ def call(
 
 
 def workspace(name: str, like: Tensor, sizes: Sequence[int]) -> Tensor:
-    """A buffer of as many numbers as the native function `name` asks for."""
+    """A buffer of the size that the native function `name` asks for."""
     elements = ctypes.c_int64()
     invoke(name, like.dtype, [ctypes.byref(elements)], sizes)
     return like.new_empty(elements.value)
 
 
 def run_program(code: array[int]) -> None:
-    """Make the calls that `code` lists; see native/program.cpp."""
+    """Make the calls listed in `code`; see native/program.cpp."""
     choice = current()
     if choice.native is None:
-        raise ThreefoldError(f"a program has no native kernels here: {choice.reason}")
+        raise ThreefoldError(f"a recorded program needs native kernels: {choice.reason}")
     address, words = code.buffer_info()
     status = choice.native.program(address, words)
     if status:
@@ -338,10 +340,10 @@ def invoke(
     sizes: Sequence[int],
     numbers: Sequence[float] = (),
 ) -> None:
-    """Call a native function with pointers, whose owners the caller keeps alive."""
+    """Call a native function with raw pointers; the caller keeps their tensors alive."""
     choice = current()
     if choice.native is None:
-        raise ThreefoldError(f"{name} has no native kernel here: {choice.reason}")
+        raise ThreefoldError(f"{name} needs native kernels: {choice.reason}")
     function = choice.native.function(name, dtype)
     status = function(*pointers, *sizes, torch.get_num_threads(), *numbers)
     if status:

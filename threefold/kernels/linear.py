@@ -1,7 +1,8 @@
 """y = x Wᵀ + bias,  each weight read from memory once for all rows
 
-The native product of a few rows with a matrix, for steps without gradients: called without torch's
-dispatcher, so it is no torch operation. `ops.linear` checks shapes and knows when to come here.
+The native product of a few rows with a matrix, for steps without gradients. It is called without
+torch's dispatcher, so it is not a torch operation. `ops.linear` checks shapes and decides when to
+use it.
 """
 
 from __future__ import annotations
@@ -14,14 +15,14 @@ from torch import Tensor, nn
 from threefold.errors import ThreefoldError
 from threefold.kernels import library, reference
 
-# With more rows a product of matrices reads the weights from the cache often enough.
-MOST_ROWS = 8
+# With more rows, torch's matrix product reuses each weight often enough from the cache.
+MAX_ROWS = 8
 
-# The workspace holds rows of x filled up to a multiple of this.
+# The workspace holds rows of x padded to a multiple of this.
 _GROUP = 32
 
-# What can be handed to a kernel as it is; subclasses may mean something else.
-PLAIN = (Tensor, nn.Parameter)
+# Types whose memory a kernel may read directly; subclasses may store something else there.
+PLAIN_TENSOR_TYPES = (Tensor, nn.Parameter)
 _FLOAT, _NARROW = torch.float32, torch.bfloat16
 # (dtype of the weight, of x) → the kernel, and the dtype it sums in.
 _KERNELS = {
@@ -33,7 +34,7 @@ _KERNELS = {
 
 
 def expected(x: Tensor, weight: Tensor, bias: Tensor | None) -> str | None:
-    """What is wrong, said as what was expected; None if nothing is."""
+    """The shape, dtype or device that was expected; None if all inputs fit."""
     if weight.ndim != 2 or x.ndim < 1:
         return "x […, I] and weight [O, I]"
     outputs, inputs = weight.shape
@@ -42,25 +43,25 @@ def expected(x: Tensor, weight: Tensor, bias: Tensor | None) -> str | None:
     if reference.under_autocast(x):
         return None
     if bias is not None and bias.dtype != weight.dtype:
-        return f"a bias of {weight.dtype}, as the weight"
+        return f"a bias of {weight.dtype}, as the weight has"
     if x.dtype != weight.dtype and (x.dtype, weight.dtype) != (torch.float32, torch.bfloat16):
-        return f"x of {weight.dtype}, as the weight (or float32 with a weight of bfloat16)"
+        return f"x of {weight.dtype}, as the weight has (or float32 with a weight of bfloat16)"
     return None
 
 
 def forward(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor | None:
-    """The product, or None where the kernel does not serve; x is plain and on the CPU.
+    """The product, or None where the kernel cannot be used; x is a plain tensor on the CPU.
 
-    A token takes a hundred of these calls, so nothing is asked or made twice.
+    A token takes about a hundred of these calls, so no check is made twice.
     """
     native = library.current().native
     kernel = _KERNELS.get((weight.dtype, x.dtype))
-    if native is None or kernel is None or not _serves(weight):
+    if native is None or kernel is None or not _readable(weight):
         return None
     outputs, inputs = weight.shape
     *batch, given = x.shape
     rows = math.prod(batch)
-    if given != inputs or not 0 < rows <= MOST_ROWS or not inputs or not _fits(bias, weight):
+    if given != inputs or not 0 < rows <= MAX_ROWS or not inputs or not _fits(bias, weight):
         return None
     if not x.is_contiguous():
         x = x.contiguous()
@@ -85,8 +86,13 @@ def forward(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor | None:
     return y
 
 
-def _serves(weight: Tensor) -> bool:
-    return type(weight) in PLAIN and weight.is_cpu and weight.ndim == 2 and weight.is_contiguous()
+def _readable(weight: Tensor) -> bool:
+    return (
+        type(weight) in PLAIN_TENSOR_TYPES
+        and weight.is_cpu
+        and weight.ndim == 2
+        and weight.is_contiguous()
+    )
 
 
 def _fits(bias: Tensor | None, weight: Tensor) -> bool:
@@ -95,7 +101,7 @@ def _fits(bias: Tensor | None, weight: Tensor) -> bool:
         and bias.dtype is weight.dtype
         and bias.is_contiguous()
         and bias.is_cpu
-        and type(bias) in PLAIN
+        and type(bias) in PLAIN_TENSOR_TYPES
     )
 
 

@@ -15,26 +15,25 @@ from torch import Tensor
 
 from threefold.kernels import library
 from threefold.kernels.checks import expected_kind
+from threefold.kernels.fourier import next_power_of_two, numbers_per_point, twiddle_factors
 from threefold.kernels.registration import define, differentiate, differentiate_once
 from threefold.kernels.system_memory import on_large_pages
 
-# Bytes of two vectors in the widest variant: a place of native/fourier.h has no more.
-PLACE_BYTES = 128
-# No block is shorter: its borders would cost more than its transform.
-SMALLEST = 64
+# No block is shorter: its overlap would cost more than its transform.
+SMALLEST_BLOCK = 64
 
 _Optional = Tensor | None
 
 
 def expected(x: Tensor, kernel: Tensor, skip: _Optional, gate: _Optional, first: int) -> str | None:
-    """What is wrong, said as what was expected; None if nothing is."""
+    """The shape, dtype or device that was expected; None if all inputs fit."""
     if x.ndim != 3 or kernel.ndim != 2 or 0 in x.shape[1:] or kernel.shape[1] == 0:
         return "x [B, L, D] and kernel [D, K], none empty"
     channels = x.shape[2]
     if kernel.shape[0] != channels or not (skip is None or skip.shape == (channels,)):
         return f"kernel [{channels}, K] and skip [{channels}], the last optional"
     if not 0 <= first < x.shape[1]:
-        return f"a first output among the {x.shape[1]} elements, not {first}"
+        return f"first to be one of the {x.shape[1]} elements, not {first}"
     outputs = (x.shape[0], x.shape[1] - first, channels)
     if gate is not None and gate.shape != outputs:
         return f"gate {list(outputs)}, as y"
@@ -43,12 +42,12 @@ def expected(x: Tensor, kernel: Tensor, skip: _Optional, gate: _Optional, first:
 
 @cache
 def transform_size(outputs: int, taps: int, *, whole: bool) -> int:
-    """Places of a transform: one for all outputs, or as many as make the least work."""
-    largest = power_of_two(max(outputs + taps - 1, 2))
+    """The size of a transform: one for all outputs if `whole`, else that of the least work."""
+    largest = next_power_of_two(max(outputs + taps - 1, 2))
     if whole:
         return largest
     sizes = [largest]
-    while sizes[-1] >= max(2 * power_of_two(taps), 2 * SMALLEST):
+    while sizes[-1] >= max(2 * next_power_of_two(taps), 2 * SMALLEST_BLOCK):
         sizes.append(sizes[-1] // 2)
 
     def work(size: int) -> float:
@@ -58,38 +57,15 @@ def transform_size(outputs: int, taps: int, *, whole: bool) -> int:
     return min((size for size in sizes if size >= taps), key=work)
 
 
-def power_of_two(number: int) -> int:
-    """The least power of two that is not below a number."""
-    return 1 << (number - 1).bit_length()
-
-
-@cache
-def twiddle(size: int, dtype: torch.dtype) -> Tensor:
-    """w^j, w^2j, w^3j with w = e^{−2πi/n} for n = 4, 8, …, size and j < n/4, as pairs."""
-    stages = [torch.zeros(0, dtype=torch.float64)]
-    n = 4
-    while n <= size:
-        turns = torch.arange(n // 4, dtype=torch.float64).unsqueeze(1) * torch.arange(1, 4) / n
-        angles = -2 * math.pi * turns
-        stages.append(torch.stack([angles.cos(), angles.sin()], -1).flatten())
-        n *= 2
-    return torch.cat(stages).to(dtype)
-
-
-def place(dtype: torch.dtype) -> int:
-    """Numbers of a place in the widest variant."""
-    return PLACE_BYTES // dtype.itemsize
-
-
 def _workspace(x: Tensor, buffers: int, size: int) -> Tensor:
-    return x.new_empty(torch.get_num_threads(), buffers, size, place(x.dtype))
+    return x.new_empty(torch.get_num_threads(), buffers, size, numbers_per_point(x.dtype))
 
 
 def _forward(
-    x: Tensor, kernel: Tensor, skip: _Optional, gate: _Optional, size: int, first: int, keep: bool
+    x: Tensor, kernel: Tensor, skip: _Optional, gate: _Optional, size: int, first: int, save: bool
 ) -> tuple[Tensor, Tensor]:
-    """y, and what it was before the gate if that is to be kept."""
-    outputs = _forward_shapes(x, kernel, skip, gate, size, first, keep)
+    """y, and with `save` also its value before the gate."""
+    outputs = _forward_shapes(x, kernel, skip, gate, size, first, save)
     on_large_pages(outputs)
     _call("forward", [*outputs, _workspace(x, 2, size)], [x, kernel, skip], gate, size, first)
     return outputs
@@ -103,7 +79,7 @@ def _call(
     size: int,
     first: int,
 ) -> None:
-    """The gate is read where it lies, also as a slice of something wider."""
+    """Call a kernel; a gate that is a slice of a wider tensor is not copied."""
     *_, x, kernel, _ = inputs
     assert x is not None and kernel is not None
     step = 0
@@ -112,17 +88,17 @@ def _call(
     library.call(
         f"long_convolution_{name}",
         outputs,
-        [*map(library.contiguous, inputs), gate, twiddle(size, x.dtype)],
+        [*map(library.contiguous, inputs), gate, twiddle_factors(size, x.dtype)],
         [*x.shape, kernel.shape[1], size, first, step],
         laid_out=True,
     )
 
 
 def _forward_shapes(
-    x: Tensor, kernel: Tensor, skip: _Optional, gate: _Optional, size: int, first: int, keep: bool
+    x: Tensor, kernel: Tensor, skip: _Optional, gate: _Optional, size: int, first: int, save: bool
 ) -> tuple[Tensor, Tensor]:
     shape = (x.shape[0], x.shape[1] - first, x.shape[2])
-    return x.new_empty(shape), x.new_empty(shape if keep else 0)
+    return x.new_empty(shape), x.new_empty(shape if save else 0)
 
 
 def _backward(
@@ -145,13 +121,13 @@ def _backward(
 def _backward_shapes(
     grad_y: Tensor, x: Tensor, kernel: Tensor, skip: _Optional, *rest: Any
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """That of skip has no elements where there is none."""
+    """The gradient of skip is empty where there is no skip."""
     given = x.new_empty(0 if skip is None else skip.shape)
     return x.new_empty(x.shape), kernel.new_empty(kernel.shape), given
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    *tensors, ctx.size, ctx.first, ctx.kept = inputs
+    *tensors, ctx.size, ctx.first, ctx.saved = inputs
     ctx.save_for_backward(*tensors, output[1])
     ctx.mark_non_differentiable(output[1])
 
@@ -163,7 +139,7 @@ def _differentiate(ctx: Any, grad_y: Tensor, _: Tensor) -> tuple[_Optional, ...]
     grad_skip = None if skip is None else grads[2]
     grad_gate = None
     if gate is not None and ctx.needs_input_grad[3]:
-        if not ctx.kept:
+        if not ctx.saved:
             before, _ = operation(x, kernel, skip, None, ctx.size, ctx.first, False)
         grad_gate = grad_y * before
     return *grads[:2], grad_skip, grad_gate, None, None, None
@@ -172,7 +148,7 @@ def _differentiate(ctx: Any, grad_y: Tensor, _: Tensor) -> tuple[_Optional, ...]
 _INPUTS = "Tensor x, Tensor kernel, Tensor? skip, Tensor? gate, int size, int first"
 
 operation = define(
-    f"long_convolution({_INPUTS}, bool keep) -> (Tensor, Tensor)",
+    f"long_convolution({_INPUTS}, bool save) -> (Tensor, Tensor)",
     native=_forward,
     shapes=_forward_shapes,
 )
@@ -188,8 +164,8 @@ differentiate_once("long_convolution_backward", use="long_convolution")
 def run(
     x: Tensor, kernel: Tensor, skip: _Optional, gate: _Optional, *, first: int, whole: bool
 ) -> Tensor:
-    """y; what was before the gate is kept only for its gradient."""
+    """y; its value before the gate is saved only for the gradient of the gate."""
     size = transform_size(x.shape[1] - first, kernel.shape[1], whole=whole)
-    keep = gate is not None and gate.requires_grad and torch.is_grad_enabled()
-    y, _ = operation(x, kernel, skip, gate, size, first, keep)
+    save = gate is not None and gate.requires_grad and torch.is_grad_enabled()
+    y, _ = operation(x, kernel, skip, gate, size, first, save)
     return y  # type: ignore[no-any-return]

@@ -1,7 +1,7 @@
-"""y_i = pending_i + (kernel_0 + skip) x_i,  pending brought up to date by one tile an element
+"""y_i = pending_i + (kernel_0 + skip) x_i,  pending updated by one tile per element
 
-A long filter made ready for streaming: native/online_convolution.cpp has the tiles. Spectra of the
-tiles are computed when a stream first reaches them, and kept for all streams of this filter.
+A long filter prepared for streaming; native/online_convolution.cpp describes the tiles. A tile's
+spectrum is computed when a stream first reaches it, and shared by all streams of this filter.
 """
 
 from __future__ import annotations
@@ -13,35 +13,36 @@ import torch
 from torch import Tensor
 
 from threefold.kernels import library
-from threefold.kernels.long_convolution import place, power_of_two, twiddle
+from threefold.kernels.fourier import next_power_of_two, numbers_per_point, twiddle_factors
 
-# Tiles below this are summed directly, with the first taps.
+# Smaller tiles are summed directly, with the first taps.
 SMALLEST_TRANSFORM = 64
 
 
 class OnlineFilter:
-    """kernel [D, K] with skip [D], and what is derived from them."""
+    """kernel [D, K] with skip [D], and tables computed from them."""
 
     def __init__(self, kernel: Tensor, skip: Tensor | None) -> None:
         channels, taps = kernel.shape
         self.kernel, self.skip = kernel.contiguous(), library.contiguous(skip)
         self.near = kernel.new_zeros(SMALLEST_TRANSFORM, channels)
         self.near[: min(taps, SMALLEST_TRANSFORM)] = kernel[:, :SMALLEST_TRANSFORM].T
-        # Spectra of tiles below this are there; a place of all groups has `width` numbers at most.
+        # Tiles below this have their spectra; all channels of one point take `width` numbers.
         self.ready = SMALLEST_TRANSFORM
-        self.width = -(-channels // place(kernel.dtype)) * place(kernel.dtype)
+        numbers = numbers_per_point(kernel.dtype)
+        self.width = -(-channels // numbers) * numbers
         self.spectra = kernel.new_empty(0)
         self.twiddle = kernel.new_empty(0)
         self.lock = Lock()
 
     def prepare(self, tile: int) -> None:
-        """Have the spectra of all tiles up to this one."""
+        """Compute the spectra of all tiles up to this one."""
         if tile < self.ready:
             return
         with self.lock:
             while self.ready <= tile:
-                twiddles = twiddle(2 * self.ready, self.kernel.dtype)
-                # 2·64 + 2·128 + … + 2·ready places.
+                twiddles = twiddle_factors(2 * self.ready, self.kernel.dtype)
+                # 2·64 + 2·128 + … + 2·ready points.
                 spectra = self.kernel.new_empty(
                     (4 * self.ready - 2 * SMALLEST_TRANSFORM) * self.width
                 )
@@ -57,10 +58,10 @@ class OnlineFilter:
 
 
 class OnlineStep:
-    """A filter on the buffers of one stream: all that stays the same from element to element.
+    """A filter on the buffers of one stream: everything that is the same for all elements.
 
-    inputs [B, C, D] has all elements so far and room for more.  pending [B, C′, D], C′ a power of
-    two above all places, is what they do to later ones.
+    inputs [B, C, D] holds all elements so far and has room for more.  pending [B, C′, D], C′ a
+    power of two above all positions, holds their contributions to later outputs.
     """
 
     def __init__(self, filter: OnlineFilter, inputs: Tensor, pending: Tensor) -> None:
@@ -72,16 +73,18 @@ class OnlineStep:
         self.sizes = len(inputs), inputs.shape[2], pending.stride(0), inputs.stride(0)
 
     def advance(self, x: Tensor, positions: Tensor, largest: int, *, rebuild: bool) -> Tensor:
-        """y of x [B, …, D], element positions[b] of each row, which is put behind the others.
+        """y of x [B, …, D], which is element positions[b] of row b and is appended to the inputs.
 
-        A row that has p elements and gets none now is given as −1 − p, and its y is free.  Sums are
-        brought up to date with tiles up to the `largest`, from zeros if they are to be rebuilt.
+        A row that has p elements and gets none now has position −1 − p, and its y is unspecified.
+        Sums are updated with tiles up to `largest`; with `rebuild` they start from zeros.
         """
         filter, workspace = self.filter, self.filter.near
-        # Smaller tiles are sums, and need no room.
+        # Smaller tiles are summed directly and need no workspace.
         if largest >= SMALLEST_TRANSFORM:
             filter.prepare(largest)
-            workspace = x.new_empty(torch.get_num_threads(), 2 * largest, place(x.dtype))
+            workspace = x.new_empty(
+                torch.get_num_threads(), 2 * largest, numbers_per_point(x.dtype)
+            )
         x, positions = x.contiguous(), positions.contiguous()
         spectra, twiddles = filter.spectra, filter.twiddle
         y = torch.empty_like(x)
@@ -104,7 +107,7 @@ class OnlineStep:
 
 
 def largest_tile(places: Sequence[int], *, rebuild: bool) -> int:
-    """The largest tile that ends at one of these elements, or before it if all are made again."""
+    """The largest tile that ends at one of these elements, or before it with `rebuild`."""
     if rebuild:
-        return max(power_of_two(max(places) + 1) // 2, 1)
+        return max(next_power_of_two(max(places) + 1) // 2, 1)
     return max([1, *[place & -place for place in places]])

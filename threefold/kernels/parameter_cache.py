@@ -1,9 +1,9 @@
-"""value = f(parameters):  made once, and kept while no parameter changes.
+"""value = f(parameters):  computed once, and cached while no parameter changes.
 
-Changes are seen by torch's count of updates in place, by where a parameter lies, and by the steps
-of optimisers, the fused ones of which count nothing. An edit of `parameter.data` is not seen: after
-one call `train()`, `eval()` or `load_state_dict()`, or edit under `torch.no_grad()` instead. What
-needs gradients is made for each call.
+A change is detected by torch's version counter of in-place updates, by a parameter's address, and
+by optimiser steps, because fused optimisers do not advance the counter. An edit of `parameter.data`
+is not detected: after one, call `train()`, `eval()` or `load_state_dict()`, or edit under
+`torch.no_grad()` instead. A value that needs gradients is computed at each call.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 Value = TypeVar("Value")
 
-_steps = 0  # of any optimiser
+_steps = 0  # of all optimisers
 
 
 def optimiser_stepped(*_: Any) -> None:
-    """Say that parameters may have changed uncounted; torch's optimisers do so by themselves."""
+    """Tell caches that parameters may have changed; torch's optimisers call this by themselves."""
     global _steps
     _steps += 1
 
@@ -30,60 +30,63 @@ def optimiser_stepped(*_: Any) -> None:
 register_optimizer_step_post_hook(optimiser_stepped)
 
 
-class Derived(Generic[Value]):
-    """One value of a module; a copy of the module makes its own."""
+class ParameterCache(Generic[Value]):
+    """One cached value of a module; a copy of the module computes its own.
+
+    A recorded step finds the cache by the attribute's name: it must be called `derived`.
+    """
 
     def __init__(self) -> None:
-        # Set at once, for threads that share the module: key, value, and what it was made from.
+        # Key, value, parameters: one tuple, so that threads which share the module see all or none.
         self._known: tuple[Any, Value, Sequence[Tensor]] | None = None
 
     def of(self, parameters: Sequence[Tensor], make: Callable[[], Value], *more: Any) -> Value:
-        """What `make` makes of the parameters, and of whatever `more` says."""
+        """The value of `make()`, recomputed if the parameters or `more` changed."""
         if torch.compiler.is_compiling() or (
             torch.is_grad_enabled() and any(p.requires_grad for p in parameters)
         ):
             return make()
-        key = (more, _moments(parameters))
+        key = (more, _versions(parameters))
         known = self._known
         if known is None or known[0] != key:
-            # What is made in inference mode could not be used outside of it.
+            # Tensors made in inference mode could not be used outside of it.
             with torch.inference_mode(False), torch.no_grad():
                 self._known = known = (key, make(), parameters)
         return known[1]
 
     def forget(self) -> None:
-        """Have it made again at the next call."""
+        """Drop the value, so that the next call computes it again."""
         self._known = None
 
     @property
     def value(self) -> Value | None:
-        """What is kept; None if nothing is."""
+        """The cached value; None if there is none."""
         return None if self._known is None else self._known[1]
 
     @property
-    def moments(self) -> list[Any]:
-        """Where its parameters lie, and how often they were changed."""
-        return [] if self._known is None else _moments(self._known[2])
+    def versions(self) -> list[Any]:
+        """The addresses and version counters of its parameters."""
+        return [] if self._known is None else _versions(self._known[2])
 
     def tensors(self) -> Iterator[Tensor]:
         """All tensors of the value."""
         return _tensors(self.value)
 
-    def __deepcopy__(self, memo: Any) -> Derived[Value]:
-        return Derived()
+    def __deepcopy__(self, memo: Any) -> ParameterCache[Value]:
+        return ParameterCache()
 
     def __reduce__(self) -> Any:
-        return Derived, ()
+        return ParameterCache, ()
 
 
-def derived_below(owner: nn.Module) -> list[Derived[Any]]:
-    """What the modules below `owner` keep."""
-    found = (module.__dict__.get("derived") for module in owner.modules())
-    return [one for one in found if isinstance(one, Derived)]
+def caches_below(owner: nn.Module) -> list[ParameterCache[Any]]:
+    """The caches of `owner` and its submodules."""
+    attributes = (module.__dict__.get("derived") for module in owner.modules())
+    return [cache for cache in attributes if isinstance(cache, ParameterCache)]
 
 
-def _moments(parameters: Sequence[Tensor]) -> list[Any]:
-    # Inference tensors count nothing.
+def _versions(parameters: Sequence[Tensor]) -> list[Any]:
+    # Inference tensors have no version counter.
     return [_steps] + [
         (p.data_ptr(), p.dtype, 0 if p.is_inference() else p._version) for p in parameters
     ]

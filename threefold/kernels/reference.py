@@ -1,7 +1,7 @@
-"""y_t = bias + Σ_k weight_k · x_{t−K+1+k},  then SiLU if asked
+"""Operations in plain torch, differentiable: the definitions that the native kernels are tested on.
 
-Every operation in plain torch, differentiable: the truth that the native kernels are held against,
-and what runs where there is no native kernel.
+They run where there is no native kernel. The recurrences are not here: their definitions are in
+`memory`, which passes them to `ops` as `otherwise`.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-# Numbers of one block of points × channels × poles: 16 MB each in complex128.
-BLOCK = 2**20
+# Complex numbers in one block of points × channels × poles: 16 MB in complex128.
+BLOCK_NUMBERS = 2**20
 
 
 def short_convolution(
@@ -24,14 +24,14 @@ def short_convolution(
     *,
     silu: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """Causal convolution of each channel by itself: `ops.short_convolution` has the shapes."""
+    """Causal depthwise convolution; shapes as in `ops.short_convolution`."""
     batch, length, channels = x.shape
     taps = weight.shape[1]
     if state is None:
         state = x.new_zeros(batch, taps - 1, channels)
     if lengths is not None:
         real = (torch.arange(length, device=x.device) < lengths[:, None])[:, :, None]
-        # Not a product with the mask: padding may hold NaN.
+        # `where`, not a product with the mask: padding may contain NaN.
         x = torch.where(real, x, 0)
     inputs = torch.cat([state, x], dim=1)
     y = _filtered(inputs, weight, bias, silu).to(x.dtype)
@@ -63,10 +63,10 @@ def long_convolution(
     *,
     first: int = 0,
 ) -> Tensor:
-    """Each channel with its own long filter: `ops.long_convolution` has the shapes."""
+    """Convolve each channel with its own long filter; shapes as in `ops.long_convolution`."""
     wide = torch.promote_types(x.dtype, torch.float32)
     source, taps = x.shape[1], kernel.shape[1]
-    # The cyclic convolution folds what lies behind the end onto outputs before `first` only.
+    # The cyclic convolution wraps around only onto outputs before `first`.
     size = source - first + taps - 1
     size = 1 << (max(size, source) - 1).bit_length()
     spectrum = torch.fft.rfft(x.to(wide), size, 1) * torch.fft.rfft(kernel.to(wide), size).T
@@ -84,7 +84,7 @@ def vandermonde(
     backwards: bool,
     dtype: torch.dtype,
 ) -> Tensor:
-    """`Re Σ_n c_n w_n^l`: `ops.vandermonde` has the shapes."""
+    """`Re Σ_n c_n w_n^l`; shapes as in `ops.vandermonde`."""
     near, leaps = _tables(factor, length)
     c = torch.view_as_complex(coefficient.contiguous())
     starts = torch.einsum("rhn,qhn->rqhn", c, leaps)
@@ -93,7 +93,7 @@ def vandermonde(
 
 
 def moments(x: Tensor, factor: Tensor, lengths: Tensor | None, backwards: bool) -> Tensor:
-    """`Σ_l x_l w_n^l`: `ops.moments` has the shapes."""
+    """`Σ_l x_l w_n^l`; shapes as in `ops.moments`."""
     near, leaps = _tables(factor, x.shape[1])
     x = _ordered(x, lengths, backwards)
     x = F.pad(x, (0, 0, 0, len(leaps) * len(near) - x.shape[1]))
@@ -103,8 +103,8 @@ def moments(x: Tensor, factor: Tensor, lengths: Tensor | None, backwards: bool) 
 
 
 def cauchy(p: Tensor, q: Tensor, square: Tensor, real: Tensor, points: Tensor) -> Tensor:
-    """Quotients added up, in blocks of points: `ops.cauchy` has the shapes."""
-    each = max(1, BLOCK // square.numel())
+    """Sums of quotients, in blocks of points; shapes as in `ops.cauchy`."""
+    each = max(1, BLOCK_NUMBERS // square.numel())
     blocks = [
         checkpoint(_quotients, p, q, square, real, some, use_reentrant=False)
         for some in torch.split(points, each, 1)
@@ -138,7 +138,7 @@ def _powers(w: Tensor, count: int) -> Tensor:
 
 
 def _ordered(x: Tensor, lengths: Tensor | None, backwards: bool) -> Tensor:
-    """x [R, L, D] with 0 behind each row's end, each row turned around if `backwards`."""
+    """x [R, L, D] with zeros after each row's end, each row reversed if `backwards`."""
     if lengths is None:
         return x.flip(1) if backwards else x
     places = torch.arange(x.shape[1], device=x.device).expand(x.shape[:2])
@@ -183,22 +183,22 @@ def rms_norm(
 def token_shift(
     x: Tensor, shares: Tensor, state: Tensor | None = None, lengths: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Mixtures of each element and the one before it: `ops.token_shift` has the shapes."""
+    """Mixtures of each element and the one before it; shapes as in `ops.token_shift`."""
     batch, length, channels = x.shape
     if state is None:
         state = x.new_zeros(batch, channels)
     if lengths is not None:
         real = (torch.arange(length, device=x.device) < lengths[:, None])[:, :, None]
         x = torch.where(real, x, 0)
-    everything = torch.cat([state.unsqueeze(1), x], 1)
-    mixtures = x + (everything[:, :-1] - x) * shares[:, None, None]
+    shifted = torch.cat([state.unsqueeze(1), x], 1)
+    mixtures = x + (shifted[:, :-1] - x) * shares[:, None, None]
     if lengths is None:
-        return mixtures, everything[:, -1]
+        return mixtures, shifted[:, -1]
     rows = torch.arange(batch, device=x.device)
-    return torch.where(real, mixtures, 0), everything[rows, lengths]
+    return torch.where(real, mixtures, 0), shifted[rows, lengths]
 
 
 def under_autocast(x: Tensor) -> bool:
-    """Whether torch chooses dtypes by itself where x is."""
+    """Whether autocast is enabled on the device of x."""
     kind = x.device.type
     return torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)

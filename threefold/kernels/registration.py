@@ -1,6 +1,6 @@
-"""threefold::name = a native function + the shapes of what it gives + its derivative
+"""threefold::name = a native function + the shapes of its outputs + its derivative
 
-What every native operation needs to be a torch operation: known to autograd and torch.compile.
+Registers a native operation with torch, so that autograd and torch.compile know it.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ def define(schema: str, *, native: Operation, shapes: Operation) -> Operation:
 
 
 def differentiate(name: str, *, save: Operation, backward: Operation) -> None:
-    """Give an operation its derivative; `save(ctx, inputs, output)` keeps what that needs."""
+    """Register an operation's derivative; `save(ctx, inputs, output)` saves what it needs."""
     torch.library.register_autograd(f"threefold::{name}", backward, setup_context=save, lib=LIBRARY)
 
 
 def differentiate_once(name: str, use: str) -> None:
-    """Say clearly that the operation `name`, itself a derivative, has no derivative."""
+    """Make the derivative of `name`, itself a derivative, raise an error that says why."""
 
     def refuse(ctx: Any, *grads: Tensor) -> None:
         raise NotImplementedError(
-            f"{use} can be differentiated once; for second derivatives set "
-            "THREEFOLD_KERNELS=reference, whose operations are plain torch"
+            f"{use} can be differentiated only once; for second derivatives set "
+            "THREEFOLD_KERNELS=reference, which runs plain torch"
         )
 
     differentiate(name, save=lambda ctx, inputs, output: None, backward=refuse)

@@ -1,6 +1,6 @@
 """h_t = (1−α) h_{t−1} + α φ(x_t + W h_{t−1}): a fixed sparse reservoir as a torch operation.
 
-W is not learned, so only the drive x and the state have gradients; Wᵀ is kept beside W for them.
+W is not learned, so only the drive x and the state have gradients; Wᵀ is stored with W for them.
 """
 
 from __future__ import annotations
@@ -16,29 +16,29 @@ from threefold.kernels.registration import define, differentiate, differentiate_
 
 _Optional = Tensor | None
 
-# As in native/cell_kinds.h, in the order of their numbers.
+# In the order of native/cell_kinds.h.
 ACTIVATIONS = ("tanh", "relu", "sigmoid", "identity")
 
 
 class Sparse(NamedTuple):
-    """A square matrix by rows, and where the numbers of its transpose are among its own."""
+    """A square sparse matrix in CSR form, with the indices of its transpose."""
 
     values: Tensor  # [E]
     columns: Tensor  # [E] int32
     starts: Tensor  # [H+1] int64: row r is starts[r] … starts[r+1] − 1
-    back: Tensor  # [E] int64: values[back] are those of the transpose, by rows
+    back: Tensor  # [E] int64: values[back] are the values of the transpose, by rows
     back_columns: Tensor
     back_starts: Tensor
 
     @property
     def rows(self) -> Tensor:
-        """The row of each number [E]."""
+        """The row of each value, [E]."""
         counts = self.starts[1:] - self.starts[:-1]
         return torch.arange(len(counts), device=counts.device).repeat_interleave(counts)
 
 
 def sparse(dense: Tensor) -> Sparse:
-    """The numbers of a square matrix that are not 0."""
+    """A square matrix in sparse form."""
     rows, columns = dense.nonzero(as_tuple=True)
     back = torch.argsort(columns, stable=True)
     return Sparse(
@@ -57,7 +57,7 @@ def _starts(index: Tensor, size: int) -> Tensor:
 
 
 def expected(drive: Tensor, weight: Sparse, state: Tensor, lengths: _Optional) -> str | None:
-    """What is wrong, said as what was expected; None if nothing is."""
+    """The shape, dtype or device that was expected; None if all inputs fit."""
     if drive.ndim != 3 or 0 in drive.shape[1:]:
         return "drive [B, L, H], none empty"
     batch, _, units = drive.shape
@@ -82,30 +82,30 @@ def forward(
     lengths: _Optional,
     activation: str,
     leak: float,
-    keep: bool,
+    save: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Call the kernel; `keep` what the backward pass needs, or an empty tensor."""
-    out, new_state, kept = _forward_shapes(drive, keep)
+    """Call the kernel; the last output is what the backward pass needs, empty without `save`."""
+    out, new_state, saved = _forward_shapes(drive, save)
     library.call(
         "reservoir_forward",
-        [out, new_state, kept if keep else None],
+        [out, new_state, saved if save else None],
         [drive, values, columns, starts, state, lengths],
         [*drive.shape, ACTIVATIONS.index(activation)],
         [leak],
     )
-    return out, new_state, kept
+    return out, new_state, saved
 
 
 def _forward_shapes(drive: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor]:
     batch, _, units = drive.shape
-    kept = drive.new_empty(drive.shape if rest[-1] else 0)
-    return drive.new_empty(drive.shape), drive.new_empty(batch, units), kept
+    saved = drive.new_empty(drive.shape if rest[-1] else 0)
+    return drive.new_empty(drive.shape), drive.new_empty(batch, units), saved
 
 
 def _backward(
     grad_out: _Optional,
     grad_new_state: _Optional,
-    kept: Tensor,
+    saved: Tensor,
     values: Tensor,
     columns: Tensor,
     starts: Tensor,
@@ -113,40 +113,40 @@ def _backward(
     activation: str,
     leak: float,
 ) -> tuple[Tensor, Tensor]:
-    grad_drive, grad_state = _backward_shapes(grad_out, grad_new_state, kept)
+    grad_drive, grad_state = _backward_shapes(grad_out, grad_new_state, saved)
     library.call(
         "reservoir_backward",
         [grad_drive, grad_state],
-        [grad_out, grad_new_state, kept, values, columns, starts, lengths],
-        [*kept.shape, ACTIVATIONS.index(activation)],
+        [grad_out, grad_new_state, saved, values, columns, starts, lengths],
+        [*saved.shape, ACTIVATIONS.index(activation)],
         [leak],
     )
     return grad_drive, grad_state
 
 
 def _backward_shapes(
-    grad_out: _Optional, grad_new_state: _Optional, kept: Tensor, *rest: Any
+    grad_out: _Optional, grad_new_state: _Optional, saved: Tensor, *rest: Any
 ) -> tuple[Tensor, Tensor]:
-    return kept.new_empty(kept.shape), kept.new_empty(kept.shape[0], kept.shape[2])
+    return saved.new_empty(saved.shape), saved.new_empty(saved.shape[0], saved.shape[2])
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    _, values, _, _, back, columns, starts, _, lengths, ctx.activation, ctx.leak, ctx.kept = inputs
+    _, values, _, _, back, columns, starts, _, lengths, ctx.activation, ctx.leak, ctx.saved = inputs
     ctx.set_materialize_grads(False)
     ctx.mark_non_differentiable(output[2])
-    # What was not kept is computed again, from all that was given.
-    again = () if ctx.kept else inputs[:-3]
+    # What was not saved is recomputed from all inputs.
+    again = () if ctx.saved else inputs[:-3]
     ctx.save_for_backward(output[2], values[back], columns, starts, lengths, *again)
 
 
 def _differentiate(
     ctx: Any, grad_out: _Optional, grad_new_state: _Optional, _: _Optional
 ) -> tuple[_Optional, ...]:
-    kept, values, columns, starts, lengths, *again = ctx.saved_tensors
-    if not ctx.kept:
-        kept = operation(*again, ctx.activation, ctx.leak, True)[2]
+    saved, values, columns, starts, lengths, *again = ctx.saved_tensors
+    if not ctx.saved:
+        saved = operation(*again, ctx.activation, ctx.leak, True)[2]
     grad_drive, grad_state = backward(
-        grad_out, grad_new_state, kept, values, columns, starts, lengths, ctx.activation, ctx.leak
+        grad_out, grad_new_state, saved, values, columns, starts, lengths, ctx.activation, ctx.leak
     )
     return grad_drive, *[None] * 6, grad_state, *[None] * 4
 
@@ -154,12 +154,12 @@ def _differentiate(
 operation = define(
     "reservoir(Tensor drive, Tensor values, Tensor columns, Tensor starts, Tensor back,"
     " Tensor back_columns, Tensor back_starts, Tensor state, Tensor? lengths, str activation,"
-    " float leak, bool keep) -> (Tensor, Tensor, Tensor)",
+    " float leak, bool save) -> (Tensor, Tensor, Tensor)",
     native=forward,
     shapes=_forward_shapes,
 )
 backward = define(
-    "reservoir_backward(Tensor? grad_out, Tensor? grad_new_state, Tensor kept, Tensor values,"
+    "reservoir_backward(Tensor? grad_out, Tensor? grad_new_state, Tensor saved, Tensor values,"
     " Tensor columns, Tensor starts, Tensor? lengths, str activation, float leak)"
     " -> (Tensor, Tensor)",
     native=_backward,

@@ -12,14 +12,14 @@ from torch import Tensor
 from threefold.kernels import library
 from threefold.kernels.registration import define, differentiate, differentiate_once
 
-# Into how many pieces the rows of a weight's gradient are cut, whatever the number of threads.
-_MOST_PIECES = 32
+# The sum over rows for the weight's gradient is made in pieces, independent of the threads.
+_MAX_PIECES = 32
 
 _Optional = Tensor | None
 
 
 def expected(x: Tensor, weight: Tensor | None, gate: Tensor | None) -> str | None:
-    """What is wrong, said as what was expected; None if nothing is."""
+    """The shape, dtype or device that was expected; None if all inputs fit."""
     if x.ndim < 1 or x.shape[-1] == 0:
         return "x […, D], D ≥ 1"
     if not x.dtype.is_floating_point:
@@ -40,7 +40,7 @@ def _sizes(x: Tensor, weight: _Optional, gate_first: bool) -> list[int]:
 
 
 def forward(x: Tensor, weight: _Optional, gate: _Optional, eps: float, gate_first: bool) -> Tensor:
-    """Call the kernel; also the whole of a step without gradients."""
+    """Call the kernel; a step without gradients calls this directly."""
     y = x.new_empty(x.shape)
     sizes = _sizes(x, weight, gate_first)
     library.call("rms_norm_forward", [y], [x, weight, gate], sizes, [eps])
@@ -56,9 +56,9 @@ def _backward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     sizes = _sizes(x, weight, gate_first)
     rows, size, groups, _ = sizes
-    pieces = max(1, min(_MOST_PIECES, rows))
+    pieces = max(1, min(_MAX_PIECES, rows))
     grads = _backward_shapes(grad_y, x, weight, gate)
-    # The kernel writes the sums for a weight of ones, too.
+    # The kernel writes the weight's gradient even where there is no weight.
     grad_weight = x.new_empty(groups, size) if weight is None else grads[1]
     workspace = x.new_empty(pieces * groups, size)
     library.call(

@@ -1,8 +1,8 @@
 """S = e^{ΔA} ⊙ S₋ + Δ B x,  G = C ∂ỹ + e^{Δ₊A} ⊙ G₊:  ∂B = Σ_d Δ x G,  ∂C = Σ_d S ∂ỹ, …
 
 The selective scan as a torch operation on the native kernels. Shapes are checked in `ops`. For
-training the state before every 64th element is kept, an output of the operation that users do not
-see; the backward pass computes those between again.
+training the state before every 64th element is saved as a hidden output of the operation; the
+backward pass recomputes the states between.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from threefold.kernels import library
 from threefold.kernels.checks import expected_kind
 from threefold.kernels.registration import define, differentiate, differentiate_once
 
-# As in native/selective_scan.h.
-BLOCK = 64
+# As `block` in native/selective_scan.h.
+CHECKPOINT_EVERY = 64
 
 _Optional = Tensor | None
 Scan = tuple[Tensor, Tensor, Tensor]
@@ -34,7 +34,7 @@ def expected(
     state: Tensor | None,
     lengths: Tensor | None,
 ) -> str | None:
-    """What is wrong, said as what was expected; None if nothing is."""
+    """The shape, dtype or device that was expected; None if all inputs fit."""
     shape = x.shape
     if len(shape) != 3 or A.ndim != 2 or 0 in shape[1:] or 0 in A.shape:
         return "x [B, L, D] and A [D, N], none empty"
@@ -62,14 +62,14 @@ def _up(size: int, unit: int) -> int:
 
 
 def states_shape(batch: int, length: int, channels: int, size: int) -> tuple[int, int, int, int]:
-    """States kept for the backward pass: before each block, and the last."""
-    return batch, (length + BLOCK - 1) // BLOCK + 1, size, _up(channels, 32)
+    """States saved for the backward pass: before each block, and the last."""
+    return batch, (length + CHECKPOINT_EVERY - 1) // CHECKPOINT_EVERY + 1, size, _up(channels, 32)
 
 
 def partial_shape(
     batch: int, length: int, channels: int, size: int
 ) -> tuple[int, int, int, int, int]:
-    """Sums over slabs of channels, from which the gradients of B and C are made."""
+    """Partial sums over slabs of channels, from which the gradients of B and C are added up."""
     slab = _up(max(2 * size, (channels + 15) // 16), 32)
     return batch, (channels + slab - 1) // slab, 2, size, _up(length, 16)
 
@@ -87,26 +87,26 @@ def forward(
     lengths: _Optional,
     softplus: bool,
     hold: bool,
-    keep: bool,
+    save: bool,
 ) -> Scan:
-    """Call the kernel; `keep` the states that the backward pass needs, or an empty tensor."""
+    """Call the kernel; the last output is the saved states, empty without `save`."""
     batch, length, channels = x.shape
     size = A.shape[1]
     y = x.new_empty(batch, length, channels)
     new_state = x.new_empty(batch, channels, size)
     shape = states_shape(batch, length, channels, size)
-    # Zeros, since padding is not written: an operation's outputs must not depend on chance.
-    states = x.new_zeros(shape) if keep else x.new_empty(batch, *shape[2:])
+    # Zeros, because padding is not written and an operation's outputs must be deterministic.
+    states = x.new_zeros(shape) if save else x.new_empty(batch, *shape[2:])
     rates = x.new_empty(shape[2:])
     inputs, strides = _laid_out(x, delta, A, B, C, D, gate, delta_bias)
     library.call(
         "selective_scan_forward",
         [y, new_state, states, rates],
         [*inputs, library.contiguous(state), library.contiguous(lengths)],
-        [batch, length, channels, size, *strides, softplus, hold, keep],
+        [batch, length, channels, size, *strides, softplus, hold, save],
         laid_out=True,
     )
-    return y, new_state, states if keep else x.new_empty(0)
+    return y, new_state, states if save else x.new_empty(0)
 
 
 def step(
@@ -122,7 +122,7 @@ def step(
     softplus: bool,
     hold: bool,
 ) -> tuple[Tensor, Tensor]:
-    """Call the kernel for one element of each row, without gradients: no more than that takes."""
+    """Call the kernel for one element of each row, without gradients, with the least overhead."""
     batch, _, channels = x.shape
     size = A.shape[1]
     y = x.new_empty(batch, 1, channels)
@@ -146,7 +146,7 @@ def _laid_out(
     gate: _Optional,
     delta_bias: _Optional,
 ) -> tuple[list[_Optional], list[int]]:
-    """The inputs as the kernel reads them, and the strides of x, delta, B, C and gate."""
+    """The inputs in a layout the kernel can read, and the strides of x, delta, B, C and gate."""
     contiguous = library.contiguous
     timed = [
         (None, 0) if tensor is None else library.evenly_spaced(tensor)
@@ -159,8 +159,8 @@ def _laid_out(
 
 def _forward_shapes(x: Tensor, delta: Tensor, A: Tensor, *rest: Any) -> Scan:
     batch, length, channels = x.shape
-    size, keep = A.shape[1], rest[-1]
-    shape = states_shape(batch, length, channels, size) if keep else (0,)
+    size, save = A.shape[1], rest[-1]
+    shape = states_shape(batch, length, channels, size) if save else (0,)
     return (
         x.new_empty(batch, length, channels),
         x.new_empty(batch, channels, size),
@@ -243,7 +243,7 @@ def _backward_shapes(
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: Scan) -> None:
-    *tensors, ctx.softplus, ctx.hold, ctx.kept = inputs
+    *tensors, ctx.softplus, ctx.hold, ctx.saved = inputs
     ctx.set_materialize_grads(False)
     ctx.save_for_backward(*tensors, output[2])
 
@@ -252,7 +252,7 @@ def _differentiate(
     ctx: Any, grad_y: _Optional, grad_new_state: _Optional, _: _Optional
 ) -> tuple[_Optional, ...]:
     *tensors, state, lengths, states = ctx.saved_tensors
-    if not ctx.kept:
+    if not ctx.saved:
         inputs = (*tensors, state, lengths, ctx.softplus, ctx.hold)
         states = operation(*inputs, True)[2]
     *grads, grad_state = backward(
@@ -272,7 +272,7 @@ _INPUTS = (
 
 operation = define(
     f"selective_scan({_INPUTS}, Tensor? state, Tensor? lengths, bool softplus, bool hold,"
-    " bool keep) -> (Tensor, Tensor, Tensor)",
+    " bool save) -> (Tensor, Tensor, Tensor)",
     native=forward,
     shapes=_forward_shapes,
 )

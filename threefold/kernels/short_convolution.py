@@ -13,8 +13,8 @@ from threefold.kernels import library
 from threefold.kernels.checks import expected_kind
 from threefold.kernels.registration import define, differentiate, differentiate_once
 
-# The longest filter that native/short_convolution.cpp keeps in its window.
-MOST_TAPS = 64
+# The longest filter that native/short_convolution.cpp supports.
+MAX_TAPS = 64
 
 _Optional = Tensor | None
 
@@ -22,7 +22,7 @@ _Optional = Tensor | None
 def expected(
     x: Tensor, weight: Tensor, bias: Tensor | None, state: Tensor | None, lengths: Tensor | None
 ) -> str | None:
-    """What is wrong, said as what was expected; None if nothing is."""
+    """The shape, dtype or device that was expected; None if all inputs fit."""
     if x.ndim != 3 or weight.ndim != 2 or 0 in x.shape[1:] or 0 in weight.shape:
         return "x [B, L, D] and weight [D, K], none empty"
     batch, _, channels = x.shape
@@ -43,7 +43,7 @@ def expected(
 def forward(
     x: Tensor, weight: Tensor, bias: _Optional, state: _Optional, lengths: _Optional, silu: bool
 ) -> tuple[Tensor, Tensor]:
-    """Call the kernel; also the whole of a step without gradients."""
+    """Call the kernel; a step without gradients calls this directly."""
     batch, length, channels = x.shape
     taps = weight.shape[1]
     y = x.new_empty(batch, length, channels)

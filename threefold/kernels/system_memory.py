@@ -1,9 +1,9 @@
 """Two requests to the operating system, for speed: keep freed memory, and use large pages.
 
-Large tensors come from the system page by page, each cleared when it is first touched, and go back
-when they are freed: a training step on long sequences spends a third of its time on that. A process
-that does the same work again and again had better keep its memory (`keep_memory`), and fresh memory
-costs less on pages of 2 MB than on pages of 4 KB (`on_large_pages`).
+The memory of a large tensor comes from the system page by page, each cleared when it is first
+touched, and is returned when the tensor is freed: a training step on long sequences spends a third
+of its time on that. A process that repeats the same work should keep its memory (`keep_memory`),
+and new memory costs less on pages of 2 MB than on pages of 4 KB (`on_large_pages`).
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from torch import Tensor
 
-TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3  # names of glibc's mallopt
-LARGEST = 2**31 - 1
-# madvise on Linux; elsewhere the system decides by itself.
-PAGE = 2**21
-ADVICE = 14
+TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3  # parameters of glibc's mallopt
+LARGEST_THRESHOLD = 2**31 - 1
+# For madvise on Linux; elsewhere the system decides by itself.
+LARGE_PAGE = 2**21
+MADV_HUGEPAGE = 14
 
 
 @cache
@@ -36,21 +36,23 @@ def _advise() -> Callable[[int, int, int], int] | None:
 def on_large_pages(tensors: Iterable[Tensor]) -> None:
     """Ask for large pages under new tensors that are large; only advice, which may be ignored."""
     for tensor in tensors:
-        if tensor.nbytes < 2 * PAGE:
+        if tensor.nbytes < 2 * LARGE_PAGE:
             continue
         advise, start = _advise(), tensor.data_ptr()
-        first, last = -(-start // PAGE), (start + tensor.nbytes) // PAGE
+        first, last = -(-start // LARGE_PAGE), (start + tensor.nbytes) // LARGE_PAGE
         if advise is not None:
-            advise(first * PAGE, (last - first) * PAGE, ADVICE)
+            advise(first * LARGE_PAGE, (last - first) * LARGE_PAGE, MADV_HUGEPAGE)
 
 
 def keep_memory() -> bool:
-    """Have the allocator keep what is freed (glibc only); whether it does."""
+    """Make the allocator keep freed memory (glibc only); returns whether it does."""
     if not sys.platform.startswith("linux"):
         return False
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (OSError, AttributeError):
         return False
-    # Both are needed: what is above the first would be mapped by itself and unmapped when freed.
-    return bool(mallopt(MMAP_THRESHOLD, LARGEST)) and bool(mallopt(TRIM_THRESHOLD, LARGEST))
+    # Both are needed: a block above the first limit would be mapped alone and unmapped when freed.
+    return bool(mallopt(MMAP_THRESHOLD, LARGEST_THRESHOLD)) and bool(
+        mallopt(TRIM_THRESHOLD, LARGEST_THRESHOLD)
+    )

@@ -17,7 +17,7 @@ _Optional = Tensor | None
 
 
 def expected(x: Tensor, shares: Tensor, state: Tensor | None, lengths: Tensor | None) -> str | None:
-    """What is wrong, said as what was expected; None if nothing is."""
+    """The shape, dtype or device that was expected; None if all inputs fit."""
     if x.ndim != 3 or shares.ndim != 2 or 0 in x.shape[1:] or 0 in shares.shape:
         return "x [B, L, D] and shares [N, D], none empty"
     batch, _, channels = x.shape
@@ -33,7 +33,7 @@ def expected(x: Tensor, shares: Tensor, state: Tensor | None, lengths: Tensor | 
 def forward(
     x: Tensor, shares: Tensor, state: _Optional, lengths: _Optional
 ) -> tuple[Tensor, Tensor]:
-    """Call the kernel; also the whole of a step without gradients."""
+    """Call the kernel; a step without gradients calls this directly."""
     y, new_state = _forward_shapes(x, shares)
     sizes = [len(shares), *x.shape]
     library.call("token_shift_forward", [y, new_state], [x, shares, state, lengths], sizes)

@@ -24,7 +24,7 @@ _Optional = Tensor | None
 def expected(
     factor: Tensor, lengths: _Optional, *, coefficient: _Optional = None, x: _Optional = None
 ) -> str | None:
-    """What is wrong, said as what was expected; None if nothing is."""
+    """The shape, dtype or device that was expected; None if all inputs fit."""
     if factor.ndim != 3 or factor.shape[2] != 2 or 0 in factor.shape:
         return "factor [D, N, 2], none empty"
     rows = 0

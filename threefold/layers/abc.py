@@ -2,7 +2,7 @@
 φ a softmax of s over the past, slot by slot.  Kept as sums relative to the running maximum m of s:
 φ̃ = e^{s−m},  n = Σ φ̃,  Sᵏ = S̃ᵏ/n,  Sᵛ = S̃ᵛ/n,  all of them decayed by e^{m₋−m}.
 
-Every slot holds an average of the past with weights of its own, and attention reads the slots.
+Every slot stores an average of the past with its own weights, and attention reads the slots.
 Peng et al. 2022, "ABC: Attention with Bounded-memory Control".
 """
 
@@ -14,17 +14,12 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
+from threefold.layers.heads import choose_heads, split_heads
+from threefold.layers.linear import Linear
 from threefold.layers.mixer import Mixer
-from threefold.layers.parts import (
-    Linear,
-    RMSNorm,
-    advance,
-    count_heads,
-    rotary_frequencies,
-    rotate,
-    split_heads,
-    wide,
-)
+from threefold.layers.norms import RMSNorm
+from threefold.layers.positions import advance_position, rotary_frequencies, rotate
+from threefold.layers.precision import upcast
 from threefold.memory.linear.recurrence import recur
 from threefold.memory.linear.stabiliser import stabilise
 from threefold.memory.state import State
@@ -33,7 +28,7 @@ from threefold.memory.state import State
 class BoundedMemoryControl(Mixer):
     """The ABC layer of flash-linear-attention: rotary, half-width keys, RMS norm and a SiLU gate.
 
-    `slots` is M, the key size unless given; s is kept within ±`clamp` (math.inf: as it comes).
+    `slots` is M (default: the key size); s is clamped to ±`clamp` (math.inf: no clamping).
     """
 
     def __init__(
@@ -48,7 +43,7 @@ class BoundedMemoryControl(Mixer):
     ) -> None:
         super().__init__(width)
         keys, values = int(width * expand_key), int(width * expand_value)
-        self.heads = count_heads(math.gcd(keys, values), heads, 64)
+        self.heads = choose_heads(math.gcd(keys, values), heads, 64)
         key_size, value_size = keys // self.heads, values // self.heads
         slots = key_size if slots is None else slots
         self.clamp = clamp
@@ -80,10 +75,10 @@ class BoundedMemoryControl(Mixer):
         )
         position, memory = state["position"], state["memory"]
         frequencies = rotary_frequencies(key.shape[-1], x.device)
-        query = wide(query) * query.shape[-1] ** -0.5
-        query, key = rotate(query, wide(key), position, frequencies)
-        slot = wide(slot).clamp(-self.clamp, self.clamp)
-        # A slot that holds nothing (n = 0; a slot that holds something has n ≥ 1) is below every s.
+        query = upcast(query) * query.shape[-1] ** -0.5
+        query, key = rotate(query, upcast(key), position, frequencies)
+        slot = upcast(slot).clamp(-self.clamp, self.clamp)
+        # The maximum of an empty slot (n = 0; a used slot has n ≥ 1) is below every s.
         lowest = torch.finfo(slot.dtype).min / 2
         maximum = state["maximum"].masked_fill(memory["sum"].squeeze(-2) == 0, lowest)
         gates = stabilise(torch.zeros_like(slot), slot, maximum, lengths)
@@ -91,13 +86,13 @@ class BoundedMemoryControl(Mixer):
         run = partial(recur, form=form, lengths=lengths)
         one = torch.ones_like(slot[..., :1])
         total, sums = run(one, one, weight, log_decay_value=log_decay, state=memory["sum"])
-        total = total + (total == 0)  # only where a row has no element yet: nothing to divide
+        total = total + (total == 0)  # only where a row has no element yet
         logits, keys = run(query, key, weight, log_decay_value=log_decay, state=memory["key"])
         read = (logits / total).softmax(-1) / total
-        out, values = run(read, weight, wide(value), log_decay=log_decay, state=memory["value"])
+        out, values = run(read, weight, upcast(value), log_decay=log_decay, state=memory["value"])
         out = self.norm(out.to(x.dtype), gate)
         return self.out(out.flatten(-2)), {
             "memory": {"key": keys, "value": values, "sum": sums},
             "maximum": gates.maximum.masked_fill(sums.squeeze(-2) == 0, 0),
-            "position": advance(position, x.shape[1], lengths),
+            "position": advance_position(position, x.shape[1], lengths),
         }

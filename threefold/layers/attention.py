@@ -14,9 +14,10 @@ from torch import Tensor
 
 from threefold.errors import ThreefoldError
 from threefold.layers.attention_parts.heads import Heads
+from threefold.layers.checks import check_dropout
 from threefold.layers.mixer import Mixer
 from threefold.layers.positions import make_positions
-from threefold.memory.history import Everything, History, Read, Whole, Window
+from threefold.memory.history import AttentionInputs, FullHistory, History, NonCausal, SlidingWindow
 from threefold.memory.state import State
 
 
@@ -24,9 +25,9 @@ class Attention(Mixer):
     """Multi-head attention; with fewer `groups` than heads grouped-query, with one multi-query.
 
     window: an element reads the last `window` elements only, itself included.
-    causal=False: it reads the whole sequence (or what is less than `window` away); no state then.
+    causal=False: it reads the whole sequence (or all less than `window` away), without a state.
     positions: none, sinusoidal, learned (up to max_length), binary, rotary, alibi or relative.
-    dropout: of the weights, while training.
+    dropout: on the attention weights, in training.
     """
 
     def __init__(
@@ -45,8 +46,7 @@ class Attention(Mixer):
         dropout: float = 0.0,
     ) -> None:
         super().__init__(width)
-        if not 0 <= dropout < 1:
-            raise ThreefoldError(f"{self.name}: dropout is {dropout}, expected from 0 to below 1")
+        check_dropout(self.name, dropout=dropout)
         self.heads = Heads(width, heads=heads, groups=groups, head_size=head_size, bias=bias)
         self.positions = make_positions(
             positions,
@@ -72,17 +72,17 @@ class Attention(Mixer):
         if start is None:
             start = torch.zeros(len(x), dtype=torch.int64, device=x.device)
         query, key, value = self.heads.split(self.positions.add(x, start, lengths))
-        query, key = self.positions.turn(query, key, start)
+        query, key = self.positions.rotate(query, key, start)
         dropout = self.dropout if self.training else 0.0
-        read = Read(query, key, value, form, lengths, self.positions.bias, dropout)
+        read = AttentionInputs(query, key, value, form, lengths, self.positions.bias, dropout)
         out, state = self.history.run(read, state)
         return self.heads.join(out), state
 
 
 def choose_history(causal: bool, window: int | None, owner: str) -> History:
-    """All of the past or its last `window` elements; from both sides if not causal."""
+    """The whole past or its last `window` elements; both sides if not causal."""
     if window is not None and window < 1:
         raise ThreefoldError(f"{owner}: window is {window}, expected at least 1 element")
     if not causal:
-        return Whole(window)
-    return Everything() if window is None else Window(window)
+        return NonCausal(window)
+    return FullHistory() if window is None else SlidingWindow(window)

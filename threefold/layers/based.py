@@ -1,6 +1,6 @@
 """Based:  y = linear(x) + window(x),  linear: φ(q)·φ(k) = 1 + s + s²/2 ≈ eˢ,  s = q·k/√K.
 
-A Taylor expansion of softmax remembers everything roughly, a short window the latest exactly.
+A Taylor expansion of softmax remembers everything roughly, a short window recent elements exactly.
 Arora et al. 2024, "Simple Linear Attention Language Models Balance the Recall-Throughput Tradeoff".
 """
 
@@ -18,8 +18,8 @@ class Based(Mixer):
     """Both published mixers on the same input, their outputs added.
 
     (The paper alternates layers of the two; so does a stack of `linear_attention` with polynomial
-    features and `local_attention`.)  Causal: step, chunk and parallel.  State: a matrix a head of
-    1 + F + F (F + 1)/2 features, F = `key_size`, and the last window − 1 keys and values.
+    features and `local_attention`.)  Causal: step, chunk and parallel.  State: one matrix per head
+    of 1 + F + F (F + 1)/2 features, F = `key_size`, and the last window − 1 keys and values.
     """
 
     def __init__(

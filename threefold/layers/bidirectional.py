@@ -1,6 +1,6 @@
 """Both directions:  y = W [ahead(x); back(x reversed) reversed] + b, around any mixer.
 
-Every output sees the whole sequence, so there is neither a step nor a state.
+Every output depends on the whole sequence, so there is neither a step nor a state.
 Schuster & Paliwal 1997, "Bidirectional Recurrent Neural Networks".
 """
 
@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from threefold.errors import ThreefoldError
+from threefold.layers.linear import Linear
 from threefold.layers.mixer import Mixer
-from threefold.layers.parts import Linear
 from threefold.layers.table import MIXERS, mixer, options_of
 from threefold.memory.forms import plan_form
 from threefold.memory.state import State
@@ -23,7 +23,7 @@ from threefold.memory.state import State
 class Bidirectional(Mixer):
     """Two copies of one mixer, the second on each row reversed within its own length.
 
-    `mixer` is its name and `options` the keywords of its constructor.
+    `mixer` is the name of the mixer and `options` are its keywords.
     """
 
     forms = ("parallel",)
@@ -40,38 +40,40 @@ class Bidirectional(Mixer):
     ) -> None:
         super().__init__(width)
         place = {"layer": layer, "depth": depth}
-        self.ahead, self.back = (make(mixer, width, place, options or {}) for _ in range(2))
+        self.ahead, self.back = (make_inner(mixer, width, place, options or {}) for _ in range(2))
         self.out = Linear(2 * width, width)
 
     def mix(
         self, x: Tensor, state: State, form: str, lengths: Tensor | None
     ) -> tuple[Tensor, State]:
         order = reversed_order(x, lengths)
-        ahead = whole(self.ahead, x, lengths)
-        back = take(whole(self.back, take(x, order), lengths), order)
+        ahead = run_whole(self.ahead, x, lengths)
+        back = take(run_whole(self.back, take(x, order), lengths), order)
         none: Any = None
         return self.out(torch.cat([ahead, back], -1)), none
 
 
-def make(name: str, width: int, place: Mapping[str, int], options: Mapping[str, Any]) -> Mixer:
-    """A causal mixer, told its place in the stack if its constructor asks for it."""
+def make_inner(
+    name: str, width: int, place: Mapping[str, int], options: Mapping[str, Any]
+) -> Mixer:
+    """Make a causal mixer, with `layer` and `depth` if its constructor takes them."""
     accepted = options_of(MIXERS[name].load()) if name in MIXERS else ()
-    made = mixer(name, **{k: v for k, v in place.items() if k in accepted}, **options, width=width)
-    if not made.causal:
+    inner = mixer(name, **{k: v for k, v in place.items() if k in accepted}, **options, width=width)
+    if not inner.causal:
         raise ThreefoldError(
-            f"Bidirectional: mixer {name!r} sees the whole sequence already; choose a causal one"
+            f"Bidirectional: mixer {name!r} already sees the whole sequence; choose a causal mixer"
         )
-    return made
+    return inner
 
 
-def whole(inner: Mixer, x: Tensor, lengths: Tensor | None) -> Tensor:
-    """What a mixer answers to all of x from its empty state, in its best form."""
+def run_whole(inner: Mixer, x: Tensor, lengths: Tensor | None) -> Tensor:
+    """The outputs of a mixer for all of x from the empty state, in its best form."""
     form = plan_form("auto", x.shape[1], inner.forms, inner.name)
     return inner._run(x, inner.empty_state(x.shape[0]), form, lengths)[0]
 
 
 def reversed_order(x: Tensor, lengths: Tensor | None) -> Tensor:
-    """The places [B, L] that turn each row around within its length; padding stays."""
+    """Indices [B, L] that reverse each row within its length; padding stays in place."""
     places = torch.arange(x.shape[1], device=x.device)
     if lengths is None:
         return places.flip(0).expand(x.shape[:2])

@@ -14,11 +14,12 @@ from threefold.errors import ThreefoldError
 from threefold.layers.attention_parts.heads import Heads
 from threefold.layers.mixer import Mixer
 from threefold.memory.attention import attend
+from threefold.memory.padding import real_elements
 from threefold.memory.state import State
 
-# Random blocks are drawn for this many blocks of queries; later ones begin again.
+# Random blocks are drawn for this many blocks of queries; after them the pattern repeats.
 PATTERN = 4096
-# A draw is a fraction of 2^BITS, an integer, so that no dtype of the weights rounds it.
+# Draws are integers, fractions of 2^BITS, so that the dtype of the weights does not round them.
 BITS = 31
 
 
@@ -49,7 +50,7 @@ class BigBird(Mixer):
         if block < 1 or window < 1 or window % 2 == 0 or globals < 0 or random < 0:
             raise ThreefoldError(
                 f"{self.name}: block={block}, window={window}, globals={globals}, random={random}; "
-                "expected block ≥ 1, an odd window of blocks, and no negative numbers"
+                "expected block ≥ 1, an odd window of blocks, and globals, random ≥ 0"
             )
         self.block, self.window, self.globals = block, window, globals
         self.heads = Heads(width, heads=heads, bias=bias)
@@ -58,7 +59,7 @@ class BigBird(Mixer):
         self.redraw()
 
     def redraw(self) -> None:
-        """Draw other random blocks."""
+        """Draw new random blocks."""
         self.draws.random_(0, 1 << BITS)
 
     def mix(
@@ -73,10 +74,10 @@ class BigBird(Mixer):
             F.pad(part, (0, 0, 0, 0, 0, count * self.block - length))
             for part in self.heads.split(x)
         )
-        real = torch.arange(count * self.block, device=x.device) < lengths[:, None]
+        real = real_elements(lengths, count * self.block)
         blocks, valid = self.pattern(-(-lengths // self.block), count)
         seen = self.gather(real, blocks) & valid.repeat_interleave(self.block, -1)
-        # Blocks of padding read something, and their outputs are dropped.
+        # Blocks of padding must read something; their outputs are dropped.
         seen = (seen | ~seen.any(-1, keepdim=True)).flatten(0, 1)
         sources = (self.gather(part, blocks).flatten(0, 1) for part in (key, value))
         queries = torch.unflatten(query, 1, (count, self.block)).flatten(0, 1)
@@ -89,13 +90,13 @@ class BigBird(Mixer):
         return self.heads.join(out[:, :length]), {}
 
     def pattern(self, counts: Tensor, count: int) -> tuple[Tensor, Tensor]:
-        """Blocks [B, count, S] that each block reads in rows of `counts` blocks; which are real."""
+        """Blocks [B, count, S] that each block reads, and which are valid in rows of `counts`."""
         here = torch.arange(count, device=counts.device).view(1, -1, 1)
         ends, half = counts.view(-1, 1, 1), self.window // 2
         first = torch.arange(self.globals, device=counts.device).expand(len(counts), count, -1)
         nearby = here + torch.arange(-half, half + 1, device=counts.device)
         nearby = nearby.expand(len(counts), -1, -1)
-        # What is left: from the global blocks to the window, and from the window to the end.
+        # Random blocks: from the global blocks to the window, and from the window to the end.
         before = (here - half - self.globals).clamp(min=0)
         before = before.minimum((ends - self.globals).clamp(min=0))
         after = (here + half + 1).clamp(min=self.globals)

@@ -1,7 +1,7 @@
-"""h = cell(W x + b + U h₋): what the mixers with a nonlinear cell have in common.
+"""h = cell(W x + b + U h₋): the base of mixers with a nonlinear cell.
 
-The projection of all inputs at once, the recurrent matrices and how they start, locked dropout (Gal
-& Ghahramani 2016: one mask for all elements of a call), and the read-out.
+The projection of all inputs at once, the recurrent matrices and their initialisation, locked
+dropout (Gal & Ghahramani 2016: one mask for all elements of a call), and the read-out.
 """
 
 from __future__ import annotations
@@ -14,25 +14,26 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from threefold.errors import ThreefoldError, nearest
+from threefold.layers.checks import check_dropout
+from threefold.layers.linear import Linear
 from threefold.layers.mixer import Mixer
-from threefold.layers.parts import Linear
-from threefold.memory.cell import Cell, Weights, run
+from threefold.memory.cell import Cell, CellWeights, run
 from threefold.memory.state import State
 
-INITIAL = ("orthogonal", "identity", "uniform")
+INITIALISATIONS = ("orthogonal", "identity", "uniform")
 
 
 class CellMixer(Mixer):
-    """A nonlinear recurrence; `hidden` units, and a read-out where they are not the output itself.
+    """A nonlinear recurrence; `hidden` units, and a read-out if `hidden` is not the width.
 
-    `dropout` is of the inputs, `recurrent_dropout` of h₋ as the matrices see it.  In the step form
-    every element is a call, with masks of its own.
+    `dropout` acts on the inputs, `recurrent_dropout` on h₋ before the matrices.  In the step form
+    every element is a call, with its own masks.
     """
 
     forms = ("step", "chunk")
     refusals: ClassVar[Mapping[str, str]] = {
-        "parallel": "a nonlinearity stands between each element and the next; "
-        "the whole sequence in one call is the chunk form"
+        "parallel": "the recurrence is nonlinear; "
+        "use the chunk form for the whole sequence in one call"
     }
 
     def __init__(
@@ -41,36 +42,36 @@ class CellMixer(Mixer):
         cell: Cell,
         *,
         hidden: int | None,
-        initial: str,
+        init: str,
         dropout: float,
         recurrent_dropout: float,
         readout: bool = False,
     ) -> None:
         super().__init__(width)
         hidden = width if hidden is None else hidden
-        check_dropout(self.name, dropout, recurrent_dropout)
+        check_dropout(self.name, dropout=dropout, recurrent_dropout=recurrent_dropout)
         if hidden < 1:
             raise ThreefoldError(f"{self.name}: hidden={hidden}, expected at least 1 unit")
-        if initial not in INITIAL:
+        if init not in INITIALISATIONS:
             raise ThreefoldError(
-                f"{self.name}: unknown initial {initial!r}; {nearest(initial, INITIAL)}"
+                f"{self.name}: unknown init {init!r}; {nearest(init, INITIALISATIONS)}"
             )
         self.cell, self.hidden = cell, hidden
         self.dropout, self.recurrent_dropout = dropout, recurrent_dropout
         self.input = Linear(width, cell.gates * hidden)
         self.recurrent = nn.Parameter(torch.empty(1, cell.gates * hidden, hidden))
-        start_recurrent(self.recurrent, initial)
+        initialise_recurrent(self.recurrent, init)
         nn.init.zeros_(self.input.bias)
         self.out = Linear(hidden, width) if readout or hidden != width else None
         self.carries(memory=dict.fromkeys(cell.leaves, (hidden,)))
 
     @property
     def extra(self) -> Tensor | None:
-        """What the cell reads beside the recurrent matrices."""
+        """Parameters of the cell other than the recurrent matrices."""
         return None
 
     def gate(self, index: int) -> Tensor:
-        """The bias of one gate [H], to be changed in place."""
+        """The bias of one gate [H], for changes in place."""
         return self.input.bias.detach()[index * self.hidden : (index + 1) * self.hidden]
 
     def mix(
@@ -79,33 +80,26 @@ class CellMixer(Mixer):
         mask = locked_mask(self, x, self.recurrent_dropout, self.hidden)
         seen = locked_mask(self, x, self.dropout, self.width)
         inputs = self.input(x if seen is None else x * seen.unsqueeze(1))
-        weights = Weights(self.recurrent, self.extra, mask)
+        weights = CellWeights(self.recurrent, self.extra, mask)
         y, state = run(self.cell, inputs, state, weights, form, lengths)
         y = y.to(x.dtype)
         return (y if self.out is None else self.out(y)), state
 
 
 def locked_mask(mixer: Mixer, x: Tensor, dropout: float, size: int) -> Tensor | None:
-    """What all elements of a row [B, size] lose in this call; None outside training."""
+    """One dropout mask per row [B, size] for all elements of a call; None in eval mode."""
     if not mixer.training or dropout == 0:
         return None
     return F.dropout(x.new_ones(x.shape[0], size), dropout)
 
 
-def check_dropout(owner: str, *dropouts: float) -> None:
-    """Refuse what is not a part of a whole."""
-    for dropout in dropouts:
-        if not 0 <= dropout < 1:
-            raise ThreefoldError(f"{owner}: dropout={dropout}, expected a part from 0 to below 1")
-
-
-def start_recurrent(weight: Tensor, initial: str) -> None:
+def initialise_recurrent(weight: Tensor, init: str) -> None:
     """Fill [1, G·H, H]: each gate's matrix orthogonal, the identity, or uniform within H^−½."""
     size = weight.shape[-1]
     for matrix in torch.unflatten(weight.detach(), 1, (-1, size)).flatten(0, 1):
-        if initial == "orthogonal":
+        if init == "orthogonal":
             nn.init.orthogonal_(matrix)
-        elif initial == "identity":
+        elif init == "identity":
             nn.init.eye_(matrix)
         else:
             nn.init.uniform_(matrix, -(size**-0.5), size**-0.5)

@@ -21,7 +21,7 @@ class CoupledLSTM(CellMixer):
         *,
         hidden: int | None = None,
         forget_bias: float = 1.0,
-        initial: str = "orthogonal",
+        init: str = "orthogonal",
         dropout: float = 0.0,
         recurrent_dropout: float = 0.0,
     ) -> None:
@@ -29,7 +29,7 @@ class CoupledLSTM(CellMixer):
             width,
             CoupledLSTMCell(),
             hidden=hidden,
-            initial=initial,
+            init=init,
             dropout=dropout,
             recurrent_dropout=recurrent_dropout,
         )

@@ -10,22 +10,24 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from threefold.layers.heads import choose_heads, split_heads
+from threefold.layers.linear import Linear
 from threefold.layers.mixer import Mixer
-from threefold.layers.parts import Linear, count_heads, split_heads, wide
+from threefold.layers.precision import upcast
 from threefold.memory.linear.recurrence import recur
 from threefold.memory.state import State
 
 
 class DecayingFastWeights(Mixer):
-    """GPT-2's attention layer with a decaying memory: heads of 64, scaled queries, linear gates.
+    """GPT-2 attention with a decaying memory: heads of 64, scaled queries, linear gates.
 
     Gates start uniformly distributed (Gu et al. 2020), as in the author's code: every channel at
-    its own rate.  Without a pre-trained model, the projections start as Xavier's.
+    its own rate.  Projections have Xavier initialisation, since there is no pre-trained model.
     """
 
     def __init__(self, width: int, *, heads: int | None = None) -> None:
         super().__init__(width)
-        self.heads = count_heads(width, heads, 64)
+        self.heads = choose_heads(width, heads, 64)
         size = width // self.heads
         self.query = Linear(width, width)
         self.key = Linear(width, width)
@@ -51,8 +53,8 @@ class DecayingFastWeights(Mixer):
             query * query.shape[-1] ** -0.5,
             key,
             value,
-            log_decay=F.logsigmoid(wide(forget_key)),
-            log_decay_value=F.logsigmoid(wide(forget_value)),
+            log_decay=F.logsigmoid(upcast(forget_key)),
+            log_decay_value=F.logsigmoid(upcast(forget_value)),
             state=state["memory"],
             form=form,
             lengths=lengths,
@@ -62,6 +64,6 @@ class DecayingFastWeights(Mixer):
 
 @torch.no_grad()
 def uniform_gate_(bias: Tensor) -> None:
-    """Biases whose logistic is uniform in (1/n, 1 − 1/n), n their number."""
+    """Biases whose logistic is uniform in (1/n, 1 − 1/n), n the number of biases."""
     edge = 1 / len(bias)
     bias.uniform_(edge, 1 - edge).logit_()

@@ -1,6 +1,6 @@
 """DeltaNet:  S = (I − β k kᵀ) S₋ + β k⊗v,  o = Sᵀq,  with keys of unit length and β = σ(W x).
 
-What the memory holds under a key is replaced by the new value, by the share β, instead of added to.
+The value stored under a key is replaced by the new value, by a fraction β, instead of added to.
 Yang et al. 2024, "Parallelizing Linear Transformers with the Delta Rule over Sequence Length".
 """
 
@@ -9,8 +9,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from threefold.layers.convolution import ConvolvedHeads
+from threefold.layers.heads import choose_heads
+from threefold.layers.linear import Linear
 from threefold.layers.mixer import Mixer
-from threefold.layers.parts import ConvolvedHeads, Linear, RMSNorm, count_heads, unit, wide
+from threefold.layers.norms import RMSNorm, l2_normalize
+from threefold.layers.precision import upcast
 from threefold.memory.linear.recurrence import recur
 from threefold.memory.state import State
 
@@ -33,8 +37,8 @@ class DeltaNet(Mixer):
     ) -> None:
         super().__init__(width)
         keys, values = int(width * expand_key), int(width * expand_value)
-        self.heads = count_heads(keys, heads, 128)
-        key_size, value_size = keys // self.heads, values // count_heads(values, self.heads, 128)
+        self.heads = choose_heads(keys, heads, 128)
+        key_size, value_size = keys // self.heads, values // choose_heads(values, self.heads, 128)
         self.strongest = 2.0 if negative_eigenvalues else 1.0
         self.convolved = ConvolvedHeads(width, self.heads, key_size, value_size, taps=taps)
         self.strength = Linear(width, self.heads, bias=False)
@@ -50,10 +54,10 @@ class DeltaNet(Mixer):
     ) -> tuple[Tensor, State]:
         (query, key, value), conv = self.convolved(x, state["conv"], lengths)
         out, memory = recur(
-            unit(query) * query.shape[-1] ** -0.5,
-            unit(key),
+            l2_normalize(query) * query.shape[-1] ** -0.5,
+            l2_normalize(key),
             value,
-            strength=self.strongest * torch.sigmoid(wide(self.strength(x))),
+            strength=self.strongest * torch.sigmoid(upcast(self.strength(x))),
             state=state["memory"],
             form=form,
             lengths=lengths,

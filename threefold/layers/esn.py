@@ -11,17 +11,18 @@ from torch import Tensor
 
 from threefold.errors import ThreefoldError, nearest
 from threefold.layers.cell_mixer import CellMixer
+from threefold.layers.linear import Linear
 from threefold.layers.mixer import Mixer
-from threefold.layers.parts import Linear
 from threefold.memory import reservoir
+from threefold.memory.spectrum import random_matrix, scale_to_radius
 from threefold.memory.state import State, memory_dtype
 
 
 class ESN(Mixer):
-    """A fixed sparse reservoir of `units` (twice the width) with a read-out trained by gradient.
+    """A fixed sparse reservoir of `units` (twice the width) and a read-out trained by gradients.
 
-    W_in and b are uniform in ±`input_scale`
-    and ±`bias_scale`; the gradient goes through the reservoir to what is below it.
+    W_in and b are uniform in ±`input_scale` and ±`bias_scale`; gradients flow through the reservoir
+    to the layers below.
     """
 
     weight_in: Tensor
@@ -52,16 +53,14 @@ class ESN(Mixer):
         if activation not in reservoir.ACTIVATIONS:
             known = nearest(activation, reservoir.ACTIVATIONS)
             raise ThreefoldError(f"ESN: unknown activation {activation!r}; {known}")
-        # Drawn from torch's random numbers, like every other weight.
+        # Drawn from torch's global generator, like every other weight.
         generator = torch.Generator().manual_seed(int(torch.randint(2**62, (), device="cpu")))
-        drawn = reservoir.draw(self.units, self.units, density=density, generator=generator)
-        matrix = reservoir.sparse(reservoir.scaled(drawn, spectral_radius))
+        drawn = random_matrix(self.units, self.units, density=density, generator=generator)
+        matrix = reservoir.sparse(scale_to_radius(drawn, spectral_radius))
         for name, tensor in matrix._asdict().items():
             self._keep(name, tensor)
-        self._keep(
-            "weight_in", input_scale * reservoir.draw(self.units, width, generator=generator)
-        )
-        bias = reservoir.draw(1, self.units, generator=generator)[0]
+        self._keep("weight_in", input_scale * random_matrix(self.units, width, generator=generator))
+        bias = random_matrix(1, self.units, generator=generator)[0]
         self._keep("bias_in", bias_scale * bias)
         self.out = Linear(width + self.units, width)
         self.carries(memory=(self.units,))

@@ -1,6 +1,6 @@
 """FNet:  y = Re(F_L x F_D), the discrete Fourier transform along the sequence and along the width.
 
-Every element of the output is a fixed mixture of everything; there is nothing to learn.
+Every element of the output is a fixed mixture of the whole input; there are no parameters.
 Lee-Thorp et al. 2022, "FNet: Mixing Tokens with Fourier Transforms".
 """
 
@@ -10,15 +10,15 @@ import torch
 from torch import Tensor
 
 from threefold.layers.mixer import Mixer
-from threefold.layers.parts import wide
+from threefold.layers.precision import upcast
 from threefold.memory.state import State
 
 
 class FNet(Mixer):
     """The Fourier sublayer, unscaled as published; with `normalise` divided by √(L · width).
 
-    Not causal; parallel only, no state, O(L log L).  Rows of different lengths are transformed each
-    at its own length.
+    Not causal; parallel only, no state, O(L log L).  Each row is transformed at
+    its own length.
     """
 
     causal = False
@@ -42,7 +42,7 @@ class FNet(Mixer):
         return y, {}
 
     def transform(self, x: Tensor) -> Tensor:
-        """Both transforms of rows that are full."""
+        """Both transforms, for rows without padding."""
         norm = "ortho" if self.normalise else "backward"
-        mixed: Tensor = torch.fft.fft2(wide(x), norm=norm).real
+        mixed: Tensor = torch.fft.fft2(upcast(x), norm=norm).real
         return mixed.to(x.dtype)

@@ -12,17 +12,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from threefold.layers.convolution import ConvolvedHeads
+from threefold.layers.heads import choose_heads, split_heads
+from threefold.layers.initialisation import initial_delta_bias
+from threefold.layers.linear import Linear
 from threefold.layers.mixer import Mixer
-from threefold.layers.parts import (
-    ConvolvedHeads,
-    Linear,
-    RMSNorm,
-    count_heads,
-    initial_delta,
-    split_heads,
-    unit,
-    wide,
-)
+from threefold.layers.norms import RMSNorm, l2_normalize
+from threefold.layers.precision import upcast
 from threefold.memory.linear.recurrence import recur
 from threefold.memory.state import State
 
@@ -47,13 +43,13 @@ class GatedDeltaNet(Mixer):
     ) -> None:
         super().__init__(width)
         keys, values = int(width * expand_key), int(width * expand_value)
-        self.heads = count_heads(keys, heads, 256)
-        key_size, value_size = keys // self.heads, values // count_heads(values, self.heads, 256)
+        self.heads = choose_heads(keys, heads, 256)
+        key_size, value_size = keys // self.heads, values // choose_heads(values, self.heads, 256)
         self.strongest = 2.0 if negative_eigenvalues else 1.0
         self.convolved = ConvolvedHeads(width, self.heads, key_size, value_size, taps=taps)
         self.strength = Linear(width, self.heads, bias=False)
         self.delta = Linear(width, self.heads, bias=False)
-        self.delta_bias = nn.Parameter(initial_delta(self.heads, (1e-3, 1e-1)))
+        self.delta_bias = nn.Parameter(initial_delta_bias(self.heads, (1e-3, 1e-1)))
         # Uniform in (0, 16]: at 0 the logarithm would not be finite.
         self.A_log = nn.Parameter((16 * (1 - torch.rand(self.heads))).log())
         self.gate = Linear(width, values, bias=False)
@@ -68,13 +64,13 @@ class GatedDeltaNet(Mixer):
         self, x: Tensor, state: State, form: str, lengths: Tensor | None
     ) -> tuple[Tensor, State]:
         (query, key, value), conv = self.convolved(x, state["conv"], lengths)
-        delta = F.softplus(wide(self.delta(x)) + wide(self.delta_bias))
+        delta = F.softplus(upcast(self.delta(x)) + upcast(self.delta_bias))
         out, memory = recur(
-            unit(query) * query.shape[-1] ** -0.5,
-            unit(key),
+            l2_normalize(query) * query.shape[-1] ** -0.5,
+            l2_normalize(key),
             value,
-            log_decay=-wide(self.A_log).exp() * delta,
-            strength=self.strongest * torch.sigmoid(wide(self.strength(x))),
+            log_decay=-upcast(self.A_log).exp() * delta,
+            strength=self.strongest * torch.sigmoid(upcast(self.strength(x))),
             state=state["memory"],
             form=form,
             lengths=lengths,

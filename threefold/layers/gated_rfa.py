@@ -1,7 +1,7 @@
 """Gated RFA:  S = g S₋ + (1−g) φ(k)⊗v,  z = g z₋ + (1−g) φ(k),  o = Sᵀφ(q) / (z·φ(q)),
-g = σ(w·x + b) one a head,  φ(x) = [sin(W x̂), cos(W x̂)] / √D,  x̂ = sigma ⊙ x/‖x‖,  W random.
+g = σ(w·x + b) per head,  φ(x) = [sin(W x̂), cos(W x̂)] / √D,  x̂ = sigma ⊙ x/‖x‖,  W random.
 
-Random Fourier features stand for the softmax kernel, and a scalar gate for the wish to forget.
+Random Fourier features approximate the softmax kernel, and a scalar gate forgets.
 Peng et al. 2021, "Random Feature Attention".
 """
 
@@ -14,14 +14,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from threefold.layers.heads import choose_heads, split_heads
+from threefold.layers.linear import Linear
 from threefold.layers.mixer import Mixer
-from threefold.layers.parts import Linear, count_heads, split_heads, unit, wide
+from threefold.layers.norms import l2_normalize
+from threefold.layers.precision import upcast
 from threefold.memory.linear.recurrence import recur
 from threefold.memory.state import State
 
 
 class GatedRFA(Mixer):
-    """The RFA-Gate layer: unit queries and keys, D random features a head, learned scales `sigma`.
+    """The RFA-Gate layer: unit queries and keys, D random features per head, learned `sigma`.
 
     Where the kernel is small, products of sines and cosines may be near 0 or negative, so the
     denominator is max(z·φ(q), floor), as in the authors' code: the kernel is at most 1, so with 0.1
@@ -35,7 +38,7 @@ class GatedRFA(Mixer):
         self, width: int, *, heads: int | None = None, features: int = 64, floor: float = 0.1
     ) -> None:
         super().__init__(width)
-        self.heads = count_heads(width, heads, 64)
+        self.heads = choose_heads(width, heads, 64)
         self.floor = floor
         size = width // self.heads
         self.query = Linear(width, width)
@@ -54,12 +57,14 @@ class GatedRFA(Mixer):
             nn.init.zeros_(module.bias)
 
     def redraw(self) -> None:
-        """Draw new random features; states written with the old ones lose their meaning."""
+        """Draw new random features; states written with the old ones become invalid."""
         self.random.normal_()
 
     def features(self, x: Tensor) -> Tensor:
         """φ(x) [B, L, H, 2 D] of x [B, L, H, K]; φ(x)·φ(y) ≈ exp(−|x̂ − ŷ|²/2)."""
-        angle = torch.einsum("blhk,hdk->blhd", unit(x) * wide(self.sigma), wide(self.random))
+        angle = torch.einsum(
+            "blhk,hdk->blhd", l2_normalize(x) * upcast(self.sigma), upcast(self.random)
+        )
         return torch.cat([angle.sin(), angle.cos()], -1) / math.sqrt(angle.shape[-1])
 
     def mix(
@@ -68,12 +73,12 @@ class GatedRFA(Mixer):
         query, key, value = (
             split_heads(f(x), self.heads) for f in (self.query, self.key, self.value)
         )
-        forget = wide(self.forget(x))
+        forget = upcast(self.forget(x))
         out, memory = recur(
             self.features(query),
             self.features(key) * forget.neg().sigmoid().unsqueeze(-1),
             # the normaliser z is one more column of the memory, written with ones
-            F.pad(wide(value), (0, 1), value=1.0),
+            F.pad(upcast(value), (0, 1), value=1.0),
             log_decay=F.logsigmoid(forget),
             state=state["memory"],
             form=form,

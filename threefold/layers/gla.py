@@ -9,16 +9,12 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from threefold.layers.convolution import ConvolvedHeads
+from threefold.layers.heads import choose_heads, split_heads
+from threefold.layers.linear import Linear, LowRankProjection
 from threefold.layers.mixer import Mixer
-from threefold.layers.parts import (
-    ConvolvedHeads,
-    Linear,
-    LowRankProjection,
-    RMSNorm,
-    count_heads,
-    split_heads,
-    wide,
-)
+from threefold.layers.norms import RMSNorm
+from threefold.layers.precision import upcast
 from threefold.memory.linear.recurrence import recur
 from threefold.memory.state import State
 
@@ -43,7 +39,7 @@ class GatedLinearAttention(Mixer):
     ) -> None:
         super().__init__(width)
         keys, values = int(width * expand_key), int(width * expand_value)
-        self.heads = count_heads(keys, heads, 64)
+        self.heads = choose_heads(keys, heads, 64)
         self.gate_temperature = gate_temperature
         key_size, value_size = keys // self.heads, values // self.heads
         self.convolved = ConvolvedHeads(width, self.heads, key_size, value_size, taps=taps)
@@ -63,7 +59,7 @@ class GatedLinearAttention(Mixer):
     ) -> tuple[Tensor, State]:
         (query, key, value), conv = self.convolved(x, state.get("conv", {}), lengths)
         gate, forget = (split_heads(f(x), self.heads) for f in (self.gate, self.forget))
-        log_decay = F.logsigmoid(wide(forget)) / self.gate_temperature
+        log_decay = F.logsigmoid(upcast(forget)) / self.gate_temperature
         query = query * query.shape[-1] ** -0.5
         out, memory = recur(
             query,

@@ -1,6 +1,6 @@
 """GRU:  h = z⊙h₋ + (1−z)⊙h̃,  h̃ = tanh(W x + U(r⊙h₋) + b),  r, z = σ(W x + U h₋ + b).
 
-One state and two gates: r chooses what of the past the candidate sees, z how much of it stays.
+One state and two gates: r chooses what of the past the candidate sees, z how much of it is kept.
 Cho et al. 2014, "Learning Phrase Representations using RNN Encoder–Decoder".
 """
 
@@ -17,8 +17,8 @@ class GRU(CellMixer):
     """The GRU as published, or in two other conventions.
 
     `reset_after` multiplies by r after the product, h̃ = tanh(W x + b + r⊙(U h₋ + b′)), as
-    torch.nn.GRU.  With `update_writes` z is the part that is new: h = (1−z)⊙h₋ + z⊙h̃ (Chung et al.
-    2014).
+    torch.nn.GRU.  With `update_writes` z is the share of the candidate:
+    h = (1−z)⊙h₋ + z⊙h̃ (Chung et al. 2014).
     """
 
     def __init__(
@@ -28,7 +28,7 @@ class GRU(CellMixer):
         hidden: int | None = None,
         reset_after: bool = False,
         update_writes: bool = False,
-        initial: str = "orthogonal",
+        init: str = "orthogonal",
         dropout: float = 0.0,
         recurrent_dropout: float = 0.0,
     ) -> None:
@@ -36,7 +36,7 @@ class GRU(CellMixer):
             width,
             GRUCell(reset_after, update_writes),
             hidden=hidden,
-            initial=initial,
+            init=init,
             dropout=dropout,
             recurrent_dropout=recurrent_dropout,
         )

@@ -12,8 +12,11 @@ import math
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from threefold.layers.heads import choose_heads, split_heads
+from threefold.layers.linear import Linear
 from threefold.layers.mixer import Mixer
-from threefold.layers.parts import Linear, RMSNorm, count_heads, split_heads, wide
+from threefold.layers.norms import RMSNorm
+from threefold.layers.precision import upcast
 from threefold.memory.linear.recurrence import recur
 from threefold.memory.state import State
 
@@ -21,7 +24,7 @@ from threefold.memory.state import State
 class GatedSlotAttention(Mixer):
     """The GSA layer: SiLU on query, key and value, unscaled scores, SiLU and RMS norm at the end.
 
-    Heads have about 64 channels; `slots` (M) is 64 as published, but at most a key's channels.
+    Heads have about 64 channels; `slots` (M) is 64 as published, but at most the channels of a key.
     """
 
     def __init__(
@@ -36,7 +39,7 @@ class GatedSlotAttention(Mixer):
     ) -> None:
         super().__init__(width)
         keys, values = int(width * expand_key), int(width * expand_value)
-        self.heads = count_heads(math.gcd(keys, values), heads, 64)
+        self.heads = choose_heads(math.gcd(keys, values), heads, 64)
         key_size, value_size = keys // self.heads, values // self.heads
         slots = min(64, key_size) if slots is None else slots
         self.gate_temperature = gate_temperature
@@ -58,7 +61,7 @@ class GatedSlotAttention(Mixer):
         query, key, value = (
             F.silu(split_heads(f(x), self.heads)) for f in (self.query, self.key, self.value)
         )
-        forget = wide(split_heads(self.forget(x), self.heads))
+        forget = upcast(split_heads(self.forget(x), self.heads))
         log_decay = F.logsigmoid(forget) / self.gate_temperature
         write = -log_decay.expm1()  # 1 − α
         logits, keys = recur(

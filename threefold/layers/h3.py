@@ -1,6 +1,6 @@
 """H3:  y = W(q⊙o),  o = 2 Re(C h) + D⊙u,  h = Ā⊙h₋ + B̄ u,  u = shift(k)⊙v,  shift(k) = taps ∗ k.
 
-A shift remembers the last keys, a gate compares, a diagonal state space remembers what was found.
+A shift keeps the last keys, a gate compares, a diagonal state space remembers the matches.
 Fu et al. 2022, "Hungry Hungry Hippos: Towards Language Modeling with State Space Models".
 """
 
@@ -15,7 +15,9 @@ from torch import Tensor, nn
 
 from threefold.errors import ThreefoldError
 from threefold.kernels import ops
-from threefold.layers.parts import Linear, ShortConvolution, wide
+from threefold.layers.convolution import ShortConvolution
+from threefold.layers.linear import Linear
+from threefold.layers.precision import upcast
 from threefold.layers.state_space_mixer import (
     Discretised,
     as_complex,
@@ -25,8 +27,8 @@ from threefold.layers.state_space_mixer import (
     flat,
     shaped,
 )
-from threefold.memory.discretisation import check_delta, diagonal_filter
-from threefold.memory.filter import Filter
+from threefold.memory.discretisation import check_delta
+from threefold.memory.filter import Filter, diagonal_filter
 from threefold.memory.state import State
 
 
@@ -34,7 +36,7 @@ class H3(Discretised[Filter]):
     """Two state spaces and two gates, channel by channel (heads of size 1).
 
     The shift's output matrix and skip are the taps of one short convolution, the same map.  The
-    diagonal one has state_size/2 conjugate pairs a channel, A = −½ + iπn at first (S4D-Lin), by
+    diagonal one has state_size/2 conjugate pairs per channel, A = −½ + iπn at first (S4D-Lin), by
     zero-order hold with a learned Δ; B is 1, since only B·C matters.  In the parallel form both are
     convolutions by Fourier transforms.
     """
@@ -75,7 +77,7 @@ class H3(Discretised[Filter]):
             torch.ones_like(poles),
             as_complex(self.read),
             torch.exp(self.step_log.double()),
-            dtype=wide(self.read).dtype,
+            dtype=upcast(self.read).dtype,
         )
 
     def discretise(self) -> Filter:
@@ -92,7 +94,7 @@ class H3(Discretised[Filter]):
             found = shifted * value
         fixed = self.derive()
         before = flat(state["memory"])
-        o, memory = fixed.run(wide(found), before, form=form, lengths=lengths, gate=query)
+        o, memory = fixed.run(upcast(found), before, form=form, lengths=lengths, gate=query)
         after = {"conv": conv, "memory": shaped(memory, state["memory"])}
         return self.out(o.to(x.dtype)), after
 
@@ -102,14 +104,14 @@ class H3(Discretised[Filter]):
         """shift(k)⊙v by Fourier transforms, and the last keys of each row."""
         known, length = before.shape[1], key.shape[1]
         keys = torch.cat([before, key], 1)
-        taps = wide(self.conv.weight).flip(1)
-        y = ops.long_convolution(wide(keys), taps, None, wide(value), first=known)
+        taps = upcast(self.conv.weight).flip(1)
+        y = ops.long_convolution(upcast(keys), taps, None, upcast(value), first=known)
         if lengths is None:
             return y.to(key.dtype), keys[:, length:]
         last = lengths.unsqueeze(1) + torch.arange(known, device=key.device)
         return y.to(key.dtype), keys[torch.arange(len(key), device=key.device).unsqueeze(1), last]
 
     def check_loaded(self) -> None:
-        """Refuse parameters from a file that no filter can have."""
+        """Raise an error if parameters loaded from a file are not finite."""
         check_delta(torch.exp(self.step_log.detach().double()), self.name)
         check_poles(self.name, self.decay_log, self.angle)

@@ -1,6 +1,6 @@
 """HGRN-2:  S = Diag(α) S₋ + (1−α)⊗v,  o = Sᵀq,  α = γ + (1−γ) σ(W x),  γ rising with depth.
 
-A gated linear network whose state is expanded by an outer product: what is not kept is the key.
+A gated linear network whose state is expanded by an outer product, with the key 1−α.
 Qin et al. 2024, "HGRN2: Gated Linear RNNs with State Expansion".
 """
 
@@ -14,8 +14,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from threefold.errors import ThreefoldError
+from threefold.layers.heads import choose_heads, split_heads
+from threefold.layers.linear import Linear
 from threefold.layers.mixer import Mixer
-from threefold.layers.parts import Linear, RMSNorm, count_heads, split_heads, wide
+from threefold.layers.norms import RMSNorm
+from threefold.layers.precision import upcast
 from threefold.memory.linear.recurrence import recur
 from threefold.memory.state import State
 
@@ -26,7 +29,7 @@ class HGRN2(Mixer):
     Heads have `expand` channels, or the nearest number that divides the width.
     In the paper the lower bounds γ of all layers are one cumulative softmax that the model learns.
     Here each layer learns its own, γ = σ(bound) for every channel, from the same initial value,
-    layer/depth; the first layer has γ = 0, as there.
+    layer/depth; the first layer has γ = 0, as in the paper.
     """
 
     no_decay: ClassVar[tuple[str, ...]] = ("bound",)
@@ -45,7 +48,7 @@ class HGRN2(Mixer):
             raise ThreefoldError(
                 f"{self.name}: layer={layer} of depth={depth}, expected 0 ≤ layer < depth"
             )
-        self.heads = count_heads(width, heads, expand)
+        self.heads = choose_heads(width, heads, expand)
         size = width // self.heads
         self.query = Linear(width, width, bias=False)
         self.forget = Linear(width, width, bias=False)
@@ -59,18 +62,18 @@ class HGRN2(Mixer):
             nn.init.xavier_uniform_(module.weight, gain=2**-2.5)
 
     def keep(self, forget: Tensor) -> tuple[Tensor, Tensor]:
-        """log α and 1 − α = (1−γ)(1−σ(forget)), neither by a difference of near numbers."""
+        """log α and 1 − α = (1−γ)(1−σ(forget)), both without cancellation."""
         log_decay, key = F.logsigmoid(forget), forget.neg().sigmoid()
         if self.bound is None:
             return log_decay, key
-        bound = wide(self.bound)
+        bound = upcast(self.bound)
         log_decay = torch.logaddexp(F.logsigmoid(bound), F.logsigmoid(-bound) + log_decay)
         return log_decay.clamp(max=0), key * bound.neg().sigmoid()
 
     def mix(
         self, x: Tensor, state: State, form: str, lengths: Tensor | None
     ) -> tuple[Tensor, State]:
-        log_decay, key = self.keep(wide(self.forget(x)))
+        log_decay, key = self.keep(upcast(self.forget(x)))
         query, key, value, log_decay = (
             split_heads(field, self.heads)
             for field in (F.silu(self.query(x)), key, self.value(x), log_decay)

@@ -1,6 +1,6 @@
 """HiPPO-RNN:  h = (1−g)⊙h₋ + g⊙tanh(W [x; h₋; c₋]),  f = w h,  c_t = Ā_t c_{t−1} + B̄_t f_t.
 
-A gated recurrent network that remembers what it says, as a projection by a fixed HiPPO.
+A gated recurrent network that remembers its past outputs as a projection by a fixed HiPPO.
 Gu et al. 2020, "HiPPO: Recurrent Memory with Optimal Polynomial Projections".
 """
 
@@ -13,12 +13,14 @@ import torch
 from torch import Tensor, nn
 
 from threefold.errors import ThreefoldError, nearest
-from threefold.layers.cell_mixer import CellMixer, start_recurrent
-from threefold.layers.lmu import check_sizes
+from threefold.layers.cell_mixer import CellMixer, initialise_recurrent
+from threefold.layers.checks import check_hippo_sizes
+from threefold.layers.linear import Linear
 from threefold.layers.mixer import Mixer
-from threefold.layers.parts import Linear, advance, wide
-from threefold.memory.coupled import Gated, Ran
-from threefold.memory.hippo import discretised
+from threefold.layers.positions import advance_position
+from threefold.layers.precision import upcast
+from threefold.memory.coupled import CoupledGated, CoupledResult
+from threefold.memory.hippo import discretised_hippo
 from threefold.memory.state import State
 
 MEASURES = ("legs", "legt", "lagt")
@@ -27,9 +29,9 @@ MEASURES = ("legs", "legt", "lagt")
 class HippoRNN(Mixer):
     """The HiPPO-RNN: `memories` projections of `order` coefficients each, bilinear.
 
-    `measure` legs sees all the past alike and has no time scale: Ā_t and B̄_t go with each row's
-    own number of elements t.  legt and lagt see the last `window` elements, lagt fading; theirs are
-    fixed.  The loops are fused.
+    `measure` legs weights the whole past equally and has no time scale: Ā_t and B̄_t depend on the
+    number of elements t of each row.  legt and lagt cover the last `window` elements, lagt with
+    exponential weights; their Ā and B̄ are fixed.
     """
 
     forms = CellMixer.forms
@@ -51,11 +53,11 @@ class HippoRNN(Mixer):
             raise ThreefoldError(
                 f"{self.name}: unknown measure {measure!r}; {nearest(measure, MEASURES)}"
             )
-        check_sizes(self.name, hidden, order, window, memories)
+        check_hippo_sizes(self.name, hidden, order, window, memories)
         self.measure, self.order, self.window = measure, order, window
         self.input = Linear(width, 2 * hidden)
         self.recurrent = nn.Parameter(torch.empty(1, 2 * hidden, hidden))
-        start_recurrent(self.recurrent, "orthogonal")
+        initialise_recurrent(self.recurrent, "orthogonal")
         self.read = nn.Parameter(torch.empty(2 * hidden, memories * order))
         self.say = nn.Parameter(torch.empty(memories, hidden))
         for weight in (self.read, self.say):
@@ -68,13 +70,13 @@ class HippoRNN(Mixer):
     def mix(
         self, x: Tensor, state: State, form: str, lengths: Tensor | None
     ) -> tuple[Tensor, State]:
-        inputs = torch.unflatten(wide(self.input(x)), -1, (2, -1))
-        units = Gated(wide(self.recurrent[0]), wide(self.read), wide(self.say))
+        inputs = torch.unflatten(upcast(self.input(x)), -1, (2, -1))
+        units = CoupledGated(upcast(self.recurrent[0]), upcast(self.read), upcast(self.say))
         given = inputs, state["memory"]["hidden"], state["memory"]["projection"]
         after: State = {}
         if self.measure == "legs":
-            after["position"] = advance(state["position"], x.shape[1], lengths)
-            ran = units.scaled(*given, state["position"], form, lengths)
+            after["position"] = advance_position(state["position"], x.shape[1], lengths)
+            ran = units.run_legs(*given, state["position"], form, lengths)
         else:
             ran = self._fixed(units, given, form, lengths)
         y, hidden, projection = ran
@@ -83,10 +85,14 @@ class HippoRNN(Mixer):
         return y if self.out is None else self.out(y), after
 
     def _fixed(
-        self, units: Gated, given: tuple[Tensor, Tensor, Tensor], form: str, lengths: Tensor | None
-    ) -> Ran:
-        made = discretised(self.measure, self.order, self.window, "bilinear")
+        self,
+        units: CoupledGated,
+        given: tuple[Tensor, Tensor, Tensor],
+        form: str,
+        lengths: Tensor | None,
+    ) -> CoupledResult:
+        made = discretised_hippo(self.measure, self.order, self.window, "bilinear")
         transition, write = (part.to(given[0]) for part in made)
         if form == "step":
-            return units.along(*given, lambda _: (transition, write), lengths)
+            return units.step_loop(*given, lambda _: (transition, write), lengths)
         return units.run(*given, transition, write, lengths)

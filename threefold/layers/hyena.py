@@ -1,6 +1,6 @@
 """Hyena:  v ← h_n ∗ (x_n⊙v) + d_n⊙(x_n⊙v),  n < N,  y = W(x_N⊙v),  h(t) = window(t)⊙network(t).
 
-Attention's product of projections, with filters as long as the sequence that a small network makes.
+Products of projections as in attention, with filters as long as the sequence from a small network.
 Poli et al. 2023, "Hyena Hierarchy: Towards Larger Convolutional Language Models".
 """
 
@@ -14,9 +14,11 @@ import torch
 from torch import Tensor, nn
 
 from threefold.errors import ThreefoldError
+from threefold.layers.convolution import ShortConvolution
+from threefold.layers.linear import Linear
 from threefold.layers.long_filters import LongFilters
 from threefold.layers.mixer import Mixer
-from threefold.layers.parts import Linear, ShortConvolution, wide
+from threefold.layers.precision import upcast
 from threefold.memory.convolution import StreamedConvolution
 from threefold.memory.state import State
 
@@ -27,8 +29,8 @@ _SLOWEST, _FASTEST = math.log(100) / 1.5, math.log(100) / 0.3
 class ImplicitFilters(LongFilters):
     """Filters as a network of the time: features, sines with learned frequencies, a linear map.
 
-    The network has a learning rate of its own and no decay, as published (there 0.001, whatever the
-    others have): sines multiply gradients by their frequency, and at the rate of all they jump.
+    The network has its own learning rate and no weight decay, as published (there 0.001 in all
+    cases): sines multiply gradients by their frequency, so the common rate would be too high.
     """
 
     slow: ClassVar[tuple[str, ...]] = ("weight", "bias", "frequency")
@@ -45,33 +47,33 @@ class ImplicitFilters(LongFilters):
         self.skip = nn.Parameter(torch.randn(convolutions, width))
 
     def make(self, length: int) -> list[tuple[Tensor, Tensor]]:
-        """The first taps of every convolution's filters."""
+        """The first taps of the filters of every convolution."""
         weight = self.first.weight
-        # Times are exact in float64: a band turns up to bands · 2π in max_length elements.
+        # Float64 keeps times exact: a band turns up to bands · 2π in max_length elements.
         time = torch.arange(length, dtype=torch.float64, device=weight.device).unsqueeze(1)
         bands = torch.linspace(1e-4, self.bands - 1, self.bands, dtype=torch.float64)
         angles = 2 * math.pi / self.max_length * time * bands.to(weight.device)
         share = time / max(self.max_length - 1, 1)
-        x = torch.cat([share, angles.cos(), -angles.sin()], 1).to(wide(weight).dtype)
+        x = torch.cat([share, angles.cos(), -angles.sin()], 1).to(upcast(weight).dtype)
         for layer in (self.first, self.second, self.third):
-            x = torch.sin(wide(self.frequency) * _apply(layer, x))
+            x = torch.sin(upcast(self.frequency) * _apply(layer, x))
         rates = torch.linspace(_SLOWEST, _FASTEST, self.width)
         window = torch.exp(-share.to(x.dtype) * rates.to(x))
         kernels = torch.unflatten(_apply(self.last, x), 1, (self.convolutions, self.width))
         kernels = (kernels * window.unsqueeze(1)).permute(1, 2, 0)
-        return list(zip(kernels, wide(self.skip), strict=True))
+        return list(zip(kernels, upcast(self.skip), strict=True))
 
 
 def _apply(layer: Linear, x: Tensor) -> Tensor:
-    """The layer in the filter's dtype, which is wide also where the weights are not."""
-    y = x @ wide(layer.weight).T
-    return y if layer.bias is None else y + wide(layer.bias)
+    """Apply a linear layer in the dtype of the filter, which is at least float32."""
+    y = x @ upcast(layer.weight).T
+    return y if layer.bias is None else y + upcast(layer.bias)
 
 
 class Hyena(Mixer):
     """The operator of order N: N + 1 short-convolved projections and N − 1 long convolutions.
 
-    max_length: taps of a filter, so the longest sequence; times are told to the network as shares
+    max_length: taps of a filter, and so the longest sequence; the network gets times as fractions
     of it.  hidden and features: sizes of the network and of its input, 1 + 2 · bands.
     """
 
@@ -91,7 +93,7 @@ class Hyena(Mixer):
         if order < 2 or hidden < 1 or features < 3 or features % 2 == 0:
             raise ThreefoldError(
                 f"{self.name}: order={order}, hidden={hidden}, features={features}; expected an "
-                "order of 2 at least, a positive size and an odd number of features from 3 on"
+                "order of at least 2, a positive size and an odd number of features, at least 3"
             )
         self.order = order
         self.filters = ImplicitFilters(width, max_length, order - 1, hidden, features, self.name)

@@ -13,18 +13,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from threefold.layers.convolution import ConvolvedHeads
+from threefold.layers.heads import choose_heads, split_heads
+from threefold.layers.initialisation import initial_delta_bias
+from threefold.layers.linear import Linear, LowRankProjection
 from threefold.layers.mixer import Mixer
-from threefold.layers.parts import (
-    ConvolvedHeads,
-    Linear,
-    LowRankProjection,
-    RMSNorm,
-    count_heads,
-    initial_delta,
-    split_heads,
-    unit,
-    wide,
-)
+from threefold.layers.norms import RMSNorm, l2_normalize
+from threefold.layers.precision import upcast
 from threefold.memory.linear.recurrence import recur
 from threefold.memory.state import State
 
@@ -48,13 +43,13 @@ class KimiDeltaAttention(Mixer):
     ) -> None:
         super().__init__(width)
         values = int(width * expand_value)
-        self.heads = count_heads(width, heads, 128)
-        key_size, value_size = width // self.heads, values // count_heads(values, self.heads, 128)
+        self.heads = choose_heads(width, heads, 128)
+        key_size, value_size = width // self.heads, values // choose_heads(values, self.heads, 128)
         self.strongest = 2.0 if negative_eigenvalues else 1.0
         self.convolved = ConvolvedHeads(width, self.heads, key_size, value_size, taps=taps)
         self.strength = Linear(width, self.heads, bias=False)
         self.delta = LowRankProjection(width, value_size, width, bias=False)
-        self.delta_bias = nn.Parameter(initial_delta(width, (1e-3, 1e-1)))
+        self.delta_bias = nn.Parameter(initial_delta_bias(width, (1e-3, 1e-1)))
         self.A_log = nn.Parameter(torch.empty(self.heads, 1).uniform_(1, 16).log())
         self.gate = LowRankProjection(width, value_size, values)
         self.norm = RMSNorm(value_size, eps=1e-5)
@@ -69,13 +64,13 @@ class KimiDeltaAttention(Mixer):
         self, x: Tensor, state: State, form: str, lengths: Tensor | None
     ) -> tuple[Tensor, State]:
         (query, key, value), conv = self.convolved(x, state["conv"], lengths)
-        delta = F.softplus(wide(self.delta(x)) + wide(self.delta_bias))
+        delta = F.softplus(upcast(self.delta(x)) + upcast(self.delta_bias))
         out, memory = recur(
-            unit(query) * query.shape[-1] ** -0.5,
-            unit(key),
+            l2_normalize(query) * query.shape[-1] ** -0.5,
+            l2_normalize(key),
             value,
-            log_decay=-wide(self.A_log).exp() * split_heads(delta, self.heads),
-            strength=self.strongest * torch.sigmoid(wide(self.strength(x))),
+            log_decay=-upcast(self.A_log).exp() * split_heads(delta, self.heads),
+            strength=self.strongest * torch.sigmoid(upcast(self.strength(x))),
             state=state["memory"],
             form=form,
             lengths=lengths,

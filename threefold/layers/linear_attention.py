@@ -14,8 +14,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from threefold.errors import ThreefoldError, nearest
+from threefold.layers.heads import choose_heads, split_heads
+from threefold.layers.linear import Linear
 from threefold.layers.mixer import Mixer
-from threefold.layers.parts import Linear, RMSNorm, count_heads, split_heads, wide
+from threefold.layers.norms import RMSNorm
+from threefold.layers.precision import upcast
 from threefold.memory.linear.recurrence import recur
 from threefold.memory.state import State
 
@@ -24,10 +27,10 @@ class LinearAttention(Mixer):
     """The layer as published (elu + 1, normalised); also other features, and no normaliser.
 
     The denominator is max(|z·φ(q)|, floor).  elu, relu: 1e-6 (the authors add it), so that the
-    output is 0 where no feature is alive.  polynomial: 1/2, the least weight there is, so that it
-    only catches rounding.  identity: 1, as in mLSTM; its weights have any sign, so the quotient is
-    no average, and loses digits where they cancel.  Without `normalise` the output would grow with
-    the length, so each head goes through an RMS norm (Qin et al. 2022).
+    output is 0 where all features are 0.  polynomial: 1/2, the smallest possible weight, so that
+    it only guards against rounding.  identity: 1, as in mLSTM; its weights can be negative, so the
+    quotient is not an average, and loses precision where they cancel.  Without `normalise` the
+    output would grow with the length, so each head goes through an RMS norm (Qin et al. 2022).
     """
 
     def __init__(
@@ -45,7 +48,7 @@ class LinearAttention(Mixer):
                 f"{self.name}: unknown feature_map {feature_map!r}; "
                 f"{nearest(feature_map, FEATURES)}"
             )
-        self.heads = count_heads(width, heads, 64)
+        self.heads = choose_heads(width, heads, 64)
         value_size = width // self.heads
         if key_size is None:
             # The polynomial's features grow with the square; 16 as in Based (Arora et al. 2024).
@@ -63,7 +66,7 @@ class LinearAttention(Mixer):
         self, x: Tensor, state: State, form: str, lengths: Tensor | None
     ) -> tuple[Tensor, State]:
         query, key, value = (
-            wide(split_heads(f(x), self.heads)) for f in (self.query, self.key, self.value)
+            upcast(split_heads(f(x), self.heads)) for f in (self.query, self.key, self.value)
         )
         features = FEATURES[self.feature_map]
         if self.norm is None:
@@ -76,7 +79,7 @@ class LinearAttention(Mixer):
             total = out[..., -1:].abs().clamp(min=FLOORS[self.feature_map])
             out = (out[..., :-1] / total).to(x.dtype)
         else:
-            # The norm takes a scale away; without this one the square of a polynomial may overflow.
+            # The norm removes any scale; without this one the square of a polynomial may overflow.
             out = out / out.abs().amax(-1, keepdim=True).clamp(min=1)
             out = self.norm(out.to(x.dtype))
         return self.out(out.flatten(-2)), {"memory": memory}

@@ -13,14 +13,14 @@ from threefold.errors import ThreefoldError
 from threefold.layers.attention_parts.heads import Heads
 from threefold.layers.mixer import Mixer
 from threefold.memory.attention import attend
-from threefold.memory.history import before_end
+from threefold.memory.padding import readable_elements
 from threefold.memory.state import State
 
 
 class Linformer(Mixer):
-    """One E and one F for all heads (the paper's headwise sharing); more elements are refused.
+    """One E and one F for all heads (the paper's headwise sharing); longer sequences are refused.
 
-    Not causal: a mixture of positions holds later elements too.  Parallel only, no state.  Shorter
+    Not causal: a mixture of positions contains later elements.  Parallel only, no state.  Shorter
     sequences use the first columns of E and F.
     """
 
@@ -58,7 +58,7 @@ class Linformer(Mixer):
             )
         query, key, value = self.heads.split(x)
         if lengths is not None:
-            real = before_end(torch.arange(length, device=x.device), lengths)[:, :, None, None]
+            real = readable_elements(lengths, length)[:, :, None, None]
             key, value = key * real, value * real
         used = min(length, limit)
         key, value = (

@@ -1,6 +1,6 @@
 """LMU:  u = e_x x + e_h h₋ + e_m m₋,  m = Ā m₋ + B̄ u,  h = tanh(W x + U h₋ + V m).
 
-A recurrent network beside a sliding window of what it says, kept as Legendre coefficients.
+A recurrent network with a sliding window over its own signal, stored as Legendre coefficients.
 Voelker, Kajić & Eliasmith 2019, "Legendre Memory Units: Continuous-Time Representation in Recurrent
 Neural Networks"; Chilkuri & Eliasmith 2021, "Parallelizing Legendre Memory Unit Training".
 """
@@ -13,28 +13,29 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from threefold.errors import ThreefoldError
-from threefold.kernels.parameter_cache import Derived
+from threefold.kernels.parameter_cache import ParameterCache
 from threefold.layers.cell_mixer import CellMixer
+from threefold.layers.checks import check_hippo_sizes
+from threefold.layers.linear import Linear
 from threefold.layers.mixer import Mixer
-from threefold.layers.parts import Linear, wide
-from threefold.memory.coupled import Coupled
-from threefold.memory.filter_states import responses
+from threefold.layers.precision import upcast
+from threefold.memory.coupled import CoupledTanh
+from threefold.memory.filter_states import filter_states
 from threefold.memory.forms import FORMS
-from threefold.memory.hippo import discretised
+from threefold.memory.hippo import discretised_hippo
 from threefold.memory.state import State
 
 
 class LMU(Mixer):
     """The Legendre memory unit: `memories` windows of `window` elements, `order` coefficients each.
 
-    `recurrent=False` leaves U, e_h and e_m out (2021): the memory is then a fixed filter, and has a
-    parallel form.  The coefficients are of orthonormal polynomials, each the paper's times a
-    constant; zero-order hold.
+    `recurrent=False` leaves out U, e_h and e_m (2021): the memory is then a fixed filter, and has a
+    parallel form.  The coefficients are of orthonormal polynomials, those of the
+    paper times a constant each; zero-order hold.
     """
 
     refusals: ClassVar[Mapping[str, str]] = {
-        "parallel": f"{CellMixer.refusals['parallel']}; with recurrent=False there is none between"
+        "parallel": f"{CellMixer.refusals['parallel']}; recurrent=False has a parallel form"
     }
 
     def __init__(
@@ -49,7 +50,7 @@ class LMU(Mixer):
     ) -> None:
         super().__init__(width)
         hidden = width if hidden is None else hidden
-        check_sizes(self.name, hidden, order, window, memories)
+        check_hippo_sizes(self.name, hidden, order, window, memories)
         self.order, self.window = order, window
         self.forms = CellMixer.forms if recurrent else FORMS
         self.input = Linear(width, hidden, bias=False)
@@ -58,7 +59,7 @@ class LMU(Mixer):
         for weight in (self.input.weight, self.read):
             nn.init.xavier_normal_(weight)
         lecun_uniform(self.encode.weight)
-        self.derived: Derived[tuple[Tensor, ...]] = Derived()
+        self.derived: ParameterCache[tuple[Tensor, ...]] = ParameterCache()
         self.units: nn.ParameterDict | None = None
         if recurrent:
             self.units = nn.ParameterDict(
@@ -73,47 +74,38 @@ class LMU(Mixer):
         self.carries(memory={**own, "projection": (memories, order)})
 
     def system(self, like: Tensor) -> tuple[Tensor, ...]:
-        """Transition and write of the memory, of the dtype and device of `like`."""
+        """Transition and write vector of the memory, in the dtype and on the device of `like`."""
 
         def make() -> tuple[Tensor, ...]:
-            fixed = discretised("legt", self.order, self.window, "zero_order_hold")
+            fixed = discretised_hippo("legt", self.order, self.window, "zero_order_hold")
             return tuple(part.to(like) for part in fixed)
 
         return self.derived.of([], make, self.order, self.window, like.dtype, like.device)
 
     def prepare_step(self) -> None:
-        """Make what a step reads beside the parameters, before the step is recorded."""
-        self.system(wide(self.read))
+        """Compute what a step needs besides the parameters, before it is recorded."""
+        self.system(upcast(self.read))
 
     def mix(
         self, x: Tensor, state: State, form: str, lengths: Tensor | None
     ) -> tuple[Tensor, State]:
-        given, said, read = wide(self.input(x)), wide(self.encode(x)), wide(self.read)
+        given, said, read = upcast(self.input(x)), upcast(self.encode(x)), upcast(self.read)
         transition, write = self.system(said)
         memory, after = state["memory"]["projection"], {}
         if self.units is None:
-            found, last = responses(said, memory, transition, write, form=form, lengths=lengths)
+            found, last = filter_states(said, memory, transition, write, form=form, lengths=lengths)
             y = torch.tanh(given + found.flatten(2) @ read.mT)
         else:
-            # A ParameterDict sorts its names.
-            from_hidden, from_memory, recurrent = (wide(part) for part in self.units.values())
-            units = Coupled(recurrent, read, from_hidden, from_memory, transition, write)
-            run = units.along if form == "step" else units.run
+            # A ParameterDict is sorted by name.
+            from_hidden, from_memory, recurrent = (upcast(part) for part in self.units.values())
+            units = CoupledTanh(recurrent, read, from_hidden, from_memory, transition, write)
+            run = units.step_loop if form == "step" else units.run
             y, after["hidden"], last = run(given, said, state["memory"]["hidden"], memory, lengths)
         y = y.to(x.dtype)
         return y if self.out is None else self.out(y), {"memory": {**after, "projection": last}}
 
 
-def check_sizes(owner: str, hidden: int, order: int, window: float, memories: int) -> None:
-    """Refuse what no memory can have."""
-    if min(hidden, order, memories) < 1 or not 1 <= window < float("inf"):
-        raise ThreefoldError(
-            f"{owner}: hidden={hidden}, order={order}, window={window}, memories={memories}; "
-            "expected at least 1 of each, and a window that ends"
-        )
-
-
 def lecun_uniform(weight: Tensor) -> Tensor:
-    """Filled uniformly, with the variance 1 / inputs."""
+    """Fill a weight uniformly, with variance 1 / inputs."""
     bound = (3 / weight.shape[1]) ** 0.5
     return nn.init.uniform_(weight, -bound, bound)

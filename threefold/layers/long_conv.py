@@ -14,15 +14,16 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from threefold.errors import ThreefoldError
+from threefold.layers.linear import Linear
 from threefold.layers.long_filters import LongFilters
 from threefold.layers.mixer import Mixer
-from threefold.layers.parts import Linear, wide
+from threefold.layers.precision import upcast
 from threefold.memory.convolution import StreamedConvolution
 from threefold.memory.state import State
 
 
 class ExplicitFilters(LongFilters):
-    """Taps as parameters; they begin as noise that fades, at another rate in each channel."""
+    """Taps as parameters; initially decaying noise, at a different rate per channel."""
 
     def __init__(
         self, width: int, max_length: int, *, squash: float, smooth: int, owner: str
@@ -36,20 +37,19 @@ class ExplicitFilters(LongFilters):
 
     def make(self, length: int) -> list[tuple[Tensor, Tensor]]:
         """The first taps, smoothed and squashed."""
-        kernel = wide(self.coefficients)[:, : length + self.smooth]
+        kernel = upcast(self.coefficients)[:, : length + self.smooth]
         if self.smooth:
             size = 2 * self.smooth + 1
             kernel = F.avg_pool1d(kernel, size, stride=1, padding=self.smooth)
         kernel = F.softshrink(kernel[:, :length], self.squash)
-        return [(kernel, wide(self.skip))]
+        return [(kernel, upcast(self.skip))]
 
 
 class LongConv(Mixer):
     """A long convolution of explicit taps, GELU, and a gated linear unit on the way out.
 
-    max_length: taps of a filter, so the longest sequence.  squash: λ, what each tap is shrunk by;
-    smooth: each tap is the
-    mean of so many neighbours on either side; 0 is none.  Beyond the first and last taps are zeros.
+    max_length: taps of a filter, and so the longest sequence.  squash: λ, by which taps shrink;
+    smooth: each tap is averaged with that many neighbours on either side (0: none), zero-padded.
     """
 
     slow: ClassVar[tuple[str, ...]] = ("coefficients",)
@@ -61,7 +61,7 @@ class LongConv(Mixer):
         super().__init__(width)
         if squash < 0 or smooth < 0:
             raise ThreefoldError(
-                f"{self.name}: squash={squash} and smooth={smooth}, expected neither below 0"
+                f"{self.name}: squash={squash} and smooth={smooth}, expected both at least 0"
             )
         self.filters = ExplicitFilters(
             width, max_length, squash=squash, smooth=smooth, owner=self.name

@@ -1,7 +1,7 @@
-"""kernel = f(parameters, t),  t = 0 … length−1: long filters and when they are made.
+"""kernel = f(parameters, t),  t = 0 … length−1: long filters, and when they are computed.
 
-With gradients the taps are made for each call, as many as it needs.  Without, they are made once,
-a power of two of them, and kept with what streaming derives from them until a parameter changes
+With gradients the taps are computed for each call, as many as it needs.  Without, a power of two of
+them is computed once and cached, with what streaming derives from them, until a parameter changes
 (`kernels/parameter_cache.py`).
 """
 
@@ -14,43 +14,43 @@ from torch import Tensor, nn
 
 from threefold.errors import ThreefoldError
 from threefold.kernels import library
-from threefold.kernels.long_convolution import power_of_two
-from threefold.kernels.parameter_cache import Derived
+from threefold.kernels.fourier import next_power_of_two
+from threefold.kernels.parameter_cache import ParameterCache
 from threefold.memory.buffer import needs_gradient
-from threefold.memory.convolution import Taps
+from threefold.memory.convolution import PreparedFilter
 
 
 class LongFilters(nn.Module, ABC):
-    """Filters of up to `max_length` taps a channel, for one or more convolutions."""
+    """Filters of up to `max_length` taps per channel, for one or more convolutions."""
 
     def __init__(self, max_length: int, owner: str) -> None:
         super().__init__()
         if max_length < 1:
             raise ThreefoldError(f"{owner}: max_length is {max_length}, expected at least 1 tap")
         self.max_length = max_length
-        self.derived: Derived[list[Taps]] = Derived()
+        self.derived: ParameterCache[list[PreparedFilter]] = ParameterCache()
         self.register_load_state_dict_post_hook(_forget)  # type: ignore[no-untyped-call]
 
     @abstractmethod
     def make(self, length: int) -> list[tuple[Tensor, Tensor]]:
-        """(kernel [D, length], skip [D]) of each convolution, float32 at least."""
+        """(kernel [D, length], skip [D]) of each convolution, at least float32."""
 
-    def taps(self, length: int) -> list[Taps]:
-        """The filters, with `length` taps at least, or all they have."""
+    def taps(self, length: int) -> list[PreparedFilter]:
+        """The filters with at least `length` taps, or all taps."""
         length = min(length, self.max_length)
         parameters = list(self.parameters())
         if needs_gradient(*parameters):
-            return [Taps(*made) for made in self.make(length)]
-        length = min(power_of_two(length), self.max_length)
+            return [PreparedFilter(*made) for made in self.make(length)]
+        length = min(next_power_of_two(length), self.max_length)
         return self.derived.of(
             parameters,
-            lambda: [Taps(*made) for made in self.make(length)],
+            lambda: [PreparedFilter(*made) for made in self.make(length)],
             length,
             library.current(),
         )
 
     def train(self, mode: bool = True) -> Self:
-        """As torch's; what was derived from the parameters is made again."""
+        """As in torch; values derived from the parameters are computed again."""
         self.derived.forget()
         return super().train(mode)
 

@@ -13,14 +13,15 @@ import torch
 from torch import Tensor, nn
 
 from threefold.errors import ThreefoldError
+from threefold.layers.linear import Linear
 from threefold.layers.mixer import Mixer
-from threefold.layers.parts import Linear, wide
-from threefold.memory.linear.diagonal import diagonal
+from threefold.layers.precision import upcast
+from threefold.memory.linear.diagonal import diagonal_recurrence
 from threefold.memory.state import State
 
 
 class LRU(Mixer):
-    """The linear recurrent unit; complex numbers are kept as real pairs.
+    """The linear recurrent unit; complex numbers are stored as real pairs.
 
     |λ|² starts uniform between the squares of `radius`, its angle below `phase`, γ = √(1−|λ|²).
     """
@@ -59,11 +60,15 @@ class LRU(Mixer):
     def mix(
         self, x: Tensor, state: State, form: str, lengths: Tensor | None
     ) -> tuple[Tensor, State]:
-        modulus = torch.exp(-torch.exp(wide(self.decay_log)))
-        angle = torch.exp(wide(self.angle_log))
+        modulus = torch.exp(-torch.exp(upcast(self.decay_log)))
+        angle = torch.exp(upcast(self.angle_log))
         decay = torch.stack([modulus * angle.cos(), modulus * angle.sin()])
-        write = torch.unflatten(wide(self.input(x)), -1, (2, -1)) * torch.exp(wide(self.scale_log))
-        memories, memory = diagonal(decay, write, state["memory"].mT, form=form, lengths=lengths)
+        write = torch.unflatten(upcast(self.input(x)), -1, (2, -1)) * torch.exp(
+            upcast(self.scale_log)
+        )
+        memories, memory = diagonal_recurrence(
+            decay, write, state["memory"].mT, form=form, lengths=lengths
+        )
         # Re(C h) = Re C Re h − Im C Im h: the sign is the weight's.
         y = self.out(memories.flatten(-2).to(x.dtype)) + self.skip * x
         return y, {"memory": memory.mT.contiguous()}

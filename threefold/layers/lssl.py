@@ -13,12 +13,12 @@ import torch
 from torch import Tensor, nn
 
 from threefold.errors import ThreefoldError
-from threefold.layers.parts import wide
+from threefold.layers.precision import upcast
 from threefold.layers.state_space_mixer import FilterMixer
 from threefold.memory.discretisation import check_method, check_stable, discretise
 from threefold.memory.filter import Filter
 from threefold.memory.hippo import hippo
-from threefold.memory.transition import Dense
+from threefold.memory.transition import DenseTransition
 
 
 class LSSL(FilterMixer):
@@ -58,7 +58,7 @@ class LSSL(FilterMixer):
 
     def filter(self) -> Filter:
         transition, write = discretise(self.A.double(), self.B.double(), self.delta, self.method)
-        return Filter(Dense(transition), write, self.C.double(), wide(self.C).dtype)
+        return Filter(DenseTransition(transition), write, self.C.double(), upcast(self.C).dtype)
 
     def check_loaded(self) -> None:
         super().check_loaded()

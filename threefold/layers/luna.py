@@ -11,10 +11,10 @@ from torch import Tensor, nn
 
 from threefold.errors import ThreefoldError
 from threefold.layers.attention_parts.heads import Heads
+from threefold.layers.heads import split_heads
 from threefold.layers.mixer import Mixer
-from threefold.layers.parts import split_heads
 from threefold.memory.attention import attend
-from threefold.memory.history import before_end
+from threefold.memory.padding import readable_elements
 from threefold.memory.state import State
 
 
@@ -44,8 +44,7 @@ class Luna(Mixer):
     ) -> tuple[Tensor, State]:
         mask = None
         if lengths is not None:
-            places = torch.arange(x.shape[1], device=x.device)
-            mask = before_end(places, lengths)[:, None, None]
+            mask = readable_elements(lengths, x.shape[1])[:, None, None]
         packed = self.read(self.pack, self.slots.expand(len(x), -1, -1), x, mask)
         return self.read(self.unpack, x, packed, None), {}
 

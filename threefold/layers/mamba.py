@@ -12,9 +12,12 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
+from threefold.layers.convolution import ShortConvolution
+from threefold.layers.initialisation import initial_delta_bias
+from threefold.layers.linear import Linear
 from threefold.layers.mixer import Mixer
-from threefold.layers.parts import Linear, ShortConvolution, initial_delta, wide
-from threefold.memory.linear.selective import scan
+from threefold.layers.precision import upcast
+from threefold.memory.linear.selective import selective_recurrence
 from threefold.memory.state import State
 
 
@@ -45,7 +48,7 @@ class Mamba(Mixer):
         self.conv = ShortConvolution(channels, taps, bias=True)
         self.select = Linear(channels, sum(self.sizes), bias=False)
         self.delta = Linear(rank, channels, bias=False)
-        self.delta_bias = nn.Parameter(initial_delta(channels, delta_range))
+        self.delta_bias = nn.Parameter(initial_delta_bias(channels, delta_range))
         self.A_log = nn.Parameter(torch.arange(1.0, state_size + 1).log().repeat(channels, 1))
         self.D = nn.Parameter(torch.ones(channels))
         self.out = Linear(channels, width, bias=False)
@@ -60,10 +63,10 @@ class Mamba(Mixer):
         x, gate = self.input(x).chunk(2, -1)
         x, conv = self.conv(x, state["conv"], lengths)
         delta, B, C = self.select(x).split(self.sizes, -1)
-        y, memory = scan(
+        y, memory = selective_recurrence(
             x,
             self.delta(delta),
-            -wide(self.A_log).exp(),
+            -upcast(self.A_log).exp(),
             B,
             C,
             self.D,

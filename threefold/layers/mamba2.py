@@ -1,6 +1,7 @@
 """Mamba-2:  S = exp(−Δ e^A) S₋ + k⊗(Δ v),  o = Sᵀq + D v,  Δ = softplus(W x + b).
 
-A selective state space (q, k, v are its C, B, x) with one decay a head: a chunk is matrix products.
+A selective state space (q, k, v are its C, B, x) with one decay per head, so that a chunk is matrix
+products.
 Dao & Gu 2024, "Transformers are SSMs: Generalized Models and Efficient Algorithms Through
 Structured State Space Duality".
 """
@@ -16,15 +17,12 @@ from torch import Tensor, nn
 
 from threefold.errors import ThreefoldError
 from threefold.kernels import ops
+from threefold.layers.convolution import ShortConvolution
+from threefold.layers.heads import choose_heads, split_heads
+from threefold.layers.initialisation import initial_delta_bias
+from threefold.layers.linear import Linear
 from threefold.layers.mixer import Mixer
-from threefold.layers.parts import (
-    Linear,
-    ShortConvolution,
-    count_heads,
-    initial_delta,
-    split_heads,
-    wide,
-)
+from threefold.layers.precision import upcast
 from threefold.memory.linear.recurrence import recur
 from threefold.memory.state import State
 
@@ -52,7 +50,7 @@ class Mamba2(Mixer):
     ) -> None:
         super().__init__(width)
         channels = expand * width
-        self.heads = count_heads(channels, heads, 64)
+        self.heads = choose_heads(channels, heads, 64)
         if groups < 1 or self.heads % groups:
             raise ThreefoldError(f"Mamba2: {groups} groups do not divide {self.heads} heads")
         self.groups = groups
@@ -60,7 +58,7 @@ class Mamba2(Mixer):
         self.fields = [channels, sum(self.sizes), self.heads]
         self.input = Linear(width, sum(self.fields), bias=False)
         self.conv = ShortConvolution(sum(self.sizes), taps, bias=True)
-        self.delta_bias = nn.Parameter(initial_delta(self.heads, delta_range))
+        self.delta_bias = nn.Parameter(initial_delta_bias(self.heads, delta_range))
         self.A_log = nn.Parameter(torch.empty(self.heads).uniform_(1, 16).log())
         self.D = nn.Parameter(torch.ones(self.heads, 1))
         self.norm_weight = nn.Parameter(torch.ones(groups, channels // groups))
@@ -78,12 +76,12 @@ class Mamba2(Mixer):
         x, conv = self.conv(x, state["conv"], lengths)
         value, key, query = torch.split(x, self.sizes, -1)
         value = split_heads(value, self.heads)
-        delta = F.softplus(wide(delta) + wide(self.delta_bias))
+        delta = F.softplus(upcast(delta) + upcast(self.delta_bias))
         out, memory = recur(
             split_heads(query, self.groups),
             split_heads(key, self.groups),
             value * delta.unsqueeze(-1),
-            log_decay=-wide(self.A_log).exp() * delta,
+            log_decay=-upcast(self.A_log).exp() * delta,
             state=state["memory"],
             form=form,
             lengths=lengths,

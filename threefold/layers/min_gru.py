@@ -9,9 +9,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from threefold.layers.linear import Linear
 from threefold.layers.mixer import Mixer
-from threefold.layers.parts import Linear, wide
-from threefold.memory.linear.selective import blend
+from threefold.layers.precision import upcast
+from threefold.memory.linear.diagonal import blend
 from threefold.memory.state import State
 
 
@@ -34,11 +35,11 @@ class MinGRU(Mixer):
     def mix(
         self, x: Tensor, state: State, form: str, lengths: Tensor | None
     ) -> tuple[Tensor, State]:
-        candidate = wide(self.candidate(x))
+        candidate = upcast(self.candidate(x))
         if self.positive:
             candidate = positive(candidate)
         y, memory = blend(
-            candidate, wide(self.update(x)), state["memory"], form=form, lengths=lengths
+            candidate, upcast(self.update(x)), state["memory"], form=form, lengths=lengths
         )
         return self.out(y.to(x.dtype)), {"memory": memory}
 

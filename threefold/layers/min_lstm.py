@@ -9,10 +9,11 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from threefold.layers.linear import Linear
 from threefold.layers.min_gru import positive
 from threefold.layers.mixer import Mixer
-from threefold.layers.parts import Linear, wide
-from threefold.memory.linear.selective import blend
+from threefold.layers.precision import upcast
+from threefold.memory.linear.diagonal import blend
 from threefold.memory.state import State
 
 
@@ -38,9 +39,9 @@ class MinLSTM(Mixer):
     def mix(
         self, x: Tensor, state: State, form: str, lengths: Tensor | None
     ) -> tuple[Tensor, State]:
-        candidate = wide(self.candidate(x))
+        candidate = upcast(self.candidate(x))
         if self.positive:
             candidate = positive(candidate)
-        logit = F.softplus(-wide(self.forget(x))) - F.softplus(-wide(self.write(x)))
+        logit = F.softplus(-upcast(self.forget(x))) - F.softplus(-upcast(self.write(x)))
         y, memory = blend(candidate, logit, state["memory"], form=form, lengths=lengths)
         return self.out(y.to(x.dtype)), {"memory": memory}

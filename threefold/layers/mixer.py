@@ -1,7 +1,7 @@
-"""The contract of a mixer: y, state = mixer(x, state), the same in every form and from any cut.
+"""The contract of a mixer: y, state = mixer(x, state), the same in every form and from any state.
 
-This file owns what is common to all of them: checks, the choice of form, the step in a loop, and
-padding (rows are aligned to start at 0 and zeroed where nothing is; a mixer sees `lengths` only).
+Common to all of them: checks, the choice of form, the step in a loop, and padding (a mixer sees
+rows that start at 0, zero after their end, and their `lengths`).
 """
 
 from __future__ import annotations
@@ -14,8 +14,10 @@ import torch
 from torch import Tensor
 
 from threefold.errors import ThreefoldError
-from threefold.kernels.replay.program import Program, attribute_set
+from threefold.kernels.replay.program import Program
 from threefold.kernels.replay.stepping import Recordable, replay_step
+from threefold.kernels.replay.validity import attribute_set
+from threefold.layers.padding import PaddedRows
 from threefold.memory import state as states
 from threefold.memory.forms import FORMS, plan_form
 from threefold.memory.state import State
@@ -26,10 +28,10 @@ class Mixer(Recordable, ABC):
 
     forms: tuple[str, ...] = FORMS
     causal: bool = True
-    # Names of parameters (the last part of the dotted name) for the optimiser's groups.
+    # Names of parameters (last component) without weight decay, and with a lower learning rate.
     no_decay: ClassVar[tuple[str, ...]] = ()
     slow: ClassVar[tuple[str, ...]] = ()
-    # Why there is no such form, by its name.
+    # Why a form is not available, by its name.
     refusals: ClassVar[Mapping[str, str]] = {}
 
     def __init__(self, width: int) -> None:
@@ -38,7 +40,7 @@ class Mixer(Recordable, ABC):
             raise ThreefoldError(f"{self.name}: width is {width}, expected at least 1")
         self.width = width
         self._shapes: dict[str, Any] = {}
-        # Steps recorded as native calls, by rows, dtype and threads.
+        # Recorded steps by batch size, dtype and number of threads.
         self.programs: dict[tuple[int, torch.dtype, int], Program | None] = {}
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -46,16 +48,17 @@ class Mixer(Recordable, ABC):
         attribute_set()
 
     def __getstate__(self) -> dict[str, Any]:
-        # A copy writes its own: these speak of the original's weights.
+        # A copy records its own steps: these contain the addresses of the original weights.
         return {**self.__dict__, "programs": {}}
 
     @abstractmethod
     def mix(
         self, x: Tensor, state: State, form: str, lengths: Tensor | None
     ) -> tuple[Tensor, State]:
-        """The layer itself: rows start at 0 and hold `lengths` elements (None: all of L).
+        """The layer itself: rows start at 0 and have `lengths` elements (None: all of L).
 
-        `form` is step (then L = 1), chunk or parallel.  Outputs past the end of a row are free.
+        `form` is step (then L = 1), chunk or parallel.  Outputs after the end of a row may be
+        anything.
         """
 
     @property
@@ -63,7 +66,7 @@ class Mixer(Recordable, ABC):
         return type(self).__name__
 
     def carries(self, **shapes: tuple[int, ...] | Mapping[str, Any]) -> None:
-        """Declare the leaves of the state, by name, without the batch."""
+        """Declare the shapes of the state leaves by name, without the batch axis."""
         self._shapes.update(shapes)
 
     def state_shapes(self, length: int) -> Mapping[str, Any]:
@@ -78,13 +81,13 @@ class Mixer(Recordable, ABC):
         form: str = "auto",
         mask: Tensor | None = None,
     ) -> tuple[Tensor, State]:
-        """Run any number of elements after any state; returns (y [B, L, width], state)."""
+        """Run any number of elements from any state; returns (y [B, L, width], state)."""
         self._check_input(x)
         form = plan_form(form, x.shape[1], self.forms, self.name, self.refusals)
         state = self._check_state(state, x.shape[0])
         if mask is None:
             return self._run(x, state, form, None)
-        rows = Rows(mask, x.shape[:2], self.name)
+        rows = PaddedRows(mask, x.shape[:2], self.name)
         y, state = self._run(rows.align(x), state, form, rows.lengths)
         return rows.restore(y), state
 
@@ -93,7 +96,7 @@ class Mixer(Recordable, ABC):
         if x.dim() != 2:
             raise ThreefoldError(
                 f"{self.name}.step: x is {tuple(x.shape)}, expected [batch, {self.width}], "
-                "one element of each row"
+                "one element per row"
             )
         y, state = self.forward(x.unsqueeze(1), state, form="step")
         return y.squeeze(1), state
@@ -105,12 +108,12 @@ class Mixer(Recordable, ABC):
         return states.empty(self.state_shapes(0), batch_size, weight.dtype, weight.device)
 
     def state_size(self, length: int) -> int:
-        """Bytes that the state of one row takes after `length` elements."""
+        """Bytes of the state of one row after `length` elements."""
         self._refuse_state_if_not_causal()
         return states.count_bytes(self.state_shapes(length), self._weight().dtype)
 
     def _first_weight(self) -> Tensor | None:
-        """The first parameter, found without the bookkeeping of `parameters()`: steps ask often."""
+        """The first parameter, without the overhead of `parameters()`: every step asks for it."""
         for module in self.modules():
             for parameter in module._parameters.values():
                 if parameter is not None:
@@ -127,18 +130,18 @@ class Mixer(Recordable, ABC):
         self, x: Tensor, state: State, form: str, lengths: Tensor | None
     ) -> tuple[Tensor, State]:
         if form != "step" or x.shape[1] == 1:
-            stepped = self._step_at_once(x, state, form, lengths)
+            stepped = self._replay_step(x, state, form, lengths)
             y, state = stepped or self.mix(x, state, form, lengths)
             none: Any = None
             return y, state if self.causal else none
         outputs = []
         for t in range(x.shape[1]):
-            here = None if lengths is None else (lengths > t).long()
-            y, state = self.mix(x[:, t : t + 1], state, "step", here)
+            real = None if lengths is None else (lengths > t).long()
+            y, state = self.mix(x[:, t : t + 1], state, "step", real)
             outputs.append(y)
         return torch.cat(outputs, 1), state
 
-    def _step_at_once(
+    def _replay_step(
         self, x: Tensor, state: State, form: str, lengths: Tensor | None
     ) -> tuple[Tensor, State] | None:
         if form != "step" or lengths is not None or x.shape[1] != 1:
@@ -167,7 +170,7 @@ class Mixer(Recordable, ABC):
         if state is None:
             return self.empty_state(rows)
         weight = self._weight()
-        # A history says itself how far it has grown.
+        # The length of a history is read from the state itself.
         length = states.history_length(state) if isinstance(state, dict) else 0
         states.check(state, self.state_shapes(length), rows, weight.dtype, self.name)
         return state
@@ -176,52 +179,5 @@ class Mixer(Recordable, ABC):
         if not self.causal:
             raise ThreefoldError(
                 f"{self.name}: has no state: every output depends on the whole sequence, later "
-                "elements included, so it cannot go on from a cut"
+                "elements included, so it cannot continue from a state"
             )
-
-
-class Rows:
-    """Rows of different lengths, wherever their padding is."""
-
-    def __init__(self, mask: Tensor, shape: tuple[int, ...] | torch.Size, owner: str) -> None:
-        if mask.dtype != torch.bool or mask.shape != torch.Size(shape):
-            raise ThreefoldError(
-                f"{owner}: mask is {tuple(mask.shape)} {mask.dtype}, expected {tuple(shape)} bool, "
-                "True for real elements"
-            )
-        self.mask = mask
-        self.lengths = mask.sum(1)
-        self.positions = torch.arange(mask.shape[1], device=mask.device)
-        self.starts = mask.int().argmax(1)
-        if not torch.equal(mask, self._from(self.starts)):
-            row = int((mask != self._from(self.starts)).any(1).int().argmax())
-            raise ThreefoldError(
-                f"{owner}: the mask of row {row} has a hole; real elements must be contiguous"
-            )
-        self.shifted = bool((self.starts > 0).any())
-
-    def _from(self, starts: Tensor) -> Tensor:
-        offset = self.positions - starts[:, None]
-        return (offset >= 0) & (offset < self.lengths[:, None])
-
-    def align(self, x: Tensor) -> Tensor:
-        """Rows moved to start at 0, zeros behind their end."""
-        if self.shifted:
-            x = _take(x, self.positions + self.starts[:, None])
-        real = self.positions < self.lengths[:, None]
-        return torch.where(_like(real, x), x, torch.zeros((), dtype=x.dtype, device=x.device))
-
-    def restore(self, y: Tensor) -> Tensor:
-        """Rows moved back to where they were, zeros at padding."""
-        if self.shifted:
-            y = _take(y, self.positions - self.starts[:, None])
-        return torch.where(_like(self.mask, y), y, torch.zeros((), dtype=y.dtype, device=y.device))
-
-
-def _like(mask: Tensor, x: Tensor) -> Tensor:
-    return mask.view(*mask.shape, *[1] * (x.dim() - 2))
-
-
-def _take(x: Tensor, index: Tensor) -> Tensor:
-    index = index.clamp(0, x.shape[1] - 1)
-    return x[torch.arange(len(x), device=x.device)[:, None], index]

@@ -14,16 +14,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from threefold.errors import ThreefoldError
+from threefold.layers.convolution import ShortConvolution
+from threefold.layers.heads import choose_heads, split_heads
+from threefold.layers.linear import Linear, block_diagonal_product
 from threefold.layers.mixer import Mixer
-from threefold.layers.parts import (
-    HeadNorm,
-    Linear,
-    ShortConvolution,
-    blockwise,
-    count_heads,
-    split_heads,
-    wide,
-)
+from threefold.layers.norms import HeadNorm
+from threefold.layers.precision import upcast
 from threefold.memory.linear.recurrence import recur
 from threefold.memory.linear.stabiliser import stabilise
 from threefold.memory.state import State
@@ -51,7 +47,7 @@ class MLSTM(Mixer):
     ) -> None:
         super().__init__(width)
         channels = expand * width
-        self.heads = count_heads(channels, heads, 64)
+        self.heads = choose_heads(channels, heads, 64)
         size = channels // self.heads
         if block_size < 1 or channels % block_size:
             raise ThreefoldError(f"MLSTM: blocks of {block_size} do not divide {channels} channels")
@@ -85,14 +81,14 @@ class MLSTM(Mixer):
         x, gate = self.input(x).chunk(2, -1)
         convolved, conv = self.conv(x, state["conv"], lengths)
         query, key, value = (
-            blockwise(y, weight)
+            block_diagonal_product(y, weight)
             for y, weight in ((convolved, self.query), (convolved, self.key), (x, self.value))
         )
         gates = self.gates(torch.cat([query, key, value], -1))
         # In float64: around 10⁴, float32 keeps three decimals of a logarithm.
         log_input, forget = (gates.double() + self.gate_bias.double()).chunk(2, -1)
         scaled = stabilise(F.logsigmoid(forget), log_input, state["maximum"].double(), lengths)
-        query, key, value = (wide(split_heads(y, self.heads)) for y in (query, key, value))
+        query, key, value = (upcast(split_heads(y, self.heads)) for y in (query, key, value))
         out, memory = recur(
             query,
             key * (scaled.log_input.exp() * key.shape[-1] ** -0.5).to(key.dtype).unsqueeze(-1),
@@ -106,7 +102,7 @@ class MLSTM(Mixer):
         out = out[..., :-1] / torch.maximum(out[..., -1:].abs(), floor)
         out = (self.norm(out).to(x.dtype) * self.norm_weight).flatten(-2)
         out = (out + self.skip * convolved) * F.silu(gate)
-        # What the carried maximum loses in its rounding is given to the memory.
+        # The rounding error of the carried maximum is compensated in the memory.
         maximum = scaled.maximum.to(memory.dtype)
         memory = memory * torch.exp(scaled.maximum - maximum).to(memory.dtype)[..., None, None]
         return self.out(out), {"memory": memory, "maximum": maximum, "conv": conv}

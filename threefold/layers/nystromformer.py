@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from threefold.errors import ThreefoldError
 from threefold.layers.attention_parts.heads import Heads
 from threefold.layers.mixer import Mixer
-from threefold.layers.parts import wide
-from threefold.memory.attention import attend, weigh
-from threefold.memory.history import before_end
+from threefold.layers.precision import upcast
+from threefold.memory.attention import attend, attention_weights
+from threefold.memory.padding import readable_elements
 from threefold.memory.state import State
 
 
@@ -26,7 +26,7 @@ class Nystromformer(Mixer):
     A row with fewer elements than landmarks has as many landmarks as elements; segments are as
     equal as whole numbers allow (the authors fill up with zeros).  The pseudo-inverse starts from
     Aᵀ/(‖A‖₁‖A‖∞) of each head, as in the paper.  taps=0: no convolution.
-    Not causal: landmarks hold later elements too.  Parallel only, no state.
+    Not causal: landmarks contain later elements.  Parallel only, no state.
     """
 
     causal = False
@@ -61,19 +61,19 @@ class Nystromformer(Mixer):
         counts = lengths
         if counts is None:
             counts = torch.full((len(x),), x.shape[1], device=x.device)
-        real = before_end(torch.arange(x.shape[1], device=x.device), counts)
+        real = readable_elements(counts, x.shape[1])
         value = value * real[:, :, None, None]
         means, used = self.segments(counts, x)
         query_means, key_means = (
             torch.einsum("bml,blhk->bmhk", means, source) for source in (query, key)
         )
         seen = used[:, None, None]
-        small = weigh(wide(query_means), wide(key_means), seen)
-        # Landmarks that a short row does not use become a block of their own, the identity.
+        small = attention_weights(upcast(query_means), upcast(key_means), seen)
+        # Landmarks that a short row does not use form a separate block, the identity.
         one = torch.eye(small.shape[-1], dtype=small.dtype, device=x.device)
         inverse = self.invert(torch.where(seen.mT & seen, small, one))
         read = attend(query_means, key, value, mask=real[:, None, None]) * used[:, :, None, None]
-        carried = (inverse @ wide(read).transpose(1, 2)).transpose(1, 2).to(x.dtype)
+        carried = (inverse @ upcast(read).transpose(1, 2)).transpose(1, 2).to(x.dtype)
         out = attend(query, key_means, carried, mask=seen)
         return self.heads.join(out if self.kernel is None else out + self.convolve(value)), {}
 

@@ -20,7 +20,7 @@ FORGET = 1  # of the gates i, f, g, o
 class PeepholeLSTM(CellMixer):
     """The LSTM with peepholes for i, f and o: diagonal as published, or `full` matrices.
 
-    Full ones run in plain torch: another product stands between the new cell and its output gate.
+    Full matrices run in plain torch, since the output gate needs a product with the new cell.
     """
 
     no_decay: ClassVar[tuple[str, ...]] = ("peephole",)
@@ -32,7 +32,7 @@ class PeepholeLSTM(CellMixer):
         hidden: int | None = None,
         full: bool = False,
         forget_bias: float = 1.0,
-        initial: str = "orthogonal",
+        init: str = "orthogonal",
         dropout: float = 0.0,
         recurrent_dropout: float = 0.0,
     ) -> None:
@@ -40,7 +40,7 @@ class PeepholeLSTM(CellMixer):
             width,
             PeepholeLSTMCell(full),
             hidden=hidden,
-            initial=initial,
+            init=init,
             dropout=dropout,
             recurrent_dropout=recurrent_dropout,
         )

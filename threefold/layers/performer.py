@@ -15,12 +15,13 @@ from torch import Tensor
 
 from threefold.errors import ThreefoldError
 from threefold.layers.attention_parts.heads import Heads
+from threefold.layers.initialisation import orthogonal_gaussians
 from threefold.layers.mixer import Mixer
-from threefold.layers.parts import advance, orthogonal_gaussians, wide
-from threefold.layers.positions import make_positions
-from threefold.memory.history import before_end
+from threefold.layers.positions import advance_position, make_positions
+from threefold.layers.precision import upcast
 from threefold.memory.linear.recurrence import recur
 from threefold.memory.linear.stabiliser import stabilise
+from threefold.memory.padding import readable_elements
 from threefold.memory.state import State
 
 # The authors add this to every feature, so that a sum of them is never 0.
@@ -28,13 +29,13 @@ EPSILON = 1e-6
 
 
 class Performer(Mixer):
-    """FAVOR+ attention; `features` M a head (None: K ln K), drawn at construction and by `redraw`.
+    """FAVOR+ attention; `features` M per head (None: K ln K), drawn by constructor and `redraw`.
 
     Features are e^{…−m}.  For a query m is its own largest exponent, which cancels.  For keys the
     authors take the largest of the whole sequence, which looks ahead; causal, it is the largest so
     far, carried in the state, and the memory is scaled down whenever it rises.
-    Positions (rotary unless told otherwise) act before the features; the paper adds them to its
-    inputs.  Causal: step, chunk and parallel, a state of M (K + 1) a head.  Not causal: parallel,
+    Positions (rotary by default) act before the features; the paper adds them to its
+    inputs.  Causal: step, chunk and parallel, a state of M (K + 1) per head.  Not causal: parallel,
     no state.
     """
 
@@ -69,13 +70,13 @@ class Performer(Mixer):
             self.causal, self.forms = False, ("parallel",)
 
     def redraw(self) -> None:
-        """Draw new random features; states written with the old ones lose their meaning."""
+        """Draw new random features; states written with the old ones become invalid."""
         self.random.copy_(orthogonal_gaussians(self.random))
 
     def exponents(self, x: Tensor) -> Tensor:
         """W x − |x|²/2 [B, L, H, M] of x [B, L, H, K]."""
-        x = wide(x) * x.shape[-1] ** -0.25
-        product = torch.einsum("blhk,hmk->blhm", x, wide(self.random))
+        x = upcast(x) * x.shape[-1] ** -0.25
+        product = torch.einsum("blhk,hmk->blhm", x, upcast(self.random))
         return product.sub_(x.square().sum(-1, True) / 2)
 
     def mix(
@@ -85,10 +86,10 @@ class Performer(Mixer):
             state["position"] if self.causal else torch.zeros_like(x[:, 0, 0], dtype=torch.int64)
         )
         query, key, value = self.heads.split(self.positions.add(x, start, lengths))
-        query, key = map(self.exponents, self.positions.turn(query, key, start))
+        query, key = map(self.exponents, self.positions.rotate(query, key, start))
         query = features(query, query.detach().amax(-1, keepdim=True))
         # The normaliser is one more column of the memory, written with ones.
-        value = F.pad(wide(value), (0, 1), value=1.0)
+        value = F.pad(upcast(value), (0, 1), value=1.0)
         if self.causal:
             out, after = self.recur(query, key, value, state, form, lengths)
         else:
@@ -124,13 +125,13 @@ class Performer(Mixer):
         return out, {
             "memory": memory,
             "maximum": gates.maximum.masked_fill(_empty(memory), 0),
-            "position": advance(state["position"], value.shape[1], lengths),
+            "position": advance_position(state["position"], value.shape[1], lengths),
         }
 
     def whole(self, query: Tensor, key: Tensor, value: Tensor, lengths: Tensor | None) -> Tensor:
         """The sums over all real elements, relative to the largest exponent of a row's head."""
         if lengths is not None:
-            real = before_end(torch.arange(key.shape[1], device=key.device), lengths)
+            real = readable_elements(lengths, key.shape[1])
             key = key.masked_fill(~real[:, :, None, None], -torch.inf)
             value = value * real[:, :, None, None]
         written = features(key, key.detach().amax((1, 3), keepdim=True))
@@ -139,7 +140,7 @@ class Performer(Mixer):
 
 
 def features(exponents: Tensor, maximum: Tensor) -> Tensor:
-    """e^{u − m} + ε; these tensors are the largest of all, so none is made in vain."""
+    """e^{u − m} + ε; in place where possible: these are the largest tensors."""
     return (exponents - maximum).exp_() + EPSILON
 
 

@@ -1,7 +1,6 @@
 """Positions:  x + p_t (sinusoidal, learned, binary),  R_t q, R_t k (rotary),  score + b(i − j).
 
-What tells attention where an element stands.  A kind acts in one of three places: on the input, on
-queries and keys, or on the scores.
+How attention knows positions.  A kind acts on the input, on queries and keys, or on the scores.
 """
 
 from __future__ import annotations
@@ -13,44 +12,45 @@ import torch
 from torch import Tensor, nn
 
 from threefold.errors import ThreefoldError, nearest
-from threefold.kernels.parameter_cache import Derived
-from threefold.layers.parts import rotary_frequencies, rotate
+from threefold.kernels.parameter_cache import ParameterCache
+from threefold.layers.precision import upcast
 from threefold.memory.attention import Bias
+from threefold.memory.state import memory_dtype
 
 
 class Positions(nn.Module):
-    """No positions: what the kinds below have in common."""
+    """No positions: the base of the kinds below."""
 
     @property
     def bias(self) -> Bias | None:
-        """From distances to what is added to the scores."""
+        """A function from distances to what is added to the scores; None: nothing."""
         return None
 
     def add(self, x: Tensor, position: Tensor, lengths: Tensor | None) -> Tensor:
-        """x [B, L, width] with the positions of its elements.
+        """Add positions to the elements of x [B, L, width].
 
-        Rows start at `position` [B] and hold `lengths` elements (None: all of L).
+        Rows start at `position` [B] and have `lengths` elements (None: all of L).
         """
         return x
 
-    def turn(self, query: Tensor, key: Tensor, position: Tensor) -> tuple[Tensor, Tensor]:
-        """Queries and keys [B, L, H, size], turned by their positions."""
+    def rotate(self, query: Tensor, key: Tensor, position: Tensor) -> tuple[Tensor, Tensor]:
+        """Queries and keys [B, L, H, size], rotated by their positions."""
         return query, key
 
 
 class Sinusoidal(Positions):
-    """p_t = [sin(t ω), cos(t ω)] in turns, ω_i = base^{−2i/width} (Vaswani et al. 2017)."""
+    """p_t = [sin(t ω), cos(t ω)] alternating, ω_i = base^{−2i/width} (Vaswani et al. 2017)."""
 
     def __init__(self, base: float = 10_000.0) -> None:
         super().__init__()
         self.base = base
 
     def add(self, x: Tensor, position: Tensor, lengths: Tensor | None) -> Tensor:
-        return x + sinusoids(places(x, position), x.shape[-1], self.base).to(x.dtype)
+        return x + sinusoids(element_positions(x, position), x.shape[-1], self.base).to(x.dtype)
 
 
 class Learned(Positions):
-    """p_t is row t of a table of `max_length` rows; more elements are refused."""
+    """p_t is row t of a table of `max_length` rows; longer sequences are refused."""
 
     def __init__(self, width: int, max_length: int) -> None:
         super().__init__()
@@ -65,7 +65,7 @@ class Learned(Positions):
                 f"learned positions: element {last} is beyond the table of max_length={limit}; "
                 "give fewer elements, or make the mixer with a larger max_length"
             )
-        return x + self.table[places(x, position).clamp(max=limit - 1)]
+        return x + self.table[element_positions(x, position).clamp(max=limit - 1)]
 
 
 class Binary(Positions):
@@ -73,7 +73,7 @@ class Binary(Positions):
 
     def add(self, x: Tensor, position: Tensor, lengths: Tensor | None) -> Tensor:
         bits = torch.arange(min(x.shape[-1], 63), device=x.device)
-        ones = (places(x, position).unsqueeze(-1) >> bits) & 1
+        ones = (element_positions(x, position).unsqueeze(-1) >> bits) & 1
         signs = torch.zeros_like(x)
         signs[..., : len(bits)] = 2 * ones.to(x.dtype) - 1
         return x + signs
@@ -85,19 +85,19 @@ class Rotary(Positions):
     def __init__(self, base: float = 10_000.0) -> None:
         super().__init__()
         self.base = base
-        self.derived: Derived[Tensor] = Derived()
+        self.derived: ParameterCache[Tensor] = ParameterCache()
 
-    def turn(self, query: Tensor, key: Tensor, position: Tensor) -> tuple[Tensor, Tensor]:
-        given = query.shape[-1], query.device, self.base
-        frequencies = self.derived.of([], lambda: rotary_frequencies(*given), *given)
+    def rotate(self, query: Tensor, key: Tensor, position: Tensor) -> tuple[Tensor, Tensor]:
+        key_values = query.shape[-1], query.device, self.base
+        frequencies = self.derived.of([], lambda: rotary_frequencies(*key_values), *key_values)
         return rotate(query, key, position, frequencies)
 
 
 class ALiBi(Positions):
     """score − 2^{−8h/H} · |i − j| in head h = 1 … H (Press et al. 2022).
 
-    Where H is no power of two, the authors' choice: the slopes of the power below, then every other
-    one of the power above.
+    If H is not a power of two, as the authors do: the slopes of the next lower power, then every
+    other slope of the next higher one.
     """
 
     def __init__(self, heads: int) -> None:
@@ -116,8 +116,8 @@ class ALiBi(Positions):
 class Relative(Positions):
     """score + b[h, bucket(i − j)], learned (Raffel et al. 2020, T5).
 
-    Half of the buckets are for single distances, the others wider and wider up to `furthest`; with
-    `both_sides` half of each are for elements to come.
+    Half of the buckets are for single distances, the others grow wider up to `furthest`; with
+    `both_sides` half of each are for later elements.
     """
 
     def __init__(
@@ -135,7 +135,7 @@ class Relative(Positions):
         return self.table[self.bucket(distance)].movedim(-1, -3)
 
     def bucket(self, distance: Tensor) -> Tensor:
-        """The number of the bucket of each distance (place of the query − place of the key)."""
+        """The bucket index of each distance (position of the query − position of the key)."""
         count, first = len(self.table), torch.zeros_like(distance)
         if self.both_sides:
             count //= 2
@@ -160,17 +160,17 @@ def make_positions(
     max_length: int | None = None,
     causal: bool = True,
 ) -> Positions:
-    """Positions by name, one of POSITIONS."""
+    """Make positions by name, one of POSITIONS."""
     if kind == "learned" and (max_length is None or max_length < 1):
         raise ThreefoldError(
-            f"learned positions: max_length is {max_length}, expected the largest number of "
-            "elements of a sequence, e.g. max_length=1024"
+            f"learned positions: max_length is {max_length}, expected the length of the longest "
+            "sequence, e.g. max_length=1024"
         )
     if kind != "learned" and max_length is not None:
         raise ThreefoldError(
-            f"max_length={max_length} goes with positions='learned'; {kind!r} has no limit"
+            f"max_length={max_length} needs positions='learned'; {kind!r} has no limit"
         )
-    made: dict[str, Callable[[], Positions]] = {
+    makers: dict[str, Callable[[], Positions]] = {
         "none": Positions,
         "sinusoidal": Sinusoidal,
         "learned": lambda: Learned(width, max_length or 0),
@@ -179,13 +179,13 @@ def make_positions(
         "alibi": lambda: ALiBi(heads),
         "relative": lambda: Relative(heads, both_sides=not causal),
     }
-    if kind not in made:
+    if kind not in makers:
         raise ThreefoldError(f"unknown positions {kind!r}; {nearest(kind, POSITIONS)}")
-    return made[kind]()
+    return makers[kind]()
 
 
-def places(x: Tensor, position: Tensor) -> Tensor:
-    """The place of every element of x [B, L, …] in its row, [B, L]."""
+def element_positions(x: Tensor, position: Tensor) -> Tensor:
+    """The position of every element of x [B, L, …] in its row, [B, L]."""
     return position.unsqueeze(1) + torch.arange(x.shape[1], device=x.device)
 
 
@@ -203,3 +203,36 @@ def alibi_slopes(heads: int) -> list[float]:
     slopes = [2 ** (-8 * (h + 1) / power) for h in range(power)]
     between = [2 ** (-4 * (h + 1) / power) for h in range(0, 2 * power, 2)]
     return slopes + between[: heads - power]
+
+
+def rotate(
+    query: Tensor, key: Tensor, position: Tensor, frequencies: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Rotary: rotate channels i and i + size//2 of both [B, L, H, size] by position · frequency.
+
+    `position` int64 [B] is where each row starts, `frequencies` float64 [size//2].  Angles are
+    float64 (float32 is off by 1.6e-2 after a million elements).  An odd last channel is unchanged.
+    """
+    elements = position.unsqueeze(1) + torch.arange(query.shape[1], device=query.device)
+    angle = (elements.unsqueeze(-1) * frequencies).unsqueeze(2)
+    dtype = memory_dtype(query.dtype)
+    cos, sin = angle.cos().to(dtype), angle.sin().to(dtype)
+    return _rotate_pairs(query, cos, sin), _rotate_pairs(key, cos, sin)
+
+
+def _rotate_pairs(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    half, y = cos.shape[-1], upcast(x)
+    first, second, rest = y[..., :half], y[..., half : 2 * half], y[..., 2 * half :]
+    parts = [first * cos - second * sin, second * cos + first * sin]
+    return torch.cat([*parts, rest] if rest.shape[-1] else parts, -1).to(x.dtype)
+
+
+def rotary_frequencies(size: int, device: torch.device, base: float = 10_000.0) -> Tensor:
+    """base^{−2i/size} for each pair of channels, float64: radians per element."""
+    pairs = torch.arange(size // 2, dtype=torch.float64, device=device)
+    return base ** (-2 * pairs / size)
+
+
+def advance_position(position: Tensor, length: int, lengths: Tensor | None) -> Tensor:
+    """The position of each row [B] after `length` elements, or after its own `lengths`."""
+    return position + (length if lengths is None else lengths)

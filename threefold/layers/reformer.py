@@ -15,17 +15,20 @@ from torch import Tensor
 
 from threefold.errors import ThreefoldError
 from threefold.layers.attention_parts.heads import Heads
+from threefold.layers.heads import split_heads
 from threefold.layers.mixer import Mixer
-from threefold.layers.parts import split_heads, unit, wide
+from threefold.layers.norms import l2_normalize
+from threefold.layers.precision import upcast
+from threefold.memory.padding import real_elements
 from threefold.memory.state import State
 
-# Scores of an element with itself, read only if it has nobody else (the authors' number), and with
-# what it may not read.
+# The score of an element with itself, which matters only if it has no other (the authors' value),
+# and with elements that it must not read.
 SELF, NEVER = -1e5, -1e9
 
 
 class Round(NamedTuple):
-    """One hashing: bucket and chunk of every element, and the orders there and back, [B, H, L]."""
+    """One round of hashing: bucket, chunk, sort order and its inverse per element, [B, H, L]."""
 
     bucket: Tensor
     chunk: Tensor
@@ -34,11 +37,11 @@ class Round(NamedTuple):
 
 
 class Reformer(Mixer):
-    """LSH attention: shared queries and keys, `rounds` hashings, chunks that read the last one too.
+    """LSH attention: queries are keys, `rounds` hashings; a chunk reads the previous one too.
 
-    Weights are the paper's: over the union of what the rounds show, so a pair that several rounds
-    show counts once.  Rotations are drawn at construction and by `redraw`.  Not causal: where a
-    chunk begins depends on how many elements, later ones too, fall into the buckets before it.
+    Weights as in the paper: over the union of all rounds, so a pair that occurs in several rounds
+    counts once.  Rotations are drawn at construction and by `redraw`.  Not causal: where a
+    chunk starts depends on how many elements, later ones included, are in the buckets before it.
     Parallel only, no state.
     """
 
@@ -70,7 +73,7 @@ class Reformer(Mixer):
         self.redraw()
 
     def redraw(self) -> None:
-        """Draw other rotations."""
+        """Draw new rotations."""
         self.rotations.normal_()
 
     def mix(
@@ -80,12 +83,12 @@ class Reformer(Mixer):
         missing = -length % self.chunk
         if lengths is None:
             lengths = torch.full((rows,), length, device=x.device)
-        real = torch.arange(length + missing, device=x.device) < lengths[:, None]
+        real = real_elements(lengths, length + missing)
         query, value = (
-            F.pad(wide(split_heads(f(x), self.heads)).transpose(1, 2), (0, 0, 0, missing))
+            F.pad(upcast(split_heads(f(x), self.heads)).transpose(1, 2), (0, 0, 0, missing))
             for f in (self.query, self.value)
         )
-        rounds = [self.hash(query, real, rotation) for rotation in wide(self.rotations)]
+        rounds = [self.hash(query, real, rotation) for rotation in upcast(self.rotations)]
         outputs, weights = zip(
             *(self.attend(query, value, one, rounds) for one in rounds), strict=True
         )
@@ -94,7 +97,7 @@ class Reformer(Mixer):
         return self.out(out.transpose(1, 2).flatten(-2).to(x.dtype)), {}
 
     def hash(self, query: Tensor, real: Tensor, rotation: Tensor) -> Round:
-        """Buckets of query [B, H, L, K], and the order by bucket, then by place."""
+        """Buckets of query [B, H, L, K], and the order by bucket, then by position."""
         length = query.shape[2]
         bucket = torch.zeros(query.shape[:3], dtype=torch.int64, device=query.device)
         if self.buckets > 1:
@@ -103,16 +106,16 @@ class Reformer(Mixer):
         bucket = bucket.masked_fill(~real.unsqueeze(1), self.buckets)
         order = (bucket * length + torch.arange(length, device=query.device)).argsort(-1)
         rank = order.argsort(-1)
-        # Pairs are compared by bucket and chunk: narrow integers halve what that takes.
+        # Pairs are compared by bucket and chunk: narrow integers halve the cost.
         return Round(bucket.int(), (rank // self.chunk).int(), order, rank)
 
     def attend(
         self, query: Tensor, value: Tensor, here: Round, rounds: list[Round]
     ) -> tuple[Tensor, Tensor]:
-        """Outputs [B, H, L, K] of one round, and the logarithms of what its weights sum to."""
+        """Outputs [B, H, L, K] of one round, and the logarithms of the sums of its weights."""
         query, value = (_pick(source, here.order) for source in (query, value))
         queries, values = self.split(query), self.split(value)
-        scores = queries * query.shape[-1] ** -0.5 @ _with_last(self.split(unit(query))).mT
+        scores = queries * query.shape[-1] ** -0.5 @ _with_last(self.split(l2_normalize(query))).mT
         element = self.split(here.order)
         itself = element.unsqueeze(-1) == _with_last(element, -1).unsqueeze(-2)
         shown = self.shows(here, here)
@@ -124,7 +127,7 @@ class Reformer(Mixer):
         return _pick(out.flatten(2, 3), here.rank), total.flatten(2).gather(-1, here.rank)
 
     def shows(self, one: Round, here: Round) -> Tensor:
-        """Which pairs of the chunks `here` the hashing `one` shows to each other."""
+        """Which pairs of elements of the chunks `here` meet in the hashing `one`."""
         bucket, chunk = (self.split(x.gather(-1, here.order)) for x in (one.bucket, one.chunk))
         near = chunk.unsqueeze(-1) - _with_last(chunk, -9).unsqueeze(-2)
         same = bucket.unsqueeze(-1) == _with_last(bucket, -1).unsqueeze(-2)
@@ -136,7 +139,7 @@ class Reformer(Mixer):
 
 
 def _with_last(x: Tensor, fill: float = 0) -> Tensor:
-    """Each chunk of [B, H, n, chunk, …] behind the one before it; `fill` before the first."""
+    """Each chunk of [B, H, n, chunk, …] after the previous one; `fill` before the first."""
     first = torch.full_like(x[:, :, :1], fill)
     return torch.cat([torch.cat([first, x[:, :, :-1]], 2), x], 3)
 

@@ -1,6 +1,6 @@
-"""Retention:  S = γ S₋ + k⊗v,  o = Sᵀq,  γ = 1 − 2^{−5−h} in head h,  q, k turned by position.
+"""Retention:  S = γ S₋ + k⊗v,  o = Sᵀq,  γ = 1 − 2^{−5−h} in head h,  q, k rotated by position.
 
-Linear attention that forgets at one fixed rate a head, each head at another.
+Linear attention that forgets at a fixed rate, different for each head.
 Sun et al. 2023, "Retentive Network: A Successor to Transformer for Large Language Models".
 """
 
@@ -10,8 +10,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from threefold.layers.heads import choose_heads, split_heads
+from threefold.layers.linear import Linear
 from threefold.layers.mixer import Mixer
-from threefold.layers.parts import HeadNorm, Linear, advance, count_heads, rotate, split_heads
+from threefold.layers.norms import HeadNorm
+from threefold.layers.positions import advance_position, rotate
 from threefold.memory.linear.recurrence import recur
 from threefold.memory.state import State
 
@@ -21,13 +24,13 @@ class RetNet(Mixer):
 
     Keys have 256 channels as published; below a width of 1024 there are four heads, so four scales.
     Positions rotate only (xPos's scale overflows on a stream).  The authors' divisions before the
-    group norm are left out: the norm takes any scale away.
+    group norm are left out: the norm removes any scale.
     """
 
     def __init__(self, width: int, *, heads: int | None = None, expand_value: int = 2) -> None:
         super().__init__(width)
         values = width * expand_value
-        self.heads = count_heads(width, heads, min(256, max(width // 4, 8)))
+        self.heads = choose_heads(width, heads, min(256, max(width // 4, 8)))
         self.query = Linear(width, width, bias=False)
         self.key = Linear(width, width, bias=False)
         self.value = Linear(width, values, bias=False)
@@ -61,5 +64,5 @@ class RetNet(Mixer):
             lengths=lengths,
         )
         out = self.norm(out) * F.silu(gate)
-        position = advance(state["position"], x.shape[1], lengths)
+        position = advance_position(state["position"], x.shape[1], lengths)
         return self.out(out.flatten(-2)), {"memory": memory, "position": position}

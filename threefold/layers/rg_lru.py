@@ -12,9 +12,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from threefold.layers.convolution import ShortConvolution
+from threefold.layers.heads import choose_heads
+from threefold.layers.linear import BlockLinear, Linear
 from threefold.layers.mixer import Mixer
-from threefold.layers.parts import BlockLinear, Linear, ShortConvolution, count_heads, wide
-from threefold.memory.linear.diagonal import diagonal
+from threefold.layers.precision import upcast
+from threefold.memory.linear.diagonal import diagonal_recurrence
 from threefold.memory.state import State
 
 SHARPNESS = 8.0  # the paper's c
@@ -23,7 +26,7 @@ SHARPNESS = 8.0  # the paper's c
 class RGLRU(Mixer):
     """Griffin's recurrent block: convolution and RG-LRU on one branch, GeLU on the other.
 
-    The gates' matrices are blocks on the diagonal, as the authors have them.
+    The matrices of the gates are block-diagonal, as in the authors' code.
     """
 
     no_decay: ClassVar[tuple[str, ...]] = ("rate",)
@@ -33,7 +36,7 @@ class RGLRU(Mixer):
     ) -> None:
         super().__init__(width)
         channels = expand * width
-        heads = count_heads(channels, heads, 64)
+        heads = choose_heads(channels, heads, 64)
         self.input = Linear(width, channels)
         self.gate = Linear(width, channels)
         self.conv = ShortConvolution(channels, taps, bias=True, silu=False)
@@ -50,13 +53,17 @@ class RGLRU(Mixer):
     ) -> tuple[Tensor, State]:
         gate = F.gelu(self.gate(x), approximate="tanh")
         u, conv = self.conv(self.input(x), state["conv"], lengths)
-        log_decay = -SHARPNESS * F.softplus(wide(self.rate)) * torch.sigmoid(wide(self.forget(u)))
-        write = root(-torch.expm1(2 * log_decay)) * torch.sigmoid(wide(self.write(u))) * wide(u)
-        y, memory = diagonal(log_decay.exp(), write, state["memory"], form=form, lengths=lengths)
+        log_decay = (
+            -SHARPNESS * F.softplus(upcast(self.rate)) * torch.sigmoid(upcast(self.forget(u)))
+        )
+        write = root(-torch.expm1(2 * log_decay)) * torch.sigmoid(upcast(self.write(u))) * upcast(u)
+        y, memory = diagonal_recurrence(
+            log_decay.exp(), write, state["memory"], form=form, lengths=lengths
+        )
         return self.out(y.to(x.dtype) * gate), {"memory": memory, "conv": conv}
 
 
 def root(x: Tensor) -> Tensor:
-    """√x for x ≥ 0; where it is 0 its slope counts as 0, as the gate's there is."""
+    """√x for x ≥ 0; at 0 its slope is set to 0, which is that of the gate there."""
     zero = x <= torch.finfo(x.dtype).tiny
     return torch.where(zero, 0.0, torch.sqrt(torch.where(zero, 1.0, x)))

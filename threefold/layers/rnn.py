@@ -1,6 +1,6 @@
 """Elman's RNN:  h = φ(W x + U h₋ + b),  y = W_o h.
 
-The simplest memory: what was is turned by a matrix, squashed, and added to.
+The simplest memory: the state is multiplied by a matrix, added to the input, and squashed.
 Elman 1990, "Finding Structure in Time"; Le, Jaitly & Hinton 2015 (relu from the identity).
 """
 
@@ -12,7 +12,7 @@ from threefold.memory.cell import ACTIVATIONS, RNNCell
 
 
 class RNN(CellMixer):
-    """The vanilla recurrent network; `identity` is the linear one, relu goes with initial identity.
+    """The vanilla recurrent network; `relu` is meant for init="identity", `identity` is linear.
 
     Without `readout` the hidden state is the output, as in torch.nn.RNN.
     """
@@ -23,7 +23,7 @@ class RNN(CellMixer):
         *,
         hidden: int | None = None,
         activation: str = "tanh",
-        initial: str = "orthogonal",
+        init: str = "orthogonal",
         readout: bool = True,
         dropout: float = 0.0,
         recurrent_dropout: float = 0.0,
@@ -36,7 +36,7 @@ class RNN(CellMixer):
             width,
             RNNCell(activation),
             hidden=hidden,
-            initial=initial,
+            init=init,
             dropout=dropout,
             recurrent_dropout=recurrent_dropout,
             readout=readout,

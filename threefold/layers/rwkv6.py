@@ -12,16 +12,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from threefold.layers.heads import choose_heads, split_heads
+from threefold.layers.linear import Linear
 from threefold.layers.mixer import Mixer
-from threefold.layers.parts import (
-    HeadNorm,
-    Linear,
-    count_heads,
-    shift,
-    shift_ramp,
-    split_heads,
-    wide,
-)
+from threefold.layers.norms import HeadNorm
+from threefold.layers.precision import upcast
+from threefold.layers.token_shift import previous_elements, shift_ramp
 from threefold.memory.linear.recurrence import recur
 from threefold.memory.state import State
 
@@ -32,7 +28,7 @@ STRONGEST = 7.0
 class RWKV6(Mixer):
     """The time mixing of RWKV-6 ("Finch"), with its initial values by layer and depth.
 
-    One deviation: `out` starts small instead of at zero, so that an untrained layer is not silent.
+    One deviation: `out` starts small instead of at zero, so that untrained outputs are not 0.
     """
 
     no_decay: ClassVar[tuple[str, ...]] = (
@@ -50,7 +46,7 @@ class RWKV6(Mixer):
         depth: int = 1,
     ) -> None:
         super().__init__(width)
-        self.heads = count_heads(width, heads, 64)
+        self.heads = choose_heads(width, heads, 64)
         size = width // self.heads
         late, early = layer / max(depth - 1, 1), 1 - layer / depth
         channel = torch.arange(width) / max(width - 1, 1)
@@ -88,9 +84,9 @@ class RWKV6(Mixer):
     def mix(
         self, x: Tensor, state: State, form: str, lengths: Tensor | None
     ) -> tuple[Tensor, State]:
-        before, last = shift(x, state["shift"], lengths)
+        before, last = previous_elements(x, state["shift"], lengths)
         for_decay, for_key, for_value, for_query, for_gate = self.mixtures(x, before)
-        decay = wide(torch.tanh(for_decay @ self.decay_down) @ self.decay_up) + wide(
+        decay = upcast(torch.tanh(for_decay @ self.decay_down) @ self.decay_up) + upcast(
             self.decay_bias
         )
         query, key, value, log_decay = (

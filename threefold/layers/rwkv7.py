@@ -13,16 +13,12 @@ import torch
 from torch import Tensor, nn
 
 from threefold.kernels import ops
+from threefold.layers.heads import choose_heads, split_heads
+from threefold.layers.linear import Linear
 from threefold.layers.mixer import Mixer
-from threefold.layers.parts import (
-    HeadNorm,
-    Linear,
-    count_heads,
-    shift_ramp,
-    split_heads,
-    unit,
-    wide,
-)
+from threefold.layers.norms import HeadNorm, l2_normalize
+from threefold.layers.precision import upcast
+from threefold.layers.token_shift import shift_ramp
 from threefold.memory.linear.recurrence import recur
 from threefold.memory.state import State
 
@@ -35,7 +31,7 @@ class RWKV7(Mixer):
 
     Deviations: later layers of the published model mix the first layer's values into their own; a
     mixer alone cannot see those, so every layer is like the first.  κ is k/√(|k|² + 1e-12), smooth
-    at zero.  `out` starts small instead of at zero, so that an untrained layer is not silent.
+    at zero.  `out` starts small instead of at zero, so that untrained outputs are not 0.
     """
 
     no_decay: ClassVar[tuple[str, ...]] = (
@@ -55,7 +51,7 @@ class RWKV7(Mixer):
         self, width: int, *, heads: int | None = None, layer: int = 0, depth: int = 1
     ) -> None:
         super().__init__(width)
-        self.heads = count_heads(width, heads, 64)
+        self.heads = choose_heads(width, heads, 64)
         size = width // self.heads
         late, early = layer / max(depth - 1, 1), 1 - layer / depth
         channel = torch.arange(width) / max(width - 1, 1)
@@ -91,9 +87,9 @@ class RWKV7(Mixer):
         mixtures, last = ops.token_shift(x, self.shares, state["shift"], lengths)
         for_query, for_decay, for_key, for_value, for_rate, for_gate = mixtures.unbind(0)
         decay = torch.tanh(for_decay @ self.decay_down) @ self.decay_up
-        log_decay = -math.exp(-0.5) * torch.sigmoid(wide(decay) + wide(self.decay_bias))
+        log_decay = -math.exp(-0.5) * torch.sigmoid(upcast(decay) + upcast(self.decay_bias))
         rate = for_rate @ self.rate_down @ self.rate_up
-        rate = torch.sigmoid(wide(rate) + wide(self.rate_bias))
+        rate = torch.sigmoid(upcast(rate) + upcast(self.rate_bias))
         gate = torch.sigmoid(for_gate @ self.gate_down) @ self.gate_up
         key = self.key(for_key)
         query, key, value, log_decay, rate, erase = (
@@ -107,7 +103,7 @@ class RWKV7(Mixer):
                 key * self.erase_scale,
             )
         )
-        erase = unit(erase, eps=1e-12)
+        erase = l2_normalize(erase, eps=1e-12)
         out, memory = recur(
             query,
             key,

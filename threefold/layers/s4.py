@@ -1,6 +1,6 @@
 """S4:  h' = A h + B x,  y = C h + D x,  A = Diag(Λ) − P Pᴴ,  run as K̄ ∗ x or element by element.
 
-A filter of each channel that begins as HiPPO-LegS, a memory of the whole past, and learns on.
+One filter per channel, initially HiPPO-LegS, a memory of the whole past.
 Gu, Goel & Ré 2022, "Efficiently Modeling Long Sequences with Structured State Spaces".
 """
 
@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from threefold.errors import ThreefoldError
-from threefold.layers.parts import wide
+from threefold.layers.precision import upcast
 from threefold.layers.state_space_mixer import FilterMixer, as_complex, as_pairs, count_pairs
 from threefold.memory.dplr import DPLR
 from threefold.memory.filter import Filter
@@ -21,10 +21,10 @@ from threefold.memory.hippo import normal_plus_low_rank
 
 
 class S4(FilterMixer):
-    """The structured state space, bilinear; Λ, P and B are shared, C and Δ are each channel's own.
+    """The structured state space, bilinear; Λ, P and B are shared, C and Δ are per channel.
 
     C itself is the parameter, not C (I − Ā^L): no length is built in.  With P on both sides and
-    Re Λ < 0 no A that can be learnt is unstable.
+    Re Λ < 0, every A that can be learned is stable.
     """
 
     slow: ClassVar[tuple[str, ...]] = ("delta_log", "decay_log", "frequency", "P", "B")
@@ -54,10 +54,10 @@ class S4(FilterMixer):
     def filter(self) -> Filter:
         poles = torch.complex(-torch.exp(self.decay_log.double()), self.frequency.double())
         system = DPLR(poles, as_complex(self.P), as_complex(self.B), as_complex(self.C), self.delta)
-        return system.filter(wide(self.C).dtype)
+        return system.filter(upcast(self.C).dtype)
 
     def check_loaded(self) -> None:
         super().check_loaded()
         parts = (self.decay_log, self.frequency, self.P)
         if not all(bool(part.isfinite().all()) for part in parts):
-            raise ThreefoldError(f"{self.name}: A is not stable, it holds what is no finite number")
+            raise ThreefoldError(f"{self.name}: A is not stable: it is not finite")

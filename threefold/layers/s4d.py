@@ -1,6 +1,6 @@
 """S4D:  s = e^{Δa} s₋ + B̄ x,  y = 2 Re(C s) + D x,  taps K̄ = 2 Re Σ_n C_n B̄_n e^{Δ a_n t}.
 
-A filter of each channel whose state is diagonal: S4 without the low-rank part.
+One filter per channel with a diagonal state matrix: S4 without the low-rank part.
 Gu et al. 2022, "On the Parameterization and Initialization of Diagonal State Space Models".
 """
 
@@ -13,19 +13,19 @@ import torch
 from torch import Tensor, nn
 
 from threefold.errors import ThreefoldError, nearest
-from threefold.layers.parts import wide
+from threefold.layers.precision import upcast
 from threefold.layers.state_space_mixer import FilterMixer, as_complex, count_pairs
-from threefold.memory.discretisation import check_method, diagonal_filter
-from threefold.memory.filter import Filter
+from threefold.memory.discretisation import check_method
+from threefold.memory.filter import Filter, diagonal_filter
 from threefold.memory.hippo import normal_plus_low_rank
 
-INITIAL = ("lin", "inv", "legs", "real")
+INITIALISATIONS = ("lin", "inv", "legs", "real")
 
 
 class S4D(FilterMixer):
     """The diagonal state space; `state_size` N counts both numbers of each conjugate pair.
 
-    `initial` is the beginning of a: lin −½ + iπn, inv −½ + i N/π (N/(2n+1) − 1), legs the normal
+    `init` chooses the initial a: lin −½ + iπn, inv −½ + i N/π (N/(2n+1) − 1), legs the normal
     part of HiPPO-LegS, real −(n+1).  B is 1: only its product with C matters.
     """
 
@@ -36,7 +36,7 @@ class S4D(FilterMixer):
         width: int,
         *,
         state_size: int = 64,
-        initial: str = "lin",
+        init: str = "lin",
         method: str = "zero_order_hold",
         delta_range: tuple[float, float] = (0.001, 0.1),
         rate: float = 1.0,
@@ -50,7 +50,7 @@ class S4D(FilterMixer):
         pairs = count_pairs(self.name, state_size)
         check_method(method, self.name)
         self.method = method
-        begin = initial_poles(initial, pairs).expand(width, pairs)
+        begin = initial_poles(init, pairs).expand(width, pairs)
         self.decay_log = nn.Parameter(torch.log(-begin.real).float())
         self.frequency = nn.Parameter(begin.imag.float().clone())
         self.C = nn.Parameter(torch.randn(width, pairs, 2) * math.sqrt(0.5))
@@ -64,26 +64,26 @@ class S4D(FilterMixer):
             as_complex(self.C),
             self.delta,
             method=self.method,
-            dtype=wide(self.C).dtype,
+            dtype=upcast(self.C).dtype,
         )
 
     def check_loaded(self) -> None:
         super().check_loaded()
         if not bool(self.decay_log.isfinite().all() and self.frequency.isfinite().all()):
-            raise ThreefoldError(f"{self.name}: A is not stable, a pole is not a finite number")
+            raise ThreefoldError(f"{self.name}: A is not stable: a pole is not finite")
 
 
-def initial_poles(initial: str, pairs: int) -> Tensor:
+def initial_poles(init: str, pairs: int) -> Tensor:
     """a [N/2], complex128, those with positive imaginary parts."""
     n = torch.arange(pairs, dtype=torch.float64)
     half = torch.full_like(n, -0.5)
-    if initial == "lin":
+    if init == "lin":
         return torch.complex(half, math.pi * n)
-    if initial == "inv":
+    if init == "inv":
         size = 2 * pairs
         return torch.complex(half, size / math.pi * (size / (2 * n + 1) - 1))
-    if initial == "legs":
+    if init == "legs":
         return normal_plus_low_rank(2 * pairs)[0]
-    if initial == "real":
+    if init == "real":
         return torch.complex(-(n + 1), torch.zeros_like(n))
-    raise ThreefoldError(f"S4D: unknown initial {initial!r}; {nearest(initial, INITIAL)}")
+    raise ThreefoldError(f"S4D: unknown init {init!r}; {nearest(init, INITIALISATIONS)}")

@@ -1,6 +1,6 @@
 """S5:  s = e^{Δa}⊙s₋ + B̄ x,  y = 2 Re(C s) + D⊙x,  out = g⊙σ(W g),  g = gelu(y).
 
-One filter with many inputs and outputs instead of one for each channel, run by a scan.
+One filter with many inputs and outputs instead of one per channel, run as a scan.
 Smith, Warrington & Linderman 2023, "Simplified State Space Layers for Sequence Modeling".
 """
 
@@ -14,8 +14,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from threefold.errors import ThreefoldError
-from threefold.layers.cell_mixer import check_dropout
-from threefold.layers.parts import Linear, wide
+from threefold.layers.checks import check_dropout
+from threefold.layers.linear import Linear
+from threefold.layers.precision import upcast
 from threefold.layers.state_space_mixer import (
     Discretised,
     check_delta_range,
@@ -29,16 +30,16 @@ from threefold.memory.discretisation import (
     discretise_diagonal,
 )
 from threefold.memory.hippo import normal_plus_low_rank
-from threefold.memory.linear.diagonal import diagonal, multiply
+from threefold.memory.linear.diagonal import diagonal_recurrence, multiply_complex
 from threefold.memory.state import State
 
 
 class S5(Discretised[tuple[Tensor, Tensor]]):
     """The simplified state space; `state_size` counts both numbers of each conjugate pair.
 
-    a begins as the normal part of HiPPO-LegS in `blocks` copies, Δ is one for each number of the
-    state.  B and C begin as random maps rather than as random maps turned by LegS's eigenvectors,
-    which are unitary: the same distribution.
+    a starts as the normal part of HiPPO-LegS in `blocks` copies, with one Δ per entry of the state.
+    B and C start as random maps, not multiplied by the eigenvectors of LegS: these are unitary, so
+    the distribution is the same.
     """
 
     slow: ClassVar[tuple[str, ...]] = ("delta_log", "decay_log", "frequency")
@@ -57,11 +58,11 @@ class S5(Discretised[tuple[Tensor, Tensor]]):
         super().__init__(width)
         if blocks < 1 or state_size % blocks:
             raise ThreefoldError(
-                f"S5: state_size={state_size} in blocks={blocks}, expected blocks that divide it"
+                f"S5: state_size={state_size} and blocks={blocks}, expected blocks to divide it"
             )
         count_pairs(self.name, state_size // blocks)
         check_method(method, self.name)
-        check_dropout(self.name, dropout)
+        check_dropout(self.name, dropout=dropout)
         check_delta_range(self.name, delta_range)
         self.method, self.dropout = method, dropout
         self.rate = check_rate(rate, self.name)
@@ -84,7 +85,7 @@ class S5(Discretised[tuple[Tensor, Tensor]]):
         poles = torch.complex(-torch.exp(self.decay_log.double()), self.frequency.double())
         delta = torch.exp(self.delta_log.double()) / self.rate
         both = discretise_diagonal(poles.unsqueeze(-1), delta, self.method)
-        dtype = wide(self.delta_log).dtype
+        dtype = upcast(self.delta_log).dtype
         factor, gain = (torch.stack([z.real, z.imag]).squeeze(-1).to(dtype) for z in both)
         return factor, gain
 
@@ -92,14 +93,16 @@ class S5(Discretised[tuple[Tensor, Tensor]]):
         self, x: Tensor, state: State, form: str, lengths: Tensor | None
     ) -> tuple[Tensor, State]:
         decay, gain = self.derive()
-        write = multiply(gain, torch.unflatten(wide(self.input(x)), -1, (2, -1)))
-        memories, memory = diagonal(decay, write, state["memory"].mT, form=form, lengths=lengths)
+        write = multiply_complex(gain, torch.unflatten(upcast(self.input(x)), -1, (2, -1)))
+        memories, memory = diagonal_recurrence(
+            decay, write, state["memory"].mT, form=form, lengths=lengths
+        )
         # Re(C s) = Re C Re s − Im C Im s: the sign is the weight's.
         y = 2 * self.read(memories.flatten(-2).to(x.dtype)) + self.skip * x
         y = F.dropout(F.gelu(y), self.dropout, self.training)
         return y * torch.sigmoid(self.gate(y)), {"memory": memory.mT.contiguous()}
 
     def check_loaded(self) -> None:
-        """Refuse parameters from a file that no filter can have."""
+        """Raise an error if parameters loaded from a file make no stable filter."""
         check_delta(torch.exp(self.delta_log.detach().double()) / self.rate, self.name)
         check_poles(self.name, self.decay_log, self.frequency)

@@ -13,19 +13,23 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from threefold.layers.cell_mixer import CellMixer, check_dropout, locked_mask
+from threefold.layers.cell_mixer import CellMixer, locked_mask
+from threefold.layers.checks import check_dropout
+from threefold.layers.convolution import ShortConvolution
+from threefold.layers.heads import choose_heads, split_heads
+from threefold.layers.linear import BlockLinear
 from threefold.layers.mixer import Mixer
-from threefold.layers.parts import BlockLinear, HeadNorm, ShortConvolution, count_heads, split_heads
-from threefold.memory.cell import SLSTMCell, Weights, run
+from threefold.layers.norms import HeadNorm
+from threefold.memory.cell import CellWeights, SLSTMCell, run
 from threefold.memory.state import State
 
 
 class SLSTM(Mixer):
-    """The sLSTM layer of xLSTM: i and f read a short convolution, a norm for each head follows.
+    """The sLSTM layer of xLSTM: i and f read a short convolution, followed by a norm per head.
 
-    All matrices are blocks on the diagonal, one a head.  What is carried of c and n is c/n and
-    log n: the same function, without a scale to lose.  The layer's up-projection is left to the
-    block's channel mixer.
+    All matrices are block-diagonal, one block per head.  The state holds c/n and log n instead of
+    c and n: the same function, but independent of scale.  The up-projection of the layer is left to
+    the channel mixer of the block.
     """
 
     forms = CellMixer.forms
@@ -43,8 +47,8 @@ class SLSTM(Mixer):
         depth: int = 1,
     ) -> None:
         super().__init__(width)
-        check_dropout(self.name, recurrent_dropout)
-        self.heads = count_heads(width, heads, 64)
+        check_dropout(self.name, recurrent_dropout=recurrent_dropout)
+        self.heads = choose_heads(width, heads, 64)
         size = width // self.heads
         self.recurrent_dropout = recurrent_dropout
         self.conv = ShortConvolution(width, taps, bias=True)
@@ -57,7 +61,7 @@ class SLSTM(Mixer):
         self.carries(memory=memory, maximum=(width,), conv=self.conv.state_shape)
         for part in (self.write, self.gates):
             nn.init.normal_(part.weight, std=math.sqrt(2 / (5 * width)))
-        # From 5 down to −7 along a head, the later the sooner in lower layers.
+        # From 5 down to −7 along a head; the curve depends on the layer.
         power = 0.3 + 1.3 * layer / max(depth - 1, 1)
         forget = 5 - 12 * torch.linspace(0, 1, size) ** power
         torch.unflatten(self.gates.bias.detach(), 0, (self.heads, 2, size))[:, 1] = forget
@@ -73,7 +77,7 @@ class SLSTM(Mixer):
             SLSTMCell(),
             torch.cat([z, i, f, o], -1),
             state,
-            Weights(self.recurrent, None, mask),
+            CellWeights(self.recurrent, None, mask),
             form,
             lengths,
         )
@@ -81,6 +85,6 @@ class SLSTM(Mixer):
         return out.flatten(-2), {**carried, "conv": conv}
 
     def _in_gates(self, pair: Tensor) -> list[Tensor]:
-        """[B, L, H·2·size], two numbers for each unit of a head, to two of [B, L, H·size]."""
+        """[B, L, H·2·size], two numbers per unit of a head, to two tensors [B, L, H·size]."""
         both = torch.unflatten(pair, -1, (self.heads, 2, -1))
         return [gate.flatten(-2) for gate in both.unbind(-2)]

@@ -1,7 +1,7 @@
-"""y = W gelu(K̄ ∗ x + D⊙x):  what the mixers with a fixed filter of each channel have in common.
+"""y = W gelu(K̄ ∗ x + D⊙x):  the base of mixers with one fixed filter per channel.
 
-The step Δ of each channel and its rate, and the block around the filter as S4 publishes it: a norm
-before it if asked, GELU, dropout, and a gated projection (GLU).
+The time step Δ per channel and the sampling rate, and the layer around the filter as published with
+S4: an optional norm before it, GELU, dropout, and a gated projection (GLU).
 """
 
 from __future__ import annotations
@@ -16,47 +16,48 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from threefold.errors import ThreefoldError
-from threefold.kernels.parameter_cache import Derived, Value
-from threefold.layers.cell_mixer import check_dropout
+from threefold.kernels.parameter_cache import ParameterCache, Value
+from threefold.layers.checks import check_dropout
+from threefold.layers.linear import Linear
 from threefold.layers.mixer import Mixer
-from threefold.layers.parts import Linear, wide
+from threefold.layers.precision import upcast
 from threefold.memory.discretisation import DELTA_RANGE, check_delta, check_rate
 from threefold.memory.filter import Filter
 from threefold.memory.state import State
 
-# Elements of one piece of the read-out.
+# Elements per piece of the read-out.
 PIECE = 4096
 
 
 class Discretised(Mixer, Generic[Value]):
-    """A mixer whose system in continuous time is discretised; once, while no parameter changes."""
+    """A mixer with a continuous-time system, discretised once until a parameter changes."""
 
     def __init__(self, width: int) -> None:
         super().__init__(width)
-        self.derived: Derived[Value] = Derived()
+        self.derived: ParameterCache[Value] = ParameterCache()
         self.register_load_state_dict_post_hook(_loaded)  # type: ignore[no-untyped-call]
 
     @abstractmethod
     def discretise(self) -> Value:
-        """The system at the present parameters and rate."""
+        """The discretised system for the current parameters and rate."""
 
     @abstractmethod
     def check_loaded(self) -> None:
-        """Refuse parameters from a file that no filter can have."""
+        """Raise an error if parameters loaded from a file make no stable filter."""
 
     def derive(self) -> Value:
-        """The discretised system, made anew only where that is needed."""
+        """The discretised system, computed again only if needed."""
         own = [p for p in self._parameters.values() if p is not None]
         return self.derived.of(own, self.discretise, getattr(self, "rate", None))
 
     def prepare_step(self) -> None:
-        """Make what a step reads beside the parameters, before the step is recorded."""
+        """Compute what a step needs besides the parameters, before it is recorded."""
         made = self.derive()
         if isinstance(made, Filter):
             _ = made.rounded
 
     def train(self, mode: bool = True) -> Self:
-        """As torch's; what was derived from the parameters is made again."""
+        """As in torch; values derived from the parameters are computed again."""
         self.derived.forget()
         return super().train(mode)
 
@@ -67,9 +68,9 @@ def _loaded(module: Any, keys: Any) -> None:
 
 
 class FilterMixer(Discretised[Filter]):
-    """A filter with its own Δ, log-uniform in `delta_range`, for each channel.
+    """One filter per channel, with its own Δ, initially log-uniform in `delta_range`.
 
-    `rate` is that of the signal relative to the one trained on: 0.5 doubles Δ.
+    `rate` is the sampling rate relative to that of training: 0.5 doubles Δ.
     """
 
     def __init__(
@@ -83,7 +84,7 @@ class FilterMixer(Discretised[Filter]):
         norm: bool,
     ) -> None:
         super().__init__(width)
-        check_dropout(self.name, dropout)
+        check_dropout(self.name, dropout=dropout)
         low, high = check_delta_range(self.name, delta_range)
         self.rate, self.dropout = check_rate(rate, self.name), dropout
         self.delta_log = nn.Parameter(torch.empty(width).uniform_(math.log(low), math.log(high)))
@@ -94,14 +95,14 @@ class FilterMixer(Discretised[Filter]):
 
     @abstractmethod
     def filter(self) -> Filter:
-        """The discretised filter of the present parameters."""
+        """The discretised filter for the current parameters."""
 
     def discretise(self) -> Filter:
         return replace(self.filter(), skip=self.skip)
 
     @property
     def delta(self) -> Tensor:
-        """Δ of each channel [H] at the present rate, float64."""
+        """Δ of each channel [H] at the current rate, float64."""
         return torch.exp(self.delta_log.double()) / self.rate
 
     def check_loaded(self) -> None:
@@ -112,14 +113,14 @@ class FilterMixer(Discretised[Filter]):
     ) -> tuple[Tensor, State]:
         u = x if self.norm is None else self.norm(x)
         fixed = self.derive()
-        y, memory = fixed.run(wide(u), flat(state["memory"]), form=form, lengths=lengths)
-        # Element by element, so in pieces: what is wider than y is never there for all of them.
+        y, memory = fixed.run(upcast(u), flat(state["memory"]), form=form, lengths=lengths)
+        # In pieces, so that tensors wider than y never exist for all elements at once.
         parts = [self.read_out(part) for part in torch.split(y.to(x.dtype), PIECE, 1)]
         y = parts[0] if len(parts) == 1 else torch.cat(parts, 1)
         return y, {"memory": shaped(memory, state["memory"])}
 
     def read_out(self, y: Tensor) -> Tensor:
-        """What follows the filter, for y [B, L, width]."""
+        """The layers after the filter, for y [B, L, width]."""
         y = self.out(F.dropout(F.gelu(y), self.dropout, self.training))
         return F.glu(y) if self.glu else y
 
@@ -127,7 +128,7 @@ class FilterMixer(Discretised[Filter]):
 def check_delta_range(
     owner: str, given: tuple[float, float], option: str = "delta_range"
 ) -> tuple[float, float]:
-    """Refuse what is no range of steps from low to high."""
+    """Raise an error unless the option is a valid range (low, high) of time steps."""
     low, high = given
     if not DELTA_RANGE[0] <= low <= high <= DELTA_RANGE[1]:
         raise ThreefoldError(
@@ -138,25 +139,25 @@ def check_delta_range(
 
 
 def check_poles(owner: str, *parts: Tensor) -> None:
-    """Refuse poles that are no numbers; as −e^decay + i·frequency all others are stable."""
+    """Raise an error for poles that are not finite; −e^decay + i·frequency is always stable."""
     if not all(bool(part.isfinite().all()) for part in parts):
-        raise ThreefoldError(f"{owner}: A is not stable, a pole is not a finite number")
+        raise ThreefoldError(f"{owner}: A is not stable: a pole is not finite")
 
 
 def flat(memory: Tensor) -> Tensor:
-    """Pairs [B, H, N, 2] as a filter has them [B, H, 2·N], real parts first; [B, H, N] as it is."""
+    """Pairs [B, H, N, 2] in the layout of a filter [B, H, 2·N], real parts first; or [B, H, N]."""
     return memory if memory.dim() == 3 else memory.mT.flatten(-2)
 
 
 def shaped(memory: Tensor, like: Tensor) -> Tensor:
-    """A filter's state in the layout of the mixer's."""
+    """The state of a filter in the layout of the mixer."""
     if like.dim() == 3:
         return memory
     return torch.unflatten(memory, -1, (2, -1)).mT.contiguous()
 
 
 def count_pairs(owner: str, state_size: int) -> int:
-    """Half of an even number: complex numbers stand for themselves and their conjugates."""
+    """The number of conjugate pairs: half of `state_size`, which must be even."""
     if state_size < 2 or state_size % 2:
         raise ThreefoldError(
             f"{owner}: state_size={state_size}, expected an even number: complex numbers come in "
@@ -176,12 +177,12 @@ def as_pairs(numbers: Tensor) -> Tensor:
 
 
 def set_rate(model: nn.Module, rate: float) -> None:
-    """Tell every filter in a model at what rate its signal comes, relative to that of training.
+    """Set the sampling rate of the input, relative to that of training, for all filters of a model.
 
-    `rate=0.5` is for half as many samples of the same time: every Δ doubles, and nothing is trained
-    again.  What looks at several elements without knowing of time (a cell, attention, a short
-    convolution) would hear another signal, and is refused by name.  The rate is the running
-    model's; a saved model has that of its spec.
+    `rate=0.5` is for half as many samples in the same time: every Δ doubles, without retraining.
+    Layers that combine several elements but have no rate (a cell, attention, a short convolution)
+    would see a different signal, and are refused by name.  The rate is not saved: a saved model has
+    that of its spec.
     """
     check_rate(rate, "set_rate")
     mixers = [part for part in model.modules() if isinstance(part, Mixer)]
@@ -202,5 +203,5 @@ def _below(module: nn.Module) -> list[nn.Module]:
 
 
 def _looks_around(part: Mixer) -> bool:
-    """Whether it sees more than one element, and has no rate."""
+    """Whether a layer combines several elements but has no rate."""
     return not hasattr(part, "rate") and (not part.causal or bool(part.state_shapes(1)))

@@ -1,4 +1,4 @@
-"""The table of mixers: a new one is one file and one line here; the contract tests find it by it."""
+"""The table of mixers: a new mixer is one file and one line here, and the contract tests include it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Entry:
     equation: str
 
     def load(self) -> type[Mixer]:
-        """The class, imported when first asked for."""
+        """Import and return the class."""
         loaded: type[Mixer] = getattr(import_module(f"threefold.layers.{self.name}"), self.cls)
         return loaded
 
@@ -98,7 +98,7 @@ def mixer(name: str, **options: Any) -> Mixer:
                 f"mixer {name!r} has no option {option!r}; {nearest(option, accepted)}"
             )
     if "width" not in options:
-        raise ThreefoldError(f"mixer {name!r} needs its width, e.g. width=64")
+        raise ThreefoldError(f"mixer {name!r} needs a width, e.g. width=64")
     return cls(**options)
 
 

@@ -1,7 +1,7 @@
 """Transformer-XL:  a_i = softmax_j(((q_i + u)ᵀ k_j + (q_i + w)ᵀ W_r r_{i−j})/√K),
 i − memory < j ≤ i.
 
-Keys of the past are kept, and positions are distances, so that a cut leaves no trace.
+Past keys are kept and positions are distances, so that it does not matter where a sequence is cut.
 Dai et al. 2019, "Transformer-XL: Attentive Language Models beyond a Fixed-Length Context".
 """
 
@@ -15,18 +15,19 @@ from torch import Tensor, nn
 
 from threefold.errors import ThreefoldError
 from threefold.layers.attention_parts.heads import Heads
+from threefold.layers.heads import split_heads
+from threefold.layers.linear import Linear
 from threefold.layers.mixer import Mixer
-from threefold.layers.parts import Linear, split_heads
 from threefold.layers.positions import sinusoids
-from threefold.memory.history import Read, Window
+from threefold.memory.history import AttentionInputs, SlidingWindow
 from threefold.memory.state import State
 
 
 class TransformerXL(Mixer):
     """Relative attention in which each element reads exactly the last `memory`, itself included.
 
-    That is the authors' same-length mask; it makes the answer independent of where a sequence is
-    cut.  States are differentiable; cutting the graph between pieces is the trainer's business.
+    That is the authors' same-length mask; it makes the output independent of where a sequence is
+    cut.  States are differentiable; detaching them between pieces is left to the training loop.
     Causal: step, chunk and parallel; the state is the last memory − 1 keys and values (projected;
     the authors keep their inputs).
     """
@@ -43,7 +44,7 @@ class TransformerXL(Mixer):
         self.distance = Linear(width, self.heads.heads * self.heads.size, bias=False)
         self.content_bias = nn.Parameter(torch.zeros(self.heads.heads, self.heads.size))
         self.distance_bias = nn.Parameter(torch.zeros(self.heads.heads, self.heads.size))
-        self.history = Window(memory)
+        self.history = SlidingWindow(memory)
 
     def state_shapes(self, length: int) -> Mapping[str, Any]:
         """Shapes of the leaves of one row after `length` elements."""
@@ -58,7 +59,7 @@ class TransformerXL(Mixer):
         far = torch.einsum(
             "blhk,dhk->blhd", query + self.distance_bias, split_heads(waves, self.heads.heads)
         )
-        read = Read(query + self.content_bias, key, value, form, lengths)
+        read = AttentionInputs(query + self.content_bias, key, value, form, lengths)
         read = read._replace(by_distance=far * self.heads.size**-0.5)
         out, state = self.history.run(read, state)
         return self.heads.join(out), state

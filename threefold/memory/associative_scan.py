@@ -32,8 +32,13 @@ def associative_scan(combine: Callable[[Element, Element], Element], elements: E
 
 
 def _interleave(even: Tensor, odd: Tensor) -> Tensor:
-    """e₀ o₀ e₁ o₁ …; `even` may be one longer."""
+    """e₀ o₀ e₁ o₁ …; `even` may have one element more."""
     length = even.shape[1] + odd.shape[1]
     if even.shape[1] > odd.shape[1]:
         odd = torch.cat([odd, odd.new_zeros(odd.shape[0], 1, *odd.shape[2:])], 1)
     return torch.stack([even, odd], 2).flatten(1, 2)[:, :length]
+
+
+def compose_affine(earlier: Element, later: Element) -> Element:
+    """Compose two maps S → a S + b, each (a, b), elementwise: S → a₂ (a₁ S + b₁) + b₂."""
+    return later[0] * earlier[0], later[0] * earlier[1] + later[1]

@@ -1,6 +1,6 @@
 """Attention:  o_i = Σ_j a_ij v_j,  a_i = softmax_j(q_iᵀ k_j/√K + mask_ij).
 
-Each query reads an average of the values, weighted by how well their keys fit.  No parameters here.
+Each query reads an average of the values, weighted by how well their keys match.  No parameters.
 Vaswani et al. 2017, "Attention Is All You Need".
 """
 
@@ -14,10 +14,10 @@ from torch import Tensor
 
 from threefold.errors import ThreefoldError
 
-OWNER = "attention"
+NAME = "attention"  # in error messages
 
-# From distances [..., L, S] (place of the query − place of the key) to what is added to the scores,
-# [..., H, L, S].
+# From distances [..., L, S] (position of the query − position of the key) to what is added to the
+# scores, [..., H, L, S].
 Bias = Callable[[Tensor], Tensor]
 
 
@@ -32,20 +32,20 @@ def attention(
 ) -> Tensor | tuple[Tensor, Tensor]:
     """Attend from query [B, L, H, K] to key [B, S, G, K] and value [B, S, G, V], G dividing H.
 
-    mask: bool (True: may be read) or floating (added to the scores), of a shape that broadcasts to
-    [B, H, L, S].  causal: the last query reads all S elements, the one before it S − 1, ….
-    A query that may read nothing gets zeros.
+    mask: bool (True: may be read) or floating-point (added to the scores), of a shape that
+    broadcasts to [B, H, L, S].  causal: the last query reads all S elements, the one before it the
+    first S − 1, and so on.  A query that may read nothing gets zeros.
     Returns out [B, L, H, V], and with return_weights also the weights [B, H, L, S].
     """
     check(query, key, value, mask)
     length, source = query.shape[1], key.shape[1]
     if causal and (mask is not None or return_weights or length != source):
-        places = torch.arange(length, device=query.device).unsqueeze(1) + (source - length)
-        seen = places >= torch.arange(source, device=query.device)
+        positions = torch.arange(length, device=query.device).unsqueeze(1) + (source - length)
+        seen = positions >= torch.arange(source, device=query.device)
         mask, causal = seen if mask is None else restrict(mask, seen), False
     if not return_weights:
         return attend(query, key, value, mask=mask, causal=causal)
-    weights = weigh(query, key, mask)
+    weights = attention_weights(query, key, mask)
     heads = value.repeat_interleave(query.shape[2] // value.shape[2], 2)
     return (weights @ heads.transpose(1, 2)).transpose(1, 2), weights
 
@@ -59,10 +59,10 @@ def attend(
     causal: bool = False,
     dropout: float = 0.0,
 ) -> Tensor:
-    """`attention` for mixers, unchecked: one call of the fused product, which keeps no scores.
+    """`attention` for mixers, without checks: one call of torch's fused attention.
 
-    causal: query i reads elements 0 … i.  The fused product wants keys and values of one size, so
-    the narrower is filled up with zeros, which change nothing.
+    causal: query i reads elements 0 … i.  The fused attention needs keys and values of one size, so
+    the narrower is padded with zeros, which does not change the result.
     """
     size, width = query.shape[-1], value.shape[-1]
     if size != width:
@@ -73,7 +73,7 @@ def attend(
     heads, groups = q.shape[1], k.shape[1]
     if mask is not None and mask.dim() < 4:
         mask = mask.view(*[1] * (4 - mask.dim()), *mask.shape)
-    # One query: heads of a group are read as if they were queries, so no key is repeated.
+    # One query: the heads of a group become its queries, so that no key is repeated.
     folded = groups != heads and q.shape[2] == 1
     if folded:
         q = q.reshape(q.shape[0], groups, heads // groups, -1)
@@ -94,8 +94,8 @@ def attend(
     return out.transpose(1, 2)[..., :width]
 
 
-def weigh(query: Tensor, key: Tensor, mask: Tensor | None) -> Tensor:
-    """The weights [B, H, L, S] themselves; zeros for a query that may read nothing."""
+def attention_weights(query: Tensor, key: Tensor, mask: Tensor | None) -> Tensor:
+    """The attention weights [B, H, L, S]; zeros for a query that may read nothing."""
     heads = key.repeat_interleave(query.shape[2] // key.shape[2], 2)
     scores = torch.einsum("blhk,bshk->bhls", query * query.shape[-1] ** -0.5, heads)
     if mask is None:
@@ -107,51 +107,53 @@ def weigh(query: Tensor, key: Tensor, mask: Tensor | None) -> Tensor:
 
 
 def restrict(mask: Tensor, seen: Tensor) -> Tensor:
-    """A bool or floating mask that also hides what is not `seen`."""
+    """A bool or floating-point mask that also hides what is not `seen`."""
     return mask & seen if mask.dtype == torch.bool else mask.masked_fill(~seen, -torch.inf)
 
 
-def visible(seen: Tensor, distance: Tensor, bias: Bias | None, dtype: torch.dtype) -> Tensor:
-    """The mask [..., 1 or H, L, S] of a bias where `seen` [..., L, S], and nothing elsewhere."""
+def visibility_mask(
+    seen: Tensor, distance: Tensor, bias: Bias | None, dtype: torch.dtype
+) -> Tensor:
+    """The mask [..., 1 or H, L, S]: the bias where `seen` [..., L, S], hidden elsewhere."""
     seen = seen.unsqueeze(-3)
     return seen if bias is None else restrict(bias(distance).to(dtype), seen)
 
 
 def check(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> None:
-    """Refuse shapes and masks that do not fit, repeating what was given."""
+    """Raise if shapes, dtypes or the mask do not fit."""
     for name, tensor in (("query", query), ("key", key), ("value", value)):
         if tensor.dim() != 4:
             raise ThreefoldError(
-                f"{OWNER}: {name} is {tuple(tensor.shape)}, expected 4 axes "
+                f"{NAME}: {name} is {tuple(tensor.shape)}, expected 4 axes "
                 "[batch, length, heads, size]"
             )
     batch, length, heads, size = query.shape
     groups = key.shape[2]
     if key.shape[0] != batch or key.shape[3] != size or key.shape[:3] != value.shape[:3]:
         raise ThreefoldError(
-            f"{OWNER}: query {tuple(query.shape)}, key {tuple(key.shape)} and value "
+            f"{NAME}: query {tuple(query.shape)}, key {tuple(key.shape)} and value "
             f"{tuple(value.shape)} do not fit; expected [B, L, H, K], [B, S, G, K], [B, S, G, V]"
         )
     if groups == 0 or heads % groups or key.shape[1] == 0:
         raise ThreefoldError(
-            f"{OWNER}: query has {heads} heads, key {groups} and {key.shape[1]} elements; expected "
-            "a number of heads that divides the first, and at least one element"
+            f"{NAME}: query has {heads} heads, key {groups} and {key.shape[1]} elements; expected "
+            "a number of key heads that divides the query heads, and at least one element"
         )
     if not (query.dtype == key.dtype == value.dtype) or not value.dtype.is_floating_point:
         raise ThreefoldError(
-            f"{OWNER}: query, key and value are {query.dtype}, {key.dtype}, {value.dtype}; "
+            f"{NAME}: query, key and value are {query.dtype}, {key.dtype}, {value.dtype}; "
             "expected one floating-point dtype for all three"
         )
     if mask is None:
         return
-    wanted = (batch, heads, length, key.shape[1])
+    expected = (batch, heads, length, key.shape[1])
     if mask.dtype not in (torch.bool, query.dtype):
         raise ThreefoldError(
-            f"{OWNER}: mask is {mask.dtype}, expected bool (True: may be read) or {query.dtype} "
+            f"{NAME}: mask is {mask.dtype}, expected bool (True: may be read) or {query.dtype} "
             "(added to the scores)"
         )
-    sizes = zip(reversed(mask.shape), reversed(wanted), strict=False)
-    if mask.dim() > 4 or any(given not in (1, expected) for given, expected in sizes):
+    sizes = zip(reversed(mask.shape), reversed(expected), strict=False)
+    if mask.dim() > 4 or any(size not in (1, full) for size, full in sizes):
         raise ThreefoldError(
-            f"{OWNER}: mask is {tuple(mask.shape)}, expected a shape that broadcasts to {wanted}"
+            f"{NAME}: mask is {tuple(mask.shape)}, expected a shape that broadcasts to {expected}"
         )

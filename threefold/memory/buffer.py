@@ -1,12 +1,12 @@
-"""K_t = [K_{t−1}; k_t]: where a history is kept, and how it goes on without being copied.
+"""K_t = [K_{t−1}; k_t]: where a history is stored, and how it grows without being copied.
 
-`grow` keeps everything, `slide` the last ones.  With gradients both make new tensors.  Without,
-they write behind the past in a buffer with room to spare, and copy only when it is full: a step
-costs no copy of the past.  The state is a view of the buffer, so an older state keeps its meaning
-as long as nobody writes twice to one place; the buffer remembers how far each row is filled, and
-whoever would write before that mark (a fork) gets a buffer of its own.  For the same reason a
-window slides along its buffer and moves to a new one at the end; a ring would overwrite what older
-states still see.
+`grow` keeps all elements, `slide` the last ones.  With gradients both return new tensors.  Without
+gradients they write after the past in a buffer with spare capacity and copy only when it is full,
+so a step costs no copy of the past.  The state is a view of the buffer.  An older state stays valid
+because no position is written twice: the buffer records how far each row is filled, and a call that
+would write before that mark (a fork) gets a buffer of its own.  For the same reason a window slides
+along its buffer and moves to a new one at the end; a ring buffer would overwrite elements that
+older states still read.
 """
 
 from __future__ import annotations
@@ -17,35 +17,35 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-# The attribute of a leaf that knows its buffer; copies of the leaf do not have it.
-_ROOM = "_threefold_room"
+# The attribute by which a leaf of a state knows its buffer; copies of the leaf do not have it.
+_BUFFER = "_threefold_buffer"
 _CLAIM = Lock()
-# A new buffer has room for half as much again, and for this many elements at least.
+# A new buffer has spare capacity for half its length, and for at least this many elements.
 _SPARE = 64
 
 
-class Room:
-    """A buffer [B, heads, capacity, size], in which attention reads runs, and its marks."""
+class GrowingBuffer:
+    """Storage [B, heads, capacity, size], so that each head is contiguous, and its fill marks."""
 
     def __init__(self, past: Tensor, length: int, capacity: int) -> None:
         rows, _, heads, size = past.shape
-        self.buffer = past.new_zeros(rows, heads, capacity, size)
-        # The buffer as [B, capacity, heads, size], and as [B, capacity, size] for each head.
-        self.places = self.buffer.transpose(1, 2)
-        self.heads = self.buffer.unbind(1)
+        self.storage = past.new_zeros(rows, heads, capacity, size)
+        # Views of the storage: [B, capacity, heads, size], and [B, capacity, size] for each head.
+        self.elements = self.storage.transpose(1, 2)
+        self.heads = self.storage.unbind(1)
         self.filled = [length] * rows
-        self.places[:, :length] = past[:, :length]
+        self.elements[:, :length] = past[:, :length]
 
     def claim(self, starts: list[int], ends: list[int]) -> bool:
-        """Whether these places are free and writable; from now on they are taken."""
-        if self.buffer.is_inference() and not torch.is_inference_mode_enabled():
+        """Reserve positions starts[b] … ends[b] of each row; False if they cannot be written."""
+        if self.storage.is_inference() and not torch.is_inference_mode_enabled():
             return False
         with _CLAIM:
-            if starts == self.filled and max(ends, default=0) <= self.buffer.shape[2]:
+            if starts == self.filled and max(ends, default=0) <= self.storage.shape[2]:
                 self.filled = list(ends)
                 return True
             written = [row for row in range(len(ends)) if ends[row] > starts[row]]
-            if len(ends) != len(self.filled) or max(ends, default=0) > self.buffer.shape[2]:
+            if len(ends) != len(self.filled) or max(ends, default=0) > self.storage.shape[2]:
                 return False
             if any(starts[row] < self.filled[row] for row in written):
                 return False
@@ -54,8 +54,8 @@ class Room:
         return True
 
 
-class Places(NamedTuple):
-    """Where the elements of one call go: row b's from `starts[b]` to `ends[b]`."""
+class Spans(NamedTuple):
+    """The positions of one call's elements: row b's go from `starts[b]` to `ends[b]`."""
 
     starts: list[int]
     ends: list[int]
@@ -64,15 +64,15 @@ class Places(NamedTuple):
 
     @property
     def start(self) -> int | None:
-        """The start of all rows, if they have one in common."""
+        """The start of all rows if they share one, else None."""
         return self.starts[0] if len(set(self.starts)) == 1 else None
 
     @property
     def end(self) -> int:
         return max(self.ends)
 
-    def spread(self, length: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Rows, elements and places of all real elements."""
+    def indices(self, length: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Row, index within the call and position of every real element."""
         elements = torch.arange(length, device=self.position.device)
         counts = self.position.new_full(self.position.shape, length)
         counts = counts if self.lengths is None else self.lengths
@@ -80,81 +80,81 @@ class Places(NamedTuple):
         return row, element, self.position[row] + element
 
 
-def places_of(position: Tensor, length: int, lengths: Tensor | None) -> Places:
-    """The places of `length` elements after `position` [B], or of each row's own `lengths`."""
+def spans_of(position: Tensor, length: int, lengths: Tensor | None) -> Spans:
+    """The positions of `length` elements after `position` [B], or of `lengths[b]` in each row."""
     starts: list[int] = position.tolist()
     if lengths is None:
-        return Places(starts, [start + length for start in starts], position, None)
+        return Spans(starts, [start + length for start in starts], position, None)
     ends = [start + count for start, count in zip(starts, lengths.tolist(), strict=True)]
-    return Places(starts, ends, position, lengths)
+    return Spans(starts, ends, position, lengths)
 
 
-def grow(past: Tensor, new: Tensor, places: Places) -> Tensor:
-    """past [B, T, G, size] and new [B, L, G, size] at their places: [B, longest row, G, size]."""
+def grow(past: Tensor, new: Tensor, spans: Spans) -> Tensor:
+    """past [B, T, G, size] and new [B, L, G, size] at its positions: [B, longest row, G, size]."""
     if needs_gradient(past, new):
-        return _joined(past, new, places)
-    if past.shape[1] == 0 and places.lengths is None:
+        return _joined(past, new, spans)
+    if past.shape[1] == 0 and spans.lengths is None:
         return new
-    room = claimed(past, places)
-    if places.lengths is None and places.start is not None:
-        room.places[:, places.start : places.end] = new
+    buffer = claim_buffer(past, spans)
+    if spans.lengths is None and spans.start is not None:
+        buffer.elements[:, spans.start : spans.end] = new
     else:
-        row, element, place = places.spread(new.shape[1])
-        room.places[row, place] = new[row, element]
-    return leaf(room, 0, places.end)
+        row, element, position = spans.indices(new.shape[1])
+        buffer.elements[row, position] = new[row, element]
+    return state_view(buffer, 0, spans.end)
 
 
-def claimed(past: Tensor, places: Places) -> Room:
-    """A room that holds the past, whose places are ours to write."""
-    room: Room | None = getattr(past, _ROOM, None)
-    if room is None or not room.claim(places.starts, places.ends):
-        capacity = places.end + max(_SPARE, places.end // 2)
-        room = Room(past, min(past.shape[1], places.end), capacity)
-        room.filled = list(places.ends)
-    return room
+def claim_buffer(past: Tensor, spans: Spans) -> GrowingBuffer:
+    """A buffer that holds the past and in which these positions are reserved for the caller."""
+    buffer: GrowingBuffer | None = getattr(past, _BUFFER, None)
+    if buffer is None or not buffer.claim(spans.starts, spans.ends):
+        capacity = spans.end + max(_SPARE, spans.end // 2)
+        buffer = GrowingBuffer(past, min(past.shape[1], spans.end), capacity)
+        buffer.filled = list(spans.ends)
+    return buffer
 
 
 def slide(past: Tensor, new: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
-    """[past; new] [B, W + L, G, size], and its last W elements (of each row's own end)."""
+    """[past; new] [B, W + L, G, size], and its last W elements (before each row's own end)."""
     size, length = past.shape[1], new.shape[1]
     if needs_gradient(past, new) or lengths is not None or length > size:
         context = torch.cat([past, new], 1)
         if lengths is None:
             last = context[:, length:]
-            # Not a view that would keep a long piece alive.
+            # A view would keep all of a long context alive.
             return context, last if needs_gradient(context) or length <= size else last.clone()
-        places = torch.arange(size, device=new.device) + lengths.unsqueeze(1)
-        return context, context[torch.arange(len(new), device=new.device).unsqueeze(1), places]
-    room, end = getattr(past, _ROOM, None), getattr(past, _ROOM + "_end", 0)
+        positions = torch.arange(size, device=new.device) + lengths.unsqueeze(1)
+        return context, context[torch.arange(len(new), device=new.device).unsqueeze(1), positions]
+    buffer, end = getattr(past, _BUFFER, None), getattr(past, _BUFFER + "_end", 0)
     rows = len(new)
-    if room is None or not room.claim([end] * rows, [end + length] * rows):
+    if buffer is None or not buffer.claim([end] * rows, [end + length] * rows):
         end = size
-        room = Room(past, size, 2 * size + _SPARE)
-        room.filled = [end + length] * rows
-    room.places[:, end : end + length] = new
-    context = room.places[:, end - size : end + length]
-    return context, leaf(room, end + length - size, end + length)
+        buffer = GrowingBuffer(past, size, 2 * size + _SPARE)
+        buffer.filled = [end + length] * rows
+    buffer.elements[:, end : end + length] = new
+    context = buffer.elements[:, end - size : end + length]
+    return context, state_view(buffer, end + length - size, end + length)
 
 
 def needs_gradient(*tensors: Tensor) -> bool:
-    """Whether what is made of these tensors is part of a graph."""
+    """Whether autograd records what is computed from these tensors."""
     return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
 
 
-def leaf(room: Room, begin: int, end: int) -> Tensor:
-    """The view of a room's places that a state has."""
-    view = room.places.narrow(1, begin, end - begin)
-    setattr(view, _ROOM, room)
-    setattr(view, _ROOM + "_end", end)
+def state_view(buffer: GrowingBuffer, begin: int, end: int) -> Tensor:
+    """The leaf of a state: a view of positions begin … end that knows its buffer."""
+    view = buffer.elements.narrow(1, begin, end - begin)
+    setattr(view, _BUFFER, buffer)
+    setattr(view, _BUFFER + "_end", end)
     return view
 
 
-def _joined(past: Tensor, new: Tensor, places: Places) -> Tensor:
+def _joined(past: Tensor, new: Tensor, spans: Spans) -> Tensor:
     """`grow` as a differentiable function of both."""
-    if places.lengths is None and places.start is not None:
-        return torch.cat([past[:, : places.start], new], 1)
-    missing = max(places.end - past.shape[1], 0)
-    room = past.new_zeros(len(past), missing, *past.shape[2:])
-    row, element, place = places.spread(new.shape[1])
-    whole = torch.cat([past[:, : places.end], room], 1)
-    return whole.index_put((row, place), new[row, element])
+    if spans.lengths is None and spans.start is not None:
+        return torch.cat([past[:, : spans.start], new], 1)
+    missing = max(spans.end - past.shape[1], 0)
+    empty = past.new_zeros(len(past), missing, *past.shape[2:])
+    row, element, position = spans.indices(new.shape[1])
+    longest = torch.cat([past[:, : spans.end], empty], 1)
+    return longest.index_put((row, position), new[row, element])

@@ -1,8 +1,8 @@
 """h_t = cell(x_t + U h_{t−1}): a nonlinear cell and its loop.
 
-A nonlinearity stands between each element and the next, so the whole-sequence form is a loop too:
-one native call where there is a kernel, plain torch elsewhere.  A cell is its step, and nothing
-else; every empty state is zeros.
+A nonlinearity stands between each element and the next, so a whole sequence is a loop too: one
+native call where there is a kernel, plain torch elsewhere.  A cell defines only its step; the empty
+state is zeros.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ from torch import Tensor
 from threefold.kernels import ops
 from threefold.memory.state import State, memory_dtype
 
-Parts = tuple[Tensor, ...]  # what a cell carries, each [B, H]; the first is its output
+CellParts = tuple[Tensor, ...]  # what a cell carries, each [B, H]; the first is its output
 
 ACTIVATIONS = {"tanh": torch.tanh, "relu": torch.relu, "sigmoid": torch.sigmoid, "identity": None}
 MAXIMUM = "maximum"
 
 
-class Weights(NamedTuple):
-    """What a cell's step reads beside its input and its state."""
+class CellWeights(NamedTuple):
+    """What a cell's step reads besides its input and its state."""
 
-    recurrent: Tensor  # [N, G·S, S]: N blocks on the diagonal, the gates of a block together
+    recurrent: Tensor  # [N, G·S, S]: N diagonal blocks, each with its G gates
     extra: Tensor | None = None  # GRU's inner bias [1, H], or peepholes [3, H] or [3, H, H]
-    mask: Tensor | None = None  # [B, H], locked dropout: what of h the products see
+    mask: Tensor | None = None  # [B, H], locked dropout of h in the products
 
     def seen(self, hidden: Tensor) -> Tensor:
         return hidden if self.mask is None else hidden * self.mask
 
     def product(self, hidden: Tensor, first: int = 0, last: int | None = None) -> Tensor:
-        """U h of the gates first … last, [B, gates, H]."""
+        """U h of the gates first … last − 1, [B, gates, H]."""
         blocks, _, size = self.recurrent.shape
         matrix = self.recurrent[:, first * size : None if last is None else last * size]
         if blocks == 1:
@@ -46,7 +46,7 @@ class Weights(NamedTuple):
 
 
 class Cell(ABC):
-    """One element's update of the parts; `gates` of its inputs [B, G, H] come from outside."""
+    """The update of the state's parts by one element, whose inputs are [B, `gates`, H]."""
 
     gates: ClassVar[int]
     leaves: ClassVar[tuple[str, ...]] = ("hidden",)
@@ -54,18 +54,18 @@ class Cell(ABC):
     @property
     @abstractmethod
     def kind(self) -> str:
-        """The native kernel's name for this cell; empty where it has none."""
+        """The native kernel's name for this cell; empty if there is no kernel."""
 
     @abstractmethod
-    def step(self, inputs: Tensor, parts: Parts, weights: Weights) -> Parts:
+    def step(self, inputs: Tensor, parts: CellParts, weights: CellWeights) -> CellParts:
         """The parts after one element."""
 
-    def begin(self, parts: Parts) -> Parts:
-        """The parts as the loop holds them."""
+    def begin(self, parts: CellParts) -> CellParts:
+        """Convert the parts of a state to those of the loop."""
         return parts
 
-    def end(self, parts: Parts) -> Parts:
-        """The parts as a state holds them."""
+    def end(self, parts: CellParts) -> CellParts:
+        """Convert the parts of the loop to those of a state."""
         return parts
 
 
@@ -80,7 +80,7 @@ class RNNCell(Cell):
     def kind(self) -> str:
         return f"rnn_{self.activation}"
 
-    def step(self, inputs: Tensor, parts: Parts, weights: Weights) -> Parts:
+    def step(self, inputs: Tensor, parts: CellParts, weights: CellWeights) -> CellParts:
         (hidden,) = parts
         (after,) = (inputs + weights.product(weights.seen(hidden))).unbind(1)
         activation = ACTIVATIONS[self.activation]
@@ -94,7 +94,7 @@ class LSTMCell(Cell):
     leaves = ("hidden", "cell")
     kind = "lstm"
 
-    def step(self, inputs: Tensor, parts: Parts, weights: Weights) -> Parts:
+    def step(self, inputs: Tensor, parts: CellParts, weights: CellWeights) -> CellParts:
         hidden, cell = parts
         i, f, g, o = (inputs + weights.product(weights.seen(hidden))).unbind(1)
         cell = torch.sigmoid(f) * cell + torch.sigmoid(i) * torch.tanh(g)
@@ -103,7 +103,7 @@ class LSTMCell(Cell):
 
 @dataclass(frozen=True)
 class PeepholeLSTMCell(Cell):
-    """The LSTM whose i and f also see c₋, and o the new c, each through its peephole."""
+    """The LSTM whose i and f also read c₋, and o the new c, each through a peephole."""
 
     gates = 4
     leaves = ("hidden", "cell")
@@ -113,7 +113,7 @@ class PeepholeLSTMCell(Cell):
     def kind(self) -> str:
         return "" if self.full else "peephole_lstm"
 
-    def step(self, inputs: Tensor, parts: Parts, weights: Weights) -> Parts:
+    def step(self, inputs: Tensor, parts: CellParts, weights: CellWeights) -> CellParts:
         hidden, cell = parts
         assert weights.extra is not None
         to_input, to_forget, to_output = weights.extra.unbind(0)
@@ -134,10 +134,10 @@ class CoupledLSTMCell(Cell):
     leaves = ("hidden", "cell")
     kind = "coupled_lstm"
 
-    def step(self, inputs: Tensor, parts: Parts, weights: Weights) -> Parts:
+    def step(self, inputs: Tensor, parts: CellParts, weights: CellWeights) -> CellParts:
         hidden, cell = parts
         f, g, o = (inputs + weights.product(weights.seen(hidden))).unbind(1)
-        # 1 − σ(f) as σ(−f): the difference would lose its digits near f = 1.
+        # 1 − σ(f) as σ(−f): the difference would cancel where σ(f) is near 1.
         cell = torch.sigmoid(f) * cell + torch.sigmoid(-f) * torch.tanh(g)
         return torch.sigmoid(o) * torch.tanh(cell), cell
 
@@ -146,7 +146,7 @@ class CoupledLSTMCell(Cell):
 class GRUCell(Cell):
     """h = z⊙h₋ + (1−z)⊙h̃,  h̃ = tanh(x + U(r⊙h₋)), or tanh(x + r⊙(U h₋ + b)) with `after`.
 
-    With `writes` z is the part that is new.
+    With `writes` z is the share of the candidate instead.
     """
 
     gates = 3
@@ -157,7 +157,7 @@ class GRUCell(Cell):
     def kind(self) -> str:
         return "gru" + "_after" * self.after + "_writes" * self.writes
 
-    def step(self, inputs: Tensor, parts: Parts, weights: Weights) -> Parts:
+    def step(self, inputs: Tensor, parts: CellParts, weights: CellWeights) -> CellParts:
         (hidden,) = parts
         seen = weights.seen(hidden)
         reset, update = (inputs[:, :2] + weights.product(seen, 0, 2)).unbind(1)
@@ -172,19 +172,19 @@ class GRUCell(Cell):
 
 
 class SLSTMCell(Cell):
-    """c = f c₋ + i z,  n = f n₋ + i,  h = o c/n,  with i = exp(·): carried are c/n and ν = log n.
+    """c = f c₋ + i z,  n = f n₋ + i,  h = o c/n,  with i = exp(·); it carries c/n and ν = log n.
 
     c/n = c₋/n₋ + b (z − c₋/n₋) with b = i/n = σ(log i − log f − ν₋): nothing overflows, and no
-    gradient is a difference of large numbers, as those of c and n are.  A state holds ν as a
-    rounded `maximum` m and a normaliser e^{ν−m} near 1, 0 if empty.  The loop holds ν in two parts
-    too: float32 keeps three decimals of 10⁴.
+    gradient is a difference of large numbers, as those of c and n are.  A state stores ν as a
+    rounded `maximum` m and a normaliser e^{ν−m} near 1, 0 if empty.  The loop stores ν in two parts
+    too, because float32 has only three decimals at 10⁴.
     """
 
     gates = 4
     leaves = ("hidden", "cell", "normaliser", MAXIMUM)
     kind = "slstm"
 
-    def step(self, inputs: Tensor, parts: Parts, weights: Weights) -> Parts:
+    def step(self, inputs: Tensor, parts: CellParts, weights: CellWeights) -> CellParts:
         hidden, cell, high, low = parts
         product = weights.product(weights.seen(hidden))
         z, _, _, o = (inputs + product).unbind(1)
@@ -194,13 +194,13 @@ class SLSTMCell(Cell):
         cell = cell + share * (torch.tanh(z) - cell)
         return torch.sigmoid(o) * cell, cell, *_in_two(torch.logaddexp(log_decay, log_input), cell)
 
-    def begin(self, parts: Parts) -> Parts:
+    def begin(self, parts: CellParts) -> CellParts:
         hidden, cell, normaliser, maximum = parts
         empty = normaliser == 0
         logarithm = normaliser.masked_fill(empty, 1.0).double().log() + maximum.detach().double()
         return hidden, cell, *_in_two(logarithm.masked_fill(empty, -torch.inf), cell)
 
-    def end(self, parts: Parts) -> Parts:
+    def end(self, parts: CellParts) -> CellParts:
         hidden, cell, high, low = parts
         logarithm = high.double() + low.double()
         maximum = high.detach().masked_fill(high == -torch.inf, 0.0)
@@ -208,7 +208,7 @@ class SLSTMCell(Cell):
 
 
 def _in_two(x: Tensor, like: Tensor) -> tuple[Tensor, Tensor]:
-    """A float64 number as its rounding to the other's dtype, and the rest, without gradient."""
+    """A float64 number rounded to the dtype of `like`, and the remainder, without gradient."""
     high = x.to(like.dtype)
     low = (x - high.double()).detach().masked_fill(high == -torch.inf, 0.0)
     return high, low.to(like.dtype)
@@ -218,21 +218,21 @@ def run(
     cell: Cell,
     inputs: Tensor,
     state: State,
-    weights: Weights,
+    weights: CellWeights,
     form: str,
     lengths: Tensor | None = None,
 ) -> tuple[Tensor, State]:
     """Inputs [B, L, G·H] after `state`: the hidden states [B, L, H] and the state after them.
 
-    Computed in the memory's dtype.  A state is {"memory": {leaf: [B, H]}}, a maximum beside it.
+    Computed in the memory's dtype.  A state is {"memory": {leaf: [B, H]}}, plus a maximum if any.
     """
     dtype = memory_dtype(inputs.dtype)
     inputs = torch.unflatten(inputs.to(dtype), -1, (cell.gates, -1))
-    weights = Weights(*(None if w is None else w.to(dtype) for w in weights))  # type: ignore[arg-type]
+    weights = CellWeights(*(None if w is None else w.to(dtype) for w in weights))  # type: ignore[arg-type]
     given = tuple((state if leaf == MAXIMUM else state["memory"])[leaf] for leaf in cell.leaves)
     parts = cell.begin(given)
 
-    def plain() -> tuple[Tensor, Parts]:
+    def plain() -> tuple[Tensor, CellParts]:
         return loop(cell, inputs, parts, weights, lengths)
 
     if form == "chunk" and cell.kind:
@@ -251,9 +251,9 @@ def run(
 
 
 def loop(
-    cell: Cell, inputs: Tensor, parts: Parts, weights: Weights, lengths: Tensor | None
-) -> tuple[Tensor, Parts]:
-    """The step for each element of inputs [B, L, G, H]; past the end of a row nothing happens."""
+    cell: Cell, inputs: Tensor, parts: CellParts, weights: CellWeights, lengths: Tensor | None
+) -> tuple[Tensor, CellParts]:
+    """The step for each element of inputs [B, L, G, H]; the state stops changing at a row's end."""
     outputs = []
     for t, element in enumerate(inputs.unbind(1)):
         after = cell.step(element, parts, weights)

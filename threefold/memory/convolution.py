@@ -1,11 +1,11 @@
 """y_t = Σ_{m < K} kernel_m x_{t−m} + skip x_t: a long filter, known by its taps.
 
-The past is kept as it was: the state is the inputs.  One element is the sum itself where gradients
-are needed; without, the online convolution (native/online_convolution.cpp), whose sums of what is
-still to come are derived from the inputs.  They belong to whoever goes on from the newest state; a
-fork or a loaded state makes its own again, to the same bits.
+The state is the past inputs themselves.  One element is the sum itself where gradients are needed;
+without gradients it is the online convolution (native/online_convolution.cpp), which also stores
+the contributions of past inputs to later outputs.  They belong to the newest state of a stream; a
+fork or a loaded state computes its own again from the inputs, with the same bits.
 step    the sum, or one tile of the online convolution
-chunk   Fourier transforms of blocks, after the inputs that were carried
+chunk   Fourier transforms of blocks, after the carried inputs
 parallel  one Fourier transform
 """
 
@@ -20,20 +20,20 @@ from torch import Tensor
 
 from threefold.errors import ThreefoldError
 from threefold.kernels import ops
-from threefold.kernels.long_convolution import power_of_two
+from threefold.kernels.fourier import next_power_of_two
 from threefold.kernels.online_convolution import OnlineFilter, OnlineStep, largest_tile
 from threefold.memory.buffer import (
-    Places,
-    Room,
-    claimed,
+    GrowingBuffer,
+    Spans,
+    claim_buffer,
     grow,
-    leaf,
     needs_gradient,
-    places_of,
+    spans_of,
+    state_view,
 )
 from threefold.memory.state import State, memory_dtype
 
-# The attribute of a leaf that knows what its inputs do to later outputs; copies do not have it.
+# The attribute by which a leaf knows its `PendingSums`; copies of the leaf do not have it.
 _PENDING = "_threefold_pending"
 _CLAIM = Lock()
 
@@ -44,7 +44,7 @@ def long_convolution(
     """Convolve x [B, L, D] causally with the taps of each channel, kernel [D, M].
 
     `y_t = Σ_m kernel_m x_{t−m} + skip x_t`, skip [D]; `state` [B, M−1, D] is the inputs before x,
-    zeros if None.  Gives y [B, L, D] and the last M−1 inputs.  All of one floating-point dtype.
+    zeros if None.  Returns y [B, L, D] and the last M−1 inputs.  All have one floating-point dtype.
     """
     if x.dim() != 3 or kernel.dim() != 2:
         raise ThreefoldError(
@@ -67,18 +67,18 @@ def long_convolution(
     return ops.long_convolution(context, kernel, skip, first=carried), context[:, length:].clone()
 
 
-class Taps:
-    """A filter kernel [D, K] with skip [D]; without gradients, also ready for streaming."""
+class PreparedFilter:
+    """A filter kernel [D, K] with skip [D]; without gradients, also prepared for streaming."""
 
     def __init__(self, kernel: Tensor, skip: Tensor | None = None) -> None:
         self.kernel, self.skip = kernel, skip
         self.online = ops.online_filter(kernel, skip)
 
 
-class Pending:
-    """What the inputs so far do to later outputs, for each convolution of one stream.
+class PendingSums:
+    """The contributions of past inputs to later outputs, for each convolution of one stream.
 
-    `at` says for which element of each row it is ready.  Place t is element t, and is written only
+    `at` is the next element of each row.  Position t belongs to element t and is written only
     before that element is read.
     """
 
@@ -86,28 +86,28 @@ class Pending:
         self.at = at
         self.steps: dict[int, OnlineStep] = {}
 
-    def claim(self, places: Places) -> bool:
-        """Whether it is ready for these elements; from now on it is for those after them."""
+    def claim(self, spans: Spans) -> bool:
+        """Advance past these elements; False if they are not the next ones."""
         with _CLAIM:
-            if self.at != places.starts:
+            if self.at != spans.starts:
                 return False
-            self.at = places.ends
+            self.at = spans.ends
             return True
 
     def step(
         self, group: int, filter: OnlineFilter, inputs: Tensor, last: int
     ) -> tuple[OnlineStep, bool]:
-        """One convolution with sums up to element `last` at least, and whether they are new."""
-        made = self.steps.get(group)
-        known = made is not None and made.filter is filter
-        if made is not None and known and made.capacity > last:
-            if made.inputs is inputs:
-                return made, False
-            sums = made.pending
+        """One convolution with sums for element `last` at least, and whether to rebuild them."""
+        previous = self.steps.get(group)
+        known = previous is not None and previous.filter is filter
+        if previous is not None and known and previous.capacity > last:
+            if previous.inputs is inputs:
+                return previous, False
+            sums = previous.pending
         else:
-            sums = inputs.new_zeros(len(inputs), power_of_two(last + 1), inputs.shape[2])
-            if made is not None and known:
-                sums[:, : made.capacity] = made.pending
+            sums = inputs.new_zeros(len(inputs), next_power_of_two(last + 1), inputs.shape[2])
+            if previous is not None and known:
+                sums[:, : previous.capacity] = previous.pending
         step = self.steps[group] = OnlineStep(filter, inputs, sums)
         return step, not known
 
@@ -115,17 +115,17 @@ class Pending:
 class StreamedConvolution:
     """One call of a mixer that convolves with long filters: G convolutions, one after another.
 
-    The state has `values` [B, T, G, D], the inputs of each, beside the `position` of each row.
+    The state has `values` [B, T, G, D], the inputs of each, and the `position` [B] of each row.
     """
 
     def __init__(self, state: State, length: int, form: str, lengths: Tensor | None) -> None:
         self.past: Tensor = state["values"]
         self.position: Tensor = state["position"]
-        self.places = places_of(self.position, length, lengths)
+        self.spans = spans_of(self.position, length, lengths)
         self.form, self.length = form, length
         self.inputs: list[Tensor] = []
-        self.pending: Pending | None = None
-        self.room: Room | None = None
+        self.pending: PendingSums | None = None
+        self.buffer: GrowingBuffer | None = None
 
     @staticmethod
     def shapes(length: int, convolutions: int, width: int) -> Mapping[str, Any]:
@@ -134,22 +134,22 @@ class StreamedConvolution:
 
     @property
     def longest(self) -> int:
-        """The taps that this call needs: elements of its longest row, those of padding included."""
-        return max(self.places.starts) + self.length
+        """The number of taps this call needs: elements of its longest row, padding included."""
+        return max(self.spans.starts) + self.length
 
     def check(self, max_length: int, owner: str) -> None:
-        """Refuse more elements than the filters have taps."""
-        if self.places.end > max_length:
-            before = max(self.places.starts)
+        """Raise if a row would have more elements than the filters have taps."""
+        if self.spans.end > max_length:
+            before = max(self.spans.starts)
             raise ThreefoldError(
-                f"{owner}: a row would have {self.places.end} elements ({before} carried), but its "
+                f"{owner}: a row would have {self.spans.end} elements ({before} carried), but its "
                 f"filters have max_length={max_length} taps; build it with a larger max_length"
             )
 
-    def convolve(self, x: Tensor, taps: Taps, gate: Tensor | None = None) -> Tensor:
-        """x [B, L, D] with the next filter; its first taps are enough for the longest row.
+    def convolve(self, x: Tensor, taps: PreparedFilter, gate: Tensor | None = None) -> Tensor:
+        """Convolve x [B, L, D] with the next filter, which has taps for the longest row at least.
 
-        The outputs are multiplied with the gate [B, L, D], if there is one.
+        The outputs are multiplied by the gate [B, L, D], if given.
         """
         group = len(self.inputs)
         self.inputs.append(x)
@@ -169,39 +169,41 @@ class StreamedConvolution:
 
     def after(self) -> State:
         """The state after this call."""
-        if self.room is not None:
-            values = leaf(self.room, 0, self.places.end)
+        if self.buffer is not None:
+            values = state_view(self.buffer, 0, self.spans.end)
             setattr(values, _PENDING, self.pending)
         else:
-            values = grow(self.past, torch.stack(self.inputs, 2), self.places)
-        lengths = self.places.lengths
+            values = grow(self.past, torch.stack(self.inputs, 2), self.spans)
+        lengths = self.spans.lengths
         ends = self.position + (self.length if lengths is None else lengths)
         return {"values": values, "position": ends}
 
-    def _online(self, x: Tensor, taps: Taps, group: int) -> Tensor:
-        places = self.places
-        if self.pending is None or self.room is None:
-            known: Pending | None = getattr(self.past, _PENDING, None)
-            ready = known is not None and known.claim(places)
-            self.pending = known if known is not None and ready else Pending(places.ends)
-            self.room = claimed(self.past, places)
+    def _online(self, x: Tensor, taps: PreparedFilter, group: int) -> Tensor:
+        spans = self.spans
+        if self.pending is None or self.buffer is None:
+            known: PendingSums | None = getattr(self.past, _PENDING, None)
+            ready = known is not None and known.claim(spans)
+            self.pending = known if known is not None and ready else PendingSums(spans.ends)
+            self.buffer = claim_buffer(self.past, spans)
         assert taps.online is not None
-        last = max(places.starts)
-        step, again = self.pending.step(group, taps.online, self.room.heads[group], last)
-        going = self.position
-        if places.lengths is not None:
-            going = torch.where(places.lengths > 0, going, -1 - going)
-        return step.advance(x, going, largest_tile(places.starts, rebuild=again), rebuild=again)
+        last = max(spans.starts)
+        step, rebuild = self.pending.step(group, taps.online, self.buffer.heads[group], last)
+        positions = self.position
+        if spans.lengths is not None:
+            positions = torch.where(spans.lengths > 0, positions, -1 - positions)
+        return step.advance(
+            x, positions, largest_tile(spans.starts, rebuild=rebuild), rebuild=rebuild
+        )
 
     def _context(self, x: Tensor, group: int) -> tuple[Tensor, int]:
-        """The inputs before and in this call, those of the call side by side in all rows."""
+        """Past inputs and x, aligned so that x begins at the same index in all rows; that index."""
         past, first = self.past[:, :, group], self.past.shape[1]
-        if first and self.places.start is None:
-            places = torch.arange(first, device=x.device) - (first - self.position.unsqueeze(1))
-            moved = past[torch.arange(len(x), device=x.device).unsqueeze(1), places.clamp(min=0)]
-            past = torch.where((places >= 0).unsqueeze(-1), moved, 0)
+        if first and self.spans.start is None:
+            positions = torch.arange(first, device=x.device) - (first - self.position.unsqueeze(1))
+            moved = past[torch.arange(len(x), device=x.device).unsqueeze(1), positions.clamp(min=0)]
+            past = torch.where((positions >= 0).unsqueeze(-1), moved, 0)
         elif first:
-            past = past[:, : self.places.start]
+            past = past[:, : self.spans.start]
             first = past.shape[1]
         return torch.cat([past, x], 1) if first else x, first
 
@@ -211,7 +213,7 @@ def _gated(y: Tensor, gate: Tensor | None) -> Tensor:
 
 
 def _sum(context: Tensor, kernel: Tensor, skip: Tensor | None) -> Tensor:
-    """The output at the last element of context [B, S, D], as it is defined."""
+    """The output at the last element of context [B, S, D], by definition."""
     wide = memory_dtype(context.dtype)
     y = (context.to(wide).flip(1) * kernel.to(wide).T[: context.shape[1]]).sum(1, keepdim=True)
     if skip is not None:

@@ -1,8 +1,8 @@
-"""m = Ā m₋ + B̄ u,  u said by units h that read m:  nonlinear units beside a linear memory.
+"""m = Ā m₋ + B̄ u:  nonlinear units h that read a linear memory m and write its input u.
 
 Both together are one recurrence with one matrix, a = x + R [h; m]₋, h = φ(a), m = a, which the
 fused loop of a cell runs; the step is each cell's own equation.  M memories of N numbers are
-[B, M, N]; Ā [N, N] and B̄ [N] serve all of them.
+[B, M, N] and share Ā [N, N] and B̄ [N].
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from threefold.kernels import ops
-from threefold.memory.cell import Cell, Parts, Weights, loop
+from threefold.memory.cell import Cell, CellParts, CellWeights, loop
 from threefold.memory.forms import plan_chunk
-from threefold.memory.hippo import Scaled
+from threefold.memory.hippo import LegS
 
-Ran = tuple[Tensor, Tensor, Tensor]  # all h [B, L, H], the last h, the last memory
+CoupledResult = tuple[Tensor, Tensor, Tensor]  # all h [B, L, H], the last h, the last memory
 
 
-class Coupled(NamedTuple):
+class CoupledTanh(NamedTuple):
     """u = u_x + e_h h₋ + e_m m₋,  m = Ā m₋ + B̄ u,  h = tanh(x + U h₋ + V m)."""
 
     recurrent: Tensor  # U [H, H]
@@ -33,10 +33,10 @@ class Coupled(NamedTuple):
     transition: Tensor
     write: Tensor
 
-    def along(
+    def step_loop(
         self, x: Tensor, said: Tensor, hidden: Tensor, memory: Tensor, lengths: Tensor | None
-    ) -> Ran:
-        """The steps over x [B, L, H] and u_x, said [B, L, M]."""
+    ) -> CoupledResult:
+        """The step for each element of x [B, L, H], with `said` [B, L, M] as u_x."""
         outputs = []
         for t, (element, u) in enumerate(zip(x.unbind(1), said.unbind(1), strict=True)):
             u = u + hidden @ self.from_hidden.mT + memory.flatten(1) @ self.from_memory.mT
@@ -50,9 +50,12 @@ class Coupled(NamedTuple):
 
     def run(
         self, x: Tensor, said: Tensor, hidden: Tensor, memory: Tensor, lengths: Tensor | None
-    ) -> Ran:
-        """The same in one loop with one matrix: the new m is put into h."""
-        push, turn = _of_all(self.write.unsqueeze(-1), memory), _of_all(self.transition, memory)
+    ) -> CoupledResult:
+        """The same as one loop with one matrix: m's equation is substituted into h's."""
+        push, turn = (
+            _block_diagonal(self.write.unsqueeze(-1), memory),
+            _block_diagonal(self.transition, memory),
+        )
         turn = turn + push @ self.from_memory
         of_memory = torch.cat([push @ self.from_hidden, turn], 1)
         of_hidden = F.pad(self.recurrent, (0, len(turn))) + self.read @ of_memory
@@ -63,22 +66,22 @@ class Coupled(NamedTuple):
         return y, hidden, last.view_as(memory)
 
 
-class Gated(NamedTuple):
+class CoupledGated(NamedTuple):
     """h = h₋ + σ(g)⊙(tanh(a) − h₋),  (a, g) = x + U h₋ + V m₋,  m = Ā m₋ + B̄ (w h)."""
 
     recurrent: Tensor  # U [2·H, H]
     read: Tensor  # V [2·H, M·N]
     say: Tensor  # w [M, H]
 
-    def along(
+    def step_loop(
         self,
         x: Tensor,
         hidden: Tensor,
         memory: Tensor,
         transition: Callable[[int], tuple[Tensor, Tensor]],
         lengths: Tensor | None,
-    ) -> Ran:
-        """The steps over x [B, L, 2, H], with Ā and B̄ of the elements, one for all rows or each."""
+    ) -> CoupledResult:
+        """The step for each element t of x [B, L, 2, H], with Ā, B̄ = `transition(t)`."""
         outputs, both = [], torch.cat([self.recurrent, self.read], 1)
         for t, element in enumerate(x.unbind(1)):
             product = ops.linear(torch.cat([hidden, memory.flatten(1)], -1), both)
@@ -99,13 +102,13 @@ class Gated(NamedTuple):
         transition: Tensor,
         write: Tensor,
         lengths: Tensor | None,
-    ) -> Ran:
-        """The loop where Ā and B̄ are fixed.
+    ) -> CoupledResult:
+        """The fused loop, for fixed Ā and B̄.
 
-        It carries p = m − B̄ (w h), of which nothing depends on the new h.
+        It carries p = m − B̄ (w h), which does not depend on the new h.
         """
-        turn = _of_all(transition, memory)
-        push = _of_all(write.unsqueeze(-1), memory) @ self.say
+        turn = _block_diagonal(transition, memory)
+        push = _block_diagonal(write.unsqueeze(-1), memory) @ self.say
         of_memory = torch.cat([turn @ push, turn], 1)
         candidate, gate = torch.cat([self.recurrent + self.read @ push, self.read], 1).chunk(2)
         # A memory has no gate.
@@ -113,10 +116,10 @@ class Gated(NamedTuple):
         start = memory.flatten(1) - hidden @ push.mT
         y, after, last = _fused(F.pad(x, (0, len(turn))), matrix, hidden, start, lengths)
         last = (last + after @ push.mT).view_as(memory)
-        # A row of padding alone keeps its memory to the bit.
+        # A row that is all padding keeps its state bit for bit.
         return y, *_where(lengths, 0, (after, last), (hidden, memory))
 
-    def scaled(
+    def run_legs(
         self,
         x: Tensor,
         hidden: Tensor,
@@ -124,28 +127,49 @@ class Gated(NamedTuple):
         position: Tensor,
         form: str,
         lengths: Tensor | None,
-    ) -> Ran:
-        """The same beside LegS's projections, at each row's own time after `position` [B]."""
+    ) -> CoupledResult:
+        """The same with LegS's Ā_t and B̄_t, at each row's own time after `position` [B]."""
         block = plan_chunk(None, x.shape[1], form)
 
-        def plain() -> Ran:
-            transitions = Scaled(memory.shape[2], position, block, x.dtype)
-            y, after, moved = self.along(x, hidden, memory, transitions, lengths)
+        def plain() -> CoupledResult:
+            transitions = LegSTransitions(memory.shape[2], position, block, x.dtype)
+            y, after, moved = self.step_loop(x, hidden, memory, transitions, lengths)
             return y, after, moved.flatten(1)
 
         if form == "step":
-            ran = plain()
+            result = plain()
         else:
             both = torch.cat([hidden, memory.flatten(1)], -1)
             matrix = torch.cat([self.recurrent, self.read], 1)
             given = (x, matrix, self.say, both, position, lengths)
-            ran = ops.legs_recurrence(*given, otherwise=plain)
-        return ran[0], ran[1], ran[2].view_as(memory)
+            result = ops.legs_recurrence(*given, otherwise=plain)
+        return result[0], result[1], result[2].view_as(memory)
+
+
+class LegSTransitions:
+    """LegS's Ā_t and B̄_t for the elements after `position` [B], computed `block` at a time."""
+
+    def __init__(self, size: int, position: Tensor, block: int, dtype: torch.dtype) -> None:
+        self.legs, self.position, self.block, self.dtype = LegS(size), position, block, dtype
+        self.current: tuple[int, Tensor, Tensor, Tensor] | None = None
+
+    def __call__(self, element: int) -> tuple[Tensor, Tensor]:
+        """Ā [B, N, N] and B̄ [B, N] of element number `element` after the position."""
+        block, offset = divmod(element, self.block)
+        if self.current is None or self.current[0] != block:
+            first = block * self.block + 1
+            ahead = torch.arange(first, first + self.block, device=self.position.device)
+            # Rows at the same position share its transition.
+            counts, rows = torch.unique(self.position.unsqueeze(1) + ahead, return_inverse=True)
+            A, B = (part.to(self.dtype) for part in self.legs.transition(counts))
+            self.current = block, rows, A, B
+        _, rows, A, B = self.current
+        return A[rows[:, offset]], B[rows[:, offset]]
 
 
 @dataclass(frozen=True)
-class BesideCell(Cell):
-    """h = tanh(a), or gated as above, and m = a where `extra` is above 0, in one vector."""
+class CoupledCell(Cell):
+    """One vector of both: m = a where `extra` > 0, elsewhere h = tanh(a), or gated as above."""
 
     gated: bool
 
@@ -157,7 +181,7 @@ class BesideCell(Cell):
     def kind(self) -> str:
         return "gated_memory" if self.gated else "rnn_memory"
 
-    def step(self, inputs: Tensor, parts: Parts, weights: Weights) -> Parts:
+    def step(self, inputs: Tensor, parts: CellParts, weights: CellWeights) -> CellParts:
         (before,) = parts
         assert weights.extra is not None
         a, *gate = (inputs + weights.product(weights.seen(before))).unbind(1)
@@ -169,15 +193,15 @@ class BesideCell(Cell):
 
 def _fused(
     inputs: Tensor, matrix: Tensor, hidden: Tensor, memory: Tensor, lengths: Tensor | None
-) -> Ran:
-    """inputs [B, L, G, H+K] with one gate or two, matrix [G·(H+K), H+K], memory [B, K]."""
+) -> CoupledResult:
+    """The cell's loop: inputs [B, L, G, H+K], matrix [G·(H+K), H+K], memory [B, K]; G is 1 or 2."""
     count = hidden.shape[1]
     both = torch.cat([hidden, memory], -1)
     linear = torch.zeros(1, both.shape[1], dtype=both.dtype, device=both.device)
     linear[:, count:] = 1
-    cell, weights = BesideCell(inputs.shape[2] == 2), Weights(matrix.unsqueeze(0), linear)
+    cell, weights = CoupledCell(inputs.shape[2] == 2), CellWeights(matrix.unsqueeze(0), linear)
 
-    def plain() -> tuple[Tensor, Parts]:
+    def plain() -> tuple[Tensor, CellParts]:
         return loop(cell, inputs, (both,), weights, lengths)
 
     out, (last,) = ops.cell_recurrence(
@@ -189,7 +213,7 @@ def _fused(
 def _where(
     lengths: Tensor | None, t: int, after: tuple[Tensor, Tensor], before: tuple[Tensor, Tensor]
 ) -> tuple[Tensor, Tensor]:
-    """h and m after element t, for rows that end before it as they were."""
+    """h and m after element t; unchanged in rows that end before it."""
     if lengths is None:
         return after
     real = (lengths > t).unsqueeze(-1)
@@ -199,7 +223,7 @@ def _where(
     )
 
 
-def _of_all(matrix: Tensor, memory: Tensor) -> Tensor:
-    """The matrix of one memory, for all of memory [B, M, N] on the diagonal."""
+def _block_diagonal(matrix: Tensor, memory: Tensor) -> Tensor:
+    """The block-diagonal matrix that applies `matrix` to each of the M memories [B, M, N]."""
     one = torch.eye(memory.shape[1], dtype=matrix.dtype, device=matrix.device)
     return torch.kron(one, matrix)

@@ -1,7 +1,7 @@
 """h' = A h + B u:  zero-order hold Ā = e^{ΔA}, B̄ = A⁻¹(Ā − I)B;  bilinear Ā = (I−ΔA/2)⁻¹(I+ΔA/2).
 
-From continuous time to elements Δ apart.  Half the sampling rate is twice the Δ: a filter hears the
-same signal at another rate when Δ is divided by that rate.
+From continuous time to elements Δ apart.  Half the sampling rate is twice the Δ: divide Δ by the
+ratio of the sampling rates to apply the same filter at another rate.
 Gu et al. 2022, "Efficiently Modeling Long Sequences with Structured State Spaces".
 """
 
@@ -11,16 +11,14 @@ import torch
 from torch import Tensor
 
 from threefold.errors import ThreefoldError, nearest
-from threefold.memory.filter import Filter
-from threefold.memory.transition import Dense, Diagonal
 
 METHODS = ("zero_order_hold", "bilinear")
-# Elements nearer than this, or further apart, in units of the filter's time are a mistake.
+# Δ outside this range, in units of the filter's time, is taken for a mistake.
 DELTA_RANGE = (1e-9, 1e3)
 
 
 def discretise(A: Tensor, B: Tensor, delta: Tensor, method: str) -> tuple[Tensor, Tensor]:
-    """Ā [..., N, N] and B̄ [..., N] of A [..., N, N], B [..., N] at steps of delta [...]."""
+    """Ā [..., N, N] and B̄ [..., N] of A [..., N, N] and B [..., N], for Δ = delta [...]."""
     check_method(method, "discretise")
     size = A.shape[-1]
     identity = torch.eye(size, dtype=A.dtype, device=A.device)
@@ -30,14 +28,14 @@ def discretise(A: Tensor, B: Tensor, delta: Tensor, method: str) -> tuple[Tensor
         both = torch.cat([identity + step / 2, push.unsqueeze(-1)], -1)
         both = torch.linalg.solve(identity - step / 2, both)
     else:
-        # e^[[ΔA, ΔB], [0, 0]] = [[Ā, B̄], [0, 1]]: right for an A without an inverse too.
+        # e^[[ΔA, ΔB], [0, 0]] = [[Ā, B̄], [0, 1]] holds for a singular A too.
         both = torch.cat([step, push.unsqueeze(-1).expand(*step.shape[:-1], 1)], -1)
         both = torch.linalg.matrix_exp(torch.nn.functional.pad(both, (0, 0, 0, 1)))[..., :size, :]
     return both[..., :size], both[..., size]
 
 
 def discretise_diagonal(a: Tensor, delta: Tensor, method: str) -> tuple[Tensor, Tensor]:
-    """For complex a [..., N] at steps of delta [...]: the factor w, and B̄/B."""
+    """The factor w = Ā and B̄/B of complex a [..., N], for Δ = delta [...]."""
     check_method(method, "discretise_diagonal")
     step = delta.unsqueeze(-1) * a
     if method == "bilinear":
@@ -45,70 +43,21 @@ def discretise_diagonal(a: Tensor, delta: Tensor, method: str) -> tuple[Tensor, 
     return torch.exp(step), torch.expm1(step) / a
 
 
-def diagonal_filter(
-    a: Tensor,
-    b: Tensor,
-    c: Tensor,
-    delta: Tensor,
-    *,
-    method: str = "zero_order_hold",
-    dtype: torch.dtype = torch.float64,
-) -> Filter:
-    """y = 2 Re(c s): a, b, c complex128 [H, N], each for itself and its conjugate."""
-    factor, gain = discretise_diagonal(a, delta, method)
-    write, read = b * gain, 2 * c.conj()
-    planes = torch.stack([factor.real, factor.imag], -2)
-    return Filter(
-        Diagonal(planes.expand(*c.shape[:-1], 2, -1)),
-        torch.cat([write.real, write.imag], -1).expand(*c.shape[:-1], -1),
-        torch.cat([read.real, read.imag], -1),
-        dtype,
-    )
-
-
-def state_space(
-    A: Tensor,
-    B: Tensor,
-    C: Tensor,
-    D: Tensor | None = None,
-    *,
-    delta: Tensor | float = 1.0,
-    method: str = "bilinear",
-    rate: float = 1.0,
-) -> Filter:
-    """The filter of h' = A h + B u, y = C h + D u, for elements delta / rate apart.
-
-    A [N, N] for all channels or [H, N, N], stable; B [N] or [H, N]; C [H, N]; D [H]; delta a number
-    or [H].  `rate=0.5` is for a signal of half the sampling rate.
-    """
-    if C.dim() != 2 or A.shape[-2:] != (C.shape[1], C.shape[1]) or B.shape[-1] != C.shape[1]:
-        raise ThreefoldError(
-            f"state_space: A is {tuple(A.shape)}, B {tuple(B.shape)}, C {tuple(C.shape)}; expected "
-            "[N, N], [N] and [channels, N], A and B with or without channels"
-        )
-    check_stable(A, "state_space")
-    delta = torch.as_tensor(delta, dtype=torch.float64) / check_rate(rate, "state_space")
-    check_delta(delta, "state_space")
-    dtype, delta = C.dtype, delta.expand(len(C))
-    A_, B_ = discretise(A.double(), B.double(), delta, method)
-    return Filter(Dense(A_), B_.expand_as(C), C.double(), dtype, None if D is None else D.double())
-
-
 def check_method(method: str, owner: str) -> None:
-    """Refuse an unknown discretisation."""
+    """Raise if the discretisation method is unknown."""
     if method not in METHODS:
         raise ThreefoldError(f"{owner}: unknown method {method!r}; {nearest(method, METHODS)}")
 
 
 def check_rate(rate: float, owner: str) -> float:
-    """Refuse what is no ratio of sampling rates."""
+    """Raise if the ratio of sampling rates is not positive and finite."""
     if not 0 < rate < float("inf"):
         raise ThreefoldError(f"{owner}: rate={rate}, expected a positive ratio of sampling rates")
     return rate
 
 
 def check_delta(delta: Tensor, owner: str) -> None:
-    """Refuse steps that are no numbers or outside the range."""
+    """Raise if Δ is NaN or outside `DELTA_RANGE`."""
     low, high = DELTA_RANGE
     if not bool(((delta >= low) & (delta <= high)).all()):
         raise ThreefoldError(
@@ -118,14 +67,14 @@ def check_delta(delta: Tensor, owner: str) -> None:
 
 
 def check_stable(A: Tensor, owner: str) -> None:
-    """Refuse an A whose free motion grows: an eigenvalue to the right of the imaginary axis."""
+    """Raise if A has an eigenvalue with a positive real part: its state would grow."""
     if not bool(A.isfinite().all()):
-        raise ThreefoldError(f"{owner}: A holds numbers that are not finite")
+        raise ThreefoldError(f"{owner}: A is not finite (NaN or infinity)")
     largest = torch.linalg.eigvals(A.detach().double()).real.max().item()
-    # Eigenvalues of a stable but far from normal matrix are only known to about N · ε · ‖A‖ ...
-    doubt = A.shape[-1] * torch.finfo(torch.float32).eps * A.detach().abs().max().item()
-    if largest > doubt:
+    # The eigenvalues of a matrix far from normal are only known to about N · ε · ‖A‖.
+    uncertainty = A.shape[-1] * torch.finfo(torch.float32).eps * A.detach().abs().max().item()
+    if largest > uncertainty:
         raise ThreefoldError(
-            f"{owner}: A is not stable, an eigenvalue has the real part {largest:g}; expected none "
+            f"{owner}: A is not stable: an eigenvalue has the real part {largest:g}, expected none "
             "above 0"
         )

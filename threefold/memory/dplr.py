@@ -1,9 +1,9 @@
 """A = Diag(Λ) − P Pᴴ:  K̂(z) = C̃ (I − Ā z)⁻¹ B̄ at the roots of unity,  C̃ = C (I − Ā^L).
 
 S4's filter: bilinear, a step in O(N) by Woodbury's identity, and taps by the truncated generating
-function: four Cauchy products Σ_n v_n / ((1−z) − (1+z) Δ/2 Λ_n), never as a matrix.
-A is never diagonalised: its eigenvectors are useless in floating point.  Each number of Λ, P, B, C
-stands for itself and its conjugate.
+function: four Cauchy products Σ_n v_n / ((1−z) − (1+z) Δ/2 Λ_n), without storing their matrix.
+A is never diagonalised: its eigenvectors are too ill-conditioned for floating point.  Each number
+of Λ, P, B, C stands for itself and its conjugate.
 Gu, Goel & Ré 2022, "Efficiently Modeling Long Sequences with Structured State Spaces".
 """
 
@@ -17,12 +17,12 @@ from torch import Tensor
 
 from threefold.kernels import ops
 from threefold.memory.filter import Filter
-from threefold.memory.transition import Dense, Matrix
+from threefold.memory.transition import DenseTransition, MatrixTransition
 
 
 @dataclass(frozen=True)
 class DPLR:
-    """Λ, P, B [N], or [H, N] for other ones in each channel; C [H, N]; all complex128; Δ [H]."""
+    """Λ, P, B [N] for all channels or [H, N]; C [H, N]; all complex128; Δ [H]."""
 
     poles: Tensor
     P: Tensor
@@ -32,7 +32,7 @@ class DPLR:
 
     def filter(self, dtype: torch.dtype) -> Filter:
         """The discretised filter."""
-        turn = Woodbury.of(self)
+        turn = DPLRTransition.of(self)
         read = 2 * self.C.conj()
         row = torch.cat([read.real, read.imag], -1)
         return Filter(
@@ -43,7 +43,7 @@ class DPLR:
             impulse=lambda length: self.taps(length, row, turn),
         )
 
-    def taps(self, length: int, row: Tensor, transition: Matrix) -> Tensor:
+    def taps(self, length: int, row: Tensor, transition: MatrixTransition) -> Tensor:
         """K̄ [H, length], float64, from the generating function at `length` roots of unity."""
         rest, left = row, length
         while left:
@@ -53,7 +53,9 @@ class DPLR:
             transition = transition.squared() if left else transition
         real, imaginary = (row - rest).chunk(2, -1)
         C = torch.complex(real, -imaginary) / 2
-        taps: Tensor = torch.fft.irfft(self.generating(C, points_of(length, C.device)), n=length)
+        taps: Tensor = torch.fft.irfft(
+            self.generating(C, unit_circle_points(length, C.device)), n=length
+        )
         return taps
 
     def generating(self, C: Tensor, points: Tensor) -> Tensor:
@@ -74,14 +76,14 @@ class DPLR:
         sine, cosine = points
         twice = 2 * cosine * delta
         turn = torch.complex(cosine, sine / 2)
-        found: Tensor = 2 * delta * turn * (CB - twice * CP * PB / (1 + twice * PP))
-        return found
+        values: Tensor = 2 * delta * turn * (CB - twice * CP * PB / (1 + twice * PP))
+        return values
 
 
-def points_of(length: int, device: torch.device | None = None) -> Tensor:
+def unit_circle_points(length: int, device: torch.device | None = None) -> Tensor:
     """σ = 2 sin φ/2 and c = cos φ/2 at φ = 2πk/length, [2, length // 2 + 1]: half of the circle.
 
-    What is made of it is real, so that half of the points tell the others.
+    The taps are real, so the other half are the conjugates.
     """
     at = torch.arange(length // 2 + 1, dtype=torch.float64, device=device)
     half = torch.pi * at / length
@@ -89,8 +91,8 @@ def points_of(length: int, device: torch.device | None = None) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Woodbury(Matrix):
-    """s = (I − Δ/2 A)⁻¹ (I + Δ/2 A) s₋ in O(N); blocks use the matrix of the same map."""
+class DPLRTransition(MatrixTransition):
+    """s = (I − Δ/2 A)⁻¹ (I + Δ/2 A) s₋ in O(N); blocks use the same map as a matrix."""
 
     ahead: Tensor  # I + Δ/2 Λ, as real planes [2, H, N]
     behind: Tensor  # D = (I − Δ/2 Λ)⁻¹
@@ -99,7 +101,7 @@ class Woodbury(Matrix):
     scale: Tensor  # Δ/2 / (1 + Δ/2 Pᴴ D P), [H]
 
     @classmethod
-    def of(cls, system: DPLR) -> Woodbury:
+    def of(cls, system: DPLR) -> DPLRTransition:
         half = system.delta / 2
         turn = half.unsqueeze(-1) * system.poles
         behind = 1 / (1 - turn)
@@ -121,22 +123,22 @@ class Woodbury(Matrix):
     def before(self, row: Tensor) -> Tensor:
         return self.dense.before(row)
 
-    def squared(self) -> Matrix:
+    def squared(self) -> MatrixTransition:
         return self.dense.squared()
 
-    def to(self, dtype: torch.dtype) -> Woodbury:
+    def to(self, dtype: torch.dtype) -> DPLRTransition:
         parts = (self.ahead, self.behind, self.P, self.half, self.scale)
-        return Woodbury(*(part.to(dtype) for part in parts))
+        return DPLRTransition(*(part.to(dtype) for part in parts))
 
-    def scan(self, gains: Tensor, state: Tensor) -> Tensor:
-        return self.dense.scan(gains, state)
+    def unroll(self, gains: Tensor, state: Tensor) -> Tensor:
+        return self.dense.unroll(gains, state)
 
     @cached_property
-    def dense(self) -> Dense:
-        """The matrix of this map: its column j is where the j-th unit goes."""
+    def dense(self) -> DenseTransition:
+        """This map as a matrix: column j is the image of the j-th unit vector."""
         _, channels, pairs = self.P.shape
         unit = torch.eye(2 * pairs, dtype=self.P.dtype, device=self.P.device).unsqueeze(1)
-        return Dense(self.after(unit.expand(-1, channels, -1)).permute(1, 2, 0))
+        return DenseTransition(self.after(unit.expand(-1, channels, -1)).permute(1, 2, 0))
 
     def _solve(self, a: Tensor, b: Tensor) -> Tensor:
         """(I − Δ/2 A)⁻¹ (a + i b) = D (1 − P scale Pᴴ D) (a + i b)."""
@@ -146,7 +148,7 @@ class Woodbury(Matrix):
         return torch.cat([a - share * (c * p - d * q), b - share * (c * q + d * p)], -1)
 
     def _seen(self, a: Tensor, b: Tensor) -> Tensor:
-        """Re Pᴴ s, half of the sum over both numbers of each pair."""
+        """Re Pᴴ s: half of the sum over each number and its conjugate."""
         p, q = self.P
         seen: Tensor = (p * a + q * b).sum(-1)
         return seen

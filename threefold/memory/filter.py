@@ -1,9 +1,9 @@
 """s = Ā s₋ + B̄ u,  y = C s:  taps K̄ = (C B̄, C Ā B̄, C Ā² B̄, …),  y = K̄ ∗ u.
 
-A fixed filter of each channel, known by its discretised state space.  A state is S real numbers a
-channel; a complex one is its real parts, then its imaginary parts.
+A fixed filter for each channel, given by its discretised state space.  A state is S real numbers
+per channel; a complex state is its real parts, then its imaginary parts.
 step      the recurrence
-chunk     blocks with the state carried; if Ā is diagonal they are long, and Fourier transforms
+chunk     blocks that carry the state; if Ā is diagonal, long blocks by Fourier transforms
 parallel  one Fourier transform
 """
 
@@ -19,21 +19,33 @@ from torch import Tensor
 from threefold.errors import ThreefoldError
 from threefold.kernels import ops
 from threefold.memory.buffer import needs_gradient
-from threefold.memory.forms import FORMS, plan_chunk, plan_form, plan_piece
-from threefold.memory.transition import Diagonal, Matrix, Transition
+from threefold.memory.discretisation import (
+    check_delta,
+    check_rate,
+    check_stable,
+    discretise,
+    discretise_diagonal,
+)
+from threefold.memory.forms import FORMS, plan_chunk, plan_form, plan_transform
+from threefold.memory.transition import (
+    DenseTransition,
+    DiagonalTransition,
+    MatrixTransition,
+    Transition,
+)
 
-OWNER = "filter"
+NAME = "filter"  # in error messages
 
 
 @dataclass(frozen=True)
 class Filter:
-    """One discretised system a channel; its numbers are float64, what it computes is of `dtype`.
+    """One discretised system per channel, stored in float64; outputs and states have `dtype`.
 
-    write [H, S] is B̄, read [H, S] is C as a real row, skip [H] is D.  `impulse(length)`, where a
-    structure knows a better way, gives the taps [H, length].
+    write [H, S] is B̄, read [H, S] is C as a real row, skip [H] is D.  `impulse(length)`, if given,
+    computes the taps [H, length] in a faster way.
     """
 
-    transition: Diagonal | Matrix
+    transition: DiagonalTransition | MatrixTransition
     write: Tensor
     read: Tensor
     dtype: torch.dtype
@@ -43,8 +55,8 @@ class Filter:
     def __post_init__(self) -> None:
         if self.write.shape != self.read.shape or self.write.dim() != 2:
             raise ThreefoldError(
-                f"{OWNER}: write is {tuple(self.write.shape)} and read {tuple(self.read.shape)}, "
-                "expected both [channels, size of the state]"
+                f"{NAME}: write is {tuple(self.write.shape)} and read {tuple(self.read.shape)}, "
+                "expected both to be [channels, state size]"
             )
 
     def run(
@@ -58,40 +70,40 @@ class Filter:
     ) -> tuple[Tensor, Tensor]:
         """x [B, L, H] after state [B, H, S] (zeros if None): outputs [B, L, H] and the new state.
 
-        With lengths [B], elements past a row's end do not exist, and outputs there are free.  The
-        outputs are multiplied with the gate [B, L, H], if there is one.
+        With lengths [B], elements past a row's end do not exist, and outputs there are unspecified.
+        The outputs are multiplied by the gate [B, L, H], if given.
         """
         channels, size = self.write.shape
         if x.dim() != 3 or x.shape[2] != channels or x.shape[1] == 0:
             raise ThreefoldError(
-                f"{OWNER}: x is {tuple(x.shape)}, expected [batch, length ≥ 1, {channels}]"
+                f"{NAME}: x is {tuple(x.shape)}, expected [batch, length ≥ 1, {channels}]"
             )
         if state is None:
             state = x.new_zeros(len(x), channels, size, dtype=self.dtype)
         if state.shape != (len(x), channels, size):
             raise ThreefoldError(
-                f"{OWNER}: state is {tuple(state.shape)}, expected {(len(x), channels, size)}"
+                f"{NAME}: state is {tuple(state.shape)}, expected {(len(x), channels, size)}"
             )
         x, gate = x.to(self.dtype), None if gate is None else gate.to(self.dtype)
         if lengths is not None:
             real = torch.arange(x.shape[1], device=x.device) < lengths[:, None]
             x = torch.where(real.unsqueeze(-1), x, torch.zeros_like(x))
-        form = plan_form(form, x.shape[1], FORMS, OWNER)
-        if isinstance(self.transition, Diagonal) and form != "step":
-            size = plan_piece(x.shape[1], form)
-            return self._pieces(self.transition, x, state, lengths, size, gate)
+        form = plan_form(form, x.shape[1], FORMS, NAME)
+        if isinstance(self.transition, DiagonalTransition) and form != "step":
+            size = plan_transform(x.shape[1], form)
+            return self._in_transforms(self.transition, x, state, lengths, size, gate)
         if form == "step":
-            y, state = self._scan(x, state, lengths)
+            y, state = self._step_loop(x, state, lengths)
         else:
-            assert isinstance(self.transition, Matrix)
-            y, state = self._blocks(self.transition, x, state, lengths, form)
+            assert isinstance(self.transition, MatrixTransition)
+            y, state = self._in_blocks(self.transition, x, state, lengths, form)
         return _gated(y, gate), state
 
     def taps(self, length: int) -> Tensor:
-        """The response to 1, 0, 0, …: K̄ [H, length]."""
+        """The impulse response K̄ [H, length]."""
         if self.impulse is not None:
             return self.impulse(length).to(self.dtype)
-        if isinstance(self.transition, Diagonal):
+        if isinstance(self.transition, DiagonalTransition):
             return self.transition.taps(self.write, self.read, length, self.dtype)
         # K̄ at block·q + j is (C Ā^{block·q})(Ā^j B̄): a product of two short tables.
         tables = self._tables(self.transition, min(64, length))
@@ -104,12 +116,12 @@ class Filter:
 
     @cached_property
     def rounded(self) -> tuple[Transition, Tensor, Tensor]:
-        """Transition, write and read, of `dtype`: what one element needs."""
+        """Transition, write and read in `dtype`, for the step."""
         write, read = (part.to(self.dtype).contiguous() for part in (self.write, self.read))
         return self.transition.to(self.dtype), write, read
 
-    def _scan(self, x: Tensor, state: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
-        """The recurrence, element by element: what the other forms are held against."""
+    def _step_loop(self, x: Tensor, state: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
+        """The recurrence, element by element: the definition of the other forms."""
         turn, write, read = self.rounded
         outputs = []
         for t, u in enumerate(x.unbind(1)):
@@ -128,22 +140,22 @@ class Filter:
         skip = None if self.skip is None else self.skip.to(self.dtype)
         return ops.long_convolution(x, taps, skip, gate, whole=True)
 
-    def _pieces(
+    def _in_transforms(
         self,
-        turn: Diagonal,
+        turn: DiagonalTransition,
         x: Tensor,
         state: Tensor,
         lengths: Tensor | None,
         size: int,
         gate: Tensor | None,
     ) -> tuple[Tensor, Tensor]:
-        """Convolutions of `size` elements; a diagonal Ā carries the state over by its powers."""
+        """Convolutions of `size` elements; powers of a diagonal Ā carry the state between them."""
         taps, outputs = self.taps(min(size, x.shape[1])), []
         for begin, piece in zip(range(0, x.shape[1], size), torch.split(x, size, 1), strict=True):
             count = piece.shape[1]
             by = None if gate is None else gate[:, begin : begin + count]
             y = self._convolved(piece, taps[:, :count], by)
-            # At the beginning of a sequence the state has nothing to say.
+            # An empty state contributes nothing.
             if torch.compiler.is_compiling() or needs_gradient(state) or bool(state.any()):
                 y = y + _gated(turn.respond(self.read, state, count, self.dtype), by)
             outputs.append(y)
@@ -151,10 +163,10 @@ class Filter:
             state = turn.collect(self.write, piece, state, left)
         return outputs[0] if len(outputs) == 1 else torch.cat(outputs, 1), state
 
-    def _blocks(
-        self, each: Matrix, x: Tensor, state: Tensor, lengths: Tensor | None, form: str
+    def _in_blocks(
+        self, each: MatrixTransition, x: Tensor, state: Tensor, lengths: Tensor | None, form: str
     ) -> tuple[Tensor, Tensor]:
-        """Blocks, each from the state before it; parallel has one FFT for the inputs' part."""
+        """Blocks, each from the state before it; parallel convolves all inputs by one FFT."""
         batch, length, channels = x.shape
         tables = self._tables(each, plan_chunk(None, length, "chunk"))
         pieces = -(-length // tables.block)
@@ -163,18 +175,18 @@ class Filter:
         cut = cut.view(batch, pieces, tables.block, channels).permute(3, 0, 1, 2).flatten(1, 2)
         gains = torch.bmm(cut, tables.writes).view(channels, batch, pieces, -1).permute(1, 2, 0, 3)
         turn = tables.powers[-1].to(self.dtype)
-        starts = turn.scan(gains, state)
+        starts = turn.unroll(gains, state)
         last = _finish(tables, self.dtype, x, starts, lengths)
         if form == "chunk":
             y = torch.baddbmm(_by_channel(starts[:, :-1]) @ tables.reads, cut, tables.toeplitz())
             y = y.view(channels, batch, -1)[..., :length].permute(1, 2, 0)
             return self._skipped(y, x), last
-        starts = turn.scan(torch.zeros_like(gains), state)
+        starts = turn.unroll(torch.zeros_like(gains), state)
         y = (_by_channel(starts[:, :-1]) @ tables.reads).view(channels, batch, -1)
         return self._convolved(x, self.taps(length)) + y[..., :length].permute(1, 2, 0), last
 
-    def _tables(self, turn: Matrix, most: int) -> Tables:
-        """Everything a block of the largest power of two ≤ `most` needs, by doubling."""
+    def _tables(self, turn: MatrixTransition, most: int) -> BlockTables:
+        """The tables of a block whose length is the largest power of two ≤ `most`, by doubling."""
         writes = self.write.unsqueeze(0)
         reads = turn.before(self.read.unsqueeze(0))
         powers = [turn]
@@ -184,7 +196,7 @@ class Filter:
             turn = turn.squared()
             powers.append(turn)
         taps = (self.read * writes.flip(0)).sum(-1).mT.to(self.dtype)
-        return Tables(
+        return BlockTables(
             powers,
             writes.transpose(0, 1).to(self.dtype).contiguous(),
             reads.permute(1, 2, 0).to(self.dtype).contiguous(),
@@ -193,10 +205,10 @@ class Filter:
 
 
 @dataclass(frozen=True)
-class Tables:
-    """A block of 2^k elements: what it adds to the state, and what of the state it reads."""
+class BlockTables:
+    """Tables of a block of 2^k elements: what it adds to the state and what it reads of it."""
 
-    powers: list[Matrix]  # Ā^1, Ā^2, Ā^4, …, Ā^block
+    powers: list[MatrixTransition]  # Ā^1, Ā^2, Ā^4, …, Ā^block
     writes: Tensor  # [H, block, S]: the share of each element in the state after the block
     reads: Tensor  # [H, S, block]: the share of the state before the block in each output
     taps: Tensor  # [H, block]
@@ -214,9 +226,9 @@ class Tables:
 
 
 def _finish(
-    tables: Tables, dtype: torch.dtype, x: Tensor, starts: Tensor, lengths: Tensor | None
+    tables: BlockTables, dtype: torch.dtype, x: Tensor, starts: Tensor, lengths: Tensor | None
 ) -> Tensor:
-    """The state after each row's last element: from the last whole block on by powers of two."""
+    """The state after each row's last element: from its last full block on, by powers of two."""
     batch, length, _ = x.shape
     rows = torch.arange(batch, device=x.device)
     if lengths is None:
@@ -246,3 +258,54 @@ def _gated(y: Tensor, gate: Tensor | None) -> Tensor:
 def _by_channel(states: Tensor) -> Tensor:
     """[B, pieces, H, S] to [H, B · pieces, S]."""
     return states.permute(2, 0, 1, 3).flatten(1, 2)
+
+
+def diagonal_filter(
+    a: Tensor,
+    b: Tensor,
+    c: Tensor,
+    delta: Tensor,
+    *,
+    method: str = "zero_order_hold",
+    dtype: torch.dtype = torch.float64,
+) -> Filter:
+    """The filter y = 2 Re(c s); a, b, c complex128 [H, N], each standing for a conjugate pair."""
+    factor, gain = discretise_diagonal(a, delta, method)
+    write, read = b * gain, 2 * c.conj()
+    planes = torch.stack([factor.real, factor.imag], -2)
+    return Filter(
+        DiagonalTransition(planes.expand(*c.shape[:-1], 2, -1)),
+        torch.cat([write.real, write.imag], -1).expand(*c.shape[:-1], -1),
+        torch.cat([read.real, read.imag], -1),
+        dtype,
+    )
+
+
+def state_space(
+    A: Tensor,
+    B: Tensor,
+    C: Tensor,
+    D: Tensor | None = None,
+    *,
+    delta: Tensor | float = 1.0,
+    method: str = "bilinear",
+    rate: float = 1.0,
+) -> Filter:
+    """The filter of h' = A h + B u, y = C h + D u, for elements delta / rate apart.
+
+    A [N, N] for all channels or [H, N, N], stable; B [N] or [H, N]; C [H, N]; D [H]; delta a number
+    or [H].  `rate=0.5` is for a signal of half the sampling rate.
+    """
+    if C.dim() != 2 or A.shape[-2:] != (C.shape[1], C.shape[1]) or B.shape[-1] != C.shape[1]:
+        raise ThreefoldError(
+            f"state_space: A is {tuple(A.shape)}, B {tuple(B.shape)}, C {tuple(C.shape)}; expected "
+            "[N, N], [N] and [channels, N], A and B with or without channels"
+        )
+    check_stable(A, "state_space")
+    delta = torch.as_tensor(delta, dtype=torch.float64) / check_rate(rate, "state_space")
+    check_delta(delta, "state_space")
+    dtype, delta = C.dtype, delta.expand(len(C))
+    A_, B_ = discretise(A.double(), B.double(), delta, method)
+    return Filter(
+        DenseTransition(A_), B_.expand_as(C), C.double(), dtype, None if D is None else D.double()
+    )

@@ -1,7 +1,7 @@
 """m_t = Ā m_{t−1} + B̄ u_t = Ā^t m_0 + Σ_{s ≤ t} (Ā^{t−s} B̄) u_s:  all states of a fixed filter.
 
-Where every number of the state is read, one transition for all channels: the responses Ā^k B̄ by
-doubling, then products with them in blocks, or one Fourier transform.
+For layers that read every number of the state, with one transition for all channels.  The responses
+Ā^k B̄ come by doubling; the states are products with them in blocks, or one Fourier transform.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from threefold.kernels import ops
 from threefold.memory.forms import plan_chunk
 
 
-def responses(
+def filter_states(
     u: Tensor,
     state: Tensor,
     transition: Tensor,
@@ -24,7 +24,7 @@ def responses(
 ) -> tuple[Tensor, Tensor]:
     """The states [B, L, M, N] after each of u [B, L, M], and the last, from state [B, M, N].
 
-    transition [N, N] and write [N] are of one dtype with u and state.
+    transition [N, N], write [N], u and state have one dtype.
     """
     if form == "step":
         after = state @ transition.mT + u[:, 0].unsqueeze(-1) * write
@@ -34,33 +34,33 @@ def responses(
     length = u.shape[1]
     size = plan_chunk(None, length, form)
     taps = powers(write, transition, size)
-    made, before = [], state
+    blocks, before = [], state
     for begin in range(0, length, size):
         piece = u[:, begin : begin + size]
         count = piece.shape[1]
-        own = powers(before @ transition.mT, transition, count).movedim(0, 1)
-        fold = _convolved if form == "parallel" else _summed
-        made.append(own + fold(piece, taps[:count]))
-        before = made[-1][:, -1]
-    found = torch.cat(made, 1)
+        decayed = powers(before @ transition.mT, transition, count).movedim(0, 1)
+        convolve = _convolved if form == "parallel" else _summed
+        blocks.append(decayed + convolve(piece, taps[:count]))
+        before = blocks[-1][:, -1]
+    states = torch.cat(blocks, 1)
     if lengths is None:
-        return found, before
+        return states, before
     rows = torch.arange(len(u), device=u.device)
-    last = found[rows, (lengths - 1).clamp(min=0)]
-    return found, torch.where((lengths > 0).view(-1, 1, 1), last, state)
+    last = states[rows, (lengths - 1).clamp(min=0)]
+    return states, torch.where((lengths > 0).view(-1, 1, 1), last, state)
 
 
 def powers(start: Tensor, transition: Tensor, count: int) -> Tensor:
     """start, Ā start, Ā² start, … [count, ..., N], by doubling."""
-    made, turn = start.unsqueeze(0), transition
-    while len(made) < count:
-        made = torch.cat([made, made @ turn.mT])
-        turn = turn @ turn
-    return made[:count]
+    results, power = start.unsqueeze(0), transition
+    while len(results) < count:
+        results = torch.cat([results, results @ power.mT])
+        power = power @ power
+    return results[:count]
 
 
 def _summed(u: Tensor, taps: Tensor) -> Tensor:
-    """Σ_{s ≤ t} taps_{t−s} u_s by one product with the table of all pairs."""
+    """Σ_{s ≤ t} taps_{t−s} u_s by one product with a table of all pairs (t, s)."""
     at = torch.arange(len(taps), device=u.device)
     distance = at[:, None] - at
     table = torch.where((distance >= 0).unsqueeze(-1), taps[distance.clamp(min=0)], 0)

@@ -1,4 +1,4 @@
-"""The one place where `form="auto"` and the length of a chunk are decided."""
+"""Decides what `form="auto"` means, and how long a chunk is; no other module does."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from threefold.errors import ThreefoldError, nearest
 
 FORMS = ("step", "chunk", "parallel")
 
-# Elements of one chunk in plain torch: long enough that products of matrices dominate, short
-# enough that the C×C scores stay in the cache (measured flat between 32 and 128).
-CHUNK = 64
+# Elements of one chunk in plain torch: long enough that matrix products dominate, short enough that
+# the C×C scores stay in the cache (the time is the same between 32 and 128).
+CHUNK_LENGTH = 64
 
-# Queries of one block that reads a history: its mask has this many rows, not as many as the past.
-BLOCK = 256
+# Queries that read a history together: their mask has this many rows.
+QUERY_BLOCK = 256
 
-# Elements of one Fourier transform of a filter: its buffers stay in the cache or near it.
-PIECE = 16384
+# Elements of one Fourier transform of a filter, so that its buffers mostly stay in the cache.
+TRANSFORM_LENGTH = 16384
 
 
 def plan_form(
@@ -26,9 +26,9 @@ def plan_form(
     owner: str,
     refusals: Mapping[str, str] | None = None,
 ) -> str:
-    """The execution for `length` elements, among those that `owner` declares.
+    """The form to run for `length` elements, one of the `forms` that `owner` has.
 
-    `refusals` says why it lacks a form.
+    `refusals` gives the reason why a form is missing, for the error message.
     """
     if form == "auto":
         if length == 1 and "step" in forms:
@@ -43,21 +43,21 @@ def plan_form(
 
 
 def plan_chunk(chunk: int | None, length: int, form: str) -> int:
-    """The number of elements that one chunk holds."""
+    """The number of elements in one chunk."""
     if form == "parallel":
         return length
     if chunk is None:
-        return min(CHUNK, length)
+        return min(CHUNK_LENGTH, length)
     if chunk < 1:
-        raise ThreefoldError(f"chunk={chunk}: expected at least 1 element a chunk")
+        raise ThreefoldError(f"chunk={chunk}: expected at least 1 element per chunk")
     return min(chunk, length)
 
 
-def plan_block(length: int, form: str) -> int:
+def plan_query_block(length: int, form: str) -> int:
     """The number of queries that read a history together."""
-    return min(BLOCK, length) if form == "chunk" else length
+    return min(QUERY_BLOCK, length) if form == "chunk" else length
 
 
-def plan_piece(length: int, form: str) -> int:
-    """The number of elements that are convolved by one Fourier transform."""
-    return min(PIECE, length) if form == "chunk" else length
+def plan_transform(length: int, form: str) -> int:
+    """The number of elements convolved by one Fourier transform."""
+    return min(TRANSFORM_LENGTH, length) if form == "chunk" else length

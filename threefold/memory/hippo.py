@@ -1,7 +1,7 @@
-"""c' = A c + B f:  coefficients of the past of f, kept up as f goes on;  f(t − s) ≈ Σ_n c_n g_n(s).
+"""c' = A c + B f:  coefficients of the past of f, updated online;  f(t − s) ≈ Σ_n c_n g_n(s).
 
-A measure says how much each moment of the past counts, an orthonormal basis g of it spans what is
-remembered, and A, B follow from both.
+A measure weights each moment of the past, an orthonormal basis g for it spans what is remembered,
+and A, B follow from both.
 Gu et al. 2020, "HiPPO: Recurrent Memory with Optimal Polynomial Projections"; 2023 (Fourier).
 """
 
@@ -21,7 +21,7 @@ from threefold.memory.discretisation import check_delta, discretise
 
 @dataclass(frozen=True)
 class Hippo(ABC):
-    """N coefficients of the past; `window` is the length of what is remembered, in time."""
+    """N coefficients of the past; `window` is how long is remembered, in units of time."""
 
     size: int
     window: float = 1.0
@@ -43,7 +43,7 @@ class Hippo(ABC):
 
     @abstractmethod
     def measure(self, past: Tensor) -> Tensor:
-        """How much the moment s ≥ 0 before now counts."""
+        """The weight of the moment s ≥ 0 before now."""
 
     def project(
         self,
@@ -56,31 +56,31 @@ class Hippo(ABC):
     ) -> Tensor:
         """The coefficients [..., L, N] after each sample of signal [..., L], `period` apart.
 
-        A signal may come in pieces: `start` [..., N] is what is known of the `before` samples that
-        came before this one.
+        A signal may come in pieces: `start` [..., N] is the coefficients after the `before` samples
+        that came earlier.
         """
         step = torch.tensor(period, dtype=torch.float64)
         check_delta(step / self.window, type(self).__name__)
         transition, write = discretise(*self.matrices(), step, method)
         now = self._begin(signal, start, before)
-        found = []
+        coefficients = []
         for sample in signal.double().unbind(-1):
             now = now @ transition.mT + sample.unsqueeze(-1) * write
-            found.append(now)
-        return torch.stack(found, -2)
+            coefficients.append(now)
+        return torch.stack(coefficients, -2)
 
     def _begin(self, signal: Tensor, start: Tensor | None, before: int) -> Tensor:
-        wanted = (*signal.shape[:-1], self.size)
+        expected = (*signal.shape[:-1], self.size)
         if signal.dim() < 1 or signal.shape[-1] < 1 or before < 0:
             raise ThreefoldError(
                 f"{type(self).__name__}: signal is {tuple(signal.shape)} after {before} samples, "
                 "expected [..., length ≥ 1] after 0 or more"
             )
         if start is None:
-            return signal.new_zeros(wanted, dtype=torch.float64)
-        if start.shape != wanted:
+            return signal.new_zeros(expected, dtype=torch.float64)
+        if start.shape != expected:
             raise ThreefoldError(
-                f"{type(self).__name__}: start is {tuple(start.shape)}, expected {wanted}"
+                f"{type(self).__name__}: start is {tuple(start.shape)}, expected {expected}"
             )
         return start.double()
 
@@ -90,7 +90,7 @@ class Hippo(ABC):
 
 
 class LegT(Hippo):
-    """A sliding window in which every moment counts the same: Legendre polynomials (the LMU's)."""
+    """A sliding window with equal weights: Legendre polynomials (as in the LMU)."""
 
     def matrices(self) -> tuple[Tensor, Tensor]:
         n = torch.arange(self.size, dtype=torch.float64)
@@ -106,7 +106,7 @@ class LegT(Hippo):
 
 
 class LagT(Hippo):
-    """The further back the less, exponentially: Laguerre polynomials."""
+    """Weights that decay exponentially into the past: Laguerre polynomials."""
 
     def matrices(self) -> tuple[Tensor, Tensor]:
         ones = torch.ones(self.size, self.size, dtype=torch.float64)
@@ -124,7 +124,7 @@ class LagT(Hippo):
 
 
 class Fourier(Hippo):
-    """A sliding window, seen through 1, √2 cos and √2 sin of its whole periods; N is odd."""
+    """A sliding window with the basis 1, √2 cos and √2 sin of its harmonics; N is odd."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -135,7 +135,7 @@ class Fourier(Hippo):
             )
 
     def matrices(self) -> tuple[Tensor, Tensor]:
-        # The series at a jump gives the mean of both sides, so f(t − window) ≈ 2 Σ c g(0) − f(t).
+        # At a jump the series gives the mean of both sides: f(t − window) ≈ 2 Σ c g(0) − f(t).
         edge = self.basis(torch.zeros((), dtype=torch.float64))
         turn = torch.zeros(self.size, self.size, dtype=torch.float64)
         for n in range(1, (self.size + 1) // 2):
@@ -154,9 +154,9 @@ class Fourier(Hippo):
 
 
 class LegS(Hippo):
-    """All of the past, each moment the same: c' = (A c + B f)/t, without a window.
+    """All of the past with equal weights: c' = (A c + B f)/t, without a window.
 
-    Used without the 1/t (`Decaying`, S4) the same A and B see the past through e^{−s}.
+    Without the 1/t (`DecayingLegS`, S4) the same A and B weight the past by e^{−s}.
     """
 
     def matrices(self) -> tuple[Tensor, Tensor]:
@@ -165,14 +165,14 @@ class LegS(Hippo):
         return -(torch.outer(root, root).tril(-1) + torch.diag(n + 1)), root
 
     def basis(self, past: Tensor) -> Tensor:
-        """`past` from 0, now, to 1, the beginning: of the scaled past."""
+        """`past` runs from 0 (now) to 1 (the beginning)."""
         return _legendre(1 - 2 * past, self.size)
 
     def measure(self, past: Tensor) -> Tensor:
         return torch.where(past <= 1, 1.0, 0.0)
 
     def transition(self, count: Tensor) -> tuple[Tensor, Tensor]:
-        """Ā [..., N, N] and B̄ [..., N] of the element number count [...] ≥ 1, bilinear."""
+        """Ā [..., N, N] and B̄ [..., N] of element number `count` [...] ≥ 1, bilinear."""
         A, B = (part.to(count.device) for part in self.matrices())
         share = 1 / count.double().unsqueeze(-1)
         identity = torch.eye(self.size, dtype=A.dtype, device=A.device)
@@ -190,28 +190,30 @@ class LegS(Hippo):
         start: Tensor | None = None,
         before: int = 0,
     ) -> Tensor:
-        """The coefficients after each sample; the period is free: LegS knows no time scale.
+        """The coefficients after each sample; `period` is ignored, since LegS has no time scale.
 
         Bilinear is the only method.
         """
         if method != "bilinear":
-            raise ThreefoldError(f"LegS: method {method!r}; with its 1/t it has 'bilinear' only")
+            raise ThreefoldError(
+                f"LegS: method is {method!r}, expected 'bilinear', the only one for its 1/t"
+            )
         A, B = self.matrices()
         identity = torch.eye(self.size, dtype=torch.float64)
         now = self._begin(signal, start, before)
-        found = []
+        coefficients = []
         for count, sample in enumerate(signal.double().unbind(-1), before + 1):
             half = A / (2 * count)
             push = now @ (identity + half).mT + sample.unsqueeze(-1) * B / count
             now = torch.linalg.solve_triangular(
                 identity - half, push.unsqueeze(-1), upper=False
             ).squeeze(-1)
-            found.append(now)
-        return torch.stack(found, -2)
+            coefficients.append(now)
+        return torch.stack(coefficients, -2)
 
 
-class Decaying(LegS):
-    """LegS without the 1/t, as S4 uses it: a fixed filter that sees the past through e^{−s}."""
+class DecayingLegS(LegS):
+    """LegS without the 1/t, as in S4: a fixed filter that weights the past by e^{−s}."""
 
     def matrices(self) -> tuple[Tensor, Tensor]:
         A, B = super().matrices()
@@ -235,57 +237,36 @@ class Decaying(LegS):
         return Hippo.project(self, signal, period, method, start=start, before=before)
 
 
-class Scaled:
-    """LegS's Ā_t and B̄_t for the elements after `position` [B], made `block` of them at a time."""
-
-    def __init__(self, size: int, position: Tensor, block: int, dtype: torch.dtype) -> None:
-        self.legs, self.position, self.block, self.dtype = LegS(size), position, block, dtype
-        self.made: tuple[int, Tensor, Tensor, Tensor] | None = None
-
-    def __call__(self, element: int) -> tuple[Tensor, Tensor]:
-        """Ā [B, N, N] and B̄ [B, N] of the element that many places on."""
-        block, place = divmod(element, self.block)
-        if self.made is None or self.made[0] != block:
-            first = block * self.block + 1
-            ahead = torch.arange(first, first + self.block, device=self.position.device)
-            # Rows at one place share its transition.
-            counts, rows = torch.unique(self.position.unsqueeze(1) + ahead, return_inverse=True)
-            A, B = (part.to(self.dtype) for part in self.legs.transition(counts))
-            self.made = block, rows, A, B
-        _, rows, A, B = self.made
-        return A[rows[:, place]], B[rows[:, place]]
-
-
 MEASURES: dict[str, type[Hippo]] = {
     "legs": LegS,
     "legt": LegT,
     "lagt": LagT,
     "fourier": Fourier,
-    "decaying": Decaying,
+    "decaying": DecayingLegS,
 }
 
 
 def hippo(measure: str, size: int, window: float = 1.0) -> Hippo:
-    """The projection onto `size` functions by the name of its measure."""
+    """The projection onto `size` basis functions, by the name of its measure."""
     if measure not in MEASURES:
         raise ThreefoldError(f"unknown measure {measure!r}; {nearest(measure, MEASURES)}")
     return MEASURES[measure](size, window)
 
 
 @lru_cache(64)
-def discretised(measure: str, size: int, window: float, method: str) -> tuple[Tensor, Tensor]:
-    """Ā and B̄ for elements 1 apart, float64 on the CPU: constants, made once."""
+def discretised_hippo(measure: str, size: int, window: float, method: str) -> tuple[Tensor, Tensor]:
+    """Ā and B̄ for Δ = 1, float64 on the CPU; cached."""
     with torch.inference_mode(False), torch.device("cpu"):
         step = torch.ones((), dtype=torch.float64)
-        made = discretise(*hippo(measure, size, window).matrices(), step, method)
-        return made[0].contiguous(), made[1].contiguous()
+        A, B = discretise(*hippo(measure, size, window).matrices(), step, method)
+        return A.contiguous(), B.contiguous()
 
 
 def normal_plus_low_rank(size: int) -> tuple[Tensor, Tensor, Tensor]:
     """LegS as V (Diag(Λ) − P Pᴴ) Vᴴ: Λ, P and B in that basis, complex128 [N/2] each.
 
     A + P Pᵀ with P = √(n+½) is −½ I plus a skew matrix, which is normal: V is unitary.  Of each
-    conjugate pair the one with the positive imaginary part is given; N is even.
+    conjugate pair the one with the positive imaginary part is returned; N is even.
     """
     if size < 2 or size % 2:
         raise ThreefoldError(f"normal_plus_low_rank: size={size}, expected an even number")
@@ -294,10 +275,10 @@ def normal_plus_low_rank(size: int) -> tuple[Tensor, Tensor, Tensor]:
     skew = A + torch.outer(P, P) + 0.5 * torch.eye(size, dtype=torch.float64)
     # i times a skew matrix is Hermitian; its eigenvalues come as ±ω.
     values, vectors = torch.linalg.eigh(1j * skew)
-    kept = vectors[:, : size // 2].flip(1)
+    basis = vectors[:, : size // 2].flip(1)
     frequency = -values[: size // 2].flip(0)
     poles = torch.complex(torch.full_like(frequency, -0.5), frequency)
-    return poles, kept.mH @ P.to(kept.dtype), kept.mH @ B.to(kept.dtype)
+    return poles, basis.mH @ P.to(basis.dtype), basis.mH @ B.to(basis.dtype)
 
 
 def _legendre(x: Tensor, size: int) -> Tensor:

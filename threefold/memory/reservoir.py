@@ -1,7 +1,6 @@
 """h_t = (1−α) h_{t−1} + α φ(x_t + W h_{t−1}): a leaky reservoir and its loop, W fixed and sparse.
 
-Nothing in it is learned: what is trained reads the states.  How W is drawn, and scaled so that the
-past fades (or just does not), is here too.
+Nothing in it is learned; a trained read-out reads the states.  `spectrum.py` draws and scales W.
 Jaeger 2001, "The echo state approach to analysing and training recurrent neural networks".
 """
 
@@ -10,16 +9,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from threefold.errors import ThreefoldError, nearest
 from threefold.kernels import ops
 from threefold.kernels.reservoir import ACTIVATIONS, Sparse, sparse
 from threefold.memory.cell import ACTIVATIONS as FUNCTIONS
 
-DISTRIBUTIONS = ("uniform", "normal", "signs")
-# Up to here all eigenvalues are computed; above, Arnoldi's method finds the largest.
-DENSE = 1200
-
-__all__ = ["ACTIVATIONS", "Sparse", "draw", "run", "scaled", "sparse", "spectral_radius"]
+__all__ = ["ACTIVATIONS", "Sparse", "run", "sparse", "step"]
 
 
 def step(drive: Tensor, weight: Sparse, state: Tensor, activation: str, leak: float) -> Tensor:
@@ -44,8 +38,8 @@ def run(
 ) -> tuple[Tensor, Tensor]:
     """Drive [B, L, H] after the state [B, H]: all states [B, L, H] and the last.
 
-    The drive is all that comes from outside: W_in u + b, feedback and noise.  Behind a row's end
-    the states given are 0.
+    The drive is the whole input: W_in u + b, feedback and noise.  After a row's end the returned
+    states are 0.
     """
 
     def plain() -> tuple[Tensor, Tensor]:
@@ -57,100 +51,9 @@ def run(
             outputs.append(after if real is None else torch.where(real, after, 0.0))
         return torch.stack(outputs, 1), hidden
 
-    # One element that needs no gradients is the kernel's; the step with them is the definition.
+    # The kernel runs a single step without gradients; other steps are the definition.
     if form == "step" and (drive.shape[1] > 1 or torch.is_grad_enabled()):
         return plain()
     return ops.reservoir(
         drive, weight, state, lengths, activation=activation, leak=leak, otherwise=plain
     )
-
-
-def draw(
-    rows: int,
-    columns: int,
-    *,
-    density: float = 1.0,
-    distribution: str = "uniform",
-    generator: torch.Generator | None = None,
-) -> Tensor:
-    """A random float64 matrix: uniform in ±1, standard normal or signs; else 0.
-
-    Every row has the same number of them, `density` of the columns, rounded, and at least one.
-    """
-    if distribution not in DISTRIBUTIONS:
-        raise ThreefoldError(
-            f"unknown distribution {distribution!r}; {nearest(distribution, DISTRIBUTIONS)}"
-        )
-    if not 0 < density <= 1:
-        raise ThreefoldError(f"density={density}, expected a part above 0, up to 1")
-    size, cpu = (rows, columns), torch.device("cpu")  # also where others only plan
-    if distribution == "normal":
-        matrix = torch.randn(size, generator=generator, dtype=torch.float64, device=cpu)
-    else:
-        matrix = torch.rand(size, generator=generator, dtype=torch.float64, device=cpu) * 2 - 1
-        matrix = matrix.sign() if distribution == "signs" else matrix
-    order = torch.rand(size, generator=generator, dtype=torch.float64, device=cpu).argsort(1)
-    chosen = order[:, : max(1, round(density * columns))]
-    return torch.zeros_like(matrix).scatter(1, chosen, matrix.gather(1, chosen))
-
-
-def scaled(matrix: Tensor, radius: float) -> Tensor:
-    """The matrix times a number that makes its spectral radius `radius`."""
-    if not radius >= 0:
-        raise ThreefoldError(f"spectral radius {radius}, expected 0 or more")
-    found = spectral_radius(matrix)
-    # Of a nilpotent matrix rounding leaves a radius of about norm · ε^{1/n}, not 0.
-    size = matrix.abs().max().item() if matrix.numel() else 0.0
-    if found <= 1e-9 * size or size == 0:
-        raise ThreefoldError(
-            f"a matrix of {len(matrix)} units with {int((matrix != 0).sum())} connections has the "
-            f"spectral radius 0 and cannot be scaled to {radius}; raise the density or the units"
-        )
-    return matrix * (radius / found)
-
-
-def spectral_radius(matrix: Tensor) -> float:
-    """The largest |eigenvalue| of a square matrix."""
-    if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
-        raise ThreefoldError(f"spectral radius of {tuple(matrix.shape)}, expected a square matrix")
-    if not bool(torch.isfinite(matrix).all()):
-        raise ThreefoldError("spectral radius of a matrix with numbers that are not finite")
-    if not bool((matrix != 0).any()):
-        return 0.0
-    matrix = matrix.double()
-    if len(matrix) <= DENSE:
-        return float(torch.linalg.eigvals(matrix).abs().max())
-    return _arnoldi(matrix)
-
-
-def _arnoldi(matrix: Tensor, tolerance: float = 1e-8) -> float:
-    """Arnoldi's method: A Q = Q H + r eᵀ, Q growing until the largest pair has converged.
-
-    At the latest it spans the whole space, where H is similar to A.
-    """
-    size = len(matrix)
-    rows, columns = matrix.nonzero(as_tuple=True)
-    numbers = matrix[rows, columns]
-    basis = torch.zeros(size + 1, size, dtype=torch.float64)
-    upper = torch.zeros(size + 1, size, dtype=torch.float64)
-    start = torch.randn(size, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    basis[0] = start / start.norm()
-    check = 64
-    for k in range(size):
-        vector = torch.zeros_like(start).index_add(0, rows, numbers * basis[k][columns])
-        # Twice is enough: what the first pass leaves is rounding of what it took.
-        for _ in range(2):
-            along = basis[: k + 1] @ vector
-            vector = vector - along @ basis[: k + 1]
-            upper[: k + 1, k] += along
-        rest = vector.norm()
-        ended = rest.item() <= 1e-14 * upper[: k + 1, k].norm().item() or k + 1 == size
-        if ended or k + 1 == check:
-            values, vectors = torch.linalg.eig(upper[: k + 1, : k + 1])
-            largest = values.abs().argmax()
-            found = float(values[largest].abs())
-            if ended or (rest * vectors[-1, largest].abs()).item() <= tolerance * found:
-                return found
-            check *= 2
-        upper[k + 1, k], basis[k + 1] = rest, vector / rest
-    raise AssertionError("the last round always returns")

@@ -1,10 +1,10 @@
 """State: what is carried between calls, as a nested dict of tensors.
 
-Every leaf has the batch first, so rows can be picked, joined and reset.  Zeros are the
-empty state of every memory, so a row is reset by zeroing it.
+Every leaf has the batch first, so rows can be selected, joined and reset.  The empty state of every
+memory is zeros, so a row is reset by zeroing it.
 
-A history (`keys`, `values` beside their `position`) grows along its second axis to the longest row.
-Element i of a row is at place i; what lies behind a row's own end has no meaning.
+A history (`keys`, `values` with their `position`) grows along its second axis to the longest row.
+Element i of a row is at index i; values after a row's own end have no meaning.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Shapes: TypeAlias = Mapping[str, Any]  # dict[str, tuple[int, ...] | Shapes], wi
 # other leaves are recurrent memory, which is never narrower than float32.
 ACTIVATIONS = frozenset({"conv", "shift", "keys", "values", "window"})
 POSITION = "position"
-# Beside a position, these grow with it.
+# Next to a position, these leaves grow with it.
 HISTORY = frozenset({"keys", "values"})
 
 
@@ -53,19 +53,19 @@ def leaves(state: State, path: str = "") -> Iterator[tuple[str, Tensor]]:
 
 
 def tree(tensors: Mapping[str, Tensor]) -> State:
-    """What `leaves` took apart, as the nested dict it was."""
-    found: State = {}
+    """The nested dict of (path, tensor) pairs: the inverse of `leaves`."""
+    state: State = {}
     for name, tensor in tensors.items():
         *path, leaf = name.split(".")
-        branch = found
+        branch = state
         for part in path:
             branch = branch.setdefault(part, {})
         branch[leaf] = tensor
-    return found
+    return state
 
 
 def transform(function: Callable[..., Tensor], *states: State) -> State:
-    """`function` applied leaf by leaf to one state or to several alike."""
+    """`function` applied leaf by leaf to one state, or to several of the same structure."""
     first, *others = states
     return {
         name: transform(function, value, *(other[name] for other in others))
@@ -85,22 +85,22 @@ def histories(state: State, path: str = "") -> Iterator[tuple[str, State]]:
 
 
 def history_length(branch: State) -> int:
-    """Elements for which a history has room; 0 for any other state."""
+    """The length of a history's second axis; 0 for any other state."""
     grown = [branch[name] for name in branch if name in HISTORY and POSITION in branch]
     return grown[0].shape[1] if grown else 0
 
 
 def resize(state: State, lengths: Mapping[str, int], path: str = "") -> State:
-    """The histories at the given paths cut, or filled up with zeros, to these lengths."""
+    """The state with the histories at these paths cut or zero-padded to these lengths."""
     result: State = {}
     for name, value in state.items():
         if isinstance(value, dict):
             result[name] = resize(value, lengths, f"{path}.{name}" if path else name)
         elif name in HISTORY and path in lengths:
             missing = lengths[path] - value.shape[1]
-            room = value.new_zeros(len(value), max(missing, 0), *value.shape[2:])
+            padding = value.new_zeros(len(value), max(missing, 0), *value.shape[2:])
             result[name] = (
-                torch.cat([value, room], 1) if missing > 0 else value[:, : missing or None]
+                torch.cat([value, padding], 1) if missing > 0 else value[:, : missing or None]
             )
         else:
             result[name] = value
@@ -108,12 +108,12 @@ def resize(state: State, lengths: Mapping[str, int], path: str = "") -> State:
 
 
 def select(state: State, rows: Tensor | Sequence[int] | slice) -> State:
-    """The given rows, as a copy; histories no longer than the longest of them."""
+    """A copy of the given rows; histories are cut to the longest of them."""
     index = rows if isinstance(rows, slice) else torch.as_tensor(rows)
     lengths = {}
     for path, branch in histories(state):
-        place = index if isinstance(index, slice) else index.to(branch[POSITION].device)
-        lengths[path] = max(branch[POSITION][place].tolist(), default=0)
+        chosen = index if isinstance(index, slice) else index.to(branch[POSITION].device)
+        lengths[path] = max(branch[POSITION][chosen].tolist(), default=0)
     state = resize(state, lengths) if lengths else state
     if isinstance(index, slice):
         return transform(lambda leaf: leaf[index].clone(), state)
@@ -121,14 +121,14 @@ def select(state: State, rows: Tensor | Sequence[int] | slice) -> State:
 
 
 def join(states: Sequence[State]) -> State:
-    """Rows of several states, one after another; histories as long as the longest of them."""
+    """The rows of several states, concatenated; histories are padded to the longest of them."""
     if not states:
         raise ThreefoldError("join: no states were given; give at least one")
     names = [name for name, _ in leaves(states[0])]
     for other in states[1:]:
         if [name for name, _ in leaves(other)] != names:
             raise ThreefoldError(
-                f"join: states of different models: leaves {names} and "
+                f"join: the states are of different models, with leaves {names} and "
                 f"{[name for name, _ in leaves(other)]}"
             )
     longest: dict[str, int] = {}
@@ -141,7 +141,7 @@ def join(states: Sequence[State]) -> State:
 
 
 def detach(state: State) -> State:
-    """The same numbers, cut from the graph (truncated back-propagation)."""
+    """The same state, detached from the autograd graph (truncated backpropagation)."""
     return transform(lambda leaf: leaf.detach(), state)
 
 
@@ -151,7 +151,7 @@ def clone(state: State) -> State:
 
 
 def reset(state: State, rows: Tensor | Sequence[int] | None = None) -> State:
-    """The state with the given rows (a bool mask, indices, or all) emptied."""
+    """The state with the given rows (a bool mask, indices, or all if None) set to zero."""
     if rows is None:
         return transform(torch.zeros_like, state)
     index = torch.as_tensor(rows)
@@ -168,7 +168,7 @@ def reset(state: State, rows: Tensor | Sequence[int] | None = None) -> State:
 
 
 def batch_size(state: State) -> int | None:
-    """Rows of the state; None for a state without leaves."""
+    """The batch size of a state; None if it has no leaves."""
     return next((len(leaf) for _, leaf in leaves(state)), None)
 
 
@@ -176,14 +176,14 @@ def empty(
     shapes: Shapes, rows: int, dtype: torch.dtype, device: torch.device | None, top: str = ""
 ) -> State:
     """Zeros of the declared shapes."""
-    made: State = {}
+    state: State = {}
     for name, shape in shapes.items():
         kind = top or name
         if isinstance(shape, Mapping):
-            made[name] = empty(shape, rows, dtype, device, kind)
+            state[name] = empty(shape, rows, dtype, device, kind)
         else:
-            made[name] = torch.zeros(rows, *shape, dtype=leaf_dtype(kind, dtype), device=device)
-    return made
+            state[name] = torch.zeros(rows, *shape, dtype=leaf_dtype(kind, dtype), device=device)
+    return state
 
 
 def count_bytes(shapes: Shapes, dtype: torch.dtype, top: str = "") -> int:
@@ -200,7 +200,7 @@ def count_bytes(shapes: Shapes, dtype: torch.dtype, top: str = "") -> int:
 
 
 def check(state: Any, shapes: Shapes, rows: int, dtype: torch.dtype, owner: str) -> None:
-    """Refuse a state whose tree, shapes or dtypes differ from those of `empty`."""
+    """Raise if the structure, shapes or dtypes of a state differ from those of `empty`."""
     if not isinstance(state, dict):
         raise ThreefoldError(
             f"{owner}: state must be a dict made by empty_state or returned by an earlier call; "

@@ -1,6 +1,7 @@
-"""s ← Ā s,  c ← c Ā,  Ā ← Ā²: how a filter's state moves on without input.
+"""s ← Ā s,  c ← c Ā,  Ā ← Ā²: how a filter's state changes without input.
 
-`Diagonal` is a complex number for each number of the state, `Dense` a real matrix.
+`DiagonalTransition` multiplies each number of the state by a complex factor; `DenseTransition` is a
+real matrix.
 """
 
 from __future__ import annotations
@@ -23,31 +24,31 @@ class Transition(ABC):
 
     @abstractmethod
     def to(self, dtype: torch.dtype) -> Transition:
-        """The same, rounded."""
+        """The same in another dtype."""
 
 
-class Matrix(Transition):
-    """One whose powers are matrices: elements are taken in blocks."""
+class MatrixTransition(Transition):
+    """A transition whose powers are matrices; sequences run in blocks."""
 
     @abstractmethod
     def before(self, row: Tensor) -> Tensor:
         """c Ā."""
 
     @abstractmethod
-    def squared(self) -> Matrix:
+    def squared(self) -> MatrixTransition:
         """The transition of twice as many elements."""
 
     @abstractmethod
-    def to(self, dtype: torch.dtype) -> Matrix:
-        """The same, rounded."""
+    def to(self, dtype: torch.dtype) -> MatrixTransition:
+        """The same in another dtype."""
 
     @abstractmethod
-    def scan(self, gains: Tensor, state: Tensor) -> Tensor:
-        """s = Ā s₋ + gain for gains [B, L, H, S]: all states [B, L+1, H, S], the given first."""
+    def unroll(self, gains: Tensor, state: Tensor) -> Tensor:
+        """s = Ā s₋ + gain for gains [B, L, H, S]: all states [B, L+1, H, S], `state` first."""
 
 
 @dataclass(frozen=True)
-class Diagonal(Transition):
+class DiagonalTransition(Transition):
     """Ā = Diag(w), w [H, 2, S/2]: real parts, imaginary parts."""
 
     factor: Tensor
@@ -57,8 +58,8 @@ class Diagonal(Transition):
         a, b = state.chunk(2, -1)
         return torch.cat([real * a - imaginary * b, real * b + imaginary * a], -1)
 
-    def to(self, dtype: torch.dtype) -> Diagonal:
-        return Diagonal(self.factor.to(dtype))
+    def to(self, dtype: torch.dtype) -> DiagonalTransition:
+        return DiagonalTransition(self.factor.to(dtype))
 
     def taps(self, write: Tensor, read: Tensor, length: int, dtype: torch.dtype) -> Tensor:
         """K̄_t = c Āᵗ b, [H, length], for b and c [H, S]."""
@@ -66,7 +67,7 @@ class Diagonal(Transition):
         return ops.vandermonde(self._pairs, both, length, dtype=dtype)[0].mT
 
     def respond(self, read: Tensor, state: Tensor, length: int, dtype: torch.dtype) -> Tensor:
-        """c Ā^{t+1} s, [B, length, H]: what comes of a state [B, H, S] without input."""
+        """c Ā^{t+1} s, [B, length, H]: the outputs of a state [B, H, S] without input."""
         w = torch.view_as_complex(self._pairs)
         both = _times(_row(read), _numbers(state.double()), w)
         return ops.vandermonde(self._pairs, both, length, dtype=dtype)
@@ -75,8 +76,8 @@ class Diagonal(Transition):
         """Σ_t Ā^{L−1−t} b x_t + Āᴸ s, the state after x [B, L, H], at each row's own length L."""
         sums = ops.moments(x, self._pairs, lengths=lengths, backwards=True)
         gained = torch.view_as_complex(sums) * _numbers(write)
-        kept = self._power(x.shape[1] if lengths is None else lengths)
-        after = gained + kept * _numbers(state.double())
+        decay = self._power(x.shape[1] if lengths is None else lengths)
+        after = gained + decay * _numbers(state.double())
         return torch.cat([after.real, after.imag], -1).to(x.dtype)
 
     @property
@@ -85,18 +86,18 @@ class Diagonal(Transition):
         return self.factor.mT.contiguous()
 
     def _power(self, exponent: int | Tensor) -> Tensor:
-        """w to a power, [H, N], or [B, H, N] for one power a row: by squaring."""
-        leap = torch.view_as_complex(self._pairs)
-        power = torch.ones_like(leap)
+        """w to a power, [H, N], or [B, H, N] for one power per row, by squaring."""
+        square = torch.view_as_complex(self._pairs)
+        power = torch.ones_like(square)
         if isinstance(exponent, Tensor):
             exponent = exponent.view(-1, 1, 1)
         left = int(exponent.max()) if isinstance(exponent, Tensor) else exponent
         for bit in range(left.bit_length()):
             if isinstance(exponent, Tensor):
-                power = torch.where((exponent >> bit & 1).bool(), power * leap, power)
+                power = torch.where((exponent >> bit & 1).bool(), power * square, power)
             elif exponent >> bit & 1:
-                power = power * leap
-            leap = leap * leap
+                power = power * square
+            square = square * square
         return power
 
 
@@ -106,7 +107,7 @@ def _numbers(planes: Tensor) -> Tensor:
 
 
 def _row(planes: Tensor) -> Tensor:
-    """The same for a row c: Re(c s) is the sum of products with the planes of s."""
+    """The conjugate of `_numbers`: for a row c, Re(c s) is the sum of products with s's planes."""
     return _numbers(planes).conj()
 
 
@@ -119,7 +120,7 @@ def _times(*numbers: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Dense(Matrix):
+class DenseTransition(MatrixTransition):
     """Ā [H, S, S], or [1, S, S] for all channels."""
 
     matrix: Tensor
@@ -130,13 +131,13 @@ class Dense(Matrix):
     def before(self, row: Tensor) -> Tensor:
         return torch.einsum("...hi,hij->...hj", row, self._all(row))
 
-    def squared(self) -> Dense:
-        return Dense(self.matrix @ self.matrix)
+    def squared(self) -> DenseTransition:
+        return DenseTransition(self.matrix @ self.matrix)
 
-    def to(self, dtype: torch.dtype) -> Dense:
-        return Dense(self.matrix.to(dtype))
+    def to(self, dtype: torch.dtype) -> DenseTransition:
+        return DenseTransition(self.matrix.to(dtype))
 
-    def scan(self, gains: Tensor, state: Tensor) -> Tensor:
+    def unroll(self, gains: Tensor, state: Tensor) -> Tensor:
         states = [state]
         for gain in gains.unbind(1):
             states.append(self.after(states[-1]) + gain)

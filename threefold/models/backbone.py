@@ -1,7 +1,7 @@
-"""h = stack(embedding(x)): one stream of tokens or of vectors, read by a stack of any mixers.
+"""h = stack(embedding(x)): tokens or vectors, embedded and run through a stack of any mixers.
 
-What every model of one stream has in common: inputs and their checks, padding, the stack, its last
-norm, and the state.  Padding is taken out once: the layers inside see rows that start at 0.
+Common to all models of one input sequence: input checks, padding, the stack, its final norm, and
+the state.  Padding is removed once, here: the layers inside see rows that start at 0.
 """
 
 from __future__ import annotations
@@ -12,50 +12,49 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from threefold.blocks.block import silence
-from threefold.blocks.stack import Entry, Stack, both_ways
+from threefold.blocks.stack import Entry, Stack, non_causal_entry
 from threefold.errors import ThreefoldError
-from threefold.layers.mixer import Rows
-from threefold.layers.parts import advance
+from threefold.layers.checks import check_dropout
+from threefold.layers.padding import PaddedRows, zero_padding
+from threefold.layers.positions import advance_position
 from threefold.memory import state as states
 from threefold.memory.state import POSITION, Shapes, State
 from threefold.models.embedding import Embedding, Projection
-from threefold.models.initialisation import begin
+from threefold.models.initialisation import initialise_stack
 from threefold.models.input_checks import check_range, check_tokens, check_vectors
 from threefold.models.model import Model
 from threefold.models.spec import Spec
 
 
-class Reading(NamedTuple):
-    """What the stack made of a piece."""
+class BackboneOutput(NamedTuple):
+    """The outputs of the stack for one call, and the states before and after it."""
 
-    outputs: Tensor  # [B, L, width], before the last norm; each row from 0 on
-    rows: Rows | None  # where the elements stood; None without a mask
-    before: State  # what the model itself carried before the piece
-    after: State  # the state after it, but for what the kind of model adds
+    outputs: Tensor  # [B, L, width], before the final norm; rows start at 0
+    rows: PaddedRows | None  # where the real elements are; None without a mask
+    before: State  # the leaves outside the stack, before this call
+    after: State  # the state after this call, without the leaves that a subclass adds
 
     @property
     def lengths(self) -> Tensor | None:
-        """Elements of each row; None: all of L."""
+        """Number of elements per row; None: all of L."""
         return None if self.rows is None else self.rows.lengths
 
 
-class Body(Model):
-    """Embedding (of vectors: a projection), stack and norm, without a head."""
+class Backbone(Model):
+    """Embedding (a projection for vectors), stack and final norm, without a head."""
 
     def __init__(self, spec: Spec) -> None:
         super().__init__(spec)
         self.check_options()
         dropout = spec.option("dropout")
-        if not 0 <= dropout < 1:
-            raise ThreefoldError(f"{self.name}: dropout is {dropout}, expected from 0 to below 1")
+        check_dropout(self.name, dropout=dropout)
         size, segments = self.input_size, spec.option("segments", 0)
         if size < 0 or segments < 0:
             raise ThreefoldError(
-                f"{self.name}: input_size is {size}, segments {segments}; expected 1 or more, or 0 "
-                "for tokens and for no segments"
+                f"{self.name}: input_size is {size}, segments {segments}; expected 1 or more; "
+                "input_size 0 means tokens, segments 0 means none"
             )
-        self.embedding = self._embedding()
+        self.embedding = self._make_embedding()
         self.segments = nn.Embedding(segments, spec.width) if segments else None
         self.stack = Stack(
             spec.width,
@@ -66,18 +65,18 @@ class Body(Model):
             dropout=dropout,
         )
         self.norm = self.stack.final_norm()
-        # As GPT-2 and Mamba do; mixers have already drawn their own published beginnings.
+        # As in GPT-2 and Mamba; mixers have already initialised themselves as published.
         for module in (self.embedding, self.segments):
             if isinstance(module, nn.Embedding):
                 nn.init.normal_(module.weight, std=0.02)
-        begin(self.stack, spec.depth, spec.option("initial"))
+        initialise_stack(self.stack, spec.depth, spec.option("init"))
 
     def check_options(self) -> None:
-        """Refuse options of the kind that make no model."""
+        """Raise an error if the options of this kind of model do not fit each other."""
 
     @property
     def input_size(self) -> int:
-        """Numbers of one element; 0 for tokens."""
+        """Size of one input vector; 0 for tokens."""
         size: int = self.spec.option("input_size", 0)
         return size
 
@@ -88,83 +87,85 @@ class Body(Model):
 
     @property
     def causal(self) -> bool:
-        """Whether no output depends on later elements, so that there is a state."""
+        """Whether no output depends on later elements; only then is there a state."""
         return self.stack.causal
 
-    def beside(self) -> Shapes:
-        """Leaves of the state beside the stack's, without the batch."""
-        return {POSITION: ()} if self.embedding.counts else {}
+    def own_state_shapes(self) -> Shapes:
+        """Shapes of the state leaves outside the stack, without the batch axis."""
+        return {POSITION: ()} if self.embedding.needs_position else {}
 
     def empty_state(self, batch_size: int) -> State:
         """The state before the first element."""
         carried = self.stack.empty_state(batch_size)
-        return {**self._empty_beside(batch_size), **carried}
+        return {**self._empty_own_state(batch_size), **carried}
 
     def state_size(self, length: int) -> int:
-        """Bytes that the state of one row takes after `length` elements."""
+        """Bytes of the state of one row after `length` elements."""
         stack = self.stack.state_size(length)
-        return stack + states.count_bytes(self.beside(), self.embedding.weight.dtype)
+        return stack + states.count_bytes(self.own_state_shapes(), self.embedding.weight.dtype)
 
     def check_state(self, state: State, rows: int) -> None:
-        """Refuse a state that is not one of this model for that many rows."""
-        carried, _ = self._divide(state, rows)
+        """Raise an error unless `state` is a state of this model for a batch of `rows`."""
+        carried, _ = self._split_state(state, rows)
         self.stack.check_state(carried, rows)
 
-    def read(
+    def run_backbone(
         self,
         inputs: Tensor,
         state: State | None,
         form: str,
         mask: Tensor | None,
         segments: Tensor | None = None,
-    ) -> Reading:
-        """Tokens [B, L] or vectors [B, L, input_size], aligned, embedded and run by the stack."""
+    ) -> BackboneOutput:
+        """Align, embed and run tokens [B, L] or vectors [B, L, input_size] through the stack."""
         aligned, rows = self._align(inputs, mask)
-        carried, before = self._divide(state, len(inputs))
+        carried, before = self._split_state(state, len(inputs))
         lengths = None if rows is None else rows.lengths
-        added = self._segments(inputs, segments, mask, rows)
+        added = self._embed_segments(inputs, segments, mask, rows)
         start = before.get(POSITION)
-        x = silence(self.embedding(aligned, start, lengths, added), lengths)
+        x = zero_padding(self.embedding(aligned, start, lengths, added), lengths)
         outputs, after = self.stack.run(x, carried, form, lengths, self.name)
         if start is not None and self.causal:
-            after = {POSITION: advance(start, inputs.shape[1], lengths), **after}
-        return Reading(outputs, rows, before, after)
+            after = {POSITION: advance_position(start, inputs.shape[1], lengths), **after}
+        return BackboneOutput(outputs, rows, before, after)
 
-    def transfer(self, other: Body) -> None:
-        """Take over what another model has learnt: embedding, segments, stack and norm."""
+    def transfer_from(self, other: Backbone) -> None:
+        """Copy the weights of another model: embedding, segments, stack and norm."""
         for name in ("embedding", "segments", "stack", "norm"):
             mine, theirs = getattr(self, name), getattr(other, name)
             if (mine is None) != (theirs is None):
-                raise ThreefoldError(f"{self.name}: only one of the models has {name}")
+                raise ThreefoldError(f"{self.name}: only one of the two models has {name}")
             if mine is not None:
                 copy_weights(mine, theirs, f"{self.name}, {name}")
 
-    def _embedding(self) -> Embedding | Projection:
+    def _make_embedding(self) -> Embedding | Projection:
         size = self.input_size
         return Projection(self.spec, size) if size else Embedding(self.spec)
 
     def _entries(self) -> list[Entry]:
         entries = list(self.spec.entries)
         return (
-            list(map(both_ways, entries)) if self.spec.option("bidirectional", False) else entries
+            list(map(non_causal_entry, entries))
+            if self.spec.option("bidirectional", False)
+            else entries
         )
 
-    def _align(self, inputs: Tensor, mask: Tensor | None) -> tuple[Tensor, Rows | None]:
+    def _align(self, inputs: Tensor, mask: Tensor | None) -> tuple[Tensor, PaddedRows | None]:
         size = self.input_size
         if size:
             check_vectors(inputs, size, self.embedding.weight.dtype, self.name)
         else:
             check_tokens(inputs, self.name)
-        rows = None if mask is None else Rows(mask, inputs.shape[:2], self.name)
+        rows = None if mask is None else PaddedRows(mask, inputs.shape[:2], self.name)
         aligned = inputs if rows is None else rows.align(inputs)
         if not size:
             check_range(inputs, aligned, mask, self.spec.vocabulary, self.name)
         return aligned, rows
 
-    def _segments(
-        self, inputs: Tensor, segments: Tensor | None, mask: Tensor | None, rows: Rows | None
+    def _embed_segments(
+        self, inputs: Tensor, segments: Tensor | None, mask: Tensor | None, rows: PaddedRows | None
     ) -> Tensor | None:
-        """What the segment of each element adds to it; without `segments` all are of segment 0."""
+        """The embedding of each element's segment; without `segments` all are in segment 0."""
         if self.segments is None:
             if segments is not None:
                 raise ThreefoldError(
@@ -177,7 +178,7 @@ class Body(Model):
         if segments.shape != inputs.shape[:2]:
             raise ThreefoldError(
                 f"{self.name}: segments is {tuple(segments.shape)}, expected "
-                f"{tuple(inputs.shape[:2])}, one for each element"
+                f"{tuple(inputs.shape[:2])}, one segment per element"
             )
         aligned = segments if rows is None else rows.align(segments)
         owner = f"{self.name}, segments"
@@ -185,34 +186,34 @@ class Body(Model):
         added: Tensor = self.segments(aligned)
         return added
 
-    def _empty_beside(self, rows: int) -> State:
+    def _empty_own_state(self, rows: int) -> State:
         weight = self.embedding.weight
-        return states.empty(self.beside(), rows, weight.dtype, weight.device)
+        return states.empty(self.own_state_shapes(), rows, weight.dtype, weight.device)
 
-    def _divide(self, state: Any, rows: int) -> tuple[State | None, State]:
-        """The stack's state, and what the model itself carries beside it."""
-        shapes = self.beside()
+    def _split_state(self, state: Any, rows: int) -> tuple[State | None, State]:
+        """Split a state into that of the stack and the leaves outside it."""
+        shapes = self.own_state_shapes()
         if state is None:
-            return None, self._empty_beside(rows)
+            return None, self._empty_own_state(rows)
         self.stack._refuse_state_if_not_causal()
         if not shapes:
             return state, {}
-        given = isinstance(state, dict)
-        mine = {name: state[name] for name in shapes if name in state} if given else state
-        states.check(mine, shapes, rows, self.embedding.weight.dtype, self.name)
-        return {name: value for name, value in state.items() if name not in shapes}, mine
+        is_dict = isinstance(state, dict)
+        own = {name: state[name] for name in shapes if name in state} if is_dict else state
+        states.check(own, shapes, rows, self.embedding.weight.dtype, self.name)
+        return {name: value for name, value in state.items() if name not in shapes}, own
 
 
 def copy_weights(mine: nn.Module, theirs: nn.Module, owner: str) -> None:
-    """Take over the numbers of another module of the same shapes."""
-    given: Mapping[str, Tensor] = theirs.state_dict()
+    """Copy the weights of another module with the same shapes."""
+    weights: Mapping[str, Tensor] = theirs.state_dict()
     for name, tensor in mine.state_dict().items():
-        other = given.get(name)
+        other = weights.get(name)
         if other is None or other.shape != tensor.shape:
             shown = "missing" if other is None else f"{tuple(other.shape)}"
             raise ThreefoldError(
                 f"{owner}: {name} is {tuple(tensor.shape)} here and {shown} in the other model; "
-                "expected models of the same width, depth, mixers and options of the body"
+                "expected models of the same width, depth, mixers and backbone options"
             )
         with torch.no_grad():
             tensor.copy_(other)

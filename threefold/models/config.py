@@ -1,6 +1,6 @@
-"""config.json of a saved model: what it is, who wrote it, and which files belong to it.
+"""config.json of a saved model: its spec, the version that wrote it, and its files.
 
-Reading it needs no torch, so `threefold info` answers at once.
+Reading it does not import torch, so `threefold info` is fast.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from threefold.errors import ThreefoldError
 from threefold.models.spec import Spec
 
 FORMAT = "threefold"
-VERSION = 1
+VERSION = 2
 CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
 CARD = "README.md"
-PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
+PICKLE_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """What config.json says."""
+    """The contents of config.json."""
 
     spec: Spec
     threefold_version: str
@@ -36,18 +36,18 @@ class ModelConfig:
     sha256: str  # of the weights
 
     def write(self, path: Path) -> None:
-        """As JSON, for people too."""
+        """Write it as indented JSON."""
         values = {"format": FORMAT, "format_version": VERSION, **asdict(self)}
         values["spec"] = self.spec.to_dict()
         path.write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
 
 
 def read_config(folder: Path) -> ModelConfig:
-    """The config of a saved model; anything else is refused with what was found instead."""
-    path, values = folder / CONFIG, read_values(folder)
+    """Read the config of a saved model, or raise an error that says what the folder contains."""
+    path, values = folder / CONFIG, read_config_values(folder)
     if "estimator" in values:
         raise ThreefoldError(
-            f"{folder}: holds a {values['estimator']}; load it with "
+            f"{folder}: contains a {values['estimator']}; load it with "
             f"threefold.{values['estimator']}.load"
         )
     try:
@@ -57,38 +57,38 @@ def read_config(folder: Path) -> ModelConfig:
     return ModelConfig(spec=spec, **_fields(path, values))
 
 
-def read_values(folder: Path) -> dict[str, Any]:
-    """config.json of a folder that Threefold wrote, in a version that can be read."""
+def read_config_values(folder: Path) -> dict[str, Any]:
+    """Read config.json of a folder written by Threefold, in a supported format version."""
     _check_folder(folder)
     path = folder / CONFIG
     values = _read_json(path)
     if values.get("format") != FORMAT:
         owner = values.get("model_type") or values.get("architectures") or "another program"
         raise ThreefoldError(
-            f"{path}: written for {owner}, not by Threefold; expected a folder made by model.save "
-            "(load_transformers in threefold.models.pretrained.transformers "
+            f"{path}: written for {owner}, not by Threefold; expected a folder written by "
+            "model.save (load_transformers in threefold.models.pretrained.transformers "
             "reads some folders written by transformers)"
         )
     _check_version(path, values)
     return values
 
 
-def prepare(folder: str | PathLike[str]) -> Path:
-    """The place to save to: free, or held by an older model, which is replaced."""
-    place = Path(folder).resolve()
-    if place.exists() and not place.is_dir():
-        raise ThreefoldError(f"{place}: a file; a model is saved as a folder")
-    if place.exists() and any(place.iterdir()) and not is_model(place):
+def prepare_folder(folder: str | PathLike[str]) -> Path:
+    """The path to save to: new, empty, or an older model, which is replaced."""
+    path = Path(folder).resolve()
+    if path.exists() and not path.is_dir():
+        raise ThreefoldError(f"{path}: is a file; a model is saved as a folder")
+    if path.exists() and any(path.iterdir()) and not is_model_folder(path):
         raise ThreefoldError(
-            f"{place}: holds files that are not part of a saved model, which saving would delete; "
+            f"{path}: contains files that are not part of a saved model; saving would delete them; "
             "choose another folder"
         )
-    place.parent.mkdir(parents=True, exist_ok=True)
-    return place
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return path
 
 
-def is_model(folder: Path) -> bool:
-    """Whether a folder holds a saved model and nothing else."""
+def is_model_folder(folder: Path) -> bool:
+    """Whether a folder contains a saved model and nothing else."""
     try:
         values = _read_json(folder / CONFIG)
     except ThreefoldError:
@@ -99,18 +99,18 @@ def is_model(folder: Path) -> bool:
 
 def _check_folder(folder: Path) -> None:
     if not folder.exists():
-        left = [f for f in folder.parent.glob(f".{folder.name}.*") if (f / CONFIG).is_file()]
-        hint = f"; an interrupted save left {left[0]}: rename it" if left else ""
-        raise ThreefoldError(f"{folder}: there is no such folder{hint}")
+        leftovers = [f for f in folder.parent.glob(f".{folder.name}.*") if (f / CONFIG).is_file()]
+        hint = f"; an interrupted save left {leftovers[0]}: rename it" if leftovers else ""
+        raise ThreefoldError(f"{folder}: folder not found{hint}")
     if not folder.is_dir():
-        raise ThreefoldError(f"{folder}: a file; expected a folder made by model.save")
+        raise ThreefoldError(f"{folder}: is a file, expected a folder written by model.save")
     if (folder / CONFIG).is_file() and (folder / WEIGHTS).is_file():
         return
-    pickles = sorted(file.name for file in folder.iterdir() if file.suffix in PICKLES)
+    pickles = sorted(file.name for file in folder.iterdir() if file.suffix in PICKLE_SUFFIXES)
     if pickles:
         raise ThreefoldError(
-            f"{folder}: holds {pickles[0]}, a pickle, which can run any code when it is opened; "
-            "Threefold reads safetensors only: convert it where you trust it"
+            f"{folder}: contains {pickles[0]}, a pickle, which can run arbitrary code when loaded; "
+            "Threefold reads safetensors only: convert it if you trust it"
         )
 
 
@@ -119,14 +119,16 @@ def _read_json(path: Path) -> dict[str, Any]:
         values = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise ThreefoldError(
-            f"{path}: there is no such file; expected a folder made by model.save"
+            f"{path}: file not found; expected a folder written by model.save"
         ) from error
     except OSError as error:
         raise ThreefoldError(f"{path}: cannot be read ({error.strerror})") from error
     except (ValueError, RecursionError) as error:
-        raise ThreefoldError(f"{path}: not JSON, or cut short ({error}); save it again") from error
+        raise ThreefoldError(
+            f"{path}: not valid JSON, or truncated ({error}); save the model again"
+        ) from error
     if not isinstance(values, dict):
-        raise ThreefoldError(f"{path}: holds a {type(values).__name__}, expected an object")
+        raise ThreefoldError(f"{path}: contains a {type(values).__name__}, expected a JSON object")
     return values
 
 
@@ -137,12 +139,18 @@ def _check_version(path: Path, values: Mapping[str, Any]) -> None:
     if version > VERSION:
         raise ThreefoldError(
             f"{path}: format {version}, written by Threefold {values.get('threefold_version')}; "
-            f"this one reads up to {VERSION}: install a newer Threefold"
+            f"this one reads {VERSION}: install a newer Threefold"
+        )
+    if version < VERSION:
+        raise ThreefoldError(
+            f"{path}: format {version}, written by an older Threefold "
+            f"({values.get('threefold_version')}), in which settings had other names; this one "
+            f"reads format {VERSION}: train the model again, or use the older version"
         )
 
 
 def _fields(path: Path, values: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields beside the spec, with the types they must have."""
+    """The fields other than the spec, checked for their types."""
     types: dict[str, Any] = {
         "threefold_version": str,
         "parameters": int,
@@ -154,8 +162,8 @@ def _fields(path: Path, values: Mapping[str, Any]) -> dict[str, Any]:
     for name, expected in types.items():
         if not isinstance(values.get(name), expected):
             raise ThreefoldError(
-                f"{path}: {name} is {values.get(name)!r}; the file was changed or damaged: save it "
-                "again"
+                f"{path}: {name} is {values.get(name)!r}; the file was changed or damaged: save "
+                "the model again"
             )
-    found = {name: values[name] for name in types}
-    return {**found, "files": tuple(map(str, found["files"]))}
+    fields = {name: values[name] for name in types}
+    return {**fields, "files": tuple(map(str, fields["files"]))}

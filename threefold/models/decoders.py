@@ -1,11 +1,11 @@
-"""Decoders: what reads the target so far, and perhaps looks at the source, before it answers.
+"""Decoders: they read the target so far, and may attend to the source, to predict the next token.
 
-    plain      s_i = f(s_{i−1}, y_{i−1}),                        answer from s_i
-    bahdanau   s_i = f(s_{i−1}, [y_{i−1}; c_i]), c_i by s_{i−1}, answer from (y_{i−1}, s_i, c_i)
-    luong      s_i = f(s_{i−1}, y_{i−1}),        c_i by s_i,     answer from tanh(W [c_i; s_i])
+    plain      s_i = f(s_{i−1}, y_{i−1}),                        output from s_i
+    bahdanau   s_i = f(s_{i−1}, [y_{i−1}; c_i]), c_i by s_{i−1}, output from (y_{i−1}, s_i, c_i)
+    luong      s_i = f(s_{i−1}, y_{i−1}),        c_i by s_i,     output from tanh(W [c_i; s_i])
 
-f is a stack of any causal mixer, and s_i its output.  Where an element needs the context of the
-one before it, the only form is the step.
+f is a stack of any causal mixers, s_i its output and c_i the context.  Where an element needs the
+context of the previous one, the only form is the step.
 Bahdanau et al. 2014, "Neural Machine Translation by Jointly Learning to Align and Translate";
 Luong et al. 2015, "Effective Approaches to Attention-based Neural Machine Translation".
 """
@@ -21,17 +21,18 @@ from torch import Tensor, nn
 
 from threefold.blocks.stack import Stack
 from threefold.layers.attention_parts.scored_attention import ScoredAttention
-from threefold.layers.parts import Linear
+from threefold.layers.linear import Linear
+from threefold.memory.padding import real_elements
 from threefold.memory.state import State
 
-Answer = tuple[Tensor, State, Tensor | None]  # read-out [B, L, width], state, weights [B, L, M]
+DecoderOutput = tuple[Tensor, State, Tensor | None]  # outputs, state, weights [B, L, M]
 
 
 class Decoder(nn.Module):
-    """Without attention: all it knows of the source is the state it begins with."""
+    """Without attention: all it knows of the source is its initial state."""
 
     refusals: ClassVar[Mapping[str, str]] = {}
-    attends = False
+    has_attention = False
 
     def __init__(self, stack: Stack, norm: nn.Module) -> None:
         super().__init__()
@@ -46,33 +47,35 @@ class Decoder(nn.Module):
         return self.stack.forms
 
     def state_shapes(self, length: int, source: int) -> Mapping[str, Any]:
-        """Shapes of the leaves of one row, after `length` tokens, for a source of `source`."""
+        """Shapes of the leaves of one row after `length` tokens, with `source` source tokens."""
         return {"decoder": self.stack.state_shapes(length)}
 
-    def begin(self, carried: State, top: Tensor, source: Tensor, lengths: Tensor) -> State:
+    def initial_state(self, carried: State, top: Tensor, source: Tensor, lengths: Tensor) -> State:
         """The state before the first token.
 
-        carried: the stack's; top [B, width]: its newest output; source [B, M, width]: the
-        encoder's outputs, 0 behind each row's length.
+        carried: the state of the stack; top [B, width]: its last output; source [B, M, width]: the
+        outputs of the encoder, 0 after the end of each row.
         """
         return {"decoder": carried}
 
-    def forward(self, x: Tensor, state: State, form: str, lengths: Tensor | None) -> Answer:
-        """Read-outs of embedded tokens x [B, L, width]; rows start at 0 and hold `lengths`."""
+    def forward(self, x: Tensor, state: State, form: str, lengths: Tensor | None) -> DecoderOutput:
+        """Outputs for embedded tokens x [B, L, width], aligned at 0, with `lengths` per row."""
         y, carried = self.stack.run(x, state["decoder"], form, lengths, "Decoder")
         return self.norm(y), {"decoder": carried}, None
 
 
-class AttentiveDecoder(Decoder):
-    """A decoder that carries the source and looks at it."""
+class AttentionDecoder(Decoder):
+    """A decoder whose state holds the source, to which it attends."""
 
-    attends = True
+    has_attention = True
 
     def __init__(
-        self, stack: Stack, norm: nn.Module, *, score: str = "general", max_source: int = 0
+        self, stack: Stack, norm: nn.Module, *, score: str = "general", max_source_length: int = 0
     ) -> None:
         super().__init__(stack, norm)
-        self.attention = ScoredAttention(self.width, self.width, score=score, max_length=max_source)
+        self.attention = ScoredAttention(
+            self.width, self.width, score=score, max_length=max_source_length
+        )
 
     def state_shapes(self, length: int, source: int) -> Mapping[str, Any]:
         return {
@@ -82,43 +85,44 @@ class AttentiveDecoder(Decoder):
             "position": (),
         }
 
-    def begin(self, carried: State, top: Tensor, source: Tensor, lengths: Tensor) -> State:
+    def initial_state(self, carried: State, top: Tensor, source: Tensor, lengths: Tensor) -> State:
         keys = self.attention.score.prepare(source)
-        keys = keys.clone() if keys is source else keys  # leaves of a state share no storage
+        keys = (
+            keys.clone() if keys is source else keys
+        )  # the leaves of a state must not share storage
         return {"decoder": carried, "keys": keys, "values": source, "position": lengths}
 
-    def look(self, query: Tensor, state: State) -> tuple[Tensor, Tensor]:
-        """Contexts and weights of queries [B, L, width]."""
-        places = torch.arange(state["values"].shape[1], device=query.device)
-        visible = (places < state["position"].unsqueeze(1)).unsqueeze(1)
-        return self.attention.look(query, state["keys"], state["values"], visible)
+    def attend(self, query: Tensor, state: State) -> tuple[Tensor, Tensor]:
+        """Contexts and attention weights of queries [B, L, width]."""
+        visible = real_elements(state["position"], state["values"].shape[1]).unsqueeze(1)
+        return self.attention.attend(query, state["keys"], state["values"], visible)
 
 
-class Luong(AttentiveDecoder):
-    """Looks after each element; all elements at once."""
+class LuongDecoder(AttentionDecoder):
+    """Attends after the stack, so that all elements run at once."""
 
     def __init__(
-        self, stack: Stack, norm: nn.Module, *, score: str = "general", max_source: int = 0
+        self, stack: Stack, norm: nn.Module, *, score: str = "general", max_source_length: int = 0
     ) -> None:
-        super().__init__(stack, norm, score=score, max_source=max_source)
+        super().__init__(stack, norm, score=score, max_source_length=max_source_length)
         self.combine = Linear(2 * self.width, self.width, bias=False)
 
-    def forward(self, x: Tensor, state: State, form: str, lengths: Tensor | None) -> Answer:
+    def forward(self, x: Tensor, state: State, form: str, lengths: Tensor | None) -> DecoderOutput:
         y, carried = self.stack.run(x, state["decoder"], form, lengths, "Decoder")
-        read, weights = self.answer(self.norm(y), state)
-        return read, {**state, "decoder": carried}, weights
+        outputs, weights = self.combine_context(self.norm(y), state)
+        return outputs, {**state, "decoder": carried}, weights
 
-    def answer(self, s: Tensor, state: State) -> tuple[Tensor, Tensor]:
-        """tanh(W [c; s]) and the weights."""
-        context, weights = self.look(s, state)
+    def combine_context(self, s: Tensor, state: State) -> tuple[Tensor, Tensor]:
+        """tanh(W [c; s]) and the attention weights."""
+        context, weights = self.attend(s, state)
         return torch.tanh(self.combine(torch.cat([context, s], -1))), weights
 
 
-class Sequential(AttentiveDecoder):
-    """One element at a time, `shift` going from each to the next."""
+class StepwiseDecoder(AttentionDecoder):
+    """Runs one element at a time; `shift` is what each hands to the next."""
 
     refusals: ClassVar[Mapping[str, str]] = dict.fromkeys(
-        ("chunk", "parallel"), "each element is given what the one before it saw of the source"
+        ("chunk", "parallel"), "each element needs the attention context of the previous one"
     )
 
     @property
@@ -129,99 +133,103 @@ class Sequential(AttentiveDecoder):
         return {**super().state_shapes(length, source), "shift": (self.width,)}
 
     @abstractmethod
-    def advance(
+    def run_element(
         self, x: Tensor, shift: Tensor, carried: State, state: State, real: Tensor | None
     ) -> tuple[tuple[Tensor, ...], Tensor, State]:
-        """One element [B, 1, width]: what to keep of it, the next shift, the stack's state."""
+        """Run one element [B, 1, width]: tensors for `read_out` and the attention weights, the next
+        shift, and the state of the stack.
+        """
 
     @abstractmethod
     def prepare(self, x: Tensor) -> Tensor:
-        """What can be done for all tokens before the first."""
+        """Computations that can be done for all tokens at once, before the first."""
 
     @abstractmethod
-    def read(self, x: Tensor, *kept: Tensor) -> Tensor:
-        """The read-outs, from the embedded tokens and what was kept of each."""
+    def read_out(self, x: Tensor, *parts: Tensor) -> Tensor:
+        """The outputs, from the embedded tokens and the tensors that `run_element` returned."""
 
-    def forward(self, x: Tensor, state: State, form: str, lengths: Tensor | None) -> Answer:
-        carried, shift, seen = state["decoder"], state["shift"], []
+    def forward(self, x: Tensor, state: State, form: str, lengths: Tensor | None) -> DecoderOutput:
+        carried, shift, elements = state["decoder"], state["shift"], []
         prepared = self.prepare(x)
         for t in range(x.shape[1]):
             real = None if lengths is None else lengths > t
-            kept, after, carried = self.advance(prepared[:, t : t + 1], shift, carried, state, real)
+            parts, after, carried = self.run_element(
+                prepared[:, t : t + 1], shift, carried, state, real
+            )
             shift = after if real is None else after.where(real.unsqueeze(1), shift)
-            seen.append(kept)
-        *kept_all, weights = (torch.cat(parts, 1) for parts in zip(*seen, strict=True))
-        return self.read(x, *kept_all), {**state, "decoder": carried, "shift": shift}, weights
+            elements.append(parts)
+        *joined, weights = (torch.cat(parts, 1) for parts in zip(*elements, strict=True))
+        return self.read_out(x, *joined), {**state, "decoder": carried, "shift": shift}, weights
 
     def run_stack(self, x: Tensor, carried: State, real: Tensor | None) -> tuple[Tensor, State]:
-        """The stack's normed output to one element."""
+        """The normed output of the stack for one element."""
         y, carried = self.stack.run(
             x, carried, "step", None if real is None else real.long(), "Decoder"
         )
         return self.norm(y), carried
 
 
-class Bahdanau(Sequential):
-    """Looks before each element, and reads what it saw together with the token.
+class BahdanauDecoder(StepwiseDecoder):
+    """Attends before each element, and feeds the context to the stack with the token.
 
-    The answer is a maxout layer of pairs, of (y_{i−1}, s_i, c_i) as the paper's equation 4 has it
-    (its appendix writes s_{i−1}).
+    The output is a maxout layer over pairs, of (y_{i−1}, s_i, c_i) as in equation 4 of the paper
+    (its appendix has s_{i−1}).
     """
 
     def __init__(
-        self, stack: Stack, norm: nn.Module, *, score: str = "additive", max_source: int = 0
+        self, stack: Stack, norm: nn.Module, *, score: str = "additive", max_source_length: int = 0
     ) -> None:
-        super().__init__(stack, norm, score=score, max_source=max_source)
+        super().__init__(stack, norm, score=score, max_source_length=max_source_length)
         self.of_token = Linear(self.width, self.width)
         self.of_context = Linear(self.width, self.width, bias=False)
         self.maxout = Linear(3 * self.width, 2 * self.width)
 
-    def begin(self, carried: State, top: Tensor, source: Tensor, lengths: Tensor) -> State:
-        return {**super().begin(carried, top, source, lengths), "shift": top}
+    def initial_state(self, carried: State, top: Tensor, source: Tensor, lengths: Tensor) -> State:
+        return {**super().initial_state(carried, top, source, lengths), "shift": top}
 
     def prepare(self, x: Tensor) -> Tensor:
         prepared: Tensor = self.of_token(x)
         return prepared
 
-    def advance(
+    def run_element(
         self, x: Tensor, shift: Tensor, carried: State, state: State, real: Tensor | None
     ) -> tuple[tuple[Tensor, ...], Tensor, State]:
-        context, weights = self.look(shift.unsqueeze(1), state)
+        context, weights = self.attend(shift.unsqueeze(1), state)
         s, carried = self.run_stack(x + self.of_context(context), carried, real)
         return (s, context, weights), s.squeeze(1), carried
 
-    def read(self, x: Tensor, *kept: Tensor) -> Tensor:
-        pairs = self.maxout(torch.cat([x, *kept], -1))
+    def read_out(self, x: Tensor, *parts: Tensor) -> Tensor:
+        pairs = self.maxout(torch.cat([x, *parts], -1))
         return torch.unflatten(pairs, -1, (-1, 2)).amax(-1)
 
 
-class LuongInputFeeding(Sequential):
-    """Luong's, where each element is also given the answer of the one before."""
+class LuongInputFeedingDecoder(StepwiseDecoder):
+    """A Luong decoder that also feeds the output of the previous element to the stack."""
 
     def __init__(
-        self, stack: Stack, norm: nn.Module, *, score: str = "general", max_source: int = 0
+        self, stack: Stack, norm: nn.Module, *, score: str = "general", max_source_length: int = 0
     ) -> None:
-        super().__init__(stack, norm, score=score, max_source=max_source)
+        super().__init__(stack, norm, score=score, max_source_length=max_source_length)
         self.combine = Linear(2 * self.width, self.width, bias=False)
         self.of_token = Linear(self.width, self.width)
         self.of_answer = Linear(self.width, self.width, bias=False)
 
-    def begin(self, carried: State, top: Tensor, source: Tensor, lengths: Tensor) -> State:
-        state = super().begin(carried, top, source, lengths)
+    def initial_state(self, carried: State, top: Tensor, source: Tensor, lengths: Tensor) -> State:
+        state = super().initial_state(carried, top, source, lengths)
         return {**state, "shift": torch.zeros_like(top)}
 
     def prepare(self, x: Tensor) -> Tensor:
         prepared: Tensor = self.of_token(x)
         return prepared
 
-    def advance(
+    def run_element(
         self, x: Tensor, shift: Tensor, carried: State, state: State, real: Tensor | None
     ) -> tuple[tuple[Tensor, ...], Tensor, State]:
         fed = x + self.of_answer(shift.unsqueeze(1))
         s, carried = self.run_stack(fed, carried, real)
-        context, weights = self.look(s, state)
-        answer = torch.tanh(self.combine(torch.cat([context, s], -1)))
-        return (answer, weights), answer.squeeze(1), carried
+        context, weights = self.attend(s, state)
+        output = torch.tanh(self.combine(torch.cat([context, s], -1)))
+        return (output, weights), output.squeeze(1), carried
 
-    def read(self, x: Tensor, *kept: Tensor) -> Tensor:
-        return kept[0]
+    def read_out(self, x: Tensor, *parts: Tensor) -> Tensor:
+        return parts[0]

@@ -1,7 +1,7 @@
-"""x_t = norm(√width · E[token_t] + p_t): what a stack is given; every part but E may be left out.
+"""x_t = norm(√width · E[token_t] + p_t): the input of a stack; every part but E is optional.
 
-Of vectors, a linear map W v_t + b stands in the place of E.  Positions that are added to the stream
-once stand here; those that attention adds, turns by, or scores with belong to the mixer.
+For vectors, a linear map W v_t + b replaces E.  Positions added once to the input are here; those
+that attention uses inside each layer (rotary, alibi, relative) belong to the mixer.
 """
 
 from __future__ import annotations
@@ -12,45 +12,47 @@ from abc import ABC, abstractmethod
 import torch
 from torch import Tensor, nn
 
-from threefold.blocks.block import norm_of
+from threefold.blocks.block import make_block_norm
 from threefold.errors import ThreefoldError, nearest
-from threefold.layers.parts import Linear
+from threefold.layers.checks import check_dropout
+from threefold.layers.linear import Linear
 from threefold.layers.positions import Positions, make_positions
 from threefold.models.spec import Spec
 
-KINDS = ("none", "learned", "sinusoidal", "binary")
+POSITION_KINDS = ("none", "learned", "sinusoidal", "binary")
 
 
-class Placed(nn.Module, ABC):
-    """What follows a table or a map: the positions, the norm (as in the blocks) and the dropout.
+class InputEmbedding(nn.Module, ABC):
+    """What follows the table or the map: positions, norm (as in the blocks) and dropout.
 
-    All of it is said by the options of the spec that are in `models/table.py: EMBEDDING`.
+    The options of the spec that control it are `models/table.py: EMBEDDING_OPTIONS`.
     """
 
-    def prepare(self, spec: Spec, max_length: int | None = None) -> None:
-        """Make the parts; max_length of learned positions, if the spec leaves it to the model."""
+    def make_parts(self, spec: Spec, max_length: int | None = None) -> None:
+        """Make the parts; max_length is for learned positions where the spec gives none."""
         kind, dropout = spec.option("positions"), spec.option("embedding_dropout")
-        if kind not in KINDS:
+        if kind not in POSITION_KINDS:
             raise ThreefoldError(
-                f"positions of the embedding: {kind!r}; {nearest(kind, KINDS)} (rotary, alibi and "
-                "relative positions are keywords of attention)"
+                f"unknown positions {kind!r} of the embedding; {nearest(kind, POSITION_KINDS)} "
+                "(rotary, alibi and relative positions are options of attention)"
             )
-        if not 0 <= dropout < 1:
-            raise ThreefoldError(f"embedding_dropout is {dropout}, expected from 0 to below 1")
+        check_dropout("embedding", embedding_dropout=dropout)
         longest = spec.option("max_length") or (max_length if kind == "learned" else None)
         self.positions = make_positions(kind, spec.width, 1, max_length=longest)
-        self.factor = math.sqrt(spec.width) if spec.option("scale") else 1.0
-        self.norm = norm_of(spec.block_entry, spec.width) if spec.option("embedding_norm") else None
+        self.scale = math.sqrt(spec.width) if spec.option("scale_embedding") else 1.0
+        self.norm = (
+            make_block_norm(spec.block_entry, spec.width) if spec.option("embedding_norm") else None
+        )
         self.dropout = nn.Dropout(dropout)
 
     @property
-    def counts(self) -> bool:
-        """Whether it has to know where each row stands."""
+    def needs_position(self) -> bool:
+        """Whether it needs the position at which each row starts."""
         return type(self.positions) is not Positions
 
     @abstractmethod
     def look_up(self, inputs: Tensor) -> Tensor:
-        """A vector [B, L, width] for each element, as it is."""
+        """The vector [B, L, width] of each element, without positions, norm and dropout."""
 
     def forward(
         self,
@@ -59,23 +61,24 @@ class Placed(nn.Module, ABC):
         lengths: Tensor | None = None,
         added: Tensor | None = None,
     ) -> Tensor:
-        """Elements as a stack is given them; see `place`."""
-        return self.place(self.look_up(inputs), start, lengths, added)
+        """Embed the elements for the stack; see `add_positions`."""
+        return self.add_positions(self.look_up(inputs), start, lengths, added)
 
-    def place(
+    def add_positions(
         self,
         x: Tensor,
         start: Tensor | None = None,
         lengths: Tensor | None = None,
         added: Tensor | None = None,
     ) -> Tensor:
-        """x [B, L, width] with all that follows; rows stand at `start` [B] and hold `lengths`.
+        """Add positions to x [B, L, width], then `added`, then apply norm and dropout.
 
-        start None: 0.  added: what else belongs to each element, such as its segment.
+        start [B]: the position of the first element of each row (None: 0), lengths [B]: its number
+        of elements.  added: another embedding of each element, such as that of its segment.
         """
-        if self.factor != 1:
-            x = x * self.factor
-        if self.counts:
+        if self.scale != 1:
+            x = x * self.scale
+        if self.needs_position:
             zero = torch.zeros(len(x), dtype=torch.int64, device=x.device)
             x = self.positions.add(x, zero if start is None else start, lengths)
         if added is not None:
@@ -86,24 +89,24 @@ class Placed(nn.Module, ABC):
         return dropped
 
 
-class Embedding(Placed, nn.Embedding):
-    """A table of vectors, one for each token."""
+class Embedding(InputEmbedding, nn.Embedding):
+    """A table with one vector per token."""
 
     def __init__(self, spec: Spec, vocabulary: int | None = None) -> None:
         super().__init__(vocabulary or spec.vocabulary, spec.width)
-        self.prepare(spec)
+        self.make_parts(spec)
 
     def look_up(self, tokens: Tensor) -> Tensor:
         """tokens [B, L] to [B, L, width]."""
         return nn.Embedding.forward(self, tokens)
 
 
-class Projection(Placed, Linear):
+class Projection(InputEmbedding, Linear):
     """A linear map of vectors."""
 
     def __init__(self, spec: Spec, size: int, max_length: int | None = None) -> None:
         super().__init__(size, spec.width)
-        self.prepare(spec, max_length)
+        self.make_parts(spec, max_length)
 
     def look_up(self, vectors: Tensor) -> Tensor:
         """vectors [B, L, size] to [B, L, width]."""

@@ -1,9 +1,9 @@
-"""p(x_{t+1} … x_{t+h} | x_1 … x_t): a series continued several steps ahead, from every element.
+"""p(x_{t+1} … x_{t+h} | x_1 … x_t): forecasts several steps ahead, from every element.
 
     quantile   ŷ_q for each q      pinball loss  max(q e, (q − 1) e),  e = x − ŷ_q
     gaussian   ŷ = (μ, σ)          −log N(x; μ, σ²)
 
-Quantiles are put in order, which never raises their loss (Chernozhukov et al. 2010).
+Quantiles are sorted, which never raises their loss (Chernozhukov et al. 2010).
 Wen et al. 2017, "A Multi-Horizon Quantile Recurrent Forecaster"; Salinas et al. 2020, "DeepAR".
 """
 
@@ -16,23 +16,23 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from threefold.errors import ThreefoldError, nearest
-from threefold.layers.mixer import Rows
-from threefold.layers.parts import Linear
+from threefold.layers.linear import Linear
+from threefold.layers.padding import PaddedRows
 from threefold.memory.state import Shapes, State
-from threefold.models.backbone import Body
+from threefold.models.backbone import Backbone
 from threefold.models.input_checks import check_vectors
 from threefold.models.scaling import Scaling
 from threefold.models.spec import Spec
 
 HEADS = ("quantile", "gaussian")
-NARROWEST = 1e-4  # σ in units of the series' scale
+MIN_DEVIATION = 1e-4  # smallest σ, in units of the scale of the series
 
 
-class Forecaster(Body):
-    """Series [B, L, channels], perhaps with exogenous inputs, to forecasts from every element.
+class Forecaster(Backbone):
+    """Forecast series [B, L, channels], optionally with exogenous inputs, from every element.
 
-    exogenous: numbers that are known with each element (of the hour, say, or of the next one) and
-    are not forecast.  scaling: none, mean or standard, by what was seen so far.
+    exogenous: number of inputs per element that are known and not forecast (the hour, say, or that
+    of the next element).  scaling: none, mean or standard, from the elements so far.
     """
 
     kind = "forecaster"
@@ -45,41 +45,42 @@ class Forecaster(Body):
 
     @property
     def channels(self) -> int:
-        """Series that are forecast."""
+        """Number of series that are forecast."""
         count: int = self.spec.option("channels")
         return count
 
     @property
     def exogenous(self) -> int:
-        """Numbers that are only given."""
+        """Number of inputs per element that are not forecast."""
         count: int = self.spec.option("exogenous")
         return count
 
     @property
     def input_size(self) -> int:
-        """Numbers of one element."""
+        """Inputs per element: channels and exogenous."""
         return self.channels + self.exogenous
 
     @property
     def horizon(self) -> int:
-        """Steps ahead."""
+        """Number of steps ahead."""
         steps: int = self.spec.option("horizon")
         return steps
 
     @property
     def quantiles(self) -> tuple[float, ...] | None:
-        """What the last axis of a forecast stands for; None: mean and standard deviation."""
-        asked = self.spec.option("head") == "quantile"
-        return tuple(map(float, self.spec.option("quantiles"))) if asked else None
+        """The quantile levels on the last axis of a forecast; None: mean and standard deviation."""
+        if self.spec.option("head") != "quantile":
+            return None
+        return tuple(map(float, self.spec.option("quantiles")))
 
     @property
     def outputs(self) -> int:
-        """Numbers that say one value."""
+        """Size of the last axis of a forecast: the number of quantiles, or 2."""
         return 2 if self.quantiles is None else len(self.quantiles)
 
-    def beside(self) -> Shapes:
-        """Leaves of the state beside the stack's: those of the scaling, too."""
-        return {**self.scaling.shapes, **super().beside()}
+    def own_state_shapes(self) -> Shapes:
+        """Shapes of the state leaves outside the stack, with those of the scaling."""
+        return {**self.scaling.shapes, **super().own_state_shapes()}
 
     def forward(
         self,
@@ -90,52 +91,52 @@ class Forecaster(Body):
         form: str = "auto",
         mask: Tensor | None = None,
     ) -> tuple[Tensor, State]:
-        """Forecasts [B, L, horizon, channels, outputs] from each element on, and the state.
+        """Forecasts [B, L, horizon, channels, outputs] from each element, and the state.
 
         outputs: the quantiles, or mean and standard deviation.  Forecasts at padding are 0.
         """
         self._check_inputs(series, exogenous)
-        _, before = self._divide(state, len(series))
+        _, before = self._split_state(state, len(series))
         if mask is not None:
-            rows = Rows(mask, series.shape[:2], self.name)
+            rows = PaddedRows(mask, series.shape[:2], self.name)
             series = rows.restore(rows.align(series))
         location, scale, scaled = self.scaling(series, before, mask)
         inputs = (series - location) / scale
         if exogenous is not None:
             inputs = torch.cat([inputs, exogenous], -1)
-        reading = self.read(inputs, state, form, mask)
-        raw = self.head(self.norm(reading.outputs))
-        raw = raw if reading.rows is None else reading.rows.restore(raw)
+        output = self.run_backbone(inputs, state, form, mask)
+        raw = self.head(self.norm(output.outputs))
+        raw = raw if output.rows is None else output.rows.restore(raw)
         raw = raw.unflatten(-1, (self.horizon, self.channels, self.outputs))
         forecast = self._unscale(raw, location[:, :, None, :, None], scale[:, :, None, :, None])
         if mask is not None:
             forecast = torch.where(mask.view(*mask.shape, 1, 1, 1), forecast, torch.zeros_like(raw))
-        return forecast, {**scaled, **reading.after}
+        return forecast, {**scaled, **output.after}
 
     def step(
         self, element: Tensor, state: State | None = None, *, exogenous: Tensor | None = None
     ) -> tuple[Tensor, State]:
-        """One element [B, channels]; returns (forecast [B, horizon, channels, outputs], state)."""
+        """Run one element [B, channels]: forecast [B, horizon, channels, outputs] and state."""
         more = None if exogenous is None else exogenous.unsqueeze(1)
         forecast, state = self.forward(element.unsqueeze(1), state, exogenous=more, form="step")
         return forecast.squeeze(1), state
 
     def loss(self, forecast: Tensor, series: Tensor, mask: Tensor | None = None) -> Tensor:
-        """The mean pinball loss, or the mean −log N, over all values that came to pass."""
-        target, counts = ahead(series, self.horizon, mask)
+        """The mean pinball loss, or the mean −log N, over all forecast values that are known."""
+        target, counts = future_values(series, self.horizon, mask)
         if self.quantiles is None:
             losses = gaussian_loss(forecast[..., 0], forecast[..., 1], target)
         else:
             losses = pinball_loss(forecast, target, self.quantiles)
         if not bool(counts.any()):
             raise ThreefoldError(
-                f"{self.name}: nothing to compare: no element of {tuple(series.shape)} is followed "
-                "by another"
+                f"{self.name}: no element of the series {tuple(series.shape)} is followed by "
+                "another, so there is nothing to compare"
             )
         return losses[counts].mean()
 
-    def middle(self, forecast: Tensor) -> Tensor:
-        """The mean, or the median, of a forecast […, outputs]: the point to go on from."""
+    def point_forecast(self, forecast: Tensor) -> Tensor:
+        """The mean, or the median, of a forecast […, outputs]."""
         if self.quantiles is None:
             return forecast[..., 0]
         levels = self.quantiles
@@ -147,13 +148,13 @@ class Forecaster(Body):
         return forecast[..., below].lerp(forecast[..., above], share)
 
     def check_options(self) -> None:
-        """Refuse numbers and names that make no forecaster."""
+        """Raise an error if the options make no forecaster."""
         spec = self.spec
         channels, exogenous, horizon = map(spec.option, ("channels", "exogenous", "horizon"))
         if channels < 1 or exogenous < 0 or horizon < 1:
             raise ThreefoldError(
                 f"{self.name}: channels {channels}, exogenous {exogenous}, horizon {horizon}; "
-                "expected at least 1 channel, 1 step, and 0 or more exogenous inputs"
+                "expected at least 1 channel, horizon 1 or more, exogenous 0 or more"
             )
         head, levels = spec.option("head"), spec.option("quantiles")
         if head not in HEADS:
@@ -161,31 +162,31 @@ class Forecaster(Body):
         numbers = all(isinstance(q, float) and 0 < q < 1 for q in levels)
         if not levels or not numbers or list(levels) != sorted(set(levels)):
             raise ThreefoldError(
-                f"{self.name}: quantiles are {levels}, expected numbers between 0 and 1, rising"
+                f"{self.name}: quantiles are {levels}, expected increasing numbers between 0 and 1"
             )
 
     def _unscale(self, raw: Tensor, location: Tensor, scale: Tensor) -> Tensor:
         if self.quantiles is not None:
             return location + scale * raw.sort(-1).values
         mean = raw[..., :1]
-        deviation = NARROWEST + F.softplus(raw[..., 1:])
+        deviation = MIN_DEVIATION + F.softplus(raw[..., 1:])
         return torch.cat([location + scale * mean, scale * deviation], -1)
 
     def _check_inputs(self, series: Tensor, exogenous: Tensor | None) -> None:
         dtype = self.embedding.weight.dtype
         check_vectors(series, self.channels, dtype, f"{self.name}, series")
         if (exogenous is None) != (self.exogenous == 0):
-            given = "none" if exogenous is None else tuple(exogenous.shape)
+            received = "none" if exogenous is None else tuple(exogenous.shape)
             raise ThreefoldError(
-                f"{self.name}: exogenous inputs are {given}, expected {self.exogenous} numbers "
-                "with each element"
+                f"{self.name}: exogenous inputs are {received}, expected {self.exogenous} per "
+                "element"
             )
         if exogenous is not None:
             check_vectors(exogenous, self.exogenous, dtype, f"{self.name}, exogenous")
             if exogenous.shape[:2] != series.shape[:2]:
                 raise ThreefoldError(
                     f"{self.name}: exogenous is {tuple(exogenous.shape)}, expected "
-                    f"{(*series.shape[:2], self.exogenous)}, as many elements as the series"
+                    f"{(*series.shape[:2], self.exogenous)}, the same length as the series"
                 )
 
     def _refuse_if_not_causal(self) -> None:
@@ -193,34 +194,36 @@ class Forecaster(Body):
             names = [name for name, _ in self.spec.entries]
             raise ThreefoldError(
                 f"{self.name}: mixers {names} see later elements, so they cannot forecast them; "
-                "choose causal ones"
+                "choose causal mixers"
             )
 
 
 def pinball_loss(forecast: Tensor, target: Tensor, quantiles: tuple[float, ...]) -> Tensor:
-    """max(q e, (q − 1) e) of each value, e = target − forecast […, q], mean over quantiles."""
+    """max(q e, (q − 1) e) per value, e = target − forecast […, q], averaged over quantiles."""
     levels = torch.tensor(quantiles, dtype=forecast.dtype, device=forecast.device)
     error = target.unsqueeze(-1) - forecast
     return torch.maximum(levels * error, (levels - 1) * error).mean(-1)
 
 
 def gaussian_loss(mean: Tensor, deviation: Tensor, target: Tensor) -> Tensor:
-    """−log N(target; mean, deviation²) of each value."""
+    """−log N(target; mean, deviation²) per value."""
     return (
         0.5 * math.log(2 * math.pi) + deviation.log() + ((target - mean) / deviation).square() / 2
     )
 
 
-def ahead(series: Tensor, horizon: int, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
+def future_values(
+    series: Tensor, horizon: int, mask: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
     """The values [B, L, horizon, channels] that follow each element, and which of them exist.
 
     series     a b c d        horizon 2
-    ahead      bc cd d· ··    · does not exist, and is 0
+    future     bc cd d· ··    · does not exist, and is 0
     """
     length = series.shape[1]
     real = torch.ones_like(series[..., 0], dtype=torch.bool) if mask is None else mask
-    places = torch.arange(length, device=series.device)
-    later = places.unsqueeze(1) + 1 + torch.arange(horizon, device=series.device)
+    positions = torch.arange(length, device=series.device)
+    later = positions.unsqueeze(1) + 1 + torch.arange(horizon, device=series.device)
     inside = later < length
     later = later.clamp(max=length - 1)
     counts = real.unsqueeze(-1) & real[:, later] & inside

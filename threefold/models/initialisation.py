@@ -1,6 +1,6 @@
-"""Numbers before training, for a whole stack: each layer's own, or as a paper drew all of them.
+"""Initial weights of a whole stack: each layer's own (default), or those of a paper.
 
-bert: W ~ N(0, 0.02²), biases 0;  gpt2: matrices that write to the stream smaller by 1/√(2 depth).
+bert: W ~ N(0, 0.02²), biases 0;  gpt2: the same, with output matrices scaled by 1/√(2 depth).
 Devlin et al. 2019, "BERT"; Radford et al. 2019, "Language Models are Unsupervised Multitask
 Learners".
 """
@@ -14,19 +14,19 @@ from torch import nn
 from threefold.blocks.post_norm import DeepNorm
 from threefold.errors import ThreefoldError, nearest
 
-KINDS = ("own", "gpt2", "bert")
+INITIALISATIONS = ("default", "gpt2", "bert")
 
 
-def begin(stack: nn.Module, depth: int, kind: str, std: float = 0.02) -> None:
-    """Draw the matrices of a stack of `depth` blocks, in place; "own" leaves them as they are."""
-    if kind not in KINDS:
-        raise ThreefoldError(f"initial: unknown {kind!r}; {nearest(kind, KINDS)}")
-    if kind == "own":
+def initialise_stack(stack: nn.Module, depth: int, kind: str, std: float = 0.02) -> None:
+    """Initialise the matrices of `depth` blocks in place; "default" leaves them as they are."""
+    if kind not in INITIALISATIONS:
+        raise ThreefoldError(f"unknown init {kind!r}; {nearest(kind, INITIALISATIONS)}")
+    if kind == "default":
         return
     if any(isinstance(module, DeepNorm) for module in stack.modules()):
         raise ThreefoldError(
-            f"initial {kind!r} with deep_norm blocks, whose own beginnings keep them stable; leave "
-            "one of them out"
+            f"init={kind!r} with deep_norm blocks, which need their own initial weights; "
+            "leave out one of the two"
         )
     for name, module in stack.named_modules():
         if isinstance(module, nn.Linear):

@@ -1,4 +1,4 @@
-"""What every model asks of the tokens or vectors it is given."""
+"""Checks of the tokens or vectors given to a model."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from threefold.errors import ThreefoldError
 
 
 def check_tokens(tokens: Any, owner: str, what: str = "tokens") -> None:
-    """Refuse what is not a table of whole numbers [B, L]."""
+    """Raise an error unless `tokens` is an int64 tensor [B, L]."""
     if not isinstance(tokens, Tensor) or tokens.dtype != torch.int64:
-        given = tokens.dtype if isinstance(tokens, Tensor) else type(tokens).__name__
-        raise ThreefoldError(f"{owner}: {what} are {given}, expected a tensor of int64")
+        received = tokens.dtype if isinstance(tokens, Tensor) else type(tokens).__name__
+        raise ThreefoldError(f"{owner}: {what} are {received}, expected an int64 tensor")
     if tokens.dim() != 2 or tokens.numel() == 0:
         raise ThreefoldError(
             f"{owner}: {what} is {tuple(tokens.shape)}, expected [batch, length] with at "
@@ -25,22 +25,22 @@ def check_tokens(tokens: Any, owner: str, what: str = "tokens") -> None:
 def check_range(
     tokens: Tensor, aligned: Tensor, mask: Tensor | None, size: int, owner: str
 ) -> None:
-    """Refuse a real token that is not of the vocabulary; `aligned` has zeros for padding."""
+    """Raise an error if a real token is not in the vocabulary; `aligned` is 0 at padding."""
     if torch.compiler.is_compiling():
         return
     low, high = aligned.aminmax()
     if low >= 0 and high < size:
         return
     wrong = (tokens < 0) | (tokens >= size)
-    row, place = (wrong if mask is None else wrong & mask).nonzero()[0].tolist()
+    row, position = (wrong if mask is None else wrong & mask).nonzero()[0].tolist()
     raise ThreefoldError(
-        f"{owner}: token {int(tokens[row, place])} in row {row} at position {place} is out "
+        f"{owner}: token {int(tokens[row, position])} in row {row} at position {position} is out "
         f"of range; expected 0 to {size - 1} (a vocabulary of {size})"
     )
 
 
 def check_vectors(x: Any, size: int, dtype: torch.dtype, owner: str) -> None:
-    """Refuse what is not a sequence of vectors [B, L, size] in the dtype of the weights."""
+    """Raise an error unless x holds vectors [B, L, size] in the dtype of the weights."""
     shape = tuple(x.shape) if isinstance(x, Tensor) else type(x).__name__
     if not isinstance(x, Tensor) or x.dim() != 3 or x.shape[2] != size or x.numel() == 0:
         raise ThreefoldError(
@@ -53,8 +53,8 @@ def check_vectors(x: Any, size: int, dtype: torch.dtype, owner: str) -> None:
         )
 
 
-def last_places(x: Tensor, lengths: Tensor | None) -> Tensor:
-    """The last real element [B, D] of each row of x [B, L, D]; the first of a row without any."""
+def last_elements(x: Tensor, lengths: Tensor | None) -> Tensor:
+    """The last real element [B, D] of each row of x [B, L, D]; the first one of an empty row."""
     if lengths is None:
         return x[:, -1]
     return x[torch.arange(len(x), device=x.device), (lengths - 1).clamp(min=0)]

@@ -1,7 +1,7 @@
 """p(x_{t+1} | x_1 … x_t) = softmax(head(norm(stack(embedding(x))))): one language model, any mixer.
 
-With `classes` there is a second head, which reads the last token: p(class | x_1 … x_L).
-Radford et al. 2018, "Improving Language Understanding by Generative Pre-Training" (that head).
+With `classes` there is a second head on the last token: p(class | x_1 … x_L).
+Radford et al. 2018, "Improving Language Understanding by Generative Pre-Training" (second head).
 """
 
 from __future__ import annotations
@@ -10,16 +10,16 @@ from torch import Tensor, nn
 
 from threefold.errors import ThreefoldError
 from threefold.kernels import ops
-from threefold.layers.parts import Linear
+from threefold.layers.linear import Linear
 from threefold.memory.state import State
-from threefold.models.backbone import Body, Reading
-from threefold.models.input_checks import last_places
+from threefold.models.backbone import Backbone, BackboneOutput
+from threefold.models.input_checks import last_elements
 from threefold.models.model import Predictor
 from threefold.models.spec import Spec
 
 
-class LanguageModel(Body, Predictor):
-    """Embedding, stack, norm and head; the head is the embedding unless `tie` is off."""
+class LanguageModel(Backbone, Predictor):
+    """Embedding, stack, norm and head; the head is the embedding matrix unless `tie` is False."""
 
     kind = "language"
 
@@ -45,14 +45,14 @@ class LanguageModel(Body, Predictor):
         """Logits [B, L, vocabulary] of the token after each of tokens [B, L], and the state.
 
         last: logits [B, vocabulary] after the last real token of each row only.
-        Logits at padding, or of a row without tokens, are 0.
+        Logits at padding and of empty rows are 0.
         """
-        reading = self.read(tokens, state, form, mask)
+        output = self.run_backbone(tokens, state, form, mask)
         if last:
-            logits = self._predict(self._last(reading))
-            return _silence_empty(logits, reading.lengths), reading.after
-        logits = self._predict(self.norm(reading.outputs))
-        return logits if reading.rows is None else reading.rows.restore(logits), reading.after
+            logits = self._predict(self._last(output))
+            return _zero_empty_rows(logits, output.lengths), output.after
+        logits = self._predict(self.norm(output.outputs))
+        return logits if output.rows is None else output.rows.restore(logits), output.after
 
     def classify(
         self,
@@ -62,34 +62,34 @@ class LanguageModel(Body, Predictor):
         form: str = "auto",
         mask: Tensor | None = None,
     ) -> tuple[Tensor, Tensor, State]:
-        """Logits of the classes [B, classes] after the last token, those of `forward`, the state.
+        """Class logits [B, classes] after the last token, the logits of `forward`, and the state.
 
-        The logits of a row without tokens are 0.
+        Logits of an empty row are 0.
         """
         if self.classes is None:
             raise ThreefoldError(
-                f'{self.name}: has no classes; build it with options={{"classes": 2}} or more'
+                f'{self.name}: has no class head; build it with options={{"classes": 2}} or more'
             )
-        reading = self.read(tokens, state, form, mask)
-        answer = _silence_empty(self.classes(self._last(reading)), reading.lengths)
-        logits = self._predict(self.norm(reading.outputs))
-        rows = reading.rows
-        return answer, logits if rows is None else rows.restore(logits), reading.after
+        output = self.run_backbone(tokens, state, form, mask)
+        class_logits = _zero_empty_rows(self.classes(self._last(output)), output.lengths)
+        logits = self._predict(self.norm(output.outputs))
+        rows = output.rows
+        return class_logits, logits if rows is None else rows.restore(logits), output.after
 
     def check_options(self) -> None:
-        """Refuse a number of classes that is none."""
+        """Raise an error if the number of classes is negative."""
         if self.spec.option("classes") < 0:
             raise ThreefoldError(
                 f"{self.name}: {self.spec.option('classes')} classes, expected 1 or more, or 0 for "
-                "a language model alone"
+                "no class head"
             )
 
     def _predict(self, h: Tensor) -> Tensor:
         return ops.linear(h, self.embedding.weight if self.head is None else self.head.weight)
 
-    def _last(self, reading: Reading) -> Tensor:
-        """What the last real token of each row became, [B, width]."""
-        h: Tensor = self.norm(last_places(reading.outputs, reading.lengths))
+    def _last(self, output: BackboneOutput) -> Tensor:
+        """The normed output [B, width] of the last real token of each row."""
+        h: Tensor = self.norm(last_elements(output.outputs, output.lengths))
         return h
 
     def _refuse_if_not_causal(self) -> None:
@@ -98,9 +98,9 @@ class LanguageModel(Body, Predictor):
                 mixer = self.spec.entries[layer % len(self.spec.entries)][0]
                 raise ThreefoldError(
                     f"{self.name}: mixer {mixer!r} sees later tokens, so it cannot predict them; "
-                    "choose a causal one"
+                    "choose a causal mixer"
                 )
 
 
-def _silence_empty(logits: Tensor, lengths: Tensor | None) -> Tensor:
+def _zero_empty_rows(logits: Tensor, lengths: Tensor | None) -> Tensor:
     return logits if lengths is None else logits.masked_fill((lengths == 0).unsqueeze(1), 0)

@@ -1,7 +1,7 @@
-"""p(x_t | the other tokens) = softmax(E norm(φ(W h_t + b)) + c): hidden tokens are guessed.
+"""p(x_t | the other tokens) = softmax(E norm(φ(W h_t + b)) + c): predicts masked tokens.
 
-h is the output of a stack that sees the whole sequence, E its embedding.  `pool` is tanh(W h_1 + b)
-of the first token; `embed` is the mean of all, of length 1, as sentences are compared.
+h is the output of a stack that sees the whole sequence, E the embedding.  `pool` is tanh(W h_1 + b)
+of the first token; `embed` is the mean of all tokens, scaled to length 1, to compare sentences.
 Devlin et al. 2019, "BERT: Pre-training of Deep Bidirectional Transformers"; Reimers & Gurevych
 2019, "Sentence-BERT".
 """
@@ -12,21 +12,22 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from threefold.blocks.block import norm_of, silence
+from threefold.blocks.block import make_block_norm
 from threefold.blocks.channel import ACTIVATIONS
-from threefold.blocks.stack import Entry, both_ways
+from threefold.blocks.stack import Entry, non_causal_entry
 from threefold.errors import ThreefoldError, nearest
 from threefold.kernels import ops
-from threefold.layers.parts import Linear
+from threefold.layers.linear import Linear
+from threefold.layers.padding import zero_padding
 from threefold.memory.state import State
-from threefold.models.backbone import Body, Reading
+from threefold.models.backbone import Backbone, BackboneOutput
 from threefold.models.spec import Spec
 
 
-class MaskedLanguageModel(Body):
+class MaskedLanguageModel(Backbone):
     """Embedding, stack of any mixer in both directions, norm, and a head tied to the embedding.
 
-    `predicts` off: without the head.  `pooler` on: with the layer of `pool`.
+    lm_head=False: without the head.  pooler=True: with the layer that `pool` uses.
     """
 
     kind = "masked"
@@ -35,9 +36,9 @@ class MaskedLanguageModel(Body):
         super().__init__(spec)
         self.activate = ACTIVATIONS[spec.option("activation")]
         self.transform: Linear | None = None
-        if spec.option("predicts"):
+        if spec.option("lm_head"):
             self.transform = Linear(spec.width, spec.width)
-            self.transform_norm = norm_of(spec.block_entry, spec.width)
+            self.transform_norm = make_block_norm(spec.block_entry, spec.width)
             self.bias = nn.Parameter(torch.zeros(spec.vocabulary))
         self.pooler = Linear(spec.width, spec.width) if spec.option("pooler") else None
         for module in (self.transform, self.pooler):
@@ -54,29 +55,29 @@ class MaskedLanguageModel(Body):
         mask: Tensor | None = None,
         segments: Tensor | None = None,
     ) -> tuple[Tensor, State]:
-        """Logits [B, L, vocabulary] of every token of tokens [B, L]; there is no state (None).
+        """Logits [B, L, vocabulary] for every token of tokens [B, L]; there is no state (None).
 
-        segments [B, L]: which sentence each belongs to; None: all to the first.  Logits at padding
-        are 0.
+        segments [B, L]: which sentence each token belongs to; None: all to the first.  Logits at
+        padding are 0.
         """
         if self.transform is None:
             raise ThreefoldError(
-                f"{self.name}: has no head; build it with the option predicts, or use encode, "
-                "embed and pool"
+                f'{self.name}: has no head; build it with options={{"lm_head": True}}, or use '
+                "encode, embed and pool"
             )
-        reading = self.read(tokens, state, form, mask, segments)
-        h = self.transform_norm(self.activate(self.transform(self.norm(reading.outputs))))
+        output = self.run_backbone(tokens, state, form, mask, segments)
+        h = self.transform_norm(self.activate(self.transform(self.norm(output.outputs))))
         logits = ops.linear(h, self.embedding.weight, self.bias)
-        rows = reading.rows
-        return logits if rows is None else rows.restore(logits), reading.after
+        rows = output.rows
+        return logits if rows is None else rows.restore(logits), output.after
 
     def encode(
         self, tokens: Tensor, *, mask: Tensor | None = None, segments: Tensor | None = None
     ) -> Tensor:
-        """What every token became, [B, L, width]; 0 at padding."""
-        reading = self.read(tokens, None, "auto", mask, segments)
-        h: Tensor = self.norm(reading.outputs)
-        return h if reading.rows is None else reading.rows.restore(h)
+        """The outputs [B, L, width] of the stack for every token; 0 at padding."""
+        output = self.run_backbone(tokens, None, "auto", mask, segments)
+        h: Tensor = self.norm(output.outputs)
+        return h if output.rows is None else output.rows.restore(h)
 
     def embed(
         self,
@@ -86,12 +87,10 @@ class MaskedLanguageModel(Body):
         segments: Tensor | None = None,
         normalise: bool = True,
     ) -> Tensor:
-        """One vector for each row, [B, width]: the mean of its tokens, brought to length 1."""
-        reading = self.read(tokens, None, "auto", mask, segments)
-        count = (
-            tokens.shape[1] if reading.lengths is None else reading.lengths.clamp(min=1)[:, None]
-        )
-        mean: Tensor = self._silenced(reading).sum(1) / count
+        """One vector per row, [B, width]: the mean over its tokens, scaled to length 1."""
+        output = self.run_backbone(tokens, None, "auto", mask, segments)
+        count = tokens.shape[1] if output.lengths is None else output.lengths.clamp(min=1)[:, None]
+        mean: Tensor = self._normed(output).sum(1) / count
         return F.normalize(mean, dim=-1) if normalise else mean
 
     def pool(
@@ -99,12 +98,14 @@ class MaskedLanguageModel(Body):
     ) -> Tensor:
         """tanh(W h_1 + b) of the first token of each row, [B, width]."""
         if self.pooler is None:
-            raise ThreefoldError(f"{self.name}: has no pooler; build it with the option pooler")
-        reading = self.read(tokens, None, "auto", mask, segments)
-        return torch.tanh(self.pooler(self._silenced(reading)[:, 0]))
+            raise ThreefoldError(
+                f'{self.name}: has no pooler; build it with options={{"pooler": True}}'
+            )
+        output = self.run_backbone(tokens, None, "auto", mask, segments)
+        return torch.tanh(self.pooler(self._normed(output)[:, 0]))
 
     def check_options(self) -> None:
-        """Refuse an unknown activation of the head."""
+        """Raise an error if the activation of the head is unknown."""
         name = self.spec.option("activation")
         if name not in ACTIVATIONS:
             raise ThreefoldError(
@@ -112,7 +113,7 @@ class MaskedLanguageModel(Body):
             )
 
     def _entries(self) -> list[Entry]:
-        return [both_ways(entry) for entry in self.spec.entries]
+        return [non_causal_entry(entry) for entry in self.spec.entries]
 
-    def _silenced(self, reading: Reading) -> Tensor:
-        return silence(self.norm(reading.outputs), reading.lengths)
+    def _normed(self, output: BackboneOutput) -> Tensor:
+        return zero_padding(self.norm(output.outputs), output.lengths)

@@ -1,7 +1,7 @@
-"""What every model has: its spec, perhaps a tokenizer, a count of its parameters, and `save`.
+"""The base classes of models: a spec, an optional tokenizer, a parameter count, and `save`.
 
-A `Predictor` answers tokens with logits of the next one and carries a state: what the runtime asks
-for, be it a language model or the decoder of a translator.
+A `Predictor` maps tokens to logits of the next token and carries a state.  Text generation needs
+nothing else, so it works for language models and encoder–decoder models alike.
 """
 
 from __future__ import annotations
@@ -26,8 +26,10 @@ class Model(nn.Module, ABC):
     def __init__(self, spec: Spec) -> None:
         super().__init__()
         if not isinstance(spec, Spec) or spec.kind != self.kind:
-            given = f"a spec of kind {spec.kind!r}" if isinstance(spec, Spec) else repr(spec)
-            raise ThreefoldError(f"{self.name}: given {given}, expected a Spec of {self.kind!r}")
+            received = f"a spec of kind {spec.kind!r}" if isinstance(spec, Spec) else repr(spec)
+            raise ThreefoldError(
+                f"{self.name}: given {received}, expected a Spec of kind {self.kind!r}"
+            )
         self.spec = spec
         self.tokenizer: Any = None
 
@@ -37,23 +39,23 @@ class Model(nn.Module, ABC):
 
     @property
     def parameter_count(self) -> int:
-        """Numbers that are trained; tied weights count once."""
+        """Number of trainable parameters; tied weights count once."""
         return sum(parameter.numel() for parameter in self.parameters())
 
     @property
     def device(self) -> torch.device:
-        """Where the weights are."""
+        """The device of the weights."""
         return next(self.parameters()).device
 
     def save(self, folder: str | PathLike[str]) -> None:
-        """Write a folder that `threefold.load` reads: all of it, or nothing."""
+        """Write a folder that `threefold.load` reads; a failed save changes nothing."""
         from threefold.models.saving import save
 
         save(self, folder)
 
 
 class Predictor(Model):
-    """p(next token | tokens so far and the state): what can be generated from."""
+    """p(next token | tokens so far and the state): a model that can generate tokens."""
 
     @abstractmethod
     def forward(
@@ -68,18 +70,18 @@ class Predictor(Model):
         """Logits [B, L, vocabulary] of the token after each of tokens [B, L], and the state.
 
         last: logits [B, vocabulary] after the last real token of each row only.
-        Logits at padding, or of a row without tokens, are 0.
+        Logits at padding and of empty rows are 0.
         """
 
     @abstractmethod
     def check_state(self, state: State, rows: int) -> None:
-        """Refuse a state that is not one of this model for that many rows."""
+        """Raise an error unless `state` is a state of this model for a batch of `rows`."""
 
     def step(self, tokens: Tensor, state: State | None = None) -> tuple[Tensor, State]:
-        """One token of each row [B]; returns (logits [B, vocabulary], state)."""
+        """Run one token per row [B]; returns (logits [B, vocabulary], state)."""
         if tokens.dim() != 1:
             raise ThreefoldError(
                 f"{self.name}.step: tokens is {tuple(tokens.shape)}, expected [batch], "
-                "one token of each row"
+                "one token per row"
             )
         return self.forward(tokens.unsqueeze(1), state, form="step", last=True)

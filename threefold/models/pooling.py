@@ -1,8 +1,8 @@
-"""One vector of a sequence:  last h_L,  first h_1,  mean Σ h_t / L,  attention Σ a_t h_t.
+"""One vector per sequence:  last h_L,  first h_1,  mean Σ h_t / L,  attention Σ a_t h_t.
 
-Attention: a = softmax_t(cᵀ tanh(W h_t + b)).  Every kind goes on from a cut: the vector so far is
-in the state (`memory`), beside the number of elements and, for attention, the logarithm of the sum
-of their weights.
+Attention: a = softmax_t(cᵀ tanh(W h_t + b)).  Every kind can continue from a state, which holds the
+vector so far (`memory`), the number of elements and, for attention, the log of the sum of their
+weights.
 Yang et al. 2016, "Hierarchical Attention Networks for Document Classification".
 """
 
@@ -14,15 +14,18 @@ import torch
 from torch import Tensor, nn
 
 from threefold.errors import ThreefoldError, nearest
-from threefold.layers.parts import Linear, advance, wide
+from threefold.layers.linear import Linear
+from threefold.layers.positions import advance_position
+from threefold.layers.precision import upcast
+from threefold.memory.padding import real_elements
 from threefold.memory.state import POSITION, Shapes, State
-from threefold.models.input_checks import last_places
+from threefold.models.input_checks import last_elements
 
-NOTHING = -1e30  # the logarithm of no weight; finite, so that differences of two are 0
+LOG_ZERO = -1e30  # the log of a zero weight; finite, so that the difference of two is 0
 
 
 class Pooling(nn.Module, ABC):
-    """Elements h [B, L, width], zeros behind `lengths`, and what came before, as one vector."""
+    """Pool the elements h [B, L, width], zero after `lengths`, and those before into one vector."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -30,35 +33,35 @@ class Pooling(nn.Module, ABC):
 
     @abstractmethod
     def forward(self, h: Tensor, state: State, lengths: Tensor | None) -> State:
-        """The state after h; its `memory` is the vector of all elements so far, 0 for none."""
+        """The state after h; its `memory` is the vector of all elements so far, 0 if none."""
 
     @abstractmethod
-    def along(self, h: Tensor, state: State) -> Tensor:
-        """The vector [B, L, width] after each element of h, all of them real."""
+    def running(self, h: Tensor, state: State) -> Tensor:
+        """The vector [B, L, width] after each element of h, without padding."""
 
 
 class LastPooling(Pooling):
     """The last element."""
 
     def forward(self, h: Tensor, state: State, lengths: Tensor | None) -> State:
-        last = wide(last_places(h, lengths))
+        last = upcast(last_elements(h, lengths))
         if lengths is not None:
             last = torch.where((lengths > 0).unsqueeze(1), last, state["memory"])
-        return {"memory": last, POSITION: advance(state[POSITION], h.shape[1], lengths)}
+        return {"memory": last, POSITION: advance_position(state[POSITION], h.shape[1], lengths)}
 
-    def along(self, h: Tensor, state: State) -> Tensor:
-        return wide(h)
+    def running(self, h: Tensor, state: State) -> Tensor:
+        return upcast(h)
 
 
 class FirstPooling(Pooling):
     """The first element, such as a class token."""
 
     def forward(self, h: Tensor, state: State, lengths: Tensor | None) -> State:
-        here = (state[POSITION] == 0).unsqueeze(1)
-        first = torch.where(here, wide(h[:, 0]), state["memory"])
-        return {"memory": first, POSITION: advance(state[POSITION], h.shape[1], lengths)}
+        empty = (state[POSITION] == 0).unsqueeze(1)
+        first = torch.where(empty, upcast(h[:, 0]), state["memory"])
+        return {"memory": first, POSITION: advance_position(state[POSITION], h.shape[1], lengths)}
 
-    def along(self, h: Tensor, state: State) -> Tensor:
+    def running(self, h: Tensor, state: State) -> Tensor:
         first: Tensor = self.forward(h, state, None)["memory"]
         return first.unsqueeze(1).expand(-1, h.shape[1], -1)
 
@@ -67,15 +70,15 @@ class MeanPooling(Pooling):
     """The mean of all elements."""
 
     def forward(self, h: Tensor, state: State, lengths: Tensor | None) -> State:
-        seen = advance(state[POSITION], h.shape[1], lengths)
+        seen = advance_position(state[POSITION], h.shape[1], lengths)
         before = state[POSITION].unsqueeze(1) * state["memory"]
-        mean = (before + wide(h).sum(1)) / seen.clamp(min=1).unsqueeze(1)
+        mean = (before + upcast(h).sum(1)) / seen.clamp(min=1).unsqueeze(1)
         return {"memory": mean, POSITION: seen}
 
-    def along(self, h: Tensor, state: State) -> Tensor:
+    def running(self, h: Tensor, state: State) -> Tensor:
         before = state[POSITION].view(-1, 1, 1)
         seen = before + torch.arange(1, h.shape[1] + 1, device=h.device).view(1, -1, 1)
-        mean: Tensor = (before * state["memory"].unsqueeze(1) + wide(h).cumsum(1)) / seen
+        mean: Tensor = (before * state["memory"].unsqueeze(1) + upcast(h).cumsum(1)) / seen
         return mean
 
 
@@ -91,32 +94,31 @@ class AttentionPooling(Pooling):
     def forward(self, h: Tensor, state: State, lengths: Tensor | None) -> State:
         score = self._score(h)
         if lengths is not None:
-            places = torch.arange(h.shape[1], device=h.device)
-            score = score.masked_fill(places >= lengths.unsqueeze(1), NOTHING)
-        before = state["weight"].masked_fill(state[POSITION] == 0, NOTHING)
+            score = score.masked_fill(~real_elements(lengths, h.shape[1]), LOG_ZERO)
+        before = state["weight"].masked_fill(state[POSITION] == 0, LOG_ZERO)
         after = torch.logaddexp(before, score.logsumexp(1))
         share = torch.exp(score - after.unsqueeze(1)).unsqueeze(1)
-        kept = torch.exp(before - after).unsqueeze(1) * state["memory"]
-        seen = advance(state[POSITION], h.shape[1], lengths)
+        earlier = torch.exp(before - after).unsqueeze(1) * state["memory"]
+        seen = advance_position(state[POSITION], h.shape[1], lengths)
         return {
-            "memory": kept + (share @ wide(h)).squeeze(1),
+            "memory": earlier + (share @ upcast(h)).squeeze(1),
             POSITION: seen,
             "weight": after.masked_fill(seen == 0, 0),
         }
 
-    def along(self, h: Tensor, state: State) -> Tensor:
-        # Weights relative to what came before, or to the first: nothing looks ahead.  Scores are at
-        # most Σ|c|, so float64 holds their exponentials.
+    def running(self, h: Tensor, state: State) -> Tensor:
+        # Weights relative to the earlier elements, or to the first: later ones are never used.
+        # Scores are at most Σ|c|, so their exponentials fit float64.
         score = self._score(h).double()
         new = (state[POSITION] == 0).unsqueeze(1)
         origin = torch.where(new, score[:, :1], state["weight"].double().unsqueeze(1))
         share = torch.exp(score - origin).unsqueeze(-1)
-        kept = (~new).double().unsqueeze(-1)
-        total = kept * state["memory"].unsqueeze(1) + (share * h).cumsum(1)
-        return wide((total / (kept + share.cumsum(1))).to(h.dtype))
+        continued = (~new).double().unsqueeze(-1)
+        total = continued * state["memory"].unsqueeze(1) + (share * h).cumsum(1)
+        return upcast((total / (continued + share.cumsum(1))).to(h.dtype))
 
     def _score(self, h: Tensor) -> Tensor:
-        return wide(torch.tanh(self.hidden(h)) @ self.query)
+        return upcast(torch.tanh(self.hidden(h)) @ self.query)
 
 
 POOLINGS: dict[str, type[Pooling]] = {
@@ -128,7 +130,7 @@ POOLINGS: dict[str, type[Pooling]] = {
 
 
 def make_pooling(name: str, width: int) -> Pooling:
-    """A pooling by name, one of POOLINGS."""
+    """Make a pooling by name, one of POOLINGS."""
     if name not in POOLINGS:
         raise ThreefoldError(f"unknown pooling {name!r}; {nearest(name, POOLINGS)}")
     return POOLINGS[name](width)

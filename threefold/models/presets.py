@@ -1,8 +1,8 @@
-"""Specs of well-known models, with all their details; sizes are those of the smallest published.
+"""Specs of well-known models in every detail; the default sizes are the smallest published.
 
 gpt2         pre-norm with LayerNorm, learned positions, biases, tanh GELU, tied head
 llama        pre-norm with RMSNorm, rotary positions, grouped heads, SwiGLU, no biases
-transformer  post-norm encoder–decoder, sinusoidal positions, √width, ReLU, one table for all
+transformer  post-norm encoder–decoder, sinusoidal positions, √width, ReLU, shared embeddings
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def gpt2(
         "max_length": max_length,
         "dropout": dropout,
         "embedding_dropout": dropout,
-        "initial": "gpt2",
+        "init": "gpt2",
         "tie": tie,
     }
     return Spec(
@@ -61,9 +61,9 @@ def llama(
     bias: bool = False,
     tie: bool = False,
 ) -> Spec:
-    """Touvron et al. 2023, "LLaMA" and "Llama 2" (groups: keys and values shared by heads).
+    """Touvron et al. 2023, "LLaMA" and "Llama 2" (groups: heads share keys and values).
 
-    hidden: 8/3 of the width, rounded up to a multiple of 256, unless given.
+    hidden: by default 8/3 of the width, rounded up to a multiple of 256.
     """
     attention: dict[str, Any] = {"heads": heads, "rotary_base": rotary_base, "bias": bias}
     if groups is not None:
@@ -96,14 +96,14 @@ def transformer(
 ) -> Spec:
     """Vaswani et al. 2017, "Attention Is All You Need"; block: post_norm, pre_norm or deep_norm.
 
-    source_vocabulary: of a source with a table of its own; None: one table for all.
+    source_vocabulary: size of a separate source table; None: source and target share one.
     """
     shared = source_vocabulary is None
     options: dict[str, Any] = {
         "dropout": dropout,
         "embedding_dropout": dropout,
         "label_smoothing": label_smoothing,
-        "shared": shared,
+        "share_embeddings": shared,
     }
     if source_vocabulary is not None:
         options["source_vocabulary"] = source_vocabulary
@@ -131,7 +131,7 @@ def bert(
     activation: str = "gelu",
     eps: float = 1e-12,
     dropout: float = 0.1,
-    predicts: bool = True,
+    lm_head: bool = True,
     pooler: bool = False,
 ) -> Spec:
     """Devlin et al. 2019, "BERT: Pre-training of Deep Bidirectional Transformers"."""
@@ -151,9 +151,9 @@ def bert(
             "embedding_norm": True,
             "embedding_dropout": dropout,
             "dropout": dropout,
-            "initial": "bert",
+            "init": "bert",
             "activation": activation,
-            "predicts": predicts,
+            "lm_head": lm_head,
             "pooler": pooler,
         },
     )
@@ -189,6 +189,6 @@ def vit(
             "classes": classes,
             "dropout": dropout,
             "embedding_dropout": dropout,
-            "initial": "bert",
+            "init": "bert",
         },
     )

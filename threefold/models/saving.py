@@ -1,6 +1,6 @@
 """A model as a folder: config.json, model.safetensors, tokenizer files, a model card.
 
-The folder is replaced whole or not at all, and nothing in it is ever unpickled.
+The folder is replaced as a whole or not at all, and no pickle is ever read.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -17,16 +17,28 @@ import threefold
 from threefold.data import tokenizers
 from threefold.data.atomic_files import digest_of, write_folder
 from threefold.errors import ThreefoldError
-from threefold.models.config import CARD, CONFIG, WEIGHTS, ModelConfig, prepare, read_config
+from threefold.models.config import CARD, CONFIG, WEIGHTS, ModelConfig, prepare_folder, read_config
 from threefold.models.files import read_tensors, write_tensors
 from threefold.models.model import Model
 from threefold.models.table import build
 
+RUN_MODEL = "model"  # the model's folder inside the folder of a run
+RUN_FILES = ("run.json", "config.toml", "checkpoints")  # each marks the folder of a run
+
+
+class OpenedModel(NamedTuple):
+    """A loaded model with its tokenizer and the checksum of its weights."""
+
+    model: Model
+    tokenizer: Any  # None if the model was saved without one
+    folder: Path
+    sha256: str  # checksum of the weights; a saved state belongs to these weights
+
 
 def save(model: Model, folder: str | PathLike[str]) -> None:
-    """Write the model to `folder`; an older model there is replaced, anything else is kept."""
+    """Write the model to `folder`, replacing an older model; other files there are refused."""
     _check_tokenizer(model)
-    write_folder(prepare(folder), lambda new: _write(model, new))
+    write_folder(prepare_folder(folder), lambda new: _write(model, new))
 
 
 def load(
@@ -35,32 +47,59 @@ def load(
     device: str | torch.device | None = None,
     dtype: torch.dtype | None = None,
 ) -> Model:
-    """The model that was saved in `folder`, in eval mode; `dtype` None keeps the saved one."""
+    """Load the model saved in `folder`, in eval mode; dtype=None keeps the saved dtype."""
     if dtype is not None and not dtype.is_floating_point:
-        raise ThreefoldError(f"load: dtype is {dtype}, expected a floating-point one")
-    place = Path(folder)
-    config = read_config(place)
-    weights = place / WEIGHTS
+        raise ThreefoldError(f"load: dtype is {dtype}, expected a floating-point dtype")
+    path = Path(folder)
+    config = read_config(path)
+    weights = path / WEIGHTS
     tensors, _ = read_tensors(weights)
     try:
-        with torch.random.fork_rng(devices=[]):  # the caller's random numbers go on undisturbed
+        with torch.random.fork_rng(devices=[]):  # leaves the global generator untouched
             model = build(config.spec)
     except ThreefoldError as error:
-        raise ThreefoldError(f"{place / CONFIG}: {error}") from error
-    _check_fit(unshared(model), tensors, weights)
+        raise ThreefoldError(f"{path / CONFIG}: {error}") from error
+    _check_match(unique_tensors(model), tensors, weights)
     if digest_of(weights) != config.sha256:
         raise ThreefoldError(
-            f"{weights}: damaged, or not the weights that config.json was written with (another "
-            "SHA-256); copy the folder or save the model again"
+            f"{weights}: damaged, or not the weights that config.json describes (SHA-256 "
+            "differs); copy the folder or save the model again"
         )
-    _fill(model, tensors)
-    _check_parts(model, weights)
-    model.tokenizer = _read_tokenizer(config.tokenizer, place)
+    _load_weights(model, tensors)
+    _check_loaded(model, weights)
+    model.tokenizer = _read_tokenizer(config.tokenizer, path)
     return model.to(device=device, dtype=dtype).eval()
 
 
+def open_model(path: str | PathLike[str]) -> OpenedModel:
+    """Load a model folder, or the model inside a run folder, in eval mode with its tokenizer."""
+    folder = find_model_folder(Path(path))
+    model = load(folder)
+    tokenizer = model.tokenizer
+    if tokenizer is not None and tokenizer.vocabulary > model.spec.vocabulary:
+        raise ThreefoldError(
+            f"{folder}: the tokenizer has {tokenizer.vocabulary} tokens, but the model has only "
+            f"{model.spec.vocabulary}; save the model with the tokenizer that it was trained with"
+        )
+    return OpenedModel(model, tokenizer, folder, read_config(folder).sha256)
+
+
+def find_model_folder(path: Path) -> Path:
+    """Return `path` itself if it is a model folder, or the model folder inside a run folder."""
+    if (path / CONFIG).is_file() or not path.is_dir():
+        return path
+    if (path / RUN_MODEL).is_dir():
+        return path / RUN_MODEL
+    if any((path / name).exists() for name in RUN_FILES):
+        raise ThreefoldError(
+            f"{path}: this run has not saved its model yet, because it has not finished; "
+            f"continue it with: threefold resume {path}"
+        )
+    return path  # `load` reports what is wrong with it
+
+
 def _write(model: Model, folder: Path) -> None:
-    write_tensors(folder / WEIGHTS, unshared(model), {"format": "pt"})
+    write_tensors(folder / WEIGHTS, unique_tensors(model), {"format": "pt"})
     if hasattr(model.tokenizer, "save"):
         model.tokenizer.save(folder)
     config = ModelConfig(
@@ -76,26 +115,26 @@ def _write(model: Model, folder: Path) -> None:
     config.write(folder / CONFIG)
 
 
-def unshared(model: nn.Module) -> dict[str, Tensor]:
-    """Parameters and buffers by name, shared ones once, under their first name."""
+def unique_tensors(model: nn.Module) -> dict[str, Tensor]:
+    """Parameters and buffers by name; a shared tensor only once, under its first name."""
     first: dict[int, str] = {}
-    for name, tensor in model.state_dict(keep_vars=True).items():
+    tensors = model.state_dict(keep_vars=True)
+    for name, tensor in tensors.items():
         first.setdefault(id(tensor), name)
-    found = model.state_dict(keep_vars=True)
-    return {name: found[name] for name in first.values()}
+    return {name: tensors[name] for name in first.values()}
 
 
-def _check_fit(wanted: Mapping[str, Tensor], given: Mapping[str, Tensor], path: Path) -> None:
-    """Refuse names, shapes or kinds of numbers that the spec does not ask for."""
+def _check_match(expected: Mapping[str, Tensor], loaded: Mapping[str, Tensor], path: Path) -> None:
+    """Raise an error if names, shapes or dtypes differ from those of the spec."""
     for what, names in (
-        ("lacks", wanted.keys() - given.keys()),
-        ("has unknown", given.keys() - wanted.keys()),
+        ("lacks", expected.keys() - loaded.keys()),
+        ("has unknown", loaded.keys() - expected.keys()),
     ):
         if names:
             shown = ", ".join(sorted(names)[:3]) + (", …" if len(names) > 3 else "")
             raise ThreefoldError(f"{path}: {what} {shown}; these are not the weights of this spec")
-    for name, target in wanted.items():
-        tensor = given[name]
+    for name, target in expected.items():
+        tensor = loaded[name]
         same_kind = tensor.is_floating_point() == target.is_floating_point()
         if tensor.shape != target.shape or not same_kind:
             raise ThreefoldError(
@@ -104,8 +143,8 @@ def _check_fit(wanted: Mapping[str, Tensor], given: Mapping[str, Tensor], path: 
             )
 
 
-def _check_parts(model: Model, path: Path) -> None:
-    """Let every layer that knows what its numbers may be look at those of the file."""
+def _check_loaded(model: Model, path: Path) -> None:
+    """Call `check_loaded` of every layer that has one."""
     for name, part in model.named_modules():
         check = getattr(part, "check_loaded", None)
         if check is not None:
@@ -115,41 +154,41 @@ def _check_parts(model: Model, path: Path) -> None:
                 raise ThreefoldError(f"{path}: {name}: {error}") from error
 
 
-def _fill(model: Model, tensors: Mapping[str, Tensor]) -> None:
-    """Put the numbers of a file into the model, each in the dtype it was saved in."""
-    wanted = unshared(model)
-    model.to(tensors[next(iter(wanted))].dtype)  # buffers that are not saved follow the weights
-    for name, target in wanted.items():
+def _load_weights(model: Model, tensors: Mapping[str, Tensor]) -> None:
+    """Put the tensors of a file into the model, each in its saved dtype."""
+    targets = unique_tensors(model)
+    model.to(tensors[next(iter(targets))].dtype)  # buffers that are not saved follow the weights
+    for name, target in targets.items():
         target.data = tensors[name]
 
 
 def _check_tokenizer(model: Model) -> None:
-    """A tokenizer that could not be read back is refused before anything is written."""
+    """Raise an error, before anything is written, if the tokenizer could not be loaded again."""
     if model.tokenizer is not None and _tokenizer_class(type(model.tokenizer).__name__) is None:
         raise ThreefoldError(
-            f"the tokenizer is a {type(model.tokenizer).__name__}, which could not be loaded "
+            f"the tokenizer is a {type(model.tokenizer).__name__}, which cannot be loaded "
             "again; use one of threefold.data.tokenizers or None"
         )
 
 
 def _tokenizer_class(name: str) -> Any:
-    """A tokenizer of `threefold.data.tokenizers`, never anything else."""
-    found = getattr(tokenizers, name, None)
-    mine = isinstance(found, type) and found.__module__ == tokenizers.__name__
-    return found if mine and hasattr(found, "decode") else None
+    """A tokenizer class of `threefold.data.tokenizers` only; None for any other name."""
+    cls = getattr(tokenizers, name, None)
+    local = isinstance(cls, type) and cls.__module__ == tokenizers.__name__
+    return cls if local and hasattr(cls, "decode") else None
 
 
 def _read_tokenizer(name: str | None, folder: Path) -> Any:
     if name is None:
         return None
-    found = _tokenizer_class(name)
-    if found is None:
+    cls = _tokenizer_class(name)
+    if cls is None:
         raise ThreefoldError(f"{folder / CONFIG}: unknown tokenizer {name!r}")
-    return found.load(folder) if hasattr(found, "load") else found()
+    return cls.load(folder) if hasattr(cls, "load") else cls()
 
 
 def _card(config: ModelConfig) -> str:
-    """A model card: what it is and how to use it."""
+    """The model card: what the model is and how to load it."""
     spec = config.spec
     mixers = ", ".join(f"`{name}`" for name, _ in spec.entries)
     return f"""---
@@ -165,7 +204,7 @@ library_name: threefold
 | channel mixer | `{spec.channel_entry[0]}` |
 | dtype | {config.dtype} |
 | tokenizer | {config.tokenizer or "none"} |
-| made by | Threefold {config.threefold_version} |
+| written by | Threefold {config.threefold_version} |
 
 ```python
 import threefold
@@ -173,5 +212,5 @@ import threefold
 model = threefold.load("path/to/this/folder")
 ```
 
-`config.json` holds the whole description; `model.safetensors` the weights.
+`config.json` contains the complete description, `model.safetensors` the weights.
 """

@@ -1,11 +1,12 @@
-"""Series of any size in one range:  x_t → (x_t − m_t) / s_t,  from x_1 … x_t only.
+"""Scale series to a common range:  x_t → (x_t − m_t) / s_t,  from x_1 … x_t only.
 
     none       m = 0,                  s = 1
     mean       m = 0,                  s = mean |x|            (Salinas et al. 2020, made causal)
     standard   m = mean x,             s² = var x + (mean |x|)² / t
 
-Each series of each row has its own, and nothing later than t is seen.  The last term stands for the
-spread while there is none to be measured yet; so an answer to a·x is a times the answer to x.
+Each series of each row has its own m and s, and nothing later than t is used.  The last term stands
+in for the variance while there are too few elements to measure it; a forecast for a·x is a times
+that for x.
 Salinas et al. 2020, "DeepAR: Probabilistic Forecasting with Autoregressive Recurrent Networks".
 """
 
@@ -21,10 +22,10 @@ SCALINGS = ("none", "mean", "standard")
 
 
 class Scaling(nn.Module):
-    """Running location and scale of each channel; carried are its mean, variance and mean |x|.
+    """Running location and scale of each channel; the state holds mean, variance and mean |x|.
 
-    The numbers of a piece are joined to those before it as Chan, Golub & LeVeque (1979) do, in
-    float64: no sum of squares grows with the stream, and a far-off mean costs no digits.
+    New elements are merged with the earlier ones as in Chan, Golub & LeVeque (1979), in float64: no
+    sum of squares grows with the stream, and a mean far from 0 costs no precision.
     """
 
     def __init__(self, kind: str, channels: int) -> None:
@@ -36,7 +37,7 @@ class Scaling(nn.Module):
         self.shapes = none if kind == "none" else {"memory": (3, channels), POSITION: ()}
 
     def forward(self, x: Tensor, state: State, mask: Tensor | None) -> tuple[Tensor, Tensor, State]:
-        """Location and scale [B, L, channels] of the elements of x up to each, and the state."""
+        """Location and scale [B, L, channels] from the elements up to each one, and the state."""
         if self.kind == "none":
             return torch.zeros_like(x), torch.ones_like(x), {}
         real = torch.ones_like(x[..., 0], dtype=torch.bool) if mask is None else mask
@@ -44,27 +45,27 @@ class Scaling(nn.Module):
         mean, variance, size = self._running(values, real, state)
         count = (state[POSITION].unsqueeze(1) + real.cumsum(1)).clamp(min=1).unsqueeze(-1)
         square = size**2 if self.kind == "mean" else variance + size**2 / count
-        # A series of zeros has no scale; any will do.
+        # A series of zeros has no scale; 1 is as good as any.
         scale = torch.where(square > 0, square, torch.ones_like(square)).sqrt()
         location = torch.zeros_like(mean) if self.kind == "mean" else mean
         after = torch.stack([mean[:, -1], variance[:, -1], size[:, -1]], 1)
-        here = real.any(1)
-        kept: Tensor = state["memory"]
-        after = torch.where(here.view(-1, 1, 1), after.to(kept.dtype), kept)
+        nonempty = real.any(1)
+        before: Tensor = state["memory"]
+        after = torch.where(nonempty.view(-1, 1, 1), after.to(before.dtype), before)
         position = state[POSITION] + real.sum(1)
         return location.to(x.dtype), scale.to(x.dtype), {"memory": after, POSITION: position}
 
     def _running(self, x: Tensor, real: Tensor, state: State) -> tuple[Tensor, Tensor, Tensor]:
-        """Mean, variance and mean |x| up to each element, those before the piece included."""
+        """Mean, variance and mean |x| up to each element, earlier calls included."""
         mean, variance, size = state["memory"].double().unsqueeze(2).unbind(1)
         first = x.gather(1, real.int().argmax(1).view(-1, 1, 1).expand(-1, 1, x.shape[-1]))
         offset = torch.where(real.unsqueeze(-1), x - first, torch.zeros((), dtype=x.dtype))
         count = real.cumsum(1).unsqueeze(-1).double()
-        here, spread, sizes = (
+        shift, spread, sizes = (
             part.cumsum(1) / count.clamp(min=1) for part in (offset, offset**2, x.abs())
         )
         share = count / (state[POSITION].view(-1, 1, 1) + count).clamp(min=1)
-        apart = first + here - mean
+        apart = first + shift - mean
         between = share * (1 - share) * apart**2
-        within = (1 - share) * variance + share * (spread - here**2).clamp(min=0)
+        within = (1 - share) * variance + share * (spread - shift**2).clamp(min=0)
         return mean + share * apart, within + between, (1 - share) * size + share * sizes

@@ -1,4 +1,4 @@
-"""An encoder and a decoder of any mixer, with or without attention between them.
+"""An encoder and a decoder made of any mixers, with or without attention between them.
 
 Cho et al. 2014; Sutskever et al. 2014; with attention Bahdanau et al. 2014, Luong et al. 2015.
 """
@@ -11,28 +11,33 @@ from os import PathLike
 import torch
 from torch import Tensor, nn
 
-from threefold.blocks.block import silence
-from threefold.blocks.stack import Entry, Stack
+from threefold.blocks.stack import Entry, Stack, bidirectional_entry
 from threefold.drawing.attention import draw_weights
 from threefold.errors import ThreefoldError, nearest
-from threefold.layers.mixer import Rows
-from threefold.layers.parts import Linear
+from threefold.layers.linear import Linear
+from threefold.layers.padding import PaddedRows, zero_padding
 from threefold.memory import state as states
 from threefold.memory.state import State
-from threefold.models.decoders import Answer, Bahdanau, Decoder, Luong, LuongInputFeeding
-from threefold.models.input_checks import last_places
+from threefold.models.decoders import (
+    BahdanauDecoder,
+    Decoder,
+    DecoderOutput,
+    LuongDecoder,
+    LuongInputFeedingDecoder,
+)
+from threefold.models.encoder_decoder import EncoderDecoder
+from threefold.models.input_checks import last_elements
 from threefold.models.spec import Spec
-from threefold.models.translator import Translator
 
 ATTENTION = ("none", "bahdanau", "luong")
 
 
-class Seq2Seq(Translator):
-    """An encoder of any mixer, one direction or both, and a decoder of the same mixers.
+class Seq2Seq(EncoderDecoder):
+    """An encoder of any mixers, in one direction or both, and a decoder of the same mixers.
 
-    One direction: the decoder goes on from the encoder's state (Sutskever et al.).  Both: they have
-    no state to hand over, so the decoder begins by reading tanh(W [first; last]) of the encoder's
-    outputs as an element; for a GRU that is the paper's s_0 = tanh(W h) behind its gate.
+    With one direction the decoder continues from the state of the encoder (Sutskever et al.).  With
+    both there is no such state, so the first element that the decoder reads is tanh(W [first;
+    last]) of the encoder's outputs; for a GRU that is the paper's s_0 = tanh(W h), gated.
     """
 
     kind = "seq2seq"
@@ -43,9 +48,11 @@ class Seq2Seq(Translator):
         width, both = spec.width, spec.option("bidirectional")
         self.source_embedding = nn.Embedding(self.source_vocabulary, width)
         self.embedding = nn.Embedding(spec.vocabulary, width)
-        self.encoder = self._stack([_both(entry) for entry in spec.entries] if both else None)
-        self.encoder_norm = self._norm(self.encoder)
-        self.decoder = self._decoder()
+        self.encoder = self._make_stack(
+            [bidirectional_entry(entry) for entry in spec.entries] if both else None
+        )
+        self.encoder_norm = self._make_norm(self.encoder)
+        self.decoder = self._make_decoder()
         self.bridge = Linear(2 * width, width) if both else None
         self.head = Linear(width, spec.vocabulary)
 
@@ -56,34 +63,36 @@ class Seq2Seq(Translator):
 
     @property
     def refusals(self) -> Mapping[str, str]:
-        """Why there is no such form, by its name."""
+        """Why a form is not available, by its name."""
         return self.decoder.refusals
 
-    def read_source(self, source: Tensor, lengths: Tensor | None) -> State:
-        """The state before the target, for tokens [B, M] that start at 0 and hold `lengths`."""
-        x = silence(self.source_embedding(source), lengths)
+    def encode_source(self, source: Tensor, lengths: Tensor | None) -> State:
+        """The state before the target, for tokens [B, M] aligned at 0, with `lengths` per row."""
+        x = zero_padding(self.source_embedding(source), lengths)
         y, carried = self.encoder.run(x, None, "auto", lengths, self.name)
-        outputs = silence(self.encoder_norm(y), lengths)
-        top = last_places(outputs, lengths)
+        outputs = zero_padding(self.encoder_norm(y), lengths)
+        top = last_elements(outputs, lengths)
         counts = torch.full_like(source[:, 0], source.shape[1]) if lengths is None else lengths
         if self.bridge is not None:
             summary = torch.tanh(self.bridge(torch.cat([outputs[:, 0], top], -1))).unsqueeze(1)
             real = None if lengths is None else (lengths > 0).long()
             y, carried = self.decoder.stack.run(
-                silence(summary, real), None, "auto", real, self.name
+                zero_padding(summary, real), None, "auto", real, self.name
             )
-            top = silence(self.decoder.norm(y), real).squeeze(1)
-        return self.decoder.begin(carried, top, outputs, counts)
+            top = zero_padding(self.decoder.norm(y), real).squeeze(1)
+        return self.decoder.initial_state(carried, top, outputs, counts)
 
-    def decode(self, tokens: Tensor, state: State, form: str, lengths: Tensor | None) -> Answer:
-        """Read-outs [B, L, width] for tokens [B, L], the state, and weights if there are any."""
-        x = silence(self.embedding(tokens), lengths)
-        answer: Answer = self.decoder(x, state, form, lengths)
-        return answer
+    def decode(
+        self, tokens: Tensor, state: State, form: str, lengths: Tensor | None
+    ) -> DecoderOutput:
+        """Outputs [B, L, width] for tokens [B, L], the state, and attention weights or None."""
+        x = zero_padding(self.embedding(tokens), lengths)
+        output: DecoderOutput = self.decoder(x, state, form, lengths)
+        return output
 
-    def logits_of(self, read: Tensor) -> Tensor:
-        """Read-outs [..., width] to logits [..., vocabulary]."""
-        logits: Tensor = self.head(read)
+    def compute_logits(self, outputs: Tensor) -> Tensor:
+        """Outputs [..., width] to logits [..., vocabulary]."""
+        logits: Tensor = self.head(outputs)
         return logits
 
     def align(
@@ -94,19 +103,19 @@ class Seq2Seq(Translator):
         source_mask: Tensor | None = None,
         mask: Tensor | None = None,
     ) -> Tensor:
-        """Weights [B, L, M]: where the source is looked at for the token after each of tokens."""
-        if not self.decoder.attends:
+        """Attention weights [B, L, M] over the source, for the token after each of tokens."""
+        if not self.decoder.has_attention:
             raise ThreefoldError(
                 f"{self.name}: has no attention, so there is no alignment; build it with "
                 'options={"attention": "bahdanau"} or "luong"'
             )
         state = self.encode(source, mask=source_mask)
-        (_, _, weights), rows = self._answer(tokens, state, "auto", mask)
-        assert weights is not None  # an attentive decoder has them
+        (_, _, weights), rows = self._decode_checked(tokens, state, "auto", mask)
+        assert weights is not None  # a decoder with attention returns them
         weights = weights if rows is None else rows.restore(weights)
         if source_mask is None:
             return weights
-        return Rows(source_mask, source.shape, self.name).restore(weights.mT).mT
+        return PaddedRows(source_mask, source.shape, self.name).restore(weights.mT).mT
 
     def draw_alignment(
         self,
@@ -116,25 +125,26 @@ class Seq2Seq(Translator):
         *,
         labels: tuple[Sequence[str], Sequence[str]] | None = None,
     ) -> Tensor:
-        """Draw where one source [M] is looked at for each token of a target [L] after the first.
+        """Draw the attention weights over a source [M] for each target token [L] but the first.
 
-        The first is what decoding begins with.  labels: texts for all tokens of both.  The ending
-        of `path` says what it becomes (png, svg, pdf).  Returns the weights [L − 1, M].
+        The first target token is the one that decoding starts from.  labels: texts for all tokens
+        of source and target.  The suffix of `path` chooses the format (png, svg, pdf).  Returns the
+        weights [L − 1, M].
         """
-        one, other = _one_row(source, "source"), _one_row(target, "target")
-        if other.shape[1] < 2:
+        source_row, target_row = _one_row(source, "source"), _one_row(target, "target")
+        if target_row.shape[1] < 2:
             raise ThreefoldError(
-                f"{self.name}: a target of {other.shape[1]} tokens; expected the token that "
-                "decoding begins with and at least one after it"
+                f"{self.name}: a target of {target_row.shape[1]} tokens; expected the token that "
+                "decoding starts from and at least one after it"
             )
         with torch.no_grad():
-            weights = self.align(one.to(self.device), other[:, :-1].to(self.device))[0]
-        texts = labels or ([str(int(i)) for i in one[0]], [str(int(i)) for i in other[0]])
+            weights = self.align(source_row.to(self.device), target_row[:, :-1].to(self.device))[0]
+        texts = labels or tuple([str(int(i)) for i in row[0]] for row in (source_row, target_row))
         draw_weights(weights, path, queries=texts[1][1:], keys=texts[0], names=("target", "source"))
         return weights
 
     def empty_state(self, batch_size: int) -> State:
-        """The state after a source without elements."""
+        """The state after an empty source."""
         weight = self.head.weight
         shapes = self.decoder.state_shapes(0, 0)
         return {
@@ -143,22 +153,22 @@ class Seq2Seq(Translator):
         }
 
     def state_size(self, length: int, source: int = 0) -> int:
-        """Bytes of the state of one row after `length` tokens, for a source of `source`."""
+        """Bytes of the state of one row after `length` tokens, with `source` source tokens."""
         shapes = {**self.decoder.state_shapes(length, source), "decoder": {}}
         rest = states.count_bytes(shapes, self.head.weight.dtype)
         return rest + self.decoder.stack.state_size(length)
 
     def check_state(self, state: State, rows: int) -> None:
-        """Refuse a state that is not one of this model for that many rows."""
-        self._refuse_foreign(state)
+        """Raise an error unless `state` is a state of this model for a batch of `rows`."""
+        self._refuse_foreign_state(state)
         values = state.get("values")
         source = values.shape[1] if isinstance(values, Tensor) and values.dim() == 3 else 0
-        beside = {k: v for k, v in self.decoder.state_shapes(0, source).items() if k != "decoder"}
-        given = {name: leaf for name, leaf in state.items() if name != "decoder"}
-        states.check(given, beside, rows, self.head.weight.dtype, self.name)
+        shapes = {k: v for k, v in self.decoder.state_shapes(0, source).items() if k != "decoder"}
+        leaves = {name: leaf for name, leaf in state.items() if name != "decoder"}
+        states.check(leaves, shapes, rows, self.head.weight.dtype, self.name)
         self.decoder.stack.check_state(state["decoder"], rows)
 
-    def _stack(self, entries: Sequence[Entry] | None = None) -> Stack:
+    def _make_stack(self, entries: Sequence[Entry] | None = None) -> Stack:
         spec = self.spec
         return Stack(
             spec.width,
@@ -169,31 +179,31 @@ class Seq2Seq(Translator):
             dropout=spec.option("dropout"),
         )
 
-    def _norm(self, stack: Stack) -> nn.Module:
-        # A plain stack hands over outputs as they are; a residual stream is normed once at its end.
+    def _make_norm(self, stack: Stack) -> nn.Module:
+        # The outputs of plain blocks are used as they are; a residual stream has a final norm.
         return nn.Identity() if self.spec.block_entry[0] == "plain" else stack.final_norm()
 
-    def _decoder(self) -> Decoder:
-        stack = self._stack()
-        norm = self._norm(stack)
+    def _make_decoder(self) -> Decoder:
+        stack = self._make_stack()
+        norm = self._make_norm(stack)
         if not stack.causal:
             raise ThreefoldError(
                 f"{self.name}: mixers {[name for name, _ in self.spec.entries]} see later tokens, "
-                "which a decoder must predict; choose causal ones (the encoder has both directions "
-                'with options={"bidirectional": True})'
+                "which a decoder must predict; choose causal mixers (the encoder runs in both "
+                'directions with options={"bidirectional": True})'
             )
         attention = self.spec.option("attention")
         if attention == "none":
             return Decoder(stack, norm)
-        more = {
+        options = {
             "score": self.spec.option("score")
             or ("additive" if attention == "bahdanau" else "general"),
-            "max_source": self.spec.option("max_source"),
+            "max_source_length": self.spec.option("max_source_length"),
         }
         if attention == "bahdanau":
-            return Bahdanau(stack, norm, **more)
-        kind = LuongInputFeeding if self.spec.option("input_feeding") else Luong
-        return kind(stack, norm, **more)
+            return BahdanauDecoder(stack, norm, **options)
+        kind = LuongInputFeedingDecoder if self.spec.option("input_feeding") else LuongDecoder
+        return kind(stack, norm, **options)
 
     def _check_options(self) -> None:
         attention = self.spec.option("attention")
@@ -203,19 +213,14 @@ class Seq2Seq(Translator):
             )
         if self.spec.option("input_feeding") and attention != "luong":
             raise ThreefoldError(
-                f"{self.name}: input feeding belongs to attention 'luong', given {attention!r} "
-                "(bahdanau's decoder reads its context anyway)"
+                f"{self.name}: input_feeding needs attention='luong', given {attention!r} "
+                "(a bahdanau decoder reads its context anyway)"
             )
         if self.spec.option("score") and attention == "none":
             raise ThreefoldError(
                 f"{self.name}: score {self.spec.option('score')!r} without attention; choose "
                 "attention 'bahdanau' or 'luong', or leave the score out"
             )
-
-
-def _both(entry: Entry) -> Entry:
-    name, options = entry
-    return "bidirectional", {"mixer": name, "options": options}
 
 
 def _one_row(tokens: Tensor | Sequence[int], what: str) -> Tensor:

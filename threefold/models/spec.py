@@ -1,6 +1,6 @@
-"""Spec: the whole description of a model, frozen, checked, and the same in Python and in JSON.
+"""Spec: the complete description of a model, immutable, checked, and the same in Python and JSON.
 
-Reading one needs no torch, unless it gives keywords to a mixer, which are checked against its
+Reading a spec does not import torch, unless a mixer has keywords, which are checked against its
 constructor.
 """
 
@@ -20,28 +20,28 @@ from threefold.models.table import KINDS
 
 Entry: TypeAlias = "str | tuple[str, Mapping[str, Any]]"  # a name, or a name and its keywords
 
-RANGES = {"width": 2**20, "depth": 2**12, "vocabulary": 2**24}  # from 1 to here
+LARGEST = {"width": 2**20, "depth": 2**12, "vocabulary": 2**24}  # largest values; the smallest is 1
 
 
-class Options(dict[str, Any]):
-    """Keywords that cannot be changed."""
+class FrozenOptions(dict[str, Any]):
+    """An immutable dict of keywords."""
 
     def _refuse(self, *_: object, **__: object) -> NoReturn:
-        raise TypeError("the options of a spec are frozen; make another spec")
+        raise TypeError("the options of a spec are immutable; make a new spec")
 
     __setitem__ = __delitem__ = __ior__ = _refuse
     clear = pop = popitem = setdefault = update = _refuse
 
-    def __reduce__(self) -> tuple[type[Options], tuple[dict[str, Any]]]:
-        return Options, (dict(self),)
+    def __reduce__(self) -> tuple[type[FrozenOptions], tuple[dict[str, Any]]]:
+        return FrozenOptions, (dict(self),)
 
 
 @dataclass(frozen=True, eq=False)
 class Spec:
-    """What a model is made of, e.g. `Spec("language", width=64, depth=2, mixers="mamba")`.
+    """The description of a model, e.g. `Spec("language", width=64, depth=2, mixers="mamba")`.
 
     An entry of `mixers` is a name or (name, keywords); they repeat over the depth (a hybrid).
-    `options` are the kind's own keywords.
+    `options` are the keywords of the kind.
     """
 
     kind: str
@@ -55,7 +55,7 @@ class Spec:
 
     def __post_init__(self) -> None:
         _check_name("kind", self.kind, KINDS)
-        for name, largest in RANGES.items():
+        for name, largest in LARGEST.items():
             _check_whole(name, getattr(self, name), largest)
         entries = [_mixer(entry, place) for place, entry in enumerate(_listed(self.mixers))]
         object.__setattr__(self, "mixers", tuple(entries))
@@ -65,7 +65,7 @@ class Spec:
 
     @property
     def entries(self) -> tuple[tuple[str, Mapping[str, Any]], ...]:
-        """The mixers as (name, keywords), once through before they repeat."""
+        """The mixers as (name, keywords), without repetition over the depth."""
         return tuple(_split(entry) for entry in self.mixers)
 
     @property
@@ -79,7 +79,7 @@ class Spec:
         return _split(self.block)
 
     def option(self, name: str, *otherwise: Any) -> Any:
-        """One of the kind's keywords: as given, or its default; `otherwise` if it has none such."""
+        """An option of the kind, or its default; `otherwise` if the kind has no such option."""
         if otherwise and name not in KINDS[self.kind].options:
             return otherwise[0]
         return self.options.get(name, KINDS[self.kind].options[name])
@@ -90,7 +90,7 @@ class Spec:
         return hashlib.sha256(self.to_json().encode()).hexdigest()
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON values."""
+        """The fields as plain JSON values."""
         return {item.name: _thaw(getattr(self, item.name)) for item in fields(self)}
 
     def to_json(self) -> str:
@@ -99,21 +99,21 @@ class Spec:
 
     @classmethod
     def from_dict(cls, values: Any) -> Spec:
-        """The spec of `to_dict`."""
+        """The inverse of `to_dict`."""
         if not isinstance(values, Mapping):
-            raise ThreefoldError(f"a spec is a dict of fields; given {type(values).__name__}")
+            raise ThreefoldError(f"a spec is a dict of fields, given {type(values).__name__}")
         names = [item.name for item in fields(cls)]
         for name in values:
             if name not in names:
                 raise ThreefoldError(f"spec has no field {name!r}; {nearest(str(name), names)}")
         missing = [name for name in names[:4] if name not in values]
         if missing:
-            raise ThreefoldError(f"spec lacks {', '.join(missing)}")
+            raise ThreefoldError(f"the spec lacks {', '.join(missing)}")
         return cls(**values)
 
     @classmethod
     def from_json(cls, text: str) -> Spec:
-        """The spec of `to_json`."""
+        """The inverse of `to_json`."""
         try:
             values = json.loads(text)
         except ValueError as error:
@@ -121,7 +121,7 @@ class Spec:
         return cls.from_dict(values)
 
     def differences(self, other: Spec) -> list[str]:
-        """Each field in which the two differ, with both values."""
+        """The fields in which two specs differ, with both values."""
         mine, theirs = self.to_dict(), other.to_dict()
         return [
             f"{name}: {mine[name]!r} and {theirs[name]!r}"
@@ -143,9 +143,7 @@ def _check_name(what: str, name: Any, known: Iterable[str]) -> None:
 
 def _check_whole(name: str, value: Any, largest: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= largest:
-        raise ThreefoldError(
-            f"spec: {name} is {value!r}, expected a whole number from 1 to {largest}"
-        )
+        raise ThreefoldError(f"spec: {name} is {value!r}, expected an integer from 1 to {largest}")
 
 
 def _listed(mixers: Any) -> list[Any]:
@@ -162,7 +160,7 @@ def _mixer(entry: Any, place: int) -> Entry:
     where = f"entry {place} of mixers"
     name, options = _read(entry, where)
     _check_name("mixer", name, MIXERS)
-    if options:  # only here is the class needed, and torch with it
+    if options:  # only this case needs the class, and torch with it
         _check_keywords("mixer", name, options, options_of(MIXERS[name].load()))
     return (name, options) if options else name
 
@@ -188,17 +186,17 @@ def _block(entry: Any) -> Entry:
     return (name, options) if options else name
 
 
-def _read(entry: Any, where: str) -> tuple[str, Options]:
+def _read(entry: Any, where: str) -> tuple[str, FrozenOptions]:
     """A name and its frozen keywords."""
     if isinstance(entry, str):
-        return entry, Options()
+        return entry, FrozenOptions()
     pair = isinstance(entry, Sequence) and len(entry) == 2
     if not pair or not isinstance(entry[0], str) or not isinstance(entry[1], Mapping):
         raise ThreefoldError(
             f'spec: {where} is {entry!r}, expected a name or (name, keywords), e.g. "gla" or '
             '("gla", {"heads": 4})'
         )
-    options: Options = _freeze(entry[1], f"{where}, {entry[0]!r}")
+    options: FrozenOptions = _freeze(entry[1], f"{where}, {entry[0]!r}")
     return entry[0], options
 
 
@@ -207,17 +205,19 @@ def _check_keywords(
 ) -> None:
     for option in options:
         if option == "width":
-            raise ThreefoldError(f"{what} {name!r}: its width is the spec's; leave 'width' out")
+            raise ThreefoldError(
+                f"{what} {name!r}: the width comes from the spec; leave out 'width'"
+            )
         if option not in accepted:
             raise ThreefoldError(
                 f"{what} {name!r} has no option {option!r}; {nearest(option, accepted)}"
             )
 
 
-def _kind_options(kind: str, options: Any) -> Options:
+def _kind_options(kind: str, options: Any) -> FrozenOptions:
     if not isinstance(options, Mapping):
         raise ThreefoldError(f"spec: options is {options!r}, expected a dict")
-    frozen: Options = _freeze(options, "options")
+    frozen: FrozenOptions = _freeze(options, "options")
     defaults = KINDS[kind].options
     for name, value in frozen.items():
         if name not in defaults:
@@ -242,10 +242,10 @@ def _freeze(value: Any, where: str) -> Any:
     if isinstance(value, (list, tuple)):
         return tuple(_freeze(item, where) for item in value)
     if isinstance(value, Mapping) and all(isinstance(key, str) for key in value):
-        return Options({key: _freeze(item, where) for key, item in value.items()})
+        return FrozenOptions({key: _freeze(item, where) for key, item in value.items()})
     raise ThreefoldError(
-        f"spec: {where} holds {value!r}, which JSON cannot carry; "
-        "use numbers, texts, truth values, lists and dicts"
+        f"spec: {where} contains {value!r}, which JSON cannot represent; "
+        "use numbers, strings, booleans, lists and dicts"
     )
 
 
@@ -258,4 +258,4 @@ def _thaw(value: Any) -> Any:
 
 
 def _split(entry: Entry) -> tuple[str, Mapping[str, Any]]:
-    return (entry, Options()) if isinstance(entry, str) else entry
+    return (entry, FrozenOptions()) if isinstance(entry, str) else entry

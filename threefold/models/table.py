@@ -20,51 +20,51 @@ class Kind:
 
     name: str
     cls: str
-    options: Mapping[str, Any] = field(default_factory=dict)  # what Spec.options may set: defaults
+    options: Mapping[str, Any] = field(default_factory=dict)  # names and defaults of Spec.options
 
     def load(self) -> type[Model]:
-        """The class, imported when first asked for."""
+        """Import and return the class."""
         loaded: type[Model] = getattr(import_module(f"threefold.models.{self.name}"), self.cls)
         return loaded
 
 
-# What `models/embedding.py` reads.
-EMBEDDING: Mapping[str, Any] = {
-    "positions": "none",  # of the elements of the stream: none, learned, sinusoidal or binary
-    "max_length": 0,  # of learned positions
-    "scale": False,  # by √width
+# Options that `models/embedding.py` reads.
+EMBEDDING_OPTIONS: Mapping[str, Any] = {
+    "positions": "none",  # added to the input: none, learned, sinusoidal or binary
+    "max_length": 0,  # number of learned positions
+    "scale_embedding": False,  # multiply by √width
     "embedding_norm": False,
     "embedding_dropout": 0.0,
 }
 
-# What `models/backbone.py` reads: of tokens only, and of tokens or vectors.
-BODY: Mapping[str, Any] = {
+# Options that `models/backbone.py` reads: for tokens only, and for tokens or vectors.
+BACKBONE_OPTIONS: Mapping[str, Any] = {
     "dropout": 0.0,
-    "initial": "own",  # numbers before training: each layer's own, gpt2 or bert
-    **EMBEDDING,
+    "init": "default",  # initial weights: default (each layer's own), gpt2 or bert
+    **EMBEDDING_OPTIONS,
 }
-ENCODER: Mapping[str, Any] = {
-    "input_size": 0,  # numbers of one element; 0: tokens
-    "segments": 0,  # kinds of elements told apart by a vector of their own, such as sentences
+ENCODER_OPTIONS: Mapping[str, Any] = {
+    "input_size": 0,  # size of the input vectors; 0: tokens
+    "segments": 0,  # number of segment embeddings, e.g. 2 for pairs of sentences
     "bidirectional": False,
-    **BODY,
+    **BACKBONE_OPTIONS,
 }
 
 _KINDS = (
-    Kind("language", "LanguageModel", {"tie": True, "classes": 0, **BODY}),
+    Kind("language", "LanguageModel", {"tie": True, "classes": 0, **BACKBONE_OPTIONS}),
     Kind(
         "classifier",
         "Classifier",
         {
             "classes": 2,
             "pooling": "mean",  # last, first, mean or attention
-            "hidden": 0,  # of the head; 0: none (of pairs: 4 · width)
-            "activation": "relu",  # of the head: relu, gelu or tanh
-            "pair": False,
-            **ENCODER,
+            "hidden": 0,  # hidden layer of the head; 0: none (for pairs: 4 · width)
+            "activation": "relu",  # in the head: relu, gelu or tanh
+            "pair": False,  # classify pairs of sequences
+            **ENCODER_OPTIONS,
         },
     ),
-    Kind("tagger", "Tagger", {"classes": 2, **ENCODER}),
+    Kind("tagger", "Tagger", {"classes": 2, **ENCODER_OPTIONS}),
     Kind(
         "forecaster",
         "Forecaster",
@@ -75,7 +75,7 @@ _KINDS = (
             "head": "quantile",  # or gaussian
             "quantiles": (0.1, 0.5, 0.9),
             "scaling": "standard",  # none, mean or standard
-            **BODY,
+            **BACKBONE_OPTIONS,
         },
     ),
     Kind(
@@ -83,10 +83,10 @@ _KINDS = (
         "MaskedLanguageModel",
         {
             "segments": 0,
-            "predicts": True,  # with the head that guesses tokens
-            "activation": "gelu",  # of that head
+            "lm_head": True,  # with the head that predicts tokens
+            "activation": "gelu",  # in that head
             "pooler": False,
-            **BODY,
+            **BACKBONE_OPTIONS,
         },
     ),
     Kind(
@@ -98,7 +98,7 @@ _KINDS = (
             "patch": 4,
             "classes": 10,
             "pooling": "class",  # or mean, without a class token
-            **{**BODY, "positions": "learned"},  # max_length follows from the image
+            **{**BACKBONE_OPTIONS, "positions": "learned"},  # max_length follows from the image
         },
     ),
     Kind(
@@ -106,11 +106,11 @@ _KINDS = (
         "Seq2Seq",
         {
             "attention": "bahdanau",  # none, bahdanau or luong
-            "score": "",  # "": additive for bahdanau, general for luong
+            "score": "",  # "": additive with bahdanau, general with luong
             "input_feeding": False,
-            "bidirectional": True,  # of the encoder
-            "source_vocabulary": 0,  # 0: the same as the target's
-            "max_source": 0,  # places, for the score `location` only
+            "bidirectional": True,  # the encoder
+            "source_vocabulary": 0,  # 0: the same as the target
+            "max_source_length": 0,  # for the score `location` only
             "dropout": 0.0,
         },
     ),
@@ -118,18 +118,18 @@ _KINDS = (
         "transformer",
         "Transformer",
         {
-            **EMBEDDING,
+            **EMBEDDING_OPTIONS,
             "positions": "sinusoidal",
-            "scale": True,
+            "scale_embedding": True,
             "embedding_dropout": 0.1,
             "dropout": 0.1,
             "label_smoothing": 0.1,
-            "shared": True,  # one table for source and target
-            "tie": True,  # the head is the target's table
-            "source_vocabulary": 0,  # 0: the same as the target's
-            "encoder_depth": 0,  # 0: the decoder's
-            "encoder_mixers": (),  # (): the decoder's, seen from both sides
-            "cross": {},  # keywords of cross-attention; {}: those of the first attention
+            "share_embeddings": True,  # one table for source and target
+            "tie": True,  # the head is the table of the target
+            "source_vocabulary": 0,  # 0: the same as the target
+            "encoder_depth": 0,  # 0: the same as the decoder
+            "encoder_mixers": (),  # (): the same as the decoder, but not causal
+            "cross_attention": {},  # its keywords; {}: those of the first attention
         },
     ),
 )
@@ -138,7 +138,7 @@ KINDS: dict[str, Kind] = {kind.name: kind for kind in _KINDS}
 
 
 def build(spec: Spec) -> Model:
-    """Make the model that a spec describes, with fresh weights from torch's random numbers."""
+    """Make the model that a spec describes, with weights drawn from torch's global generator."""
     from threefold.models.spec import Spec
 
     if not isinstance(spec, Spec):

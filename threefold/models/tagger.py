@@ -1,6 +1,7 @@
-"""p(class_t | x) = softmax(W norm(stack(embedding(x)))_t): a label for every element.
+"""p(class_t | x) = softmax(W norm(stack(embedding(x)))_t): one label per element.
 
-With causal mixers a label depends on what came before and streams; with `bidirectional` on all.
+With causal mixers a label depends on earlier elements only, and the model can stream; with
+`bidirectional` it depends on all.
 """
 
 from __future__ import annotations
@@ -8,14 +9,14 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from threefold.errors import ThreefoldError
-from threefold.layers.parts import Linear
+from threefold.layers.linear import Linear
 from threefold.memory.state import State
-from threefold.models.backbone import Body
+from threefold.models.backbone import Backbone
 from threefold.models.spec import Spec
 
 
-class Tagger(Body):
-    """Tokens or vectors (`input_size`) to one of `classes` each."""
+class Tagger(Backbone):
+    """Assign one of `classes` to each token or vector (`input_size`)."""
 
     kind = "tagger"
 
@@ -25,7 +26,7 @@ class Tagger(Body):
         self.head = nn.Sequential(dropout, Linear(spec.width, spec.option("classes")))
 
     def check_options(self) -> None:
-        """Refuse a tagger without classes."""
+        """Raise an error if there are no classes."""
         if self.spec.option("classes") < 1:
             raise ThreefoldError(
                 f"{self.name}: {self.spec.option('classes')} classes, expected at least 1"
@@ -44,12 +45,12 @@ class Tagger(Body):
 
         Logits at padding are 0.
         """
-        reading = self.read(inputs, state, form, mask, segments)
-        logits: Tensor = self.head(self.norm(reading.outputs))
-        rows = reading.rows
-        return logits if rows is None else rows.restore(logits), reading.after
+        output = self.run_backbone(inputs, state, form, mask, segments)
+        logits: Tensor = self.head(self.norm(output.outputs))
+        rows = output.rows
+        return logits if rows is None else rows.restore(logits), output.after
 
     def step(self, element: Tensor, state: State | None = None) -> tuple[Tensor, State]:
-        """One element of each row, [B] or [B, input_size]; returns (logits [B, classes], state)."""
+        """Run one element per row, [B] or [B, input_size]; returns (logits [B, classes], state)."""
         logits, state = self.forward(element.unsqueeze(1), state, form="step")
         return logits.squeeze(1), state

@@ -11,17 +11,17 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from threefold.blocks.stack import Entry, both_ways
+from threefold.blocks.stack import Entry, non_causal_entry
 from threefold.errors import ThreefoldError, nearest
-from threefold.layers.parts import Linear
-from threefold.models.backbone import Body
+from threefold.layers.linear import Linear
+from threefold.models.backbone import Backbone
 from threefold.models.embedding import Projection
 from threefold.models.spec import Spec
 
 POOLINGS = ("class", "mean")
 
 
-class VisionTransformer(Body):
+class VisionTransformer(Backbone):
     """Images [B, channels, height, width] to one of `classes` (0: no head, see `encode`)."""
 
     kind = "vision"
@@ -38,14 +38,14 @@ class VisionTransformer(Body):
 
     @property
     def grid(self) -> tuple[int, int]:
-        """Patches from top to bottom and from left to right."""
+        """Number of patches vertically and horizontally."""
         height, width = self.spec.option("image")
         patch = self.spec.option("patch")
         return height // patch, width // patch
 
     @property
     def input_size(self) -> int:
-        """Numbers of one patch."""
+        """Number of values in one patch."""
         size: int = self.spec.option("channels") * self.spec.option("patch") ** 2
         return size
 
@@ -59,14 +59,14 @@ class VisionTransformer(Body):
         return self.head(h.mean(1) if self.token is None else h[:, 0]), None
 
     def encode(self, images: Tensor) -> Tensor:
-        """What the patches became, [B, patches, width]; with a class token, that comes first."""
+        """Outputs [B, patches, width] of the stack; a class token comes first."""
         x = self.project(self.patches(images))
         y, _ = self.stack.run(x, None, "auto", None, self.name)
         h: Tensor = self.norm(y)
         return h
 
     def patches(self, images: Tensor) -> Tensor:
-        """Images in patches [B, patches, channels · patch²], row by row."""
+        """Cut images into patches [B, patches, channels · patch²], row by row."""
         self._check_images(images)
         patch, channels = self.spec.option("patch"), self.spec.option("channels")
         down, across = self.grid
@@ -74,18 +74,18 @@ class VisionTransformer(Body):
         return cut.permute(0, 2, 4, 1, 3, 5).reshape(len(images), down * across, self.input_size)
 
     def project(self, patches: Tensor) -> Tensor:
-        """Patches as the stack is given them: mapped, the class token before them, positions."""
+        """The input of the stack: projected patches, after the class token, with positions."""
         x = self.embedding.look_up(patches)
         if self.token is not None:
             x = torch.cat([self.token.expand(len(x), 1, -1), x], 1)
-        return self.embedding.place(x)
+        return self.embedding.add_positions(x)
 
     def check_options(self) -> None:
-        """Refuse what cuts no image into patches."""
+        """Raise an error if images cannot be cut into such patches."""
         spec = self.spec
         image, patch, channels = spec.option("image"), spec.option("patch"), spec.option("channels")
-        whole = len(image) == 2 and all(isinstance(side, int) and side > 0 for side in image)
-        if not whole or patch < 1 or channels < 1 or any(side % patch for side in image):
+        is_size = len(image) == 2 and all(isinstance(side, int) and side > 0 for side in image)
+        if not is_size or patch < 1 or channels < 1 or any(side % patch for side in image):
             raise ThreefoldError(
                 f"{self.name}: image {image}, patch {patch}, channels {channels}; expected a "
                 "height and a width that are multiples of the patch, and at least 1 channel"
@@ -97,25 +97,25 @@ class VisionTransformer(Body):
             )
         if spec.option("classes") < 0:
             raise ThreefoldError(
-                f"{self.name}: {spec.option('classes')} classes, expected 1 or more, or 0 for none"
+                f"{self.name}: {spec.option('classes')} classes, expected 1 or more, or 0: no head"
             )
 
-    def _embedding(self) -> Projection:
+    def _make_embedding(self) -> Projection:
         down, across = self.grid
         tokens = int(self.spec.option("pooling") == "class")
         return Projection(self.spec, self.input_size, down * across + tokens)
 
     def _entries(self) -> list[Entry]:
-        return [both_ways(entry) for entry in self.spec.entries]
+        return [non_causal_entry(entry) for entry in self.spec.entries]
 
     def _check_images(self, images: Tensor) -> None:
-        wanted = (self.spec.option("channels"), *self.spec.option("image"))
+        expected = (self.spec.option("channels"), *self.spec.option("image"))
         dtype = self.embedding.weight.dtype
-        if not isinstance(images, Tensor) or images.shape[1:] != wanted or len(images) == 0:
-            given = tuple(images.shape) if isinstance(images, Tensor) else type(images).__name__
+        if not isinstance(images, Tensor) or images.shape[1:] != expected or len(images) == 0:
+            received = tuple(images.shape) if isinstance(images, Tensor) else type(images).__name__
             raise ThreefoldError(
-                f"{self.name}: images are {given}, expected [batch, "
-                f"{', '.join(map(str, wanted))}] with at least one image"
+                f"{self.name}: images are {received}, expected [batch, "
+                f"{', '.join(map(str, expected))}] with at least one image"
             )
         if images.dtype != dtype and not torch.is_autocast_enabled(images.device.type):
             raise ThreefoldError(

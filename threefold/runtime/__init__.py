@@ -1,3 +1,3 @@
-"""Runtime: models at work — sampling, generation, and states as files."""
+"""Using trained models: sampling, generation, sessions, streams, and states as files."""
 
 from __future__ import annotations

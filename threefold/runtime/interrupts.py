@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM as a question that is asked at a good moment, not an exception anywhere."""
+"""Ctrl-C and SIGTERM as a flag to check at a safe point, instead of an exception anywhere."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Interrupts:
-    """While this is entered, the first signal sets `asked`; a second one acts as it did before."""
+    """Context manager: the first signal sets `asked`; a second one has its usual effect."""
 
     def __init__(self) -> None:
         self.asked = False
-        self._before: dict[int, Any] = {}
-        self._wake: tuple[int, int] | None = None
-        self._woken = -1  # by whom signals were noticed before
+        self._handlers: dict[int, Any] = {}  # of before
+        self._wake_pipe: tuple[int, int] | None = None
+        self._wakeup_descriptor = -1  # of before
 
     def __enter__(self) -> Interrupts:
         if threading.current_thread() is threading.main_thread():
-            self._wake = os.pipe()
-            for end in self._wake:
+            self._wake_pipe = os.pipe()
+            for end in self._wake_pipe:
                 os.set_blocking(end, False)
             # A signal may reach another thread than the one that waits.
-            self._woken = signal.set_wakeup_fd(self._wake[1])
+            self._wakeup_descriptor = signal.set_wakeup_fd(self._wake_pipe[1])
             for number in SIGNALS:
-                self._before[number] = signal.signal(number, self._handle)
+                self._handlers[number] = signal.signal(number, self._handle)
         return self
 
     def __exit__(
@@ -38,26 +38,26 @@ class Interrupts:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        for number, handler in self._before.items():
+        for number, handler in self._handlers.items():
             signal.signal(number, handler)
-        if self._wake is not None:
-            signal.set_wakeup_fd(self._woken)
-        for end in self._wake or ():
+        if self._wake_pipe is not None:
+            signal.set_wakeup_fd(self._wakeup_descriptor)
+        for end in self._wake_pipe or ():
             os.close(end)
-        self._before, self._wake = {}, None
+        self._handlers, self._wake_pipe = {}, None
 
     def wait(self, descriptor: int) -> bool:
-        """Wait until something can be read; False if a signal came first."""
-        while self._wake is not None and not self.asked:
+        """Wait until a file descriptor can be read; False if a signal came first."""
+        while self._wake_pipe is not None and not self.asked:
             try:
-                ready, _, _ = select.select([descriptor, self._wake[0]], [], [])
-            except (OSError, ValueError):  # what cannot be waited for is read as it is
+                ready, _, _ = select.select([descriptor, self._wake_pipe[0]], [], [])
+            except (OSError, ValueError):  # select does not support it: read without waiting
                 break
-            if self._wake[0] not in ready:
+            if self._wake_pipe[0] not in ready:
                 break
-            os.read(self._wake[0], 64)
+            os.read(self._wake_pipe[0], 64)
         return not self.asked
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         self.asked = True
-        signal.signal(number, self._before[number])
+        signal.signal(number, self._handlers[number])

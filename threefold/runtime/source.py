@@ -1,8 +1,8 @@
-"""Elements of an endless input: a file, a pipe, or pieces of bytes, taken a number at a time.
+"""Elements of an input of any length: a file, a pipe, or chunks of bytes, read a few at a time.
 
-Where it stands is (bytes before the block that is being taken, elements taken of that block): from
-there the same elements come again, however tokens lie across blocks.  A file is read again from
-there, after its beginning was compared by SHA-256; of a pipe, what was read ahead is kept instead.
+The position is (bytes before the current block, elements taken from that block): from there the
+same elements follow again, wherever the block borders lie.  A file is read again from there, after
+the SHA-256 of its beginning has been compared; for a pipe, the bytes read ahead are saved instead.
 """
 
 from __future__ import annotations
@@ -21,27 +21,27 @@ import numpy as np
 from threefold.data.stream_encoders import Elements, Encoder, UnreadableError
 from threefold.errors import ThreefoldError
 
-READ = 1 << 16  # bytes at a time
-HASHED = 1 << 20
+READ_BYTES = 1 << 16  # read at a time
+HASH_BYTES = 1 << 20  # hashed at a time
 
-Given: TypeAlias = "str | os.PathLike[str] | bytes | IO[bytes] | Iterable[bytes | str]"
+Input: TypeAlias = "str | os.PathLike[str] | bytes | IO[bytes] | Iterable[bytes | str]"
 Wait: TypeAlias = Callable[[int], bool]
 
 
 class WaitInterruptedError(Exception):
-    """A signal came while the input had nothing."""
+    """A signal came while waiting for input."""
 
 
 @dataclass(frozen=True)
 class SourcePosition:
-    """Where a source stands; with an encoder's settings it is enough to go on."""
+    """Where a source is; together with the encoder's settings it is enough to continue."""
 
-    offset: int  # bytes of the input before the block
+    offset: int  # bytes of the input before the current block
     line: int  # lines before it
-    taken: int  # elements of the block
+    taken: int  # elements taken from the block
     read: int  # bytes of the input up to the end of the block
-    sha256: str | None  # of these; None for what cannot be read again
-    rest: bytes  # the block and what was read behind it, for what cannot be read again
+    sha256: str | None  # of these bytes; None for an input that cannot be read again
+    unread: bytes  # the block and the bytes read ahead, for an input that cannot be read again
 
 
 @dataclass
@@ -54,13 +54,13 @@ class InputBlock:
 
 
 class Source:
-    """Elements in their order; `load` some, then `take` them."""
+    """The elements of an input in order; `load` some, then `take` them."""
 
-    def __init__(self, given: Given, encoder: Encoder, wait: Wait | None = None) -> None:
+    def __init__(self, data: Input, encoder: Encoder, wait: Wait | None = None) -> None:
         self.encoder = encoder
-        self.name, self._read, self._file = _reader(given, wait)
-        self._base = 0 if self._file is None else self._file.tell()
-        self._mine = isinstance(given, str | os.PathLike)
+        self.name, self._read, self._file = _reader(data, wait)
+        self._start = 0 if self._file is None else self._file.tell()
+        self._owns_file = isinstance(data, str | os.PathLike)
         self.offset, self.line = 0, 0
         self._blocks: deque[InputBlock] = deque()
         self._data = b""  # read, not yet encoded
@@ -69,27 +69,27 @@ class Source:
 
     @property
     def size(self) -> int | None:
-        """Bytes of a file, from where it stood; None for what has no end yet."""
+        """Size in bytes of a file from its first position; None if the size is unknown."""
         file = self._file
-        return None if file is None else os.fstat(file.fileno()).st_size - self._base
+        return None if file is None else os.fstat(file.fileno()).st_size - self._start
 
     @property
-    def position(self) -> int:
-        """Bytes that were read and encoded, about: for a bar."""
+    def bytes_read(self) -> int:
+        """Bytes read and encoded so far, approximately, for a progress bar."""
         return self.offset + sum(len(block.data) for block in self._blocks)
 
     @property
     def loaded(self) -> int:
-        """Elements that can be taken at once."""
+        """Number of elements that can be taken now."""
         return sum(len(block.elements) - block.taken for block in self._blocks)
 
     def load(self, count: int) -> int:
-        """Have `count` elements ready, fewer only at the end; returns how many there are."""
+        """Load `count` elements, fewer only at the end of the input; return how many are loaded."""
         while self.loaded < count and not (self._ended and not self._data):
             if not self._ended:
-                piece = self._piece()
-                self._ended = not piece
-                self._data += piece
+                data = self._read_more()
+                self._ended = not data
+                self._data += data
             elements, used = self._encode()
             if used:
                 self._blocks.append(InputBlock(self._data[:used], elements))
@@ -97,20 +97,20 @@ class Source:
         return min(self.loaded, count)
 
     def take(self, count: int) -> Elements:
-        """The next `count` elements, which must be loaded."""
+        """Return the next `count` elements, which must be loaded."""
         parts = []
         while count:
-            self._leave()
+            self._drop_blocks()
             block = self._blocks[0]
             part = block.elements[block.taken : block.taken + count]
             block.taken += len(part)
             count -= len(part)
             parts.append(part)
-        self._leave()
+        self._drop_blocks()
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
-    def place(self) -> SourcePosition:
-        """Where it stands."""
+    def position(self) -> SourcePosition:
+        """Return the position after the last element taken."""
         taken = self._blocks[0].taken if self._blocks else 0
         data = self._blocks[0].data if taken else b""
         read = self.offset + len(data)
@@ -118,41 +118,43 @@ class Source:
             digest = self._hash.copy()
             digest.update(data)
             return SourcePosition(self.offset, self.line, taken, read, digest.hexdigest(), b"")
-        rest = b"".join(block.data for block in self._blocks) + self._data
-        return SourcePosition(self.offset, self.line, taken, read, None, rest)
+        unread = b"".join(block.data for block in self._blocks) + self._data
+        return SourcePosition(self.offset, self.line, taken, read, None, unread)
 
-    def go_on(self, place: SourcePosition) -> None:
-        """Stand where another source of the same input stood."""
-        self.offset, self.line = place.offset, place.line
-        if self._file is not None and place.sha256 is not None:
-            self._skip(self._file, place)
-        elif self._file is None and place.sha256 is None:
-            self._data = place.rest
+    def restore(self, position: SourcePosition) -> None:
+        """Continue at the position of another source of the same input."""
+        self.offset, self.line = position.offset, position.line
+        if self._file is not None and position.sha256 is not None:
+            self._skip(self._file, position)
+        elif self._file is None and position.sha256 is None:
+            self._data = position.unread
             elements, used = self._encode()
             self._blocks = deque([InputBlock(self._data[:used], elements)] if used else [])
             self._data = self._data[used:]
         else:
-            was, now = ("a file", "a pipe") if place.sha256 else ("a pipe", "a file")
+            before, now = ("a file", "a pipe") if position.sha256 else ("a pipe", "a file")
             raise ThreefoldError(
-                f"{self.name}: the state was written reading {was}, and this is {now}; go on with "
-                "the same kind of input"
+                f"{self.name}: the state was saved while reading {before}, but this is {now}; "
+                "continue with the same kind of input"
             )
-        if self.load(place.taken) < place.taken:
-            raise ThreefoldError(f"{self.name}: ends before the place where the state was written")
-        if place.taken:
-            self.take(place.taken)
+        if self.load(position.taken) < position.taken:
+            raise ThreefoldError(
+                f"{self.name}: the input ends before the position at which the state was saved"
+            )
+        if position.taken:
+            self.take(position.taken)
 
     def close(self) -> None:
-        """Leave the file, if it was opened here."""
-        if self._file is not None and self._mine:
+        """Close the file if it was opened here."""
+        if self._file is not None and self._owns_file:
             self._file.close()
 
-    def _piece(self) -> bytes:
+    def _read_more(self) -> bytes:
         try:
-            return self._read(READ)
+            return self._read(READ_BYTES)
         except OSError as error:
             raise ThreefoldError(
-                f"{self.name}: cannot be read on ({error.strerror or error})"
+                f"{self.name}: reading failed ({error.strerror or error})"
             ) from error
 
     def _encode(self) -> tuple[Elements, int]:
@@ -160,19 +162,19 @@ class Source:
         try:
             return self.encoder.encode(self._data, self._ended)
         except UnreadableError as error:
-            if error.at:  # what comes before it is still good
+            if error.at:  # the elements before the error are valid
                 self.encoder.restore(settings)
                 elements, used = self.encoder.encode(self._data[: error.at], False)
                 if used:
                     return elements, used
-            waiting = b"".join(block.data for block in self._blocks)
-            before = waiting + self._data[: error.at]
+            loaded = b"".join(block.data for block in self._blocks)
+            before = loaded + self._data[: error.at]
             line = self.line + before.count(b"\n") + 1
             byte = self.offset + len(before)
             raise ThreefoldError(f"{self.name}:{line}: {error} (byte {byte:,})") from error
 
-    def _leave(self) -> None:
-        """Pass by the blocks of which all was taken."""
+    def _drop_blocks(self) -> None:
+        """Drop the blocks from which all elements have been taken."""
         while self._blocks and self._blocks[0].taken == len(self._blocks[0].elements):
             data = self._blocks.popleft().data
             self.offset += len(data)
@@ -180,89 +182,90 @@ class Source:
             if self._hash is not None:
                 self._hash.update(data)
 
-    def _skip(self, file: IO[bytes], place: SourcePosition) -> None:
-        """Read a file up to a place, which must be as it was."""
+    def _skip(self, file: IO[bytes], position: SourcePosition) -> None:
+        """Move to a position in a file, after checking that the bytes before it are the same."""
         size = self.size or 0
-        if size < place.read:
+        if size < position.read:
             raise ThreefoldError(
-                f"{self.name}: has {size:,} bytes, and the state was written after "
-                f"{place.read:,}; it was cut or replaced: give the same file, or begin anew "
-                "without the state"
+                f"{self.name}: has {size:,} bytes, but the state was saved after "
+                f"{position.read:,}, so the file was truncated or replaced; use the same file, or "
+                "start again without the state"
             )
         self._hash = hashlib.sha256()
-        _feed(self._hash, file, place.offset)
-        whole = self._hash.copy()
-        _feed(whole, file, place.read - place.offset)
-        if whole.hexdigest() != place.sha256:
+        _hash_bytes(self._hash, file, position.offset)
+        with_block = self._hash.copy()
+        _hash_bytes(with_block, file, position.read - position.offset)
+        sha256 = with_block.hexdigest()
+        if sha256 != position.sha256:
             raise ThreefoldError(
-                f"{self.name}: its first {place.read:,} bytes have changed since the state was "
-                f"written (SHA-256 {whole.hexdigest()[:12]}, in the state "
-                f"{str(place.sha256)[:12]}); give the same file, or begin anew without the state"
+                f"{self.name}: the first {position.read:,} bytes have changed since the state was "
+                f"saved (SHA-256 {sha256[:12]}, in the state {str(position.sha256)[:12]}); use the "
+                "same file, or start again without the state"
             )
-        file.seek(self._base + place.offset)
+        file.seek(self._start + position.offset)
 
 
-def _feed(digest: Any, file: IO[bytes], size: int) -> None:
-    """The next `size` bytes of a file into a hash."""
+def _hash_bytes(digest: Any, file: IO[bytes], size: int) -> None:
+    """Add the next `size` bytes of a file to a hash."""
     while size:
-        piece = file.read(min(size, HASHED))
-        size -= len(piece)
-        digest.update(piece)
+        data = file.read(min(size, HASH_BYTES))
+        size -= len(data)
+        digest.update(data)
 
 
-def _reader(given: Any, wait: Wait | None) -> tuple[str, Callable[[int], bytes], IO[bytes] | None]:
-    """A name, a function that reads up to so many bytes (none at the end), and the file."""
-    name = str(getattr(given, "name", "input"))
-    if isinstance(given, str | os.PathLike):
-        name, given = os.fspath(given), _opened(Path(given))
-    if isinstance(given, bytes):
-        pieces = (given[first : first + READ] for first in range(0, len(given), READ))
-        return name, _from_pieces(pieces), None
-    number = _descriptor(given)
-    if number is not None:
-        if stat.S_ISREG(os.fstat(number).st_mode):
-            return name, given.read, given
-        return name, lambda size: _from_pipe(given, size, wait), None
-    if hasattr(given, "read"):
-        return name, given.read, None
-    if isinstance(given, Iterable):
-        return name, _from_pieces(iter(given)), None
+def _reader(data: Any, wait: Wait | None) -> tuple[str, Callable[[int], bytes], IO[bytes] | None]:
+    """Return a name, a function that reads up to n bytes (none at the end), and the file."""
+    name = str(getattr(data, "name", "input"))
+    if isinstance(data, str | os.PathLike):
+        name, data = os.fspath(data), _open(Path(data))
+    if isinstance(data, bytes):
+        chunks = (data[first : first + READ_BYTES] for first in range(0, len(data), READ_BYTES))
+        return name, _chunk_reader(chunks), None
+    descriptor = _descriptor(data)
+    if descriptor is not None:
+        if stat.S_ISREG(os.fstat(descriptor).st_mode):
+            return name, data.read, data
+        return name, lambda size: _read_pipe(data, size, wait), None
+    if hasattr(data, "read"):
+        return name, data.read, None
+    if isinstance(data, Iterable):
+        return name, _chunk_reader(iter(data)), None
     raise ThreefoldError(
-        f"stream: given {type(given).__name__}, expected a path, a binary file, bytes, or an "
-        "iterable of bytes or texts"
+        f"stream: the source has type {type(data).__name__}, expected a path, a binary file, "
+        "bytes, or an iterable of bytes or strings"
     )
 
 
-def _opened(path: Path) -> IO[bytes]:
+def _open(path: Path) -> IO[bytes]:
     if not path.exists():
         raise ThreefoldError(f"{path}: there is no such file")
     if path.is_dir():
-        raise ThreefoldError(f"{path}: a folder; expected a file, or - for standard input")
+        raise ThreefoldError(f"{path}: this is a folder; expected a file, or - for standard input")
     try:
         return open(path, "rb", buffering=0)
     except OSError as error:
         raise ThreefoldError(f"{path}: cannot be read ({error.strerror})") from error
 
 
-def _descriptor(given: Any) -> int | None:
-    """The number of a file of the system; None for one that is only called so."""
+def _descriptor(data: Any) -> int | None:
+    """Return the file descriptor; None for a file object without one."""
     try:
-        return int(given.fileno())
+        return int(data.fileno())
     except (AttributeError, OSError):
         return None
 
 
-def _from_pipe(pipe: IO[bytes], size: int, wait: Wait | None) -> bytes:
-    number = pipe.fileno()
-    if wait is not None and not wait(number):
+def _read_pipe(pipe: IO[bytes], size: int, wait: Wait | None) -> bytes:
+    descriptor = pipe.fileno()
+    if wait is not None and not wait(descriptor):
         raise WaitInterruptedError
-    return os.read(number, size)
+    return os.read(descriptor, size)
 
 
-def _from_pieces(pieces: Iterator[bytes | str]) -> Callable[[int], bytes]:
+def _chunk_reader(chunks: Iterator[bytes | str]) -> Callable[[int], bytes]:
     def read(size: int) -> bytes:
-        for piece in pieces:
-            data = piece.encode() if isinstance(piece, str) else bytes(piece)
+        for chunk in chunks:
+            data = chunk.encode() if isinstance(chunk, str) else bytes(chunk)
             if data:
                 return data
         return b""

@@ -1,7 +1,8 @@
-"""A state as a file: safetensors, with the spec it belongs to and the position in its header.
+"""A state as a file: safetensors, with the spec of its model and the position in the header.
 
-Saved in one process and loaded in another, it gives the same next logits bit for bit.  Beside the
-model's state a file may hold what a session or a stream needs to go on: tensors, and notes (JSON).
+Saved in one process and loaded in another, it gives the same next logits bit for bit.  Besides the
+model's state, a file may contain what a session or a stream needs to resume: tensors, and notes
+(JSON).
 """
 
 from __future__ import annotations
@@ -22,178 +23,211 @@ from threefold.data.atomic_files import write_file
 from threefold.errors import ThreefoldError
 from threefold.memory import state as states
 from threefold.memory.state import POSITION, State
-from threefold.models.backbone import Body
+from threefold.models.backbone import Backbone
 from threefold.models.files import read_tensors, write_tensors
 from threefold.models.model import Predictor
+from threefold.models.saving import OpenedModel
 from threefold.models.spec import Spec
 from threefold.models.table import build
-from threefold.runtime.sampling import whole
+from threefold.runtime.sampling import is_integer
 
 FORMAT = "threefold state"
-VERSION = 1
-BESIDE = "beside/"  # before the names of tensors that are no leaf of the model's state
+VERSION = 2
+EXTRA = "extra/"  # prefix of the names of tensors that are not part of the model's state
 
 
 @dataclass(frozen=True)
 class StateFile:
-    """What a state file holds."""
+    """The contents of a state file."""
 
     state: State
     spec: Spec
-    position: list[int] | None  # elements that each row has seen, where known
+    position: list[int] | None  # elements seen by each row, where known
     threefold_version: str
     notes: dict[str, Any]
-    beside: dict[str, Tensor]
+    extra_tensors: dict[str, Tensor]
 
 
 def save_state(
     path: str | PathLike[str],
     state: State,
-    model: Predictor | Body,
+    model: Predictor | Backbone,
     *,
     position: int | list[int] | None = None,
     notes: Mapping[str, Any] | None = None,
-    beside: Mapping[str, Tensor] | None = None,
+    extra_tensors: Mapping[str, Tensor] | None = None,
 ) -> None:
-    """Write a state of `model` to a file, all of it or nothing.
+    """Write a state of `model` to a file; the file is written completely or not at all.
 
-    position: elements seen, if the state does not say.  notes (JSON) and tensors beside the state
-    come back with `read_state`.
+    position: number of elements seen, if the state does not contain it.  notes (JSON) and
+    extra_tensors are stored with the state; `read_state` returns them.
     """
-    rows = (states.batch_size(state) if isinstance(state, dict) else None) or 1
-    model.check_state(state, rows)
+    batch_size = (states.batch_size(state) if isinstance(state, dict) else None) or 1
+    model.check_state(state, batch_size)
     leaves = dict(states.leaves(state))
-    tensors = {**leaves, **{f"{BESIDE}{name}": leaf for name, leaf in (beside or {}).items()}}
-    noted = json.dumps(dict(notes or {}))
+    extra = {f"{EXTRA}{name}": tensor for name, tensor in (extra_tensors or {}).items()}
+    tensors = {**leaves, **extra}
+    notes_json = json.dumps(dict(notes or {}))
     metadata = {
         "format": FORMAT,
         "format_version": str(VERSION),
         "threefold_version": threefold.__version__,
         "spec": model.spec.to_json(),
         "digest": model.spec.digest,
-        "position": json.dumps(_position(leaves, position, rows)),
-        "leaves": json.dumps(list(leaves)),  # in their order, which safetensors does not keep
-        "notes": noted,
-        "sha256": _checksum(tensors, noted),
+        "position": json.dumps(_positions(leaves, position, batch_size)),
+        "leaves": json.dumps(list(leaves)),  # in order, which safetensors does not preserve
+        "notes": notes_json,
+        "sha256": _checksum(tensors, notes_json),
     }
     write_file(Path(path), lambda new: write_tensors(new, tensors, metadata))
 
 
-def load_state(path: str | PathLike[str], model: Predictor | Body) -> State:
-    """The state in a file, for `model`; a state of another model is refused."""
-    return fitted(path, read_state(path), model)
+def load_state(path: str | PathLike[str], model: Predictor | Backbone) -> State:
+    """Load a state from a file for `model`; a state of another model is refused."""
+    return state_for_model(path, read_state(path), model)
 
 
-def fitted(path: str | PathLike[str], found: StateFile, model: Predictor | Body) -> State:
-    """The state that was read from a file, for `model`, on its device."""
-    if found.spec != model.spec:
-        fields = "; ".join(found.spec.differences(model.spec))
-        raise ThreefoldError(f"{path}: a state of another model (file and model: {fields})")
+def state_for_model(
+    path: str | PathLike[str], state_file: StateFile, model: Predictor | Backbone
+) -> State:
+    """Check that a state that was read from a file fits `model`, and move it to its device."""
+    if state_file.spec != model.spec:
+        fields = "; ".join(state_file.spec.differences(model.spec))
+        raise ThreefoldError(
+            f"{path}: this is the state of another model (in the file and in the model: {fields})"
+        )
     try:
-        model.check_state(found.state, states.batch_size(found.state) or 1)
+        model.check_state(state_file.state, states.batch_size(state_file.state) or 1)
     except ThreefoldError as error:
         raise ThreefoldError(f"{path}: {error}") from error
-    return states.transform(lambda leaf: leaf.to(model.device), found.state)
+    return states.transform(lambda leaf: leaf.to(model.device), state_file.state)
+
+
+def check_weights(path: str | PathLike[str], notes: Mapping[str, Any], opened: OpenedModel) -> None:
+    """Refuse a state that was computed with other weights than those of the opened model."""
+    sha256 = notes.get("weights", opened.sha256)
+    if sha256 != opened.sha256:
+        raise ThreefoldError(
+            f"{path}: this state was computed with other weights (SHA-256 {sha256[:12]}; the "
+            f"weights in {opened.folder} have {opened.sha256[:12]}); use the model that the state "
+            "was saved with, or another state file"
+        )
 
 
 def read_state(path: str | PathLike[str]) -> StateFile:
-    """A state file with what its header says, for no model in particular."""
+    """Read a state file and its header without a model."""
     tensors, header = read_tensors(Path(path))
-    if header.get("format") != FORMAT:
-        raise ThreefoldError(
-            f"{path}: a safetensors file, but no state; expected one made by save_state"
-        )
-    version = header.get("format_version", "")
-    if version != str(VERSION):
-        raise ThreefoldError(
-            f"{path}: format {version}, written by Threefold {header.get('threefold_version')}; "
-            f"this one reads {VERSION}: install a newer Threefold"
-        )
+    _check_format(path, header)
+    notes_json = header.get("notes", "{}")
     try:
         spec = Spec.from_json(header["spec"])
-        position, notes = json.loads(header["position"]), json.loads(header.get("notes", "{}"))
-        ordered = {name: tensors[name] for name in json.loads(header["leaves"])}
-        digest = _checksum(tensors, header.get("notes", "{}"))
-        intact = header["digest"] == spec.digest and header["sha256"] == digest
+        position, notes = json.loads(header["position"]), json.loads(notes_json)
+        leaves = {name: tensors[name] for name in json.loads(header["leaves"])}
+        checksum = _checksum(tensors, notes_json)
+        intact = header["digest"] == spec.digest and header["sha256"] == checksum
     except (KeyError, ValueError) as error:
-        raise ThreefoldError(f"{path}: its header cannot be used ({error})") from error
-    beside = {n.removeprefix(BESIDE): leaf for n, leaf in tensors.items() if n.startswith(BESIDE)}
-    if not intact or len(ordered) + len(beside) != len(tensors):
-        raise ThreefoldError(f"{path}: damaged (another SHA-256); copy or save it again")
+        raise ThreefoldError(f"{path}: the header is not valid ({error})") from error
+    extra = {n.removeprefix(EXTRA): leaf for n, leaf in tensors.items() if n.startswith(EXTRA)}
+    if not intact or len(leaves) + len(extra) != len(tensors):
+        raise ThreefoldError(
+            f"{path}: damaged (the SHA-256 checksum does not match); copy or save it again"
+        )
     version = header.get("threefold_version", "")
-    return StateFile(states.tree(ordered), spec, position, version, notes, beside)
+    return StateFile(states.tree(leaves), spec, position, version, notes, extra)
+
+
+def _check_format(path: str | PathLike[str], header: Mapping[str, str]) -> None:
+    if header.get("format") != FORMAT:
+        raise ThreefoldError(
+            f"{path}: a safetensors file, but not a state; expected a file written by save_state"
+        )
+    version = header.get("format_version", "")
+    if version == str(VERSION):
+        return
+    writer = f"Threefold {header.get('threefold_version')}, state format {version}"
+    if version.isdecimal() and int(version) < VERSION:
+        raise ThreefoldError(
+            f"{path}: written by an older version of Threefold ({writer}); this version reads "
+            f"format {VERSION}: create the state again, or use the version that wrote it"
+        )
+    raise ThreefoldError(
+        f"{path}: written by a newer version of Threefold ({writer}); this version reads format "
+        f"{VERSION}: install a newer version"
+    )
 
 
 def fork_state(
     path: str | PathLike[str], new: str | PathLike[str], *, rows: list[int] | None = None
 ) -> None:
-    """Write a second file that goes on by itself from where the first one stands.
+    """Copy a state file, so that both copies can continue independently.
 
-    rows: only these, in this order; then notes and tensors beside the state, which belong to all
-    rows, are left out.  A file that is there already is not replaced.
+    rows: copy only these rows of the batch, in this order; notes and extra tensors, which belong
+    to the whole batch, are then left out.  An existing file is not overwritten.
     """
-    found = read_state(path)
+    state_file = read_state(path)
     if Path(new).exists():
-        raise ThreefoldError(f"{new}: is there already; choose another name for the fork")
-    state, position, keep = found.state, found.position, rows is None
+        raise ThreefoldError(f"{new}: already exists; choose another name for the copy")
+    state, position = state_file.state, state_file.position
+    notes, extra_tensors = state_file.notes, state_file.extra_tensors
     if rows is not None:
         count = states.batch_size(state) or 0
-        if not rows or not all(whole(row) and 0 <= row < count for row in rows):
-            raise ThreefoldError(f"{path}: rows are {rows}, expected some of 0 to {count - 1}")
+        if not rows or not all(is_integer(row) and 0 <= row < count for row in rows):
+            raise ThreefoldError(f"{path}: rows is {rows}, expected row numbers 0 to {count - 1}")
         state = states.select(state, rows)
         position = None if position is None else [position[row] for row in rows]
-    model = build_empty(found.spec, state)
-    notes, beside = (found.notes, found.beside) if keep else ({}, {})
-    save_state(new, state, model, position=position, notes=notes, beside=beside)
+        notes, extra_tensors = {}, {}
+    model = build_on_meta(state_file.spec, state)
+    save_state(new, state, model, position=position, notes=notes, extra_tensors=extra_tensors)
 
 
-def build_empty(spec: Spec, state: State) -> Any:
-    """The model of a spec without numbers, which knows what its states look like."""
+def build_on_meta(spec: Spec, state: State) -> Any:
+    """Build the model of a spec without memory for its weights, to check states with."""
     dtypes = {leaf.dtype for _, leaf in states.leaves(state) if leaf.is_floating_point()}
     with torch.device("meta"):
         model: Any = build(spec)
-    # Memories are float32 beside narrower weights: the narrowest leaf tells the weights' dtype.
+    # Memories stay float32 beside narrower weights: the narrowest leaf has the weights' dtype.
     narrowest = min(dtypes, key=lambda dtype: dtype.itemsize, default=torch.float32)
     return model.to(narrowest)
 
 
 def describe_state(path: str | PathLike[str]) -> dict[str, Any]:
-    """What a state file is, as plain values: spec, rows, positions, leaves, bytes and notes."""
-    found = read_state(path)
-    leaves = dict(states.leaves(found.state))
+    """Describe a state file with plain values: spec, rows, positions, leaves, bytes and notes."""
+    state_file = read_state(path)
+    leaves = dict(states.leaves(state_file.state))
     return {
-        "what": "state",
+        "type": "state",
         "path": str(path),
-        "spec": found.spec.to_dict(),
-        "rows": states.batch_size(found.state),
-        "position": found.position,
+        "spec": state_file.spec.to_dict(),
+        "rows": states.batch_size(state_file.state),
+        "position": state_file.position,
         "leaves": {
             name: {"shape": list(leaf.shape), "dtype": str(leaf.dtype).removeprefix("torch.")}
             for name, leaf in leaves.items()
         },
         "bytes": sum(leaf.nbytes for leaf in leaves.values()),
         "bytes_on_disk": Path(path).stat().st_size,
-        "digest": found.spec.digest,
-        "threefold_version": found.threefold_version,
-        "notes": found.notes,
+        "digest": state_file.spec.digest,
+        "threefold_version": state_file.threefold_version,
+        "notes": state_file.notes,
     }
 
 
-def _position(tensors: Mapping[str, Tensor], given: Any, rows: int) -> list[int] | None:
-    """Elements seen by each row: as given, or as a leaf of the state says."""
-    if given is None:
-        found = [leaf for name, leaf in tensors.items() if name.rpartition(".")[2] == POSITION]
-        return [int(value) for value in found[0]] if found else None
-    listed = list(given) if isinstance(given, list | tuple) else [given] * rows
-    if len(listed) != rows or not all(whole(value) and value >= 0 for value in listed):
+def _positions(leaves: Mapping[str, Tensor], position: Any, rows: int) -> list[int] | None:
+    """Elements seen by each row: from the argument, or from a leaf of the state."""
+    if position is None:
+        counters = [leaf for name, leaf in leaves.items() if name.rpartition(".")[2] == POSITION]
+        return [int(value) for value in counters[0]] if counters else None
+    positions = list(position) if isinstance(position, list | tuple) else [position] * rows
+    if len(positions) != rows or not all(is_integer(n) and n >= 0 for n in positions):
         raise ThreefoldError(
-            f"save_state: position is {given!r}, expected a whole number from 0, or {rows} of them"
+            f"save_state: position is {position!r}, expected an integer of at least 0, or a list "
+            f"of {rows}"
         )
-    return listed
+    return positions
 
 
 def _checksum(tensors: Mapping[str, Tensor], notes: str) -> str:
-    """SHA-256 over names, bytes and notes."""
+    """SHA-256 of names, dtypes, shapes, bytes and notes."""
     digest = hashlib.sha256(notes.encode())
     for name in sorted(tensors):
         leaf = tensors[name].detach().cpu().contiguous()

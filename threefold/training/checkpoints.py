@@ -24,7 +24,7 @@ from torch import Tensor
 
 from threefold.data.atomic_files import Disk, beside, told
 from threefold.errors import ThreefoldError
-from threefold.models.files import owned
+from threefold.models.files import own_storage
 
 MANIFEST, NUMBERS = "manifest.json", "training.json"
 _SUFFIX = ".safetensors"
@@ -194,7 +194,10 @@ def _lock(descriptor: int) -> bool:
 
 def _contents(moment: Snapshot) -> Iterator[tuple[str, bytes]]:
     for name, tensors in moment.tensors.items():
-        yield name + _SUFFIX, write_safetensors({key: owned(t) for key, t in tensors.items()})
+        yield (
+            name + _SUFFIX,
+            write_safetensors({key: own_storage(t) for key, t in tensors.items()}),
+        )
     yield NUMBERS, _json({**moment.numbers, "step": moment.step})
 
 

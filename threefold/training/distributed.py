@@ -27,7 +27,7 @@ from threefold.data.loaders import Batch
 from threefold.errors import LeftAloneError, ThreefoldError
 from threefold.memory import state as states
 from threefold.memory.state import State
-from threefold.models.files import owned
+from threefold.models.files import own_storage
 from threefold.tasks.pairs import Pairs
 
 
@@ -102,7 +102,7 @@ class Group:
         """The carried states of all ranks as one, rows in the order of the batch."""
         if state is None or self.ranks == 1:
             return state
-        mine = write_safetensors({path: owned(leaf) for path, leaf in states.leaves(state)})
+        mine = write_safetensors({path: own_storage(leaf) for path, leaf in states.leaves(state)})
         sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(self.ranks)]
         dist.all_gather(sizes, torch.tensor([len(mine)]))
         longest = max(int(size) for size in sizes)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,8 +22,10 @@ from rich.console import Console
 from threefold.data.atomic_files import write_file
 from threefold.errors import ThreefoldError
 from threefold.models.model import Model
+from threefold.models.saving import load
+from threefold.models.spec import Spec
 from threefold.models.table import build
-from threefold.training.config import RunConfig, read_toml
+from threefold.training.config import FORMAT_VERSION, RunConfig, read_toml
 from threefold.training.distributed import Group
 from threefold.training.evaluation import Scores, evaluate
 from threefold.training.loop import Result, train
@@ -113,32 +115,95 @@ def title_of(config: RunConfig) -> str:
 
 
 def write_config(config: RunConfig, folder: Path) -> None:
-    """config.toml, if there is none yet; another one is refused, with what differs."""
+    """Write config.toml if there is none yet; refuse a different one and say what differs."""
     path = folder / CONFIG
     if path.exists():
-        before = RunConfig.read(read_toml(path))
+        before = read_run(folder)
         if before != config:
             raise ThreefoldError(
-                f"{folder}: holds a run that was configured otherwise: "
+                f"{folder}: already contains a run with different settings: "
                 f"{'; '.join(before.differences(config))} (there, and here); choose another "
-                "folder, or configure it as before"
+                "--folder, or use the same settings"
             )
         return
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise ThreefoldError(f"{folder}: cannot be made ({error.strerror})") from error
+        raise ThreefoldError(f"{folder}: cannot be created ({error.strerror})") from error
     text = config.to_toml()
     write_file(path, lambda new: _write(new, text))
 
 
 def read_run(folder: Path) -> RunConfig:
     """The configuration of a run's folder."""
-    if not (folder / CONFIG).is_file():
+    return RunConfig.read(read_run_values(folder))
+
+
+def read_run_values(folder: Path) -> dict[str, Any]:
+    """config.toml of a run's folder, in the format of this version."""
+    path = folder / CONFIG
+    if not path.is_file():
+        reason = f"contains no {CONFIG}" if folder.is_dir() else "there is no such folder"
+        raise ThreefoldError(f"{folder}: {reason}; expected a folder made by `threefold train`")
+    values = read_toml(path)
+    if not isinstance(values.get("data"), dict):
+        raise ThreefoldError(f"{path}: not the configuration of a run: there is no section [data]")
+    version = values.get("format_version", 1)
+    if version != FORMAT_VERSION:
         raise ThreefoldError(
-            f"{folder}: holds no {CONFIG}; expected a folder made by `threefold train`"
+            f"{path}: a run in format {version}, and this version of Threefold reads format "
+            f"{FORMAT_VERSION} (settings were renamed): train again, or use the version that "
+            "wrote it"
         )
-    return RunConfig.read(read_toml(folder / CONFIG))
+    return values
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Scores of a saved model on one split of some data."""
+
+    scores: Scores
+    data: TrainingData
+    split: str
+
+    @property
+    def examples(self) -> int:
+        """Number of examples in the split."""
+        return self.data.task.size(self.split)
+
+
+def evaluate_folder(
+    folder: Path, data: str | None = None, split: str = "test", overrides: Iterable[str] = ()
+) -> Evaluation:
+    """Evaluate a run or a saved model, on a run's own data or on other data."""
+    is_run = (folder / CONFIG).is_file()
+    if not folder.is_dir():
+        raise ThreefoldError(f"{folder}: there is no such folder")
+    if not is_run and data is None:
+        raise ThreefoldError(
+            f"{folder}: a saved model does not know its data; give DATA as well: "
+            f"`threefold evaluate {folder} DATA`"
+        )
+    values = read_run(folder).model_dump(mode="json") if is_run else {"data": {}}
+    if data is not None:
+        kept = {key: values["data"].get(key) for key in ("batch_size", "tokenizer")}
+        values["data"] = {"name": data, **{k: v for k, v in kept.items() if v is not None}}
+    config = RunConfig.read(values, overrides)
+    training_data = open_data(config.data)
+    model = load(folder / MODEL if is_run else folder)
+    _check_fit(folder, model, training_data.spec(config.model), config.data.name)
+    carry = config.training.carry_state and training_data.task.corpus is not None
+    scores = judge(training_data.limited(None), model, split, carry)
+    return Evaluation(scores, training_data, split)
+
+
+def _check_fit(folder: Path, model: Model, needed: Spec, data: str) -> None:
+    spec = model.spec
+    if (needed.kind, needed.vocabulary) != (spec.kind, spec.vocabulary):
+        raise ThreefoldError(
+            f"{folder}: a {spec.kind} model with {spec.vocabulary} tokens, but {data} needs a "
+            f"{needed.kind} model with {needed.vocabulary} tokens"
+        )
 
 
 def write_summary(

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from threefold.blocks.stack import Stack
 from threefold.errors import LeftAloneError, ThreefoldError
 from threefold.memory.state import State
-from threefold.models.saving import unshared
+from threefold.models.saving import unique_tensors
 from threefold.runtime.interrupts import Interrupts
 from threefold.tasks.task import Metric, accuracy
 from threefold.training.distributed import Group
@@ -266,7 +266,7 @@ class Trainer:
         best = min(self._judged, default=math.inf)
         self.result.validation.append((self.result.steps, scores))
         if self.settings.patience is not None and scores.loss < best:
-            live = unshared(self.model) if self.average is None else self.average.mean
+            live = unique_tensors(self.model) if self.average is None else self.average.mean
             self.best = {name: tensor.detach().clone() for name, tensor in live.items()}
         self.result.stopped = self._reached or self.result.stopped or self._given_up
         shown.scores(self)
@@ -300,7 +300,7 @@ class Trainer:
         chosen = self.best or (None if self.average is None else self.average.mean)
         if chosen is not None:
             with torch.no_grad():
-                for name, tensor in unshared(self.model).items():
+                for name, tensor in unique_tensors(self.model).items():
                     if name in chosen:
                         tensor.copy_(chosen[name])
 

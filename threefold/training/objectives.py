@@ -19,9 +19,9 @@ from torch import Tensor, nn
 
 from threefold.data.loaders import IGNORE, Batch
 from threefold.memory.state import State
-from threefold.models.forecaster import Forecaster, ahead, gaussian_loss, pinball_loss
+from threefold.models.encoder_decoder import EncoderDecoder
+from threefold.models.forecaster import Forecaster, future_values, gaussian_loss, pinball_loss
 from threefold.models.transformer import Transformer
-from threefold.models.translator import Translator
 from threefold.runtime.generation import generate
 from threefold.tasks.pairs import BEGIN, END, Pairs
 from threefold.tasks.table import LOWER
@@ -177,13 +177,13 @@ class ForecastObjective:
         beside = rows.inputs[..., model.channels :] if model.exogenous else None
         forecast, _ = model(series, None, exogenous=beside)
         future = rows.targets.reshape(len(series), -1, model.channels)
-        target, _ = ahead(torch.cat([series, future], 1), model.horizon)
+        target, _ = future_values(torch.cat([series, future], 1), model.horizon)
         target = target[:, : series.shape[1]]
         if model.quantiles is None:
             losses = gaussian_loss(forecast[..., 0], forecast[..., 1], target)
         else:
             losses = pinball_loss(forecast, target, model.quantiles)
-        last = model.middle(forecast[:, -1]).reshape(rows.targets.shape)
+        last = model.point_forecast(forecast[:, -1]).reshape(rows.targets.shape)
         return BatchLoss(losses.sum(), last, None)
 
     def tally(self) -> MeanTally:
@@ -217,7 +217,7 @@ class Translations:
         carry: bool = False,
         done: float = 0.0,
     ) -> BatchLoss:
-        assert isinstance(model, Translator)
+        assert isinstance(model, EncoderDecoder)
         read = model.encode(rows.source, mask=rows.source_mask)
         share = self.sampled * done if model.training else 0.0
         logits, _ = scheduled_sampling(model, rows.inputs, read, share, mask=rows.inputs_mask)
@@ -246,7 +246,7 @@ def objective_of(
     model: nn.Module, metric: Metric = accuracy, *, smoothing: float = 0.0, sampled: float = 0.0
 ) -> Objective:
     """The objective for a kind of model."""
-    if isinstance(model, Translator):
+    if isinstance(model, EncoderDecoder):
         return Translations(smoothing=smoothing, sampled=sampled)
     if isinstance(model, Forecaster):
         return ForecastObjective(metric)

@@ -10,6 +10,8 @@ import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from pydantic.fields import FieldInfo
+
 from threefold.errors import ThreefoldError, nearest
 from threefold.layers.table import MIXERS, options_of
 from threefold.training.schema import Section
@@ -45,14 +47,14 @@ def parse_override(text: str) -> tuple[list[str], Any]:
         return path, value.strip()
 
 
-def keys_of(section: type[Section], prefix: str = "") -> Iterator[str]:
-    """All dotted keys of a section."""
+def fields_of(section: type[Section], prefix: str = "") -> Iterator[tuple[str, FieldInfo]]:
+    """All dotted keys of a section with their fields."""
     for name, field in section.model_fields.items():
         inner = field.annotation
         if isinstance(inner, type) and issubclass(inner, Section):
-            yield from keys_of(inner, f"{prefix}{name}.")
+            yield from fields_of(inner, f"{prefix}{name}.")
         else:
-            yield prefix + name
+            yield prefix + name, field
 
 
 def _check_key(config: type[Section], path: list[str]) -> None:
@@ -60,7 +62,11 @@ def _check_key(config: type[Section], path: list[str]) -> None:
     section = config
     for depth, name in enumerate(path):
         if name not in section.model_fields:
-            known = [*section.model_fields] if depth else [*keys_of(config), *config.model_fields]
+            known = (
+                [*section.model_fields]
+                if depth
+                else [*dict(fields_of(config)), *config.model_fields]
+            )
             raise ThreefoldError(
                 f"unknown key {'.'.join(path[: depth + 1])!r}; {nearest(name, known)} "
                 "(`threefold config` lists all keys)"

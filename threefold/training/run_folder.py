@@ -25,7 +25,7 @@ import threefold
 from threefold.data.atomic_files import sync, told, write_file
 from threefold.errors import ThreefoldError
 from threefold.memory.state import State, leaves, tree
-from threefold.models.saving import unshared
+from threefold.models.saving import unique_tensors
 from threefold.training.checkpoints import Checkpoints, Snapshot, locked
 from threefold.training.distributed import Group
 from threefold.training.evaluation import Scores
@@ -257,7 +257,7 @@ def line_of(run: Trainer) -> dict[str, Any]:
 def moment_of(run: Trainer, state: State | None, log: int) -> Snapshot:
     """All that is needed to go on."""
     tensors = {
-        "model": unshared(run.model),
+        "model": unique_tensors(run.model),
         "optimiser": run.optimiser.tensors(),
         "state": {path: leaf.detach() for path, leaf in leaves(state or {})},
     }
@@ -283,7 +283,7 @@ def moment_of(run: Trainer, state: State | None, log: int) -> Snapshot:
 def restore(run: Trainer, moment: Snapshot, lines: list[dict[str, Any]]) -> None:
     """Bring a run to where it was."""
     with torch.no_grad():
-        for name, tensor in unshared(run.model).items():
+        for name, tensor in unique_tensors(run.model).items():
             tensor.copy_(moment.tensors["model"][name])
     run.optimiser.restore(dict(moment.tensors["optimiser"]))
     if run.average is not None:

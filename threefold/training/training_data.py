@@ -140,7 +140,7 @@ class TrainingData:
             kind = model.kind or "seq2seq"
             options: dict[str, Any] = {"source_vocabulary": task.vocabulary}
             if kind == "transformer":
-                options["shared"] = task.vocabulary == task.classes
+                options["share_embeddings"] = task.vocabulary == task.classes
             return kind, task.classes, options
         if task.kind == "language":
             return "language", task.vocabulary, {}

@@ -1,8 +1,8 @@
 /* F_jk = Σ_n (i σ_k p_jn − c_k q_jn) / D_nk,   D_nk = c_k² m_n − σ_k² − 2 i σ_k c_k r_n
  *
- * S4's Cauchy products at points of the unit circle, a conjugate pair of poles a term, in float64: near a
- * pole D is a difference that float32 would lose. A vector holds neighbouring points; the quotients 1/D
- * are made where they are needed, forward and backward, and never kept.
+ * S4's Cauchy products at points of the unit circle, one term for each conjugate pair of poles, in float64:
+ * near a pole D is a difference that cancels in float32. A vector holds neighbouring points; the
+ * quotients 1/D are recomputed where they are needed, forward and backward, and never stored.
  *   E_nk = −Σ_j conj(∂F_jk) (i σ p_jn − c q_jn) / D²:  ∂m = Σ_k c² Re E,  ∂r = Σ_k 2 σ c Im E
  */
 #include "common.h"
@@ -123,7 +123,7 @@ int backward(double *grad_p, double *grad_q, double *grad_square, double *grad_r
 }  // namespace
 }  // namespace threefold
 
-/* The same for both: poles and products are float64 wherever they are used. */
+/* Both variants are float64: poles and products are always float64. */
 #define DEFINE(real, suffix)                                                                         \
     int threefold_cauchy_forward_##suffix(                                                           \
         double *sums, const double *p, const double *q, const double *square,                        \

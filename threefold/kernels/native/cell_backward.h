@@ -1,6 +1,6 @@
-/* ∂part_{t−1}, ∂x_t, ∂(U h_{t−1}) = cell'(∂part_t, what the forward pass kept),  ∂h_{t−1} += Uᵀ ∂(U h_{t−1})
+/* ∂part_{t−1}, ∂x_t, ∂(U h_{t−1}) = cell'(∂part_t, what the forward pass saved),  ∂h_{t−1} += Uᵀ ∂(U h_{t−1})
  *
- * The gradients of some rows of a batch, last element to first; those of U are left to the caller.
+ * The gradients of some rows of a batch, last element to first; the caller computes those of U.
  */
 #pragma once
 

@@ -38,7 +38,7 @@ struct Forward : Pass<real, Cell> {
             see(lanes.load(part(row, 0) + unit), row, unit, lanes);
         });
     }
-    /* The reset gate takes the place of its product, and r ⊙ seen is what the second phase reads. */
+    /* The reset gate replaces its product, and the second phase reads r ⊙ seen. */
     void reset(int64_t row, int64_t t) const {
         const real *x = inputs + this->element(row, t) * gates * in.hidden;
         for_each_unit<real>(in, [&](int64_t block, int64_t place, int64_t unit, auto lanes) {
@@ -93,7 +93,7 @@ struct Forward : Pass<real, Cell> {
     }
     int run() const {
         this->pack();
-        /* The second phase multiplies what padded rows left there. */
+        /* The second phase also multiplies the rows that are padding. */
         if (Cell::two_phases)
             for (int64_t row = 0; row < in.batch; ++row) clear(this->read(row, 1).data, in.hidden);
         split(in.batch, this->plan().useful_threads(),

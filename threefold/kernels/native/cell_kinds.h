@@ -2,11 +2,11 @@
  * lstm     c = f c₋ + i g,         h = o tanh(c)         i, f, o = σ(a),  g = tanh(a)
  * gru      h = z h₋ + (1−z) n                            r, z = σ(a),  n = tanh(x + U(r h₋))
  * slstm    c = f c₋ + i z,  n = f n₋ + i,  h = o c/n     i = e^a,  f, o = σ(a),  z = tanh(a)
- * memory   h = φ(a) or h₋ + g (tanh(a) − h₋),  m = a     units h beside a linear memory m
+ * memory   h = φ(a) or h₋ + g (tanh(a) − h₋),  m = a     units h with a linear memory m
  *
  * What each cell does to one vector of units, and its derivative. A cell names how many gates it
- * has, how many parts it carries (the first is h), and how many numbers a unit keeps of every
- * element for the backward pass; `slot` says where among them a part lies.
+ * has, how many parts it carries (the first is h), and how many numbers a unit saves of every
+ * element for the backward pass; `slot` is the index of a part among them.
  *   forward(x, u, part, extra, kept)       x inputs and u = U h₋ of the gates; parts in and out
  *   backward(kept, before, h, extra, part, grad, product)   gradients: of the parts after the element
  *            in, of those before it out, but for U; of the inputs; of the products U h₋
@@ -122,7 +122,7 @@ struct CoupledLstm {
     }
 };
 
-/* z as it keeps the past, from the pre-activation of what may be the part that is new. */
+/* z as the share of the past, also where the pre-activation is that of the new share. */
 template <typename real, bool writes>
 inline Vector<real> keeping(Vector<real> a) {
     return sigmoid<real>(writes ? -a : a);
@@ -169,7 +169,7 @@ struct Gru {
     static constexpr int slot[] = {-1};
     static constexpr bool two_phases = true;
 
-    /* Both read `seen`, h₋ less what dropout takes from it. */
+    /* Both read `seen`, h₋ after dropout. */
     static V reset(const V *x, const V *u) { return sigmoid<real>(x[0] + u[0]); }
     static void forward(const V *x, const V *u, V *part, const V *, V *keep) {
         keep[0] = u[0];
@@ -293,7 +293,7 @@ struct RnnMemory {
     }
 };
 
-/* The same beside a gated unit, h = h₋ + g (tanh(a) − h₋); the gate of a memory's number is idle. */
+/* The same for gated units, h = h₋ + g (tanh(a) − h₋); the gate of a memory's number is unused. */
 template <typename real>
 struct GatedMemory {
     using V = Vector<real>;

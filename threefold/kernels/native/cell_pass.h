@@ -1,7 +1,7 @@
 /* workspace = [packed matrices | for each row: results of the products, then what they read]
  *
- * What both directions of a nonlinear recurrence share: what they read, the matrices packed for one
- * phase of products, and where everything lies.
+ * What the forward and backward passes of a nonlinear recurrence share: their inputs, the matrices
+ * packed for one phase of products, and the layout of the workspace.
  */
 #pragma once
 
@@ -32,7 +32,7 @@ struct Inputs {
     }
 };
 
-/* body(block, place in the block, place in the row, lanes) for all units. */
+/* body(block, index in the block, index in the row, lanes) for all units. */
 template <typename real, typename Body>
 inline void for_each_unit(const Inputs<real> &in, const Body &body) {
     const int64_t size = in.size();
@@ -87,7 +87,7 @@ struct Phase {
     }
 };
 
-/* Where things lie in the workspace: packed matrices, then buffers of each row. */
+/* Layout of the workspace: packed matrices, then buffers of each row. */
 template <typename real, typename Cell>
 struct Plan {
     const Inputs<real> &in;
@@ -102,7 +102,7 @@ struct Plan {
     int64_t packed_first() const { return in.blocks * first().shape().size(); }
     int64_t packed_second() const { return in.blocks * second().shape().size(); }
     int64_t results() const { return in.blocks * (first().results() + second().results()); }
-    /* Behind the results: what the products read. */
+    /* After the results: what the products read. */
     int64_t row() const { return results() + (backward ? Cell::gates : 2) * in.hidden; }
     int64_t size() const { return packed_first() + packed_second() + in.batch * row(); }
     int64_t useful_threads() const {

@@ -1,6 +1,6 @@
 /* y_ro = Σ_i x_ri · M_io        for the few rows of a batch, again and again with the same M
  *
- * The matrix lies packed in tiles of columns, [tile][i][columns of the tile], so that it is read in
+ * The matrix is packed in tiles of columns, [tile][i][columns of the tile], so that it is read in
  * the order in which it is used. Every sum runs over i from first to last: a row's bits depend
  * neither on the other rows nor on threads.
  */
@@ -11,7 +11,7 @@
 namespace threefold {
 namespace cell {
 
-/* Vectors in a tile, and rows that share a load of it: as many as leave their sums in registers. */
+/* Vectors in a tile, and rows that share a load of it: as many as keep their sums in registers. */
 constexpr int tile_vectors = 3;
 constexpr int64_t most_rows = 4;
 
@@ -60,7 +60,7 @@ struct Packed {
                 whole.store(y.at(r) + first + v * lanes_of<real>, sum[r][v]);
     }
 
-    /* A few rows take several tiles at once, so that enough sums are under way. */
+    /* A few rows take several tiles at once, so that enough sums run in parallel. */
     template <int Count>
     int64_t few(int64_t first, Rows<const real> x, Rows<real> y) const {
         constexpr int tiles = Count == 1 ? 3 : Count == 2 ? 2 : 1;

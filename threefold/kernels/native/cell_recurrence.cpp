@@ -2,7 +2,7 @@
  *
  * A nonlinear recurrence, and its gradients, over a whole sequence in one call. Threads share the
  * rows of the batch and never wait for each other: each goes through all elements of its rows.
- * cell_forward.h and cell_backward.h have some rows, this file chooses the cell.
+ * cell_forward.h and cell_backward.h process some of the rows; this file chooses the cell.
  */
 #include "cell_backward.h"
 #include "cell_forward.h"
@@ -12,7 +12,7 @@ namespace threefold {
 namespace cell {
 namespace {
 
-/* body(Cell) for the cell of that number. */
+/* body(Cell) for the cell of that number, in the order of CELL_KINDS in kernels/cell_recurrence.py. */
 template <typename real, typename Body>
 int with_kind(int64_t kind, const Body &body) {
     switch (kind) {

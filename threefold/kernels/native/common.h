@@ -1,6 +1,6 @@
-/* [0, n) = [0, n/p) ∪ [n/p, 2n/p) ∪ … : the same p pieces whoever runs them
+/* [0, n) = [0, n/p) ∪ [n/p, 2n/p) ∪ … : the same p pieces in any thread
  *
- * How kernels share work among threads: a fixed split with no atomics, so that the same number of
+ * How kernels divide work among threads: a fixed split without atomics, so that the same number of
  * threads gives the same bits. Without OpenMP the pieces run one after another.
  */
 #pragma once
@@ -29,7 +29,7 @@ inline void split(int64_t count, int64_t threads, const Body &body) {
         body(count * piece / pieces, count * (piece + 1) / pieces);
 }
 
-/* body(row, first, last): the same for batch × count, cut at the borders of rows. */
+/* body(row, first, last): the same for batch × count, split at the borders of rows. */
 template <typename Body>
 inline void split_rows(int64_t batch, int64_t count, int64_t threads, const Body &body) {
     split(batch * count, threads, [&](int64_t first, int64_t last) {

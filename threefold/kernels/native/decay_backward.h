@@ -2,8 +2,8 @@
  * ∂log α_t[k] = Σ_v α_t[k] S_{t−1}[k, v] ∂S_t[k, v]
  *
  * The gradients of the memory with decays, T elements at a time, blocks from the last to the first.
- * Of a block, the memories before its chunks are made again from its checkpoint, while the gradients
- * of outputs read them; then ∂S runs back over the chunks. Memories are kept transposed here, V × K,
+ * In a block, the memories before its chunks are recomputed from its checkpoint while the gradients
+ * of outputs read them; then ∂S runs back over the chunks. Memories are stored transposed here, V × K,
  * so that only ∂v needs sums along a vector. decay_gradient.h does what is left within a chunk.
  */
 #pragma once
@@ -14,12 +14,12 @@
 namespace threefold {
 namespace decay {
 
-/* What one thread works on; built on no buffer, the workspace counts it. */
+/* The buffers of one thread; on a null buffer it only counts the size of the workspace. */
 template <typename real>
 struct BackwardBuffers {
     Side<real> keys, values;
     Other<real> for_keys, for_values;
-    /* Value columns whose memories are made again at once: [tile, K] for each chunk. */
+    /* Value columns whose memories are recomputed together: [tile, K] for each chunk. */
     int64_t tile;
     real *memories, *turned, *grads;
 
@@ -42,8 +42,8 @@ struct BackwardBuffers {
     }
 };
 
-/* Where gradients go. Those that are sums over heads of a group, parts of columns or rows are
- * written as so many copies, and added up in their order at the end. */
+/* Pointers to the gradients. Those that are sums over heads of a group, parts of columns or rows are
+ * written as separate copies, and summed in order at the end. */
 template <typename real>
 struct Gradients {
     real *query, *key, *value, *log_decay, *log_decay_value, *bonus, *state;
@@ -73,7 +73,7 @@ struct BackwardTile {
         }
     }
 
-    /* The gradient of the memory after each chunk, and what writers meet in it. */
+    /* The gradient of the memory after each chunk, and its products with the writers. */
     void backwards() const {
         for (int64_t t = whole_chunks(count) - chunk; t >= 0; t -= chunk) {
             product<real, true>(buffers.for_keys.met.at(t, 0), values.writer_after.at(t, column),
@@ -91,7 +91,7 @@ private:
         return {values.whole_of(t / chunk, column), keys.whole_of(t / chunk)};
     }
 
-    /* to[T, V] = what a chunk's keys or queries meet in a memory [V, K]. */
+    /* to[T, V] = the products of a chunk's keys or queries with a memory [V, K]. */
     void meet(Rows<real> to, Rows<const real> of_chunk, Rows<const real> memory) const {
         turn<real>(buffers.turned, of_chunk, keys.width);
         product_turned<real>(to, buffers.turned, memory, width, keys.width);
@@ -103,7 +103,7 @@ private:
         const Rows<const real> memory = buffers.memory(t / chunk), gradient = grad;
         const real *decay = decays(t).rows;
         for (int64_t k = 0; k < keys.width; k += 2 * lanes) {
-            /* Several sums, or each addition would wait for the one before it. */
+            /* Several sums, because with one each addition would wait for the previous one. */
             Vector<real> sum[2][4] = {};
             for (int64_t v = 0; v < width; v += 4)
                 for (int i = 0; i < 4; ++i) {

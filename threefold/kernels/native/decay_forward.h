@@ -1,8 +1,8 @@
 /* o_t = S₀ᵀ (q_t α_1⋯α_t) + Σ_{s≤t} scores_st v_s
  * S_T = (α_1⋯α_T) S₀ + Σ_s (k_s α_{s+1}⋯α_T)⊗v_s
  *
- * The memory with decays, T elements at a time. What concerns keys alone is done for a block of 64
- * elements; then, tile by tile of value columns, the block passes over a memory that stays in the
+ * The memory with decays, T elements at a time. What depends on keys alone is computed for a block of
+ * 64 elements; then, tile by tile of value columns, the block passes over a memory that stays in the
  * nearest cache.
  */
 #pragma once
@@ -28,7 +28,7 @@ inline Side<real> values_side(Workspace<real> &workspace, const Inputs<real> &in
     return Side<real>(workspace, columns, in.log_decay_value.data ? Decaying::each : Decaying::none);
 }
 
-/* What one thread works on; built on no buffer, the workspace counts it. */
+/* The buffers of one thread; on a null buffer it only counts the size of the workspace. */
 template <typename real>
 struct ForwardBuffers {
     Side<real> keys, values;

@@ -4,7 +4,7 @@
  * The gradients of one side for the elements of a chunk. pair_st is the score of the other side.
  * The memory before the chunk is one more writer (of weight 1), the gradient of the memory after it
  * one more reader. Sums run backwards by Horner's rule and nothing is subtracted: the shorter
- * r·∂r − w·∂w, summed from the end, is nothing but rounding where decays are strong.
+ * r·∂r − w·∂w, summed from the end, is only rounding error where decays are strong.
  */
 #pragma once
 
@@ -13,7 +13,7 @@
 namespace threefold {
 namespace decay {
 
-/* What a side's readers and writers meet on the other side. */
+/* The products of a side's readers and writers with the other side. */
 template <typename real>
 struct Other {
     /* [block, width]: what the other side's reader t reads from the memory before the chunk; what
@@ -102,7 +102,7 @@ private:
     }
 };
 
-/* Where the gradients of a block's elements belong; what is null is not wanted. */
+/* Pointers to the gradients of a block's elements; null if not wanted. */
 template <typename real>
 struct SideGradients {
     Rows<real> reader, writer, log_decay;

@@ -1,7 +1,7 @@
 /* S_t = Diag(α_t) S_{t−1} Diag(α'_t) + k_t⊗v_t,   o_t = S_tᵀ q_t
  *
- * What the kernels of the memory with decays read, and how they share it: a task is one head of one
- * row, or a part of its value columns, which never meet each other in the memory.
+ * The inputs of the memory with decays, and how threads divide them: a task is one head of one row,
+ * or a part of its value columns, which are independent of each other in the memory.
  */
 #pragma once
 
@@ -14,10 +14,10 @@ namespace decay {
 constexpr int64_t block_length = 64;
 constexpr int64_t block_chunks = block_length / chunk;
 inline int64_t blocks_of(int64_t length) { return (length + block_length - 1) / block_length; }
-/* `count` elements and those that do nothing, up to whole chunks. */
+/* `count` rounded up to full chunks; the added elements do nothing. */
 inline int64_t whole_chunks(int64_t count) { return (count + chunk - 1) / chunk * chunk; }
 
-/* Hands out pieces of a buffer that the caller owns; of none, it counts what they need. */
+/* Hands out pieces of a buffer that the caller owns; with a null buffer it counts their size. */
 template <typename real>
 struct Workspace {
     real *base;
@@ -37,8 +37,8 @@ struct Elements {
     int64_t stride = 0, size = 0, count = 0;
 };
 
-/* Ask for elements first … last before they are needed. Heads lie side by side, so those of one are
- * too far apart for the processor to guess. */
+/* Prefetches elements first … last. Heads are adjacent in memory, so the elements of one head are too
+ * far apart for the hardware prefetcher. */
 template <typename real>
 inline void fetch(const Elements<real> &elements, int64_t first, int64_t last) {
     for (int64_t t = first; t < std::min(last, elements.count); ++t)
@@ -135,7 +135,7 @@ struct Place {
     }
 };
 
-/* How B × H memories are cut into tasks for some threads. */
+/* How B × H memories are divided into tasks for threads. */
 struct Tasks {
     int64_t memories, heads, values, threads, parts = 1, columns = 0, together = 1;
 
@@ -190,7 +190,7 @@ private:
     }
 };
 
-/* Columns of a memory of `rows` rows that stay in the nearest cache with what they meet. */
+/* Columns of a memory of `rows` rows that fit in the nearest cache with their operands. */
 template <typename real>
 inline int64_t cached_columns(int64_t rows, int64_t columns) {
     constexpr int64_t bytes = 16384;

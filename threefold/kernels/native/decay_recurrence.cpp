@@ -1,7 +1,7 @@
 /* S_t = Diag(α_t) S_{t−1} Diag(α'_t) + k_t⊗v_t,   o_t = S_tᵀ q_t
  *
- * The memory with decays and its gradients: decay_step.h has one element, decay_forward.h many,
- * decay_backward.h the gradients. This file shares the work among threads.
+ * The memory with decays and its gradients: decay_step.h runs one element, decay_forward.h
+ * many, decay_backward.h the gradients. This file divides the work among threads.
  */
 #include "decay_backward.h"
 #include "decay_forward.h"
@@ -50,7 +50,7 @@ int forward(const Inputs<real> &in, real *out, real *new_state, real *checkpoint
     return check && growth ? THREEFOLD_BAD_DECAY : THREEFOLD_OK;
 }
 
-/* Copies of a gradient that is a sum: over heads of a group, parts of columns, rows. */
+/* Copies of a gradient that is summed over heads of a group, parts of columns, or rows. */
 template <typename real>
 struct Copies {
     int64_t count, size;

@@ -3,7 +3,7 @@
  * The keys' side or the values' side of an outer-product memory, for one block of elements. On each
  * side an element has a reader r (query; gradient of the output), a writer w (key; value) and
  * perhaps decays. Within a chunk of T elements decays enter as products of numbers in [0, 1], never
- * as quotients or differences of sums, so any decay is exact, that by 0 included.
+ * as quotients or differences of sums, so any decay is exact, even a decay of 0.
  */
 #pragma once
 
@@ -12,7 +12,7 @@
 namespace threefold {
 namespace decay {
 
-/* Nothing decays; all numbers of an element do by one decay; each does by its own. */
+/* No decay; one decay for all numbers of an element; one for each number. */
 enum class Decaying { none, shared, each };
 
 template <typename real>
@@ -83,7 +83,7 @@ inline void pack(Rows<real> to, int64_t first, int64_t last, int64_t width, Elem
     }
 }
 
-/* e^x, with an eye on x > 0; NaN is not greater than anything. */
+/* e^x, and notes whether any x > 0; NaN does not count. */
 template <typename real>
 struct DecayOf {
     Vector<real> greatest = {};
@@ -99,7 +99,7 @@ struct DecayOf {
     }
 };
 
-/* The decays of a chunk, 1 where there is no element. Gives whether a logarithm is positive. */
+/* The decays of a chunk, 1 where there is no element. Returns whether a logarithm is positive. */
 template <typename real>
 inline bool pack_decay(Rows<real> to, int64_t first, int64_t width, Elements<real> from) {
     DecayOf<real> decay_of;
@@ -127,7 +127,7 @@ inline bool pack_shared_decay(real *to, int64_t first, Elements<real> from) {
     return decay_of.grows();
 }
 
-/* A chunk of a side as it is given. Gives whether the logarithm of a decay is positive. */
+/* A chunk of a side as it is given. Returns whether the logarithm of a decay is positive. */
 template <typename real>
 inline bool pack(const Side<real> &side, const SideElements<real> &from, int64_t first) {
     const int64_t last = first + chunk;

@@ -1,6 +1,6 @@
 /* S = Diag(α) S₋ Diag(α') + k⊗v,   o = Sᵀ q        (o = (S₋ + (bonus⊙k)⊗v)ᵀ q with a bonus)
  *
- * One element, as the definition says it: a single pass over the memory, a few columns at a time.
+ * One element, by definition: a single pass over the memory, a few columns at a time.
  */
 #pragma once
 

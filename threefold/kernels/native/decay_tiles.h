@@ -1,6 +1,6 @@
 /* C (+)= A·B,   S = D ⊙ S + Aᵀ·B,   C = A·Sᵀ        for A and C of T rows, T = 8
  *
- * The three products that a few elements and a memory S have with each other. They are computed in
+ * The three products of a few elements with a memory S. They are computed in
  * tiles of 4 rows × 2 vectors, whose 8 sums stay in registers: each number that is loaded is used
  * several times, so the arithmetic is the limit, not the cache. Every size is padded to whole
  * tiles by the caller; the padding must hold numbers, 0 where they are summed over.
@@ -12,19 +12,19 @@
 
 /* Loops that must not share registers with what is around them. */
 #define THREEFOLD_APART __attribute__((noinline))
-/* Functions whose arrays become registers only inside the caller. */
+/* Functions whose arrays become registers only if they are inlined. */
 #define THREEFOLD_WITHIN inline __attribute__((always_inline))
 
 namespace threefold {
 namespace decay {
 
-/* T: elements that meet the memory together. */
+/* T: elements that are applied to the memory together. */
 constexpr int chunk = 8;
 constexpr int tile_rows = 4;
 template <typename real>
 constexpr int64_t tile_columns = 2 * lanes_of<real>;
 
-/* The size that whole tiles need. */
+/* A size rounded up to full tiles. */
 template <typename real>
 inline int64_t padded(int64_t size) {
     return (size + tile_columns<real> - 1) / tile_columns<real> * tile_columns<real>;
@@ -64,8 +64,8 @@ inline void store(real *to, Vector<real> vector) {
     *reinterpret_cast<typename Anywhere<real>::Vector *>(to) = vector;
 }
 
-/* The sums of a tile, C[4, 2 vectors] (+)= A[4, inner]·B[inner, 2 vectors]. By itself, because the
- * loop needs every register there is. */
+/* The sums of a tile, C[4, 2 vectors] (+)= A[4, inner]·B[inner, 2 vectors]. Not inlined, because the
+ * loop needs every register. */
 template <typename real, bool Add>
 THREEFOLD_APART void product_tile(Rows<real> c, Rows<const real> a, Rows<const real> b,
                                   int64_t inner) {

@@ -2,9 +2,9 @@
  *   ∂x_t = G_tᵀ w_t,   ∂w_t = G_t x_t,   ∂q_t = S_t ∂o_t,   ∂b_t = S_{t−1} ∂m_t
  *   ∂log α_t = Σ_v (Diag(α_t) S_{t−1}) ⊙ G_t
  *
- * The gradients of some value columns of some heads. Memories inside a block are made again from the
- * checkpoint before it and from m, which the forward pass kept; then its chunks are taken last to
- * first. Here memories lie with keys side by side, [V, K]: sums over values need no shuffles.
+ * The gradients of some value columns of some heads. Memories inside a block are recomputed from the
+ * checkpoint before it and from m, which the forward pass saved; then its chunks are taken last to
+ * first. Here memories are stored as [V, K]: sums over values need no shuffles.
  */
 #pragma once
 
@@ -19,7 +19,7 @@ struct Gradients {
     real *query, *key, *value, *log_decay, *strength, *write, *read, *state;
 };
 
-/* What it reads beside the inputs. */
+/* What it reads besides the inputs. */
 template <typename real>
 struct Given {
     Field<real> grad_out;
@@ -212,7 +212,7 @@ private:
         real strength[C] = {};
         for (int t = 0; t < C; ++t)
             if (first + t >= end)
-                /* Not even NaN in G reaches elements that do not exist. */
+                /* Padding elements must not receive anything from G, not even NaN. */
                 for (int w = 0; w < W; ++w)
                     fill_row(buffers.grad_written[w * C + t], real(0), task.count);
             else if (W == 1)
@@ -251,7 +251,7 @@ private:
                 grad_moved[t] = grad[0];
             }
             store(buffers.incoming[t] + v, grad_moved[t]);
-            /* What is last is ∂v: of x = β (v − m), or of v itself. */
+            /* The last is ∂v: of x = β (v − m), or of v itself. */
             store(buffers.grad_written[(W - 1) * C + t] + v, grad[W - 1]);
         }
     }
@@ -327,7 +327,7 @@ private:
             trace_written(buffers, elements, sums, w, at, std::make_integer_sequence<int, C>{});
         for (int t = 0; t < C; ++t) {
             if constexpr (W == 1) {
-                /* b = α⊙k: what b gets belongs to both. */
+                /* b = α⊙k: the gradient of b goes to both. */
                 sums.decay[t] += load(elements.read[t] + at) * sums.read[t];
                 store(buffers.write[t] + at, load(buffers.write[t] + at) +
                                                  load(elements.decay[t] + at) * sums.read[t]);
@@ -338,7 +338,7 @@ private:
         }
     }
 
-    /* The gradients of a chunk's elements, to where they belong. */
+    /* Writes the gradients of a chunk's elements to the outputs. */
     void give(const Task &task, const Buffers &buffers, int64_t first, int64_t end) const {
         const int64_t keys = in.keys;
         for (int t = 0; t < C && first + t < end; ++t) {

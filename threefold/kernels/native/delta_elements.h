@@ -5,7 +5,7 @@
  *
  * A few elements as one affine map of the memory S_0 before them. The delta rule reads with b = α⊙k
  * and writes one outer product, k⊗x with x = β (v − m); rank one writes two, a⊗m and k⊗v. Decays
- * are only multiplied, never divided by, so every strength of decay is as exact as step by step.
+ * are only multiplied, never divided by, so any decay is as exact as in the step.
  */
 #pragma once
 
@@ -103,7 +103,7 @@ private:
         (meet_later<s>(w), ...);
     }
 
-    /* What element s wrote, as those from s on meet it, and as it is at the end. */
+    /* What element s wrote, as elements from s on read it, and as it is at the end. */
     template <int s>
     void meet_later(int w) {
         Vector<real> sums[2 * C] = {}, *reads = sums, *queries = sums + C;

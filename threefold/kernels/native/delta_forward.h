@@ -1,7 +1,7 @@
 /* m, o = readers·S_0 + what the chunk itself wrote;   S_C = D_{0→C} S_0 + writersᵀ·x
  *
  * The forward pass of some value columns of each of some heads: a chunk of C elements at a time, each
- * column by itself, so that any split of the columns gives the same bits.
+ * column independently, so that any split of the columns gives the same bits.
  */
 #pragma once
 
@@ -86,7 +86,7 @@ private:
             give_row(state + i * in.values + task.first, buffers.memory[i], task.count);
     }
 
-    /* Zeros for elements that do not exist. */
+    /* Zeros for padding elements. */
     void finish(const Task &task, int64_t end) const {
         for (real *rows : {to.out, to.moved})
             for (int64_t t = end; rows && t < in.length; ++t)
@@ -115,7 +115,7 @@ private:
             if constexpr (W == 1) strength[t] = *in.strength.at(task.row, first + t, task.head);
         }
         for (int64_t at = 0; at < columns; at += lanes_of<real>) follow(buffers, strength, at);
-        /* Not even NaN in the memory makes elements write that do not exist. */
+        /* Padding elements must not write, even if the memory contains NaN. */
         for (int64_t t = count; t < C; ++t)
             for (int w = 0; w < W; ++w)
                 fill_row(buffers.written[w * C + t], real(0), task.count);

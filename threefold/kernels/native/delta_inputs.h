@@ -1,8 +1,8 @@
 /* delta     S_t = (I − β_t k_t k_tᵀ) Diag(α_t) S_{t−1} + β_t k_t⊗v_t        o_t = S_tᵀ q_t
  * rank one  S_t = (Diag(α_t) + a_t b_tᵀ) S_{t−1} + k_t⊗v_t
  *
- * What the kernels of a memory that erases read, and how they share it: a task is one head of one
- * row, or a part of its value columns, which never meet each other in the memory.
+ * The inputs of a memory that erases, and how threads divide them: a task is one head of one row, or
+ * a part of its value columns, which are independent of each other in the memory.
  */
 #pragma once
 
@@ -12,18 +12,18 @@
 namespace threefold {
 namespace delta {
 
-/* Elements that meet the memory together: enough that products of matrices do most of the work, few
- * enough that what the elements do to each other costs little beside it. */
+/* Elements that are applied to the memory together: enough that matrix products do most of the work,
+ * few enough that the interaction of the elements costs little in comparison. */
 constexpr int chunk = 4;
 /* Elements between two checkpoints of the memory. */
 constexpr int64_t block_length = 64;
 constexpr int64_t block_chunks = block_length / chunk;
-/* Value columns are dealt out in units of this many. */
+/* Value columns are divided among threads in multiples of this. */
 constexpr int64_t unit_columns = 16;
 
 inline int64_t blocks_of(int64_t length) { return (length + block_length - 1) / block_length; }
 
-/* Hands out pieces of a buffer that the caller owns; of none, it counts what they need. */
+/* Hands out pieces of a buffer that the caller owns; with a null buffer it counts their size. */
 template <typename real>
 struct Workspace {
     real *base;
@@ -156,7 +156,7 @@ inline void fill_row(real *to, real value, int64_t size) {
     for (int64_t i = 0; i < padded<real>(size); i += lanes_of<real>) store(to + i, vector);
 }
 
-/* The `size` numbers of a padded row, to where there is room for no more. */
+/* Copies the `size` numbers of a padded row to a row without padding. */
 template <typename real>
 inline void give_row(real *to, const real *from, int64_t size) {
     constexpr int64_t lanes = lanes_of<real>;

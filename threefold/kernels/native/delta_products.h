@@ -1,6 +1,6 @@
 /* C = A·B,   S = D ⊙ S + Aᵀ·B,   C = A·Sᵀ,   d = Σ_rows R ⊙ S        A of a few rows, S a memory
  *
- * The products that a few elements and a memory have with each other. They are computed in tiles of
+ * The products of a few elements with a memory. They are computed in tiles of
  * 4 rows × 2 vectors, whose 8 sums stay in registers: each number that is loaded is used several
  * times, so the arithmetic is the limit and not the cache. Every size is padded to whole tiles by
  * the caller, and the padding holds zeros.
@@ -11,7 +11,7 @@
 
 #include "common.h"
 
-/* Compiled by itself: inlined beside others it would not get the registers it needs. */
+/* Not inlined: next to other code it would not get the registers it needs. */
 #define THREEFOLD_ALONE __attribute__((noinline))
 
 namespace threefold {
@@ -20,7 +20,7 @@ namespace delta {
 template <typename real>
 constexpr int64_t tile_columns = 2 * lanes_of<real>;
 
-/* The size that whole tiles need. */
+/* A size rounded up to full tiles. */
 template <typename real>
 inline int64_t padded(int64_t size) {
     return (size + tile_columns<real> - 1) / tile_columns<real> * tile_columns<real>;
@@ -168,7 +168,7 @@ inline void transpose(Vector<real> *square) {
     if constexpr (Group > 1) transpose<real, Group / 2>(square);
 }
 
-/* to[column][row] = from[row][column]: whole squares in registers, the edges one by one. */
+/* to[column][row] = from[row][column]: full squares in registers, the edges one by one. */
 template <typename real>
 void turn(Rows<real> to, Rows<const real> from, int64_t rows, int64_t columns) {
     constexpr int64_t lanes = lanes_of<real>;
@@ -185,7 +185,7 @@ void turn(Rows<real> to, Rows<const real> from, int64_t rows, int64_t columns) {
             to[column][row] = from[row][column];
 }
 
-/* The sums of the lanes of each row of a square, which is used up, as one vector. */
+/* The sums of the lanes of each row of a square, which is overwritten, as one vector. */
 template <typename real, int Group = lanes_of<real> / 2>
 inline Vector<real> sums_of_rows(Vector<real> *square) {
     for (int i = 0; i < Group; ++i) {

@@ -1,8 +1,8 @@
 /* delta     S_t = (I − β_t k_t k_tᵀ) Diag(α_t) S_{t−1} + β_t k_t⊗v_t        o_t = S_tᵀ q_t
  * rank one  S_t = (Diag(α_t) + a_t b_tᵀ) S_{t−1} + k_t⊗v_t
  *
- * The memory that erases, and its gradients: delta_forward.h and delta_backward.h have some heads,
- * this file shares the heads among threads.
+ * The memory that erases, and its gradients: delta_forward.h and delta_backward.h process some of
+ * the heads; this file divides the heads among threads.
  */
 #include "delta_backward.h"
 #include "delta_forward.h"

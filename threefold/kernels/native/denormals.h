@@ -1,7 +1,7 @@
 /* |x| < 2^−126 → 0 (2^−1022 in float64), while one of these exists in the thread
  *
- * A memory that decays passes through numbers too small to be normal, with which processors are a
- * hundred times slower. They are worth nothing beside the rest, so they are 0.
+ * A memory that decays passes through denormal numbers, with which processors are a hundred times
+ * slower. They are negligible, so they are set to 0.
  */
 #pragma once
 

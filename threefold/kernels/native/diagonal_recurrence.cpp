@@ -1,7 +1,7 @@
 /* h_t = a_t ⊙ h_{t−1} + b_t,   G_t = ∂h_t + conj(a_{t+1}) ⊙ G_{t+1}:   ∂b_t = G_t,  ∂a_t = G_t conj(h_{t−1})
  *
- * Every channel by itself, real or complex. Threads share rows and channels; each goes through time
- * with its channels' numbers in the cache, and reads and writes everything else once.
+ * Each channel is independent, real or complex. Threads divide rows and channels; each runs along
+ * time with its channels' numbers in the cache, and reads and writes everything else once.
  */
 #include "common.h"
 #include "denormals.h"
@@ -91,7 +91,7 @@ struct Pass : Inputs<real> {
     void each(int64_t first, int64_t last, const Body &body) const {
         for_each_vector<real>(first, last, this->channels, body);
     }
-    /* Zeros in `to` [B, L, …] behind a row's end. */
+    /* Zeros in `to` [B, L, …] after a row's end. */
     void clear(real *to, int64_t row, int64_t first, int64_t last) const {
         for (int64_t t = this->length_of(row); t < this->length; ++t)
             each(first, last, [&](int64_t channel, auto lanes) {

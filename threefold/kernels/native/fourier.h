@@ -1,9 +1,9 @@
 /* Z_f = Σ_j z_j w^{jf},  w = e^{−2πi/n},  n a power of two;  z = a + i b for two real signals a, b
  *
  * Fourier transforms for convolutions of many channels. A vector holds neighbouring channels, so the
- * sequence is read as it lies and nothing is turned or shuffled within a vector. Two vectors of real
+ * sequence is read in memory order and nothing is shuffled within a vector. Two vectors of real
  * channels are the real and imaginary parts of one complex signal. Frequencies come out in
- * bit-reversed order, are multiplied there, and go back from there: nothing is ever put in order.
+ * bit-reversed order, are multiplied and transformed back in that order: nothing is ever reordered.
  *
  * `twiddle` holds, for n = 4, 8, 16, … one after another and j < n/4, the numbers w^j, w^2j, w^3j.
  */
@@ -40,7 +40,7 @@ struct Complex {
     Complex conjugate() const { return {re, -im}; }
 };
 
-/* Numbers that one place of a complex signal takes, and the channels it holds. */
+/* Numbers that one point of a complex signal takes, and the channels it holds. */
 template <typename real>
 constexpr int64_t place = 2 * lanes_of<real>;
 
@@ -84,7 +84,7 @@ inline void join_quarters(real *z, int64_t n, const real *twiddle) {
     }
 }
 
-/* Sums and differences of neighbours: the last stage of sizes that are no power of four. */
+/* Sums and differences of neighbours: the last stage of sizes that are not a power of four. */
 template <typename real>
 inline void halve(real *z, int64_t n) {
     using C = Complex<real>;
@@ -118,7 +118,7 @@ void transform_back(real *z, int64_t n, const real *twiddle) {
         join_quarters(z, n, twiddle);
         return;
     }
-    /* No power of four: `transform` ended with halves. */
+    /* Not a power of four: `transform` ended with halves. */
     const bool halved = (n & 0x2AAAAAAAAAAAAAAALL) != 0;
     if (halved) halve(z, n);
     for (int64_t size = halved ? 8 : 4; size <= n; size *= 4)
@@ -196,7 +196,7 @@ inline int64_t groups_of(int64_t channels) {
 
 inline bool is_power_of_two(int64_t n) { return n > 0 && (n & (n - 1)) == 0; }
 
-/* Places first … last of z become 0. */
+/* Sets points first … last of z to 0. */
 template <typename real>
 inline void clear_places(real *z, int64_t first, int64_t last) {
     if (first < last) std::fill(z + first * place<real>, z + last * place<real>, real(0));

@@ -1,10 +1,10 @@
 /* c_t = (I − A/2t)⁻¹ ((I + A/2t) c_{t−1} + B f_t/t),  f = w h,  h from x + R [h; c]₋
  *
- * Gated units beside LegS's projection of what they say. A = −(r_n r_k below the diagonal, n+1 on it),
- * B = r, r_n = √(2n+1), so with s = 1/2t the system (I − sA) y = c + s B f is solved from the first
+ * Gated units coupled with LegS's projection of the values f that they write.
+ * A = −(r_n r_k below the diagonal, n+1 on it), B = r, r_n = √(2n+1), so with s = 1/2t the system (I − sA) y = c + s B f is solved from the first
  * number to the last with one running sum, and c_t = 2y − c; its transpose from the last to the
- * first. That is done in double, and c itself is carried in double: an element moves it by 1/t of its
- * size only, and nothing fades, so that roundings would add up. Threads share the rows.
+ * first. Both solve and c are in double: an element changes c by only 1/t of its size
+ * and nothing decays, so rounding errors would add up. Threads divide the rows.
  */
 #include <cmath>
 
@@ -15,7 +15,7 @@ namespace threefold {
 namespace cell {
 namespace {
 
-/* One element's move of one projection. */
+/* The update of one projection by one element. */
 struct LegS {
     int64_t order;
     double half;  /* 1/2t */
@@ -35,7 +35,7 @@ struct LegS {
             c[n] = real(exact[n]);
         }
     }
-    /* The gradient of c after the move becomes that of c before it; gives that of what was said. */
+    /* Turns the gradient of c after the update into that of c before it; returns that of f. */
     template <typename real>
     double move_back(real *grad) const {
         double sum = 0;

@@ -1,4 +1,4 @@
-/* What a loader asks before it calls a kernel: which variants can run here, which interface is this. */
+/* What library.py asks before it calls a kernel: which variants run here, and which interface this is. */
 #include "threefold.h"
 
 #ifndef THREEFOLD_INTERFACE
@@ -11,7 +11,7 @@ int threefold_runnable_variants(void) {
 #if defined(__x86_64__) || defined(_M_X64)
     __builtin_cpu_init();
     int variants = THREEFOLD_BASELINE;
-    /* The levels' other features come with these on every processor that was ever made. */
+    /* Every processor with these features has the other features of its level too. */
     const bool v3 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
                     __builtin_cpu_supports("bmi") && __builtin_cpu_supports("bmi2");
     const bool v4 = v3 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&

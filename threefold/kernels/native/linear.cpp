@@ -1,7 +1,7 @@
 /* y_ro = bias_o + Σ_i x_ri · weight_oi
  *
- * A product of a few rows with a large matrix, bound by reading the matrix: threads share its rows,
- * each of which is read from memory once and serves all rows of x from the cache. Every sum is made
+ * A product of a few rows with a large matrix, limited by reading the matrix: threads divide its
+ * rows, each of which is read from memory once and used for all rows of x. Every sum consists
  * of the same `chains` partial sums in the same order, however many rows or threads there are.
  */
 #include <type_traits>
@@ -13,8 +13,8 @@ namespace {
 
 /* Partial sums of one output for one row. */
 constexpr int chains = 2;
-/* Outputs made side by side for `rows` rows of x, as many as leave their sums in registers: so many
- * rows of the matrix are read at once, and so many sums hide the latency of a multiplication. */
+/* Outputs computed together for `rows` rows of x, as many as keep their sums in registers. This many
+ * rows of the matrix are read at once, and this many sums hide the latency of a multiplication. */
 constexpr int outputs_together(int rows) { return rows == 1 ? 4 : 2; }
 /* Rows of x that share a load of the weight. */
 constexpr int most_together = 3;
@@ -40,7 +40,7 @@ struct Pair {
     Vector<real> first, second;
 };
 
-/* How numbers lie in memory: as they are. */
+/* Numbers stored as `real`. */
 template <typename real>
 struct Wide {
     using Stored = real;
@@ -56,7 +56,7 @@ struct Wide {
 };
 
 /* bfloat16 is the upper half of a float. Two of them are split from a word by a shift and a mask,
- * which takes fewer instructions than widening neighbours: even places come first, then odd. */
+ * which takes fewer instructions than widening neighbours: even indices come first, then odd. */
 template <typename real>
 struct Narrow {
     using Stored = bfloat16;
@@ -90,7 +90,7 @@ struct Narrow {
     }
 };
 
-/* The narrowest vectors there are, whose lanes are cheap to take out. */
+/* The narrowest vectors, whose lanes are cheap to extract. */
 template <typename real>
 struct Short;
 template <>
@@ -102,7 +102,7 @@ struct Short<double> {
     typedef double Vector __attribute__((vector_size(16)));
 };
 
-/* Halves added to halves until one number is left. */
+/* Adds the upper half to the lower half until one number is left. */
 template <typename real>
 real total(const Vector<real> (&sum)[chains]) {
     const Vector<real> vector = sum[0] + sum[1];
@@ -129,7 +129,7 @@ struct Product {
     static constexpr int64_t group = Weights::group;
     int64_t padded() const { return (inputs + group - 1) / group * group; }
 
-    /* x as `real` in the order of the weights' pairs, with zeros up to a whole group. */
+    /* x as `real` in the order of the weights' pairs, with zeros up to a full group. */
     const real *prepare() const {
         if constexpr (std::is_same_v<Weights, Wide<real>> && std::is_same_v<Values, Wide<real>>)
             if (inputs == padded()) return x;

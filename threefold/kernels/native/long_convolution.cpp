@@ -1,11 +1,11 @@
-/* y_t = gate_t (Σ_m kernel_m x_{t−m} + skip x_t),  first ≤ t < S,  by Fourier transforms of n places
+/* y_t = gate_t (Σ_m kernel_m x_{t−m} + skip x_t),  first ≤ t < S,  by Fourier transforms of n points
  *
- * Overlap-save: a block of n inputs gives n − K + 1 outputs, so a filter as long as the sequence is
- * one block and a short one many. One thread takes two vectors of channels at a time through load,
- * transform, product, transform and store; its working set is 2 n places, and the filter is
+ * Overlap-save: a block of n inputs gives n − K + 1 outputs, so a filter as long as the sequence
+ * takes one block and a short one many. One thread takes two vectors of channels at a time through
+ * load, transform, product, transform and store; its working set is 2 n points, and the filter is
  * transformed once for all rows. The backward pass works on the same blocks: the gradient of x is
  * added up from them, that of the filter is added up as frequencies and transformed back once. A gate
- * is multiplied with outputs as they are stored, and with their gradients as they are loaded.
+ * multiplies outputs as they are stored, and their gradients as they are loaded.
  */
 #include "fourier.h"
 
@@ -35,7 +35,7 @@ struct Blocks {
         transform(k, size, twiddle);
     }
 
-    /* The block whose first output is element t begins at t − K + 1, places before 0 being empty. */
+    /* The block whose first output is element t begins at t − K + 1, with zeros before 0. */
     void load_inputs(real *z, int64_t row, int64_t t, Channels<real> group) const {
         const int64_t begin = t - taps + 1;
         const int64_t from = std::max<int64_t>(0, -begin), to = std::max(from, std::min(size, source - begin));
@@ -49,7 +49,7 @@ struct Blocks {
         return gate ? value.each_times(group.load(gate + at * gate_step)) : value;
     }
 
-    /* Gradients of a block's outputs, at the places where the outputs are. */
+    /* Gradients of a block's outputs, at the points of the outputs. */
     void load_gradients(real *z, const real *grad_y, int64_t row, int64_t t, Channels<real> group) const {
         const int64_t count = std::min(advance(), source - t);
         clear_places(z, 0, taps - 1);
@@ -107,7 +107,7 @@ int forward(real *y, real *before, real *workspace, const Blocks<real> &blocks, 
     return THREEFOLD_OK;
 }
 
-/* ∂x begins as the part that `skip` carries; gives ∂skip of this row. */
+/* Initialises ∂x with the contribution of `skip`; returns ∂skip of this row. */
 template <typename real>
 Complex<real> begin_gradient(real *grad_x, const real *grad_y, const Blocks<real> &blocks, int64_t row,
                              Channels<real> group) {
@@ -117,7 +117,7 @@ Complex<real> begin_gradient(real *grad_x, const real *grad_y, const Blocks<real
     for (int64_t t = 0; t < unread; ++t) group.store(grad_x + (elements + t) * channels, Complex<real>{});
     const Complex<real> direct = blocks.skip ? group.load(blocks.skip) : Complex<real>{};
     Complex<real> total = {};
-    /* Sums of short runs, added up: many small numbers are not lost in a large one. */
+    /* Partial sums of short runs, then their sum: small numbers are not lost in a large one. */
     for (int64_t begin = unread; begin < blocks.source; begin += run) {
         Complex<real> sum = {};
         for (int64_t t = begin; t < std::min(begin + run, blocks.source); ++t) {

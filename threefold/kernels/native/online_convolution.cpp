@@ -3,10 +3,10 @@
  * Relaxed multiplication: before element i, let U be the largest power of two that divides i. The
  * last U inputs are convolved with the taps 1 … 2U−1 and the U outputs from i on are added to
  * `pending`. Each pair of an input and a later output is in exactly one of these tiles. Small tiles
- * are sums, larger ones cyclic convolutions of 2U places with a spectrum that is kept.
+ * are summed directly, larger ones are cyclic convolutions of 2U points with a stored spectrum.
  * van der Hoeven 1997, "Lazy Multiplication of Formal Power Series"; Oncescu et al. 2024, "Flash
- * Inference".  What lies in `pending` from i on depends on tiles that end at the prefixes of i's
- * binary digits only, so it can be made again from the past, to the same bits.
+ * Inference".  `pending` from i on depends only on tiles that end at the prefixes of i's binary
+ * digits, so it can be recomputed from the past inputs with the same bits.
  */
 #include "fourier.h"
 
@@ -18,7 +18,7 @@ constexpr int64_t smallest_transform = 64;
 
 inline int64_t lowest_bit(int64_t n) { return n & -n; }
 
-/* Where a tile's spectrum begins: 2·64 + 2·128 + … places of all groups are before it. */
+/* Offset of a tile's spectrum: 2·64 + 2·128 + … points of all groups come before it. */
 template <typename real>
 inline int64_t spectrum_offset(int64_t tile, int64_t group, int64_t channels) {
     const int64_t before = 2 * tile - 2 * smallest_transform;
@@ -30,7 +30,7 @@ struct Online {
     const real *near, *spectra, *twiddle;
     int64_t channels;
 
-    /* Inputs before `end` to outputs from `end` on. */
+    /* Adds what inputs before `end` contribute to outputs from `end` on. */
     void add_tile(real *pending, const real *past, int64_t end, int64_t tile, int64_t index, real *z) const {
         const Channels<real> group(index, channels);
         if (tile < smallest_transform) return sum_tile(pending, past, end, tile, group);
@@ -60,7 +60,7 @@ struct Online {
         }
     }
 
-    /* All tiles that reach beyond `position`, but for the one that ends there. */
+    /* All tiles that reach beyond `position`, except the one that ends there. */
     void rebuild(real *pending, const real *past, int64_t position, int64_t index, real *z) const {
         int64_t end = 0;
         for (int64_t rest = position - lowest_bit(position); end < rest;) {
@@ -91,7 +91,7 @@ int spectrum(real *spectra, const real *kernel, const real *twiddle, int64_t cha
     return THREEFOLD_OK;
 }
 
-/* A row that gets no element now, but has its place, is given as −1 − position. */
+/* A row that gets no element in this call has −1 − position as its position. */
 inline int64_t element_of(int64_t position) { return position < 0 ? -1 - position : position; }
 
 template <typename real>

@@ -1,8 +1,8 @@
 /* code = [operation, arguments …]*:  calls of the other kernels, one after another
  *
- * The step of a stack of layers is a few kernels a layer; the way from one to the next through
- * Python takes longer than they do. Here they are called from a list, arguments as int64_t: numbers
- * as they are, pointers and doubles by their bits.
+ * The step of a stack of layers is a few kernels per layer, and the Python between them takes longer
+ * than they do. Here they are called from a list. Arguments are int64_t: integers by value, pointers
+ * and doubles by their bits.
  */
 #include <cstring>
 #include <type_traits>
@@ -43,7 +43,7 @@ struct Reader {
     }
 };
 
-/* One line for each operation, float first; kernels/replay/program.py has the same order. */
+/* One line for each operation, float first, in the order of OPERATIONS in kernels/replay/program.py. */
 #define CALL(number, name)                                                                         \
     case 2 * number: return call(threefold_##name##_f32);                                          \
     case 2 * number + 1: return call(threefold_##name##_f64);

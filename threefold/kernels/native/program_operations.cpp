@@ -1,7 +1,7 @@
 /* y = f(a, b, c),   y = Σ_k a_k or max_k a_k,   y_ij = Σ_k a_ik b_kj,   on views with any strides
  *
- * What lies between the larger kernels of a step: small arrays, read as they lie in others. Programs
- * (program.cpp) are made of these, in place of the torch operations that a layer calls.
+ * The operations between the larger kernels of a step, on small arrays that may be views of others.
+ * Programs (program.cpp) call them in place of the torch operations of a layer.
  */
 #include <cmath>
 #include <limits>
@@ -83,7 +83,7 @@ inline Vector<real> each(Vector<real> x, const Function &f) {
     return x;
 }
 
-/* NaN wins, as in torch. */
+/* NaN if either is NaN, as in torch. */
 template <typename real>
 inline Vector<real> larger(Vector<real> a, Vector<real> b) {
     const Vector<real> found = a > b ? a : b;
@@ -104,7 +104,7 @@ int pointwise(real *out, const real *a, const real *b, const real *c, const int6
         map<real>(y, x, z, w, sizes, threads, f);
         return int(THREEFOLD_OK);
     };
-    /* kernels/replay/recording.py has the same order. */
+    /* In the order of FUNCTIONS in kernels/replay/lowering.py. */
     switch (function) {
         case 0: return run([](V p, V, V) { return p; });
         case 1: return run([=](V p, V, V) { return p * scale + offset; });
@@ -144,7 +144,7 @@ int pointwise(real *out, const real *a, const real *b, const real *c, const int6
         case 30: return run([=](V, V, V) { return splat<real>(scale); });
         case 31: return run([](V p, V q, V) {
             const V most = larger<real>(p, q), apart = p > q ? p - q : q - p;
-            /* Two equal infinities have no difference. */
+            /* inf − inf would be NaN. */
             return most + (p == q ? splat<real>(real(0.69314718055994530942))
                                   : log_one_plus<real>(exponential_normal<real>(-apart)));
         });
@@ -184,7 +184,7 @@ int reduce(real *out, const real *a, const int64_t *layout, int64_t largest, int
     return THREEFOLD_OK;
 }
 
-/* One row of the product: a row of b times each number of a's, added up. */
+/* One row of the product: the sum over k of a_k times row k of b. */
 template <typename real>
 void add_rows(real *y, int64_t y_stride, const real *a, int64_t a_stride, const real *b,
               int64_t b_row, int64_t b_stride, int64_t first, int64_t last, int64_t columns,

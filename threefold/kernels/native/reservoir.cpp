@@ -1,9 +1,10 @@
 /* h_t = (1−α) h_{t−1} + α φ(x_t + W h_{t−1}),   G_t = ∂h_t + (1−α) G_{t+1} + Wᵀ d_{t+1},   d_t = α φ'_t G_t
  *
- * W is sparse, by rows; Wᵀ likewise for the backward pass. Threads share the rows of the batch; where
- * these are too few they share the units of a row and meet after each element. A unit's sum has
- * one order, whoever computes it, so the number of threads changes no bit; and where other programs
- * use the processors, so that a thread waits longer than it works, the first goes on alone.
+ * W is sparse, stored by rows; so is Wᵀ for the backward pass. Threads divide the rows of the batch;
+ * if there are too few rows they divide the units of a row and synchronise after each element. A
+ * unit's sum has the same order in every thread, so the number of threads changes no bit. If other
+ * programs use the processors, so that a thread waits longer than it works, the first thread
+ * continues alone.
  */
 #include <atomic>
 #include <chrono>
@@ -77,7 +78,7 @@ struct Share {
     int64_t met = 0;
     std::chrono::steady_clock::time_point since = std::chrono::steady_clock::now();
 
-    /* Waits for the other threads; false if the rest is done without this one. */
+    /* Waits for the other threads; false if the first thread continues without this one. */
     bool meet() {
         if (pieces == 1) return true;
         ++met;
@@ -102,7 +103,7 @@ private:
     }
 };
 
-/* body(row, share) for all rows; it gives false where others do the rest. */
+/* body(row, share) for all rows; it returns false if other threads do the rest. */
 template <typename real, typename Body>
 void for_each_row(const Inputs<real> &in, const Body &body) {
     const int64_t work = in.batch * in.length * in.weight.starts[in.units];
@@ -123,7 +124,7 @@ void for_each_row(const Inputs<real> &in, const Body &body) {
 #ifdef _OPENMP
         piece = omp_get_thread_num(), pieces = omp_get_num_threads();
 #endif
-        /* Whole vectors, so that no unit is computed among others than without threads. */
+        /* Full vectors, so that a unit is computed together with the same units as without threads. */
         const int64_t count = vectors_of<real>(in.units), lanes = lanes_of<real>;
         const int64_t first = count * piece / pieces * lanes;
         const int64_t last = std::min(in.units, count * (piece + 1) / pieces * lanes);

@@ -1,6 +1,6 @@
 /* y = u / √(mean(u²) + eps) ⊙ weight ⊙ silu(gate),  u = x;  or without the last factor, u = x ⊙ silu(gate)
  *
- * Rows of numbers brought to length √D, one pass to measure and one to write. With û = u·r and h the
+ * Rows of numbers scaled to length √D: one pass to measure and one to write. With û = u·r and h the
  * gradient of û:  ∂u = r·(h − û·mean(h·û)). The weight's gradient is summed in pieces of rows whose
  * number does not depend on the threads, and the pieces are added in order.
  */
@@ -32,13 +32,13 @@ struct Inputs {
     Vector<real> gate_at(int64_t row, int64_t at, Lanes lanes) const {
         return lanes.load(gate + row * size + at);
     }
-    /* What is normalised. */
+    /* The number that is normalised. */
     template <typename Lanes>
     Vector<real> inner(int64_t row, int64_t at, Lanes lanes) const {
         const Vector<real> u = lanes.load(x + row * size + at);
         return gate && first ? u * silu<real>(gate_at(row, at, lanes)) : u;
     }
-    /* What the normalised number is multiplied with. */
+    /* The factor of the normalised number. */
     template <typename Lanes>
     Vector<real> factor(int64_t row, int64_t at, Lanes lanes) const {
         const Vector<real> w = weight_at(row, at, lanes);
@@ -72,7 +72,7 @@ struct Inputs {
         return found;
     }
 
-    /* 1 / √(mean(u²) + eps), measured again in smaller units where the squares overflow. */
+    /* 1 / √(mean(u²) + eps), computed again from scaled numbers where the squares overflow. */
     real reciprocal(int64_t row) const {
         const real mean = squares(row, 1) / real(size);
         if (std::isfinite(mean)) return 1 / std::sqrt(mean + eps);

@@ -2,10 +2,10 @@
  * w = Δ, or with zero-order hold (e^{ΔA} − 1)/A
  *
  * What the forward and the backward pass of the selective scan share. Vectors run over channels,
- * two of them to a tile. Time is cut into blocks, with all tiles of a block done before the next
- * block, which reads the inputs as they lie. Inside, a tile's Δ, x and y wait in the cache while one
- * or two of the N numbers a channel remembers run through the whole block in registers. Between
- * blocks these numbers lie turned: [tile][N][channels of the tile].
+ * two to a tile. Time is divided into blocks, and all tiles of a block are done before the next
+ * block, so inputs are read in memory order. Inside a block, a tile's Δ, x and y stay in the cache
+ * while one or two of a channel's N state numbers run through the block in registers. Between blocks
+ * the state is stored transposed: [tile][N][channels of the tile].
  */
 #pragma once
 
@@ -13,7 +13,7 @@
 #include "denormals.h"
 #include "transpose.h"
 
-/* For the loops that take the time: inlined into each other they run out of registers. */
+/* For the innermost loops: inlined into each other they run out of registers. */
 #define THREEFOLD_NOINLINE __attribute__((noinline))
 
 namespace threefold {
@@ -27,7 +27,7 @@ constexpr int64_t tile_width = tile_vectors * lanes_of<real>;
 template <typename real>
 using Tile = Vector<real>[tile_vectors];
 
-/* D′: channels filled up to whole tiles of any variant. */
+/* D′: channels rounded up to full tiles of any variant. */
 inline int64_t padded(int64_t channels) { return (channels + 31) / 32 * 32; }
 inline int64_t blocks_of(int64_t length) { return (length + block - 1) / block; }
 
@@ -58,14 +58,14 @@ inline void for_each_tile(int64_t first, int64_t last, int64_t channels, const B
     if (whole < last) body(whole * width, PartTile<real>{channels - whole * width});
 }
 
-/* An input [B·L, …] whose rows lie `stride` apart: it may be a slice of something wider. */
+/* An input [B·L, …] whose rows are `stride` apart: it may be a slice of a wider array. */
 template <typename real>
 struct Strided {
     const real *data;
     int64_t stride;
 
     const real *at(int64_t element) const { return data + element * stride; }
-    /* The next tile of channels will be asked for soon, and rows are too far apart to be guessed. */
+    /* Prefetches the next tile of channels: rows are too far apart for the hardware prefetcher. */
     void fetch_next(int64_t element, int64_t channel) const {
         if (data) __builtin_prefetch(at(element) + channel + 2 * tile_width<real>);
     }
@@ -84,12 +84,12 @@ struct Inputs {
     int64_t batch, length, channels, size;
     bool softplus, hold;
     int64_t threads;
-    /* A / ln 2, turned. */
+    /* A / ln 2, transposed. */
     real *rates;
 
     int64_t tiles() const { return (channels + tile_width<real> - 1) / tile_width<real>; }
     int64_t length_of(int64_t row) const { return lengths ? lengths[row] : length; }
-    /* Numbers in one turned state of all channels. */
+    /* Numbers in one transposed state of all channels. */
     int64_t turned_size() const { return size * padded(channels); }
 
     Place place(int64_t row, int64_t number, int64_t channel) const {
@@ -109,7 +109,7 @@ struct Inputs {
     }
 };
 
-/* Where the vector v of the number n begins in what lies turned. */
+/* Offset of vector v of number n in a transposed state. */
 template <typename real>
 inline int64_t turned(int64_t n, int v) {
     return n * tile_width<real> + v * lanes_of<real>;
@@ -179,8 +179,8 @@ struct Element {
     Tile<real> delta, write, output;
 };
 
-/* One tile's elements of a block, before the N numbers of the state come into it. What belongs to
- * one time lies together: arrays a power of two apart would evict each other from the cache. */
+/* One tile's elements of a block, before the N numbers of the state are used. What belongs to
+ * one element is stored together: arrays a power of two apart would evict each other from the cache. */
 template <typename real>
 struct Elements {
     Element<real> at[block];
@@ -212,7 +212,7 @@ struct Elements {
         }
     }
 
-    /* Whether 2^(Δ·rate) may leave the range of `power`; NaN does no harm there. */
+    /* Whether 2^(Δ·rate) may leave the range of `power`; NaN is harmless there. */
     bool overflows(const real *rates, int64_t size) const {
         Bits<real> beyond = {};
         for (int64_t n = 0; n < size; ++n)
@@ -253,7 +253,7 @@ struct Transition {
         return two.value();
     }
 
-    /* The state after an element; decay and growth are wanted again on the way back. */
+    /* The state after an element; the backward pass reuses decay and growth. */
     Vector<real> advance(Vector<real> state, Vector<real> write, real B, Vector<real> decay,
                          Vector<real> growth) const {
         const Vector<real> written = Hold ? growth * write : write;

@@ -2,9 +2,9 @@
  * ∂A = Σ_t Δ H ⊙ S₋,  ∂Δ = A·(H ⊙ S₋) + x B·G        (w = Δ; ỹ is y before the gate)
  *
  * The gradients of the selective scan. Blocks are taken from the last to the first, each from its
- * checkpoint: the states are computed again forth and kept in the cache, then used on the way back.
- * Sums over channels are made in slabs, whose number depends on the sizes alone, then over slabs in
- * their order; sums over rows in the order of the rows. So no bit depends on the threads.
+ * checkpoint: its states are recomputed forwards into the cache, then used backwards.
+ * Sums over channels are computed in slabs, whose number depends on the sizes alone, then over slabs
+ * in order, and sums over rows in the order of the rows, so no bit depends on the threads.
  */
 #include "selective_scan.h"
 
@@ -21,7 +21,7 @@ inline int64_t slab_tiles(int64_t channels, int64_t size) {
 /* L′: sums over channels lie with time innermost, filled up to whole vectors. */
 inline int64_t padded_time(int64_t length) { return (length + 15) / 16 * 16; }
 
-/* Where gradients go, and what they are made from beside the inputs. */
+/* Pointers to the gradients, and to what they are computed from besides the inputs. */
 template <typename real>
 struct Outputs {
     real *x, *delta, *A, *B, *C, *D, *gate, *bias, *state;
@@ -31,7 +31,7 @@ struct Outputs {
     const real *grad_new_state, *states;
 };
 
-/* One tile's gradients in a block, of what Element holds, and of the gate but for the factor ỹ. */
+/* One tile's gradients in a block, of the fields of Element, and of the gate without the factor ỹ. */
 template <typename real>
 struct Gradients {
     Element<real> at[block];
@@ -82,7 +82,7 @@ inline Vector<real> softplus_slope(Vector<real> delta) {
     return -power<real>(clamp<real>(delta * real(-log2_e), -bias, bias)).minus_one();
 }
 
-/* Takes one tile through one block, forth to compute its states again, and back. */
+/* Processes one tile in one block: forwards to recompute its states, then backwards. */
 template <typename real>
 struct Retrace {
     const Inputs<real> &in;
@@ -95,14 +95,14 @@ struct Retrace {
     real *partial;
     const bool add;
 
-    /* What the way forth leaves for the way back, of `Count` of the N numbers. */
+    /* What the forward sweep stores for the backward sweep, for `Count` of the N numbers. */
     template <bool Hold, int Count>
     struct Trace {
         struct {
             Tile<real> decay, before;
         } at[block][Count];
         Tile<real> growth[Hold ? block : 1][Count];
-        /* Products whose lanes are to be added up, for B and for C. */
+        /* Products whose lanes will be summed, for B and for C. */
         Vector<real> B[Count][block], C[Count][block];
     };
 

@@ -1,7 +1,7 @@
 /* S = e^{ΔA} ⊙ S₋ + w B x,   y = (C·S + D x) · silu(gate)
  *
- * The selective scan. Tiles of channels do not depend on each other, so that threads share out the
- * channels even of a single sequence. For training the state before each block is kept.
+ * The selective scan. Tiles of channels are independent, so threads divide the channels even of a
+ * single sequence. For training the state before each block is stored.
  */
 #include "selective_scan.h"
 
@@ -9,7 +9,7 @@ namespace threefold {
 namespace selective {
 namespace {
 
-/* Takes the state of one tile through one block, and adds what is read from it to the outputs. */
+/* Updates the state of one tile over one block, and adds what is read from it to the outputs. */
 template <typename real>
 struct Advance {
     const Inputs<real> &in;
@@ -54,7 +54,7 @@ struct Forward {
     real *y, *new_state, *states;
     const bool keep;
 
-    /* The state of a tile before a block: all are kept, or one is used for all. */
+    /* The state of a tile before a block: one for each block if stored, else one for all. */
     real *slot(int64_t row, int64_t number, int64_t channel) const {
         const int64_t slots = keep ? blocks_of(in.length) + 1 : 1;
         return states + (row * slots + (keep ? number : 0)) * in.turned_size() + channel * in.size;
@@ -107,7 +107,7 @@ struct Forward {
                                    v * lanes_of<real>, Vector<real>{});
     }
 
-    /* One element: a few numbers at a time are turned, changed and turned back. */
+    /* One element: a few numbers at a time are transposed, updated and transposed back. */
     template <bool Hold, typename Lanes>
     void step(int64_t row, int64_t channel, Lanes lanes) const {
         constexpr int64_t most = lanes_of<real>;

@@ -1,9 +1,9 @@
 /* y_t = bias + Σ_k weight_k · x_{t−K+1+k},  optionally followed by SiLU
  *
- * A causal convolution of each channel by itself, with the K−1 inputs before x as its state.
+ * A causal depthwise convolution, with the K−1 inputs before x as its state.
  * Vectors run over channels. A window of K inputs moves along time; it starts with the state and
- * what is left in it at the end is the new state, so neither border is a special case. Time is cut
- * into short blocks with all channels of a block done before the next, which reads x as it lies.
+ * ends as the new state, so neither border is a special case. Time is divided into short blocks, and
+ * all channels of a block are done before the next, so x is read in memory order.
  */
 #include "common.h"
 
@@ -58,7 +58,7 @@ struct Window {
     const int taps = Taps ? Taps : int(inputs.taps);
     Vector<real> bias, weight[capacity], value[capacity];
 
-    /* The window just before time t, with its last place free. */
+    /* The window just before time t, with its last slot free. */
     Window(const Inputs<real> &in, int64_t row, int64_t channel, Lanes lanes, int64_t t)
         : inputs(in), row(row), channel(channel), lanes(lanes) {
         bias = in.bias ? lanes.load(in.bias + channel) : Vector<real>{};
@@ -81,7 +81,7 @@ struct Window {
     }
 };
 
-/* Otherwise the weights of neighbouring channels lie K apart; it pays for one element already. */
+/* Without this the weights of neighbouring channels are K apart; it pays off even for one element. */
 template <typename real>
 void turn_weight(const Inputs<real> &in, int64_t threads) {
     split(vectors_of<real>(in.channels), threads, [&](int64_t first, int64_t last) {
@@ -191,7 +191,7 @@ void run(const Inputs<real> &in, const Pass &pass) {
     const auto body = [&](int64_t row, int64_t first, int64_t last) {
         const int64_t end = in.length_of(row);
         int64_t start = 0;
-        /* Once at least: a row of no elements still has a state and sums to write. */
+        /* At least once: a row without elements still has a state and sums to write. */
         do {
             const int64_t stop = std::min(end, start + in.block());
             for_each_vector<real>(first, last, in.channels, [&](int64_t channel, auto lanes) {

@@ -3,7 +3,7 @@
  * tanh(x) = (e^2x − 1) / (e^2x + 1)
  *
  * Vectors as wide as the instruction set this file is compiled for, and the functions the kernels
- * need on them. They are GCC vector extensions, so nothing hangs on the auto-vectoriser. NaN gives
+ * need on them. They are GCC vector extensions, so nothing depends on the auto-vectoriser. NaN gives
  * NaN everywhere, and nothing here may be compiled with -ffinite-math-only or -ffast-math.
  */
 #pragma once
@@ -122,7 +122,7 @@ struct Part {
     }
 };
 
-/* 2^n for a whole number n given as n + rounder. An exponent of −127 gives 0, one of +128 inf
+/* 2^n for an integer n given as n + rounder. An exponent of −127 gives 0, one of +128 inf
  * (−1023 and +1024 in float64): the bits of the exponent just outside the normal range. */
 template <typename real>
 inline Vector<real> power_of_two(Vector<real> shifted) {
@@ -138,7 +138,7 @@ inline Vector<real> clamp(Vector<real> x, real lowest, real highest) {
     return x > highest ? splat<real>(highest) : x;
 }
 
-/* x / ln 2 rounded to a whole number, plus the rounder. */
+/* x / ln 2 rounded to an integer, plus the rounder. */
 template <typename real>
 inline Vector<real> shifted_exponent(Vector<real> x) {
     return x * real(1.44269504088896340736) + Simd<real>::rounder;
@@ -169,7 +169,7 @@ inline Vector<real> exponential(Vector<real> x) {
     return exponential_of_rest<real>(x, n) * power_of_two<real>(half) * power_of_two<real>(rest);
 }
 
-/* A third cheaper: where e^x is (almost) no normal number it is 0, or inf from 2^(highest n + ½).
+/* A third cheaper: where e^x is (almost) denormal it is 0, or inf from 2^(highest n + ½).
  * For decays and gates, which are then 0 or 1 to the last bit anyway. */
 template <typename real>
 inline Vector<real> exponential_normal(Vector<real> x) {
@@ -189,7 +189,7 @@ struct Power {
 };
 
 /* For −127 ≤ x ≤ 128 (−1023 … 1024 in float64), the ends giving 0 and inf, or NaN. Cheaper than
- * e^x: no product by 1/ln 2, and x less its nearest whole number is exact. */
+ * e^x: no product by 1/ln 2, and x minus its nearest integer is exact. */
 template <typename real>
 inline Power<real> power(Vector<real> x) {
     using S = Simd<real>;
@@ -209,7 +209,7 @@ inline Vector<real> hyperbolic_tangent(Vector<real> x) {
     return less_one / (less_one + real(2));
 }
 
-/* x, but not to be fused with what is done to it next: the same bits wherever it is used. */
+/* x, protected from being fused with the next operation: the same bits wherever it is used. */
 template <typename real>
 inline Vector<real> rounded(Vector<real> x) {
 #if defined(__x86_64__)

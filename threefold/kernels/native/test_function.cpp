@@ -1,4 +1,4 @@
-/* y = f(x), so that the tests can hold the functions of simd.h against float64. */
+/* y = f(x), so that the tests can compare the functions of simd.h with float64. */
 #include "common.h"
 
 namespace threefold {

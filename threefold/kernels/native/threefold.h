@@ -1,7 +1,9 @@
 /* status = threefold_<operation>_<f32|f64>(outputs, workspace, inputs, sizes, threads)
  *
- * The C interface of the kernels: numbers in, numbers out. No allocation and no globals; every
- * function returns a status, and does nothing but return it when it is not THREEFOLD_OK.
+ * The C interface of the kernels: numbers in, numbers out. No allocation and no globals. Every
+ * function returns a status. If it is not THREEFOLD_OK the outputs are unspecified: most functions
+ * check their arguments before they write, but decay_recurrence finds a log-decay above 0 while it
+ * runs.
  */
 #pragma once
 
@@ -17,7 +19,7 @@
 extern "C" {
 #endif
 
-/* library.py has the same numbers, with a sentence for each. */
+/* In the numbering of STATUS in library.py, which has the error messages. */
 enum {
     THREEFOLD_OK = 0,
     THREEFOLD_BAD_SIZE = 1,   /* a size that is negative or beyond what the kernel supports */
@@ -33,17 +35,17 @@ enum {
     THREEFOLD_NEON = 8,
 };
 
-/* Which variants this machine can run. Ask the baseline (or neon) library, which always can. */
+/* Which variants this machine can run. Ask the baseline (or neon) library, which runs everywhere. */
 THREEFOLD_API int threefold_runnable_variants(void);
 
-/* SHA-256 of operations.h at the time of the build: a loader compares it before it calls. */
+/* SHA-256 of operations.h at build time; library.py compares it before it calls any function. */
 THREEFOLD_API const char *threefold_interface(void);
 
 /* 1 if the library was built with OpenMP. */
 THREEFOLD_API int threefold_has_openmp(void);
 
-/* Calls operations one after another: code [words] is a list of an operation's number, as program.cpp
- * counts them, then its arguments, 64 bits each. */
+/* Calls operations one after another. code [words] lists, for each call, the number of the operation
+ * in program.cpp and then its arguments, 64 bits each. */
 THREEFOLD_API int threefold_program(const int64_t *code, int64_t words);
 
 #define real float
@@ -62,5 +64,5 @@ THREEFOLD_API int threefold_program(const int64_t *code, int64_t words);
 }
 #endif
 
-/* For the end of a kernel's file: DEFINE(float, f32) and DEFINE(double, f64). */
+/* At the end of a kernel's file: DEFINE(float, f32) and DEFINE(double, f64). */
 #define THREEFOLD_FOR_BOTH(DEFINE) DEFINE(float, f32) DEFINE(double, f64)

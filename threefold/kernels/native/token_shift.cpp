@@ -1,8 +1,8 @@
 /* y_n,t = x_t + (x_{t−1} − x_t) ⊙ share_n,  x_{−1} = state
  *
  * N mixtures of each element and the one before it, all from one reading of x. Threads share rows
- * and vectors of channels; each runs along time, so that the gradient of an element gathers what it
- * owes to the next one, and the sums of the shares' gradients have one order.
+ * and vectors of channels; each runs along time, so that the gradient of an element also receives the
+ * contribution of the next one, and the sums of the shares' gradients have a fixed order.
  */
 #include "common.h"
 

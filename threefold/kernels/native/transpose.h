@@ -1,7 +1,7 @@
 /* out[i][j] = in[j][i],   sums[i] = Σ_j in[i][j]        for as many vectors as a vector has lanes
  *
- * Squares of numbers turned over inside registers: neighbouring groups of lanes change places, in
- * groups of half the lanes first, of single lanes last.
+ * Square blocks transposed in registers: neighbouring groups of lanes are swapped, groups of half the
+ * lanes first, single lanes last.
  */
 #pragma once
 
@@ -42,7 +42,7 @@ inline void transpose(Vector<real> *square) {
     if constexpr (Group > 1) transpose<real, Group / 2>(square);
 }
 
-/* The sums of the lanes of each vector, as one vector; the square is used up. */
+/* The sums of the lanes of each vector, as one vector; the square is overwritten. */
 template <typename real, int Group = lanes_of<real> / 2>
 inline Vector<real> sums_of_lanes(Vector<real> *square) {
     for (int i = 0; i < Group; ++i) {

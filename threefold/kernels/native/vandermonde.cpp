@@ -1,10 +1,10 @@
 /* y_l = Re Σ_n c_n w_n^l,   m_n = Σ_l x_l w_n^l,   m′_n = Σ_l l x_l w_n^{l−1}
  *
  * Products with the Vandermonde matrix of each channel, and with its transpose; the matrix is never
- * there. With l = 64 q + j the powers w^j, j < 64, are a table in the cache and w^{64 q} goes on from
- * block to block in float64, whatever the sequence has: w^l is then right to l·2⁻⁵³, which is what
- * the rounding of w itself costs. A vector holds neighbouring channels, so sequences are read and
- * written as they lie; `backwards` counts l back from a row's last element.
+ * stored. With l = 64 q + j the powers w^j, j < 64, are a table in the cache, and w^{64 q} is updated
+ * from block to block in float64 whatever the dtype of the sequence: the error of w^l is l·2⁻⁵³, as
+ * much as the rounding of w itself causes. A vector holds neighbouring channels, so sequences are
+ * read and written in memory order; `backwards` counts l back from a row's last element.
  */
 #include "common.h"
 #include "denormals.h"
@@ -85,7 +85,7 @@ struct Sizes {
     }
 };
 
-/* Numbers [channels, N, 2] from memory, a vector of channels at a time; those that are not there are 0. */
+/* Numbers [channels, N, 2] from memory, a vector of channels at a time; missing channels are 0. */
 template <typename real>
 Double<real> gather(const double *from, int64_t n, int64_t size, Part<real> lanes) {
     Double<real> value = {};

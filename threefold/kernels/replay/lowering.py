@@ -1,7 +1,7 @@
-"""torch operation = native calls: what `recording.py` notes for each that it sees
+"""torch operation → native calls: the rules by which `recording.py` translates a step
 
-A rule is given the recorder, what the operation returned, and its arguments. It says the same by
-the functions of native/program_operations.cpp, on the same views, or refuses.
+A rule takes the recorder, the result of the operation, and its arguments. It records calls of
+native/program_operations.cpp that do the same on the same views, or raises `CannotRecordError`.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from threefold.kernels.replay.program import CannotWriteError
+from threefold.kernels.replay.program import CannotRecordError
 
 if TYPE_CHECKING:
     from threefold.kernels.replay.recording import Recorder
 
-# Of a call's layout.
+# Axes of a call's layout.
 AXES = 4
 
 # In the order of native/program_operations.cpp.
@@ -63,7 +63,7 @@ def _div(recorder: Recorder, y: Tensor, a: Tensor, b: Any) -> None:
 
 def _power(recorder: Recorder, y: Tensor, x: Any, exponent: Any) -> None:
     if exponent != 2 or not isinstance(x, Tensor):
-        raise CannotWriteError(f"power {exponent}")
+        raise CannotRecordError(f"power {exponent}")
     recorder.pointwise("multiply", y, x, x)
 
 
@@ -76,7 +76,7 @@ def _softplus(
     recorder: Recorder, y: Tensor, x: Tensor, beta: float = 1, threshold: float = 20
 ) -> None:
     if beta != 1 or threshold != 20:
-        raise CannotWriteError("softplus with other numbers")
+        raise CannotRecordError("softplus with another beta or threshold")
     recorder.pointwise("softplus", y, x)
 
 
@@ -87,7 +87,7 @@ def _gelu(recorder: Recorder, y: Tensor, x: Tensor, *, approximate: str = "none"
 def _compare(function: str) -> Rule:
     def rule(recorder: Recorder, y: Tensor, x: Tensor, number: Any) -> None:
         if isinstance(number, Tensor):
-            raise CannotWriteError(function)
+            raise CannotRecordError(function)
         recorder.pointwise(function, y, x, scale=number)
 
     return rule
@@ -127,7 +127,7 @@ def _scalar(recorder: Recorder, y: Tensor, value: float, **_: Any) -> None:
 
 
 def _copy(recorder: Recorder, y: Tensor, *sources: Any, **_: Any) -> None:
-    """clone(x) and _to_copy(x) into a new y, copy_(y, x) into an old one."""
+    """clone(x) and _to_copy(x) into a new y, copy_(y, x) into an existing one."""
     recorder.copy(
         y, sources[1] if len(sources) > 1 and isinstance(sources[1], Tensor) else sources[0]
     )
@@ -161,14 +161,18 @@ def _reduced(
     chosen = {d % x.dim() for d in ([dims] if isinstance(dims, int) else dims or range(x.dim()))}
     kept = [d for d in range(x.dim()) if d not in chosen]
     if len(chosen) != 1 or len(kept) > AXES - 1:
-        raise CannotWriteError("a sum over several axes")
+        raise CannotRecordError("a reduction over several axes")
     (along,) = chosen
     sizes = [x.shape[d] for d in kept]
     y = y.reshape(sizes) if y.dim() == x.dim() else y
     pad = [0] * (AXES - 1 - len(kept))
     layout = [*(1 for _ in pad), *sizes, x.shape[along]]
     layout += [*pad, *y.stride(), 0, *pad, *(x.stride(d) for d in kept), x.stride(along)]
-    pointers = [recorder.place(y, y.dtype), recorder.place(x, y.dtype), recorder.constant(layout)]
+    pointers = [
+        recorder.address(y, y.dtype),
+        recorder.address(x, y.dtype),
+        recorder.constant(layout),
+    ]
     recorder.listing.call("reduce", y.dtype, pointers, [largest], [scale])
 
 
@@ -199,7 +203,7 @@ def _layer_norm(
 ) -> None:
     y, mean, deviation = out
     if len(shape) != 1:
-        raise CannotWriteError("a norm of several axes")
+        raise CannotRecordError("a norm over several axes")
     size = x.shape[-1]
     squares = recorder.new(x, x.shape)
     _reduced(recorder, mean, x, -1, False, 1 / size)
@@ -218,8 +222,8 @@ def _layer_norm(
 def _bmm(recorder: Recorder, y: Tensor, a: Tensor, b: Tensor) -> None:
     batch, rows, inner = a.shape
     layout = [batch, rows, b.shape[-1], inner, *y.stride(), *a.stride(), *b.stride()]
-    places = [recorder.place(t, y.dtype) for t in (y, a, b)]
-    recorder.listing.call("product", y.dtype, [*places, recorder.constant(layout)], [])
+    addresses = [recorder.address(t, y.dtype) for t in (y, a, b)]
+    recorder.listing.call("product", y.dtype, [*addresses, recorder.constant(layout)], [])
 
 
 def _mm(recorder: Recorder, y: Tensor, a: Tensor, b: Tensor) -> None:

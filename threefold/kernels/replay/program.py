@@ -1,14 +1,13 @@
-"""y, state = call_n(… call_1(x, state₋)): the native calls of a step, all in one crossing
+"""y, state = call_n(… call_1(x, state₋)): the native calls of a step, made by one native call
 
-The step of a stack is a few native calls a layer, and the way from one to the next through Python
-takes longer than they do. `recording.py` notes once which call reads and writes what; a `Program`
-then fills in where things lie and has all calls made at once. It serves as long as nothing that it
-was recorded from has changed; whoever runs it has the ordinary way for when it does not.
+The step of a stack is a few native calls per layer, and the Python between them takes longer than
+they do. `recording.py` records once which call reads and writes what; a `Program` then fills in the
+addresses and makes all calls at once. It may run as long as `validity.py` finds nothing changed;
+otherwise the step runs as usual.
 """
 
 from __future__ import annotations
 
-import math
 import struct
 import time
 from array import array
@@ -20,8 +19,9 @@ import torch
 from torch import Tensor, nn
 
 from threefold.kernels import library
-from threefold.kernels.linear import MOST_ROWS, PLAIN
-from threefold.kernels.parameter_cache import derived_below
+from threefold.kernels.linear import MAX_ROWS, PLAIN_TENSOR_TYPES
+from threefold.kernels.replay.thread_backoff import ThreadBackoff
+from threefold.kernels.replay.validity import Validity
 
 # In the order of native/program.cpp.
 OPERATIONS = (
@@ -41,20 +41,20 @@ OPERATIONS = (
     "reservoir_forward",
 )
 _DTYPES = (torch.float32, torch.float64)
-# Buffers begin at cache lines.
+# Buffers are aligned to cache lines, in bytes.
 _LINE = 64
 
 State = dict[str, Any]
-Path = tuple[str, ...]
+LeafPath = tuple[str, ...]
 
 
-class CannotWriteError(Exception):
-    """A step that is not a sequence of native calls."""
+class CannotRecordError(Exception):
+    """The step cannot be expressed as a sequence of native calls."""
 
 
 @dataclass(frozen=True)
 class Operand:
-    """Where a pointer leads: `offset` bytes into what a kind has under an index."""
+    """What a pointer refers to: `offset` bytes into the tensor number `index` of a kind."""
 
     kind: str
     index: int
@@ -67,15 +67,15 @@ Word = Operand | int
 
 @dataclass
 class Listing:
-    """What a step does: its calls, the sizes of its buffers, and the leaves of its state."""
+    """A recorded step: its calls, the sizes of its buffers, and the leaves of its state."""
 
     dtype: torch.dtype
     shape: tuple[int, ...]
-    leaves: list[tuple[Path, tuple[int, ...], torch.dtype]]
+    leaves: list[tuple[LeafPath, tuple[int, ...], torch.dtype]]
     calls: list[list[Word]] = field(default_factory=list)
     buffers: dict[int, int] = field(default_factory=dict)
-    # What has to stay where it is as long as the calls are made.
-    kept: list[Any] = field(default_factory=list)
+    # Objects whose addresses the calls contain: they must stay alive.
+    pinned: list[Any] = field(default_factory=list)
 
     def call(
         self,
@@ -85,76 +85,34 @@ class Listing:
         sizes: Sequence[int],
         numbers: Sequence[float] = (),
     ) -> None:
-        """Note a call; the number of threads comes after the other sizes."""
+        """Append a call; the number of threads comes after the other sizes."""
         if name not in OPERATIONS or dtype not in _DTYPES:
-            raise CannotWriteError(f"{name} of {dtype}")
+            raise CannotRecordError(f"{name} of {dtype}")
         number = 2 * OPERATIONS.index(name) + _DTYPES.index(dtype)
         bits = [int(struct.unpack("q", struct.pack("d", n))[0]) for n in numbers]
         self.calls.append([number, *pointers, *map(int, sizes), THREADS, *bits])
 
 
-class Threads:
-    """All threads; one for a while, after a run in which they kept each other waiting.
-
-    A step is a hundred products, and after each the threads meet. Where another process holds a
-    core, each meeting takes as long as that is given it: twenty times the work itself. The bits of
-    a step are the same for any number of threads.
-    """
-
-    FIRST, LAST = 16, 1024
-    TOO_LONG = 4
-
-    def __init__(self) -> None:
-        self.best = math.inf
-        self.alone = 0
-        self.next = self.FIRST
-
-    def take(self) -> int:
-        """How many to use for the next run."""
-        if self.alone:
-            self.alone -= 1
-            return 1
-        return torch.get_num_threads()
-
-    def note(self, threads: int, seconds: float) -> None:
-        """What a run with that many took."""
-        if threads == 1:
-            return
-        if seconds > self.TOO_LONG * self.best:
-            self.alone, self.next = self.next, min(2 * self.next, self.LAST)
-            return
-        self.best, self.next = min(self.best, seconds), self.FIRST
-
-
 class Frame:
-    """The words of a program with a workspace of their own: one run at a time."""
+    """A copy of the program's words with its own workspace, for one run at a time."""
 
     def __init__(self, words: array[int], buffers: list[tuple[int, int]], numbers: int) -> None:
         self.words = words
         self.threads = 0
         self.workspace = torch.empty(numbers + _LINE, dtype=torch.uint8)
         begin = -(-self.workspace.data_ptr() // _LINE) * _LINE
-        for place, offset in buffers:
-            words[place] = begin + offset
+        for index, offset in buffers:
+            words[index] = begin + offset
 
 
 class Program:
-    """What was recorded of `owner`'s step, ready to run."""
+    """The recorded step of `owner`, ready to run."""
 
     def __init__(self, listing: Listing, owner: nn.Module) -> None:
         self._listing = listing
-        self._threads = Threads()
-        self._modules = [(module, dict(module._modules)) for module in owner.modules()]
-        self._parameters = [(*held, held[2].data_ptr()) for held in held_tensors(owner)]
-        self._derived = [(one, one.value, one.moments) for one in derived_below(owner)]
-        self._hooks = [
-            hooks
-            for module, _ in self._modules
-            for hooks in (module._forward_hooks, module._forward_pre_hooks)
-        ]
-        self._plain = [_plain_attributes(module) for module, _ in self._modules]
-        self._edition = _edition
-        self._places: dict[str, list[tuple[int, int, int]]] = {}
+        self.validity = Validity(owner)
+        self._threads = ThreadBackoff()
+        self._operands: dict[str, list[tuple[int, int, int]]] = {}
         self._buffers: list[tuple[int, int]] = []
         self._words = self._assemble(*_arrange(listing))
         self._frames: list[Frame] = []
@@ -169,38 +127,16 @@ class Program:
                     if word.kind == "buffer":
                         self._buffers.append((at, offsets[word.index] + word.offset))
                     else:
-                        self._places.setdefault(word.kind, []).append((at, word.index, word.offset))
+                        self._operands.setdefault(word.kind, []).append(
+                            (at, word.index, word.offset)
+                        )
                     words.append(0)
                 else:
                     words.append(word)
         return words
 
-    @property
-    def watched(self) -> bool:
-        """Whether a hook waits for a module to be called, which a program never does."""
-        return any(self._hooks) or any(_global_hooks())
-
-    @property
-    def valid(self) -> bool:
-        """Whether the layers are still those that it was recorded from."""
-        for module, parts in self._modules:
-            now = module._modules
-            if len(now) != len(parts) or any(now.get(name) is not parts[name] for name in parts):
-                return False
-        for holder, name, tensor, pointer in self._parameters:
-            if holder.get(name) is not tensor or tensor.data_ptr() != pointer:
-                return False
-        for one, value, moments in self._derived:
-            if one.value is not value or one.moments != moments:
-                return False
-        if self._edition != _edition:
-            if self._plain != [_plain_attributes(module) for module, _ in self._modules]:
-                return False
-            self._edition = _edition
-        return True
-
     def run(self, x: Tensor, state: State) -> tuple[Tensor, State] | None:
-        """One element x [B, 1, width] after `state`; None where the ordinary way must be taken."""
+        """Step on x [B, 1, width] after `state`; None if their shapes or dtypes do not fit."""
         before = self._leaves_of(state)
         if before is None or x.dtype is not self._listing.dtype or x.shape != self._listing.shape:
             return None
@@ -211,12 +147,12 @@ class Program:
         words = frame.words
         for kind, tensors in (("x", (x,)), ("y", (y,)), ("before", before), ("after", after)):
             pointers = [tensor.data_ptr() for tensor in tensors]
-            for place, index, offset in self._places.get(kind, ()):
-                words[place] = pointers[index] + offset
+            for word, index, offset in self._operands.get(kind, ()):
+                words[word] = pointers[index] + offset
         threads = self._threads.take()
         if threads != frame.threads:
-            for place, *_ in self._places["threads"]:
-                words[place] = threads
+            for word, *_ in self._operands["threads"]:
+                words[word] = threads
             frame.threads = threads
         started = time.perf_counter()
         library.run_program(words)
@@ -231,8 +167,8 @@ class Program:
             return Frame(self._words[:], self._buffers, self._workspace)
 
     def _leaves_of(self, state: State) -> list[Tensor] | None:
-        """The state's leaves in the order they were noted, if they are just these."""
-        found: list[Tensor] = []
+        """The state's leaves in the recorded order; None if they are not the recorded ones."""
+        leaves: list[Tensor] = []
         for path, shape, dtype in self._listing.leaves:
             node: Any = state
             for name in path:
@@ -240,7 +176,7 @@ class Program:
                     return None
                 node = node[name]
             if (
-                type(node) not in PLAIN
+                type(node) not in PLAIN_TENSOR_TYPES
                 or node.shape != shape
                 or node.dtype is not dtype
                 or not node.is_cpu
@@ -248,8 +184,8 @@ class Program:
             ):
                 return None
             node = node if node.is_contiguous() else node.contiguous()
-            found.append(node.double() if dtype is torch.int64 else node)
-        return found if sum(1 for _ in values_of(state)) == len(found) else None
+            leaves.append(node.double() if dtype is torch.int64 else node)
+        return leaves if sum(1 for _ in state_leaves(state)) == len(leaves) else None
 
     def _tree(self, leaves: list[Tensor]) -> State:
         tree: State = {}
@@ -262,7 +198,7 @@ class Program:
 
 
 def _arrange(listing: Listing) -> tuple[dict[int, int], int]:
-    """Where each buffer lies in one workspace; those that are never needed at once may overlap."""
+    """The offset of each buffer in one workspace, and its size; unused buffers are reused."""
     lives: dict[int, tuple[int, int]] = {}
     for time_, call in enumerate(listing.calls):
         for word in call:
@@ -285,49 +221,15 @@ def _arrange(listing: Listing) -> tuple[dict[int, int], int]:
     return offsets, total
 
 
-def held_tensors(owner: nn.Module) -> list[tuple[Mapping[str, Any], str, Tensor]]:
-    """Every parameter and buffer below `owner`, with the dict that holds it."""
-    return [
-        (holder, name, tensor)
-        for module in owner.modules()
-        for holder in (module._parameters, module._buffers)
-        for name, tensor in holder.items()
-        if tensor is not None
-    ]
-
-
-def values_of(state: Mapping[str, Any], path: Path = ()) -> Iterator[tuple[Path, Any]]:
+def state_leaves(state: Mapping[str, Any], path: LeafPath = ()) -> Iterator[tuple[LeafPath, Any]]:
     """The leaves of a state with their paths."""
     for name, value in state.items():
         if isinstance(value, dict):
-            yield from values_of(value, (*path, name))
+            yield from state_leaves(value, (*path, name))
         else:
             yield (*path, name), value
 
 
-# Goes up when an attribute of a mixer is set: a reason to look whether programs still hold.
-_edition = 0
-
-
-def attribute_set() -> None:
-    """Tell programs that some mixer's attribute was set."""
-    global _edition
-    _edition += 1
-
-
-def _plain_attributes(module: nn.Module) -> dict[str, Any]:
-    return {
-        name: value
-        for name, value in module.__dict__.items()
-        if isinstance(value, (bool, int, float, str, tuple)) and name != "training"
-    }
-
-
-def _global_hooks() -> tuple[Any, Any]:
-    module = nn.modules.module
-    return module._global_forward_hooks, module._global_forward_pre_hooks
-
-
-def serves(rows: int) -> bool:
-    """Whether that many rows are few enough for the products inside."""
-    return 0 < rows <= MOST_ROWS
+def few_enough_rows(rows: int) -> bool:
+    """Whether the native product serves this many rows."""
+    return 0 < rows <= MAX_ROWS

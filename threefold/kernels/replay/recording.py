@@ -1,10 +1,11 @@
-"""calls = what a step does to its tensors, seen from below: native calls, torch's between them
+"""program = the native calls and torch operations of one step, recorded while it runs
 
-A step without gradients is straight-line code, so seeing it once is knowing it. Native calls are
-noted by the addresses they are given; every torch operation between them must have a rule that
-says it as native calls (`rules.py`), or the step cannot be recorded. Views are addresses only. What
-is made of no tensor (`arange`) is made once; whole numbers that a step computes are float64 in its
-program. What is recorded is run once against what was seen before anybody relies on it.
+A step without gradients is straight-line code, so one run shows all of it. Native calls are
+recorded with the addresses they are given; every torch operation between them must have a rule that
+translates it into native calls (`lowering.py`), or the step cannot be recorded. Views are addresses
+only. Tensors made from no tensor (`arange`) are constants; integers that a step computes are
+float64 in its program. A new program is run once and compared with the recorded step before it is
+used.
 """
 
 from __future__ import annotations
@@ -24,42 +25,41 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from threefold.kernels import library
-from threefold.kernels.parameter_cache import derived_below
+from threefold.kernels.parameter_cache import caches_below
+from threefold.kernels.replay.comparison import same_results
 from threefold.kernels.replay.lowering import AXES, FUNCTIONS, RULES
 from threefold.kernels.replay.program import (
-    CannotWriteError,
+    CannotRecordError,
     Listing,
     Operand,
     Program,
     State,
     Word,
-    held_tensors,
-    values_of,
+    state_leaves,
 )
+from threefold.kernels.replay.validity import parameters_and_buffers
 
 Step = Callable[[Tensor, State], tuple[Tensor, State]]
 
 _REAL = (torch.float32, torch.float64)
-# How far a program may be from what it was recorded from, relative to the largest number.
-_CLOSE = {torch.float32: 1e-4, torch.float64: 1e-9}
 
-# Room without numbers, and a view that its schema does not call one.
+# Operations that allocate without writing, and a view whose schema does not say so.
 _EMPTY = ("empty", "new_empty", "empty_like", "empty_strided", "new_empty_strided")
 _VIEWS = ("_unsafe_view",)
-# Numbers that depend on nothing: made once, and what is made of them alone.
-_MADE = ("arange", "linspace", "eye")
+# Operations that make constants; what is computed from constants alone is constant too.
+_CONSTANTS = ("arange", "linspace", "eye")
 
 _active = local()
 
 
 def recording() -> bool:
-    """Whether this thread is recording a step, in which no other may be recorded or run."""
+    """Whether this thread is recording a step; meanwhile no program may be recorded or run."""
     return getattr(_active, "recorder", None) is not None
 
 
 def record(owner: nn.Module, step: Step, x: Tensor, state: State) -> Program:
-    """The step of `owner` as a program; `CannotWriteError` where it is more than native calls."""
-    # In inference mode torch takes operations apart elsewhere, out of the recorder's sight.
+    """Record the step of `owner`; `CannotRecordError` if it cannot be expressed as native calls."""
+    # In inference mode torch decomposes operations before the recorder sees them.
     with torch.inference_mode(False), torch.no_grad():
         state = _copied(state)
         x = x.clone(memory_format=torch.contiguous_format)
@@ -69,63 +69,67 @@ def record(owner: nn.Module, step: Step, x: Tensor, state: State) -> Program:
         recorder.finish(y, after)
         program = Program(recorder.listing, owner)
         again = program.run(x, state)
-    if again is None or not _same((y, after), again):
-        raise CannotWriteError(f"what was recorded of {type(owner).__name__} gives other numbers")
+    if again is None or not same_results((y, after), again):
+        raise CannotRecordError(
+            f"the program of {type(owner).__name__} gives other numbers than its step"
+        )
     return program
 
 
 @dataclass(frozen=True)
 class Region:
-    """Memory that calls may name: `end − begin` bytes, known to the program as `place`."""
+    """A storage that calls may use: bytes begin … end, known to the program as `operand`."""
 
     begin: int
     end: int
-    place: Operand | None  # None for what stays where it is
-    base: int  # where that is
-    turned: bool  # whole numbers or truths, which are numbers in the program
+    operand: Operand | None  # None for memory whose address never changes
+    base: int  # that address
+    converted: bool  # int64 or bool, which are floating-point numbers in the program
 
     def at(self, offset: int) -> Word:
-        if self.place is None:
+        if self.operand is None:
             return self.base + offset
-        return Operand(self.place.kind, self.place.index, offset)
+        return Operand(self.operand.kind, self.operand.index, offset)
 
 
 class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Notes what happens between `watching` and its end."""
+    """Records native calls and torch operations inside `with watching()`."""
 
     def __init__(self, owner: nn.Module, x: Tensor, state: State) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        leaves = list(values_of(state))
+        leaves = list(state_leaves(state))
         for path, leaf in leaves:
             if leaf.dtype not in (*_REAL, torch.int64):
-                raise CannotWriteError(f"the state has {'.'.join(path)} of {leaf.dtype}")
-        noted = [(path, tuple(leaf.shape), leaf.dtype) for path, leaf in leaves]
-        self.listing = Listing(x.dtype, tuple(x.shape), noted)
+                raise CannotRecordError(f"the state's leaf {'.'.join(path)} is {leaf.dtype}")
+        shapes = [(path, tuple(leaf.shape), leaf.dtype) for path, leaf in leaves]
+        self.listing = Listing(x.dtype, tuple(x.shape), shapes)
         self._alive: list[Any] = []
         self._begins: list[int] = []
         self._regions: dict[int, Region] = {}
-        self._fixed: set[int] = set()  # storages of what is made of no tensor
-        # Truths are kept as numbers of the dtype that was compared.
-        self._truths: dict[int, torch.dtype] = {}
-        for *_, tensor in held_tensors(owner):
-            self._know(tensor, None)
+        self._constants: set[int] = set()  # addresses of the storages of constants
+        # A bool tensor is stored as numbers of the dtype that was compared.
+        self._bool_dtypes: dict[int, torch.dtype] = {}
+        for *_, tensor in parameters_and_buffers(owner):
+            self._add_region(tensor, None)
         for module in owner.modules():
             prepare: Any = getattr(module, "prepare_step", None)
             if prepare is not None:
                 prepare()
-        for tensor in (t for one in derived_below(owner) for t in one.tensors()):
-            self._know(tensor, None)
-            self.listing.kept.append(tensor)
-        self._know(x, Operand("x", 0))
+        for tensor in (t for one in caches_below(owner) for t in one.tensors()):
+            self._add_region(tensor, None)
+            self.listing.pinned.append(tensor)
+        self._add_region(x, Operand("x", 0))
         for index, (_, leaf) in enumerate(leaves):
-            self._know(leaf, Operand("before", index))
+            self._add_region(leaf, Operand("before", index))
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """See native calls and torch operations of this thread."""
+        """Record the native calls and torch operations of this thread."""
         native = library.current().native
         assert native is not None
-        functions = {key: self._noted(*key, function) for key, function in native.functions.items()}
+        functions = {
+            key: self._recorded(*key, function) for key, function in native.functions.items()
+        }
         with library.calling(functions), self:
             _active.recorder = self
             try:
@@ -133,7 +137,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             finally:
                 _active.recorder = None
 
-    def _noted(self, name: str, dtype: torch.dtype, function: library.Function) -> library.Function:
+    def _recorded(
+        self, name: str, dtype: torch.dtype, function: library.Function
+    ) -> library.Function:
         if name.endswith("_workspace"):  # asks for a size, and writes nothing
             return function
         pointers = library.SIGNATURES[name].pointers
@@ -141,81 +147,81 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
         def call(*arguments: Any) -> int:
             sizes = arguments[pointers : len(arguments) - numbers - 1]
-            words = [self._address(argument) for argument in arguments[:pointers]]
+            words = [self._argument(argument) for argument in arguments[:pointers]]
             self.listing.call(name, dtype, words, sizes, arguments[len(arguments) - numbers :])
             return function(*arguments)
 
         return call
 
-    def _address(self, argument: Any) -> Word:
+    def _argument(self, argument: Any) -> Word:
         if not argument:
             return 0
         if isinstance(argument, ctypes.Array):
-            self.listing.kept.append(argument)
+            self.listing.pinned.append(argument)
             return ctypes.addressof(argument)
         region = self._find(argument)
-        if region.turned:
-            raise CannotWriteError("a native call reads what is whole numbers elsewhere")
+        if region.converted:
+            raise CannotRecordError("a native call reads integers")
         return region.at(argument - region.begin)
 
-    def _know(self, tensor: Tensor, place: Operand | None, base: int | None = None) -> None:
+    def _add_region(self, tensor: Tensor, operand: Operand | None, base: int | None = None) -> None:
         storage = tensor.untyped_storage()
         begin = storage.data_ptr()
         if begin and begin not in self._regions:
             insort(self._begins, begin)
-            turned = tensor.dtype not in _REAL and (place is not None or base is not None)
+            converted = tensor.dtype not in _REAL and (operand is not None or base is not None)
             base = begin if base is None else base
-            self._regions[begin] = Region(begin, begin + storage.nbytes(), place, base, turned)
+            self._regions[begin] = Region(begin, begin + storage.nbytes(), operand, base, converted)
 
-    def _fix(self, tensor: Tensor) -> None:
-        """Keep what is the same in every step; whole numbers and truths as float64."""
+    def _add_constant(self, tensor: Tensor) -> None:
+        """Keep a tensor that is the same in every step; integers and bools as float64."""
         numbers = torch.empty(0, dtype=tensor.dtype).set_(tensor.untyped_storage())
         begin = tensor.untyped_storage().data_ptr()
         if tensor.dtype not in _REAL:
             numbers = numbers.double()
-            self._truths[begin] = torch.float64
-        self.listing.kept.append(numbers)
-        self._know(tensor, None, numbers.data_ptr())
-        self._fixed.add(begin)
+            self._bool_dtypes[begin] = torch.float64
+        self.listing.pinned.append(numbers)
+        self._add_region(tensor, None, numbers.data_ptr())
+        self._constants.add(begin)
 
-    def _is_fixed(self, tensor: Tensor) -> bool:
-        return tensor.untyped_storage().data_ptr() in self._fixed
+    def _is_constant(self, tensor: Tensor) -> bool:
+        return tensor.untyped_storage().data_ptr() in self._constants
 
     def _find(self, address: int) -> Region:
         index = bisect_right(self._begins, address) - 1
         region = self._regions[self._begins[index]] if index >= 0 else None
         if region is None or address >= region.end:
-            raise CannotWriteError("a call reads what is neither a weight, nor state, nor computed")
+            raise CannotRecordError("a call reads memory that is not a weight, a state or computed")
         return region
 
-    def _made(self, tensor: Tensor) -> None:
-        """A tensor of its own is a buffer of the program; truths are kept there as numbers."""
+    def _add_buffer(self, tensor: Tensor) -> None:
+        """Give a tensor with new storage a buffer of the program; bools are stored as numbers."""
         begin, index = tensor.untyped_storage().data_ptr(), len(self.listing.buffers)
         if begin and begin not in self._regions:
-            self._know(tensor, Operand("buffer", index))
+            self._add_region(tensor, Operand("buffer", index))
             size = tensor.untyped_storage().nbytes()
             self.listing.buffers[index] = size * (8 if tensor.dtype is torch.bool else 1)
 
     def dtype(self, tensor: Tensor) -> torch.dtype:
-        """What a tensor's numbers are in the program."""
+        """The dtype of a tensor's numbers in the program."""
         if tensor.dtype is torch.bool:
-            return self._truths.get(tensor.untyped_storage().data_ptr(), torch.bool)
+            return self._bool_dtypes.get(tensor.untyped_storage().data_ptr(), torch.bool)
         return torch.float64 if tensor.dtype is torch.int64 else tensor.dtype
 
-    def place(self, tensor: Tensor, dtype: torch.dtype) -> Word:
-        """Where a tensor's first number is, for a call of that dtype."""
+    def address(self, tensor: Tensor, dtype: torch.dtype) -> Word:
+        """The address of a tensor's first number, for a call of that dtype."""
         if self.dtype(tensor) is not dtype:
-            raise CannotWriteError(f"{tensor.dtype} among {dtype}")
+            raise CannotRecordError(f"a tensor of {tensor.dtype} in a call of {dtype}")
         region = self._find(tensor.untyped_storage().data_ptr())
-        if tensor.dtype not in _REAL and not region.turned:
-            raise CannotWriteError(f"{tensor.dtype} that the layer holds")
+        if tensor.dtype not in _REAL and not region.converted:
+            raise CannotRecordError(f"the layer holds a tensor of {tensor.dtype}")
         return region.at(int(tensor.storage_offset()) * dtype.itemsize)
 
     def constant(self, numbers: Sequence[int]) -> int:
-        """The address of whole numbers that a call reads."""
-        held = array("q", numbers)
-        self.listing.kept.append(held)
-        return held.buffer_info()[0]
+        """The address of integers that a call reads."""
+        integers = array("q", numbers)
+        self.listing.pinned.append(integers)
+        return integers.buffer_info()[0]
 
     def __torch_dispatch__(
         self, function: Any, types: Any, args: Any = (), kwargs: Any = None
@@ -223,42 +229,44 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs = kwargs or {}
         name = function.overloadpacket.__name__
         given = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
-        if function._schema.is_mutable and given and self._is_fixed(given[0]):
-            raise CannotWriteError(f"{function} of what was made of no tensor")
-        if not function.is_view and (name in _MADE if not given else self._folds(function, given)):
+        if function._schema.is_mutable and given and self._is_constant(given[0]):
+            raise CannotRecordError(f"{function} changes a constant in place")
+        if not function.is_view and (
+            name in _CONSTANTS if not given else self._folds(function, given)
+        ):
             out = function(*args, **kwargs)
             self._alive.append(out)
-            self._fix(out)
+            self._add_constant(out)
             return out
         rule = RULES.get(name) or RULES.get(name.removesuffix("_"))
         is_view = function.is_view or name in _VIEWS
         if rule is None and not is_view and name not in _EMPTY:
             with self:
-                whole = function.decompose(*args, **kwargs)
-            if whole is NotImplemented:
-                raise CannotWriteError(str(function))
-            return whole
+                decomposed = function.decompose(*args, **kwargs)
+            if decomposed is NotImplemented:
+                raise CannotRecordError(str(function))
+            return decomposed
         out = function(*args, **kwargs)
-        made = [leaf for leaf in tree_leaves(out) if isinstance(leaf, Tensor)]
-        self._alive += made
+        results = [leaf for leaf in tree_leaves(out) if isinstance(leaf, Tensor)]
+        self._alive += results
         if rule is None:
             if not is_view:
-                for tensor in made:
-                    self._made(tensor)
+                for tensor in results:
+                    self._add_buffer(tensor)
             return out
-        for tensor in made:
-            self._made(tensor)
+        for tensor in results:
+            self._add_buffer(tensor)
         rule(self, out, *args, **kwargs)
         return out
 
     def _folds(self, function: Any, given: list[Tensor]) -> bool:
-        """Whether it makes one tensor, always the same, of what is fixed."""
+        """Whether the operation makes one tensor from constants alone, the same at every step."""
         returned = function._schema.returns
         alone = len(returned) == 1 and str(returned[0].type) == "Tensor"
-        chance = torch.Tag.nondeterministic_seeded in function.tags
-        made = function.overloadpacket.__name__ not in _EMPTY  # room is for others to write to
-        plain = alone and made and not chance and not function._schema.is_mutable
-        return plain and all(map(self._is_fixed, given))
+        random = torch.Tag.nondeterministic_seeded in function.tags
+        writes = function.overloadpacket.__name__ not in _EMPTY
+        plain = alone and writes and not random and not function._schema.is_mutable
+        return plain and all(map(self._is_constant, given))
 
     def pointwise(
         self,
@@ -268,93 +276,93 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         scale: float = 0.0,
         offset: float = 0.0,
     ) -> None:
-        """y = f(inputs), repeated to y's shape."""
+        """y = f(inputs), with the inputs broadcast to y's shape."""
         dtype = self.dtype(y)
         if y.dtype is torch.bool:
-            dtype = self._truths[y.untyped_storage().data_ptr()] = self.dtype(inputs[0])
+            dtype = self._bool_dtypes[y.untyped_storage().data_ptr()] = self.dtype(inputs[0])
         alike = [x if self.dtype(x) is dtype else self.converted(x, dtype) for x in inputs]
         spread = [x.expand(y.shape) if x.shape != y.shape else x for x in alike]
         layout = _layout(y.shape, [y.stride(), *(x.stride() for x in spread)], 4)
-        places = [self.place(x, dtype) for x in (y, *spread)]
-        places += [0] * (4 - len(places))
-        pointers = [*places, self.constant(layout)]
+        addresses = [self.address(x, dtype) for x in (y, *spread)]
+        addresses += [0] * (4 - len(addresses))
+        pointers = [*addresses, self.constant(layout)]
         self.listing.call(
             "pointwise", dtype, pointers, [FUNCTIONS.index(function)], [scale, offset]
         )
 
     def converted(self, x: Tensor, dtype: torch.dtype) -> Tensor:
-        """x in another precision."""
+        """x in another dtype."""
         y = self.new(x, x.shape, dtype)
         self.convert(y, x)
         return y
 
     def convert(self, y: Tensor, x: Tensor) -> None:
-        """y = x in another precision."""
+        """y = x in another dtype."""
         dtype = self.dtype(y)
         if {self.dtype(x), dtype} != set(_REAL):
-            raise CannotWriteError(f"{x.dtype} as {y.dtype}")
+            raise CannotRecordError(f"a conversion from {x.dtype} to {y.dtype}")
         layout = _layout(y.shape, [y.stride(), x.expand(y.shape).stride()], 2)
-        pointers = [self.place(y, dtype), self.place(x, self.dtype(x)), self.constant(layout)]
+        pointers = [self.address(y, dtype), self.address(x, self.dtype(x)), self.constant(layout)]
         self.listing.call("convert", dtype, pointers, [])
 
     def copy(self, y: Tensor, x: Tensor) -> None:
         """y = x."""
         if y.dtype is torch.int64 and x.is_floating_point():
-            raise CannotWriteError("numbers cut off to whole ones")
+            raise CannotRecordError("a conversion from floating point to integers")
         if self.dtype(x) is self.dtype(y):
             self.pointwise("copy", y, x)
         else:
             self.convert(y, x)
 
     def new(self, like: Tensor, shape: Sequence[int], dtype: torch.dtype | None = None) -> Tensor:
-        """A buffer for what a rule needs in between."""
-        made = like.new_empty(shape, dtype=dtype)
-        self._alive.append(made)
-        self._made(made)
-        return made
+        """A buffer for an intermediate result of a rule."""
+        buffer = like.new_empty(shape, dtype=dtype)
+        self._alive.append(buffer)
+        self._add_buffer(buffer)
+        return buffer
 
     def finish(self, y: Tensor, after: State) -> None:
-        """Have the last calls write where the program's outputs are, or copy them there."""
-        wanted = dict(values_of(after))
+        """Make the last calls write into the program's outputs, or copy the results there."""
+        wanted = dict(state_leaves(after))
         if list(wanted) != [path for path, *_ in self.listing.leaves]:
-            raise CannotWriteError("the state has other leaves after the step")
+            raise CannotRecordError("the state has different leaves after the step")
         outputs = [(y, Operand("y", 0))]
         outputs += [(leaf, Operand("after", i)) for i, leaf in enumerate(wanted.values())]
         renamed: dict[int, Operand] = {}
-        for tensor, place in outputs:
+        for tensor, operand in outputs:
             if not tensor.numel():
                 continue
-            shape, dtype = self._expected(place)
+            shape, dtype = self._expected(operand)
             if tuple(tensor.shape) != shape or tensor.dtype is not dtype:
-                raise CannotWriteError("a leaf of the state changes its shape")
+                raise CannotRecordError("a leaf of the state changes its shape or dtype")
             source = self._find(tensor.untyped_storage().data_ptr())
-            whole = tensor.is_contiguous() and source.end - source.begin == tensor.nbytes
-            known = source.place
-            if whole and known and known.kind == "buffer" and known.index not in renamed:
-                renamed[known.index] = place
+            complete = tensor.is_contiguous() and source.end - source.begin == tensor.nbytes
+            known = source.operand
+            if complete and known and known.kind == "buffer" and known.index not in renamed:
+                renamed[known.index] = operand
             else:
-                self._copy_out(tensor, place)
+                self._copy_out(tensor, operand)
         for call in self.listing.calls:
             for at, word in enumerate(call):
                 if isinstance(word, Operand) and word.kind == "buffer" and word.index in renamed:
                     target = renamed[word.index]
                     call[at] = Operand(target.kind, target.index, word.offset)
 
-    def _expected(self, place: Operand) -> tuple[tuple[int, ...], torch.dtype]:
-        if place.kind == "y":
+    def _expected(self, operand: Operand) -> tuple[tuple[int, ...], torch.dtype]:
+        if operand.kind == "y":
             return self.listing.shape, self.listing.dtype
-        _, shape, dtype = self.listing.leaves[place.index]
+        _, shape, dtype = self.listing.leaves[operand.index]
         return shape, dtype
 
-    def _copy_out(self, tensor: Tensor, place: Operand) -> None:
+    def _copy_out(self, tensor: Tensor, operand: Operand) -> None:
         target = torch.empty(tensor.shape, dtype=tensor.dtype)
         self._alive.append(target)
-        self._know(target, place)
+        self._add_region(target, operand)
         self.copy(target, tensor)
 
 
 def _layout(shape: Sequence[int], strides: Sequence[Sequence[int]], arrays: int) -> list[int]:
-    """Sizes and strides with as few axes as do, filled up to four in front."""
+    """Sizes and strides with as few axes as possible, padded in front to four."""
     axes: list[tuple[int, list[int]]] = []
     for size, *steps in zip(shape, *strides, strict=True):
         if size == 1:
@@ -364,7 +372,7 @@ def _layout(shape: Sequence[int], strides: Sequence[Sequence[int]], arrays: int)
         else:
             axes.append((size, steps))
     if len(axes) > AXES:
-        raise CannotWriteError(f"more than {AXES} axes")
+        raise CannotRecordError(f"more than {AXES} axes")
     axes = [(1, [0] * len(strides))] * (AXES - len(axes)) + axes
     columns = [[steps[i] for _, steps in axes] for i in range(len(strides))]
     columns += [[0] * AXES] * (arrays - len(strides))
@@ -378,21 +386,3 @@ def _copied(state: State) -> State:
         else value.clone(memory_format=torch.contiguous_format)
         for name, value in state.items()
     }
-
-
-def _same(seen: tuple[Tensor, State], run: tuple[Tensor, State]) -> bool:
-    pairs = [(seen[0], run[0])]
-    other = dict(values_of(run[1]))
-    pairs += [(leaf, other[path]) for path, leaf in values_of(seen[1])]
-    return all(_near(a, b) for a, b in pairs)
-
-
-def _near(expected: Tensor, given: Tensor) -> bool:
-    if not expected.is_floating_point():
-        return torch.equal(expected, given)
-    if not torch.equal(expected.isnan(), given.isnan()):
-        return False
-    expected, given = expected.nan_to_num(), given.nan_to_num()
-    scale = float(expected.abs().amax()) if expected.numel() else 0.0
-    most = float((expected - given).abs().amax()) if expected.numel() else 0.0
-    return most <= _CLOSE[expected.dtype] * max(scale, 1e-30)

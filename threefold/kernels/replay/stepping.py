@@ -1,6 +1,6 @@
-"""y, state = one native call: the step of a mixer that is nothing but native calls underneath.
+"""y, state = one native call: runs the recorded step of a mixer, recording it first if needed.
 
-Whether a mixer's is, is found out once, by recording it; whether that still holds, at every step.
+Whether a step can be recorded is found out once; whether its program is still valid, at every step.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from threefold.kernels import ops
-from threefold.kernels.replay.program import CannotWriteError, Program
+from threefold.kernels.replay.program import CannotRecordError, Program
 from threefold.kernels.replay.recording import record, recording
 
 State = dict[str, Any]
@@ -35,22 +35,22 @@ class Recordable(nn.Module):
 
 
 def replay_step(mixer: Recordable, x: Tensor, state: State) -> tuple[Tensor, State] | None:
-    """One element x [B, 1, width] of each row; None where the ordinary way must be taken."""
+    """Step on one element x [B, 1, width] of each row; None if the step must run as usual."""
     if mixer.training or not ops.runs_programs(x) or recording():
         return None
     programs = mixer.programs
     key = len(x), x.dtype, torch.get_num_threads()
     program = programs.get(key)
-    if key not in programs or (program is not None and not program.valid):
+    if key not in programs or (program is not None and not program.validity.holds()):
         program = programs[key] = _record(mixer, x, state)
-    return None if program is None or program.watched else program.run(x, state)
+    return None if program is None or program.validity.has_hooks() else program.run(x, state)
 
 
 def _record(mixer: Recordable, x: Tensor, state: State) -> Program | None:
-    # What grows keeps buffers of its own, and marks of how far they are filled.
+    # A growing state has its own buffers and fill marks, which a program cannot update.
     if not mixer.causal or mixer.state_size(1) != mixer.state_size(2):
         return None
     try:
         return record(mixer, lambda x, state: mixer.mix(x, state, "step", None), x, state)
-    except CannotWriteError:
+    except CannotRecordError:
         return None

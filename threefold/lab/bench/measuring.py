@@ -22,8 +22,8 @@ from torch import Tensor, nn
 from threefold.errors import ThreefoldError
 from threefold.lab.report.report import Cost
 from threefold.memory.state import leaves
+from threefold.models.encoder_decoder import EncoderDecoder
 from threefold.models.spec import Spec
-from threefold.models.translator import Translator
 
 Points: TypeAlias = tuple[tuple[int, float], ...]
 Work: TypeAlias = Callable[[], object]
@@ -146,7 +146,9 @@ def elements(x: Tensor) -> int:
 def training_step(model: nn.Module, x: Tensor) -> None:
     """Forward and backward pass, without an update."""
     model.train()
-    answer: Tensor = (model(x, model.encode(x)) if isinstance(model, Translator) else model(x))[0]
+    answer: Tensor = (model(x, model.encode(x)) if isinstance(model, EncoderDecoder) else model(x))[
+        0
+    ]
     (answer.float() ** 2).mean().backward()  # type: ignore[no-untyped-call]
     for parameter in model.parameters():
         parameter.grad = None
@@ -157,7 +159,7 @@ def prefill(model: nn.Module, x: Tensor) -> Any:
     model.eval()
     last = {"last": True} if hasattr(model, "step") and x.dim() == 2 else {}
     with torch.no_grad():
-        return model.encode(x) if isinstance(model, Translator) else model(x, **last)[1]
+        return model.encode(x) if isinstance(model, EncoderDecoder) else model(x, **last)[1]
 
 
 def decode(model: nn.Module, x: Tensor, state: Any, elements: int = DECODED) -> None:

@@ -18,7 +18,7 @@ from pathlib import Path
 import torch
 
 from threefold.data.random_by_address import permutation
-from threefold.models.pretrained.g2p import BEGIN, END, PHONEMES, load_g2p, spell
+from threefold.models.pretrained.g2p import BEGIN, END, PHONEMES, encode_words, load_g2p
 from threefold.models.seq2seq import Seq2Seq
 from threefold.runtime.generation import generate
 from threefold.tasks.phonemes import dictionary, edit_distance, read_dictionary
@@ -46,7 +46,7 @@ class Errors:
 
 def pronounce(model: Seq2Seq, words: list[str], beams: int | None = None) -> list[list[str]]:
     """The phonemes of each word, by greedy or beam search."""
-    source, mask = spell(words)
+    source, mask = encode_words(words)
     with torch.no_grad():
         state = model.encode(source, mask=mask)
     begin = torch.full((len(words), 1), BEGIN)

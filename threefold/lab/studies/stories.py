@@ -12,7 +12,7 @@ from pathlib import Path
 
 from threefold.data.fetch import need
 from threefold.models.language import LanguageModel
-from threefold.models.pretrained.llama2c import BEGIN, StoryTokenizer, load_stories
+from threefold.models.pretrained.llama2c import BOS, Llama2cTokenizer, load_llama2c
 from threefold.runtime.generation import generate
 
 PROMPT = "Once upon a time"
@@ -25,7 +25,7 @@ def fetched() -> Path:
 
 def tell(
     model: LanguageModel,
-    tokenizer: StoryTokenizer,
+    tokenizer: Llama2cTokenizer,
     prompt: str = PROMPT,
     *,
     tokens: int = 256,
@@ -35,7 +35,7 @@ def tell(
     """A story that begins with the prompt and ends before the next story."""
     start = tokenizer.encode(prompt)
     generated = generate(
-        model, start, max_tokens=tokens, temperature=temperature, seed=seed, stop=BEGIN
+        model, start, max_tokens=tokens, temperature=temperature, seed=seed, stop=BOS
     )
     return tokenizer.decode([*start, *generated.rows()[0]])
 
@@ -54,7 +54,7 @@ def main() -> None:
     parser.add_argument("--save", type=Path)
     arguments = vars(parser.parse_args())
     path, folder, prompt = (arguments.pop(name) for name in ("weights", "save", "prompt"))
-    model, tokenizer = load_stories(path or fetched())
+    model, tokenizer = load_llama2c(path or fetched())
     start = time.perf_counter()
     story = tell(model, tokenizer, prompt, **arguments)
     seconds = time.perf_counter() - start

@@ -29,12 +29,12 @@ from torch import Tensor, nn
 
 from threefold.data.random_by_address import uniform
 from threefold.errors import ThreefoldError, nearest
+from threefold.models.encoder_decoder import EncoderDecoder
 from threefold.models.presets import transformer
 from threefold.models.seq2seq import Seq2Seq
 from threefold.models.spec import Spec
 from threefold.models.table import build
 from threefold.models.transformer import Transformer
-from threefold.models.translator import Translator
 from threefold.runtime.generation import generate
 from threefold.tasks.number_to_words import DIGITS, WORDS, number_to_words
 from threefold.tasks.pairs import BEGIN, END, Pairs
@@ -125,10 +125,10 @@ class TranslationStudy:
         )
 
 
-def study(name: str, plan: TranslationStudy) -> Translator:
+def study(name: str, plan: TranslationStudy) -> EncoderDecoder:
     """Train one of MODELS."""
     torch.manual_seed(plan.seed)
-    model: Translator = build(plan.spec(name))  # type: ignore[assignment]
+    model: EncoderDecoder = build(plan.spec(name))  # type: ignore[assignment]
     optimiser = adamw(model, plan.learning_rate, 0.0, (0.9, 0.98))
     # Train on slightly longer sources than are evaluated, so that the longest is not an edge case.
     lengths = 1, plan.longest + plan.longest // 10
@@ -153,7 +153,7 @@ def hide(tokens: Tensor, share: float, address: tuple[int, ...]) -> Tensor:
     return tokens.masked_fill(hidden, BEGIN)
 
 
-def loss(model: Translator, rows: Pairs, inputs: Tensor, share: float = 0.0) -> Tensor:
+def loss(model: EncoderDecoder, rows: Pairs, inputs: Tensor, share: float = 0.0) -> Tensor:
     """Nats per token, with teacher forcing, or with a share of the model's own tokens."""
     state = model.encode(rows.source, mask=rows.source_mask)
     logits, _ = scheduled_sampling(model, inputs, state, share, mask=rows.inputs_mask)
@@ -162,7 +162,7 @@ def loss(model: Translator, rows: Pairs, inputs: Tensor, share: float = 0.0) -> 
     return cross_entropy(logits, rows.answers)
 
 
-def exact(model: Translator, rows: Pairs, beams: int | None = None) -> float:
+def exact(model: EncoderDecoder, rows: Pairs, beams: int | None = None) -> float:
     """The share of rows that are answered without a mistake, by greedy or beam search."""
     with torch.no_grad():
         state = model.encode(rows.source, mask=rows.source_mask)
@@ -174,7 +174,7 @@ def exact(model: Translator, rows: Pairs, beams: int | None = None) -> float:
     return sum(right) / len(right)
 
 
-def by_length(model: Translator, plan: TranslationStudy, count: int = 200) -> dict[int, float]:
+def by_length(model: EncoderDecoder, plan: TranslationStudy, count: int = 200) -> dict[int, float]:
     """`exact` at a few lengths up to the longest."""
     lengths = sorted({max(1, plan.longest * part // 6) for part in range(1, 7)})
     make_task = TASKS[plan.task]

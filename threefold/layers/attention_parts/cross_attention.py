@@ -1,6 +1,6 @@
 """Cross-attention:  o_i = Σ_j a_ij v_j,  q_i from x,  k_j and v_j from another sequence.
 
-A decoder's look at what the encoder has read.  A layer, not a mixer: it has a second input.
+How a decoder attends to the outputs of the encoder.  A layer, not a mixer: it has two inputs.
 Vaswani et al. 2017, "Attention Is All You Need".
 """
 
@@ -11,16 +11,17 @@ from torch import Tensor, nn
 
 from threefold.errors import ThreefoldError
 from threefold.layers.attention_parts.heads import Heads
-from threefold.layers.mixer import Rows
-from threefold.layers.parts import split_heads
+from threefold.layers.checks import check_dropout
+from threefold.layers.heads import split_heads
+from threefold.layers.padding import PaddedRows
 from threefold.memory import state as states
 from threefold.memory.attention import attend
-from threefold.memory.history import before_end
+from threefold.memory.padding import readable_elements
 from threefold.memory.state import State
 
 
 class CrossAttention(nn.Module):
-    """Every element of x reads the whole source; its keys and values are the state, made once."""
+    """Every element of x reads the whole source; its keys and values are the state."""
 
     def __init__(
         self,
@@ -33,10 +34,7 @@ class CrossAttention(nn.Module):
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
-        if not 0 <= dropout < 1:
-            raise ThreefoldError(
-                f"CrossAttention: dropout is {dropout}, expected from 0 to below 1"
-            )
+        check_dropout("CrossAttention", dropout=dropout)
         self.width = width
         self.source_width = width if source_width is None else source_width
         self.heads = Heads(
@@ -53,16 +51,16 @@ class CrossAttention(nn.Module):
     ) -> tuple[Tensor, State]:
         """x [B, L, width] and source [B, S, source_width] to (y [B, L, width], state).
 
-        With a state the source is not looked at: what was read of it before is in the state.
-        source_mask [B, S]: True for real elements, contiguous in a row; a row without any gets 0.
+        With a state the source is ignored: its keys and values are in the state.
+        source_mask [B, S]: True for real elements, contiguous in a row; an empty row gives 0.
         """
         self._check(x, source, state)
         if state is None:
             assert source is not None
-            state = self.read(source, source_mask)
+            state = self.read_source(source, source_mask)
         query = split_heads(self.heads.query(x), self.heads.heads)
         lengths, keys = state["position"], state["keys"]
-        seen = before_end(torch.arange(keys.shape[1], device=x.device), lengths)
+        seen = readable_elements(lengths, keys.shape[1])
         mask = None if bool(seen.all()) else seen[:, None, None]
         dropout = self.dropout if self.training else 0.0
         if keys.shape[1] == 0:
@@ -70,12 +68,12 @@ class CrossAttention(nn.Module):
         out = attend(query, keys, state["values"], mask=mask, dropout=dropout)
         return self.heads.join(out).masked_fill((lengths == 0).view(-1, 1, 1), 0), state
 
-    def read(self, source: Tensor, source_mask: Tensor | None = None) -> State:
-        """The state: keys and values of the source, and how many elements each row has."""
+    def read_source(self, source: Tensor, source_mask: Tensor | None = None) -> State:
+        """The state for a source: its keys and values, and the number of elements per row."""
         rows, length, _ = source.shape
         lengths = torch.full((rows,), length, device=source.device)
         if source_mask is not None:
-            aligned = Rows(source_mask, source.shape[:2], "CrossAttention")
+            aligned = PaddedRows(source_mask, source.shape[:2], "CrossAttention")
             source, lengths = aligned.align(source), aligned.lengths
             source = source[:, : int(lengths.max())]
         keys, values = (
@@ -96,7 +94,7 @@ class CrossAttention(nn.Module):
             dtype = self.heads.query.weight.dtype
             states.check(state, shapes, len(x), dtype, "CrossAttention")
         elif source is None:
-            raise ThreefoldError("CrossAttention: neither a source nor a state of one was given")
+            raise ThreefoldError("CrossAttention: neither a source nor a state was given")
         elif source.dim() != 3 or source.shape[::2] != (len(x), self.source_width):
             raise ThreefoldError(
                 f"CrossAttention: source is {tuple(source.shape)}, expected "

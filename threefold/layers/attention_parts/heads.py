@@ -5,11 +5,12 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from threefold.errors import ThreefoldError
-from threefold.layers.parts import Linear, count_heads, split_heads
+from threefold.layers.heads import choose_heads, split_heads
+from threefold.layers.linear import Linear
 
 
 class Heads(nn.Module):
-    """Queries in `heads`, keys and values in `groups` (of a source, if that has another width)."""
+    """Queries in `heads`, keys and values in `groups`, of a source of width `source_width`."""
 
     def __init__(
         self,
@@ -23,7 +24,7 @@ class Heads(nn.Module):
     ) -> None:
         super().__init__()
         if head_size is None:
-            self.heads = count_heads(width, heads, 64)
+            self.heads = choose_heads(width, heads, 64)
             head_size = width // self.heads
         else:
             self.heads = max(1, width // head_size) if heads is None else heads

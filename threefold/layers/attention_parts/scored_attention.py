@@ -1,7 +1,7 @@
 """c_i = Σ_j α_ij v_j,  α_i = softmax_j score(s_i, h_j): attention with any score, weights returned.
 
-Masks say what may be seen: padding [B, M], or anything [B, L, M]; `causal` hides what is later.
-Who may see nothing gets weights and a context of 0.
+A mask is True for what is visible: [B, M] for padding or [B, L, M]; `causal` hides later elements.
+A query that sees nothing gets weights and a context of 0.
 Bahdanau et al. 2014; Luong et al. 2015; Vinyals et al. 2015, "Pointer Networks".
 """
 
@@ -15,7 +15,7 @@ from threefold.layers.attention_parts.scores import score as make_score
 
 
 class ScoredAttention(nn.Module):
-    """Queries look at a source through one of the six scores."""
+    """Attention to a source with one of the six scores."""
 
     def __init__(
         self,
@@ -38,23 +38,23 @@ class ScoredAttention(nn.Module):
     ) -> tuple[Tensor, Tensor]:
         """Contexts [B, L, source_size] and weights [B, L, M] of queries [B, L, query_size].
 
-        mask: bool [B, M] or [B, L, M], True for what may be seen; what is hidden for all of a row
-        may hold anything, NaN too.
+        mask: bool [B, M] or [B, L, M], True for visible elements; elements hidden from all queries
+        may have any value, NaN included.
         """
         visible = visibility(query, source, mask, causal)
         clean = hide(source, visible)
-        return self.look(query, self.score.prepare(clean), clean, visible)
+        return self.attend(query, self.score.prepare(clean), clean, visible)
 
-    def look(
+    def attend(
         self, query: Tensor, keys: Tensor, values: Tensor, visible: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        """The same from prepared keys [B, M, key_size] and values [B, M, size]."""
+        """The same as `forward`, from prepared keys [B, M, key_size] and values [B, M, size]."""
         weights = softmax(self.score(query, keys), visible)
         return weights @ values, weights
 
 
 class Pointer(nn.Module):
-    """The weights as the answer: log-probabilities [B, L, M] of the places of the source."""
+    """Pointer network: log-probabilities [B, L, M] of the positions of the source."""
 
     def __init__(
         self, query_size: int, source_size: int, *, score: str = "additive", max_length: int = 0
@@ -63,7 +63,7 @@ class Pointer(nn.Module):
         self.score = make_score(score, query_size, source_size, max_length=max_length)
 
     def forward(self, query: Tensor, source: Tensor, *, mask: Tensor | None = None) -> Tensor:
-        """A hidden place has −∞; a query that may see none has −∞ everywhere."""
+        """Hidden positions have −∞; a query that sees nothing has −∞ everywhere."""
         visible = visibility(query, source, mask, False)
         scores: Tensor = self.score(query, self.score.prepare(hide(source, visible)))
         if visible is None:
@@ -76,9 +76,9 @@ class Pointer(nn.Module):
 def self_attention(
     x: Tensor, *, mask: Tensor | None = None, causal: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """e′_i = Σ_j softmax_j(e_jᵀ e_i) e_j: each of x [B, L, D] by its likeness to the others.
+    """e′_i = Σ_j softmax_j(e_jᵀ e_i) e_j: averages of x [B, L, D] by similarity.
 
-    Without projections and without parameters.  Returns (e′ [B, L, D], weights [B, L, L]).
+    Without projections and parameters.  Returns (e′ [B, L, D], weights [B, L, L]).
     """
     visible = visibility(x, x, mask, causal)
     clean = hide(x, visible)
@@ -87,7 +87,7 @@ def self_attention(
 
 
 def softmax(scores: Tensor, visible: Tensor | None) -> Tensor:
-    """Weights over the last axis, 0 where something is hidden, also where everything is."""
+    """Weights over the last axis, 0 at hidden elements, even if all are hidden."""
     if visible is None:
         return scores.softmax(-1)
     weights = scores.masked_fill(~visible, torch.finfo(scores.dtype).min).softmax(-1)
@@ -95,18 +95,18 @@ def softmax(scores: Tensor, visible: Tensor | None) -> Tensor:
 
 
 def hide(source: Tensor, visible: Tensor | None) -> Tensor:
-    """Zeros in place of what no query of the row may see: 0 · NaN would not be 0."""
+    """Write zeros where no query of the row sees the source: 0 · NaN would not be 0."""
     if visible is None:
         return source
     return source.masked_fill(~visible.any(1).unsqueeze(-1), 0)
 
 
 def visibility(query: Tensor, source: Tensor, mask: Tensor | None, causal: bool) -> Tensor | None:
-    """What each query may see, bool [B, 1 or L, M]; None: everything."""
+    """What each query sees, bool [B, 1 or L, M]; None: everything."""
     if query.dim() != 3 or source.dim() != 3 or len(query) != len(source):
         raise ThreefoldError(
-            f"attention: queries {tuple(query.shape)} on a source {tuple(source.shape)}; expected "
-            "[batch, length, size] of both, with one batch"
+            f"attention: queries {tuple(query.shape)}, source {tuple(source.shape)}; expected "
+            "[batch, length, size] for both, with the same batch size"
         )
     (rows, length), places = query.shape[:2], source.shape[1]
     if mask is not None:
@@ -116,14 +116,15 @@ def visibility(query: Tensor, source: Tensor, mask: Tensor | None, causal: bool)
         ):
             raise ThreefoldError(
                 f"attention: mask is {tuple(mask.shape)} {mask.dtype}, expected bool "
-                f"{(rows, places)} or {(rows, length, places)}, True for what may be seen"
+                f"{(rows, places)} or {(rows, length, places)}, True for visible elements"
             )
         mask = mask.unsqueeze(1) if mask.dim() == 2 else mask
     if not causal:
         return mask
     if length != places:
         raise ThreefoldError(
-            f"attention: causal, but {length} queries and {places} places; expected as many of both"
+            f"attention: causal, with {length} queries and {places} source elements; expected as "
+            "many of both"
         )
     earlier = torch.ones(length, places, dtype=torch.bool, device=query.device).tril()
     return earlier.expand(rows, -1, -1) if mask is None else mask & earlier

@@ -1,10 +1,10 @@
-"""score(s, h): how well what is asked for, s, fits a place of the source, h.  Six of them.
+"""score(s, h): how well a query s matches an element h of the source.  Six kinds.
 
     content    s·h / |s||h|             general      sᵀ W h
     additive   vᵀ tanh(W [s; h])        dot          sᵀ h
-    location   (W s)_j for place j      scaled_dot   sᵀ h / √n
+    location   (W s)_j, position j      scaled_dot   sᵀ h / √n
 
-What a score needs of the source is made once (`prepare`) and can be carried in a state.
+What does not depend on the query is computed once (`prepare`) and can be kept in a state.
 Graves et al. 2014 (content); Bahdanau et al. 2014 (additive); Luong et al. 2015 (location, general,
 dot); Vaswani et al. 2017 (scaled dot).
 """
@@ -18,13 +18,14 @@ import torch
 from torch import Tensor, nn
 
 from threefold.errors import ThreefoldError, nearest
-from threefold.layers.parts import Linear, unit
+from threefold.layers.linear import Linear
+from threefold.layers.norms import l2_normalize
 
 
 class Score(nn.Module, ABC):
     """Scores [B, L, M] of queries [B, L, query_size] against a source [B, M, source_size]."""
 
-    key_size: int  # numbers that are kept of each place of the source
+    key_size: int  # numbers kept per element of the source
 
     def __init__(self, query_size: int, source_size: int) -> None:
         super().__init__()
@@ -43,14 +44,14 @@ class Score(nn.Module, ABC):
 
 
 class DotProduct(Score):
-    """sᵀ h; both have one size."""
+    """sᵀ h, for s and h of the same size."""
 
     def __init__(self, query_size: int, source_size: int) -> None:
         super().__init__(query_size, source_size)
         if query_size != source_size:
             raise ThreefoldError(
-                f"{type(self).__name__}: queries of {query_size} numbers, a source of "
-                f"{source_size}; expected one size for both, or the score 'general' or 'additive'"
+                f"{type(self).__name__}: query_size is {query_size}, source_size "
+                f"{source_size}; expected the same size, or the score 'general' or 'additive'"
             )
 
     def forward(self, query: Tensor, keys: Tensor) -> Tensor:
@@ -68,10 +69,10 @@ class Content(DotProduct):
     """The cosine of the angle between s and h; 0 where one of them is 0."""
 
     def prepare(self, source: Tensor) -> Tensor:
-        return unit(source).to(source.dtype)
+        return l2_normalize(source).to(source.dtype)
 
     def forward(self, query: Tensor, keys: Tensor) -> Tensor:
-        return unit(query).to(query.dtype) @ keys.mT
+        return l2_normalize(query).to(query.dtype) @ keys.mT
 
 
 class General(Score):
@@ -91,7 +92,7 @@ class General(Score):
 
 
 class Additive(Score):
-    """vᵀ tanh(W [s; h] + b), as `hidden` numbers a place; W is kept as its two halves."""
+    """vᵀ tanh(W [s; h] + b), with `hidden` units; W is stored as its two halves."""
 
     def __init__(self, query_size: int, source_size: int, *, hidden: int | None = None) -> None:
         super().__init__(query_size, source_size)
@@ -111,14 +112,14 @@ class Additive(Score):
 
 
 class Location(Score):
-    """(W s)_j for place j, whatever is there; sources are at most `max_length` long."""
+    """(W s)_j for position j, independent of its content; for up to `max_length` elements."""
 
     def __init__(self, query_size: int, source_size: int, *, max_length: int) -> None:
         super().__init__(query_size, source_size)
         if max_length < 1:
             raise ThreefoldError(
-                f"Location: max_length is {max_length}; it has weights for each place, so say how "
-                "long a source may be, e.g. max_length=64"
+                f"Location: max_length is {max_length}; it has weights per position, so give the "
+                "longest source, e.g. max_length=64"
             )
         self.max_length, self.key_size = max_length, 0
         self.places = Linear(query_size, max_length, bias=False)
@@ -127,7 +128,7 @@ class Location(Score):
         if source.shape[1] > self.max_length:
             raise ThreefoldError(
                 f"Location: a source of {source.shape[1]} elements; there are weights for "
-                f"max_length={self.max_length} places"
+                f"max_length={self.max_length} positions"
             )
         return source[..., :0]
 
@@ -147,7 +148,7 @@ SCORES: dict[str, type[Score]] = {
 
 
 def score(name: str, query_size: int, source_size: int, *, max_length: int = 0) -> Score:
-    """Make a score by name; `max_length` is for `location`, which has weights for each place."""
+    """Make a score by name; `max_length` is for `location`, which has weights per position."""
     if name not in SCORES:
         raise ThreefoldError(f"unknown score {name!r}; {nearest(name, SCORES)}")
     if name == "location":

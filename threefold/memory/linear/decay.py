@@ -41,13 +41,13 @@ class ChunkDecay:
             exclusive = torch.cat([exc_l, exc_r + tot_l], -2)
             suffix = torch.cat([suf_l + tot_r, suf_r], -2)
             total = tot_l + tot_r
-        self.from_start = inclusive.squeeze(-3).exp()  # [..., C, K or 1]: of S₀ at t
-        self.before = exclusive.squeeze(-3).exp()  # of S₀ just before t
-        self.to_end = suffix.squeeze(-3).exp()  # of what t wrote, at the chunk's end
+        self.from_start = inclusive.squeeze(-3).exp()  # [..., C, K or 1]: decay of S₀ at t
+        self.before = exclusive.squeeze(-3).exp()  # decay of S₀ just before t
+        self.to_end = suffix.squeeze(-3).exp()  # decay, at the chunk's end, of what t wrote
         self.whole = total.squeeze(-3).squeeze(-2).exp()  # [..., K or 1]
 
     def factors(self, cut: Cut, exclusive: bool) -> tuple[Tensor, Tensor]:
-        """What multiplies the right side and the left side of a cut."""
+        """The decay factors of the right side and of the left side of a cut."""
         return (cut.exclusive if exclusive else cut.inclusive).exp(), cut.suffix.exp()
 
     @cached_property
@@ -62,7 +62,7 @@ class ChunkDecay:
 
     def _scalar_matrix(self, exclusive: bool) -> Tensor:
         ones = torch.ones_like(self.from_start)
-        return assemble(ones.squeeze(-1), blocks(ones, ones, self, exclusive))
+        return assemble(ones.squeeze(-1), crossing_scores(ones, ones, self, exclusive))
 
 
 def scores(
@@ -75,11 +75,11 @@ def scores(
 ) -> Tensor:
     """[..., C, C]: q_t · e^{G_t − G_s} k_s for s < t, `diagonal` on the diagonal, 0 above.
 
-    `exclusive` leaves out t's own decay.  Without `diagonal` it is 0.
+    `exclusive` leaves out t's own decay.  Without `diagonal` the diagonal is 0.
     """
     if decay is not None and not decay.scalar:
         on_diagonal = query.new_zeros(query.shape[:-1]) if diagonal is None else diagonal
-        return assemble(on_diagonal, blocks(query, key, decay, exclusive))
+        return assemble(on_diagonal, crossing_scores(query, key, decay, exclusive))
     product = query @ key.mT
     if decay is not None:
         product = product * (decay.matrix_before if exclusive else decay.matrix)
@@ -87,10 +87,10 @@ def scores(
     return product if diagonal is None else product + torch.diag_embed(diagonal)
 
 
-def blocks(
+def crossing_scores(
     query: Tensor, key: Tensor, decay: ChunkDecay | None, exclusive: bool = False
 ) -> Iterator[Tensor]:
-    """Scores across the cuts, smallest blocks first: [..., C/2m, m, m] for m = 1, 2, 4, …"""
+    """Scores across the cuts, smallest first: [..., C/2m, m, m] for m = 1, 2, 4, …"""
     right, left = query.unsqueeze(-2), key.unsqueeze(-2)
     level = 0
     while right.shape[-3] > 1:

@@ -1,7 +1,7 @@
 """Runs a structure over a sequence: step by step, C elements at a time, or all at once.
 
-Every chunk is an affine map of the memory it starts from, so all chunks are summed up side by side
-and only their memories follow one another.
+Every chunk is an affine map of the memory before it, so all chunks are summarised in parallel and
+only their memories are computed one after another.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def run(tokens: Tokens, memory: Tensor, form: str, chunk: int) -> tuple[Tensor, 
 
 
 def scan(structure: Structure, tokens: Tokens, memory: Tensor) -> tuple[Tensor, Tensor]:
-    """The step in a loop: the definition, and the oracle of every other form."""
+    """The step in a loop: the definition, against which every other form is tested."""
     outputs = []
     for t in range(tokens.query.shape[-2]):
         out, memory = structure.step(memory, tokens.each(lambda field: field[..., t, :]))  # noqa: B023
@@ -33,7 +33,7 @@ def scan(structure: Structure, tokens: Tokens, memory: Tensor) -> tuple[Tensor, 
 def in_chunks(
     structure: Structure, tokens: Tokens, memory: Tensor, chunk: int
 ) -> tuple[Tensor, Tensor]:
-    """Chunks of `chunk` elements, summed up side by side, then joined by their memories."""
+    """Chunks of `chunk` elements, summarised in parallel, then connected by their memories."""
     length = tokens.query.shape[-2]
     summary = structure.chunk(tokens.each(lambda field: split(field, chunk)))
     starts, memory = carry(summary, memory)
@@ -45,7 +45,7 @@ def in_chunks(
 
 
 def split(field: Tensor, chunk: int) -> Tensor:
-    """[..., L, size] to [..., L/chunk, C, size], C a power of two, filled up with idle elements."""
+    """[..., L, size] to [..., L/chunk, C, size], padded with zeros; C is a power of two."""
     length = field.shape[-2]
     count = -(-length // chunk)
     padded = 1 << (chunk - 1).bit_length()

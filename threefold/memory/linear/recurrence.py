@@ -17,7 +17,7 @@ from threefold.memory.linear.engine import run
 from threefold.memory.linear.structures import Tokens
 from threefold.memory.state import memory_dtype
 
-OWNER = "linear_recurrence"
+NAME = "linear_recurrence"  # in error messages
 
 
 def linear_recurrence(
@@ -37,19 +37,19 @@ def linear_recurrence(
     """Run a linear memory over a sequence; returns (out [B, L, H, V], state [B, H, K, V]).
 
     query, key [B, L, H, K] (or G heads, G dividing H), value [B, L, H, V]; nothing is scaled.
-    log_decay ≤ 0: [H] fixed, [B, L, H] a scalar each step, [B, L, H, K] per key.
+    log_decay ≤ 0: [H] constant, [B, L, H] a scalar per step, [B, L, H, K] per key.
     log_decay_value ≤ 0, [B, L, H, V]: decay on the value side too.
     strength [B, L, H]: the delta rule after the decay, S = (I − β k kᵀ) Diag(α) S₋ + β k⊗v.
     rank_one (a, b), each [B, L, H, K]: S = (Diag(α) + a bᵀ) S₋ + k⊗v.
     bonus [H, K]: RWKV-6's read-out (S₋ + (bonus⊙k)⊗v)ᵀ q.
-    state [B, H, K, V] float32 (float64 for float64 inputs); None is zeros.
-    form: auto, step, chunk or parallel.  chunk: elements a chunk.
+    state [B, H, K, V] float32 (float64 for float64 inputs); None means zeros.
+    form: auto, step, chunk or parallel.  chunk: elements per chunk.
     """
     check(query, key, value, log_decay, log_decay_value, strength, rank_one, bonus)
 
     def check_values() -> None:
-        refuse_growth("log_decay", log_decay)
-        refuse_growth("log_decay_value", log_decay_value)
+        check_decay("log_decay", log_decay)
+        check_decay("log_decay_value", log_decay_value)
 
     return recur(
         query,
@@ -85,7 +85,7 @@ def recur(
 ) -> tuple[Tensor, Tensor]:
     """`linear_recurrence` for mixers: values are not checked, rows end after `lengths` elements."""
     length = value.shape[1]
-    form = plan_form(form, length, FORMS, OWNER)
+    form = plan_form(form, length, FORMS, NAME)
     size = plan_chunk(chunk, length, form)
     dtype = memory_dtype(value.dtype)
     write, read = rank_one if rank_one is not None else (None, None)
@@ -93,36 +93,47 @@ def recur(
     if not all(field is None or field.dtype == dtype for field in given):
         given = given.each(lambda field: field.to(dtype))
     shape = (value.shape[0], value.shape[2], key.shape[-1], value.shape[-1])
-    before = start(state, shape, dtype, value.device)
+    before = checked_state(state, shape, dtype, value.device)
 
     def plain() -> tuple[Tensor, Tensor]:
         out, after = run(heads_first(given, lengths), before, form, size)
         return out.transpose(1, 2), after
 
-    # Kernels serve the chunk form of the plan, and one element that needs no gradients. The step
-    # with gradients, and chunks of a given length, are the definitions they are held against.
+    # Kernels run the chunk form of default length, and one element without gradients. The step
+    # with gradients, and chunks of a given length, are the definitions they are tested against.
     one = form == "step" and length == 1 and not torch.is_grad_enabled()
     if one or (form == "chunk" and chunk is None):
-        out, after = ops.linear_recurrence(
-            given.query,
-            given.key,
-            given.value,
-            before,
-            log_decay=given.log_decay,
-            log_decay_value=given.log_decay_value,
-            strength=given.strength,
-            write=given.write,
-            read=given.read,
-            bonus=given.bonus,
-            lengths=lengths,
-            check=check_values,
-            otherwise=plain,
-        )
+        out, after = run_kernel(given, before, lengths, check_values, plain)
     else:
         if check_values is not None:
             check_values()
         out, after = plain()
     return out.to(value.dtype), after
+
+
+def run_kernel(
+    tokens: Tokens,
+    memory: Tensor,
+    lengths: Tensor | None,
+    check: Callable[[], None] | None,
+    otherwise: Callable[[], tuple[Tensor, Tensor]],
+) -> tuple[Tensor, Tensor]:
+    """The native kernel for these tokens, or `otherwise()` where there is none."""
+    return ops.linear_recurrence(
+        tokens.query,
+        tokens.key,
+        tokens.value,
+        memory,
+        log_decay=tokens.log_decay,
+        log_decay_value=tokens.log_decay_value,
+        strength=tokens.strength,
+        write=tokens.write,
+        read=tokens.read,
+        bonus=tokens.bonus,
+        lengths=lengths,
+        check=check,
+        otherwise=otherwise,
+    )
 
 
 def heads_first(given: Tokens, lengths: Tensor | None) -> Tokens:
@@ -148,7 +159,7 @@ def heads_first(given: Tokens, lengths: Tensor | None) -> Tokens:
 
 
 def stop_at(tokens: Tokens, lengths: Tensor) -> Tokens:
-    """Elements from `lengths` on neither write nor decay."""
+    """Tokens whose elements from `lengths` on neither write nor decay."""
     length = tokens.query.shape[-2]
     past_end = torch.arange(length, device=lengths.device) >= lengths[:, None]
     past_end = past_end[:, None, :, None]
@@ -157,29 +168,51 @@ def stop_at(tokens: Tokens, lengths: Tensor) -> Tokens:
     return idle._replace(query=tokens.query, value=tokens.value, bonus=tokens.bonus)
 
 
-def start(
+def checked_state(
     state: Tensor | None, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device
 ) -> Tensor:
-    """The given memory, checked, or zeros."""
+    """The given state, checked, or zeros."""
     if state is None:
         return torch.zeros(shape, dtype=dtype, device=device)
     if tuple(state.shape) != shape or state.dtype != dtype:
         raise ThreefoldError(
-            f"{OWNER}: state is {tuple(state.shape)} {state.dtype}, expected {shape} {dtype} "
+            f"{NAME}: state is {tuple(state.shape)} {state.dtype}, expected {shape} {dtype} "
             "(batch, heads, key size, value size)"
         )
     return state
 
 
-def refuse_growth(name: str, decay: Tensor | None) -> None:
-    """A log-decay above 0 would grow the memory without bound."""
+def check_decay(name: str, decay: Tensor | None) -> None:
+    """Raise if a log-decay is above 0: the memory would grow without bound."""
     if decay is None or torch.compiler.is_compiling():
         return
     largest = decay.detach().max()
     if bool(largest > 0):
         raise ThreefoldError(
-            f"{OWNER}: {name} must be ≤ 0 (a decay, not a growth); its largest value is "
+            f"{NAME}: {name} must be ≤ 0 (a decay, not a growth); its largest value is "
             f"{largest.item():.6g}"
+        )
+
+
+def check_main(query: Tensor, key: Tensor, value: Tensor) -> None:
+    """Raise if query, key and value do not fit together."""
+    for name, tensor in (("query", query), ("key", key), ("value", value)):
+        if tensor.dim() != 4:
+            raise ThreefoldError(
+                f"{NAME}: {name} is {tuple(tensor.shape)}, expected 4 axes "
+                "[batch, length, heads, size]"
+            )
+    length, heads, groups = value.shape[1], value.shape[2], query.shape[2]
+    if length == 0:
+        raise ThreefoldError(f"{NAME}: the sequence is empty; give at least one element")
+    if heads % max(groups, 1) or groups == 0:
+        raise ThreefoldError(
+            f"{NAME}: query has {groups} heads, value {heads}; the first must divide the second"
+        )
+    if not (query.dtype == key.dtype == value.dtype) or not value.dtype.is_floating_point:
+        raise ThreefoldError(
+            f"{NAME}: query, key and value are {query.dtype}, {key.dtype}, {value.dtype}; "
+            "expected one floating-point dtype for all three"
         )
 
 
@@ -193,30 +226,14 @@ def check(
     rank_one: tuple[Tensor, Tensor] | None,
     bonus: Tensor | None,
 ) -> None:
-    """Refuse shapes and combinations that do not fit, repeating what was given."""
-    for name, tensor in (("query", query), ("key", key), ("value", value)):
-        if tensor.dim() != 4:
-            raise ThreefoldError(
-                f"{OWNER}: {name} is {tuple(tensor.shape)}, expected 4 axes "
-                "[batch, length, heads, size]"
-            )
+    """Raise if shapes, dtypes or the combination of arguments do not fit."""
+    check_main(query, key, value)
     batch, length, heads, _ = value.shape
     groups, size = query.shape[2:]
-    if length == 0:
-        raise ThreefoldError(f"{OWNER}: the sequence is empty; give at least one element")
-    if heads % max(groups, 1) or groups == 0:
-        raise ThreefoldError(
-            f"{OWNER}: query has {groups} heads, value {heads}; the first must divide the second"
-        )
-    if not (query.dtype == key.dtype == value.dtype) or not value.dtype.is_floating_point:
-        raise ThreefoldError(
-            f"{OWNER}: query, key and value are {query.dtype}, {key.dtype}, {value.dtype}; "
-            "expected one floating-point dtype for all three"
-        )
     sized = (batch, length, heads, size)
     if log_decay is not None and log_decay.dim() not in (1, 3, 4):
         raise ThreefoldError(
-            f"{OWNER}: log_decay is {tuple(log_decay.shape)}, expected [heads], "
+            f"{NAME}: log_decay is {tuple(log_decay.shape)}, expected [heads], "
             f"[batch, length, heads] or [batch, length, heads, key size], here ({heads},), "
             f"{sized[:3]} or {sized}"
         )
@@ -234,7 +251,7 @@ def check(
     ):
         if field is not None and tuple(field.shape) != shape:
             raise ThreefoldError(
-                f"{OWNER}: {name} is {tuple(field.shape)}, expected {shape} to go with query "
+                f"{NAME}: {name} is {tuple(field.shape)}, expected {shape} to go with query "
                 f"{tuple(query.shape)} and value {tuple(value.shape)}"
             )
     check_combination(strength, rank_one, bonus, log_decay_value)
@@ -253,6 +270,6 @@ def check_combination(
     names = [name for name, field in given.items() if field is not None]
     if len(names) > 1:
         raise ThreefoldError(
-            f"{OWNER}: {' and '.join(names)} cannot be combined; each goes with query, key, value "
+            f"{NAME}: {' and '.join(names)} cannot be combined; each goes with query, key, value "
             "and log_decay alone"
         )

@@ -1,6 +1,6 @@
 """S = exp(Δ A) ⊙ S₋ + Δ B x,  y = C·S + D x: a small memory for each channel, decayed elementwise.
 
-The scan of Mamba (Gu & Dao 2023); with `hold`, zero-order hold, B̄ = (exp(Δ A) − 1)/A · B.
+Mamba's selective scan (Gu & Dao 2023); with `hold`, zero-order hold, B̄ = (exp(Δ A) − 1)/A · B.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from torch import Tensor
 
 from threefold.errors import ThreefoldError
 from threefold.kernels import ops
-from threefold.memory.associative_scan import Element, associative_scan
+from threefold.memory.associative_scan import Element, associative_scan, compose_affine
 from threefold.memory.forms import FORMS, plan_chunk, plan_form
 from threefold.memory.state import memory_dtype
 
-OWNER = "selective_scan"
+NAME = "selective_scan"  # in error messages
 
 
 def selective_scan(
@@ -37,20 +37,19 @@ def selective_scan(
     """Mamba's selective scan; returns (y [B, L, D], state [B, D, N]).
 
     x, delta, gate [B, L, D]; A [D, N], negative (pass −exp(A_log)); B, C [B, L, N]; D [D].
-    delta is first delta + delta_bias, then softplus of it where `softplus`.
-    y is multiplied by silu(gate).
+    Δ is delta + delta_bias, then its softplus if `softplus`.  y is multiplied by silu(gate).
     """
     check(x, delta, A, B, C, D, gate, delta_bias)
     if not torch.compiler.is_compiling() and bool((A > 0).any()):
         raise ThreefoldError(
-            f"{OWNER}: A must be ≤ 0 (pass −exp(A_log)); its largest value is {A.max().item():.6g}"
+            f"{NAME}: A must be ≤ 0 (pass −exp(A_log)); its largest value is {A.max().item():.6g}"
         )
-    return scan(
+    return selective_recurrence(
         x, delta, A, B, C, D, gate, delta_bias=delta_bias, softplus=softplus, state=state, form=form
     )
 
 
-def scan(
+def selective_recurrence(
     x: Tensor,
     delta: Tensor,
     A: Tensor,
@@ -66,16 +65,16 @@ def scan(
     lengths: Tensor | None = None,
     hold: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """`selective_scan` for mixers: no checks of values; rows end after `lengths` elements."""
-    form = plan_form(form, x.shape[1], FORMS, OWNER)
+    """`selective_scan` for mixers: without checks of values; rows end after `lengths` elements."""
+    form = plan_form(form, x.shape[1], FORMS, NAME)
     dtype = memory_dtype(x.dtype)
     check_state(state, (x.shape[0], *A.shape), dtype)
-    wide = Fields(x, delta, A, B, C, D, gate, delta_bias).to(dtype)
+    wide = SelectiveInputs(x, delta, A, B, C, D, gate, delta_bias).to(dtype)
 
     def plain() -> tuple[Tensor, Tensor]:
-        return plain_scan(wide, softplus, hold, state, lengths, form)
+        return plain_selective(wide, softplus, hold, state, lengths, form)
 
-    # With gradients the step is the definition that the other forms are held against.
+    # With gradients the step is the definition that the other forms are tested against.
     if form == "chunk" or (form == "step" and x.shape[1] == 1 and not torch.is_grad_enabled()):
         out, memory = ops.selective_scan(
             *wide[:-1],
@@ -91,8 +90,8 @@ def scan(
     return out.to(x.dtype), memory
 
 
-class Fields(NamedTuple):
-    """What a scan reads, all of the memory's dtype."""
+class SelectiveInputs(NamedTuple):
+    """The inputs of a selective recurrence, all of the memory's dtype."""
 
     x: Tensor
     delta: Tensor
@@ -103,21 +102,21 @@ class Fields(NamedTuple):
     gate: Tensor | None
     delta_bias: Tensor | None
 
-    def to(self, dtype: torch.dtype) -> Fields:
+    def to(self, dtype: torch.dtype) -> SelectiveInputs:
         if all(field is None or field.dtype == dtype for field in self):
             return self
-        return Fields(*(None if field is None else field.to(dtype) for field in self))  # type: ignore[arg-type]
+        return SelectiveInputs(*(None if field is None else field.to(dtype) for field in self))  # type: ignore[arg-type]
 
 
-def plain_scan(
-    fields: Fields,
+def plain_selective(
+    fields: SelectiveInputs,
     softplus: bool,
     hold: bool,
     state: Tensor | None,
     lengths: Tensor | None,
     form: str,
 ) -> tuple[Tensor, Tensor]:
-    """The scan in plain torch, one chunk after another."""
+    """The selective recurrence in plain torch, one chunk after another."""
     x, delta, A, B, C, D, gate, delta_bias = fields
     length = x.shape[1]
     if delta_bias is not None:
@@ -132,7 +131,7 @@ def plain_scan(
     outputs = []
     for begin in range(0, length, size):
         piece = slice(begin, begin + size)
-        elements = discretise(x[:, piece], delta[:, piece], A, B[:, piece], hold)
+        elements = decay_and_write(x[:, piece], delta[:, piece], A, B[:, piece], hold)
         memories = advance(elements, memory)
         outputs.append((memories @ C[:, piece].unsqueeze(-1)).squeeze(-1))
         memory = memories[:, -1]
@@ -144,8 +143,8 @@ def plain_scan(
     return out, memory
 
 
-def discretise(x: Tensor, delta: Tensor, A: Tensor, B: Tensor, hold: bool) -> Element:
-    """What each element multiplies the memory by and adds to it, both [B, C, D, N]."""
+def decay_and_write(x: Tensor, delta: Tensor, A: Tensor, B: Tensor, hold: bool) -> Element:
+    """The factor by which each element multiplies the memory and what it adds, [B, C, D, N]."""
     log_decay = delta.unsqueeze(-1) * A
     if not hold:
         return log_decay.exp(), (delta * x).unsqueeze(-1) * B.unsqueeze(2)
@@ -155,24 +154,19 @@ def discretise(x: Tensor, delta: Tensor, A: Tensor, B: Tensor, hold: bool) -> El
 
 
 def advance(elements: Element, memory: Tensor) -> Tensor:
-    """The memories [B, C, D, N] after each of C elements, from the one before them."""
+    """The memories [B, C, D, N] after each of C elements, from the memory before them."""
     decay, write = elements
     if decay.shape[1] == 1:
         return decay * memory.unsqueeze(1) + write
-    decays, memories = associative_scan(compose, (decay, write))
+    decays, memories = associative_scan(compose_affine, (decay, write))
     return memories + decays * memory.unsqueeze(1)
 
 
-def compose(earlier: Element, later: Element) -> Element:
-    """S → a₂ (a₁ S + b₁) + b₂."""
-    return later[0] * earlier[0], later[0] * earlier[1] + later[1]
-
-
 def check_state(state: Tensor | None, shape: tuple[int, ...], dtype: torch.dtype) -> None:
-    """Refuse a state that is not this memory's."""
+    """Raise if the state has another shape or dtype."""
     if state is not None and (tuple(state.shape) != shape or state.dtype != dtype):
         raise ThreefoldError(
-            f"{OWNER}: state is {tuple(state.shape)} {state.dtype}, expected {shape} {dtype} "
+            f"{NAME}: state is {tuple(state.shape)} {state.dtype}, expected {shape} {dtype} "
             "(batch, channels, state size)"
         )
 
@@ -187,15 +181,15 @@ def check(
     gate: Tensor | None,
     delta_bias: Tensor | None,
 ) -> None:
-    """Refuse shapes that do not fit, repeating what was given."""
+    """Raise if shapes do not fit."""
     if x.dim() != 3 or A.dim() != 2:
         raise ThreefoldError(
-            f"{OWNER}: x is {tuple(x.shape)} and A {tuple(A.shape)}, expected "
+            f"{NAME}: x is {tuple(x.shape)} and A {tuple(A.shape)}, expected "
             "[batch, length, channels] and [channels, state size]"
         )
     batch, length, channels = x.shape
     if length == 0:
-        raise ThreefoldError(f"{OWNER}: the sequence is empty; give at least one element")
+        raise ThreefoldError(f"{NAME}: the sequence is empty; give at least one element")
     size = A.shape[1]
     for name, field, shape in (
         ("delta", delta, (batch, length, channels)),
@@ -208,35 +202,6 @@ def check(
     ):
         if field is not None and tuple(field.shape) != shape:
             raise ThreefoldError(
-                f"{OWNER}: {name} is {tuple(field.shape)}, expected {shape} to go with x "
+                f"{NAME}: {name} is {tuple(field.shape)}, expected {shape} to go with x "
                 f"{tuple(x.shape)} and A {tuple(A.shape)}"
             )
-
-
-def blend(
-    candidate: Tensor,
-    logit: Tensor,
-    state: Tensor,
-    *,
-    form: str,
-    lengths: Tensor | None,
-) -> tuple[Tensor, Tensor]:
-    """h = (1−z)⊙h₋ + z⊙h̃ with z = σ(logit): a scan by zero-order hold, A = −1, Δ = softplus(logit).
-
-    candidate h̃ and logit [B, L, D], state [B, D]; returns all h and the last.
-    """
-    ones = candidate.new_ones(*candidate.shape[:2], 1)
-    rate = -candidate.new_ones(candidate.shape[-1], 1)
-    out, memory = scan(
-        candidate,
-        logit,
-        rate,
-        ones,
-        ones,
-        softplus=True,
-        hold=True,
-        state=state.unsqueeze(-1),
-        form=form,
-        lengths=lengths,
-    )
-    return out, memory.squeeze(-1)

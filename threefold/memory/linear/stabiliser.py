@@ -29,7 +29,7 @@ class Stabilised(NamedTuple):
 def stabilise(
     log_decay: Tensor, log_input: Tensor, maximum: Tensor, lengths: Tensor | None = None
 ) -> Stabilised:
-    """Gates [B, L, ...] relative to their running maximum, from `maximum` [B, ...] on."""
+    """Gates [B, L, ...] relative to their running maximum, which starts at `maximum` [B, ...]."""
     if lengths is not None:
         past_end = torch.arange(log_decay.shape[1], device=lengths.device) >= lengths[:, None]
         past_end = past_end.view(*past_end.shape, *[1] * (log_decay.dim() - 2))
@@ -39,8 +39,8 @@ def stabilise(
         decays, inputs = associative_scan(_max_plus, (log_decay, log_input))
         maxima = torch.maximum(decays + maximum.unsqueeze(1), inputs)
         before = torch.cat([maximum.unsqueeze(1), maxima[:, :-1]], 1)
-    # before − maxima is near −log_decay or far below: added last, it loses the fewest digits.  What
-    # rounding leaves above 0 is taken off without touching the gradient.
+    # before − maxima is near −log_decay or far below: added last, it loses the fewest digits.  A
+    # rounding error above 0 is removed without changing the gradient.
     scaled = log_decay + (before - maxima)
     return Stabilised(scaled - scaled.detach().clamp(min=0), log_input - maxima, maxima)
 

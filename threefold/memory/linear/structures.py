@@ -1,10 +1,10 @@
-"""How one element acts on a memory S [..., K, V], and how C elements do at once.
+"""How one element acts on a memory S [..., K, V], and how C elements do together.
 
     Decay     S = Diag(α) S₋ Diag(α') + k⊗v
     Delta     S = (I − β k kᵀ) Diag(α) S₋ + β k⊗v
     RankOne   S = (Diag(α) + a bᵀ) S₋ + k⊗v             o = Sᵀ q
 
-`step` is the definition.  `chunk` sums up C elements as one affine map of the memory before them
+`step` is the definition.  `chunk` summarises C elements as one affine map of the memory before them
 (derived in memory/README.md); both are pure functions of tensors.
 """
 
@@ -16,11 +16,11 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from threefold.memory.linear.decay import ChunkDecay, accumulate, blocks, scores
+from threefold.memory.linear.decay import ChunkDecay, accumulate, crossing_scores, scores
 
 
 class Tokens(NamedTuple):
-    """What elements do to the memory; in a step without the C axis."""
+    """What elements do to the memory; a step has no C axis."""
 
     query: Tensor  # [..., C, K]
     key: Tensor  # [..., C, K]
@@ -33,9 +33,9 @@ class Tokens(NamedTuple):
     bonus: Tensor | None = None  # [..., C, K]
 
     def each(self, function: Callable[[Tensor], Tensor]) -> Tokens:
-        """`function` applied to every field that is given."""
-        given = ((name, field) for name, field in self._asdict().items() if field is not None)
-        return self._replace(**{name: function(field) for name, field in given})
+        """`function` applied to every field that is not None."""
+        fields = ((name, field) for name, field in self._asdict().items() if field is not None)
+        return self._replace(**{name: function(field) for name, field in fields})
 
 
 class Summary(NamedTuple):
@@ -54,7 +54,7 @@ class Summary(NamedTuple):
 
 
 class Structure(Protocol):
-    """The two functions of a structure."""
+    """The two functions that a structure has."""
 
     def step(self, memory: Tensor, token: Tokens) -> tuple[Tensor, Tensor]: ...
 
@@ -62,7 +62,7 @@ class Structure(Protocol):
 
 
 class Decay:
-    """None, scalar, per-key or two-sided decay; with `bonus`, RWKV-6's read-out of S₋."""
+    """No, scalar, per-key or two-sided decay; with `bonus`, RWKV-6's read-out of S₋."""
 
     def step(self, memory: Tensor, token: Tokens) -> tuple[Tensor, Tensor]:
         before = memory
@@ -95,7 +95,7 @@ class Decay:
     ) -> Summary:
         query, key, value = tokens.query, tokens.key, tokens.value
         whole = on_value.whole.unsqueeze(-2)
-        local = accumulate(diagonal, blocks(query, key, decay), value, on_value)
+        local = accumulate(diagonal, crossing_scores(query, key, decay), value, on_value)
         if decay is not None:
             query, key = query * decay.from_start, key * decay.to_end
             whole = whole * decay.whole.unsqueeze(-1)
@@ -104,7 +104,7 @@ class Decay:
 
 
 class Delta:
-    """The delta rule after an optional scalar or per-key decay: write v − what k reads."""
+    """The delta rule after an optional scalar or per-key decay: writes v minus what k reads."""
 
     def step(self, memory: Tensor, token: Tokens) -> tuple[Tensor, Tensor]:
         assert token.strength is not None
@@ -204,7 +204,7 @@ def solve(strictly_lower: Tensor, right: Tensor) -> Tensor:
 
 
 def choose(tokens: Tokens) -> Structure:
-    """The structure that the given tokens ask for."""
+    """The structure for the fields that the tokens have."""
     if tokens.strength is not None:
         return Delta()
     if tokens.write is not None:

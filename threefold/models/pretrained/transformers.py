@@ -1,10 +1,10 @@
-"""Weights of other libraries: a table from our names to theirs, and the spec from their config.
+"""Weights of other libraries: a table from our names to theirs, and a spec from their config.
 
     ours                              theirs
-    stack.blocks.*.mixer.heads.query  layers.*.self_attn.q_proj    * is the number of the layer
-    stack.blocks.*.mixer.heads.key    h.*.attn.c_attn#1/3          the second of three equal parts
+    stack.blocks.*.mixer.heads.query  layers.*.self_attn.q_proj    * is the index of the layer
+    stack.blocks.*.mixer.heads.key    h.*.attn.c_attn#1/3          the second of three equal chunks
 
-A name without its last part stands for weight and bias.  Files are safetensors, nothing else.
+A name without its last component stands for weight and bias.  Only safetensors files are read.
 """
 
 from __future__ import annotations
@@ -29,88 +29,96 @@ from threefold.models.table import build
 
 
 @dataclass(frozen=True)
-class Layout:
-    """How one library names and keeps the weights of one kind of model."""
+class WeightLayout:
+    """How another library names and stores the weights of one kind of model."""
 
     names: Mapping[str, str]
-    prefix: str = ""  # in front of all names but the head's, where a head is
-    transposed: tuple[str, ...] = ()  # modules whose matrices are kept as [inputs, outputs]
-    ignored: str = r"(?!)"  # names of what is no weight
-    reshaped: str = r"(?!)"  # names of what is kept in another shape, its numbers in our order
+    prefix: str = ""  # of all names but that of the head, in models with a head
+    transposed: tuple[str, ...] = ()  # modules whose matrices are stored as [inputs, outputs]
+    ignored: str = r"(?!)"  # pattern of names that are not weights
+    reshaped: str = r"(?!)"  # pattern of names stored in another shape, in the same order
     spec: Callable[[Mapping[str, Any]], Spec] | None = None
 
 
 def load_transformers(folder: str | PathLike[str]) -> Model:
-    """A model from a folder of `transformers`: config.json and safetensors; in eval mode."""
-    place = Path(folder)
-    config = _read_config(place)
+    """Load a folder of `transformers` (config.json and safetensors) as a model in eval mode."""
+    path = Path(folder)
+    config = _read_config(path)
     layout = LAYOUTS[config["model_type"]]
-    files = sorted(place.glob("*.safetensors"))
+    files = sorted(path.glob("*.safetensors"))
     if not files:
-        raise ThreefoldError(f"{place}: holds no safetensors file; save or convert it as one")
+        raise ThreefoldError(
+            f"{path}: contains no safetensors file; convert the weights to safetensors"
+        )
     tensors = {name: t for file in files for name, t in read_tensors(file)[0].items()}
-    assert layout.spec is not None  # every layout of LAYOUTS has one
-    with torch.random.fork_rng(devices=[]):  # every number is replaced
+    assert layout.spec is not None  # every layout in LAYOUTS has one
+    with torch.random.fork_rng(devices=[]):  # every weight is replaced
         model = build(layout.spec(config))
-    fill(model, tensors, layout, str(place))
+    load_weights(model, tensors, layout, str(path))
     return model.eval()
 
 
-def fill(model: Model, tensors: Mapping[str, Tensor], layout: Layout, owner: str) -> None:
-    """Put another library's tensors into a model; all of both must fit each other."""
-    given = {name.removeprefix(layout.prefix): tensor for name, tensor in tensors.items()}
+def load_weights(
+    model: Model, tensors: Mapping[str, Tensor], layout: WeightLayout, owner: str
+) -> None:
+    """Copy the tensors of another library into a model; names and shapes must match exactly."""
+    available = {name.removeprefix(layout.prefix): tensor for name, tensor in tensors.items()}
     used: set[str] = set()
     with torch.no_grad():
         for name, target in model.named_parameters():
             source = _translate(name, layout, owner)
-            found, part = _take(given, source, layout, owner, name)
-            if re.search(layout.reshaped, part) and found.numel() == target.numel():
-                found = found.reshape(target.shape)
-            if found.shape != target.shape:
+            tensor, part = _take(available, source, layout, owner, name)
+            if re.search(layout.reshaped, part) and tensor.numel() == target.numel():
+                tensor = tensor.reshape(target.shape)
+            if tensor.shape != target.shape:
                 raise ThreefoldError(
-                    f"{owner}: {part} is {tuple(found.shape)}, expected {tuple(target.shape)} for "
+                    f"{owner}: {part} is {tuple(tensor.shape)}, expected {tuple(target.shape)} for "
                     f"{name}; these are not the weights of this config"
                 )
             used.add(part)
-            target.copy_(found)
-    # A tied head may be kept twice.
+            target.copy_(tensor)
+    # A tied head may be stored twice.
     tied = {layout.names["head"] + ".weight"} if "head" in layout.names else set()
-    left = [n for n in given if n not in used | tied and not re.search(layout.ignored, n)]
-    if left:
-        shown = ", ".join(sorted(left)[:3]) + (", …" if len(left) > 3 else "")
-        raise ThreefoldError(f"{owner}: has unknown {shown}; these are not weights of this kind")
+    unused = [n for n in available if n not in used | tied and not re.search(layout.ignored, n)]
+    if unused:
+        shown = ", ".join(sorted(unused)[:3]) + (", …" if len(unused) > 3 else "")
+        raise ThreefoldError(
+            f"{owner}: has unknown {shown}; these are not the weights of this kind of model"
+        )
 
 
-def _translate(name: str, layout: Layout, owner: str) -> str:
-    """Their name of one of our parameters."""
+def _translate(name: str, layout: WeightLayout, owner: str) -> str:
+    """The name of one of our parameters in the other library."""
     number = re.search(r"\.(\d+)\.", name)
     starred = re.sub(r"\.\d+\.", ".*.", name)
     module, _, kind = starred.rpartition(".")
     if starred in layout.names:
-        found = layout.names[starred]
+        source = layout.names[starred]
     elif module in layout.names:
         theirs, hash_, part = layout.names[module].partition("#")
-        found = (theirs.format(kind=kind) if "{kind}" in theirs else f"{theirs}.{kind}") + hash_
-        found += part
+        source = (theirs.format(kind=kind) if "{kind}" in theirs else f"{theirs}.{kind}") + hash_
+        source += part
     else:
-        raise ThreefoldError(f"{owner}: the layout has no counterpart of {name}")
-    return found.replace("*", number[1]) if number else found
+        raise ThreefoldError(f"{owner}: the layout has no counterpart for {name}")
+    return source.replace("*", number[1]) if number else source
 
 
 def _take(
-    given: Mapping[str, Tensor], source: str, layout: Layout, owner: str, name: str
+    available: Mapping[str, Tensor], source: str, layout: WeightLayout, owner: str, name: str
 ) -> tuple[Tensor, str]:
-    """The tensor, or the part of it, that `source` names; and its name without the part."""
+    """The tensor, or the chunk of it, that `source` names, and its name without the chunk."""
     theirs, _, part = source.partition("#")
-    if theirs not in given:
-        raise ThreefoldError(f"{owner}: lacks {theirs}, our {name}; {nearest(theirs, given)}")
-    found = given[theirs]
-    if found.dim() == 2 and any(f".{module}." in theirs for module in layout.transposed):
-        found = found.T
+    if theirs not in available:
+        raise ThreefoldError(
+            f"{owner}: {theirs} is missing (our {name}); {nearest(theirs, available)}"
+        )
+    tensor = available[theirs]
+    if tensor.dim() == 2 and any(f".{module}." in theirs for module in layout.transposed):
+        tensor = tensor.T
     if part:
         index, count = map(int, part.split("/"))
-        found = found.chunk(count)[index]
-    return found, theirs
+        tensor = tensor.chunk(count)[index]
+    return tensor, theirs
 
 
 def _read_config(folder: Path) -> dict[str, Any]:
@@ -121,23 +129,24 @@ def _read_config(folder: Path) -> dict[str, Any]:
         raise ThreefoldError(f"{path}: cannot be read ({error})") from error
     kind = config.get("model_type") if isinstance(config, dict) else None
     if kind not in LAYOUTS:
-        raise ThreefoldError(f"{path}: model_type {kind!r}; {nearest(str(kind), LAYOUTS)}")
+        raise ThreefoldError(f"{path}: unknown model_type {kind!r}; {nearest(str(kind), LAYOUTS)}")
     return dict(config)
 
 
 # ------------------------------------------------------------------------------- the table
 
 
-ACTIVATIONS = {"gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh"}  # others as we call them
+ACTIVATION_NAMES = {
+    "gelu_new": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+}  # other names are the same
 
 
-def _refuse(kind: str, config: Mapping[str, Any], usual: Mapping[str, Any]) -> None:
-    """Refuse a config that asks for what the spec cannot say."""
+def _refuse_unusual(kind: str, config: Mapping[str, Any], usual: Mapping[str, Any]) -> None:
+    """Raise an error if a config asks for something that a Spec cannot express."""
     for name, value in usual.items():
         if config.get(name, value) != value:
-            raise ThreefoldError(
-                f"{kind}: {name} is {config[name]!r}; only {value!r} has a counterpart here"
-            )
+            raise ThreefoldError(f"{kind}: {name} is {config[name]!r}; only {value!r} is supported")
 
 
 def _gpt2_spec(config: Mapping[str, Any]) -> Spec:
@@ -146,7 +155,7 @@ def _gpt2_spec(config: Mapping[str, Any]) -> Spec:
         "scale_attn_by_inverse_layer_idx": False,
         "add_cross_attention": False,
     }
-    _refuse("gpt2", config, usual)
+    _refuse_unusual("gpt2", config, usual)
     activation = config.get("activation_function", "gelu_new")
     return gpt2(
         width=config["n_embd"],
@@ -155,7 +164,7 @@ def _gpt2_spec(config: Mapping[str, Any]) -> Spec:
         vocabulary=config["vocab_size"],
         max_length=config["n_positions"],
         hidden=config.get("n_inner"),
-        activation=ACTIVATIONS.get(activation, activation),
+        activation=ACTIVATION_NAMES.get(activation, activation),
         eps=config.get("layer_norm_epsilon", 1e-5),
         dropout=config.get("resid_pdrop", 0.1),
         tie=config.get("tie_word_embeddings", True),
@@ -164,8 +173,8 @@ def _gpt2_spec(config: Mapping[str, Any]) -> Spec:
 
 def _llama_spec(config: Mapping[str, Any]) -> Spec:
     rotary = config.get("rope_parameters") or config.get("rope_scaling") or {}
-    _refuse("llama", config, {"hidden_act": "silu", "mlp_bias": False, "pretraining_tp": 1})
-    _refuse("llama", rotary, {"rope_type": "default"})
+    _refuse_unusual("llama", config, {"hidden_act": "silu", "mlp_bias": False, "pretraining_tp": 1})
+    _refuse_unusual("llama", rotary, {"rope_type": "default"})
     return llama(
         width=config["hidden_size"],
         depth=config["num_hidden_layers"],
@@ -183,12 +192,12 @@ def _llama_spec(config: Mapping[str, Any]) -> Spec:
 
 def _bert_spec(config: Mapping[str, Any]) -> Spec:
     usual = {"position_embedding_type": "absolute", "is_decoder": False}
-    _refuse("bert", config, {**usual, "add_cross_attention": False})
+    _refuse_unusual("bert", config, {**usual, "add_cross_attention": False})
     heads = {"BertModel": (False, True), "BertForMaskedLM": (True, False)}
     name = (config.get("architectures") or ["BertModel"])[0]
     if name not in {*heads, "BertForPreTraining"}:
-        raise ThreefoldError(f"bert: architecture {name!r}; {nearest(str(name), heads)}")
-    predicts, pooler = heads.get(name, (True, True))
+        raise ThreefoldError(f"bert: unknown architecture {name!r}; {nearest(str(name), heads)}")
+    lm_head, pooler = heads.get(name, (True, True))
     activation = config.get("hidden_act", "gelu")
     return bert(
         width=config["hidden_size"],
@@ -198,20 +207,20 @@ def _bert_spec(config: Mapping[str, Any]) -> Spec:
         max_length=config.get("max_position_embeddings", 512),
         hidden=config["intermediate_size"],
         segments=config.get("type_vocab_size", 2),
-        activation=ACTIVATIONS.get(activation, activation),
+        activation=ACTIVATION_NAMES.get(activation, activation),
         eps=config.get("layer_norm_eps", 1e-12),
         dropout=config.get("hidden_dropout_prob", 0.1),
-        predicts=predicts,
+        lm_head=lm_head,
         pooler=pooler,
     )
 
 
 def _vit_spec(config: Mapping[str, Any]) -> Spec:
-    _refuse("vit", config, {"qkv_bias": True})
+    _refuse_unusual("vit", config, {"qkv_bias": True})
     names = ("ViTModel", "ViTForImageClassification")
     name = (config.get("architectures") or ["ViTModel"])[0]
     if name not in names:
-        raise ThreefoldError(f"vit: architecture {name!r}; {nearest(str(name), names)}")
+        raise ThreefoldError(f"vit: unknown architecture {name!r}; {nearest(str(name), names)}")
     size = config.get("image_size", 224)
     activation = config.get("hidden_act", "gelu")
     return vit(
@@ -223,7 +232,7 @@ def _vit_spec(config: Mapping[str, Any]) -> Spec:
         patch=config.get("patch_size", 16),
         classes=len(config.get("id2label") or "01") if name == names[1] else 0,
         hidden=config["intermediate_size"],
-        activation=ACTIVATIONS.get(activation, activation),
+        activation=ACTIVATION_NAMES.get(activation, activation),
         eps=config.get("layer_norm_eps", 1e-12),
         dropout=config.get("hidden_dropout_prob", 0.0),
     )
@@ -233,7 +242,7 @@ def _blocks(parts: Mapping[str, str], theirs: str, ours: str = "stack.blocks.*."
     return {ours + mine: theirs + name for mine, name in parts.items()}
 
 
-GPT2 = Layout(
+GPT2 = WeightLayout(
     {
         "embedding": "wte",
         "embedding.positions.table": "wpe.weight",
@@ -259,7 +268,7 @@ GPT2 = Layout(
     spec=_gpt2_spec,
 )
 
-LLAMA = Layout(
+LLAMA = WeightLayout(
     {
         "embedding": "embed_tokens",
         "norm": "norm",
@@ -285,7 +294,7 @@ LLAMA = Layout(
 )
 
 
-BERT = Layout(
+BERT = WeightLayout(
     {
         "embedding": "embeddings.word_embeddings",
         "embedding.positions.table": "embeddings.position_embeddings.weight",
@@ -310,12 +319,12 @@ BERT = Layout(
         ),
     },
     prefix="bert.",
-    # The decoder is the embedding; whether a sentence follows another is not asked here.
+    # The decoder is the tied embedding; next-sentence prediction is not supported.
     ignored=r"position_ids$|predictions\.decoder\.|seq_relationship",
     spec=_bert_spec,
 )
 
-VIT = Layout(
+VIT = WeightLayout(
     {
         "embedding": "embeddings.patch_embeddings.projection",
         "embedding.positions.table": "embeddings.position_embeddings",
@@ -344,21 +353,24 @@ VIT = Layout(
 
 
 def _torch_layers(side: str) -> dict[str, str]:
-    """torch.nn.Transformer's names of the blocks of the encoder or of the decoder."""
-    looks = {"mixer": "self_attn", **({"cross": "multihead_attn"} if side == "decoder" else {})}
+    """The names of the blocks of the encoder or the decoder in torch.nn.Transformer."""
+    attentions = {
+        "mixer": "self_attn",
+        **({"cross": "multihead_attn"} if side == "decoder" else {}),
+    }
     names = {"channel.input": "linear1", "channel.out": "linear2"}
-    for ours, theirs in looks.items():
+    for ours, theirs in attentions.items():
         heads = f"{ours}.attention.heads" if ours == "cross" else f"{ours}.heads"
-        for place, part in enumerate(("query", "key", "value")):
-            names[f"{heads}.{part}"] = f"{theirs}.in_proj_{{kind}}#{place}/3"
+        for index, part in enumerate(("query", "key", "value")):
+            names[f"{heads}.{part}"] = f"{theirs}.in_proj_{{kind}}#{index}/3"
         names[f"{heads}.out"] = f"{theirs}.out_proj"
-    for place, ours in enumerate([*looks, "channel"], 1):
-        names[f"{ours}_norm"] = f"norm{place}"
+    for index, ours in enumerate([*attentions, "channel"], 1):
+        names[f"{ours}_norm"] = f"norm{index}"
     return _blocks(names, f"{side}.layers.*.", f"{side}.blocks.*.")
 
 
-# Of torch.nn.Transformer, which has neither tables nor a head.
-TORCH = Layout(
+# For torch.nn.Transformer, which has neither embeddings nor a head.
+TORCH = WeightLayout(
     {
         **_torch_layers("encoder"),
         **_torch_layers("decoder"),
@@ -370,4 +382,4 @@ TORCH = Layout(
     }
 )
 
-LAYOUTS: dict[str, Layout] = {"gpt2": GPT2, "llama": LLAMA, "bert": BERT, "vit": VIT}
+LAYOUTS: dict[str, WeightLayout] = {"gpt2": GPT2, "llama": LLAMA, "bert": BERT, "vit": VIT}

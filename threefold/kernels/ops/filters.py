@@ -1,7 +1,4 @@
-"""y = kernel ∗ x: the operations of long filters, convolved, made of poles, or streamed
-
-Part of `ops`, which has their names.
-"""
+"""y = kernel ∗ x: long filters as convolutions, as sums over poles, and one element at a time."""
 
 from __future__ import annotations
 
@@ -13,10 +10,8 @@ from threefold.kernels import library, reference
 from threefold.kernels import long_convolution as _long_convolution
 from threefold.kernels import online_convolution as _online_convolution
 from threefold.kernels import vandermonde as _vandermonde
-from threefold.kernels.checks import refuse as _refuse
-from threefold.kernels.dispatch import direct as _direct
-from threefold.kernels.dispatch import loaded as _loaded
-from threefold.kernels.dispatch import native as _native
+from threefold.kernels.checks import refuse
+from threefold.kernels.dispatch import has_kernel, kernels_loaded, may_call_directly
 
 
 def long_convolution(
@@ -30,15 +25,15 @@ def long_convolution(
 ) -> Tensor:
     """`y_t = gate_t (Σ_m kernel_m x_{t−m} + skip x_t)` of each channel, for t from `first` on.
 
-    x `[B, S, D]`, kernel `[D, K]`, skip `[D]`, gate and y `[B, S − first, D]`. By Fourier
-    transforms, of all at once if `whole`, else of blocks where that is less work.
+    x `[B, S, D]`, kernel `[D, K]`, skip `[D]`, gate and y `[B, S − first, D]`. Computed by one
+    Fourier transform if `whole`, else in blocks where that is less work.
     """
     given = {"x": x, "kernel": kernel, "skip": skip, "gate": gate}
     expected = _long_convolution.expected(x, kernel, skip, gate, first)
     if expected:
-        _refuse("long_convolution", expected, given)
+        refuse("long_convolution", expected, given)
     kernel = kernel[:, : x.shape[1]]
-    if not _native(x):
+    if not has_kernel(x):
         return reference.long_convolution(x, kernel, skip, gate, first=first)
     return _long_convolution.run(x, kernel, skip, gate, first=first, whole=whole)
 
@@ -54,14 +49,14 @@ def vandermonde(
 ) -> Tensor:
     """`y_l = Re Σ_n c_n w_n^l` of every channel, l < length, without the matrix of powers.
 
-    factor w `[D, N, 2]`, coefficient c `[R, D, N, 2]`, float64 pairs. `backwards` counts l from a
-    row's last element, lengths `[R]` (int64) says which that is; y is 0 behind it. Gives y
-    `[R, length, D]` in dtype.
+    factor w `[D, N, 2]`, coefficient c `[R, D, N, 2]`, pairs of float64. `backwards`
+    counts l from a row's last element back; lengths `[R]` (int64) gives each row's length, and y is
+    0 after it. Returns y `[R, length, D]` in dtype.
     """
     expected = _vandermonde.expected(factor, lengths, coefficient=coefficient)
     if expected:
-        _refuse("vandermonde", expected, {"factor": factor, "coefficient": coefficient})
-    native = factor.is_cpu and dtype in library.SUFFIXES and _loaded()
+        refuse("vandermonde", expected, {"factor": factor, "coefficient": coefficient})
+    native = factor.is_cpu and dtype in library.SUFFIXES and kernels_loaded()
     run = _vandermonde.operation if native else reference.vandermonde
     return run(factor, coefficient, lengths, length, backwards, dtype)
 
@@ -72,24 +67,25 @@ def moments(
     """`m_n = Σ_l x_l w_n^l` for x `[R, L, D]`, the rest as in `vandermonde`: `[R, D, N, 2]`."""
     expected = _vandermonde.expected(factor, lengths, x=x)
     if expected:
-        _refuse("moments", expected, {"x": x, "factor": factor})
-    run = _vandermonde.moments_operation if _native(x) else reference.moments
+        refuse("moments", expected, {"x": x, "factor": factor})
+    run = _vandermonde.moments_operation if has_kernel(x) else reference.moments
     return run(x, factor, lengths, backwards)
 
 
 def cauchy(p: Tensor, q: Tensor, square: Tensor, real: Tensor, points: Tensor) -> Tensor:
-    """`F_jk = Σ_n (i σ_k p_jn − c_k q_jn) / (c_k² m_n − σ_k² − 2 i σ_k c_k r_n)`, summed as made.
+    """`F_jk = Σ_n (i σ_k p_jn − c_k q_jn) / (c_k² m_n − σ_k² − 2 i σ_k c_k r_n)`, no matrix stored.
 
-    p, q `[D, 4, N]`, square m and real r `[D, N]`, points (σ, c) `[2, K]`, float64: `[D, 4, K]`.
+    p, q `[D, 4, N]`, square m and real r `[D, N]`, points (σ, c) `[2, K]`, float64.
+    Returns F `[D, 4, K]`.
     """
     expected = _cauchy.expected(p, q, square, real, points)
     if expected:
-        _refuse("cauchy", expected, {"p": p, "q": q, "square": square, "real": real})
-    run = _cauchy.products if p.is_cpu and _loaded() else reference.cauchy
+        refuse("cauchy", expected, {"p": p, "q": q, "square": square, "real": real})
+    run = _cauchy.products if p.is_cpu and kernels_loaded() else reference.cauchy
     return run(p, q, square, real, points)
 
 
 def online_filter(kernel: Tensor, skip: Tensor | None) -> _online_convolution.OnlineFilter | None:
-    """The filter made ready for one element after another; None where no native kernel can be."""
-    native = _native(kernel) and _direct(kernel, skip)
+    """The filter prepared for one element at a time; None where there is no native kernel."""
+    native = has_kernel(kernel) and may_call_directly(kernel, skip)
     return _online_convolution.OnlineFilter(kernel, skip) if native else None

@@ -1,4 +1,4 @@
-"""README and ARCHITECTURE tell the truth: Python and commands run, the table is right."""
+"""The documentation is true: its Python and commands run, generated pages and links are right."""
 
 from __future__ import annotations
 
@@ -6,12 +6,15 @@ import os
 import re
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from tests.surfaces.documents import DOCUMENTS
+from threefold.cli.mixers import build_without_weights
 from threefold.layers.mixer import Mixer
 from threefold.layers.table import MIXERS
 
@@ -31,15 +34,6 @@ def commands(text: str) -> list[str]:
     return [line for line in lines if line and not line.startswith(("#", "make "))]
 
 
-def mixer_table() -> str:
-    """The table of mixers as README must have it."""
-    rows = [
-        f"| `{e.name}` | {e.title} | {e.year} | `{e.equation.replace('|', chr(92) + '|')}` |"
-        for e in MIXERS.values()
-    ]
-    return "\n".join(["| name | full name | year | equation |", "|---|---|---|---|", *rows])
-
-
 def start(command: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
     # One thread: other tests run beside this one, and threads that wait for each other are slow.
     environment = {**os.environ, "PYTHONPATH": os.fspath(ROOT), "PYTHONUTF8": "1"}
@@ -50,43 +44,50 @@ def start(command: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where README's Python has run, so that its commands find what it saved."""
-    folder = tmp_path_factory.mktemp("readme")
-    script = folder / "readme.py"
-    script.write_text("\n".join(blocks(README, "python")), encoding="utf-8")
-    done = start([sys.executable, "-W", "error::UserWarning", script.name], folder)
+@pytest.mark.parametrize("name", ["README.md", "docs/guide.md"])
+def test_python_and_commands_run(name: str, tmp_path: Path) -> None:
+    """The Python of a page as one script, then its commands one after another."""
+    page = (ROOT / name).read_text(encoding="utf-8")
+    script = tmp_path / "page.py"
+    script.write_text("\n".join(blocks(page, "python")), encoding="utf-8")
+    done = start([sys.executable, "-W", "error::UserWarning", script.name], tmp_path)
     assert done.returncode == 0, done.stderr
-    assert "loss" in done.stdout
-    return folder
-
-
-def test_python_runs(folder: Path) -> None:
-    assert (folder / "parrot" / "config.json").is_file()
-    assert (folder / "after_1000.safetensors").is_file()
-
-
-def test_commands_run(folder: Path) -> None:
-    """One after another: some use what others wrote."""
-    for command in commands(README):
+    assert done.stdout
+    for command in commands(page):
         program, *arguments = command.split()
         assert program == "threefold"
-        done = start([sys.executable, "-m", program, *arguments], folder)
+        done = start([sys.executable, "-m", program, *arguments], tmp_path)
         assert done.returncode == 0, f"{command}: {done.stderr}"
         assert done.stdout, command
 
 
-def test_mixer_table() -> None:
-    found = re.search(r"<!-- mixers.*?-->\n(.*?)\n?<!-- /mixers -->", README, re.DOTALL)
-    assert found is not None
-    assert found.group(1) == mixer_table(), f"README.md needs this table:\n{mixer_table()}"
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_generated_pages_are_up_to_date(name: str) -> None:
+    text = (ROOT / name).read_text(encoding="utf-8")
+    assert text == DOCUMENTS[name](), "run `python -m tests.surfaces.documents`"
+
+
+def test_readme_counts_the_forms() -> None:
+    """README says how many mixers have which forms, and whose state grows."""
+    layers = {name: build_without_weights(name, 64) for name in MIXERS}
+    forms = Counter(layer.forms for layer in layers.values())
+    assert f"{len(MIXERS)} sequence layers" in README
+    assert (
+        f"{forms['step', 'chunk', 'parallel']} of the {len(MIXERS)} mixers have all three" in README
+    )
+    words = {9: "nine", 7: "seven"}
+    assert f"{words[forms['step', 'chunk']]} nonlinear cells" in README
+    assert f"{words[forms[('parallel',)]]} mixers are not causal" in README
+    causal = {name: layer for name, layer in layers.items() if layer.causal}
+    growing = [n for n, layer in causal.items() if layer.state_size(10) != layer.state_size(10**6)]
+    assert growing == ["attention", "long_conv", "hyena"]
 
 
 def test_links_lead_somewhere() -> None:
-    for text in (README, ARCHITECTURE):
+    for page in ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "docs/guide.md"):
+        text = (ROOT / page).read_text(encoding="utf-8")
         for target in re.findall(r"\]\(([^)#]+)\)", text):
-            assert (ROOT / target).is_file(), target
+            assert ((ROOT / page).parent / target).is_file(), f"{page}: {target}"
 
 
 def test_example_mixer_keeps_the_law() -> None:
@@ -109,7 +110,7 @@ def test_example_mixer_keeps_the_law() -> None:
 
 
 def test_extraction_finds_what_is_there() -> None:
-    assert len(blocks(README, "python")) >= 4
+    assert len(blocks(README, "python")) >= 2
     assert len(commands(README)) >= 5
     assert commands("```sh\nmake demo\nthreefold doctor  \n```\n") == ["threefold doctor"]
     assert blocks("```python\na\n```\n```sh\nb\n```\n", "python") == ["a\n"]

@@ -1,0 +1,119 @@
+"""Is this checkout slower than another one?  The same work in both, taking turns in one run.
+
+    python -m benchmarks.two_checkouts FOLDER [--kernels FOLDER] [--rounds 15]
+
+FOLDER is another checkout of Threefold whose kernels are built, or with --kernels a folder that has
+them.  Each checkout runs in its own process; both do one piece of work in each round, so that a
+slow moment of the machine meets both.  Prints the ratio of medians, ours over theirs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+MIXERS = ("lstm", "gru", "attention", "s4d", "mamba", "mamba2", "gla", "gated_delta_net", "rwkv7")
+
+
+def works() -> dict[str, Callable[[], None]]:
+    """Pieces of work by name, of names that every version has."""
+    import torch
+
+    import threefold
+
+    torch.manual_seed(0)
+    torch.set_num_threads(1)
+    found: dict[str, Callable[[], None]] = {}
+    for name in MIXERS:
+        spec = threefold.Spec("language", width=64, depth=2, mixers=name)
+        model = threefold.build(spec).eval()
+        tokens = torch.randint(256, (2, 256))
+
+        def steps(model=model, tokens=tokens) -> None:  # type: ignore[no-untyped-def]
+            with torch.no_grad():
+                state = model.empty_state(1)
+                for i in range(100):
+                    _, state = model.step(tokens[:1, i], state)
+
+        def training(model=model, tokens=tokens) -> None:  # type: ignore[no-untyped-def]
+            logits, _ = model(tokens)
+            logits.square().mean().backward()
+
+        def padded(model=model, tokens=tokens) -> None:  # type: ignore[no-untyped-def]
+            mask = torch.arange(256) < torch.tensor([[256], [100]])
+            with torch.no_grad():
+                model(tokens, mask=mask)
+
+        found |= {f"{name}: 100 steps": steps, f"{name}: forward and backward": training}
+        found[f"{name}: forward, padded"] = padded
+    return found
+
+
+def serve() -> None:
+    """Do the work that is asked for on standard input, and answer how long it took."""
+    found = works()
+    print(*found, sep="\t", flush=True)
+    for line in sys.stdin:
+        start = time.perf_counter()
+        found[line.rstrip("\n")]()
+        print(time.perf_counter() - start, flush=True)
+
+
+class Checkout:
+    """A process that works in one checkout."""
+
+    def __init__(self, folder: Path, kernels: Path | None) -> None:
+        environment = {**os.environ, "PYTHONPATH": os.fspath(folder)}
+        if kernels is not None:
+            environment["THREEFOLD_KERNELS_FOLDER"] = os.fspath(kernels)
+        code = f"import sys; sys.path.insert(0, {os.fspath(folder)!r}); "
+        code += "sys.meta_path[:] = [f for f in sys.meta_path if 'Editable' not in repr(f)]; "
+        code += f"exec(open({os.fspath(Path(__file__))!r}).read().split('if __name__')[0]); serve()"
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", code], cwd=folder, env=environment, text=True,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        )  # fmt: skip
+        self.names = self._answer().split("\t")
+
+    def _answer(self) -> str:
+        assert self.process.stdout is not None
+        return self.process.stdout.readline().rstrip("\n")
+
+    def seconds(self, name: str) -> float:
+        """How long one piece of work takes."""
+        assert self.process.stdin is not None
+        print(name, file=self.process.stdin, flush=True)
+        return float(self._answer())
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--kernels", type=Path, help="folder with the kernels of that checkout")
+    parser.add_argument("--own-kernels", type=Path, help="folder with the kernels of this one")
+    parser.add_argument("--rounds", type=int, default=15)
+    chosen = parser.parse_args()
+    ours = Checkout(ROOT, chosen.own_kernels)
+    theirs = Checkout(chosen.folder.resolve(), chosen.kernels)
+    ratios = []
+    for name in ours.names:
+        times: dict[Checkout, list[float]] = {ours: [], theirs: []}
+        for turn in range(chosen.rounds + 2):
+            for one in (ours, theirs) if turn % 2 else (theirs, ours):
+                times[one].append(one.seconds(name))
+        mine, other = (statistics.median(times[one][2:]) for one in (ours, theirs))
+        ratios.append(mine / other)
+        print(f"{name:36} {1000 * mine:9.2f} ms {1000 * other:9.2f} ms {mine / other:6.3f} ×")
+    print(f"{'geometric mean':60} {statistics.geometric_mean(ratios):6.3f} ×, "
+          f"largest {max(ratios):.3f}")  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,105 @@
+"""Linear maps, norms, short convolutions and token shifts: the parts that most layers have."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from threefold.kernels import linear as _linear
+from threefold.kernels import reference
+from threefold.kernels import rms_norm as _rms_norm
+from threefold.kernels import short_convolution as _short_convolution
+from threefold.kernels import token_shift as _token_shift
+from threefold.kernels.checks import check_lengths, refuse
+from threefold.kernels.dispatch import has_kernel, may_call_directly
+
+
+def short_convolution(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    state: Tensor | None = None,
+    lengths: Tensor | None = None,
+    *,
+    silu: bool = False,
+) -> tuple[Tensor, Tensor]:
+    """Causal depthwise convolution, `y_t = bias + Σ_k weight_k · x_{t−K+1+k}`.
+
+    x `[B, L, D]`, weight `[D, K]` (its last column multiplies the current element), bias `[D]`;
+    state `[B, K−1, D]` is the K−1 inputs before x, zeros if None. lengths `[B]` (int64) is the
+    number of real elements in each row: the others are not read, and y is 0 there. `silu` applies
+    SiLU to y. Returns y `[B, L, D]` and the new state, the last K−1 real inputs.
+    """
+    expected = _short_convolution.expected(x, weight, bias, state, lengths)
+    if expected:
+        given = {"x": x, "weight": weight, "bias": bias, "state": state, "lengths": lengths}
+        refuse("short_convolution", expected, given)
+    length, taps = x.shape[1], weight.shape[1]
+    if not has_kernel(x) or taps > _short_convolution.MAX_TAPS:
+        check_lengths(lengths, length)
+        return reference.short_convolution(x, weight, bias, state, lengths, silu=silu)
+    run = _short_convolution.operation
+    if length == 1 and may_call_directly(x, weight, bias, state, lengths):
+        run = _short_convolution.forward
+    return run(x, weight, bias, state, lengths, silu)  # type: ignore[no-any-return]
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """`y = x Wᵀ + bias` along the last axis: x `[…, I]`, weight `[O, I]`, bias `[O]`.
+
+    A few rows without gradients run on the native kernel: a row's result has the same bits whatever
+    the other rows are, and products with bfloat16 weights are summed in float32. With bfloat16
+    weights x is bfloat16 or float32, and y has the dtype of x.
+    """
+    if may_call_directly(x) and x.is_cpu and not torch.is_autocast_enabled("cpu"):
+        y = _linear.forward(x, weight, bias)
+        if y is not None:
+            return y
+    expected = _linear.expected(x, weight, bias)
+    if expected:
+        refuse("linear", expected, {"x": x, "weight": weight, "bias": bias})
+    return reference.linear(x, weight, bias)
+
+
+def rms_norm(
+    x: Tensor,
+    weight: Tensor | None = None,
+    gate: Tensor | None = None,
+    *,
+    eps: float = 1e-5,
+    gate_first: bool = False,
+) -> Tensor:
+    """`y = x / √(mean(x²) + eps) ⊙ weight ⊙ silu(gate)` along the last axis, in x's dtype.
+
+    x and gate `[…, D]`, weight `[D]` or `[G, D]` for x `[…, G, D]`; both optional. `gate_first`
+    multiplies x by silu(gate) before the norm (Mamba-2). Correct also where x² overflows.
+    """
+    expected = _rms_norm.expected(x, weight, gate)
+    if expected:
+        refuse("rms_norm", expected, {"x": x, "weight": weight, "gate": gate})
+    alike = all(t is None or (t.dtype == x.dtype and t.device == x.device) for t in (weight, gate))
+    if not alike or not has_kernel(x):
+        return reference.rms_norm(x, weight, gate, eps=eps, gate_first=gate_first)
+    run = _rms_norm.forward if may_call_directly(x) else _rms_norm.operation
+    y: Tensor = run(x, weight, gate, eps, gate_first)
+    return y
+
+
+def token_shift(
+    x: Tensor, shares: Tensor, state: Tensor | None = None, lengths: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """N mixtures of each element and the one before it, `y_n = x + (x₋ − x) ⊙ share_n`.
+
+    x `[B, L, D]`, shares `[N, D]`, state `[B, D]` the element before x (zeros if None), lengths
+    `[B]` as in `short_convolution`. Returns y `[N, B, L, D]` and the last real element.
+    """
+    expected = _token_shift.expected(x, shares, state, lengths)
+    if expected:
+        given = {"x": x, "shares": shares, "state": state, "lengths": lengths}
+        refuse("token_shift", expected, given)
+    if not has_kernel(x):
+        check_lengths(lengths, x.shape[1])
+        return reference.token_shift(x, shares, state, lengths)
+    run = _token_shift.forward if may_call_directly(x) else _token_shift.operation
+    mixtures, last = run(x, shares, state, lengths)
+    return mixtures, last
