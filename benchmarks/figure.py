@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import math
 import os
 from collections.abc import Iterable
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 
 from benchmarks.measure import Result, Target
 from benchmarks.record import Results
+from threefold.lab.bench.measuring import crossing
 
 Line = dict[int, float]  # seconds by length
 Bar = tuple[str, Target, float]  # label, target, measured ratio
@@ -68,42 +68,19 @@ def lines(results: Iterable[Result]) -> dict[str, dict[str, Line]]:
     }
 
 
-def crossing(linear: Line, other: Line) -> float | None:
-    """The length from which `linear` is faster, between the measured ones on logarithmic axes."""
-    shared = [length for length in linear if length in other]
-    gaps = [math.log(linear[length] / other[length]) for length in shared]
-    for (left, low), (right, high) in zip(
-        zip(shared, gaps, strict=True), zip(shared[1:], gaps[1:], strict=False), strict=False
-    ):
-        if low > 0 >= high:
-            share = low / (low - high)
-            return math.exp(math.log(left) + share * math.log(right / left))
-    return None
-
-
 def draw_lines(axis: Any, title: str, panel: dict[str, Line]) -> None:
     attention = panel.get(ATTENTION, {})
     for name, line in panel.items():
         style = {"color": "black", "linewidth": 2.5} if name == ATTENTION else {}
         at = crossing(line, attention) if name != ATTENTION else None
-        label = name if at is None else f"{name}, from {at:,.0f}"
+        label = name if at is None else f"{name}, faster from {at[0]:,.0f}"
         milliseconds = [1e3 * seconds for seconds in line.values()]
         drawn = axis.plot(list(line), milliseconds, marker=".", label=label, **style)[0]
         if at is not None:
-            axis.plot(at, 1e3 * between(line, at), "o", color=drawn.get_color(), markersize=8)
+            axis.plot(at[0], 1e3 * at[1], "o", color=drawn.get_color(), markersize=8)
     axis.set(xscale="log", yscale="log", title=title, xlabel="length", ylabel="ms")
     axis.grid(alpha=0.3)
     axis.legend(fontsize=8)
-
-
-def between(line: Line, length: float) -> float:
-    """Seconds at a length between two measured ones, interpolated on logarithmic axes."""
-    left = max(known for known in line if known <= length)
-    right = min(known for known in line if known >= length)
-    if left == right:
-        return line[left]
-    share = math.log(length / left) / math.log(right / left)
-    return math.exp((1 - share) * math.log(line[left]) + share * math.log(line[right]))
 
 
 def ratios(results: Iterable[Result]) -> list[Bar]:

@@ -30,7 +30,8 @@ ROWS = (
     ("blocks",),
     ("layers",),
     ("memory", "classical"),
-    ("kernels", "data", "drawing"),
+    ("kernels", "data"),
+    ("drawing",),
 )
 RANK = {folder: len(ROWS) - i for i, row in enumerate(ROWS) for folder in row}
 # Modules beside the folders: below all of them, except those that only open the door.

@@ -210,7 +210,7 @@ def test_alignment_and_its_picture(name: str, tmp_path: Path) -> None:
         drawn = model.draw_alignment(source[0], target[0].tolist(), path)
         assert_close(drawn, weights[0, :-1])
         assert path.stat().st_size > 1000
-    with pytest.raises(ThreefoldError, match="expected a text for each token"):
+    with pytest.raises(ThreefoldError, match=r"labels for .* queries; expected one for each"):
         model.draw_alignment(source[0], target[0], path, labels=(["a"], ["b"]))
     with pytest.raises(ThreefoldError, match="has no attention"):
         made("bridged").draw_alignment(source[0], target[0], path)

@@ -1,4 +1,4 @@
-"""A race as it might have been, for pages: five models, three seeds, every figure."""
+"""An invented report for tests of pages: five models, three seeds, every figure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from threefold.lab.report.report import Contender, Cost, CurvePoint, RaceRun, Report, Subject
 
 LENGTHS = (256, 1024, 4096, 16_384)
-# name: final loss, elements a second, decode seconds, growth of decoding, state bytes, growth
+# name: final loss, elements per second, decode seconds, growth of decoding, state bytes, growth
 MODELS = {
     "mamba": (1.412, 21_000, 240e-6, 0.0, 61_440, 0),
     "gated_delta_net": (1.437, 18_500, 310e-6, 0.0, 98_304, 0),
@@ -20,10 +20,10 @@ MODELS = {
 
 
 def contender(name: str, seeds: int = 3, steps: int = 1200, noise: float = 0.004) -> Contender:
-    """One of `MODELS`, or a newcomer like mamba."""
+    """One of `MODELS`, or a model of another name with the numbers of mamba."""
     loss, rate, decode, growth, state, more = MODELS.get(name, MODELS["mamba"])
     rng = np.random.default_rng([len(name), *name.encode()])
-    legs = []
+    runs = []
     for seed in range(seeds):
         end = loss + noise * float(rng.normal())
         at = np.linspace(steps / 12, steps, 12).astype(int)
@@ -36,7 +36,7 @@ def contender(name: str, seeds: int = 3, steps: int = 1200, noise: float = 0.004
             )
             for s in at
         )
-        legs.append(RaceRun(seed, end, steps, steps * 1024, steps * 1024 / rate, curve, "ab" * 32))
+        runs.append(RaceRun(seed, end, steps, steps * 1024, steps * 1024 / rate, curve, "ab" * 32))
     cost = Cost(
         training=tuple((n, rate / (1 + growth * n / 6000)) for n in LENGTHS),
         inference=tuple((n, 3.2 * rate / (1 + growth * n / 6000)) for n in LENGTHS),
@@ -54,18 +54,18 @@ def contender(name: str, seeds: int = 3, steps: int = 1200, noise: float = 0.004
         mixer=name,
         width=96,
         depth=2,
-        channel="swiglu, 272 inside",
+        channel="swiglu, hidden 272",
         parameters=255_648 + len(name) * 300,
         learning_rate=3e-3,
         digest="cd" * 32,
-        legs=tuple(legs),
+        runs=tuple(runs),
         cost=cost,
-        longer=longer,
+        other_lengths=longer,
     )
 
 
 def report(*names: str, seeds: int = 3, steps: int = 1200, noise: float = 0.004) -> Report:
-    """A report on some of them."""
+    """A report on some or all of `MODELS`."""
     subject = Subject(
         title="The Python language reference, byte by byte",
         task="reference",
@@ -75,7 +75,7 @@ def report(*names: str, seeds: int = 3, steps: int = 1200, noise: float = 0.004)
         length=256,
         match="parameters",
         matched=(
-            "parameters, within 3 % of 255,648",
+            "parameters: within 3 % of 255,648",
             "batches: the same for one seed, in the same order",
             "evaluation: the whole test split, once, in the same pieces",
         ),

@@ -14,10 +14,10 @@ from tests.surfaces.test_cli import here
 from tests.surfaces.test_report_page import Outline
 from threefold.errors import ThreefoldError
 from threefold.lab.bench import bench, cost_table
-from threefold.lab.bench.measuring import costs, growth, in_turns, peak_memory
+from threefold.lab.bench.measuring import costs, crossing, growth, in_turns, peak_memory
 
 
-def test_growth_finds_the_exponent_and_says_how_well() -> None:
+def test_growth_finds_the_exponent_and_its_residual() -> None:
     exact = growth([(n, 3e-6 * n**1.5) for n in (10, 100, 1000)])
     assert exact.exponent == pytest.approx(1.5) and exact.residual < 1e-9
     rough = growth([(1, 1.0), (2, 4.0), (4, 4.0)])
@@ -29,14 +29,12 @@ def test_growth_finds_the_exponent_and_says_how_well() -> None:
 def test_crossings_are_where_the_lines_cross() -> None:
     lengths = (64, 256, 1024, 4096)
     linear, square = ({n: f(n) for n in lengths} for f in (lambda n: 500.0 * n, lambda n: n**2.0))
-    found = bench.crossing("linear", linear, "square", square)
-    assert found is not None
-    assert found.length == pytest.approx(500) and found.value == pytest.approx(500**2)
-    assert bench.crossing("square", square, "linear", linear) is None
-    assert bench.crossing("same", linear, "linear", linear) is None
+    assert crossing(linear, square) == pytest.approx((500, 500**2))
+    assert crossing(square, linear) is None
+    assert crossing(linear, linear) is None
 
 
-def test_turns_and_peaks_measure() -> None:
+def test_times_and_peak_memory() -> None:
     small, large = torch.randn(50, 50), torch.randn(700, 700)
     times = in_turns({"small": lambda: small @ small, "large": lambda: large @ large}, 0.01)
     assert 0 < times["small"] < times["large"]
@@ -76,7 +74,7 @@ def test_costs_of_models() -> None:
     assert found["attention"].state[1][1] > 1.9 * found["attention"].state[0][1]
 
 
-def test_costs_of_classifiers_and_of_what_does_not_stream() -> None:
+def test_costs_of_classifiers_and_of_models_that_do_not_stream() -> None:
     options = {"input_size": 2, "classes": 3}
     models = {
         name: threefold.build(
@@ -111,9 +109,11 @@ def test_costs_of_translators_and_of_pairs() -> None:
     assert cost.training and cost.prefill and cost.decode == () == cost.state
 
 
-def test_the_cost_table_has_a_line_for_every_claim() -> None:
+def test_the_cost_table_has_a_row_for_every_quantity() -> None:
     rows = tuple(row for row in cost_table.ROWS if row.form == "auto")
-    filled = list(cost_table.fill(rows[:1] + rows[-6:-4], (64, 128), width=32, seconds=0.001))
+    filled = list(
+        cost_table.measure_rows(rows[:1] + rows[-6:-4], (64, 128), width=32, seconds=0.001)
+    )
     for line in filled:
         assert len(line.cells()) == len(cost_table.HEADER)
         assert math.isfinite(line.growth.exponent)

@@ -1,4 +1,4 @@
-"""The race: fair, resumable, honest about ties, and it says what cannot be raced before it runs."""
+"""Races are fair and resumable, declare ties, and refuse what cannot be raced before training."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ import threefold
 from tests.surfaces.test_cli import here
 from threefold.errors import ThreefoldError
 from threefold.lab.race.planning import (
-    RATES,
+    TUNING_RATES,
     PlannedModel,
     RacePlan,
     RaceRequest,
-    allot,
+    StepTimes,
     make_plan,
+    steps_within,
 )
-from threefold.lab.race.planning import Rehearsal as Taken
-from threefold.lab.race.race import command_of, compare
-from threefold.lab.race.runs import RUNGS, Seen, ranked, train_one
+from threefold.lab.race.race import RaceFolder, command_line, compare, run_race
+from threefold.lab.race.runs import RUNGS, HashedBatches, rank_rates, train_run
 from threefold.lab.race.significance import verdict
 from threefold.lab.race.sizing import TOLERANCE
 from threefold.training.training_data import open_data
@@ -38,7 +38,7 @@ ROOT = Path(__file__).parent.parent.parent
 
 
 def text_file(folder: Path, words: int = 4000) -> Path:
-    """A text that a model can learn something of."""
+    """A text with something to learn."""
     rng = random.Random(0)
     path = folder / "own.txt"
     path.write_text(" ".join(rng.choice(["the", "cat", "sat", "on", "mats"]) for _ in range(words)))
@@ -61,40 +61,40 @@ def raced(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
     return folder, report
 
 
-def test_it_is_fair(raced: tuple[Path, Any]) -> None:
+def test_a_race_is_fair(raced: tuple[Path, Any]) -> None:
     _, report = raced
     sizes = [c.parameters for c in report.contenders]
     assert max(sizes) - min(sizes) <= 2 * TOLERANCE * max(sizes)
     gru, attention = report.contenders
-    for one, other in zip(gru.legs, attention.legs, strict=True):
-        assert one.batches == other.batches  # the same rows in the same order
+    for one, other in zip(gru.runs, attention.runs, strict=True):
+        assert one.batches == other.batches  # the same batches in the same order
         assert one.steps == other.steps == 30 and one.tokens == other.tokens
         assert [m.steps for m in one.curve] == [m.steps for m in other.curve]
-    assert gru.legs[0].batches != gru.legs[1].batches
+    assert gru.runs[0].batches != gru.runs[1].batches
     hashes = report.subject.hashes
-    assert hashes["first 30 batches of seed 0"] == gru.legs[0].batches
+    assert hashes["first 30 batches of seed 0"] == gru.runs[0].batches
 
 
-def test_it_measures_what_users_ask(raced: tuple[Path, Any]) -> None:
+def test_costs_and_other_lengths_are_measured(raced: tuple[Path, Any]) -> None:
     _, report = raced
     for contender in report.contenders:
-        assert contender.legs[0].score < contender.legs[0].curve[0].score  # it learnt
+        assert contender.runs[0].score < contender.runs[0].curve[0].score  # it learnt
         for field in ("training", "inference", "prefill", "decode", "state"):
             assert len(getattr(contender.cost, field)) >= 3, field
-        assert [length for length, _ in contender.longer] == [32, 64, 128, 256]
+        assert [length for length, _ in contender.other_lengths] == [32, 64, 128, 256]
     assert "<svg" in report._repr_html_()
 
 
-def test_its_files(raced: tuple[Path, Any]) -> None:
+def test_files_of_a_race(raced: tuple[Path, Any]) -> None:
     folder, report = raced
     place = folder / "race"
     for name in ("report.html", "report.md", "report.json", "race.json", "costs.json"):
         assert (place / name).is_file()
-    model = threefold.load(place / "legs" / "gru-1" / "model")
+    model = threefold.load(place / "runs" / "gru-1" / "model")
     assert model.parameter_count == report.contenders[0].parameters
 
 
-def test_finished_legs_are_not_repeated(
+def test_finished_runs_are_not_repeated(
     raced: tuple[Path, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder, report = raced
@@ -114,7 +114,7 @@ def test_finished_legs_are_not_repeated(
         **TINY,
     )
     assert again.to_dict() == report.to_dict()
-    with pytest.raises(ThreefoldError, match=r"holds another race: .*seeds was 2 and is 3"):
+    with pytest.raises(ThreefoldError, match=r"different settings: .*seeds was 2 and is now 3"):
         compare(
             folder / "own.txt",
             ("gru", "attention"),
@@ -127,12 +127,12 @@ def test_finished_legs_are_not_repeated(
 
 
 def without_timings(values: Any) -> Any:
-    """A report's values without what a clock says."""
+    """The values of a report without measured times."""
     timed = {"seconds", "cost", "sentence"}
     if isinstance(values, dict):
         return {k: without_timings(v) for k, v in values.items() if k not in timed}
     if isinstance(values, list):
-        if len(values) == 4 and isinstance(values[2], float):  # a moment of a curve
+        if len(values) == 4 and isinstance(values[2], float):  # a point of a curve
             return [values[0], values[1], values[3]]
         return [without_timings(item) for item in values]
     return values
@@ -152,7 +152,7 @@ def start_race(folder: Path, place: str, rank: int = 0) -> subprocess.Popen[byte
 
 
 def kill_now_and_then(folder: Path, place: str, kills: int, seed: int) -> int:
-    """Start a race again and again, killing it at a random moment after its plan is made."""
+    """Start a race repeatedly, killing it at a random time after its plan is made."""
     rng = random.Random(seed)
     done = 0
     for _ in range(kills):
@@ -174,13 +174,13 @@ def kill_now_and_then(folder: Path, place: str, kills: int, seed: int) -> int:
 def test_killed_at_random_and_spread_over_ranks_the_report_is_the_same(
     raced: tuple[Path, Any],
 ) -> None:
-    """THREEFOLD_KILLS=10 for the whole promise; in the end two processes share what is left."""
+    """THREEFOLD_KILLS=10 is the full test; at the end two processes share the remaining runs."""
     folder, report = raced
     kills = int(os.environ.get("THREEFOLD_KILLS", "2"))
     assert kill_now_and_then(folder, "killed", kills, seed=kills) >= min(1, kills)
     found = json.loads((folder / "killed" / "report.json").read_text(encoding="utf-8"))
     expected = json.loads(report.to_json())
-    for values in (found, expected):  # in Python the path was whole
+    for values in (found, expected):  # Python was given the full path
         for key in ("command", "versions"):
             del values["subject"][key]
     assert without_timings(found) == without_timings(expected)
@@ -195,30 +195,30 @@ def tied(repetition: int, seeds: int = 3) -> bool:
         request,
         tuple(PlannedModel(name=n, steps=12, **model) for n in ("a", "b")),  # type: ignore[arg-type]
         target=1,
-        valid=16,
-        test=256,
+        valid_examples=16,
+        test_examples=256,
     )
     scores: dict[str, dict[int, float]] = {"a": {}, "b": {}}
     for name in scores:
         for seed in range(seeds):
             config = plan.config(name, seeds * repetition + seed)
-            done = train_one(plan, config, None, lambda *_: None)
-            scores[name][seed] = done.leg.score
+            done = train_run(plan, config, None, lambda *_: None)
+            scores[name][seed] = done.run.score
     return verdict(scores, lower=False, resolution=1 / 256).kind == "tie"
 
 
 def test_a_model_against_itself_is_a_tie() -> None:
-    """At least 19 of 20 races, as verdicts at 99 % promise."""
+    """In at least 19 of 20 races, as expected of verdicts at 99 % confidence."""
     assert sum(map(tied, range(20))) >= 19
 
 
-def test_rates_that_cannot_be_told_apart_are_taken_by_custom() -> None:
-    assert ranked({1e-3: 2.30, 3e-3: 2.31, 1e-2: 2.305, 3e-4: 2.299}, 3e-3)[0] == 3e-3
-    assert ranked({1e-3: 2.30, 3e-3: 1.31, 1e-2: 0.905, 3e-4: 2.299}, 3e-3) == [
+def test_learning_rates_with_equal_losses_keep_the_default_first() -> None:
+    assert rank_rates({1e-3: 2.30, 3e-3: 2.31, 1e-2: 2.305, 3e-4: 2.299}, 3e-3)[0] == 3e-3
+    assert rank_rates({1e-3: 2.30, 3e-3: 1.31, 1e-2: 0.905, 3e-4: 2.299}, 3e-3) == [
         *(1e-2, 3e-3, 3e-4, 1e-3)
     ]
-    assert ranked({1e-3: math.inf, 1e-2: math.inf, 3e-3: math.inf}, 3e-3)[0] == 3e-3
-    assert ranked({1e-3: -2.0, 1e-2: -1.0}, 1e-2)[0] == 1e-3
+    assert rank_rates({1e-3: math.inf, 1e-2: math.inf, 3e-3: math.inf}, 3e-3)[0] == 3e-3
+    assert rank_rates({1e-3: -2.0, 1e-2: -1.0}, 1e-2)[0] == 1e-3
 
 
 def test_tuning_halves(tmp_path: Path) -> None:
@@ -232,32 +232,42 @@ def test_tuning_halves(tmp_path: Path) -> None:
         overrides=("data.length=16",),
         **TINY,
     )
-    assert report.contenders[0].learning_rate in RATES
+    assert report.contenders[0].learning_rate in TUNING_RATES
     runs = sorted(path.name for path in (tmp_path / "race" / "tuning").glob("gru-*"))
-    assert len([name for name in runs if "rung0" in name]) == RUNGS[0][0] == len(RATES)
+    assert len([name for name in runs if "rung0" in name]) == RUNGS[0][0] == len(TUNING_RATES)
     assert len([name for name in runs if "rung1" in name]) == RUNGS[1][0] == 2
     assert report.subject.tuned
 
 
 def test_steps_in_a_given_time() -> None:
-    taken = {"fast": Taken(0.01, 0.01), "slow": Taken(0.03, 0.01)}
-    same = allot(RaceRequest("parity", ("gru",), "100s", seeds=2), taken)
-    assert same == {"fast": 1000, "slow": 1000}  # 0.8 · 100 s for two seeds of 0.04 s a step
-    timed = allot(RaceRequest("parity", ("gru",), "100s", "time", seeds=2), taken)
+    taken = {"fast": StepTimes(0.01, 0.01), "slow": StepTimes(0.03, 0.01)}
+    same = steps_within(RaceRequest("parity", ("gru",), "100s", seeds=2), taken)
+    assert same == {"fast": 1000, "slow": 1000}  # 0.8 · 100 s for two seeds of 0.04 s per step
+    timed = steps_within(RaceRequest("parity", ("gru",), "100s", "time", seeds=2), taken)
     assert timed == {"fast": 2000, "slow": 666}
     with pytest.raises(ThreefoldError, match=r"too short for one step of slow .* --time 1s"):
-        allot(RaceRequest("parity", ("gru",), "0.01s", seeds=2), taken)
+        steps_within(RaceRequest("parity", ("gru",), "0.01s", seeds=2), taken)
 
 
-def test_a_plan_reads_back() -> None:
+def test_a_plan_is_restored_from_its_file() -> None:
     plan = make_plan(RaceRequest("recall", ("gru", "both=mamba+attention"), "5steps", **TINY))
-    assert RacePlan.from_json(plan.to_json()) == plan
+    assert RacePlan.from_json(json.dumps(plan.to_dict())) == plan
     assert [c.depth for c in plan.contenders] == [1, 2]
-    assert "both=mamba+attention" in command_of(plan.request)
+    assert "both=mamba+attention" in command_line(plan.request)
 
 
-def test_a_smaller_evaluation_is_no_beginning() -> None:
-    """Files are often sorted by class: their first rows would be of one class only."""
+@pytest.mark.parametrize("version", [None, 1, 3])
+def test_races_of_another_format_are_refused(version: int | None, tmp_path: Path) -> None:
+    request = RaceRequest("recall", ("gru",), "5steps", **TINY)
+    plan = {**make_plan(request).to_dict(), "format_version": version}
+    values = {key: value for key, value in plan.items() if value is not None}
+    (tmp_path / "race.json").write_text(json.dumps(values))
+    with pytest.raises(ThreefoldError, match="older version of Threefold; choose another --folder"):
+        run_race(request, RaceFolder(tmp_path), lambda _: None)
+
+
+def test_a_smaller_evaluation_is_a_random_sample() -> None:
+    """Files are often sorted by class, so their first rows would all be of one class."""
     found = open_data("recall", batch_size=8)
     some, again = (list(found.limited(40).pieces("test")) for _ in range(2))
     assert [len(rows.inputs) for rows in some] == [8] * 5
@@ -273,17 +283,17 @@ def test_changed_data_are_noticed(tmp_path: Path) -> None:
     from threefold.data.loaders import Windows
 
     tokens = np.arange(100) % 7
-    Seen(Windows(tokens, 2, 8), tmp_path)(0)
-    Seen(Windows(tokens, 2, 8), tmp_path)(0)
-    with pytest.raises(ThreefoldError, match="the batch of step 0 is another"):
-        Seen(Windows(tokens + 1, 2, 8), tmp_path)(0)
+    HashedBatches(Windows(tokens, 2, 8), tmp_path)(0)
+    HashedBatches(Windows(tokens, 2, 8), tmp_path)(0)
+    with pytest.raises(ThreefoldError, match="the batch of step 0 differs"):
+        HashedBatches(Windows(tokens + 1, 2, 8), tmp_path)(0)
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (("recall", "--mixers", "gru,mambo"), "unknown mixer 'mambo'; did you mean 'mamba'?"),
-        (("recall", "--mixers", "gru,gru"), "'gru' takes part twice"),
+        (("recall", "--mixers", "gru,gru"), "'gru' is listed twice"),
         (
             ("recal", "--mixers", "gru"),
             "no such task; did you mean 'recall'?",
@@ -307,4 +317,4 @@ def test_bad_input(
     (tmp_path / "small.txt").write_text("too small")
     done = here("compare", *arguments, "--width", "16", "--depth", "1")
     assert done.returncode == 2 and message in done.stderr, done.stderr
-    assert not list(tmp_path.glob("runs/*/legs"))
+    assert not list(tmp_path.glob("runs/*/runs"))

@@ -1,4 +1,4 @@
-"""What a report says: the verdict with its uncertainty, and what to mind before relying on it."""
+"""The texts of a report: the verdict with its uncertainty, and its limitations."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from dataclasses import replace
 import pytest
 
 from tests.lab.reports import contender, report
-from threefold.drawing.axes import written
+from threefold.drawing.text import format_value
 from threefold.lab.report.report import Contender, Report, still_learning
 
 
 def scored(name: str, *scores: float, decode: float = 1e-4) -> Contender:
     """A contender with these scores, one for each seed."""
     made = contender(name, seeds=len(scores))
-    legs = tuple(replace(leg, score=s) for leg, s in zip(made.legs, scores, strict=True))
-    return replace(made, legs=legs, cost=replace(made.cost, decode=((256, decode),)))
+    runs = tuple(replace(run, score=s) for run, s in zip(made.runs, scores, strict=True))
+    return replace(made, runs=runs, cost=replace(made.cost, decode=((256, decode),)))
 
 
 def told(*contenders: Contender, **changes: object) -> Report:
@@ -23,63 +23,66 @@ def told(*contenders: Contender, **changes: object) -> Report:
     return Report(subject, contenders)
 
 
-def test_a_winner_and_who_is_faster() -> None:
+def test_a_winner_and_a_faster_model() -> None:
     made = told(scored("mamba", 1.40, 1.50, 1.60, decode=3e-4), scored("lstm", 1.44, 1.541, 1.639))
     assert made.sentence == ("mamba is best by 0.0400 ± 0.0057 nats; lstm decodes 3 times as fast.")
-    assert "Seeds overlap" in " ".join(made.warnings)  # though each seed says the same
+    assert "Seeds overlap" in " ".join(made.warnings)  # although every single seed agrees
 
 
-def test_a_winner_that_is_fastest_too() -> None:
+def test_a_winner_that_is_also_fastest() -> None:
     made = told(scored("lstm", 1.0, 1.1, 1.2), scored("mamba", 2.0, 2.1, 2.2, decode=3e-4))
     assert made.sentence.startswith("lstm is best by 1")
     assert made.sentence.endswith("it also decodes fastest.")
     assert not any("overlap" in warning for warning in made.warnings)
 
 
-def test_a_tie_is_said() -> None:
+def test_a_tie() -> None:
     made = told(scored("a", 1.0, 1.2, 1.1), scored("b", 1.1, 1.0, 1.2), scored("c", 9.0, 9.1, 9.2))
     assert made.verdict.kind == "tie"
-    assert made.sentence.startswith("A tie: a and b cannot be told apart (")
-    assert any("3 seeds tell only large differences" in warning for warning in made.warnings)
+    assert made.sentence.startswith("A tie: a and b cannot be distinguished (a leads b by ")
+    assert any("With 3 seeds only large differences" in warning for warning in made.warnings)
 
 
-def test_one_seed_is_no_verdict() -> None:
+def test_one_seed_gives_no_verdict() -> None:
     made = told(scored("a", 1.0), scored("b", 2.0))
-    assert "a leads b by 1 nats; how much of it is chance is unknown" in made.sentence
-    assert any("One seed each" in warning for warning in made.warnings)
+    assert (
+        "a leads b by 1 nats; with one seed it is unknown how much of this is chance"
+        in made.sentence
+    )
+    assert any("One seed per model" in warning for warning in made.warnings)
     alone = told(scored("a", 1.0, 1.1))
-    assert "it ran alone" in alone.sentence
+    assert "no other model took part" in alone.sentence
 
 
 def test_percent() -> None:
     scores = [(0.9, 0.91, 0.92), (0.8, 0.812, 0.818)]
     made = told(scored("a", *scores[0]), scored("b", *scores[1]), metric="accuracy", lower=False)
-    assert made.verdict.leader == "a" and " points" in made.sentence
+    assert made.verdict.leader == "a" and " percentage points" in made.sentence
     assert made.subject.score(0.931, 0.004) == "93.10 ± 0.40 %"
 
 
 def test_short_training_and_chance() -> None:
     small = report("mamba", "lstm", steps=40)
-    assert any("Training was short: 40 steps" in warning for warning in small.warnings)
+    assert any("Training was short (40 steps)" in warning for warning in small.warnings)
     hopeless = told(scored("a", 3.3, 3.4), scored("b", 3.5, 3.6))
-    assert any("Nobody is better than an answer" in warning for warning in hopeless.warnings)
-    assert not any("Nobody" in warning for warning in report().warnings)
+    assert any("No model is better than a baseline" in warning for warning in hopeless.warnings)
+    assert not any("No model" in warning for warning in report().warnings)
 
 
-def test_curves_that_still_fall() -> None:
+def test_models_that_are_still_learning() -> None:
     done = contender("mamba")
     assert not still_learning(done)
-    legs = tuple(
-        replace(leg, curve=tuple(m._replace(score=5 - m.steps / 1000) for m in leg.curve))
-        for leg in done.legs
+    runs = tuple(
+        replace(run, curve=tuple(m._replace(score=5 - m.steps / 1000) for m in run.curve))
+        for run in done.runs
     )
-    falling = replace(done, legs=legs)
+    falling = replace(done, runs=runs)
     assert still_learning(falling)
     made = told(falling, contender("lstm"))
-    assert any("Still learning at the end: mamba is not done" in w for w in made.warnings)
+    assert any("mamba was still learning at the end" in w for w in made.warnings)
 
 
-def test_the_front_is_who_nobody_beats_in_both() -> None:
+def test_the_pareto_front() -> None:
     made = told(scored("a", 1.0, 1.0), scored("b", 2.0, 2.0), scored("c", 3.0, 3.0))
     assert made.pareto({"a": 3.0, "b": 1.0, "c": 2.0}) == ("a", "b")
     assert made.pareto({"a": 1.0, "b": 2.0, "c": 3.0}) == ("a",)
@@ -98,5 +101,5 @@ def test_the_front_is_who_nobody_beats_in_both() -> None:
         (float("inf"), "number", "–"),
     ],
 )
-def test_values_are_written_for_people(value: float, unit: str, text: str) -> None:
-    assert written(value, unit) == text
+def test_values_have_readable_units(value: float, unit: str, text: str) -> None:
+    assert format_value(value, unit) == text

@@ -1,4 +1,4 @@
-"""Models of one race are equally large: the solver, over every mixer that can be in a race."""
+"""Models of a race have the same size: the solver, for every mixer that can take part."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ def language(mixer: str, width: int = 48, **changes: object) -> Spec:
     return Spec("language", width=width, depth=2, mixers=mixer, **changes)  # type: ignore[arg-type]
 
 
-def racers() -> list[str]:
-    """Mixers a language model can be made of."""
-    found = []
+def language_mixers() -> list[str]:
+    """Mixers that a language model can use."""
+    names = []
     for name in MIXERS:
         try:
             count_parameters(language(name, 32))
         except ThreefoldError:
             continue
-        found.append(name)
-    return found
+        names.append(name)
+    return names
 
 
 def test_counting_allocates_nothing_and_draws_nothing() -> None:
@@ -34,24 +34,24 @@ def test_counting_allocates_nothing_and_draws_nothing() -> None:
     counted = count_parameters(spec)
     assert torch.equal(before, torch.random.get_rng_state())
     assert counted == threefold.build(spec).parameter_count
-    # 8 GB of float32 if it were made.
+    # It would take 8 GB of float32.
     assert count_parameters(language("attention", 8192, vocabulary=2**16)) > 2e9
 
 
 def test_every_mixer_is_matched_within_three_percent() -> None:
-    names = racers()
+    names = language_mixers()
     assert len(names) > 35
     target = 70_000
     sized = match_parameters({name: language(name) for name in names}, target)
     for name, found in sized.items():
         assert abs(found.parameters - target) <= TOLERANCE * target, name
         assert found.spec.width % 16 == 0 or name == "long_conv", name
-    # The count is of the model itself, not of the solver's own arithmetic.
+    # The count is that of the real model, not the prediction of the solver.
     for name in ("lstm", "attention", "mamba2"):
         assert threefold.build(sized[name].spec).parameter_count == sized[name].parameters
 
 
-def test_the_target_is_the_middle_and_its_model_is_left_alone() -> None:
+def test_the_default_target_is_the_median_whose_model_is_unchanged() -> None:
     specs = {name: language(name) for name in ("rnn", "attention", "mamba2")}
     sized = match_parameters(specs)
     assert sized["attention"].spec == specs["attention"]
@@ -72,7 +72,7 @@ def test_without_a_channel_mixer_and_hybrids() -> None:
     assert abs(found.error) <= TOLERANCE and found.spec.depth % 2 == 0
 
 
-def test_what_cannot_be_is_refused() -> None:
+def test_impossible_targets_are_refused() -> None:
     with pytest.raises(ThreefoldError, match=r"no model of attention has 10 parameters within 3%"):
         solve(language("attention"), 10)
     with pytest.raises(ThreefoldError, match="a target of 0 parameters"):

@@ -1,4 +1,4 @@
-"""`threefold lab …`: what the studies measure, small, and the figures they draw."""
+"""`threefold lab …`: small versions of the studies, and the figures they draw."""
 
 from __future__ import annotations
 
@@ -34,28 +34,28 @@ def test_hippo_from_the_shell(tmp_path: Path) -> None:
     assert_drawn(tmp_path / "figures", "hippo")
 
 
-def test_hippo_measures_what_it_says() -> None:
+def test_hippo_errors() -> None:
     legs, legt, fourier, lagt = hippo.remember(hippo.wave(10_000), 64)
     assert legs.error < 0.02 and legt.error < 0.01
-    # At its edges Fourier's window jumps; Laguerre's functions fade before theirs.
+    # The window of Fourier jumps at its edges; Laguerre functions fade before the end of theirs.
     assert fourier.error < 0.2 and lagt.error < 0.5
     assert legs.past.max() > 9.9 and legt.past.max() <= 4.0
 
 
-def test_a_folder_that_cannot_be_is_refused(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_created_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("here")
     done = here("lab", "hippo", "--folder", str(tmp_path / "file"), "--samples", "200")
-    assert done.returncode == 2 and "cannot be made a folder" in done.stderr
+    assert done.returncode == 2 and "cannot be created as a folder" in done.stderr
 
 
 def test_accuracy_stays_at_half_the_rate(tmp_path: Path) -> None:
-    """A classifier hears chords at half the rate it was trained at, once its filters are told."""
+    """A classifier hears chords at half its training rate, once its filters are adjusted."""
     plan = sampling_rates.SamplingRateStudy(length=128, width=16, depth=1, steps=240)
     full, half = sampling_rates.measure(sampling_rates.train(plan), plan, (1.0, 0.5))
-    assert full.told > 0.8
-    assert half.told > full.told - 0.03
-    # Without being told the filters hear every chord an octave up.
-    assert half.untold < full.told - 0.2
+    assert full.adjusted > 0.8
+    assert half.adjusted > full.adjusted - 0.03
+    # Without the adjustment the filters hear every chord an octave up.
+    assert half.unchanged < full.adjusted - 0.2
     sampling_rates.save(sampling_rates.draw([full, half], plan), tmp_path, "rates")
     assert_drawn(tmp_path, "rates")
 
@@ -63,7 +63,7 @@ def test_accuracy_stays_at_half_the_rate(tmp_path: Path) -> None:
 def test_chords_are_the_same_sounds_at_every_rate() -> None:
     full, half = (chords(256, rate=rate).rows("test", range(4)) for rate in (1.0, 0.5))
     assert torch.equal(full.targets, half.targets) and half.inputs.shape == (4, 128, 1)
-    assert (full.inputs[:, 1::2] - half.inputs).abs().max() < 0.11  # the noise alone
+    assert (full.inputs[:, 1::2] - half.inputs).abs().max() < 0.11  # only the noise
     with pytest.raises(threefold.ThreefoldError, match=r"rate 0.1 is 26 samples.*more than 30"):
         chords(256, rate=0.1)
 
@@ -94,7 +94,7 @@ def test_digits_are_refused_without_their_package(monkeypatch: pytest.MonkeyPatc
 
 
 def test_the_study_of_digits_runs(tmp_path: Path) -> None:
-    """On made images; the published direction is measured by `threefold lab digits`."""
+    """On random images; `threefold lab digits` measures the published difference."""
     plan = digits.DigitsStudy(width=16, state_size=8, epochs=1, seeds=(0,), batch=512)
     made = torch.rand(1797, 64, 1), torch.randint(0, 10, (1797,))
     curves = {name: [digits.study(name, 0, plan, made)] for name in digits.MEASURES}

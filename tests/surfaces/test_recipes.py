@@ -13,7 +13,7 @@ from tests.surfaces.test_cli import here
 from threefold.data.fetch import cached
 from threefold.data.packages import PACKAGES
 from threefold.lab.recipes import recipe as recipes
-from threefold.lab.recipes.recipe import FOLDER, RECIPES, Asked, cook
+from threefold.lab.recipes.recipe import FOLDER, RECIPES, Requirement, train_recipe
 from threefold.tasks.table import card
 from threefold.training.config import RunConfig
 from threefold.training.evaluation import evaluate
@@ -24,7 +24,7 @@ SHORT = ("training.steps=2", "training.eval_every=2", "data.batch_size=2", "data
 
 
 def fetched(config: RunConfig) -> None:
-    """Skip what has to be fetched and was not."""
+    """Skip recipes whose data are not downloaded."""
     for name in card(config.data.name).where.split(" + "):
         if name in PACKAGES and cached(name) is None:
             pytest.skip(f"{name} is not fetched")
@@ -34,7 +34,7 @@ def test_every_file_is_a_recipe() -> None:
     assert sorted(path.stem for path in FOLDER.glob("*.toml")) == sorted(RECIPES)
     for name, one in RECIPES.items():
         head = one.path.read_text(encoding="utf-8").partition("[data]")[0].replace("\n# ", " ")
-        assert one.name == name and f"Reached {one.known} (asked {one.wants})" in head
+        assert one.name == name and f"Reached {one.recorded} (required: {one.requirement})" in head
         assert f"in {one.minutes:g} minutes" in head
         assert one.config().training.steps, f"{name}: ends by the clock, never twice the same"
 
@@ -50,18 +50,18 @@ def test_recipes_learn_two_steps(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", RECIPES)
-def test_recorded_figures_are_as_asked(name: str) -> None:
+def test_recorded_scores_meet_the_requirement(name: str) -> None:
     one = RECIPES[name]
     assert len(one.reached) == 1 + bool(one.length)
-    assert one.asked is None or all(map(one.asked.met, one.reached))
+    assert one.required is None or all(map(one.required.met, one.reached))
 
 
-def test_asked() -> None:
-    assert Asked("≥", 1).met(1) and not Asked(">", 1).met(1)
-    assert Asked("≤", 1).met(1) and not Asked("<", 1).met(1)
+def test_requirements() -> None:
+    assert Requirement("≥", 1).met(1) and not Requirement(">", 1).met(1)
+    assert Requirement("≤", 1).met(1) and not Requirement("<", 1).met(1)
 
 
-def test_a_recipe_is_judged_on_the_whole_test_split_at_both_lengths(
+def test_a_recipe_is_evaluated_on_the_whole_test_split_at_both_lengths(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     short = replace(RECIPES["recall-delta_net"], length=64)
@@ -72,27 +72,27 @@ def test_a_recipe_is_judged_on_the_whole_test_split_at_both_lengths(
         "data.eval_examples=1",
         *SHORT[:2],
     )
-    outcome = cook(short.name, changes)
-    assert not outcome.met and "NOT as asked" in outcome.facts[0][1]
-    for length, figure in zip((16, 64), outcome.figures, strict=True):
+    outcome = train_recipe(short.name, changes)
+    assert not outcome.met and "NOT met" in outcome.facts[0][1]
+    for length, figure in zip((16, 64), outcome.scores, strict=True):
         there = open_data("recall", options={"pairs": 2}, length=length, batch_size=200)
         scores = evaluate(outcome.reached.model, there.pieces("test"))
         assert figure == pytest.approx(100 * scores.metric)
 
 
-def test_an_interrupted_recipe_is_not_judged(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_recipe_is_not_evaluated(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = run(RECIPES["recall-delta_net"].config(SHORT), test=False)
     whole.result.stopped = "interrupted"
     monkeypatch.setattr("threefold.training.experiment.run", lambda *_, **__: whole)
-    with pytest.raises(threefold.ThreefoldError, match="interrupted before its end"):
-        cook("recall-delta_net")
+    with pytest.raises(threefold.ThreefoldError, match="interrupted before the end of training"):
+        train_recipe("recall-delta_net")
 
 
 def test_the_page_has_the_same_figures() -> None:
-    """README.md's table is what the code says."""
+    """The table in README.md agrees with the code."""
     page = (Path(recipes.__file__).parent / "README.md").read_text(encoding="utf-8")
     for one in RECIPES.values():
-        cells = (f"`{one.name}`", one.shows, one.wants, one.known, f"{one.minutes:g}")
+        cells = (f"`{one.name}`", one.shows, one.requirement, one.recorded, f"{one.minutes:g}")
         row = f"| {' | '.join((*cells, one.published))} |"
         assert row in page, f"the line of {one.name} should be\n{row}"
 
@@ -106,4 +106,4 @@ def test_the_commands(tmp_path: Path) -> None:
     changes = ("--set", "training.steps=2", "--set", "data.options={pairs=2, length=16}")
     done = here("lab", "recipe", "recall-delta_net", *changes, "--folder", str(tmp_path / "run"))
     assert done.returncode == 1, done.stderr
-    assert "NOT as asked" in done.stdout and (tmp_path / "run" / "model").is_dir()
+    assert "NOT met" in done.stdout and (tmp_path / "run" / "model").is_dir()

@@ -1,4 +1,4 @@
-"""The report as people see it: in a real browser, and by rules that need none."""
+"""The report page: in a real browser, and by rules that need no browser."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ import pytest
 
 from tests import browser
 from tests.lab.reports import MODELS, report
-from threefold.lab.report.page import page, standalone, style
+from threefold.drawing.page import standalone, style
+from threefold.lab.report.page import page
 from threefold.lab.report.race_figures import figures
 
 PROGRAM = browser.find()
@@ -117,7 +118,7 @@ def test_the_page_is_well_formed_and_loads_nothing() -> None:
     steps = zip(outline.headings, outline.headings[1:], strict=False)
     assert outline.headings[0] == 1 and all(b <= a + 1 for a, b in steps)
     addresses = set(re.findall(r"https?://[^\"' <)]+", text))
-    assert addresses <= {"http://www.w3.org/2000/svg"}  # the name of a language, not a place
+    assert addresses <= {"http://www.w3.org/2000/svg"}  # a namespace, not an address to load
     assert "url(" not in text and "@import" not in text
 
 

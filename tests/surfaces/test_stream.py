@@ -394,7 +394,7 @@ def test_progress_has_rate_and_time_left(terminal: bool, monkeypatch: pytest.Mon
     assert "elements/s" in screen.getvalue() and "0:00:30 left" in screen.getvalue()
     assert ("\x1b[" in screen.getvalue()) == terminal
     if not terminal:
-        assert "1000 B of 3.9 KiB (25%)" in screen.getvalue()
+        assert "1,000 B of 3.91 KiB (25%)" in screen.getvalue()
     monkeypatch.setattr(sys, "stdout", Terminal())
     for quiet, printing in ((True, False), (False, terminal)):
         screen.truncate(0)

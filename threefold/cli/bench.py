@@ -1,81 +1,92 @@
-"""`threefold bench`: what mixers cost at growing lengths, on this machine."""
+"""`threefold bench`: time and memory of mixers at growing lengths, on this machine."""
 
 from __future__ import annotations
 
 from itertools import chain
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from threefold.cli import output
 
+if TYPE_CHECKING:
+    from threefold.lab.bench.bench import Bench
+
 MIXERS = "attention,lstm,s4d,mamba,gla,gated_delta_net"
 
 
 def bench(
-    mixers: Annotated[str, typer.Argument(help="Names separated by commas.")] = MIXERS,
-    lengths: Annotated[str, typer.Option(help="Such as 256,1k,16k.")] = "256,1k,4k,16k",
-    forms: Annotated[str, typer.Option(help="Among auto, step, chunk, parallel.")] = "auto",
-    width: Annotated[int, typer.Option(min=1, help="Of the layer.")] = 128,
-    batch: Annotated[int, typer.Option(min=1, help="Rows.")] = 1,
-    training: Annotated[bool, typer.Option("--training", help="Backward, too.")] = False,
+    mixers: Annotated[str, typer.Argument(help="Mixers, separated by commas.")] = MIXERS,
+    lengths: Annotated[
+        str, typer.Option(help="Sequence lengths, e.g. 256,1k,16k.")
+    ] = "256,1k,4k,16k",
+    forms: Annotated[str, typer.Option(help="Any of auto, step, chunk, parallel.")] = "auto",
+    width: Annotated[int, typer.Option(min=1, help="Width of the layer.")] = 128,
+    batch: Annotated[int, typer.Option(min=1, help="Batch size.")] = 1,
+    training: Annotated[
+        bool, typer.Option("--training", help="Also measure the backward pass.")
+    ] = False,
     table: Annotated[
-        Literal["cost"] | None, typer.Option(help="cost: exponents beside published orders.")
+        Literal["cost"] | None,
+        typer.Option(help="cost: measured growth exponents next to the published complexity."),
     ] = None,
-    folder: Annotated[Path | None, typer.Option(help="Where page and figures are written.")] = None,
-    json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+    folder: Annotated[Path | None, typer.Option(help="Folder for a page with figures.")] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Measure time and memory of mixers against length, and say where they cross."""
+    """Measure time and memory of mixers at growing lengths, and where their lines cross."""
     from threefold.kernels.system_memory import keep_memory
     from threefold.lab.bench import bench as lab
 
     keep_memory()
     if table == "cost":
-        chosen = lab.lengths_of(lengths) if lengths != "256,1k,4k,16k" else None
+        chosen = lab.parse_lengths(lengths) if lengths != "256,1k,4k,16k" else None
         _cost_table(chosen, json)
         return
     shapes = lab.Shapes(
-        lab.names_of(mixers),
-        lab.lengths_of(lengths),
+        lab.parse_names(mixers),
+        lab.parse_lengths(lengths),
         tuple(part.strip() for part in forms.split(",") if part.strip()) or ("auto",),
         width,
         batch,
         training,
     )
-    found = lab.measure(shapes, output.whisper)
+    result = lab.measure(shapes, output.whisper)
     if json:
-        output.say_json(found.to_dict())
+        output.say_json(result.to_dict())
     else:
-        header, rows = found.table()
-        output.say_table(header, rows, fold=header[-2:])
-        for crossing in found.crossings():
-            output.say(
-                f"{crossing.name} is faster than {crossing.other} from {crossing.length:,.0f} on"
-            )
-        for name, reason in found.refused:
-            output.say(f"{name}: {reason}")
+        _say_result(result)
     if folder is not None:
-        path = found.save(folder)
+        path = result.save(folder)
         if not json:
             output.say(f"figures: {path}")
+
+
+def _say_result(result: Bench) -> None:
+    header, rows = result.table()
+    output.say_table(header, rows, fold=header[-2:])
+    for crossing in result.crossings():
+        start = f"from length {crossing.length:,.0f} on"
+        output.say(f"{crossing.name} is faster than {crossing.other} {start}")
+    for name, reason in result.refused:
+        output.say(f"{name}: {reason}")
 
 
 def _cost_table(lengths: tuple[int, ...] | None, json: bool) -> None:
     from dataclasses import asdict
 
-    from threefold.lab.bench.cost_table import HEADER, LENGTHS, ROWS, Filled, fill
+    from threefold.lab.bench.cost_table import HEADER, LENGTHS, ROWS, MeasuredRow, measure_rows
     from threefold.lab.bench.measuring import Growth
 
     chosen = lengths or LENGTHS
-    found = fill(lengths=chosen, progress=output.whisper)
+    measured = measure_rows(lengths=chosen, progress=output.whisper)
     if json:
-        output.say_json([asdict(row) for row in found])
+        output.say_json([asdict(row) for row in measured])
         return
-    # A line as soon as it is measured, in columns that are wide enough for all.
+    # Each row is printed as soon as it is measured, in columns that are wide enough for all.
     points = tuple((length, 0.0) for length in chosen)
-    widest = [Filled(row, points, Growth(-0.99, 9.99)).cells() for row in ROWS]
+    widest = [MeasuredRow(row, points, Growth(-0.99, 9.99)).cells() for row in ROWS]
     widths = [max(map(len, cells)) for cells in zip(HEADER, *widest, strict=True)]
-    for cells in chain([HEADER], (row.cells() for row in found)):
+    for cells in chain([HEADER], (row.cells() for row in measured)):
         padded = (cell.ljust(width) for cell, width in zip(cells, widths, strict=True))
         output.say(output.GAP.join(padded).rstrip())

@@ -14,45 +14,52 @@ if TYPE_CHECKING:
 
 MIXERS = "lstm,attention,s4d,mamba,gated_delta_net"
 
+Source = Annotated[
+    str, typer.Argument(help="A task of `threefold tasks`, or your own file or folder.")
+]
+Mixers = Annotated[
+    str, typer.Option(help="Models to race: a,b are two models, a+b is a hybrid of both.")
+]
+Time = Annotated[
+    str,
+    typer.Option(
+        metavar="DURATION",
+        help="Training time in total, e.g. 10m or 90s, or steps for each model, e.g. 500steps.",
+    ),
+]
+Match = Annotated[
+    Literal["parameters", "time", "tokens"], typer.Option(help="What all models have in common.")
+]
+Seeds = Annotated[int, typer.Option(min=1, help="Number of runs of each model.")]
+Tune = Annotated[bool, typer.Option("--tune", help="Choose the learning rate of each model first.")]
+Folder = Annotated[
+    Path | None,
+    typer.Option(help="Folder of the race; default: runs/compare-NAME-ID, one per set of options."),
+]
+Width = Annotated[int, typer.Option(min=1, help="Approximate model width.")]
+Depth = Annotated[int, typer.Option(min=1, help="Approximate number of blocks.")]
+Parameters = Annotated[
+    int | None, typer.Option(min=1, help="Target number of parameters; default: from the width.")
+]
+LearningRate = Annotated[
+    float, typer.Option(min=0, help="Peak learning rate of all models (ignored with --tune).")
+]
+BatchSize = Annotated[int, typer.Option(min=1, help="Examples per batch.")]
+
 
 def compare(
-    data: Annotated[
-        str, typer.Argument(help="A task of `threefold tasks`, or your own file or folder.")
-    ],
-    mixers: Annotated[
-        str, typer.Option(help="Models to race: a,b are two models, a+b is a hybrid of both.")
-    ] = MIXERS,
-    time: Annotated[
-        str,
-        typer.Option(
-            metavar="DURATION",
-            help="Training time in total, e.g. 10m or 90s, or steps for each model, e.g. 500steps.",
-        ),
-    ] = "10m",
-    match: Annotated[
-        Literal["parameters", "time", "tokens"],
-        typer.Option(help="What all models have in common."),
-    ] = "parameters",
-    seeds: Annotated[int, typer.Option(min=1, help="Number of runs of each model.")] = 3,
-    tune: Annotated[
-        bool, typer.Option("--tune", help="Choose the learning rate of each model first.")
-    ] = False,
-    folder: Annotated[
-        Path | None,
-        typer.Option(
-            help="Where the race is kept; default: runs/compare-NAME-ID, one per set of options."
-        ),
-    ] = None,
-    width: Annotated[int, typer.Option(min=1, help="Approximate model width.")] = 64,
-    depth: Annotated[int, typer.Option(min=1, help="Approximate number of blocks.")] = 2,
-    parameters: Annotated[
-        int | None,
-        typer.Option(min=1, help="Target number of parameters; default: from the width."),
-    ] = None,
-    learning_rate: Annotated[
-        float, typer.Option(min=0, help="Peak learning rate of all models (ignored with --tune).")
-    ] = 3e-3,
-    batch_size: Annotated[int, typer.Option(min=1, help="Examples per batch.")] = 16,
+    data: Source,
+    mixers: Mixers = MIXERS,
+    time: Time = "10m",
+    match: Match = "parameters",
+    seeds: Seeds = 3,
+    tune: Tune = False,
+    folder: Folder = None,
+    width: Width = 64,
+    depth: Depth = 2,
+    parameters: Parameters = None,
+    learning_rate: LearningRate = 3e-3,
+    batch_size: BatchSize = 16,
     overrides: options.Set = None,
     as_json: options.AsJson = False,
 ) -> None:
@@ -62,7 +69,7 @@ def compare(
     """
     from threefold.kernels.system_memory import keep_memory
     from threefold.lab.race.planning import RaceRequest
-    from threefold.lab.race.race import RaceFolder, folder_for, ranks, run
+    from threefold.lab.race.race import RaceFolder, default_folder, ranks, run_race
     from threefold.lab.race.runs import StoppedError
 
     names = tuple(part.strip() for part in mixers.split(",") if part.strip())
@@ -72,9 +79,9 @@ def compare(
     )  # fmt: skip
     keep_memory()
     rank, _ = ranks()
-    place = RaceFolder(folder or folder_for(request), leads=rank == 0)
+    race_folder = RaceFolder(folder or default_folder(request), writes_report=rank == 0)
     try:
-        report = run(request, place, output.whisper)
+        report = run_race(request, race_folder, output.whisper)
     except StoppedError as error:
         output.complain(str(error))
         raise typer.Exit(130) from None
@@ -83,7 +90,7 @@ def compare(
     if as_json:
         output.say_json(report.to_dict())
     else:
-        show(report, place.folder)
+        show(report, race_folder.path)
 
 
 def show(report: Report, folder: Path) -> None:

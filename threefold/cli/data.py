@@ -10,6 +10,7 @@ import typer
 
 from threefold.cli import output
 from threefold.cli.options import AsJson
+from threefold.drawing.text import format_bytes
 from threefold.errors import ThreefoldError, nearest
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ def fetch(
         files = "1 file" if row["files"] == 1 else f"{row['files']:,} files"
         note = " (already fetched)" if row["was_cached"] else ""
         output.say(
-            f"{row['package']}: {files}, {output.readable(row['bytes'])} in {row['folder']}{note}"
+            f"{row['package']}: {files}, {format_bytes(row['bytes'])} in {row['folder']}{note}"
         )
 
 

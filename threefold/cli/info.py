@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from threefold.cli import options, output
+from threefold.drawing.text import format_bytes
 from threefold.errors import ThreefoldError
 
 if TYPE_CHECKING:
@@ -119,10 +120,13 @@ def entry_text(entry: Any) -> str:
 def model_facts(facts: dict[str, Any]) -> list[tuple[str, str]]:
     return [
         ("parameters", f"{facts['parameters']:,} ({facts['dtype']})"),
-        ("on disk", f"{output.readable(facts['bytes_on_disk'])} in {len(facts['files'])} files"),
+        (
+            "on disk",
+            f"{format_bytes(facts['bytes_on_disk'])} in {len(facts['files'])} files",
+        ),
         (
             "state size",
-            f"{output.readable(facts['state_bytes'])} per sequence, after {STATE_LENGTH} elements",
+            f"{format_bytes(facts['state_bytes'])} per sequence, after {STATE_LENGTH} elements",
         ),
         ("forms", " ".join(facts["forms"])),
         ("tokenizer", facts["tokenizer"] or "none"),
@@ -136,8 +140,8 @@ def state_facts(facts: dict[str, Any]) -> list[tuple[str, str]]:
         ("batch size", str(facts["rows"])),
         ("elements seen", seen),
         *saved_by(facts["notes"]),
-        ("size", f"{output.readable(facts['bytes'])} in {len(facts['leaves'])} tensors"),
-        ("on disk", output.readable(facts["bytes_on_disk"])),
+        ("size", f"{format_bytes(facts['bytes'])} in {len(facts['leaves'])} tensors"),
+        ("on disk", format_bytes(facts["bytes_on_disk"])),
     ]
 
 

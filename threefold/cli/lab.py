@@ -1,4 +1,4 @@
-"""`threefold lab …`: studies that measure and draw."""
+"""`threefold lab …`: experiments that reproduce known results and draw figures."""
 
 from __future__ import annotations
 
@@ -10,20 +10,25 @@ import typer
 from threefold.cli import output
 
 lab = typer.Typer(
-    name="lab", help="Studies that measure and draw.", no_args_is_help=True, rich_markup_mode=None
+    name="lab",
+    help="Experiments that reproduce known results and draw figures.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
 )
 
-Folder = Annotated[Path, typer.Option(help="Where figures are written, as PNG and SVG.")]
-Seed = Annotated[int, typer.Option(min=0, help="Same seed, same numbers.")]
+Folder = Annotated[Path, typer.Option(help="Folder for the figures (PNG and SVG).")]
+Seed = Annotated[int, typer.Option(min=0, help="Random seed.")]
 
 
 @lab.command()
 def hippo(
     folder: Folder = Path(),
-    size: Annotated[int, typer.Option(min=2, max=512, help="Coefficients.")] = 64,
-    samples: Annotated[int, typer.Option(min=100, help="Samples of the signal.")] = 10_000,
+    size: Annotated[int, typer.Option(min=2, max=512, help="Number of coefficients.")] = 64,
+    samples: Annotated[
+        int, typer.Option(min=100, help="Number of samples of the signal.")
+    ] = 10_000,
 ) -> None:
-    """Draw what each HiPPO remembers of a signal, and how well."""
+    """Show what HiPPO measures remember of a signal."""
     from threefold.lab.studies.hippo import run
 
     for line in run(folder, size, samples):
@@ -33,11 +38,13 @@ def hippo(
 @lab.command()
 def delay(
     folder: Folder = Path(),
-    seconds: Annotated[float, typer.Option(min=1, help="Processor time of each mixer.")] = 120,
-    elements: Annotated[int, typer.Option(min=2, help="How late the answer is.")] = 1000,
+    seconds: Annotated[
+        float, typer.Option(min=1, help="CPU seconds for training each mixer.")
+    ] = 120,
+    elements: Annotated[int, typer.Option(min=2, help="Length of the delay.")] = 1000,
     seed: Seed = 0,
 ) -> None:
-    """Train S4 and an LSTM to give a signal back a thousand elements late."""
+    """Train S4 and an LSTM to delay a signal."""
     from threefold.lab.studies.delay import DelayStudy, run
 
     for line in run(folder, DelayStudy(elements=elements, seconds=seconds, seed=seed)):
@@ -47,24 +54,27 @@ def delay(
 @lab.command()
 def digits(
     folder: Folder = Path(),
-    epochs: Annotated[int, typer.Option(min=1, help="Times through the data.")] = 20,
-    seeds: Annotated[int, typer.Option(min=1, max=20, help="How many seeds.")] = 3,
+    epochs: Annotated[int, typer.Option(min=1, help="Number of epochs.")] = 20,
+    seeds: Annotated[int, typer.Option(min=1, max=20, help="Number of seeds.")] = 3,
 ) -> None:
-    """Train a random A and HiPPO's on digits read pixel by pixel."""
+    """Compare a random A with HiPPO's on digits.
+
+    A is the state matrix of an LSSL; the digits are read pixel by pixel.
+    """
     from threefold.lab.studies.digits import DigitsStudy, run
 
     for line in run(folder, DigitsStudy(epochs=epochs, seeds=tuple(range(seeds)))):
         output.say(line)
 
 
-@lab.command()
-def rates(
+@lab.command("sampling-rates")
+def sampling_rates(
     folder: Folder = Path(),
     mixer: Annotated[str, typer.Option(help="lssl, s4, s4d or s5.")] = "s4d",
     steps: Annotated[int, typer.Option(min=1, help="Training steps.")] = 300,
     seed: Seed = 0,
 ) -> None:
-    """Train a classifier at one sampling rate, and listen at others."""
+    """Evaluate a classifier at other sampling rates."""
     from threefold.lab.studies.sampling_rates import SamplingRateStudy, run
 
     for line in run(folder, SamplingRateStudy(mixer=mixer, steps=steps, seed=seed)):
@@ -74,20 +84,23 @@ def rates(
 @lab.command()
 def recipe(
     name: Annotated[
-        str | None, typer.Argument(metavar="[NAME]", help="Train this one; without, list all.")
+        str | None,
+        typer.Argument(
+            metavar="[NAME]", help="The recipe to train; without it, all recipes are listed."
+        ),
     ] = None,
-    changes: Annotated[
+    overrides: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Any key of its configuration."),
+        typer.Option("--set", metavar="KEY=VALUE", help="Override a setting of the recipe."),
     ] = None,
     folder: Annotated[
-        Path | None, typer.Option(help="Keep the run there, and go on with what is there.")
+        Path | None, typer.Option(help="Run folder; an interrupted run in it is resumed.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Recorded recipes: list them, or train one and hold it against what it must reach.
+    """List the recorded recipes, or train one.
 
-    Ends with 1 where a recipe does not reach what is asked of it.
+    Its score is compared with the required one, and the exit code is 1 if it is not reached.
     """
     if name is None:
         say_recipes(as_json)
@@ -95,10 +108,12 @@ def recipe(
     from rich.console import Console
 
     from threefold.kernels.system_memory import keep_memory
-    from threefold.lab.recipes.recipe import cook
+    from threefold.lab.recipes.recipe import train_recipe
 
     keep_memory()
-    outcome = cook(name, changes or (), folder=folder, console=None if as_json else Console())
+    outcome = train_recipe(
+        name, overrides or (), folder=folder, console=None if as_json else Console()
+    )
     if as_json:
         output.say_json(outcome.to_dict())
     else:
@@ -108,15 +123,15 @@ def recipe(
 
 
 def say_recipes(as_json: bool) -> None:
-    """All recipes with what they reach, in how many minutes."""
+    """Print all recipes with their scores and durations."""
     from threefold.lab.recipes.recipe import RECIPES
 
     if as_json:
         output.say_json([one.to_dict() for one in RECIPES.values()])
         return
-    header = ("NAME", "SHOWS", "ASKED", "REACHED", "MINUTES", "PUBLISHED")
+    header = ("NAME", "SHOWS", "REQUIRED", "REACHED", "MINUTES", "PUBLISHED")
     rows = [
-        (one.name, one.shows, one.wants, one.known, f"{one.minutes:g}", one.published)
+        (one.name, one.shows, one.requirement, one.recorded, f"{one.minutes:g}", one.published)
         for one in RECIPES.values()
     ]
     output.say_table(header, rows, fold=("SHOWS", "PUBLISHED"))

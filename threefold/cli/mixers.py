@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from threefold.cli import options, output
+from threefold.drawing.text import format_bytes
 from threefold.errors import ThreefoldError, nearest
 
 if TYPE_CHECKING:
@@ -151,7 +152,7 @@ def say_rows(rows: list[dict[str, Any]], width: int, length: int) -> None:
             str(row["year"]),
             FAMILIES[row["memory"]],
             " ".join(row["forms"]) or "cannot be built",
-            "–" if row["state_bytes"] is None else output.readable(row["state_bytes"]),
+            "–" if row["state_bytes"] is None else format_bytes(row["state_bytes"]),
             row["equation"],
         )
         for row in rows
@@ -180,9 +181,7 @@ def say_detail(detail: dict[str, Any]) -> None:
             ("parameters", f"{detail['parameters']:,} at width {width}"),
             (
                 "state",
-                "none"
-                if size is None
-                else f"{output.readable(size)} per sequence at width {width}",
+                "none" if size is None else f"{format_bytes(size)} per sequence at width {width}",
             ),
             ("state tensors", leaves),
             ("options", options),

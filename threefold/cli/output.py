@@ -13,7 +13,6 @@ from contextlib import suppress
 from io import TextIOWrapper
 from typing import IO, Any
 
-from threefold.data.progress import readable as readable
 from threefold.errors import ThreefoldError
 
 GAP = "  "

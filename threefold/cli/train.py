@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from threefold.cli import options, output
+from threefold.drawing.text import format_bytes
 from threefold.errors import ThreefoldError
 
 if TYPE_CHECKING:
@@ -177,9 +178,9 @@ def _print_result(reached: Reached, folder: Path) -> None:
 
 def _print_plan(config: RunConfig) -> None:
     """What will be trained on what, and what it will cost."""
+    from threefold.drawing.text import format_duration
     from threefold.training.estimate import check_memory, estimate
     from threefold.training.experiment import prepare
-    from threefold.training.reporters import readable_time
 
     data, model = prepare(config)
     settings, task = config.training, data.task
@@ -188,7 +189,7 @@ def _print_plan(config: RunConfig) -> None:
     step = estimate(model, objective, data.batches(settings.carry_state)(0), settings)
     spec = model.spec
     names = ", ".join(name for name, _ in spec.entries)
-    total = readable_time(step.total(settings))
+    total = format_duration(step.total(settings))
     until = f"{settings.steps:,} steps" if settings.steps else f"{total}"
     examples = " / ".join(f"{size:,}" for size in task.sizes)
     what = f"{task.vocabulary:,} tokens" if task.vocabulary else f"{task.features} numbers"
@@ -200,7 +201,7 @@ def _print_plan(config: RunConfig) -> None:
             ("training", f"{settings.optimizer}, {settings.learning_rate:g}, {settings.schedule}"),
             ("a step", f"{step.elements:,} elements, about {1000 * step.seconds:.0f} ms"),
             ("run", f"{until}, about {total}"),
-            ("memory", f"about {output.readable(step.memory)}"),
+            ("memory", f"about {format_bytes(step.memory)}"),
             ("judged by", f"{task.metric}, chance {task.chance:.4g}"),
         ]
     )

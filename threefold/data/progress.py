@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from threefold.drawing.text import format_bytes
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -45,8 +47,12 @@ class Meter:
             task = self.progress.task_ids[0]
             self.progress.update(task, completed=position, rate=rate, left=left)
             return
-        part = "" if not self.total else f" of {readable(self.total)} ({position / self.total:.0%})"
-        line = ", ".join(filter(None, [f"{readable(position)}{part}", rate, left]))
+        part = (
+            ""
+            if not self.total
+            else f" of {format_bytes(self.total)} ({position / self.total:.0%})"
+        )
+        line = ", ".join(filter(None, [f"{format_bytes(position)}{part}", rate, left]))
         print(line, file=sys.stderr, flush=True)
 
     def close(self) -> None:
@@ -73,15 +79,6 @@ def download_meter(
         yield lambda done: None
         spent = time.monotonic() - start
         console.print(f"{title}: fetched in {spent:.1f} s", highlight=False)
-
-
-def readable(size: float) -> str:
-    """Bytes in the unit that a person would choose, e.g. 64 KiB."""
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if size < 1024 or unit == "GiB":
-            break
-        size /= 1024
-    return f"{size:.0f} {unit}" if size >= 100 or size == int(size) else f"{size:.1f} {unit}"
 
 
 def _time_left(total: int, position: int, first: int, spent: float) -> str:

@@ -1,4 +1,4 @@
-"""Axes of charts: where a value is drawn, which values are written beside it, and how."""
+"""Axes of charts: where a value is drawn, and at which values the ticks are."""
 
 from __future__ import annotations
 
@@ -6,26 +6,35 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-NARROW = 6.0  # times, below which a logarithmic axis has evenly spaced values
+from threefold.drawing.text import format_value
+
+NARROW_RANGE = 6.0  # highest / lowest; below it a logarithmic axis has evenly spaced ticks
 DECADE_STEPS = (1.0, 2.0, 5.0)
-# Widths of letters in parts of the size, of a bold DejaVu Sans; others have 0.72.
-WIDTHS = ((1.06, "mMW@%"), (0.93, "w"), (0.39, "ijl.,:;|'"), (0.5, "ftrI-_()[] "))
+# Widths of letters of a bold DejaVu Sans relative to the font size; all others have 0.72.
+LETTER_WIDTHS = ((1.06, "mMW@%"), (0.93, "w"), (0.39, "ijl.,:;|'"), (0.5, "ftrI-_()[] "))
 
 
 @dataclass(frozen=True)
 class Axis:
-    """What is measured along it; `better` says which end is good: "low", "high" or neither."""
+    """What an axis shows; `better` says which end is good: "low", "high" or "" for neither."""
 
     title: str
     unit: str = "count"  # count, seconds, bytes, number or percent
     logarithmic: bool = False
     better: str = ""
-    at: tuple[float, ...] = field(default=())  # values to write, instead of round ones
+    at: tuple[float, ...] = field(default=())  # ticks, instead of round values
+
+    def label(self, value: float) -> str:
+        """A value in the unit of this axis."""
+        return format_value(value, self.unit)
 
 
 @dataclass(frozen=True)
 class Scale:
-    """From values to places: value ↦ start + (f(value) − f(low)) / (f(high) − f(low)) · span."""
+    """From a value to its coordinate:
+
+    value ↦ start + (f(value) − f(low)) / (f(high) − f(low)) · span.
+    """
 
     axis: Axis
     low: float
@@ -42,7 +51,7 @@ class Scale:
 
     @property
     def ticks(self) -> list[float]:
-        """Values worth writing."""
+        """Values that get a tick."""
         inside = [value for value in self.axis.at if self.low <= value <= self.high]
         if inside:
             return inside
@@ -52,19 +61,19 @@ class Scale:
 
 
 def scale(axis: Axis, values: Iterable[float], start: float, span: float) -> Scale:
-    """A scale on which all values have room."""
-    found = [v for v in values if math.isfinite(v) and (v > 0 or not axis.logarithmic)]
-    low, high = (min(found), max(found)) if found else (1.0, 2.0)
+    """A scale that contains all finite values, with a margin."""
+    shown = [v for v in values if math.isfinite(v) and (v > 0 or not axis.logarithmic)]
+    low, high = (min(shown), max(shown)) if shown else (1.0, 2.0)
     if axis.logarithmic:
-        room = max((high / low) ** 0.06, 1.05)
-        return Scale(axis, low / room, high * room, start, span)
-    room = 0.06 * (high - low) or abs(high) * 0.1 or 1.0
-    bottom = 0.0 if 0 <= low < 0.25 * high else low - room
-    return Scale(axis, bottom, high + room, start, span)
+        margin = max((high / low) ** 0.06, 1.05)
+        return Scale(axis, low / margin, high * margin, start, span)
+    margin = 0.06 * (high - low) or abs(high) * 0.1 or 1.0
+    bottom = 0.0 if 0 <= low < 0.25 * high else low - margin
+    return Scale(axis, bottom, high + margin, start, span)
 
 
-def _round_values(low: float, high: float, wanted: int = 5) -> list[float]:
-    rough = (high - low) / wanted
+def _round_values(low: float, high: float, count: int = 5) -> list[float]:
+    rough = (high - low) / count
     power = 10.0 ** math.floor(math.log10(rough))
     step = next(s * power for s in (1, 2, 2.5, 5, 10) if s * power >= rough)
     first = math.ceil(low / step - 1e-9)
@@ -75,7 +84,7 @@ def _round_logarithms(low: float, high: float, most: int = 6) -> list[float]:
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     every = [s * 10.0**p for p in powers for s in DECADE_STEPS]
     fine = [value for value in every if low <= value <= high]
-    if high / low < NARROW:
+    if high / low < NARROW_RANGE:
         return _round_values(low, high, 4)
     coarse = [10.0**p for p in powers if low <= 10.0**p <= high]
     if len(fine) <= most or len(coarse) < 2:
@@ -88,40 +97,12 @@ def _powers_of_two(low: float, high: float, most: int = 6) -> list[float]:
     return inside[:: math.ceil(len(inside) / most) or 1]
 
 
-def possible(mean: float, half: float, unit: str) -> tuple[float, float]:
-    """The ends of an interval; a part of all things is never below 0 nor above 1."""
+def interval_ends(mean: float, half: float, unit: str) -> tuple[float, float]:
+    """The ends of an interval; a percentage is never below 0 or above 100 %."""
     low, high = mean - half, mean + half
     return (max(low, 0.0), min(high, 1.0)) if unit == "percent" else (low, high)
 
 
-def width_of(text: str, size: float = 11.5) -> float:
-    """How wide a text is at most, in the widest of the usual typefaces."""
-    return size * sum(next((w for w, set_ in WIDTHS if c in set_), 0.72) for c in text)
-
-
-def written(value: float, unit: str) -> str:
-    """A value for a person, e.g. 1.5k, 12 ms, 3 MiB."""
-    if not math.isfinite(value):
-        return "–"
-    if unit == "percent":
-        return f"{100 * value:.3g} %"
-    if unit == "bytes":
-        return _with_unit(value, ("B", "KiB", "MiB", "GiB", "TiB"), 1024)
-    if unit == "seconds":
-        if value >= 120:
-            return f"{value / 60:.3g} min"
-        return _with_unit(value * 1e9, ("ns", "µs", "ms", "s"), 1000)
-    if unit == "number":
-        return f"{value:.4g}"
-    if value == int(value) and abs(value) < 100_000:
-        return f"{int(value):,}"
-    return _with_unit(value, ("", "k", "M", "G", "T"), 1000).replace(" ", "")
-
-
-def _with_unit(value: float, units: tuple[str, ...], base: int) -> str:
-    for unit in units:
-        if abs(value) < base * 0.9995 or unit == units[-1]:
-            break
-        value /= base
-    digits = f"{value:.3g}" if abs(value) < 1000 else f"{value:,.0f}"
-    return f"{digits} {unit}".rstrip()
+def text_width(text: str, size: float = 11.5) -> float:
+    """An upper bound for the width of a text, in the widest of the usual fonts."""
+    return size * sum(next((w for w, letters in LETTER_WIDTHS if c in letters), 0.72) for c in text)

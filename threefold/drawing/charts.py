@@ -1,6 +1,6 @@
-"""Charts as SVG, written by hand: every one has a title and a description, and colours of the page.
+"""Charts as SVG without a library: each has a title, a description and the colours of page.css.
 
-Lines differ in colour, dashes and markers, and are named where they end, so that a chart can be
+Lines differ in colour, dashes and markers and are labelled at their ends, so that a chart can be
 read without colours and without a legend.
 """
 
@@ -11,36 +11,37 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
-from threefold.drawing.axes import Axis, Scale, possible, scale, width_of, written
+from threefold.drawing.axes import Axis, Scale, interval_ends, scale, text_width
 
 Point: TypeAlias = tuple[float, float]
 
 WIDTH, HEIGHT = 410, 290
 TOP, BOTTOM = 14, 46
 LABEL_GAP = 13.0
+ROW_HEIGHT = 30
 DASHES = ("", "6 3", "2 3", "8 3 2 3", "4 2", "1 2", "10 4", "6 2 2 2")
 COLOURS = 8
 
 
 @dataclass(frozen=True)
 class Line:
-    """Points that belong together; `place` chooses colour, dashes and marker."""
+    """One line; the number `series` chooses its colour, dashes and marker."""
 
     name: str
-    place: int
+    series: int
     points: Sequence[Point]
     band: Sequence[tuple[float, float, float]] = ()  # (x, low, high) around the line
-    note: str = ""  # said with the name where the line ends
+    note: str = ""  # follows the name at the end of the line
 
 
 @dataclass(frozen=True)
 class Dot:
-    """One thing in a plane; `error` is how far its y may be off."""
+    """One point of a scatter plot; `error` is the half-width of the interval of its y."""
 
     name: str
-    place: int
+    series: int
     x: float
     y: float
     error: float = 0.0
@@ -48,7 +49,7 @@ class Dot:
 
 @dataclass(frozen=True)
 class Mark:
-    """A place to point at: a crossing (x, y), or with y None a line at x."""
+    """An annotation: a crossing at (x, y), or a vertical line at x if y is None."""
 
     x: float
     y: float | None
@@ -57,7 +58,7 @@ class Mark:
 
 @dataclass(frozen=True)
 class Figure:
-    """A drawing, what it is called, what it shows in a sentence, and the numbers in it."""
+    """A chart as SVG, with its title, a sentence that describes it, and its numbers as a table."""
 
     slug: str
     title: str
@@ -75,7 +76,7 @@ def line_chart(
     y: Axis,
     marks: Iterable[Mark] = (),
 ) -> Figure:
-    """Lines over a common axis, each named at its end."""
+    """A line chart; each line is labelled at its end."""
     marks = tuple(marks)
     shown = [line for line in lines if line.points]
     horizontal, vertical = _plane(
@@ -84,33 +85,29 @@ def line_chart(
         [p[0] for line in shown for p in line.points] + [mark.x for mark in marks],
         [p[1] for line in shown for p in line.points]
         + [value for line in shown for point in line.band for value in point[1:]],
-        max((width_of(line.name + line.note) for line in shown), default=0) + 16,
+        max((text_width(line.name + line.note) for line in shown), default=0) + 16,
     )
     parts = _frame(horizontal, vertical)
     parts += [_band(line, horizontal, vertical) for line in shown if line.band]
     parts += [_line(line, horizontal, vertical) for line in shown]
     parts += [_mark(mark, horizontal, vertical) for mark in marks]
     ends = [(line, vertical(line.points[-1][1])) for line in shown]
-    for line, place in _spread(ends):
+    for line, height in _spread(ends):
         last = horizontal(line.points[-1][0])
-        parts.append(_label(line, last, vertical(line.points[-1][1]), horizontal, place))
-    rows = tuple(
-        (line.name, written(a, x.unit), written(b, y.unit))
-        for line in shown
-        for a, b in line.points
-    )
+        parts.append(_label(line, last, vertical(line.points[-1][1]), horizontal, height))
+    rows = tuple((line.name, x.label(a), y.label(b)) for line in shown for a, b in line.points)
     return _figure(title, description, parts, ("model", x.title, y.title), rows)
 
 
 def dot_chart(
     title: str, description: str, dots: Sequence[Dot], front: Sequence[str], x: Axis, y: Axis
 ) -> Figure:
-    """Dots in a plane; those of the front are joined, the others are behind it."""
+    """A scatter plot; the dots of the Pareto front are joined by a line."""
     horizontal, vertical = _plane(
         x,
         y,
         [dot.x for dot in dots],
-        [value for dot in dots for value in possible(dot.y, dot.error, y.unit)],
+        [value for dot in dots for value in interval_ends(dot.y, dot.error, y.unit)],
         14,
     )
     parts = _frame(horizontal, vertical)
@@ -122,71 +119,91 @@ def dot_chart(
         parts.append(_dot(dot, horizontal, vertical, dot.name in front))
     parts += _dot_names(dots, horizontal, vertical)
     rows = tuple(
-        (d.name, written(d.x, x.unit), written(d.y, y.unit), "yes" if d.name in front else "no")
+        (
+            d.name,
+            x.label(d.x),
+            y.label(d.y),
+            "yes" if d.name in front else "no",
+        )
         for d in dots
     )
-    return _figure(title, description, parts, ("model", x.title, y.title, "on the front"), rows)
+    return _figure(
+        title, description, parts, ("model", x.title, y.title, "on the Pareto front"), rows
+    )
+
+
+class Range(NamedTuple):
+    """One row of a range chart: single values, their mean and the half-width of its interval."""
+
+    name: str
+    series: int
+    mean: float
+    half: float
+    values: Sequence[float]
 
 
 def range_chart(
-    title: str,
-    description: str,
-    rows: Sequence[tuple[str, int, float, float, Sequence[float]]],
-    x: Axis,
-    zero: bool = False,
+    title: str, description: str, rows: Sequence[Range], x: Axis, zero: bool = False
 ) -> Figure:
-    """One row for each (name, place, mean, half, values): every value, the mean, the interval.
-
-    zero: with a line at 0.
-    """
-    height = TOP + 30 * len(rows) + BOTTOM
+    """One row for each range: every value, the mean and its interval; `zero` adds a line at 0."""
+    height = TOP + ROW_HEIGHT * len(rows) + BOTTOM
     unit = "number" if zero else x.unit
-    ends = [end for _, _, m, h, _ in rows if math.isfinite(h) for end in possible(m, h, unit)]
-    values = [v for row in rows for v in row[4]]
-    left = 16 + max((width_of(row[0]) for row in rows), default=0)
-    horizontal = scale(x, [*ends, *values, *([0.0] if zero else [])], left, WIDTH - left - 16)
+    left = 16 + max((text_width(row.name) for row in rows), default=0)
+    shown = [*_extent(rows, unit), *([0.0] if zero else [])]
+    horizontal = scale(x, shown, left, WIDTH - left - 16)
     parts = _grid(horizontal, TOP, height - BOTTOM)
     if zero:
         parts.append(f'<path class="here" d="M{horizontal(0):.1f} {TOP}V{height - BOTTOM}"/>')
-    for i, (name, place, mean, half, seeds) in enumerate(rows):
-        middle = TOP + 30 * i + 15
-        parts.append(
-            f'<text class="name" x="{left - 8:.0f}" y="{middle + 4}">{escape(name)}</text>'
+    for i, row in enumerate(rows):
+        parts += _range(row, horizontal, left, TOP + ROW_HEIGHT * i + ROW_HEIGHT // 2, unit)
+    numbers = tuple(
+        (
+            row.name,
+            x.label(row.mean),
+            f"± {x.label(row.half)}",
+            "; ".join(x.label(value) for value in row.values),
         )
-        if math.isfinite(half):
-            low, high = map(horizontal, possible(mean, half, unit))
-            parts.append(
-                f'<path class="interval s{place % COLOURS}" '
-                f'd="M{low:.1f} {middle}H{high:.1f}M{low:.1f} {middle - 5}v10M{high:.1f} '
-                f'{middle - 5}v10"/>'
-            )
-        parts += [
-            f'<circle class="seed s{place % COLOURS}" cx="{horizontal(v):.1f}" cy="{middle}" '
-            f'r="3"/>'
-            for v in seeds
-        ]
-        parts.append(
-            f'<g class="s{place % COLOURS}"><title>{escape(name)}: {written(mean, x.unit)}</title>'
-            f"{_marker(place, horizontal(mean), middle, 5.5)}</g>"
-        )
-    table = tuple(
-        (name, written(mean, x.unit), f"± {written(half, x.unit)}", "; ".join(
-            written(v, x.unit) for v in seeds
-        ))
-        for name, _, mean, half, seeds in rows
-    )  # fmt: skip
-    return _figure(
-        title, description, parts, ("model", x.title, "interval", "seeds"), table, height
+        for row in rows
     )
+    header = ("model", x.title, "interval", "seeds")
+    return _figure(title, description, parts, header, numbers, height)
 
 
-def swatch(place: int) -> str:
-    """The sign of a line, for a table or a legend."""
-    dash = DASHES[place % len(DASHES)]
+def _extent(rows: Sequence[Range], unit: str) -> list[float]:
+    """All values and all finite ends of intervals."""
+    known = [row for row in rows if math.isfinite(row.half)]
+    ends = [end for row in known for end in interval_ends(row.mean, row.half, unit)]
+    return ends + [value for row in rows for value in row.values]
+
+
+def _range(row: Range, horizontal: Scale, left: float, middle: int, unit: str) -> list[str]:
+    """Name, interval, single values and mean of one row at the height `middle`."""
+    colour = f"s{row.series % COLOURS}"
+    parts = [f'<text class="name" x="{left - 8:.0f}" y="{middle + 4}">{escape(row.name)}</text>']
+    if math.isfinite(row.half):
+        low, high = map(horizontal, interval_ends(row.mean, row.half, unit))
+        parts.append(
+            f'<path class="interval {colour}" '
+            f'd="M{low:.1f} {middle}H{high:.1f}M{low:.1f} {middle - 5}v10M{high:.1f} '
+            f'{middle - 5}v10"/>'
+        )
+    parts += [
+        f'<circle class="seed {colour}" cx="{horizontal(value):.1f}" cy="{middle}" r="3"/>'
+        for value in row.values
+    ]
+    mean = horizontal.axis.label(row.mean)
+    marker = _marker(row.series, horizontal(row.mean), middle, 5.5)
+    parts.append(f'<g class="{colour}"><title>{escape(row.name)}: {mean}</title>{marker}</g>')
+    return parts
+
+
+def swatch(series: int) -> str:
+    """A sample of a line with its marker, for a table or a legend."""
+    dash = DASHES[series % len(DASHES)]
     return (
-        f'<svg class="swatch s{place % COLOURS}" viewBox="0 0 28 12" aria-hidden="true">'
+        f'<svg class="swatch s{series % COLOURS}" viewBox="0 0 28 12" aria-hidden="true">'
         f'<path class="line" d="M1 6H27" stroke-dasharray="{dash}"/>'
-        f"{_marker(place, 14, 6, 4)}</svg>"
+        f"{_marker(series, 14, 6, 4)}</svg>"
     )
 
 
@@ -211,20 +228,20 @@ def _figure(
 def _plane(
     x: Axis, y: Axis, across: Iterable[float], upwards: Iterable[float], right: float
 ) -> tuple[Scale, Scale]:
-    """Both scales, with room for what is written at the left and at the right."""
+    """Both scales, with room for the tick labels on the left and `right` pixels on the right."""
     vertical = scale(y, upwards, HEIGHT - BOTTOM, TOP + BOTTOM - HEIGHT)
-    left = 32 + max((width_of(written(v, y.unit)) for v in vertical.ticks), default=8)
+    left = 32 + max((text_width(y.label(v)) for v in vertical.ticks), default=8)
     return scale(x, across, left, WIDTH - left - right), vertical
 
 
 def _frame(horizontal: Scale, vertical: Scale) -> list[str]:
-    """Grid, values and titles of both axes."""
+    """Grid, tick labels and titles of both axes."""
     left, right = horizontal.start, horizontal.start + horizontal.span
     parts = _grid(horizontal, TOP, HEIGHT - BOTTOM)
     for value in vertical.ticks:
         y = vertical(value)
         parts.append(f'<path class="grid" d="M{left:.0f} {y:.1f}H{right:.0f}"/>')
-        text = written(value, vertical.axis.unit)
+        text = vertical.axis.label(value)
         parts.append(f'<text class="tick y" x="{left - 7:.0f}" y="{y + 4:.1f}">{text}</text>')
     hint = {"low": "lower is better", "high": "higher is better"}.get(vertical.axis.better, "")
     title = f"{vertical.axis.title}{f' ({hint})' if hint else ''}"
@@ -237,13 +254,13 @@ def _frame(horizontal: Scale, vertical: Scale) -> list[str]:
 
 
 def _grid(horizontal: Scale, top: float, bottom: float) -> list[str]:
-    """Lines across, the values below them, and the axis's title."""
+    """Vertical grid lines, the tick labels below them, and the title of the axis."""
     parts = []
     last = -math.inf
     for value in horizontal.ticks:
-        x, text = horizontal(value), written(value, horizontal.axis.unit)
+        x, text = horizontal(value), horizontal.axis.label(value)
         parts.append(f'<path class="grid" d="M{x:.1f} {top}V{bottom:g}"/>')
-        if x - last > width_of(text) + 4:
+        if x - last > text_width(text) + 4:
             parts.append(f'<text class="tick x" x="{x:.1f}" y="{bottom + 16:g}">{text}</text>')
             last = x
     hint = {"low": " (lower is better)", "high": " (higher is better)"}
@@ -254,18 +271,18 @@ def _grid(horizontal: Scale, top: float, bottom: float) -> list[str]:
 
 
 def _line(line: Line, horizontal: Scale, vertical: Scale) -> str:
-    places = [(horizontal(x), vertical(y)) for x, y in line.points]
-    path = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
-    dash = DASHES[line.place % len(DASHES)]
-    every = 1 if len(places) <= 12 else len(places)  # a long curve has a marker at its end only
+    pixels = [(horizontal(x), vertical(y)) for x, y in line.points]
+    path = " ".join(f"{x:.1f},{y:.1f}" for x, y in pixels)
+    dash = DASHES[line.series % len(DASHES)]
+    every = 1 if len(pixels) <= 12 else len(pixels)  # long curves: first and last only
     markers = "".join(
-        f"<g><title>{escape(line.name)}: {written(point[0], horizontal.axis.unit)}, "
-        f"{written(point[1], vertical.axis.unit)}</title>{_marker(line.place, *place, 3.5)}</g>"
-        for i, (place, point) in enumerate(zip(places, line.points, strict=True))
-        if i % every == 0 or i == len(places) - 1
+        f"<g><title>{escape(line.name)}: {horizontal.axis.label(point[0])}, "
+        f"{vertical.axis.label(point[1])}</title>{_marker(line.series, *pixel, 3.5)}</g>"
+        for i, (pixel, point) in enumerate(zip(pixels, line.points, strict=True))
+        if i % every == 0 or i == len(pixels) - 1
     )
     return (
-        f'<g class="s{line.place % COLOURS}"><polyline class="line" stroke-dasharray="{dash}" '
+        f'<g class="s{line.series % COLOURS}"><polyline class="line" stroke-dasharray="{dash}" '
         f'points="{path}"/>{markers}</g>'
     )
 
@@ -273,29 +290,29 @@ def _line(line: Line, horizontal: Scale, vertical: Scale) -> str:
 def _band(line: Line, horizontal: Scale, vertical: Scale) -> str:
     there = [f"{horizontal(x):.1f},{vertical(high):.1f}" for x, _, high in line.band]
     back = [f"{horizontal(x):.1f},{vertical(low):.1f}" for x, low, _ in reversed(line.band)]
-    return f'<polygon class="band s{line.place % COLOURS}" points="{" ".join(there + back)}"/>'
+    return f'<polygon class="band s{line.series % COLOURS}" points="{" ".join(there + back)}"/>'
 
 
 def _dot(dot: Dot, horizontal: Scale, vertical: Scale, front: bool) -> str:
     x, y = horizontal(dot.x), vertical(dot.y)
     whisker = ""
     if dot.error and math.isfinite(dot.error):
-        low, high = map(vertical, possible(dot.y, dot.error, vertical.axis.unit))
+        low, high = map(vertical, interval_ends(dot.y, dot.error, vertical.axis.unit))
         whisker = f'<path class="interval" d="M{x:.1f} {high:.1f}V{low:.1f}"/>'
-    values = f"{written(dot.x, horizontal.axis.unit)}, {written(dot.y, vertical.axis.unit)}"
+    values = f"{horizontal.axis.label(dot.x)}, {vertical.axis.label(dot.y)}"
     return (
-        f'<g class="s{dot.place % COLOURS}"><title>{escape(dot.name)}: {values}</title>{whisker}'
-        f"{_marker(dot.place, x, y, 6 if front else 4)}</g>"
+        f'<g class="s{dot.series % COLOURS}"><title>{escape(dot.name)}: {values}</title>{whisker}'
+        f"{_marker(dot.series, x, y, 6 if front else 4)}</g>"
     )
 
 
 def _dot_names(dots: Sequence[Dot], horizontal: Scale, vertical: Scale) -> list[str]:
-    """Names beside dots: to the right where there is room, and never one over another."""
+    """Labels of dots: to the right if there is room, and without overlaps if possible."""
     parts: list[str] = []
     taken: list[tuple[float, float, float]] = []  # (left, right, height) of names and dots
     taken += [(horizontal(d.x) - 6, horizontal(d.x) + 6, vertical(d.y)) for d in dots]
     for dot in sorted(dots, key=lambda dot: dot.x):
-        x, y, size = horizontal(dot.x), vertical(dot.y), width_of(dot.name)
+        x, y, size = horizontal(dot.x), vertical(dot.y), text_width(dot.name)
         sides = [(x + 10, x + 10 + size, "start"), (x - 10 - size, x - 10, "end")]
         tries = [
             (left, right, anchor, y + shift)
@@ -308,7 +325,7 @@ def _dot_names(dots: Sequence[Dot], horizontal: Scale, vertical: Scale) -> list[
         taken.append((left, right, height))
         at = left if anchor == "start" else right
         parts.append(
-            f'<text class="label s{dot.place % COLOURS}" x="{at:.1f}" y="{height + 4:.1f}" '
+            f'<text class="label s{dot.series % COLOURS}" x="{at:.1f}" y="{height + 4:.1f}" '
             f'text-anchor="{anchor}">{escape(dot.name)}</text>'
         )
     return parts
@@ -335,32 +352,32 @@ def _mark(mark: Mark, horizontal: Scale, vertical: Scale) -> str:
 
 
 def _spread(items: Sequence[tuple[Line, float]]) -> list[tuple[Line, float]]:
-    """Names at heights where none covers another, each as near its own as that allows."""
+    """Heights of labels that do not overlap, each as near to its line as possible."""
     order = sorted(items, key=lambda item: item[1])
-    places = [place for _, place in order]
+    heights = [height for _, height in order]
     for _ in range(60):
-        for i in range(len(places) - 1):
-            overlap = LABEL_GAP - (places[i + 1] - places[i])
+        for i in range(len(heights) - 1):
+            overlap = LABEL_GAP - (heights[i + 1] - heights[i])
             if overlap > 0:
-                places[i] -= overlap / 2
-                places[i + 1] += overlap / 2
-        places = [min(max(place, TOP + 4), HEIGHT - BOTTOM) for place in places]
-    return [(line, place) for (line, _), place in zip(order, places, strict=True)]
+                heights[i] -= overlap / 2
+                heights[i + 1] += overlap / 2
+        heights = [min(max(height, TOP + 4), HEIGHT - BOTTOM) for height in heights]
+    return [(line, height) for (line, _), height in zip(order, heights, strict=True)]
 
 
-def _label(line: Line, x: float, y: float, horizontal: Scale, place: float) -> str:
+def _label(line: Line, x: float, y: float, horizontal: Scale, height: float) -> str:
     text = f"{line.name}{line.note}"
     start = round(horizontal.start + horizontal.span) + 10
     return (
-        f'<path class="lead" d="M{x + 5:.1f} {y:.1f}L{start - 4} {place:.1f}"/>'
-        f'<text class="label s{line.place % COLOURS}" x="{start}" y="{place + 4:.1f}">'
+        f'<path class="lead" d="M{x + 5:.1f} {y:.1f}L{start - 4} {height:.1f}"/>'
+        f'<text class="label s{line.series % COLOURS}" x="{start}" y="{height + 4:.1f}">'
         f"{escape(text)}</text>"
     )
 
 
-def _marker(place: int, x: float, y: float, r: float) -> str:
-    """One of six shapes."""
-    shape = place % 6
+def _marker(series: int, x: float, y: float, r: float) -> str:
+    """A marker; there are six shapes."""
+    shape = series % 6
     if shape == 0:
         return f'<circle class="dot" cx="{x:.1f}" cy="{y:.1f}" r="{r:g}"/>'
     corners = {

@@ -1,4 +1,4 @@
-"""Figures as PNG and SVG, in one look; needs matplotlib (the extra `plot`)."""
+"""Figures of studies as PNG and SVG in one style; needs matplotlib (the extra `plot`)."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Any
 
 from threefold.errors import ThreefoldError
 
-# Okabe & Ito 2008: told apart with every kind of sight.
+# Okabe & Ito 2008: distinguishable with every kind of colour vision.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 INK, GREY, FAINT = "#222222", "#8A8A8A", "#E3E3E3"
 
-LOOK: dict[str, Any] = {
+STYLE: dict[str, Any] = {
     "font.size": 9,
     "axes.titlesize": 9.5,
     "axes.titlelocation": "left",
@@ -33,19 +33,19 @@ LOOK: dict[str, Any] = {
 }
 
 
-def look() -> Any:
-    """A context in which what is drawn has the common look."""
+def style() -> Any:
+    """A context manager in which matplotlib uses the common style."""
     try:
         import matplotlib
     except ImportError as error:
         raise ThreefoldError(
-            "drawing needs matplotlib, which is not installed: pip install 'threefold[plot]'"
+            "drawing needs matplotlib; install it with: pip install 'threefold[plot]'"
         ) from error
-    return matplotlib.rc_context(LOOK)  # type: ignore[arg-type]
+    return matplotlib.rc_context(STYLE)  # type: ignore[arg-type]
 
 
 def new_figure(width: float, height: float) -> Any:
-    """An empty figure of that many inches."""
+    """An empty figure; width and height in inches."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(width, height), layout="constrained")
@@ -54,13 +54,15 @@ def new_figure(width: float, height: float) -> Any:
 
 
 def save(figure: Any, folder: Path, name: str) -> tuple[Path, Path]:
-    """Write `name`.png and `name`.svg into the folder, which is made if need be."""
+    """Write `name`.png and `name`.svg into the folder, which is created if necessary."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise ThreefoldError(f"{folder}: cannot be made a folder for figures ({error})") from error
+        raise ThreefoldError(
+            f"{folder}: cannot be created as a folder for figures ({error})"
+        ) from error
     paths = folder / f"{name}.png", folder / f"{name}.svg"
-    with look():  # text stays text in the SVG
+    with style():  # keeps text as text in the SVG
         figure.savefig(paths[0], dpi=160)
         figure.savefig(paths[1], metadata={"Date": None})
     return paths

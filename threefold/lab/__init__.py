@@ -1,1 +1,1 @@
-"""Races, recipes, benchmarks and reports; for now the demonstration."""
+"""Races, reports, benchmarks, recipes and studies."""

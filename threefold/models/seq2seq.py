@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from threefold.blocks.stack import Entry, Stack, bidirectional_entry
-from threefold.drawing.alignment import draw_weights, one_row
+from threefold.drawing.attention import draw_weights
 from threefold.errors import ThreefoldError, nearest
 from threefold.layers.linear import Linear
 from threefold.layers.padding import PaddedRows, zero_padding
@@ -131,7 +131,7 @@ class Seq2Seq(EncoderDecoder):
         of source and target.  The suffix of `path` chooses the format (png, svg, pdf).  Returns the
         weights [L − 1, M].
         """
-        source_row, target_row = one_row(source, "source"), one_row(target, "target")
+        source_row, target_row = _one_row(source, "source"), _one_row(target, "target")
         if target_row.shape[1] < 2:
             raise ThreefoldError(
                 f"{self.name}: a target of {target_row.shape[1]} tokens; expected the token that "
@@ -140,7 +140,7 @@ class Seq2Seq(EncoderDecoder):
         with torch.no_grad():
             weights = self.align(source_row.to(self.device), target_row[:, :-1].to(self.device))[0]
         texts = labels or tuple([str(int(i)) for i in row[0]] for row in (source_row, target_row))
-        draw_weights(weights, texts[0], texts[1][1:], path)
+        draw_weights(weights, path, queries=texts[1][1:], keys=texts[0], names=("target", "source"))
         return weights
 
     def empty_state(self, batch_size: int) -> State:
@@ -221,3 +221,14 @@ class Seq2Seq(EncoderDecoder):
                 f"{self.name}: score {self.spec.option('score')!r} without attention; choose "
                 "attention 'bahdanau' or 'luong', or leave the score out"
             )
+
+
+def _one_row(tokens: Tensor | Sequence[int], what: str) -> Tensor:
+    """Tokens [L] as a batch of one row [1, L]."""
+    row = torch.as_tensor(tokens)
+    if row.dim() != 1 or row.numel() == 0 or row.is_floating_point():
+        raise ThreefoldError(
+            f"draw_alignment: the {what} is {tuple(row.shape)} {row.dtype}, expected one row of "
+            "whole numbers [length]"
+        )
+    return row.long().unsqueeze(0)

@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from threefold.data.loaders import IGNORE, Batch
+from threefold.drawing.text import largest, sparkline
 from threefold.tasks.pairs import Pairs
 from threefold.tasks.task import Task
 
-BLOCKS = "▁▂▃▄▅▆▇█"
 SHADES = " ░▒▓█"
 MOST_CURVES = 4  # drawn of many features
 Array = NDArray[Any]
@@ -83,14 +83,19 @@ def _numbers(task: Task[Any], inputs: Array, width: int) -> list[str]:
     if task.domain == "vision" and side and task.name != "pmnist":
         return picture(inputs.mean(-1).reshape(side, side))
     return [
-        curve(inputs[:, feature], width) for feature in range(min(MOST_CURVES, inputs.shape[1]))
+        sparkline(inputs[:, feature].tolist(), width, largest)
+        for feature in range(min(MOST_CURVES, inputs.shape[1]))
     ]
 
 
 def _answer(task: Task[Any], rows: Batch, inputs: Array, width: int) -> str:
     targets = rows.targets[0].numpy()
     if targets.dtype.kind == "f":
-        return f"{float(targets):.3f}" if targets.ndim == 0 else curve(targets, width)
+        return (
+            f"{float(targets):.3f}"
+            if targets.ndim == 0
+            else sparkline(targets.ravel().tolist(), width, largest)
+        )
     if targets.ndim == 0:
         return str(int(targets))
     return cut(spell(task, targets[: len(inputs)]), width)
@@ -106,15 +111,6 @@ def picture(brightness: Array) -> list[str]:
     """Numbers from 0 to 1 as shades; each pixel is two characters wide."""
     shades = np.clip((brightness * len(SHADES)).astype(int), 0, len(SHADES) - 1)
     return ["".join(SHADES[shade] * 2 for shade in row).rstrip() for row in shades]
-
-
-def curve(values: Array, width: int) -> str:
-    """Numbers as blocks of different heights; a long curve shows the largest value of each part."""
-    parts = np.array_split(values.astype(np.float64), min(width, len(values)))
-    heights = np.array([part[np.abs(part).argmax()] for part in parts])
-    low, high = heights.min(), heights.max()
-    scaled = (heights - low) / (high - low) if high > low else np.zeros(len(heights))
-    return "".join(BLOCKS[round(height * (len(BLOCKS) - 1))] for height in scaled)
 
 
 def cut(text: str, width: int) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
-from itertools import pairwise
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -17,12 +16,13 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from threefold.drawing.text import format_duration, sparkline
+
 if TYPE_CHECKING:
     from threefold.training.loop import Trainer
 
 LINES = 5  # plain lines of one run
 REFRESH = 0.2  # seconds between two pictures of the panel
-BARS = "▁▂▃▄▅▆▇█"
 
 
 class Reporter:
@@ -148,7 +148,7 @@ class Lines(Reporter):
         self.next = (int(run.done * LINES) + 1) / LINES
         self._say(
             f"{run.done:4.0%}, step {run.result.steps}, loss {run.result.losses[-1]:.3f}, "
-            f"{run.result.rate:,.0f} tokens/s, {readable_time(run.left)} left"
+            f"{run.result.rate:,.0f} tokens/s, {format_duration(run.left)} left"
         )
 
     def scores(self, run: Trainer) -> None:
@@ -172,7 +172,7 @@ def _facts(run: Trainer) -> list[tuple[str, str]]:
         ("step", f"{result.steps:,}{of}"),
         ("loss", f"{_recent(result.losses):.4f}"),
         ("validation", "–" if math.isnan(loss) else f"{loss:.4f} ({metric:.4f})"),
-        ("left", readable_time(run.left)),
+        ("left", format_duration(run.left)),
         ("rate", f"{result.rate:,.0f} tokens/s"),
         ("gradients", f"{run.norm:.3g}"),
         ("memory", _memory()),
@@ -194,31 +194,6 @@ def _memory() -> str:
             return f"{int(file.read().split()[1]) * 4096 / 2**20:,.0f} MiB"
     except (OSError, ValueError, IndexError):
         return "–"
-
-
-def sparkline(values: Sequence[float], width: int) -> str:
-    """A curve of letters: means of equal parts, from the lowest to the highest."""
-    finite = [value for value in values if math.isfinite(value)]
-    if len(finite) < 2:
-        return ""
-    count = min(width, len(finite))
-    edges = [round(i * len(finite) / count) for i in range(count + 1)]
-    means = [sum(finite[a:b]) / (b - a) for a, b in pairwise(edges) if b > a]
-    low, high = min(means), max(means)
-    scale = (len(BARS) - 1) / (high - low) if high > low else 0.0
-    return "".join(BARS[round((mean - low) * scale)] for mean in means)
-
-
-def readable_time(seconds: float) -> str:
-    """As a person says it: 45 s, 3 min 20 s, 2 h 5 min."""
-    if not math.isfinite(seconds):
-        return "?"
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60} s"
-    return f"{whole // 3600} h {whole % 3600 // 60} min"
 
 
 def reporter(console: Console | None, title: str, watchers: Sequence[Reporter] = ()) -> Reporter:

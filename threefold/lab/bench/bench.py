@@ -1,7 +1,4 @@
-"""Time and memory of mixers at growing lengths: where lines cross, and how fast each grows.
-
-For a user's own shapes, and for the table of costs that textbooks print, measured.
-"""
+"""Time and memory of mixers at growing lengths: where their lines cross, and how fast they grow."""
 
 from __future__ import annotations
 
@@ -17,20 +14,28 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from threefold.drawing.axes import Axis, written
+from threefold.drawing.axes import Axis
 from threefold.drawing.charts import Figure, Line, Mark, line_chart
+from threefold.drawing.text import format_seconds, format_value
 from threefold.errors import ThreefoldError, nearest
-from threefold.lab.bench.measuring import PATIENCE, Growth, growth, in_turns, peak_memory
+from threefold.lab.bench.measuring import (
+    MAX_CALL_SECONDS,
+    Growth,
+    crossing,
+    growth,
+    in_turns,
+    peak_memory,
+)
 from threefold.layers.mixer import Mixer
 from threefold.layers.table import MIXERS, mixer
 from threefold.memory.forms import FORMS
 
-REFERENCE = "attention"  # whom the others are held against, if it takes part
+REFERENCE = "attention"  # the others are compared with it, if it is measured
 
 
 @dataclass(frozen=True)
 class Shapes:
-    """What is measured: the user's own shapes."""
+    """What to measure: mixers, lengths, forms and sizes."""
 
     mixers: tuple[str, ...]
     lengths: tuple[int, ...] = (256, 1024, 4096, 16_384)
@@ -38,7 +43,7 @@ class Shapes:
     width: int = 128
     batch: int = 1
     training: bool = False
-    seconds: float = 0.4  # of one measurement
+    seconds: float = 0.4  # time limit of one measurement
 
     def __post_init__(self) -> None:
         for name in self.mixers:
@@ -50,13 +55,13 @@ class Shapes:
         if not self.mixers or not self.lengths or min(self.lengths) < 1 or self.batch < 1:
             raise ThreefoldError(
                 f"nothing to measure: mixers {self.mixers}, lengths {self.lengths}, batch "
-                f"{self.batch}; expected at least one mixer, lengths and a batch from 1 on"
+                f"{self.batch}; expected at least one mixer, and lengths and a batch of at least 1"
             )
 
 
 @dataclass
 class Measured:
-    """One line of the figures: a mixer in a form."""
+    """One line of the figures: a mixer in one form."""
 
     name: str
     time: list[tuple[int, float]] = field(default_factory=list)
@@ -66,7 +71,7 @@ class Measured:
 
 @dataclass(frozen=True)
 class Crossing:
-    """The length from which on `name` is quicker (or smaller) than `other`."""
+    """The length from which on `name` needs less time (or memory) than `other`."""
 
     name: str
     other: str
@@ -76,29 +81,31 @@ class Crossing:
 
 @dataclass(frozen=True)
 class Bench:
-    """What was measured."""
+    """All measurements."""
 
     shapes: Shapes
     lines: tuple[Measured, ...]
-    refused: tuple[tuple[str, str], ...] = ()  # (name, why it was not measured, or no further)
+    refused: tuple[
+        tuple[str, str], ...
+    ] = ()  # (name, why it was not measured, or not at all lengths)
 
     def crossings(self, quantity: str = "time") -> list[Crossing]:
-        """Where each line comes below the reference's."""
+        """Where each line falls below that of the reference."""
         names = [line.name for line in self.lines]
         other = next((n for n in names if n.split()[0] == REFERENCE), names[0])
-        base = dict(getattr(self.lines[names.index(other)], quantity))
-        found = [
-            crossing(line.name, dict(getattr(line, quantity)), other, base)
+        reference = dict(getattr(self.lines[names.index(other)], quantity))
+        points = {
+            line.name: crossing(dict(getattr(line, quantity)), reference)
             for line in self.lines
             if line.name != other
-        ]
-        return [item for item in found if item is not None]
+        }
+        return [Crossing(name, other, *point) for name, point in points.items() if point]
 
     @property
     def figures(self) -> list[Figure]:
         """Time and memory against length, with the crossing points."""
-        what = "forward and backward" if self.shapes.training else "forward"
-        shape = f"width {self.shapes.width}, batch {self.shapes.batch}, {what}"
+        passes = "forward and backward" if self.shapes.training else "forward"
+        shape = f"width {self.shapes.width}, batch size {self.shapes.batch}, {passes} pass"
         return [
             self._figure("Time against length", f"One layer, {shape}.", "time", "seconds"),
             self._figure("Peak memory against length", f"One layer, {shape}.", "memory", "bytes"),
@@ -111,10 +118,11 @@ class Bench:
         ]
         crossings = self.crossings(quantity)
         marks = [Mark(c.length, c.value, f"{c.length:,.0f}") for c in crossings]
-        told = "; ".join(f"{c.name} is below {c.other} from {c.length:,.0f} on" for c in crossings)
+        texts = [f"{c.name} is below {c.other} from length {c.length:,.0f} on" for c in crossings]
+        sentence = f"{'; '.join(texts)}." if texts else ""
         return line_chart(
             title,
-            f"{text} {told}{'.' if told else ''}".strip(),
+            f"{text} {sentence}".strip(),
             lines,
             Axis("length", "count", True, at=tuple(map(float, self.shapes.lengths))),
             Axis(quantity, unit, True, "low"),
@@ -122,13 +130,14 @@ class Bench:
         )
 
     def table(self) -> tuple[list[str], list[list[str]]]:
-        """Header and rows: time and memory at each length, and the exponents."""
-        header = ["mixer", *(f"{n:,}" for n in self.shapes.lengths), "time ≈ L^p", "memory ≈ L^p"]
+        """Header and rows: time and memory at each length, and the growth exponents."""
+        header = ["mixer", *(f"length {n:,}" for n in self.shapes.lengths)]
+        header += ["time grows like", "memory grows like"]
         rows = []
         for line in self.lines:
             taken, needed = dict(line.time), dict(line.memory)
             cells = [
-                f"{written(taken[n], 'seconds')}, {written(needed.get(n, math.nan), 'bytes')}"
+                f"{format_seconds(taken[n])}, {format_value(needed.get(n, math.nan), 'bytes')}"
                 if n in taken
                 else "–"
                 for n in self.shapes.lengths
@@ -145,7 +154,7 @@ class Bench:
 
     def save(self, folder: Path) -> Path:
         """Write bench.html, bench.json and the figures; returns the page."""
-        from threefold.lab.report.page import standalone
+        from threefold.drawing.page import standalone
 
         (folder / "figures").mkdir(parents=True, exist_ok=True)
         for figure in self.figures:
@@ -158,66 +167,80 @@ class Bench:
         return path
 
     def _page(self) -> str:
-        from threefold.lab.report.page import figure_block, plain_page, table
+        from threefold.drawing.page import figure_block, plain_page, table
 
         header, rows = self.table()
         drawn = "".join(map(figure_block, self.figures))
         names = ", ".join(self.shapes.mixers)
         body = f'<div class="pair">{drawn}</div>{table(header, rows, "Time and memory")}'
-        return plain_page("threefold bench", f"What a layer costs: {names}", body)
+        return plain_page("threefold bench", f"Costs of one layer: {names}", body)
 
 
 def measure(shapes: Shapes, progress: Callable[[str], None] = lambda _: None) -> Bench:
-    """Time and memory of every mixer and form at every length, taking turns."""
+    """Time and memory of every mixer and form at every length, measured in turns."""
     layers: dict[str, tuple[Mixer, str]] = {}
     lines: dict[str, Measured] = {}
     for name, form in itertools.product(shapes.mixers, shapes.forms):
         title = name if shapes.forms == ("auto",) else f"{name} {form}"
         torch.manual_seed(0)
-        made = mixer(name, width=shapes.width, **longest(name, max(shapes.lengths)))
+        layer = mixer(name, width=shapes.width, **length_option(name, max(shapes.lengths)))
         lines[title] = Measured(title)
-        if form != "auto" and form not in made.forms:
+        if form != "auto" and form not in layer.forms:
             lines[title].refused = f"has no {form} form"
         else:
-            layers[title] = made.train(shapes.training), form
+            layers[title] = layer.train(shapes.training), form
     for length in sorted(shapes.lengths):
         progress(f"{length:,} elements")
-        x = torch.randn(shapes.batch, length, shapes.width)
-        works = {
-            title: layer_work(made, x, form, shapes.training)
-            for title, (made, form) in layers.items()
-            if not lines[title].refused
-        }
-        for title, work in list(works.items()):
-            try:
-                work()
-            except ThreefoldError as error:
-                lines[title].refused = str(error)
-                del works[title]
-        for title, taken in in_turns(works, shapes.seconds).items():
-            lines[title].time.append((length, taken))
-            lines[title].memory.append((length, peak_memory(works[title])))
-            if taken > PATIENCE:
-                lines[title].refused = f"{written(taken, 'seconds')} at {length:,} elements"
+        _measure_length(shapes, length, layers, lines)
     for line in lines.values():
         line.memory = [point for point in line.memory if point[1] > 0]
     measured = tuple(line for line in lines.values() if line.time)
     refused = tuple((line.name, line.refused) for line in lines.values() if line.refused)
     if not measured:
-        told = "; ".join(f"{name}: {reason}" for name, reason in refused)
-        raise ThreefoldError(f"nothing could be measured: {told}")
+        reasons = "; ".join(f"{name}: {reason}" for name, reason in refused)
+        raise ThreefoldError(f"nothing could be measured: {reasons}")
     return Bench(shapes, measured, refused)
 
 
-def longest(name: str, length: int) -> dict[str, int]:
-    """The keyword of a mixer that has a largest length."""
+def _measure_length(
+    shapes: Shapes,
+    length: int,
+    layers: dict[str, tuple[Mixer, str]],
+    lines: dict[str, Measured],
+) -> None:
+    """Add the points of one length; layers that refuse it or are too slow stop there."""
+    x = torch.randn(shapes.batch, length, shapes.width)
+    works = {
+        title: layer_work(layer, x, form, shapes.training)
+        for title, (layer, form) in layers.items()
+        if not lines[title].refused
+    }
+    for title, work in list(works.items()):
+        try:
+            work()
+        except ThreefoldError as error:
+            lines[title].refused = str(error)
+            del works[title]
+    for title, taken in in_turns(works, shapes.seconds).items():
+        lines[title].time.append((length, taken))
+        lines[title].memory.append((length, peak_memory(works[title])))
+        if taken > MAX_CALL_SECONDS:
+            lines[
+                title
+            ].refused = (
+                f"not measured beyond {length:,} elements, which took {format_seconds(taken)}"
+            )
+
+
+def length_option(name: str, length: int) -> dict[str, int]:
+    """The option `max_length` for mixers that have one, else nothing."""
     option = inspect.signature(MIXERS[name].load()).parameters.get("max_length")
     limited = option is not None and isinstance(option.default, int)
     return {"max_length": length} if limited else {}
 
 
 def layer_work(layer: Mixer, x: Tensor, form: str, training: bool) -> Callable[[], None]:
-    """One call, with gradients or without."""
+    """One call of a layer, with or without the backward pass."""
 
     def forward() -> None:
         with torch.no_grad():
@@ -232,50 +255,33 @@ def layer_work(layer: Mixer, x: Tensor, form: str, training: bool) -> Callable[[
     return both if training else forward
 
 
-def crossing(
-    name: str, mine: dict[int, float], other: str, theirs: dict[int, float]
-) -> Crossing | None:
-    """Where the first line comes below the second for good, on logarithmic axes."""
-    shared = sorted(set(mine) & set(theirs))
-    gaps = [math.log(mine[n] / theirs[n]) for n in shared if mine[n] > 0 and theirs[n] > 0]
-    if len(gaps) < len(shared):
-        return None
-    for i in reversed(range(len(shared) - 1)):
-        if gaps[i] > 0 >= gaps[i + 1] and all(gap <= 0 for gap in gaps[i + 1 :]):
-            share = gaps[i] / (gaps[i] - gaps[i + 1])
-            left, right = shared[i], shared[i + 1]
-            value = mine[left] ** (1 - share) * mine[right] ** share
-            return Crossing(name, other, left ** (1 - share) * right**share, value)
-    return None
-
-
 def exponent(points: Iterable[tuple[int, float]]) -> str:
-    """The growth in a cell, e.g. 1.02 (± 3 %)."""
-    given = list(points)
-    return shown(growth(given)) if len(given) > 1 else "–"
+    """The growth as a table cell, or – for fewer than two points."""
+    listed = list(points)
+    return format_growth(growth(listed)) if len(listed) > 1 else "–"
 
 
-def shown(found: Growth) -> str:
-    """An exponent and how far the worst point is from the fit."""
-    return f"{found.exponent:.2f} (off by ≤ {100 * found.residual:.0f} %)"
+def format_growth(fit: Growth, variable: str = "L") -> str:
+    """The exponent and the largest deviation from the fit, e.g. L^1.02 (± 3 %)."""
+    return f"{variable}^{fit.exponent:.2f} (± {100 * fit.residual:.0f} %)"
 
 
-def lengths_of(text: str) -> tuple[int, ...]:
-    """Lengths in a list such as 256,1k,16k."""
-    found: list[int] = []
+def parse_lengths(text: str) -> tuple[int, ...]:
+    """Parse lengths such as 256,1k,16k."""
+    lengths: list[int] = []
     for part in filter(None, (piece.strip().lower() for piece in text.split(","))):
         factor = 1024 if part.endswith("k") else 1
         digits = part.removesuffix("k")
         if not digits.isdigit() or int(digits) < 1:
             raise ThreefoldError(f"length {part!r}: expected whole numbers such as 256,1k,16k")
-        found.append(factor * int(digits))
-    if not found:
+        lengths.append(factor * int(digits))
+    if not lengths:
         raise ThreefoldError(f"no length in {text!r}: expected whole numbers such as 256,1k,16k")
-    return tuple(sorted(set(found)))
+    return tuple(sorted(set(lengths)))
 
 
-def names_of(text: str, known: Sequence[str] = tuple(MIXERS)) -> tuple[str, ...]:
-    """Names in a list, each checked."""
+def parse_names(text: str, known: Sequence[str] = tuple(MIXERS)) -> tuple[str, ...]:
+    """Parse and check a list of mixers, separated by commas."""
     names = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
     if not names:
         raise ThreefoldError(f"{text!r} names no mixer; known: {', '.join(known)}")

@@ -1,4 +1,4 @@
-"""cost ≈ c · L^p:  the table of costs by layer type, with p measured beside the published order.
+"""cost ≈ c · n^p:  the table of costs by layer type: published order and measured exponent p.
 
 Vaswani et al. 2017, "Attention Is All You Need", table 1; Gu et al. 2022, "Efficiently Modeling
 Long Sequences with Structured State Spaces", table 1.
@@ -13,25 +13,25 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
-from threefold.lab.bench.bench import layer_work, longest, shown
+from threefold.lab.bench.bench import format_growth, layer_work, length_option
 from threefold.lab.bench.measuring import Growth, growth, in_turns, peak_memory
 from threefold.layers.mixer import Mixer
 from threefold.layers.table import mixer
 
 LENGTHS = (8192, 16_384, 32_768)
 Inputs: TypeAlias = dict[int, Tensor]  # by length
-STEPS = 64  # elements of one measurement of decoding
+STEPS = 64  # elements of one decode measurement
 
 
 @dataclass(frozen=True)
 class CostRow:
-    """One line of the table; `shrink` divides the lengths where a form is slow by its nature."""
+    """One row of the table; `shrink` divides the lengths for forms that are slow by nature."""
 
     layer: str
     mixer: str
     quantity: str  # pass, element or memory
     published: str
-    order: float  # the exponent that it says
+    order: float  # the published exponent
     sequential: str = ""
     path: str = ""
     form: str = "auto"
@@ -67,15 +67,15 @@ MEMORIES = (
 )
 ROWS = (*PASSES, *ELEMENTS, *MEMORIES)
 QUANTITIES = {
-    "pass": "time of a pass over n elements",
-    "element": "time of one more element after n",
+    "pass": "time of one pass over n elements",
+    "element": "time per element after n elements",
     "memory": "peak memory of a training pass",
 }
 
 
 @dataclass(frozen=True)
-class Filled:
-    """A row with what was measured."""
+class MeasuredRow:
+    """A row with its measurements."""
 
     row: CostRow
     points: tuple[tuple[int, float], ...]
@@ -90,7 +90,7 @@ class Filled:
             row.published,
             row.sequential or "–",
             row.path or "–",
-            shown(self.growth),
+            format_growth(self.growth, "n"),
             f"{lengths[0]:,} to {lengths[-1]:,}",
         ]
 
@@ -99,30 +99,30 @@ HEADER = (
     "layer",
     "mixer",
     "cost",
-    "published",
-    "in sequence",
+    "published order",
+    "sequential steps",
     "longest path",
-    "measured n^p",
+    "measured growth",
     "lengths",
 )
 
 
-def fill(
+def measure_rows(
     rows: tuple[CostRow, ...] = ROWS,
     lengths: tuple[int, ...] = LENGTHS,
     width: int = 32,
     seconds: float = 0.15,
     progress: Callable[[str], None] = lambda _: None,
-) -> Iterator[Filled]:
+) -> Iterator[MeasuredRow]:
     """Measure every row, one after another."""
     for row in rows:
         progress(f"{row.mixer}: {QUANTITIES[row.quantity]}")
         torch.manual_seed(0)
-        layer = mixer(row.mixer, width=width, **longest(row.mixer, max(lengths))).eval()
+        layer = mixer(row.mixer, width=width, **length_option(row.mixer, max(lengths))).eval()
         inputs = {n: torch.randn(1, n, width) for n in (n // row.shrink for n in lengths)}
-        found = _MEASURES[row.quantity](layer, inputs, row.form, seconds)
-        points = tuple(sorted(found.items()))
-        yield Filled(row, points, growth(points))
+        costs = _MEASURES[row.quantity](layer, inputs, row.form, seconds)
+        points = tuple(sorted(costs.items()))
+        yield MeasuredRow(row, points, growth(points))
 
 
 def _pass(layer: Mixer, inputs: Inputs, form: str, seconds: float) -> dict[int, float]:
@@ -131,12 +131,12 @@ def _pass(layer: Mixer, inputs: Inputs, form: str, seconds: float) -> dict[int, 
 
 
 def _element(layer: Mixer, inputs: Inputs, form: str, seconds: float) -> dict[int, float]:
-    """Seconds of one step after the sequence; the cache grows a little while it is measured."""
+    """Seconds per step after the sequence; a cache grows slightly during the measurement."""
     elements = torch.randn(STEPS, 1, layer.width)
     with torch.no_grad():
         states = {n: layer(x)[1] for n, x in inputs.items()}
 
-    def write(length: int) -> Callable[[], None]:
+    def decode(length: int) -> Callable[[], None]:
         def work() -> None:
             state = states[length]
             with torch.no_grad():
@@ -145,17 +145,17 @@ def _element(layer: Mixer, inputs: Inputs, form: str, seconds: float) -> dict[in
 
         return work
 
-    taken = in_turns({n: write(n) for n in inputs}, seconds, min)
+    taken = in_turns({n: decode(n) for n in inputs}, seconds, min)
     return {n: value / STEPS for n, value in taken.items()}
 
 
 def _memory(layer: Mixer, inputs: Inputs, form: str, seconds: float) -> dict[int, float]:
-    found = {}
+    peaks = {}
     for length, x in inputs.items():
         work = layer_work(layer, x, form, training=True)
         work()
-        found[length] = max(1.0, peak_memory(work))
-    return found
+        peaks[length] = max(1.0, peak_memory(work))
+    return peaks
 
 
 _MEASURES: dict[str, Callable[[Mixer, Inputs, str, float], dict[int, float]]] = {

@@ -1,7 +1,8 @@
-"""seconds(L), bytes(L):  what a mixer or a model costs at growing lengths, and how fast that grows.
+"""seconds(L), bytes(L):  costs of a mixer or a model at growing lengths, and how fast they grow.
 
-Those who are compared take turns, so that a slow moment of the machine meets all of them, and the
-median of the rounds counts.  Growth is the p of cost ≈ c · L^p, by least squares of logarithms.
+Everything that is compared is measured in turns, so that slow phases of the machine affect all of
+it; the median of the rounds counts.  Growth is the p of cost ≈ c · L^p, by least squares of
+logarithms.
 """
 
 from __future__ import annotations
@@ -28,25 +29,24 @@ Points: TypeAlias = tuple[tuple[int, float], ...]
 Work: TypeAlias = Callable[[], object]
 Name = TypeVar("Name", bound=Hashable)
 
-ROUNDS = 9  # at most
-LEAST = 3
-SECONDS = 0.4  # of one measurement, if the rounds are not over before
-PATIENCE = 6.0  # seconds of one call, beyond which a longer length is not tried
-FEWEST = 3  # lengths, without which nothing is known of growth
-WINDOW = 16  # elements of one measurement of decoding
+MIN_ROUNDS, MAX_ROUNDS = 3, 9
+SECONDS = 0.4  # time limit of one measurement
+MAX_CALL_SECONDS = 6.0  # of one call; if it takes longer, longer sequences are not tried
+MIN_LENGTHS = 3  # needed to see growth
+DECODED = 16  # elements of one measurement of decoding
 STATUS, RESET = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
 
 @dataclass(frozen=True)
 class Growth:
-    """cost ≈ c · L^exponent; `residual` is the largest part by which a point is off that."""
+    """cost ≈ c · L^exponent; `residual` is the largest relative deviation of a point."""
 
     exponent: float
     residual: float
 
 
 def growth(points: Sequence[tuple[float, float]]) -> Growth:
-    """The exponent that fits the points best, and how well it does."""
+    """The exponent that fits the points best, and how well it fits."""
     if len(points) < 2 or any(x <= 0 or y <= 0 for x, y in points):
         raise ThreefoldError(f"growth of {list(points)}: expected two or more positive points")
     across, upwards = ([math.log(p[i]) for p in points] for i in (0, 1))
@@ -55,21 +55,39 @@ def growth(points: Sequence[tuple[float, float]]) -> Growth:
     return Growth(slope, math.expm1(max(gaps)))
 
 
+def crossing(line: Mapping[int, float], other: Mapping[int, float]) -> tuple[float, float] | None:
+    """(length, value) from which on `line` stays below `other`, interpolated on logarithmic axes.
+
+    None if it does not cross within the lengths that both have.
+    """
+    shared = sorted(set(line) & set(other))
+    if any(min(line[n], other[n]) <= 0 for n in shared):
+        return None
+    gaps = [math.log(line[n] / other[n]) for n in shared]
+    for i in reversed(range(len(shared) - 1)):
+        if gaps[i] > 0 and all(gap <= 0 for gap in gaps[i + 1 :]):
+            share = gaps[i] / (gaps[i] - gaps[i + 1])
+            left, right = shared[i], shared[i + 1]
+            value = line[left] ** (1 - share) * line[right] ** share
+            return left ** (1 - share) * right**share, value
+    return None
+
+
 def in_turns(
     works: Mapping[Name, Work],
     seconds: float = SECONDS,
     pick: Callable[[list[float]], float] = statistics.median,
 ) -> dict[Name, float]:
-    """Seconds of each, the median of rounds, after one round that does not count.
+    """Seconds of each call: the median over rounds, after one warm-up round.
 
-    pick=min: the least disturbed round, where only the growth of one work is asked for.
+    pick=min takes the least disturbed round, for measuring the growth of a single layer.
     """
     for work in works.values():
         work()
     samples: dict[Name, list[float]] = {name: [] for name in works}
     begin = time.perf_counter()
-    for turn in range(ROUNDS):
-        if turn >= LEAST and time.perf_counter() - begin > seconds * len(works):
+    for turn in range(MAX_ROUNDS):
+        if turn >= MIN_ROUNDS and time.perf_counter() - begin > seconds * len(works):
             break
         for name, work in works.items():
             start = time.perf_counter()
@@ -79,13 +97,13 @@ def in_turns(
 
 
 def peak_memory(work: Work) -> float:
-    """Bytes that a call needs at most beyond what was there before; NaN where nobody can tell.
+    """The peak memory of a call in bytes, beyond what was allocated before; NaN if unknown.
 
-    The largest resident size since it was reset, which Linux keeps; what earlier work left in
-    the allocator is given back first.
+    Uses the peak resident size of Linux, which can be reset; free memory of the allocator is
+    returned to the system first.
     """
     try:
-        _give_back()
+        _release_free_memory()
         RESET.write_text("5")
         before = _resident("VmRSS")
         work()
@@ -94,21 +112,21 @@ def peak_memory(work: Work) -> float:
         return math.nan
 
 
-def _give_back() -> None:
-    """Hand free memory back to the system, where the C library can."""
+def _release_free_memory() -> None:
+    """Return free memory to the system, if the C library supports it."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)
 
 
 def _resident(name: str) -> int:
-    """Bytes, as Linux says: VmRSS now, VmHWM at most."""
+    """Resident bytes from /proc: VmRSS now, VmHWM at the peak."""
     line = next(text for text in STATUS.read_text().splitlines() if text.startswith(name))
     return 1024 * int(line.split()[1])
 
 
-def some_input(spec: Spec, batch: int, length: int) -> Tensor:
-    """Tokens or numbers that a model of this spec can read; a translator's source and target."""
+def example_input(spec: Spec, batch: int, length: int) -> Tensor:
+    """Random tokens or numbers that a model of this spec can read."""
     generator = torch.Generator().manual_seed(0)
     shape = (batch, 2, length) if spec.option("pair", False) else (batch, length)
     size = spec.option("input_size", 0)
@@ -116,17 +134,17 @@ def some_input(spec: Spec, batch: int, length: int) -> Tensor:
         size = spec.option("channels") + spec.option("exogenous")
     if size:
         return torch.randn(*shape, size, generator=generator)
-    most = min(spec.vocabulary, spec.option("source_vocabulary", 0) or spec.vocabulary)
-    return torch.randint(most, shape, generator=generator)
+    largest = min(spec.vocabulary, spec.option("source_vocabulary", 0) or spec.vocabulary)
+    return torch.randint(largest, shape, generator=generator)
 
 
 def elements(x: Tensor) -> int:
-    """Tokens, or vectors."""
+    """The number of tokens or vectors in an input."""
     return math.prod(x.shape[:-1]) if x.is_floating_point() else x.numel()
 
 
 def training_step(model: nn.Module, x: Tensor) -> None:
-    """Forward and backward, without an update."""
+    """Forward and backward pass, without an update."""
     model.train()
     answer: Tensor = (model(x, model.encode(x)) if isinstance(model, EncoderDecoder) else model(x))[
         0
@@ -136,16 +154,16 @@ def training_step(model: nn.Module, x: Tensor) -> None:
         parameter.grad = None
 
 
-def reading(model: nn.Module, x: Tensor) -> Any:
-    """The state after a sequence; of a language model only the last logits are made."""
+def prefill(model: nn.Module, x: Tensor) -> Any:
+    """The state after a sequence; language models compute the last logits only."""
     model.eval()
     last = {"last": True} if hasattr(model, "step") and x.dim() == 2 else {}
     with torch.no_grad():
         return model.encode(x) if isinstance(model, EncoderDecoder) else model(x, **last)[1]
 
 
-def writing(model: nn.Module, x: Tensor, state: Any, elements: int = WINDOW) -> None:
-    """Some elements one by one, each from the state after the one before."""
+def decode(model: nn.Module, x: Tensor, state: Any, elements: int = DECODED) -> None:
+    """Read elements one by one, each with the state of the one before."""
     with torch.no_grad():
         for i in range(elements):
             state = model(x[:, i : i + 1], state)[1]
@@ -160,53 +178,103 @@ def costs(
     limit: float = math.inf,
     progress: Callable[[str], None] = lambda _: None,
 ) -> dict[str, Cost]:
-    """What each model costs at each length; batches have as many rows as `tokens` allow.
+    """The costs of each model at each length; batches have about `tokens` elements.
 
-    A length that one of them refuses, or would take too long for, is left out for it; when half of
-    the `limit` of seconds is over, no length beyond the third is begun.
+    Lengths that a model refuses, or that take too long, are left out for this model.  When half of
+    the `limit` in seconds is over, no length beyond the third is measured.
     """
     begin = time.monotonic()
-    found: dict[str, dict[str, list[tuple[int, float]]]] = {
-        name: {field: [] for field in Cost.__dataclass_fields__} for name in models
-    }
-    tired: dict[str, set[str]] = {name: set() for name in models}  # fields that are over
-
-    def note(field: str, length: int, works: Mapping[str, Work], per: float, rate: bool) -> None:
-        progress(f"{field} at {length:,}")
-        able = {n: w for n, w in works.items() if field not in tired[n] and _runs(w)}
-        for name, taken in in_turns(able, seconds).items():
-            found[name][field].append((length, per / taken if rate else taken / per))
-            if taken > PATIENCE / 4:
-                tired[name].add(field)
-        for name in set(works) - set(able):
-            tired[name].add(field)
-
-    for place, length in enumerate(sorted(lengths)):
-        if place >= FEWEST and time.monotonic() - begin > limit / 2:
+    meter = CostMeter(models, seconds, progress)
+    for i, length in enumerate(sorted(lengths)):
+        if i >= MIN_LENGTHS and time.monotonic() - begin > limit / 2:
             break
-        rows = max(1, tokens // length)
-        batches = {n: some_input(m.spec, rows, length) for n, m in models.items()}
-        ones = {n: x[:1] for n, x in batches.items()}
-        train = {n: _bound(training_step, m, batches[n]) for n, m in models.items()}
+        meter.measure(length, max(1, tokens // length))
+    return meter.costs()
+
+
+class CostMeter:
+    """Measures several models in turns, length by length."""
+
+    def __init__(
+        self, models: Mapping[str, Any], seconds: float, progress: Callable[[str], None]
+    ) -> None:
+        self.models, self.seconds, self.progress = models, seconds, progress
+        fields = Cost.__dataclass_fields__
+        self.points: dict[str, dict[str, list[tuple[int, float]]]] = {
+            name: {field: [] for field in fields} for name in models
+        }
+        # Fields that a model refused or that took too long; they are not measured any more.
+        self.skipped: dict[str, set[str]] = {name: set() for name in models}
+
+    def measure(self, length: int, rows: int) -> None:
+        """All costs at one length, with batches of `rows` rows and with single rows."""
+        batches = {n: example_input(m.spec, rows, length) for n, m in self.models.items()}
+        singles = {n: x[:1] for n, x in batches.items()}
         count = elements(next(iter(batches.values())))
-        note("training", length, train, count, True)
-        read = {n: _bound(reading, m, batches[n]) for n, m in models.items()}
-        note("inference", length, read, count, True)
-        note(
-            "prefill", length, {n: _bound(reading, m, ones[n]) for n, m in models.items()}, 1, False
-        )
-        streams = {n: m for n, m in models.items() if "inference" not in tired[n] and _streams(m)}
-        states = {n: reading(m, ones[n]) for n, m in streams.items()}
-        steps = {n: _bound(writing, m, ones[n], states[n]) for n, m in streams.items()}
-        note("decode", length, steps, WINDOW, False)
-        for name, model in models.items():
-            if "training" not in tired[name]:
-                work = _bound(training_step, model, ones[name])
-                found[name]["memory"].append((length, peak_memory(work)))
+        self._throughput("training", length, training_step, batches, count)
+        self._throughput("inference", length, prefill, batches, count)
+        for name, taken in self._time("prefill", length, self._works(prefill, singles)).items():
+            self.points[name]["prefill"].append((length, taken))
+        states = self._states(singles)
+        works = {
+            name: _bound(decode, self.models[name], singles[name], state)
+            for name, state in states.items()
+        }
+        for name, taken in self._time("decode", length, works).items():
+            self.points[name]["decode"].append((length, taken / DECODED))
+        self._memory(length, singles)
         for name, state in states.items():
             size = sum(leaf.nbytes for _, leaf in leaves(state))
-            found[name]["state"].append((length, float(size)))
-    return {n: Cost(**{f: _known(points) for f, points in c.items()}) for n, c in found.items()}
+            self.points[name]["state"].append((length, float(size)))
+
+    def costs(self) -> dict[str, Cost]:
+        """Everything measured so far."""
+        return {
+            name: Cost(**{field: _known(points) for field, points in by_field.items()})
+            for name, by_field in self.points.items()
+        }
+
+    def _works(
+        self, function: Callable[..., object], inputs: Mapping[str, Tensor]
+    ) -> dict[str, Work]:
+        return {name: _bound(function, self.models[name], x) for name, x in inputs.items()}
+
+    def _throughput(
+        self,
+        field: str,
+        length: int,
+        function: Callable[..., object],
+        inputs: Mapping[str, Tensor],
+        count: int,
+    ) -> None:
+        """Elements per second of a call with `count` elements."""
+        for name, taken in self._time(field, length, self._works(function, inputs)).items():
+            self.points[name][field].append((length, count / taken))
+
+    def _time(self, field: str, length: int, works: Mapping[str, Work]) -> dict[str, float]:
+        """Seconds of each call; models that refuse or are slow are skipped from then on."""
+        self.progress(f"{field} at {length:,}")
+        able = {n: w for n, w in works.items() if field not in self.skipped[n] and _runs(w)}
+        times = in_turns(able, self.seconds)
+        slow = {name for name, taken in times.items() if taken > MAX_CALL_SECONDS / 4}
+        for name in slow | (set(works) - set(able)):
+            self.skipped[name].add(field)
+        return times
+
+    def _states(self, singles: Mapping[str, Tensor]) -> dict[str, Any]:
+        """States after one row, of the models that stream."""
+        streaming = {
+            name: model
+            for name, model in self.models.items()
+            if "inference" not in self.skipped[name] and _streams(model)
+        }
+        return {name: prefill(model, singles[name]) for name, model in streaming.items()}
+
+    def _memory(self, length: int, singles: Mapping[str, Tensor]) -> None:
+        for name, model in self.models.items():
+            if "training" not in self.skipped[name]:
+                work = _bound(training_step, model, singles[name])
+                self.points[name]["memory"].append((length, peak_memory(work)))
 
 
 def _bound(function: Callable[..., object], *arguments: Any) -> Work:
@@ -222,7 +290,7 @@ def _runs(work: Work) -> bool:
 
 
 def _streams(model: Any) -> bool:
-    """Whether it carries a state from call to call, of something that goes on."""
+    """Whether a model carries a state from call to call."""
     return bool(getattr(model, "causal", False)) and not getattr(model, "paired", False)
 
 

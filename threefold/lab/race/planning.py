@@ -1,13 +1,13 @@
-"""A race before it is run: who takes part, how large, for how many steps, judged on how much.
+"""The plan of a race: which models, how large, for how many steps, evaluated on how many examples.
 
-What is held equal                 parameters    batches of a seed    training
-  --match parameters (default)     within 3 %    all the same         equally many steps
-  --match time                     within 3 %    the same beginning   equally long
-  --match tokens                   as they are   all the same         equally many steps
+What all models have in common     parameters    batches of a seed    training
+  --match parameters (default)     within 3 %    the same             the same number of steps
+  --match time                     within 3 %    the same first ones  the same time
+  --match tokens                   not matched   the same             the same number of steps
 
-A budget of time becomes a number of steps by a rehearsal, once: from then on nothing depends on
-the clock, and a race that was interrupted ends as if it had not been.  Whatever cannot be raced is
-said here, before anything is trained.
+A time limit is converted to a number of steps once, by timing a few steps of each model.  From then
+on nothing depends on the clock, so an interrupted race ends with the same numbers.  Models and data
+that cannot be raced are refused here, before anything is trained.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from typing import Any
 import torch
 
 from threefold.errors import ThreefoldError, nearest
-from threefold.lab.bench.bench import longest
+from threefold.lab.bench.bench import length_option
 from threefold.lab.race.sizing import (
     TOLERANCE,
     Sized,
@@ -46,10 +46,11 @@ from threefold.training.reporters import Reporter
 from threefold.training.settings import TrainingSettings
 from threefold.training.training_data import TrainingData, open_data
 
-RACERS = ("lstm", "attention", "s4d", "mamba", "gated_delta_net")
+FORMAT_VERSION = 2  # of race.json and of the folder around it
+DEFAULT_MIXERS = ("lstm", "attention", "s4d", "mamba", "gated_delta_net")
 MATCHES = ("parameters", "time", "tokens")
-# Settings that cannot be overridden in a race, with what decides them.
-DECIDED = {
+# Settings that cannot be overridden in a race, with what to use instead.
+RESERVED = {
     "data.name": "DATA is the first argument",
     "data.batch_size": "use --batch-size",
     "data.seed": "the seed differs from run to run; use --seeds",
@@ -67,27 +68,28 @@ DECIDED = {
     "training.save_every": "the race saves eight times a run",
     "training.keep_checkpoints": "the race keeps one checkpoint",
 }
-EVALUATIONS = 12  # of a learning curve
-VALID, TEST = 8, 64  # batches of an evaluation on the way and of the last, of a budget of steps
-TRAINING = 0.8  # of a budget of time; the rest is for evaluations
-SHORT = 1024  # elements that every mixer reads as it is
-RATES = (1e-3, 3e-3, 1e-2, 3e-4)  # that --tune tries, the likeliest first
-TUNING = 1.0  # runs of full length that the halving of one model takes
+EVALUATIONS = 12  # points of a learning curve
+# Batches of a validation and of the final test, if --time is a number of steps.
+VALID_BATCHES, TEST_BATCHES = 8, 64
+TRAINING_SHARE = 0.8  # of a time limit; the rest is for evaluations
+DEFAULT_MAX_LENGTH = 1024  # elements that every mixer can read without a larger max_length
+TUNING_RATES = (1e-3, 3e-3, 1e-2, 3e-4)  # learning rates that --tune tries, most likely first
+TUNING_COST = 1.0  # runs of full length that tuning one model takes
 
 
 @dataclass(frozen=True)
 class RaceRequest:
-    """What the user asked for."""
+    """The arguments of `threefold compare`."""
 
     data: str
-    mixers: tuple[str, ...] = RACERS  # names, or name=mixer to give another name
-    time: str = "10m"  # of training in all, or steps of each model such as 200steps
+    mixers: tuple[str, ...] = DEFAULT_MIXERS  # names, or name=mixer to choose another name
+    time: str = "10m"  # total training time, or steps for each model such as 200steps
     match: str = "parameters"
     seeds: int = 3
     tune: bool = False
     width: int = 64
     depth: int = 2
-    parameters: int | None = None  # the target; None: the size in the middle
+    parameters: int | None = None  # target; None: the median of the models as they are
     learning_rate: float = 3e-3
     batch_size: int = 16
     overrides: tuple[str, ...] = ()  # other settings, such as data.length=512
@@ -96,15 +98,13 @@ class RaceRequest:
         if self.match not in MATCHES:
             raise ThreefoldError(f"unknown match {self.match!r}; {nearest(self.match, MATCHES)}")
         if self.seeds < 1:
-            raise ThreefoldError(f"{self.seeds} seeds; expected at least 1")
+            raise ThreefoldError(f"--seeds {self.seeds}: expected at least 1")
         if not self.learning_rate > 0:
             raise ThreefoldError(
-                f"a learning rate of {self.learning_rate}; expected more than 0, e.g. 0.003"
+                f"--learning-rate {self.learning_rate}: expected more than 0, e.g. 0.003"
             )
         if self.duration.steps is not None and self.match == "time":
-            raise ThreefoldError(
-                f"--time is {self.time!r} with --match time, expected a time, e.g. 10m"
-            )
+            raise ThreefoldError(f"--time {self.time} with --match time: expected a time, e.g. 10m")
         _ = self.entries
         for text in self.overrides:
             check_override(text)
@@ -115,41 +115,43 @@ class RaceRequest:
         return parse_duration(self.time)
 
     def settings(self) -> dict[str, Any]:
-        """Sections of the configuration, by the overrides other than those of mixers' options."""
+        """The sections of the configuration, from all overrides except options of mixers."""
         chosen = [text for text in self.overrides if not text.startswith("model.mixers.")]
         return apply_overrides(RunConfig, {"data": {"name": self.data}}, chosen)
 
     def mixer_options(self, name: str) -> dict[str, Any]:
-        """Options of a mixer by overrides such as model.mixers.mamba.state_size=64."""
+        """Options of a mixer, from overrides such as model.mixers.mamba.state_size=64."""
         paths = map(parse_override, self.overrides)
         return {path[3]: value for path, value in paths if path[:3] == ["model", "mixers", name]}
 
     @property
     def entries(self) -> dict[str, tuple[str, ...]]:
         """The mixers of each contender by its name; a+b is a hybrid of both."""
-        found: dict[str, tuple[str, ...]] = {}
+        entries: dict[str, tuple[str, ...]] = {}
         for text in self.mixers:
             name, _, mixers = text.partition("=")
             parts = tuple((mixers or name).split("+"))
             for part in parts:
                 if part not in MIXERS:
                     raise ThreefoldError(f"unknown mixer {part!r}; {nearest(part, MIXERS)}")
-            if name in found:
-                raise ThreefoldError(f"{name!r} takes part twice; give one another name: b={name}")
+            if name in entries:
+                raise ThreefoldError(
+                    f"{name!r} is listed twice; give one of them another name, e.g. b={name}"
+                )
             if not re.fullmatch(r"[\w+.-]+", name):
-                raise ThreefoldError(f"{name!r}: a name has letters, digits and _ + . - only")
-            found[name] = parts
-        if not found:
-            raise ThreefoldError(f"the race names no mixer; known: {', '.join(MIXERS)}")
-        return found
+                raise ThreefoldError(f"{name!r}: a name may only have letters, digits and _ + . -")
+            entries[name] = parts
+        if not entries:
+            raise ThreefoldError(f"no mixer to race; known: {', '.join(MIXERS)}")
+        return entries
 
 
 @dataclass(frozen=True)
 class PlannedModel:
-    """One contender: its model and how long it is trained."""
+    """One contender: the shape of its model, and its number of training steps."""
 
     name: str
-    mixers: list[Any]  # as a spec's JSON has them
+    mixers: list[Any]  # as in the JSON of a spec
     width: int
     depth: int
     channel: Any
@@ -158,7 +160,7 @@ class PlannedModel:
 
     @property
     def architecture(self) -> dict[str, Any]:
-        """The section `model` of its runs, without the seed."""
+        """The section `model` of its runs' configuration, without the seed."""
         return {
             "mixers": self.mixers,
             "width": self.width,
@@ -169,28 +171,28 @@ class PlannedModel:
 
 @dataclass(frozen=True)
 class RacePlan:
-    """All that is decided before the first step."""
+    """Everything that is decided before the first step."""
 
     request: RaceRequest
     contenders: tuple[PlannedModel, ...]
     target: int  # parameters
-    valid: int  # examples of each evaluation on the way
-    test: int  # examples of the last one
+    valid_examples: int  # of each validation
+    test_examples: int  # of the final evaluation
 
     @property
-    def common(self) -> int:
-        """Steps that all take, on the same batches."""
+    def common_steps(self) -> int:
+        """The number of steps that all models train for, on the same batches."""
         return min(contender.steps for contender in self.contenders)
 
-    def config(self, name: str, seed: int, rate: float = 0.0, part: float = 1.0) -> RunConfig:
-        """The run of one leg; `part` of its steps with another learning rate while tuning."""
+    def config(self, name: str, seed: int, rate: float = 0.0, fraction: float = 1.0) -> RunConfig:
+        """The configuration of one run; tuning uses another rate and a `fraction` of the steps."""
         planned = next(c for c in self.contenders if c.name == name)
-        steps = max(1, round(planned.steps * part))
-        drawn = weights_seed(name, seed)
+        steps = max(1, round(planned.steps * fraction))
+        model_seed = weights_seed(name, seed)
         request = self.request
         values = request.settings()
         data = {**values["data"], "batch_size": request.batch_size, "seed": seed}
-        model = {**values.get("model", {}), **planned.architecture, "seed": drawn}
+        model = {**values.get("model", {}), **planned.architecture, "seed": model_seed}
         training = {
             **values.get("training", {}),
             "steps": steps,
@@ -199,17 +201,22 @@ class RacePlan:
             "on_non_finite": "roll_back",
             "save_every": max(10, steps // 8),
             "keep_checkpoints": 1,
-            "seed": drawn,
+            "seed": model_seed,
         }
         return RunConfig(**{**values, "data": data, "model": model, "training": training})
 
-    def to_json(self) -> str:
-        return json.dumps(asdict(self), indent=1, ensure_ascii=False) + "\n"
+    def to_dict(self) -> dict[str, Any]:
+        """The content of race.json."""
+        return {"format_version": FORMAT_VERSION, **asdict(self)}
 
     @classmethod
     def from_json(cls, text: str) -> RacePlan:
-        """The plan of `to_json`."""
+        """The plan in race.json; a folder of another format version is refused."""
         values = json.loads(text)
+        if values.pop("format_version", None) != FORMAT_VERSION:
+            raise ThreefoldError(
+                "this race was written by an older version of Threefold; choose another --folder"
+            )
         request = values.pop("request")
         for name in ("mixers", "overrides"):
             request[name] = tuple(request[name])
@@ -218,105 +225,114 @@ class RacePlan:
 
 
 def weights_seed(name: str, seed: int) -> int:
-    """Where a contender's weights come from: its own name, whatever its mixer."""
+    """The seed of a contender's weights, from its name: two contenders never share one."""
     return int.from_bytes(hashlib.sha256(f"{name} {seed}".encode()).digest()[:4], "big")
 
 
 def check_override(text: str) -> None:
-    """Refuse a setting that the race itself decides, and mixers that do not exist."""
+    """Refuse settings that the race itself decides, and mixers that do not exist."""
     path, _ = parse_override(text)
     if path[:2] == ["model", "mixers"] and len(path) > 2:
         apply_overrides(RunConfig, {"model": {"mixers": [path[2]]}}, [text])
         return
     key = ".".join(path)
-    if key in DECIDED:
-        raise ThreefoldError(f"--set {text!r}: in a race, {DECIDED[key]}")
+    if key in RESERVED:
+        raise ThreefoldError(f"--set {text!r}: in a race, {RESERVED[key]}")
 
 
 def make_plan(request: RaceRequest, progress: Callable[[str], None] = lambda _: None) -> RacePlan:
-    """Find data, sizes and steps, or say what is wrong with them."""
+    """Choose sizes and steps of all models, or refuse what cannot be raced."""
     progress("reading the data")
-    data = {**request.settings()["data"], "batch_size": request.batch_size}
-    found = open_data(DataSettings(**data))
-    check_data(found)
-    progress("finding sizes")
-    specs = {name: spec_of(found, request, mixers) for name, mixers in request.entries.items()}
+    settings = {**request.settings()["data"], "batch_size": request.batch_size}
+    data = open_data(DataSettings(**settings))
+    check_data(data)
+    progress("choosing model sizes")
+    specs = {name: model_spec(data, request, mixers) for name, mixers in request.entries.items()}
     target = request.parameters or common_target(specs)
     if request.match == "tokens":
         sized = {n: Sized(s, count_parameters(s), 0.0) for n, s in specs.items()}
     else:
         sized = match_parameters(specs, target)
-    if request.duration.steps is not None:
-        steps = dict.fromkeys(sized, request.duration.steps)
-        valid, test = VALID * request.batch_size, TEST * request.batch_size
-    else:
-        training = request.settings().get("training", {})
-        taken = {n: rehearse(found, item.spec, training, progress, n) for n, item in sized.items()}
-        steps = allot(request, taken)
-        valid, test = judged(request.batch_size, taken, steps)
-    contenders = tuple(
-        PlannedModel(
-            name,
-            item.spec.to_dict()["mixers"],
-            item.spec.width,
-            item.spec.depth,
-            item.spec.to_dict()["channel"],
-            item.parameters,
-            steps[name],
-        )
-        for name, item in sized.items()
-    )
-    sizes = (min(valid, found.task.size("valid")), min(test, found.task.size("test")))
+    steps, valid, test = choose_steps(request, data, sized, progress)
+    contenders = tuple(planned_model(name, item, steps[name]) for name, item in sized.items())
+    sizes = (min(valid, data.task.size("valid")), min(test, data.task.size("test")))
     return RacePlan(request, contenders, target, *sizes)
 
 
-def check_data(found: TrainingData) -> None:
-    """Refuse data too small for a batch, or for a split."""
-    task = found.task
+def choose_steps(
+    request: RaceRequest,
+    data: TrainingData,
+    sized: dict[str, Sized],
+    progress: Callable[[str], None],
+) -> tuple[dict[str, int], int, int]:
+    """(steps of each model, examples of each validation, examples of the final test)."""
+    if request.duration.steps is not None:
+        steps = dict.fromkeys(sized, request.duration.steps)
+        return steps, VALID_BATCHES * request.batch_size, TEST_BATCHES * request.batch_size
+    training = request.settings().get("training", {})
+    times = {}
+    for name, item in sized.items():
+        progress(f"timing {name}")
+        times[name] = time_steps(data, item.spec, training)
+    steps = steps_within(request, times)
+    return steps, *evaluation_sizes(request.batch_size, times, steps)
+
+
+def planned_model(name: str, sized: Sized, steps: int) -> PlannedModel:
+    """A contender of the chosen size."""
+    spec = sized.spec.to_dict()
+    shape = spec["mixers"], sized.spec.width, sized.spec.depth, spec["channel"]
+    return PlannedModel(name, *shape, sized.parameters, steps)
+
+
+def check_data(data: TrainingData) -> None:
+    """Refuse data that are too small for a batch or for a split."""
+    task = data.task
     for split in ("train", "valid", "test"):
         if task.size(split) < 1:
             raise ThreefoldError(
-                f"{task.name}: too small for a split: nothing is left for {split!r}; give more data"
+                f"{task.name}: too few data: the {split!r} split is empty; give more data"
             )
-    if task.corpus is None and task.sizes[0] < found.data.batch_size:
+    if task.corpus is None and task.sizes[0] < data.data.batch_size:
         raise ThreefoldError(
-            f"{task.name}: {task.sizes[0]} examples to learn from, fewer than one batch of "
-            f"{found.data.batch_size}; give more data or a smaller --batch-size"
+            f"{task.name}: {task.sizes[0]} training examples, fewer than one batch of "
+            f"{data.data.batch_size}; give more data or a smaller --batch-size"
         )
-    found.batches()(0)
+    data.batches()(0)
     for split in ("valid", "test"):
-        next(iter(found.pieces(split)))
+        next(iter(data.pieces(split)))
 
 
-def spec_of(found: TrainingData, request: RaceRequest, mixers: tuple[str, ...]) -> Spec:
-    """The model that the data ask for; a mixer that cannot do it is refused here."""
-    length = found.task.length
+def model_spec(data: TrainingData, request: RaceRequest, mixers: tuple[str, ...]) -> Spec:
+    """The spec of a model for these data; a mixer that cannot do the task is refused here."""
+    length = data.task.length
     options = {
-        name: (longest(name, length) if length > SHORT else {}) | request.mixer_options(name)
+        name: (length_option(name, length) if length > DEFAULT_MAX_LENGTH else {})
+        | request.mixer_options(name)
         for name in mixers
     }
     entries = tuple((name, options[name]) if options[name] else name for name in mixers)
     depth = len(mixers) * math.ceil(request.depth / len(mixers))
     sizes = {"mixers": entries, "width": request.width, "depth": depth}
-    spec = found.spec(ModelSettings(**{**request.settings().get("model", {}), **sizes}))
+    spec = data.spec(ModelSettings(**{**request.settings().get("model", {}), **sizes}))
     try:
         count_parameters(spec)
     except ThreefoldError as error:
         names = "+".join(mixers)
-        raise ThreefoldError(f"{names} cannot do {found.task.name}: {error}") from error
+        raise ThreefoldError(f"{names} cannot do {data.task.name}: {error}") from error
     return spec
 
 
 @dataclass(frozen=True)
-class Rehearsal:
-    """Seconds of one step, and of judging one batch."""
+class StepTimes:
+    """Seconds of one training step, and of evaluating one batch."""
 
     step: float
-    judging: float
+    evaluation: float
 
 
-class Clock(Reporter):
-    """Notes how long each step took."""
+class StepClock(Reporter):
+    """Records how long each step took."""
 
     def __init__(self) -> None:
         self.ends = [0.0]
@@ -329,88 +345,89 @@ class Clock(Reporter):
         return [b - a for a, b in pairwise(self.ends)]
 
 
-def rehearse(
-    found: TrainingData,
-    spec: Spec,
-    training: dict[str, Any],
-    progress: Callable[[str], None],
-    name: str,
-    steps: int = 8,
-) -> Rehearsal:
-    """The median of a few steps of a throw-away model, and a judged batch; the first ones warm."""
-    progress(f"rehearsing {name}")
+def time_steps(
+    data: TrainingData, spec: Spec, training: dict[str, Any], steps: int = 8
+) -> StepTimes:
+    """The median time of a few steps of a temporary model, without the first two (warm-up)."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         model = build(spec)
-    settings, clock = TrainingSettings(**{**training, "steps": steps}), Clock()
-    objective = found.objective(settings)
-    train(model, found.batches(), settings, objective=objective, watchers=[clock])
-    one = found.limited(found.data.batch_size)
-    judging = []
+    settings, clock = TrainingSettings(**{**training, "steps": steps}), StepClock()
+    objective = data.objective(settings)
+    train(model, data.batches(), settings, objective=objective, watchers=[clock])
+    one_batch = data.limited(data.data.batch_size)
+    evaluations = []
     for _ in range(3):
         start = time.perf_counter()
-        judge(one, model, "valid")
-        judging.append(time.perf_counter() - start)
-    return Rehearsal(statistics.median(clock.steps[2:]), min(judging))
+        judge(one_batch, model, "valid")
+        evaluations.append(time.perf_counter() - start)
+    return StepTimes(statistics.median(clock.steps[2:]), min(evaluations))
 
 
-def allot(request: RaceRequest, rehearsed: dict[str, Rehearsal]) -> dict[str, int]:
-    """Steps of each contender in a budget of time; one too small for a step is refused."""
+def steps_within(request: RaceRequest, times: dict[str, StepTimes]) -> dict[str, int]:
+    """Steps of each contender within the time limit, which must allow at least one step."""
     assert request.duration.seconds is not None
-    runs = request.seeds + (TUNING if request.tune else 0.0)
-    training = TRAINING * request.duration.seconds / runs  # of one leg of every contender
+    runs = request.seeds + (TUNING_COST if request.tune else 0.0)
+    training = TRAINING_SHARE * request.duration.seconds / runs  # for one run of every contender
     if request.match == "time":
-        share = training / len(rehearsed)
-        steps = {name: int(share / taken.step) for name, taken in rehearsed.items()}
+        share = training / len(times)
+        steps = {name: int(share / taken.step) for name, taken in times.items()}
     else:
-        whole = sum(taken.step for taken in rehearsed.values())
-        steps = dict.fromkeys(rehearsed, int(training / whole))
+        total = sum(taken.step for taken in times.values())
+        steps = dict.fromkeys(times, int(training / total))
     if min(steps.values()) < 1:
-        slowest = max(rehearsed, key=lambda name: rehearsed[name].step)
-        if request.match == "time":
-            least = rehearsed[slowest].step * len(rehearsed) * runs / TRAINING
-        else:
-            least = sum(t.step for t in rehearsed.values()) * runs / TRAINING
-        raise ThreefoldError(
-            f"--time {request.time} is too short for one step of {slowest} "
-            f"({rehearsed[slowest].step:.2g} s) with {len(rehearsed)} models and {request.seeds} "
-            f"seeds: give --time {math.ceil(least)}s at the very least, and better a hundred "
-            "times as much, or fewer --mixers or --seeds"
-        )
+        raise ThreefoldError(too_short(request, times, runs))
     return steps
 
 
-def judged(batch: int, rehearsed: dict[str, Rehearsal], steps: dict[str, int]) -> tuple[int, int]:
-    """Examples of an evaluation on the way, and of the last: what a fifth of the time allows."""
-    rooms = [
-        steps[name] * taken.step / max(taken.judging, 1e-6) for name, taken in rehearsed.items()
-    ]
-    slowest = min(rooms)  # batches that could be judged in the time of training
-    valid = max(4, int(0.08 * slowest / EVALUATIONS))
-    test = max(16, int(0.12 * slowest))
+def too_short(request: RaceRequest, times: dict[str, StepTimes], runs: float) -> str:
+    """The message for a time limit that does not allow one step."""
+    slowest = max(times, key=lambda name: times[name].step)
+    if request.match == "time":
+        least = times[slowest].step * len(times) * runs / TRAINING_SHARE
+    else:
+        least = sum(taken.step for taken in times.values()) * runs / TRAINING_SHARE
+    return (
+        f"--time {request.time} is too short for one step of {slowest} "
+        f"({times[slowest].step:.2g} s) with {len(times)} models and {request.seeds} seeds: give "
+        f"at least --time {math.ceil(least)}s, better a hundred times as much, or use fewer "
+        "--mixers or --seeds"
+    )
+
+
+def evaluation_sizes(
+    batch: int, times: dict[str, StepTimes], steps: dict[str, int]
+) -> tuple[int, int]:
+    """Examples of each validation and of the final test: what a fifth of the time allows."""
+    # How many batches each model could evaluate in the time of its training.
+    batches = min(
+        steps[name] * taken.step / max(taken.evaluation, 1e-6) for name, taken in times.items()
+    )
+    valid = max(4, int(0.08 * batches / EVALUATIONS))
+    test = max(16, int(0.12 * batches))
     return batch * valid, batch * test
 
 
-def matched_words(plan: RacePlan) -> Sequence[str]:
-    """What is held equal, for the report."""
+def describe_matching(plan: RacePlan) -> Sequence[str]:
+    """What all models have in common, as sentences for the report."""
     request = plan.request
-    batches = "batches: the same for one seed, in the same order"
+    batches = "batches: the same for each seed, in the same order"
     if request.match == "time":
-        batches += f", for the first {plan.common:,} steps; faster models go on with more"
+        batches += f", for the first {plan.common_steps:,} steps; faster models train for more"
     size = (
-        "width and depth; parameters as they come"
+        "width and depth; the number of parameters is not matched"
         if request.match == "tokens"
         else f"parameters: within {TOLERANCE:.0%} of {plan.target:,}"
     )
-    spent = (
-        "training time: the same, by a rehearsal"
+    training = (
+        "training time: the same, converted to steps by timing each model"
         if request.match == "time"
-        else f"training: {plan.common:,} steps of {request.batch_size} rows each"
+        else f"training: {plan.common_steps:,} steps with a batch size of {request.batch_size}"
     )
     return (
         size,
         batches,
-        spent,
+        training,
         "optimiser, schedule, precision and threads",
-        f"evaluation: the same {plan.test:,} examples of the test split, in the same batches",
+        f"evaluation: the same {plan.test_examples:,} test examples, in the same batches",
     )

@@ -1,12 +1,12 @@
-"""Which sequence model suits my data?  A race: plan, legs, costs, report.
+"""Which sequence model suits my data?  A race: plan, runs, costs, report.
 
 race.json    the plan, made once                 costs.json    what each model costs
-legs/        a run's folder for each leg         report.html   and .md, .json, figures/
+runs/        one run folder per model and seed   report.html   and .md, .json, figures/
 tuning/      short runs with --tune
 
-Every process that is given the same folder takes whatever leg is free, so a race spreads over
-ranks (`torchrun … -m threefold compare …`) or shells without a word between them: a leg is held by
-a lock that dies with its process.
+Every process that is given the same folder trains the runs that are still free, so a race can be
+spread over ranks (`torchrun … -m threefold compare …`) or shells without any communication: a run
+is protected by a lock that ends with its process.
 """
 
 from __future__ import annotations
@@ -31,42 +31,44 @@ from threefold._version import __version__
 from threefold.errors import ThreefoldError
 from threefold.lab.bench.measuring import costs
 from threefold.lab.race.planning import (
-    RACERS,
+    DEFAULT_MIXERS,
     PlannedModel,
     RacePlan,
     RaceRequest,
+    describe_matching,
     make_plan,
-    matched_words,
 )
-from threefold.lab.race.runs import Finished, train_one, tune, write_json
+from threefold.lab.race.runs import FinishedRun, train_run, tune, write_json
 from threefold.lab.report.report import Contender, Cost, Report, Subject
 from threefold.models.spec import Spec
 from threefold.models.table import build
 from threefold.training.checkpoints import locked
+from threefold.training.config import RunConfig
 from threefold.training.training_data import TrainingData, open_data
 
-PLAN, COSTS, LEGS, TUNING = "race.json", "costs.json", "legs", "tuning"
-LONGEST = 16_384  # elements at which costs are measured
-LONGEST_PAIR = 4096  # of translators, which keep a weight for each element read and written
-WAIT = 0.5  # seconds, for legs of other processes
+PLAN, COSTS, RUNS, TUNING = "race.json", "costs.json", "runs", "tuning"
+MAX_COST_LENGTH = 16_384  # elements at which costs are measured
+MAX_COST_LENGTH_SEQ2SEQ = 4096  # these store a weight for each pair of source and target tokens
+POLL_SECONDS = 0.5  # between two looks at the locks of other processes
 
 Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
 class RaceFolder:
-    """Where a race is kept, and whether this process writes the report."""
+    """The folder of a race, and whether this process writes the report."""
 
-    folder: Path
-    leads: bool = True
+    path: Path
+    writes_report: bool = True
 
-    def leg(self, name: str, seed: int) -> Path:
-        return self.folder / LEGS / f"{name}-{seed}"
+    def run(self, name: str, seed: int) -> Path:
+        """The run folder of one contender and seed."""
+        return self.path / RUNS / f"{name}-{seed}"
 
 
 def compare(
     data: str | os.PathLike[str],
-    mixers: Sequence[str] = RACERS,
+    mixers: Sequence[str] = DEFAULT_MIXERS,
     *,
     time: str = "10m",
     match: str = "parameters",
@@ -81,11 +83,12 @@ def compare(
     overrides: Sequence[str] = (),
     say: Say = lambda _: None,
 ) -> Report:
-    """Race sequence models on a task or on your own file, and report who suits it.
+    """Race sequence models on a task or on your own file, and report which one suits it.
 
-    The report is shown by notebooks and has `sentence`, `verdict`, `to_dict()` and `save(folder)`.
-    With a `folder` the race survives interruptions.  `overrides` are further settings, such as
-    "data.length=512" or "model.mixers.mamba.state_size=64"; `say` receives progress messages.
+    The report is displayed by notebooks and has `sentence`, `verdict`, `to_dict()` and
+    `save(folder)`.  With a `folder` an interrupted race can be continued.  `overrides` are further
+    settings, such as "data.length=512" or "model.mixers.mamba.state_size=64"; `say` receives
+    progress messages.
     """
     names = (mixers,) if isinstance(mixers, str) else tuple(mixers)
     request = RaceRequest(
@@ -93,219 +96,227 @@ def compare(
         learning_rate, batch_size, tuple(overrides),
     )  # fmt: skip
     if folder is not None:
-        return run(request, RaceFolder(Path(folder)), say)
-    with TemporaryDirectory(prefix="threefold-race-") as place:
-        return run(request, RaceFolder(Path(place)), say)
+        return run_race(request, RaceFolder(Path(folder)), say)
+    with TemporaryDirectory(prefix="threefold-race-") as temporary:
+        return run_race(request, RaceFolder(Path(temporary)), say)
 
 
-def folder_for(request: RaceRequest) -> Path:
-    """The usual folder of a race: the same for the same request, so that it can be continued."""
+def default_folder(request: RaceRequest) -> Path:
+    """The default folder of a race: the same for the same request, so that it can be continued."""
     digest = hashlib.sha256(json.dumps(asdict(request)).encode()).hexdigest()[:6]
     return Path("runs") / f"compare-{Path(request.data).stem}-{digest}"
 
 
-def run(request: RaceRequest, place: RaceFolder, say: Say) -> Report:
-    """The whole race, or what is left of it."""
-    place.folder.mkdir(parents=True, exist_ok=True)
-    plan = planned(request, place, say)
-    rates = {c.name: plan.request.learning_rate for c in plan.contenders}
-    if request.tune:
-        with take_turns(place.folder / TUNING, say):
-            for contender in plan.contenders:
-                rates[contender.name] = tuned(plan, contender.name, place, say)
-    finished = run_legs(plan, rates, place, say)
-    found = open_data(plan.config(plan.contenders[0].name, 0).data)
-    trained = sum(one.leg.seconds for one in finished.values())
-    priced = price(plan, found, place, say, max(8.0, 0.3 * trained)) if place.leads else {}
-    report = make_report(plan, rates, finished, priced, found)
-    if place.leads:
-        report.save(place.folder)
+def run_race(request: RaceRequest, folder: RaceFolder, say: Say) -> Report:
+    """Run a race, or the part of it that is not finished yet."""
+    folder.path.mkdir(parents=True, exist_ok=True)
+    plan = load_or_make_plan(request, folder.path, say)
+    rates = learning_rates(plan, folder.path, say)
+    finished = train_all(plan, rates, folder, say)
+    data = open_data(plan.config(plan.contenders[0].name, 0).data)
+    trained = sum(result.run.seconds for result in finished.values())
+    costs_by_name = {}
+    if folder.writes_report:
+        costs_by_name = measure_costs(plan, data, folder.path, say, max(8.0, 0.3 * trained))
+    report = make_report(plan, rates, finished, costs_by_name, data)
+    if folder.writes_report:
+        report.save(folder.path)
     return report
 
 
-def planned(request: RaceRequest, place: RaceFolder, say: Say) -> RacePlan:
-    """The plan of the folder; made if there is none, refused if it is another race's."""
-    path = place.folder / PLAN
-    with take_turns(place.folder / "planning", say):
+def load_or_make_plan(request: RaceRequest, folder: Path, say: Say) -> RacePlan:
+    """The plan in the folder; made if there is none, refused if it belongs to another race."""
+    path = folder / PLAN
+    with wait_for_lock(folder / "planning", say):
         if not path.is_file():
             plan = make_plan(request, say)
-            write_json(path, asdict(plan))
+            write_json(path, plan.to_dict())
             return plan
     try:
         plan = RacePlan.from_json(path.read_text(encoding="utf-8"))
     except (ValueError, KeyError, TypeError) as error:
-        raise ThreefoldError(f"{path}: is not a race's ({error}); choose another folder") from error
-    then, now = asdict(plan.request), json.loads(json.dumps(asdict(request)))
-    then = json.loads(json.dumps(then))
+        raise ThreefoldError(
+            f"{path}: this is not the plan of a race ({error}); choose another --folder"
+        ) from error
+    before, now = (json.loads(json.dumps(asdict(item))) for item in (plan.request, request))
     changed = [
-        f"{key} was {then[key]!r} and is {now[key]!r}" for key in now if then[key] != now[key]
+        f"{key} was {before[key]!r} and is now {now[key]!r}"
+        for key in now
+        if before[key] != now[key]
     ]
     if changed:
         raise ThreefoldError(
-            f"{place.folder}: holds another race: {'; '.join(changed)}; choose another folder, or "
-            "ask for the same"
+            f"{folder}: already contains a race with different settings: {'; '.join(changed)}; "
+            "choose another --folder, or use the same settings"
         )
     return plan
 
 
 @contextmanager
-def take_turns(folder: Path, say: Say) -> Iterator[None]:
-    """Hold a folder, waiting for whoever holds it now."""
+def wait_for_lock(folder: Path, say: Say) -> Iterator[None]:
+    """Lock a folder, waiting until no other process holds the lock."""
     while True:
-        holding = locked(folder)
+        lock = locked(folder)
         try:
-            holding.__enter__()
+            lock.__enter__()
             break
         except ThreefoldError as error:
             if "another process" not in str(error):
                 raise
             say("waiting for another process")
-            time.sleep(WAIT)
+            time.sleep(POLL_SECONDS)
     try:
         yield
     finally:
-        holding.__exit__(None, None, None)
+        lock.__exit__(None, None, None)
 
 
-def tuned(plan: RacePlan, name: str, place: RaceFolder, say: Say) -> float:
-    """The learning rate of a contender."""
+def learning_rates(plan: RacePlan, folder: Path, say: Say) -> dict[str, float]:
+    """The learning rate of each contender by its name, tuned if the request says so."""
+    names = [contender.name for contender in plan.contenders]
+    if not plan.request.tune:
+        return dict.fromkeys(names, plan.request.learning_rate)
+    with wait_for_lock(folder / TUNING, say):
+        return {name: tuned_rate(plan, name, folder, say) for name in names}
+
+
+def tuned_rate(plan: RacePlan, name: str, folder: Path, say: Say) -> float:
+    """The learning rate that suits a contender best."""
 
     def progress(done: float, loss: float) -> None:
         say(f"tuning {name}: {done:.0%}, loss {loss:.3f}")
 
-    return tune(plan, name, place.folder / TUNING, progress)
+    return tune(plan, name, folder / TUNING, progress)
 
 
-def run_legs(
-    plan: RacePlan, rates: dict[str, float], place: RaceFolder, say: Say
-) -> dict[tuple[str, int], Finished]:
-    """Every leg: those that are free here, the others by whoever holds them."""
-    # Seeds outside: an interrupted race has whole comparisons.
+def train_all(
+    plan: RacePlan, rates: dict[str, float], folder: RaceFolder, say: Say
+) -> dict[tuple[str, int], FinishedRun]:
+    """Every run by (name, seed): trains those that are free and waits for other processes."""
+    # All models of one seed first: an interrupted race then has complete comparisons.
     order = [(c.name, seed) for seed in range(plan.request.seeds) for c in plan.contenders]
-    finished: dict[tuple[str, int], Finished] = {}
+    finished: dict[tuple[str, int], FinishedRun] = {}
     while len(finished) < len(order):
         busy = 0
         for name, seed in order:
             if (name, seed) in finished:
                 continue
-            leg = one_leg(plan, name, seed, rates[name], place, say, len(finished))
-            if leg is None:
+            config = plan.config(name, seed, rates[name])
+            title = f"run {len(finished) + 1} of {len(order)}: {name}, seed {seed}"
+            result = train_if_free(plan, config, folder.run(name, seed), title, say)
+            if result is None:
                 busy += 1
             else:
-                finished[name, seed] = leg
+                finished[name, seed] = result
         if busy:
-            say(f"waiting for {busy} legs of other processes")
-            time.sleep(WAIT)
+            say(f"waiting for {busy} runs of other processes")
+            time.sleep(POLL_SECONDS)
     return finished
 
 
-def one_leg(
-    plan: RacePlan, name: str, seed: int, rate: float, place: RaceFolder, say: Say, before: int
-) -> Finished | None:
-    """A leg that is finished here or before; None if another process is at it."""
-    whole = plan.request.seeds * len(plan.contenders)
-    folder = place.leg(name, seed)
+def train_if_free(
+    plan: RacePlan, config: RunConfig, folder: Path, title: str, say: Say
+) -> FinishedRun | None:
+    """The result of a run, trained now if necessary; None if another process is training it."""
 
     def progress(done: float, loss: float) -> None:
-        say(f"leg {before + 1} of {whole}: {name}, seed {seed}: {done:.0%}, loss {loss:.3f}")
+        say(f"{title}: {done:.0%}, loss {loss:.3f}")
 
     try:
-        return train_one(plan, plan.config(name, seed, rate), folder, progress)
+        return train_run(plan, config, folder, progress)
     except ThreefoldError as error:
         if "another process" in str(error):
             return None
         raise
 
 
-def price(
-    plan: RacePlan, found: TrainingData, place: RaceFolder, say: Say, limit: float
+def measure_costs(
+    plan: RacePlan, data: TrainingData, folder: Path, say: Say, limit: float
 ) -> dict[str, Cost]:
-    """What each model costs at growing lengths, measured once, in about so many seconds."""
-    path = place.folder / COSTS
+    """What each model costs at growing lengths, measured once, in about `limit` seconds."""
+    path = folder / COSTS
     if path.is_file():
         values = json.loads(path.read_text(encoding="utf-8"))
         return {
             name: Cost(**{f: tuple((int(n), v) for n, v in points) for f, points in cost.items()})
             for name, cost in values.items()
         }
-    specs = {c.name: spec_of(plan, c, found) for c in plan.contenders}
-    models = {name: build(spec) for name, spec in specs.items()}
-    length = found.task.length
-    longest = LONGEST_PAIR if found.task.kind == "seq2seq" else LONGEST
+    models = {c.name: build(model_spec(plan, c, data)) for c in plan.contenders}
+    length, pairs = data.task.length, data.task.kind == "seq2seq"
+    longest = MAX_COST_LENGTH_SEQ2SEQ if pairs else MAX_COST_LENGTH
     lengths = sorted({min(max(16, length * 4**i), longest) for i in range(4)})
-    quick = min(0.4, limit / (8 * len(lengths) * len(models)))
-    priced = costs(
-        models, lengths, seconds=quick, limit=limit, progress=lambda text: say(f"measuring {text}")
+    seconds = min(0.4, limit / (8 * len(lengths) * len(models)))
+    measured = costs(
+        models,
+        lengths,
+        seconds=seconds,
+        limit=limit,
+        progress=lambda text: say(f"measuring {text}"),
     )
-    write_json(path, {name: asdict(cost) for name, cost in priced.items()})
-    return priced
+    write_json(path, {name: asdict(cost) for name, cost in measured.items()})
+    return measured
 
 
-def spec_of(plan: RacePlan, contender: PlannedModel, found: TrainingData) -> Spec:
+def model_spec(plan: RacePlan, contender: PlannedModel, data: TrainingData) -> Spec:
     """The spec of a contender's model."""
-    return found.spec(plan.config(contender.name, 0).model)
+    return data.spec(plan.config(contender.name, 0).model)
 
 
 def make_report(
     plan: RacePlan,
     rates: dict[str, float],
-    finished: dict[tuple[str, int], Finished],
-    priced: dict[str, Cost],
-    found: TrainingData,
+    finished: dict[tuple[str, int], FinishedRun],
+    costs_by_name: dict[str, Cost],
+    data: TrainingData,
 ) -> Report:
-    """The report of legs that are all finished."""
+    """The report of a race whose runs are all finished."""
     contenders = []
-    for planned_one in plan.contenders:
-        legs = [finished[planned_one.name, seed] for seed in range(plan.request.seeds)]
-        spec = spec_of(plan, planned_one, found)
-        channel, inside = spec.channel_entry
+    for planned in plan.contenders:
+        results = [finished[planned.name, seed] for seed in range(plan.request.seeds)]
+        spec = model_spec(plan, planned, data)
+        channel, options = spec.channel_entry
         contenders.append(
             Contender(
-                name=planned_one.name,
+                name=planned.name,
                 mixer="+".join(name for name, _ in spec.entries),
                 width=spec.width,
                 depth=spec.depth,
-                channel=f"{channel}, {inside['hidden']} inside" if inside else channel,
-                parameters=planned_one.parameters,
-                learning_rate=rates[planned_one.name],
+                channel=f"{channel}, hidden {options['hidden']}" if options else channel,
+                parameters=planned.parameters,
+                learning_rate=rates[planned.name],
                 digest=spec.digest,
-                legs=tuple(one.leg for one in legs),
-                cost=priced.get(planned_one.name, Cost()),
-                longer=mean_points([one.longer for one in legs]),
+                runs=tuple(result.run for result in results),
+                cost=costs_by_name.get(planned.name, Cost()),
+                other_lengths=mean_points([result.other_lengths for result in results]),
             )
         )
-    return Report(subject_of(plan, found, finished), tuple(contenders))
+    return Report(make_subject(plan, data, finished), tuple(contenders))
 
 
 def mean_points(
     series: Sequence[tuple[tuple[int, float], ...]],
 ) -> tuple[tuple[int, float], ...]:
-    """The mean over seeds, at the lengths that all have."""
+    """The mean over seeds, at the lengths that all seeds have."""
     shared = set.intersection(*(set(dict(points)) for points in series))
     return tuple(
         (n, statistics.fmean(dict(points)[n] for points in series)) for n in sorted(shared)
     )
 
 
-def subject_of(
-    plan: RacePlan, found: TrainingData, finished: dict[tuple[str, int], Finished]
+def make_subject(
+    plan: RacePlan, data: TrainingData, finished: dict[tuple[str, int], FinishedRun]
 ) -> Subject:
     """What the race was about."""
-    task, request = found.task, plan.request
+    task, request = data.task, plan.request
     notes = []
-    if plan.test < task.size("test"):
+    if plan.test_examples < task.size("test"):
         notes.append(
-            f"Judged on {plan.test:,} of the {task.size('test'):,} test examples, drawn at random."
+            f"Evaluated on {plan.test_examples:,} of the {task.size('test'):,} test examples, "
+            "drawn at random."
         )
-    hashes = {"data": ", ".join(map(str, found.identity().values()))}
-    for seed in range(request.seeds):
-        seen = {finished[c.name, seed].leg.batches for c in plan.contenders}
-        if len(seen) > 1:
-            raise ThreefoldError(f"seed {seed}: the models were not given the same batches")
-        hashes[f"first {plan.common:,} batches of seed {seed}"] = seen.pop()
     targets = sum(
-        found.objective(plan.config(plan.contenders[0].name, 0).training).count(rows)
-        for rows in found.limited(plan.test).pieces("test")
+        data.objective(plan.config(plan.contenders[0].name, 0).training).count(rows)
+        for rows in data.limited(plan.test_examples).pieces("test")
     )
     return Subject(
         title=task.title,
@@ -315,22 +326,38 @@ def subject_of(
         lower=task.lower,
         length=task.length,
         match=request.match,
-        matched=tuple(matched_words(plan)),
-        command=command_of(request),
+        matched=tuple(describe_matching(plan)),
+        command=command_line(request),
         time=request.time,
         chance=task.chance if math.isfinite(task.chance) else None,
         resolution=1 / targets if task.metric in ("accuracy", "exact") else 0.0,
         tuned=request.tune,
         versions=versions(),
-        hashes=hashes,
+        hashes=data_hashes(plan, data, finished),
         notes=tuple(notes),
     )
 
 
-def command_of(request: RaceRequest) -> str:
-    """The command that asks for the same."""
+def data_hashes(
+    plan: RacePlan, data: TrainingData, finished: dict[tuple[str, int], FinishedRun]
+) -> dict[str, str]:
+    """SHA-256 of the data and of each seed's batches, which must be the same for all models."""
+    hashes = {"data": ", ".join(map(str, data.identity().values()))}
+    for seed in range(plan.request.seeds):
+        batches = {finished[c.name, seed].run.batches for c in plan.contenders}
+        if len(batches) > 1:
+            raise ThreefoldError(
+                f"seed {seed}: the models were trained on different batches, so they cannot be "
+                "compared; the data have changed: choose another --folder"
+            )
+        hashes[f"first {plan.common_steps:,} batches of seed {seed}"] = batches.pop()
+    return hashes
+
+
+def command_line(request: RaceRequest) -> str:
+    """The command that runs the same race."""
     words = ["threefold", "compare", request.data, "--mixers", ",".join(request.mixers)]
-    for option, value, usual in (
+    for option, value, default in (
         ("--time", request.time, ""),
         ("--match", request.match, "parameters"),
         ("--seeds", request.seeds, ""),
@@ -340,7 +367,7 @@ def command_of(request: RaceRequest) -> str:
         ("--learning-rate", f"{request.learning_rate:g}", "0.003"),
         ("--batch-size", request.batch_size, 16),
     ):
-        words += [] if value == usual else [option, str(value)]
+        words += [] if value == default else [option, str(value)]
     words += ["--tune"] if request.tune else []
     for text in request.overrides:
         words += ["--set", text]
@@ -348,7 +375,7 @@ def command_of(request: RaceRequest) -> str:
 
 
 def versions() -> dict[str, str]:
-    """What it was run with."""
+    """Versions of the software, and the platform."""
     return {
         "threefold": __version__,
         "torch": torch.__version__,
@@ -367,5 +394,5 @@ def _kernels() -> str:
 
 
 def ranks() -> tuple[int, int]:
-    """(number of this process, how many there are), as torchrun says."""
+    """(rank, world size) of this process, as set by torchrun."""
     return int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))

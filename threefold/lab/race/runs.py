@@ -1,7 +1,7 @@
-"""One leg of a race: a model trained from one seed in a run's folder, then judged as all others.
+"""One run of a race: a model trained from one seed in a run folder, then evaluated like all others.
 
-A leg that is finished has leg.json, and is not run again; one that was killed goes on from its
-newest checkpoint.
+A finished run has a result.json and is not repeated; an interrupted one resumes from its newest
+checkpoint.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch import Tensor
 
 from threefold.data.atomic_files import write_file
 from threefold.errors import ThreefoldError
-from threefold.lab.race.planning import RATES, RacePlan
+from threefold.lab.race.planning import TUNING_RATES, RacePlan
 from threefold.lab.report.report import CurvePoint, RaceRun
 from threefold.models.model import Model
 from threefold.training.config import RunConfig
@@ -27,80 +27,78 @@ from threefold.training.loop import Trainer, train
 from threefold.training.reporters import Reporter
 from threefold.training.training_data import TrainingData, open_data
 
-DONE, BATCHES, CURVE = "leg.json", "batches.txt", "curve.jsonl"
-LONGER = (2, 4, 8)  # times the length of training
-TUNING_SEED = 1_000_003  # of no leg
-CLOSE = 0.01  # part of a loss that a short run with few examples cannot tell
-RUNGS = ((len(RATES), 1 / 8), (2, 1 / 4))  # (rates that are still in, part of a run's steps)
+RESULT, BATCHES, CURVE = "result.json", "batches.txt", "curve.jsonl"
+LENGTH_FACTORS = (2, 4, 8)  # of the training length, for the evaluation at other lengths
+TUNING_SEED = 1_000_003  # not used by any run of a race
+INDISTINCT = 0.01  # relative difference of losses below which short runs cannot be ranked
+# Successive halving: (number of learning rates that remain, fraction of a run's steps).
+RUNGS = ((len(TUNING_RATES), 1 / 8), (2, 1 / 4))
+INTERRUPTED = "interrupted; run the same command again to continue"
+
+Progress = Callable[[float, float], None]  # (fraction of the run that is done, newest loss)
 
 
 class StoppedError(ThreefoldError):
-    """Stopped by the user; the same command goes on."""
+    """Interrupted by the user; the same command continues."""
 
 
 @dataclass(frozen=True)
-class Finished:
-    """What a leg ended with."""
+class FinishedRun:
+    """The result of one run."""
 
-    leg: RaceRun
-    longer: tuple[tuple[int, float], ...]
+    run: RaceRun
+    other_lengths: tuple[tuple[int, float], ...]  # (length, test score)
     loss: float  # of the last validation
 
 
-def train_one(
+def train_run(
     plan: RacePlan, config: RunConfig, folder: Path | None, progress: Progress
-) -> Finished:
-    """Train and judge one leg, or read what it ended with."""
-    if folder is not None and (folder / DONE).is_file():
-        return read_result(folder / DONE)
-    found, model = prepare(config)
-    settings = config.training
+) -> FinishedRun:
+    """Train and evaluate one run, or read its result if it is finished."""
+    if folder is not None and (folder / RESULT).is_file():
+        return read_result(folder / RESULT)
+    data, model = prepare(config)
     if folder is not None:
         write_config(config, folder)
-    seen = Seen(found.batches(), folder)
-    watcher = Watcher(folder, progress)
+    batches = HashedBatches(data.batches(), folder)
+    recorder = CurveRecorder(folder, progress)
     result = train(
         model,
-        seen,
-        settings,
-        validation=found.limited(plan.valid).pieces("valid"),
-        objective=found.objective(settings),
+        batches,
+        config.training,
+        validation=data.limited(plan.valid_examples).pieces("valid"),
+        objective=data.objective(config.training),
         folder=folder,
-        identity=found.identity(),
-        watchers=[watcher],
+        identity=data.identity(),
+        watchers=[recorder],
     )
     if result.stopped == "interrupted":
-        raise StoppedError("interrupted; the same command goes on where it was")
+        raise StoppedError(INTERRUPTED)
     model.eval()
-    test = judge(found.limited(plan.test), model, "test")
-    leg = RaceRun(
-        seed=config.data.seed,
-        score=test.metric,
-        steps=result.steps,
-        tokens=result.tokens,
-        seconds=result.seconds,
-        curve=watcher.moments,
-        batches=seen.digest(plan.common),
-    )
-    finished = Finished(leg, at_other_lengths(found, model, plan.test), result.scores.loss)
+    test = judge(data.limited(plan.test_examples), model, "test")
+    digest = batches.digest(plan.common_steps)
+    effort = result.steps, result.tokens, result.seconds
+    run = RaceRun(config.data.seed, test.metric, *effort, recorder.points, digest)
+    lengths = score_other_lengths(data, model, plan.test_examples)
+    finished = FinishedRun(run, lengths, result.scores.loss)
     if folder is not None:
         model.save(folder / MODEL)
-        write_summary(folder, config, found, model, result, test)
-        write_json(folder / DONE, asdict(finished))
+        write_summary(folder, config, data, model, result, test)
+        write_json(folder / RESULT, asdict(finished))
     return finished
 
 
-def read_result(path: Path) -> Finished:
-    """What leg.json says."""
+def read_result(path: Path) -> FinishedRun:
+    """The content of result.json."""
     values = json.loads(path.read_text(encoding="utf-8"))
-    leg = values["leg"]
-    leg["curve"] = tuple(CurvePoint(*moment) for moment in leg["curve"])
-    longer = tuple((int(length), score) for length, score in values["longer"])
-    return Finished(RaceRun(**leg), longer, values["loss"])
+    run = values["run"]
+    run["curve"] = tuple(CurvePoint(*point) for point in run["curve"])
+    lengths = tuple((int(length), score) for length, score in values["other_lengths"])
+    return FinishedRun(RaceRun(**run), lengths, values["loss"])
 
 
 def write_json(path: Path, values: Mapping[str, Any]) -> None:
-    """A file that is there whole or not at all."""
+    """Write JSON atomically: the file is complete or not there at all."""
     text = json.dumps(values, indent=1, ensure_ascii=False) + "\n"
 
     def write(new: Path) -> None:
@@ -109,117 +107,114 @@ def write_json(path: Path, values: Mapping[str, Any]) -> None:
     write_file(path, write)
 
 
-def at_other_lengths(
-    found: TrainingData, model: Model, examples: int
+def score_other_lengths(
+    data: TrainingData, model: Model, examples: int
 ) -> tuple[tuple[int, float], ...]:
-    """(length, score) on longer rows, where the data have them; a fraction of the examples."""
-    length = found.task.length
+    """(length, test score) on longer sequences if the data have them, on fewer examples each."""
+    length = data.task.length
     points = []
-    for factor in (1, *LONGER):
-        data = found.data.model_copy(update={"length": factor * length})
+    for factor in (1, *LENGTH_FACTORS):
+        settings = data.data.model_copy(update={"length": factor * length})
         try:
-            other = open_data(data) if factor > 1 else found
-            if not alike(found, other):
+            longer = open_data(settings) if factor > 1 else data
+            if not compatible(data, longer):
                 return ()
-            some = max(min(4, examples), examples // factor)
-            scores = judge(other.limited(some), model, "test")
+            fewer = max(min(4, examples), examples // factor)
+            scores = judge(longer.limited(fewer), model, "test")
         except ThreefoldError:
-            break  # no such rows, or the model has a largest length
+            break  # the data have no such sequences, or the model has a maximum length
         points.append((factor * length, scores.metric))
     return tuple(points) if len(points) > 1 else ()
 
 
-def alike(one: TrainingData, other: TrainingData) -> bool:
-    """Whether a model for one can do the other."""
+def compatible(one: TrainingData, other: TrainingData) -> bool:
+    """Whether a model for one data set fits the other."""
     fields = ("kind", "vocabulary", "features", "classes", "metric")
     return all(getattr(one.task, name) == getattr(other.task, name) for name in fields)
 
 
-Progress = Callable[[float, float], None]  # (part of the leg that is done, newest loss)
-
-
-class Watcher(Reporter):
-    """Notes each evaluation with its time, and says how far the leg is."""
+class CurveRecorder(Reporter):
+    """Records each evaluation with its time, and reports the progress of the run."""
 
     def __init__(self, folder: Path | None, progress: Progress) -> None:
         self.path, self.progress = None if folder is None else folder / CURVE, progress
-        self.found: dict[int, CurvePoint] = {}
-        for line in lines_of(self.path):
+        self.by_step: dict[int, CurvePoint] = {}
+        for line in complete_lines(self.path):
             self._add(CurvePoint(*json.loads(line)))
 
-    def _add(self, moment: CurvePoint) -> None:
-        # A step that was done twice, after a kill, is the same but for its time.
-        self.found[moment.steps] = moment
+    def _add(self, point: CurvePoint) -> None:
+        # A step that is repeated after a kill gives the same point, except for its time.
+        self.by_step[point.steps] = point
 
     @property
-    def moments(self) -> tuple[CurvePoint, ...]:
-        return tuple(self.found[steps] for steps in sorted(self.found))
+    def points(self) -> tuple[CurvePoint, ...]:
+        return tuple(self.by_step[steps] for steps in sorted(self.by_step))
 
     def show(self, run: Trainer) -> None:
         self.progress(run.done, run.result.losses[-1])
 
     def scores(self, run: Trainer) -> None:
         result = run.result
-        moment = CurvePoint(result.steps, result.tokens, result.seconds, result.scores.metric)
-        self._add(moment)
-        add_line(self.path, json.dumps(moment))
+        point = CurvePoint(result.steps, result.tokens, result.seconds, result.scores.metric)
+        self._add(point)
+        append_line(self.path, json.dumps(point))
 
 
-class Seen:
-    """Batches, and a hash of each one that was asked for."""
+class HashedBatches:
+    """Batches by step, with a hash of each one that was used."""
 
     def __init__(self, batches: Callable[[int], Any], folder: Path | None) -> None:
         self.batches, self.path = batches, None if folder is None else folder / BATCHES
         self.hashes: dict[int, str] = {}
-        for line in lines_of(self.path):
-            step, found = line.split()
-            self.hashes[int(step)] = found
+        for line in complete_lines(self.path):
+            step, digest = line.split()
+            self.hashes[int(step)] = digest
 
     def __call__(self, step: int) -> Any:
-        rows = self.batches(step)
-        found = digest_of_rows(rows)
-        known = self.hashes.get(step)
-        if known is None:
-            self.hashes[step] = found
-            add_line(self.path, f"{step} {found}")
-        elif known != found:
+        batch = self.batches(step)
+        digest = hash_batch(batch)
+        before = self.hashes.get(step)
+        if before is None:
+            self.hashes[step] = digest
+            append_line(self.path, f"{step} {digest}")
+        elif before != digest:
             raise ThreefoldError(
-                f"the batch of step {step} is another than before the interruption: the data have "
-                "changed; begin in another folder"
+                f"the batch of step {step} differs from the one before the interruption: the data "
+                "have changed; start again in another --folder"
             )
-        return rows
+        return batch
 
     def digest(self, steps: int) -> str:
-        """SHA-256 over the first batches, in order."""
-        whole = hashlib.sha256()
+        """SHA-256 over the first `steps` batches, in order."""
+        sha = hashlib.sha256()
         for step in range(steps):
-            whole.update(f"{step} {self.hashes[step]}\n".encode())
-        return whole.hexdigest()
+            sha.update(f"{step} {self.hashes[step]}\n".encode())
+        return sha.hexdigest()
 
 
-def digest_of_rows(rows: Any) -> str:
-    """SHA-256 of all that a batch holds."""
-    values = rows._asdict() if hasattr(rows, "_asdict") else vars(rows)
-    whole = hashlib.sha256()
-    for name, value in values.items():
+def hash_batch(batch: Any) -> str:
+    """SHA-256 of all tensors of a batch."""
+    fields = batch._asdict() if hasattr(batch, "_asdict") else vars(batch)
+    sha = hashlib.sha256()
+    for name, value in fields.items():
         if isinstance(value, Tensor):
-            whole.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
-            whole.update(value.contiguous().numpy().tobytes())
-    return whole.hexdigest()
+            sha.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
+            sha.update(value.contiguous().numpy().tobytes())
+    return sha.hexdigest()
 
 
-def lines_of(path: Path | None) -> list[str]:
-    """The whole lines of a file; a last one that was cut by a kill is left out."""
+def complete_lines(path: Path | None) -> list[str]:
+    """The complete lines of a file; an incomplete last one, left by a kill, is removed."""
     if path is None or not path.is_file():
         return []
     text = path.read_text(encoding="utf-8")
-    whole = text[: text.rfind("\n") + 1]
-    if whole != text:
-        path.write_text(whole, encoding="utf-8")
-    return whole.splitlines()
+    complete = text[: text.rfind("\n") + 1]
+    if complete != text:
+        path.write_text(complete, encoding="utf-8")
+    return complete.splitlines()
 
 
-def add_line(path: Path | None, line: str) -> None:
+def append_line(path: Path | None, line: str) -> None:
     if path is not None:
         with path.open("a", encoding="utf-8") as file:
             file.write(line + "\n")
@@ -228,65 +223,67 @@ def add_line(path: Path | None, line: str) -> None:
 def tune(plan: RacePlan, name: str, folder: Path | None, progress: Progress) -> float:
     """The learning rate of a contender by successive halving: many short runs, few longer ones.
 
-    Each rung is a run from the beginning with a schedule of its own, judged by its validation
-    loss.  Rates whose losses are too close to tell, as where nothing is learnt yet, are ordered by
-    how near they are to the one that would be used without tuning.
+    Each rung trains from scratch with a complete schedule and is ranked by its validation loss.
+    Learning rates whose losses are too close to be ranked, for example because nothing is learnt
+    yet, are ordered by how close they are to the default.
     Jamieson & Talwalkar 2016, "Non-stochastic Best Arm Identification and Hyperparameter
     Optimization".
     """
-    rates = list(RATES)
-    for rung, (count, part) in enumerate(RUNGS):
+    rates = list(TUNING_RATES)
+    for rung, (count, fraction) in enumerate(RUNGS):
         losses = {}
         for rate in rates[:count]:
-            place = None if folder is None else folder / f"{name}-rung{rung}-{rate:g}"
-            config = plan.config(name, TUNING_SEED, rate, part)
-            losses[rate] = _loss(plan, config, place, progress)
-        rates = ranked(losses, plan.request.learning_rate)
+            run_folder = None if folder is None else folder / f"{name}-rung{rung}-{rate:g}"
+            config = plan.config(name, TUNING_SEED, rate, fraction)
+            losses[rate] = _tuning_loss(plan, config, run_folder, progress)
+        rates = rank_rates(losses, plan.request.learning_rate)
     return rates[0]
 
 
-def ranked(losses: Mapping[float, float], usual: float) -> list[float]:
-    """Learning rates, best first; of those that cannot be told apart the most usual first."""
+def rank_rates(losses: Mapping[float, float], default: float) -> list[float]:
+    """Learning rates, best first; those with equal losses by their distance from the default."""
     best = min(losses.values())
-    near = best + CLOSE * abs(best)
+    near = best + INDISTINCT * abs(best)
     return sorted(
         losses,
         key=lambda rate: (
-            (0, abs(math.log(rate / usual))) if losses[rate] <= near else (1, losses[rate])
+            (0, abs(math.log(rate / default))) if losses[rate] <= near else (1, losses[rate])
         ),
     )
 
 
-def _loss(plan: RacePlan, config: RunConfig, folder: Path | None, progress: Progress) -> float:
+def _tuning_loss(
+    plan: RacePlan, config: RunConfig, folder: Path | None, progress: Progress
+) -> float:
     """The validation loss of a short run; infinite if it failed."""
-    if folder is not None and (folder / DONE).is_file():
-        return read_loss(folder / DONE)
-    found, model = prepare(config)
+    if folder is not None and (folder / RESULT).is_file():
+        return read_loss(folder / RESULT)
+    data, model = prepare(config)
     if folder is not None:
         write_config(config, folder)
     try:
         result = train(
             model,
-            found.batches(),
+            data.batches(),
             config.training.model_copy(update={"eval_every": None}),
-            validation=found.limited(plan.valid).pieces("valid"),
-            objective=found.objective(config.training),
+            validation=data.limited(plan.valid_examples).pieces("valid"),
+            objective=data.objective(config.training),
             folder=folder,
-            identity=found.identity(),
-            watchers=[Watcher(None, progress)],
+            identity=data.identity(),
+            watchers=[CurveRecorder(None, progress)],
         )
     except ThreefoldError:
         loss = math.inf
     else:
         if result.stopped == "interrupted":
-            raise StoppedError("interrupted; the same command goes on where it was")
+            raise StoppedError(INTERRUPTED)
         loss = result.scores.loss
     if folder is not None:
-        write_json(folder / DONE, {"loss": loss if math.isfinite(loss) else None})
+        write_json(folder / RESULT, {"loss": loss if math.isfinite(loss) else None})
     return loss
 
 
 def read_loss(path: Path) -> float:
-    """The loss of a short run that is over."""
+    """The loss of a finished tuning run."""
     loss = json.loads(path.read_text(encoding="utf-8"))["loss"]
     return math.inf if loss is None else float(loss)

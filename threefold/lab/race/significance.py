@@ -1,12 +1,12 @@
-"""mean ± t_{(1+c)/2, n−1} · s/√n:  what n seeds tell, at confidence c, and whether a race was won.
+"""mean ± t_{(1+c)/2, n−1} · s/√n:  confidence intervals over n seeds, and the verdict of a race.
 
-Models are compared seed by seed, since each seed gives all of them the same batches in the same
-order.  What is left when a model's and a seed's means are taken away is chance; it is pooled over
-the k models (a randomised block design, (k−1)(n−1) degrees of freedom), and never taken for less
-than the two that are compared show themselves.  To be called best, a model has to beat every
-other one; each comparison is made at 1 − 0.01 · 2/k for k models, so that equally good ones are
-told apart by chance in at most 1 race in 100 (the intersection of k − 1 tests, from whichever of
-the k may come out ahead).
+Models are compared seed by seed, because each seed gives all of them the same batches in the same
+order.  The residual after subtracting the means of models and seeds is chance; its variance is
+pooled over the k models (a randomised block design, (k−1)(n−1) degrees of freedom), and it is never
+taken to be less than what the two compared models show.  A model is called best only if it beats
+every other one; each comparison uses a confidence of 1 − 0.01 · 2/k for k models, so that equally
+good models get a winner by chance in at most 1 race in 100 (the intersection of k − 1 tests, for
+any of the k models that may lead).
 
 Student 1908, "The Probable Error of a Mean"; Fisher 1935, "The Design of Experiments"; Berger
 1982, "Multiparameter Hypothesis Testing and Acceptance Sampling".
@@ -27,7 +27,7 @@ CONFIDENCE = 0.99
 
 @dataclass(frozen=True)
 class Interval:
-    """A mean and how far it may be off; `half` is infinite for a single value."""
+    """A mean with the half-width of its interval, which is infinite for a single value."""
 
     mean: float
     half: float
@@ -44,24 +44,24 @@ class Interval:
 
     @property
     def settled(self) -> bool:
-        """Whether zero lies outside."""
+        """Whether the interval excludes zero."""
         return abs(self.mean) > self.half
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """Who is best, and from whom that cannot be told apart.
+    """Which model is best, and which ones cannot be distinguished from it.
 
-    kind: best (one beats all others), tie (the leader and its `rivals` cannot be told apart), or
-    unknown (one seed each: nothing is known of chance).
+    kind: best (one beats all others), tie (the leader cannot be distinguished from its `rivals`),
+    or unknown (one seed each: the influence of chance is unknown).
     """
 
     kind: str
     leader: str
-    rivals: tuple[str, ...]  # a tie's others, nearest first
-    second: str  # the nearest other; "" if there is none
-    margin: Interval | None  # of the leader over the second; positive is better
-    margins: Mapping[str, Interval]  # of the leader over each other
+    rivals: tuple[str, ...]  # the others in a tie, nearest first
+    second: str  # the runner-up; "" if there is none
+    margin: Interval | None  # of the leader over the runner-up; positive: the leader is better
+    margins: Mapping[str, Interval]  # of the leader over each other model
     confidence: float
     corrected: float  # of each single comparison
 
@@ -69,9 +69,9 @@ class Verdict:
 def interval(
     values: Sequence[float], confidence: float = CONFIDENCE, resolution: float = 0.0
 ) -> Interval:
-    """The mean of independent values with its t interval, never narrower than the resolution."""
+    """The mean of independent values with its t interval, at least as wide as the resolution."""
     if not values or not all(map(math.isfinite, values)):
-        raise ThreefoldError(f"an interval of {list(values)}: expected finite numbers")
+        raise ThreefoldError(f"an interval of {list(values)}: expected one or more finite numbers")
     if len(values) == 1:
         return Interval(float(values[0]), math.inf, 1, confidence)
     error = statistics.stdev(values) / math.sqrt(len(values))
@@ -99,9 +99,9 @@ def verdict(
     confidence: float = CONFIDENCE,
     resolution: float = 0.0,
 ) -> Verdict:
-    """Of scores by name and seed, who is best; `lower`: whether less is better.
+    """The verdict on scores by name and seed; `lower`: whether lower scores are better.
 
-    `resolution` is the smallest difference that the evaluation can show.
+    `resolution` is the smallest difference that the evaluation can resolve.
     """
     if not scores:
         raise ThreefoldError("a verdict needs at least one model with a score")
@@ -130,26 +130,26 @@ def compared(
     confidence: float,
     resolution: float,
 ) -> Interval:
-    """first − second, seed by seed, with chance as all models show it."""
-    own = paired(scores[first], scores[second], confidence, resolution)
+    """first − second, seed by seed, with the variance pooled over all models."""
+    difference = paired(scores[first], scores[second], confidence, resolution)
     seeds = sorted(scores[first])
-    if own.count < 2 or any(sorted(by_seed) != seeds for by_seed in scores.values()):
-        return own
-    freedom = (len(scores) - 1) * (own.count - 1)
+    if difference.count < 2 or any(sorted(by_seed) != seeds for by_seed in scores.values()):
+        return difference
+    freedom = (len(scores) - 1) * (difference.count - 1)
     gaps = [scores[first][seed] - scores[second][seed] for seed in seeds]
     variance = max(2 * residual_variance(list(scores.values())), statistics.variance(gaps))
-    half = t_quantile((1 + confidence) / 2, freedom) * math.sqrt(variance / own.count)
-    return Interval(own.mean, max(half, resolution), own.count, confidence)
+    half = t_quantile((1 + confidence) / 2, freedom) * math.sqrt(variance / difference.count)
+    return Interval(difference.mean, max(half, resolution), difference.count, confidence)
 
 
 def residual_variance(scores: Sequence[Mapping[int, float]]) -> float:
-    """Of what is neither a model's nor a seed's: Σ (x − x̄_model − x̄_seed + x̄)² / (k−1)(n−1)."""
+    """Unexplained by model and seed: Σ (x − x̄_model − x̄_seed + x̄)² / (k−1)(n−1)."""
     seeds = sorted(scores[0])
     models = [statistics.fmean(by_seed.values()) for by_seed in scores]
     means = {seed: statistics.fmean(by_seed[seed] for by_seed in scores) for seed in seeds}
-    whole = statistics.fmean(models)
+    overall = statistics.fmean(models)
     squares = [
-        (by_seed[seed] - model - means[seed] + whole) ** 2
+        (by_seed[seed] - model - means[seed] + overall) ** 2
         for by_seed, model in zip(scores, models, strict=True)
         for seed in seeds
     ]
@@ -158,7 +158,7 @@ def residual_variance(scores: Sequence[Mapping[int, float]]) -> float:
 
 @lru_cache
 def t_quantile(probability: float, freedom: int) -> float:
-    """The value that Student's t with this many degrees of freedom is below, that often."""
+    """The quantile of Student's t distribution with `freedom` degrees of freedom."""
     if not 0.5 <= probability < 1 or freedom < 1:
         raise ThreefoldError(
             f"t quantile of probability {probability} with {freedom} degrees of freedom; expected "

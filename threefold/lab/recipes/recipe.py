@@ -1,9 +1,9 @@
-"""Configurations that reach a known figure in minutes on a processor: `threefold lab recipe`.
+"""Configurations that reach a known score within minutes on a CPU: `threefold lab recipe`.
 
-    recipes/NAME.toml    data, model and training, as `threefold train --config` reads them
-    RECIPES              what each shows, what it must reach, what it reached, in how many minutes
+    recipes/NAME.toml    data, model and training, as for `threefold train --config`
+    RECIPES              what each shows, which score is required and was reached, and the minutes
 
-Hyperparameters were chosen on validation; the figures are of the test split, seed 0.
+Hyperparameters were chosen on the validation split; scores are those of the test split, seed 0.
 """
 
 from __future__ import annotations
@@ -24,71 +24,71 @@ if TYPE_CHECKING:
     from threefold.training.experiment import Reached
 
 FOLDER = Path(__file__).parent
-NATS = "nats"  # judged by the loss; any other unit by the task's metric
+NATS = "nats"  # the score is the loss; with any other unit it is the metric of the task
 PERCENT = "%"
 
 
 @dataclass(frozen=True)
-class Asked:
-    """A figure that must be reached, or, of a model that must fail, not be reached."""
+class Requirement:
+    """A score that must be reached, or must not be reached by a model that is expected to fail."""
 
     relation: str  # ≥, >, ≤ or <
     value: float
 
-    def met(self, figure: float) -> bool:
-        """Whether a figure is as asked."""
+    def met(self, score: float) -> bool:
+        """Whether a score meets the requirement."""
         return {
-            "≥": figure >= self.value,
-            ">": figure > self.value,
-            "≤": figure <= self.value,
-            "<": figure < self.value,
+            "≥": score >= self.value,
+            ">": score > self.value,
+            "≤": score <= self.value,
+            "<": score < self.value,
         }[self.relation]
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """One recipe: what it shows and what is known of it."""
+    """One recipe: what it shows, and which score it reaches."""
 
     name: str
     shows: str
     unit: str
-    asked: Asked | None  # None: nothing is asked, the figure is for comparison
-    reached: tuple[float, ...]  # as trained, and at the other length
-    minutes: float  # on one thread, the other core busy, evaluations included
+    required: Requirement | None  # None: the score is for comparison only
+    reached: tuple[float, ...]  # at the training length, and at the other length if there is one
+    minutes: float  # on one thread with the other core busy, including evaluations
     published: str = "–"
-    length: int = 0  # judged once more in sequences of this length; 0: no
+    length: int = 0  # evaluated at this length as well; 0: no
 
     @property
     def path(self) -> Path:
-        """Its TOML file."""
+        """The TOML file."""
         return FOLDER / f"{self.name}.toml"
 
-    def config(self, changes: Iterable[str] = ()) -> RunConfig:
-        """Its configuration, with changes such as `training.steps=100`."""
-        return RunConfig.read(read_toml(self.path), changes)
+    def config(self, overrides: Iterable[str] = ()) -> RunConfig:
+        """The configuration, with overrides such as `training.steps=100`."""
+        return RunConfig.read(read_toml(self.path), overrides)
 
-    def figure(self, scores: Scores) -> float:
-        """What the recipe is judged by."""
+    def score(self, scores: Scores) -> float:
+        """The score in the unit of the recipe."""
         if self.unit == NATS:
             return scores.loss
         return 100 * scores.metric if self.unit == PERCENT else scores.metric
 
-    def says(self, figure: float) -> str:
-        """A figure with its unit."""
-        return f"{figure:.3f} nats" if self.unit == NATS else f"{figure:.1f} {self.unit}"
+    def format(self, score: float) -> str:
+        """A score with its unit."""
+        return f"{score:.3f} nats" if self.unit == NATS else f"{score:.1f} {self.unit}"
 
     @property
-    def wants(self) -> str:
-        """What is asked, in words."""
-        if self.asked is None:
+    def requirement(self) -> str:
+        """The required score in words."""
+        if self.required is None:
             return "–"
         both = f", also at {self.length:,}" if self.length else ""
-        return f"{self.asked.relation} {self.asked.value:g} {self.unit}{both}"
+        return f"{self.required.relation} {self.required.value:g} {self.unit}{both}"
 
     @property
-    def known(self) -> str:
-        """What it reached when it was recorded."""
-        return ", ".join(map(self.says, self.reached))
+    def recorded(self) -> str:
+        """The recorded scores in words."""
+        return ", ".join(map(self.format, self.reached))
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values."""
@@ -97,29 +97,30 @@ class Recipe:
 
 @dataclass(frozen=True)
 class RecipeResult:
-    """What a run of a recipe came to."""
+    """The result of training a recipe."""
 
     recipe: Recipe
-    figures: tuple[float, ...]
+    scores: tuple[float, ...]
     minutes: float
     reached: Reached
 
     @property
     def met(self) -> bool:
-        """Whether every figure is as asked."""
-        asked = self.recipe.asked
-        return asked is None or all(map(asked.met, self.figures))
+        """Whether every score meets the requirement."""
+        required = self.recipe.required
+        return required is None or all(map(required.met, self.scores))
 
     @property
     def facts(self) -> list[tuple[str, str]]:
-        """What was reached, against what was asked and what is known."""
+        """The scores next to what is required, recorded and published."""
         recipe = self.recipe
-        figures = ", ".join(map(recipe.says, self.figures))
-        verdict = "" if recipe.asked is None else ", as asked" if self.met else ", NOT as asked"
+        scores = ", ".join(map(recipe.format, self.scores))
+        passed = "requirement met" if self.met else "requirement NOT met"
+        verdict = "" if recipe.required is None else f" ({passed})"
         return [
-            ("reached", figures + verdict),
-            ("asked", recipe.wants),
-            ("recorded", recipe.known),
+            ("reached", scores + verdict),
+            ("required", recipe.requirement),
+            ("recorded", recipe.recorded),
             ("published", recipe.published),
             ("minutes", f"{self.minutes:.1f}, recorded {recipe.minutes:g}"),
         ]
@@ -128,7 +129,7 @@ class RecipeResult:
         """Plain JSON values."""
         return {
             "recipe": self.recipe.to_dict(),
-            "reached": list(self.figures),
+            "reached": list(self.scores),
             "met": self.met,
             "minutes": self.minutes,
             "steps": self.reached.result.steps,
@@ -143,28 +144,30 @@ def recipe(name: str) -> Recipe:
     return RECIPES[name]
 
 
-def cook(
+def train_recipe(
     name: str,
-    changes: Iterable[str] = (),
+    overrides: Iterable[str] = (),
     *,
     folder: Path | None = None,
     console: Console | None = None,
 ) -> RecipeResult:
-    """Train as the recipe says, by the way of `threefold train`, and judge on the test split."""
+    """Train a recipe as `threefold train` does, and evaluate it on the whole test split."""
     from threefold.training.experiment import run
 
     chosen, start = recipe(name), time.perf_counter()
-    config = chosen.config(changes)
+    config = chosen.config(overrides)
     reached = run(config, folder, console=console, test=False)
     if not reached.finished:
-        raise ThreefoldError(f"{name}: interrupted before its end, so there is nothing to judge")
+        raise ThreefoldError(
+            f"{name}: interrupted before the end of training; nothing was evaluated"
+        )
     lengths = [0, chosen.length] if chosen.length else [0]
-    figures = tuple(chosen.figure(_judge(config, reached, length)) for length in lengths)
-    return RecipeResult(chosen, figures, (time.perf_counter() - start) / 60, reached)
+    scores = tuple(chosen.score(_evaluate(config, reached, length)) for length in lengths)
+    return RecipeResult(chosen, scores, (time.perf_counter() - start) / 60, reached)
 
 
-def _judge(config: RunConfig, reached: Reached, length: int) -> Scores:
-    """The whole test split, as trained or in sequences of another length, fewer at a time."""
+def _evaluate(config: RunConfig, reached: Reached, length: int) -> Scores:
+    """Scores on the whole test split, at the training length (0) or at another length."""
     from threefold.training.experiment import judge
     from threefold.training.training_data import open_data
 
@@ -181,9 +184,9 @@ TABLE_1 = "at length 4,096 (Gu & Dao 2023, table 1)"
 _RECIPES = (
     Recipe(
         "selective-copying-mamba",
-        "selective copying, 16 symbols in 256: a selective memory keeps them",
+        "selective copying, 16 symbols in 256 elements: a selective memory keeps them",
         PERCENT,
-        Asked(">", 99),
+        Requirement(">", 99),
         (99.7,),
         9.1,
         f"99.8 % {TABLE_1}",
@@ -192,16 +195,16 @@ _RECIPES = (
         "selective-copying-s4d",
         "selective copying: a fixed filter is far behind",
         PERCENT,
-        Asked("<", 60),
+        Requirement("<", 60),
         (54.0,),
         4.1,
         f"S4 18.3 % {TABLE_1}",
     ),
     Recipe(
         "induction-heads-mamba",
-        "induction heads: learnt at 256, answered at 4,096",
+        "induction heads: trained at length 256, evaluated at 4,096",
         PERCENT,
-        Asked("≥", 99),
+        Requirement("≥", 99),
         (100.0, 100.0),
         8,
         "100 % at 256 and up to 1,048,576 (Gu & Dao 2023, table 11)",
@@ -209,9 +212,9 @@ _RECIPES = (
     ),
     Recipe(
         "recall-delta_net",
-        "associative recall, 8 pairs in 128: the delta rule",
+        "associative recall, 8 pairs in 128 elements: the delta rule keeps them apart",
         PERCENT,
-        Asked(">", 99),
+        Requirement(">", 99),
         (99.1,),
         0.8,
     ),
@@ -219,7 +222,7 @@ _RECIPES = (
         "recall-attention",
         "associative recall: attention looks the pairs up",
         PERCENT,
-        Asked(">", 99),
+        Requirement(">", 99),
         (99.7,),
         2.7,
     ),
@@ -227,7 +230,7 @@ _RECIPES = (
         "recall-linear_attention",
         "associative recall: a sum of all pairs blurs them",
         PERCENT,
-        Asked("<", 50),
+        Requirement("<", 50),
         (13.5,),
         2.8,
     ),
@@ -235,7 +238,7 @@ _RECIPES = (
         "shakespeare-attention",
         f"{SHAKESPEARE}: nanoGPT's CPU architecture",
         NATS,
-        Asked("≤", 1.92),
+        Requirement("≤", 1.92),
         (1.909,),
         3.5,
         "1.88, an estimate from 20 batches (nanoGPT)",
@@ -253,9 +256,9 @@ _RECIPES = (
     Recipe("shakespeare-lstm", f"{SHAKESPEARE}: LSTM", NATS, None, (1.575,), 3.4),
     Recipe(
         "japanese-vowels-gru",
-        "JapaneseVowels: who of nine speaks",
+        "JapaneseVowels: which of nine speakers it is",
         PERCENT,
-        Asked("≥", 95),
+        Requirement("≥", 95),
         (95.9,),
         0.1,
         "1-NN DTW 94.9 % (Bagnall et al. 2018)",
@@ -264,14 +267,14 @@ _RECIPES = (
         "smnist-s4d",
         "sMNIST: digits pixel by pixel",
         PERCENT,
-        Asked("≥", 97),
+        Requirement("≥", 97),
         (97.7,),
         6,
         "S4 99.63 %, LSTM 98.9 % (Gu et al. 2022)",
     ),
     Recipe(
         "text-1k-mamba",
-        "IMDb in bytes, the first 1,024 of each review",
+        "IMDb reviews as bytes, the first 1,024 of each",
         PERCENT,
         None,
         (79.3,),

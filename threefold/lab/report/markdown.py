@@ -1,21 +1,21 @@
-"""A report as Markdown; its figures are the SVG files beside it."""
+"""A report as Markdown; its figures are SVG files in the folder `figures`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from threefold.lab.report.page import columns
+from threefold.lab.report.page import caption, columns
 from threefold.lab.report.race_figures import SECTIONS, section_figures
 from threefold.lab.report.report import Report
 
 
 def markdown(report: Report) -> str:
-    """The whole report."""
+    """The report as a Markdown document."""
     subject = report.subject
     parts = [f"# {subject.title}", f"**{report.sentence}**"]
     if report.warnings:
-        parts.append("Before you rely on it:\n\n" + listed(report.warnings))
-    parts += ["## Result", _result(report)]
+        parts += ["## Limitations", listed(report.warnings)]
+    parts += ["## Result", _result(report), caption(report)]
     for slug, title, text in SECTIONS:
         drawn = section_figures(report, slug)
         if drawn:
@@ -24,29 +24,32 @@ def markdown(report: Report) -> str:
                 f"![{figure.title}. {figure.description}](figures/{figure.slug}.svg)"
                 for figure in drawn
             ]
-    parts += ["## How to do it again", f"```\n{subject.command}\n```"]
-    parts += ["What was held equal:", listed(subject.matched)]
+    parts += ["## Reproduce this race", f"```\n{subject.command}\n```"]
+    parts += ["What all models had in common:", listed(subject.matched)]
     shapes = [
         (c.name, c.mixer, str(c.width), str(c.depth), c.channel, f"`{c.digest[:12]}`")
         for c in report.ranked
     ]
-    parts.append(rows(("model", "mixer", "width", "depth", "channel mixer", "spec"), shapes))
-    parts.append(rows(("what", "version"), subject.versions.items()))
-    parts.append(rows(("what", "SHA-256"), ((a, f"`{b}`") for a, b in subject.hashes.items())))
+    parts.append(rows(("model", "mixer", "width", "depth", "channel mixer", "spec digest"), shapes))
+    parts.append(rows(("component", "version"), subject.versions.items()))
+    parts.append(rows(("data", "SHA-256"), ((a, f"`{b}`") for a, b in subject.hashes.items())))
     return "\n\n".join(parts) + "\n"
 
 
 def _result(report: Report) -> str:
-    found = columns(report)
+    table = columns(report)
     body = [
-        [c.name, *(f"**{cells[i]}**" if best == i else cells[i] for _, cells, best in found)]
+        [
+            c.name,
+            *(f"**{cells[i]}**" if best == i else cells[i] for _, cells, best in table),
+        ]
         for i, c in enumerate(report.ranked)
     ]
-    return rows(["model", *(title for title, _, _ in found)], body)
+    return rows(["model", *(title for title, _, _ in table)], body)
 
 
 def listed(items: Iterable[str]) -> str:
-    """A list."""
+    """A bulleted list."""
     return "\n".join(f"- {item}" for item in items)
 
 

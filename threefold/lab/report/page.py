@@ -1,72 +1,36 @@
-"""A report as one HTML page that needs nothing else: no network, no script, figures as SVG."""
+"""A report as one self-contained HTML page: no network, no script, figures as SVG."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
 from html import escape
-from importlib.resources import files
 
 from threefold._version import __version__
-from threefold.drawing.axes import written
-from threefold.drawing.charts import Figure, swatch
+from threefold.drawing.charts import swatch
+from threefold.drawing.page import document, figure_block, style, table
+from threefold.drawing.text import format_value
 from threefold.lab.report.race_figures import SECTIONS, section_figures
 from threefold.lab.report.report import Contender, Report
 
 
-def style() -> str:
-    """The style sheet, of pages and figures alike."""
-    return (files("threefold.lab.report") / "report.css").read_text(encoding="utf-8")
-
-
-def document(title: str, body: str) -> str:
-    """A page around what is shown."""
-    return f"""<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="generator" content="threefold {__version__}">
-<title>{escape(title)}</title>
-<style>
-{style()}</style>
-</head>
-<body class="threefold">
-{body}
-</body>
-</html>
-"""
-
-
 def page(report: Report) -> str:
-    """The report as a document."""
-    body = f"""<a class="skip" href="#result">To the result</a>
+    """The report as an HTML document."""
+    body = f"""<a class="skip" href="#result">Skip to the result</a>
 <main>
 {_header(report)}
 {_body(report)}
-{_again(report)}
+{_reproduce(report)}
 </main>"""
     return document(f"{report.subject.title}: {report.sentence}", body)
 
 
-def plain_page(command: str, title: str, body: str) -> str:
-    """A document of a title and figures."""
-    kicker = f'<p class="kicker"><b>{escape(command)}</b></p>'
-    return document(title, f"<main><header>{kicker}<h1>{escape(title)}</h1></header>{body}</main>")
-
-
 def fragment(report: Report) -> str:
-    """The same for a notebook: no document around it."""
+    """The report for a notebook: without a document around it."""
     return (
         f"<style>{style()}</style>"
         f'<div class="threefold fragment">{_header(report)}{_body(report)}</div>'
     )
-
-
-def standalone(figure: Figure) -> str:
-    """A figure as a file of its own, with the style inside."""
-    start, rest = figure.svg.split(">", 1)
-    return f"{start.replace('chart', 'threefold chart', 1)}><style>{style()}</style>{rest}\n"
 
 
 def _header(report: Report) -> str:
@@ -83,38 +47,38 @@ def _header(report: Report) -> str:
 {_facts(report)}
 {_warnings(report)}
 <nav aria-label="Sections"><ul><li><a href="#result">Result</a></li>{shown}\
-<li><a href="#again">How to do it again</a></li></ul></nav>
+<li><a href="#reproduce">Reproduce this race</a></li></ul></nav>
 </header>"""
 
 
 def _confidence(report: Report) -> str:
-    found = report.verdict
-    seeds = min(len(c.legs) for c in report.contenders)
-    if found.margin is None or math.isinf(found.margin.half):
+    verdict = report.verdict
+    seeds = min(len(c.runs) for c in report.contenders)
+    if verdict.margin is None or math.isinf(verdict.margin.half):
         return ""
     return (
-        f'<p class="lead">At {found.confidence:.0%} confidence over {seeds} seeds, compared seed '
-        "by seed on the same batches in the same order.</p>"
+        f'<p class="lead">With {verdict.confidence:.0%} confidence, from {seeds} seeds per model. '
+        "For each seed, all models were trained on the same batches in the same order.</p>"
     )
 
 
 def _facts(report: Report) -> str:
-    legs = [leg for c in report.contenders for leg in c.legs]
+    runs = [run for c in report.contenders for run in c.runs]
     sizes = sorted(c.parameters for c in report.contenders)
-    tokens = sorted(leg.tokens for leg in legs)
+    tokens = sorted(run.tokens for run in runs)
     facts = [
-        ("models × seeds", f"{len(report.contenders)} × {len(report.contenders[0].legs)}"),
+        ("models × seeds", f"{len(report.contenders)} × {len(report.contenders[0].runs)}"),
         ("parameters", _range(sizes)),
-        (f"{report.subject.element}s read, each", _range(tokens)),
-        ("training in all", written(sum(leg.seconds for leg in legs), "seconds")),
-        ("matched", report.subject.match),
+        (f"{report.subject.element}s read per run", _range(tokens)),
+        ("total training time", format_value(sum(run.seconds for run in runs), "seconds")),
+        ("matched by", report.subject.match),
     ]
     cells = "".join(f"<div><dt>{a}</dt><dd>{escape(b)}</dd></div>" for a, b in facts)
     return f'<dl class="facts">{cells}</dl>'
 
 
 def _range(values: Sequence[float]) -> str:
-    low, high = written(values[0], "count"), written(values[-1], "count")
+    low, high = format_value(values[0], "count"), format_value(values[-1], "count")
     return low if low == high else f"{low} – {high}"
 
 
@@ -123,7 +87,7 @@ def _warnings(report: Report) -> str:
         return ""
     items = "".join(f"<li>{escape(text)}</li>" for text in report.warnings)
     return (
-        '<section class="warnings" aria-labelledby="mind"><h2 id="mind">Before you rely on it</h2>'
+        '<section class="warnings" aria-labelledby="limits"><h2 id="limits">Limitations</h2>'
         f"<ul>{items}</ul></section>"
     )
 
@@ -142,39 +106,46 @@ def _body(report: Report) -> str:
     return "\n".join(parts)
 
 
-def figure_block(figure: Figure) -> str:
-    """A figure with its title, its description and its numbers."""
-    return (
-        f'<figure id="figure-{figure.slug}"><h3>{escape(figure.title)}</h3>'
-        f"<figcaption>{escape(figure.description)}</figcaption>{figure.svg}"
-        f"<details><summary>The numbers</summary>"
-        f"{table(figure.header, figure.rows, figure.title)}</details></figure>"
-    )
-
-
 def columns(report: Report) -> list[tuple[str, list[str], int | None]]:
     """(title, cells, row of the best cell) of the table, for the page and for Markdown."""
     ranked, subject = report.ranked, report.subject
-    found: list[tuple[str, list[str], int | None]] = [
-        (subject.metric_name, [_quality(report, c) for c in ranked], 0)
+    listed: list[tuple[str, list[str], int | None]] = [
+        (f"test {subject.metric_name}", [_quality(report, c) for c in ranked], 0)
     ]
 
     def add(title: str, values: Iterable[float], unit: str, best: str = "") -> None:
         numbers = list(values)
         if any(math.isfinite(v) for v in numbers):
-            place = None
+            row = None
             if best:
                 key = min if best == "low" else max
-                place = numbers.index(key(v for v in numbers if math.isfinite(v)))
-            found.append((title, [written(v, unit) for v in numbers], place))
+                row = numbers.index(key(v for v in numbers if math.isfinite(v)))
+            listed.append((title, [format_value(v, unit) for v in numbers], row))
 
     add("parameters", (c.parameters for c in ranked), "count")
     add("learning rate", (c.learning_rate for c in ranked), "number")
-    add(f"training, {subject.element}s/s", (c.training_rate for c in ranked), "count", "high")
-    add(f"writing, {subject.element}s/s", (1 / c.decode_seconds for c in ranked), "count", "high")
-    add("peak memory of training", (_last(c.cost.memory) for c in ranked), "bytes", "low")
-    add("state", (_last(c.cost.state) for c in ranked), "bytes", "low")
-    return found
+    add(f"training speed, {subject.element}s/s", (c.training_rate for c in ranked), "count", "high")
+    decode = (1 / c.decode_seconds for c in ranked)
+    add(f"decode speed, {subject.element}s/s", decode, "count", "high")
+    add("peak training memory", (_last(c.cost.memory) for c in ranked), "bytes", "low")
+    add("state per stream", (_last(c.cost.state) for c in ranked), "bytes", "low")
+    return listed
+
+
+def caption(report: Report) -> str:
+    """How to read the table, and at which lengths its costs were measured."""
+    texts = [
+        "Best model first. ± is the 99 % confidence interval of the mean over seeds; the best "
+        "value of each column is bold."
+    ]
+    element, costs = report.subject.element, [c.cost for c in report.ranked]
+    decode = sorted({cost.decode[0][0] for cost in costs if cost.decode})
+    longest = sorted({cost.memory[-1][0] for cost in costs if cost.memory})
+    if len(decode) == 1:
+        texts.append(f"Decode speed was measured after {decode[0]:,} {element}s.")
+    if len(longest) == 1:
+        texts.append(f"Memory and state were measured at {longest[0]:,} {element}s.")
+    return " ".join(texts)
 
 
 def _quality(report: Report, contender: Contender) -> str:
@@ -197,58 +168,43 @@ def _table(report: Report) -> str:
         lead = ' class="lead-row"' if i == 0 else ""
         name = f'<th scope="row">{swatch(i)}{escape(contender.name)}</th>'
         rows.append(f"<tr{lead}>{name}{cells}</tr>")
-    caption = "Best first; ± is the 99 % interval of the mean over seeds. Bold: best of a column."
     return (
         '<div class="scroll" tabindex="0" role="region" aria-label="Result, table">'
-        f'<table><caption>{caption}</caption><thead><tr><th scope="col">model</th>{head}</tr>'
+        f"<table><caption>{caption(report)}</caption>"
+        f'<thead><tr><th scope="col">model</th>{head}</tr>'
         f"</thead><tbody>{''.join(rows)}</tbody></table></div>"
     )
 
 
 def _soften(cell: str) -> str:
-    """What follows ± in a quieter colour."""
+    """A cell whose ± part has a weaker colour."""
     before, sign, after = cell.partition(" ± ")
     if not sign:
         return escape(cell)
     return f'{escape(before)} <span class="pm">± {escape(after)}</span>'
 
 
-def table(header: Sequence[str], rows: Iterable[Sequence[str]], name: str) -> str:
-    """A plain table that can be scrolled by keys."""
-    head = "".join(f'<th scope="col">{escape(cell)}</th>' for cell in header)
-    lines = "".join(
-        f'<tr><th scope="row">{escape(first)}</th>'
-        + "".join(f"<td>{escape(cell)}</td>" for cell in rest)
-        + "</tr>"
-        for first, *rest in rows
-    )
-    return (
-        f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(name)}, numbers">'
-        f"<table><thead><tr>{head}</tr></thead><tbody>{lines}</tbody></table></div>"
-    )
-
-
-def _again(report: Report) -> str:
+def _reproduce(report: Report) -> str:
     subject = report.subject
     shapes = table(
-        ("model", "mixer", "width", "depth", "channel mixer", "spec"),
+        ("model", "mixer", "width", "depth", "channel mixer", "spec digest"),
         (
             (c.name, c.mixer, str(c.width), str(c.depth), c.channel, c.digest[:12])
             for c in report.ranked
         ),
         "Shapes",
     )
-    equal = "".join(f"<li>{escape(text)}</li>" for text in subject.matched)
-    versions = table(("what", "version"), subject.versions.items(), "Versions")
+    common = "".join(f"<li>{escape(text)}</li>" for text in subject.matched)
+    versions = table(("component", "version"), subject.versions.items(), "Versions")
     hashes = "".join(
         f'<li>{escape(what)}: <code class="hash">{escape(value)}</code></li>'
         for what, value in subject.hashes.items()
     )
-    return f"""<section aria-labelledby="again"><h2 id="again">How to do it again</h2>
+    return f"""<section aria-labelledby="reproduce"><h2 id="reproduce">Reproduce this race</h2>
 <pre tabindex="0"><code>{escape(subject.command)}</code></pre>
-<h3>What was held equal</h3><ul>{equal}</ul>
+<h3>What all models had in common</h3><ul>{common}</ul>
 <h3>The models</h3>{shapes}
 <h3>Versions</h3>{versions}
 <h3>Hashes (SHA-256)</h3><ul>{hashes}</ul></section>
-<footer>Made by threefold {__version__}. This page loads nothing and sends nothing; \
-report.json beside it has every number.</footer>"""
+<footer>Generated by Threefold {__version__}. This page loads nothing and sends nothing; \
+report.json in the same folder contains every number.</footer>"""

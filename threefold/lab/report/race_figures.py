@@ -1,4 +1,4 @@
-"""Which figures a report has: quality, its price, how it was learnt, and what everything costs."""
+"""The figures of a report: quality, quality against cost, learning curves, speed and memory."""
 
 from __future__ import annotations
 
@@ -6,41 +6,55 @@ import math
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 
-from threefold.drawing.axes import Axis, written
+from threefold.drawing.axes import Axis
 from threefold.drawing.charts import (
     Dot,
     Figure,
     Line,
     Mark,
     Point,
+    Range,
     dot_chart,
     line_chart,
     range_chart,
 )
+from threefold.drawing.text import format_value
 from threefold.lab.report.report import Contender, Report
 
-# (slug of the section, its title, what it tells)
+# (slug of the section, its title, its introduction)
 SECTIONS = (
     (
         "quality",
         "Quality",
-        "Pale dots are seeds, the sign is their mean, the bar its 99 % interval.",
+        "Pale dots are seeds, the marker is their mean, the bar its 99 % confidence interval.",
     ),
     (
         "price",
         "Quality against cost",
-        "Whoever is on the dashed front is beaten by nobody in both at once.",
+        "No model beats those on the dashed line, the Pareto front, in both quality and cost.",
     ),
-    ("learning", "Learning", "The same curves by what was read and by the time it took."),
-    ("speed", "Speed", "How fast each reads and is trained, at growing lengths."),
-    ("streaming", "Reading a prompt, writing on", "What a user waits for."),
-    ("memory", "Memory", "What training needs at most, and what a stream carries along."),
-    ("longer", "Longer than it was trained", "The same weights on longer rows."),
+    (
+        "learning",
+        "Learning curves",
+        "Validation scores by the amount of data and by the training time.",
+    ),
+    ("speed", "Speed", "Throughput of training and of inference at growing sequence lengths."),
+    (
+        "streaming",
+        "Prefill and decode",
+        "The time to read a prompt, and the time per element after it, with batch size 1.",
+    ),
+    (
+        "memory",
+        "Memory",
+        "The peak memory of a training step with batch size 1, and the state of one stream.",
+    ),
+    ("lengths", "Longer sequences", "The trained models on sequences longer than in training."),
 )
 
 
 def figures(report: Report) -> list[Figure]:
-    """All that there are numbers for, in the order of the page."""
+    """All figures for which there are numbers, in the order of the page."""
     return [figure for section, _, _ in SECTIONS for figure in section_figures(report, section)]
 
 
@@ -57,8 +71,8 @@ def _score_axis(report: Report) -> Axis:
 
 def _quality(report: Report) -> Iterator[Figure]:
     rows = [
-        (c.name, place, c.quality.mean, c.quality.half, tuple(c.scores.values()))
-        for place, c in enumerate(report.ranked)
+        Range(c.name, series, c.quality.mean, c.quality.half, tuple(c.scores.values()))
+        for series, c in enumerate(report.ranked)
     ]
     yield range_chart(
         f"Test {report.subject.metric_name}",
@@ -67,39 +81,37 @@ def _quality(report: Report) -> Iterator[Figure]:
         _score_axis(report),
     )
     leader = report.ranked[0]
-    behind = [_behind(report, leader, place) for place in range(1, len(report.ranked))]
+    behind = [_behind(report, leader, series) for series in range(1, len(report.ranked))]
     yield range_chart(
-        f"Behind {leader.name}",
-        f"Differences of the same seed, with the {report.verdict.corrected:.1%} intervals of the "
-        "verdict: whoever's reaches zero is not told apart.",
+        f"Difference to {leader.name}",
+        f"Differences seed by seed with {report.verdict.corrected:.1%} confidence intervals: "
+        f"models whose interval includes zero cannot be distinguished from {leader.name}.",
         behind,
-        Axis(f"worse in {report.subject.metric_name} by", report.subject.unit),
+        Axis(f"{report.subject.metric_name}, worse by", report.subject.unit),
         zero=True,
     )
 
 
-def _behind(
-    report: Report, leader: Contender, place: int
-) -> tuple[str, int, float, float, tuple[float, ...]]:
-    """How much worse one is than the leader, seed by seed."""
-    other, sign = report.ranked[place], 1.0 if report.subject.lower else -1.0
+def _behind(report: Report, leader: Contender, series: int) -> Range:
+    """How much worse a model is than the leader, seed by seed."""
+    other, sign = report.ranked[series], 1.0 if report.subject.lower else -1.0
     seeds = sorted(set(leader.scores) & set(other.scores))
     gaps = tuple(sign * (other.scores[seed] - leader.scores[seed]) for seed in seeds)
-    found = report.verdict.margins[other.name]
-    return other.name, place, found.mean, found.half, gaps
+    margin = report.verdict.margins[other.name]
+    return Range(other.name, series, margin.mean, margin.half, gaps)
 
 
 def _price(report: Report) -> Iterator[Figure]:
     element = report.subject.element
     costs: Sequence[tuple[str, Axis, Callable[[Contender], float]]] = (
         (
-            f"Quality and time to write one {element}",
-            Axis(f"time of one {element}", "seconds", True, "low"),
+            "Quality and decode time",
+            Axis(f"decode time per {element}", "seconds", True, "low"),
             lambda c: c.decode_seconds,
         ),
         (
-            "Quality and time of training",
-            Axis("seconds of training", "seconds", True, "low"),
+            "Quality and training time",
+            Axis("training time", "seconds", True, "low"),
             lambda c: c.seconds,
         ),
     )
@@ -109,26 +121,26 @@ def _price(report: Report) -> Iterator[Figure]:
             continue
         front = report.pareto(priced)
         dots = [
-            Dot(c.name, place, priced[c.name], c.quality.mean, _finite(c.quality.half))
-            for place, c in enumerate(report.ranked)
+            Dot(c.name, series, priced[c.name], c.quality.mean, _finite(c.quality.half))
+            for series, c in enumerate(report.ranked)
         ]
-        told = f"On the front: {', '.join(front)}."
-        yield dot_chart(title, told, dots, front, axis, _score_axis(report))
+        text = f"On the Pareto front: {', '.join(front)}."
+        yield dot_chart(title, text, dots, front, axis, _score_axis(report))
 
 
 def _learning(report: Report) -> Iterator[Figure]:
     read = f"{report.subject.element}s read"
     lines = {
         read: (Axis(read, "count", True), 1),
-        "seconds of training": (Axis("seconds of training", "seconds", True), 2),
+        "training time": (Axis("training time", "seconds", True), 2),
     }
     for name, (axis, field) in lines.items():
         drawn = [
-            Line(c.name, place, *_mean_curve(c, field)) for place, c in enumerate(report.ranked)
+            Line(c.name, series, *_mean_curve(c, field)) for series, c in enumerate(report.ranked)
         ]
         yield line_chart(
-            f"Validation by {name}",
-            "Mean over seeds; the shade reaches from the worst to the best seed.",
+            f"Validation {report.subject.metric_name} by {name}",
+            "Mean over seeds; the shaded area is the range of all seeds.",
             drawn,
             axis,
             _score_axis(report),
@@ -138,59 +150,59 @@ def _learning(report: Report) -> Iterator[Figure]:
 def _mean_curve(
     contender: Contender, field: int
 ) -> tuple[list[Point], list[tuple[float, float, float]]]:
-    """The curve in the middle of the seeds', at the moments that all of them have."""
-    moments = list(zip(*(leg.curve for leg in contender.legs), strict=False))
+    """The mean curve over seeds, at the points that all of them have, and its range."""
+    shared = list(zip(*(run.curve for run in contender.runs), strict=False))
     points, band = [], []
-    for at in moments:
-        x = statistics.fmean(moment[field] for moment in at)
-        scores = [moment.score for moment in at]
+    for at in shared:
+        x = statistics.fmean(point[field] for point in at)
+        scores = [point.score for point in at]
         points.append((x, statistics.fmean(scores)))
         band.append((x, min(scores), max(scores)))
-    return points, band if len(contender.legs) > 1 else []
+    return points, band if len(contender.runs) > 1 else []
 
 
 def _speed(report: Report) -> Iterator[Figure]:
-    rate = f"{report.subject.element}s a second"
-    yield _cost(report, "Training against length", "training", rate, "count", "high")
-    yield _cost(report, "Inference against length", "inference", rate, "count", "high")
+    rate = f"{report.subject.element}s per second"
+    yield _cost(report, "Training throughput", "training", rate, "count", "high")
+    yield _cost(report, "Inference throughput", "inference", rate, "count", "high")
 
 
 def _streaming(report: Report) -> Iterator[Figure]:
-    yield _cost(report, "Prefill", "prefill", "time to read a prompt", "seconds", "low")
+    yield _cost(report, "Prefill time", "prefill", "time to read a prompt", "seconds", "low")
     yield _cost(
-        report, "Decode", "decode", f"time of one {report.subject.element}", "seconds", "low"
+        report, "Decode time", "decode", f"time per {report.subject.element}", "seconds", "low"
     )
 
 
 def _memory(report: Report) -> Iterator[Figure]:
-    yield _cost(report, "Peak memory of training", "memory", "bytes", "bytes", "low")
-    yield _cost(report, "State carried along", "state", "bytes", "bytes", "low")
+    yield _cost(report, "Peak training memory", "memory", "peak memory", "bytes", "low")
+    yield _cost(report, "State size", "state", "state per stream", "bytes", "low")
 
 
 def _cost(report: Report, title: str, field: str, quantity: str, unit: str, better: str) -> Figure:
-    lines = [Line(c.name, place, getattr(c.cost, field)) for place, c in enumerate(report.ranked)]
+    lines = [Line(c.name, series, getattr(c.cost, field)) for series, c in enumerate(report.ranked)]
     lengths = sorted({x for line in lines for x, _ in line.points})
     ends = {line.name: line.points[-1][1] for line in lines if line.points}
-    pick = (max if better == "high" else min)(ends, key=lambda n: ends[n]) if ends else "nobody"
+    best = (max if better == "high" else min)(ends, key=lambda n: ends[n]) if ends else "none"
     return line_chart(
         title,
-        f"At the longest, {pick} is ahead.",
+        f"Best at the longest length: {best}.",
         lines,
-        Axis("length", "count", True, at=tuple(lengths)),
+        Axis(f"length, {report.subject.element}s", "count", True, at=tuple(lengths)),
         Axis(quantity, unit, True, better),
     )
 
 
-def _longer(report: Report) -> Iterator[Figure]:
-    lines = [Line(c.name, place, c.longer) for place, c in enumerate(report.ranked)]
+def _lengths(report: Report) -> Iterator[Figure]:
+    lines = [Line(c.name, series, c.other_lengths) for series, c in enumerate(report.ranked)]
     lengths = sorted({x for line in lines for x, _ in line.points})
     yield line_chart(
         f"Test {report.subject.metric_name} at other lengths",
-        f"Trained at {report.subject.length:,} {report.subject.element}s; the same weights.",
+        f"Trained on {report.subject.length:,} {report.subject.element}s, not trained further.",
         lines,
-        Axis("length", "count", True, at=tuple(lengths)),
+        Axis(f"length, {report.subject.element}s", "count", True, at=tuple(lengths)),
         _score_axis(report),
-        [Mark(report.subject.length, None, "trained here")] if lengths else [],
+        [Mark(report.subject.length, None, "training length")] if lengths else [],
     )
 
 
@@ -201,7 +213,7 @@ DRAWN: dict[str, Callable[[Report], Iterator[Figure]]] = {
     "speed": _speed,
     "streaming": _streaming,
     "memory": _memory,
-    "longer": _longer,
+    "lengths": _lengths,
 }
 
 
@@ -210,4 +222,6 @@ def _finite(value: float) -> float:
 
 
 def _listed(report: Report, value: Callable[[Contender], float]) -> str:
-    return ", ".join(f"{c.name} {written(value(c), report.subject.unit)}" for c in report.ranked)
+    return ", ".join(
+        f"{c.name} {format_value(value(c), report.subject.unit)}" for c in report.ranked
+    )

@@ -1,7 +1,7 @@
-"""What a race showed: the contenders with their numbers, the verdict in a sentence, the warnings.
+"""The result of a race: the contenders with their numbers, the verdict in a sentence, the warnings.
 
-A report is made of numbers alone, so that it is the same whenever it is made; `page.py` and
-`markdown.py` write it.
+A report contains numbers only, so it can be rendered again at any time; `page.py` and
+`markdown.py` render it.
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from threefold.drawing.axes import written
+from threefold.drawing.text import format_value
 from threefold.lab.race.significance import CONFIDENCE, Interval, Verdict, interval, verdict
 
-# A metric's name, its unit in a sentence, and how its values are written.
+# By metric: its name, the unit of a difference, and the unit of its values.
 METRICS = {
-    "accuracy": ("accuracy", "points", "percent"),
-    "exact": ("rows all right", "points", "percent"),
-    "bits": ("bits", "bits", "number"),
+    "accuracy": ("accuracy", "percentage points", "percent"),
+    "exact": ("sequence accuracy", "percentage points", "percent"),
+    "bits": ("bits per token", "bits", "number"),
     "loss": ("loss", "nats", "number"),
     "squared_error": ("squared error", "", "number"),
     "absolute_error": ("absolute error", "", "number"),
-    "bleu": ("BLEU", "points of BLEU", "number"),
-    "phoneme_error": ("phonemes wrong", "points", "percent"),
+    "bleu": ("BLEU", "BLEU points", "number"),
+    "phoneme_error": ("phoneme error rate", "percentage points", "percent"),
 }
-FALLING = 0.1  # the part of a curve's fall that its last quarter may have
-SHORT = 100  # steps, below which a race says little
-ENOUGH = 5  # seeds, from which on intervals are narrow
-FASTER = 1.2  # times, from which a speed is worth a word
+STILL_LEARNING = 0.1  # share of the whole improvement in the last quarter of training
+FEW_STEPS = 100  # below which a race says little
+ENOUGH_SEEDS = 5  # from which on intervals are narrow
+NOTABLE_SPEEDUP = 1.2  # from which on a difference in speed is mentioned
 
 
 class CurvePoint(NamedTuple):
@@ -54,24 +54,24 @@ class RaceRun:
     tokens: int
     seconds: float
     curve: tuple[CurvePoint, ...]
-    batches: str  # SHA-256 of what it was trained on, in order
+    batches: str  # SHA-256 of all training batches, in order
 
 
 @dataclass(frozen=True)
 class Cost:
-    """Points (length, value) of what a model costs; empty where it was not measured."""
+    """Costs of a model as points (length, value); empty if not measured."""
 
-    training: tuple[tuple[int, float], ...] = ()  # elements a second
-    inference: tuple[tuple[int, float], ...] = ()  # elements a second
-    prefill: tuple[tuple[int, float], ...] = ()  # seconds to read so many elements
-    decode: tuple[tuple[int, float], ...] = ()  # seconds for one element after so many
-    memory: tuple[tuple[int, float], ...] = ()  # peak bytes of a training step of one row
-    state: tuple[tuple[int, float], ...] = ()  # bytes carried after so many elements
+    training: tuple[tuple[int, float], ...] = ()  # elements per second
+    inference: tuple[tuple[int, float], ...] = ()  # elements per second
+    prefill: tuple[tuple[int, float], ...] = ()  # seconds to read that many elements
+    decode: tuple[tuple[int, float], ...] = ()  # seconds per element after that many
+    memory: tuple[tuple[int, float], ...] = ()  # peak bytes of a training step with batch size 1
+    state: tuple[tuple[int, float], ...] = ()  # bytes per stream after that many elements
 
 
 @dataclass(frozen=True)
 class Contender:
-    """One of the models: what it is, what its legs reached, what it costs."""
+    """One of the models: its shape, the results of its runs, and its costs."""
 
     name: str
     mixer: str
@@ -81,13 +81,13 @@ class Contender:
     parameters: int
     learning_rate: float
     digest: str  # SHA-256 of the spec
-    legs: tuple[RaceRun, ...]
+    runs: tuple[RaceRun, ...]
     cost: Cost = Cost()
-    longer: tuple[tuple[int, float], ...] = ()  # (length, score) at lengths not trained at
+    other_lengths: tuple[tuple[int, float], ...] = ()  # (length, test score)
 
     @property
     def scores(self) -> dict[int, float]:
-        return {leg.seed: leg.score for leg in self.legs}
+        return {run.seed: run.score for run in self.runs}
 
     @property
     def quality(self) -> Interval:
@@ -96,33 +96,33 @@ class Contender:
 
     @property
     def decode_seconds(self) -> float:
-        """For one element, at the shortest measured context."""
+        """Seconds per element, at the shortest measured length."""
         return self.cost.decode[0][1] if self.cost.decode else math.nan
 
     @property
     def training_rate(self) -> float:
-        """Elements a second while it was trained."""
-        seconds = sum(leg.seconds for leg in self.legs)
-        return sum(leg.tokens for leg in self.legs) / seconds if seconds else math.nan
+        """Elements per second during training."""
+        seconds = sum(run.seconds for run in self.runs)
+        return sum(run.tokens for run in self.runs) / seconds if seconds else math.nan
 
     @property
     def seconds(self) -> float:
-        """Of training, on average over seeds."""
-        return statistics.fmean(leg.seconds for leg in self.legs)
+        """Training time, averaged over seeds."""
+        return statistics.fmean(run.seconds for run in self.runs)
 
 
 @dataclass(frozen=True)
 class Subject:
-    """What the race was about, what was held equal, and how it is done again."""
+    """What the race was about, what all models had in common, and how to reproduce it."""
 
     title: str
     task: str
     kind: str
     metric: str
     lower: bool
-    length: int  # elements of a training row
+    length: int  # elements of a training sequence
     match: str
-    matched: tuple[str, ...]  # what was held equal, in words
+    matched: tuple[str, ...]  # what all models had in common, as phrases
     command: str
     time: str
     chance: float | None = None
@@ -130,7 +130,7 @@ class Subject:
     tuned: bool = False
     versions: Mapping[str, str] = field(default_factory=dict)
     hashes: Mapping[str, str] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()  # warnings that only the race knows of
+    notes: tuple[str, ...] = ()  # warnings of the race itself
 
     @property
     def metric_name(self) -> str:
@@ -138,14 +138,14 @@ class Subject:
 
     @property
     def element(self) -> str:
-        """What one element of a sequence is called."""
+        """The word for one element of a sequence."""
         return (
             "token" if self.kind in ("language", "masked", "seq2seq", "transformer") else "element"
         )
 
     @property
     def unit(self) -> str:
-        """How scores are written: percent or number."""
+        """The unit of scores: percent or number."""
         return METRICS.get(self.metric, ("", "", "number"))[2]
 
     def difference(self, value: float, half: float | None = None) -> str:
@@ -154,11 +154,11 @@ class Subject:
         return f"{self._rounded(value, half)}{f' {unit}' if unit else ''}"
 
     def score(self, value: float, half: float | None = None) -> str:
-        """A score with how far it may be off, e.g. 93.1 ± 0.4 %."""
+        """A score with its interval, e.g. 93.1 ± 0.4 %."""
         return f"{self._rounded(value, half)}{' %' if self.unit == 'percent' else ''}"
 
     def _rounded(self, value: float, half: float | None) -> str:
-        """As many digits as are known."""
+        """A value with as many digits as its interval justifies."""
         factor = 100 if self.unit == "percent" else 1
         if not half or math.isinf(half):
             return f"{factor * value:.4g}"
@@ -168,14 +168,14 @@ class Subject:
 
 @dataclass(frozen=True)
 class Report:
-    """A race that is over; notebooks show it as the page does."""
+    """A finished race; notebooks display it like the page."""
 
     subject: Subject
     contenders: tuple[Contender, ...]
 
     @cached_property
     def ranked(self) -> tuple[Contender, ...]:
-        """Best first."""
+        """The contenders, best first."""
         sign = 1 if self.subject.lower else -1
         return tuple(sorted(self.contenders, key=lambda c: (sign * c.quality.mean, c.name)))
 
@@ -189,25 +189,23 @@ class Report:
 
     @cached_property
     def sentence(self) -> str:
-        """The verdict, with its uncertainty and what a rival does faster."""
+        """The verdict with its uncertainty, and which model decodes faster."""
         return f"{self._quality_sentence()}{self._speed_sentence()}."
 
     def _quality_sentence(self) -> str:
-        found, subject = self.verdict, self.subject
-        if found.margin is None:
+        verdict, subject = self.verdict, self.subject
+        if verdict.margin is None:
             score = subject.score(self.ranked[0].quality.mean)
-            return f"{found.leader} reaches {score} ({subject.metric_name}); it ran alone"
-        margin = subject.difference(found.margin.mean, found.margin.half)
-        if found.kind == "best":
-            return f"{found.leader} is best by {margin}"
-        if found.kind == "tie":
-            return (
-                f"A tie: {join_words([found.leader, *found.rivals])} cannot be told apart "
-                f"({margin})"
-            )
-        return (
-            f"{found.leader} leads {found.second} by {margin}; how much of it is chance is unknown"
-        )
+            metric = subject.metric_name
+            return f"{verdict.leader} reaches {score} ({metric}); no other model took part"
+        margin = subject.difference(verdict.margin.mean, verdict.margin.half)
+        if verdict.kind == "best":
+            return f"{verdict.leader} is best by {margin}"
+        lead = f"{verdict.leader} leads {verdict.second} by {margin}"
+        if verdict.kind == "tie":
+            tied = join_words([verdict.leader, *verdict.rivals])
+            return f"A tie: {tied} cannot be distinguished ({lead})"
+        return f"{lead}; with one seed it is unknown how much of this is chance"
 
     def _speed_sentence(self) -> str:
         leader = self.ranked[0]
@@ -219,27 +217,30 @@ class Report:
         if fastest is leader:
             others = sorted(c.decode_seconds for c in rivals if c is not leader)
             faster = others[0] / leader.decode_seconds
-            return "; it also decodes fastest" if faster >= FASTER else ""
-        if ratio < FASTER:
+            return "; it also decodes fastest" if faster >= NOTABLE_SPEEDUP else ""
+        if ratio < NOTABLE_SPEEDUP:
             return ""
-        return f"; {fastest.name} decodes {written(round(ratio, 1), 'number')} times as fast"
+        return f"; {fastest.name} decodes {format_value(round(ratio, 1), 'number')} times as fast"
 
     @cached_property
     def warnings(self) -> tuple[str, ...]:
-        """What keeps the verdict from being the last word."""
-        found = [*self.subject.notes, *self._about_seeds(), *self._about_learning()]
-        return tuple(dict.fromkeys(found))
+        """Limitations of the verdict."""
+        texts = [*self.subject.notes, *self._about_seeds(), *self._about_learning()]
+        return tuple(dict.fromkeys(texts))
 
     def _about_seeds(self) -> Iterable[str]:
         leader = self.ranked[0]
-        if min(len(c.legs) for c in self.contenders) == 1:
-            yield "One seed each: nothing is known of how much of a difference is chance."
-            return
-        seeds = min(len(c.legs) for c in self.contenders)
-        if self.verdict.kind == "tie" and seeds < ENOUGH:
+        if min(len(c.runs) for c in self.contenders) == 1:
             yield (
-                f"{seeds} seeds tell only large differences from chance; more --seeds narrow the "
-                "intervals."
+                "One seed per model: it is unknown how much of a difference is chance; use more "
+                "--seeds."
+            )
+            return
+        seeds = min(len(c.runs) for c in self.contenders)
+        if self.verdict.kind == "tie" and seeds < ENOUGH_SEEDS:
+            yield (
+                f"With {seeds} seeds only large differences can be distinguished from chance; more "
+                "--seeds narrow the intervals."
             )
         worst = max if self.subject.lower else min
         best = min if self.subject.lower else max
@@ -247,33 +248,34 @@ class Report:
             edge, reach = worst(leader.scores.values()), best(other.scores.values())
             if edge != reach and best(edge, reach) == reach:
                 yield (
-                    f"Seeds overlap: the worst of {leader.name} is behind the best of {other.name}."
+                    f"Seeds overlap: the worst run of {leader.name} is behind the best run of "
+                    f"{other.name}."
                 )
                 return
 
     def _about_learning(self) -> Iterable[str]:
         subject = self.subject
-        steps = min(leg.steps for c in self.contenders for leg in c.legs)
-        if steps < SHORT:
-            yield f"Training was short: {steps} steps; give a longer --time."
+        steps = min(run.steps for c in self.contenders for run in c.runs)
+        if steps < FEW_STEPS:
+            yield f"Training was short ({steps} steps); use a longer --time."
         best = self.ranked[0].quality.mean
         if subject.chance is not None and not (
             best < subject.chance if subject.lower else best > subject.chance
         ):
-            chance = written(subject.chance, subject.unit)
-            yield f"Nobody is better than an answer that looks at no input ({chance})."
+            chance = format_value(subject.chance, subject.unit)
+            yield f"No model is better than a baseline that ignores the input ({chance})."
         falling = [c.name for c in self.contenders if still_learning(c)]
         if falling:
-            verb = "is" if len(falling) == 1 else "are"
+            verb = "was" if len(falling) == 1 else "were"
             yield (
-                f"Still learning at the end: {join_words(falling)} {verb} not done; with a longer "
-                "--time the order may change."
+                f"{join_words(falling)} {verb} still learning at the end; with a longer --time the "
+                "order may change."
             )
         if not subject.tuned and len(self.contenders) > 1:
-            yield "One learning rate for all (--tune chooses one for each)."
+            yield "All models use the same learning rate; --tune chooses one for each."
 
     def pareto(self, cost: Mapping[str, float]) -> tuple[str, ...]:
-        """Names of those that no other beats in both quality and cost."""
+        """Names of the models that no other beats in both quality and cost."""
         sign = 1 if self.subject.lower else -1
         places = {c.name: (sign * c.quality.mean, cost[c.name]) for c in self.contenders}
         return tuple(
@@ -286,7 +288,7 @@ class Report:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything as plain JSON values; what is infinite or unknown is null."""
+        """Everything as plain JSON values; values that are not finite become null."""
         values = {
             "verdict": {"sentence": self.sentence, **asdict(self.verdict)},
             "warnings": list(self.warnings),
@@ -303,8 +305,9 @@ class Report:
 
     def save(self, folder: Path) -> Path:
         """Write report.html, report.md with its figures, and report.json; returns the page."""
+        from threefold.drawing.page import standalone
         from threefold.lab.report.markdown import markdown
-        from threefold.lab.report.page import page, standalone
+        from threefold.lab.report.page import page
         from threefold.lab.report.race_figures import figures
 
         drawings = folder / "figures"
@@ -327,17 +330,17 @@ class Report:
 
 
 def still_learning(contender: Contender) -> bool:
-    """Whether the last quarter of training brought more than a tenth of all that was learnt."""
+    """Whether the last quarter of training brought more than a tenth of the whole improvement."""
     shares = []
-    for leg in contender.legs:
-        if len(leg.curve) < 4:
+    for run in contender.runs:
+        if len(run.curve) < 4:
             continue
-        first, last = leg.curve[0], leg.curve[-1]
-        before = [m for m in leg.curve if m.steps <= 0.75 * last.steps] or [first]
-        whole = last.score - first.score
-        if whole:
-            shares.append((last.score - before[-1].score) / whole)
-    return bool(shares) and statistics.fmean(shares) > FALLING
+        first, last = run.curve[0], run.curve[-1]
+        before = [p for p in run.curve if p.steps <= 0.75 * last.steps] or [first]
+        improvement = last.score - first.score
+        if improvement:
+            shares.append((last.score - before[-1].score) / improvement)
+    return bool(shares) and statistics.fmean(shares) > STILL_LEARNING
 
 
 def join_words(words: Sequence[str]) -> str:

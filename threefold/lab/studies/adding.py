@@ -1,7 +1,7 @@
-"""The adding problem, one mixer after another: `python -m threefold.lab.studies.adding`.
+"""The adding problem for several mixers: `python -m threefold.lab.studies.adding`.
 
 Numbers and marks → a linear map → the mixer → a linear map of its last output; Adam on the squared
-error of fresh rows, gradients clipped, until the error on other rows is below 0.01.
+error of new sequences, clipped gradients, until the error on held-out sequences is below 0.01.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from threefold.layers.table import mixer
 from threefold.tasks import card
 from threefold.tasks.adding import adding
 
-# Forget gates that start open remember for about e³ elements from the first step on.
+# A forget gate with a bias of 3 remembers for about e³ elements from the first step on.
 MIXERS: dict[str, Mapping[str, Any]] = {
     "lstm": {"forget_bias": 3.0},
     "gru": {},
@@ -33,7 +33,7 @@ MIXERS: dict[str, Mapping[str, Any]] = {
 
 @dataclass(frozen=True)
 class AddingStudy:
-    """How to train; the same for every mixer."""
+    """Training settings, the same for every mixer."""
 
     length: int = 200
     width: int = 64
@@ -41,13 +41,13 @@ class AddingStudy:
     steps: int = 4000
     learning_rate: float = 5e-3
     clip: float = 1.0
-    every: int = 50
+    eval_every: int = 50
     seed: int = 0
 
 
 @dataclass(frozen=True)
 class AddingResult:
-    """The best error on rows not trained on, and when it was reached."""
+    """The best error on held-out sequences, and when it was reached."""
 
     mixer: str
     error: float
@@ -67,7 +67,7 @@ class AddingResult:
 
 
 class Adder(nn.Module):
-    """A mixer that reads pairs of numbers and answers one number at the end."""
+    """A mixer that reads pairs of numbers and outputs one number at the end."""
 
     def __init__(self, inner: Mixer) -> None:
         super().__init__()
@@ -82,7 +82,7 @@ class Adder(nn.Module):
 
 
 def study(name: str, plan: AddingStudy) -> tuple[AddingResult, Adder]:
-    """Train one mixer until it has solved the task or the steps are over."""
+    """Train one mixer until it solves the task or the steps run out."""
     torch.manual_seed(plan.seed)
     model = Adder(mixer(name, width=plan.width, **MIXERS.get(name, {})))
     optimiser = torch.optim.Adam(model.parameters(), plan.learning_rate)
@@ -95,7 +95,7 @@ def study(name: str, plan: AddingStudy) -> tuple[AddingResult, Adder]:
         F.mse_loss(model(rows.inputs), rows.targets).backward()  # type: ignore[no-untyped-call]
         nn.utils.clip_grad_norm_(model.parameters(), plan.clip)
         optimiser.step()
-        if step % plan.every == 0:
+        if step % plan.eval_every == 0:
             error = score(model, held_out)
             if error < best.error:
                 best = AddingResult(name, error, step, time.perf_counter() - start)
@@ -119,9 +119,9 @@ def main() -> None:
     for name in ("length", "width", "batch", "steps", "seed"):
         parser.add_argument(f"--{name}", type=int, default=getattr(AddingStudy, name))
     parser.add_argument("--learning-rate", type=float, default=AddingStudy.learning_rate)
-    given = vars(parser.parse_args())
-    names = given.pop("mixers")
-    plan = AddingStudy(**given)
+    arguments = vars(parser.parse_args())
+    names = arguments.pop("mixers")
+    plan = AddingStudy(**arguments)
     for name in names:
         print(study(name, plan)[0], flush=True)
 

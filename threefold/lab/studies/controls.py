@@ -1,15 +1,16 @@
-"""Is there something to learn?  A small model on each task, and on the same with shuffled answers.
+"""Does a task leak its answers?  A small model on each task, and on the same with shuffled labels.
 
-    python -m threefold.lab.studies.controls              all small tasks that classify
-    python -m threefold.lab.studies.controls parity spam  these
+    python -m threefold.lab.studies.controls              all small classification tasks
+    python -m threefold.lab.studies.controls parity spam  these tasks
 
-    chance     what the card declares: the best answer that looks at no input
-    majority   the training split's commonest answer · bag: order does not matter
-    learnt     the model after a short training, on held-out examples
-    control    the same model, trained as long on the answers of other examples
-    limit      chance + 3 √(chance (1 − chance) / examples): a control above it tells of a leak
+    chance     accuracy of the best answer that ignores the input, as declared by the task
+    majority   accuracy of the most frequent training label
+    bag        accuracy of a model that ignores the order of elements
+    learnt     accuracy of the model after a short training, on held-out examples
+    control    the same model, trained for as many steps on shuffled labels
+    limit      chance + 3 √(chance (1 − chance) / examples): a control above it indicates a leak
 
-The model is no champion: it is there to show that the way from examples to score leaks nothing.
+The model is deliberately small: it only has to show that nothing leaks from examples to scores.
 """
 
 from __future__ import annotations
@@ -32,17 +33,17 @@ from threefold.training import TrainingSettings, train
 from threefold.training.config import DataSettings, ModelSettings
 from threefold.training.training_data import TrainingData
 
-LONGEST = 500  # elements of a small task
-SMALL = [n for n, card in TASKS.items() if card.kind == "classifier" and card.length <= LONGEST]
+MAX_LENGTH = 500  # elements of a small task
+SMALL = [n for n, card in TASKS.items() if card.kind == "classifier" and card.length <= MAX_LENGTH]
 
 
 @dataclass(frozen=True)
 class ControlStudy:
-    """How long to train, and on how many examples to judge."""
+    """How long to train, and on how many examples to evaluate."""
 
     steps: int = 200
     batch: int = 32
-    judged: int = 2000
+    examples: int = 2000
     mixer: str = "gru"
     width: int = 32
     depth: int = 1
@@ -59,70 +60,74 @@ class ControlResult:
     bag: float
     learnt: float
     control: float
-    judged: int
+    examples: int
 
     @property
     def limit(self) -> float:
-        """What chance alone exceeds once in a thousand times."""
-        return self.chance + 3 * math.sqrt(self.chance * (1 - self.chance) / self.judged)
+        """What chance alone exceeds once in a thousand cases."""
+        return self.chance + 3 * math.sqrt(self.chance * (1 - self.chance) / self.examples)
 
     @property
     def clean(self) -> bool:
-        """Whether nothing is learnt where there is nothing to learn."""
+        """Whether the control learnt nothing, as it should."""
         return self.control <= self.limit
 
 
 def measure(name: str, plan: ControlStudy) -> ControlResult:
-    """Train twice, on the answers as they are and as they are not."""
-    made = task(name)
-    judged = min(plan.judged, made.sizes[2])
+    """Train twice: on the true labels, and on shuffled ones."""
+    tested = task(name)
+    examples = min(plan.examples, tested.sizes[2])
     return ControlResult(
         name,
-        made.chance,
-        majority(made, judged),
-        bag(made, judged),
-        accuracy(made, plan),
-        accuracy(shuffled_labels(made, plan.seed), plan),
-        judged,
+        tested.chance,
+        majority(tested, examples),
+        bag(tested, examples),
+        accuracy(tested, plan),
+        accuracy(shuffled_labels(tested, plan.seed), plan),
+        examples,
     )
 
 
-def accuracy(made: Task[Any], plan: ControlStudy) -> float:
-    """Of a model that was trained on a task, on examples of its test split."""
-    batch = min(plan.batch, made.sizes[0])
-    data = DataSettings(name=made.name, batch_size=batch, eval_examples=plan.judged, seed=plan.seed)
-    asked = TrainingData(made, data)
+def accuracy(tested: Task[Any], plan: ControlStudy) -> float:
+    """The test accuracy of a model trained on a task."""
+    settings = DataSettings(
+        name=tested.name,
+        batch_size=min(plan.batch, tested.sizes[0]),
+        eval_examples=plan.examples,
+        seed=plan.seed,
+    )
+    data = TrainingData(tested, settings)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(plan.seed)
         model = build(
-            asked.spec(ModelSettings(mixers=(plan.mixer,), width=plan.width, depth=plan.depth))
+            data.spec(ModelSettings(mixers=(plan.mixer,), width=plan.width, depth=plan.depth))
         )
-    settings = TrainingSettings(steps=plan.steps, seed=plan.seed)
+    training = TrainingSettings(steps=plan.steps, seed=plan.seed)
     result = train(
         model,
-        asked.batches(),
-        settings,
-        validation=asked.pieces("test"),
-        objective=asked.objective(settings),
+        data.batches(),
+        training,
+        validation=data.pieces("test"),
+        objective=data.objective(training),
     )
     return result.scores.metric
 
 
 def table(names: list[str], plan: ControlStudy) -> Iterator[str]:
-    """A line for each task as soon as it is known."""
+    """The lines of the table, each as soon as its task is measured."""
     columns = ("chance", "majority", "bag", "learnt", "control", "limit")
     yield f"{'task':<20}" + "".join(f"{column:>10}" for column in columns)
     for name in names:
         try:
-            found = measure(name, plan)
+            result = measure(name, plan)
         except MissingError:
-            yield f"{name:<20}  not fetched: threefold data fetch {name}"
+            yield f"{name:<20}  not downloaded; run: threefold data fetch {name}"
             continue
         except ThreefoldError as error:
             yield f"{name:<20}  {error}"
             continue
-        cells = (getattr(found, column) for column in columns)
-        verdict = "" if found.clean else "  the control knows too much"
+        cells = (getattr(result, column) for column in columns)
+        verdict = "" if result.clean else "  the control is above the limit: a leak?"
         yield f"{name:<20}" + "".join(f"{cell:>10.4f}" for cell in cells) + verdict
 
 
@@ -136,8 +141,8 @@ def main() -> None:
     parser.add_argument("tasks", nargs="*", default=SMALL, metavar="task")
     for name, value in vars(ControlStudy()).items():
         parser.add_argument(f"--{name}", type=type(value), default=value)
-    given = vars(parser.parse_args())
-    for line in table(given.pop("tasks"), ControlStudy(**given)):
+    arguments = vars(parser.parse_args())
+    for line in table(arguments.pop("tasks"), ControlStudy(**arguments)):
         print(line, flush=True)
 
 

@@ -1,8 +1,8 @@
-"""A random A against HiPPO's, on digits read pixel by pixel: `threefold lab digits`.
+"""A random state matrix A against HiPPO's, on digits read pixel by pixel: `threefold lab digits`.
 
-8×8 images as 64 numbers in a row → a linear map → one LSSL with a fixed A → a linear map of its
-last output, so that what was seen first must have been kept.  Everything but A and B learns; the
-two differ in nothing else.  The data are scikit-learn's 1,797 digits.
+8×8 images as sequences of 64 numbers → a linear map → one LSSL with a fixed A → a linear map of its
+last output, so the first pixels must be remembered to the end.  All parameters except A and B are
+trained, and the two models differ in nothing else.  The data are scikit-learn's 1,797 digits.
 Gu et al. 2021 report about 60 % for a random A and 98 % for HiPPO's on sMNIST.
 """
 
@@ -17,18 +17,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from threefold.drawing.figures import COLOURS, FAINT, GREY, look, new_figure, save
+from threefold.drawing.figures import COLOURS, FAINT, GREY, new_figure, save, style
 from threefold.errors import ThreefoldError
 from threefold.layers.table import mixer
 from threefold.training.optimizer import adamw, set_rate
 
 MEASURES = {"legs": "HiPPO-LegS", "random": "random A"}
-TRAINED_ON = 1347  # of the 1,797, in the order they come; three quarters
+TRAINING_IMAGES = 1347  # the first three quarters of the 1,797
 
 
 @dataclass(frozen=True)
 class DigitsStudy:
-    """How to train; the same for every A."""
+    """Training settings, the same for every A."""
 
     width: int = 32
     state_size: int = 32
@@ -39,7 +39,7 @@ class DigitsStudy:
 
 
 class Reader(nn.Module):
-    """One LSSL, read at its last element."""
+    """One LSSL; the answer is read from its last output."""
 
     def __init__(self, measure: str, plan: DigitsStudy) -> None:
         super().__init__()
@@ -58,41 +58,41 @@ class Reader(nn.Module):
 def load_digits() -> tuple[Tensor, Tensor]:
     """Images [1797, 64, 1] from −1 to 1, row by row, and their digits."""
     try:
-        found = import_module("sklearn.datasets").load_digits()
+        dataset = import_module("sklearn.datasets").load_digits()
     except ImportError as error:
         raise ThreefoldError(
-            "the digits come with scikit-learn, which is not installed: pip install scikit-learn"
+            "the digits are part of scikit-learn, which is not installed: pip install scikit-learn"
         ) from error
-    pixels = torch.from_numpy(found.data).float().unsqueeze(-1) / 8 - 1
-    return pixels, torch.from_numpy(found.target).long()
+    pixels = torch.from_numpy(dataset.data).float().unsqueeze(-1) / 8 - 1
+    return pixels, torch.from_numpy(dataset.target).long()
 
 
 def study(measure: str, seed: int, plan: DigitsStudy, digits: tuple[Tensor, Tensor]) -> list[float]:
-    """The part of the held-out digits that is right, after each epoch."""
+    """The accuracy on held-out digits after each epoch."""
     torch.manual_seed(seed)
     model = Reader(measure, plan)
     optimiser = adamw(model, plan.learning_rate, weight_decay=0.01)
-    images, targets = (part[:TRAINED_ON] for part in digits)
-    right = []
+    images, targets = (part[:TRAINING_IMAGES] for part in digits)
+    accuracies = []
     for epoch in range(plan.epochs):
-        order = torch.randperm(TRAINED_ON)
-        for begin in range(0, TRAINED_ON, plan.batch):
+        order = torch.randperm(TRAINING_IMAGES)
+        for begin in range(0, TRAINING_IMAGES, plan.batch):
             rows = order[begin : begin + plan.batch]
-            gone = (epoch + begin / TRAINED_ON) / plan.epochs
-            set_rate(optimiser, 1 - gone)
+            done = (epoch + begin / TRAINING_IMAGES) / plan.epochs
+            set_rate(optimiser, 1 - done)
             optimiser.zero_grad(set_to_none=True)
             F.cross_entropy(model(images[rows]), targets[rows]).backward()  # type: ignore[no-untyped-call]
             nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimiser.step()
         with torch.no_grad():
-            found = model(digits[0][TRAINED_ON:]).argmax(-1) == digits[1][TRAINED_ON:]
-        right.append(found.double().mean().item())
-    return right
+            correct = model(digits[0][TRAINING_IMAGES:]).argmax(-1) == digits[1][TRAINING_IMAGES:]
+        accuracies.append(correct.double().mean().item())
+    return accuracies
 
 
 def draw(curves: dict[str, list[list[float]]], plan: DigitsStudy) -> Any:
     """A line for each seed, and their mean."""
-    with look():
+    with style():
         figure = new_figure(6, 3.8)
         axes = figure.subplots()
         epochs = range(1, plan.epochs + 1)
@@ -106,7 +106,7 @@ def draw(curves: dict[str, list[list[float]]], plan: DigitsStudy) -> Any:
         axes.annotate("chance", (1, 10), xytext=(2, 3), textcoords="offset points", color=GREY)
         axes.set(xlabel="epoch", ylim=(0, 100), xlim=(1, max(plan.epochs, 2)))
         axes.set_title(
-            f"digits read pixel by pixel, % right; {len(plan.seeds)} seeds and their mean"
+            f"digits read pixel by pixel: accuracy in %, {len(plan.seeds)} seeds and their mean"
         )
         axes.grid(axis="y", color=FAINT, linewidth=0.7)
         axes.xaxis.get_major_locator().set_params(integer=True)
@@ -115,7 +115,7 @@ def draw(curves: dict[str, list[list[float]]], plan: DigitsStudy) -> Any:
 
 
 def run(folder: Path, plan: DigitsStudy | None = None) -> list[str]:
-    """Train all, draw digits.png and digits.svg; the lines that say what was found and written."""
+    """Train all models, draw digits.png and digits.svg; returns the lines to print."""
     plan, digits = plan or DigitsStudy(), load_digits()
     curves = {
         measure: [study(measure, seed, plan, digits) for seed in plan.seeds] for measure in MEASURES
@@ -125,5 +125,5 @@ def run(folder: Path, plan: DigitsStudy | None = None) -> list[str]:
     for measure, runs in curves.items():
         last = torch.tensor([run_[-1] for run_ in runs])
         each = ", ".join(f"{100 * value:.1f}" for value in last)
-        lines.append(f"{MEASURES[measure]:<12}{100 * last.mean():6.1f} % right   seeds: {each}")
+        lines.append(f"{MEASURES[measure]:<12}{100 * last.mean():6.1f} % accuracy   seeds: {each}")
     return [*lines, *(f"wrote {path}" for path in paths)]

@@ -1,9 +1,10 @@
 """Phoneme error of g2p-en's weights on CMUdict: `python -m threefold.lab.studies.g2p`.
 
-    error = Σ edits between answer and pronunciation / Σ phonemes,  stress counted
+    error = Σ edits between answer and pronunciation / Σ phonemes,  including stress
 
-A word with several pronunciations is held to the nearest; words that are not letters only are left
-out.  Weights and dictionary come by `threefold data fetch g2p-en` and `… fetch phonemes`.
+A word with several pronunciations is compared with the nearest one; words that contain anything but
+letters are left out.  `threefold data fetch g2p-en` downloads the weights, and
+`threefold data fetch phonemes` the dictionary.
 """
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ from threefold.models.seq2seq import Seq2Seq
 from threefold.runtime.generation import generate
 from threefold.tasks.phonemes import dictionary, edit_distance, read_dictionary
 
-LONGEST = 20  # phonemes, as the package has it
+MAX_PHONEMES = 20  # per word, as in the package
 
 
 @dataclass(frozen=True)
 class Errors:
-    """What was counted over words."""
+    """Counts over all words."""
 
     words: int
     wrong: int  # words with at least one mistake
@@ -44,27 +45,27 @@ class Errors:
 
 
 def pronounce(model: Seq2Seq, words: list[str], beams: int | None = None) -> list[list[str]]:
-    """Phonemes of each word, greedily or with beams."""
+    """The phonemes of each word, by greedy or beam search."""
     source, mask = encode_words(words)
     with torch.no_grad():
         state = model.encode(source, mask=mask)
     begin = torch.full((len(words), 1), BEGIN)
     if beams is None:
-        made = generate(model, begin, state, temperature=0, stop=END, max_tokens=LONGEST)
+        generated = generate(model, begin, state, temperature=0, stop=END, max_tokens=MAX_PHONEMES)
     else:
-        made = generate(model, begin, state, beams=beams, stop=END, max_tokens=LONGEST)
-    return [[PHONEMES[token] for token in row if token != END] for row in made.rows()]
+        generated = generate(model, begin, state, beams=beams, stop=END, max_tokens=MAX_PHONEMES)
+    return [[PHONEMES[token] for token in row if token != END] for row in generated.rows()]
 
 
 def measure(
     model: Seq2Seq, words: Mapping[str, list[list[str]]], beams: int | None = None
 ) -> Errors:
-    """The errors over all words, a few hundred at a time."""
+    """The errors over all words, in batches of 256."""
     listed = sorted(words, key=lambda word: (len(word), word))
     wrong = edits = phonemes = 0
     for begin in range(0, len(listed), 256):
-        part = listed[begin : begin + 256]
-        for word, answer in zip(part, pronounce(model, part, beams), strict=True):
+        batch = listed[begin : begin + 256]
+        for word, answer in zip(batch, pronounce(model, batch, beams), strict=True):
             distance, length = min((edit_distance(answer, one), len(one)) for one in words[word])
             wrong += distance > 0
             edits += distance
@@ -73,22 +74,22 @@ def measure(
 
 
 def main() -> None:
-    """Print the errors over some words of the dictionary, or all."""
+    """Print the errors over a sample of the dictionary, or all of it."""
     parser = argparse.ArgumentParser(
         prog="python -m threefold.lab.studies.g2p", description=__doc__
     )
-    parser.add_argument("dictionary", type=Path, nargs="?", help="CMUdict as text")
-    parser.add_argument("--weights", type=Path, help="checkpoint20.npz")
-    parser.add_argument("--words", type=int, default=5000, help="drawn at random; 0: all")
-    parser.add_argument("--beams", type=int)
+    parser.add_argument("dictionary", type=Path, nargs="?", help="CMUdict as a text file")
+    parser.add_argument("--weights", type=Path, help="the file checkpoint20.npz")
+    parser.add_argument("--words", type=int, default=5000, help="number of random words; 0: all")
+    parser.add_argument("--beams", type=int, help="beam width; default: greedy search")
     parser.add_argument("--seed", type=int, default=0)
-    given = parser.parse_args()
-    model = load_g2p(given.weights)
-    words = read_dictionary(given.dictionary) if given.dictionary else dictionary()[1]
+    arguments = parser.parse_args()
+    model = load_g2p(arguments.weights)
+    words = read_dictionary(arguments.dictionary) if arguments.dictionary else dictionary()[1]
     names = sorted(words)
-    chosen = permutation((given.seed,), len(names))[: given.words or len(names)]
+    chosen = permutation((arguments.seed,), len(names))[: arguments.words or len(names)]
     start = time.perf_counter()
-    errors = measure(model, {names[i]: words[names[i]] for i in chosen}, given.beams)
+    errors = measure(model, {names[i]: words[names[i]] for i in chosen}, arguments.beams)
     print(
         f"{errors.words} words: phoneme error {errors.phoneme_error:.2%}, "
         f"word error {errors.word_error:.2%}, {time.perf_counter() - start:.0f} s"

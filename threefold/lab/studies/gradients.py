@@ -1,10 +1,10 @@
-"""‖∂s_T/∂s_t‖ over t: how much of a change in the state is left T − t elements later.
+"""‖∂s_T/∂s_t‖ over t: how much of a change of the state remains T − t elements later.
 
-Below 1 it vanishes, above it explodes, and learning with it (Bengio, Simard & Frasconi 1994).
+Below 1 the gradient vanishes, above 1 it explodes (Bengio, Simard & Frasconi 1994).
 For the linear RNN it is the norm of the matrix power, ‖U^{T−t}‖.
 
-`python -m threefold.lab.studies.gradients picture.png` trains mixers on the adding problem, says
-whether they solve it, and draws this; with `--steps 0` as they start.
+`python -m threefold.lab.studies.gradients picture.png` trains mixers on the adding problem, prints
+whether they solve it, and draws these norms; `--steps 0` shows them before training.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from threefold.memory import state as states
 from threefold.memory.state import State
 from threefold.tasks.adding import adding
 
-MOST = 4096  # numbers of a state whose whole Jacobian is still computed
+MAX_STATE_SIZE = 4096  # numbers of a state whose full Jacobian is computed
 
 
 def state_jacobians(mixer: Mixer, x: Tensor, state: State | None = None) -> Tensor:
     """∂s_T/∂s_t for t = 0 … T, [T+1, D, D], along one sequence x [T, width].
 
-    s_t is the state after t elements: all floating-point numbers of its leaves in one vector, but
-    for a maximum, which has no gradient.  t = T is the identity.
+    s_t is the state after t elements: all floating-point numbers of its leaves in one vector,
+    except a running maximum, which has no gradient.  t = T is the identity.
     """
     if x.dim() != 2 or not mixer.causal:
         raise ThreefoldError(
@@ -40,16 +40,16 @@ def state_jacobians(mixer: Mixer, x: Tensor, state: State | None = None) -> Tens
         )
     path = _path(mixer, x, mixer.empty_state(1) if state is None else state)
     last = _flat(path[-1])
-    if len(last) > MOST:
+    if len(last) > MAX_STATE_SIZE:
         raise ThreefoldError(
-            f"state_jacobians: a state of {len(last)} numbers has a Jacobian of their square; "
-            f"expected at most {MOST}: choose a smaller width"
+            f"state_jacobians: the state has {len(last)} numbers, and its Jacobian their square; "
+            f"expected at most {MAX_STATE_SIZE}: choose a smaller width"
         )
     rows = []
     for number in last:
-        every = [leaf for one in path[:-1] for leaf in _moving(one)]
-        found = torch.autograd.grad(number, every, retain_graph=True, materialize_grads=True)
-        rows.append(torch.cat([grad.flatten() for grad in found]).view(len(path) - 1, -1))
+        before = [leaf for state in path[:-1] for leaf in _differentiable(state)]
+        gradients = torch.autograd.grad(number, before, retain_graph=True, materialize_grads=True)
+        rows.append(torch.cat([grad.flatten() for grad in gradients]).view(len(path) - 1, -1))
     identity = torch.eye(len(last), dtype=last.dtype, device=last.device)
     return torch.cat([torch.stack(rows, 1), identity.unsqueeze(0)])
 
@@ -65,18 +65,18 @@ def gradient_norms(
 
 
 def draw_gradients(curves: Mapping[str, Tensor], path: str | Path) -> None:
-    """Norms by name, each [T+1] as `gradient_norms` gives them, over the distance T − t."""
+    """Draw norms by name, each [T+1] from `gradient_norms`, over the distance T − t."""
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
         raise ThreefoldError(
-            "drawing needs matplotlib, which is not installed: pip install 'threefold[plot]'"
+            "drawing needs matplotlib; install it with: pip install 'threefold[plot]'"
         ) from error
     figure = Figure(figsize=(7, 4), layout="constrained")
     axes = figure.subplots()
     for name, norms in curves.items():
         values = norms.detach().double().flip(0).cpu()
-        # A logarithm has no place for 0: the curve ends there.
+        # A logarithmic axis has no 0: the curve ends there.
         axes.plot(range(len(values)), values.masked_fill(values == 0, torch.nan), label=name)
     axes.axhline(1.0, color="grey", linewidth=0.8, linestyle=":")
     axes.set_yscale("log")
@@ -102,7 +102,7 @@ def _leaf(tensor: Tensor) -> Tensor:
     return copy.requires_grad_() if copy.is_floating_point() else copy
 
 
-def _moving(state: State) -> list[Tensor]:
+def _differentiable(state: State) -> list[Tensor]:
     return [
         leaf
         for name, leaf in states.leaves(state)
@@ -111,11 +111,11 @@ def _moving(state: State) -> list[Tensor]:
 
 
 def _flat(state: State) -> Tensor:
-    return torch.cat([leaf.flatten() for leaf in _moving(state)])
+    return torch.cat([leaf.flatten() for leaf in _differentiable(state)])
 
 
 def on_adding(name: str, plan: AddingStudy) -> tuple[AddingResult, Tensor]:
-    """What a mixer reached on the adding problem, and then the norms along one row of it."""
+    """Train a mixer on the adding problem; its result, and the norms along one sequence."""
     outcome, model = study(name, plan)
     with torch.no_grad():
         x = model.input(adding(plan.length, seed=plan.seed).batch("test", 0, 1).inputs[0])
@@ -131,8 +131,9 @@ def main() -> None:
     parser.add_argument("mixers", nargs="*", default=list(MIXERS), metavar="mixer")
     for name in ("length", "width", "steps"):
         parser.add_argument(f"--{name}", type=int, default=getattr(AddingStudy, name))
-    given = vars(parser.parse_args())
-    picture, names, plan = given.pop("picture"), given.pop("mixers"), AddingStudy(**given)
+    arguments = vars(parser.parse_args())
+    picture, names = arguments.pop("picture"), arguments.pop("mixers")
+    plan = AddingStudy(**arguments)
     distances = [d for d in (1, 10, 50, 100, 200, 500, 1000) if d <= plan.length]
     curves = {}
     for name in names:

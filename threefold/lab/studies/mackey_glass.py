@@ -1,10 +1,11 @@
 """Mackey–Glass, τ = 17, by echo state networks: `python -m threefold.lab.studies.mackey_glass`.
 
-As Jaeger (2001) and Jaeger & Haas (2004): 400 units, driven by nothing but a bias and their own
-output; the series squashed by tanh(x − 1); 3,000 elements to learn from, 1,000 of them washed out.
-Errors are of x itself, over 50 starts behind the training part: 84 units ahead, divided by the
-series' standard deviation (published: 0.00028), and one unit ahead (reservoirpy's documented
-example with 100 units, 500 elements: RMSE 0.0020; the same sizes are run here too).
+As in Jaeger (2001) and Jaeger & Haas (2004): 400 units, driven only by a bias and their own output;
+the series is squashed by tanh(x − 1); 3,000 training elements, the first 1,000 of them as wash-out.
+Errors are those of x itself, over 50 starting points after the training part: 84 time units ahead,
+divided by the standard deviation of the series (published: 0.00028), and one unit ahead
+(reservoirpy's documented example with 100 units, 500 elements: RMSE 0.0020; the same sizes are run
+here, too).
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ from threefold.memory.state import join
 from threefold.tasks.mackey_glass import PREDICTION_HORIZON, mackey_glass, normalised_error
 
 PUBLISHED, WANTED = 0.00028, 1e-3
-DOCUMENTED = 0.0020  # reservoirpy's, one unit ahead
+DOCUMENTED = 0.0020  # by reservoirpy, one unit ahead
 
 
 @dataclass(frozen=True)
 class MackeyGlassStudy:
-    """How much to learn from, and where to start running free."""
+    """The amount of training data, and the starting points of free runs."""
 
     units: int = 400
     train: int = 3000
@@ -45,8 +46,8 @@ class MackeyGlassResult:
     """Errors of one seed."""
 
     ahead: tuple[float, ...]  # normalised, 1 … 84 units ahead
-    one_step: float  # root mean square, outputs known up to the element before
-    small: float  # the same, of a network as in reservoirpy's example
+    one_step: float  # root mean square, with the true outputs up to the previous element
+    small: float  # the same for a network as in reservoirpy's example
 
 
 @cache
@@ -59,12 +60,12 @@ def squash(x: Tensor) -> Tensor:
 
 
 def stretch(y: Tensor) -> Tensor:
-    """The inverse; an output that has left the range of tanh counts as its end."""
+    """The inverse of `squash`; outputs outside the range of tanh are clipped."""
     return 1 + torch.atanh(y.clamp(-0.999999, 0.999999))
 
 
 def study(seed: int, plan: MackeyGlassStudy) -> MackeyGlassResult:
-    """Draw a network, fit it, and run it free from many places behind its training part."""
+    """Draw a random network, fit it, and run it freely from many points after its training part."""
     need = plan.train + plan.starts * plan.apart + PREDICTION_HORIZON
     begin = 500 * seed
     x = series(begin + need)[begin:].unsqueeze(1)
@@ -86,39 +87,39 @@ def study(seed: int, plan: MackeyGlassStudy) -> MackeyGlassResult:
     state, states, one_step = network.state, [], []
     for start in range(plan.train, need - PREDICTION_HORIZON, plan.apart):
         known = slice(start, start + plan.apart)
-        made, state = network.predict(None, teacher=y[known], state=state, return_state=True)
-        one_step.append(stretch(made) - x[known])
+        predicted, state = network.predict(None, teacher=y[known], state=state, return_state=True)
+        one_step.append(stretch(predicted) - x[known])
         states.append(state)
     free = stretch(network.generate(PREDICTION_HORIZON, state=join(states)))
     after = range(plan.train + plan.apart, need - PREDICTION_HORIZON + 1, plan.apart)
-    wanted = torch.stack([x[start : start + PREDICTION_HORIZON] for start in after])
+    targets = torch.stack([x[start : start + PREDICTION_HORIZON] for start in after])
     variance = float(x.var())
     ahead = (
-        normalised_error(free[:, i], wanted[:, i], variance) for i in range(PREDICTION_HORIZON)
+        normalised_error(free[:, i], targets[:, i], variance) for i in range(PREDICTION_HORIZON)
     )
     error = torch.cat(one_step).square().mean().sqrt()
     return MackeyGlassResult(tuple(ahead), float(error), small_example(seed))
 
 
 def small_example(seed: int) -> float:
-    """RMSE one unit ahead of 100 units that read the series, fitted on its first 500 elements."""
+    """RMSE one unit ahead with 100 units that read the series, fitted on its first 500 elements."""
     x = series(2000)
     network = EchoStateNetwork(
         units=100, leak=0.3, spectral_radius=1.1, distribution="normal", wash_out=0, seed=seed
     )
     network.fit(x[:500], x[1:501])
     _, state = network.predict(x[:501], return_state=True)
-    made = network.predict(x[501:-1], state=state)
-    return float((made[:, 0] - x[502:]).square().mean().sqrt())
+    predicted = network.predict(x[501:-1], state=state)
+    return float((predicted[:, 0] - x[502:]).square().mean().sqrt())
 
 
 def draw(outcomes: Sequence[MackeyGlassResult], path: str | Path) -> None:
-    """Error over the distance, each seed and the median."""
+    """Draw the error over the distance, for each seed and as the median."""
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
         raise ThreefoldError(
-            "drawing needs matplotlib, which is not installed: pip install 'threefold[plot]'"
+            "drawing needs matplotlib; install it with: pip install 'threefold[plot]'"
         ) from error
     figure = Figure(figsize=(7, 4), layout="constrained")
     axes = figure.subplots()
@@ -132,33 +133,34 @@ def draw(outcomes: Sequence[MackeyGlassResult], path: str | Path) -> None:
         PREDICTION_HORIZON, PUBLISHED, "o", color="tab:red", label=f"published, {PUBLISHED:g}"
     )
     axes.set_yscale("log")
-    axes.set_xlabel("units of time ahead, running free")
+    axes.set_xlabel("time units ahead, free run")
     axes.set_ylabel("normalised error")
     axes.legend()
     figure.savefig(path)
 
 
 def main() -> None:
-    """Print the errors of every seed and their medians; draw them if asked."""
+    """Print the errors of every seed and their medians; draw them with --picture."""
     parser = argparse.ArgumentParser(
         prog="python -m threefold.lab.studies.mackey_glass",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--seeds", type=int, default=20)
-    parser.add_argument("--picture", type=Path)
-    parser.add_argument("--squares", action="store_true", help="squared states in the read-out")
+    parser.add_argument("--picture", type=Path, help="file for the figure")
+    parser.add_argument("--squares", action="store_true", help="add squared states to the read-out")
     for name in ("units", "train", "starts"):
         parser.add_argument(f"--{name}", type=int, default=getattr(MackeyGlassStudy, name))
-    given = vars(parser.parse_args())
-    seeds, picture, plan = given.pop("seeds"), given.pop("picture"), MackeyGlassStudy(**given)
+    arguments = vars(parser.parse_args())
+    seeds, picture = arguments.pop("seeds"), arguments.pop("picture")
+    plan = MackeyGlassStudy(**arguments)
     outcomes = []
     print(f"{'seed':<8}{f'{PREDICTION_HORIZON} ahead':>12}{'one step':>12}{'100 units':>12}")
     for seed in range(seeds):
         outcomes.append(study(seed, plan))
         print(_line(str(seed), [outcomes[-1]]), flush=True)
     print(_line("median", outcomes))
-    print(f"{'others':<8}{PUBLISHED:>12.2e}{'':>12}{DOCUMENTED:>12.2e}")
+    print(f"{'known':<8}{PUBLISHED:>12.2e}{'':>12}{DOCUMENTED:>12.2e}")
     if picture:
         draw(outcomes, picture)
 

@@ -1,9 +1,9 @@
-"""BERT's loss beside the unigram entropy: `python -m threefold.lab.studies.masked`.
+"""BERT's masked loss against the unigram entropy: `python -m threefold.lab.studies.masked`.
 
-    H = −Σ_b p(b) log p(b)   over the bytes of the text to be judged by
+    H = −Σ_b p(b) log p(b)   over the bytes of the held-out text
 
-Below H a model must have looked at the tokens around the hidden one.  Bytes of the Python language
-reference, of which `threefold demo` learns, too.
+To get below H, a model must use the tokens around the masked one.  The data are the bytes of the
+Python language reference, as in `threefold demo`.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from threefold.models.table import build
 from threefold.training import TrainingSettings, train
 
 BYTES = 256
-MASK = BYTES  # the token after all bytes
+MASK = BYTES  # the first token after the bytes
 
 
 @dataclass(frozen=True)
 class MaskedResult:
-    """What was reached on the held-out text, in nats for each hidden byte."""
+    """The result on the held-out text, in nats per masked byte."""
 
     loss: float
     entropy: float
@@ -45,7 +45,7 @@ def entropy(tokens: np.ndarray[tuple[int], np.dtype[np.integer]]) -> float:
 
 
 def spec(mixer: str = "attention", *, width: int = 64, depth: int = 2) -> Spec:
-    """A small BERT for bytes, or the same with another mixer in both directions."""
+    """A small BERT for bytes, or the same model with another mixer, bidirectional."""
     small = bert(
         width=width,
         depth=depth,
@@ -64,7 +64,7 @@ def spec(mixer: str = "attention", *, width: int = 64, depth: int = 2) -> Spec:
 def study(
     described: Spec, settings: TrainingSettings, *, length: int = 32, console: Console | None = None
 ) -> MaskedResult:
-    """Train, then judge by the held-out text, whose hidden bytes are always the same."""
+    """Train, then evaluate on the held-out text, with the same masked bytes every time."""
     tokenizer = ByteTokenizer()
     training, validation = map(tokenizer.encode, split(python_reference()))
     with torch.random.fork_rng(devices=[]):
@@ -92,16 +92,17 @@ def main() -> None:
     parser.add_argument("--learning-rate", type=float, default=4e-3)
     parser.add_argument("--length", type=int, default=32)
     parser.add_argument("--seed", type=int, default=0)
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     settings = TrainingSettings(
-        time=given.seconds, learning_rate=given.learning_rate, seed=given.seed
+        time=arguments.seconds, learning_rate=arguments.learning_rate, seed=arguments.seed
     )
-    found = study(spec(given.mixer), settings, length=given.length, console=Console())
-    verdict = "below" if found.loss < found.entropy else "not below"
+    result = study(spec(arguments.mixer), settings, length=arguments.length, console=Console())
+    verdict = "below" if result.loss < result.entropy else "not below"
     print(
-        f"{given.mixer}: masked loss {found.loss:.3f} nats, unigram entropy {found.entropy:.3f} "
-        f"nats: {verdict}; {found.accuracy:.1%} of the hidden bytes guessed, {found.steps} steps, "
-        f"{found.seconds:.0f} s"
+        f"{arguments.mixer}: masked loss {result.loss:.3f} nats, unigram entropy "
+        f"{result.entropy:.3f} nats: {verdict}; "
+        f"{result.accuracy:.1%} of the masked bytes right, {result.steps} steps, "
+        f"{result.seconds:.0f} s"
     )
 
 

@@ -1,7 +1,8 @@
-"""A classifier trained at one sampling rate, listening at others: `threefold lab rates`.
+"""A classifier trained at one sampling rate, evaluated at others: `threefold lab sampling-rates`.
 
-Chords of sines at 256 samples a second → a classifier of two filter layers; then the same held-out
-sounds at lower rates, with Δ told (`set_rate`) and without.  Nothing is trained again.
+Chords of sines at 256 samples per second → a classifier with two filter layers; then the same
+held-out sounds at lower rates, with Δ adjusted to the rate (`set_rate`) and without.  Nothing is
+trained again.
 """
 
 from __future__ import annotations
@@ -15,20 +16,20 @@ import torch.nn.functional as F
 from torch import nn
 
 from threefold.data.loaders import Batch
-from threefold.drawing.figures import COLOURS, FAINT, GREY, look, new_figure, save
+from threefold.drawing.figures import COLOURS, FAINT, GREY, new_figure, save, style
 from threefold.layers.state_space_mixer import set_rate
 from threefold.models.spec import Spec
 from threefold.models.table import build
 from threefold.tasks.chords import CHORDS, chords
 from threefold.training.optimizer import adamw
-from threefold.training.optimizer import set_rate as scale_learning
+from threefold.training.optimizer import set_rate as set_learning_rate
 
 RATES = (1.0, 0.75, 0.5, 0.375, 0.25)
 
 
 @dataclass(frozen=True)
 class SamplingRateStudy:
-    """How to train."""
+    """Training settings."""
 
     mixer: str = "s4d"
     length: int = 256
@@ -42,15 +43,15 @@ class SamplingRateStudy:
 
 @dataclass(frozen=True)
 class Accuracies:
-    """At one rate: with Δ told, and as if nothing had changed."""
+    """Accuracies at one sampling rate: with Δ adjusted to it, and with Δ unchanged."""
 
     rate: float
-    told: float
-    untold: float
+    adjusted: float
+    unchanged: float
 
 
 def make(plan: SamplingRateStudy) -> nn.Module:
-    """The classifier.  No pole turns by more than half a turn between samples at half the rate."""
+    """The classifier.  Its poles rotate by at most half a turn per sample at half the rate."""
     filter_ = {"state_size": 16, "delta_range": (0.002, 0.05)}
     spec = Spec(
         "classifier",
@@ -65,13 +66,13 @@ def make(plan: SamplingRateStudy) -> nn.Module:
 
 
 def train(plan: SamplingRateStudy) -> nn.Module:
-    """The classifier, trained on fresh rows at the full rate; the learning rate falls to 0."""
+    """The classifier, trained on new sounds at the full rate; the learning rate decays to 0."""
     model = make(plan)
     optimiser = adamw(model, plan.learning_rate, weight_decay=0.01)
     batches = chords(plan.length, seed=plan.seed).batches(plan.batch, plan.seed)
     for step in range(1, plan.steps + 1):
         rows = batches(step)
-        scale_learning(optimiser, min(1.0, 1.5 * (1 - step / (plan.steps + 1))))
+        set_learning_rate(optimiser, min(1.0, 1.5 * (1 - step / (plan.steps + 1))))
         optimiser.zero_grad(set_to_none=True)
         F.cross_entropy(model(rows.inputs)[0], rows.targets).backward()  # type: ignore[no-untyped-call]
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -82,48 +83,48 @@ def train(plan: SamplingRateStudy) -> nn.Module:
 def measure(
     model: nn.Module, plan: SamplingRateStudy, rates: tuple[float, ...] = RATES
 ) -> list[Accuracies]:
-    """The same held-out sounds at each rate."""
-    found = []
+    """Accuracies on the same held-out sounds at each rate."""
+    accuracies = []
     for rate in rates:
         rows = chords(plan.length, rate=rate, seed=plan.seed).examples("test")
         set_rate(model, rate)
-        told = score(model, rows)
+        adjusted = score(model, rows)
         set_rate(model, 1.0)
-        found.append(Accuracies(rate, told, score(model, rows)))
-    return found
+        accuracies.append(Accuracies(rate, adjusted, score(model, rows)))
+    return accuracies
 
 
 def score(model: nn.Module, rows: Batch) -> float:
-    """The part that is right."""
+    """The accuracy."""
     with torch.no_grad():
         return float((model(rows.inputs)[0].argmax(-1) == rows.targets).double().mean())
 
 
-def draw(found: list[Accuracies], plan: SamplingRateStudy) -> Any:
+def draw(accuracies: list[Accuracies], plan: SamplingRateStudy) -> Any:
     """Accuracy over the sampling rate, and one sound at two rates."""
-    with look():
+    with style():
         figure = new_figure(10, 3.6)
         left, right = figure.subplots(1, 2, width_ratios=(1, 1.3))
-        rates = [one.rate for one in found]
+        rates = [one.rate for one in accuracies]
         for label, values, colour in (
-            ("Δ told the rate", [100 * one.told for one in found], COLOURS[0]),
-            ("Δ left as it was", [100 * one.untold for one in found], COLOURS[1]),
+            ("Δ adjusted to the rate", [100 * one.adjusted for one in accuracies], COLOURS[0]),
+            ("Δ unchanged", [100 * one.unchanged for one in accuracies], COLOURS[1]),
         ):
             left.plot(rates, values, "o-", color=colour, markersize=4, label=label)
         left.axhline(100 / len(CHORDS), color=GREY, linewidth=0.8, linestyle=":")
         left.annotate("chance", (1, 100 / len(CHORDS)), xytext=(2, 3),
                       textcoords="offset points", color=GREY)  # fmt: skip
-        left.set(xlabel="sampling rate, of that trained at", ylim=(0, 103), xlim=(1.03, 0.2))
+        left.set(xlabel="sampling rate relative to training", ylim=(0, 103), xlim=(1.03, 0.2))
         left.set_xticks(rates, [f"{rate:g}" for rate in rates])
-        left.set_title(f"% of chords right: {plan.mixer}, trained at rate 1 only")
+        left.set_title(f"accuracy in %: {plan.mixer}, trained at rate 1 only")
         left.grid(axis="y", color=FAINT, linewidth=0.7)
         left.legend(loc="center right")
-        for rate, style in ((1.0, {"color": GREY, "linewidth": 1.2}),
+        for rate, looks in ((1.0, {"color": GREY, "linewidth": 1.2}),
                             (0.5, {"color": COLOURS[0], "marker": "o", "markersize": 3,
                                    "linestyle": "none"})):  # fmt: skip
             sound = chords(plan.length, rate=rate).rows("test", [3]).inputs[0, :, 0]
             time = (torch.arange(len(sound)) + 1) / len(sound)
-            right.plot(time, sound, label=f"rate {rate:g}, {len(sound)} samples", **style)
+            right.plot(time, sound, label=f"rate {rate:g}, {len(sound)} samples", **looks)
         right.set(xlabel="time, s", yticks=[], xlim=(0, 1))
         right.margins(y=0.16)
         right.spines["left"].set_visible(False)
@@ -133,12 +134,13 @@ def draw(found: list[Accuracies], plan: SamplingRateStudy) -> Any:
 
 
 def run(folder: Path, plan: SamplingRateStudy | None = None) -> list[str]:
-    """Train, draw rates.png and rates.svg; the lines that say what was found and written."""
+    """Train, draw sampling-rates.png and .svg; returns the lines to print."""
     plan = plan or SamplingRateStudy()
-    found = measure(train(plan), plan)
-    paths = save(draw(found, plan), folder, "rates")
+    accuracies = measure(train(plan), plan)
+    paths = save(draw(accuracies, plan), folder, "sampling-rates")
     lines = [
-        f"rate {one.rate:<6g}{100 * one.told:6.1f} % right   Δ as it was: {100 * one.untold:.1f} %"
-        for one in found
+        f"rate {one.rate:<6g}{100 * one.adjusted:6.1f} % accuracy   with Δ unchanged: "
+        f"{100 * one.unchanged:.1f} %"
+        for one in accuracies
     ]
     return [*lines, *(f"wrote {path}" for path in paths)]

