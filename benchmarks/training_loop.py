@@ -19,7 +19,7 @@ from benchmarks.measure import Contender, Race, at_most
 from threefold import LanguageModel, Spec
 from threefold.data.loaders import Tokens, Windows
 from threefold.training.loop import Trainer
-from threefold.training.objectives import Answers
+from threefold.training.objectives import PredictionObjective
 from threefold.training.reporters import Reporter
 from threefold.training.run_folder import RunFolder
 from threefold.training.settings import TrainingSettings
@@ -39,36 +39,36 @@ def made(mixer: str, shape: tuple[int, int, int, int]) -> Trainer:
     settings = TrainingSettings(
         steps=ENDLESS, learning_rate=1e-3, save_every=ENDLESS, warmup_fraction=0.0
     )
-    return Trainer(model, Windows(_text(), batch, length), settings, Answers())
+    return Trainer(model, Windows(_text(), batch, length), settings, PredictionObjective())
 
 
-def ours(run: Trainer, folder: Path, steps: int) -> Contender:
+def ours(trainer: Trainer, folder: Path, steps: int) -> Contender:
     """Steps of the loop: loader, schedule, clipping, checks, log; no checkpoint falls into them."""
-    keeper, shown = RunFolder(folder), Reporter()
-    run.begin(keeper, shown, {})
+    run_folder, reporter = RunFolder(folder), Reporter()
+    trainer.start(run_folder, reporter, {})
 
     def work() -> list[Tensor]:
         for _ in range(steps):
-            run.step(keeper)
-            shown.show(run)
-            run.keep(keeper, shown)
+            trainer.step(run_folder)
+            reporter.on_step(trainer)
+            trainer.log_and_save(run_folder, reporter)
         return []
 
     return work
 
 
-def bare(run: Trainer, steps: int) -> Contender:
+def bare(trainer: Trainer, steps: int) -> Contender:
     """The same model and torch's optimiser of the loop, on a batch that lies ready."""
-    ready = run.batches(0)
-    (optimiser,) = run.optimiser.parts
+    ready = trainer.batches(0)
+    (optimizer,) = trainer.optimizer.optimizers
 
     def work() -> list[Tensor]:
         for _ in range(steps):
-            logits, _ = run.model(ready.inputs)
+            logits, _ = trainer.model(ready.inputs)
             loss = F.cross_entropy(logits.flatten(0, 1), ready.targets.flatten())
-            optimiser.zero_grad()
+            optimizer.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
-            optimiser.step()
+            optimizer.step()
         return []
 
     return work

@@ -16,7 +16,7 @@ from typing import IO, Any
 from threefold.errors import ThreefoldError
 
 GAP = "  "
-LEFT_ALONE = 3  # of one of several processes: another of them tells what is wrong
+OTHER_PROCESS_FAILED = 3  # exit code if another process of the run failed and reports why
 COLOUR_CODE = re.compile(r"\x1b\[\d*m")
 COLOURS = {"good": "32", "bad": "31", "weak": "33", "head": "1"}
 

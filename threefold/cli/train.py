@@ -12,7 +12,7 @@ from threefold.errors import ThreefoldError
 
 if TYPE_CHECKING:
     from threefold.training.config import RunConfig
-    from threefold.training.experiment import Reached
+    from threefold.training.experiment import TrainedRun
 
 
 def train(
@@ -44,7 +44,7 @@ def train(
     ] = None,
     overrides: options.Set = None,
     folder: Annotated[
-        Path | None, typer.Option(help="Where the run is kept; default: runs/MIXER-DATA-NUMBER.")
+        Path | None, typer.Option(help="Folder of the run; default: runs/MIXER-DATA-NUMBER.")
     ] = None,
     ranks: options.Ranks = 1,
     tensorboard: options.TensorBoard = False,
@@ -97,7 +97,7 @@ def _ends(steps: int | None, time: str | None) -> dict[str, Any]:
 
 
 def _override(values: dict[str, Any], named: dict[str, Any], config: Path | None) -> None:
-    """Put options of the command line over what the file says."""
+    """Override the settings of the file by the options of the command line."""
     for key, value in named.items():
         if value is not None:
             section, _, name = key.partition(".")
@@ -128,85 +128,92 @@ def _run(config: RunConfig, folder: Path, *, tensorboard: bool, announce: bool) 
 
     from threefold.kernels.system_memory import keep_memory
     from threefold.training.curves import draw_run
-    from threefold.training.distributed import joined
+    from threefold.training.distributed import join_group
     from threefold.training.experiment import run
-    from threefold.training.watching import SampleReporter, TensorBoardReporter
+    from threefold.training.reporters import Reporter, SampleReporter, TensorBoardReporter
 
     keep_memory()
-    with joined() as group:
-        console = Console() if group.leads else None
-        if group.leads and announce:
+    with join_group() as group:
+        console = Console() if group.is_main else None
+        if group.is_main and announce:
             _print_plan(config)
             output.say(f"folder      {folder}")
-        watchers: list[Any] = [SampleReporter(folder / "samples.txt")]
+        reporters: list[Reporter] = [SampleReporter(folder / "samples.txt")]
         if tensorboard:
-            watchers.append(TensorBoardReporter(folder / "tensorboard"))
-        reached = run(config, folder, console=console, watchers=watchers if group.leads else ())
-        if group.leads:
+            reporters.append(TensorBoardReporter(folder / "tensorboard"))
+        trained = run(config, folder, console=console, reporters=reporters if group.is_main else ())
+        if group.is_main:
             draw_run(folder)
-            _print_result(reached, folder)
-    if not reached.finished:
+            _print_result(trained, folder)
+    if not trained.finished:
         raise typer.Exit(130)
 
 
-def _print_result(reached: Reached, folder: Path) -> None:
+def _print_result(trained: TrainedRun, folder: Path) -> None:
     import json
     import shlex
 
+    from threefold.training.loop import STOP_REASONS
+
     summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
-    result = reached.result
-    if not reached.finished:
+    result, metric = trained.result, summary["metric"]
+    if not trained.finished:
         output.say(f"stopped after step {result.steps:,} and saved; to resume:")
         output.say(f"  threefold resume {shlex.quote(str(folder))}")
         return
-    facts = [("ended by", result.stopped), ("steps", f"{result.steps:,}")]
-    for split in ("valid", "test"):
+    facts = [
+        ("status", f"finished: {STOP_REASONS[result.stopped]}"),
+        ("steps", f"{result.steps:,}"),
+    ]
+    for split, label in (("valid", "validation"), ("test", "test")):
         scores = summary[split]
         if scores and scores["loss"] is not None:
-            known = scores["metric"] is not None
-            metric = f"{summary['metric']} {scores['metric']:.4f}" if known else ""
-            facts.append((split, f"loss {scores['loss']:.4f}  {metric}"))
-    facts.append(("chance", f"{summary['metric']} {summary['chance']:.4f}"))
+            score = "" if scores["metric"] is None else f", {metric} {scores['metric']:.4f}"
+            facts.append((label, f"loss {scores['loss']:.4f}{score}"))
+    facts.append(("chance level", f"{metric} {summary['chance']:.4f}"))
     if summary["published"]:
-        best = "; ".join(f"{who} {value:g}" for who, value in summary["published"].items())
-        facts.append(("published", best))
+        published = "; ".join(f"{who} {value:g}" for who, value in summary["published"].items())
+        facts.append(("published", published))
     facts += [("model", str(folder / "model")), ("figures", str(folder / "figures" / "loss.svg"))]
     output.say_facts(facts)
 
 
 def _print_plan(config: RunConfig) -> None:
-    """What will be trained on what, and what it will cost."""
-    from threefold.training.estimate import check_memory, estimate
+    """Print what will be trained on which data, and the estimated cost."""
+    from threefold.training.estimate import check_memory, estimate_step
     from threefold.training.experiment import prepare
     from threefold.training.reporters import readable_time
 
     data, model = prepare(config)
-    settings, task = config.training, data.task
+    settings, task, spec = config.training, data.task, model.spec
     objective = data.objective(settings)
     check_memory(model, objective, data.first, config.data.batch_size, settings)
-    step = estimate(model, objective, data.batches(settings.carry_state)(0), settings)
-    spec = model.spec
-    names = ", ".join(name for name, _ in spec.entries)
-    total = readable_time(step.total(settings))
-    until = f"{settings.steps:,} steps" if settings.steps else f"{total}"
+    step = estimate_step(model, objective, data.batches(settings.carry_state)(0), settings)
+    mixers = "+".join(dict.fromkeys(name for name, _ in spec.entries))
+    duration = readable_time(step.total(settings))
+    if settings.steps is not None:
+        duration = f"{settings.steps:,} steps, about {duration}"
     examples = " / ".join(f"{size:,}" for size in task.sizes)
-    what = f"{task.vocabulary:,} tokens" if task.vocabulary else f"{task.features} numbers"
+    values = f"{task.vocabulary:,} tokens" if task.vocabulary else f"{task.features} numbers each"
+    rate = f"learning rate {settings.learning_rate:g}"
     output.say_facts(
         [
-            ("data", f"{task.title}: {examples} examples of {task.length:,} elements ({what})"),
-            ("model", f"{spec.kind}, {names}, {spec.width} × {spec.depth}"),
+            ("data", task.title),
+            ("examples", f"{examples} (train / validation / test)"),
+            ("length", f"{task.length:,} elements per example ({values})"),
+            ("model", f"{spec.kind}, {mixers}, width {spec.width}, depth {spec.depth}"),
             ("parameters", f"{model.parameter_count:,}"),
-            ("training", f"{settings.optimizer}, {settings.learning_rate:g}, {settings.schedule}"),
-            ("a step", f"{step.elements:,} elements, about {1000 * step.seconds:.0f} ms"),
-            ("run", f"{until}, about {total}"),
+            ("optimizer", f"{settings.optimizer}, {rate}, {settings.schedule} schedule"),
+            ("step", f"{step.elements:,} elements, about {1000 * step.seconds:.0f} ms"),
+            ("duration", duration),
             ("memory", f"about {output.readable(step.memory)}"),
-            ("judged by", f"{task.metric}, chance {task.chance:.4g}"),
+            ("metric", f"{task.metric}, chance level {task.chance:.4g}"),
         ]
     )
 
 
 def _free_folder(config: RunConfig) -> Path:
-    """runs/mamba-shakespeare-1, or the first number after it that is free."""
+    """runs/mamba-shakespeare-1, or the first number that is not taken."""
     from threefold.training.experiment import title_of
 
     name = title_of(config).replace(" on ", "-").replace(" ", "-")
@@ -216,11 +223,11 @@ def _free_folder(config: RunConfig) -> Path:
     return Path("runs") / f"{name}-{number}"
 
 
-def _launch(ranks: int, more: list[str]) -> None:
-    """With several ranks, run this command in as many processes and exit when they do."""
+def _launch(ranks: int, extra_arguments: list[str]) -> None:
+    """With several ranks, run this command in as many processes, and exit with their code."""
     import os
 
     if ranks > 1 and "RANK" not in os.environ:
         from threefold.cli.launch import launch
 
-        raise typer.Exit(launch(ranks, more))
+        raise typer.Exit(launch(ranks, extra_arguments))

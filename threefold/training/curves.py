@@ -38,7 +38,9 @@ def draw_run(folder: Path) -> list[Path]:
     if judged:
         at = [line["step"] for line in judged]
         curves.append(("validation", at, [_loss(line, "valid_loss") for line in judged]))
-    rates: list[Line] = [("learning rate", *_thinned(steps, [line["rate"] for line in lines]))]
+    rates: list[Line] = [
+        ("learning rate", *_thinned(steps, [line["learning_rate"] for line in lines]))
+    ]
     figures = folder / "figures"
     with told(figures):
         figures.mkdir(exist_ok=True)

@@ -39,7 +39,7 @@ from threefold.models.spec import Spec
 from threefold.models.table import build
 from threefold.training.config import DataSettings, ModelSettings, RunConfig
 from threefold.training.durations import Duration, parse_duration
-from threefold.training.experiment import judge
+from threefold.training.experiment import evaluate_split
 from threefold.training.loop import Trainer, train
 from threefold.training.overrides import apply_overrides, parse_override
 from threefold.training.reporters import Reporter
@@ -321,8 +321,8 @@ class Clock(Reporter):
     def __init__(self) -> None:
         self.ends = [0.0]
 
-    def show(self, run: Trainer) -> None:
-        self.ends.append(run.result.seconds)
+    def on_step(self, trainer: Trainer) -> None:
+        self.ends.append(trainer.result.seconds)
 
     @property
     def steps(self) -> list[float]:
@@ -344,12 +344,12 @@ def rehearse(
         model = build(spec)
     settings, clock = TrainingSettings(**{**training, "steps": steps}), Clock()
     objective = found.objective(settings)
-    train(model, found.batches(), settings, objective=objective, watchers=[clock])
+    train(model, found.batches(), settings, objective=objective, reporters=[clock])
     one = found.limited(found.data.batch_size)
     judging = []
     for _ in range(3):
         start = time.perf_counter()
-        judge(one, model, "valid")
+        evaluate_split(one, model, "valid")
         judging.append(time.perf_counter() - start)
     return Rehearsal(statistics.median(clock.steps[2:]), min(judging))
 

@@ -42,7 +42,7 @@ from threefold.lab.race.runs import Finished, train_one, tune, write_json
 from threefold.lab.report.report import Contender, Cost, Report, Subject
 from threefold.models.spec import Spec
 from threefold.models.table import build
-from threefold.training.checkpoints import locked
+from threefold.training.checkpoints import lock_folder
 from threefold.training.training_data import TrainingData, open_data
 
 PLAN, COSTS, LEGS, TUNING = "race.json", "costs.json", "legs", "tuning"
@@ -152,7 +152,7 @@ def planned(request: RaceRequest, place: RaceFolder, say: Say) -> RacePlan:
 def take_turns(folder: Path, say: Say) -> Iterator[None]:
     """Hold a folder, waiting for whoever holds it now."""
     while True:
-        holding = locked(folder)
+        holding = lock_folder(folder)
         try:
             holding.__enter__()
             break

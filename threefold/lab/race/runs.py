@@ -22,7 +22,13 @@ from threefold.lab.race.planning import RATES, RacePlan
 from threefold.lab.report.report import CurvePoint, RaceRun
 from threefold.models.model import Model
 from threefold.training.config import RunConfig
-from threefold.training.experiment import MODEL, judge, prepare, write_config, write_summary
+from threefold.training.experiment import (
+    MODEL,
+    evaluate_split,
+    prepare,
+    write_config,
+    write_summary,
+)
 from threefold.training.loop import Trainer, train
 from threefold.training.reporters import Reporter
 from threefold.training.training_data import TrainingData, open_data
@@ -67,12 +73,12 @@ def train_one(
         objective=found.objective(settings),
         folder=folder,
         identity=found.identity(),
-        watchers=[watcher],
+        reporters=[watcher],
     )
     if result.stopped == "interrupted":
         raise StoppedError("interrupted; the same command goes on where it was")
     model.eval()
-    test = judge(found.limited(plan.test), model, "test")
+    test = evaluate_split(found.limited(plan.test), model, "test")
     leg = RaceRun(
         seed=config.data.seed,
         score=test.metric,
@@ -122,7 +128,7 @@ def at_other_lengths(
             if not alike(found, other):
                 return ()
             some = max(min(4, examples), examples // factor)
-            scores = judge(other.limited(some), model, "test")
+            scores = evaluate_split(other.limited(some), model, "test")
         except ThreefoldError:
             break  # no such rows, or the model has a largest length
         points.append((factor * length, scores.metric))
@@ -155,11 +161,11 @@ class Watcher(Reporter):
     def moments(self) -> tuple[CurvePoint, ...]:
         return tuple(self.found[steps] for steps in sorted(self.found))
 
-    def show(self, run: Trainer) -> None:
-        self.progress(run.done, run.result.losses[-1])
+    def on_step(self, trainer: Trainer) -> None:
+        self.progress(trainer.progress, trainer.result.losses[-1])
 
-    def scores(self, run: Trainer) -> None:
-        result = run.result
+    def on_evaluate(self, trainer: Trainer) -> None:
+        result = trainer.result
         moment = CurvePoint(result.steps, result.tokens, result.seconds, result.scores.metric)
         self._add(moment)
         add_line(self.path, json.dumps(moment))
@@ -273,7 +279,7 @@ def _loss(plan: RacePlan, config: RunConfig, folder: Path | None, progress: Prog
             objective=found.objective(config.training),
             folder=folder,
             identity=found.identity(),
-            watchers=[Watcher(None, progress)],
+            reporters=[Watcher(None, progress)],
         )
     except ThreefoldError:
         loss = math.inf

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from threefold.training.evaluation import Scores
-    from threefold.training.experiment import Reached
+    from threefold.training.experiment import TrainedRun
 
 FOLDER = Path(__file__).parent
 NATS = "nats"  # judged by the loss; any other unit by the task's metric
@@ -102,7 +102,7 @@ class RecipeResult:
     recipe: Recipe
     figures: tuple[float, ...]
     minutes: float
-    reached: Reached
+    reached: TrainedRun
 
     @property
     def met(self) -> bool:
@@ -163,16 +163,16 @@ def cook(
     return RecipeResult(chosen, figures, (time.perf_counter() - start) / 60, reached)
 
 
-def _judge(config: RunConfig, reached: Reached, length: int) -> Scores:
+def _judge(config: RunConfig, reached: TrainedRun, length: int) -> Scores:
     """The whole test split, as trained or in sequences of another length, fewer at a time."""
-    from threefold.training.experiment import judge
+    from threefold.training.experiment import evaluate_split
     from threefold.training.training_data import open_data
 
     data = config.data.model_copy(update={"eval_examples": None})
     if length:
         batch = max(1, data.batch_size * open_data(data).task.length // length)
         data = data.model_copy(update={"length": length, "batch_size": batch})
-    return judge(open_data(data), reached.model, "test", config.training.carry_state)
+    return evaluate_split(open_data(data), reached.model, "test", config.training.carry_state)
 
 
 SHAKESPEARE = "Tiny Shakespeare, 2,000 × 12 × 64 characters"

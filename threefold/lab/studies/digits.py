@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from threefold.drawing.figures import COLOURS, FAINT, GREY, look, new_figure, save
 from threefold.errors import ThreefoldError
 from threefold.layers.table import mixer
-from threefold.training.optimizer import adamw, set_rate
+from threefold.training.optimizer import adamw, scale_learning_rate
 
 MEASURES = {"legs": "HiPPO-LegS", "random": "random A"}
 TRAINED_ON = 1347  # of the 1,797, in the order they come; three quarters
@@ -79,7 +79,7 @@ def study(measure: str, seed: int, plan: DigitsStudy, digits: tuple[Tensor, Tens
         for begin in range(0, TRAINED_ON, plan.batch):
             rows = order[begin : begin + plan.batch]
             gone = (epoch + begin / TRAINED_ON) / plan.epochs
-            set_rate(optimiser, 1 - gone)
+            scale_learning_rate(optimiser, 1 - gone)
             optimiser.zero_grad(set_to_none=True)
             F.cross_entropy(model(images[rows]), targets[rows]).backward()  # type: ignore[no-untyped-call]
             nn.utils.clip_grad_norm_(model.parameters(), 1.0)

@@ -21,7 +21,7 @@ from threefold.models.spec import Spec
 from threefold.models.table import build
 from threefold.tasks.chords import CHORDS, chords
 from threefold.training.optimizer import adamw
-from threefold.training.optimizer import set_rate as scale_learning
+from threefold.training.optimizer import scale_learning_rate as scale_learning
 
 RATES = (1.0, 0.75, 0.5, 0.375, 0.25)
 

@@ -1,4 +1,4 @@
-"""Groups of the optimiser: each parameter in exactly one, as its layer declares; the schedule."""
+"""Parameter groups: each parameter in exactly one, as its layer declares; the schedule."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from threefold.layers.table import MIXERS
 from threefold.models.spec import Spec
 from threefold.models.table import build
 from threefold.training import adamw, cosine, parameter_groups
-from threefold.training.optimizer import SLOW, set_rate
+from threefold.training.optimizer import SLOW_LR_FACTOR, scale_learning_rate
 
 
 class Layer(nn.Module):
@@ -54,21 +54,25 @@ def names(model: nn.Module, group: list[Tensor]) -> set[str]:
 def test_groups_are_what_the_layers_declare() -> None:
     model = Model()
     groups = {group["name"]: group for group in parameter_groups(model, 0.01, 0.2)}
-    found = {name: names(model, group["params"]) for name, group in groups.items()}
+    group_names = {name: names(model, group["params"]) for name, group in groups.items()}
     layers = ("layers.0", "layers.1")
-    assert found["slow"] == {f"{at}.delta" for at in layers}
-    assert found["no_decay"] == {
+    assert group_names["slow"] == {f"{at}.delta" for at in layers}
+    assert group_names["no_decay"] == {
         f"{at}.{name}"
         for at in layers
         for name in ("A_log", "inner.up", "project.bias", "norm.weight", "norm.bias")
     }
-    assert found["decay"] == {
+    assert group_names["decay"] == {
         "embedding.weight",
         "A_log",
         *(f"{at}.project.weight" for at in layers),
     }
     rates = {name: (group["lr"], group["weight_decay"]) for name, group in groups.items()}
-    assert rates == {"decay": (0.01, 0.2), "no_decay": (0.01, 0.0), "slow": (SLOW * 0.01, 0.0)}
+    assert rates == {
+        "decay": (0.01, 0.2),
+        "no_decay": (0.01, 0.0),
+        "slow": (SLOW_LR_FACTOR * 0.01, 0.0),
+    }
 
 
 def assert_each_once(model: nn.Module) -> None:
@@ -112,7 +116,10 @@ def test_filters_learn_slowly_and_do_not_decay(name: str) -> None:
     assert {full.rsplit(".", 1)[-1] for full in slow} == SLOWLY[name]
     if slow:
         assert all(f".{layer}." in " ".join(slow) for layer in (0, 1))
-        assert (groups["slow"]["lr"], groups["slow"]["weight_decay"]) == (SLOW * 0.01, 0.0)
+        assert (groups["slow"]["lr"], groups["slow"]["weight_decay"]) == (
+            SLOW_LR_FACTOR * 0.01,
+            0.0,
+        )
     steady = names(model, groups["no_decay"]["params"])
     assert {full for full, _ in model.named_parameters() if full.endswith(".skip")} <= steady | slow
     # Projections and read-outs decay as everywhere.
@@ -121,14 +128,14 @@ def test_filters_learn_slowly_and_do_not_decay(name: str) -> None:
 
 
 def test_the_schedule_scales_every_group_from_its_peak() -> None:
-    optimiser = adamw(Model(), 0.01)
+    optimizer = adamw(Model(), 0.01)
     for factor in (0.5, 0.25):
-        set_rate(optimiser, factor)
-        rates = {group["name"]: group["lr"] for group in optimiser.param_groups}
+        scale_learning_rate(optimizer, factor)
+        rates = {group["name"]: group["lr"] for group in optimizer.param_groups}
         assert rates == {
             "decay": factor * 0.01,
             "no_decay": factor * 0.01,
-            "slow": factor * (SLOW * 0.01),
+            "slow": factor * (SLOW_LR_FACTOR * 0.01),
         }
 
 
