@@ -81,22 +81,22 @@ def assert_each_once(model: nn.Module) -> None:
     assert set(grouped) == {id(p) for p in model.parameters() if p.requires_grad}
 
 
-def test_no_parameter_is_lost_or_twice() -> None:
+def test_every_parameter_is_in_one_group() -> None:
     assert_each_once(Model())
 
 
 @pytest.mark.parametrize("name", MIXERS)
 def test_mixers_declare_parameters_that_they_have(name: str) -> None:
     # In the middle of a stack: HGRN-2 has its bounds only above the first layer.
-    made = make_mixer((name, {}), 32, {"layer": 1, "depth": 2})
-    assert_each_once(made)
-    have = {full.rsplit(".", 1)[-1] for full, _ in made.named_parameters()}
-    assert set(made.no_decay) | set(made.slow) <= have
-    assert not set(made.no_decay) & set(made.slow)
+    mixer = make_mixer((name, {}), 32, {"layer": 1, "depth": 2})
+    assert_each_once(mixer)
+    names_present = {full.rsplit(".", 1)[-1] for full, _ in mixer.named_parameters()}
+    assert set(mixer.no_decay) | set(mixer.slow) <= names_present
+    assert not set(mixer.no_decay) & set(mixer.slow)
 
 
-# What a filter is made of learns slowly and never decays; its taps' coefficients likewise.
-SLOWLY = {
+# The parameters that define a filter learn slowly and never decay.
+SLOW_PARAMETERS = {
     "lssl": {"delta_log", "A", "B"},
     "s4": {"delta_log", "decay_log", "frequency", "P", "B"},
     "s4d": {"delta_log", "decay_log", "frequency"},
@@ -113,16 +113,18 @@ def test_filters_learn_slowly_and_do_not_decay(name: str) -> None:
     model = build(spec)
     groups = {group["name"]: group for group in parameter_groups(model, 0.01, 0.2)}
     slow = names(model, groups["slow"]["params"]) if "slow" in groups else set()
-    assert {full.rsplit(".", 1)[-1] for full in slow} == SLOWLY[name]
+    assert {full.rsplit(".", 1)[-1] for full in slow} == SLOW_PARAMETERS[name]
     if slow:
         assert all(f".{layer}." in " ".join(slow) for layer in (0, 1))
         assert (groups["slow"]["lr"], groups["slow"]["weight_decay"]) == (
             SLOW_LR_FACTOR * 0.01,
             0.0,
         )
-    steady = names(model, groups["no_decay"]["params"])
-    assert {full for full, _ in model.named_parameters() if full.endswith(".skip")} <= steady | slow
-    # Projections and read-outs decay as everywhere.
+    undecayed = names(model, groups["no_decay"]["params"])
+    assert {
+        full for full, _ in model.named_parameters() if full.endswith(".skip")
+    } <= undecayed | slow
+    # Projections and read-outs decay, as in every mixer.
     decays = names(model, groups["decay"]["params"])
     assert any(full.endswith("out.weight") for full in decays)
 

@@ -11,7 +11,9 @@ from threefold.cli import options, output
 
 
 def evaluate(
-    model: Annotated[Path, typer.Argument(help="Folder of a run or of a saved model.")],
+    model: Annotated[
+        Path, typer.Argument(metavar="MODEL", help="Folder of a run or of a saved model.")
+    ],
     data: Annotated[
         str | None,
         typer.Argument(metavar="DATA", help="Data to evaluate on; default: the data of the run."),

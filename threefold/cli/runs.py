@@ -22,10 +22,15 @@ runs = typer.Typer(
 
 @runs.command("list")
 def list_runs(
-    folder: Annotated[Path, typer.Argument(help="Folder to search.")] = Path("runs"),
+    folder: Annotated[Path, typer.Argument(metavar="[FOLDER]", help="Folder to search.")] = Path(
+        "runs"
+    ),
     as_json: options.AsJson = False,
 ) -> None:
-    """List all runs in a folder and below it, newest last, except the runs of a race."""
+    """List the runs in a folder, newest last.
+
+    Subfolders are searched too; the runs of a race are left out.
+    """
     rows = []
     for path in folder.rglob("config.toml"):
         if any((parent / "race.json").is_file() for parent in path.parents):
@@ -60,7 +65,7 @@ def list_runs(
 
 @runs.command()
 def show(
-    folder: Annotated[Path, typer.Argument(help="Folder of a run.")],
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder of a run.")],
     as_json: options.AsJson = False,
 ) -> None:
     """Show the status, scores and settings of a run."""
@@ -74,7 +79,7 @@ def show(
             ("model and data", run["title"]),
             ("status", run["status"]),
             ("steps", f"{run['steps']:,}"),
-            ("loss", "–" if run["loss"] is None else f"{run['loss']:.4f}"),
+            ("training loss", "–" if run["loss"] is None else f"{run['loss']:.4f}"),
             ("validation", _scores(run, "valid")),
             ("test", _scores(run, "test")),
             ("checkpoints", [str(path) for path in run["checkpoints"]]),
@@ -85,10 +90,10 @@ def show(
 
 @runs.command()
 def diff(
-    folders: Annotated[list[Path], typer.Argument(help="Folders of runs.")],
+    folders: Annotated[list[Path], typer.Argument(metavar="FOLDERS...", help="Folders of runs.")],
     as_json: options.AsJson = False,
 ) -> None:
-    """Show the scores of several runs side by side, and the settings that differ."""
+    """Compare the scores and the settings of runs."""
     from threefold.training.schema import flat
 
     if len(folders) < 2:
@@ -104,7 +109,7 @@ def diff(
         return
     table = [
         ("steps", *(f"{run['steps']:,}" for run in rows)),
-        ("loss", *("–" if run["loss"] is None else f"{run['loss']:.4f}" for run in rows)),
+        ("training loss", *("–" if run["loss"] is None else f"{run['loss']:.4f}" for run in rows)),
         ("validation", *(_scores(run, "valid") for run in rows)),
         ("test", *(_scores(run, "test") for run in rows)),
         *((key, *(str(values.get(key, "–")) for values in settings)) for key in differ),
@@ -159,4 +164,4 @@ def _scores(run: dict[str, Any], split: str) -> str:
     if not scores or scores["loss"] is None:
         return "–"
     metric = "" if scores["metric"] is None else f", {run['metric']} {scores['metric']:.4f}"
-    return f"{scores['loss']:.4f}{metric}"
+    return f"loss {scores['loss']:.4f}{metric}"

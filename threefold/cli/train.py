@@ -1,4 +1,4 @@
-"""`threefold train` and `threefold resume`: train a model in a folder that survives crashes."""
+"""`threefold train` and `threefold resume`: train a model in a run folder."""
 
 from __future__ import annotations
 
@@ -15,49 +15,52 @@ if TYPE_CHECKING:
     from threefold.training.experiment import TrainedRun
 
 
+Mixers = Annotated[str | None, typer.Option(help="A mixer, or a+b for a hybrid; default: mamba.")]
+Size = Annotated[str | None, typer.Option(help="tiny, small (default), medium or large.")]
+Steps = Annotated[int | None, typer.Option(help="Number of training steps.")]
+Time = Annotated[
+    str | None,
+    typer.Option(
+        metavar="DURATION", help="Training time, e.g. 10m or 90s, or 500steps; default: 10m."
+    ),
+]
+Target = Annotated[str | None, typer.Option(help="Tables: the column to predict.")]
+Horizon = Annotated[int | None, typer.Option(help="Time series: number of time steps to forecast.")]
+LearningRate = Annotated[float | None, typer.Option(help="Peak learning rate.")]
+Seed = Annotated[
+    int | None, typer.Option(min=0, help="Seed of initial weights, data order and dropout.")
+]
+Config = Annotated[
+    Path | None, typer.Option(help="TOML file with settings; command-line options override it.")
+]
+Folder = Annotated[
+    Path | None, typer.Option(help="Folder of the run; default: runs/MIXER-DATA-NUMBER.")
+]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the plan and exit.")]
+
+
 def train(
     data: options.Data = None,
-    mixers: Annotated[
-        str | None, typer.Option(help="A mixer, or a+b for a hybrid; default: mamba.")
-    ] = None,
-    size: Annotated[
-        str | None, typer.Option(help="tiny, small (default), medium or large.")
-    ] = None,
-    steps: Annotated[int | None, typer.Option(help="Number of training steps.")] = None,
-    time: Annotated[
-        str | None,
-        typer.Option(
-            metavar="DURATION", help="Training time, e.g. 10m or 90s, or 500steps; default: 10m."
-        ),
-    ] = None,
-    target: Annotated[str | None, typer.Option(help="Tables: the column to predict.")] = None,
-    horizon: Annotated[
-        int | None, typer.Option(help="Series: number of steps to forecast.")
-    ] = None,
-    learning_rate: Annotated[float | None, typer.Option(help="Peak learning rate.")] = None,
-    seed: Annotated[
-        int | None, typer.Option(min=0, help="Seed of initial weights, data order and dropout.")
-    ] = None,
-    config: Annotated[
-        Path | None,
-        typer.Option(help="TOML file with settings; command-line options override it."),
-    ] = None,
+    mixers: Mixers = None,
+    size: Size = None,
+    steps: Steps = None,
+    time: Time = None,
+    target: Target = None,
+    horizon: Horizon = None,
+    learning_rate: LearningRate = None,
+    seed: Seed = None,
+    config: Config = None,
     overrides: options.Set = None,
-    folder: Annotated[
-        Path | None, typer.Option(help="Folder of the run; default: runs/MIXER-DATA-NUMBER.")
-    ] = None,
+    folder: Folder = None,
     ranks: options.Ranks = 1,
     tensorboard: options.TensorBoard = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and exit.")] = False,
+    dry_run: DryRun = False,
 ) -> None:
     """Train a model on a task or on your own data.
 
     Prints a plan first. Ctrl-C saves the run and prints the command that resumes it.
     """
-    from threefold.training.config import RunConfig, read_toml
-
-    values = {} if config is None else read_toml(config)
-    named = {
+    settings = {
         "data.name": data,
         "data.target": target,
         "data.horizon": horizon,
@@ -65,17 +68,11 @@ def train(
         "model.mixers": mixers,
         "model.size": size,
         "model.seed": seed,
-        **_ends(steps, time),
+        **_limits(steps, time),
         "training.learning_rate": learning_rate,
         "training.seed": seed,
     }
-    _override(values, named, config)
-    if not (isinstance(values.get("data"), dict) and "name" in values["data"]):
-        raise ThreefoldError(
-            "DATA is missing: give a file, a folder or a task, e.g. `threefold train notes.txt` "
-            "(`threefold tasks` lists the tasks)"
-        )
-    run_config = RunConfig.read(values, overrides or ())
+    run_config = _read_config(config, settings, overrides or [])
     path = folder or _free_folder(run_config)
     if dry_run:
         _print_plan(run_config)
@@ -84,7 +81,7 @@ def train(
     _run(run_config, path, tensorboard=tensorboard, announce=True)
 
 
-def _ends(steps: int | None, time: str | None) -> dict[str, Any]:
+def _limits(steps: int | None, time: str | None) -> dict[str, Any]:
     """Settings that end the run, from --steps and --time."""
     if time is None:
         return {"training.steps": steps}
@@ -96,25 +93,36 @@ def _ends(steps: int | None, time: str | None) -> dict[str, Any]:
     return {"training.steps": steps or duration.steps, "training.time": duration.seconds}
 
 
-def _override(values: dict[str, Any], named: dict[str, Any], config: Path | None) -> None:
-    """Override the settings of the file by the options of the command line."""
-    for key, value in named.items():
+def _read_config(path: Path | None, settings: dict[str, Any], overrides: list[str]) -> RunConfig:
+    """The file at `path`, overridden by options of the command line and by --set."""
+    from threefold.training.config import RunConfig, read_toml
+
+    values = {} if path is None else read_toml(path)
+    for key, value in settings.items():
         if value is not None:
             section, _, name = key.partition(".")
-            settings = values.setdefault(section, {})
-            if not isinstance(settings, dict):
-                raise ThreefoldError(f"{config}: {section} is {settings!r}, expected [{section}]")
-            settings[name] = value
+            section_values = values.setdefault(section, {})
+            if not isinstance(section_values, dict):
+                raise ThreefoldError(
+                    f"{path}: {section} is {section_values!r}, expected [{section}]"
+                )
+            section_values[name] = value
+    if not (isinstance(values.get("data"), dict) and "name" in values["data"]):
+        raise ThreefoldError(
+            "DATA is missing: give a file, a folder or a task, e.g. `threefold train notes.txt` "
+            "(`threefold tasks` lists the tasks)"
+        )
+    return RunConfig.read(values, overrides)
 
 
 def resume(
-    folder: Annotated[Path, typer.Argument(help="Folder of a run.")],
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder of a run.")],
     ranks: options.Ranks = 1,
     tensorboard: options.TensorBoard = False,
 ) -> None:
     """Resume a run from its last checkpoint.
 
-    A run of a number of steps ends with the same weights, bit for bit, as if it had never stopped.
+    A run limited by --steps ends with the same weights, bit for bit, as if it had never stopped.
     """
     from threefold.training.experiment import read_run
 
@@ -194,13 +202,16 @@ def _print_plan(config: RunConfig) -> None:
     if settings.steps is not None:
         duration = f"{settings.steps:,} steps, about {duration}"
     examples = " / ".join(f"{size:,}" for size in task.sizes)
-    values = f"{task.vocabulary:,} tokens" if task.vocabulary else f"{task.features} numbers each"
+    if task.vocabulary:
+        values = f"vocabulary of {task.vocabulary:,}"
+    else:
+        values = f"{task.features} numbers per element"
     rate = f"learning rate {settings.learning_rate:g}"
     output.say_facts(
         [
             ("data", task.title),
             ("examples", f"{examples} (train / validation / test)"),
-            ("length", f"{task.length:,} elements per example ({values})"),
+            ("length", f"{task.length:,} elements per example, {values}"),
             ("model", f"{spec.kind}, {mixers}, width {spec.width}, depth {spec.depth}"),
             ("parameters", f"{model.parameter_count:,}"),
             ("optimizer", f"{settings.optimizer}, {rate}, {settings.schedule} schedule"),

@@ -99,7 +99,6 @@ def train(
     options = {"smoothing": settings.label_smoothing, "sampled": settings.scheduled_sampling}
     objective = objective or objective_for(model, metric, **options)
     trainer = Trainer(model, batches, settings, objective, group)
-    result = trainer.result
     with (
         open_run_folder(folder, settings.keep_checkpoints, group) as run_folder,
         preserve_random_state(),
@@ -107,24 +106,36 @@ def train(
         make_reporter(console if group.is_main else None, title, reporters) as reporter,
     ):
         trainer.start(run_folder, reporter, identity or {})
-        while not result.stopped:
-            if not trainer.step(run_folder):
-                reporter.message(
-                    f"loss or gradient is not finite: returned to step {result.steps:,} and halved "
-                    "the learning rate"
-                )
-                continue
-            interrupted = bool(group.sum(float(interrupt.asked))[0])
-            result.stopped = "interrupted" if interrupted else trainer.end_reason
-            # An interrupted run saves quickly; it evaluates only if that is due at this step, or
-            # if no checkpoint lets it be evaluated later.
-            last = bool(trainer.end_reason) or (interrupted and run_folder is None)
-            if validation is not None and (last or trainer.evaluation_is_due):
-                trainer.record_scores(trainer.evaluate(validation), reporter)
-            reporter.on_step(trainer)
-            trainer.log_and_save(run_folder, reporter)
+        while not trainer.result.stopped:
+            _advance(trainer, run_folder, reporter, interrupt, validation)
         trainer.finish()
-    return result
+    return trainer.result
+
+
+def _advance(
+    trainer: Trainer,
+    run_folder: RunFolder | None,
+    reporter: Reporter,
+    interrupt: Interrupts,
+    validation: Iterable[Any] | None,
+) -> None:
+    """One step of the run: train, evaluate if due, report, log and save."""
+    result = trainer.result
+    if not trainer.step(run_folder):
+        reporter.message(
+            f"loss or gradient is not finite: returned to step {result.steps:,} and halved the "
+            "learning rate"
+        )
+        return
+    interrupted = bool(trainer.group.sum(float(interrupt.asked))[0])
+    result.stopped = "interrupted" if interrupted else trainer.end_reason
+    # An interrupted run saves quickly. It evaluates only if that is due at this step, or if there
+    # is no folder to resume it from.
+    last = bool(trainer.end_reason) or (interrupted and run_folder is None)
+    if validation is not None and (last or trainer.evaluation_is_due):
+        trainer.record_scores(trainer.evaluate(validation), reporter)
+    reporter.on_step(trainer)
+    trainer.log_and_save(run_folder, reporter)
 
 
 class Learner(nn.Module):
