@@ -22,7 +22,7 @@ runs = typer.Typer(
 
 @runs.command("list")
 def list_runs(
-    folder: Annotated[Path, typer.Argument(metavar="[FOLDER]", help="Folder to search.")] = Path(
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder to search.")] = Path(
         "runs"
     ),
     as_json: options.AsJson = False,
@@ -90,7 +90,7 @@ def show(
 
 @runs.command()
 def diff(
-    folders: Annotated[list[Path], typer.Argument(metavar="FOLDERS...", help="Folders of runs.")],
+    folders: Annotated[list[Path], typer.Argument(metavar="FOLDER", help="Folders of runs.")],
     as_json: options.AsJson = False,
 ) -> None:
     """Compare the scores and the settings of runs."""

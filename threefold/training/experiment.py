@@ -1,7 +1,7 @@
 """Run a configuration in a folder: build the model, train, save, evaluate.
 
 run/  config.toml   all settings                    model/         the saved model
-      run.json      settings and data fingerprint   summary.json   scores and cost
+      run.json      settings, hashes of the data    summary.json   scores and cost
       log.jsonl     a line for every step           figures/       loss and learning rate
       checkpoints/  to resume from                  samples.txt    of language models
 """

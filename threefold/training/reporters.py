@@ -250,7 +250,7 @@ def _facts(trainer: Trainer) -> list[tuple[str, str]]:
         ("step", f"{result.steps:,}" + ("" if total is None else f" of {total:,}")),
         ("loss", f"{_recent_mean(result.losses):.4f}"),
         ("validation", "–" if math.isnan(loss) else f"{loss:.4f} ({metric:.4f})"),
-        ("left", readable_time(trainer.seconds_left)),
+        ("time left", readable_time(trainer.seconds_left)),
         ("speed", f"{result.tokens_per_second:,.0f} tokens/s"),
         ("gradient norm", f"{trainer.grad_norm:.3g}"),
         ("memory", _memory()),
