@@ -1,7 +1,7 @@
-"""Overhead of the training loop over the bare forward pass, backward pass and optimiser.
+"""Overhead of the training loop over the bare forward pass, backward pass and optimizer.
 
 The speed of a small model varies by a few percent with the addresses of its tensors, more than the
-loop costs. So both contenders train the same model object with the same optimiser, in turns.
+loop costs. So both contenders train the same model object with the same optimizer, in turns.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from benchmarks.measure import Comparison, Contender, max_ratio
 from threefold import LanguageModel, Spec
 from threefold.data.loaders import Tokens, Windows
 from threefold.training.loop import Trainer
-from threefold.training.objectives import Answers
+from threefold.training.objectives import PredictionObjective
 from threefold.training.reporters import Reporter
 from threefold.training.run_folder import RunFolder
 from threefold.training.settings import TrainingSettings
@@ -39,7 +39,7 @@ def build_trainer(mixer: str, shape: tuple[int, int, int, int]) -> Trainer:
     settings = TrainingSettings(
         steps=NEVER, learning_rate=1e-3, save_every=NEVER, warmup_fraction=0.0
     )
-    return Trainer(model, Windows(random_tokens(), batch, length), settings, Answers())
+    return Trainer(model, Windows(random_tokens(), batch, length), settings, PredictionObjective())
 
 
 def ours(run: Trainer, folder: Path, steps: int) -> Contender:
@@ -58,17 +58,17 @@ def ours(run: Trainer, folder: Path, steps: int) -> Contender:
 
 
 def bare(run: Trainer, steps: int) -> Contender:
-    """The same model and optimiser without the loop, on a batch prepared in advance."""
+    """The same model and optimizer without the loop, on a batch prepared in advance."""
     batch = run.batches(0)
-    (optimiser,) = run.optimiser.parts
+    (optimizer,) = run.optimizer.optimizers
 
     def work() -> list[Tensor]:
         for _ in range(steps):
             logits, _ = run.model(batch.inputs)
             loss = F.cross_entropy(logits.flatten(0, 1), batch.targets.flatten())
-            optimiser.zero_grad()
+            optimizer.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
-            optimiser.step()
+            optimizer.step()
         return []
 
     return work

@@ -1,4 +1,4 @@
-"""The one exception that bad input raises: what was given, what was expected, what to do."""
+"""Exceptions for invalid input: what was given, what was expected, what to do."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from collections.abc import Iterable
 
 
 class ThreefoldError(ValueError):
-    """Input that cannot be used; the message is written for the person who gave it."""
+    """Invalid input; the message is written for the user who gave it."""
 
 
-class LeftAloneError(ThreefoldError):
-    """Another process of the same run has ended; what is wrong is said there."""
+class OtherProcessFailedError(ThreefoldError):
+    """Another process of the same run has failed and reports the reason itself."""
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """A closing remark that names the nearest known name, or lists all of them."""
+    """The end of an error message: the most similar known name, or a list of all of them."""
     names = sorted(known)
     close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
     if close:

@@ -20,7 +20,7 @@ from threefold.data.documents import Documents, Packed, pack
 from threefold.data.shuffling import Buckets, Shuffle, shuffled
 from threefold.data.token_files import TokenFile, tokenize, write_tokens
 from threefold.data.tokenizers import WordTokenizer
-from threefold.training.truncated_bptt import cut
+from threefold.training.truncated_bptt import cut_segments
 
 TOKENS = np.arange(5000) % 251
 STARTS = np.unique(np.append(0, np.random.default_rng(0).integers(0, 5000, 120)))
@@ -246,7 +246,7 @@ def test_packed_rows_hold_whole_documents() -> None:
     assert len(loader.rows) <= 1.1 * 5000 / 260 + 1
     # What training does with it: pieces that end before every start.
     batch = loader(0)
-    made = list(cut(batch.inputs, batch.targets, 64, batch.starts))
+    made = list(cut_segments(batch.inputs, batch.targets, 64, batch.starts))
     assert sum(int(piece.starts[0]) for piece in made) == int(batch.starts.sum())
 
 

@@ -1,4 +1,4 @@
-"""Every mixer learns a text of 64 bytes by heart, which takes a memory of more than one byte."""
+"""Every mixer memorises a text of 64 bytes, which takes a memory of more than one byte."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_the_text_needs_memory() -> None:
     pairs = Counter(itertools.pairwise(TEXT))
     alone = Counter(TEXT[:-1])
     best = -sum(n * math.log(n / alone[first]) for (first, _), n in pairs.items()) / 63
-    assert best > 10 * LOSS  # what a model that sees only the last byte can reach
+    assert best > 10 * LOSS  # the best loss of a model that sees only the last byte
 
 
 @pytest.mark.parametrize("name", [n for n, entry in MIXERS.items() if entry.load().causal])

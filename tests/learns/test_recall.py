@@ -13,7 +13,7 @@ from threefold.tasks.recall import recall
 from threefold.training import TrainingSettings, train
 
 VOCABULARY = 64
-RATES = {"mamba2": 5e-3}  # of the others: 3e-3
+LEARNING_RATES = {"mamba2": 5e-3}  # default: 3e-3
 
 
 def settings(rate: float) -> TrainingSettings:
@@ -28,7 +28,7 @@ def settings(rate: float) -> TrainingSettings:
     )
 
 
-# GLA as published sees nothing of the element before; its authors' short convolution does.
+# Published GLA cannot see the previous element; the short convolution of its authors' code can.
 MIXERS = ("delta_net", "gated_delta_net", "kda", "rwkv7", "mamba2", ("gla", {"taps": 4}))
 
 
@@ -37,11 +37,11 @@ def test_solves_recall(mixer: Any) -> None:
     torch.manual_seed(0)
     spec = Spec("language", 64, 2, (mixer,), vocabulary=VOCABULARY, options={"tie": False})
     model = threefold.build(spec)
-    # Tokens far enough apart for keys to be told from each other at the first step.
+    # Embeddings far enough apart to distinguish keys from the first step on.
     torch.nn.init.normal_(model.embedding.weight, std=0.1)
     task = recall(vocabulary=VOCABULARY)
     unseen = [task.batch("valid", 0, 250)]
-    rate = RATES.get(str(mixer), 3e-3)
+    rate = LEARNING_RATES.get(str(mixer), 3e-3)
     result = train(model, task.batches(32), settings(rate), validation=unseen)
     assert task.reached(result.scores.metric), [
         (steps, round(scores.metric, 3)) for steps, scores in result.validation

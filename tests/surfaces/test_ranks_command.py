@@ -1,4 +1,4 @@
-"""`threefold train --ranks 2`: one message and one exit code of several processes."""
+"""`threefold train --ranks 2`: several processes, one message and one exit code."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 TEXT = "so much depends upon a red wheel barrow glazed with rain water\n" * 60
-SIZE = ["--batch", "4", "--length", "12", "--set", "model.width=16", "--set", "model.depth=1"]
+SETTINGS = ["data.batch_size=4", "data.length=12", "model.width=16", "model.depth=1"]
+SIZE = [word for setting in SETTINGS for word in ("--set", setting)]
 
 
 @pytest.fixture
@@ -22,8 +23,8 @@ def place(tmp_path: Path) -> Path:
 
 
 def start(place: Path, *more: str) -> subprocess.Popen[str]:
-    """In a group of its own, as a shell starts it."""
-    call = [sys.executable, "-m", "threefold", "train", "notes.txt", "--mixer", "gla", *SIZE]
+    """In its own process group, as a shell starts it."""
+    call = [sys.executable, "-m", "threefold", "train", "notes.txt", "--mixers", "gla", *SIZE]
     return subprocess.Popen(
         [*call, "--folder", "it", "--ranks", "2", *more],
         cwd=place,
@@ -43,7 +44,7 @@ def wait_for_steps(process: subprocess.Popen[str], place: Path) -> None:
 
 
 def test_ctrl_c_of_a_terminal_saves(place: Path) -> None:
-    """It reaches every process of the group; none may take it for the second one, which ends."""
+    """It reaches every process of the group; none may take it for a second Ctrl-C."""
     process = start(place, "--steps", "100000")
     wait_for_steps(process, place)
     os.killpg(process.pid, signal.SIGINT)
@@ -52,7 +53,7 @@ def test_ctrl_c_of_a_terminal_saves(place: Path) -> None:
     assert "threefold resume it" in out
     steps = len((place / "it" / "log.jsonl").read_text().splitlines())
     assert (place / "it" / "checkpoints" / f"step-{steps:09}").is_dir()
-    # What only the first process notices is told once, and the others say nothing.
+    # An error that only the first process notices is reported once.
     again = start(place, "--steps", "7")
     _, errors = again.communicate(timeout=180)
     assert again.returncode == 2
@@ -60,22 +61,22 @@ def test_ctrl_c_of_a_terminal_saves(place: Path) -> None:
     assert "Traceback" not in errors and errors.count("Error") == 1
 
 
-def test_a_run_of_so_many_seconds_ends(place: Path) -> None:
-    """The first process shows how far it is, and the other one knows nothing of that."""
-    process = start(place, "--minutes", "0.01")
+def test_a_run_with_a_time_limit_ends(place: Path) -> None:
+    """All processes agree on the time, although only the first one reports progress."""
+    process = start(place, "--time", "0.6s")
     try:
         out, errors = process.communicate(timeout=120)
     finally:
-        process.send_signal(signal.SIGHUP)  # nothing is left if it hangs
+        process.send_signal(signal.SIGHUP)  # stop it if it hangs
     assert process.returncode == 0, errors
-    assert "ended by  seconds" in out
+    assert "finished: time limit reached" in out
 
 
-def test_a_process_that_is_killed_is_told(place: Path) -> None:
+def test_a_killed_process_is_reported(place: Path) -> None:
     process = start(place, "--steps", "100000")
     wait_for_steps(process, place)
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
     os.kill(int(children[-1]), signal.SIGKILL)
     _, errors = process.communicate(timeout=180)
     assert process.returncode == 1
-    assert "process 1 of 2 was ended by signal 9" in errors and "Traceback" not in errors
+    assert "process 1 of 2 was killed by signal 9" in errors and "Traceback" not in errors

@@ -1,4 +1,4 @@
-"""train, resume, evaluate and runs, as a person types them."""
+"""The commands train, resume, evaluate and runs."""
 
 from __future__ import annotations
 
@@ -38,36 +38,38 @@ def test_a_run_from_the_plan_to_its_evaluation(place: Path, capsys: Any) -> None
     train = ["train", "notes.txt", "--mixers", "gla", *SMALL, *SIZE]
     assert command(*train, "--dry-run") == 0
     plan = capsys.readouterr().out
-    for expected in ("parameters", "a step", "memory", "judged by   bits"):
+    for expected in ("parameters", "learning rate 0.003", "elements, about", "metric      bits"):
         assert expected in plan
     assert not (place / "runs").exists()
     assert command(*train, "--set", "training.eval_every=3") == 0
-    shown = capsys.readouterr().out
+    out = capsys.readouterr().out
     folder = place / "runs" / "gla-notes.txt-1"
-    assert "ended by  steps" in shown and "validation loss" in shown
+    assert "finished: all steps done" in out and "validation loss" in out
     for name in ("config.toml", "run.json", "log.jsonl", "summary.json", "samples.txt"):
         assert (folder / name).is_file(), name
     for figure in ("loss", "learning_rate"):
         assert (folder / "figures" / f"{figure}.svg").read_text().startswith("<svg")
     lines = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines] == [1, 2, 3, 4, 5, 6]
-    assert all({"loss", "rate", "norm", "tokens", "seconds"} <= set(line) for line in lines)
+    assert all(
+        {"loss", "learning_rate", "grad_norm", "tokens", "seconds"} <= set(line) for line in lines
+    )
     assert [line["step"] for line in lines if "valid_loss" in line] == [3, 6]
     assert command("evaluate", str(folder), "--json") == 0
-    judged = json.loads(capsys.readouterr().out)
+    evaluated = json.loads(capsys.readouterr().out)
     summary = json.loads((folder / "summary.json").read_text())
-    assert judged["loss"] == pytest.approx(summary["test"]["loss"], rel=1e-6)
+    assert evaluated["loss"] == pytest.approx(summary["test"]["loss"], rel=1e-6)
     assert command("evaluate", str(folder / "model"), "notes.txt", "--set", "data.length=12") == 0
     assert command("train", "notes.txt", "--mixers", "lstm", *SMALL, *SIZE) == 0
     capsys.readouterr()
     assert command("runs", "list", "--json") == 0
-    found = json.loads(capsys.readouterr().out)
-    assert [run["steps"] for run in found] == [6, 6]
+    listed = json.loads(capsys.readouterr().out)
+    assert [run["steps"] for run in listed] == [6, 6]
     other = place / "runs" / "lstm-notes.txt-1"
     assert command("runs", "diff", str(folder), str(other)) == 0
     assert "model.mixers" in capsys.readouterr().out
     assert command("runs", "show", str(folder)) == 0
-    assert "ended by steps" in capsys.readouterr().out
+    assert "finished: all steps done" in capsys.readouterr().out
 
 
 def test_a_configuration_by_file_and_by_set(place: Path, capsys: Any) -> None:
@@ -79,7 +81,7 @@ def test_a_configuration_by_file_and_by_set(place: Path, capsys: Any) -> None:
     text = (place / "here" / "config.toml").read_text()
     assert "steps = 2" in text and 'mixers = ["gla"]' in text
     assert command("train", "--config", "run.toml", "--folder", "here") == 2
-    assert "training.steps is 2 and 3" in capsys.readouterr().err
+    assert "training.steps is 2 and 3 (in the folder and now)" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -98,7 +100,7 @@ def test_a_configuration_by_file_and_by_set(place: Path, capsys: Any) -> None:
         (["train", "notes.txt", "--set", 'data.options={"x"=1}'], "notes.txt is a file"),
         (
             ["train", "notes.txt", *SMALL, "--set", "training.scheduled_sampling=0.5"],
-            "only seq2seq models have it",
+            "only seq2seq models use it",
         ),
         (
             ["train", "notes.txt", *SMALL, *SIZE, "--set", "data.batch_size=999999999"],
@@ -123,8 +125,8 @@ def test_bad_input_is_one_line(
     assert not (place / "runs").exists()
 
 
-def test_runs_are_listed_beside_folders_that_are_not_runs(place: Path, capsys: Any) -> None:
-    """A line that is being written, or was torn by a full disk, and a stranger's config.toml."""
+def test_runs_are_listed_among_folders_that_are_not_runs(place: Path, capsys: Any) -> None:
+    """An incomplete last line of a log, and the config.toml of another program."""
     assert (
         command("train", "notes.txt", "--mixers", "gla", *SMALL, *SIZE, "--folder", "runs/a") == 0
     )
@@ -134,15 +136,15 @@ def test_runs_are_listed_beside_folders_that_are_not_runs(place: Path, capsys: A
     (place / "runs" / "other" / "config.toml").write_text("[server]\nport = 1\n")
     capsys.readouterr()
     assert command("runs", "list", "--json") == 0
-    shown = capsys.readouterr()
-    assert [run["steps"] for run in json.loads(shown.out)] == [6]
-    assert "skipped runs/other/config.toml: not the configuration of a run" in shown.err
+    printed = capsys.readouterr()
+    assert [run["steps"] for run in json.loads(printed.out)] == [6]
+    assert "skipped runs/other/config.toml: not the configuration of a run" in printed.err
     assert command("runs", "show", "runs/other") == 2
     (place / "runs" / "a" / "summary.json").write_text("[]")
     assert command("runs", "show", "runs/a") == 2
 
 
-def test_ctrl_c_says_how_to_go_on(place: Path) -> None:
+def test_ctrl_c_says_how_to_resume(place: Path) -> None:
     call = [sys.executable, "-m", "threefold", "train", "notes.txt", "--mixers", "gla"]
     call += ["--steps", "100000", *SMALL[2:], "--folder", "it", *SIZE]
     process = subprocess.Popen(

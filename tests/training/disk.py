@@ -1,4 +1,4 @@
-"""A disk that stops at any operation, and then forgets or tears what was not synced."""
+"""A disk that fails at any operation, and then loses or truncates what was not synced."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from threefold.data.atomic_files import Disk
 
 
 class CrashError(Exception):
-    """The machine is gone."""
+    """The machine has crashed."""
 
 
 class FailingDisk(Disk):
-    """Does what a disk does, up to an operation; `settle` leaves what a real one might leave."""
+    """Works for a number of operations, then crashes; `settle` leaves what a real disk might."""
 
     def __init__(self, operations: int, seed: int) -> None:
         self.left = operations
         self.done = 0
         self.random = random.Random(seed)
         self._unsynced: dict[Path, bytes] = {}
-        # What changes the names of a folder, and how it is undone, until the folder is synced.
+        # How to undo the changes of names in a folder, until the folder is synced.
         self._names: dict[Path, list[Callable[[], None]]] = {}
 
     def _operation(self) -> None:
@@ -34,7 +34,7 @@ class FailingDisk(Disk):
     def make_folder(self, path: Path) -> None:
         self._operation()
         super().make_folder(path)
-        self._note(path.parent, lambda: shutil.rmtree(path, ignore_errors=True))
+        self._record(path.parent, lambda: shutil.rmtree(path, ignore_errors=True))
 
     def write(self, path: Path, content: bytes) -> None:
         try:
@@ -44,7 +44,7 @@ class FailingDisk(Disk):
             raise
         super().write(path, content)
         self._unsynced[path] = content
-        self._note(path.parent, lambda: path.unlink(missing_ok=True))
+        self._record(path.parent, lambda: path.unlink(missing_ok=True))
 
     def sync(self, path: Path) -> None:
         self._operation()
@@ -55,7 +55,7 @@ class FailingDisk(Disk):
     def rename(self, old: Path, new: Path) -> None:
         self._operation()
         super().rename(old, new)
-        self._note(old.parent, lambda: old.exists() or new.rename(old))
+        self._record(old.parent, lambda: old.exists() or new.rename(old))
 
     def remove(self, folder: Path) -> None:
         try:
@@ -67,19 +67,19 @@ class FailingDisk(Disk):
             raise
         super().remove(folder)
 
-    def _note(self, folder: Path, undo: Callable[[], object]) -> None:
+    def _record(self, folder: Path, undo: Callable[[], object]) -> None:
         self._names.setdefault(folder, []).append(lambda: undo() and None)
 
     def settle(self) -> None:
-        """Lose or tear contents that were not synced, and undo the last changes of names."""
+        """Lose or truncate contents that were not synced, and undo the last changes of names."""
         for path, content in self._unsynced.items():
             if path.exists():
-                path.write_bytes(self._torn(content))
+                path.write_bytes(self._truncated(content))
         for undos in self._names.values():
             for undo in reversed(undos[self.random.randrange(len(undos) + 1) :]):
                 undo()
 
-    def _torn(self, content: bytes) -> bytes:
+    def _truncated(self, content: bytes) -> bytes:
         cut = self.random.randrange(len(content) + 1)
         zeros = bytes(len(content) - cut)
         return self.random.choice([b"", content, content[:cut], content[:cut] + zeros])

@@ -1,4 +1,4 @@
-"""Runs of one mixer of each memory, in as many processes as were started: see test_distributed."""
+"""A run of one mixer of each kind of memory, in one or more processes: see test_distributed."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from threefold.data.loaders import Batch
 from threefold.models.language import LanguageModel
 from threefold.models.spec import Spec
 from threefold.training import TrainingSettings, train
-from threefold.training.distributed import joined
+from threefold.training.distributed import join_group
 
 STEPS = 50
 MIXERS = ("gated_delta_net", "mamba", "lstm", "s4d", "attention")
 
 
 def rows(step: int) -> Batch:
-    """Four rows of which different numbers of targets count."""
+    """Four rows with different numbers of ignored targets."""
     parts = [runs.rows(2 * step + i) for i in range(2)]
     inputs, targets, starts = (torch.cat([p[i] for p in parts])[:4] for i in range(3))
     targets[3, : step % 7] = -100
@@ -28,7 +28,7 @@ def rows(step: int) -> Batch:
 
 
 def run(folder: Path, mixer: str) -> list[float]:
-    """The losses."""
+    """Train a model; returns its losses."""
     torch.manual_seed(0)
     model = LanguageModel(Spec("language", 16, 1, mixer, vocabulary=17))
     settings = TrainingSettings(
@@ -38,21 +38,21 @@ def run(folder: Path, mixer: str) -> list[float]:
 
 
 def listening() -> list[str]:
-    """The addresses at which this process can be reached, as Linux writes them."""
+    """The addresses at which this process listens, as Linux writes them."""
     mine = {os.readlink(entry) for entry in Path("/proc/self/fd").iterdir() if entry.is_symlink()}
-    found = []
+    addresses = []
     for table in ("/proc/self/net/tcp", "/proc/self/net/tcp6"):
         for line in Path(table).read_text().splitlines()[1:] if Path(table).exists() else ():
             cells = line.split()
             if cells[3] == "0A" and f"socket:[{cells[9]}]" in mine:
-                found.append(cells[1].split(":")[0])
-    return found
+                addresses.append(cells[1].split(":")[0])
+    return addresses
 
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
     folder = Path(sys.argv[1])
-    with joined() as group:
+    with join_group() as group:
         (folder / f"listening-{group.rank}").write_text("\n".join(listening()))
         for mixer in MIXERS:
             run(folder, mixer)

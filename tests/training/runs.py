@@ -1,4 +1,4 @@
-"""A small run with all that has to come back: dropout, a carried state, evaluations."""
+"""A small run with everything that must survive a restart: dropout, carried state, evaluations."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ STEPS = 40
 
 
 def rows(step: int) -> Batch:
-    """Tokens by address."""
+    """The batch of a step."""
     tokens = torch.randint(0, 17, (3, 13), generator=torch.Generator().manual_seed(step))
     starts = torch.tensor([step % 5 == 0, False, step % 3 == 0])
     return Batch(tokens[:, :-1], tokens[:, 1:], starts)
 
 
 def make() -> LanguageModel:
-    """A hybrid with fresh weights."""
+    """A hybrid with initial weights."""
     torch.manual_seed(3)
     return LanguageModel(
         Spec("language", 16, 2, ("gla", "lstm"), vocabulary=17, options={"dropout": 0.1})
@@ -31,7 +31,7 @@ def make() -> LanguageModel:
 
 
 def run(folder: Path | None, steps: int = STEPS, save: int = 3) -> tuple[LanguageModel, Result]:
-    """Train it, in a folder or not."""
+    """Train the model, with or without a folder."""
     torch.set_num_threads(1)
     model = make()
     settings = TrainingSettings(

@@ -1,4 +1,4 @@
-"""Checkpoints are there whole or not at all, whatever happens to the disk."""
+"""Checkpoints are complete or absent, whatever happens to the disk."""
 
 from __future__ import annotations
 
@@ -14,79 +14,84 @@ import torch
 from tests.training.disk import CrashError, FailingDisk
 from threefold.data.atomic_files import Disk
 from threefold.errors import ThreefoldError
-from threefold.training.checkpoints import Checkpoints, DamagedError, Snapshot, locked
+from threefold.training.checkpoints import (
+    Checkpoints,
+    DamagedCheckpointError,
+    Snapshot,
+    lock_folder,
+)
 
 
-def moment(step: int) -> Snapshot:
+def snapshot(step: int) -> Snapshot:
     numbers = torch.Generator().manual_seed(step)
     weights = {"a": torch.randn(7, 3, generator=numbers), "b": torch.randn(5, generator=numbers)}
     random_state = {"torch": torch.randint(0, 256, (99,), dtype=torch.uint8, generator=numbers)}
     return Snapshot(step, {"model": weights, "random": random_state}, {"loss": 0.1 * step})
 
 
-def assert_same(given: Snapshot | None, expected: Snapshot) -> None:
-    assert given is not None
-    assert given.step == expected.step
-    assert given.numbers == expected.numbers
-    assert given.tensors.keys() == expected.tensors.keys()
+def assert_same(actual: Snapshot | None, expected: Snapshot) -> None:
+    assert actual is not None
+    assert actual.step == expected.step
+    assert actual.values == expected.values
+    assert actual.tensors.keys() == expected.tensors.keys()
     for name, tensors in expected.tensors.items():
-        assert given.tensors[name].keys() == tensors.keys()
+        assert actual.tensors[name].keys() == tensors.keys()
         for key, tensor in tensors.items():
-            assert torch.equal(given.tensors[name][key], tensor)
+            assert torch.equal(actual.tensors[name][key], tensor)
 
 
-def test_a_checkpoint_comes_back(tmp_path: Path) -> None:
+def test_a_saved_checkpoint_loads_unchanged(tmp_path: Path) -> None:
     checkpoints = Checkpoints(tmp_path / "checkpoints")
     assert checkpoints.newest() == (None, [])
-    checkpoints.save(moment(10))
-    found, wrong = checkpoints.newest()
-    assert_same(found, moment(10))
-    assert wrong == []
+    checkpoints.save(snapshot(10))
+    newest, problems = checkpoints.newest()
+    assert_same(newest, snapshot(10))
+    assert problems == []
 
 
 def test_the_newest_and_the_best_are_kept(tmp_path: Path) -> None:
     checkpoints = Checkpoints(tmp_path, keep=2)
     for step in (1, 2, 3, 4, 5):
-        checkpoints.save(moment(step), best=2 if step >= 2 else 1)
+        checkpoints.save(snapshot(step), best=2 if step >= 2 else 1)
     assert checkpoints.steps == [2, 4, 5]
 
 
 def operations_of_a_save(folder: Path) -> int:
-    Checkpoints(folder, keep=1).save(moment(1))
+    Checkpoints(folder, keep=1).save(snapshot(1))
     disk = FailingDisk(10**9, 0)
-    Checkpoints(folder, keep=1, disk=disk).save(moment(2))
+    Checkpoints(folder, keep=1, disk=disk).save(snapshot(2))
     return disk.done
 
 
 def test_a_crash_at_any_operation_leaves_the_old_or_the_new(tmp_path: Path) -> None:
     operations = operations_of_a_save(tmp_path / "counted")
     assert operations >= 12
-    reached = set()
+    survived = set()
     for crash in range(operations + 1):
         for seed in range(6):
             folder = tmp_path / f"{crash}-{seed}"
-            Checkpoints(folder, keep=1).save(moment(1))
+            Checkpoints(folder, keep=1).save(snapshot(1))
             disk = FailingDisk(crash, seed)
             try:
-                Checkpoints(folder, keep=1, disk=disk).save(moment(2))
+                Checkpoints(folder, keep=1, disk=disk).save(snapshot(2))
             except CrashError:
                 disk.settle()
-            found, _ = Checkpoints(folder).newest()
-            assert found is not None
-            assert_same(found, moment(found.step))
-            reached.add(found.step)
-            # The next save goes on from whatever was left.
-            Checkpoints(folder, keep=1).save(moment(3))
+            newest, _ = Checkpoints(folder).newest()
+            assert newest is not None
+            assert_same(newest, snapshot(newest.step))
+            survived.add(newest.step)
+            # The next save works, whatever was left behind.
+            Checkpoints(folder, keep=1).save(snapshot(3))
             assert Checkpoints(folder).steps == [3]
             assert not list(folder.glob(".*"))
-    assert reached == {1, 2}
+    assert survived == {1, 2}
 
 
-def test_every_flipped_bit_is_noticed(tmp_path: Path) -> None:
+def test_every_flipped_bit_is_detected(tmp_path: Path) -> None:
     checkpoints = Checkpoints(tmp_path)
-    checkpoints.save(moment(1))
-    place = checkpoints.save(moment(2))
-    files = sorted(place.iterdir())
+    checkpoints.save(snapshot(1))
+    path = checkpoints.save(snapshot(2))
+    files = sorted(path.iterdir())
     draws = random.Random(0)
     for _ in range(500):
         file = draws.choice(files)
@@ -95,31 +100,31 @@ def test_every_flipped_bit_is_noticed(tmp_path: Path) -> None:
         flipped = bytearray(content)
         flipped[at] ^= 1 << bit
         file.write_bytes(bytes(flipped))
-        with pytest.raises(DamagedError, match=place.name):
+        with pytest.raises(DamagedCheckpointError, match=path.name):
             checkpoints.load(2)
-        found, wrong = checkpoints.newest()
-        assert_same(found, moment(1))
-        assert len(wrong) == 1
+        newest, problems = checkpoints.newest()
+        assert_same(newest, snapshot(1))
+        assert len(problems) == 1
         file.write_bytes(content)
-    assert_same(checkpoints.load(2), moment(2))
+    assert_same(checkpoints.load(2), snapshot(2))
 
 
 def test_a_damaged_checkpoint_is_written_again(tmp_path: Path) -> None:
     checkpoints = Checkpoints(tmp_path)
-    place = checkpoints.save(moment(1))
-    (place / "manifest.json").write_bytes(b"")
-    checkpoints.save(moment(1))
-    assert_same(checkpoints.load(1), moment(1))
+    path = checkpoints.save(snapshot(1))
+    (path / "manifest.json").write_bytes(b"")
+    checkpoints.save(snapshot(1))
+    assert_same(checkpoints.load(1), snapshot(1))
 
 
 def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(ThreefoldError, match="cannot be written"):
-        Checkpoints(tmp_path / "file" / "checkpoints").save(moment(1))
+        Checkpoints(tmp_path / "file" / "checkpoints").save(snapshot(1))
 
 
 class FullDisk(Disk):
-    """Has room for one file more."""
+    """A disk with room for one more file."""
 
     def __init__(self) -> None:
         self.files = 0
@@ -132,22 +137,22 @@ class FullDisk(Disk):
         super().write(path, content)
 
 
-def test_a_full_disk_keeps_nothing_half_written(tmp_path: Path) -> None:
-    Checkpoints(tmp_path).save(moment(1))
+def test_a_full_disk_leaves_no_incomplete_checkpoint(tmp_path: Path) -> None:
+    Checkpoints(tmp_path).save(snapshot(1))
     with pytest.raises(ThreefoldError, match="No space left"):
-        Checkpoints(tmp_path, disk=FullDisk()).save(moment(2))
+        Checkpoints(tmp_path, disk=FullDisk()).save(snapshot(2))
     assert [entry.name for entry in tmp_path.iterdir()] == ["step-000000001"]
-    assert_same(Checkpoints(tmp_path).newest()[0], moment(1))
+    assert_same(Checkpoints(tmp_path).newest()[0], snapshot(1))
 
 
 def test_a_lock_that_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(ThreefoldError, match="cannot be written"), locked(tmp_path / "file"):
-        pytest.fail("held a lock that is not there")
+    with pytest.raises(ThreefoldError, match="cannot be written"), lock_folder(tmp_path / "file"):
+        pytest.fail("entered a folder that cannot be locked")
 
 
 def hold(folder: Path, ready: multiprocessing.Queue[int]) -> None:
-    with locked(folder):
+    with lock_folder(folder):
         ready.put(1)
         ready.get()
 
@@ -158,9 +163,12 @@ def test_two_processes_cannot_write_one_run(tmp_path: Path) -> None:
     other = context.Process(target=hold, args=(tmp_path, ready))
     other.start()
     assert ready.get(timeout=30) == 1
-    with pytest.raises(ThreefoldError, match=f"number {other.pid}"), locked(tmp_path):
+    with (
+        pytest.raises(ThreefoldError, match=rf"another process \(process ID {other.pid}\)"),
+        lock_folder(tmp_path),
+    ):
         pass
     other.kill()
     other.join()
-    with locked(tmp_path):  # the lock died with its holder
+    with lock_folder(tmp_path):  # the lock ended with its process
         pass

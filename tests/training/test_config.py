@@ -1,4 +1,4 @@
-"""One schema: Python, TOML and --set say the same, and whatever is wrong is said in one line."""
+"""One schema for Python, TOML and --set; every invalid setting is one readable line."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from threefold.training.settings import TrainingSettings
 DATA = {"data": {"name": "copying"}}
 
 
-def test_toml_reads_back_to_the_same() -> None:
-    given = {
+def test_toml_round_trip() -> None:
+    values = {
         "data": {"name": 'a "quoted" \\ name', "options": {"length": 3, "pairs": [1, 2]}},
         "model": {
             "mixers": ["gla", ["attention", {"heads": 2}]],
@@ -26,7 +26,7 @@ def test_toml_reads_back_to_the_same() -> None:
         "training": {"steps": 7, "learning_rate": 1e-4, "carry_state": True, "time": 2.5},
         "threads": 1,
     }
-    config = RunConfig.read(given)
+    config = RunConfig.read(values)
     assert RunConfig.read(tomllib.loads(config.to_toml())) == config
     assert config.model.mixers == ("gla", ("attention", {"heads": 2}))
 
@@ -59,7 +59,7 @@ def test_durations(text: str, steps: int | None, seconds: float | None) -> None:
 
 
 @pytest.mark.parametrize("text", ["10", "m", "-3s", "0s", "1.5steps", "10 parsecs", ""])
-def test_what_is_not_a_duration(text: str) -> None:
+def test_invalid_durations_are_refused(text: str) -> None:
     with pytest.raises(ThreefoldError, match=r"--time is .*, expected a"):
         parse_duration(text)
 
@@ -89,7 +89,7 @@ def test_what_is_not_a_duration(text: str) -> None:
         ("model.mixers.glaa.heads=8", "did you mean 'gla'"),
     ],
 )
-def test_what_is_wrong_is_said(change: str, message: str) -> None:
+def test_invalid_settings_are_explained(change: str, message: str) -> None:
     with pytest.raises(ThreefoldError, match=message):
         RunConfig.read(DATA, [change])
 

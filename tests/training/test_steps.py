@@ -1,4 +1,4 @@
-"""What a step may be: any optimiser and schedule, several batches, averaged, refused."""
+"""Steps of training: optimisers, schedules, accumulation, averaging, non-finite numbers."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from tests.tolerances import TOLERANCES
 from tests.training import runs
 from threefold.data.loaders import Batch
 from threefold.data.tokenizers import ByteTokenizer
-from threefold.errors import LeftAloneError, ThreefoldError
+from threefold.errors import OtherProcessFailedError, ThreefoldError
 from threefold.models.language import LanguageModel
 from threefold.models.spec import Spec
 from threefold.training import Result, TrainingSettings, train
-from threefold.training.distributed import Group
+from threefold.training.distributed import ProcessGroup
 from threefold.training.learning_rates import SCHEDULES
 from threefold.training.loop import Trainer
-from threefold.training.objectives import Answers
+from threefold.training.objectives import PredictionObjective
 from threefold.training.optimizer import make_optimizer
+from threefold.training.reporters import SampleReporter, TensorBoardReporter
 from threefold.training.settings import OptimizerName
-from threefold.training.watching import SampleReporter
 
 EXACT = TOLERANCES[torch.float32, "gradient"]
 
@@ -46,10 +46,10 @@ def trained(
 
 
 @pytest.mark.parametrize("name", get_args(OptimizerName))
-def test_every_optimiser_learns_and_goes_on(name: str, tmp_path: Path) -> None:
+def test_every_optimizer_learns_and_resumes(name: str, tmp_path: Path) -> None:
     rate = {"sgd": 0.3, "momentum": 0.05, "nesterov": 0.05, "adagrad": 0.05, "adadelta": 3.0}
     options = {"optimizer": name, "learning_rate": rate.get(name, 0.01), "save_every": 5}
-    whole, result = trained(TrainingSettings(steps=30, **options), one_batch)
+    uninterrupted, result = trained(TrainingSettings(steps=30, **options), one_batch)
     assert result.losses[-1] < 0.9 * result.losses[0]
     stopped = iter(range(12))
 
@@ -61,13 +61,13 @@ def test_every_optimiser_learns_and_goes_on(name: str, tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         trained(TrainingSettings(steps=30, **options), interrupted, folder=tmp_path)
     again, _ = trained(TrainingSettings(steps=30, **options), one_batch, folder=tmp_path)
-    for mine, theirs in zip(again.parameters(), whole.parameters(), strict=True):
+    for mine, theirs in zip(again.parameters(), uninterrupted.parameters(), strict=True):
         assert torch.equal(mine, theirs)
 
 
 def test_muon_moves_the_matrices_of_the_stack_only() -> None:
     model = small()
-    muon, other = make_optimizer(model, TrainingSettings(steps=1, optimizer="muon")).parts
+    muon, other = make_optimizer(model, TrainingSettings(steps=1, optimizer="muon")).optimizers
     inside = set(model.stack.parameters())
     matrices = [p for group in muon.param_groups for p in group["params"]]
     assert matrices and all(p.dim() == 2 and p in inside for p in matrices)
@@ -100,27 +100,29 @@ def test_accumulated_batches_are_one_large_batch() -> None:
             targets[:, : 3 + step] = -100
         return Batch(rows.inputs, targets, rows.starts)
 
-    def whole(step: int) -> Batch:
+    def together(step: int) -> Batch:
         parts = [part(3 * step + i) for i in range(3)]
         return Batch(*(torch.cat([p[i] for p in parts]) for i in range(3)))
 
-    in_parts, one = trained(TrainingSettings(steps=3, gradient_accumulation=3, grad_clip=0), part)
-    at_once, other = trained(TrainingSettings(steps=3, grad_clip=0), whole)
+    accumulated, one = trained(
+        TrainingSettings(steps=3, gradient_accumulation=3, grad_clip=0), part
+    )
+    large, other = trained(TrainingSettings(steps=3, grad_clip=0), together)
     assert one.losses == pytest.approx(other.losses, rel=EXACT)
     assert one.tokens == other.tokens
-    for mine, theirs in zip(in_parts.parameters(), at_once.parameters(), strict=True):
-        assert (mine - theirs).abs().max() <= 1e-2 * 3e-3  # of what AdamW moves at most in a step
+    for mine, theirs in zip(accumulated.parameters(), large.parameters(), strict=True):
+        assert (mine - theirs).abs().max() <= 1e-2 * 3e-3  # a fraction of the largest step of AdamW
 
 
-def test_the_mean_of_the_weights_is_judged_and_left() -> None:
+def test_the_averaged_weights_are_evaluated_and_kept() -> None:
     seen: list[list[Tensor]] = []
 
-    def noting(step: int) -> Batch:
+    def recording(step: int) -> Batch:
         seen.append([p.detach().clone() for p in model.parameters()])
         return runs.rows(step)
 
     model = small()
-    train(model, noting, TrainingSettings(steps=12, ema=0.5, learning_rate=0.05))
+    train(model, recording, TrainingSettings(steps=12, ema=0.5, learning_rate=0.05))
     plain, _ = trained(TrainingSettings(steps=12, learning_rate=0.05))
     seen.append([p.detach() for p in plain.parameters()])
     mean = seen[0]
@@ -135,43 +137,46 @@ def test_patience_ends_the_run_with_the_best_weights(tmp_path: Path) -> None:
     settings = TrainingSettings(
         steps=200, eval_every=5, patience=3, learning_rate=0.05, save_every=7
     )
-    held = [runs.rows(10**6)]  # cannot be learnt: it gets worse soon
-    model, result = trained(settings, one_batch, validation=held, folder=tmp_path)
+    validation = [runs.rows(10**6)]  # unlike the training data: it soon gets worse
+    model, result = trained(settings, one_batch, validation=validation, folder=tmp_path)
     losses = [scores.loss for _, scores in result.validation]
     assert result.stopped == "patience" and result.steps < 200
     assert min(losses) == losses[-4] < min(losses[-3:])
     from threefold.training import evaluate
 
-    assert evaluate(model, held).loss == pytest.approx(min(losses), rel=EXACT)
-    again, repeated = trained(settings, one_batch, validation=held, folder=tmp_path)
+    assert evaluate(model, validation).loss == pytest.approx(min(losses), rel=EXACT)
+    again, repeated = trained(settings, one_batch, validation=validation, folder=tmp_path)
     assert repeated.stopped == "patience" and repeated.steps == result.steps
-    assert evaluate(again, held).loss == pytest.approx(min(losses), rel=EXACT)
+    assert evaluate(again, validation).loss == pytest.approx(min(losses), rel=EXACT)
 
 
-def test_recomputed_blocks_have_the_same_gradients() -> None:
+def test_gradient_checkpointing_has_the_same_gradients() -> None:
     gradients = []
-    for recompute in (False, True):
+    for checkpointing in (False, True):
         model = small(dropout=0.2)
         torch.manual_seed(1)
-        run = Trainer(
-            model, runs.rows, TrainingSettings(steps=1, gradient_checkpointing=recompute), Answers()
+        trainer = Trainer(
+            model,
+            runs.rows,
+            TrainingSettings(steps=1, gradient_checkpointing=checkpointing),
+            PredictionObjective(),
         )
-        run.step()
+        trainer.step()
         gradients.append([p.grad for p in model.parameters()])
     for mine, theirs in zip(*gradients, strict=True):
         assert mine is not None and torch.equal(mine, theirs)
 
 
-def test_label_smoothing_is_of_training_only() -> None:
+def test_label_smoothing_applies_to_training_only() -> None:
     _, result = trained(TrainingSettings(steps=1, label_smoothing=0.3), validation=[runs.rows(0)])
     _, other = trained(TrainingSettings(steps=1), validation=[runs.rows(0)])
     assert result.losses != other.losses
-    # The first step's rate is 0, so both models are as they were.
+    # The learning rate of the first step is 0, so both models have their initial weights.
     assert result.scores == other.scores
 
 
 def broken(model: nn.Module, at: int, where: str = "loss") -> Any:
-    """Batches that break a module at one step, and mend it after."""
+    """Batches that break a module at one step, and repair it after."""
 
     def batches(step: int) -> Batch:
         channel = dict(model.named_modules())["stack.blocks.1.channel"]
@@ -179,33 +184,33 @@ def broken(model: nn.Module, at: int, where: str = "loss") -> Any:
         inner._forward_hooks.clear()
         if step == at:
             factor = math.nan if where == "loss" else 1.0
-            inner.register_forward_hook(lambda m, given, out: _worse(out, factor, where))
+            inner.register_forward_hook(lambda m, inputs, out: _spoiled(out, factor, where))
         return runs.rows(step)
 
     return batches
 
 
-def _worse(out: Tensor, factor: float, where: str) -> Tensor:
+def _spoiled(out: Tensor, factor: float, where: str) -> Tensor:
     if where == "gradients":
         out.register_hook(lambda g: g * math.inf)  # type: ignore[no-untyped-call]
     return out * factor
 
 
 @pytest.mark.parametrize("where", ["loss", "gradients"])
-def test_the_first_bad_module_is_named(where: str, tmp_path: Path) -> None:
+def test_the_first_non_finite_module_is_named(where: str, tmp_path: Path) -> None:
     model = small()
     settings = TrainingSettings(steps=20, save_every=4)
-    with pytest.raises(ThreefoldError, match=r"stack\.blocks\.1\.channel") as found:
+    with pytest.raises(ThreefoldError, match=r"stack\.blocks\.1\.channel") as caught:
         train(model, broken(model, 9, where), settings, folder=tmp_path)
-    assert "step 9" in str(found.value)
-    # The last good checkpoint is there, and the run goes on from it once the cause is gone.
-    mended = small()
-    result = train(mended, runs.rows, settings, folder=tmp_path)
+    assert "step 9" in str(caught.value)
+    # The run resumes from the last checkpoint once the cause is removed.
+    repaired = small()
+    result = train(repaired, runs.rows, settings, folder=tmp_path)
     _, expected = trained(settings)
     assert result.losses == expected.losses
 
 
-def test_a_step_can_be_left_out() -> None:
+def test_a_step_can_be_skipped() -> None:
     model = small()
     result = train(model, broken(model, 5), TrainingSettings(steps=10, on_non_finite="skip"))
     assert math.isnan(result.losses[5])
@@ -222,53 +227,59 @@ def test_a_step_can_be_left_out() -> None:
         train(model, always, TrainingSettings(steps=30, on_non_finite="skip"))
 
 
-def test_a_bad_batch_of_several_is_found() -> None:
+def test_a_bad_accumulated_batch_is_found() -> None:
     model = small()
     with pytest.raises(ThreefoldError, match=r"stack\.blocks\.1\.channel"):
         train(model, bad_rows(model, 7), TrainingSettings(steps=5, gradient_accumulation=3))
 
 
 def bad_rows(model: nn.Module, number: int) -> Any:
-    """Batches of which one, the same object each time it is read, breaks a module."""
+    """Batches of which one breaks a module each time it is read."""
     poisoned = runs.rows(number)
     channel = dict(model.named_modules())["stack.blocks.1.channel"]
     inner = next(m for m in channel.modules() if isinstance(m, nn.Linear))
     reading: list[bool] = []
 
-    def note(module: nn.Module, given: Any) -> None:
-        reading[:] = [given[0] is poisoned.inputs]
+    def record(module: nn.Module, inputs: Any) -> None:
+        reading[:] = [inputs[0] is poisoned.inputs]
 
-    def spoil(module: nn.Module, given: Any, out: Tensor) -> Tensor:
+    def spoil(module: nn.Module, inputs: Any, out: Tensor) -> Tensor:
         return out * math.nan if reading[0] else out
 
-    model.register_forward_pre_hook(note)
+    model.register_forward_pre_hook(record)
     inner.register_forward_hook(spoil)
     return lambda step: poisoned if step == number else runs.rows(step)
 
 
-class Beside(Group):
-    """One of two processes, of which the other one found what is wrong."""
+class OneOfTwo(ProcessGroup):
+    """One of two processes; the other one has found a non-finite number."""
 
     def sum(self, *numbers: float) -> list[float]:
         return [number + 1 for number in numbers]
 
-    def part(self, rows: Any) -> Any:
+    def shard(self, rows: Any) -> Any:
         return rows
 
-    def wrap(self, learner: nn.Module, *given: Any) -> nn.Module:
+    def wrap(self, learner: nn.Module, *inputs: Any) -> nn.Module:
         return learner
 
 
-def test_the_process_that_has_the_bad_rows_tells() -> None:
+def test_the_process_with_the_bad_rows_reports_them() -> None:
     model = small()
-    for number, error in ((1, ThreefoldError), (9, LeftAloneError)):
+    for number, error in ((1, ThreefoldError), (9, OtherProcessFailedError)):
         rows = broken(model, number)
-        run = Trainer(model, rows, TrainingSettings(steps=5, grad_clip=0), Answers(), Beside(1, 2))
-        run.step()
-        run._clip = lambda: math.nan  # type: ignore[method-assign]
-        with pytest.raises(ThreefoldError) as found:
-            run.step()
-        assert type(found.value) is error
+        trainer = Trainer(
+            model,
+            rows,
+            TrainingSettings(steps=5, grad_clip=0),
+            PredictionObjective(),
+            OneOfTwo(1, 2),
+        )
+        trainer.step()
+        trainer._clip = lambda: math.nan  # type: ignore[method-assign]
+        with pytest.raises(ThreefoldError) as caught:
+            trainer.step()
+        assert type(caught.value) is error
 
 
 @pytest.mark.parametrize("at", [6, 7])  # right after a checkpoint, and later
@@ -287,35 +298,33 @@ def test_a_run_can_be_rolled_back(tmp_path: Path, at: int) -> None:
     assert result.steps == 12 and all(map(math.isfinite, result.losses))
     lines = (tmp_path / "log.jsonl").read_text().splitlines()
     assert len(lines) == 12
-    assert [steps for steps, _ in result.validation] == [3, 6, 9, 12]  # none of them twice
+    assert [steps for steps, _ in result.validation] == [3, 6, 9, 12]  # no evaluation is repeated
     _, plain = trained(TrainingSettings(steps=12))
     assert result.losses[:7] == plain.losses[:7]
-    assert result.losses[9:] != plain.losses[9:]  # with half the rate
+    assert result.losses[9:] != plain.losses[9:]  # with half the learning rate
 
 
-def test_a_sample_ends_no_run(tmp_path: Path) -> None:
-    """A model without numbers writes nothing; a disk without room is one message."""
+def test_a_failed_sample_does_not_end_the_run(tmp_path: Path) -> None:
+    """A model with NaN generates a message; a full disk is one error."""
     model = small()
     model.tokenizer = ByteTokenizer()
-    run = Trainer(model, runs.rows, TrainingSettings(steps=1), Answers())
+    trainer = Trainer(model, runs.rows, TrainingSettings(steps=1), PredictionObjective())
     with torch.no_grad():
         model.embedding.weight[:] = math.nan
-    SampleReporter(tmp_path / "samples.txt").scores(run)
+    SampleReporter(tmp_path / "samples.txt").on_evaluate(trainer)
     assert "the logits hold NaN" in (tmp_path / "samples.txt").read_text()
     with pytest.raises(ThreefoldError, match="No space left"):
-        SampleReporter(Path("/dev/full")).scores(run)
+        SampleReporter(Path("/dev/full")).on_evaluate(trainer)
 
 
-def test_tensorboard_is_told_every_step(tmp_path: Path) -> None:
+def test_tensorboard_has_every_step(tmp_path: Path) -> None:
     pytest.importorskip("tensorboard", reason="the extra threefold[tensorboard] is not installed")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    from threefold.training.watching import TensorBoardReporter
 
     _, result = trained(
         TrainingSettings(steps=6, eval_every=3),
         validation=[runs.rows(9)],
-        watchers=[TensorBoardReporter(tmp_path)],
+        reporters=[TensorBoardReporter(tmp_path)],
     )
     events = EventAccumulator(str(tmp_path))
     events.Reload()

@@ -1,4 +1,4 @@
-"""The typer application: which commands exist, and how it ends when something goes wrong."""
+"""The typer application: the list of commands, and what happens to errors."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ from threefold.cli import (
     tasks,
     train,
 )
-from threefold.errors import LeftAloneError, ThreefoldError
+from threefold.errors import OtherProcessFailedError, ThreefoldError
 
 app = typer.Typer(
     name="threefold",
     help="Neural sequence models, from the RNN to Mamba, that run step by step, in chunks and in "
-    "parallel, and give the same answer.",
+    "parallel, with the same results.",
     no_args_is_help=True,
     add_completion=False,
-    # Help is plain text: drawing it with rich would double the time to the first line.
+    # Plain help: rich would double the time until the first line appears.
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -78,11 +78,11 @@ def options(
         ),
     ] = False,
 ) -> None:
-    """Options that come before the command."""
+    """Options before the command."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command line; always ends by SystemExit."""
+    """Run the command line; always raises SystemExit."""
     output.tolerate_closed_streams()
     output.tolerate_narrow_encodings()
     try:
@@ -92,10 +92,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
             sys.stdout.flush()
     except OSError as error:
         output.leave_stdout()
-        if error.errno == errno.EPIPE:  # whoever read it has enough
+        if error.errno == errno.EPIPE:  # the reader of a pipe has closed it
             sys.exit(1)
         output.complain(f"{error.filename or 'standard output'}: {error.strerror or error}")
         sys.exit(2)
     except ThreefoldError as error:
         output.complain(str(error))
-        sys.exit(output.LEFT_ALONE if isinstance(error, LeftAloneError) else 2)
+        sys.exit(output.OTHER_PROCESS_FAILED if isinstance(error, OtherProcessFailedError) else 2)

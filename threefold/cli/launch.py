@@ -1,4 +1,4 @@
-"""The same command in several processes of this machine, which meet through a file."""
+"""Run the same command in several processes of this machine, for `--ranks`."""
 
 from __future__ import annotations
 
@@ -14,57 +14,57 @@ from typing import Any
 
 from threefold.cli import output
 
-PASSED_ON = [n for n in signal.Signals if n.name in ("SIGINT", "SIGTERM", "SIGHUP")]
+FORWARDED_SIGNALS = [n for n in signal.Signals if n.name in ("SIGINT", "SIGTERM", "SIGHUP")]
 
 
-def launch(ranks: int, more: list[str]) -> int:
-    """Start them with `more` arguments, pass signals on, and wait; the exit code of all."""
+def launch(ranks: int, extra_arguments: list[str]) -> int:
+    """Start the processes, forward signals and wait; returns one exit code for all."""
     with tempfile.TemporaryDirectory() as name:
-        processes = _start(ranks, more, Path(name))
+        processes = _start(ranks, extra_arguments, Path(name))
 
-        def pass_on(number: int, frame: Any) -> None:
+        def forward(number: int, frame: Any) -> None:
             for process in processes:
                 if process.poll() is None:
                     process.send_signal(number)
 
-        before = {n: signal.signal(n, pass_on) for n in PASSED_ON}
+        previous = {n: signal.signal(n, forward) for n in FORWARDED_SIGNALS}
         try:
             while any(process.poll() is None for process in processes):
                 time.sleep(0.05)
                 if any(process.poll() not in (None, 0) for process in processes):
-                    return _end(processes, Path(name))
+                    return _stop_after_failure(processes, Path(name))
         finally:
-            for number, handler in before.items():
+            for number, handler in previous.items():
                 signal.signal(number, handler)
     return 0
 
 
-def _start(ranks: int, more: list[str], place: Path) -> list[subprocess.Popen[bytes]]:
-    """Only what the first says is heard at once: the others would say the same."""
+def _start(ranks: int, extra_arguments: list[str], folder: Path) -> list[subprocess.Popen[bytes]]:
+    """Only rank 0 writes to stderr directly, because the other ranks would repeat its messages."""
     cores = os.cpu_count() or 1
-    around = {
+    environment = {
         **os.environ,
         "WORLD_SIZE": str(ranks),
         "LOCAL_WORLD_SIZE": str(ranks),
-        "THREEFOLD_MEETING": str(place / "meeting"),
+        "THREEFOLD_RENDEZVOUS": str(folder / "rendezvous"),
         "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(max(1, cores // ranks))),
     }
-    command = [sys.executable, "-m", "threefold", *sys.argv[1:], *more]
+    command = [sys.executable, "-m", "threefold", *sys.argv[1:], *extra_arguments]
     with ExitStack() as files:
         return [
             subprocess.Popen(
                 command,
-                env={**around, "RANK": str(rank), "LOCAL_RANK": str(rank)},
-                stderr=files.enter_context(open(place / f"{rank}", "wb")) if rank else None,
-                # Ctrl-C of a terminal reaches a whole group: here once, and passed on once.
+                env={**environment, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+                stderr=files.enter_context(open(folder / f"{rank}", "wb")) if rank else None,
+                # In groups of their own they get Ctrl-C once, from `forward`, not twice.
                 process_group=0,
             )
             for rank in range(ranks)
         ]
 
 
-def _end(processes: list[subprocess.Popen[bytes]], place: Path) -> int:
-    """One has failed: the others would wait for it for ever.  Say what it said."""
+def _stop_after_failure(processes: list[subprocess.Popen[bytes]], folder: Path) -> int:
+    """After one process failed, stop the others, which would wait forever, and show its message."""
     deadline = time.monotonic() + 10
     while any(process.poll() is None for process in processes) and time.monotonic() < deadline:
         time.sleep(0.05)
@@ -73,11 +73,15 @@ def _end(processes: list[subprocess.Popen[bytes]], place: Path) -> int:
         if process.poll() is None:
             process.kill()
             process.wait()
-    failed = [rank for rank, code in enumerate(codes) if code not in (None, 0, output.LEFT_ALONE)]
+    failed = [
+        rank
+        for rank, code in enumerate(codes)
+        if code not in (None, 0, output.OTHER_PROCESS_FAILED)
+    ]
     first = failed[0] if failed else 0
     code = codes[first] or 0
     if first:
-        sys.stderr.write((place / f"{first}").read_text(encoding="utf-8", errors="replace"))
+        sys.stderr.write((folder / f"{first}").read_text(encoding="utf-8", errors="replace"))
     if code < 0:
         output.complain(
             f"process {first} of {len(processes)} was killed by signal {-code}; resume from "

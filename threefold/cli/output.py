@@ -17,7 +17,7 @@ from threefold.errors import ThreefoldError
 
 GAP = "  "
 INTERRUPTED = 130  # exit code after Ctrl-C or SIGTERM
-LEFT_ALONE = 3  # exit code of one of several processes; another one reports the error
+OTHER_PROCESS_FAILED = 3  # exit code if another process of the run failed and reports why
 COLOUR_CODE = re.compile(r"\x1b\[\d*m")
 COLOURS = {"good": "32", "bad": "31", "weak": "33", "head": "1"}
 

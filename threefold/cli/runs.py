@@ -1,4 +1,4 @@
-"""`threefold runs`: what was trained, how far it got, and how runs differ."""
+"""`threefold runs`: list, show and compare the runs of `threefold train`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from threefold.errors import ThreefoldError
 
 runs = typer.Typer(
     name="runs",
-    help="List and show runs of `threefold train`, and what differs between them.",
+    help="List, show and compare the runs of `threefold train`.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -22,24 +22,29 @@ runs = typer.Typer(
 
 @runs.command("list")
 def list_runs(
-    folder: Annotated[Path, typer.Argument(help="Folder to search.")] = Path("runs"),
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder to search.")] = Path(
+        "runs"
+    ),
     as_json: options.AsJson = False,
 ) -> None:
-    """List every run below a folder, the newest last; runs inside a race are left out."""
-    found = []
+    """List the runs in a folder, newest last.
+
+    Subfolders are searched too; the runs of a race are left out.
+    """
+    rows = []
     for path in folder.rglob("config.toml"):
         if any((parent / "race.json").is_file() for parent in path.parents):
             continue
         try:
-            found.append(_read(path.parent))
+            rows.append(_read(path.parent))
         except ThreefoldError as error:
             print(f"note: skipped {error}", file=sys.stderr)
-    found.sort(key=lambda run: run["changed"])
+    rows.sort(key=lambda run: run["changed"])
     if as_json:
-        output.say_json(found)
+        output.say_json(rows)
         return
-    if not found:
-        output.say(f"There are no runs in {folder}; `threefold train DATA` makes one.")
+    if not rows:
+        output.say(f"There are no runs in {folder}; start one with `threefold train DATA`.")
         return
     output.say_table(
         ("RUN", "MODEL AND DATA", "STEPS", "STATUS", "VALIDATION", "TEST"),
@@ -48,11 +53,11 @@ def list_runs(
                 run["folder"],
                 run["title"],
                 f"{run['steps']:,}",
-                run["state"],
-                _shown(run, "valid"),
-                _shown(run, "test"),
+                run["status"],
+                _scores(run, "valid"),
+                _scores(run, "test"),
             )
-            for run in found
+            for run in rows
         ],
         fold=("MODEL AND DATA",),
     )
@@ -60,7 +65,7 @@ def list_runs(
 
 @runs.command()
 def show(
-    folder: Annotated[Path, typer.Argument(help="Folder of a run.")],
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder of a run.")],
     as_json: options.AsJson = False,
 ) -> None:
     """Show the status, scores and settings of a run."""
@@ -72,11 +77,11 @@ def show(
         [
             ("run", run["folder"]),
             ("model and data", run["title"]),
-            ("status", run["state"]),
+            ("status", run["status"]),
             ("steps", f"{run['steps']:,}"),
-            ("loss", "–" if run["loss"] is None else f"{run['loss']:.4f}"),
-            ("validation", _shown(run, "valid")),
-            ("test", _shown(run, "test")),
+            ("training loss", "–" if run["loss"] is None else f"{run['loss']:.4f}"),
+            ("validation", _scores(run, "valid")),
+            ("test", _scores(run, "test")),
             ("checkpoints", [str(path) for path in run["checkpoints"]]),
             ("settings", (folder / "config.toml").read_text(encoding="utf-8").splitlines()),
         ]
@@ -85,47 +90,46 @@ def show(
 
 @runs.command()
 def diff(
-    folders: Annotated[list[Path], typer.Argument(help="Folders of runs.")],
+    folders: Annotated[list[Path], typer.Argument(metavar="FOLDER", help="Folders of runs.")],
     as_json: options.AsJson = False,
 ) -> None:
-    """Show the scores of several runs side by side, and the settings in which they differ."""
+    """Compare the scores and the settings of runs."""
     from threefold.training.schema import flat
 
     if len(folders) < 2:
         raise ThreefoldError(f"{len(folders)} folder given; expected at least 2 runs to compare")
-    found = [_read(folder) for folder in folders]
-    keys = [flat(run["configuration"]) for run in found]
+    rows = [_read(folder) for folder in folders]
+    settings = [flat(run["configuration"]) for run in rows]
+    keys = {key for values in settings for key in values}
     differ = sorted(
-        key
-        for key in {name for one in keys for name in one}
-        if len({json.dumps(one.get(key)) for one in keys}) > 1
+        key for key in keys if len({json.dumps(values.get(key)) for values in settings}) > 1
     )
     if as_json:
-        output.say_json({"runs": found, "differ": differ})
+        output.say_json({"runs": rows, "differ": differ})
         return
-    rows = [
-        ("steps", *(f"{run['steps']:,}" for run in found)),
-        ("loss", *("–" if run["loss"] is None else f"{run['loss']:.4f}" for run in found)),
-        *((split, *(_shown(run, split) for run in found)) for split in ("valid", "test")),
-        *((key, *(str(one.get(key, "–")) for one in keys)) for key in differ),
+    table = [
+        ("steps", *(f"{run['steps']:,}" for run in rows)),
+        ("training loss", *("–" if run["loss"] is None else f"{run['loss']:.4f}" for run in rows)),
+        ("validation", *(_scores(run, "valid") for run in rows)),
+        ("test", *(_scores(run, "test") for run in rows)),
+        *((key, *(str(values.get(key, "–")) for values in settings)) for key in differ),
     ]
-    output.say_table(("", *(run["folder"] for run in found)), rows)
+    output.say_table(("", *(run["folder"] for run in rows)), table)
 
 
 def _read(folder: Path) -> dict[str, Any]:
-    """What the files of a run say, whether it has ended or not."""
+    """Read the files of a run, whether it has ended or not."""
     from threefold.training.experiment import read_run_values
 
     configuration = read_run_values(folder)
-    path = folder / "config.toml"
-    summary, log = folder / "summary.json", folder / "log.jsonl"
+    path, log = folder / "summary.json", folder / "log.jsonl"
     try:
         name = configuration["data"]["name"]
-        reached: dict[str, Any] = json.loads(summary.read_bytes()) if summary.is_file() else {}
+        summary: dict[str, Any] = json.loads(path.read_bytes()) if path.is_file() else {}
         text = log.read_bytes() if log.is_file() else b""
-        lines = text[: text.rfind(b"\n") + 1].splitlines()  # the last may be half written
+        lines = text[: text.rfind(b"\n") + 1].splitlines()  # the last line may be incomplete
         newest: dict[str, Any] = json.loads(lines[-1]) if lines else {}
-        stopped = reached.get("stopped", "")
+        status = _status(summary.get("stopped", ""))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ThreefoldError(
             f"{folder}: not a run, or its files are damaged ({error!r})"
@@ -133,23 +137,31 @@ def _read(folder: Path) -> dict[str, Any]:
     mixers = configuration.get("model", {}).get("mixers", [])
     return {
         "folder": str(folder),
-        "title": reached.get("title") or f"{mixers} on {name}",
-        "state": f"ended by {stopped}" if stopped not in ("", "interrupted") else "can be resumed",
+        "title": summary.get("title") or f"{mixers} on {name}",
+        "status": status,
         "steps": newest.get("step", 0),
         "loss": newest.get("loss"),
-        "metric": reached.get("metric", ""),
-        "valid": reached.get("valid"),
-        "test": reached.get("test"),
-        "parameters": reached.get("parameters"),
+        "metric": summary.get("metric", ""),
+        "valid": summary.get("valid"),
+        "test": summary.get("test"),
+        "parameters": summary.get("parameters"),
         "checkpoints": sorted(map(str, (folder / "checkpoints").glob("step-*"))),
-        "changed": (log if log.is_file() else path).stat().st_mtime,
+        "changed": (log if log.is_file() else folder / "config.toml").stat().st_mtime,
         "configuration": configuration,
     }
 
 
-def _shown(run: dict[str, Any], split: str) -> str:
+def _status(stopped: str) -> str:
+    from threefold.training.loop import STOP_REASONS
+
+    if stopped in ("", "interrupted"):
+        return "can be resumed"
+    return f"finished: {STOP_REASONS.get(stopped, stopped)}"
+
+
+def _scores(run: dict[str, Any], split: str) -> str:
     scores = run[split]
     if not scores or scores["loss"] is None:
         return "–"
     metric = "" if scores["metric"] is None else f", {run['metric']} {scores['metric']:.4f}"
-    return f"{scores['loss']:.4f}{metric}"
+    return f"loss {scores['loss']:.4f}{metric}"

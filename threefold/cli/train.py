@@ -1,4 +1,4 @@
-"""`threefold train` and `threefold resume`: train a model in a folder that survives crashes."""
+"""`threefold train` and `threefold resume`: train a model in a run folder."""
 
 from __future__ import annotations
 
@@ -8,57 +8,60 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from threefold.cli import options, output
-from threefold.drawing.text import format_bytes
+from threefold.drawing.text import format_bytes, format_duration
 from threefold.errors import ThreefoldError
 
 if TYPE_CHECKING:
     from threefold.training.config import RunConfig
-    from threefold.training.experiment import Reached
+    from threefold.training.experiment import TrainedRun
+
+
+Mixers = Annotated[str | None, typer.Option(help="A mixer, or a+b for a hybrid; default: mamba.")]
+Size = Annotated[str | None, typer.Option(help="tiny, small (default), medium or large.")]
+Steps = Annotated[int | None, typer.Option(help="Number of training steps.")]
+Time = Annotated[
+    str | None,
+    typer.Option(
+        metavar="DURATION", help="Training time, e.g. 10m or 90s, or 500steps; default: 10m."
+    ),
+]
+Target = Annotated[str | None, typer.Option(help="Tables: the column to predict.")]
+Horizon = Annotated[int | None, typer.Option(help="Time series: number of time steps to forecast.")]
+LearningRate = Annotated[float | None, typer.Option(help="Peak learning rate.")]
+Seed = Annotated[
+    int | None, typer.Option(min=0, help="Seed of initial weights, data order and dropout.")
+]
+Config = Annotated[
+    Path | None, typer.Option(help="TOML file with settings; command-line options override it.")
+]
+Folder = Annotated[
+    Path | None, typer.Option(help="Folder of the run; default: runs/MIXER-DATA-NUMBER.")
+]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the plan and exit.")]
 
 
 def train(
     data: options.Data = None,
-    mixers: Annotated[
-        str | None, typer.Option(help="A mixer, or a+b for a hybrid; default: mamba.")
-    ] = None,
-    size: Annotated[
-        str | None, typer.Option(help="tiny, small (default), medium or large.")
-    ] = None,
-    steps: Annotated[int | None, typer.Option(help="Number of training steps.")] = None,
-    time: Annotated[
-        str | None,
-        typer.Option(
-            metavar="DURATION", help="Training time, e.g. 10m or 90s, or 500steps; default: 10m."
-        ),
-    ] = None,
-    target: Annotated[str | None, typer.Option(help="Tables: the column to predict.")] = None,
-    horizon: Annotated[
-        int | None, typer.Option(help="Series: number of steps to forecast.")
-    ] = None,
-    learning_rate: Annotated[float | None, typer.Option(help="Peak learning rate.")] = None,
-    seed: Annotated[
-        int | None, typer.Option(min=0, help="Seed of initial weights, data order and dropout.")
-    ] = None,
-    config: Annotated[
-        Path | None,
-        typer.Option(help="TOML file with settings; command-line options override it."),
-    ] = None,
+    mixers: Mixers = None,
+    size: Size = None,
+    steps: Steps = None,
+    time: Time = None,
+    target: Target = None,
+    horizon: Horizon = None,
+    learning_rate: LearningRate = None,
+    seed: Seed = None,
+    config: Config = None,
     overrides: options.Set = None,
-    folder: Annotated[
-        Path | None, typer.Option(help="Where the run is kept; default: runs/MIXER-DATA-NUMBER.")
-    ] = None,
+    folder: Folder = None,
     ranks: options.Ranks = 1,
     tensorboard: options.TensorBoard = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and exit.")] = False,
+    dry_run: DryRun = False,
 ) -> None:
     """Train a model on a task or on your own data.
 
     Prints a plan first. Ctrl-C saves the run and prints the command that resumes it.
     """
-    from threefold.training.config import RunConfig, read_toml
-
-    values = {} if config is None else read_toml(config)
-    named = {
+    settings = {
         "data.name": data,
         "data.target": target,
         "data.horizon": horizon,
@@ -66,17 +69,11 @@ def train(
         "model.mixers": mixers,
         "model.size": size,
         "model.seed": seed,
-        **_ends(steps, time),
+        **_limits(steps, time),
         "training.learning_rate": learning_rate,
         "training.seed": seed,
     }
-    _override(values, named, config)
-    if not (isinstance(values.get("data"), dict) and "name" in values["data"]):
-        raise ThreefoldError(
-            "DATA is missing: give a file, a folder or a task, e.g. `threefold train notes.txt` "
-            "(`threefold tasks` lists the tasks)"
-        )
-    run_config = RunConfig.read(values, overrides or ())
+    run_config = _read_config(config, settings, overrides or [])
     path = folder or _free_folder(run_config)
     if dry_run:
         _print_plan(run_config)
@@ -85,7 +82,7 @@ def train(
     _run(run_config, path, tensorboard=tensorboard, announce=True)
 
 
-def _ends(steps: int | None, time: str | None) -> dict[str, Any]:
+def _limits(steps: int | None, time: str | None) -> dict[str, Any]:
     """Settings that end the run, from --steps and --time."""
     if time is None:
         return {"training.steps": steps}
@@ -97,25 +94,36 @@ def _ends(steps: int | None, time: str | None) -> dict[str, Any]:
     return {"training.steps": steps or duration.steps, "training.time": duration.seconds}
 
 
-def _override(values: dict[str, Any], named: dict[str, Any], config: Path | None) -> None:
-    """Put options of the command line over what the file says."""
-    for key, value in named.items():
+def _read_config(path: Path | None, settings: dict[str, Any], overrides: list[str]) -> RunConfig:
+    """The file at `path`, overridden by options of the command line and by --set."""
+    from threefold.training.config import RunConfig, read_toml
+
+    values = {} if path is None else read_toml(path)
+    for key, value in settings.items():
         if value is not None:
             section, _, name = key.partition(".")
-            settings = values.setdefault(section, {})
-            if not isinstance(settings, dict):
-                raise ThreefoldError(f"{config}: {section} is {settings!r}, expected [{section}]")
-            settings[name] = value
+            section_values = values.setdefault(section, {})
+            if not isinstance(section_values, dict):
+                raise ThreefoldError(
+                    f"{path}: {section} is {section_values!r}, expected [{section}]"
+                )
+            section_values[name] = value
+    if not (isinstance(values.get("data"), dict) and "name" in values["data"]):
+        raise ThreefoldError(
+            "DATA is missing: give a file, a folder or a task, e.g. `threefold train notes.txt` "
+            "(`threefold tasks` lists the tasks)"
+        )
+    return RunConfig.read(values, overrides)
 
 
 def resume(
-    folder: Annotated[Path, typer.Argument(help="Folder of a run.")],
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder of a run.")],
     ranks: options.Ranks = 1,
     tensorboard: options.TensorBoard = False,
 ) -> None:
     """Resume a run from its last checkpoint.
 
-    A run of a number of steps ends with the same weights, bit for bit, as if it had never stopped.
+    A run limited by --steps ends with the same weights, bit for bit, as if it had never stopped.
     """
     from threefold.training.experiment import read_run
 
@@ -129,86 +137,94 @@ def _run(config: RunConfig, folder: Path, *, tensorboard: bool, announce: bool) 
 
     from threefold.kernels.system_memory import keep_memory
     from threefold.training.curves import draw_run
-    from threefold.training.distributed import joined
+    from threefold.training.distributed import join_group
     from threefold.training.experiment import run
-    from threefold.training.watching import SampleReporter, TensorBoardReporter
+    from threefold.training.reporters import Reporter, SampleReporter, TensorBoardReporter
 
     keep_memory()
-    with joined() as group:
-        console = Console() if group.leads else None
-        if group.leads and announce:
+    with join_group() as group:
+        console = Console() if group.is_main else None
+        if group.is_main and announce:
             _print_plan(config)
             output.say(f"folder      {folder}")
-        watchers: list[Any] = [SampleReporter(folder / "samples.txt")]
+        reporters: list[Reporter] = [SampleReporter(folder / "samples.txt")]
         if tensorboard:
-            watchers.append(TensorBoardReporter(folder / "tensorboard"))
-        reached = run(config, folder, console=console, watchers=watchers if group.leads else ())
-        if group.leads:
+            reporters.append(TensorBoardReporter(folder / "tensorboard"))
+        trained = run(config, folder, console=console, reporters=reporters if group.is_main else ())
+        if group.is_main:
             draw_run(folder)
-            _print_result(reached, folder)
-    if not reached.finished:
+            _print_result(trained, folder)
+    if not trained.finished:
         raise typer.Exit(130)
 
 
-def _print_result(reached: Reached, folder: Path) -> None:
+def _print_result(trained: TrainedRun, folder: Path) -> None:
     import json
     import shlex
 
+    from threefold.training.loop import STOP_REASONS
+
     summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
-    result = reached.result
-    if not reached.finished:
+    result, metric = trained.result, summary["metric"]
+    if not trained.finished:
         output.say(f"stopped after step {result.steps:,} and saved; to resume:")
         output.say(f"  threefold resume {shlex.quote(str(folder))}")
         return
-    facts = [("ended by", result.stopped), ("steps", f"{result.steps:,}")]
-    for split in ("valid", "test"):
+    facts = [
+        ("status", f"finished: {STOP_REASONS[result.stopped]}"),
+        ("steps", f"{result.steps:,}"),
+    ]
+    for split, label in (("valid", "validation"), ("test", "test")):
         scores = summary[split]
         if scores and scores["loss"] is not None:
-            known = scores["metric"] is not None
-            metric = f"{summary['metric']} {scores['metric']:.4f}" if known else ""
-            facts.append((split, f"loss {scores['loss']:.4f}  {metric}"))
-    facts.append(("chance", f"{summary['metric']} {summary['chance']:.4f}"))
+            score = "" if scores["metric"] is None else f", {metric} {scores['metric']:.4f}"
+            facts.append((label, f"loss {scores['loss']:.4f}{score}"))
+    facts.append(("chance level", f"{metric} {summary['chance']:.4f}"))
     if summary["published"]:
-        best = "; ".join(f"{who} {value:g}" for who, value in summary["published"].items())
-        note = summary.get("published_note")
-        facts.append(("published", f"{best} ({note})" if note else best))
+        published = "; ".join(f"{who} {value:g}" for who, value in summary["published"].items())
+        facts.append(("published", published))
     facts += [("model", str(folder / "model")), ("figures", str(folder / "figures" / "loss.svg"))]
     output.say_facts(facts)
 
 
 def _print_plan(config: RunConfig) -> None:
-    """What will be trained on what, and what it will cost."""
-    from threefold.drawing.text import format_duration
-    from threefold.training.estimate import check_memory, estimate
+    """Print what will be trained on which data, and the estimated cost."""
+    from threefold.training.estimate import check_memory, estimate_step
     from threefold.training.experiment import prepare
 
     data, model = prepare(config)
-    settings, task = config.training, data.task
+    settings, task, spec = config.training, data.task, model.spec
     objective = data.objective(settings)
     check_memory(model, objective, data.first, config.data.batch_size, settings)
-    step = estimate(model, objective, data.batches(settings.carry_state)(0), settings)
-    spec = model.spec
-    names = ", ".join(name for name, _ in spec.entries)
-    total = format_duration(step.total(settings))
-    until = f"{settings.steps:,} steps" if settings.steps else f"{total}"
+    step = estimate_step(model, objective, data.batches(settings.carry_state)(0), settings)
+    mixers = "+".join(dict.fromkeys(name for name, _ in spec.entries))
+    duration = format_duration(step.total(settings))
+    if settings.steps is not None:
+        duration = f"{settings.steps:,} steps, about {duration}"
     examples = " / ".join(f"{size:,}" for size in task.sizes)
-    what = f"{task.vocabulary:,} tokens" if task.vocabulary else f"{task.features} numbers"
+    if task.vocabulary:
+        values = f"vocabulary of {task.vocabulary:,}"
+    else:
+        values = f"{task.features} numbers per element"
+    rate = f"learning rate {settings.learning_rate:g}"
     output.say_facts(
         [
-            ("data", f"{task.title}: {examples} examples of {task.length:,} elements ({what})"),
-            ("model", f"{spec.kind}, {names}, {spec.width} × {spec.depth}"),
+            ("data", task.title),
+            ("examples", f"{examples} (train / validation / test)"),
+            ("length", f"{task.length:,} elements per example, {values}"),
+            ("model", f"{spec.kind}, {mixers}, width {spec.width}, depth {spec.depth}"),
             ("parameters", f"{model.parameter_count:,}"),
-            ("training", f"{settings.optimizer}, {settings.learning_rate:g}, {settings.schedule}"),
-            ("a step", f"{step.elements:,} elements, about {1000 * step.seconds:.0f} ms"),
-            ("run", f"{until}, about {total}"),
+            ("optimizer", f"{settings.optimizer}, {rate}, {settings.schedule} schedule"),
+            ("step", f"{step.elements:,} elements, about {1000 * step.seconds:.0f} ms"),
+            ("duration", duration),
             ("memory", f"about {format_bytes(step.memory)}"),
-            ("judged by", f"{task.metric}, chance {task.chance:.4g}"),
+            ("metric", f"{task.metric}, chance level {task.chance:.4g}"),
         ]
     )
 
 
 def _free_folder(config: RunConfig) -> Path:
-    """runs/mamba-shakespeare-1, or the first number after it that is free."""
+    """runs/mamba-shakespeare-1, or the first number that is not taken."""
     from threefold.training.experiment import title_of
 
     name = title_of(config).replace(" on ", "-").replace(" ", "-")
@@ -218,11 +234,11 @@ def _free_folder(config: RunConfig) -> Path:
     return Path("runs") / f"{name}-{number}"
 
 
-def _launch(ranks: int, more: list[str]) -> None:
-    """With several ranks, run this command in as many processes and exit when they do."""
+def _launch(ranks: int, extra_arguments: list[str]) -> None:
+    """With several ranks, run this command in as many processes, and exit with their code."""
     import os
 
     if ranks > 1 and "RANK" not in os.environ:
         from threefold.cli.launch import launch
 
-        raise typer.Exit(launch(ranks, more))
+        raise typer.Exit(launch(ranks, extra_arguments))

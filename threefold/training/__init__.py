@@ -1,26 +1,26 @@
-"""One loop for every model: optimisers, schedules, checkpoints, evaluation, progress."""
+"""Train any model: loop, optimisers, schedules, checkpoints, evaluation, progress reports."""
 
 from __future__ import annotations
 
 from threefold.training.evaluation import Scores, evaluate
 from threefold.training.learning_rates import constant, cosine, inverse_square_root, linear, stable
 from threefold.training.loop import Result, train
-from threefold.training.losses import Joint, joint_loss
+from threefold.training.losses import JointLoss, joint_loss
 from threefold.training.optimizer import adamw, make_optimizer, parameter_groups
 from threefold.training.scheduled_sampling import inverse_sigmoid, scheduled_sampling
 from threefold.training.settings import TrainingSettings
-from threefold.training.truncated_bptt import carry_on, cut, truncated
+from threefold.training.truncated_bptt import carry_state, cut_segments, truncated_bptt
 
 __all__ = [
-    "Joint",
+    "JointLoss",
     "Result",
     "Scores",
     "TrainingSettings",
     "adamw",
-    "carry_on",
+    "carry_state",
     "constant",
     "cosine",
-    "cut",
+    "cut_segments",
     "evaluate",
     "inverse_sigmoid",
     "inverse_square_root",
@@ -31,5 +31,5 @@ __all__ = [
     "scheduled_sampling",
     "stable",
     "train",
-    "truncated",
+    "truncated_bptt",
 ]

@@ -1,8 +1,8 @@
-"""run/checkpoints/step-000000100/{model, optimiser, …}.safetensors, training.json, manifest.json
+"""run/checkpoints/step-000000100/{model, optimizer, …}.safetensors, training.json, manifest.json
 
-A checkpoint is written to a new folder, synced, its manifest with the hash of every file last, and
-then renamed: it is there whole, or it is not there. One that a disk has damaged is noticed by its
-hashes, and the one before it serves. Nothing is ever unpickled.
+A checkpoint is written to a temporary folder and synced, with a manifest of file hashes last, and
+then renamed: it is either complete or absent. A checkpoint that the disk has damaged is detected by
+its hashes, and the one before it is used. Nothing is ever unpickled.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from threefold.data.atomic_files import Disk, report_write_errors, temporary_pat
 from threefold.errors import ThreefoldError
 from threefold.models.files import own_storage
 
-MANIFEST, NUMBERS = "manifest.json", "training.json"
+MANIFEST, VALUES = "manifest.json", "training.json"
 _SUFFIX = ".safetensors"
 _STEP = "step-"
 _DIGITS = 9
@@ -34,19 +34,19 @@ _DIGITS = 9
 
 @dataclass(frozen=True)
 class Snapshot:
-    """A run after `step` steps: tensors by file and name, and numbers that JSON can hold."""
+    """A run after `step` steps: tensors by file and name, and values that JSON can represent."""
 
     step: int
     tensors: Mapping[str, Mapping[str, Tensor]]
-    numbers: Mapping[str, Any] = field(default_factory=dict)
+    values: Mapping[str, Any] = field(default_factory=dict)
 
 
-class DamagedError(ThreefoldError):
-    """A checkpoint that is not what was written."""
+class DamagedCheckpointError(ThreefoldError):
+    """A checkpoint whose files are not as they were written."""
 
 
 class Checkpoints:
-    """The checkpoints of one run: the newest `keep`, and the best."""
+    """The checkpoints of one run: the newest `keep` and the best one."""
 
     def __init__(self, folder: Path, keep: int = 2, disk: Disk | None = None) -> None:
         if keep < 1:
@@ -56,7 +56,7 @@ class Checkpoints:
 
     @property
     def steps(self) -> list[int]:
-        """Steps that have a checkpoint, whole or damaged, oldest first."""
+        """Steps that have a checkpoint, intact or damaged, oldest first."""
         if not self.folder.is_dir():
             return []
         names = (entry.name for entry in self.folder.iterdir() if entry.is_dir())
@@ -67,100 +67,100 @@ class Checkpoints:
         """The folder of a step's checkpoint."""
         return self.folder / f"{_STEP}{step:0{_DIGITS}}"
 
-    def save(self, moment: Snapshot, *, best: int | None = None) -> Path:
-        """Write a checkpoint and remove what need not be kept; `best` is a step that must be."""
-        place = self.path(moment.step)
+    def save(self, snapshot: Snapshot, *, best: int | None = None) -> Path:
+        """Write a checkpoint and remove old ones, except the one of step `best`."""
+        path = self.path(snapshot.step)
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            self._clean()
-            if not self._is_whole(moment.step):
-                self._write(moment, place)
-            self._forget({moment.step, *([] if best is None else [best])})
+            self._remove_temporary()
+            if not self._is_intact(snapshot.step):
+                self._write(snapshot, path)
+            self._remove_old({snapshot.step, *([] if best is None else [best])})
         except OSError as error:
             raise ThreefoldError(
-                f"{place}: cannot be written ({error.strerror or error}); the checkpoints before "
-                "it are as they were: make room, or let it be written, and go on from them"
+                f"{path}: cannot be written ({error.strerror or error}); earlier checkpoints are "
+                "unchanged: free disk space or fix the permissions, then resume from them"
             ) from error
-        return place
+        return path
 
     def load(self, step: int) -> Snapshot:
-        """A checkpoint, with every byte checked; `DamagedError` if one is not as written."""
-        place = self.path(step)
-        files = {name: _checked(place / name, digest) for name, digest in _read_manifest(place)}
+        """Load a checkpoint and verify its hashes; raises `DamagedCheckpointError`."""
+        path = self.path(step)
+        files = {name: _read_verified(path / name, digest) for name, digest in _manifest(path)}
         tensors = {}
         for name, content in files.items():
             if name.endswith(_SUFFIX):
                 try:
                     tensors[name.removesuffix(_SUFFIX)] = read_safetensors(content)
                 except SafetensorError as error:
-                    raise DamagedError(f"{place / name}: {error}") from error
-        numbers = json.loads(files[NUMBERS])
-        if numbers.pop("step") != step:
-            raise DamagedError(f"{place}: is the checkpoint of another step")
-        return Snapshot(step, tensors, numbers)
+                    raise DamagedCheckpointError(f"{path / name}: {error}") from error
+        values = json.loads(files[VALUES])
+        if values.pop("step") != step:
+            raise DamagedCheckpointError(f"{path}: contains the checkpoint of another step")
+        return Snapshot(step, tensors, values)
 
     def newest(self) -> tuple[Snapshot | None, list[str]]:
-        """The newest checkpoint that is whole, and what was wrong with those after it."""
-        wrong: list[str] = []
+        """The newest intact checkpoint, and the problems of the damaged ones after it."""
+        problems: list[str] = []
         for step in reversed(self.steps):
             try:
-                return self.load(step), wrong
+                return self.load(step), problems
             except ThreefoldError as error:
-                wrong.append(str(error))
-        return None, wrong
+                problems.append(str(error))
+        return None, problems
 
-    def _write(self, moment: Snapshot, place: Path) -> None:
-        new = temporary_path(place)
+    def _write(self, snapshot: Snapshot, path: Path) -> None:
+        temporary = temporary_path(path)
         disk = self._disk
-        disk.make_folder(new)
+        disk.make_folder(temporary)
         try:
             digests = {}
-            for name, content in _contents(moment):
-                disk.write(new / name, content)
-                disk.sync(new / name)
+            for name, content in _contents(snapshot):
+                disk.write(temporary / name, content)
+                disk.sync(temporary / name)
                 digests[name] = hashlib.sha256(content).hexdigest()
-            disk.write(new / MANIFEST, _manifest(digests))
-            disk.sync(new / MANIFEST)
-            disk.sync(new)
-            disk.rename(new, place)
-        except OSError:  # a half of it would only fill the disk
-            shutil.rmtree(new, ignore_errors=True)
+            disk.write(temporary / MANIFEST, _encode_manifest(digests))
+            disk.sync(temporary / MANIFEST)
+            disk.sync(temporary)
+            disk.rename(temporary, path)
+        except OSError:  # an incomplete checkpoint would only fill the disk
+            shutil.rmtree(temporary, ignore_errors=True)
             raise
         disk.sync(self.folder)
 
-    def _is_whole(self, step: int) -> bool:
-        """Whether the step is saved already; a damaged checkpoint is removed."""
+    def _is_intact(self, step: int) -> bool:
+        """Whether the step is already saved; a damaged checkpoint is removed."""
         if not self.path(step).exists():
             return False
         try:
             self.load(step)
-        except DamagedError:
+        except DamagedCheckpointError:
             self._remove(step)
             return False
         return True
 
     def _remove(self, step: int) -> None:
-        """What is half removed has no name of ours."""
-        hidden = temporary_path(self.path(step))
-        self._disk.rename(self.path(step), hidden)
-        self._disk.remove(hidden)
+        """Rename first: a checkpoint that is half removed must not look like one."""
+        temporary = temporary_path(self.path(step))
+        self._disk.rename(self.path(step), temporary)
+        self._disk.remove(temporary)
 
-    def _forget(self, wanted: set[int]) -> None:
-        """Remove all but the newest and the wanted."""
+    def _remove_old(self, protected: set[int]) -> None:
+        """Remove all checkpoints but the newest and the protected ones."""
         for step in self.steps[: -self.keep]:
-            if step not in wanted:
+            if step not in protected:
                 self._remove(step)
 
-    def _clean(self) -> None:
-        """Remove what a save that was killed has left behind."""
+    def _remove_temporary(self) -> None:
+        """Remove the temporary folders of saves that were killed."""
         for entry in self.folder.iterdir():
             if entry.is_dir() and entry.name.startswith(f".{_STEP}"):
                 self._disk.remove(entry)
 
 
 @contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Nobody else may write to a run's folder; the lock goes with the process that holds it."""
+def lock_folder(folder: Path) -> Iterator[None]:
+    """Lock a folder against other processes; the lock ends with the process that holds it."""
     path = folder / "lock"
     with report_write_errors(path):
         folder.mkdir(parents=True, exist_ok=True)
@@ -169,8 +169,8 @@ def locked(folder: Path) -> Iterator[None]:
         if not _lock(descriptor):
             holder = os.pread(descriptor, 32, 0).decode(errors="replace").strip() or "unknown"
             raise ThreefoldError(
-                f"{folder}: another process (number {holder}) is training there; wait for it, or "
-                "choose another folder"
+                f"{folder}: in use by another process (process ID {holder}); wait until it ends, "
+                "or choose another folder"
             )
         with report_write_errors(path):
             os.ftruncate(descriptor, 0)
@@ -183,7 +183,7 @@ def locked(folder: Path) -> Iterator[None]:
 def _lock(descriptor: int) -> bool:
     try:
         import fcntl
-    except ImportError:  # only Unix has locks that die with their holder
+    except ImportError:  # only Unix has locks that end with the process
         return True
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -192,37 +192,34 @@ def _lock(descriptor: int) -> bool:
     return True
 
 
-def _contents(moment: Snapshot) -> Iterator[tuple[str, bytes]]:
-    for name, tensors in moment.tensors.items():
-        yield (
-            name + _SUFFIX,
-            write_safetensors({key: own_storage(t) for key, t in tensors.items()}),
-        )
-    yield NUMBERS, _json({**moment.numbers, "step": moment.step})
+def _contents(snapshot: Snapshot) -> Iterator[tuple[str, bytes]]:
+    for name, tensors in snapshot.tensors.items():
+        yield name + _SUFFIX, write_safetensors({key: own_storage(t) for key, t in tensors.items()})
+    yield VALUES, _json({**snapshot.values, "step": snapshot.step})
 
 
 def _json(values: Mapping[str, Any]) -> bytes:
     return (json.dumps(values, sort_keys=True, indent=1, allow_nan=True) + "\n").encode()
 
 
-def _manifest(digests: Mapping[str, str]) -> bytes:
-    """The hash of every file, and a last line with the hash of all that."""
+def _encode_manifest(digests: Mapping[str, str]) -> bytes:
+    """The hash of every file, and a last line with the hash of the lines before it."""
     body = _json(digests)
     return body + hashlib.sha256(body).hexdigest().encode() + b"\n"
 
 
-def _read_manifest(place: Path) -> list[tuple[str, str]]:
-    content = _read(place / MANIFEST)
+def _manifest(folder: Path) -> list[tuple[str, str]]:
+    content = _read(folder / MANIFEST)
     body = content[:-1].rpartition(b"\n")[0]
     if content != body + b"\n" + hashlib.sha256(body + b"\n").hexdigest().encode() + b"\n":
-        raise DamagedError(f"{place / MANIFEST}: damaged, or cut short")
+        raise DamagedCheckpointError(f"{folder / MANIFEST}: damaged or truncated")
     return list(json.loads(body).items())
 
 
-def _checked(path: Path, digest: str) -> bytes:
+def _read_verified(path: Path, digest: str) -> bytes:
     content = _read(path)
     if hashlib.sha256(content).hexdigest() != digest:
-        raise DamagedError(f"{path}: damaged (another SHA-256 than its manifest has)")
+        raise DamagedCheckpointError(f"{path}: damaged (its SHA-256 differs from the manifest)")
     return content
 
 
@@ -230,4 +227,5 @@ def _read(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
-        raise DamagedError(f"{path}: cannot be read ({error.strerror or error})") from error
+        reason = error.strerror or error
+        raise DamagedCheckpointError(f"{path}: cannot be read ({reason})") from error

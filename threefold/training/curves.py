@@ -42,7 +42,7 @@ def loss_chart(entries: Sequence[dict[str, Any]]) -> Figure:
 
 def rate_chart(entries: Sequence[dict[str, Any]]) -> Figure:
     """Learning rate over steps."""
-    lines = [Line("rate", 0, _averaged(_points(entries, "rate")))]
+    lines = [Line("learning rate", 0, _averaged(_points(entries, "learning_rate")))]
     axes = Axis("step"), Axis("learning rate", "number")
     return line_chart("Learning rate", "Learning rate over steps.", lines, *axes)
 

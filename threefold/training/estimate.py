@@ -1,101 +1,100 @@
-"""What a run will take: a batch is learnt from once on the side, timed, and its memory counted."""
+"""Estimate the time and memory of a run from the forward and backward pass of one batch."""
 
 from __future__ import annotations
 
 import os
 import time
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
 from threefold.errors import ThreefoldError
 from threefold.training.objectives import Objective
-from threefold.training.seeding import seed_step, undisturbed
+from threefold.training.seeding import preserve_random_state, seed_step
 from threefold.training.settings import TrainingSettings
 
-MOMENTS = {"sgd": 0, "momentum": 1, "nesterov": 1, "adagrad": 1, "muon": 1}  # others have 2
+# Tensors per parameter that an optimiser stores; others store 2.
+OPTIMIZER_MOMENTS = {"sgd": 0, "momentum": 1, "nesterov": 1, "adagrad": 1, "muon": 1}
 
 
 @dataclass(frozen=True)
-class Estimate:
-    """Of one step."""
+class StepEstimate:
+    """Time and memory of one step."""
 
     seconds: float
-    weights: int  # bytes of weights, gradients and optimiser
-    kept: int  # bytes that the backward pass needs
+    weights: int  # bytes of weights, gradients and optimiser state
+    activations: int  # bytes saved for the backward pass
     elements: int
 
     @property
     def memory(self) -> int:
-        """Bytes in all."""
-        return self.weights + self.kept
+        """Bytes in total."""
+        return self.weights + self.activations
 
     def total(self, settings: TrainingSettings) -> float:
-        """Seconds of the whole run."""
+        """Seconds of the run."""
         limits = [settings.time] if settings.time is not None else []
         if settings.steps is not None:
             limits.append(settings.steps * self.seconds)
         return min(limits)
 
 
-def estimate(
+def estimate_step(
     model: nn.Module, objective: Objective, rows: Any, settings: TrainingSettings, repeats: int = 2
-) -> Estimate:
-    """Forward and backward of a batch, the faster of a few times; weights stay as they are."""
-    kept: dict[int, int] = {}
+) -> StepEstimate:
+    """Time the forward and backward pass of a batch, best of `repeats`; weights are unchanged."""
+    saved: dict[int, int] = {}  # bytes by address
 
-    def note(tensor: Tensor) -> Tensor:
+    def record(tensor: Tensor) -> Tensor:
         storage = tensor.untyped_storage()
-        kept[storage.data_ptr()] = storage.nbytes()
+        saved[storage.data_ptr()] = storage.nbytes()
         return tensor
 
     times = []
     was_training = model.training
     model.train()
-    with undisturbed():
-        for turn in range(repeats):
+    with preserve_random_state():
+        for repeat in range(repeats):
             seed_step(settings.seed, 0)
             start = time.perf_counter()
-            if turn == 0:
-                with saved_tensors_hooks(note, lambda tensor: tensor):
-                    loss = objective(model, rows, None, carry=settings.carry_state, done=0.0).loss
-            else:
-                loss = objective(model, rows, None, carry=settings.carry_state, done=0.0).loss
+            hooks = saved_tensors_hooks(record, lambda tensor: tensor)
+            with hooks if repeat == 0 else nullcontext():
+                loss = objective(model, rows, None, carry=settings.carry_state, progress=0.0).loss
             loss.backward()  # type: ignore[no-untyped-call]
             times.append(time.perf_counter() - start)
             model.zero_grad(set_to_none=True)
     model.train(was_training)
-    own = {p.untyped_storage().data_ptr(): p.untyped_storage().nbytes() for p in model.parameters()}
-    weights = sum(own.values())
-    activations = sum(size for place, size in kept.items() if place not in own)
-    copies = 2 + MOMENTS.get(settings.optimizer, 2) + bool(settings.ema)
-    with torch.no_grad():
-        elements = int(rows.inputs.shape[0] * rows.inputs.shape[1]) * settings.gradient_accumulation
-    seconds = min(times) * settings.gradient_accumulation
-    return Estimate(seconds, copies * weights, activations, elements)
+    storages = [parameter.untyped_storage() for parameter in model.parameters()]
+    parameters = {storage.data_ptr(): storage.nbytes() for storage in storages}
+    activations = sum(size for address, size in saved.items() if address not in parameters)
+    copies = 2 + OPTIMIZER_MOMENTS.get(settings.optimizer, 2) + bool(settings.ema)
+    accumulation = settings.gradient_accumulation
+    elements = int(rows.inputs.shape[0] * rows.inputs.shape[1]) * accumulation
+    weights = copies * sum(parameters.values())
+    return StepEstimate(min(times) * accumulation, weights, activations, elements)
 
 
 def check_memory(
-    model: nn.Module, objective: Objective, first: Any, batch: int, settings: TrainingSettings
+    model: nn.Module, objective: Objective, first: Any, batch_size: int, settings: TrainingSettings
 ) -> None:
-    """Refuse batches that this machine has no room for, by what the `first` example takes alone."""
-    there = machine_memory()
-    one = estimate(model, objective, first, settings, repeats=1)
-    needed = one.weights + batch * one.kept
-    if there is not None and needed > there:
+    """Refuse batches that need more memory than this machine has, estimated from one example."""
+    available = machine_memory()
+    example = estimate_step(model, objective, first, settings, repeats=1)
+    needed = example.weights + batch_size * example.activations
+    if available is not None and needed > available:
         raise ThreefoldError(
-            f"a step with data.batch_size={batch:,} needs about {needed / 1e9:,.1f} GB, but this "
-            f"machine has {there / 1e9:,.1f} GB; lower data.batch_size (and raise "
+            f"a step with data.batch_size={batch_size:,} needs about {needed / 1e9:,.1f} GB, but "
+            f"this machine has {available / 1e9:,.1f} GB; lower data.batch_size (and raise "
             "training.gradient_accumulation), data.length or the size of the model, or set "
             "training.gradient_checkpointing=true"
         )
 
 
 def machine_memory() -> int | None:
-    """Bytes of memory, where the system says it."""
+    """Bytes of main memory, where the system reports it."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, ValueError, OSError):

@@ -11,11 +11,11 @@ from torch import nn
 from threefold.errors import ThreefoldError
 from threefold.memory.state import State
 from threefold.tasks.task import Metric, accuracy
-from threefold.training.objectives import Objective, objective_of
+from threefold.training.objectives import Objective, objective_for
 
 
 class Scores(NamedTuple):
-    """Mean loss in nats and mean metric over the targets that count."""
+    """Mean loss in nats and mean metric over all targets that are not ignored."""
 
     loss: float
     metric: float
@@ -29,8 +29,8 @@ def evaluate(
     carry: bool = False,
     objective: Objective | None = None,
 ) -> Scores:
-    """Mean loss and metric over batches, in eval mode; `objective`: by the kind of model."""
-    objective = objective or objective_of(model, metric)
+    """Mean loss and metric over batches, in eval mode; `objective` defaults to the model's kind."""
+    objective = objective or objective_for(model, metric)
     was_training = model.training
     model.eval()
     loss, count, tally = 0.0, 0, objective.tally()
@@ -38,13 +38,13 @@ def evaluate(
     try:
         with torch.no_grad():
             for rows in batches:
-                outcome = objective(model, rows, state, carry=carry, done=1.0)
-                state = outcome.state
-                loss += float(outcome.loss)
+                batch_loss = objective(model, rows, state, carry=carry, progress=1.0)
+                state = batch_loss.state
+                loss += float(batch_loss.loss)
                 count += objective.count(rows)
-                tally.add(model, rows, outcome.outputs)
+                tally.add(model, rows, batch_loss.outputs)
     finally:
         model.train(was_training)
     if count == 0:
-        raise ThreefoldError("nothing to evaluate: no batch has a target that counts")
+        raise ThreefoldError("nothing to evaluate: no batch has a target that is not ignored")
     return Scores(loss / count, tally.value)

@@ -1,9 +1,9 @@
-"""A configuration run in a folder: build, train, keep, judge, save, draw.
+"""Run a configuration in a folder: build the model, train, save, evaluate.
 
-run/  config.toml   what was asked, resolved        model/         the saved model
-      run.json      what must stay the same         summary.json   what was reached
+run/  config.toml   all settings                    model/         the saved model
+      run.json      settings, hashes of the data    summary.json   scores and cost
       log.jsonl     a line for every step           figures/       loss and learning rate
-      checkpoints/  to go on from                   samples.txt    of language models
+      checkpoints/  to resume from                  samples.txt    of language models
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from threefold.models.saving import load
 from threefold.models.spec import Spec
 from threefold.models.table import build
 from threefold.training.config import FORMAT_VERSION, RunConfig, read_toml
-from threefold.training.distributed import Group
+from threefold.training.distributed import ProcessGroup
 from threefold.training.evaluation import Scores, evaluate
 from threefold.training.loop import Result, train
 from threefold.training.reporters import Reporter
@@ -37,31 +37,31 @@ CONFIG, SUMMARY, MODEL = "config.toml", "summary.json", "model"
 
 
 @dataclass(frozen=True)
-class Reached:
-    """What a run ended with."""
+class TrainedRun:
+    """A run that has ended or was interrupted."""
 
     result: Result
     model: Model
     folder: Path | None
-    test: Scores | None  # of a run that is over
+    test: Scores | None  # None if interrupted or not evaluated
 
     @property
     def finished(self) -> bool:
-        """Whether it is over, rather than interrupted."""
+        """Whether the run has ended, rather than been interrupted."""
         return self.result.stopped != "interrupted"
 
 
 def prepare(config: RunConfig) -> tuple[TrainingData, Model]:
-    """The data and a model with fresh weights."""
+    """The data, and a model with initial weights."""
     if config.threads:
         torch.set_num_threads(config.threads)
-    found = open_data(config.data)
-    spec = found.spec(config.model)
+    data = open_data(config.data)
+    spec = data.spec(config.model)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.model.seed)
         model = build(spec)
-    model.tokenizer = found.tokenizer
-    return found, model
+    model.tokenizer = data.tokenizer
+    return data, model
 
 
 def run(
@@ -69,47 +69,47 @@ def run(
     folder: Path | None = None,
     *,
     console: Console | None = None,
-    watchers: Sequence[Reporter] = (),
+    reporters: Sequence[Reporter] = (),
     test: bool = True,
-) -> Reached:
-    """Train as configured; in a folder, go on with what is there."""
-    found, model = prepare(config)
+) -> TrainedRun:
+    """Train as configured; with a folder, resume the run that it contains."""
+    data, model = prepare(config)
     settings = config.training
-    group = Group.current()
-    if folder is not None and group.leads:
+    group = ProcessGroup.current()
+    if folder is not None and group.is_main:
         write_config(config, folder)
     result = train(
         model,
-        found.batches(settings.carry_state),
+        data.batches(settings.carry_state),
         settings,
-        validation=found.pieces("valid", settings.carry_state),
-        objective=found.objective(settings),
+        validation=data.pieces("valid", settings.carry_state),
+        objective=data.objective(settings),
         console=console,
         title=title_of(config),
         folder=folder,
-        identity=found.identity(),
-        watchers=watchers,
+        identity=data.identity(),
+        reporters=reporters,
     )
     scores = None
-    if group.leads:
+    if group.is_main:
         model.eval()
         if test and result.stopped != "interrupted":
-            scores = judge(found.limited(None), model, "test", settings.carry_state)
+            scores = evaluate_split(data.limited(None), model, "test", settings.carry_state)
         if folder is not None:
             model.save(folder / MODEL)
-            write_summary(folder, config, found, model, result, scores)
-    group.meet()
-    return Reached(result, model, folder, scores)
+            write_summary(folder, config, data, model, result, scores)
+    group.barrier()
+    return TrainedRun(result, model, folder, scores)
 
 
-def judge(found: TrainingData, model: Model, split: str, carry: bool = False) -> Scores:
-    """Loss and metric of a split."""
-    objective = found.objective(TrainingSettings(steps=1))
-    return evaluate(model, found.pieces(split, carry), carry=carry, objective=objective)
+def evaluate_split(data: TrainingData, model: Model, split: str, carry: bool = False) -> Scores:
+    """Loss and metric of a model on a split."""
+    objective = data.objective(TrainingSettings(steps=1))
+    return evaluate(model, data.pieces(split, carry), carry=carry, objective=objective)
 
 
 def title_of(config: RunConfig) -> str:
-    """What a run is called on a screen."""
+    """The title of a run, e.g. `mamba on notes.txt`."""
     names = [entry if isinstance(entry, str) else entry[0] for entry in config.model.mixers]
     return f"{'+'.join(dict.fromkeys(names))} on {Path(config.data.name).name}"
 
@@ -118,12 +118,12 @@ def write_config(config: RunConfig, folder: Path) -> None:
     """Write config.toml if there is none yet; refuse a different one and say what differs."""
     path = folder / CONFIG
     if path.exists():
-        before = read_run(folder)
-        if before != config:
+        existing = read_run(folder)
+        if existing != config:
             raise ThreefoldError(
                 f"{folder}: already contains a run with different settings: "
-                f"{'; '.join(before.differences(config))} (there, and here); choose another "
-                "--folder, or use the same settings"
+                f"{'; '.join(existing.differences(config))} (in the folder and now); choose "
+                "another --folder, or use the same settings"
             )
         return
     try:
@@ -144,14 +144,14 @@ def read_run_values(folder: Path) -> dict[str, Any]:
     path = folder / CONFIG
     if not path.is_file():
         reason = f"contains no {CONFIG}" if folder.is_dir() else "there is no such folder"
-        raise ThreefoldError(f"{folder}: {reason}; expected a folder made by `threefold train`")
+        raise ThreefoldError(f"{folder}: {reason}; expected a folder written by `threefold train`")
     values = read_toml(path)
     if not isinstance(values.get("data"), dict):
         raise ThreefoldError(f"{path}: not the configuration of a run: there is no section [data]")
     version = values.get("format_version", 1)
     if version != FORMAT_VERSION:
         raise ThreefoldError(
-            f"{path}: a run in format {version}, and this version of Threefold reads format "
+            f"{path}: a run in format {version}, but this version of Threefold reads format "
             f"{FORMAT_VERSION} (settings were renamed): train again, or use the version that "
             "wrote it"
         )
@@ -186,14 +186,14 @@ def evaluate_folder(
         )
     values = read_run(folder).model_dump(mode="json") if is_run else {"data": {}}
     if data is not None:
-        kept = {key: values["data"].get(key) for key in ("batch_size", "tokenizer")}
-        values["data"] = {"name": data, **{k: v for k, v in kept.items() if v is not None}}
+        same = {key: values["data"].get(key) for key in ("batch_size", "tokenizer")}
+        values["data"] = {"name": data, **{k: v for k, v in same.items() if v is not None}}
     config = RunConfig.read(values, overrides)
     training_data = open_data(config.data)
     model = load(folder / MODEL if is_run else folder)
     _check_fit(folder, model, training_data.spec(config.model), config.data.name)
     carry = config.training.carry_state and training_data.task.corpus is not None
-    scores = judge(training_data.limited(None), model, split, carry)
+    scores = evaluate_split(training_data.limited(None), model, split, carry)
     return Evaluation(scores, training_data, split)
 
 
@@ -209,31 +209,30 @@ def _check_fit(folder: Path, model: Model, needed: Spec, data: str) -> None:
 def write_summary(
     folder: Path,
     config: RunConfig,
-    found: TrainingData,
+    data: TrainingData,
     model: Model,
     result: Result,
     test: Scores | None,
 ) -> None:
-    """summary.json: what was reached."""
-    task = found.task
+    """Write summary.json: scores, cost and baselines of a run."""
+    task = data.task
     values: dict[str, Any] = {
         "title": title_of(config),
         "task": task.name,
-        "metric": found.metric,
+        "metric": data.metric,
         "lower_is_better": task.lower,
         "chance": task.chance,
         "parameters": model.parameter_count,
         "steps": result.steps,
         "tokens": result.tokens,
         "seconds": round(result.seconds, 3),
-        "tokens_per_second": round(result.rate, 1),
+        "tokens_per_second": round(result.tokens_per_second, 1),
         "stopped": result.stopped,
         "loss": _number(result.losses[-1] if result.losses else math.nan),
         "valid": _scores(result.scores),
         "test": None if test is None else _scores(test),
         "published": dict(task.published),
-        "published_note": task.published_note,
-        "ended": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "finished_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     }
     if task.labels:
         values["labels"] = list(task.labels)

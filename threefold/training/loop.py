@@ -1,9 +1,9 @@
-"""The training loop: batches(step) → loss → gradients → clip → update, until the run is over.
+"""The training loop: batches(step) → loss → gradients → clip → update, until the run ends.
 
-In a folder (`keeping.py`) a run survives whatever stops it, and goes on bit for bit when it is
-called again.  With `carry`, state goes from piece to piece, cut from the graph (truncated
-back-propagation), and is emptied in the rows where a document starts.  Batches and random numbers
-are addressed by step, and each of several processes has its rows of every batch.
+With a folder (`run_folder.py`) a run survives any interruption and resumes bit for bit when it is
+called again.  With `carry_state` the state is passed from batch to batch, detached from the graph
+(truncated back-propagation), and reset in the rows where a document starts.  Batches and random
+numbers depend on the step only, and each of several processes trains on its rows of every batch.
 """
 
 from __future__ import annotations
@@ -22,48 +22,55 @@ from rich.console import Console
 from torch import Tensor, nn
 
 from threefold.blocks.stack import Stack
-from threefold.errors import LeftAloneError, ThreefoldError
+from threefold.errors import OtherProcessFailedError, ThreefoldError
 from threefold.memory.state import State
 from threefold.models.saving import unique_tensors
 from threefold.runtime.interrupts import Interrupts
 from threefold.tasks.task import Metric, accuracy
-from threefold.training.distributed import Group
+from threefold.training.distributed import ProcessGroup
 from threefold.training.ema import ExponentialMovingAverage
 from threefold.training.evaluation import Scores, evaluate
 from threefold.training.learning_rates import SCHEDULES
-from threefold.training.nan_finder import NOT_AGAIN, first_bad
-from threefold.training.objectives import Objective, objective_of
-from threefold.training.optimizer import make_optimizer, set_rate
-from threefold.training.reporters import Reporter, reporter
+from threefold.training.nan_finder import NOT_REPRODUCED, find_non_finite
+from threefold.training.objectives import Objective, objective_for
+from threefold.training.optimizer import make_optimizer, scale_learning_rate
+from threefold.training.reporters import Reporter, make_reporter
 from threefold.training.run_folder import RunFolder, open_run_folder
-from threefold.training.seeding import seed_step, undisturbed
+from threefold.training.seeding import preserve_random_state, seed_step
 from threefold.training.settings import TrainingSettings
 
-SKIPS = 10  # steps one after another that may be skipped
+MAX_SKIPS = 10  # consecutive steps that on_non_finite="skip" may skip
+STOP_REASONS = {
+    "steps": "all steps done",
+    "time": "time limit reached",
+    "target": "target score reached",
+    "patience": "no improvement",
+    "interrupted": "interrupted",
+}
 
 
 @dataclass
 class Result:
-    """What a run reached."""
+    """Losses, evaluations and cost of a run."""
 
-    losses: list[float] = field(default_factory=list)  # one for each step
+    losses: list[float] = field(default_factory=list)  # one per step
     validation: list[tuple[int, Scores]] = field(default_factory=list)  # (steps done, scores)
     tokens: int = 0
     seconds: float = 0.0
-    stopped: str = ""  # steps, seconds, target, patience or interrupted
+    stopped: str = ""  # a key of STOP_REASONS; empty while the run is under way
 
     @property
     def steps(self) -> int:
         return len(self.losses)
 
     @property
-    def rate(self) -> float:
-        """Tokens a second."""
+    def tokens_per_second(self) -> float:
+        """Training speed; evaluation is not counted."""
         return self.tokens / self.seconds if self.seconds else 0.0
 
     @property
     def scores(self) -> Scores:
-        """The newest evaluation."""
+        """The newest evaluation; NaN before the first."""
         return self.validation[-1][1] if self.validation else Scores(math.nan, math.nan)
 
 
@@ -79,59 +86,75 @@ def train(
     title: str = "training",
     folder: str | PathLike[str] | None = None,
     identity: Mapping[str, Any] | None = None,
-    watchers: Sequence[Reporter] = (),
+    reporters: Sequence[Reporter] = (),
 ) -> Result:
     """Train `model` on batches(0), batches(1), …; shows progress on `console`, if given.
 
-    With a `folder` checkpoints are kept there, and a run that was stopped or killed goes on from
-    the newest; Ctrl-C and SIGTERM finish the step and save.  `identity` is what else must be the
-    same for that, such as the hash of the data.  `objective`: by the kind of model.  `watchers`
-    see every step, evaluation and checkpoint.
+    With a `folder`, checkpoints are saved there and a run that was stopped or killed resumes from
+    the newest one; Ctrl-C and SIGTERM finish the step and save.  `identity` lists what else must be
+    unchanged to resume, such as the hash of the data.  `objective` defaults to that of the kind of
+    model.  `reporters` are called after every step, evaluation and checkpoint.
     """
-    group = Group.current()
-    how = {"smoothing": settings.label_smoothing, "sampled": settings.scheduled_sampling}
-    run = Trainer(model, batches, settings, objective or objective_of(model, metric, **how), group)
-    place = None if folder is None else Path(folder)
+    group = ProcessGroup.current()
+    options = {"smoothing": settings.label_smoothing, "sampled": settings.scheduled_sampling}
+    objective = objective or objective_for(model, metric, **options)
+    trainer = Trainer(model, batches, settings, objective, group)
     with (
-        open_run_folder(place, settings.keep_checkpoints, group) as keeper,
-        undisturbed(),
+        open_run_folder(folder, settings.keep_checkpoints, group) as run_folder,
+        preserve_random_state(),
         Interrupts() as interrupt,
-        reporter(console if group.leads else None, title, watchers) as shown,
+        make_reporter(console if group.is_main else None, title, reporters) as reporter,
     ):
-        run.begin(keeper, shown, identity or {})
-        while not run.result.stopped:
-            if not run.step(keeper):
-                shown.remark(f"no number: back to step {run.result.steps:,}, at half the rate")
-                continue
-            stopped = bool(group.sum(float(interrupt.asked))[0])
-            run.result.stopped = "interrupted" if stopped else run.end
-            # Whoever interrupts is in a hurry; only what is due may not be left out for ever.
-            last = bool(run.end) or (stopped and keeper is None)
-            if validation is not None and (last or run.due):
-                run.note_scores(run.evaluate(validation), shown)
-            shown.show(run)
-            run.keep(keeper, shown)
-        run.finish()
-    return run.result
+        trainer.start(run_folder, reporter, identity or {})
+        while not trainer.result.stopped:
+            _advance(trainer, run_folder, reporter, interrupt, validation)
+        trainer.finish()
+    return trainer.result
+
+
+def _advance(
+    trainer: Trainer,
+    run_folder: RunFolder | None,
+    reporter: Reporter,
+    interrupt: Interrupts,
+    validation: Iterable[Any] | None,
+) -> None:
+    """One step of the run: train, evaluate if due, report, log and save."""
+    result = trainer.result
+    if not trainer.step(run_folder):
+        reporter.message(
+            f"loss or gradient is not finite: returned to step {result.steps:,} and halved the "
+            "learning rate"
+        )
+        return
+    interrupted = bool(trainer.group.sum(float(interrupt.asked))[0])
+    result.stopped = "interrupted" if interrupted else trainer.end_reason
+    # An interrupted run saves quickly. It evaluates only if that is due at this step, or if there
+    # is no folder to resume it from.
+    last = bool(trainer.end_reason) or (interrupted and run_folder is None)
+    if validation is not None and (last or trainer.evaluation_is_due):
+        trainer.record_scores(trainer.evaluate(validation), reporter)
+    reporter.on_step(trainer)
+    trainer.log_and_save(run_folder, reporter)
 
 
 class Learner(nn.Module):
-    """A model and its objective: what DistributedDataParallel wraps."""
+    """A model with its objective: the module that DistributedDataParallel wraps."""
 
     def __init__(self, model: nn.Module, objective: Objective, carry: bool) -> None:
         super().__init__()
         self.model, self.objective, self.carry = model, objective, carry
         self.state: State | None = None  # after the newest batch
 
-    def forward(self, rows: Any, state: State | None, done: float) -> Tensor:
-        """The sum of the losses."""
-        outcome = self.objective(self.model, rows, state, carry=self.carry, done=done)
-        self.state = outcome.state
-        return outcome.loss
+    def forward(self, rows: Any, state: State | None, progress: float) -> Tensor:
+        """The sum of the losses of a batch."""
+        batch_loss = self.objective(self.model, rows, state, carry=self.carry, progress=progress)
+        self.state = batch_loss.state
+        return batch_loss.loss
 
 
 class Trainer:
-    """A run under way."""
+    """A run under way: model, optimiser, carried state and results so far."""
 
     def __init__(
         self,
@@ -139,220 +162,235 @@ class Trainer:
         batches: Callable[[int], Any],
         settings: TrainingSettings,
         objective: Objective,
-        group: Group | None = None,
+        group: ProcessGroup | None = None,
     ) -> None:
         self.model, self.batches, self.settings = model, batches, settings
-        self.objective, self.group = objective, group or Group()
-        for part in model.modules():
-            if isinstance(part, Stack):
-                part.gradient_checkpointing = settings.gradient_checkpointing
-        self.optimiser = make_optimizer(model, settings)
+        self.objective, self.group = objective, group or ProcessGroup()
+        for module in model.modules():
+            if isinstance(module, Stack):
+                module.gradient_checkpointing = settings.gradient_checkpointing
+        self.optimizer = make_optimizer(model, settings)
         self.parameters = [p for p in model.parameters() if p.requires_grad]
-        self.average = ExponentialMovingAverage(model, settings.ema) if settings.ema else None
+        self.ema = ExponentialMovingAverage(model, settings.ema) if settings.ema else None
         self.best: dict[str, Tensor] | None = None  # weights of the best evaluation, with patience
-        self.inner = Learner(model, objective, settings.carry_state)
-        self.learner: nn.Module | None = None  # the same, with gradients that are sent
-        self.state: State | None = None
-        self.norm = math.nan  # of the newest gradients
-        self.factor = 1.0  # of the learning rate; halved by each roll-back
-        self.skipped = 0  # steps one after another
-        self.saved: Path | None = None  # the newest checkpoint
+        self.local_learner = Learner(model, objective, settings.carry_state)
+        self.learner: nn.Module | None = None  # local_learner, with gradients averaged over ranks
+        self.state: State | None = None  # carried to the next batch
+        self.grad_norm = math.nan  # of the newest step
+        self.lr_scale = 1.0  # factor of the learning rate; halved by each rollback
+        self.skipped = 0  # consecutive steps that were skipped
+        self.last_checkpoint: Path | None = None
         self.result = Result()
         model.train()
 
-    def begin(self, keeper: RunFolder | None, shown: Reporter, identity: Mapping[str, Any]) -> None:
-        """Go on from the newest checkpoint, if there is one."""
-        for remark in [] if keeper is None else keeper.begin(self, identity):
-            shown.remark(remark)
-        if keeper is not None and self.result.steps:
-            self.result.stopped = self._reached or self.end or self._given_up
+    def start(
+        self, run_folder: RunFolder | None, reporter: Reporter, identity: Mapping[str, Any]
+    ) -> None:
+        """Resume from the newest checkpoint, if there is one."""
+        for message in [] if run_folder is None else run_folder.start(self, identity):
+            reporter.message(message)
+        if run_folder is not None and self.result.steps:
+            self.result.stopped = self._target_reached or self.end_reason or self._out_of_patience
 
-    def keep(self, keeper: RunFolder | None, shown: Reporter) -> None:
-        """Log the step, and save where that is due or the run is over."""
-        if keeper is None:
+    def log_and_save(self, run_folder: RunFolder | None, reporter: Reporter) -> None:
+        """Log the step; save a checkpoint if one is due or the run has ended."""
+        if run_folder is None:
             return
-        keeper.note(self)
+        run_folder.log_step(self)
         if self.result.stopped or self.result.steps % self.settings.save_every == 0:
-            self.saved = keeper.save(self)
-            shown.saved(self)
+            self.last_checkpoint = run_folder.save(self)
+            reporter.on_save(self)
 
-    def step(self, keeper: RunFolder | None = None) -> bool:
-        """One batch, or a few: forward, backward, clip, update; False if it was rolled back."""
+    def step(self, run_folder: RunFolder | None = None) -> bool:
+        """Forward, backward, clip, update; False if the run was rolled back instead."""
         start = time.perf_counter()
-        step, done, many = self.result.steps, self.done, self.settings.gradient_accumulation
+        step, count = self.result.steps, self.settings.gradient_accumulation
         seed_step(self.settings.seed, step, self.group.rank)
-        rows = [self.group.part(self.batches(step * many + i)) for i in range(many)]
-        count = self.group.sum(sum(self.objective.count(part) for part in rows))[0]
-        set_rate(self.optimiser, self.rate)
-        self.optimiser.zero_grad()
-        before, total = self.state, 0.0
-        if self.learner is None:
-            self.learner = self.group.wrap(self.inner, rows[0], self.state, done)
-            seed_step(self.settings.seed, step, self.group.rank)
-        for i, part in enumerate(rows):
-            with self.group.apart(self.learner, i == many - 1):
-                loss = self.learner(part, self.state, done)
-                total += loss.item()
-                # The mean over ranks of these is the mean over all targets.
-                (loss * (self.group.ranks / max(count, 1))).backward()
-            self.state = self.inner.state
-        loss_mean = self.group.sum(total)[0] / max(count, 1)
-        self.norm = self._clip()
-        if not (math.isfinite(loss_mean) and math.isfinite(self.norm)):
-            if self._refuse(rows, before, loss_mean, keeper):
+        batches = [self.group.shard(self.batches(step * count + i)) for i in range(count)]
+        state_before = self.state
+        loss = self._backward(batches)
+        self.grad_norm = self._clip()
+        if not (math.isfinite(loss) and math.isfinite(self.grad_norm)):
+            if self._rolls_back(batches, state_before, loss, run_folder):
                 return False
         else:
-            self.optimiser.step()
+            self.optimizer.step()
             self.skipped = 0
-            if self.average is not None:
-                self.average.add(step)
-        self.result.losses.append(loss_mean)
-        self.result.tokens += self.group.ranks * sum(map(_elements, rows))
-        spent = time.perf_counter() - start
-        # All ranks end together; what is shown by one of them may ask no other.
+            if self.ema is not None:
+                self.ema.update(step)
+        self.result.losses.append(loss)
+        self.result.tokens += self.group.ranks * sum(map(_elements, batches))
+        seconds = time.perf_counter() - start
+        # With a time limit all ranks must agree on the time, so that they end at the same step.
         timed = self.settings.time is not None
-        self.result.seconds += self.group.agree(spent)[0] if timed else spent
+        self.result.seconds += self.group.broadcast(seconds)[0] if timed else seconds
         return True
 
-    @property
-    def rate(self) -> float:
-        """The learning rate now, as a factor of its peak."""
-        return self.factor * SCHEDULES[self.settings.schedule](self.done, self.settings)
+    def _backward(self, batches: list[Any]) -> float:
+        """Gradients of the mean loss over all targets of all ranks; returns that loss."""
+        progress = self.progress
+        count = self.group.sum(sum(self.objective.count(rows) for rows in batches))[0]
+        scale_learning_rate(self.optimizer, self.lr_factor)
+        self.optimizer.zero_grad()
+        if self.learner is None:
+            self.learner = self.group.wrap(self.local_learner, batches[0], self.state, progress)
+            seed_step(self.settings.seed, self.result.steps, self.group.rank)
+        total = 0.0
+        for i, rows in enumerate(batches):
+            with self.group.no_sync(self.learner, last=i == len(batches) - 1):
+                loss = self.learner(rows, self.state, progress)
+                total += loss.item()
+                # DistributedDataParallel averages over ranks, so multiply by their number.
+                (loss * (self.group.ranks / max(count, 1))).backward()
+            self.state = self.local_learner.state
+        return self.group.sum(total)[0] / max(count, 1)
 
     @property
-    def done(self) -> float:
-        """The part of the run that is behind."""
-        parts = [0.0]
+    def lr_factor(self) -> float:
+        """The current learning rate as a factor of its peak."""
+        return self.lr_scale * SCHEDULES[self.settings.schedule](self.progress, self.settings)
+
+    @property
+    def progress(self) -> float:
+        """The fraction of the run that is done, 0 to 1."""
+        fractions = [0.0]
         if self.settings.steps is not None:
-            parts.append(self.result.steps / self.settings.steps)
+            fractions.append(self.result.steps / self.settings.steps)
         if self.settings.time is not None:
-            parts.append(self.result.seconds / self.settings.time)
-        return min(max(parts), 1.0)
+            fractions.append(self.result.seconds / self.settings.time)
+        return min(max(fractions), 1.0)
 
     @property
-    def left(self) -> float:
-        """Seconds left, by the speed so far."""
-        return self.result.seconds * (1 / self.done - 1) if self.done else math.inf
+    def seconds_left(self) -> float:
+        """Seconds left at the speed so far."""
+        return self.result.seconds * (1 / self.progress - 1) if self.progress else math.inf
 
     @property
-    def end(self) -> str:
-        """Why the run is over; empty while it is not."""
-        if self.done < 1:
+    def end_reason(self) -> str:
+        """`steps` or `time` if that limit is reached, else empty."""
+        if self.progress < 1:
             return ""
         steps = self.settings.steps
-        return "steps" if steps is not None and self.result.steps >= steps else "seconds"
+        return "steps" if steps is not None and self.result.steps >= steps else "time"
 
     @property
-    def due(self) -> bool:
-        """Whether to evaluate now, whether it is the end or not."""
+    def evaluation_is_due(self) -> bool:
+        """Whether `eval_every` asks for an evaluation at this step."""
         every = self.settings.eval_every
         return every is not None and self.result.steps % every == 0
 
     def evaluate(self, validation: Iterable[Any]) -> Scores:
-        """Loss and metric, of the mean of the weights where there is one; the first rank looks."""
+        """Loss and metric, with averaged weights if there are any; only the main rank computes."""
         scores = Scores(math.nan, math.nan)
-        if self.group.leads:
-            with nullcontext() if self.average is None else self.average.in_place():
+        if self.group.is_main:
+            with nullcontext() if self.ema is None else self.ema.applied():
                 scores = evaluate(
                     self.model,
                     validation,
                     carry=self.settings.carry_state,
                     objective=self.objective,
                 )
-        return Scores(*self.group.agree(*scores))
+        return Scores(*self.group.broadcast(*scores))
 
-    def note_scores(self, scores: Scores, shown: Reporter) -> None:
-        """Remember an evaluation; it may end the run."""
-        best = min(self._judged, default=math.inf)
+    def record_scores(self, scores: Scores, reporter: Reporter) -> None:
+        """Add an evaluation to the result; it may end the run."""
+        best = min(self._validation_losses, default=math.inf)
         self.result.validation.append((self.result.steps, scores))
         if self.settings.patience is not None and scores.loss < best:
-            live = unique_tensors(self.model) if self.average is None else self.average.mean
-            self.best = {name: tensor.detach().clone() for name, tensor in live.items()}
-        self.result.stopped = self._reached or self.result.stopped or self._given_up
-        shown.scores(self)
+            weights = unique_tensors(self.model) if self.ema is None else self.ema.mean
+            self.best = {name: tensor.detach().clone() for name, tensor in weights.items()}
+        self.result.stopped = self._target_reached or self.result.stopped or self._out_of_patience
+        reporter.on_evaluate(self)
 
     @property
-    def _judged(self) -> list[float]:
-        """The losses of all evaluations; none is worse than one that is no number."""
+    def _validation_losses(self) -> list[float]:
+        """The losses of all evaluations; NaN counts as infinite."""
         losses = (scores.loss for _, scores in self.result.validation)
         return [math.inf if math.isnan(loss) else loss for loss in losses]
 
     @property
-    def _reached(self) -> str:
-        """`target`, if the newest evaluation is that good."""
+    def _target_reached(self) -> str:
+        """`target` if the newest evaluation reaches the target score, else empty."""
         target, metric = self.settings.target_score, self.result.scores.metric
         if target is None:
             return ""
-        return "target" if (metric <= target if self.objective.lower else metric >= target) else ""
+        reached = metric <= target if self.objective.lower else metric >= target
+        return "target" if reached else ""
 
     @property
-    def _given_up(self) -> str:
-        """`patience`, if the newest evaluations are all worse than one before them."""
-        patience, losses = self.settings.patience, self._judged
+    def _out_of_patience(self) -> str:
+        """`patience` if the newest evaluations are all worse than an earlier one, else empty."""
+        patience, losses = self.settings.patience, self._validation_losses
         if patience is None or len(losses) <= patience:
             return ""
         return "patience" if min(losses[-patience:]) >= min(losses[:-patience]) else ""
 
     def finish(self) -> None:
-        """Leave the model with the weights that were judged: their mean, or the best."""
+        """Leave the model with the weights that were evaluated: the best, or the averaged ones."""
         if self.result.stopped == "interrupted":
             return
-        chosen = self.best or (None if self.average is None else self.average.mean)
-        if chosen is not None:
+        weights = self.best or (None if self.ema is None else self.ema.mean)
+        if weights is not None:
             with torch.no_grad():
                 for name, tensor in unique_tensors(self.model).items():
-                    if name in chosen:
-                        tensor.copy_(chosen[name])
+                    if name in weights:
+                        tensor.copy_(weights[name])
 
     def _clip(self) -> float:
-        """The norm of all gradients, which are shortened only where it is above the limit."""
-        # As torch's get_total_norm, less its sorting by device, a fifth of what the loop costs.
+        """The gradient norm before clipping; gradients are scaled down if it is above the limit."""
+        # torch's get_total_norm without its grouping by device, a fifth of the loop's overhead.
         norms = torch._foreach_norm([p.grad for p in self.parameters if p.grad is not None])
         norm: Tensor = torch.linalg.vector_norm(torch.stack(norms))
         if 0 < self.settings.grad_clip < norm.item() < math.inf:
             nn.utils.clip_grads_with_norm_(self.parameters, self.settings.grad_clip, norm)
         return norm.item()
 
-    def _refuse(
-        self, rows: list[Any], before: State | None, loss: float, keeper: RunFolder | None
+    def _rolls_back(
+        self,
+        batches: list[Any],
+        state_before: State | None,
+        loss: float,
+        run_folder: RunFolder | None,
     ) -> bool:
-        """A loss or gradient that is no number: stop, leave the step out, or go back (True)."""
-        self.optimiser.zero_grad()
-        what = ("norm of the gradients", self.norm) if math.isfinite(loss) else ("loss", loss)
-        self.state = before
-        step, choice = self.result.steps, self.settings.on_non_finite
+        """Handle non-finite numbers: roll back (True), skip the step (False) or raise."""
+        self.optimizer.zero_grad()
+        self.state = state_before
         self.skipped += 1
-        if choice == "skip" and self.skipped <= SKIPS:
+        choice = self.settings.on_non_finite
+        if choice == "skip" and self.skipped <= MAX_SKIPS:
             return False
-        if choice == "roll_back" and keeper is not None and keeper.roll_back(self):
+        if choice == "roll_back" and run_folder is not None and run_folder.roll_back(self):
             return True
+        what = f"gradient norm is {self.grad_norm}" if math.isfinite(loss) else f"loss is {loss}"
         losses = self.result.losses
-        was = f"the loss before was {losses[-1]:.4g}" if losses else "this was the first step"
+        before = f"the previous loss was {losses[-1]:.4g}" if losses else "this was the first step"
         raise ThreefoldError(
-            f"training stopped at step {step}: the {what[0]} is {what[1]}; {was}, the weights are "
-            f"those of that step; {self._where(rows, before)}; lower the learning rate "
-            f"({self.settings.learning_rate:g}) or look at the data of that step"
+            f"training stopped at step {self.result.steps}: the {what}; {before}; the weights were "
+            f"not updated at this step; {self._locate_non_finite(batches, state_before)}; lower "
+            f"the learning rate ({self.settings.learning_rate:g}) or check the data of this step"
         )
 
-    def _where(self, rows: list[Any], before: State | None) -> str:
-        def again() -> Tensor:
+    def _locate_non_finite(self, batches: list[Any], state_before: State | None) -> str:
+        """Repeat the step to find the module in which non-finite numbers first appear."""
+
+        def repeat() -> Tensor:
             seed_step(self.settings.seed, self.result.steps, self.group.rank)
-            losses, state = [], before
-            for part in rows:
-                losses.append(self.inner(part, state, self.done))
-                state = self.inner.state
+            losses, state = [], state_before
+            for rows in batches:
+                losses.append(self.local_learner(rows, state, self.progress))
+                state = self.local_learner.state
             return torch.stack(losses).sum()
 
-        found = first_bad(self.model, again)
-        self.optimiser.zero_grad()
-        elsewhere = self.group.sum(float(found != NOT_AGAIN))[0] > 0
-        if elsewhere and found == NOT_AGAIN:  # the rows are another's
-            raise LeftAloneError("another process of this run found a number that is none")
-        return found
+        cause = find_non_finite(self.model, repeat)
+        self.optimizer.zero_grad()
+        found_by_any = self.group.sum(float(cause != NOT_REPRODUCED))[0] > 0
+        if found_by_any and cause == NOT_REPRODUCED:  # the bad rows are those of another rank
+            raise OtherProcessFailedError("another process of this run found non-finite numbers")
+        return cause
 
 
 def _elements(rows: Any) -> int:
-    """Elements that a batch has, padding included."""
+    """Number of elements of a batch, padding included."""
     inputs: Tensor = rows.inputs
-    vectors = inputs.is_floating_point() and inputs.dim() == 3
-    return inputs.shape[0] * inputs.shape[1] if vectors else inputs.numel()
+    are_vectors = inputs.is_floating_point() and inputs.dim() == 3
+    return inputs.shape[0] * inputs.shape[1] if are_vectors else inputs.numel()

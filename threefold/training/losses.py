@@ -1,6 +1,7 @@
-"""L = L_cls + λ L_LM: a classifier that goes on predicting the text it reads.
+"""L = L_cls + λ L_LM: a classifier that also keeps predicting the text it reads.
 
-The second loss keeps what was learnt before, and helps most on large sets (λ = 0.5 as published).
+The second loss preserves what was learnt before, and helps most on large datasets (λ = 0.5 as
+published).
 Radford et al. 2018, "Improving Language Understanding by Generative Pre-Training".
 """
 
@@ -16,12 +17,12 @@ from threefold.errors import ThreefoldError
 from threefold.models.language import LanguageModel
 
 
-class Joint(NamedTuple):
-    """The two losses in nats, and their sum with the weight λ."""
+class JointLoss(NamedTuple):
+    """The two losses in nats, and their weighted sum."""
 
     total: Tensor
-    classes: Tensor  # over rows
-    language: Tensor  # over the tokens that follow another
+    classes: Tensor  # mean over rows
+    language: Tensor  # mean over tokens that follow another token
 
 
 def joint_loss(
@@ -31,23 +32,25 @@ def joint_loss(
     *,
     weight: float = 0.5,
     mask: Tensor | None = None,
-) -> Joint:
-    """The losses of rows of tokens [B, L] with a label each [B]; `weight` is λ.
+) -> JointLoss:
+    """The losses of token rows [B, L] with one label per row [B]; `weight` is λ.
 
-    The label is read from the last token of each row, which should therefore be one that says "now
-    answer" (the paper's extract token).
+    The label is read from the last token of each row, which should therefore be a
+    special end token (the paper's extract token).
     """
     if weight < 0:
         raise ThreefoldError(f"joint_loss: weight is {weight}, expected 0 or more")
-    answer, logits, _ = model.classify(tokens, mask=mask)
+    class_logits, logits, _ = model.classify(tokens, mask=mask)
     targets = tokens[:, 1:]
     if mask is not None:
-        # The first real token of a row follows padding, not a token.
+        # The first token after padding has no token before it to be predicted from.
         targets = targets.masked_fill(~(mask[:, 1:] & mask[:, :-1]), IGNORE)
     if not bool((targets != IGNORE).any()):
-        raise ThreefoldError("joint_loss: no token follows another; expected rows of two or more")
+        raise ThreefoldError(
+            "joint_loss: no token follows another; expected 2 or more tokens per row"
+        )
     language = F.cross_entropy(
         logits[:, :-1].flatten(0, 1).float(), targets.flatten(), ignore_index=IGNORE
     )
-    classes = F.cross_entropy(answer.float(), labels)
-    return Joint(classes + weight * language, classes, language)
+    classes = F.cross_entropy(class_logits.float(), labels)
+    return JointLoss(classes + weight * language, classes, language)

@@ -1,4 +1,4 @@
-"""Which module first gave a number that is none: found by running the step again and looking."""
+"""Find the module that first produced a non-finite number, by repeating the step with hooks."""
 
 from __future__ import annotations
 
@@ -9,55 +9,53 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-NOT_AGAIN = "it did not happen again when the step was repeated"
+NOT_REPRODUCED = "it did not happen again when the step was repeated"
 
 
-def first_bad(model: nn.Module, again: Callable[[], Tensor]) -> str:
-    """Where the first non-finite number arises when `again` gives the loss; in words."""
+def find_non_finite(model: nn.Module, repeat: Callable[[], Tensor]) -> str:
+    """Where the first non-finite number appears while `repeat` computes the loss, as a phrase."""
     for name, parameter in model.named_parameters():
         if not bool(parameter.isfinite().all()):
             return f"the weights {name} are not finite"
-    found: list[str] = []
-    with _watched(model, found):
-        loss = again()
-        if found:
-            return f"the first output that is not finite is that of {found[0]}"
+    non_finite: list[str] = []
+    with _recorded(model, non_finite):
+        loss = repeat()
+        if non_finite:
+            return f"the first output that is not finite is that of {non_finite[0]}"
         if not bool(torch.isfinite(loss)):
-            return "all outputs of modules are finite, the loss of them is not"
+            return "the outputs of all modules are finite, but the loss is not"
         loss.backward()  # type: ignore[no-untyped-call]
     gradients = [
         name
         for name, p in model.named_parameters()
         if p.grad is not None and not bool(p.grad.isfinite().all())
     ]
-    if found:
-        return (
-            f"the first gradient that is not finite, from the loss on, is of what {found[0]} gave"
-        )
+    if non_finite:
+        return f"the first gradient that is not finite is that of the output of {non_finite[0]}"
     if gradients:
         return f"the gradient of {gradients[0]} is not finite"
-    return NOT_AGAIN
+    return NOT_REPRODUCED
 
 
 @contextmanager
-def _watched(model: nn.Module, found: list[str]) -> Iterator[None]:
-    """Note modules whose output, or the gradient of it, is not finite, in the order they come."""
+def _recorded(model: nn.Module, non_finite: list[str]) -> Iterator[None]:
+    """Append modules whose output, or its gradient, is not finite, in the order they appear."""
     handles = []
 
-    def watch(name: str) -> Callable[[nn.Module, Any, Any], None]:
-        def hook(module: nn.Module, given: Any, output: Any) -> None:
+    def make_hook(name: str) -> Callable[[nn.Module, Any, Any], None]:
+        def hook(module: nn.Module, inputs: Any, output: Any) -> None:
             for tensor in _tensors(output):
                 if not bool(tensor.isfinite().all()):
-                    found.append(name)
+                    non_finite.append(name)
                 elif tensor.requires_grad:
-                    tensor.register_hook(lambda g: _note(g, name, found))  # type: ignore[no-untyped-call]
+                    tensor.register_hook(lambda g: _check(g, name, non_finite))  # type: ignore[no-untyped-call]
 
         return hook
 
-    for name, module in model.named_modules():  # inner ones answer before those they are in
+    for name, module in model.named_modules():  # inner modules finish before outer ones
         if name:
             kind = type(module).__name__
-            handles.append(module.register_forward_hook(watch(f"{name} ({kind})")))
+            handles.append(module.register_forward_hook(make_hook(f"{name} ({kind})")))
     try:
         yield
     finally:
@@ -65,9 +63,9 @@ def _watched(model: nn.Module, found: list[str]) -> Iterator[None]:
             handle.remove()
 
 
-def _note(gradient: Tensor, name: str, found: list[str]) -> None:
+def _check(gradient: Tensor, name: str, non_finite: list[str]) -> None:
     if not bool(gradient.isfinite().all()):
-        found.append(name)
+        non_finite.append(name)
 
 
 def _tensors(output: Any) -> Iterator[Tensor]:

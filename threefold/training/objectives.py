@@ -1,11 +1,12 @@
-"""What is minimised and how an answer is judged, for each kind of model.
+"""The loss and the metric of each kind of model.
 
     tokens, labels   −log p(target)                    language, masked, classifier, tagger, …
     numbers          (answer − target)²                classifier and tagger
     forecaster       pinball loss, or −log N(μ, σ²)    from every element of the context
-    translators      −log p(target), teacher forcing   judged by what they write themselves
+    translators      −log p(target), teacher forcing   metric of greedily decoded translations
 
-Losses are sums and counts, so that any division into batches, steps and ranks has the same mean.
+Losses are sums and counts, so that the mean does not depend on how rows are divided into batches,
+steps and ranks.
 """
 
 from __future__ import annotations
@@ -27,93 +28,94 @@ from threefold.tasks.pairs import BEGIN, END, Pairs
 from threefold.tasks.table import LOWER_IS_BETTER
 from threefold.tasks.task import Compare, Metric, accuracy, squared_error
 from threefold.training.scheduled_sampling import scheduled_sampling
-from threefold.training.truncated_bptt import carry_on
+from threefold.training.truncated_bptt import carry_state
 
 Rows: TypeAlias = "Batch | Pairs"
 
 
 class BatchLoss(NamedTuple):
-    """What a model answered to a batch."""
+    """The loss of a batch, with the outputs and the state after it."""
 
-    loss: Tensor  # the sum over the targets that count
+    loss: Tensor  # sum over the targets that are not ignored
     outputs: Tensor
-    state: State | None  # for the batch that follows, if it is carried
+    state: State | None  # for the next batch, if the state is carried
 
 
 class Objective(Protocol):
-    """How to learn from a batch, and how to judge."""
+    """The loss and the metric of a kind of model."""
 
     @property
     def lower(self) -> bool:
-        """Whether less of the metric is better."""
+        """Whether a lower metric is better."""
 
     def count(self, rows: Any) -> int:
-        """Targets that count."""
+        """Number of targets of a batch that are not ignored."""
 
     def __call__(
-        self, model: nn.Module, rows: Any, state: State | None, *, carry: bool, done: float
+        self, model: nn.Module, rows: Any, state: State | None, *, carry: bool, progress: float
     ) -> BatchLoss:
-        """The loss of a batch; `done` is the part of the run that is behind."""
+        """The loss of a batch; `progress` is the fraction of the run that is done."""
 
     def tally(self) -> Tally:
-        """A fresh count of the metric."""
+        """A new accumulator of the metric."""
 
 
 class Tally(Protocol):
-    """The metric over batches."""
+    """Accumulates a metric over batches."""
 
     def add(self, model: nn.Module, rows: Any, outputs: Tensor) -> None:
-        """One batch more."""
+        """Add a batch."""
 
     @property
     def value(self) -> float:
-        """The metric of all."""
+        """The metric of all batches."""
 
 
 class MeanTally:
-    """The mean of a metric that scores each target, or each row, by itself."""
+    """The mean of a metric that scores each target or each row separately."""
 
     def __init__(self, metric: Metric) -> None:
         self.metric, self.total, self.count = metric, 0.0, 0
 
     def add(self, model: nn.Module, rows: Batch, outputs: Tensor) -> None:
-        """One batch more."""
+        """Add a batch."""
         scores = self.metric(outputs, rows.targets)
         self.total += float(scores.sum())
         self.count += scores.numel()
 
     @property
     def value(self) -> float:
-        """The mean."""
+        """The mean score."""
         return self.total / max(self.count, 1)
 
 
-class Written:
-    """What a translator writes from the sources alone, compared with what is right."""
+class TranslationTally:
+    """Compares greedily decoded translations with the references."""
 
     def __init__(self, compare: Compare) -> None:
         self.compare = compare
-        self.answers: list[list[int]] = []
-        self.right: list[Any] = []
+        self.translations: list[list[int]] = []
+        self.references: list[Any] = []
 
     def add(self, model: nn.Module, rows: Pairs, outputs: Tensor) -> None:
-        """One batch more."""
-        self.answers += written(model, rows)
-        self.right += rows.texts() if self.compare is exact else rows.references
+        """Add a batch."""
+        self.translations += translate_greedily(model, rows)
+        self.references += rows.texts() if self.compare is exact_match else rows.references
 
     @property
     def value(self) -> float:
-        """The metric of all answers."""
-        return self.compare(self.answers, self.right)
+        """The metric of all translations."""
+        return self.compare(self.translations, self.references)
 
 
-def exact(answers: Sequence[Sequence[int]], right: Sequence[Any]) -> float:
-    """The part of the answers that has no mistake, END included."""
-    return sum(bool(a == b) for a, b in zip(answers, right, strict=True)) / max(len(right), 1)
+def exact_match(translations: Sequence[Sequence[int]], references: Sequence[Any]) -> float:
+    """The fraction of translations without a mistake, END included."""
+    correct = sum(bool(a == b) for a, b in zip(translations, references, strict=True))
+    return correct / max(len(references), 1)
 
 
-class Answers:
-    """Tokens, labels or numbers, answered in one pass."""
+class PredictionObjective:
+    """Tokens, labels or numbers, predicted in one pass."""
 
     def __init__(self, metric: Metric = accuracy, smoothing: float = 0.0) -> None:
         self.metric, self.smoothing = metric, smoothing
@@ -132,13 +134,13 @@ class Answers:
         state: State | None,
         *,
         carry: bool = False,
-        done: float = 0.0,
+        progress: float = 0.0,
     ) -> BatchLoss:
-        before = None if state is None or not carry else carry_on(state, rows.starts)
-        # Models of images know neither.
-        asked = {"state": before, "mask": rows.mask}
-        extra = {name: value for name, value in asked.items() if value is not None}
-        outputs, after = model(rows.inputs, **extra)
+        before = None if state is None or not carry else carry_state(state, rows.starts)
+        # Image models accept neither argument, so pass only those that are set.
+        optional = {"state": before, "mask": rows.mask}
+        arguments = {name: value for name, value in optional.items() if value is not None}
+        outputs, after = model(rows.inputs, **arguments)
         if rows.targets.is_floating_point():
             outputs = outputs.reshape(rows.targets.shape)
             loss = squared_error(outputs, rows.targets).sum()
@@ -153,14 +155,14 @@ class Answers:
 
 
 class ForecastObjective:
-    """A context, and what comes after it: learnt from every element, judged by the last."""
+    """Forecasts: trained from every element of the context, evaluated from the last one."""
 
     def __init__(self, metric: Metric) -> None:
         self.metric = metric
         self.lower = getattr(metric, "__name__", "") in LOWER_IS_BETTER
 
     def count(self, rows: Batch) -> int:
-        """Values that are forecast: `horizon` of every element of the context."""
+        """Number of values to forecast: `horizon` for each element of the context."""
         return rows.inputs.shape[0] * rows.inputs.shape[1] * rows.targets.shape[1]
 
     def __call__(
@@ -170,12 +172,12 @@ class ForecastObjective:
         state: State | None,
         *,
         carry: bool = False,
-        done: float = 0.0,
+        progress: float = 0.0,
     ) -> BatchLoss:
         assert isinstance(model, Forecaster)
         series = rows.inputs[..., : model.channels]
-        beside = rows.inputs[..., model.channels :] if model.exogenous else None
-        forecast, _ = model(series, None, exogenous=beside)
+        exogenous = rows.inputs[..., model.channels :] if model.exogenous else None
+        forecast, _ = model(series, None, exogenous=exogenous)
         future = rows.targets.reshape(len(series), -1, model.channels)
         target, _ = future_values(torch.cat([series, future], 1), model.horizon)
         target = target[:, : series.shape[1]]
@@ -187,16 +189,16 @@ class ForecastObjective:
         return BatchLoss(losses.sum(), last, None)
 
     def tally(self) -> MeanTally:
-        """The mean of the metric of forecasts from the last element on."""
+        """The mean of the metric, for forecasts from the last element."""
         return MeanTally(self.metric)
 
 
-class Translations:
-    """Pairs: the target read with teacher forcing, judged by what the model writes greedily."""
+class TranslationObjective:
+    """Translation pairs: trained with teacher forcing, evaluated by greedy decoding."""
 
     def __init__(
         self,
-        compare: Compare = exact,
+        compare: Compare = exact_match,
         smoothing: float = 0.0,
         sampled: float = 0.0,
         *,
@@ -205,7 +207,7 @@ class Translations:
         self.compare, self.smoothing, self.sampled, self.lower = compare, smoothing, sampled, lower
 
     def count(self, rows: Pairs) -> int:
-        """Tokens to be answered."""
+        """Number of target tokens to predict."""
         return int((rows.target_lengths - 1).sum())
 
     def __call__(
@@ -215,48 +217,47 @@ class Translations:
         state: State | None,
         *,
         carry: bool = False,
-        done: float = 0.0,
+        progress: float = 0.0,
     ) -> BatchLoss:
         assert isinstance(model, EncoderDecoder)
-        read = model.encode(rows.source, mask=rows.source_mask)
-        share = self.sampled * done if model.training else 0.0
-        logits, _ = scheduled_sampling(model, rows.inputs, read, share, mask=rows.inputs_mask)
-        answers = rows.answers
+        encoded = model.encode(rows.source, mask=rows.source_mask)
+        share = self.sampled * progress if model.training else 0.0
+        logits, _ = scheduled_sampling(model, rows.inputs, encoded, share, mask=rows.inputs_mask)
         smoothing = self.smoothing
         if isinstance(model, Transformer):
             smoothing = smoothing or model.spec.option("label_smoothing")
         smoothing = smoothing if model.training else 0.0
-        return BatchLoss(cross_entropy(logits, answers, "sum", smoothing), logits, None)
+        return BatchLoss(cross_entropy(logits, rows.answers, "sum", smoothing), logits, None)
 
-    def tally(self) -> Written:
-        """What is written from the sources alone."""
-        return Written(self.compare)
+    def tally(self) -> TranslationTally:
+        """The metric of greedily decoded translations."""
+        return TranslationTally(self.compare)
 
 
-def written(model: Any, rows: Pairs) -> list[list[int]]:
-    """What a translator writes for each source, END included."""
+def translate_greedily(model: Any, rows: Pairs) -> list[list[int]]:
+    """The translation of each source by greedy decoding, END included."""
     with torch.no_grad():
         state = model.encode(rows.source, mask=rows.source_mask)
     begin = torch.full((len(rows.source), 1), BEGIN)
-    longest = rows.target.shape[1] + 1
-    return generate(model, begin, state, max_tokens=longest, stop=END, temperature=0.0).rows()
+    max_tokens = rows.target.shape[1] + 1
+    return generate(model, begin, state, max_tokens=max_tokens, stop=END, temperature=0.0).rows()
 
 
-def objective_of(
+def objective_for(
     model: nn.Module, metric: Metric = accuracy, *, smoothing: float = 0.0, sampled: float = 0.0
 ) -> Objective:
-    """The objective for a kind of model."""
+    """The default objective of a model's kind."""
     if isinstance(model, EncoderDecoder):
-        return Translations(smoothing=smoothing, sampled=sampled)
+        return TranslationObjective(smoothing=smoothing, sampled=sampled)
     if isinstance(model, Forecaster):
         return ForecastObjective(metric)
-    return Answers(metric, smoothing)
+    return PredictionObjective(metric, smoothing)
 
 
 def cross_entropy(
     logits: Tensor, targets: Tensor, reduction: str = "mean", smoothing: float = 0.0
 ) -> Tensor:
-    """Nats over the targets that count; logits […, classes], targets […]."""
+    """Cross-entropy in nats, without ignored targets; logits […, classes], targets […]."""
     return F.cross_entropy(
         logits.flatten(0, -2).float(),
         targets.flatten(),

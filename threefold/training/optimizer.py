@@ -1,8 +1,8 @@
-"""Optimisers with parameter groups: what decays, what does not, and what learns slowly.
+"""Optimisers with parameter groups: with weight decay, without it, and with a low learning rate.
 
-Layers declare it: class attributes `no_decay` and `slow` name parameters by the last part of their
-dotted names.  Vectors (biases, scales) and the weights of norms never decay either.
-Muon moves the matrices inside the stack; embeddings, heads and all else go by AdamW beside it.
+Layers declare them: class attributes `no_decay` and `slow` name parameters by the last part of
+their dotted names.  Vectors (biases, scales) and the weights of norms never decay either.
+Muon updates the matrices inside the stack; AdamW updates embeddings, heads and everything else.
 """
 
 from __future__ import annotations
@@ -21,79 +21,82 @@ from threefold.kernels.parameter_cache import optimiser_stepped
 if TYPE_CHECKING:
     from threefold.training.settings import TrainingSettings
 
-SLOW = 0.1  # the learning rate of slow parameters, as a factor
+SLOW_LR_FACTOR = 0.1  # factor of the learning rate of slow parameters
 MUON_MOMENTUM = 0.95  # as published (Jordan et al. 2024, "Muon")
 Groups: TypeAlias = list[dict[str, Any]]
 
 
 class OptimizerGroup:
-    """One optimiser or several that share the parameters among them; saved as plain tensors."""
+    """One or more optimisers, each with its own parameters; saved as plain tensors."""
 
-    def __init__(self, parts: list[torch.optim.Optimizer]) -> None:
-        self.parts = parts
+    def __init__(self, optimizers: list[torch.optim.Optimizer]) -> None:
+        self.optimizers = optimizers
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:
-        """The groups of all."""
-        return [group for part in self.parts for group in part.param_groups]
+        """The parameter groups of all optimisers."""
+        return [group for optimizer in self.optimizers for group in optimizer.param_groups]
 
     def zero_grad(self) -> None:
-        """Forget all gradients."""
-        for part in self.parts:
-            part.zero_grad(set_to_none=True)
+        """Set all gradients to None."""
+        for optimizer in self.optimizers:
+            optimizer.zero_grad(set_to_none=True)
 
     def step(self) -> None:
-        """Move every parameter."""
+        """Update every parameter."""
         with torch.no_grad():
-            for part in self.parts:
-                # Torch's wrapper of it imports its compiler, which takes seconds.
-                inspect.unwrap(type(part).step)(part)
+            for optimizer in self.optimizers:
+                # torch's wrapper of `step` imports its compiler, which takes seconds.
+                inspect.unwrap(type(optimizer).step)(optimizer)
         optimiser_stepped()
 
     def tensors(self) -> dict[str, Tensor]:
-        """What they remember, by `part/parameter/name`."""
+        """The state of the optimisers, by `optimizer/parameter/name`."""
         return {
-            f"{place}/{index}/{name}": torch.as_tensor(value)
-            for place, part in enumerate(self.parts)
-            for index, values in part.state_dict()["state"].items()
+            f"{number}/{parameter}/{name}": torch.as_tensor(value)
+            for number, optimizer in enumerate(self.optimizers)
+            for parameter, values in optimizer.state_dict()["state"].items()
             for name, value in values.items()
             if value is not None
         }
 
     def restore(self, tensors: dict[str, Tensor]) -> None:
-        """Remember what `tensors` gave."""
-        for place, part in enumerate(self.parts):
+        """Load a state that `tensors` returned."""
+        for number, optimizer in enumerate(self.optimizers):
             state: dict[int, dict[str, Any]] = {}
             for path, value in tensors.items():
-                owner, index, name = path.split("/")
-                if int(owner) == place:
-                    state.setdefault(int(index), {})[name] = value
-            groups = part.state_dict()["param_groups"]
-            part.load_state_dict({"state": state, "param_groups": groups})
+                owner, parameter, name = path.split("/")
+                if int(owner) == number:
+                    state.setdefault(int(parameter), {})[name] = value
+            groups = optimizer.state_dict()["param_groups"]
+            optimizer.load_state_dict({"state": state, "param_groups": groups})
 
 
 def make_optimizer(model: nn.Module, settings: TrainingSettings) -> OptimizerGroup:
-    """The optimiser that the settings name, over the groups of the model."""
-    _calm()
+    """The optimiser named in the settings, with the parameter groups of the model."""
+    _avoid_compiler_import()
     groups = parameter_groups(model, settings.learning_rate, settings.weight_decay)
     if settings.optimizer != "muon":
         return OptimizerGroup([_make(settings.optimizer, groups, settings)])
     matrices = _inner_matrices(model)
-    parts = []
-    for chosen, make in ((True, "muon"), (False, "adamw")):
-        mine = [
-            {**group, "params": kept}
-            for group in groups
-            for kept in [[p for p in group["params"] if (p in matrices) == chosen]]
-            if kept
-        ]
-        if mine:
-            parts.append(_make(make, mine, settings))
-    return OptimizerGroup(parts)
+    muon_groups = _restricted(groups, lambda parameter: parameter in matrices)
+    adamw_groups = _restricted(groups, lambda parameter: parameter not in matrices)
+    optimizers = []
+    if muon_groups:
+        optimizers.append(_make("muon", muon_groups, settings))
+    if adamw_groups:
+        optimizers.append(_make("adamw", adamw_groups, settings))
+    return OptimizerGroup(optimizers)
 
 
-def _calm() -> None:
-    """Have optimisers not import torch's compiler when they are made: it takes seconds."""
+def _restricted(groups: Groups, wanted: Callable[[Tensor], bool]) -> Groups:
+    """The groups with only the wanted parameters, without empty groups."""
+    restricted = [{**g, "params": [p for p in g["params"] if wanted(p)]} for g in groups]
+    return [group for group in restricted if group["params"]]
+
+
+def _avoid_compiler_import() -> None:
+    """Keep torch's optimisers from importing its compiler when constructed: it takes seconds."""
     if "torch._dynamo" in sys.modules:
         return
     for name in ("add_param_group", "zero_grad", "state_dict", "load_state_dict"):
@@ -117,7 +120,7 @@ def _make(name: str, groups: Groups, s: TrainingSettings) -> torch.optim.Optimiz
         ),
     }
     if name not in known:
-        raise ThreefoldError(f"unknown optimiser {name!r}; {nearest(name, known)}")
+        raise ThreefoldError(f"unknown optimizer {name!r}; {nearest(name, known)}")
     return known[name]()
 
 
@@ -127,62 +130,61 @@ def adamw(
     weight_decay: float = 0.1,
     betas: tuple[float, float] = (0.9, 0.95),
 ) -> torch.optim.AdamW:
-    """AdamW over the groups; each group remembers its `peak`, which the schedule scales."""
-    _calm()
+    """AdamW with parameter groups; a schedule scales the learning rate `peak` of each group."""
+    _avoid_compiler_import()
     groups = parameter_groups(model, learning_rate, weight_decay)
     return torch.optim.AdamW(groups, lr=learning_rate, betas=betas)
 
 
 def parameter_groups(model: nn.Module, learning_rate: float, weight_decay: float) -> Groups:
-    """Every parameter that learns, in exactly one group; shared ones once, no group empty."""
+    """Every trainable parameter in exactly one group; shared ones once, no group empty."""
     slow = _declared(model, "slow")
-    steady = _declared(model, "no_decay") | _norms(model)
-    groups: dict[str, list[Tensor]] = {"decay": [], "no_decay": [], "slow": []}
+    undecayed = _declared(model, "no_decay") | _norms(model)
+    parameters: dict[str, list[Tensor]] = {"decay": [], "no_decay": [], "slow": []}
     for parameter in model.parameters():
         if not parameter.requires_grad:
             continue
         if parameter in slow:
-            groups["slow"].append(parameter)
-        elif parameter in steady or parameter.dim() < 2:
-            groups["no_decay"].append(parameter)
+            parameters["slow"].append(parameter)
+        elif parameter in undecayed or parameter.dim() < 2:
+            parameters["no_decay"].append(parameter)
         else:
-            groups["decay"].append(parameter)
-    settings = {
+            parameters["decay"].append(parameter)
+    rates = {
         "decay": (learning_rate, weight_decay),
         "no_decay": (learning_rate, 0.0),
-        "slow": (SLOW * learning_rate, 0.0),
+        "slow": (SLOW_LR_FACTOR * learning_rate, 0.0),
     }
-    return [
-        {"name": name, "params": chosen, "lr": rate, "peak": rate, "weight_decay": decay}
-        for name, chosen in groups.items()
-        for rate, decay in [settings[name]]
-        if chosen
-    ]
+    return [_group(name, parameters[name], *rates[name]) for name in rates if parameters[name]]
 
 
-def set_rate(optimiser: torch.optim.Optimizer | OptimizerGroup, factor: float) -> None:
-    """Scale the learning rate of every group from its peak."""
-    for group in optimiser.param_groups:
+def _group(name: str, parameters: list[Tensor], rate: float, decay: float) -> dict[str, Any]:
+    return {"name": name, "params": parameters, "lr": rate, "peak": rate, "weight_decay": decay}
+
+
+def scale_learning_rate(optimizer: torch.optim.Optimizer | OptimizerGroup, factor: float) -> None:
+    """Set the learning rate of every group to `factor` times its peak."""
+    for group in optimizer.param_groups:
         group["lr"] = factor * group["peak"]
 
 
 def _inner_matrices(model: nn.Module) -> set[Tensor]:
-    """Matrices that map features to features: not embeddings, heads, or what is declared."""
-    apart = _declared(model, "slow") | _declared(model, "no_decay") | _norms(model)
-    inside = getattr(model, "stack", None)
-    modules = (inside if isinstance(inside, nn.Module) else model).modules()
-    found: set[Tensor] = {
+    """Matrices that map features to features: no embeddings, heads or declared parameters."""
+    excluded = _declared(model, "slow") | _declared(model, "no_decay") | _norms(model)
+    stack = getattr(model, "stack", None)
+    modules = (stack if isinstance(stack, nn.Module) else model).modules()
+    matrices: set[Tensor] = {
         parameter
         for module in modules
         if not isinstance(module, nn.Embedding)
         for parameter in module.parameters(recurse=False)
         if parameter.dim() == 2 and parameter.requires_grad
     }
-    return found - apart
+    return matrices - excluded
 
 
 def _declared(model: nn.Module, attribute: str) -> set[Tensor]:
-    """Parameters that a module names in its class attribute."""
+    """Parameters that modules name in a class attribute."""
     return set(_named(model, attribute))
 
 
@@ -196,7 +198,7 @@ def _named(model: nn.Module, attribute: str) -> Iterator[Tensor]:
 
 
 def _norms(model: nn.Module) -> set[Tensor]:
-    """Weights of norms, which are matrices where there is one for each head."""
+    """Weights of norms; those with one norm per head are matrices."""
     return {
         parameter
         for module in model.modules()

@@ -1,12 +1,13 @@
-"""What a run shows as it goes: a panel on a terminal, a line now and then elsewhere, or nothing."""
+"""Reporters, the callbacks of a run: a live panel, plain lines, text samples, TensorBoard."""
 
 from __future__ import annotations
 
 import math
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich import box
 from rich.console import Console
@@ -16,17 +17,22 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from threefold.data.atomic_files import report_write_errors
 from threefold.drawing.text import format_duration, sparkline
+from threefold.errors import ThreefoldError
+from threefold.models.language import LanguageModel
+from threefold.runtime.generation import generate
 
 if TYPE_CHECKING:
     from threefold.training.loop import Trainer
 
-LINES = 5  # plain lines of one run
-REFRESH = 0.2  # seconds between two pictures of the panel
+PROGRESS_LINES = 5  # progress lines that LineReporter prints per run
+PANEL_REFRESH_SECONDS = 0.2
+SAMPLE_TOKENS = 160  # length of a text sample
 
 
 class Reporter:
-    """Shows nothing; the ones below show something, and so may a user's own."""
+    """Base class of reporters; reports nothing. Override the hooks you need."""
 
     def __enter__(self) -> Reporter:
         self.open()
@@ -41,62 +47,62 @@ class Reporter:
         self.close()
 
     def open(self) -> None:
-        """The run begins."""
+        """Called when the run starts."""
 
     def close(self) -> None:
-        """The run is over, or has failed."""
+        """Called when the run has ended or failed."""
 
-    def show(self, run: Trainer) -> None:
-        """A step is done."""
+    def on_step(self, trainer: Trainer) -> None:
+        """Called after each step."""
 
-    def scores(self, run: Trainer) -> None:
-        """An evaluation is done; it is the last of run.result.validation."""
+    def on_evaluate(self, trainer: Trainer) -> None:
+        """Called after each evaluation, whose scores are the last of `result.validation`."""
 
-    def saved(self, run: Trainer) -> None:
-        """A checkpoint is written; it is run.saved."""
+    def on_save(self, trainer: Trainer) -> None:
+        """Called after each checkpoint, whose path is `trainer.last_checkpoint`."""
 
-    def remark(self, text: str) -> None:
-        """Something the user should know."""
+    def message(self, text: str) -> None:
+        """Show a message to the user."""
 
 
-class Several(Reporter):
-    """All of some reporters."""
+class ReporterGroup(Reporter):
+    """Several reporters, called one after another."""
 
-    def __init__(self, parts: Sequence[Reporter]) -> None:
-        self.parts = parts
+    def __init__(self, reporters: Sequence[Reporter]) -> None:
+        self.reporters = reporters
 
     def open(self) -> None:
-        for part in self.parts:
-            part.open()
+        for reporter in self.reporters:
+            reporter.open()
 
     def close(self) -> None:
-        for part in reversed(self.parts):
-            part.close()
+        for reporter in reversed(self.reporters):
+            reporter.close()
 
-    def show(self, run: Trainer) -> None:
-        for part in self.parts:
-            part.show(run)
+    def on_step(self, trainer: Trainer) -> None:
+        for reporter in self.reporters:
+            reporter.on_step(trainer)
 
-    def scores(self, run: Trainer) -> None:
-        for part in self.parts:
-            part.scores(run)
+    def on_evaluate(self, trainer: Trainer) -> None:
+        for reporter in self.reporters:
+            reporter.on_evaluate(trainer)
 
-    def saved(self, run: Trainer) -> None:
-        for part in self.parts:
-            part.saved(run)
+    def on_save(self, trainer: Trainer) -> None:
+        for reporter in self.reporters:
+            reporter.on_save(trainer)
 
-    def remark(self, text: str) -> None:
-        for part in self.parts:
-            part.remark(text)
+    def message(self, text: str) -> None:
+        for reporter in self.reporters:
+            reporter.message(text)
 
 
-class Board(Reporter):
-    """A live panel: bar, loss and its curve, validation, rate, time left, gradients, memory."""
+class LivePanel(Reporter):
+    """A panel that updates in place: progress bar, scores, speed, time left and loss curve."""
 
     def __init__(self, console: Console, title: str) -> None:
         self.console, self.title = console, title
         self.live = Live(console=console, auto_refresh=False, transient=False)
-        self.next = 0.0
+        self.next_refresh = 0.0
 
     def open(self) -> None:
         self.live.start()
@@ -104,91 +110,162 @@ class Board(Reporter):
     def close(self) -> None:
         self.live.stop()
 
-    def show(self, run: Trainer) -> None:
+    def on_step(self, trainer: Trainer) -> None:
         now = time.monotonic()
-        if now < self.next and not run.result.stopped:
+        if now < self.next_refresh and not trainer.result.stopped:
             return
-        self.next = now + REFRESH
-        self.live.update(self.picture(run), refresh=True)
+        self.next_refresh = now + PANEL_REFRESH_SECONDS
+        self.live.update(self.render(trainer), refresh=True)
 
-    def saved(self, run: Trainer) -> None:
-        self.live.update(self.picture(run), refresh=True)
+    def on_save(self, trainer: Trainer) -> None:
+        self.live.update(self.render(trainer), refresh=True)
 
-    def remark(self, text: str) -> None:
+    def message(self, text: str) -> None:
         self.live.console.print(text, style="yellow", markup=False)
 
-    def picture(self, run: Trainer) -> Panel:
-        """The panel as it is now."""
+    def render(self, trainer: Trainer) -> Panel:
+        """The panel for the current step."""
         facts = Table.grid(padding=(0, 3))
         for _ in range(4):
             facts.add_column(no_wrap=True)
-        cells = [f"[dim]{name}[/dim] {value}" for name, value in _facts(run)]
-        for begin in range(0, len(cells), 4):
-            facts.add_row(*cells[begin : begin + 4])
+        cells = [f"[dim]{name}[/dim] {value}" for name, value in _facts(trainer)]
+        for first in range(0, len(cells), 4):
+            facts.add_row(*cells[first : first + 4])
         width = max(20, min(self.console.width - 6, 100))
-        bar = ProgressBar(total=1.0, completed=run.done, width=width)
-        curve = Text(sparkline(run.result.losses, width), style="cyan")
-        title = f"{self.title}  {run.done:.0%}"
+        bar = ProgressBar(total=1.0, completed=trainer.progress, width=width)
+        curve = Text(sparkline(trainer.result.losses, width), style="cyan")
+        title = f"{self.title}  {trainer.progress:.0%}"
         rows = Table.grid()
-        for part in (bar, facts, curve):
-            rows.add_row(part)
+        for row in (bar, facts, curve):
+            rows.add_row(row)
         return Panel(rows, title=title, title_align="left", box=box.ROUNDED)
 
 
-class Lines(Reporter):
-    """A plain line for every fifth of the run, and for every evaluation."""
+class LineReporter(Reporter):
+    """A plain line after each fifth of the run and after each evaluation."""
 
     def __init__(self, console: Console, title: str) -> None:
         self.console, self.title = console, title
-        self.next = 0.0
+        self.next_progress = 0.0
 
-    def show(self, run: Trainer) -> None:
-        if run.done < self.next:
+    def on_step(self, trainer: Trainer) -> None:
+        if trainer.progress < self.next_progress:
             return
-        self.next = (int(run.done * LINES) + 1) / LINES
-        self._say(
-            f"{run.done:4.0%}, step {run.result.steps}, loss {run.result.losses[-1]:.3f}, "
-            f"{run.result.rate:,.0f} tokens/s, {format_duration(run.left)} left"
+        self.next_progress = (int(trainer.progress * PROGRESS_LINES) + 1) / PROGRESS_LINES
+        result = trainer.result
+        left = format_duration(trainer.seconds_left)
+        self.message(
+            f"{trainer.progress:4.0%}, step {result.steps}, loss {result.losses[-1]:.3f}, "
+            f"{result.tokens_per_second:,.0f} tokens/s, {left} left"
         )
 
-    def scores(self, run: Trainer) -> None:
-        if run.settings.eval_every is not None:
-            steps, (loss, metric) = run.result.validation[-1]
-            self._say(f"step {steps}, validation loss {loss:.4f}, metric {metric:.4f}")
+    def on_evaluate(self, trainer: Trainer) -> None:
+        if trainer.settings.eval_every is not None:
+            steps, (loss, metric) = trainer.result.validation[-1]
+            self.message(f"step {steps}, validation loss {loss:.4f}, metric {metric:.4f}")
 
-    def remark(self, text: str) -> None:
-        self._say(text)
-
-    def _say(self, text: str) -> None:
+    def message(self, text: str) -> None:
         self.console.print(f"{self.title}: {text}", highlight=False, markup=False, soft_wrap=True)
 
 
-def _facts(run: Trainer) -> list[tuple[str, str]]:
-    result = run.result
-    steps = run.settings.steps
-    of = "" if steps is None else f" of {steps:,}"
+class TensorBoardReporter(Reporter):
+    """Loss, learning rate, gradient norm and evaluations, for `tensorboard --logdir`."""
+
+    def __init__(self, folder: Path) -> None:
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError as error:
+            raise ThreefoldError(
+                "TensorBoard is not installed: pip install 'threefold[tensorboard]'"
+            ) from error
+        self.writer: Any = SummaryWriter(str(folder))
+
+    def close(self) -> None:
+        self.writer.close()
+
+    def on_step(self, trainer: Trainer) -> None:
+        step = trainer.result.steps
+        for name, value in (
+            ("loss/train", trainer.result.losses[-1]),
+            ("learning_rate", trainer.optimizer.param_groups[0]["lr"]),
+            ("grad_norm", trainer.grad_norm),
+            ("tokens_per_second", trainer.result.tokens_per_second),
+        ):
+            self.writer.add_scalar(name, value, step)
+
+    def on_evaluate(self, trainer: Trainer) -> None:
+        step, (loss, metric) = trainer.result.validation[-1]
+        self.writer.add_scalar("loss/valid", loss, step)
+        self.writer.add_scalar("metric/valid", metric, step)
+
+
+class SampleReporter(Reporter):
+    """A text that the language model generates at each evaluation, appended to a file."""
+
+    def __init__(self, path: Path, console: Console | None = None) -> None:
+        self.path, self.console = path, console
+
+    def on_evaluate(self, trainer: Trainer) -> None:
+        model, steps = trainer.model, trainer.result.steps
+        tokenizer = getattr(model, "tokenizer", None)
+        if not isinstance(model, LanguageModel) or tokenizer is None:
+            return
+        text = _sample(model, tokenizer)
+        loss = trainer.result.scores.loss
+        score = "" if math.isnan(loss) else f", validation loss {loss:.4f}"
+        with report_write_errors(self.path), open(self.path, "a", encoding="utf-8") as file:
+            file.write(f"--- step {steps}{score}\n{text}\n")
+        if self.console is not None:
+            self.console.print(f"sample at step {steps}: {text.strip()[:200]}", markup=False)
+
+
+def _sample(model: LanguageModel, tokenizer: Any) -> str:
+    """Text that the model generates in eval mode, or the reason why it cannot."""
+    was_training = model.training
+    model.eval()
+    prompt = _prompt(tokenizer)
+    try:
+        rows = generate(model, prompt, max_tokens=SAMPLE_TOKENS, temperature=0.8, seed=0).rows()
+        text = tokenizer.decode(rows[0])
+    except ThreefoldError as error:  # a failed sample must not end the run
+        text = str(error)
+    model.train(was_training)
+    return "".join(c if c.isprintable() or c == "\n" else "·" for c in text)
+
+
+def _prompt(tokenizer: Any) -> list[int]:
+    """A line break, or token 0 if the tokenizer has no line break."""
+    try:
+        tokens: list[int] = tokenizer.encode("\n").tolist()
+    except ThreefoldError:
+        tokens = []
+    return tokens or [0]
+
+
+def _facts(trainer: Trainer) -> list[tuple[str, str]]:
+    result, total = trainer.result, trainer.settings.steps
     loss, metric = result.scores
-    facts = [
-        ("step", f"{result.steps:,}{of}"),
-        ("loss", f"{_recent(result.losses):.4f}"),
+    checkpoint = trainer.last_checkpoint
+    return [
+        ("step", f"{result.steps:,}" + ("" if total is None else f" of {total:,}")),
+        ("loss", f"{_recent_mean(result.losses):.4f}"),
         ("validation", "–" if math.isnan(loss) else f"{loss:.4f} ({metric:.4f})"),
-        ("left", format_duration(run.left)),
-        ("rate", f"{result.rate:,.0f} tokens/s"),
-        ("gradients", f"{run.norm:.3g}"),
+        ("time left", format_duration(trainer.seconds_left)),
+        ("speed", f"{result.tokens_per_second:,.0f} tokens/s"),
+        ("gradient norm", f"{trainer.grad_norm:.3g}"),
         ("memory", _memory()),
-        ("saved", "–" if run.saved is None else f"step {int(run.saved.name[5:]):,}"),
+        ("checkpoint", "–" if checkpoint is None else f"step {int(checkpoint.name[5:]):,}"),
     ]
-    return facts
 
 
-def _recent(losses: Sequence[float]) -> float:
-    """The mean of the newest twentieth."""
+def _recent_mean(losses: Sequence[float]) -> float:
+    """The mean of the newest twentieth of the losses, at most 50."""
     newest = losses[-max(1, min(len(losses) // 20, 50)) :]
     return sum(newest) / max(len(newest), 1)
 
 
 def _memory() -> str:
-    """What the process holds, where the system tells."""
+    """Resident memory of the process, where the system reports it."""
     try:
         with open("/proc/self/statm", encoding="ascii") as file:
             return f"{int(file.read().split()[1]) * 4096 / 2**20:,.0f} MiB"
@@ -196,10 +273,14 @@ def _memory() -> str:
         return "–"
 
 
-def reporter(console: Console | None, title: str, watchers: Sequence[Reporter] = ()) -> Reporter:
-    """What suits where the output goes (None: silence), and the watchers beside it."""
+def make_reporter(
+    console: Console | None, title: str, reporters: Sequence[Reporter] = ()
+) -> Reporter:
+    """A panel on a terminal, lines elsewhere, nothing without a console; and `reporters`."""
     if console is None:
-        own = Reporter()
+        progress = Reporter()
+    elif console.is_terminal:
+        progress = LivePanel(console, title)
     else:
-        own = Board(console, title) if console.is_terminal else Lines(console, title)
-    return Several([own, *watchers]) if watchers else own
+        progress = LineReporter(console, title)
+    return ReporterGroup([progress, *reporters]) if reporters else progress

@@ -1,9 +1,9 @@
-"""run/{run.json, log.jsonl, lock, checkpoints/}: a run that goes on, wherever it was killed.
+"""run/{run.json, log.jsonl, lock, checkpoints/}: a run that can be resumed wherever it was killed.
 
-What is needed to go on bit for bit is kept in checkpoints: weights, optimiser, carried state and
-counters; batches and random numbers are addressed by step. A run goes on with another number of
-processes, too. The log has one line for each step, and is cut back to the checkpoint when a run
-goes on, so that no step is missing or doubled.
+Checkpoints contain what is needed to resume bit for bit: weights, optimiser, carried state and
+counters; batches and random numbers depend on the step only.  A run may resume with a different
+number of processes.  The log has one line per step and is truncated to the checkpoint when a run
+resumes, so that no step is missing or repeated.
 """
 
 from __future__ import annotations
@@ -26,138 +26,141 @@ from threefold.data.atomic_files import report_write_errors, sync, write_file
 from threefold.errors import ThreefoldError
 from threefold.memory.state import State, leaves, tree
 from threefold.models.saving import unique_tensors
-from threefold.training.checkpoints import Checkpoints, Snapshot, locked
-from threefold.training.distributed import Group
+from threefold.training.checkpoints import Checkpoints, Snapshot, lock_folder
+from threefold.training.distributed import ProcessGroup
 from threefold.training.evaluation import Scores
 
 if TYPE_CHECKING:
     from threefold.training.loop import Trainer
 
 RUN, LOG, CHECKPOINTS = "run.json", "log.jsonl", "checkpoints"
-SLOWEST = 1 / 64  # of the learning rate, by roll-backs
+MIN_LR_SCALE = 1 / 64  # rollbacks halve the learning rate down to this fraction
 
 
 @dataclass
 class RunFolder:
-    """The folder of one run, held by this process; only the first of several ranks writes."""
+    """The folder of one run, locked by this process; only the main rank writes to it."""
 
     folder: Path
     keep: int = 2
-    group: Group = field(default_factory=Group)
+    group: ProcessGroup = field(default_factory=ProcessGroup)
 
     def __post_init__(self) -> None:
         self.checkpoints = Checkpoints(self.folder / CHECKPOINTS, self.keep)
         self.log = RunLog(self.folder / LOG)
 
-    def begin(self, run: Trainer, identity: Mapping[str, Any]) -> list[str]:
-        """Note what is run, or go on with what was; what had to be left aside, in words."""
-        remarks = self._check(run, identity)
-        moment, wrong = self.checkpoints.newest()
-        if moment is None and wrong:
+    def start(self, trainer: Trainer, identity: Mapping[str, Any]) -> list[str]:
+        """Write run.json, or resume from the newest checkpoint; returns messages for the user."""
+        messages = self._check_same_run(trainer, identity)
+        snapshot, problems = self.checkpoints.newest()
+        if snapshot is None and problems:
             raise ThreefoldError(
-                f"{self.folder}: no checkpoint of this run is whole: {'; '.join(wrong)}; bring one "
-                f"back from a copy, or remove {CHECKPOINTS}/ to begin anew"
+                f"{self.folder}: every checkpoint of this run is damaged: {'; '.join(problems)}; "
+                f"restore one from a backup, or remove {CHECKPOINTS}/ to start again"
             )
-        self.group.meet()
-        if self.group.leads:
-            self.log.cut(0 if moment is None else moment.numbers["log"])
-        if moment is not None:
-            self._restore(run, moment)
-            remarks.append(f"goes on after step {moment.step:,}")
-        return [*remarks, *(f"checkpoint left aside: {one}" for one in wrong)]
+        self.group.barrier()
+        if self.group.is_main:
+            self.log.truncate(0 if snapshot is None else snapshot.values["log"])
+        if snapshot is not None:
+            self._restore(trainer, snapshot)
+            messages.append(f"resumed after step {snapshot.step:,}")
+        return [*messages, *(f"ignored a damaged checkpoint: {problem}" for problem in problems)]
 
-    def note(self, run: Trainer) -> None:
-        """A line for the newest step."""
-        if self.group.leads:
-            self.log.add(line_of(run))
+    def log_step(self, trainer: Trainer) -> None:
+        """Append the newest step to log.jsonl."""
+        if self.group.is_main:
+            self.log.append(log_entry(trainer))
 
-    def save(self, run: Trainer) -> Path:
-        """A checkpoint of this moment; the best evaluated one is kept as well."""
-        state = self.group.whole_state(run.state)
-        place = self.checkpoints.path(run.result.steps)
-        if self.group.leads:
+    def save(self, trainer: Trainer) -> Path:
+        """Save a checkpoint of this step; the one with the best evaluation is kept as well."""
+        state = self.group.gather_state(trainer.state)
+        if self.group.is_main:
             self.log.sync()
-            scores = {steps: s.loss for steps, s in run.result.validation if isfinite(s.loss)}
-            saved = [step for step in self.checkpoints.steps if step in scores]
-            best = min(saved, key=lambda step: scores[step], default=None)
-            self.checkpoints.save(moment_of(run, state, self.log.size), best=best)
-        self.group.meet()
-        return place
+            losses = {steps: s.loss for steps, s in trainer.result.validation if isfinite(s.loss)}
+            evaluated = [step for step in self.checkpoints.steps if step in losses]
+            best = min(evaluated, key=lambda step: losses[step], default=None)
+            self.checkpoints.save(take_snapshot(trainer, state, self.log.size), best=best)
+        self.group.barrier()
+        return self.checkpoints.path(trainer.result.steps)
 
-    def roll_back(self, run: Trainer) -> bool:
-        """Go back to the newest checkpoint, with half the learning rate; whether that was done."""
-        moment, _ = self.checkpoints.newest()
-        factor = run.factor / 2
-        if moment is None or factor < SLOWEST:
+    def roll_back(self, trainer: Trainer) -> bool:
+        """Return to the newest checkpoint and halve the learning rate; False if it cannot."""
+        snapshot, _ = self.checkpoints.newest()
+        lr_scale = trainer.lr_scale / 2
+        if snapshot is None or lr_scale < MIN_LR_SCALE:
             return False
-        if self.group.leads:
-            self.log.cut(moment.numbers["log"])
-        self._restore(run, moment)
-        run.factor = factor
+        if self.group.is_main:
+            self.log.truncate(snapshot.values["log"])
+        self._restore(trainer, snapshot)
+        trainer.lr_scale = lr_scale
         return True
 
-    def _restore(self, run: Trainer, moment: Snapshot) -> None:
-        restore(run, moment, self.log.lines(moment.numbers["log"], moment.step))
-        run.state = self.group.own_state(run.state)
-        run.saved = self.checkpoints.path(moment.step)
+    def _restore(self, trainer: Trainer, snapshot: Snapshot) -> None:
+        restore_trainer(trainer, snapshot, self.log.read(snapshot.values["log"], snapshot.step))
+        trainer.state = self.group.shard_state(trainer.state)
+        trainer.last_checkpoint = self.checkpoints.path(snapshot.step)
 
-    def _check(self, run: Trainer, identity: Mapping[str, Any]) -> list[str]:
-        """Refuse a folder whose run was configured otherwise; remark on another environment."""
+    def _check_same_run(self, trainer: Trainer, identity: Mapping[str, Any]) -> list[str]:
+        """Refuse a folder whose run has other settings; warn about another environment."""
         path = self.folder / RUN
-        now = json.loads(json.dumps({**configuration(run), **identity}))
-        around = environment()
-        if not path.exists():
-            self.group.meet()
-            if self.group.leads:
-                content = {"configuration": now, "environment": around}
+        configuration = json.loads(json.dumps({**run_identity(trainer), **identity}))
+        is_new = not path.exists()
+        self.group.barrier()
+        if is_new:
+            if self.group.is_main:
+                content = {"configuration": configuration, "environment": environment()}
                 text = json.dumps(content, indent=1, sort_keys=True) + "\n"
                 write_file(path, lambda new: _write_text(new, text))
             return []
-        self.group.meet()
         try:
-            known = json.loads(path.read_text(encoding="utf-8"))
-            then, before = known["configuration"], known["environment"]
+            saved = json.loads(path.read_text(encoding="utf-8"))
+            saved_configuration, saved_environment = saved["configuration"], saved["environment"]
         except (ValueError, KeyError, TypeError) as error:
-            raise ThreefoldError(f"{path}: is not a run's ({error}); choose another") from error
-        if changed := _changes(then, now):
             raise ThreefoldError(
-                f"{self.folder}: holds a run that was configured otherwise: {'; '.join(changed)}; "
-                "choose another folder, or configure it as before"
+                f"{path}: not the description of a run ({error}); choose another folder"
+            ) from error
+        if changes := _changes(saved_configuration, configuration):
+            raise ThreefoldError(
+                f"{self.folder}: already contains a run with different settings: "
+                f"{'; '.join(changes)}; choose another folder, or use the same settings"
             )
-        others = _changes(before, around)
-        told = f"the environment is another: {'; '.join(others)}; last digits may differ"
-        return [told] if others else []
+        if changes := _changes(saved_environment, environment()):
+            return [
+                f"the environment has changed: {'; '.join(changes)}; the last digits of results "
+                "may differ"
+            ]
+        return []
 
 
-def _changes(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+def _changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     return [
-        f"{key} was {then.get(key)!r} and is {now.get(key)!r}"
-        for key in sorted({*then, *now})
-        if then.get(key) != now.get(key)
+        f"{key} was {before.get(key)!r} and is {now.get(key)!r}"
+        for key in sorted({*before, *now})
+        if before.get(key) != now.get(key)
     ]
 
 
 @contextmanager
 def open_run_folder(
-    folder: Path | None, keep: int = 2, group: Group | None = None
+    folder: str | os.PathLike[str] | None, keep: int = 2, group: ProcessGroup | None = None
 ) -> Iterator[RunFolder | None]:
-    """The keeper of a folder, which nobody else may use meanwhile; None without a folder."""
+    """Open a run folder and lock it for this process; None without a folder."""
     if folder is None:
         yield None
         return
-    group = group or Group()
-    with locked(folder) if group.leads else nullcontext():
-        keeper = RunFolder(folder, keep, group)
-        with keeper.log:
-            yield keeper
+    path, group = Path(folder), group or ProcessGroup()
+    with lock_folder(path) if group.is_main else nullcontext():
+        run_folder = RunFolder(path, keep, group)
+        with run_folder.log:
+            yield run_folder
 
 
 class RunLog:
-    """Lines of JSON, added at the end."""
+    """A file of JSON lines, one per step."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.file: FileIO | None = None  # from the first line on
+        self.file: FileIO | None = None  # opened by the first append
 
     def __enter__(self) -> Self:
         return self
@@ -171,43 +174,43 @@ class RunLog:
     def size(self) -> int:
         return self.path.stat().st_size if self.path.exists() else 0
 
-    def add(self, line: Mapping[str, Any]) -> None:
-        """One more line; the system may lose it until `sync`."""
-        rest = json.dumps(line).encode() + b"\n"
+    def append(self, entry: Mapping[str, Any]) -> None:
+        """Append a line; a power failure may lose it until `sync`."""
+        rest = json.dumps(entry).encode() + b"\n"
         with report_write_errors(self.path):
             if self.file is None:
                 self.file = FileIO(self.path, "a")
-            while rest:  # a disk that fills takes a part of it, and refuses the next
+            while rest:  # a disk that is almost full writes a part, then refuses the next write
                 rest = rest[self.file.write(rest) :]
 
     def sync(self) -> None:
-        """Have the disk hold all lines."""
+        """Make sure that all lines are on the disk."""
         if self.path.exists():
             with report_write_errors(self.path):
                 sync(self.path)
 
-    def lines(self, size: int, steps: int) -> list[dict[str, Any]]:
-        """The lines within the first `size` bytes, one for each of `steps`."""
+    def read(self, size: int, steps: int) -> list[dict[str, Any]]:
+        """The entries in the first `size` bytes, one for each of `steps` steps."""
         if self.size < size:
             raise ThreefoldError(
-                f"{self.path}: has {self.size} bytes, and the checkpoint was written after {size}; "
-                "it was cut by something else: put it back, or begin anew in another folder"
+                f"{self.path}: has {self.size} bytes, but had {size} when the checkpoint was "
+                "saved; restore it from a backup, or train again in another folder"
             )
         with open(self.path, "rb") as file:
             try:
-                lines = [json.loads(line) for line in file.read(size).splitlines()]
-                numbers = [line["step"] for line in lines]
+                entries = [json.loads(line) for line in file.read(size).splitlines()]
+                numbers = [entry["step"] for entry in entries]
             except (ValueError, KeyError, TypeError):
                 numbers = []
         if numbers != list(range(1, steps + 1)):
             raise ThreefoldError(
-                f"{self.path}: damaged, expected a line for each of {steps:,} steps; put it back, "
-                "or begin anew in another folder"
+                f"{self.path}: damaged, expected a line for each of {steps:,} steps; restore it "
+                "from a backup, or train again in another folder"
             )
-        return lines
+        return entries
 
-    def cut(self, size: int) -> None:
-        """Forget what came after the first `size` bytes."""
+    def truncate(self, size: int) -> None:
+        """Remove everything after the first `size` bytes."""
         if self.path.exists():
             with report_write_errors(self.path):
                 os.truncate(self.path, size)
@@ -217,18 +220,18 @@ def _write_text(path: Path, text: str) -> None:
     path.write_text(text, encoding="utf-8")
 
 
-def configuration(run: Trainer) -> dict[str, Any]:
-    """What must be the same for a run to go on."""
-    spec = getattr(run.model, "spec", None)
+def run_identity(trainer: Trainer) -> dict[str, Any]:
+    """What must be unchanged for a run to resume."""
+    spec = getattr(trainer.model, "spec", None)
     return {
-        **{f"training.{name}": value for name, value in run.settings.model_dump().items()},
+        **{f"training.{name}": value for name, value in trainer.settings.model_dump().items()},
         "spec": None if spec is None else spec.to_dict(),
-        "parameters": sum(p.numel() for p in run.model.parameters()),
+        "parameters": sum(p.numel() for p in trainer.model.parameters()),
     }
 
 
 def environment() -> dict[str, Any]:
-    """What the last digits depend on beside that."""
+    """What else the last digits of results depend on."""
     return {
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,
@@ -237,63 +240,60 @@ def environment() -> dict[str, Any]:
     }
 
 
-def line_of(run: Trainer) -> dict[str, Any]:
-    """The line of the log for the newest step; null for what is no number."""
-    result = run.result
-    line = {
+def log_entry(trainer: Trainer) -> dict[str, Any]:
+    """The line of the log for the newest step; numbers that are not finite become null."""
+    result = trainer.result
+    entry = {
         "step": result.steps,
         "loss": result.losses[-1],
-        "rate": run.optimiser.param_groups[0]["lr"],
-        "norm": run.norm,
+        "learning_rate": trainer.optimizer.param_groups[0]["lr"],
+        "grad_norm": trainer.grad_norm,
         "tokens": result.tokens,
         "seconds": round(result.seconds, 4),
     }
     if result.validation and result.validation[-1][0] == result.steps:
         loss, metric = result.validation[-1][1]
-        line |= {"valid_loss": loss, "valid_metric": metric}
-    return {name: value if isfinite(value) else None for name, value in line.items()}
+        entry |= {"valid_loss": loss, "valid_metric": metric}
+    return {name: value if isfinite(value) else None for name, value in entry.items()}
 
 
-def moment_of(run: Trainer, state: State | None, log: int) -> Snapshot:
-    """All that is needed to go on."""
+def take_snapshot(trainer: Trainer, state: State | None, log_size: int) -> Snapshot:
+    """Everything that is needed to resume."""
+    result = trainer.result
     tensors = {
-        "model": unique_tensors(run.model),
-        "optimiser": run.optimiser.tensors(),
+        "model": unique_tensors(trainer.model),
+        "optimizer": trainer.optimizer.tensors(),
         "state": {path: leaf.detach() for path, leaf in leaves(state or {})},
     }
-    if run.average is not None:
-        tensors["average"] = run.average.mean
-    if run.best is not None:
-        tensors["best"] = run.best
-    return Snapshot(
-        run.result.steps,
-        tensors,
-        {
-            "tokens": run.result.tokens,
-            "seconds": run.result.seconds,
-            "validation": [[steps, *scores] for steps, scores in run.result.validation],
-            "carries": state is not None,
-            "factor": run.factor,
-            "skipped": run.skipped,
-            "log": log,
-        },
-    )
+    if trainer.ema is not None:
+        tensors["ema"] = trainer.ema.mean
+    if trainer.best is not None:
+        tensors["best"] = trainer.best
+    values = {
+        "tokens": result.tokens,
+        "seconds": result.seconds,
+        "validation": [[steps, *scores] for steps, scores in result.validation],
+        "has_state": state is not None,
+        "lr_scale": trainer.lr_scale,
+        "skipped": trainer.skipped,
+        "log": log_size,
+    }
+    return Snapshot(result.steps, tensors, values)
 
 
-def restore(run: Trainer, moment: Snapshot, lines: list[dict[str, Any]]) -> None:
-    """Bring a run to where it was."""
+def restore_trainer(trainer: Trainer, snapshot: Snapshot, entries: list[dict[str, Any]]) -> None:
+    """Return a trainer to a snapshot; `entries` are the lines of the log up to it."""
+    tensors, values = snapshot.tensors, snapshot.values
     with torch.no_grad():
-        for name, tensor in unique_tensors(run.model).items():
-            tensor.copy_(moment.tensors["model"][name])
-    run.optimiser.restore(dict(moment.tensors["optimiser"]))
-    if run.average is not None:
-        run.average.restore(dict(moment.tensors["average"]))
-    run.best = dict(moment.tensors["best"]) if "best" in moment.tensors else None
-    run.state = tree(moment.tensors["state"]) if moment.numbers["carries"] else None
-    run.factor, run.skipped = moment.numbers["factor"], moment.numbers.get("skipped", 0)
-    result = run.result
-    result.losses[:] = [nan if line["loss"] is None else line["loss"] for line in lines]
-    result.tokens, result.seconds = moment.numbers["tokens"], moment.numbers["seconds"]
-    result.validation[:] = [
-        (steps, Scores(*scores)) for steps, *scores in moment.numbers["validation"]
-    ]
+        for name, tensor in unique_tensors(trainer.model).items():
+            tensor.copy_(tensors["model"][name])
+    trainer.optimizer.restore(dict(tensors["optimizer"]))
+    if trainer.ema is not None:
+        trainer.ema.restore(dict(tensors["ema"]))
+    trainer.best = dict(tensors["best"]) if "best" in tensors else None
+    trainer.state = tree(tensors["state"]) if values["has_state"] else None
+    trainer.lr_scale, trainer.skipped = values["lr_scale"], values.get("skipped", 0)
+    result = trainer.result
+    result.losses[:] = [nan if entry["loss"] is None else entry["loss"] for entry in entries]
+    result.tokens, result.seconds = values["tokens"], values["seconds"]
+    result.validation[:] = [(steps, Scores(*scores)) for steps, *scores in values["validation"]]

@@ -1,6 +1,6 @@
-"""Sections of a configuration: frozen, checked, the same in Python, TOML and on a command line.
+"""Sections of a configuration: frozen, validated, the same in Python, TOML and on a command line.
 
-Whatever is wrong is one message with the key, what was given, and the nearest known key.
+An invalid value raises one message with the key, the value, and what was expected.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from threefold.errors import ThreefoldError, nearest
 
 
 class Section(BaseModel):
-    """Keywords with types; unknown ones and wrong values are refused in plain words."""
+    """Typed settings; unknown keys and invalid values raise a readable ThreefoldError."""
 
     model_config = ConfigDict(
         frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True
@@ -24,10 +24,10 @@ class Section(BaseModel):
         try:
             super().__init__(**values)
         except ValidationError as error:
-            _tell(type(self), error)
+            _raise_readable(type(self), error)
 
     def differences(self, other: Section) -> list[str]:
-        """Each key in which two differ, with both values."""
+        """Each key whose values differ, with both values."""
         mine, theirs = flat(self.model_dump(mode="json")), flat(other.model_dump(mode="json"))
         return [
             f"{key} is {mine.get(key)!r} and {theirs.get(key)!r}"
@@ -38,44 +38,44 @@ class Section(BaseModel):
 
 def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """{"a": {"b": 1}} → {"a.b": 1}."""
-    found: dict[str, Any] = {}
+    flattened: dict[str, Any] = {}
     for key, value in values.items():
         if isinstance(value, Mapping) and value:
-            found.update(flat(value, f"{prefix}{key}."))
+            flattened.update(flat(value, f"{prefix}{key}."))
         else:
-            found[prefix + key] = value
-    return found
+            flattened[prefix + key] = value
+    return flattened
 
 
-class _ToldError(ThreefoldError):
-    """What is wrong with a key: `template` has a place for its name."""
+class _SettingError(ThreefoldError):
+    """An invalid setting; KEY in `template` stands for its name."""
 
     def __init__(self, template: str, key: str) -> None:
         super().__init__(template.replace("KEY", key))
         self.template, self.key = template, key
 
 
-def _tell(section: type[Section], error: ValidationError) -> NoReturn:
+def _raise_readable(section: type[Section], error: ValidationError) -> NoReturn:
     first = error.errors()[0]
-    place = ".".join(map(str, first["loc"]))
+    key = ".".join(map(str, first["loc"]))
     inner = first.get("ctx", {}).get("error")
-    if isinstance(inner, _ToldError):  # of a section inside this one
-        raise _ToldError(inner.template, f"{place}.{inner.key}") from None
+    if isinstance(inner, _SettingError):  # raised by a nested section
+        raise _SettingError(inner.template, f"{key}.{inner.key}") from None
     if isinstance(inner, ThreefoldError):
         raise inner from None
     if first["type"] == "extra_forbidden":
-        known = _known(section, first["loc"][:-1])
-        raise _ToldError(
-            f"unknown key 'KEY'; {nearest(str(first['loc'][-1]), known)}", place
+        known = _known_keys(section, first["loc"][:-1])
+        raise _SettingError(
+            f"unknown key 'KEY'; {nearest(str(first['loc'][-1]), known)}", key
         ) from None
     if first["type"] == "missing":
-        raise _ToldError("KEY is missing", place) from None
+        raise _SettingError("KEY is missing", key) from None
     message = first["msg"].removeprefix("Input should be ")
-    raise _ToldError(f"KEY is {first['input']!r}, expected {message}", place) from None
+    raise _SettingError(f"KEY is {first['input']!r}, expected {message}", key) from None
 
 
-def _known(section: type[Section], path: tuple[int | str, ...]) -> list[str]:
-    """The keys of a section inside a section."""
+def _known_keys(section: type[Section], path: tuple[int | str, ...]) -> list[str]:
+    """The keys of a nested section."""
     for name in path:
         inner = section.model_fields[str(name)].annotation
         if not (isinstance(inner, type) and issubclass(inner, Section)):

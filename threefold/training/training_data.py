@@ -1,4 +1,4 @@
-"""What a configuration's data ask of a model: batches, evaluations, a spec, a way to be judged."""
+"""The data of a run: batches, evaluation splits, objective, and the model they need."""
 
 from __future__ import annotations
 
@@ -24,11 +24,17 @@ from threefold.tasks.table import task as make_task
 from threefold.tasks.task import Task
 from threefold.tasks.user_data import files_of, user_task
 from threefold.training.config import DataSettings, ModelSettings
-from threefold.training.objectives import Answers, ForecastObjective, Objective, Translations, exact
+from threefold.training.objectives import (
+    ForecastObjective,
+    Objective,
+    PredictionObjective,
+    TranslationObjective,
+    exact_match,
+)
 from threefold.training.settings import TrainingSettings
 
-LANES = 8  # rows of an evaluation that carries its state
-# Settings that a user's own file is read with.
+EVAL_LANES = 8  # batch size of an evaluation that carries its state
+# Settings that apply when a user's file is read.
 USER_DATA_KEYS = {
     "kind",
     "tokenizer",
@@ -42,76 +48,78 @@ USER_DATA_KEYS = {
 
 @dataclass(frozen=True)
 class TrainingData:
-    """A task and how it is cut into batches."""
+    """A task and how it is divided into batches."""
 
     task: Task[Any]
     data: DataSettings
 
     @property
     def from_user(self) -> bool:
-        """Whether it is a user's file."""
+        """Whether the data are a user's file or folder."""
         return self.task.make == "user"
 
     @property
     def metric(self) -> str:
-        """What is judged by."""
+        """Name of the evaluation metric."""
         return self.task.metric
 
     def limited(self, examples: int | None) -> TrainingData:
-        """The same data, evaluated on that many examples; None: on all."""
+        """The same data, evaluated on at most `examples` examples; None: on all."""
         return TrainingData(self.task, self.data.model_copy(update={"eval_examples": examples}))
 
     def batches(self, carry: bool = False) -> Callable[[int], Any]:
-        """Training's batches by step."""
+        """The training batches, as a function of the step."""
         order = self._order(carry)
         if order in ("examples", "buckets"):
-            alike = order == "buckets"
-            return self.task.batches(self.data.batch_size, self.data.seed, alike=alike)
+            by_length = order == "buckets"
+            return self.task.batches(self.data.batch_size, self.data.seed, alike=by_length)
         assert self.task.corpus is not None
         tokens = self.task.corpus().tokens["train"]
-        kind = TokenStream if order == "stream" else Windows
-        return kind(tokens, self.data.batch_size, self.task.length, self.data.seed)
+        loader = TokenStream if order == "stream" else Windows
+        return loader(tokens, self.data.batch_size, self.task.length, self.data.seed)
 
-    def pieces(self, split: str, carry: bool = False) -> Pieces:
-        """A split for evaluation, as often as one likes."""
-        return Pieces(self, split, carry)
+    def pieces(self, split: str, carry: bool = False) -> EvaluationBatches:
+        """The batches of a split, for evaluation; may be iterated repeatedly."""
+        return EvaluationBatches(self, split, carry)
 
     def _order(self, carry: bool) -> str:
-        order, whole = self.data.batching, self.task.corpus is not None
-        if order == "auto" and whole:
+        order, is_text = self.data.batching, self.task.corpus is not None
+        if order == "auto" and is_text:
             order = "stream" if carry else "windows"
-        elif order == "auto":  # sentences that are found, not made, have lengths of all kinds
-            found = self.task.kind == "seq2seq" and self.task.where != GENERATED
-            order = "buckets" if found else "examples"
-        if order in ("windows", "stream") and not whole:
+        elif order == "auto":  # the lengths of real sentences vary much
+            real_sentences = self.task.kind == "seq2seq" and self.task.where != GENERATED
+            order = "buckets" if real_sentences else "examples"
+        if order in ("windows", "stream") and not is_text:
             raise ThreefoldError(
-                f"data.batching is {order!r}, but {self.task.name} is not text; leave it at auto"
+                f"data.batching is {order!r}, but {self.task.name} is not text; set it to auto"
             )
         if carry and order != "stream":
             raise ThreefoldError(
-                f"training.carry_state needs a stream of text; {self.task.name} comes in {order}"
+                f"training.carry_state needs a stream of text, but {self.task.name} is read "
+                f"as {order}; set it to false"
             )
         return order
 
     def objective(self, settings: TrainingSettings) -> Objective:
-        """How to learn and to be judged."""
+        """The loss and the metric."""
         task, smoothing = self.task, settings.label_smoothing
         if task.kind == "seq2seq":
-            compare = exact if task.compare is None else task.compare()
+            compare = exact_match if task.compare is None else task.compare()
             lower = task.metric in LOWER_IS_BETTER
-            return Translations(compare, smoothing, settings.scheduled_sampling, lower=lower)
+            sampled = settings.scheduled_sampling
+            return TranslationObjective(compare, smoothing, sampled, lower=lower)
         if settings.scheduled_sampling:
             raise ThreefoldError(
                 f"training.scheduled_sampling is {settings.scheduled_sampling:g}, but only "
-                f"seq2seq models have it and {task.name} needs a {task.kind}; remove it"
+                f"seq2seq models use it and {task.name} needs a {task.kind} model; remove it"
             )
         if self._forecasts:
             return ForecastObjective(task.measure)
-        return Answers(task.measure, smoothing)
+        return PredictionObjective(task.measure, smoothing)
 
     @cached_property
     def first(self) -> Any:
-        """One example, to see what it looks like."""
+        """The first training example."""
         return self.task.rows("train", [0])
 
     @property
@@ -119,9 +127,9 @@ class TrainingData:
         return self.task.kind == "forecaster" and self.first.targets.dim() == 2
 
     def spec(self, model: ModelSettings) -> Spec:
-        """The model that this needs, of the given size."""
+        """The spec of a model for these data, with the given settings."""
         width, depth = model.sizes
-        kind, vocabulary, options = self._needs(model)
+        kind, vocabulary, options = self._model_options(model)
         return Spec(
             kind,
             width,
@@ -133,8 +141,8 @@ class TrainingData:
             options={**options, **model.options},
         )
 
-    def _needs(self, model: ModelSettings) -> tuple[str, int, dict[str, Any]]:
-        """Kind, vocabulary and the kind's options."""
+    def _model_options(self, model: ModelSettings) -> tuple[str, int, dict[str, Any]]:
+        """Kind, vocabulary and options of the model."""
         task = self.task
         if task.kind == "seq2seq":
             kind = model.kind or "seq2seq"
@@ -144,27 +152,27 @@ class TrainingData:
             return kind, task.classes, options
         if task.kind == "language":
             return "language", task.vocabulary, {}
-        vocabulary, numbers = max(task.vocabulary, 1), {"input_size": task.features}
+        vocabulary, features = max(task.vocabulary, 1), {"input_size": task.features}
         if self._forecasts:
-            ahead = {"horizon": self.first.targets.shape[1], "exogenous": task.features - 1}
-            return "forecaster", vocabulary, ahead
+            options = {"horizon": self.first.targets.shape[1], "exogenous": task.features - 1}
+            return "forecaster", vocabulary, options
         if task.kind == "tagger":
-            return "tagger", vocabulary, {"classes": max(task.classes, 1), **numbers}
-        pair = self.first.inputs.dim() - (task.features > 0) == 3
+            return "tagger", vocabulary, {"classes": max(task.classes, 1), **features}
+        is_pair = self.first.inputs.dim() - (task.features > 0) == 3
         pooling = {} if task.classes else {"pooling": "last"}
-        options = {"classes": max(task.classes, 1), "pair": pair, **pooling, **numbers}
+        options = {"classes": max(task.classes, 1), "pair": is_pair, **pooling, **features}
         return "classifier", vocabulary, options
 
     @property
     def tokenizer(self) -> Any:
-        """What made the tokens of a text; None of anything else."""
+        """The tokenizer of a text; None for other data."""
         return None if self.task.corpus is None else self.task.corpus().tokenizer
 
     def identity(self) -> dict[str, Any]:
-        """Hashes of what must not change while a run goes on."""
+        """Hashes of the data, which must be unchanged when a run resumes."""
         if self.from_user:
-            found = files_of(Path(self.data.name))
-            return {f"data file {name}": digest for name, digest in found.items()}
+            digests = files_of(Path(self.data.name))
+            return {f"data file {name}": digest for name, digest in digests.items()}
         digest = hashlib.sha256()
         for split in ("train", "valid"):
             for tensor in _tensors(self.task.batch(split, 0, min(4, self.task.size(split)))):
@@ -173,8 +181,8 @@ class TrainingData:
 
 
 @dataclass(frozen=True)
-class Pieces:
-    """The batches of a split in order; may be gone through again and again."""
+class EvaluationBatches:
+    """The batches of a split, in order; may be iterated repeatedly."""
 
     data: TrainingData
     split: str
@@ -185,24 +193,24 @@ class Pieces:
         if self.carry:
             assert task.corpus is not None
             tokens = task.corpus().tokens[self.split]
-            lanes = max(1, min(LANES, (len(tokens) - 1) // task.length))
+            lanes = max(1, min(EVAL_LANES, (len(tokens) - 1) // task.length))
             stream = TokenStream(tokens, lanes, task.length)
             yield from map(stream, range(stream.steps_per_epoch))
             return
-        numbers = sample(task.size(self.split), data.eval_examples)
-        for first in range(0, len(numbers), data.batch_size):
-            yield task.rows(self.split, numbers[first : first + data.batch_size])
+        indices = sample(task.size(self.split), data.eval_examples)
+        for first in range(0, len(indices), data.batch_size):
+            yield task.rows(self.split, indices[first : first + data.batch_size])
 
 
 def sample(size: int, limit: int | None) -> NDArray[np.int64]:
-    """All numbers below `size`, or `limit` of them, always the same: many files are sorted."""
+    """All indices below `size`, or a fixed random sample of `limit` (many files are sorted)."""
     if not limit or limit >= size:
         return np.arange(size)
     return np.sort(shuffled((0, size), size, range(limit)))
 
 
 def open_data(data: DataSettings | str, **options: Any) -> TrainingData:
-    """The problem of a task or of a user's file, by `DataSettings` or by its name and keywords."""
+    """Open a task or a user's file, given `DataSettings` or a name and keyword arguments."""
     settings = data if isinstance(data, DataSettings) else DataSettings(name=data, **options)
     name = settings.name
     if name in TASKS:
@@ -223,14 +231,15 @@ def open_data(data: DataSettings | str, **options: Any) -> TrainingData:
 
 
 def _task_options(data: DataSettings) -> dict[str, Any]:
-    """Keywords of a task: its own options, and those of the section that it knows."""
+    """Keyword arguments of a task: its own options, and the settings that it accepts."""
     maker = TASKS[data.name].maker
     known = inspect.signature(maker).parameters
     options = dict(data.options)
     for name in options:
         if name not in known:
             raise ThreefoldError(
-                f"{data.name} has no option {name!r}; it has {', '.join(known) or 'none'}"
+                f"the task {data.name} has no option {name!r}; its options: "
+                f"{', '.join(known) or 'none'}"
             )
     for name in ("length", "tokenizer", "vocabulary"):
         value = getattr(data, name)

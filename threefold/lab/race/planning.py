@@ -39,7 +39,7 @@ from threefold.models.spec import Spec
 from threefold.models.table import build
 from threefold.training.config import DataSettings, ModelSettings, RunConfig
 from threefold.training.durations import Duration, parse_duration
-from threefold.training.experiment import judge
+from threefold.training.experiment import evaluate_split
 from threefold.training.loop import Trainer, train
 from threefold.training.overrides import apply_overrides, parse_override
 from threefold.training.reporters import Reporter
@@ -337,8 +337,8 @@ class StepClock(Reporter):
     def __init__(self) -> None:
         self.ends = [0.0]
 
-    def show(self, run: Trainer) -> None:
-        self.ends.append(run.result.seconds)
+    def on_step(self, trainer: Trainer) -> None:
+        self.ends.append(trainer.result.seconds)
 
     @property
     def steps(self) -> list[float]:
@@ -354,12 +354,12 @@ def time_steps(
         model = build(spec)
     settings, clock = TrainingSettings(**{**training, "steps": steps}), StepClock()
     objective = data.objective(settings)
-    train(model, data.batches(), settings, objective=objective, watchers=[clock])
+    train(model, data.batches(), settings, objective=objective, reporters=[clock])
     one_batch = data.limited(data.data.batch_size)
     evaluations = []
     for _ in range(3):
         start = time.perf_counter()
-        judge(one_batch, model, "valid")
+        evaluate_split(one_batch, model, "valid")
         evaluations.append(time.perf_counter() - start)
     return StepTimes(statistics.median(clock.steps[2:]), min(evaluations))
 

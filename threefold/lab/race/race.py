@@ -42,7 +42,7 @@ from threefold.lab.race.runs import FinishedRun, train_run, tune, write_json
 from threefold.lab.report.report import Contender, Cost, Report, Subject
 from threefold.models.spec import Spec
 from threefold.models.table import build
-from threefold.training.checkpoints import locked
+from threefold.training.checkpoints import lock_folder
 from threefold.training.config import RunConfig
 from threefold.training.training_data import TrainingData, open_data
 
@@ -156,7 +156,7 @@ def load_or_make_plan(request: RaceRequest, folder: Path, say: Say) -> RacePlan:
 def wait_for_lock(folder: Path, say: Say) -> Iterator[None]:
     """Lock a folder, waiting until no other process holds the lock."""
     while True:
-        lock = locked(folder)
+        lock = lock_folder(folder)
         try:
             lock.__enter__()
             break

@@ -22,7 +22,13 @@ from threefold.lab.race.planning import TUNING_RATES, RacePlan
 from threefold.lab.report.report import CurvePoint, RaceRun
 from threefold.models.model import Model
 from threefold.training.config import RunConfig
-from threefold.training.experiment import MODEL, judge, prepare, write_config, write_summary
+from threefold.training.experiment import (
+    MODEL,
+    evaluate_split,
+    prepare,
+    write_config,
+    write_summary,
+)
 from threefold.training.loop import Trainer, train
 from threefold.training.reporters import Reporter
 from threefold.training.training_data import TrainingData, open_data
@@ -70,12 +76,12 @@ def train_run(
         objective=data.objective(config.training),
         folder=folder,
         identity=data.identity(),
-        watchers=[recorder],
+        reporters=[recorder],
     )
     if result.stopped == "interrupted":
         raise StoppedError(INTERRUPTED)
     model.eval()
-    test = judge(data.limited(plan.test_examples), model, "test")
+    test = evaluate_split(data.limited(plan.test_examples), model, "test")
     digest = batches.digest(plan.common_steps)
     effort = result.steps, result.tokens, result.seconds
     run = RaceRun(config.data.seed, test.metric, *effort, recorder.points, digest)
@@ -120,7 +126,7 @@ def score_other_lengths(
             if not compatible(data, longer):
                 return ()
             fewer = max(min(4, examples), examples // factor)
-            scores = judge(longer.limited(fewer), model, "test")
+            scores = evaluate_split(longer.limited(fewer), model, "test")
         except ThreefoldError:
             break  # the data have no such sequences, or the model has a maximum length
         points.append((factor * length, scores.metric))
@@ -150,11 +156,11 @@ class CurveRecorder(Reporter):
     def points(self) -> tuple[CurvePoint, ...]:
         return tuple(self.by_step[steps] for steps in sorted(self.by_step))
 
-    def show(self, run: Trainer) -> None:
-        self.progress(run.done, run.result.losses[-1])
+    def on_step(self, trainer: Trainer) -> None:
+        self.progress(trainer.progress, trainer.result.losses[-1])
 
-    def scores(self, run: Trainer) -> None:
-        result = run.result
+    def on_evaluate(self, trainer: Trainer) -> None:
+        result = trainer.result
         point = CurvePoint(result.steps, result.tokens, result.seconds, result.scores.metric)
         self._add(point)
         append_line(self.path, json.dumps(point))
@@ -270,7 +276,7 @@ def _tuning_loss(
             objective=data.objective(config.training),
             folder=folder,
             identity=data.identity(),
-            watchers=[CurveRecorder(None, progress)],
+            reporters=[CurveRecorder(None, progress)],
         )
     except ThreefoldError:
         loss = math.inf

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from threefold.training.evaluation import Scores
-    from threefold.training.experiment import Reached
+    from threefold.training.experiment import TrainedRun
 
 FOLDER = Path(__file__).parent
 NATS = "nats"  # the score is the loss; with any other unit it is the metric of the task
@@ -102,7 +102,7 @@ class RecipeResult:
     recipe: Recipe
     scores: tuple[float, ...]
     minutes: float
-    reached: Reached
+    reached: TrainedRun
 
     @property
     def met(self) -> bool:
@@ -166,16 +166,16 @@ def train_recipe(
     return RecipeResult(chosen, scores, (time.perf_counter() - start) / 60, reached)
 
 
-def _evaluate(config: RunConfig, reached: Reached, length: int) -> Scores:
+def _evaluate(config: RunConfig, reached: TrainedRun, length: int) -> Scores:
     """Scores on the whole test split, at the training length (0) or at another length."""
-    from threefold.training.experiment import judge
+    from threefold.training.experiment import evaluate_split
     from threefold.training.training_data import open_data
 
     data = config.data.model_copy(update={"eval_examples": None})
     if length:
         batch = max(1, data.batch_size * open_data(data).task.length // length)
         data = data.model_copy(update={"length": length, "batch_size": batch})
-    return judge(open_data(data), reached.model, "test", config.training.carry_state)
+    return evaluate_split(open_data(data), reached.model, "test", config.training.carry_state)
 
 
 SHAKESPEARE = "Tiny Shakespeare, 2,000 × 12 × 64 characters"

@@ -23,7 +23,7 @@ from threefold.layers.mixer import Mixer
 from threefold.layers.table import mixer
 from threefold.tasks.delay import delay
 from threefold.tasks.task import Task
-from threefold.training.optimizer import adamw, set_rate
+from threefold.training.optimizer import adamw, scale_learning_rate
 
 SOLVED = 0.1  # relative error
 HELD_OUT = range(16)  # evaluated sequences of the test split
@@ -114,7 +114,7 @@ def learn(
     model: nn.Module, optimiser: torch.optim.Optimizer, rows: Batch, plan: DelayStudy, done: float
 ) -> None:
     """One step; the learning rate decays linearly to a tenth over the last two thirds."""
-    set_rate(optimiser, min(1.0, 1.45 - 1.35 * done))
+    scale_learning_rate(optimiser, min(1.0, 1.45 - 1.35 * done))
     optimiser.zero_grad(set_to_none=True)
     squared_error(model(rows.inputs), rows.targets).backward()  # type: ignore[no-untyped-call]
     nn.utils.clip_grad_norm_(model.parameters(), plan.clip)

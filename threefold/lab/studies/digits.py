@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from threefold.drawing.figures import COLOURS, FAINT, GREY, new_figure, save, style
 from threefold.errors import ThreefoldError
 from threefold.layers.table import mixer
-from threefold.training.optimizer import adamw, set_rate
+from threefold.training.optimizer import adamw, scale_learning_rate
 
 MEASURES = {"legs": "HiPPO-LegS", "random": "random A"}
 TRAINING_IMAGES = 1347  # the first three quarters of the 1,797
@@ -79,7 +79,7 @@ def study(measure: str, seed: int, plan: DigitsStudy, digits: tuple[Tensor, Tens
         for begin in range(0, TRAINING_IMAGES, plan.batch):
             rows = order[begin : begin + plan.batch]
             done = (epoch + begin / TRAINING_IMAGES) / plan.epochs
-            set_rate(optimiser, 1 - done)
+            scale_learning_rate(optimiser, 1 - done)
             optimiser.zero_grad(set_to_none=True)
             F.cross_entropy(model(images[rows]), targets[rows]).backward()  # type: ignore[no-untyped-call]
             nn.utils.clip_grad_norm_(model.parameters(), 1.0)

@@ -21,8 +21,7 @@ from threefold.layers.state_space_mixer import set_rate
 from threefold.models.spec import Spec
 from threefold.models.table import build
 from threefold.tasks.chords import CHORDS, chords
-from threefold.training.optimizer import adamw
-from threefold.training.optimizer import set_rate as set_learning_rate
+from threefold.training.optimizer import adamw, scale_learning_rate
 
 RATES = (1.0, 0.75, 0.5, 0.375, 0.25)
 
@@ -72,7 +71,7 @@ def train(plan: SamplingRateStudy) -> nn.Module:
     batches = chords(plan.length, seed=plan.seed).batches(plan.batch, plan.seed)
     for step in range(1, plan.steps + 1):
         rows = batches(step)
-        set_learning_rate(optimiser, min(1.0, 1.5 * (1 - step / (plan.steps + 1))))
+        scale_learning_rate(optimiser, min(1.0, 1.5 * (1 - step / (plan.steps + 1))))
         optimiser.zero_grad(set_to_none=True)
         F.cross_entropy(model(rows.inputs)[0], rows.targets).backward()  # type: ignore[no-untyped-call]
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)

@@ -42,7 +42,7 @@ from threefold.tasks.reversal import reversal
 from threefold.tasks.task import Task
 from threefold.training.learning_rates import cosine
 from threefold.training.objectives import cross_entropy
-from threefold.training.optimizer import adamw, set_rate
+from threefold.training.optimizer import adamw, scale_learning_rate
 from threefold.training.scheduled_sampling import scheduled_sampling
 
 LENGTHS = {
@@ -136,7 +136,7 @@ def study(name: str, plan: TranslationStudy) -> EncoderDecoder:
     steps = plan.steps or STEPS[name]
     for step in range(steps):
         done = step / steps
-        set_rate(optimiser, cosine(done, final=0.01))
+        scale_learning_rate(optimiser, cosine(done, final=0.01))
         rows = batches(step)
         hidden = 0.0 if name == "transformer" else plan.hide * min(1.0, 2 - 2 * done)
         inputs = hide(rows.inputs, hidden, (plan.seed, step))

@@ -1,4 +1,4 @@
-"""Every task, and every kind of a user's own file, is something that a model can be trained on."""
+"""A model can be trained on every task and on every kind of user file."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from threefold.errors import ThreefoldError
 from threefold.tasks.table import GENERATED, TASKS
 from threefold.training.config import RunConfig
-from threefold.training.experiment import judge, prepare, run
+from threefold.training.experiment import evaluate_split, prepare, run
 from threefold.training.training_data import open_data, sample
 
 SHORT: dict[str, dict[str, Any]] = {
@@ -32,24 +32,23 @@ def config(name: str, **changes: Any) -> RunConfig:
 
 
 @pytest.mark.parametrize("name", [name for name, card in TASKS.items() if card.where == GENERATED])
-def test_every_task_that_is_made_here_can_be_trained_on(name: str) -> None:
-    given = config(name, options=SHORT.get(name, {}))
-    reached = run(given, test=False)
-    assert reached.result.steps == 2
-    assert all(np.isfinite(judge(open_data(given.data), reached.model, "test")))
+def test_every_generated_task_can_be_trained_on(name: str) -> None:
+    run_config = config(name, options=SHORT.get(name, {}))
+    trained = run(run_config, test=False)
+    assert trained.result.steps == 2
+    assert all(np.isfinite(evaluate_split(open_data(run_config.data), trained.model, "test")))
 
 
-def test_translators_are_judged_by_the_metric_of_their_task(tmp_path: Path) -> None:
+def test_translators_are_evaluated_by_the_metric_of_their_task(tmp_path: Path) -> None:
     words = "".join(f"{a}{b}{c} AE1 B\n" for a in "abcdefgh" for b in "aeiou" for c in "xyz")
     (tmp_path / "cmudict.dict").write_text(words)
-    given = config("phonemes", options={"folder": str(tmp_path)}, batch_size=8, eval_examples=None)
-    found = given.model_copy(
-        update={"training": given.training.model_copy(update={"steps": 60, "learning_rate": 0.01})}
-    )
-    assert open_data(found.data).metric == "phoneme_error"
-    before, after = run(given).test, run(found).test
+    short = config("phonemes", options={"folder": str(tmp_path)}, batch_size=8, eval_examples=None)
+    training = short.training.model_copy(update={"steps": 60, "learning_rate": 0.01})
+    longer = short.model_copy(update={"training": training})
+    assert open_data(longer.data).metric == "phoneme_error"
+    before, after = run(short).test, run(longer).test
     assert before is not None and after is not None
-    assert after.metric == 0 < before.metric  # every word is said alike
+    assert after.metric == 0 < before.metric  # every word has the same pronunciation
 
 
 def rows(count: int, length: int = 12) -> np.ndarray[Any, Any]:
@@ -93,7 +92,7 @@ def make(kind: str, folder: Path) -> Path:
     return path
 
 
-OWN = {
+USER_FILES = {
     "notes.txt": "language",
     "books": "language",
     "mails.csv": "classifier",
@@ -105,27 +104,27 @@ OWN = {
 }
 
 
-@pytest.mark.parametrize(("name", "kind"), OWN.items())
-def test_every_kind_of_own_file_can_be_trained_on(name: str, kind: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("name", "kind"), USER_FILES.items())
+def test_every_kind_of_user_file_can_be_trained_on(name: str, kind: str, tmp_path: Path) -> None:
     path = make(name, tmp_path)
     changes = {"length": 16} if kind in ("language", "forecaster") else {}
     if kind == "seq2seq":
         changes = {"kind": "seq2seq", "vocabulary": 300}
-    whole = config(str(path), **changes)
-    found, model = prepare(whole)
-    assert model.spec.kind == kind == found.task.kind
-    reached = run(whole, tmp_path / "run")
-    assert reached.test is not None and np.isfinite(reached.test.loss)
+    run_config = config(str(path), **changes)
+    data, model = prepare(run_config)
+    assert model.spec.kind == kind == data.task.kind
+    trained = run(run_config, tmp_path / "run")
+    assert trained.test is not None and np.isfinite(trained.test.loss)
     assert (tmp_path / "run" / "model" / "config.json").is_file()
 
 
 def test_a_changed_file_is_refused_by_name(tmp_path: Path) -> None:
     path = make("notes.txt", tmp_path)
-    whole = config(str(path), length=16)
-    run(whole, tmp_path / "run")
+    run_config = config(str(path), length=16)
+    run(run_config, tmp_path / "run")
     path.write_text(path.read_text().replace("red", "RED"))
     with pytest.raises(ThreefoldError, match=r"data file notes\.txt was"):
-        run(whole, tmp_path / "run")
+        run(run_config, tmp_path / "run")
 
 
 @pytest.mark.parametrize(
@@ -135,14 +134,14 @@ def test_a_changed_file_is_refused_by_name(tmp_path: Path) -> None:
         ("short", "are too few"),
     ],
 )
-def test_text_that_is_none(content: str, message: str, tmp_path: Path) -> None:
+def test_text_that_is_too_short(content: str, message: str, tmp_path: Path) -> None:
     path = tmp_path / "notes.txt"
     path.write_text(content)
     with pytest.raises(ThreefoldError, match=message):
         open_data(str(path))
 
 
-def test_what_does_not_fit_is_said_before_training(tmp_path: Path) -> None:
+def test_unsuitable_data_are_refused_before_training(tmp_path: Path) -> None:
     with pytest.raises(ThreefoldError, match="no such task; did you mean 'copying'"):
         open_data("copyin")
     with pytest.raises(ThreefoldError, match="has no option 'lenght'"):
@@ -151,19 +150,19 @@ def test_what_does_not_fit_is_said_before_training(tmp_path: Path) -> None:
     table.write_text("a,b\nx,y\nz,w\n")
     with pytest.raises(ThreefoldError, match="no column of numbers"):
         open_data(str(table))
-    whole = RunConfig.read({"data": {"name": "copying"}, "model": {"mixers": "fnet"}})
+    run_config = RunConfig.read({"data": {"name": "copying"}, "model": {"mixers": "fnet"}})
     with pytest.raises(ThreefoldError, match="sees later tokens"):
-        prepare(whole)
+        prepare(run_config)
     with pytest.raises(ThreefoldError, match="carry_state needs a stream"):
         open_data("copying").batches(carry=True)
 
 
 def test_a_limited_evaluation_is_a_fixed_sample_of_all() -> None:
     """Not the first ones: many files are sorted by class."""
-    numbers = sample(1000, 50)
-    assert np.array_equal(numbers, sample(1000, 50))
-    assert len(set(numbers.tolist())) == 50
-    assert numbers.min() < 200 and numbers.max() > 800
+    indices = sample(1000, 50)
+    assert np.array_equal(indices, sample(1000, 50))
+    assert len(set(indices.tolist())) == 50
+    assert indices.min() < 200 and indices.max() > 800
     assert np.array_equal(sample(10, 0), np.arange(10))
     assert np.array_equal(sample(10, 20), np.arange(10))
 
@@ -175,17 +174,17 @@ def test_sentences_come_in_buckets_of_similar_lengths(tmp_path: Path) -> None:
         for language in ("en", "de"):
             (tmp_path / f"{name}.{language}").write_text("\n".join(lengths) + "\n")
     options = {"folder": str(tmp_path), "vocabulary": 300}
-    given = open_data(config("translation", options=options, batch_size=8).data)
+    data = open_data(config("translation", options=options, batch_size=8).data)
 
     def padding(batches: Any) -> float:
-        taken = [batches(step) for step in range(80)]
-        return 1 - sum(int(b.lengths.sum()) for b in taken) / sum(
-            b.source.numel() + b.target.numel() for b in taken
+        sample_batches = [batches(step) for step in range(80)]
+        return 1 - sum(int(b.lengths.sum()) for b in sample_batches) / sum(
+            b.source.numel() + b.target.numel() for b in sample_batches
         )
 
-    assert padding(given.batches()) < 0.1 < 0.3 < padding(given.task.batches(8))
-    # Every pass has every example once, and a loader that begins later gives the same batches.
-    first, again = given.batches(), given.batches()
+    assert padding(data.batches()) < 0.1 < 0.3 < padding(data.task.batches(8))
+    # Every epoch has each example once, and batches do not depend on those asked for before.
+    first, again = data.batches(), data.batches()
     count = sum(int(first(step).source_lengths.sum()) for step in range(80))
     assert count == sum(int(first(step).source_lengths.sum()) for step in range(80, 160))
     assert all(bool((first(n).source == again(n).source).all()) for n in (130, 7, 81))

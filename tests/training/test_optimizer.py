@@ -1,4 +1,4 @@
-"""Groups of the optimiser: each parameter in exactly one, as its layer declares; the schedule."""
+"""Parameter groups: each parameter in exactly one, as its layer declares; the schedule."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from threefold.layers.table import MIXERS
 from threefold.models.spec import Spec
 from threefold.models.table import build
 from threefold.training import adamw, cosine, parameter_groups
-from threefold.training.optimizer import SLOW, set_rate
+from threefold.training.optimizer import SLOW_LR_FACTOR, scale_learning_rate
 
 
 class Layer(nn.Module):
@@ -54,21 +54,25 @@ def names(model: nn.Module, group: list[Tensor]) -> set[str]:
 def test_groups_are_what_the_layers_declare() -> None:
     model = Model()
     groups = {group["name"]: group for group in parameter_groups(model, 0.01, 0.2)}
-    found = {name: names(model, group["params"]) for name, group in groups.items()}
+    group_names = {name: names(model, group["params"]) for name, group in groups.items()}
     layers = ("layers.0", "layers.1")
-    assert found["slow"] == {f"{at}.delta" for at in layers}
-    assert found["no_decay"] == {
+    assert group_names["slow"] == {f"{at}.delta" for at in layers}
+    assert group_names["no_decay"] == {
         f"{at}.{name}"
         for at in layers
         for name in ("A_log", "inner.up", "project.bias", "norm.weight", "norm.bias")
     }
-    assert found["decay"] == {
+    assert group_names["decay"] == {
         "embedding.weight",
         "A_log",
         *(f"{at}.project.weight" for at in layers),
     }
     rates = {name: (group["lr"], group["weight_decay"]) for name, group in groups.items()}
-    assert rates == {"decay": (0.01, 0.2), "no_decay": (0.01, 0.0), "slow": (SLOW * 0.01, 0.0)}
+    assert rates == {
+        "decay": (0.01, 0.2),
+        "no_decay": (0.01, 0.0),
+        "slow": (SLOW_LR_FACTOR * 0.01, 0.0),
+    }
 
 
 def assert_each_once(model: nn.Module) -> None:
@@ -77,22 +81,22 @@ def assert_each_once(model: nn.Module) -> None:
     assert set(grouped) == {id(p) for p in model.parameters() if p.requires_grad}
 
 
-def test_no_parameter_is_lost_or_twice() -> None:
+def test_every_parameter_is_in_one_group() -> None:
     assert_each_once(Model())
 
 
 @pytest.mark.parametrize("name", MIXERS)
 def test_mixers_declare_parameters_that_they_have(name: str) -> None:
     # In the middle of a stack: HGRN-2 has its bounds only above the first layer.
-    made = make_mixer((name, {}), 32, {"layer": 1, "depth": 2})
-    assert_each_once(made)
-    have = {full.rsplit(".", 1)[-1] for full, _ in made.named_parameters()}
-    assert set(made.no_decay) | set(made.slow) <= have
-    assert not set(made.no_decay) & set(made.slow)
+    mixer = make_mixer((name, {}), 32, {"layer": 1, "depth": 2})
+    assert_each_once(mixer)
+    names_present = {full.rsplit(".", 1)[-1] for full, _ in mixer.named_parameters()}
+    assert set(mixer.no_decay) | set(mixer.slow) <= names_present
+    assert not set(mixer.no_decay) & set(mixer.slow)
 
 
-# What a filter is made of learns slowly and never decays; its taps' coefficients likewise.
-SLOWLY = {
+# The parameters that define a filter learn slowly and never decay.
+SLOW_PARAMETERS = {
     "lssl": {"delta_log", "A", "B"},
     "s4": {"delta_log", "decay_log", "frequency", "P", "B"},
     "s4d": {"delta_log", "decay_log", "frequency"},
@@ -109,26 +113,31 @@ def test_filters_learn_slowly_and_do_not_decay(name: str) -> None:
     model = build(spec)
     groups = {group["name"]: group for group in parameter_groups(model, 0.01, 0.2)}
     slow = names(model, groups["slow"]["params"]) if "slow" in groups else set()
-    assert {full.rsplit(".", 1)[-1] for full in slow} == SLOWLY[name]
+    assert {full.rsplit(".", 1)[-1] for full in slow} == SLOW_PARAMETERS[name]
     if slow:
         assert all(f".{layer}." in " ".join(slow) for layer in (0, 1))
-        assert (groups["slow"]["lr"], groups["slow"]["weight_decay"]) == (SLOW * 0.01, 0.0)
-    steady = names(model, groups["no_decay"]["params"])
-    assert {full for full, _ in model.named_parameters() if full.endswith(".skip")} <= steady | slow
-    # Projections and read-outs decay as everywhere.
+        assert (groups["slow"]["lr"], groups["slow"]["weight_decay"]) == (
+            SLOW_LR_FACTOR * 0.01,
+            0.0,
+        )
+    undecayed = names(model, groups["no_decay"]["params"])
+    assert {
+        full for full, _ in model.named_parameters() if full.endswith(".skip")
+    } <= undecayed | slow
+    # Projections and read-outs decay, as in every mixer.
     decays = names(model, groups["decay"]["params"])
     assert any(full.endswith("out.weight") for full in decays)
 
 
 def test_the_schedule_scales_every_group_from_its_peak() -> None:
-    optimiser = adamw(Model(), 0.01)
+    optimizer = adamw(Model(), 0.01)
     for factor in (0.5, 0.25):
-        set_rate(optimiser, factor)
-        rates = {group["name"]: group["lr"] for group in optimiser.param_groups}
+        scale_learning_rate(optimizer, factor)
+        rates = {group["name"]: group["lr"] for group in optimizer.param_groups}
         assert rates == {
             "decay": factor * 0.01,
             "no_decay": factor * 0.01,
-            "slow": factor * (SLOW * 0.01),
+            "slow": factor * (SLOW_LR_FACTOR * 0.01),
         }
 
 

@@ -1,4 +1,4 @@
-"""A run that is stopped, killed or damaged goes on to the same bits."""
+"""A run that is interrupted, killed or damaged resumes to the same bits."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from threefold.training.run_folder import RunLog
 
 
 @pytest.fixture(scope="module")
-def whole() -> tuple[nn.Module, Result]:
+def uninterrupted() -> tuple[nn.Module, Result]:
     return runs.run(None)
 
 
@@ -41,14 +41,14 @@ def logged(folder: Path) -> list[tuple[int, float]]:
     return [(line["step"], line["loss"]) for line in map(json.loads, lines)]
 
 
-def assert_as_if_never_stopped(
-    folder: Path, given: tuple[nn.Module, Result], whole: tuple[nn.Module, Result]
+def assert_same_as_uninterrupted(
+    folder: Path, actual: tuple[nn.Module, Result], uninterrupted: tuple[nn.Module, Result]
 ) -> None:
-    assert_same_bits(given[0], whole[0])
-    assert given[1].losses == whole[1].losses
-    assert given[1].validation == whole[1].validation
-    assert given[1].tokens == whole[1].tokens
-    assert logged(folder) == list(enumerate(whole[1].losses, 1))
+    assert_same_bits(actual[0], uninterrupted[0])
+    assert actual[1].losses == uninterrupted[1].losses
+    assert actual[1].validation == uninterrupted[1].validation
+    assert actual[1].tokens == uninterrupted[1].tokens
+    assert logged(folder) == list(enumerate(uninterrupted[1].losses, 1))
 
 
 @pytest.mark.parametrize(
@@ -60,8 +60,8 @@ def assert_as_if_never_stopped(
         (signal.SIGINT, runs.STEPS - 1),  # the run is over
     ],
 )
-def test_a_signal_saves_and_the_run_goes_on(
-    tmp_path: Path, monkeypatch: Any, whole: Any, number: int, at: int
+def test_a_signal_saves_and_the_run_resumes(
+    tmp_path: Path, monkeypatch: Any, uninterrupted: Any, number: int, at: int
 ) -> None:
     real = runs.rows
 
@@ -74,10 +74,10 @@ def test_a_signal_saves_and_the_run_goes_on(
     _, first = runs.run(tmp_path, save=10**6)
     assert first.stopped == "interrupted" and first.steps == at + 1
     monkeypatch.setattr(runs, "rows", real)
-    assert_as_if_never_stopped(tmp_path, runs.run(tmp_path, save=10**6), whole)
+    assert_same_as_uninterrupted(tmp_path, runs.run(tmp_path, save=10**6), uninterrupted)
 
 
-def test_a_finished_run_is_not_run_again(tmp_path: Path, whole: Any) -> None:
+def test_a_finished_run_is_not_trained_again(tmp_path: Path, uninterrupted: Any) -> None:
     runs.run(tmp_path)
     model = runs.make()
     settings = TrainingSettings(
@@ -85,39 +85,39 @@ def test_a_finished_run_is_not_run_again(tmp_path: Path, whole: Any) -> None:
     )
     result = train(model, lambda step: pytest.fail("asked for a batch"), settings, folder=tmp_path)
     assert result.stopped == "steps"
-    assert_as_if_never_stopped(tmp_path, (model, result), whole)
+    assert_same_as_uninterrupted(tmp_path, (model, result), uninterrupted)
 
 
-def test_a_run_that_reached_its_target_is_not_run_on(tmp_path: Path) -> None:
+def test_a_run_that_reached_its_target_is_not_resumed(tmp_path: Path) -> None:
     settings = TrainingSettings(steps=9, eval_every=2, target_score=0.0)
-    judged = {"validation": [runs.rows(99)], "folder": tmp_path}
-    assert train(runs.make(), runs.rows, settings, **judged).stopped == "target"
-    result = train(runs.make(), lambda _: pytest.fail("asked for a batch"), settings, **judged)
+    options = {"validation": [runs.rows(99)], "folder": tmp_path}
+    assert train(runs.make(), runs.rows, settings, **options).stopped == "target"
+    result = train(runs.make(), lambda _: pytest.fail("asked for a batch"), settings, **options)
     assert result.stopped == "target" and result.steps == 2
 
 
-def test_a_damaged_checkpoint_is_left_aside(tmp_path: Path, whole: Any) -> None:
+def test_a_damaged_checkpoint_is_ignored(tmp_path: Path, uninterrupted: Any) -> None:
     runs.run(tmp_path, steps=runs.STEPS)
     newest = max((tmp_path / "checkpoints").iterdir())
     content = bytearray((newest / "model.safetensors").read_bytes())
     content[-1] ^= 1
     (newest / "model.safetensors").write_bytes(bytes(content))
-    assert_as_if_never_stopped(tmp_path, runs.run(tmp_path), whole)
+    assert_same_as_uninterrupted(tmp_path, runs.run(tmp_path), uninterrupted)
 
 
-def test_a_run_without_a_whole_checkpoint_is_refused(tmp_path: Path) -> None:
-    """To begin anew would cost the log as well."""
+def test_a_run_without_an_intact_checkpoint_is_refused(tmp_path: Path) -> None:
+    """Starting again would also lose the log."""
     runs.run(tmp_path, steps=4)
     for checkpoint in (tmp_path / "checkpoints").iterdir():
         (checkpoint / "model.safetensors").write_bytes(b"")
     before = (tmp_path / "log.jsonl").read_bytes()
-    with pytest.raises(ThreefoldError, match="no checkpoint of this run is whole"):
+    with pytest.raises(ThreefoldError, match="every checkpoint of this run is damaged"):
         runs.run(tmp_path, steps=4)
     assert before == (tmp_path / "log.jsonl").read_bytes() != b""
 
 
 def test_a_damaged_log_is_refused(tmp_path: Path) -> None:
-    """Its lines are the steps: one that is missing would have the run go on elsewhere."""
+    """With a line missing the run would resume at another step."""
     runs.run(tmp_path, steps=4)
     log = tmp_path / "log.jsonl"
     log.write_bytes(log.read_bytes().replace(b"\n", b" ", 1))
@@ -131,38 +131,40 @@ def test_a_log_on_a_full_disk_is_one_message(tmp_path: Path) -> None:
         RunLog(tmp_path / "log.jsonl") as log,
         pytest.raises(ThreefoldError, match="No space left"),
     ):
-        log.add({"step": 1})
+        log.append({"step": 1})
 
 
 def test_the_log_is_json_whatever_the_loss(tmp_path: Path) -> None:
-    """NaN is no JSON; a loss that is no number is null, and comes back."""
+    """JSON has no NaN: a loss that is not finite is null, and is NaN again when read."""
     model, now = runs.make(), [0]
 
     def rows(step: int) -> Batch:
         now[:] = [step]
         return runs.rows(step)
 
-    def spoil(module: nn.Module, given: Any, out: Any) -> Any:
+    def spoil(module: nn.Module, inputs: Any, out: Any) -> Any:
         return (out[0] * torch.nan, out[1]) if now == [2] else out
 
     model.register_forward_hook(spoil)
     settings = TrainingSettings(steps=4, on_non_finite="skip")
     train(model, rows, settings, folder=tmp_path)
     lines = (tmp_path / "log.jsonl").read_text().splitlines()
-    read = [json.loads(line, parse_constant=pytest.fail) for line in lines]
-    assert [line["loss"] is None for line in read] == [False, False, True, False]
+    entries = [json.loads(line, parse_constant=pytest.fail) for line in lines]
+    assert [line["loss"] is None for line in entries] == [False, False, True, False]
     again = train(runs.make(), runs.rows, settings, folder=tmp_path)
     assert [math.isnan(loss) for loss in again.losses] == [False, False, True, False]
 
 
-def test_a_run_configured_otherwise_is_refused(tmp_path: Path) -> None:
+def test_a_run_with_other_settings_is_refused(tmp_path: Path) -> None:
     runs.run(tmp_path, steps=4)
-    with pytest.raises(ThreefoldError, match=r"training\.steps was 4 and is 5"):
+    with pytest.raises(
+        ThreefoldError, match=r"already contains a run .*training\.steps was 4 and is 5"
+    ):
         runs.run(tmp_path, steps=5)
 
 
-def test_kills_at_random_moments(tmp_path: Path, whole: Any) -> None:
-    """Five times SIGKILL, wherever it hits; the run goes on and ends with the same bits."""
+def test_kills_at_random_moments(tmp_path: Path, uninterrupted: Any) -> None:
+    """Five SIGKILLs at random moments; the run resumes and ends with the same bits."""
     draws = random.Random(0)
     command = [sys.executable, "-m", "tests.training.runs", str(tmp_path)]
     killed = 0
@@ -178,4 +180,4 @@ def test_kills_at_random_moments(tmp_path: Path, whole: Any) -> None:
         process.kill()
         process.wait()
         killed += 1
-    assert_as_if_never_stopped(tmp_path, runs.run(tmp_path), whole)
+    assert_same_as_uninterrupted(tmp_path, runs.run(tmp_path), uninterrupted)
