@@ -45,13 +45,13 @@ def build_trainer(mixer: str, shape: tuple[int, int, int, int]) -> Trainer:
 def ours(run: Trainer, folder: Path, steps: int) -> Contender:
     """Steps of the loop: loader, schedule, clipping, checks and log, but no checkpoint."""
     run_folder, reporter = RunFolder(folder), Reporter()
-    run.begin(run_folder, reporter, {})
+    run.start(run_folder, reporter, {})
 
     def work() -> list[Tensor]:
         for _ in range(steps):
             run.step(run_folder)
             reporter.show(run)
-            run.keep(run_folder, reporter)
+            run.log_and_save(run_folder, reporter)
         return []
 
     return work

@@ -95,7 +95,7 @@ def test_dictionaries_and_edits(tmp_path: Path) -> None:
         "aalen": [["AE1", "L", "AH0", "N"], ["AA1", "L", "AH0", "N"]],
     }
     path.write_text("nothing here 1 2 3\n")
-    with pytest.raises(ThreefoldError, match="expected CMUdict as text"):
+    with pytest.raises(ThreefoldError, match="is this the text of CMUdict"):
         read_dictionary(path)
     assert edit_distance("kitten", "sitting") == 3
     assert edit_distance("", "abc") == 3

@@ -99,13 +99,7 @@ def translation(
 
     @cache
     def texts() -> Texts:
-        if folder is None:
-            return texts_of(name, languages)
-        root = data_folder(folder, "")
-        return {
-            split: read_pairs(*(root / f"{split}.{language}" for language in languages))
-            for split in SPLITS
-        }
+        return texts_of(name, languages) if folder is None else _texts_in(folder, languages)
 
     @cache
     def tokenizers() -> tuple[BPETokenizer, BPETokenizer]:
@@ -133,6 +127,14 @@ def translation(
     if folder is not None or languages != ("en", "de"):
         changes["sizes"] = tuple(len(texts()[split]) for split in SPLITS)
     return replace(declare(name, draw, **changes), compare=compare)
+
+
+def _texts_in(folder: Path, languages: tuple[str, str]) -> Texts:
+    root = data_folder(folder, "")
+    return {
+        split: read_pairs(*(root / f"{split}.{language}" for language in languages))
+        for split in SPLITS
+    }
 
 
 def bleu(answers: Sequence[str], references: Sequence[str]) -> float:
