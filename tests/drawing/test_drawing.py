@@ -44,7 +44,7 @@ def test_sparklines() -> None:
 
 def test_curves_of_a_run(tmp_path: Path) -> None:
     steps = 3 * MAX_POINTS
-    entries = [{"step": i + 1, "loss": 1 / (i + 1), "rate": 1e-3} for i in range(steps)]
+    entries = [{"step": i + 1, "loss": 1 / (i + 1), "learning_rate": 1e-3} for i in range(steps)]
     entries[5]["loss"] = None  # a loss that is not finite
     entries[-1]["valid_loss"] = 0.5
     lines = "".join(json.dumps(entry) + "\n" for entry in entries)

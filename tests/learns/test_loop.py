@@ -122,7 +122,7 @@ def test_a_non_finite_number_stops_before_the_update(where: str) -> None:
 
 
 def test_state_is_carried_detached_and_reset_where_documents_start() -> None:
-    stream = TokenStream(TOKENS, batch=2, length=16)
+    stream = TokenStream(TOKENS, batch_size=2, length=16)
     starts = {1: torch.tensor([False, True])}
 
     def batches(step: int) -> Batch:
@@ -144,11 +144,11 @@ def test_state_is_carried_detached_and_reset_where_documents_start() -> None:
 
 def test_carried_evaluation_equals_one_uncut_pass() -> None:
     model = Leaky().eval()
-    segments = TokenStream(TOKENS, batch=2, length=8)
-    uncut_stream = TokenStream(TOKENS, batch=2, length=8 * segments.pieces)
-    cut = evaluate(model, (segments(i) for i in range(segments.pieces)), carry=True)
+    segments = TokenStream(TOKENS, batch_size=2, length=8)
+    uncut_stream = TokenStream(TOKENS, batch_size=2, length=8 * segments.steps_per_epoch)
+    cut = evaluate(model, (segments(i) for i in range(segments.steps_per_epoch)), carry=True)
     uncut = evaluate(model, [uncut_stream(0)])
-    forgetful = evaluate(model, (segments(i) for i in range(segments.pieces)))
+    forgetful = evaluate(model, (segments(i) for i in range(segments.steps_per_epoch)))
     assert cut.loss == close(uncut.loss)
     assert forgetful.loss != close(uncut.loss)
 
@@ -189,7 +189,7 @@ def test_a_target_ends_the_run() -> None:
 
 
 def test_ctrl_c_finishes_the_step_and_returns_the_result() -> None:
-    windows = Windows(TOKENS, batch=8, length=16)
+    windows = Windows(TOKENS, batch_size=8, length=16)
 
     def batches(step: int) -> Batch:
         if step == 3:

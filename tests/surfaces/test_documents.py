@@ -58,7 +58,7 @@ def test_python_and_commands_run(name: str, tmp_path: Path) -> None:
         assert program == "threefold"
         done = start([sys.executable, "-m", program, *arguments], tmp_path)
         assert done.returncode == 0, f"{command}: {done.stderr}"
-        assert done.stdout, command
+        assert done.stdout or done.stderr, command
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)

@@ -312,7 +312,7 @@ def test_a_failed_sample_does_not_end_the_run(tmp_path: Path) -> None:
     with torch.no_grad():
         model.embedding.weight[:] = math.nan
     SampleReporter(tmp_path / "samples.txt").on_evaluate(trainer)
-    assert "the logits hold NaN" in (tmp_path / "samples.txt").read_text()
+    assert "the logits contain NaN" in (tmp_path / "samples.txt").read_text()
     with pytest.raises(ThreefoldError, match="No space left"):
         SampleReporter(Path("/dev/full")).on_evaluate(trainer)
 

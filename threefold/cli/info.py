@@ -73,7 +73,7 @@ def count_tensors(weights: Path) -> int:
             return len(file.keys())
     except (SafetensorError, OSError) as error:
         raise ThreefoldError(
-            f"{weights}: not a safetensors file, or cut short ({error}); copy or save it again"
+            f"{weights}: not a safetensors file, or truncated ({error}); copy or save it again"
         ) from error
 
 

@@ -64,7 +64,7 @@ def _chunks(content: bytes, path: Path) -> dict[bytes, bytes]:
         name, size = struct.unpack("<4sI", content[start : start + 8])
         if start + 8 + size > len(content):
             what = f"{name.decode('latin-1')!r} should have {size} bytes"
-            raise file_error(path, None, f"cut short: {what}, has {len(content) - start - 8}")
+            raise file_error(path, None, f"truncated: {what}, has {len(content) - start - 8}")
         chunks.setdefault(name, content[start + 8 : start + 8 + size])
         start += 8 + size + size % 2
     return chunks

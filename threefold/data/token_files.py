@@ -55,7 +55,7 @@ class TokenFile:
         behind = _padded(HEADER.size + count * width)
         if size != behind + 8 * documents:
             raise file_error(
-                path, None, f"cut short: {size} bytes, expected {behind + 8 * documents}"
+                path, None, f"truncated: {size} bytes, expected {behind + 8 * documents}"
             )
         kind = TOKEN_DTYPES[width]
         self.tokens: Tokens = _mapped(path, kind, HEADER.size, count)
