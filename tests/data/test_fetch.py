@@ -83,7 +83,7 @@ def test_a_wrong_archive_leaves_nothing(
     monkeypatch.setitem(PACKAGES, toy.name, replace(toy, sha256="0" * 64))
     with pytest.raises(ThreefoldError, match="not the expected file, or incomplete"):
         fetch(toy.name, archives=tmp_path / "archives")
-    with pytest.raises(ThreefoldError, match=r"toy-1\.0\.0\.tgz: no such file"):
+    with pytest.raises(ThreefoldError, match=r"toy-1\.0\.0\.tgz: file not found"):
         fetch(toy.name, archives=tmp_path)
     assert os.listdir(cache_folder()) == []
 

@@ -158,7 +158,7 @@ def test_damaged_token_files(tmp_path: Path) -> None:
     for bad, message in (
         (b"", "not a token file"),
         (b"text", "not a token file"),
-        (good[:-1], "cut short: 79 bytes, expected 80"),
+        (good[:-1], "truncated: 79 bytes, expected 80"),
         (good[:8] + b"\x02" + good[9:], "version 2"),
     ):
         path.write_bytes(bad)

@@ -213,7 +213,7 @@ def test_wav_of_the_standard_library(tmp_path: Path) -> None:
     with pytest.raises(ThreefoldError, match=r"x\.wav: 16000 samples per second, expected 8000"):
         read_wav(tmp_path / "x.wav", rate=8000)
     content = (tmp_path / "x.wav").read_bytes()
-    with pytest.raises(ThreefoldError, match=r"cut short: 'data' should have 4000 bytes, has 3990"):
+    with pytest.raises(ThreefoldError, match=r"truncated: 'data' should have 4000 bytes, has 3990"):
         read_wav(put(tmp_path / "y.wav", content[:-10]))
     with pytest.raises(ThreefoldError, match="unsupported encoding 6 with 8 bits"):
         read_wav(wav(tmp_path / "y.wav", 6, 8, b"ab"))

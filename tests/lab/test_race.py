@@ -296,7 +296,7 @@ def test_changed_data_are_noticed(tmp_path: Path) -> None:
         (("recall", "--mixers", "gru,gru"), "'gru' is listed twice"),
         (
             ("recal", "--mixers", "gru"),
-            "no such task; did you mean 'recall'?",
+            "neither a file nor a task has this name; did you mean 'recall'?",
         ),
         (("recall", "--mixers", "gru,fnet"), "fnet cannot do recall: "),
         (("recall", "--mixers", "gru", "--time", "soon"), "expected a duration such as 10m"),

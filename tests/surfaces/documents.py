@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from threefold.cli.config import list_settings, shown
-from threefold.cli.mixers import FAMILIES, LEGEND, summarise
+from threefold.cli.mixers import LEGEND, summarise
 from threefold.layers.table import MIXERS
 
 ROOT = Path(__file__).parent.parent.parent
@@ -26,7 +26,7 @@ def mixers() -> str:
     rows = []
     for entry in MIXERS.values():
         forms = summarise(entry, WIDTH, LENGTH)["forms"]
-        cells = f"`{entry.name}`", entry.title, str(entry.year), FAMILIES[entry.memory]
+        cells = f"`{entry.name}`", entry.title, str(entry.year), entry.family
         rows.append((*cells, " ".join(forms), f"`{entry.equation}`"))
     legend = LEGEND.format(width=WIDTH, length=LENGTH).strip().splitlines()
     lines = [f"- **{line.split()[0].lower()}**: {line.split(None, 1)[1]}" for line in legend]

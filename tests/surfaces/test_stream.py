@@ -271,7 +271,7 @@ class TestResuming:
         path.write_text("hello")
         assert "has 5 bytes, but the state was saved after 650" in refused(*arguments)
         path.unlink()
-        assert "in.txt: there is no such file" in refused(*arguments)
+        assert "in.txt: file not found" in refused(*arguments)
         path.write_text("hello there, " * 50)
         (workdir / "o.jsonl").write_text("")
         assert "o.jsonl: has 0 bytes, but had" in refused(*arguments)
@@ -311,7 +311,7 @@ def test_each_element_of_a_live_pipe_is_scored_at_once(workdir: Path) -> None:
 
 def test_errors(workdir: Path) -> None:
     assert "folder not found" in refused("stream", "nothing", "text.txt")
-    assert "there is no such file" in refused("stream", "text", "nothing.txt")
+    assert "file not found" in refused("stream", "text", "nothing.txt")
     assert "this is a folder; expected a file" in refused("stream", "text", "run")
     if Path("/proc/self/mem").exists():  # its first bytes cannot be read
         assert "reading failed" in refused("stream", "text", "/proc/self/mem")

@@ -88,7 +88,7 @@ def test_a_configuration_by_file_and_by_set(place: Path, capsys: Any) -> None:
     ("arguments", "message"),
     [
         (["train"], "DATA is missing"),
-        (["train", "notez.txt"], "notez.txt: there is no such file or folder"),
+        (["train", "notez.txt"], "notez.txt: file or folder not found"),
         (["train", "notes.txt", "--mixers", "gla,lstm"], "write gla+lstm for a hybrid"),
         (["train", "notes.txt", "--time", "soon"], "expected a duration such as 10m"),
         (["train", "notes.txt", "--steps", "3", "--time", "4steps"], "give one of them"),
@@ -96,7 +96,10 @@ def test_a_configuration_by_file_and_by_set(place: Path, capsys: Any) -> None:
         (["train", "notes.txt", "--set", "training.stepz=1"], "did you mean 'steps'"),
         (["train", "--config", "flat.toml"], "DATA is missing"),
         (["train", "notes.txt", "--config", "flat.toml"], "data is 5, expected [data]"),
-        (["train", "--config", "dated.toml"], "2020-01-01: there is no such file and no such task"),
+        (
+            ["train", "--config", "dated.toml"],
+            "2020-01-01: neither a file nor a task",
+        ),
         (["train", "notes.txt", "--set", 'data.options={"x"=1}'], "notes.txt is a file"),
         (
             ["train", "notes.txt", *SMALL, "--set", "training.scheduled_sampling=0.5"],
@@ -106,9 +109,9 @@ def test_a_configuration_by_file_and_by_set(place: Path, capsys: Any) -> None:
             ["train", "notes.txt", *SMALL, *SIZE, "--set", "data.batch_size=999999999"],
             "but this machine has",
         ),
-        (["resume", "nowhere"], "there is no such folder"),
-        (["evaluate", "nowhere"], "there is no such folder"),
-        (["runs", "show", "nowhere"], "there is no such folder"),
+        (["resume", "nowhere"], "folder not found"),
+        (["evaluate", "nowhere"], "folder not found"),
+        (["runs", "show", "nowhere"], "folder not found"),
         (["resume", "old"], "a run in format 1"),
     ],
 )

@@ -107,7 +107,7 @@ SLOW_PARAMETERS = {
 }
 
 
-@pytest.mark.parametrize("name", [n for n, entry in MIXERS.items() if entry.memory == "filter"])
+@pytest.mark.parametrize("name", [n for n, entry in MIXERS.items() if entry.family == "filter"])
 def test_filters_learn_slowly_and_do_not_decay(name: str) -> None:
     spec = Spec("language", width=32, depth=2, mixers=(name,), channel="none")
     model = build(spec)

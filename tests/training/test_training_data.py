@@ -142,7 +142,7 @@ def test_text_that_is_too_short(content: str, message: str, tmp_path: Path) -> N
 
 
 def test_unsuitable_data_are_refused_before_training(tmp_path: Path) -> None:
-    with pytest.raises(ThreefoldError, match="no such task; did you mean 'copying'"):
+    with pytest.raises(ThreefoldError, match="a task has this name; did you mean 'copying'"):
         open_data("copyin")
     with pytest.raises(ThreefoldError, match="has no option 'lenght'"):
         open_data("copying", options={"lenght": 3})

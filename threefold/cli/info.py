@@ -66,7 +66,7 @@ def count_tensors(weights: Path) -> int:
 
     if not weights.is_file():
         raise ThreefoldError(
-            f"{weights}: there is no such file, so the model has no weights; copy or save it again"
+            f"{weights}: file not found, so the model has no weights; copy or save it again"
         )
     try:
         with safe_open(weights, framework="numpy") as file:

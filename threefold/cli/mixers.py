@@ -22,13 +22,6 @@ Length = Annotated[
     int, typer.Option(min=0, help="Elements read before the state is measured (attention grows).")
 ]
 
-# What the past is kept in, by the table's word for it.
-FAMILIES = {
-    "cell": "nonlinear cell",
-    "linear": "linear recurrence",
-    "filter": "filter",
-    "history": "attention",
-}
 LEGEND = """
 FAMILY  nonlinear cell: a classical RNN; linear recurrence: linear attention, Mamba and relatives; \
 filter: state spaces and long convolutions with fixed kernels; attention: looks at earlier elements.
@@ -67,7 +60,7 @@ def summarise(entry: Entry, width: int, length: int) -> dict[str, Any]:
         "name": entry.name,
         "title": entry.title,
         "year": entry.year,
-        "memory": entry.memory,
+        "family": entry.family,
         "forms": [],
         "state_bytes": None,
         "equation": entry.equation,
@@ -150,7 +143,7 @@ def say_rows(rows: list[dict[str, Any]], width: int, length: int) -> None:
             row["name"],
             row["title"],
             str(row["year"]),
-            FAMILIES[row["memory"]],
+            row["family"],
             " ".join(row["forms"]) or "cannot be built",
             "–" if row["state_bytes"] is None else format_bytes(row["state_bytes"]),
             row["equation"],
@@ -175,7 +168,7 @@ def say_detail(detail: dict[str, Any]) -> None:
     output.say(detail["notes"] + "\n")
     output.say_facts(
         (
-            ("family", FAMILIES[detail["memory"]]),
+            ("family", detail["family"]),
             ("forms", " ".join(detail["forms"])),
             ("causal", "yes" if detail["causal"] else "no: it needs the whole sequence"),
             ("parameters", f"{detail['parameters']:,} at width {width}"),

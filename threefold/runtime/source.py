@@ -238,7 +238,7 @@ def _reader(data: Any, wait: Wait | None) -> tuple[str, Callable[[int], bytes], 
 
 def _open(path: Path) -> IO[bytes]:
     if not path.exists():
-        raise ThreefoldError(f"{path}: there is no such file")
+        raise ThreefoldError(f"{path}: file not found")
     if path.is_dir():
         raise ThreefoldError(f"{path}: this is a folder; expected a file, or - for standard input")
     try:

@@ -143,7 +143,7 @@ def read_run_values(folder: Path) -> dict[str, Any]:
     """config.toml of a run's folder, in the format of this version."""
     path = folder / CONFIG
     if not path.is_file():
-        reason = f"contains no {CONFIG}" if folder.is_dir() else "there is no such folder"
+        reason = f"contains no {CONFIG}" if folder.is_dir() else "folder not found"
         raise ThreefoldError(f"{folder}: {reason}; expected a folder written by `threefold train`")
     values = read_toml(path)
     if not isinstance(values.get("data"), dict):
@@ -178,7 +178,7 @@ def evaluate_folder(
     """Evaluate a run or a saved model, on a run's own data or on other data."""
     is_run = (folder / CONFIG).is_file()
     if not folder.is_dir():
-        raise ThreefoldError(f"{folder}: there is no such folder")
+        raise ThreefoldError(f"{folder}: folder not found")
     if not is_run and data is None:
         raise ThreefoldError(
             f"{folder}: a saved model does not know its data; give DATA as well: "

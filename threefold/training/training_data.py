@@ -217,9 +217,9 @@ def open_data(data: DataSettings | str, **options: Any) -> TrainingData:
         return TrainingData(make_task(name, **_task_options(settings)), settings)
     if not Path(name).exists():
         if "." in name or "/" in name:
-            raise ThreefoldError(f"{name}: there is no such file or folder")
+            raise ThreefoldError(f"{name}: file or folder not found")
         raise ThreefoldError(
-            f"{name}: there is no such file and no such task; {nearest(name, TASKS)}"
+            f"{name}: neither a file nor a task has this name; {nearest(name, TASKS)}"
         )
     if settings.options:
         raise ThreefoldError(

@@ -68,7 +68,7 @@ class RaceFolder:
 
 def compare(
     data: str | os.PathLike[str],
-    mixers: Sequence[str] = DEFAULT_MIXERS,
+    mixers: str | Sequence[str] = DEFAULT_MIXERS,
     *,
     time: str = "10m",
     match: str = "parameters",
@@ -90,7 +90,7 @@ def compare(
     settings, such as "data.length=512" or "model.mixers.mamba.state_size=64"; `say` receives
     progress messages.
     """
-    names = (mixers,) if isinstance(mixers, str) else tuple(mixers)
+    names = tuple(mixers.split(",")) if isinstance(mixers, str) else tuple(mixers)
     request = RaceRequest(
         os.fspath(data), names, time, match, seeds, tune, width, depth, parameters,
         learning_rate, batch_size, tuple(overrides),

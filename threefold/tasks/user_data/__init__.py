@@ -53,7 +53,7 @@ def user_task(
     """
     vocabulary = vocabulary or 4096
     if not path.exists():
-        raise ThreefoldError(f"{path}: no such file or folder, and no task has this name")
+        raise ThreefoldError(f"{path}: file or folder not found, and no task has this name")
     if kind and kind not in MODEL_KINDS:
         raise ThreefoldError(f"unknown kind {kind!r}; {nearest(kind, MODEL_KINDS)}")
     if path.is_dir():
