@@ -19,6 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
+SERVE = "--serve"
 MIXERS = ("lstm", "gru", "attention", "s4d", "mamba", "mamba2", "gla", "gated_delta_net", "rwkv7")
 
 
@@ -56,8 +57,11 @@ def works() -> dict[str, Callable[[], None]]:
     return found
 
 
-def serve() -> None:
-    """Do the work that is asked for on standard input, and answer how long it took."""
+def serve(folder: str) -> None:
+    """Work in one checkout: do what standard input asks for, and answer how long it took."""
+    sys.path[0] = folder
+    # An editable install would import this checkout, whatever the path says.
+    sys.meta_path[:] = [finder for finder in sys.meta_path if "Redirecting" not in repr(finder)]
     found = works()
     print(*found, sep="\t", flush=True)
     for line in sys.stdin:
@@ -70,16 +74,16 @@ class Checkout:
     """A process that works in one checkout."""
 
     def __init__(self, folder: Path, kernels: Path | None) -> None:
-        environment = {**os.environ, "PYTHONPATH": os.fspath(folder)}
+        environment = dict(os.environ)
         if kernels is not None:
-            environment["THREEFOLD_KERNELS_FOLDER"] = os.fspath(kernels)
-        code = f"import sys; sys.path.insert(0, {os.fspath(folder)!r}); "
-        code += "sys.meta_path[:] = [f for f in sys.meta_path if 'Editable' not in repr(f)]; "
-        code += f"exec(open({os.fspath(Path(__file__))!r}).read().split('if __name__')[0]); serve()"
+            environment["THREEFOLD_KERNELS_FOLDER"] = os.fspath(kernels.resolve())
         self.process = subprocess.Popen(
-            [sys.executable, "-c", code], cwd=folder, env=environment, text=True,
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-        )  # fmt: skip
+            [sys.executable, __file__, SERVE, os.fspath(folder)],
+            env=environment,
+            text=True,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
         self.names = self._answer().split("\t")
 
     def _answer(self) -> str:
@@ -116,4 +120,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    if sys.argv[1:2] == [SERVE]:
+        serve(sys.argv[2])
+    else:
+        main()
