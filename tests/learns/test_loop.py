@@ -215,7 +215,7 @@ def test_progress_is_plain_lines_where_there_is_no_terminal() -> None:
     run(TrainingSettings(steps=50), console=Console(file=out, width=100), title="leaky")
     lines = out.getvalue().splitlines()
     assert len(lines) == 6
-    assert all(line.startswith("leaky: ") and "tokens/s" in line for line in lines)
+    assert all(line.startswith("leaky: ") and "elements/s" in line for line in lines)
     assert "100%, step 50, loss" in lines[-1]
     assert "\x1b" not in out.getvalue()
 
@@ -225,7 +225,7 @@ def test_progress_is_a_panel_on_a_terminal() -> None:
     console = Console(file=out, width=100, force_terminal=True)
     run(TrainingSettings(steps=50), console=console, title="leaky")
     assert "\x1b" in out.getvalue()
-    for expected in ("leaky", "loss", "speed", "tokens/s", "gradient norm", "left", "0 s", "▁"):
+    for expected in ("leaky", "loss", "speed", "elements/s", "gradient norm", "left", "0 s", "▁"):
         assert expected in out.getvalue()
 
 

@@ -156,7 +156,7 @@ class LineReporter(Reporter):
         left = format_duration(trainer.seconds_left)
         self.message(
             f"{trainer.progress:4.0%}, step {result.steps}, loss {result.losses[-1]:.3f}, "
-            f"{result.tokens_per_second:,.0f} tokens/s, {left} left"
+            f"{result.tokens_per_second:,.0f} elements/s, {left} left"
         )
 
     def on_evaluate(self, trainer: Trainer) -> None:
@@ -251,7 +251,7 @@ def _facts(trainer: Trainer) -> list[tuple[str, str]]:
         ("loss", f"{_recent_mean(result.losses):.4f}"),
         ("validation", "–" if math.isnan(loss) else f"{loss:.4f} ({metric:.4f})"),
         ("time left", format_duration(trainer.seconds_left)),
-        ("speed", f"{result.tokens_per_second:,.0f} tokens/s"),
+        ("speed", f"{result.tokens_per_second:,.0f} elements/s"),
         ("gradient norm", f"{trainer.grad_norm:.3g}"),
         ("memory", _memory()),
         ("checkpoint", "–" if checkpoint is None else f"step {int(checkpoint.name[5:]):,}"),
