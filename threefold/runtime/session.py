@@ -298,13 +298,17 @@ def check_streams(model: Any) -> Any:
             "a classifier of pairs reads two texts and cannot read a single stream"
         )
     if not model.causal:
-        names = ", ".join(dict.fromkeys(name for name, _ in model.spec.entries))
-        both = ", bidirectional" if model.spec.option("bidirectional", False) else ""
-        raise ThreefoldError(
-            f"this {model.kind} model ({names}{both}) is not causal, so it cannot read a stream; "
-            "a stream needs causal mixers"
-        )
+        raise _not_causal(model)
     return model
+
+
+def _not_causal(model: Any) -> ThreefoldError:
+    names = ", ".join(dict.fromkeys(name for name, _ in model.spec.entries))
+    both = ", bidirectional" if model.spec.option("bidirectional", False) else ""
+    return ThreefoldError(
+        f"this {model.kind} model ({names}{both}) is not causal, so it cannot read a stream; "
+        "a stream needs causal mixers"
+    )
 
 
 def run_model(
