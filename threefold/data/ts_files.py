@@ -113,7 +113,7 @@ def read_ucr(path: Path) -> LabelledSeries:
             continue
         label, *cells = line.split("\t")
         try:
-            values = _without_end(np.array(cells, dtype=np.float32))
+            values = _without_padding(np.array(cells, dtype=np.float32))
         except ValueError as error:
             raise file_error(path, number, str(error)) from error
         if not label.strip() or values is None:
@@ -126,8 +126,8 @@ def read_ucr(path: Path) -> LabelledSeries:
     return LabelledSeries(series, labels, tuple(sorted(set(labels), key=_as_number)))
 
 
-def _without_end(values: Series) -> Series | None:
-    """The values before the NaNs at the end; None if there are none, or if one is missing."""
+def _without_padding(values: Series) -> Series | None:
+    """The values before the NaNs at the end of a row; None if it has a gap or no values."""
     real = np.isfinite(values)
     length = int(real.sum())
     return values[:length] if length and real[:length].all() else None
