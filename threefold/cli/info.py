@@ -42,7 +42,6 @@ def describe_model(folder: Path) -> dict[str, Any]:
     from threefold.models.config import WEIGHTS, read_config
 
     config = read_config(folder)
-    tensors = count_tensors(folder / WEIGHTS)
     files = [file for file in folder.rglob("*") if file.is_file()]
     return {
         "type": "model",
@@ -50,7 +49,7 @@ def describe_model(folder: Path) -> dict[str, Any]:
         "spec": config.spec.to_dict(),
         "parameters": config.parameters,
         "dtype": config.dtype,
-        "tensors": tensors,
+        "tensors": count_tensors(folder / WEIGHTS),
         "bytes_on_disk": sum(file.stat().st_size for file in files),
         "files": sorted(file.name for file in files),
         **abilities(config.spec, config.dtype),

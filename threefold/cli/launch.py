@@ -39,16 +39,21 @@ def launch(ranks: int, extra_arguments: list[str]) -> int:
     return 0
 
 
-def _start(ranks: int, extra_arguments: list[str], folder: Path) -> list[subprocess.Popen[bytes]]:
-    """Only rank 0 writes to stderr directly, because the other ranks would repeat its messages."""
+def _environment(ranks: int, folder: Path) -> dict[str, str]:
+    """The environment variables that all ranks share; the cores are divided among the ranks."""
     cores = os.cpu_count() or 1
-    environment = {
+    return {
         **os.environ,
         "WORLD_SIZE": str(ranks),
         "LOCAL_WORLD_SIZE": str(ranks),
         "THREEFOLD_RENDEZVOUS": str(folder / "rendezvous"),
         "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(max(1, cores // ranks))),
     }
+
+
+def _start(ranks: int, extra_arguments: list[str], folder: Path) -> list[subprocess.Popen[bytes]]:
+    """Only rank 0 writes to stderr directly, because the other ranks would repeat its messages."""
+    environment = _environment(ranks, folder)
     command = [sys.executable, "-m", "threefold", *sys.argv[1:], *extra_arguments]
     with ExitStack() as files:
         return [

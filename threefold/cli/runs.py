@@ -73,19 +73,22 @@ def show(
     if as_json:
         output.say_json(run)
         return
-    output.say_facts(
-        [
-            ("run", run["folder"]),
-            ("model and data", run["title"]),
-            ("status", run["status"]),
-            ("steps", f"{run['steps']:,}"),
-            ("training loss", "–" if run["loss"] is None else f"{run['loss']:.4f}"),
-            ("validation", _scores(run, "valid")),
-            ("test", _scores(run, "test")),
-            ("checkpoints", [str(path) for path in run["checkpoints"]]),
-            ("settings", (folder / "config.toml").read_text(encoding="utf-8").splitlines()),
-        ]
-    )
+    output.say_facts(_facts(run, folder))
+
+
+def _facts(run: dict[str, Any], folder: Path) -> list[tuple[str, Any]]:
+    """What `show` prints: names and values."""
+    return [
+        ("run", run["folder"]),
+        ("model and data", run["title"]),
+        ("status", run["status"]),
+        ("steps", f"{run['steps']:,}"),
+        ("training loss", "–" if run["loss"] is None else f"{run['loss']:.4f}"),
+        ("validation", _scores(run, "valid")),
+        ("test", _scores(run, "test")),
+        ("checkpoints", [str(path) for path in run["checkpoints"]]),
+        ("settings", (folder / "config.toml").read_text(encoding="utf-8").splitlines()),
+    ]
 
 
 @runs.command()

@@ -79,23 +79,24 @@ def say_rows(rows: list[dict[str, Any]]) -> None:
     """The table of all tasks; ↑: higher scores are better, ↓: lower ones."""
     header = ("NAME", "TITLE", "DOMAIN", "MAX LENGTH", "EXAMPLES", "METRIC", "CHANCE LEVEL",
               "SOLVED AT", "BEST PUBLISHED", "DATA")  # fmt: skip
+    output.say_table(header, [_cells(row) for row in rows], fold=("TITLE", "DATA"))
+
+
+def _cells(row: dict[str, Any]) -> tuple[str, ...]:
+    """The cells of a task, in the order of the header of `say_rows`."""
     state = {True: " (fetched)", False: " (not fetched)", None: ""}
-    cells = [
-        (
-            row["name"],
-            row["title"],
-            row["domain"],
-            f"{row['length']:,}",
-            f"{sum(row['sizes']):,}",
-            f"{row['metric']} {'↓' if row['lower_is_better'] else '↑'}",
-            number(row["chance"]),
-            number(row["solved"]),
-            best_published(row),
-            row["where"] + state[row["fetched"]],
-        )
-        for row in rows
-    ]
-    output.say_table(header, cells, fold=("TITLE", "DATA"))
+    return (
+        row["name"],
+        row["title"],
+        row["domain"],
+        f"{row['length']:,}",
+        f"{sum(row['sizes']):,}",
+        f"{row['metric']} {'↓' if row['lower_is_better'] else '↑'}",
+        number(row["chance"]),
+        number(row["solved"]),
+        best_published(row),
+        row["where"] + state[row["fetched"]],
+    )
 
 
 def best_published(row: dict[str, Any]) -> str:

@@ -34,13 +34,7 @@ class Sound(NamedTuple):
 
 def read_wav(path: Path, rate: int | None = None) -> Sound:
     """Read PCM of 8 to 32 bits or floats, channels averaged; the rate must be `rate` if given."""
-    content = read_bytes(path)
-    if content[:4] != b"RIFF" or content[8:12] != b"WAVE":
-        raise file_error(path, None, "not a WAV file: it does not begin with RIFF … WAVE")
-    chunks = _chunks(content, path)
-    if b"fmt " not in chunks or b"data" not in chunks or len(chunks[b"fmt "]) < 16:
-        raise file_error(path, None, "not a valid WAV file: its format or its data are missing")
-    header = chunks[b"fmt "]
+    header, data = _header_and_data(path)
     encoding, channels, file_rate, _, _, bits = struct.unpack("<HHIIHH", header[:16])
     if encoding == EXTENSIBLE and len(header) >= 26:
         encoding = struct.unpack("<H", header[24:26])[0]
@@ -48,13 +42,24 @@ def read_wav(path: Path, rate: int | None = None) -> Sound:
         raise file_error(
             path, None, f"{file_rate} samples per second, expected {rate}; resample the file"
         )
-    samples = _samples(chunks[b"data"], encoding, bits, path)
+    samples = _samples(data, encoding, bits, path)
     if channels < 1 or len(samples) == 0 or len(samples) % channels or file_rate < 1:
         what = f"{len(samples)} samples in {channels} channels at {file_rate} per second"
         raise file_error(path, None, f"damaged: {what}")
     if not np.isfinite(samples).all():
         raise file_error(path, None, "contains samples that are not finite")
     return Sound(samples.reshape(-1, channels).mean(1, dtype=np.float64).astype("f4"), file_rate)
+
+
+def _header_and_data(path: Path) -> tuple[bytes, bytes]:
+    """The two chunks that every WAV file has: its format and its samples."""
+    content = read_bytes(path)
+    if content[:4] != b"RIFF" or content[8:12] != b"WAVE":
+        raise file_error(path, None, "not a WAV file: it does not begin with RIFF … WAVE")
+    chunks = _chunks(content, path)
+    if b"fmt " not in chunks or b"data" not in chunks or len(chunks[b"fmt "]) < 16:
+        raise file_error(path, None, "not a valid WAV file: its format or its data are missing")
+    return chunks[b"fmt "], chunks[b"data"]
 
 
 def _chunks(content: bytes, path: Path) -> dict[bytes, bytes]:

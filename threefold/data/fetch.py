@@ -224,18 +224,23 @@ def _read_from_index(wanted: Package, target: Path, show: Callable[[int], None])
             address = _link(page, wanted.archive, answer.url)
         if address is None:
             raise _failed(wanted, f"pip's index does not list {wanted.archive}")
-        with (
-            urllib.request.urlopen(address, timeout=SERVER_TIMEOUT) as answer,
-            target.open("wb") as file,
-        ):
-            done = 0
-            while chunk := answer.read(1 << 20):
-                file.write(chunk)
-                done += len(chunk)
-                show(done)
+        _download_file(address, target, show)
     except (urllib.error.URLError, OSError) as error:
         reason = getattr(error, "reason", None) or error
         raise _failed(wanted, _without_addresses(f"pip's index: {reason}")) from error
+
+
+def _download_file(address: str, target: Path, show: Callable[[int], None]) -> None:
+    """Write what `address` serves to `target`; show(bytes) after each chunk."""
+    with (
+        urllib.request.urlopen(address, timeout=SERVER_TIMEOUT) as answer,
+        target.open("wb") as file,
+    ):
+        done = 0
+        while chunk := answer.read(1 << 20):
+            file.write(chunk)
+            done += len(chunk)
+            show(done)
 
 
 def _link(page: str, archive: str, base: str) -> str | None:

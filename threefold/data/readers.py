@@ -218,9 +218,8 @@ def read_table(path: Path, columns: Sequence[str] | None = None) -> Table:
 
 
 def _read_separated(path: Path, separator: str) -> Table:
-    rows = csv.reader(
-        (f"{text}\n" for _, text in read_lines(path)), delimiter=separator, strict=True
-    )
+    lines = (f"{text}\n" for _, text in read_lines(path))
+    rows = csv.reader(lines, delimiter=separator, strict=True)
     csv.field_size_limit(LONGEST_LINE)
     table: Table | None = None
     try:
@@ -245,14 +244,7 @@ def _read_json_lines(path: Path, columns: Sequence[str] | None) -> Table:
     for number, text in read_lines(path):
         if not text.strip():
             continue
-        try:
-            row = json.loads(text)
-        except (ValueError, RecursionError) as error:
-            raise file_error(path, number, f"not JSON ({error})") from error
-        if not isinstance(row, dict):
-            raise file_error(
-                path, number, f"a JSON {type(row).__name__}; expected an object per line"
-            )
+        row = _json_object(path, number, text)
         if table is None:
             table = Table(path, list(row))
         missing = next((name for name in table.cells if name not in row), None)
@@ -262,6 +254,17 @@ def _read_json_lines(path: Path, columns: Sequence[str] | None) -> Table:
             )
         table.add(number, [row[name] for name in table.cells])
     return table or Table(path, ())
+
+
+def _json_object(path: Path, number: int, text: str) -> dict[str, Any]:
+    """The object in a line of a .jsonl file."""
+    try:
+        row = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise file_error(path, number, f"not JSON ({error})") from error
+    if not isinstance(row, dict):
+        raise file_error(path, number, f"a JSON {type(row).__name__}; expected an object per line")
+    return row
 
 
 def read_labelled(path: Path, text: str = "text", label: str = "label") -> Labelled:

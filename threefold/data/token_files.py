@@ -82,11 +82,7 @@ def write_tokens(path: Path, chunks: Iterable[TokenChunk], vocabulary: int) -> T
             for tokens, begins in chunks:
                 if begins:
                     starts.append(count)
-                if len(tokens) and (tokens.min() < 0 or tokens.max() >= vocabulary):
-                    raise ThreefoldError(
-                        f"token {count + int(np.argmax((tokens < 0) | (tokens >= vocabulary)))} is "
-                        f"outside of 0 to {vocabulary - 1}"
-                    )
+                _check_tokens(tokens, vocabulary, count)
                 file.write(tokens.astype(kind).tobytes())
                 count += len(tokens)
             if count == 0:
@@ -100,6 +96,13 @@ def write_tokens(path: Path, chunks: Iterable[TokenChunk], vocabulary: int) -> T
 
     write_file(path, write)
     return TokenFile(path)
+
+
+def _check_tokens(tokens: Tokens, vocabulary: int, position: int) -> None:
+    """Refuse tokens outside of the vocabulary; position: tokens before these."""
+    if len(tokens) and (tokens.min() < 0 or tokens.max() >= vocabulary):
+        index = int(np.argmax((tokens < 0) | (tokens >= vocabulary)))
+        raise ThreefoldError(f"token {position + index} is outside of 0 to {vocabulary - 1}")
 
 
 def tokenize(paths: Iterable[Path], tokenizer: Tokenizer) -> Iterator[TokenChunk]:

@@ -113,19 +113,24 @@ def read_ucr(path: Path) -> LabelledSeries:
             continue
         label, *cells = line.split("\t")
         try:
-            values = np.array(cells, dtype=np.float32)
+            values = _without_padding(np.array(cells, dtype=np.float32))
         except ValueError as error:
             raise file_error(path, number, str(error)) from error
-        real = np.isfinite(values)
-        length = int(real.sum())
-        if not label.strip() or length == 0 or not real[:length].all():
+        if not label.strip() or values is None:
             what = "no class" if not label.strip() else "no values, or a missing value"
             raise file_error(
                 path, number, f"{what}; expected a class and then numbers, separated by tabs"
             )
-        series.append(values[:length, None])
+        series.append(values[:, None])
         labels.append(label.strip())
     return LabelledSeries(series, labels, tuple(sorted(set(labels), key=_as_number)))
+
+
+def _without_padding(values: Series) -> Series | None:
+    """The values before the NaNs at the end of a row; None if it has a gap or no values."""
+    real = np.isfinite(values)
+    length = int(real.sum())
+    return values[:length] if length and real[:length].all() else None
 
 
 def _as_number(label: str) -> tuple[float, str]:

@@ -48,12 +48,7 @@ def draw_sheet(
     images: Tensor, path: str | PathLike[str] | None = None, *, titles: Sequence[str] | None = None
 ) -> Any:
     """A contact sheet of square images given as sequences [N, pixels(, 1)] from 0 to 1."""
-    side = math.isqrt(images[0].numel()) if len(images) else 0
-    if side == 0 or side**2 != images[0].numel():
-        raise ThreefoldError(
-            f"draw_sheet: images are {tuple(images.shape)}, expected [images, pixels] with a "
-            "square number of pixels"
-        )
+    side = _image_side(images)
     if titles is not None and len(titles) != len(images):
         raise ThreefoldError(f"draw_sheet: {len(titles)} titles for {len(images)} images")
     figure, axes = _grid(len(images), min(len(images), 8), (1.5, 1.7), "draw_sheet")
@@ -65,6 +60,17 @@ def draw_sheet(
             axis.set_title(titles[number], fontsize=8)
     _save(figure, path)
     return figure
+
+
+def _image_side(images: Tensor) -> int:
+    """Pixels along each side of the images."""
+    side = math.isqrt(images[0].numel()) if len(images) else 0
+    if side == 0 or side**2 != images[0].numel():
+        raise ThreefoldError(
+            f"draw_sheet: images are {tuple(images.shape)}, expected [images, pixels] with a "
+            "square number of pixels"
+        )
+    return side
 
 
 def _heads(weights: Tensor, queries: Sequence[str] | None, keys: Sequence[str] | None) -> Tensor:

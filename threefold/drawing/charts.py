@@ -312,14 +312,7 @@ def _dot_names(dots: Sequence[Dot], horizontal: Scale, vertical: Scale) -> list[
     taken: list[tuple[float, float, float]] = []  # (left, right, height) of names and dots
     taken += [(horizontal(d.x) - 6, horizontal(d.x) + 6, vertical(d.y)) for d in dots]
     for dot in sorted(dots, key=lambda dot: dot.x):
-        x, y, size = horizontal(dot.x), vertical(dot.y), text_width(dot.name)
-        sides = [(x + 10, x + 10 + size, "start"), (x - 10 - size, x - 10, "end")]
-        tries = [
-            (left, right, anchor, y + shift)
-            for shift in (0, -13, 13, -26, 26, -39, 39)
-            for left, right, anchor in sides
-            if right < WIDTH and left > horizontal.start
-        ]
+        tries = _label_places(dot, horizontal, vertical)
         free = [t for t in tries if not any(_touches(t, other) for other in taken)]
         left, right, anchor, height = (free or tries)[0]
         taken.append((left, right, height))
@@ -329,6 +322,20 @@ def _dot_names(dots: Sequence[Dot], horizontal: Scale, vertical: Scale) -> list[
             f'text-anchor="{anchor}">{escape(dot.name)}</text>'
         )
     return parts
+
+
+def _label_places(
+    dot: Dot, horizontal: Scale, vertical: Scale
+) -> list[tuple[float, float, str, float]]:
+    """(left, right, anchor, height) of the places for a dot's label in the chart, best first."""
+    x, y, size = horizontal(dot.x), vertical(dot.y), text_width(dot.name)
+    sides = [(x + 10, x + 10 + size, "start"), (x - 10 - size, x - 10, "end")]
+    return [
+        (left, right, anchor, y + shift)
+        for shift in (0, -13, 13, -26, 26, -39, 39)
+        for left, right, anchor in sides
+        if right < WIDTH and left > horizontal.start
+    ]
 
 
 def _touches(name: tuple[float, float, str, float], other: tuple[float, float, float]) -> bool:

@@ -185,13 +185,7 @@ class RidgeEstimator:
     def load(cls, folder: str | PathLike[str]) -> Self:
         """Load the estimator saved in `folder`."""
         path = Path(folder)
-        values = read_config_values(path)
-        if values.get("estimator") != cls.__name__:
-            content = values.get("estimator") or "a model, which threefold.load reads"
-            raise ThreefoldError(f"{path}: contains {content}, expected a saved {cls.__name__}")
-        tensors, _ = read_tensors(path / WEIGHTS)
-        if sha256_of(path / WEIGHTS) != values.get("sha256"):
-            raise ThreefoldError(f"{path / WEIGHTS}: damaged (SHA-256 differs); save it again")
+        values, tensors = cls._read_files(path)
         missing = {*cls.drawn, "readout", "offset"} - tensors.keys()
         try:
             estimator = cls(**values["settings"])
@@ -203,6 +197,18 @@ class RidgeEstimator:
             raise ThreefoldError(f"{path / WEIGHTS}: lacks {', '.join(sorted(missing))}")
         estimator.tensors, estimator._fixed = tensors, True
         return estimator
+
+    @classmethod
+    def _read_files(cls, path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        """The values of config.json and the tensors that belong to them."""
+        values = read_config_values(path)
+        if values.get("estimator") != cls.__name__:
+            content = values.get("estimator") or "a model, which threefold.load reads"
+            raise ThreefoldError(f"{path}: contains {content}, expected a saved {cls.__name__}")
+        tensors, _ = read_tensors(path / WEIGHTS)
+        if sha256_of(path / WEIGHTS) != values.get("sha256"):
+            raise ThreefoldError(f"{path / WEIGHTS}: damaged (SHA-256 differs); save it again")
+        return values, tensors
 
     def _write(self, folder: Path) -> None:
         write_tensors(folder / WEIGHTS, self.tensors, {"format": "pt"})

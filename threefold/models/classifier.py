@@ -181,17 +181,20 @@ class Classifier(Backbone):
             )
         if name not in ACTIVATIONS:
             raise ThreefoldError(f"unknown activation {name!r}; {nearest(name, ACTIVATIONS)}")
-        sizes = [4 * spec.width if self.paired else spec.width]
-        if self.paired:  # as in the Long Range Arena
-            hidden = hidden or 4 * spec.width
-            sizes += [hidden, max(1, hidden // 2)]
-        elif hidden:
-            sizes += [hidden]
+        sizes = self._head_sizes(hidden)
         layers: list[nn.Module] = []
         for inputs, outputs in pairwise(sizes):
             layers += [Linear(inputs, outputs), ACTIVATIONS[name]()]
         dropout = nn.Dropout(spec.option("dropout"))
         return nn.Sequential(*layers, dropout, Linear(sizes[-1], classes))
+
+    def _head_sizes(self, hidden: int) -> list[int]:
+        """The width of the head's input, and of each of its hidden layers."""
+        width = self.spec.width
+        if self.paired:  # as in the Long Range Arena
+            hidden = hidden or 4 * width
+            return [4 * width, hidden, max(1, hidden // 2)]
+        return [width, hidden] if hidden else [width]
 
 
 def _stack_pairs(pairs: Tensor) -> Tensor:

@@ -192,14 +192,12 @@ class Seq2Seq(EncoderDecoder):
                 "which a decoder must predict; choose causal mixers (the encoder runs in both "
                 'directions with options={"bidirectional": True})'
             )
-        attention = self.spec.option("attention")
+        attention, score = map(self.spec.option, ("attention", "score"))
         if attention == "none":
             return Decoder(stack, norm)
-        options = {
-            "score": self.spec.option("score")
-            or ("additive" if attention == "bahdanau" else "general"),
-            "max_source_length": self.spec.option("max_source_length"),
-        }
+        default_score = "additive" if attention == "bahdanau" else "general"
+        max_length = self.spec.option("max_source_length")
+        options = {"score": score or default_score, "max_source_length": max_length}
         if attention == "bahdanau":
             return BahdanauDecoder(stack, norm, **options)
         kind = LuongInputFeedingDecoder if self.spec.option("input_feeding") else LuongDecoder

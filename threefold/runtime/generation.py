@@ -261,11 +261,8 @@ class TokenGenerator(Iterator[Any]):
                 "generate: no token has been generated yet; take one from the stream first"
             )
         lengths = torch.tensor([len(row) for row in self.rows])
-        tokens = torch.full((len(self.rows), int(lengths.max())), PADDING)
-        for padded, row in zip(tokens, self.rows, strict=True):
-            padded[: len(row)] = torch.tensor(row.tolist(), dtype=torch.int64)
         return Generation(
-            tokens=tokens,
+            tokens=self._padded_tokens(int(lengths.max())),
             lengths=lengths,
             finish_reasons=tuple(self.finish_reasons),
             state=self.state,
@@ -276,6 +273,13 @@ class TokenGenerator(Iterator[Any]):
             tails=tuple(tuple(tail) for tail in self.tails),
             unbatched=self.unbatched,
         )
+
+    def _padded_tokens(self, length: int) -> Tensor:
+        """The tokens of all rows, each padded to `length`."""
+        tokens = torch.full((len(self.rows), length), PADDING)
+        for padded, row in zip(tokens, self.rows, strict=True):
+            padded[: len(row)] = torch.tensor(row.tolist(), dtype=torch.int64)
+        return tokens
 
     def _seed(self, seed: int | None, rows: int) -> None:
         self.seed = int(torch.randint(2**62, ())) if seed is None else seed

@@ -241,15 +241,8 @@ class Session:
         """Return tokens [1, L] or numbers [1, L, size] with the model's dtype and device."""
         size = self.model.input_size
         expected = f"numbers [length, {size}]" if size else "tokens [length]"
-        if isinstance(elements, np.ndarray):  # a copy: tokens may be narrow or read-only
-            elements = elements.astype(np.int64 if elements.dtype.kind in "iu" else np.float64)
-        try:
-            inputs = torch.as_tensor(elements)
-        except (TypeError, ValueError, RuntimeError) as error:
-            raise ThreefoldError(
-                f"session: the elements are a {type(elements).__name__} that is not an array of "
-                f"numbers ({error}); expected {expected}"
-            ) from error
+
+        inputs = _as_tensor(elements, expected)
         shape = tuple(inputs.shape)
         if inputs.numel() == 0 or (shape[1:] != (size,) if size else len(shape) != 1):
             raise ThreefoldError(
@@ -278,6 +271,19 @@ class Session:
             self.seen_tokens[inputs[0].cpu()] = True
 
 
+def _as_tensor(elements: Any, expected: str) -> Tensor:
+    """Convert what `torch.as_tensor` accepts; expected: the type for the error message."""
+    if isinstance(elements, np.ndarray):  # a copy: tokens may be narrow or read-only
+        elements = elements.astype(np.int64 if elements.dtype.kind in "iu" else np.float64)
+    try:
+        return torch.as_tensor(elements)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ThreefoldError(
+            f"session: the elements are a {type(elements).__name__} that is not an array of "
+            f"numbers ({error}); expected {expected}"
+        ) from error
+
+
 def check_streams(model: Any) -> Any:
     """Return the model if it can read a stream: causal, with an output after each element."""
     kinds = (LanguageModel, Forecaster, Tagger, Classifier)
@@ -292,13 +298,17 @@ def check_streams(model: Any) -> Any:
             "a classifier of pairs reads two texts and cannot read a single stream"
         )
     if not model.causal:
-        names = ", ".join(dict.fromkeys(name for name, _ in model.spec.entries))
-        both = ", bidirectional" if model.spec.option("bidirectional", False) else ""
-        raise ThreefoldError(
-            f"this {model.kind} model ({names}{both}) is not causal, so it cannot read a stream; "
-            "a stream needs causal mixers"
-        )
+        raise _not_causal(model)
     return model
+
+
+def _not_causal(model: Any) -> ThreefoldError:
+    names = ", ".join(dict.fromkeys(name for name, _ in model.spec.entries))
+    both = ", bidirectional" if model.spec.option("bidirectional", False) else ""
+    return ThreefoldError(
+        f"this {model.kind} model ({names}{both}) is not causal, so it cannot read a stream; "
+        "a stream needs causal mixers"
+    )
 
 
 def run_model(

@@ -127,10 +127,7 @@ class Source:
         if self._file is not None and position.sha256 is not None:
             self._skip(self._file, position)
         elif self._file is None and position.sha256 is None:
-            self._data = position.unread
-            elements, used = self._encode()
-            self._blocks = deque([InputBlock(self._data[:used], elements)] if used else [])
-            self._data = self._data[used:]
+            self._restore_unread(position.unread)
         else:
             before, now = ("a file", "a pipe") if position.sha256 else ("a pipe", "a file")
             raise ThreefoldError(
@@ -143,6 +140,13 @@ class Source:
             )
         if position.taken:
             self.take(position.taken)
+
+    def _restore_unread(self, unread: bytes) -> None:
+        """Begin with bytes that were read from a pipe before, but not yet used."""
+        self._data = unread
+        elements, used = self._encode()
+        self._blocks = deque([InputBlock(self._data[:used], elements)] if used else [])
+        self._data = self._data[used:]
 
     def close(self) -> None:
         """Close the file if it was opened here."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -167,17 +167,27 @@ def fork_state(
     state_file = read_state(path)
     if Path(new).exists():
         raise ThreefoldError(f"{new}: already exists; choose another name for the copy")
-    state, position = state_file.state, state_file.position
-    notes, extra_tensors = state_file.notes, state_file.extra_tensors
-    if rows is not None:
-        count = states.batch_size(state) or 0
-        if not rows or not all(is_integer(row) and 0 <= row < count for row in rows):
-            raise ThreefoldError(f"{path}: rows is {rows}, expected row numbers 0 to {count - 1}")
-        state = states.select(state, rows)
-        position = None if position is None else [position[row] for row in rows]
-        notes, extra_tensors = {}, {}
-    model = build_on_meta(state_file.spec, state)
-    save_state(new, state, model, position=position, notes=notes, extra_tensors=extra_tensors)
+    copy = state_file if rows is None else _select_rows(state_file, rows, path)
+    save_state(
+        new,
+        copy.state,
+        build_on_meta(copy.spec, copy.state),
+        position=copy.position,
+        notes=copy.notes,
+        extra_tensors=copy.extra_tensors,
+    )
+
+
+def _select_rows(state_file: StateFile, rows: list[int], path: str | PathLike[str]) -> StateFile:
+    """Only these rows of the batch, without what belongs to the whole batch."""
+    count = states.batch_size(state_file.state) or 0
+    if not rows or not all(is_integer(row) and 0 <= row < count for row in rows):
+        raise ThreefoldError(f"{path}: rows is {rows}, expected row numbers 0 to {count - 1}")
+    state = states.select(state_file.state, rows)
+    position = state_file.position
+    if position is not None:
+        position = [position[row] for row in rows]
+    return replace(state_file, state=state, position=position, notes={}, extra_tensors={})
 
 
 def build_on_meta(spec: Spec, state: State) -> Any:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 import xml.etree.ElementTree as ElementTree
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import TypeAlias
 
@@ -112,6 +112,16 @@ def verse_pairs() -> Mapping[str, list[tuple[str, str]]]:
 # ----------------------------------------------------------------------------- retrieval
 
 
+def _passage_pairs(block: int, verses: int) -> Iterator[tuple[int, int, int]]:
+    """The pairs of a block: the first verse of each passage, and 1 if both are the same, else 0."""
+    starts = np.arange(0, VERSES_PER_BLOCK - verses + 1, PASSAGE_STRIDE)
+    for first in starts.tolist():
+        others = starts[np.abs(starts - first) >= verses]
+        elsewhere = int(others[integers((block, first), len(others), 1)[0]])
+        yield first, first, 1
+        yield first, elsewhere, 0
+
+
 def retrieval_bible(*, verses: int = 30, length: int = 4096) -> Task[Batch]:
     """Pairs [2, L] of passages in bytes: the same verses in two translations, or other verses.
 
@@ -131,17 +141,13 @@ def retrieval_bible(*, verses: int = 30, length: int = 4096) -> Task[Batch]:
             range(0, len(keys) - VERSES_PER_BLOCK + 1, VERSES_PER_BLOCK)
         ):
             inputs, targets = examples[{8: "valid", 9: "test"}.get(number % 10, "train")]
-            for first in range(0, VERSES_PER_BLOCK - verses + 1, PASSAGE_STRIDE):
-                starts = np.arange(0, VERSES_PER_BLOCK - verses + 1, PASSAGE_STRIDE)
-                starts = starts[np.abs(starts - first) >= verses]
-                elsewhere = int(starts[integers((number, first), len(starts), 1)[0]])
-                for same, partner in ((1, first), (0, elsewhere)):
-                    here, there = (
-                        " ".join(bible[key] for key in keys[begin + p : begin + p + verses])
-                        for bible, p in ((king_james, first), (world_english, partner))
-                    )
-                    inputs.append(pair_of_bytes(here, there, length))
-                    targets.append(same)
+            for first, partner, same in _passage_pairs(number, verses):
+                here, there = (
+                    " ".join(bible[key] for key in keys[begin + p : begin + p + verses])
+                    for bible, p in ((king_james, first), (world_english, partner))
+                )
+                inputs.append(pair_of_bytes(here, there, length))
+                targets.append(same)
         return {
             s: StoredExamples(np.stack(rows), np.array(t, np.uint8))
             for s, (rows, t) in examples.items()

@@ -34,25 +34,27 @@ _INDEX = {word: token for token, word in enumerate(WORDS)}
 def number_to_words(lengths: tuple[int, int] = (1, 18), *, seed: int = 0) -> Task[Pairs]:
     """Numbers of `lengths` digits, all lengths equally likely, without leading zeros."""
     check_lengths("number_to_words", lengths, MOST_DIGITS)
-    low, high = lengths
 
     def draw(split: str, numbers: Numbers) -> Pairs:
         def make(attempt: int, rows: Numbers) -> list[list[int]]:
-            sizes, first, rest = (
-                integers_by_row(address(seed, split, attempt, stream), rows, below, shape)
-                for stream, (below, shape) in enumerate(((high - low + 1, 1), (9, 1), (10, high)))
-            )
-            rest[:, :1] = first + 1
-            return [
-                (FIRST_TOKEN + row[: low + n]).tolist()
-                for row, (n,) in zip(rest, sizes, strict=True)
-            ]
+            return _draw_digits(address(seed, split, attempt), rows, lengths)
 
         sources = sources_of("number_to_words", split, numbers, make)
         targets = [[_INDEX[word] for word in words(number_of(row))] for row in sources]
         return pairs("number_to_words", sources, targets, len(DIGITS), len(WORDS))
 
-    return declare("number_to_words", draw, length=high + 2)
+    return declare("number_to_words", draw, length=lengths[1] + 2)
+
+
+def _draw_digits(key: tuple[int, ...], rows: Numbers, lengths: tuple[int, int]) -> list[list[int]]:
+    """One number per row as tokens of its digits, the first of them from 1 to 9."""
+    low, high = lengths
+    sizes, first, rest = (
+        integers_by_row((*key, stream), rows, below, shape)
+        for stream, (below, shape) in enumerate(((high - low + 1, 1), (9, 1), (10, high)))
+    )
+    rest[:, :1] = first + 1
+    return [(FIRST_TOKEN + row[: low + n]).tolist() for row, (n,) in zip(rest, sizes, strict=True)]
 
 
 def number_of(source: Sequence[int]) -> int:

@@ -16,8 +16,10 @@ import csv
 import gzip
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from threefold.data.images import read_idx, read_image
 from threefold.data.loaders import Batch
@@ -47,23 +49,21 @@ def sfashion(folder: Path | None = None) -> Task[Batch]:
     return _mnist("sfashion", "dataset-fashion-mnist", FASHION, folder, permuted=False)
 
 
+def _read_idx_pair(source: Path, part: str) -> tuple[NDArray[Any], NDArray[Any]]:
+    """The images as rows of pixels and the labels of one part of MNIST, "train" or "t10k"."""
+    files = (f"{part}-images-idx3-ubyte", f"{part}-labels-idx1-ubyte")
+    images, labels = (read_idx(first_existing(source, file, f"{file}.gz")) for file in files)
+    if len(images) != len(labels):
+        raise ThreefoldError(f"{source}: {part} has {len(images)} images and {len(labels)} labels")
+    return images.reshape(len(images), -1), labels
+
+
 def _mnist(
     name: str, package: str, inside: str, folder: Path | None, permuted: bool
 ) -> Task[Batch]:
     def read() -> Splits:
         source = data_folder(folder, package, inside)
-        parts = []
-        for part in ("train", "t10k"):
-            files = (f"{part}-images-idx3-ubyte", f"{part}-labels-idx1-ubyte")
-            images, labels = (
-                read_idx(first_existing(source, file, f"{file}.gz")) for file in files
-            )
-            if len(images) != len(labels):
-                raise ThreefoldError(
-                    f"{source}: {part} has {len(images)} images and {len(labels)} labels"
-                )
-            parts.append((images.reshape(len(images), -1), labels))
-        return last_tenth(*parts[0], *parts[1])
+        return last_tenth(*_read_idx_pair(source, "train"), *_read_idx_pair(source, "t10k"))
 
     order = permutation((784,), 784) if permuted else np.arange(784)
     return stored(

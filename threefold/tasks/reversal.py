@@ -29,10 +29,9 @@ def reversal(
 
     def draw(split: str, numbers: Numbers) -> Pairs:
         def make(attempt: int, rows: Numbers) -> list[list[int]]:
-            sizes = low + integers_by_row(address(seed, split, attempt, 0), rows, high - low + 1, 1)
-            drawn = FIRST_TOKEN + integers_by_row(
-                address(seed, split, attempt, 1), rows, symbols, high
-            )
+            for_sizes, for_symbols = (address(seed, split, attempt, i) for i in range(2))
+            sizes = low + integers_by_row(for_sizes, rows, high - low + 1, 1)
+            drawn = FIRST_TOKEN + integers_by_row(for_symbols, rows, symbols, high)
             return [row[:n].tolist() for row, (n,) in zip(drawn, sizes, strict=True)]
 
         sources = sources_of("reversal", split, numbers, make)

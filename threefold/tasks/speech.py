@@ -154,21 +154,24 @@ def spoken_words(*, form: str = "raw") -> Task[Batch]:
     """
     check_form(form)
 
-    def read() -> Splits:
-        path = cache_folder() / "spoken-words-1.npz"
-        if not path.is_file():
-            _say_all(path)
-        with np.load(path) as file:
-            clips, labels, speakers = (file[name] for name in ("clips", "labels", "speakers"))
-        tenth = permutation((104,), int(speakers.max()) + 1) % 10
-        parts = {"train": tenth < 8, "valid": tenth == 8, "test": tenth == 9}
-        return {
-            split: StoredExamples(clips[mine[speakers]], labels[mine[speakers]])
-            for split, mine in parts.items()
-        }
-
     prepare = _prepare(form, SAMPLING_RATE)
-    return stored("spoken-words", read, prepare=prepare, **_shape(form, SAMPLING_RATE))
+    shape = _shape(form, SAMPLING_RATE)
+    return stored("spoken-words", _read_spoken_words, prepare=prepare, **shape)
+
+
+def _read_spoken_words() -> Splits:
+    """All clips, spoken now if they are not in the cache; each speaker belongs to one split."""
+    path = cache_folder() / "spoken-words-1.npz"
+    if not path.is_file():
+        _say_all(path)
+    with np.load(path) as file:
+        clips, labels, speakers = (file[name] for name in ("clips", "labels", "speakers"))
+    tenth = permutation((104,), int(speakers.max()) + 1) % 10
+    parts = {"train": tenth < 8, "valid": tenth == 8, "test": tenth == 9}
+    return {
+        split: StoredExamples(clips[mine[speakers]], labels[mine[speakers]])
+        for split, mine in parts.items()
+    }
 
 
 def _say_all(path: Path) -> None:

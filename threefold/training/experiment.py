@@ -185,16 +185,20 @@ def evaluate_folder(
             f"`threefold evaluate {folder} DATA`"
         )
     values = read_run(folder).model_dump(mode="json") if is_run else {"data": {}}
-    if data is not None:
-        same = {key: values["data"].get(key) for key in ("batch_size", "tokenizer")}
-        values["data"] = {"name": data, **{k: v for k, v in same.items() if v is not None}}
-    config = RunConfig.read(values, overrides)
+    config = RunConfig.read(values if data is None else _with_data(values, data), overrides)
     training_data = open_data(config.data)
     model = load(folder / MODEL if is_run else folder)
     _check_fit(folder, model, training_data.spec(config.model), config.data.name)
     carry = config.training.carry_state and training_data.task.corpus is not None
     scores = evaluate_split(training_data.limited(None), model, split, carry)
     return Evaluation(scores, training_data, split)
+
+
+def _with_data(values: dict[str, Any], name: str) -> dict[str, Any]:
+    """The settings of a run on other data: only its batch size and tokenizer stay the same."""
+    same = {key: values["data"].get(key) for key in ("batch_size", "tokenizer")}
+    data = {"name": name, **{key: value for key, value in same.items() if value is not None}}
+    return {**values, "data": data}
 
 
 def _check_fit(folder: Path, model: Model, needed: Spec, data: str) -> None:

@@ -15,7 +15,7 @@ NOT_REPRODUCED = "it did not happen again when the step was repeated"
 def find_non_finite(model: nn.Module, repeat: Callable[[], Tensor]) -> str:
     """Where the first non-finite number appears while `repeat` computes the loss, as a phrase."""
     for name, parameter in model.named_parameters():
-        if not bool(parameter.isfinite().all()):
+        if not _is_finite(parameter):
             return f"the weights {name} are not finite"
     non_finite: list[str] = []
     with _recorded(model, non_finite):
@@ -25,16 +25,16 @@ def find_non_finite(model: nn.Module, repeat: Callable[[], Tensor]) -> str:
         if not bool(torch.isfinite(loss)):
             return "the outputs of all modules are finite, but the loss is not"
         loss.backward()  # type: ignore[no-untyped-call]
-    gradients = [
-        name
-        for name, p in model.named_parameters()
-        if p.grad is not None and not bool(p.grad.isfinite().all())
-    ]
     if non_finite:
         return f"the first gradient that is not finite is that of the output of {non_finite[0]}"
-    if gradients:
-        return f"the gradient of {gradients[0]} is not finite"
+    for name, parameter in model.named_parameters():
+        if parameter.grad is not None and not _is_finite(parameter.grad):
+            return f"the gradient of {name} is not finite"
     return NOT_REPRODUCED
+
+
+def _is_finite(tensor: Tensor) -> bool:
+    return bool(tensor.isfinite().all())
 
 
 @contextmanager
@@ -45,7 +45,7 @@ def _recorded(model: nn.Module, non_finite: list[str]) -> Iterator[None]:
     def make_hook(name: str) -> Callable[[nn.Module, Any, Any], None]:
         def hook(module: nn.Module, inputs: Any, output: Any) -> None:
             for tensor in _tensors(output):
-                if not bool(tensor.isfinite().all()):
+                if not _is_finite(tensor):
                     non_finite.append(name)
                 elif tensor.requires_grad:
                     tensor.register_hook(lambda g: _check(g, name, non_finite))  # type: ignore[no-untyped-call]

@@ -181,16 +181,19 @@ class ForecastObjective:
         future = rows.targets.reshape(len(series), -1, model.channels)
         target, _ = future_values(torch.cat([series, future], 1), model.horizon)
         target = target[:, : series.shape[1]]
-        if model.quantiles is None:
-            losses = gaussian_loss(forecast[..., 0], forecast[..., 1], target)
-        else:
-            losses = pinball_loss(forecast, target, model.quantiles)
+        losses = _forecast_losses(model, forecast, target)
         last = model.point_forecast(forecast[:, -1]).reshape(rows.targets.shape)
         return BatchLoss(losses.sum(), last, None)
 
     def tally(self) -> MeanTally:
         """The mean of the metric, for forecasts from the last element."""
         return MeanTally(self.metric)
+
+
+def _forecast_losses(model: Forecaster, forecast: Tensor, target: Tensor) -> Tensor:
+    if model.quantiles is None:
+        return gaussian_loss(forecast[..., 0], forecast[..., 1], target)
+    return pinball_loss(forecast, target, model.quantiles)
 
 
 class TranslationObjective:

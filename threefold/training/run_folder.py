@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import torch
+from torch import Tensor
 
 import threefold
 from threefold.data.atomic_files import report_write_errors, sync, write_file
@@ -260,15 +261,6 @@ def log_entry(trainer: Trainer) -> dict[str, Any]:
 def take_snapshot(trainer: Trainer, state: State | None, log_size: int) -> Snapshot:
     """Everything that is needed to resume."""
     result = trainer.result
-    tensors = {
-        "model": unique_tensors(trainer.model),
-        "optimizer": trainer.optimizer.tensors(),
-        "state": {path: leaf.detach() for path, leaf in leaves(state or {})},
-    }
-    if trainer.ema is not None:
-        tensors["ema"] = trainer.ema.mean
-    if trainer.best is not None:
-        tensors["best"] = trainer.best
     values = {
         "tokens": result.tokens,
         "seconds": result.seconds,
@@ -278,7 +270,21 @@ def take_snapshot(trainer: Trainer, state: State | None, log_size: int) -> Snaps
         "skipped": trainer.skipped,
         "log": log_size,
     }
-    return Snapshot(result.steps, tensors, values)
+    return Snapshot(result.steps, _snapshot_tensors(trainer, state), values)
+
+
+def _snapshot_tensors(trainer: Trainer, state: State | None) -> dict[str, dict[str, Tensor]]:
+    """The tensors of a snapshot by group and name; `ema` and `best` only if they exist."""
+    tensors = {
+        "model": unique_tensors(trainer.model),
+        "optimizer": trainer.optimizer.tensors(),
+        "state": {path: leaf.detach() for path, leaf in leaves(state or {})},
+    }
+    if trainer.ema is not None:
+        tensors["ema"] = trainer.ema.mean
+    if trainer.best is not None:
+        tensors["best"] = trainer.best
+    return tensors
 
 
 def restore_trainer(trainer: Trainer, snapshot: Snapshot, entries: list[dict[str, Any]]) -> None:

@@ -146,10 +146,7 @@ class TrainingData:
         task = self.task
         if task.kind == "seq2seq":
             kind = model.kind or "seq2seq"
-            options: dict[str, Any] = {"source_vocabulary": task.vocabulary}
-            if kind == "transformer":
-                options["share_embeddings"] = task.vocabulary == task.classes
-            return kind, task.classes, options
+            return kind, task.classes, self._seq2seq_options(kind)
         if task.kind == "language":
             return "language", task.vocabulary, {}
         vocabulary, features = max(task.vocabulary, 1), {"input_size": task.features}
@@ -162,6 +159,13 @@ class TrainingData:
         pooling = {} if task.classes else {"pooling": "last"}
         options = {"classes": max(task.classes, 1), "pair": is_pair, **pooling, **features}
         return "classifier", vocabulary, options
+
+    def _seq2seq_options(self, kind: str) -> dict[str, Any]:
+        task = self.task
+        options: dict[str, Any] = {"source_vocabulary": task.vocabulary}
+        if kind == "transformer":
+            options["share_embeddings"] = task.vocabulary == task.classes
+        return options
 
     @property
     def tokenizer(self) -> Any:

@@ -176,8 +176,8 @@ class Bench:
         return plain_page("threefold bench", f"Costs of one layer: {names}", body)
 
 
-def measure(shapes: Shapes, progress: Callable[[str], None] = lambda _: None) -> Bench:
-    """Time and memory of every mixer and form at every length, measured in turns."""
+def _make_layers(shapes: Shapes) -> tuple[dict[str, tuple[Mixer, str]], dict[str, Measured]]:
+    """The layers to measure, each with its form, and an empty line for every mixer and form."""
     layers: dict[str, tuple[Mixer, str]] = {}
     lines: dict[str, Measured] = {}
     for name, form in itertools.product(shapes.mixers, shapes.forms):
@@ -189,6 +189,12 @@ def measure(shapes: Shapes, progress: Callable[[str], None] = lambda _: None) ->
             lines[title].refused = f"has no {form} form"
         else:
             layers[title] = layer.train(shapes.training), form
+    return layers, lines
+
+
+def measure(shapes: Shapes, progress: Callable[[str], None] = lambda _: None) -> Bench:
+    """Time and memory of every mixer and form at every length, measured in turns."""
+    layers, lines = _make_layers(shapes)
     for length in sorted(shapes.lengths):
         progress(f"{length:,} elements")
         _measure_length(shapes, length, layers, lines)

@@ -90,10 +90,14 @@ def in_turns(
         if turn >= MIN_ROUNDS and time.perf_counter() - begin > seconds * len(works):
             break
         for name, work in works.items():
-            start = time.perf_counter()
-            work()
-            samples[name].append(time.perf_counter() - start)
+            samples[name].append(_seconds_of(work))
     return {name: pick(taken) for name, taken in samples.items()}
+
+
+def _seconds_of(work: Work) -> float:
+    start = time.perf_counter()
+    work()
+    return time.perf_counter() - start
 
 
 def peak_memory(work: Work) -> float:

@@ -411,19 +411,14 @@ def evaluation_sizes(
 def describe_matching(plan: RacePlan) -> Sequence[str]:
     """What all models have in common, as sentences for the report."""
     request = plan.request
+    size = f"parameters: within {TOLERANCE:.0%} of {plan.target:,}"
+    if request.match == "tokens":
+        size = "width and depth; the number of parameters is not matched"
     batches = "batches: the same for each seed, in the same order"
+    training = f"training: {plan.common_steps:,} steps with a batch size of {request.batch_size}"
     if request.match == "time":
         batches += f", for the first {plan.common_steps:,} steps; faster models train for more"
-    size = (
-        "width and depth; the number of parameters is not matched"
-        if request.match == "tokens"
-        else f"parameters: within {TOLERANCE:.0%} of {plan.target:,}"
-    )
-    training = (
-        "training time: the same, converted to steps by timing each model"
-        if request.match == "time"
-        else f"training: {plan.common_steps:,} steps with a batch size of {request.batch_size}"
-    )
+        training = "training time: the same, converted to steps by timing each model"
     return (
         size,
         batches,

@@ -134,10 +134,9 @@ def candidates(spec: Spec, target: int, widths: Iterable[int]) -> Iterator[tuple
             if per_hidden:
                 exact = default + (target - size) / (depth * per_hidden)
                 hidden = max(HIDDEN_MULTIPLE, HIDDEN_MULTIPLE * round(exact / HIDDEN_MULTIPLE))
-                if not HIDDEN_RANGE[0] <= hidden / width <= HIDDEN_RANGE[1]:
-                    continue
-                error = size + depth * per_hidden * (hidden - default) - target
-                yield Shape(width, depth, hidden), abs(error) / target
+                if HIDDEN_RANGE[0] <= hidden / width <= HIDDEN_RANGE[1]:
+                    error = size + depth * per_hidden * (hidden - default) - target
+                    yield Shape(width, depth, hidden), abs(error) / target
 
 
 def slopes(spec: Spec, width: int) -> tuple[int, int, int, int]:

@@ -13,6 +13,8 @@ from threefold.drawing.text import format_value
 from threefold.lab.report.race_figures import SECTIONS, section_figures
 from threefold.lab.report.report import Contender, Report
 
+Column = tuple[str, list[str], int | None]  # title, cells, row of the best cell
+
 
 def page(report: Report) -> str:
     """The report as an HTML document."""
@@ -106,21 +108,17 @@ def _body(report: Report) -> str:
     return "\n".join(parts)
 
 
-def columns(report: Report) -> list[tuple[str, list[str], int | None]]:
-    """(title, cells, row of the best cell) of the table, for the page and for Markdown."""
+def columns(report: Report) -> list[Column]:
+    """The columns of the table, for the page and for Markdown."""
     ranked, subject = report.ranked, report.subject
-    listed: list[tuple[str, list[str], int | None]] = [
-        (f"test {subject.metric_name}", [_quality(report, c) for c in ranked], 0)
-    ]
+    qualities = [_quality(report, c) for c in ranked]
+    listed: list[Column] = [(f"test {subject.metric_name}", qualities, 0)]
 
     def add(title: str, values: Iterable[float], unit: str, best: str = "") -> None:
         numbers = list(values)
         if any(math.isfinite(v) for v in numbers):
-            row = None
-            if best:
-                key = min if best == "low" else max
-                row = numbers.index(key(v for v in numbers if math.isfinite(v)))
-            listed.append((title, [format_value(v, unit) for v in numbers], row))
+            cells = [format_value(v, unit) for v in numbers]
+            listed.append((title, cells, _best_row(numbers, best)))
 
     add("parameters", (c.parameters for c in ranked), "count")
     add("learning rate", (c.learning_rate for c in ranked), "number")
@@ -130,6 +128,14 @@ def columns(report: Report) -> list[tuple[str, list[str], int | None]]:
     add("peak training memory", (_last(c.cost.memory) for c in ranked), "bytes", "low")
     add("state per stream", (_last(c.cost.state) for c in ranked), "bytes", "low")
     return listed
+
+
+def _best_row(numbers: list[float], best: str) -> int | None:
+    """The row of the "low"est or "high"est finite number; None where no number is best ("")."""
+    if not best:
+        return None
+    choose = min if best == "low" else max
+    return numbers.index(choose(v for v in numbers if math.isfinite(v)))
 
 
 def caption(report: Report) -> str:
@@ -184,16 +190,18 @@ def _soften(cell: str) -> str:
     return f'{escape(before)} <span class="pm">± {escape(after)}</span>'
 
 
+def _shapes(report: Report) -> str:
+    header = ("model", "mixer", "width", "depth", "channel mixer", "spec digest")
+    rows = (
+        (c.name, c.mixer, str(c.width), str(c.depth), c.channel, c.digest[:12])
+        for c in report.ranked
+    )
+    return table(header, rows, "Shapes")
+
+
 def _reproduce(report: Report) -> str:
     subject = report.subject
-    shapes = table(
-        ("model", "mixer", "width", "depth", "channel mixer", "spec digest"),
-        (
-            (c.name, c.mixer, str(c.width), str(c.depth), c.channel, c.digest[:12])
-            for c in report.ranked
-        ),
-        "Shapes",
-    )
+    shapes = _shapes(report)
     common = "".join(f"<li>{escape(text)}</li>" for text in subject.matched)
     versions = table(("component", "version"), subject.versions.items(), "Versions")
     hashes = "".join(

@@ -80,9 +80,14 @@ def _quality(report: Report) -> Iterator[Figure]:
         rows,
         _score_axis(report),
     )
+    yield _differences(report)
+
+
+def _differences(report: Report) -> Figure:
+    """How far each model is behind the first one."""
     leader = report.ranked[0]
     behind = [_behind(report, leader, series) for series in range(1, len(report.ranked))]
-    yield range_chart(
+    return range_chart(
         f"Difference to {leader.name}",
         f"Differences seed by seed with {report.verdict.corrected:.1%} confidence intervals: "
         f"models whose interval includes zero cannot be distinguished from {leader.name}.",

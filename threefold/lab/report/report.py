@@ -229,19 +229,23 @@ class Report:
         return tuple(dict.fromkeys(texts))
 
     def _about_seeds(self) -> Iterable[str]:
-        leader = self.ranked[0]
-        if min(len(c.runs) for c in self.contenders) == 1:
+        seeds = min(len(c.runs) for c in self.contenders)
+        if seeds == 1:
             yield (
                 "One seed per model: it is unknown how much of a difference is chance; use more "
                 "--seeds."
             )
             return
-        seeds = min(len(c.runs) for c in self.contenders)
         if self.verdict.kind == "tie" and seeds < ENOUGH_SEEDS:
             yield (
                 f"With {seeds} seeds only large differences can be distinguished from chance; more "
                 "--seeds narrow the intervals."
             )
+        yield from self._about_overlap()
+
+    def _about_overlap(self) -> Iterable[str]:
+        """The first model with a run that is better than the worst run of the leader."""
+        leader = self.ranked[0]
         worst = max if self.subject.lower else min
         best = min if self.subject.lower else max
         for other in self.ranked[1:]:

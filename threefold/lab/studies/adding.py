@@ -81,6 +81,14 @@ class Adder(nn.Module):
         return answer
 
 
+def learn(model: Adder, optimiser: torch.optim.Optimizer, rows: Batch, clip: float) -> None:
+    """One step, with the norm of the gradient clipped."""
+    optimiser.zero_grad(set_to_none=True)
+    F.mse_loss(model(rows.inputs), rows.targets).backward()  # type: ignore[no-untyped-call]
+    nn.utils.clip_grad_norm_(model.parameters(), clip)
+    optimiser.step()
+
+
 def study(name: str, plan: AddingStudy) -> tuple[AddingResult, Adder]:
     """Train one mixer until it solves the task or the steps run out."""
     torch.manual_seed(plan.seed)
@@ -90,11 +98,7 @@ def study(name: str, plan: AddingStudy) -> tuple[AddingResult, Adder]:
     held_out, batches = task.batch("valid", 0, 512), task.batches(plan.batch, plan.seed)
     best, start = AddingResult(name, score(model, held_out), 0, 0.0), time.perf_counter()
     for step in range(1, plan.steps + 1):
-        rows = batches(step - 1)
-        optimiser.zero_grad(set_to_none=True)
-        F.mse_loss(model(rows.inputs), rows.targets).backward()  # type: ignore[no-untyped-call]
-        nn.utils.clip_grad_norm_(model.parameters(), plan.clip)
-        optimiser.step()
+        learn(model, optimiser, batches(step - 1), plan.clip)
         if step % plan.eval_every == 0:
             error = score(model, held_out)
             if error < best.error:

@@ -25,6 +25,7 @@ import torch
 
 from threefold.data.fetch import MissingError
 from threefold.errors import ThreefoldError
+from threefold.models.model import Model
 from threefold.models.table import build
 from threefold.tasks.baselines import bag, majority, shuffled_labels
 from threefold.tasks.table import TASKS, task
@@ -97,20 +98,23 @@ def accuracy(tested: Task[Any], plan: ControlStudy) -> float:
         seed=plan.seed,
     )
     data = TrainingData(tested, settings)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(plan.seed)
-        model = build(
-            data.spec(ModelSettings(mixers=(plan.mixer,), width=plan.width, depth=plan.depth))
-        )
     training = TrainingSettings(steps=plan.steps, seed=plan.seed)
     result = train(
-        model,
+        _new_model(data, plan),
         data.batches(),
         training,
         validation=data.pieces("test"),
         objective=data.objective(training),
     )
     return result.scores.metric
+
+
+def _new_model(data: TrainingData, plan: ControlStudy) -> Model:
+    """The same initial weights for a plan in each call; the global generator stays as it is."""
+    settings = ModelSettings(mixers=(plan.mixer,), width=plan.width, depth=plan.depth)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(plan.seed)
+        return build(data.spec(settings))
 
 
 def table(names: list[str], plan: ControlStudy) -> Iterator[str]:

@@ -87,6 +87,14 @@ class Repeater(nn.Module):
         return answer
 
 
+@torch.no_grad()
+def evaluate(model: Repeater, held_out: Batch, curve: Curve, spent: float) -> None:
+    """Add the answers and the error after `spent` seconds of training to the curve."""
+    curve.answers = model(held_out.inputs)
+    curve.seconds.append(spent)
+    curve.errors.append(math.sqrt(squared_error(curve.answers, held_out.targets).item()))
+
+
 def study(name: str, plan: DelayStudy, *, scores: int = 24) -> Curve:
     """Train one mixer for the time of the plan, evaluated `scores` times in between."""
     torch.manual_seed(plan.seed)
@@ -97,10 +105,7 @@ def study(name: str, plan: DelayStudy, *, scores: int = 24) -> Curve:
     spent, next_evaluation = 0.0, 0.0
     while True:
         if spent >= next_evaluation:
-            with torch.no_grad():
-                curve.answers = model(held_out.inputs)
-            curve.seconds.append(spent)
-            curve.errors.append(math.sqrt(squared_error(curve.answers, held_out.targets).item()))
+            evaluate(model, held_out, curve, spent)
             next_evaluation += plan.seconds / scores
         if spent >= plan.seconds:
             return curve

@@ -67,6 +67,14 @@ def load_digits() -> tuple[Tensor, Tensor]:
     return pixels, torch.from_numpy(dataset.target).long()
 
 
+def learn(model: Reader, optimiser: torch.optim.Optimizer, images: Tensor, targets: Tensor) -> None:
+    """One step, with the norm of the gradient clipped at 1."""
+    optimiser.zero_grad(set_to_none=True)
+    F.cross_entropy(model(images), targets).backward()  # type: ignore[no-untyped-call]
+    nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    optimiser.step()
+
+
 def study(measure: str, seed: int, plan: DigitsStudy, digits: tuple[Tensor, Tensor]) -> list[float]:
     """The accuracy on held-out digits after each epoch."""
     torch.manual_seed(seed)
@@ -80,14 +88,20 @@ def study(measure: str, seed: int, plan: DigitsStudy, digits: tuple[Tensor, Tens
             rows = order[begin : begin + plan.batch]
             done = (epoch + begin / TRAINING_IMAGES) / plan.epochs
             scale_learning_rate(optimiser, 1 - done)
-            optimiser.zero_grad(set_to_none=True)
-            F.cross_entropy(model(images[rows]), targets[rows]).backward()  # type: ignore[no-untyped-call]
-            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            optimiser.step()
+            learn(model, optimiser, images[rows], targets[rows])
         with torch.no_grad():
             correct = model(digits[0][TRAINING_IMAGES:]).argmax(-1) == digits[1][TRAINING_IMAGES:]
         accuracies.append(correct.double().mean().item())
     return accuracies
+
+
+def _draw_curves(axes: Any, name: str, percentages: Tensor, colour: str) -> None:
+    """Draw the accuracies [seeds, epochs] of one measure, and their mean with a label."""
+    epochs = range(1, percentages.shape[1] + 1)
+    for run_ in percentages:
+        axes.plot(epochs, run_, color=colour, linewidth=0.7, alpha=0.5)
+    label = f"{name}, {percentages[:, -1].mean():.1f} %"
+    axes.plot(epochs, percentages.mean(0), color=colour, linewidth=2.2, label=label)
 
 
 def draw(curves: dict[str, list[list[float]]], plan: DigitsStudy) -> Any:
@@ -95,13 +109,8 @@ def draw(curves: dict[str, list[list[float]]], plan: DigitsStudy) -> Any:
     with style():
         figure = new_figure(6, 3.8)
         axes = figure.subplots()
-        epochs = range(1, plan.epochs + 1)
         for (measure, runs), colour in zip(curves.items(), COLOURS, strict=False):
-            values = 100 * torch.tensor(runs)
-            for run_ in values:
-                axes.plot(epochs, run_, color=colour, linewidth=0.7, alpha=0.5)
-            label = f"{MEASURES[measure]}, {values[:, -1].mean():.1f} %"
-            axes.plot(epochs, values.mean(0), color=colour, linewidth=2.2, label=label)
+            _draw_curves(axes, MEASURES[measure], 100 * torch.tensor(runs), colour)
         axes.axhline(10, color=GREY, linewidth=0.8, linestyle=":")
         axes.annotate("chance", (1, 10), xytext=(2, 3), textcoords="offset points", color=GREY)
         axes.set(xlabel="epoch", ylim=(0, 100), xlim=(1, max(plan.epochs, 2)))

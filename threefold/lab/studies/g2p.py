@@ -73,8 +73,7 @@ def measure(
     return Errors(len(listed), wrong, edits, phonemes)
 
 
-def main() -> None:
-    """Print the errors over a sample of the dictionary, or all of it."""
+def _parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m threefold.lab.studies.g2p", description=__doc__
     )
@@ -83,7 +82,12 @@ def main() -> None:
     parser.add_argument("--words", type=int, default=5000, help="number of random words; 0: all")
     parser.add_argument("--beams", type=int, help="beam width; default: greedy search")
     parser.add_argument("--seed", type=int, default=0)
-    arguments = parser.parse_args()
+    return parser.parse_args()
+
+
+def main() -> None:
+    """Print the errors over a sample of the dictionary, or all of it."""
+    arguments = _parse_arguments()
     model = load_g2p(arguments.weights)
     words = read_dictionary(arguments.dictionary) if arguments.dictionary else dictionary()[1]
     names = sorted(words)

@@ -139,8 +139,7 @@ def draw(outcomes: Sequence[MackeyGlassResult], path: str | Path) -> None:
     figure.savefig(path)
 
 
-def main() -> None:
-    """Print the errors of every seed and their medians; draw them with --picture."""
+def _parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m threefold.lab.studies.mackey_glass",
         description=__doc__,
@@ -151,7 +150,12 @@ def main() -> None:
     parser.add_argument("--squares", action="store_true", help="add squared states to the read-out")
     for name in ("units", "train", "starts"):
         parser.add_argument(f"--{name}", type=int, default=getattr(MackeyGlassStudy, name))
-    arguments = vars(parser.parse_args())
+    return parser.parse_args()
+
+
+def main() -> None:
+    """Print the errors of every seed and their medians; draw them with --picture."""
+    arguments = vars(_parse_arguments())
     seeds, picture = arguments.pop("seeds"), arguments.pop("picture")
     plan = MackeyGlassStudy(**arguments)
     outcomes = []

@@ -82,8 +82,7 @@ def study(
     )
 
 
-def main() -> None:
-    """Print the loss and the entropy."""
+def _parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m threefold.lab.studies.masked", description=__doc__
     )
@@ -92,7 +91,12 @@ def main() -> None:
     parser.add_argument("--learning-rate", type=float, default=4e-3)
     parser.add_argument("--length", type=int, default=32)
     parser.add_argument("--seed", type=int, default=0)
-    arguments = parser.parse_args()
+    return parser.parse_args()
+
+
+def main() -> None:
+    """Print the loss and the entropy."""
+    arguments = _parse_arguments()
     settings = TrainingSettings(
         time=arguments.seconds, learning_rate=arguments.learning_rate, seed=arguments.seed
     )

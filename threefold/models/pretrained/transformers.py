@@ -198,21 +198,28 @@ def _bert_spec(config: Mapping[str, Any]) -> Spec:
     if name not in {*heads, "BertForPreTraining"}:
         raise ThreefoldError(f"bert: unknown architecture {name!r}; {nearest(str(name), heads)}")
     lm_head, pooler = heads.get(name, (True, True))
-    activation = config.get("hidden_act", "gelu")
     return bert(
-        width=config["hidden_size"],
-        depth=config["num_hidden_layers"],
-        heads=config["num_attention_heads"],
         vocabulary=config["vocab_size"],
         max_length=config.get("max_position_embeddings", 512),
-        hidden=config["intermediate_size"],
         segments=config.get("type_vocab_size", 2),
-        activation=ACTIVATION_NAMES.get(activation, activation),
-        eps=config.get("layer_norm_eps", 1e-12),
         dropout=config.get("hidden_dropout_prob", 0.1),
         lm_head=lm_head,
         pooler=pooler,
+        **_encoder_settings(config),
     )
+
+
+def _encoder_settings(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings that BERT and ViT have under the same names and with the same defaults."""
+    activation = config.get("hidden_act", "gelu")
+    return {
+        "width": config["hidden_size"],
+        "depth": config["num_hidden_layers"],
+        "heads": config["num_attention_heads"],
+        "hidden": config["intermediate_size"],
+        "activation": ACTIVATION_NAMES.get(activation, activation),
+        "eps": config.get("layer_norm_eps", 1e-12),
+    }
 
 
 def _vit_spec(config: Mapping[str, Any]) -> Spec:
@@ -222,19 +229,13 @@ def _vit_spec(config: Mapping[str, Any]) -> Spec:
     if name not in names:
         raise ThreefoldError(f"vit: unknown architecture {name!r}; {nearest(str(name), names)}")
     size = config.get("image_size", 224)
-    activation = config.get("hidden_act", "gelu")
     return vit(
-        width=config["hidden_size"],
-        depth=config["num_hidden_layers"],
-        heads=config["num_attention_heads"],
         image=(size, size) if isinstance(size, int) else tuple(size),
         channels=config.get("num_channels", 3),
         patch=config.get("patch_size", 16),
         classes=len(config.get("id2label") or "01") if name == names[1] else 0,
-        hidden=config["intermediate_size"],
-        activation=ACTIVATION_NAMES.get(activation, activation),
-        eps=config.get("layer_norm_eps", 1e-12),
         dropout=config.get("hidden_dropout_prob", 0.0),
+        **_encoder_settings(config),
     )
 
 
