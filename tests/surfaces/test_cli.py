@@ -111,6 +111,20 @@ def on_terminal(columns: int, *arguments: str) -> str:
 
 
 class TestStart:
+    @pytest.mark.parametrize(
+        ("arguments", "instead"),
+        [
+            (("train", "x", "--minutes", "3"), "--time"),
+            (("train", "x", "--batch", "3"), "--set data.batch_size=16"),
+            (("compare", "x", "--batch", "3"), "--batch-size"),
+            (("stream", "m", "x", "--what", "anomaly"), "--mode"),
+        ],
+    )
+    def test_an_option_of_elsewhere_is_translated(
+        self, arguments: tuple[str, ...], instead: str
+    ) -> None:
+        assert f"Possible options: {instead})" in refused(*arguments)
+
     def test_help_without_torch(self) -> None:
         code = (
             "import sys\nfrom threefold.cli import main\n"
@@ -200,8 +214,10 @@ class TestMixers:
         assert {leaf["name"] for leaf in detail["state"]} == set(layer.empty_state(1))
         assert detail["no_decay"] == list(layer.no_decay)
         assert "20" in detail["reference"]
-        for part in (detail["reference"], *(option["name"] for option in detail["options"])):
+        named = [o["name"] for o in detail["options"] if o["name"] not in SET_BY_THE_MODEL]
+        for part in (detail["reference"], *(f"{name}: " for name in named)):
             assert part in text
+        assert "layer: " not in text
 
     def test_unknown_mixer(self) -> None:
         message = refused("mixers", "mambo", start=run)

@@ -57,7 +57,7 @@ def test_ctrl_c_of_a_terminal_saves(place: Path) -> None:
     again = start(place, "--steps", "7")
     _, errors = again.communicate(timeout=180)
     assert again.returncode == 2
-    assert "training.steps is 100000 and 7" in errors
+    assert "training.steps was 100000 and is now 7" in errors
     assert "Traceback" not in errors and errors.count("Error") == 1
 
 

@@ -81,7 +81,7 @@ def test_a_configuration_by_file_and_by_set(place: Path, capsys: Any) -> None:
     text = (place / "here" / "config.toml").read_text()
     assert "steps = 2" in text and 'mixers = ["gla"]' in text
     assert command("train", "--config", "run.toml", "--folder", "here") == 2
-    assert "training.steps is 2 and 3 (in the folder and now)" in capsys.readouterr().err
+    assert "training.steps was 2 and is now 3" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_a_configuration_by_file_and_by_set(place: Path, capsys: Any) -> None:
         (["train", "notes.txt", "--time", "soon"], "expected a duration such as 10m"),
         (["train", "notes.txt", "--steps", "3", "--time", "4steps"], "give one of them"),
         (["train", "notes.txt", "--mixers", "mambo"], "did you mean 'mamba'"),
-        (["train", "notes.txt", "--set", "training.stepz=1"], "did you mean 'steps'"),
+        (["train", "notes.txt", "--set", "training.stepz=1"], "did you mean 'training.steps'"),
         (["train", "--config", "flat.toml"], "DATA is missing"),
         (["train", "notes.txt", "--config", "flat.toml"], "data is 5, expected [data]"),
         (

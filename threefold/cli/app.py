@@ -27,6 +27,7 @@ from threefold.cli import (
     tasks,
     train,
 )
+from threefold.cli.hints import HintedCommand
 from threefold.errors import OtherProcessFailedError, ThreefoldError
 
 app = typer.Typer(
@@ -55,7 +56,7 @@ for command in (
     bench.bench,
     demo.demo,
 ):
-    app.command()(command)
+    app.command(cls=HintedCommand)(command)
 app.add_typer(runs.runs)
 app.add_typer(data.data)
 app.add_typer(lab.lab)

@@ -20,17 +20,19 @@ STATE_LENGTH = 1024  # elements after which the size of the state is given
 def info(
     path: Annotated[
         Path,
-        typer.Argument(metavar="PATH", help="Folder of a saved model, or a state file."),
+        typer.Argument(metavar="PATH", help="Folder of a run or of a model, or a state file."),
     ],
     as_json: options.AsJson = False,
 ) -> None:
     """Describe a saved model or a saved state."""
+    from threefold.models.saving import find_model_folder
+
     if path.is_file():
         from threefold.runtime.state_files import describe_state
 
         facts = describe_state(path)
     else:
-        facts = describe_model(path)
+        facts = describe_model(find_model_folder(path))
     if as_json:
         output.say_json(facts)
     else:

@@ -19,12 +19,18 @@ if TYPE_CHECKING:
 
 Width = Annotated[int, typer.Option(min=1, help="Model width, a multiple of 16.")]
 Length = Annotated[
-    int, typer.Option(min=0, help="Elements read before the state is measured (attention grows).")
+    int,
+    typer.Option(
+        min=0, help="Elements read before the state is measured (that of attention grows)."
+    ),
 ]
 
+SET_BY_THE_MODEL = ("width", "layer", "depth")  # options that a user does not choose
 LEGEND = """
 FAMILY  nonlinear cell: a classical RNN; linear recurrence: linear attention, Mamba and relatives; \
-filter: state spaces and long convolutions with fixed kernels; attention: looks at earlier elements.
+filter: state spaces and long convolutions with \
+fixed kernels; attention: weighs all elements that it may see; Fourier transform: mixes by a fixed \
+transform; wrapper: runs another mixer.
 FORMS   how a mixer runs; all its forms give the same answer. step: one element at a time; chunk: \
 pieces of a long sequence, state carried; parallel: the whole sequence at once. A mixer with \
 parallel only is not causal and cannot stream.
@@ -162,7 +168,11 @@ def say_detail(detail: dict[str, Any]) -> None:
     width = detail["width"]
     size = detail["state_bytes"]
     leaves = [f"{leaf['name']} {leaf['shape']} {leaf['dtype']}" for leaf in detail["state"]]
-    options = [f"{o['name']}: {o['type']} = {o['default']}" for o in detail["options"]]
+    options = [
+        f"{o['name']}: {o['type']} = {o['default']}"
+        for o in detail["options"]
+        if o["name"] not in SET_BY_THE_MODEL
+    ]
     output.say(f"{detail['name']}: {detail['title']} ({detail['year']})\n")
     output.say(detail["description"] + "\n")
     output.say(detail["notes"] + "\n")

@@ -125,9 +125,15 @@ def resume(
 
     A run limited by --steps ends with the same weights, bit for bit, as if it had never stopped.
     """
-    from threefold.training.experiment import read_run
+    from threefold.training.experiment import finished_steps, read_run
 
     config = read_run(folder)
+    if finished := finished_steps(folder):
+        output.say(
+            f"{folder}: already finished after {finished:,} steps; nothing to resume. "
+            "To train longer, start a new run with more --steps or --time."
+        )
+        return
     _launch(ranks, [])
     _run(config, folder, tensorboard=tensorboard, announce=False)
 
@@ -209,7 +215,7 @@ def _print_plan(config: RunConfig) -> None:
     rate = f"learning rate {settings.learning_rate:g}"
     output.say_facts(
         [
-            ("data", task.title),
+            ("data", config.data.name if data.from_user else task.title),
             ("examples", f"{examples} (train / validation / test)"),
             ("length", f"{task.length:,} elements per example, {values}"),
             ("model", f"{spec.kind}, {mixers}, width {spec.width}, depth {spec.depth}"),
@@ -217,8 +223,8 @@ def _print_plan(config: RunConfig) -> None:
             ("optimizer", f"{settings.optimizer}, {rate}, {settings.schedule} schedule"),
             ("step", f"{step.elements:,} elements, about {1000 * step.seconds:.0f} ms"),
             ("duration", duration),
-            ("memory", f"about {format_bytes(step.memory)}"),
-            ("metric", f"{task.metric}, chance level {task.chance:.4g}"),
+            ("memory", f"about {format_bytes(step.memory)} for weights, gradients and activations"),
+            ("metric", f"{task.metric}, {task.chance:.4g} for a trivial baseline (chance level)"),
         ]
     )
 

@@ -42,11 +42,11 @@ class DataSettings(Section):
     vocabulary: Annotated[int, Field(ge=16)] | None = None
     """Size of the vocabulary of bpe and word tokenizers; default: 4096."""
     length: Count | None = None
-    """Elements per example (a context, or the most that is read of a row)."""
+    """Elements per example; longer rows are cut. Default: text 256, series up to 128, rows 4096."""
     target: str | None = None
     """Tables: the column to predict."""
     horizon: Count | None = None
-    """Series: number of steps to forecast."""
+    """Series: number of steps to forecast; default: an eighth of the length."""
     sampling_rate: Count | None = None
     """Sounds: samples per second to resample to; default: as recorded."""
     options: dict[str, Any] = Field(default_factory=dict)
@@ -77,9 +77,9 @@ class ModelSettings(Section):
     channel: Entry = "swiglu"
     """Feed-forward part of a block: swiglu, mlp, rwkv or none."""
     block: Entry = "pre_norm"
-    """Residual wiring of a block."""
+    """Residual wiring of a block: pre_norm, post_norm, deep_norm or plain."""
     options: dict[str, Any] = Field(default_factory=dict)
-    """Options of the kind of model, such as dropout."""
+    """Options of the kind of model, e.g. {dropout = 0.1}; docs/guide.md names the most used."""
     seed: Seed = 0
     """Seed of the initial weights."""
 
@@ -149,6 +149,8 @@ def read_toml(path: Path) -> dict[str, Any]:
     """The values of a TOML file."""
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise ThreefoldError(f"{path}: file not found") from error
     except OSError as error:
         raise ThreefoldError(f"{path}: cannot be read ({error.strerror})") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

@@ -21,6 +21,7 @@ from rich.console import Console
 
 from threefold.data.atomic_files import write_file
 from threefold.errors import ThreefoldError
+from threefold.models.config import is_model_folder
 from threefold.models.model import Model
 from threefold.models.saving import load
 from threefold.models.spec import Spec
@@ -122,7 +123,7 @@ def write_config(config: RunConfig, folder: Path) -> None:
         if existing != config:
             raise ThreefoldError(
                 f"{folder}: already contains a run with different settings: "
-                f"{'; '.join(existing.differences(config))} (in the folder and now); choose "
+                f"{'; '.join(existing.differences(config))}; choose "
                 "another --folder, or use the same settings"
             )
         return
@@ -158,6 +159,15 @@ def read_run_values(folder: Path) -> dict[str, Any]:
     return values
 
 
+def finished_steps(folder: Path) -> int | None:
+    """The steps of a run that has ended; None if it can be resumed."""
+    try:
+        summary = json.loads((folder / SUMMARY).read_text(encoding="utf-8"))
+        return None if summary["stopped"] == "interrupted" else int(summary["steps"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
 @dataclass(frozen=True)
 class Evaluation:
     """Scores of a saved model on one split of some data."""
@@ -179,6 +189,8 @@ def evaluate_folder(
     is_run = (folder / CONFIG).is_file()
     if not folder.is_dir():
         raise ThreefoldError(f"{folder}: folder not found")
+    if not is_run and not is_model_folder(folder):
+        raise ThreefoldError(f"{folder}: neither a run of `threefold train` nor a saved model")
     if not is_run and data is None:
         raise ThreefoldError(
             f"{folder}: a saved model does not know its data; give DATA as well: "
@@ -203,10 +215,13 @@ def _with_data(values: dict[str, Any], name: str) -> dict[str, Any]:
 
 def _check_fit(folder: Path, model: Model, needed: Spec, data: str) -> None:
     spec = model.spec
-    if (needed.kind, needed.vocabulary) != (spec.kind, spec.vocabulary):
+    if needed.kind != spec.kind:
         raise ThreefoldError(
-            f"{folder}: a {spec.kind} model with {spec.vocabulary} tokens, but {data} needs a "
-            f"{needed.kind} model with {needed.vocabulary} tokens"
+            f"{folder} is a {spec.kind} model, but {data} needs a {needed.kind} model"
+        )
+    if needed.vocabulary != spec.vocabulary:
+        raise ThreefoldError(
+            f"{folder} has a vocabulary of {spec.vocabulary}, but {data} has {needed.vocabulary}"
         )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
+from difflib import get_close_matches
 from typing import Any
 
 from pydantic.fields import FieldInfo
@@ -15,6 +16,24 @@ from pydantic.fields import FieldInfo
 from threefold.errors import ThreefoldError, nearest
 from threefold.layers.table import MIXERS, options_of
 from threefold.training.schema import Section
+
+# What settings are called in other libraries.
+ELSEWHERE = {
+    "lr": "training.learning_rate",
+    "epochs": "training.steps",
+    "max_steps": "training.steps",
+    "optim": "training.optimizer",
+    "max_grad_norm": "training.grad_clip",
+    "batch": "data.batch_size",
+    "seq_len": "data.length",
+    "max_length": "data.length",
+    "context_length": "data.length",
+    "hidden_size": "model.width",
+    "d_model": "model.width",
+    "num_layers": "model.depth",
+    "n_layer": "model.depth",
+    "dropout": "model.options",
+}
 
 
 def apply_overrides(
@@ -62,19 +81,23 @@ def _check_key(config: type[Section], path: list[str]) -> None:
     section = config
     for depth, name in enumerate(path):
         if name not in section.model_fields:
-            known = (
-                [*section.model_fields]
-                if depth
-                else [*dict(fields_of(config)), *config.model_fields]
-            )
-            raise ThreefoldError(
-                f"unknown key {'.'.join(path[: depth + 1])!r}; {nearest(name, known)} "
-                "(`threefold config` lists all keys)"
-            )
+            raise ThreefoldError(_unknown_key(config, path[: depth + 1]))
         inner = section.model_fields[name].annotation
         if not (isinstance(inner, type) and issubclass(inner, Section)):
             return
         section = inner
+
+
+def _unknown_key(config: type[Section], path: list[str]) -> str:
+    """What to say of a key that does not exist: the most similar one, or where they are listed."""
+    key, name = ".".join(path), path[-1]
+    known = dict(fields_of(config))
+    inside = [other for other in known if len(path) > 1 and other.startswith(f"{path[0]}.")]
+    same = [other for other in known if other.split(".")[-1] == name]
+    close = get_close_matches(key, inside or [*config.model_fields, *known], n=1, cutoff=0.5)
+    similar = [*filter(None, [ELSEWHERE.get(name)]), *same, *close]
+    hint = f"did you mean {similar[0]!r}? " if similar else ""
+    return f"unknown key {key!r}; {hint}`threefold config` lists all keys"
 
 
 def _put(values: dict[str, Any], path: list[str], value: Any, text: str) -> None:

@@ -125,13 +125,15 @@ class LivePanel(Reporter):
 
     def render(self, trainer: Trainer) -> Panel:
         """The panel for the current step."""
-        facts = Table.grid(padding=(0, 3))
-        for _ in range(4):
-            facts.add_column(no_wrap=True)
-        cells = [f"[dim]{name}[/dim] {value}" for name, value in _facts(trainer)]
-        for first in range(0, len(cells), 4):
-            facts.add_row(*cells[first : first + 4])
         width = max(20, min(self.console.width - 6, 100))
+        cells = [f"[dim]{name}[/dim] {value}" for name, value in _facts(trainer)]
+        widest = max(len(Text.from_markup(cell)) for cell in cells)
+        columns = max(1, min(4, (width + 3) // (widest + 3)))
+        facts = Table.grid(padding=(0, 3))
+        for _ in range(columns):
+            facts.add_column(no_wrap=True)
+        for first in range(0, len(cells), columns):
+            facts.add_row(*cells[first : first + columns])
         bar = ProgressBar(total=1.0, completed=trainer.progress, width=width)
         curve = Text(sparkline(trainer.result.losses, width), style="cyan")
         title = f"{self.title}  {trainer.progress:.0%}"
@@ -253,7 +255,7 @@ def _facts(trainer: Trainer) -> list[tuple[str, str]]:
         ("time left", format_duration(trainer.seconds_left)),
         ("speed", f"{result.tokens_per_second:,.0f} elements/s"),
         ("gradient norm", f"{trainer.grad_norm:.3g}"),
-        ("memory", _memory()),
+        ("process memory", _memory()),
         ("checkpoint", "–" if checkpoint is None else f"step {int(checkpoint.name[5:]):,}"),
     ]
 

@@ -30,10 +30,14 @@ class Section(BaseModel):
         """Each key whose values differ, with both values."""
         mine, theirs = flat(self.model_dump(mode="json")), flat(other.model_dump(mode="json"))
         return [
-            f"{key} is {mine.get(key)!r} and {theirs.get(key)!r}"
+            f"{key} was {_shown(mine.get(key))} and is now {_shown(theirs.get(key))}"
             for key in sorted({*mine, *theirs})
             if mine.get(key) != theirs.get(key)
         ]
+
+
+def _shown(value: Any) -> str:
+    return "not given" if value is None else repr(value)
 
 
 def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -45,6 +49,20 @@ def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
         else:
             flattened[prefix + key] = value
     return flattened
+
+
+# In place of pydantic's words, by its type of error.
+EXPECTED = {
+    "int_parsing": "a whole number",
+    "int_type": "a whole number",
+    "int_from_float": "a whole number",
+    "float_parsing": "a number",
+    "float_type": "a number",
+    "bool_parsing": "true or false",
+    "bool_type": "true or false",
+    "string_type": "text",
+    "dict_type": "a table",
+}
 
 
 class _SettingError(ThreefoldError):
@@ -70,7 +88,7 @@ def _raise_readable(section: type[Section], error: ValidationError) -> NoReturn:
         ) from None
     if first["type"] == "missing":
         raise _SettingError("KEY is missing", key) from None
-    message = first["msg"].removeprefix("Input should be ")
+    message = EXPECTED.get(first["type"]) or first["msg"].removeprefix("Input should be ")
     raise _SettingError(f"KEY is {first['input']!r}, expected {message}", key) from None
 
 

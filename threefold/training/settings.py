@@ -66,7 +66,7 @@ class TrainingSettings(Section):
     target_score: float | None = None
     """Validation score that ends the run."""
     patience: Count | None = None
-    """Evaluations without an improvement of the loss that end the run; needs eval_every."""
+    """Stop after this many evaluations without a lower loss; needs eval_every."""
     on_non_finite: Literal["stop", "skip", "roll_back"] = "stop"
     """What to do when a loss is not finite."""
     seed: Seed = 0
@@ -87,13 +87,10 @@ class TrainingSettings(Section):
     def _is_consistent(self) -> Self:
         if self.steps is None and self.time is None:
             raise ThreefoldError("training has no end: give steps, time or both")
-        if (self.steps is not None and self.steps < 1) or (
-            self.time is not None and self.time <= 0
-        ):
-            raise ThreefoldError(
-                f"training.steps is {self.steps} and training.time is {self.time}, "
-                "expected more than 0"
-            )
+        if self.steps is not None and self.steps < 1:
+            raise ThreefoldError(f"training.steps is {self.steps}, expected at least 1")
+        if self.time is not None and self.time <= 0:
+            raise ThreefoldError(f"training.time is {self.time:g} seconds, expected more than 0")
         if self.patience is not None and self.eval_every is None:
             raise ThreefoldError("training.patience counts evaluations: set training.eval_every")
         if self.final_lr is not None and self.final_lr > self.learning_rate:

@@ -1,0 +1,50 @@
+"""What to use in place of an option that a command does not have."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from typer.core import TyperCommand
+
+# By the option that was typed: words of other libraries, and of other commands.
+INSTEAD = {
+    "--lr": ("--learning-rate",),
+    "--mixer": ("--mixers",),
+    "--model": ("--mixers",),
+    "--minutes": ("--time",),
+    "--seconds": ("--time",),
+    "--budget": ("--time",),
+    "--epochs": ("--steps", "--time"),
+    "--max-steps": ("--steps", "--time"),
+    "--batch": ("--batch-size", "--set data.batch_size=16"),
+    "--batch-size": ("--set data.batch_size=16",),
+    "--length": ("--set data.length=512",),
+    "--width": ("--set model.width=64",),
+    "--depth": ("--set model.depth=2",),
+    "--dropout": ("--set model.options={dropout=0.1}",),
+    "--optimizer": ("--set training.optimizer=adamw",),
+    "--output-dir": ("--folder",),
+    "--what": ("--mode",),
+    "--every": ("--group-size",),
+    "--piece": ("--chunk-size",),
+    "--top": ("--top-k",),
+    "--tokens": ("--max-tokens",),
+    "--max-new-tokens": ("--max-tokens",),
+    "--beam": ("--beams",),
+    "--num-beams": ("--beams",),
+}
+
+
+class HintedCommand(TyperCommand):
+    """A command whose message about an unknown option names the one to use instead."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except Exception as error:
+            known = {option for parameter in self.params for option in parameter.opts}
+            wanted = INSTEAD.get(getattr(error, "option_name", None) or "", ())
+            usable = [option for option in wanted if option.split()[0] in known]
+            if usable and hasattr(error, "possibilities"):
+                error.possibilities = usable[:1]
+            raise
