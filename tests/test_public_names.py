@@ -93,6 +93,25 @@ def test_documented_and_typed(name: str) -> None:
     assert untyped(value) == [], name
 
 
+USE = """
+import torch, threefold
+model = threefold.build(threefold.Spec("language", width=64, depth=2, mixers=("gla", "mamba2")))
+logits, state = model(torch.randint(256, (1, 10)), last=True)
+threefold.save_state("s", state, model, position=10)
+state = threefold.load_state("s", threefold.load("m"))
+print(threefold.generate(model, [1], max_tokens=3).rows(), threefold.Session(model, seed=0))
+print(threefold.compare("recall", "gru,mamba", time="90s").sentence)
+"""
+
+
+def test_public_names_fit_together(tmp_path: Path) -> None:
+    """What README shows passes a type checker."""
+    (tmp_path / "use.py").write_text(USE)
+    settings = Path(__file__).parent.parent / "pyproject.toml"
+    out, _, status = api.run([f"--config-file={settings}", str(tmp_path / "use.py")])
+    assert status == 0, out
+
+
 def test_unknown_name() -> None:
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         _ = threefold.nothing

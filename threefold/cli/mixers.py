@@ -1,4 +1,4 @@
-"""`threefold models`: the table of mixers, or one of them in detail."""
+"""`threefold mixers`: the table of mixers, or one of them in detail."""
 
 from __future__ import annotations
 

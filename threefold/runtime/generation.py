@@ -57,7 +57,7 @@ class Generation:
 
 @overload
 def generate(
-    model: Predictor,
+    model: Model,
     tokens: Any,
     state: State | None = ...,
     *,
@@ -77,7 +77,7 @@ def generate(
 
 @overload
 def generate(
-    model: Predictor,
+    model: Model,
     tokens: Any,
     state: State | None = ...,
     *,
@@ -96,7 +96,7 @@ def generate(
 
 
 def generate(
-    model: Predictor,
+    model: Model,
     tokens: Any,
     state: State | None = None,
     *,
@@ -124,6 +124,8 @@ def generate(
     beams: instead of sampling, run a beam search of this width, with scores divided by
     ((5 + n) / 6)^length_penalty; `hypotheses` has all texts that were found.
     """
+    if not isinstance(model, Predictor):
+        raise ThreefoldError(f"generate: a {model.kind} model does not generate tokens")
     sampling = Sampling(temperature, top_k, top_p, repetition_penalty)
     _check(max_tokens, seed, stream)
     settings = _beam_settings(beams, length_penalty, max_tokens, sampling)

@@ -10,7 +10,7 @@ import copy
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from os import PathLike
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import torch
@@ -23,13 +23,13 @@ from threefold.models.backbone import Backbone
 from threefold.models.classifier import Classifier
 from threefold.models.forecaster import Forecaster
 from threefold.models.language import LanguageModel
+from threefold.models.model import Model
 from threefold.models.tagger import Tagger
 from threefold.runtime.beam import BeamSettings, Hypothesis, beam_search
 from threefold.runtime.generation import eval_mode
 from threefold.runtime.sampling import Sampling, is_integer, row_generator
 from threefold.runtime.state_files import StateFile, read_state, save_state, state_for_model
 
-StreamingModel: TypeAlias = LanguageModel | Forecaster | Tagger | Classifier
 FEED_CHUNK = 4096  # elements read at a time when only the last output is needed
 NOTE = "session"  # key of the notes in a state file
 
@@ -43,7 +43,7 @@ class Session:
 
     def __init__(
         self,
-        model: StreamingModel,
+        model: Model,
         *,
         sampling: Sampling | None = None,
         seed: int | None = None,
@@ -172,7 +172,7 @@ class Session:
     def load(
         cls,
         path: str | PathLike[str],
-        model: StreamingModel,
+        model: Model,
         *,
         sampling: Sampling | None = None,
         seed: int | None = None,
@@ -189,7 +189,7 @@ class Session:
         cls,
         path: str | PathLike[str],
         state_file: StateFile,
-        model: StreamingModel,
+        model: Model,
         sampling: Sampling | None = None,
         seed: int | None = None,
         max_state_bytes: int | None = None,

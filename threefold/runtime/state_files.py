@@ -25,7 +25,7 @@ from threefold.memory import state as states
 from threefold.memory.state import POSITION, State
 from threefold.models.backbone import Backbone
 from threefold.models.files import read_tensors, write_tensors
-from threefold.models.model import Predictor
+from threefold.models.model import Model, Predictor
 from threefold.models.saving import OpenedModel
 from threefold.models.spec import Spec
 from threefold.models.table import build
@@ -51,7 +51,7 @@ class StateFile:
 def save_state(
     path: str | PathLike[str],
     state: State,
-    model: Predictor | Backbone,
+    model: Model,
     *,
     position: int | list[int] | None = None,
     notes: Mapping[str, Any] | None = None,
@@ -63,7 +63,7 @@ def save_state(
     extra_tensors are stored with the state; `read_state` returns them.
     """
     batch_size = (states.batch_size(state) if isinstance(state, dict) else None) or 1
-    model.check_state(state, batch_size)
+    _check_state(model, state, batch_size)
     leaves = dict(states.leaves(state))
     extra = {f"{EXTRA}{name}": tensor for name, tensor in (extra_tensors or {}).items()}
     tensors = {**leaves, **extra}
@@ -82,14 +82,18 @@ def save_state(
     write_file(Path(path), lambda new: write_tensors(new, tensors, metadata))
 
 
-def load_state(path: str | PathLike[str], model: Predictor | Backbone) -> State:
+def _check_state(model: Model, state: State, batch_size: int) -> None:
+    if not isinstance(model, Predictor | Backbone):
+        raise ThreefoldError(f"a {model.kind} model has no state")
+    model.check_state(state, batch_size)
+
+
+def load_state(path: str | PathLike[str], model: Model) -> State:
     """Load a state from a file for `model`; a state of another model is refused."""
     return state_for_model(path, read_state(path), model)
 
 
-def state_for_model(
-    path: str | PathLike[str], state_file: StateFile, model: Predictor | Backbone
-) -> State:
+def state_for_model(path: str | PathLike[str], state_file: StateFile, model: Model) -> State:
     """Check that a state that was read from a file fits `model`, and move it to its device."""
     if state_file.spec != model.spec:
         fields = "; ".join(state_file.spec.differences(model.spec))
@@ -97,7 +101,7 @@ def state_for_model(
             f"{path}: this is the state of another model (in the file and in the model: {fields})"
         )
     try:
-        model.check_state(state_file.state, states.batch_size(state_file.state) or 1)
+        _check_state(model, state_file.state, states.batch_size(state_file.state) or 1)
     except ThreefoldError as error:
         raise ThreefoldError(f"{path}: {error}") from error
     return states.transform(lambda leaf: leaf.to(model.device), state_file.state)

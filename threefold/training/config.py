@@ -86,6 +86,8 @@ class ModelSettings(Section):
     @field_validator("mixers", mode="before")
     @classmethod
     def _read_hybrid(cls, value: Any) -> Any:
+        if isinstance(value, Mapping):  # [model.mixers.mamba] of a TOML file
+            return tuple((name, dict(options)) for name, options in value.items())
         if not isinstance(value, str):
             return value
         if "," in value:

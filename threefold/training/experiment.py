@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,7 @@ from threefold.training.config import FORMAT_VERSION, RunConfig, read_toml
 from threefold.training.distributed import ProcessGroup
 from threefold.training.evaluation import Scores, evaluate
 from threefold.training.loop import Result, train
+from threefold.training.overrides import parse_override
 from threefold.training.reporters import Reporter
 from threefold.training.settings import TrainingSettings
 from threefold.training.training_data import TrainingData, open_data
@@ -183,7 +184,7 @@ class Evaluation:
 
 
 def evaluate_folder(
-    folder: Path, data: str | None = None, split: str = "test", overrides: Iterable[str] = ()
+    folder: Path, data: str | None = None, split: str = "test", overrides: Sequence[str] = ()
 ) -> Evaluation:
     """Evaluate a run or a saved model, on a run's own data or on other data."""
     is_run = (folder / CONFIG).is_file()
@@ -196,6 +197,12 @@ def evaluate_folder(
             f"{folder}: a saved model does not know its data; give DATA as well: "
             f"`threefold evaluate {folder} DATA`"
         )
+    for text in overrides:
+        if parse_override(text)[0][0] != "data":
+            raise ThreefoldError(
+                f"--set {text!r}: an evaluation can only change settings of the data, such as "
+                "data.length=1024"
+            )
     values = read_run(folder).model_dump(mode="json") if is_run else {"data": {}}
     config = RunConfig.read(values if data is None else _with_data(values, data), overrides)
     training_data = open_data(config.data)

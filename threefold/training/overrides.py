@@ -17,7 +17,8 @@ from threefold.errors import ThreefoldError, nearest
 from threefold.layers.table import MIXERS, options_of
 from threefold.training.schema import Section
 
-# What settings are called in other libraries.
+# What settings are called in other libraries, and what they were called before they had names of
+# the field.
 ELSEWHERE = {
     "lr": "training.learning_rate",
     "epochs": "training.steps",
@@ -33,6 +34,27 @@ ELSEWHERE = {
     "num_layers": "model.depth",
     "n_layer": "model.depth",
     "dropout": "model.options",
+    "seconds": "training.time",
+    "minutes": "training.time",
+    "optimiser": "training.optimizer",
+    "warmup": "training.warmup_fraction",
+    "decay": "training.decay_fraction",
+    "final": "training.final_lr",
+    "clip": "training.grad_clip",
+    "accumulate": "training.gradient_accumulation",
+    "average": "training.ema",
+    "own": "training.scheduled_sampling",
+    "recompute": "training.gradient_checkpointing",
+    "carry": "training.carry_state",
+    "every": "training.eval_every",
+    "save": "training.save_every",
+    "keep": "training.keep_checkpoints",
+    "non_finite": "training.on_non_finite",
+    "level": "data.tokenizer",
+    "column": "data.target",
+    "rate": "data.sampling_rate",
+    "order": "data.batching",
+    "limit": "data.eval_examples",
 }
 
 

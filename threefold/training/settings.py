@@ -34,7 +34,7 @@ class TrainingSettings(Section):
     learning_rate: NonNegative = 3e-3
     """Peak learning rate."""
     final_lr: NonNegative | None = None
-    """Learning rate at the end of the run; default: a tenth of the peak learning rate."""
+    """Learning rate that cosine, linear and stable fall to; default: a tenth of the peak."""
     schedule: ScheduleName = "cosine"
     """Shape of the learning rate over the run."""
     warmup_fraction: FractionBelowOne = 0.05
@@ -64,7 +64,7 @@ class TrainingSettings(Section):
     eval_every: Count | None = None
     """Steps between evaluations on the validation split; default: only at the end."""
     target_score: float | None = None
-    """Validation score that ends the run."""
+    """Validation score that ends the run; needs eval_every."""
     patience: Count | None = None
     """Stop after this many evaluations without a lower loss; needs eval_every."""
     on_non_finite: Literal["stop", "skip", "roll_back"] = "stop"
@@ -91,8 +91,14 @@ class TrainingSettings(Section):
             raise ThreefoldError(f"training.steps is {self.steps}, expected at least 1")
         if self.time is not None and self.time <= 0:
             raise ThreefoldError(f"training.time is {self.time:g} seconds, expected more than 0")
-        if self.patience is not None and self.eval_every is None:
-            raise ThreefoldError("training.patience counts evaluations: set training.eval_every")
+        for name in ("patience", "target_score"):
+            if getattr(self, name) is not None and self.eval_every is None:
+                raise ThreefoldError(f"training.{name} needs evaluations: set training.eval_every")
+        if self.final_lr is not None and self.schedule in ("constant", "inverse_square_root"):
+            raise ThreefoldError(
+                f"training.final_lr is {self.final_lr:g}, but the schedule {self.schedule} does "
+                "not fall to a given rate; remove it, or choose cosine, linear or stable"
+            )
         if self.final_lr is not None and self.final_lr > self.learning_rate:
             raise ThreefoldError(
                 f"training.final_lr is {self.final_lr:g}, expected at most the peak, "

@@ -245,7 +245,7 @@ def _task_options(data: DataSettings) -> dict[str, Any]:
                 f"the task {data.name} has no option {name!r}; its options: "
                 f"{', '.join(known) or 'none'}"
             )
-    for name in ("length", "tokenizer", "vocabulary"):
+    for name in sorted(USER_DATA_KEYS):
         value = getattr(data, name)
         if value is not None:
             if name not in known:
