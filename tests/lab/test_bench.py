@@ -42,6 +42,11 @@ def test_times_and_peak_memory() -> None:
     assert math.isnan(needed) or 30e6 < needed < 60e6
 
 
+def test_two_points_have_no_deviation() -> None:
+    assert bench.exponent([(16, 1.0), (32, 2.0)]) == "L^1.00"
+    assert bench.exponent([(16, 1.0), (32, 2.0), (64, 4.0)]) == "L^1.00 (± 0 %)"
+
+
 def test_bench_draws_and_writes(tmp_path: Path) -> None:
     shapes = bench.Shapes(
         ("attention", "gla", "fnet"), (16, 32), ("chunk", "step"), width=32, seconds=0.001

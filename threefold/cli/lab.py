@@ -28,7 +28,7 @@ def hippo(
         int, typer.Option(min=100, help="Number of samples of the signal.")
     ] = 10_000,
 ) -> None:
-    """Show what HiPPO measures remember of a signal."""
+    """Show what each HiPPO variant remembers of a signal."""
     from threefold.lab.studies.hippo import run
 
     for line in run(folder, size, samples):
@@ -57,9 +57,9 @@ def digits(
     epochs: Annotated[int, typer.Option(min=1, help="Number of epochs.")] = 20,
     seeds: Annotated[int, typer.Option(min=1, max=20, help="Number of seeds.")] = 3,
 ) -> None:
-    """Compare a random A with HiPPO's on digits.
+    """Compare random and HiPPO state matrices on digits.
 
-    A is the state matrix of an LSSL; the digits are read pixel by pixel.
+    They are state matrices of an LSSL; the digits are read pixel by pixel.
     """
     from threefold.lab.studies.digits import DigitsStudy, run
 
