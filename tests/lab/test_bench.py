@@ -127,7 +127,7 @@ def test_the_cost_table_has_a_row_for_every_quantity() -> None:
 
 
 def test_bench_from_the_shell(tmp_path: Path) -> None:
-    command = ("bench", "gla,lstm", "--lengths", "16,32", "--width", "32", "--folder")
+    command = ("bench", "gla,lstm", "--lengths", "16,32", "--batch-size", "2", "--folder")
     done = here(*command, str(tmp_path))
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[1].startswith("gla")
@@ -137,6 +137,7 @@ def test_bench_from_the_shell(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        (("gla", "--table", "cost"), "the rows of --table cost are fixed"),
         (("mambo",), "did you mean 'mamba'?"),
         (("gla", "--lengths", "a"), "expected whole numbers"),
         (("gla", "--forms", "chunky"), "unknown form 'chunky'; did you mean 'chunk'?"),
