@@ -42,6 +42,11 @@ def test_times_and_peak_memory() -> None:
     assert math.isnan(needed) or 30e6 < needed < 60e6
 
 
+def test_two_points_have_no_deviation() -> None:
+    assert bench.exponent([(16, 1.0), (32, 2.0)]) == "L^1.00"
+    assert bench.exponent([(16, 1.0), (32, 2.0), (64, 4.0)]) == "L^1.00 (± 0 %)"
+
+
 def test_bench_draws_and_writes(tmp_path: Path) -> None:
     shapes = bench.Shapes(
         ("attention", "gla", "fnet"), (16, 32), ("chunk", "step"), width=32, seconds=0.001
@@ -122,7 +127,7 @@ def test_the_cost_table_has_a_row_for_every_quantity() -> None:
 
 
 def test_bench_from_the_shell(tmp_path: Path) -> None:
-    command = ("bench", "gla,lstm", "--lengths", "16,32", "--width", "32", "--folder")
+    command = ("bench", "gla,lstm", "--lengths", "16,32", "--batch-size", "2", "--folder")
     done = here(*command, str(tmp_path))
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[1].startswith("gla")
@@ -132,6 +137,7 @@ def test_bench_from_the_shell(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        (("gla", "--table", "cost"), "the rows of --table cost are fixed"),
         (("mambo",), "did you mean 'mamba'?"),
         (("gla", "--lengths", "a"), "expected whole numbers"),
         (("gla", "--forms", "chunky"), "unknown form 'chunky'; did you mean 'chunk'?"),

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
 
 from tests.lab.reports import contender, report
 from threefold.drawing.text import format_value
+from threefold.lab.report.markdown import markdown
+from threefold.lab.report.page import caption, columns, page
 from threefold.lab.report.report import Contender, Report, still_learning
 
 
@@ -34,6 +37,7 @@ def test_a_winner_that_is_also_fastest() -> None:
     assert made.sentence.startswith("lstm is best by 1")
     assert made.sentence.endswith("it also decodes fastest.")
     assert not any("overlap" in warning for warning in made.warnings)
+    assert caption(made).startswith("Best model first.")
 
 
 def test_a_tie() -> None:
@@ -41,6 +45,9 @@ def test_a_tie() -> None:
     assert made.verdict.kind == "tie"
     assert made.sentence.startswith("A tie: a and b cannot be distinguished (a leads b by ")
     assert any("With 3 seeds only large differences" in warning for warning in made.warnings)
+    assert caption(made).startswith("Sorted by score. ± is half the width of the 99 % confidence")
+    slower = told(scored("a", 1.0, 1.2, 1.1), scored("b", 1.1, 1.0, 1.2, decode=3e-4))
+    assert slower.sentence.endswith("; a decodes fastest.")
 
 
 def test_one_seed_gives_no_verdict() -> None:
@@ -80,6 +87,24 @@ def test_models_that_are_still_learning() -> None:
     assert still_learning(falling)
     made = told(falling, contender("lstm"))
     assert any("mamba was still learning at the end" in w for w in made.warnings)
+    assert any(w.endswith("the order may change.") for w in made.warnings)
+    assert any(w.endswith("the score may improve.") for w in told(falling).warnings)
+
+
+def test_memory_says_at_which_length_it_was_measured() -> None:
+    made = told(contender("mamba"), contender("lstm"))
+    titles = [title for title, _, _ in columns(made)]
+    assert titles[-2].startswith("peak training memory at ") and titles[-2].endswith(" tokens")
+    short = contender("lstm")
+    short = replace(short, cost=replace(short.cost, memory=((16, 1024.0),)))
+    title, cells, best = columns(told(contender("mamba"), short))[-2]
+    assert title == "peak training memory" and best is None
+    assert "1 KiB at 16 tokens" in cells
+
+
+def test_percentages_have_one_style() -> None:
+    text = page(report()) + markdown(report())
+    assert "99 %" in text and not re.search(r"\d%", text.split("</style>")[-1])
 
 
 def test_the_pareto_front() -> None:

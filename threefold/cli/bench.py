@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from threefold.cli import output
+from threefold.cli.options import AsJson
+from threefold.errors import ThreefoldError
 
 if TYPE_CHECKING:
     from threefold.lab.bench.bench import Bench
@@ -16,25 +18,39 @@ if TYPE_CHECKING:
 MIXERS = "attention,lstm,s4d,mamba,gla,gated_delta_net"
 
 
+Mixers = Annotated[
+    str | None,
+    typer.Argument(help="Mixers, separated by commas; not with --table cost.", show_default=MIXERS),
+]
+Lengths = Annotated[str, typer.Option(help="Sequence lengths, e.g. 256,1k,16k.")]
+Forms = Annotated[str, typer.Option(help="Any of auto, step, chunk, parallel.")]
+Width = Annotated[int, typer.Option(min=1, help="Width of the layer.")]
+BatchSize = Annotated[int, typer.Option(min=1, help="Examples per batch.")]
+Training = Annotated[bool, typer.Option("--training", help="Also measure the backward pass.")]
+Table = Annotated[
+    Literal["cost"] | None,
+    typer.Option(help="cost: measured growth exponents next to the published complexity."),
+]
+Folder = Annotated[Path | None, typer.Option(help="Folder for a page with figures.")]
+
+
 def bench(
-    mixers: Annotated[str, typer.Argument(help="Mixers, separated by commas.")] = MIXERS,
-    lengths: Annotated[
-        str, typer.Option(help="Sequence lengths, e.g. 256,1k,16k.")
-    ] = "256,1k,4k,16k",
-    forms: Annotated[str, typer.Option(help="Any of auto, step, chunk, parallel.")] = "auto",
-    width: Annotated[int, typer.Option(min=1, help="Width of the layer.")] = 128,
-    batch: Annotated[int, typer.Option(min=1, help="Batch size.")] = 1,
-    training: Annotated[
-        bool, typer.Option("--training", help="Also measure the backward pass.")
-    ] = False,
-    table: Annotated[
-        Literal["cost"] | None,
-        typer.Option(help="cost: measured growth exponents next to the published complexity."),
-    ] = None,
-    folder: Annotated[Path | None, typer.Option(help="Folder for a page with figures.")] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    mixers: Mixers = None,
+    lengths: Lengths = "256,1k,4k,16k",
+    forms: Forms = "auto",
+    width: Width = 128,
+    batch_size: BatchSize = 1,
+    training: Training = False,
+    table: Table = None,
+    folder: Folder = None,
+    json: AsJson = False,
 ) -> None:
     """Measure time and memory of mixers at growing lengths, and where their lines cross."""
+    if table == "cost" and mixers is not None:
+        raise ThreefoldError(
+            f"the rows of --table cost are fixed, so {mixers!r} cannot be chosen; remove the "
+            "mixers, or --table cost"
+        )
     from threefold.kernels.system_memory import keep_memory
     from threefold.lab.bench import bench as lab
 
@@ -44,11 +60,11 @@ def bench(
         _cost_table(chosen, json)
         return
     shapes = lab.Shapes(
-        lab.parse_names(mixers),
+        lab.parse_names(MIXERS if mixers is None else mixers),
         lab.parse_lengths(lengths),
         tuple(part.strip() for part in forms.split(",") if part.strip()) or ("auto",),
         width,
-        batch,
+        batch_size,
         training,
     )
     result = lab.measure(shapes, output.whisper)

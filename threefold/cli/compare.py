@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import math
+import sys
+from collections.abc import Callable
 from pathlib import Path
+from time import monotonic
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
@@ -12,13 +16,17 @@ from threefold.cli import options, output
 if TYPE_CHECKING:
     from threefold.lab.report.report import Report
 
+PROGRESS_SECONDS = 10  # between two lines of progress that are not written to a terminal
 MIXERS = "lstm,attention,s4d,mamba,gated_delta_net"
 
 Source = Annotated[
     str, typer.Argument(help="A task of `threefold tasks`, or your own file or folder.")
 ]
 Mixers = Annotated[
-    str, typer.Option(help="Models to race: a,b are two models, a+b is a hybrid of both.")
+    str,
+    typer.Option(
+        help="Models to race: a,b are two models, a+b is a hybrid, x=a names a model x.",
+    ),
 ]
 Time = Annotated[
     str,
@@ -81,7 +89,7 @@ def compare(
     rank, _ = ranks()
     race_folder = RaceFolder(folder or default_folder(request), writes_report=rank == 0)
     try:
-        report = run_race(request, race_folder, output.whisper)
+        report = run_race(request, race_folder, progress_printer())
     except StoppedError as error:
         output.complain(str(error))
         raise typer.Exit(130) from None
@@ -91,6 +99,25 @@ def compare(
         output.say_json(report.to_dict())
     else:
         show(report, race_folder.path)
+
+
+def progress_printer() -> Callable[[str], None]:
+    """How to print progress: over the last message on a terminal, otherwise as sparse lines."""
+    return output.whisper if sys.stderr.isatty() else PlainProgress().say
+
+
+class PlainProgress:
+    """Progress as lines on stderr: one for each finished run, others only now and then."""
+
+    def __init__(self) -> None:
+        self.printed_at = -math.inf
+
+    def say(self, message: str) -> None:
+        """Print a message, or drop it if another one was printed shortly before."""
+        now = monotonic()
+        if message.startswith("finished ") or now - self.printed_at >= PROGRESS_SECONDS:
+            print(message, file=sys.stderr, flush=True)
+            self.printed_at = now
 
 
 def show(report: Report, folder: Path) -> None:

@@ -76,16 +76,27 @@ def fetch(
 def packages_of(name: str) -> list[str]:
     """The packages that contain a task's data, or the one package of that name."""
     from threefold.data.packages import PACKAGES
-    from threefold.tasks.table import TASKS
+    from threefold.tasks.table import GENERATED, TASKS
 
     if name in PACKAGES:
         return [name]
     if name not in TASKS:
-        raise ThreefoldError(f"unknown task {name!r}; {nearest(name, [*TASKS, *PACKAGES])}")
+        raise ThreefoldError(f"unknown task or package {name!r}; {suggestion(name)}")
     packages = [part for part in TASKS[name].where.split(" + ") if part in PACKAGES]
     if not packages:
-        raise ThreefoldError(f"{name}: nothing to fetch; source of its data: {TASKS[name].where}")
+        where = TASKS[name].where
+        origin = "generated" if where == GENERATED else f"read from {where}"
+        raise ThreefoldError(f"{name} is {origin}; there is nothing to fetch")
     return packages
+
+
+def suggestion(name: str) -> str:
+    """The most similar task or package, or the command that lists the tasks."""
+    from threefold.data.packages import PACKAGES
+    from threefold.tasks.table import TASKS
+
+    hint = nearest(name, [*TASKS, *PACKAGES])
+    return hint if hint.startswith("did you mean") else "`threefold tasks` lists the tasks"
 
 
 @data.command()
@@ -98,8 +109,12 @@ def show(
     as_json: AsJson = False,
 ) -> None:
     """Show a few examples of a task as text: tokens, curves, pictures."""
-    from threefold.tasks.table import card
+    from threefold.tasks.table import TASKS, card
 
+    if name not in TASKS and Path(name).exists():
+        raise ThreefoldError(
+            f"{name} is a file or folder, expected a task; `threefold tasks` lists the tasks"
+        )
     description = card(name)  # an unknown name is refused before torch is imported
     task = description.load() if folder is None else load_from(description, folder)
     numbers = range(first, min(first + count, task.size(split)))

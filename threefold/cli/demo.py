@@ -8,11 +8,15 @@ from typing import Annotated
 import typer
 
 from threefold.cli import output
-from threefold.cli.compare import show
+from threefold.cli.compare import progress_printer, show
+from threefold.cli.lab import parse_seconds
 
 
 def demo(
-    seconds: Annotated[float, typer.Option(min=1, help="Approximate total time.")] = 180,
+    time: Annotated[
+        str,
+        typer.Option(metavar="DURATION", help="Approximate time in total, e.g. 90s or 3m."),
+    ] = "3m",
     mixers: Annotated[
         str, typer.Option(help="Mixers, separated by commas; see `threefold mixers`.")
     ] = "lstm,attention,s4d,mamba,gated_delta_net",
@@ -24,11 +28,12 @@ def demo(
     from threefold.lab.race.runs import StoppedError
 
     names = parse_names(mixers)
+    seconds = parse_seconds(time)
     output.say(
         f"Training {len(names)} models on the Python language reference, with three seeds each."
     )
     try:
-        report, sample = race(seconds, folder, names, output.whisper)
+        report, sample = race(seconds, folder, names, progress_printer())
     except StoppedError as error:
         output.complain(str(error))
         raise typer.Exit(130) from None

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from threefold.cli import output
+from threefold.errors import ThreefoldError
 
 lab = typer.Typer(
     name="lab",
@@ -28,7 +29,7 @@ def hippo(
         int, typer.Option(min=100, help="Number of samples of the signal.")
     ] = 10_000,
 ) -> None:
-    """Show what HiPPO measures remember of a signal."""
+    """Show what each HiPPO variant remembers of a signal."""
     from threefold.lab.studies.hippo import run
 
     for line in run(folder, size, samples):
@@ -38,17 +39,31 @@ def hippo(
 @lab.command()
 def delay(
     folder: Folder = Path(),
-    seconds: Annotated[
-        float, typer.Option(min=1, help="CPU seconds for training each mixer.")
-    ] = 120,
+    time: Annotated[
+        str,
+        typer.Option(metavar="DURATION", help="CPU time for training each mixer, e.g. 90s or 2m."),
+    ] = "2m",
     elements: Annotated[int, typer.Option(min=2, help="Length of the delay.")] = 1000,
     seed: Seed = 0,
 ) -> None:
     """Train S4 and an LSTM to delay a signal."""
     from threefold.lab.studies.delay import DelayStudy, run
 
-    for line in run(folder, DelayStudy(elements=elements, seconds=seconds, seed=seed)):
+    study = DelayStudy(elements=elements, seconds=parse_seconds(time), seed=seed)
+    for line in run(folder, study):
         output.say(line)
+
+
+def parse_seconds(text: str) -> float:
+    """The seconds of a --time such as 90s; a number of steps is refused."""
+    from threefold.training.durations import parse_duration
+
+    seconds = parse_duration(text).seconds
+    if seconds is None:
+        raise ThreefoldError(f"--time is {text!r}, expected a time such as 90s or 2m, not steps")
+    if seconds < 1:
+        raise ThreefoldError(f"--time is {text!r}, expected at least 1s")
+    return seconds
 
 
 @lab.command()
@@ -57,9 +72,9 @@ def digits(
     epochs: Annotated[int, typer.Option(min=1, help="Number of epochs.")] = 20,
     seeds: Annotated[int, typer.Option(min=1, max=20, help="Number of seeds.")] = 3,
 ) -> None:
-    """Compare a random A with HiPPO's on digits.
+    """Compare random and HiPPO state matrices on digits.
 
-    A is the state matrix of an LSSL; the digits are read pixel by pixel.
+    They are state matrices of an LSSL; the digits are read pixel by pixel.
     """
     from threefold.lab.studies.digits import DigitsStudy, run
 

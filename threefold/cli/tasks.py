@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 from importlib import import_module
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -69,10 +70,17 @@ def describe(card: Card) -> dict[str, Any]:
         "vocabulary": card.vocabulary,
         "features": card.features,
         "classes": card.classes,
-        "options": dict(card.options),
+        "options": options(card),
         "published": dict(card.published),
         "description": text,
     }
+
+
+def options(card: Card) -> dict[str, Any]:
+    """The options of a task with their defaults; `name` is fixed by the task itself."""
+    parameters = inspect.signature(card.maker).parameters.values()
+    defaults = {option.name: option.default for option in parameters if option.name != "name"}
+    return {name: card.options.get(name, default) for name, default in defaults.items()}
 
 
 def say_rows(rows: list[dict[str, Any]]) -> None:
@@ -95,15 +103,22 @@ def _cells(row: dict[str, Any]) -> tuple[str, ...]:
         number(row["chance"]),
         number(row["solved"]),
         best_published(row),
-        row["where"] + state[row["fetched"]],
+        source(row) + state[row["fetched"]],
     )
+
+
+def source(row: dict[str, Any]) -> str:
+    """Where the data come from, e.g. "generated" or "package barrnap"."""
+    if row["fetched"] is None:
+        return str(row["where"])
+    return f"package{'s' if ' + ' in row['where'] else ''} {row['where']}"
 
 
 def best_published(row: dict[str, Any]) -> str:
     """The best published result, and whether it is for other examples than the task's."""
     if row["best"] is None:
         return "–"
-    note = " (comparable, other examples)" if row["published_note"] else ""
+    note = " (on other examples)" if row["published_note"] else ""
     return f"{number(row['best']['score'])} {row['best']['model']}{note}"
 
 
@@ -132,7 +147,8 @@ def say_detail(detail: dict[str, Any]) -> None:
             ("chance level", number(detail["chance"])),
             ("solved at", number(detail["solved"])),
             ("published", [*published, *([f"({note})"] if note else [])]),
-            ("data", detail["where"] + state[detail["fetched"]]),
+            ("data", source(detail) + state[detail["fetched"]]),
+            ("options", [f"{name} = {option_text(v)}" for name, v in detail["options"].items()]),
         )
     )
 
@@ -150,6 +166,11 @@ def output_kind(detail: dict[str, Any]) -> str:
         return "numbers"
     what = "tokens" if detail["kind"] in ("language", "seq2seq") else "classes"
     return f"one of {detail['classes']:,} {what}"
+
+
+def option_text(value: Any) -> str:
+    """A default as it is written in a configuration; – if there is none."""
+    return "–" if value is None else json.dumps(value, ensure_ascii=False)
 
 
 def number(value: float) -> str:

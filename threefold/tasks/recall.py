@@ -4,7 +4,8 @@
     inputs   2   8   4   7   0   0   4   0   0   0   0   0   2   0   0   0
     targets  ·   ·   ·   ·   ·   ·   7   ·   ·   ·   ·   ·   8   ·   ·   ·      · does not count
 
-A model must answer each key with its value in this row, which only its state can know, no weight.
+A model must answer each key with its value in this row, which must be in the state; the weights
+cannot contain it.
 Arora et al. 2023, "Zoology: Measuring and Improving Recall in Efficient Language Models".
 """
 

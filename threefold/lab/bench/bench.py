@@ -20,6 +20,7 @@ from threefold.drawing.text import format_seconds, format_value
 from threefold.errors import ThreefoldError, nearest
 from threefold.lab.bench.measuring import (
     MAX_CALL_SECONDS,
+    MIN_LENGTHS,
     Growth,
     crossing,
     growth,
@@ -264,12 +265,16 @@ def layer_work(layer: Mixer, x: Tensor, form: str, training: bool) -> Callable[[
 def exponent(points: Iterable[tuple[int, float]]) -> str:
     """The growth as a table cell, or – for fewer than two points."""
     listed = list(points)
-    return format_growth(growth(listed)) if len(listed) > 1 else "–"
+    return format_growth(growth(listed), len(listed)) if len(listed) > 1 else "–"
 
 
-def format_growth(fit: Growth, variable: str = "L") -> str:
-    """The exponent and the largest deviation from the fit, e.g. L^1.02 (± 3 %)."""
-    return f"{variable}^{fit.exponent:.2f} (± {100 * fit.residual:.0f} %)"
+def format_growth(fit: Growth, points: int, variable: str = "L") -> str:
+    """The exponent and the largest deviation from the fit, e.g. L^1.02 (± 3 %).
+
+    Two points always fit, so their deviation says nothing and is left out.
+    """
+    power = f"{variable}^{fit.exponent:.2f}"
+    return power if points < MIN_LENGTHS else f"{power} (± {100 * fit.residual:.0f} %)"
 
 
 def parse_lengths(text: str) -> tuple[int, ...]:

@@ -90,7 +90,7 @@ class MeasuredRow:
             row.published,
             row.sequential or "–",
             row.path or "–",
-            format_growth(self.growth, "n"),
+            format_growth(self.growth, len(self.points), "n"),
             f"{lengths[0]:,} to {lengths[-1]:,}",
         ]
 

@@ -411,7 +411,7 @@ def evaluation_sizes(
 def describe_matching(plan: RacePlan) -> Sequence[str]:
     """What all models have in common, as sentences for the report."""
     request = plan.request
-    size = f"parameters: within {TOLERANCE:.0%} of {plan.target:,}"
+    size = f"parameters: within {100 * TOLERANCE:.0f} % of {plan.target:,}"
     if request.match == "tokens":
         size = "width and depth; the number of parameters is not matched"
     batches = "batches: the same for each seed, in the same order"
@@ -423,6 +423,6 @@ def describe_matching(plan: RacePlan) -> Sequence[str]:
         size,
         batches,
         training,
-        "optimiser, schedule, precision and threads",
+        "optimizer, schedule, precision and threads",
         f"evaluation: the same {plan.test_examples:,} test examples, in the same batches",
     )

@@ -208,6 +208,7 @@ def train_all(
                 busy += 1
             else:
                 finished[name, seed] = result
+                say(f"finished {title}, test score {result.run.score:.4g}")
         if busy:
             say(f"waiting for {busy} runs of other processes")
             time.sleep(POLL_SECONDS)

@@ -96,8 +96,8 @@ def solve(spec: Spec, target: int, tolerance: float = TOLERANCE) -> Sized:
             if abs(error) <= tolerance:
                 return Sized(resized, parameters, error)
     raise ThreefoldError(
-        f"no model of {names(spec)} has {target:,} parameters within {tolerance:.0%}: it has "
-        f"{count_parameters(spec):,} at width {spec.width} and depth {spec.depth}; choose "
+        f"no model of {names(spec)} has {target:,} parameters within {100 * tolerance:.0f} %: "
+        f"it has {count_parameters(spec):,} at width {spec.width} and depth {spec.depth}; choose "
         "another target, width or depth"
     )
 

@@ -58,8 +58,9 @@ def _confidence(report: Report) -> str:
     seeds = min(len(c.runs) for c in report.contenders)
     if verdict.margin is None or math.isinf(verdict.margin.half):
         return ""
+    confidence = format_value(verdict.confidence, "percent")
     return (
-        f'<p class="lead">With {verdict.confidence:.0%} confidence, from {seeds} seeds per model. '
+        f'<p class="lead">With {confidence} confidence, from {seeds} seeds per model. '
         "For each seed, all models were trained on the same batches in the same order.</p>"
     )
 
@@ -125,9 +126,26 @@ def columns(report: Report) -> list[Column]:
     add(f"training speed, {subject.element}s/s", (c.training_rate for c in ranked), "count", "high")
     decode = (1 / c.decode_seconds for c in ranked)
     add(f"decode speed, {subject.element}s/s", decode, "count", "high")
-    add("peak training memory", (_last(c.cost.memory) for c in ranked), "bytes", "low")
-    add("state per stream", (_last(c.cost.state) for c in ranked), "bytes", "low")
-    return listed
+    memory = _bytes_column("peak training memory", [c.cost.memory for c in ranked], subject.element)
+    state = _bytes_column("state per stream", [c.cost.state for c in ranked], subject.element)
+    return [*listed, *memory, *state]
+
+
+def _bytes_column(
+    title: str, costs: Sequence[Sequence[tuple[int, float]]], element: str
+) -> list[Column]:
+    """The bytes at the longest measured length, with that length; nothing if not measured."""
+    lengths = {points[-1][0] for points in costs if points}
+    if not lengths:
+        return []
+    numbers = [_last(points) for points in costs]
+    cells = [format_value(value, "bytes") for value in numbers]
+    if len(lengths) == 1:
+        best = _best_row(numbers, "low")
+        return [(f"{title} at {lengths.pop():,} {element}s", cells, best)]
+    # Bytes at different lengths cannot be compared, so none of them is best.
+    at = [f" at {points[-1][0]:,} {element}s" if points else "" for points in costs]
+    return [(title, [cell + length for cell, length in zip(cells, at, strict=True)], None)]
 
 
 def _best_row(numbers: list[float], best: str) -> int | None:
@@ -139,18 +157,16 @@ def _best_row(numbers: list[float], best: str) -> int | None:
 
 
 def caption(report: Report) -> str:
-    """How to read the table, and at which lengths its costs were measured."""
+    """How to read the table, and after how many elements decoding was measured."""
+    order = "Best model first." if report.verdict.kind == "best" else "Sorted by score."
     texts = [
-        "Best model first. ± is the 99 % confidence interval of the mean over seeds; the best "
-        "value of each column is bold."
+        f"{order} ± is half the width of the 99 % confidence interval of the mean over seeds; the "
+        "best value of each column is bold."
     ]
-    element, costs = report.subject.element, [c.cost for c in report.ranked]
+    costs = [c.cost for c in report.ranked]
     decode = sorted({cost.decode[0][0] for cost in costs if cost.decode})
-    longest = sorted({cost.memory[-1][0] for cost in costs if cost.memory})
     if len(decode) == 1:
-        texts.append(f"Decode speed was measured after {decode[0]:,} {element}s.")
-    if len(longest) == 1:
-        texts.append(f"Memory and state were measured at {longest[0]:,} {element}s.")
+        texts.append(f"Decode speed was measured after {decode[0]:,} {report.subject.element}s.")
     return " ".join(texts)
 
 

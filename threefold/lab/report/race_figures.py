@@ -76,7 +76,7 @@ def _quality(report: Report) -> Iterator[Figure]:
     ]
     yield range_chart(
         f"Test {report.subject.metric_name}",
-        f"Mean over seeds, best first: {_listed(report, lambda c: c.quality.mean)}.",
+        f"Mean over seeds, sorted by score: {_listed(report, lambda c: c.quality.mean)}.",
         rows,
         _score_axis(report),
     )
@@ -86,10 +86,11 @@ def _quality(report: Report) -> Iterator[Figure]:
 def _differences(report: Report) -> Figure:
     """How far each model is behind the first one."""
     leader = report.ranked[0]
+    confidence = format_value(report.verdict.corrected, "percent")
     behind = [_behind(report, leader, series) for series in range(1, len(report.ranked))]
     return range_chart(
         f"Difference to {leader.name}",
-        f"Differences seed by seed with {report.verdict.corrected:.1%} confidence intervals: "
+        f"Differences seed by seed with {confidence} confidence intervals: "
         f"models whose interval includes zero cannot be distinguished from {leader.name}.",
         behind,
         Axis(f"{report.subject.metric_name}, worse by", report.subject.unit),

@@ -217,7 +217,8 @@ class Report:
         if fastest is leader:
             others = sorted(c.decode_seconds for c in rivals if c is not leader)
             faster = others[0] / leader.decode_seconds
-            return "; it also decodes fastest" if faster >= NOTABLE_SPEEDUP else ""
+            subject = "it also" if self.verdict.kind == "best" else leader.name
+            return f"; {subject} decodes fastest" if faster >= NOTABLE_SPEEDUP else ""
         if ratio < NOTABLE_SPEEDUP:
             return ""
         return f"; {fastest.name} decodes {format_value(round(ratio, 1), 'number')} times as fast"
@@ -271,9 +272,10 @@ class Report:
         falling = [c.name for c in self.contenders if still_learning(c)]
         if falling:
             verb = "was" if len(falling) == 1 else "were"
+            change = "order may change" if len(self.contenders) > 1 else "score may improve"
             yield (
                 f"{join_words(falling)} {verb} still learning at the end; with a longer --time the "
-                "order may change."
+                f"{change}."
             )
         if not subject.tuned and len(self.contenders) > 1:
             yield "All models use the same learning rate; --tune chooses one for each."
