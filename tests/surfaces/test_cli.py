@@ -359,4 +359,4 @@ class TestDemo:
         assert "names no mixer" in refused("demo", "--mixers", ",")
 
     def test_bad_seconds(self) -> None:
-        assert "--seconds" in refused("demo", "--seconds", "0")
+        assert "--time" in refused("demo", "--time", "0s")

@@ -67,6 +67,9 @@ RESERVED = {
     "training.on_non_finite": "a run that diverges is rolled back",
     "training.save_every": "the race saves eight times a run",
     "training.keep_checkpoints": "the race keeps one checkpoint",
+    "training.target_score": "all models train for the same number of steps",
+    "training.patience": "all models train for the same number of steps",
+    "training.final_lr": "it is a tenth of the learning rate, which --tune chooses",
 }
 EVALUATIONS = 12  # points of a learning curve
 # Batches of a validation and of the final test, if --time is a number of steps.

@@ -134,6 +134,8 @@ def load_or_make_plan(request: RaceRequest, folder: Path, say: Say) -> RacePlan:
             return plan
     try:
         plan = RacePlan.from_json(path.read_text(encoding="utf-8"))
+    except ThreefoldError as error:  # of an older version
+        raise ThreefoldError(f"{path}: {error}") from error
     except (ValueError, KeyError, TypeError) as error:
         raise ThreefoldError(
             f"{path}: this is not the plan of a race ({error}); choose another --folder"
