@@ -50,7 +50,7 @@ def ours(run: Trainer, folder: Path, steps: int) -> Contender:
     def work() -> list[Tensor]:
         for _ in range(steps):
             run.step(run_folder)
-            reporter.show(run)
+            reporter.on_step(run)
             run.log_and_save(run_folder, reporter)
         return []
 
