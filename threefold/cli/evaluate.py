@@ -9,6 +9,13 @@ import typer
 
 from threefold.cli import options, output
 
+SetData = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set", metavar="KEY=VALUE", help="Change settings of the data, e.g. data.length=1024."
+    ),
+]
+
 
 def evaluate(
     model: Annotated[
