@@ -28,14 +28,7 @@ def evaluate(
     split: Annotated[
         str, typer.Option(help="Split to evaluate on: train, valid or test.")
     ] = "test",
-    overrides: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            metavar="KEY=VALUE",
-            help="Change settings of the data, e.g. data.length=1024.",
-        ),
-    ] = None,
+    overrides: SetData = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Print the loss and the metric of a model on a split of its data or of other data."""
