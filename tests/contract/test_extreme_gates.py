@@ -124,7 +124,7 @@ def test_a_hundred_thousand_identical_elements(name: str) -> None:
     mixer = make(name, torch.float32, width=16)
     # What keeps everything takes the square of the length, or has filters of max_length taps.
     length = 100_000 if mixer.state_size(2) == mixer.state_size(1) else 4_096
-    if threefold.MIXERS[name].memory == "filter" and length == 4_096:
+    if threefold.MIXERS[name].family == "filter" and length == 4_096:
         length = mixer.get_submodule("filters").max_length
     x = inputs(torch.float32, rows=1, length=1)[..., :16]
     with torch.no_grad():

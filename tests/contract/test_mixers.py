@@ -285,7 +285,7 @@ def test_causal_bit_for_bit(name: str) -> None:
     changed = torch.cat([x[:, :19], 2 * x[:, 19:].flip(1) + 1], 1)
     for form in mixer.forms:
         before, after = mixer(x, form=form)[0], mixer(changed, form=form)[0]
-        if threefold.MIXERS[name].memory == "filter" and form != "step":
+        if threefold.MIXERS[name].family == "filter" and form != "step":
             # A Fourier transform spreads rounding: within tolerance of the largest output.
             assert_close(torch.cat([before[:, :19], after[:, 19:]], 1), after, "output", form)
         else:
@@ -340,8 +340,8 @@ def test_runs_in_bfloat16_with_a_wide_memory(name: str) -> None:
     assert y.dtype == torch.bfloat16 and y.isfinite().all()
     memories = [t for k, t in states.leaves(state or {}) if k.startswith("memory")]
     # A history keeps the past itself; a filter either that or a memory.
-    kind = threefold.MIXERS[name].memory
-    assert kind == "filter" or bool(memories) == (kind != "history")
+    kind = threefold.MIXERS[name].family
+    assert kind == "filter" or bool(memories) == (kind != "attention")
     assert all(t.dtype == torch.float32 for t in memories)
     step, _ = narrow(inputs(torch.float32).bfloat16()[:, :1], state)
     assert step.dtype == torch.bfloat16

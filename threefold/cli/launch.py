@@ -31,12 +31,12 @@ def launch(ranks: int, extra_arguments: list[str]) -> int:
         try:
             while any(process.poll() is None for process in processes):
                 time.sleep(0.05)
-                if any(process.poll() not in (None, 0) for process in processes):
-                    return _stop_after_failure(processes, Path(name))
+                if failed := _failed(processes):
+                    return _stop_after_failure(processes, Path(name), failed)
         finally:
             for number, handler in previous.items():
                 signal.signal(number, handler)
-    return 0
+    return max(process.returncode for process in processes)
 
 
 def _environment(ranks: int, folder: Path) -> dict[str, str]:
@@ -68,23 +68,26 @@ def _start(ranks: int, extra_arguments: list[str], folder: Path) -> list[subproc
         ]
 
 
-def _stop_after_failure(processes: list[subprocess.Popen[bytes]], folder: Path) -> int:
+def _failed(processes: list[subprocess.Popen[bytes]]) -> list[int]:
+    """Ranks of the processes that have failed for a reason of their own."""
+    fine = (None, 0, output.OTHER_PROCESS_FAILED)
+    return [rank for rank, process in enumerate(processes) if process.poll() not in fine]
+
+
+def _stop_after_failure(
+    processes: list[subprocess.Popen[bytes]], folder: Path, failed: list[int]
+) -> int:
     """After one process failed, stop the others, which would wait forever, and show its message."""
     deadline = time.monotonic() + 10
     while any(process.poll() is None for process in processes) and time.monotonic() < deadline:
         time.sleep(0.05)
-    codes = [process.poll() for process in processes]
     for process in processes:
         if process.poll() is None:
             process.kill()
             process.wait()
-    failed = [
-        rank
-        for rank, code in enumerate(codes)
-        if code not in (None, 0, output.OTHER_PROCESS_FAILED)
-    ]
-    first = failed[0] if failed else 0
-    code = codes[first] or 0
+    # Others may fail because of it: gloo aborts a process whose peer is gone.
+    first = min(failed, key=lambda rank: processes[rank].poll() == -signal.SIGABRT)
+    code = processes[first].poll() or 0
     if first:
         sys.stderr.write((folder / f"{first}").read_text(encoding="utf-8", errors="replace"))
     if code < 0:
