@@ -271,6 +271,17 @@ def too_long(sources: Sources, names: Iterable[str], allowed: Iterable[str]) -> 
     ]
 
 
+def drawn_elsewhere(sources: Sources) -> list[str]:
+    """Modules outside threefold/drawing that import matplotlib."""
+    wrong = []
+    for module, text in sources.items():
+        imports = imports_in(ast.walk(ast.parse(text)), module)
+        targets = {target.split(".")[0] for target, _ in imports}
+        if folder_of(module) != "drawing" and "matplotlib" in targets:
+            wrong.append(module)
+    return wrong
+
+
 def classes_of_one_name(sources: Sources) -> list[str]:
     """Public classes that share their name with another one."""
     homes: dict[str, list[str]] = {}
@@ -364,6 +375,10 @@ def test_mixers_are_short() -> None:
 
 def test_one_name_for_one_class() -> None:
     assert classes_of_one_name(SOURCES) == []
+
+
+def test_one_place_draws() -> None:
+    assert drawn_elsewhere(SOURCES) == []
 
 
 def test_functions_are_short() -> None:
@@ -461,6 +476,11 @@ class TestCheckersFail:
         sources = {"threefold.a": "class Plan: pass", "threefold.b": "class Plan: pass"}
         assert classes_of_one_name(sources) == ["Plan: threefold.a, threefold.b"]
         assert classes_of_one_name({**sources, "threefold.b": "class _Plan: pass"}) == []
+
+    def test_drawing(self) -> None:
+        text = "def f():\n    from matplotlib.figure import Figure"
+        assert drawn_elsewhere({"threefold.lab.bad": text}) == ["threefold.lab.bad"]
+        assert drawn_elsewhere({"threefold.drawing.good": text}) == []
 
     def test_long_functions(self) -> None:
         body = "\n    pass" * FUNCTION_LINES

@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
+from threefold.drawing.figures import plain_figure
 from threefold.errors import ThreefoldError
 
 CELL = 0.25  # inches per labelled row and column
@@ -29,7 +30,7 @@ def draw_weights(
     """
     heads = _heads(weights, queries, keys)
     size = (_side(keys, queries), _side(queries, keys))
-    figure, axes = _grid(len(heads), math.ceil(math.sqrt(len(heads))), size, "draw_weights")
+    figure, axes = _grid(len(heads), math.ceil(math.sqrt(len(heads))), size)
     aspect = "auto" if queries is None or keys is None else "equal"
     picture = None
     for number, (axis, head) in enumerate(zip(axes, heads.detach().float().cpu(), strict=False)):
@@ -51,7 +52,7 @@ def draw_sheet(
     side = _image_side(images)
     if titles is not None and len(titles) != len(images):
         raise ThreefoldError(f"draw_sheet: {len(titles)} titles for {len(images)} images")
-    figure, axes = _grid(len(images), min(len(images), 8), (1.5, 1.7), "draw_sheet")
+    figure, axes = _grid(len(images), min(len(images), 8), (1.5, 1.7))
     for number, (axis, image) in enumerate(zip(axes, images, strict=False)):
         pixels = image.detach().float().cpu().view(side, side)
         axis.set_axis_off()
@@ -92,16 +93,10 @@ def _heads(weights: Tensor, queries: Sequence[str] | None, keys: Sequence[str] |
     return heads
 
 
-def _grid(count: int, columns: int, size: tuple[float, float], name: str) -> tuple[Any, Any]:
+def _grid(count: int, columns: int, size: tuple[float, float]) -> tuple[Any, Any]:
     """A figure with `count` axes of that many inches each; the rest of the last row is empty."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise ThreefoldError(
-            f"{name} needs matplotlib; install it with: pip install 'threefold[plot]'"
-        ) from error
     rows = math.ceil(count / columns)
-    figure = Figure(figsize=(size[0] * columns, size[1] * rows), layout="constrained")
+    figure = plain_figure(size[0] * columns, size[1] * rows)
     axes = figure.subplots(rows, columns, squeeze=False).flatten()
     for axis in axes[count:]:
         axis.set_axis_off()

@@ -35,21 +35,28 @@ STYLE: dict[str, Any] = {
 
 def style() -> Any:
     """A context manager in which matplotlib uses the common style."""
+    return _matplotlib().rc_context(STYLE)
+
+
+def _matplotlib() -> Any:
     try:
-        import matplotlib
+        import matplotlib.figure
     except ImportError as error:
         raise ThreefoldError(
             "drawing needs matplotlib; install it with: pip install 'threefold[plot]'"
         ) from error
-    return matplotlib.rc_context(STYLE)  # type: ignore[arg-type]
+    return matplotlib
+
+
+def plain_figure(width: float, height: float) -> Any:
+    """An empty figure without extra room between its axes; width and height in inches."""
+    return _matplotlib().figure.Figure(figsize=(width, height), layout="constrained")
 
 
 def new_figure(width: float, height: float) -> Any:
     """An empty figure; width and height in inches."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(width, height), layout="constrained")
-    figure.get_layout_engine().set(wspace=0.06, hspace=0.04)  # type: ignore[union-attr, call-arg]
+    figure = plain_figure(width, height)
+    figure.get_layout_engine().set(wspace=0.06, hspace=0.04)
     return figure
 
 

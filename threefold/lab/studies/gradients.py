@@ -16,6 +16,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from threefold.drawing.figures import plain_figure
 from threefold.errors import ThreefoldError
 from threefold.lab.studies.adding import MIXERS, AddingResult, AddingStudy, study
 from threefold.layers.mixer import Mixer
@@ -66,13 +67,7 @@ def gradient_norms(
 
 def draw_gradients(curves: Mapping[str, Tensor], path: str | Path) -> None:
     """Draw norms by name, each [T+1] from `gradient_norms`, over the distance T − t."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise ThreefoldError(
-            "drawing needs matplotlib; install it with: pip install 'threefold[plot]'"
-        ) from error
-    figure = Figure(figsize=(7, 4), layout="constrained")
+    figure = plain_figure(7, 4)
     axes = figure.subplots()
     for name, norms in curves.items():
         values = norms.detach().double().flip(0).cpu()

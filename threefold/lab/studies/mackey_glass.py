@@ -20,7 +20,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from threefold.errors import ThreefoldError
+from threefold.drawing.figures import plain_figure
 from threefold.estimators.echo_state_network import EchoStateNetwork
 from threefold.memory.state import join
 from threefold.tasks.mackey_glass import PREDICTION_HORIZON, mackey_glass, normalised_error
@@ -115,13 +115,7 @@ def small_example(seed: int) -> float:
 
 def draw(outcomes: Sequence[MackeyGlassResult], path: str | Path) -> None:
     """Draw the error over the distance, for each seed and as the median."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise ThreefoldError(
-            "drawing needs matplotlib; install it with: pip install 'threefold[plot]'"
-        ) from error
-    figure = Figure(figsize=(7, 4), layout="constrained")
+    figure = plain_figure(7, 4)
     axes = figure.subplots()
     distances = range(1, PREDICTION_HORIZON + 1)
     for outcome in outcomes:
