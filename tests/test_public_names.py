@@ -39,9 +39,11 @@ PUBLIC = [
     "load_state",
     "long_convolution",
     "mixer",
+    "predict",
     "save_state",
     "selective_scan",
     "stream",
+    "train",
 ]
 MOST = 40
 # Values, not functions or classes: documented where they are defined.

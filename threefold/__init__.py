@@ -35,10 +35,12 @@ if TYPE_CHECKING:
     from threefold.models.transformer import Transformer as Transformer
     from threefold.models.vision import VisionTransformer as VisionTransformer
     from threefold.runtime.generation import generate as generate
+    from threefold.runtime.prediction import predict as predict
     from threefold.runtime.session import Session as Session
     from threefold.runtime.state_files import load_state as load_state
     from threefold.runtime.state_files import save_state as save_state
     from threefold.runtime.streaming import stream as stream
+    from threefold.training.api import train as train
 
 _HOMES = {
     "Classifier": "threefold.models.classifier",
@@ -64,9 +66,11 @@ _HOMES = {
     "load_state": "threefold.runtime.state_files",
     "long_convolution": "threefold.memory.convolution",
     "mixer": "threefold.layers.table",
+    "predict": "threefold.runtime.prediction",
     "save_state": "threefold.runtime.state_files",
     "selective_scan": "threefold.memory.linear.selective",
     "stream": "threefold.runtime.streaming",
+    "train": "threefold.training.api",
     "__version__": "threefold._version",
 }
 
@@ -95,9 +99,11 @@ __all__ = [
     "load_state",
     "long_convolution",
     "mixer",
+    "predict",
     "save_state",
     "selective_scan",
     "stream",
+    "train",
 ]
 
 

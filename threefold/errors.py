@@ -3,15 +3,36 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 
 class ThreefoldError(ValueError):
     """Invalid input; the message is written for the user who gave it."""
 
 
+class AmbiguousError(ThreefoldError):
+    """Input that can be read in several ways; `options` are the exact ways to say which."""
+
+    def __init__(self, what: str, options: Sequence[str]) -> None:
+        self.what, self.options = what, list(options)
+        super().__init__(
+            "\n".join([what, "Choose one of:", *(f"  {option}" for option in options)])
+        )
+
+    def __reduce__(self) -> tuple[type[AmbiguousError], tuple[str, list[str]]]:
+        return AmbiguousError, (self.what, self.options)
+
+
 class OtherProcessFailedError(ThreefoldError):
     """Another process of the same run has failed and reports the reason itself."""
+
+
+class LockedError(ThreefoldError):
+    """Another process is using the same folder."""
+
+
+class DivergedError(ThreefoldError):
+    """Training stopped because the loss or the gradient was not finite."""
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

@@ -68,7 +68,7 @@ def test_the_folder(model: LanguageModel, folder: Path) -> None:
     assert os.listdir(folder.parent) == ["model"]
     values = json.loads((folder / "config.json").read_text())
     assert Spec.from_dict(values["spec"]) == SPEC
-    assert values["format_version"] == 2
+    assert values["format_version"] == config.VERSION
     assert values["threefold_version"] == threefold.__version__
     assert values["parameters"] == model.parameter_count
     stored = load_file(folder / "model.safetensors")
@@ -230,8 +230,14 @@ FAULTS: dict[str, tuple[Any, str]] = {
         lambda f: (f / "config.json").write_text('{"model_type": "llama"}'),
         "written for llama, not by Threefold",
     ),
-    "newer": (lambda f: edit(f, format_version=3), "format 3, .* install a newer Threefold"),
-    "no version": (lambda f: edit(f, format_version="x"), "format_version is 'x', expected 2"),
+    "newer": (
+        lambda f: edit(f, format_version=config.VERSION + 1),
+        f"format {config.VERSION + 1}, .* install a newer Threefold",
+    ),
+    "no version": (
+        lambda f: edit(f, format_version="x"),
+        f"format_version is 'x', expected {config.VERSION}",
+    ),
     "older": (lambda f: edit(f, format_version=1), "format 1, written by an older Threefold"),
     "no spec": (lambda f: edit(f, spec=None), r"config\.json: a spec is a dict"),
     "unknown mixer": (

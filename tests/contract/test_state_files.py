@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import subprocess
 import sys
@@ -16,7 +17,7 @@ from safetensors.torch import load_file, save_file
 import threefold
 from threefold import LanguageModel, Spec, ThreefoldError
 from threefold.memory import state as states
-from threefold.runtime.state_files import read_state
+from threefold.runtime.state_files import fork_state, read_state
 
 SPEC = Spec("language", 32, 12, ("mamba", "gla"), vocabulary=61, channel="rwkv")
 
@@ -169,11 +170,14 @@ FAULTS: dict[str, tuple[Any, str]] = {
     "foreign": (lambda p: p.write_bytes(b"PK\x03\x04" * 50), "not a safetensors file"),
     "weights": (lambda p: save_file({"a": torch.zeros(2)}, p), "but not a state; expected a file"),
     "flipped": (flip, "damaged"),
-    "newer": (lambda p: change_header(p, format_version="3"), "format 3.* install a newer"),
+    "newer": (lambda p: change_header(p, format_version="4"), "format 4.* install a newer"),
     "older": (
         lambda p: change_header(p, format_version="1"),
         "written by an older version of Threefold",
     ),
+    "changed position": (lambda p: change_header(p, position="[3, 3]"), "damaged"),
+    "changed weights": (lambda p: change_header(p, weights="0" * 64), "damaged"),
+    "no weights": (lambda p: change_header(p, weights=None), "header is not valid"),
     "no spec": (lambda p: change_header(p, spec=None), "header is not valid"),
     "bad spec": (lambda p: change_header(p, spec="{"), "header is not valid .*not JSON"),
     "bad position": (lambda p: change_header(p, position="["), "header is not valid"),
@@ -220,3 +224,31 @@ def test_a_failed_save_leaves_the_old_state(
                 threefold.save_state(path, state, model)
         assert path.read_bytes() == before
         assert os.listdir(path.parent) == [path.name]
+
+
+def test_a_state_of_other_weights_is_refused(path: Path) -> None:
+    torch.manual_seed(1)
+    other = threefold.build(SPEC)
+    with pytest.raises(ThreefoldError, match=r"computed with other weights.*check_weights=False"):
+        threefold.load_state(path, other)
+    with pytest.raises(ThreefoldError, match="computed with other weights"):
+        threefold.Session.load(path, other)
+    loaded = threefold.load_state(path, other, check_weights=False)
+    for (_, a), (_, b) in zip(
+        states.leaves(loaded), states.leaves(read_state(path).state), strict=True
+    ):
+        assert torch.equal(a, b)
+
+
+def test_one_changed_weight_is_noticed_and_a_fork_keeps_the_fingerprint(
+    model: LanguageModel, path: Path
+) -> None:
+    fork_state(path, path.with_name("row"), rows=[1])
+    session = threefold.Session.load(path.with_name("row"), model)
+    assert session.state_bytes > 0
+    changed = copy.deepcopy(model)
+    with torch.no_grad():
+        next(changed.parameters())[-1, -1] += 1e-3
+    with pytest.raises(ThreefoldError, match="computed with other weights"):
+        threefold.Session.load(path.with_name("row"), changed)
+    threefold.Session.load(path.with_name("row"), changed, check_weights=False)

@@ -65,6 +65,38 @@ def test_chunks_and_single_elements_have_the_same_scores(name: str, mode: str) -
 
 
 @every_score
+def test_elements_in_memory_are_scored_themselves(name: str, mode: str) -> None:
+    inputs = elements(name, 70)
+    expected = joined(list(stream(built(name), as_input(name, inputs), mode=mode, chunk_size=32)))
+    for same in (inputs, inputs.numpy(), inputs.tolist()):
+        columns = joined(list(stream(built(name), same, mode=mode, chunk_size=32)))
+        assert str(columns) == str(expected)  # NaN equals NaN in a text
+
+
+def test_elements_of_models_without_a_tokenizer() -> None:
+    model = threefold.build(SPECS["language"]).eval()
+    scores = joined(list(stream(model, [5, 3])))
+    logits, _ = model(torch.tensor([[5]]))
+    assert list(scores["position"]) == [0, 1] and "text" not in scores
+    expected = logits.detach()[0, -1].double().log_softmax(-1)[3]
+    assert_close(torch.tensor(scores["log_likelihood"][1]).float(), expected.float())
+
+
+def test_arrays_that_are_not_elements_are_refused() -> None:
+    for name, wrong, message in (
+        ("language", [0.5], "holds float64; expected tokens"),
+        ("language", torch.zeros(2, 3).long(), r"has shape \(2, 3\); expected tokens \[length\]"),
+        ("language", [61], r"has tokens from 61 to 61; expected tokens \[length\] below 61"),
+        ("language", [-1, 5], "has tokens from -1 to 5"),
+        ("language", [None], "holds object"),
+        ("language", (n for n in (5, 3)), "the source yields int, expected bytes or strings"),
+        ("gaussian", np.zeros(4), r"has shape \(4,\); expected numbers \[length, 2\]"),
+    ):
+        with pytest.raises(ThreefoldError, match=message):
+            list(stream(built(name), wrong))  # type: ignore[arg-type]
+
+
+@every_score
 @pytest.mark.parametrize("group", [1, 50])
 def test_stopped_anywhere_it_resumes_bit_for_bit(
     name: str, mode: str, group: int, tmp_path: Path

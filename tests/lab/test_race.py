@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
@@ -17,7 +18,7 @@ import pytest
 
 import threefold
 from tests.surfaces.test_cli import here
-from threefold.errors import ThreefoldError
+from threefold.errors import LockedError, ThreefoldError
 from threefold.lab.race.planning import (
     TUNING_RATES,
     PlannedModel,
@@ -28,9 +29,10 @@ from threefold.lab.race.planning import (
     steps_within,
 )
 from threefold.lab.race.race import RaceFolder, command_line, compare, run_race
-from threefold.lab.race.runs import RUNGS, HashedBatches, rank_rates, train_run
+from threefold.lab.race.runs import RUNGS, HashedBatches, rank_rates, train_run, tune
 from threefold.lab.race.significance import verdict
 from threefold.lab.race.sizing import TOLERANCE
+from threefold.training.checkpoints import lock_folder
 from threefold.training.training_data import open_data
 
 TINY = {"width": 16, "depth": 1, "batch_size": 8}
@@ -102,7 +104,7 @@ def test_finished_runs_are_not_repeated(
     def never(*_: object, **__: object) -> None:
         raise AssertionError("trained again")
 
-    monkeypatch.setattr("threefold.lab.race.runs.train", never)
+    monkeypatch.setattr("threefold.training.experiment.train", never)
     monkeypatch.setattr("threefold.lab.race.planning.train", never)
     again = compare(
         folder / "own.txt",
@@ -237,6 +239,55 @@ def test_tuning_halves(tmp_path: Path) -> None:
     assert len([name for name in runs if "rung0" in name]) == RUNGS[0][0] == len(TUNING_RATES)
     assert len([name for name in runs if "rung1" in name]) == RUNGS[1][0] == 2
     assert report.subject.tuned
+
+
+def tuning_plan(folder: Path) -> RacePlan:
+    settings = ("data.length=16",)
+    data = str(text_file(folder, 1500))
+    return make_plan(RaceRequest(data, ("gru",), "16steps", overrides=settings, **TINY))
+
+
+def test_only_divergence_counts_as_divergence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("threefold.lab.race.runs.TUNING_RATES", (1e30, 3e-3))
+    plan = tuning_plan(tmp_path)
+    assert tune(plan, "gru", tmp_path / "tuning", lambda *_: None) == 3e-3
+    result = tmp_path / "tuning" / "gru-rung0-1e+30" / "result.json"
+    assert json.loads(result.read_text(encoding="utf-8")) == {"loss": None}
+
+
+def test_a_lock_while_tuning_is_not_divergence(tmp_path: Path) -> None:
+    plan, first = tuning_plan(tmp_path), tmp_path / "tuning" / f"gru-rung0-{TUNING_RATES[0]:g}"
+    with lock_folder(first), pytest.raises(LockedError, match="in use by another process"):
+        tune(plan, "gru", tmp_path / "tuning", lambda *_: None)
+    assert not (first / "result.json").exists()
+
+
+def test_a_full_disk_while_tuning_is_not_divergence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    plan = tuning_plan(tmp_path)
+    monkeypatch.setattr("threefold.data.atomic_files.Disk.write", full)
+    with pytest.raises(ThreefoldError, match="No space left"):
+        tune(plan, "gru", tmp_path / "tuning", lambda *_: None)
+    assert not list((tmp_path / "tuning").glob("*/result.json"))
+
+
+def test_the_data_of_a_race_are_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[int | None] = []
+
+    def counted(settings: Any) -> Any:
+        opened.append(settings.length)
+        return open_data(settings)
+
+    monkeypatch.setattr("threefold.training.data_cache.open_data", counted)
+    settings = ("data.length=16",)
+    compare(text_file(tmp_path), ("gru",), time="2steps", seeds=2, overrides=settings, **TINY)
+    assert opened == [16, 32, 64, 128]  # the training length, and three others
 
 
 def test_steps_in_a_given_time() -> None:

@@ -17,6 +17,7 @@ from tests.tolerances import TOLERANCES
 from threefold.data import Batch, ByteTokenizer, TokenStream, Windows
 from threefold.errors import ThreefoldError
 from threefold.training import Result, Scores, TrainingSettings, evaluate, train
+from threefold.training.reporters import console_reporter
 
 EXACT = TOLERANCES[torch.float32, "output"]
 TOKENS = ByteTokenizer().encode("to be, or not to be, that is the question: " * 20)
@@ -212,7 +213,10 @@ def test_a_run_needs_an_end(options: dict[str, Any]) -> None:
 
 def test_progress_is_plain_lines_where_there_is_no_terminal() -> None:
     out = io.StringIO()
-    run(TrainingSettings(steps=50), console=Console(file=out, width=100), title="leaky")
+    run(
+        TrainingSettings(steps=50),
+        reporters=[console_reporter(Console(file=out, width=100), "leaky")],
+    )
     lines = out.getvalue().splitlines()
     assert len(lines) == 6
     assert all(line.startswith("leaky: ") and "elements/s" in line for line in lines)
@@ -223,7 +227,7 @@ def test_progress_is_plain_lines_where_there_is_no_terminal() -> None:
 def test_progress_is_a_panel_on_a_terminal() -> None:
     out = io.StringIO()
     console = Console(file=out, width=100, force_terminal=True)
-    run(TrainingSettings(steps=50), console=console, title="leaky")
+    run(TrainingSettings(steps=50), reporters=[console_reporter(console, "leaky")])
     assert "\x1b" in out.getvalue()
     for expected in ("leaky", "loss", "speed", "elements/s", "gradient norm", "left", "0 s", "▁"):
         assert expected in out.getvalue()

@@ -13,14 +13,14 @@ from torch import Tensor
 import threefold
 from tests.tolerances import assert_close
 from threefold import LanguageModel, Spec, ThreefoldError
+from threefold.data.random_by_address import hashed
 from threefold.memory import state as states
-from threefold.runtime import generation
+from threefold.runtime import decoding
 from threefold.runtime.sampling import (
     Sampling,
     keep_top_k,
     keep_top_p,
     penalise,
-    row_generator,
     sample,
 )
 
@@ -182,7 +182,7 @@ def test_prompts_of_different_lengths(side: str) -> None:
 def test_long_prompts_are_read_in_chunks(masked: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     mask = torch.arange(9) < torch.tensor([[3], [9], [6]]) if masked else None
     expected = threefold.generate(model(), prompts(), max_tokens=6, temperature=0, mask=mask)
-    monkeypatch.setattr(generation, "PREFILL_CHUNK", 4)
+    monkeypatch.setattr(decoding, "PREFILL_CHUNK", 4)
     result = threefold.generate(model(), prompts(), max_tokens=6, temperature=0, mask=mask)
     assert torch.equal(result.tokens, expected.tokens)
 
@@ -246,8 +246,8 @@ def test_filters() -> None:
 
 def test_tokens_are_sampled_by_their_probability() -> None:
     probabilities = torch.tensor([[0.0, 0.5, 0.0, 0.3, 0.2, 0.0]], dtype=torch.float64)
-    generators = [row_generator(0, 0)]
-    tokens = torch.cat([sample(probabilities, generators) for _ in range(4000)])
+    numbers = torch.from_numpy(hashed((0, 0), np.arange(4000)))
+    tokens = sample(probabilities.expand(4000, -1), numbers)
     share = torch.bincount(tokens, minlength=6) / 4000
     assert (share[probabilities[0] == 0] == 0).all()
     # Four standard deviations of a share of one half.
@@ -255,12 +255,9 @@ def test_tokens_are_sampled_by_their_probability() -> None:
 
 
 @pytest.mark.parametrize(("number", "index"), [(0.0, 1), (0.499, 1), (0.5, 3), (1 - 1e-16, 4)])
-def test_a_token_of_probability_zero_is_never_sampled(
-    number: float, index: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_token_of_probability_zero_is_never_sampled(number: float, index: int) -> None:
     probabilities = torch.tensor([[0.0, 0.5, 0.0, 0.25, 0.25, 0.0]], dtype=torch.float64)
-    monkeypatch.setattr(torch, "rand", lambda *_, **__: torch.tensor(number, dtype=torch.float64))
-    assert sample(probabilities, [row_generator(0, 0)]).tolist() == [index]
+    assert sample(probabilities, torch.tensor([number])).tolist() == [index]
 
 
 def test_the_penalty_applies_to_prompt_and_text() -> None:
@@ -280,10 +277,10 @@ def test_the_penalty_applies_to_prompt_and_text() -> None:
 def test_no_temperature_overflows() -> None:
     logits = torch.tensor([[3.0, 1e10, -2.0]])
     for temperature in (1e-300, 1e-9, 1.0):
-        chosen = Sampling(temperature).choose(logits, logits > 0, [row_generator(0, 0)])
+        chosen = Sampling(temperature).choose(logits, None, torch.tensor([0.5]))
         assert chosen.tolist() == [1]
     with pytest.raises(ThreefoldError, match="logits contain NaN"):
-        Sampling().choose(logits * torch.nan, logits > 0, [row_generator(0, 0)])
+        Sampling().choose(logits * torch.nan, None, torch.tensor([0.5]))
 
 
 @pytest.mark.parametrize(
@@ -299,13 +296,15 @@ def test_no_temperature_overflows() -> None:
         ({"max_tokens": 0}, "max_tokens is 0, expected at least 1"),
         ({"max_tokens": None}, "max_tokens is None, which needs stream=True"),
         ({"seed": 1.5}, r"seed is 1\.5, expected an integer"),
-        ({"stop": "end"}, "stop is 'end', expected tokens from 0 to 60"),
-        ({"stop": [61]}, r"stop is \[61\], expected tokens from 0 to 60"),
+        ({"stop": "end"}, "the stop 'end' is a text, but the model has no tokenizer"),
+        ({"stop": [61]}, r"stop is \[61\], expected texts, tokens from 0 to 60"),
         ({"stop": [()]}, r"stop is \[\(\)\]"),
         ({"stop": 1.5}, r"stop is 1\.5"),
         ({"tokens": []}, r"prompt has shape \(0,\), expected \[length\] or \[batch, length\]"),
         ({"tokens": [[1, 2], [3]]}, "pad prompts of different lengths and pass a mask"),
-        ({"tokens": "abc"}, "not an array of token ids"),
+        ({"tokens": "abc"}, "prompt is a text, but the model has no tokenizer"),
+        ({"tokens": [["abc"]]}, "not an array of token ids"),
+        ({"min_p": 0}, "min_p is 0, expected above 0 and at most 1"),
         ({"tokens": [0.5]}, "prompt is torch.float32, expected integers"),
         ({"tokens": [61]}, "token 61 in row 0 at position 0 is out of range"),
         ({"tokens": torch.zeros(1, 1, 1).long()}, r"prompt has shape \(1, 1, 1\)"),

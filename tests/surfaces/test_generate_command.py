@@ -51,10 +51,10 @@ def workdir(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pa
 def test_the_text_is_that_of_generate() -> None:
     model: Any = open_model("bytes").model
     prompt = model.tokenizer.encode(PROMPT)
-    options: dict[str, Any] = {"temperature": 0.7, "top_k": 50, "top_p": 0.9}
+    options: dict[str, Any] = {"temperature": 0.7, "top_k": 50, "top_p": 0.9, "min_p": 0.1}
     tokens = threefold.generate(model, prompt, max_tokens=40, seed=3, **options).rows()[0]
     words = ["--max-tokens", "40", "--seed", "3", "--temperature", "0.7", "--top-k", "50"]
-    words += ["--top-p", "0.9"]
+    words += ["--top-p", "0.9", "--min-p", "0.1"]
     assert good("generate", "bytes", PROMPT, *words) == model.tokenizer.decode(tokens) + "\n"
     facts = json.loads(good("generate", "run", PROMPT, *words, "--json"))
     assert facts["tokens"] == tokens and facts["seed"] == 3 and facts["finish_reason"] == "length"
@@ -94,7 +94,7 @@ def test_characters_are_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     """Bytes of a character are held back until it is complete, also across a saved state."""
     data = list("aé€😀z".encode())
     tokens = iter(data)
-    monkeypatch.setattr("threefold.runtime.session.Session.sample", lambda self: next(tokens))
+    monkeypatch.setattr("threefold.runtime.decoding.choose_tokens", lambda *_: [next(tokens)])
     opened = open_model("bytes")
     writer = TextWriter(opened, seed=0)
     writer.read_prompt("x")
@@ -113,7 +113,7 @@ def test_characters_are_whole(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_characters_are_printed_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     data = list("aé€".encode())
     tokens = iter(data)
-    monkeypatch.setattr("threefold.runtime.session.Session.sample", lambda self: next(tokens))
+    monkeypatch.setattr("threefold.runtime.decoding.choose_tokens", lambda *_: [next(tokens)])
     first = good("generate", "bytes", "x", "--max-tokens", "4", "--save-state", "s")
     assert first == "aé\n"
     assert good("generate", "bytes", "--state", "s", "--max-tokens", "2") == "€\n"

@@ -14,7 +14,7 @@ from tests.tolerances import TOLERANCES
 from tests.training import runs
 from threefold.data.loaders import Batch
 from threefold.data.tokenizers import ByteTokenizer
-from threefold.errors import OtherProcessFailedError, ThreefoldError
+from threefold.errors import DivergedError, OtherProcessFailedError, ThreefoldError
 from threefold.models.language import LanguageModel
 from threefold.models.spec import Spec
 from threefold.training import Result, TrainingSettings, train
@@ -266,7 +266,7 @@ class OneOfTwo(ProcessGroup):
 
 def test_the_process_with_the_bad_rows_reports_them() -> None:
     model = small()
-    for number, error in ((1, ThreefoldError), (9, OtherProcessFailedError)):
+    for number, error in ((1, DivergedError), (9, OtherProcessFailedError)):
         rows = broken(model, number)
         trainer = Trainer(
             model,

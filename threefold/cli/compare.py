@@ -14,6 +14,7 @@ import typer
 from threefold.cli import options, output
 
 if TYPE_CHECKING:
+    from threefold.lab.race.planning import RaceRequest
     from threefold.lab.report.report import Report
 
 PROGRESS_SECONDS = 10  # between two lines of progress that are not written to a terminal
@@ -68,6 +69,13 @@ def compare(
     parameters: Parameters = None,
     learning_rate: LearningRate = 3e-3,
     batch_size: BatchSize = 16,
+    kind: options.Kind = None,
+    target: options.Target = None,
+    features: options.Features = None,
+    time_column: options.TimeColumn = None,
+    group_column: options.GroupColumn = None,
+    series_column: options.SeriesColumn = None,
+    horizon: options.Horizon = None,
     overrides: options.Set = None,
     as_json: options.AsJson = False,
 ) -> None:
@@ -75,16 +83,23 @@ def compare(
 
     If it is interrupted, the same command with the same --folder continues the race.
     """
-    from threefold.kernels.system_memory import keep_memory
     from threefold.lab.race.planning import RaceRequest
-    from threefold.lab.race.race import RaceFolder, default_folder, ranks, run_race
-    from threefold.lab.race.runs import StoppedError
 
+    columns = options.data_settings(locals())
+    given = [f"{name}={value}" for name, value in columns.items() if value is not None]
     names = tuple(part.strip() for part in mixers.split(",") if part.strip())
     request = RaceRequest(
         data, names, time, match, seeds, tune, width, depth, parameters, learning_rate, batch_size,
-        tuple(overrides or ()),
+        (*given, *(overrides or ())),
     )  # fmt: skip
+    _race(request, folder, as_json)
+
+
+def _race(request: RaceRequest, folder: Path | None, as_json: bool) -> None:
+    from threefold.kernels.system_memory import keep_memory
+    from threefold.lab.race.race import RaceFolder, default_folder, ranks, run_race
+    from threefold.lab.race.runs import StoppedError
+
     keep_memory()
     rank, _ = ranks()
     race_folder = RaceFolder(folder or default_folder(request), writes_report=rank == 0)

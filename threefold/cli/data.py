@@ -1,4 +1,4 @@
-"""`threefold data`: fetch the data of tasks once, and look at a few examples."""
+"""`threefold data`: fetch the data of tasks, look at examples, check how your own data are read."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from threefold.cli import output
+from threefold.cli import options, output
 from threefold.cli.options import AsJson
 from threefold.drawing.text import format_bytes
 from threefold.errors import ThreefoldError, nearest
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 data = typer.Typer(
     name="data",
-    help="Fetch the data of a task, or show a few of its examples.",
+    help="Check your own data, fetch the data of a task, or show a few of its examples.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -132,6 +132,34 @@ def show(
     output.say(f"{name}: {description.title}\n")
     for number, lines in zip(numbers, drawn, strict=True):
         output.say("\n  ".join([f"{split} example {number}", *lines]))
+
+
+@data.command()
+def check(
+    path: Annotated[Path, typer.Argument(metavar="FILE", help="Your own file or folder.")],
+    kind: options.Kind = None,
+    target: options.Target = None,
+    features: options.Features = None,
+    time_column: options.TimeColumn = None,
+    group_column: options.GroupColumn = None,
+    series_column: options.SeriesColumn = None,
+    horizon: options.Horizon = None,
+    overrides: options.Set = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show how your own data would be read for training, without training."""
+    from threefold.training.config import RunConfig
+    from threefold.training.training_data import open_data
+
+    settings = options.data_settings(locals())
+    known = {k.removeprefix("data."): v for k, v in settings.items() if v is not None}
+    config = RunConfig.read({"data": {"name": str(path), **known}}, overrides or ())
+    description = open_data(config.data).task.description
+    if description is None:
+        raise ThreefoldError(f"{path} is a task; `threefold tasks {path}` describes it")
+    if as_json:
+        return output.say_json(description.to_dict())
+    output.say_facts([("data", str(path)), *description.lines()])
 
 
 def load_from(card: Card, folder: Path) -> Task[Any]:

@@ -31,6 +31,10 @@ TopP = Annotated[
     float | None,
     typer.Option(help="Sample from the most likely tokens with a total probability of p."),
 ]
+MinP = Annotated[
+    float | None,
+    typer.Option(help="Sample from the tokens at least p times as likely as the likeliest one."),
+]
 RepetitionPenalty = Annotated[
     float | None,
     typer.Option(
@@ -62,6 +66,7 @@ def generate(
     temperature: Temperature = None,
     top_k: TopK = None,
     top_p: TopP = None,
+    min_p: MinP = None,
     repetition_penalty: RepetitionPenalty = None,
     stop: Stops = None,
     seed: Seed = None,
@@ -76,6 +81,7 @@ def generate(
         "temperature": temperature,
         "top_k": top_k,
         "top_p": top_p,
+        "min_p": min_p,
         "repetition_penalty": repetition_penalty,
     }
     sampling = {name: value for name, value in sampling.items() if value is not None}
@@ -104,7 +110,8 @@ def check_beams(
     if beams is not None and (sampled or max_tokens == 0):
         raise ThreefoldError(
             "--beams finds the most likely text and does not sample; leave out --temperature, "
-            "--top-k, --top-p and --repetition-penalty, and give --max-tokens of at least 1"
+            "--top-k, --top-p, --min-p and --repetition-penalty, and give --max-tokens of at "
+            "least 1"
         )
     if beams is None and length_penalty:
         raise ThreefoldError(f"--length-penalty {length_penalty} is only used with --beams")

@@ -124,11 +124,11 @@ def recipe(
 
     from threefold.kernels.system_memory import keep_memory
     from threefold.lab.recipes.recipe import train_recipe
+    from threefold.training.reporters import console_reporter
 
     keep_memory()
-    outcome = train_recipe(
-        name, overrides or (), folder=folder, console=None if as_json else Console()
-    )
+    reporters = [] if as_json else [console_reporter(Console(), name)]
+    outcome = train_recipe(name, overrides or (), folder=folder, reporters=reporters)
     if as_json:
         output.say_json(outcome.to_dict())
     else:

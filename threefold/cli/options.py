@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, Any
 
 import typer
 
@@ -22,8 +23,36 @@ Set = Annotated[
         "`threefold config` lists them. May be repeated.",
     ),
 ]
+Kind = Annotated[
+    str | None,
+    typer.Option(
+        help="What to train on your own data: language, classifier, regressor, tagger, "
+        "forecaster or seq2seq; default: from the data."
+    ),
+]
+Target = Annotated[str | None, typer.Option(help="Tables: the column to predict.")]
+Features = Annotated[
+    str | None, typer.Option(metavar="A,B", help="Tables: the columns to read; default: all.")
+]
+TimeColumn = Annotated[str | None, typer.Option(help="Tables: the column of the time stamps.")]
+GroupColumn = Annotated[
+    str | None, typer.Option(help="Tables: rows with one value of this column are one sequence.")
+]
+SeriesColumn = Annotated[
+    str | None, typer.Option(help="Tables: rows with one value of this column are one time series.")
+]
+Horizon = Annotated[int | None, typer.Option(help="Time series: number of time steps to forecast.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Ranks = Annotated[
     int, typer.Option(min=1, help="Number of processes on this machine that share the work.")
 ]
 TensorBoard = Annotated[bool, typer.Option(help="Also write logs for TensorBoard.")]
+
+DATA_OPTIONS = (
+    *("kind", "target", "features", "time_column", "group_column", "series_column", "horizon"),
+)
+
+
+def data_settings(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings of the data among the arguments of a command, by their full names."""
+    return {f"data.{name}": arguments[name] for name in DATA_OPTIONS}

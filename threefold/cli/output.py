@@ -8,8 +8,8 @@ import re
 import shutil
 import sys
 import textwrap
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from io import TextIOWrapper
 from typing import IO, Any
 
@@ -37,6 +37,26 @@ def whisper(message: str) -> None:
     if sys.stderr.isatty():
         width = shutil.get_terminal_size().columns - 1
         print(f"\r{message[:width].ljust(width)}\r", end="", file=sys.stderr, flush=True)
+
+
+def note(message: str) -> None:
+    """Print what a user should know to stderr, so that the output can be read by a program."""
+    print(f"note: {message}", file=sys.stderr)
+
+
+@contextmanager
+def progress_bar(title: str) -> Iterator[Callable[[int, int], None]]:
+    """A bar with rate and time left on a terminal, lines now and then elsewhere; on stderr.
+
+    Yields a function of what is done and of the total.
+    """
+    from threefold.data.progress import CountMeter
+
+    meter = CountMeter(title)
+    try:
+        yield meter.show
+    finally:
+        meter.close()
 
 
 def complain(message: str) -> None:

@@ -13,7 +13,8 @@ from threefold.errors import ThreefoldError
 
 if TYPE_CHECKING:
     from threefold.training.config import RunConfig
-    from threefold.training.experiment import TrainedRun
+    from threefold.training.experiment import PreparedRun, TrainedRun
+    from threefold.training.training_data import TrainingData
 
 
 Mixers = Annotated[str | None, typer.Option(help="A mixer, or a+b for a hybrid; default: mamba.")]
@@ -25,8 +26,6 @@ Time = Annotated[
         metavar="DURATION", help="Training time, e.g. 10m or 90s, or 500steps; default: 10m."
     ),
 ]
-Target = Annotated[str | None, typer.Option(help="Tables: the column to predict.")]
-Horizon = Annotated[int | None, typer.Option(help="Time series: number of time steps to forecast.")]
 LearningRate = Annotated[float | None, typer.Option(help="Peak learning rate.")]
 Seed = Annotated[
     int | None, typer.Option(min=0, help="Seed of initial weights, data order and dropout.")
@@ -46,8 +45,13 @@ def train(
     size: Size = None,
     steps: Steps = None,
     time: Time = None,
-    target: Target = None,
-    horizon: Horizon = None,
+    kind: options.Kind = None,
+    target: options.Target = None,
+    features: options.Features = None,
+    time_column: options.TimeColumn = None,
+    group_column: options.GroupColumn = None,
+    series_column: options.SeriesColumn = None,
+    horizon: options.Horizon = None,
     learning_rate: LearningRate = None,
     seed: Seed = None,
     config: Config = None,
@@ -62,21 +66,20 @@ def train(
     Prints a plan first. Ctrl-C saves the run and prints the command that resumes it.
     """
     settings = {
+        **options.data_settings(locals()),
+        **{f"{section}.seed": seed for section in ("data", "model", "training")},
         "data.name": data,
-        "data.target": target,
-        "data.horizon": horizon,
-        "data.seed": seed,
         "model.mixers": mixers,
         "model.size": size,
-        "model.seed": seed,
         **_limits(steps, time),
         "training.learning_rate": learning_rate,
-        "training.seed": seed,
     }
     run_config = _read_config(config, settings, overrides or [])
     path = folder or _free_folder(run_config)
     if dry_run:
-        _print_plan(run_config)
+        from threefold.training.experiment import prepare
+
+        _print_plan(run_config, prepare(run_config))
         return
     _launch(ranks, [] if folder else ["--folder", str(path)])
     _run(run_config, path, tensorboard=tensorboard, announce=True)
@@ -142,36 +145,33 @@ def _run(config: RunConfig, folder: Path, *, tensorboard: bool, announce: bool) 
     from rich.console import Console
 
     from threefold.kernels.system_memory import keep_memory
-    from threefold.training.curves import draw_run
     from threefold.training.distributed import join_group
-    from threefold.training.experiment import run
-    from threefold.training.reporters import Reporter, SampleReporter, TensorBoardReporter
+    from threefold.training.experiment import prepare, run, title_of
+    from threefold.training.reporters import TensorBoardReporter, console_reporter
 
     keep_memory()
     with join_group() as group:
-        console = Console() if group.is_main else None
+        prepared = prepare(config)
         if group.is_main and announce:
-            _print_plan(config)
+            _print_plan(config, prepared)
             output.say(f"folder      {folder}")
-        reporters: list[Reporter] = [SampleReporter(folder / "samples.txt")]
-        if tensorboard:
+        reporters = [console_reporter(Console(), title_of(config))]
+        if tensorboard and group.is_main:
             reporters.append(TensorBoardReporter(folder / "tensorboard"))
-        trained = run(config, folder, console=console, reporters=reporters if group.is_main else ())
+        trained = run(config, folder, prepared=prepared, reporters=reporters)
         if group.is_main:
-            draw_run(folder)
             _print_result(trained, folder)
     if not trained.finished:
         raise typer.Exit(130)
 
 
 def _print_result(trained: TrainedRun, folder: Path) -> None:
-    import json
     import shlex
 
     from threefold.training.loop import STOP_REASONS
 
-    summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
-    result, metric = trained.result, summary["metric"]
+    result, summary = trained.result, trained.summary
+    metric = summary["metric"]
     if not trained.finished:
         output.say(f"stopped after step {result.steps:,} and saved; to resume:")
         output.say(f"  threefold resume {shlex.quote(str(folder))}")
@@ -193,31 +193,23 @@ def _print_result(trained: TrainedRun, folder: Path) -> None:
     output.say_facts(facts)
 
 
-def _print_plan(config: RunConfig) -> None:
+def _print_plan(config: RunConfig, prepared: PreparedRun) -> None:
     """Print what will be trained on which data, and the estimated cost."""
     from threefold.training.estimate import check_memory, estimate_step
-    from threefold.training.experiment import prepare
 
-    data, model = prepare(config)
-    settings, task, spec = config.training, data.task, model.spec
+    data, model, settings = prepared.data, prepared.model, config.training
+    task, spec = data.task, model.spec
     objective = data.objective(settings)
     check_memory(model, objective, data.first, config.data.batch_size, settings)
-    step = estimate_step(model, objective, data.batches(settings.carry_state)(0), settings)
+    step = estimate_step(model, objective, prepared.batches(0), settings)
     mixers = "+".join(dict.fromkeys(name for name, _ in spec.entries))
     duration = format_duration(step.total(settings))
     if settings.steps is not None:
         duration = f"{settings.steps:,} steps, about {duration}"
-    examples = " / ".join(f"{size:,}" for size in task.sizes)
-    if task.vocabulary:
-        values = f"vocabulary of {task.vocabulary:,}"
-    else:
-        values = f"{task.features} numbers per element"
     rate = f"learning rate {settings.learning_rate:g}"
     output.say_facts(
         [
-            ("data", config.data.name if data.from_user else task.title),
-            ("examples", f"{examples} (train / validation / test)"),
-            ("length", f"{task.length:,} elements per example, {values}"),
+            *_data_facts(config, data),
             ("model", f"{spec.kind}, {mixers}, width {spec.width}, depth {spec.depth}"),
             ("parameters", f"{model.parameter_count:,}"),
             ("optimizer", f"{settings.optimizer}, {rate}, {settings.schedule} schedule"),
@@ -227,6 +219,21 @@ def _print_plan(config: RunConfig) -> None:
             ("metric", f"{task.metric}, {task.chance:.4g} for a trivial baseline (chance level)"),
         ]
     )
+
+
+def _data_facts(config: RunConfig, data: TrainingData) -> list[tuple[str, str]]:
+    """What is trained on, and how a user's data were understood."""
+    task = data.task
+    if task.vocabulary:
+        values = f"vocabulary of {task.vocabulary:,}"
+    else:
+        values = f"{task.features} numbers per element"
+    length = ("length", f"{task.length:,} elements per example, {values}")
+    if task.description is not None:
+        return [("data", config.data.name), *task.description.lines(), length]
+    examples = " / ".join(f"{size:,}" for size in task.sizes)
+    title = config.data.name if data.from_user else task.title
+    return [("data", title), ("examples", f"{examples} (train / validation / test)"), length]
 
 
 def _free_folder(config: RunConfig) -> Path:

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
+import json
 import os
 import secrets
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from safetensors import SafetensorError
 
@@ -55,6 +57,20 @@ def write_file(path: Path, write: Callable[[Path], None]) -> None:
             sync(path.parent)
         finally:
             new.unlink(missing_ok=True)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text file atomically, in UTF-8."""
+    write_file(path, lambda new: _write_text(new, text))
+
+
+def write_json(path: Path, values: Any) -> None:
+    """Write JSON atomically, indented."""
+    write_text(path, json.dumps(values, indent=1, ensure_ascii=False) + "\n")
+
+
+def _write_text(path: Path, text: str) -> None:
+    path.write_text(text, encoding="utf-8")
 
 
 def write_folder(folder: Path, write: Callable[[Path], None]) -> None:

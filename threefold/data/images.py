@@ -36,6 +36,13 @@ def read_image(path: Path, colours: str = "RGB") -> NDArray[np.uint8]:
         raise file_error(path, None, f"not an image, or damaged ({error})") from error
 
 
+def resize_image(pixels: NDArray[np.uint8], height: int, width: int) -> NDArray[np.uint8]:
+    """A grey image [height, width] in another size, by Pillow's bilinear filter."""
+    from PIL import Image
+
+    return np.array(Image.fromarray(pixels).resize((width, height), Image.Resampling.BILINEAR))
+
+
 def read_idx(path: Path) -> NDArray[Any]:
     """Read an array in MNIST's format (0 0 dtype dimensions, sizes, numbers); .gz is unpacked."""
     content = read_bytes(path)

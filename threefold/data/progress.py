@@ -61,6 +61,32 @@ class Meter:
             self.progress.stop()
 
 
+class CountMeter:
+    """Progress of a number of things: a bar on a terminal, lines now and then elsewhere."""
+
+    def __init__(self, title: str) -> None:
+        self.title = title
+        self.start = self.shown = time.monotonic()
+        self.progress: Any = None
+
+    def show(self, done: int, total: int) -> None:
+        """Show how many are done."""
+        now = time.monotonic()
+        if sys.stderr.isatty():
+            self.progress = self.progress or _count_bar(self.title, total)
+            self.progress.update(self.progress.task_ids[0], completed=done)
+        elif now - self.shown >= LINE_INTERVAL:
+            self.shown = now
+            left = _time_left(total, done, 0, max(now - self.start, 1e-9))
+            line = f"{self.title}: {done:,} of {total:,}"
+            print(", ".join(filter(None, [line, left])), file=sys.stderr, flush=True)
+
+    def close(self) -> None:
+        """Stop the bar."""
+        if self.progress is not None:
+            self.progress.stop()
+
+
 @contextmanager
 def download_meter(
     console: Console | None, title: str, total: int
@@ -101,6 +127,18 @@ def _stream_bar(total: int | None) -> Any:
         console=Console(stderr=True),
     )
     progress.add_task("", total=total, rate="", left="")
+    progress.start()
+    return progress
+
+
+def _count_bar(title: str, total: int) -> Any:
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+    from rich.progress import TimeRemainingColumn as Remaining
+
+    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), Remaining()
+    progress = Progress(*columns, console=Console(stderr=True), transient=True)
+    progress.add_task(title, total=total)
     progress.start()
     return progress
 

@@ -7,6 +7,8 @@ it.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -39,7 +41,18 @@ def hashed(address: tuple[int, ...], positions: NDArray[np.int64]) -> NDArray[np
     SplitMix64 of the position twice, each time with a key of the address (Steele, Lea & Flood 2014,
     "Fast Splittable Pseudorandom Number Generators").
     """
+    first, second = address_keys(address)
+    return hashed_by_keys(first, second, positions)
+
+
+def address_keys(address: tuple[int, ...]) -> tuple[np.uint64, np.uint64]:
+    """The two keys of an address, for those who draw many numbers from it one at a time."""
     first, second = np.random.SeedSequence(address).generate_state(2, np.uint64)
+    return first, second
+
+
+def hashed_by_keys(first: Any, second: Any, positions: NDArray[np.int64]) -> NDArray[np.float64]:
+    """The numbers of `hashed`, for the keys of one address, or of one address per position."""
     bits = splitmix64(splitmix64(positions.astype(np.uint64) * _GOLDEN_GAMMA + first) ^ second)
     return (bits >> np.uint64(11)).astype(np.float64) * 2.0**-53
 

@@ -1,42 +1,43 @@
-"""Read text, tables and parallel text; every error names the file and the line.
+"""Read text and parallel text; every error names the file and the line.
 
-file.csv:17: 3 cells, expected 4 (id, text, label, source)
+verses.tsv:17: 3 columns; expected two texts with a tab between
 """
 
 from __future__ import annotations
 
-import csv
-import json
-import math
+import stat
 from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import IO
 
-from threefold.errors import ThreefoldError, nearest
+from threefold.errors import ThreefoldError
 
 LONGEST_LINE = 1 << 26  # bytes, in a table; the lines of a text may have any length
 CHUNK_BYTES = 1 << 20  # read at a time
-COLUMN_SEPARATORS = {".csv": ",", ".tsv": "\t", ".tab": "\t"}
-JSON_LINES_SUFFIXES = (".jsonl", ".ndjson")
-
-
-class Labelled(NamedTuple):
-    """Texts and their labels."""
-
-    texts: list[str]
-    labels: list[str]
 
 
 def file_error(path: Path, line: int | None, what: str) -> ThreefoldError:
     """An error that begins with the file and the line."""
-    position = f"{path}" if line is None else f"{path}:{line}"
+    name = str(path).encode(errors="backslashreplace").decode()  # names may have any bytes
+    position = name if line is None else f"{name}:{line}"
     return ThreefoldError(f"{position}: {what}")
+
+
+def refuse_irregular(path: Path) -> None:
+    """Refuse pipes, devices and folders: a pipe without a writer and /dev/zero never end."""
+    mode = path.stat().st_mode
+    if stat.S_ISDIR(mode):
+        raise file_error(path, None, "a folder; expected a file")
+    if not stat.S_ISREG(mode):
+        what = "not a regular file; a pipe or a device can be read with `threefold stream`"
+        raise file_error(path, None, what)
 
 
 def read_bytes(path: Path) -> bytes:
     """The content of a file, which must not be empty."""
     try:
+        refuse_irregular(path)
         content = path.read_bytes()
     except OSError as error:
         raise file_error(path, None, f"cannot be read ({error.strerror})") from error
@@ -50,14 +51,18 @@ def read_bytes(path: Path) -> bytes:
 
 def read_text(path: Path, encoding: str = "utf-8") -> str:
     """The text of a file."""
-    content = read_bytes(path)
+    return decode_text(read_bytes(path), path, encoding)
+
+
+def decode_text(content: bytes, name: Path | str, encoding: str = "utf-8") -> str:
+    """Decode the content of a file, or say at which line it cannot be decoded."""
     try:
         return content.decode(encoding)
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
         column = error.start - content.rfind(b"\n", 0, error.start)
         raise file_error(
-            path, line, _undecodable(content[error.start], column, encoding)
+            Path(name), line, _undecodable(content[error.start], column, encoding)
         ) from error
 
 
@@ -75,6 +80,7 @@ def text_files(folder: Path, patterns: Sequence[str] = ("*.txt",)) -> list[Path]
 def read_byte_chunks(path: Path, size: int = CHUNK_BYTES) -> Iterator[bytes]:
     """The bytes of a file of any size, in chunks."""
     try:
+        refuse_irregular(path)
         with path.open("rb") as file:
             empty = True
             while chunk := file.read(size):
@@ -133,144 +139,26 @@ def _undecodable(byte: int, column: int, encoding: str) -> str:
 
 def read_lines(path: Path) -> Iterator[tuple[int, str]]:
     """(line number from 1, line without its end); an empty file is refused."""
-    number = 0
     try:
+        refuse_irregular(path)
         with path.open("rb") as file:
-            while line := file.readline(LONGEST_LINE + 1):
-                number += 1
-                if len(line) > LONGEST_LINE:
-                    raise file_error(
-                        path,
-                        number,
-                        f"line longer than {LONGEST_LINE >> 20} MiB; is this a table?",
-                    )
-                text = _decoded(path, line, number)
-                yield number, (text.removeprefix("\ufeff") if number == 1 else text).rstrip("\r\n")
+            yield from lines_of(path, file)
     except OSError as error:
         raise file_error(path, None, f"cannot be read ({error.strerror})") from error
+
+
+def lines_of(path: Path, file: IO[bytes]) -> Iterator[tuple[int, str]]:
+    """(line number from 1, line without its end) of an open file."""
+    number = 0
+    while line := file.readline(LONGEST_LINE + 1):
+        number += 1
+        if len(line) > LONGEST_LINE:
+            what = f"line longer than {LONGEST_LINE >> 20} MiB; is this a table?"
+            raise file_error(path, number, what)
+        text = _decoded(path, line, number)
+        yield number, (text.removeprefix("\ufeff") if number == 1 else text).rstrip("\r\n")
     if number == 0:
         raise file_error(path, None, "the file is empty")
-
-
-# -------------------------------------------------------------------------------- tables
-
-
-class Table:
-    """Cells by column, and the line number of each row."""
-
-    def __init__(self, path: Path, columns: Sequence[str]) -> None:
-        self.path = path
-        self.cells: dict[str, list[Any]] = {name: [] for name in columns}
-        self.line_numbers: list[int] = []
-
-    def add(self, line: int, row: Sequence[Any]) -> None:
-        """Append a row."""
-        for cells, cell in zip(self.cells.values(), row, strict=True):
-            cells.append(cell)
-        self.line_numbers.append(line)
-
-    def __len__(self) -> int:
-        return len(self.line_numbers)
-
-    def column(self, name: str) -> list[Any]:
-        """The cells of a column."""
-        if name not in self.cells:
-            raise file_error(self.path, 1, f"no column {name!r}; {nearest(name, self.cells)}")
-        return self.cells[name]
-
-    def texts(self, name: str) -> list[str]:
-        """A column of texts, none of which may be missing."""
-        texts = []
-        for line, cell in zip(self.line_numbers, self.column(name), strict=True):
-            if cell is None or not str(cell).strip():
-                raise file_error(self.path, line, f"{name} is missing")
-            texts.append(str(cell))
-        return texts
-
-    def numbers(self, name: str) -> list[float]:
-        """A column of numbers; empty cells, NaN and infinity are refused."""
-        numbers = []
-        for line, cell in zip(self.line_numbers, self.column(name), strict=True):
-            try:
-                number = float(cell)
-            except (TypeError, ValueError):
-                number = math.nan
-            if not math.isfinite(number):
-                raise file_error(self.path, line, f"{name} is {cell!r}; expected a finite number")
-            numbers.append(number)
-        return numbers
-
-
-def read_table(path: Path, columns: Sequence[str] | None = None) -> Table:
-    """Read CSV, TSV or JSON lines, by the file's suffix; `columns` must exist if given."""
-    if path.suffix in JSON_LINES_SUFFIXES:
-        table = _read_json_lines(path, columns)
-    elif path.suffix in COLUMN_SEPARATORS:
-        table = _read_separated(path, COLUMN_SEPARATORS[path.suffix])
-    else:
-        known = ", ".join([*COLUMN_SEPARATORS, *JSON_LINES_SUFFIXES])
-        raise file_error(path, None, f"unknown table format; expected one of {known}")
-    for name in columns or ():
-        table.column(name)
-    if not len(table):
-        raise file_error(path, None, "the table has no rows below the first line")
-    return table
-
-
-def _read_separated(path: Path, separator: str) -> Table:
-    lines = (f"{text}\n" for _, text in read_lines(path))
-    rows = csv.reader(lines, delimiter=separator, strict=True)
-    csv.field_size_limit(LONGEST_LINE)
-    table: Table | None = None
-    try:
-        for row in rows:
-            if table is None:
-                if len(set(row)) != len(row):
-                    raise file_error(path, 1, f"two columns have the same name: {', '.join(row)}")
-                table = Table(path, row)
-            elif row:
-                if len(row) != len(table.cells):
-                    counts = f"{len(row)} cells, expected {len(table.cells)}"
-                    raise file_error(path, rows.line_num, f"{counts} ({', '.join(table.cells)})")
-                table.add(rows.line_num, row)
-    except csv.Error as error:
-        raise file_error(path, rows.line_num, f"not a table ({error})") from error
-    assert table is not None  # `read_lines` refuses an empty file
-    return table
-
-
-def _read_json_lines(path: Path, columns: Sequence[str] | None) -> Table:
-    table = None if columns is None else Table(path, columns)
-    for number, text in read_lines(path):
-        if not text.strip():
-            continue
-        row = _json_object(path, number, text)
-        if table is None:
-            table = Table(path, list(row))
-        missing = next((name for name in table.cells if name not in row), None)
-        if missing is not None:
-            raise file_error(
-                path, number, f"{missing} is missing; the line has {', '.join(row) or 'nothing'}"
-            )
-        table.add(number, [row[name] for name in table.cells])
-    return table or Table(path, ())
-
-
-def _json_object(path: Path, number: int, text: str) -> dict[str, Any]:
-    """The object in a line of a .jsonl file."""
-    try:
-        row = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise file_error(path, number, f"not JSON ({error})") from error
-    if not isinstance(row, dict):
-        raise file_error(path, number, f"a JSON {type(row).__name__}; expected an object per line")
-    return row
-
-
-def read_labelled(path: Path, text: str = "text", label: str = "label") -> Labelled:
-    """The texts and labels of a table; none may be missing."""
-    table = read_table(path, (text, label))
-    return Labelled(table.texts(text), table.texts(label))
 
 
 # --------------------------------------------------------------------------------- pairs

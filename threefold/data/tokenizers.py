@@ -279,6 +279,34 @@ class BPETokenizer(Tokenizer):
             )
 
 
+def describe_tokenizer(tokenizer: Tokenizer) -> dict[str, Any]:
+    """A tokenizer as JSON values, which `make_tokenizer` reads."""
+    if isinstance(tokenizer, CharacterTokenizer):
+        return {"tokenizer": "character", "characters": tokenizer.characters}
+    if isinstance(tokenizer, WordTokenizer):
+        return {"tokenizer": "word", "words": list(tokenizer.words)}
+    if isinstance(tokenizer, BPETokenizer):
+        return {"tokenizer": "bpe", "description": tokenizer.description}
+    if isinstance(tokenizer, ByteTokenizer):
+        return {"tokenizer": "byte"}
+    raise ThreefoldError(f"a {type(tokenizer).__name__} cannot be saved with a model's data")
+
+
+def make_tokenizer(description: dict[str, Any]) -> Tokenizer:
+    """The tokenizer that `describe_tokenizer` described."""
+    makers: dict[str, Any] = {
+        "byte": lambda: ByteTokenizer(),
+        "character": lambda: CharacterTokenizer(description["characters"]),
+        "word": lambda: WordTokenizer(description["words"]),
+        "bpe": lambda: BPETokenizer(description["description"]),
+    }
+    name = description.get("tokenizer")
+    if name not in makers:
+        raise ThreefoldError(f"unknown tokenizer {name!r}; expected one of {', '.join(makers)}")
+    tokenizer: Tokenizer = makers[name]()
+    return tokenizer
+
+
 @cache
 def _byte_alphabet() -> dict[str, int]:
     """The byte for each character of ByteLevel's alphabet (Radford et al. 2019, GPT-2)."""

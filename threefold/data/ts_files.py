@@ -8,6 +8,7 @@ Bagnall et al. 2018, "The UEA multivariate time series classification archive".
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
@@ -27,46 +28,67 @@ class LabelledSeries:
     series: list[Series]
     labels: list[str]
     classes: tuple[str, ...]  # in the order of the file, or sorted if it lists none
+    numeric: bool = False  # whether the labels are numbers to predict
 
     @property
     def dimensions(self) -> int:
         return int(self.series[0].shape[1])
 
 
-def read_ts(path: Path) -> LabelledSeries:
-    """Read a .ts file with classes and without timestamps or missing values."""
-    classes: tuple[str, ...] | None = None
+def read_ts(path: Path, *, labelled: bool = True) -> LabelledSeries:
+    """Read a .ts file without timestamps or missing values.
+
+    labelled=False: series without a class are read too, and every label is empty.  A file with
+    `@targetLabel true` has a number for each series (Tan et al. 2021, extrinsic regression).
+    """
+    header = _TsHeader(path)
     series: list[Series] = []
     labels: list[str] = []
-    in_data = False
     for number, line in read_lines(path):
         text = line.strip()
         if not text or text.startswith("#"):
             continue
-        if in_data:
-            *parts, label = text.split(":")
-            _check_row(path, number, parts, label.strip(), classes, series)
-            series.append(_dimensions(path, number, parts))
-            labels.append(label.strip())
-        elif text.lower() == "@data":
-            in_data = True
-        elif text.lower().startswith("@classlabel"):
-            words = text.split()
-            if len(words) < 3 or words[1].lower() != "true":
-                raise file_error(
-                    path, number, "the series have no classes; expected @classLabel true …"
-                )
-            classes = tuple(words[2:])
-        elif text.lower().startswith("@timestamps") and text.lower().split()[1:] == ["true"]:
-            raise file_error(path, number, "the series have timestamps; expected values only")
+        if not header.in_data:
+            header.read(number, text)
+            continue
+        *parts, label = text.split(":") if header.labelled else [*text.split(":"), ""]
+        _check_row(path, number, parts, label.strip(), header, series)
+        series.append(_dimensions(path, number, parts))
+        labels.append(label.strip())
+    if (labelled and not header.labelled) or not series:
+        what = "series below @data" if header.labelled else "@classLabel"
+        raise file_error(path, None, f"no {what}; expected a .ts file of the UEA and UCR archive")
+    return LabelledSeries(series, labels, header.classes, header.numeric)
+
+
+class _TsHeader:
+    """The lines before @data: which classes there are, or that targets are numbers."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.in_data = path, False
+        self.classes: tuple[str, ...] = ()
+        self.numeric = False
+
+    @property
+    def labelled(self) -> bool:
+        """Whether each series ends with a class or a number."""
+        return bool(self.classes) or self.numeric
+
+    def read(self, number: int, text: str) -> None:
+        """Read one line."""
+        key, *words = text.split()
+        if key.lower() == "@data":
+            self.in_data = True
+        elif key.lower() == "@classlabel" and words[:1] == ["true"]:
+            self.classes = tuple(words[1:])
+        elif key.lower() == "@targetlabel" and words[:1] == ["true"]:
+            self.numeric = True
+        elif key.lower() == "@timestamps" and words == ["true"]:
+            raise file_error(self.path, number, "the series have timestamps; expected values only")
         elif not text.startswith("@"):
             raise file_error(
-                path, number, f"{text[:40]!r} before @data; expected a line that begins with @"
+                self.path, number, f"{text[:40]!r} before @data; expected a line that begins with @"
             )
-    if classes is None or not series:
-        what = "@classLabel" if classes is None else "series below @data"
-        raise file_error(path, None, f"no {what}; expected a .ts file of the UEA and UCR archive")
-    return LabelledSeries(series, labels, classes)
 
 
 def _check_row(
@@ -74,11 +96,13 @@ def _check_row(
     number: int,
     parts: list[str],
     label: str,
-    classes: tuple[str, ...] | None,
+    header: _TsHeader,
     previous: list[Series],
 ) -> None:
-    if classes is None or label not in classes:
-        known = ", ".join(classes or ()) or "none"
+    if header.numeric and not _is_number(label):
+        raise file_error(path, number, f"the target is {label[:40]!r}; expected a number")
+    if header.classes and label not in header.classes:
+        known = ", ".join(header.classes)
         raise file_error(path, number, f"unknown class {label[:40]!r}; the file lists: {known}")
     if not parts or (previous and len(parts) != previous[0].shape[1]):
         wanted = previous[0].shape[1] if previous else "at least 1"
@@ -131,6 +155,10 @@ def _without_padding(values: Series) -> Series | None:
     real = np.isfinite(values)
     length = int(real.sum())
     return values[:length] if length and real[:length].all() else None
+
+
+def _is_number(text: str) -> bool:
+    return math.isfinite(_as_number(text)[0])
 
 
 def _as_number(label: str) -> tuple[float, str]:

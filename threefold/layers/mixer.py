@@ -36,8 +36,8 @@ class Mixer(Recordable, ABC):
 
     def __init__(self, width: int) -> None:
         super().__init__()
-        if width < 1:
-            raise ThreefoldError(f"{self.name}: width is {width}, expected at least 1")
+        if isinstance(width, bool) or not hasattr(width, "__index__") or width < 1:
+            raise ThreefoldError(f"{self.name}: width is {width!r}, expected an integer, 1 or more")
         self.width = width
         self._shapes: dict[str, Any] = {}
         # Recorded steps by batch size, dtype and number of threads.
@@ -93,6 +93,7 @@ class Mixer(Recordable, ABC):
 
     def step(self, x: Tensor, state: State | None = None) -> tuple[Tensor, State]:
         """Run one element [B, width]; returns (y [B, width], state)."""
+        check_dense(x, f"{self.name}.step")
         if x.dim() != 2:
             raise ThreefoldError(
                 f"{self.name}.step: x is {tuple(x.shape)}, expected [batch, {self.width}], "
@@ -149,6 +150,7 @@ class Mixer(Recordable, ABC):
         return replay_step(self, x, state)
 
     def _check_input(self, x: Tensor) -> None:
+        check_dense(x, self.name)
         if x.dim() != 3 or x.shape[2] != self.width:
             raise ThreefoldError(
                 f"{self.name}: x is {tuple(x.shape)}, expected [batch, length, {self.width}]"
@@ -157,6 +159,11 @@ class Mixer(Recordable, ABC):
             raise ThreefoldError(f"{self.name}: the sequence is empty; give at least one element")
         weight = self._first_weight()
         dtype = x.dtype if weight is None else weight.dtype
+        if weight is not None and x.is_meta != weight.is_meta:
+            raise ThreefoldError(
+                f"{self.name}: x is on {x.device}, the weights are on {weight.device}; move one "
+                "of them"
+            )
         if x.dtype != dtype and not torch.is_autocast_enabled(x.device.type):
             raise ThreefoldError(
                 f"{self.name}: x is {x.dtype}, the weights are {dtype}; convert one of them"
@@ -172,7 +179,8 @@ class Mixer(Recordable, ABC):
         weight = self._weight()
         # The length of a history is read from the state itself.
         length = states.history_length(state) if isinstance(state, dict) else 0
-        states.check(state, self.state_shapes(length), rows, weight.dtype, self.name)
+        shapes, meta = self.state_shapes(length), weight.is_meta
+        states.check(state, shapes, rows, weight.dtype, self.name, meta=meta)
         return state
 
     def _refuse_state_if_not_causal(self) -> None:
@@ -181,3 +189,12 @@ class Mixer(Recordable, ABC):
                 f"{self.name}: has no state: every output depends on the whole sequence, later "
                 "elements included, so it cannot continue from a state"
             )
+
+
+def check_dense(x: Any, owner: str) -> None:
+    """Raise an error unless x is an ordinary dense tensor."""
+    if not isinstance(x, Tensor) or x.layout is not torch.strided:
+        raise ThreefoldError(
+            f"{owner}: x is {states.describe(x)}, expected a dense tensor; convert it, e.g. with "
+            "torch.as_tensor or x.to_dense()"
+        )

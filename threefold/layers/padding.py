@@ -13,12 +13,18 @@ from torch import Tensor
 
 from threefold.errors import ThreefoldError
 from threefold.memory.padding import real_elements
+from threefold.memory.state import describe
 
 
 class PaddedRows:
     """Where the real elements of each row are, from a mask with padding on either side."""
 
     def __init__(self, mask: Tensor, shape: tuple[int, ...] | torch.Size, owner: str) -> None:
+        if not isinstance(mask, Tensor):
+            raise ThreefoldError(
+                f"{owner}: mask is {describe(mask)}, expected a bool tensor {tuple(shape)}, True "
+                "for real elements"
+            )
         if mask.dtype != torch.bool or mask.shape != torch.Size(shape):
             raise ThreefoldError(
                 f"{owner}: mask is {tuple(mask.shape)} {mask.dtype}, expected {tuple(shape)} bool, "
@@ -60,10 +66,10 @@ def zero_padding(y: Tensor, lengths: Tensor | None) -> Tensor:
     return _zero_where_not(real_elements(lengths, y.shape[1]), y)
 
 
-def pad_tokens(rows: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
-    """Rows of tokens as one table [B, longest], 0 after their end, and the mask."""
+def pad_tokens(rows: Sequence[Sequence[int]], fill: int = 0) -> tuple[Tensor, Tensor]:
+    """Rows of tokens as one table [B, longest], `fill` after their end, and the mask."""
     lengths = torch.tensor([len(row) for row in rows])
-    tokens = torch.zeros(len(rows), int(lengths.max()), dtype=torch.int64)
+    tokens = torch.full((len(rows), int(lengths.max())), fill)
     for line, row in zip(tokens, rows, strict=True):
         line[: len(row)] = torch.tensor(row, dtype=torch.int64)
     return tokens, real_elements(lengths, tokens.shape[1])

@@ -12,7 +12,7 @@ older states still read.
 from __future__ import annotations
 
 from threading import Lock
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -24,7 +24,18 @@ _CLAIM = Lock()
 _SPARE = 64
 
 
-class GrowingBuffer:
+class NotCopied:
+    """What a leaf of a state knows besides its values; copies and pickles of the leaf lose it."""
+
+    def __reduce__(self) -> tuple[Any, tuple[()]]:
+        return _nothing, ()
+
+
+def _nothing() -> None:
+    """What is left of a `NotCopied` in a copy or a pickle."""
+
+
+class GrowingBuffer(NotCopied):
     """Storage [B, heads, capacity, size], so that each head is contiguous, and its fill marks."""
 
     def __init__(self, past: Tensor, length: int, capacity: int) -> None:

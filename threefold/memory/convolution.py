@@ -24,6 +24,7 @@ from threefold.kernels.fourier import next_power_of_two
 from threefold.kernels.online_convolution import OnlineFilter, OnlineStep, largest_tile
 from threefold.memory.buffer import (
     GrowingBuffer,
+    NotCopied,
     Spans,
     claim_buffer,
     grow,
@@ -75,7 +76,7 @@ class PreparedFilter:
         self.online = ops.online_filter(kernel, skip)
 
 
-class PendingSums:
+class PendingSums(NotCopied):
     """The contributions of past inputs to later outputs, for each convolution of one stream.
 
     `at` is the next element of each row.  Position t belongs to element t and is written only

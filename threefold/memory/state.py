@@ -87,7 +87,12 @@ def histories(state: State, path: str = "") -> Iterator[tuple[str, State]]:
 def history_length(branch: State) -> int:
     """The length of a history's second axis; 0 for any other state."""
     grown = [branch[name] for name in branch if name in HISTORY and POSITION in branch]
-    return grown[0].shape[1] if grown else 0
+    # What is not a tensor of elements is reported by `check`.
+    return grown[0].shape[1] if grown and _is_history(grown[0]) else 0
+
+
+def _is_history(leaf: Any) -> bool:
+    return isinstance(leaf, Tensor) and leaf.dim() > 1
 
 
 def resize(state: State, lengths: Mapping[str, int], path: str = "") -> State:
@@ -199,8 +204,13 @@ def count_bytes(shapes: Shapes, dtype: torch.dtype, top: str = "") -> int:
     return total
 
 
-def check(state: Any, shapes: Shapes, rows: int, dtype: torch.dtype, owner: str) -> None:
-    """Raise if the structure, shapes or dtypes of a state differ from those of `empty`."""
+def check(
+    state: Any, shapes: Shapes, rows: int, dtype: torch.dtype, owner: str, *, meta: bool = True
+) -> None:
+    """Raise if the structure, shapes or dtypes of a state differ from those of `empty`.
+
+    meta: whether leaves may be on the meta device, as they are if the weights are.
+    """
     if not isinstance(state, dict):
         raise ThreefoldError(
             f"{owner}: state must be a dict made by empty_state or returned by an earlier call; "
@@ -214,11 +224,24 @@ def check(state: Any, shapes: Shapes, rows: int, dtype: torch.dtype, owner: str)
         )
     for name, leaf in given.items():
         shape, kind = wanted[name]
+        is_dense = isinstance(leaf, Tensor) and leaf.layout is torch.strided
+        if not is_dense or (leaf.is_meta and not meta):
+            raise ThreefoldError(
+                f"{owner}: state leaf {name!r} is {describe(leaf)}, expected a dense tensor "
+                f"{shape} {kind}"
+            )
         if tuple(leaf.shape) != shape or leaf.dtype != kind:
             raise ThreefoldError(
                 f"{owner}: state leaf {name!r} is {tuple(leaf.shape)} {leaf.dtype}, "
                 f"expected {shape} {kind} ({_why(leaf, shape, kind)})"
             )
+
+
+def describe(value: Any) -> str:
+    """What was given in place of a dense tensor, for an error message."""
+    if isinstance(value, Tensor):
+        return "on meta" if value.is_meta else f"a tensor with layout {value.layout}"
+    return "None" if value is None else f"a {type(value).__name__}"
 
 
 def _expected(

@@ -16,7 +16,7 @@ from threefold.errors import ThreefoldError
 from threefold.models.spec import Spec
 
 FORMAT = "threefold"
-VERSION = 2
+VERSION = 3
 CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
 CARD = "README.md"
@@ -144,8 +144,8 @@ def _check_version(path: Path, values: Mapping[str, Any]) -> None:
     if version < VERSION:
         raise ThreefoldError(
             f"{path}: format {version}, written by an older Threefold "
-            f"({values.get('threefold_version')}), in which settings had other names; this one "
-            f"reads format {VERSION}: train the model again, or use the older version"
+            f"({values.get('threefold_version')}), which did not save how the data are prepared; "
+            f"this one reads format {VERSION}: train the model again, or use the older version"
         )
 
 

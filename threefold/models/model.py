@@ -7,15 +7,20 @@ nothing else, so it works for language models and encoder–decoder models alike
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from importlib import import_module
 from os import PathLike
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from threefold.data.preprocessing import Preprocessing
 from threefold.errors import ThreefoldError
 from threefold.memory.state import State
 from threefold.models.spec import Spec
+
+# Named, not imported: a model is built without what runs it.
+PREDICTION = "threefold.runtime.prediction"
 
 
 class Model(nn.Module, ABC):
@@ -32,6 +37,7 @@ class Model(nn.Module, ABC):
             )
         self.spec = spec
         self.tokenizer: Any = None
+        self.preprocessing: Preprocessing | None = None  # from a user's data to tensors
 
     @property
     def name(self) -> str:
@@ -46,6 +52,10 @@ class Model(nn.Module, ABC):
     def device(self) -> torch.device:
         """The device of the weights."""
         return next(self.parameters()).device
+
+    def predict(self, inputs: Any, **options: Any) -> Any:
+        """Answer raw inputs with labels, numbers, texts, tags or forecasts: `threefold.predict`."""
+        return import_module(PREDICTION).predict(self, inputs, **options)
 
     def save(self, folder: str | PathLike[str]) -> None:
         """Write a folder that `threefold.load` reads; a failed save changes nothing."""

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 import threefold
 from threefold.data import tokenizers
 from threefold.data.atomic_files import sha256_of, write_folder
+from threefold.data.preprocessing import Preprocessing
 from threefold.errors import ThreefoldError
 from threefold.models.config import CARD, CONFIG, WEIGHTS, ModelConfig, prepare_folder, read_config
 from threefold.models.files import read_tensors, write_tensors
@@ -47,10 +48,10 @@ def load(
     device: str | torch.device | None = None,
     dtype: torch.dtype | None = None,
 ) -> Model:
-    """Load the model saved in `folder`, in eval mode; dtype=None keeps the saved dtype."""
+    """Load a saved model, or that of a run, in eval mode; dtype=None keeps the saved dtype."""
     if dtype is not None and not dtype.is_floating_point:
         raise ThreefoldError(f"load: dtype is {dtype}, expected a floating-point dtype")
-    path = Path(folder)
+    path = find_model_folder(Path(folder))
     config = read_config(path)
     weights = path / WEIGHTS
     tensors, _ = read_tensors(weights)
@@ -68,6 +69,7 @@ def load(
     _load_weights(model, tensors)
     _check_loaded(model, weights)
     model.tokenizer = _read_tokenizer(config.tokenizer, path)
+    model.preprocessing = Preprocessing.read(path)
     return model.to(device=device, dtype=dtype).eval()
 
 
@@ -102,6 +104,8 @@ def _write(model: Model, folder: Path) -> None:
     write_tensors(folder / WEIGHTS, unique_tensors(model), {"format": "pt"})
     if hasattr(model.tokenizer, "save"):
         model.tokenizer.save(folder)
+    if model.preprocessing is not None:
+        model.preprocessing.write(folder)
     config = ModelConfig(
         spec=model.spec,
         threefold_version=threefold.__version__,

@@ -9,7 +9,7 @@ Wu et al. 2016, "Google's Neural Machine Translation System" (the penalty; α = 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -18,10 +18,10 @@ from torch import Tensor
 from threefold.errors import ThreefoldError
 from threefold.memory import state as states
 from threefold.memory.state import State
-from threefold.models.model import Predictor
 from threefold.runtime.sampling import is_integer
+from threefold.runtime.stops import Stops
 
-IsFinished = Callable[[tuple[int, ...]], bool]  # whether generated tokens end with a stop sequence
+Step = Callable[[Tensor, State], tuple[Tensor, State]]  # one token per row, as the model's `step`
 
 
 @dataclass(frozen=True, order=True)
@@ -69,6 +69,7 @@ class BeamSettings:
 class BeamRow:
     """The search for one prompt: prefixes that are extended, best first, and finished texts."""
 
+    stops: Stops
     prefixes: list[tuple[int, ...]] = field(default_factory=lambda: [()])
     log_probabilities: list[float] = field(default_factory=lambda: [0.0])
     hypotheses: list[Hypothesis] = field(default_factory=list)
@@ -80,26 +81,29 @@ class BeamRow:
 
 
 def beam_search(
-    model: Predictor,
+    step: Step,
     logits: Tensor,
     state: State,
     settings: BeamSettings,
-    is_finished: IsFinished,
-    stop_count: int,
+    stops: Sequence[Stops],
 ) -> list[list[Hypothesis]]:
     """Find the best texts of each row, best first, after a prompt's logits [B, V] and state.
 
-    stop_count: number of stop sequences, so that enough candidates are considered.
+    Only the first V tokens are considered, even if `step` returns logits of more.
     """
-    rows = [BeamRow() for _ in logits]
+    rows = [BeamRow(stop) for stop in stops]
+    vocabulary = logits.shape[1]
+    # Each prefix may end in this many ways, and as many others as there are beams must remain.
+    endings = max(stop.count_endings() for stop in stops)
     totals = torch.zeros(len(rows), 1, dtype=torch.float64, device=logits.device)
     for length in range(1, settings.max_tokens + 1):
-        parents, tokens = _extend(rows, totals, logits, settings, is_finished, stop_count, length)
+        count = settings.beams * (1 + endings)
+        parents, tokens = _extend(rows, totals, logits[:, :vocabulary], settings, count, length)
         if all(row.done for row in rows):
             break
         state = states.select(state, parents.flatten())
         totals = _totals(rows, settings.beams, logits.device)
-        logits, state = model.step(tokens.flatten(), state)
+        logits, state = step(tokens.flatten(), state)
     return [row.hypotheses for row in rows]
 
 
@@ -108,8 +112,7 @@ def _extend(
     totals: Tensor,
     logits: Tensor,
     settings: BeamSettings,
-    is_finished: IsFinished,
-    stop_count: int,
+    candidate_count: int,
     length: int,
 ) -> tuple[Tensor, Tensor]:
     """Extend each prefix by a token: return the parent of each new prefix and its token, [B, k]."""
@@ -118,9 +121,7 @@ def _extend(
     if bool(log_probabilities.isnan().any()):
         raise ThreefoldError("the logits contain NaN; did the training diverge?")
     candidates = (totals.unsqueeze(-1) + log_probabilities).flatten(1)
-    # Each prefix may end in as many ways as there are stop sequences; k others must remain.
-    count = min(settings.beams * (1 + stop_count), candidates.shape[1])
-    values, indices = candidates.topk(count, -1)
+    values, indices = candidates.topk(min(candidate_count, candidates.shape[1]), -1)
     parents = torch.zeros(len(rows), settings.beams, dtype=torch.int64)
     tokens = torch.zeros_like(parents)
     for number, row in enumerate(rows):
@@ -128,7 +129,7 @@ def _extend(
             (total, *divmod(index, vocabulary))
             for total, index in zip(values[number].tolist(), indices[number].tolist(), strict=True)
         ]
-        origins = _extend_row(row, ranked, settings, is_finished, length)
+        origins = _extend_row(row, ranked, settings, length)
         for beam, parent in enumerate(origins):
             parents[number, beam] = number * beams + parent
             tokens[number, beam] = row.prefixes[beam][-1]
@@ -140,7 +141,6 @@ def _extend_row(
     row: BeamRow,
     candidates: list[tuple[float, int, int]],
     settings: BeamSettings,
-    is_finished: IsFinished,
     length: int,
 ) -> list[int]:
     """Keep the best candidates (log-probability, parent, token); return the parent of each."""
@@ -151,7 +151,7 @@ def _extend_row(
         if total == -math.inf or len(extended) == settings.beams:
             break
         text = (*row.prefixes[parent], token)
-        if not is_finished(text):
+        if not row.stops.end(text):
             extended.append((text, total, parent))
         elif rank < settings.beams:
             score = settings.score(total, length)

@@ -8,26 +8,25 @@ from __future__ import annotations
 from array import array
 from collections import deque
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, Literal, TypeAlias, overload
+from typing import Any, Literal, overload
 
+import numpy as np
 import torch
-from torch import Generator, Tensor
+from torch import Tensor
 
 from threefold.errors import ThreefoldError
-from threefold.layers.padding import PaddedRows
+from threefold.layers.padding import PaddedRows, pad_tokens
 from threefold.memory import state as states
 from threefold.memory.state import State
+from threefold.models.language import LanguageModel
 from threefold.models.model import Model, Predictor
-from threefold.runtime.beam import BeamSettings, Hypothesis, beam_search
-from threefold.runtime.sampling import Sampling, is_integer, row_generator
-
-Stop: TypeAlias = "int | Sequence[int | Sequence[int]]"
+from threefold.runtime.beam import BeamSettings, Hypothesis
+from threefold.runtime.decoding import DecodingRow, TokenDecoder, choose_seed
+from threefold.runtime.sampling import Sampling, is_integer
+from threefold.runtime.stops import LONGEST_STOP, Stop, Stops, parse_stops
 
 PADDING = -1  # in place of a token, after the end of a row
-PREFILL_CHUNK = 4096  # tokens of a prompt read at a time, which bounds the memory of any prompt
-LONGEST_STOP = 256  # tokens in a stop sequence
 
 
 @dataclass(frozen=True)
@@ -45,14 +44,35 @@ class Generation:
     seed: int
     pending: Tensor  # [B], the last token of each row
     seen: Tensor  # [B, vocabulary], tokens in the prompt and the generated text
-    generator_states: tuple[Tensor, ...]  # states of the rows' random generators
-    tails: tuple[tuple[int, ...], ...]  # the newest tokens, where a stop sequence may have begun
-    unbatched: bool  # the prompt was [L], not [B, L]
+    draws: tuple[int, ...]  # random numbers that each row has used
+    tails: tuple[tuple[int, ...], ...]  # the newest tokens, where a stop may have begun
+    unbatched: bool  # the prompt was a text or [L], not several texts or [B, L]
+    tokenizer: Any = None  # of the model
     hypotheses: tuple[tuple[Hypothesis, ...], ...] = ()  # beam search: the best of each row
 
     def rows(self) -> list[list[int]]:
         """Return the tokens of each row as a list, without padding."""
         return [row[:n].tolist() for row, n in zip(self.tokens, self.lengths, strict=True)]
+
+    @property
+    def texts(self) -> list[str]:
+        """The generated text of each row, without the prompt."""
+        if self.tokenizer is None:
+            raise ThreefoldError(
+                "generate: the model has no tokenizer, so there is no text; set model.tokenizer, "
+                "or use the result's tokens"
+            )
+        return [self.tokenizer.decode(row) for row in self.rows()]
+
+    @property
+    def text(self) -> str:
+        """The generated text of a result with one row, without the prompt."""
+        if len(self.tokens) != 1:
+            raise ThreefoldError(
+                f"generate: the result has {len(self.tokens)} rows; use texts, a list of their "
+                "texts"
+            )
+        return self.texts[0]
 
 
 @overload
@@ -66,6 +86,7 @@ def generate(
     temperature: float = ...,
     top_k: int | None = ...,
     top_p: float | None = ...,
+    min_p: float | None = ...,
     repetition_penalty: float = ...,
     stop: Stop = ...,
     seed: int | None = ...,
@@ -86,6 +107,7 @@ def generate(
     temperature: float = ...,
     top_k: int | None = ...,
     top_p: float | None = ...,
+    min_p: float | None = ...,
     repetition_penalty: float = ...,
     stop: Stop = ...,
     seed: int | None = ...,
@@ -104,6 +126,7 @@ def generate(
     temperature: float = 1.0,
     top_k: int | None = None,
     top_p: float | None = None,
+    min_p: float | None = None,
     repetition_penalty: float = 1.0,
     stop: Stop = (),
     seed: int | None = None,
@@ -112,56 +135,47 @@ def generate(
     length_penalty: float = 0.0,
     stream: bool = False,
 ) -> Generation | TokenGenerator:
-    """Continue a prompt: token ids [L] or [B, L], or an earlier result, which is continued exactly.
+    """Continue a prompt: a text, a list of texts, token ids [L] or [B, L], or an earlier result.
 
+    The result has the `tokens` and, if the model has a tokenizer, the `text` (or `texts`) that
+    follow the prompt.  An earlier result is continued exactly.
     mask [B, L]: marks the real tokens of padded prompts.  state: the state before the prompt.
     temperature 0 takes the most likely token; top_k keeps the k most likely tokens, top_p the most
-    likely ones with a total probability of p.
-    stop: tokens, or sequences of tokens, after which a row ends; they are part of the output.
-    seed: the same seed gives the same tokens, row by row.  stream: return an iterator over the
-    tokens ([B] each, −1 for rows that have ended; ints for a prompt [L]), endless with
-    max_tokens=None; its `result` is what is returned otherwise.
+    likely ones with a total probability of p, min_p those at least p times as likely as the most
+    likely one.
+    stop: tokens, sequences of tokens, or texts, after which a row ends; they are part of the
+    output.
+    seed: the same seed gives the same tokens in row 0, 1, …, whatever the other rows are.
+    stream: return an iterator over the tokens ([B] each, −1 for rows that have ended; ints for a
+    text or a prompt [L]), endless with max_tokens=None; its `result` is what is returned otherwise.
     beams: instead of sampling, run a beam search of this width, with scores divided by
     ((5 + n) / 6)^length_penalty; `hypotheses` has all texts that were found.
     """
-    if not isinstance(model, Predictor):
-        raise ThreefoldError(f"generate: a {model.kind} model does not generate tokens")
-    sampling = Sampling(temperature, top_k, top_p, repetition_penalty)
-    _check(max_tokens, seed, stream)
+    sampling = Sampling(temperature, top_k, top_p, min_p, repetition_penalty)
+    _check_max_tokens(max_tokens, stream)
     settings = _beam_settings(beams, length_penalty, max_tokens, sampling)
     if settings is not None and (stream or isinstance(tokens, Generation)):
         raise ThreefoldError("generate: beam search needs a prompt and stream=False")
-    generator = TokenGenerator(model, sampling, _stop_sequences(stop, model), max_tokens)
+    generator = TokenGenerator(_predictor(model), sampling, parse_stops(stop, model), max_tokens)
     generator.start(tokens, state, mask, seed)
     if settings is not None:
         return generator.search(settings)
-    if stream:
-        return generator
-    for _ in generator:
-        pass
-    return generator.result
+    return generator if stream else generator.run()
 
 
 class TokenGenerator(Iterator[Any]):
     """An iterator over generated tokens; `result` is everything generated so far."""
 
-    state: State
-    seen: Tensor
-    pending: Tensor
+    rows: list[DecodingRow]
+    tokens: list[array[int]]  # generated so far, of each row
     seed: int
-    generators: list[Generator]  # random, one per row
-    logits: Tensor | None = None  # of the next token, while no token is pending
-    unbatched: bool = False  # yield ints instead of tensors: the prompt was [L]
+    unbatched: bool = False  # yield ints instead of tensors: the prompt was a text or [L]
 
     def __init__(
-        self,
-        model: Predictor,
-        sampling: Sampling,
-        stops: tuple[tuple[int, ...], ...],
-        max_tokens: int | None,
+        self, model: Predictor, sampling: Sampling, stops: Stops, max_tokens: int | None
     ) -> None:
         self.model, self.sampling, self.stops, self.max_tokens = model, sampling, stops, max_tokens
-        self.count = 0
+        self.decoder = TokenDecoder(model)
 
     def start(
         self, tokens: Any, state: State | None, mask: Tensor | None, seed: int | None
@@ -175,172 +189,98 @@ class TokenGenerator(Iterator[Any]):
             )
         else:
             self._resume(tokens, seed)
+        self.tokens = [array("q") for _ in self.rows]
 
     def _read_prompt(
         self, tokens: Any, state: State | None, mask: Tensor | None, seed: int | None
     ) -> None:
-        prompt, self.unbatched = _prompt(tokens, self.model.device)
-        real = torch.ones_like(prompt, dtype=torch.bool) if mask is None else mask
-        empty = (
-            (PaddedRows(real, prompt.shape, "generate").lengths == 0).nonzero().flatten().tolist()
-        )
-        if empty:
-            raise ThreefoldError(f"generate: row {empty[0]} of the prompt is empty")
-        with torch.no_grad(), eval_mode(self.model):
-            self.logits, self.state = prefill(self.model, prompt, state, mask)
-        row, position = real.nonzero(as_tuple=True)
-        self.seen = torch.zeros_like(self.logits, dtype=torch.bool)
-        self.seen[row, prompt[row, position]] = True
-        self.pending = torch.full_like(prompt[:, 0], PADDING)
-        self._seed(seed, len(prompt))
-        self._begin([""] * len(prompt), [()] * len(prompt))
+        self.seed = choose_seed(seed, "generate")
+        prompt, mask, self.unbatched = _prompt(tokens, mask, self.model)
+        if mask is not None:
+            _refuse_empty_rows(PaddedRows(mask, prompt.shape, "generate").lengths)
+        size = self.model.spec.vocabulary
+        self.rows = [self._row(row, np.zeros(size, dtype=bool)) for row in range(len(prompt))]
+        self.decoder.read_prompts(prompt, self.rows, state, mask)
 
     def _resume(self, earlier: Generation, seed: int | None) -> None:
         """Continue an earlier result; rows that had stopped stay stopped."""
-        self.state, self.seen, self.pending = earlier.state, earlier.seen.clone(), earlier.pending
-        self.seed, self.unbatched = earlier.seed, earlier.unbatched
-        self.generators = [Generator().set_state(state) for state in earlier.generator_states]
-        if seed is not None:
-            self._seed(seed, len(earlier.generator_states))
-        reasons = ["stop" if reason == "stop" else "" for reason in earlier.finish_reasons]
-        self._begin(reasons, earlier.tails)
+        self.seed = earlier.seed if seed is None else choose_seed(seed, "generate")
+        self.unbatched = earlier.unbatched
+        seen = earlier.seen.cpu().numpy().copy()
+        self.rows = [self._row(number, marks) for number, marks in enumerate(seen)]
+        for number, row in enumerate(self.rows):
+            row.draws, row.pending = earlier.draws[number], int(earlier.pending[number])
+            row.tail = deque(earlier.tails[number], maxlen=LONGEST_STOP)
+            if earlier.finish_reasons[number] == "stop":
+                row.finish_reason, row.state = "stop", states.select(earlier.state, [number])
+        live = [number for number, row in enumerate(self.rows) if not row.finish_reason]
+        state = earlier.state
+        if live:
+            state = state if len(live) == len(self.rows) else states.select(state, live)
+            self.decoder.admit([self.rows[number] for number in live], state)
+
+    def _row(self, number: int, seen: Any) -> DecodingRow:
+        return DecodingRow(
+            self.sampling, self.seed, seen, number, stops=self.stops, max_tokens=self.max_tokens
+        )
+
+    def run(self) -> Generation:
+        """Generate all tokens."""
+        for _ in self:
+            pass
+        return self.result
 
     def search(self, settings: BeamSettings) -> Generation:
         """Find the most likely text of each row; the result is as if it had been sampled."""
-        assert self.logits is not None  # the prompt has been read
-        with torch.no_grad(), eval_mode(self.model):
-            hypotheses = beam_search(
-                self.model, self.logits, self.state, settings, self._is_finished, len(self.stops)
-            )
-            best = [row[0].tokens for row in hypotheses]
-            self._read_texts([text[:-1] for text in best])
-        for row, text in enumerate(best):
-            self.rows[row].extend(text)
-            self.tails[row].extend(text)
-            self.seen[row, list(text)] = True
-            self.finish_reasons[row] = hypotheses[row][0].finish_reason
-        self.pending = torch.tensor([text[-1] for text in best], device=self.pending.device)
-        self.count, self.logits = max(map(len, best)), None
+        hypotheses = self.decoder.search(settings)
+        for tokens, row in zip(self.tokens, hypotheses, strict=True):
+            tokens.extend(row[0].tokens)
         return replace(self.result, hypotheses=tuple(tuple(row) for row in hypotheses))
 
-    def _is_finished(self, text: tuple[int, ...]) -> bool:
-        return any(text[-len(stop) :] == stop for stop in self.stops)
-
-    def _read_texts(self, texts: Sequence[tuple[int, ...]]) -> None:
-        """Have the model read texts of different lengths after the prompt."""
-        lengths = torch.tensor([len(text) for text in texts])
-        longest = int(lengths.max())
-        if longest == 0:
-            return
-        padded = torch.zeros(len(texts), longest, dtype=torch.int64)
-        for row, text in zip(padded, texts, strict=True):
-            row[: len(text)] = torch.tensor(text, dtype=torch.int64)
-        device = self.pending.device
-        mask = (torch.arange(longest) < lengths.unsqueeze(1)).to(device)
-        _, self.state = prefill(self.model, padded.to(device), self.state, mask)
-
     def __next__(self) -> Any:
-        if self.count == self.max_tokens or all(self.finish_reasons):
+        if all(row.finish_reason for row in self.rows):
             raise StopIteration
-        with torch.no_grad(), eval_mode(self.model):
-            going = [not reason for reason in self.finish_reasons]
-            active = torch.tensor(going, device=self.pending.device)
-            logits = self._read(active) if self.logits is None else self.logits
-            chosen = self.sampling.choose(logits, self.seen, self.generators)
-        self.logits = None
-        self.pending = chosen.where(active, self.pending)
-        rows = active.nonzero().flatten()
-        self.seen[rows, chosen[rows]] = True
-        self._record(self.pending.tolist())
-        tokens = chosen.where(active, PADDING)
-        return int(tokens) if self.unbatched else tokens
+        chosen = {id(row): token for row, token in self.decoder.step()}
+        tokens = [chosen.get(id(row), PADDING) for row in self.rows]
+        for row, token in zip(self.tokens, tokens, strict=True):
+            if token != PADDING:
+                row.append(token)
+        return tokens[0] if self.unbatched else torch.tensor(tokens, device=self.decoder.device)
 
     @property
     def result(self) -> Generation:
         """What has been generated so far, and everything needed to continue."""
-        if not self.count and self.logits is not None:
+        if any(row.pending is None for row in self.rows):
             raise ThreefoldError(
                 "generate: no token has been generated yet; take one from the stream first"
             )
-        lengths = torch.tensor([len(row) for row in self.rows])
+        tokens, _ = pad_tokens([row.tolist() for row in self.tokens], PADDING)
         return Generation(
-            tokens=self._padded_tokens(int(lengths.max())),
-            lengths=lengths,
-            finish_reasons=tuple(self.finish_reasons),
-            state=self.state,
+            tokens=tokens,
+            lengths=torch.tensor([len(row) for row in self.tokens]),
+            finish_reasons=tuple(row.finish_reason for row in self.rows),
+            state=self.decoder.states(self.rows),
             seed=self.seed,
-            pending=self.pending,
-            seen=self.seen.clone(),
-            generator_states=tuple(generator.get_state() for generator in self.generators),
-            tails=tuple(tuple(tail) for tail in self.tails),
+            pending=torch.tensor([row.pending for row in self.rows], device=self.decoder.device),
+            seen=torch.from_numpy(np.stack([row.seen for row in self.rows])),
+            draws=tuple(row.draws for row in self.rows),
+            tails=tuple(tuple(row.tail) for row in self.rows),
             unbatched=self.unbatched,
+            tokenizer=self.model.tokenizer,
         )
 
-    def _padded_tokens(self, length: int) -> Tensor:
-        """The tokens of all rows, each padded to `length`."""
-        tokens = torch.full((len(self.rows), length), PADDING)
-        for padded, row in zip(tokens, self.rows, strict=True):
-            padded[: len(row)] = torch.tensor(row.tolist(), dtype=torch.int64)
-        return tokens
 
-    def _seed(self, seed: int | None, rows: int) -> None:
-        self.seed = int(torch.randint(2**62, ())) if seed is None else seed
-        self.generators = [row_generator(self.seed, row) for row in range(rows)]
-
-    def _begin(self, finish_reasons: list[str], tails: Sequence[Sequence[int]]) -> None:
-        self.finish_reasons = finish_reasons
-        self.rows = [array("q") for _ in finish_reasons]
-        self.tails = [deque(tail, maxlen=LONGEST_STOP) for tail in tails]
-
-    def _read(self, active: Tensor) -> Tensor:
-        """Have the model read the pending tokens; rows that have ended do not change."""
-        if bool(active.all()):
-            logits, self.state = self.model.step(self.pending, self.state)
-        else:
-            logits, self.state = self.model(
-                self.pending.unsqueeze(1), self.state, form="step", mask=active[:, None], last=True
-            )
-        return logits
-
-    def _record(self, tokens: list[int]) -> None:
-        """Append a token to each row that has not ended, and check whether it ends now."""
-        self.count += 1
-        for row, token in enumerate(tokens):
-            if self.finish_reasons[row]:
-                continue
-            tail = self.tails[row]
-            self.rows[row].append(token)
-            tail.append(token)
-            if any(_ends_with(tail, stop) for stop in self.stops):
-                self.finish_reasons[row] = "stop"
-            elif self.count == self.max_tokens:
-                self.finish_reasons[row] = "length"
+def _predictor(model: Model) -> Predictor:
+    if not isinstance(model, Predictor):
+        raise ThreefoldError(f"generate: a {model.kind} model does not generate tokens")
+    return model
 
 
-def prefill(
-    model: Predictor, tokens: Tensor, state: State | None, mask: Tensor | None
-) -> tuple[Tensor, State]:
-    """Read a prompt of any length in chunks; return the logits [B, vocabulary] and the state."""
-    state = None if state is None else states.detach(state)
-    result: tuple[Tensor, State] | None = None
-    for begin in range(0, tokens.shape[1], PREFILL_CHUNK):
-        chunk = slice(begin, begin + PREFILL_CHUNK)
-        real = None if mask is None else mask[:, chunk]
-        logits, state = model(tokens[:, chunk], state, mask=real, last=True)
-        if result is not None and real is not None:
-            logits = logits.where(real.any(1, keepdim=True), result[0])
-        result = logits, state
-    assert result is not None  # _prompt refuses an empty prompt
-    return result
-
-
-def _check(max_tokens: Any, seed: Any, stream: bool) -> None:
+def _check_max_tokens(max_tokens: Any, stream: bool) -> None:
     if max_tokens is None and not stream:
         raise ThreefoldError("generate: max_tokens is None, which needs stream=True")
     if max_tokens is not None and (not is_integer(max_tokens) or max_tokens < 1):
         raise ThreefoldError(f"generate: max_tokens is {max_tokens!r}, expected at least 1")
-    if seed is not None and not is_integer(seed):
-        raise ThreefoldError(f"generate: seed is {seed!r}, expected an integer or None")
 
 
 def _beam_settings(
@@ -352,21 +292,55 @@ def _beam_settings(
         return None
     if sampling != Sampling():
         raise ThreefoldError(
-            "generate: beam search does not sample; leave out temperature, top_k, top_p and "
-            "repetition_penalty"
+            "generate: beam search does not sample; leave out temperature, top_k, top_p, "
+            "min_p and repetition_penalty"
         )
     return BeamSettings(beams, length_penalty, max_tokens or 0)
 
 
-def _prompt(tokens: Any, device: torch.device) -> tuple[Tensor, bool]:
-    """Return the tokens as [B, L] int64, and whether they came without a batch dimension."""
+def _prompt(
+    tokens: Any, mask: Tensor | None, model: Predictor
+) -> tuple[Tensor, Tensor | None, bool]:
+    """Return tokens [B, L] int64, their mask, and whether they came without a batch dimension."""
+    texts = [tokens] if isinstance(tokens, str) else tokens
+    if isinstance(texts, list | tuple) and texts and all(isinstance(text, str) for text in texts):
+        prompt, real = _encode(texts, mask, model)
+        padding = None if bool(real.all()) else real.to(model.device)
+        return prompt.to(model.device), padding, isinstance(tokens, str)
+    prompt = _token_prompt(tokens, model.device)
+    return prompt.long().view(-1, prompt.shape[-1]), mask, prompt.dim() == 1
+
+
+def _encode(texts: Sequence[str], mask: Tensor | None, model: Predictor) -> tuple[Tensor, Tensor]:
+    """Tokens [B, L] and mask of texts."""
+    if mask is not None:
+        raise ThreefoldError("generate: a mask goes with tokens; leave it out with texts")
+    if not isinstance(model, LanguageModel):
+        raise ThreefoldError(
+            f"generate: the prompt is a text, which only a language model continues; give a "
+            f"{model.kind} model the tokens to begin with, and the state after its source"
+        )
+    if model.tokenizer is None:
+        raise ThreefoldError(
+            "generate: the prompt is a text, but the model has no tokenizer; set model.tokenizer, "
+            "or give tokens"
+        )
+    rows = [[int(token) for token in model.tokenizer.encode(text)] for text in texts]
+    if not all(rows):
+        raise ThreefoldError(f"generate: row {rows.index([])} of the prompt is an empty text")
+    return pad_tokens(rows)
+
+
+def _token_prompt(tokens: Any, device: torch.device) -> Tensor:
+    """Return the tokens as a tensor of integers [L] or [B, L]."""
     try:
         prompt = tokens if isinstance(tokens, Tensor) else torch.tensor(tokens)
         prompt = prompt.to(device)
     except (TypeError, ValueError, RuntimeError) as error:
         raise ThreefoldError(
-            f"generate: the prompt is not an array of token ids ({error}); pad prompts of "
-            "different lengths and pass a mask"
+            f"generate: the prompt is a {type(tokens).__name__}, but not an array of token ids "
+            f"({error}); expected a text, texts or tokens; pad prompts of different lengths and "
+            "pass a mask"
         ) from error
     if prompt.dim() not in (1, 2) or prompt.numel() == 0:
         raise ThreefoldError(
@@ -375,41 +349,10 @@ def _prompt(tokens: Any, device: torch.device) -> tuple[Tensor, bool]:
         )
     if prompt.is_floating_point() or prompt.is_complex() or prompt.dtype == torch.bool:
         raise ThreefoldError(f"generate: the prompt is {prompt.dtype}, expected integers")
-    return prompt.long().view(-1, prompt.shape[-1]), prompt.dim() == 1
+    return prompt
 
 
-def _stop_sequences(stop: Any, model: Predictor) -> tuple[tuple[int, ...], ...]:
-    """Return the stop sequences; a single token is a sequence of one."""
-    vocabulary = range(model.spec.vocabulary)
-    items = [stop] if is_integer(stop) else stop
-    try:
-        stops = tuple((item,) if is_integer(item) else tuple(item) for item in items)
-    except TypeError:
-        stops = ((),)
-    for item in stops:
-        valid = all(is_integer(token) and token in vocabulary for token in item)
-        if not valid or not 1 <= len(item) <= LONGEST_STOP:
-            raise ThreefoldError(
-                f"generate: stop is {stop!r}, expected tokens from 0 to {len(vocabulary) - 1}, or "
-                f"sequences of 1 to {LONGEST_STOP} of them"
-            )
-    return stops
-
-
-def _ends_with(tail: deque[int], stop: tuple[int, ...]) -> bool:
-    if len(tail) < len(stop):
-        return False
-    return all(tail[-i] == stop[-i] for i in range(1, len(stop) + 1))
-
-
-@contextmanager
-def eval_mode(model: Model) -> Iterator[None]:
-    """Switch the model to eval mode inside the `with` block."""
-    training = [module for module in model.modules() if module.training] if model.training else []
-    for module in training:
-        module.training = False
-    try:
-        yield
-    finally:
-        for module in training:
-            module.training = True
+def _refuse_empty_rows(lengths: Tensor) -> None:
+    empty = (lengths == 0).nonzero().flatten().tolist()
+    if empty:
+        raise ThreefoldError(f"generate: row {empty[0]} of the prompt is empty")

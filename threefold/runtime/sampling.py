@@ -1,19 +1,17 @@
-"""From logits to a token: penalty, temperature, top-k, top-p, then one sample per row.
+"""From logits to a token: penalty, temperature, top-k, top-p, min-p, then one sample per row.
 
-Each row has its own random generator and uses one number per token, so its tokens do not depend on
-the other rows of the batch.
+A token takes one random number in [0, 1) from its caller, so that the tokens of a row depend
+neither on the other rows of a batch nor on the history of a random generator.
 """
 
 from __future__ import annotations
 
-import hashlib
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Generator, Tensor
+from torch import Tensor
 
 from threefold.errors import ThreefoldError
 
@@ -25,6 +23,7 @@ class Sampling:
     temperature: float = 1.0
     top_k: int | None = None
     top_p: float | None = None
+    min_p: float | None = None
     repetition_penalty: float = 1.0
 
     def __post_init__(self) -> None:
@@ -34,25 +33,36 @@ class Sampling:
             _refuse("top_k", self.top_k, "an integer of at least 1, or None")
         if self.top_p is not None and (not _is_finite(self.top_p) or not 0 < self.top_p <= 1):
             _refuse("top_p", self.top_p, "above 0 and at most 1, or None")
+        if self.min_p is not None and (not _is_finite(self.min_p) or not 0 < self.min_p <= 1):
+            _refuse("min_p", self.min_p, "above 0 and at most 1, or None")
         if not _is_finite(self.repetition_penalty) or self.repetition_penalty <= 0:
             _refuse("repetition_penalty", self.repetition_penalty, "above 0 (1 turns it off)")
 
-    def choose(self, logits: Tensor, seen: Tensor, generators: Sequence[Generator]) -> Tensor:
-        """Choose a token [B] from logits [B, V]; `seen` [B, V] marks the tokens to penalise."""
+    def choose(self, logits: Tensor, seen: Tensor | None, numbers: Tensor) -> Tensor:
+        """Choose a token [B] from logits [B, V], with a random number in [0, 1) for each row.
+
+        seen [B, V]: the tokens to penalise, needed with a repetition penalty only.
+        """
         logits = logits.double()
-        if bool(logits.isnan().any()):
-            raise ThreefoldError("the logits contain NaN; did the training diverge?")
-        if self.repetition_penalty != 1:
+        if self.repetition_penalty != 1 and seen is not None:
             logits = penalise(logits, seen, self.repetition_penalty)
+        highest = logits.amax(-1, keepdim=True)
+        if bool(highest.isnan().any()):
+            raise ThreefoldError("the logits contain NaN; did the training diverge?")
         if self.temperature == 0:
             return logits.argmax(-1)
         # Subtract the maximum first, so that no temperature overflows.
-        logits = (logits - logits.amax(-1, keepdim=True)) / self.temperature
+        return sample(self._filter((logits - highest) / self.temperature).softmax(-1), numbers)
+
+    def _filter(self, logits: Tensor) -> Tensor:
+        """Set the logits of tokens that must not be sampled to −∞; the largest logit is 0."""
         if self.top_k is not None:
             logits = keep_top_k(logits, self.top_k)
         if self.top_p is not None:
             logits = keep_top_p(logits, self.top_p)
-        return sample(logits.softmax(-1), generators)
+        if self.min_p is not None:
+            logits = logits.masked_fill(logits < math.log(self.min_p), -math.inf)
+        return logits
 
 
 def penalise(logits: Tensor, seen: Tensor, penalty: float) -> Tensor:
@@ -77,21 +87,14 @@ def keep_top_p(logits: Tensor, p: float) -> Tensor:
     return logits.scatter(-1, tokens, values.masked_fill(before >= p, -math.inf))
 
 
-def sample(probabilities: Tensor, generators: Sequence[Generator]) -> Tensor:
-    """Sample one index [B] per row with the row's own generator."""
-    numbers = [torch.rand((), dtype=torch.float64, generator=generator) for generator in generators]
-    level = torch.stack(numbers).to(probabilities.device).unsqueeze(-1)
+def sample(probabilities: Tensor, numbers: Tensor) -> Tensor:
+    """Sample one index [B] per row, by the row's random number in [0, 1)."""
+    level = numbers.to(probabilities.device, probabilities.dtype).unsqueeze(-1)
     total = probabilities.cumsum(-1)
     # The level stays below the total, so the first index whose sum exceeds it has probability > 0.
     index = torch.searchsorted(total, level * total[:, -1:], right=True).squeeze(-1)
     last = probabilities.shape[-1] - 1 - probabilities.flip(-1).gt(0).int().argmax(-1)
     return torch.minimum(index, last)
-
-
-def row_generator(seed: int, row: int) -> Generator:
-    """Return the random generator of one row, the same in every batch."""
-    digest = hashlib.sha256(f"{seed},{row}".encode()).digest()
-    return Generator().manual_seed(int.from_bytes(digest[:8], "big") >> 1)
 
 
 def is_integer(value: Any) -> bool:

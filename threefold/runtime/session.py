@@ -1,4 +1,4 @@
-"""A session: state, position, last output and random generator of one live stream of a model.
+"""A session: state, position, last output and sampled tokens of one live stream of a model.
 
 Feeding elements changes the state; the output after the last element is kept, so that the next
 element can be scored, predicted or sampled.  Only the model's own state can grow with the stream.
@@ -7,14 +7,15 @@ element can be scored, predicted or sampled.  Only the model's own state can gro
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from os import PathLike
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Generator, Tensor
+from torch import Tensor
 
 from threefold.errors import ThreefoldError
 from threefold.memory import state as states
@@ -25,10 +26,11 @@ from threefold.models.forecaster import Forecaster
 from threefold.models.language import LanguageModel
 from threefold.models.model import Model
 from threefold.models.tagger import Tagger
-from threefold.runtime.beam import BeamSettings, Hypothesis, beam_search
-from threefold.runtime.generation import eval_mode
-from threefold.runtime.sampling import Sampling, is_integer, row_generator
+from threefold.runtime.beam import BeamSettings, Hypothesis
+from threefold.runtime.decoding import DecodingRow, TokenDecoder, choose_seed, eval_mode
+from threefold.runtime.sampling import Sampling
 from threefold.runtime.state_files import StateFile, read_state, save_state, state_for_model
+from threefold.runtime.stops import LONGEST_STOP, Stop, parse_stops
 
 FEED_CHUNK = 4096  # elements read at a time when only the last output is needed
 NOTE = "session"  # key of the notes in a state file
@@ -37,7 +39,8 @@ NOTE = "session"  # key of the notes in a state file
 class Session:
     """A model reading one stream, element by element.
 
-    seed: for the tokens that are sampled.  max_state_bytes: refuse to read elements after which
+    seed: for the tokens that are sampled.  finish_reason: why the last `generate` or `search`
+    ended, "stop" or "length".  max_state_bytes: refuse to read elements after which
     the state would be larger (attention's state grows with each element, a recurrent one does not).
     """
 
@@ -51,20 +54,20 @@ class Session:
     ) -> None:
         self.model = check_streams(model)
         self.sampling = sampling or Sampling()
-        if seed is not None and not is_integer(seed):
-            raise ThreefoldError(f"session: seed is {seed!r}, expected an integer or None")
-        self.seed = int(torch.randint(2**62, ())) if seed is None else seed
+        self.seed = choose_seed(seed, "session")
         self.max_state_bytes = max_state_bytes
         self.reset()
 
     def reset(self) -> None:
-        """Forget the stream and restart the random generator from the seed."""
+        """Forget the stream and draw the random numbers of the seed from the first one again."""
         self.state: State = self.model.empty_state(1)
         self.position = 0
         self.last_output: Tensor | None = None  # after the last element, without a batch dimension
-        self.generator = row_generator(self.seed, 0)
+        self.draws = 0  # random numbers used by sampled tokens
+        self.tail: deque[int] = deque(maxlen=LONGEST_STOP)  # generated since elements were fed
+        self.finish_reason = ""
         size = self.model.spec.vocabulary if isinstance(self.model, LanguageModel) else 0
-        self.seen_tokens = torch.zeros(size, dtype=torch.bool)  # for the repetition penalty
+        self.seen_tokens = np.zeros(size, dtype=bool)  # for the repetition penalty
 
     @property
     def state_bytes(self) -> int:
@@ -100,51 +103,73 @@ class Session:
 
     def sample(self) -> int:
         """Choose the next token by the session's sampling settings, without reading it."""
-        self._language_model()
-        logits = self._last_output()[: self._token_count].unsqueeze(0)
-        seen = self.seen_tokens[: self._token_count].unsqueeze(0).to(logits.device)
-        return int(self.sampling.choose(logits, seen, [self.generator]))
+        row = self._row(None, ())
+        [(_, token)] = self._decoder(row).choose()
+        self.draws = row.draws
+        return token
 
-    def generate(self, max_tokens: int | None = None) -> Iterator[int]:
-        """Sample and read tokens, endlessly by default; a token is yielded once it is read."""
-        count = 0
-        while max_tokens is None or count < max_tokens:
-            token = self.sample()
-            self.feed([token])
-            count += 1
+    def generate(self, max_tokens: int | None = None, *, stop: Stop = ()) -> Iterator[int]:
+        """Sample and read tokens, endlessly by default; a token is yielded once it is read.
+
+        stop: tokens, sequences of tokens, or texts, after which the generation ends.
+        """
+        row = self._row(max_tokens, stop)
+        self.finish_reason = "" if max_tokens != 0 else "length"
+        while not self.finish_reason:
+            # From the session's own state: elements may have been fed between two tokens.
+            row.draws, decoder = self.draws, self._decoder(row)
+            self._check_state_size(1)
+            [(_, token)] = decoder.choose()
+            decoder.read()
+            self._take(decoder, 1)
             yield token
 
     def search(
-        self,
-        max_tokens: int,
-        beams: int,
-        length_penalty: float = 0.0,
-        stops: Sequence[Sequence[int]] = (),
+        self, max_tokens: int, beams: int, length_penalty: float = 0.0, stop: Stop = ()
     ) -> Hypothesis:
         """Find the most likely text of at most `max_tokens` by beam search, and read it."""
-        sequences = [tuple(stop) for stop in stops]
-
-        def is_finished(text: tuple[int, ...]) -> bool:
-            return any(text[-len(stop) :] == stop for stop in sequences)
-
         settings = BeamSettings(beams, length_penalty, max_tokens)
-        model, logits = self._language_model(), self._last_output().unsqueeze(0)
-        with torch.no_grad(), eval_mode(self.model):
-            rows = beam_search(model, logits, self.state, settings, is_finished, len(sequences))
-        best = rows[0][0]
-        self.feed(list(best.tokens))
+        decoder = self._decoder(self._row(max_tokens, stop))
+        best = decoder.search(settings)[0][0]
+        self._check_state_size(len(best.tokens))
+        decoder.read()
+        self._take(decoder, len(best.tokens))
         return best
+
+    def _row(self, max_tokens: int | None, stop: Stop) -> DecodingRow:
+        """This session as a row of a decoder; nothing that the row does changes the session."""
+        return DecodingRow(
+            self.sampling,
+            self.seed,
+            self.seen_tokens.copy(),
+            stops=parse_stops(stop, self._language_model()),
+            max_tokens=max_tokens,
+            draws=self.draws,
+            tail=self.tail.copy(),
+        )
+
+    def _decoder(self, row: DecodingRow) -> TokenDecoder:
+        decoder = TokenDecoder(self._language_model())
+        decoder.admit([row], self.state, self._last_output().unsqueeze(0))
+        return decoder
+
+    def _take(self, decoder: TokenDecoder, count: int) -> None:
+        """Continue where a decoder is after it has chosen and read `count` tokens."""
+        [row] = decoder.rows
+        assert decoder.logits is not None  # the last token has been read
+        self.state, self.last_output = decoder.state, decoder.logits[0]
+        self.position += count
+        self.draws, self.finish_reason = row.draws, row.finish_reason
+        self.seen_tokens, self.tail = row.seen, row.tail
 
     def fork(self, *, seed: int | None = None) -> Session:
         """Copy the session as it is now; with a seed, the copy samples other tokens."""
         other = copy.copy(self)
         other.state = states.clone(self.state)
         other.last_output = None if self.last_output is None else self.last_output.clone()
-        other.seen_tokens = self.seen_tokens.clone()
-        other.generator = Generator()
-        other.generator.set_state(self.generator.get_state())
+        other.seen_tokens, other.tail = self.seen_tokens.copy(), self.tail.copy()
         if seed is not None:
-            other.seed, other.generator = seed, row_generator(seed, 0)
+            other.seed, other.draws = choose_seed(seed, "session"), 0
         return other
 
     def save(
@@ -155,10 +180,16 @@ class Session:
         extra_tensors: Mapping[str, Tensor] | None = None,
     ) -> None:
         """Write everything needed to continue to a state file."""
-        tensors = {"generator": self.generator.get_state(), "seen_tokens": self.seen_tokens}
+        tensors = {"seen_tokens": torch.from_numpy(self.seen_tokens)}
         if self.last_output is not None:
             tensors["last_output"] = self.last_output
-        note = {**asdict(self.sampling), "seed": self.seed, "position": self.position}
+        note = {
+            **asdict(self.sampling),
+            "seed": self.seed,
+            "draws": self.draws,
+            "tail": list(self.tail),
+            "position": self.position,
+        }
         save_state(
             path,
             self.state,
@@ -177,12 +208,16 @@ class Session:
         sampling: Sampling | None = None,
         seed: int | None = None,
         max_state_bytes: int | None = None,
+        check_weights: bool = True,
     ) -> Session:
         """Load a session of the same model from a file; arguments override the saved settings.
 
         A file written by `save_state` works too: such a session must be fed before it predicts.
+        check_weights=False accepts a state that was computed with other weights.
         """
-        return cls.from_state_file(path, read_state(path), model, sampling, seed, max_state_bytes)
+        return cls.from_state_file(
+            path, read_state(path), model, sampling, seed, max_state_bytes, check_weights
+        )
 
     @classmethod
     def from_state_file(
@@ -193,10 +228,11 @@ class Session:
         sampling: Sampling | None = None,
         seed: int | None = None,
         max_state_bytes: int | None = None,
+        check_weights: bool = True,
     ) -> Session:
         """Restore a session from a state file that has already been read."""
         model = check_streams(model)
-        state = state_for_model(path, state_file, model)
+        state = state_for_model(path, state_file, model, check_weights)
         rows = states.batch_size(state)
         if rows not in (1, None):
             raise ThreefoldError(
@@ -212,16 +248,12 @@ class Session:
         session.position = (state_file.position or [0])[0]
         if "last_output" in tensors:
             session.last_output = tensors["last_output"].to(model.device)
-        session.seen_tokens = tensors.get("seen_tokens", session.seen_tokens)
-        if note is not None and seed is None:
-            session.generator.set_state(tensors["generator"])
+        if "seen_tokens" in tensors:
+            session.seen_tokens = tensors["seen_tokens"].numpy().copy()
+        if note is not None:
+            session.draws = note["draws"] if seed is None else 0
+            session.tail.extend(note["tail"])
         return session
-
-    @property
-    def _token_count(self) -> int:
-        """Tokens that can be decoded: the model's vocabulary may be larger than the tokenizer's."""
-        tokenizer = self.model.tokenizer
-        return self.model.spec.vocabulary if tokenizer is None else int(tokenizer.vocabulary)
 
     def _language_model(self) -> LanguageModel:
         if not isinstance(self.model, LanguageModel):
@@ -267,8 +299,9 @@ class Session:
     def _advance(self, inputs: Tensor, output: Tensor) -> None:
         self.position += inputs.shape[1]
         self.last_output = output.clone()  # a view would keep the outputs of a whole chunk
+        self.tail.clear()
         if not self.model.input_size and len(self.seen_tokens):
-            self.seen_tokens[inputs[0].cpu()] = True
+            self.seen_tokens[inputs[0].cpu().numpy()] = True
 
 
 def _as_tensor(elements: Any, expected: str) -> Tensor:

@@ -24,7 +24,8 @@ from threefold.errors import ThreefoldError
 READ_BYTES = 1 << 16  # read at a time
 HASH_BYTES = 1 << 20  # hashed at a time
 
-Input: TypeAlias = "str | os.PathLike[str] | bytes | IO[bytes] | Iterable[bytes | str]"
+# Or lists, arrays and tensors of elements, which `array_source.py` turns into bytes.
+Input: TypeAlias = "str | os.PathLike[str] | bytes | IO[bytes] | Iterable[Any]"
 Wait: TypeAlias = Callable[[int], bool]
 
 
@@ -269,6 +270,11 @@ def _read_pipe(pipe: IO[bytes], size: int, wait: Wait | None) -> bytes:
 def _chunk_reader(chunks: Iterator[bytes | str]) -> Callable[[int], bytes]:
     def read(size: int) -> bytes:
         for chunk in chunks:
+            if not isinstance(chunk, str | bytes | bytearray | memoryview):
+                raise ThreefoldError(
+                    f"stream: the source yields {type(chunk).__name__}, expected bytes or strings; "
+                    "give elements as a list, an array or a tensor"
+                )
             data = chunk.encode() if isinstance(chunk, str) else bytes(chunk)
             if data:
                 return data

@@ -26,13 +26,13 @@ from threefold.memory.state import POSITION, State
 from threefold.models.backbone import Backbone
 from threefold.models.files import read_tensors, write_tensors
 from threefold.models.model import Model, Predictor
-from threefold.models.saving import OpenedModel
+from threefold.models.saving import unique_tensors
 from threefold.models.spec import Spec
 from threefold.models.table import build
 from threefold.runtime.sampling import is_integer
 
 FORMAT = "threefold state"
-VERSION = 2
+VERSION = 3
 EXTRA = "extra/"  # prefix of the names of tensors that are not part of the model's state
 
 
@@ -43,6 +43,7 @@ class StateFile:
     state: State
     spec: Spec
     position: list[int] | None  # elements seen by each row, where known
+    weights: str  # fingerprint of the model's weights
     threefold_version: str
     notes: dict[str, Any]
     extra_tensors: dict[str, Tensor]
@@ -64,22 +65,43 @@ def save_state(
     """
     batch_size = (states.batch_size(state) if isinstance(state, dict) else None) or 1
     _check_state(model, state, batch_size)
-    leaves = dict(states.leaves(state))
-    extra = {f"{EXTRA}{name}": tensor for name, tensor in (extra_tensors or {}).items()}
+    positions = _positions(dict(states.leaves(state)), position, batch_size)
+    contents = StateFile(
+        state,
+        model.spec,
+        positions,
+        fingerprint(model),
+        threefold.__version__,
+        dict(notes or {}),
+        dict(extra_tensors or {}),
+    )
+    write_state(path, contents)
+
+
+def write_state(path: str | PathLike[str], contents: StateFile) -> None:
+    """Write the contents of a state file; the file is written completely or not at all."""
+    leaves = dict(states.leaves(contents.state))
+    extra = {f"{EXTRA}{name}": tensor for name, tensor in contents.extra_tensors.items()}
     tensors = {**leaves, **extra}
-    notes_json = json.dumps(dict(notes or {}))
+    notes_json, position_json = json.dumps(contents.notes), json.dumps(contents.position)
     metadata = {
         "format": FORMAT,
         "format_version": str(VERSION),
-        "threefold_version": threefold.__version__,
-        "spec": model.spec.to_json(),
-        "digest": model.spec.digest,
-        "position": json.dumps(_positions(leaves, position, batch_size)),
+        "threefold_version": contents.threefold_version,
+        "spec": contents.spec.to_json(),
+        "digest": contents.spec.digest,
+        "weights": contents.weights,
+        "position": position_json,
         "leaves": json.dumps(list(leaves)),  # in order, which safetensors does not preserve
         "notes": notes_json,
-        "sha256": _checksum(tensors, notes_json),
+        "sha256": _checksum(tensors, notes_json + position_json + contents.weights),
     }
     write_file(Path(path), lambda new: write_tensors(new, tensors, metadata))
+
+
+def fingerprint(model: Model) -> str:
+    """SHA-256 of the model's weights: names, dtypes, shapes and values."""
+    return _checksum(unique_tensors(model), "")
 
 
 def _check_state(model: Model, state: State, batch_size: int) -> None:
@@ -88,12 +110,17 @@ def _check_state(model: Model, state: State, batch_size: int) -> None:
     model.check_state(state, batch_size)
 
 
-def load_state(path: str | PathLike[str], model: Model) -> State:
-    """Load a state from a file for `model`; a state of another model is refused."""
-    return state_for_model(path, read_state(path), model)
+def load_state(path: str | PathLike[str], model: Model, *, check_weights: bool = True) -> State:
+    """Load a state from a file for `model`; a state of another model is refused.
+
+    check_weights=False accepts a state that was computed with other weights of the same spec.
+    """
+    return state_for_model(path, read_state(path), model, check_weights)
 
 
-def state_for_model(path: str | PathLike[str], state_file: StateFile, model: Model) -> State:
+def state_for_model(
+    path: str | PathLike[str], state_file: StateFile, model: Model, check_weights: bool = True
+) -> State:
     """Check that a state that was read from a file fits `model`, and move it to its device."""
     if state_file.spec != model.spec:
         fields = "; ".join(state_file.spec.differences(model.spec))
@@ -104,17 +131,18 @@ def state_for_model(path: str | PathLike[str], state_file: StateFile, model: Mod
         _check_state(model, state_file.state, states.batch_size(state_file.state) or 1)
     except ThreefoldError as error:
         raise ThreefoldError(f"{path}: {error}") from error
+    if check_weights:
+        _refuse_other_weights(path, state_file, model)
     return states.transform(lambda leaf: leaf.to(model.device), state_file.state)
 
 
-def check_weights(path: str | PathLike[str], notes: Mapping[str, Any], opened: OpenedModel) -> None:
-    """Refuse a state that was computed with other weights than those of the opened model."""
-    sha256 = notes.get("weights", opened.sha256)
-    if sha256 != opened.sha256:
+def _refuse_other_weights(path: str | PathLike[str], state_file: StateFile, model: Model) -> None:
+    weights = fingerprint(model)
+    if state_file.weights != weights:
         raise ThreefoldError(
-            f"{path}: this state was computed with other weights (SHA-256 {sha256[:12]}; the "
-            f"weights in {opened.folder} have {opened.sha256[:12]}); use the model that the state "
-            "was saved with, or another state file"
+            f"{path}: this state was computed with other weights (SHA-256 "
+            f"{state_file.weights[:12]}; the model's weights have {weights[:12]}); use the model "
+            "that the state was saved with, or in Python load it with check_weights=False"
         )
 
 
@@ -127,7 +155,8 @@ def read_state(path: str | PathLike[str]) -> StateFile:
         spec = Spec.from_json(header["spec"])
         position, notes = json.loads(header["position"]), json.loads(notes_json)
         leaves = {name: tensors[name] for name in json.loads(header["leaves"])}
-        checksum = _checksum(tensors, notes_json)
+        weights = header["weights"]
+        checksum = _checksum(tensors, notes_json + header["position"] + weights)
         intact = header["digest"] == spec.digest and header["sha256"] == checksum
     except (KeyError, ValueError) as error:
         raise ThreefoldError(f"{path}: the header is not valid ({error})") from error
@@ -137,7 +166,7 @@ def read_state(path: str | PathLike[str]) -> StateFile:
             f"{path}: damaged (the SHA-256 checksum does not match); copy or save it again"
         )
     version = header.get("threefold_version", "")
-    return StateFile(states.tree(leaves), spec, position, version, notes, extra)
+    return StateFile(states.tree(leaves), spec, position, weights, version, notes, extra)
 
 
 def _check_format(path: str | PathLike[str], header: Mapping[str, str]) -> None:
@@ -172,14 +201,10 @@ def fork_state(
     if Path(new).exists():
         raise ThreefoldError(f"{new}: already exists; choose another name for the copy")
     copy = state_file if rows is None else _select_rows(state_file, rows, path)
-    save_state(
-        new,
-        copy.state,
-        build_on_meta(copy.spec, copy.state),
-        position=copy.position,
-        notes=copy.notes,
-        extra_tensors=copy.extra_tensors,
+    _check_state(
+        build_on_meta(copy.spec, copy.state), copy.state, states.batch_size(copy.state) or 1
     )
+    write_state(new, replace(copy, threefold_version=threefold.__version__))
 
 
 def _select_rows(state_file: StateFile, rows: list[int], path: str | PathLike[str]) -> StateFile:
@@ -221,6 +246,7 @@ def describe_state(path: str | PathLike[str]) -> dict[str, Any]:
         "bytes": sum(leaf.nbytes for leaf in leaves.values()),
         "bytes_on_disk": Path(path).stat().st_size,
         "digest": state_file.spec.digest,
+        "weights": state_file.weights,
         "threefold_version": state_file.threefold_version,
         "notes": state_file.notes,
     }
@@ -240,9 +266,9 @@ def _positions(leaves: Mapping[str, Tensor], position: Any, rows: int) -> list[i
     return positions
 
 
-def _checksum(tensors: Mapping[str, Tensor], notes: str) -> str:
-    """SHA-256 of names, dtypes, shapes, bytes and notes."""
-    digest = hashlib.sha256(notes.encode())
+def _checksum(tensors: Mapping[str, Tensor], header: str) -> str:
+    """SHA-256 of texts of the header, and of the tensors' names, dtypes, shapes and bytes."""
+    digest = hashlib.sha256(header.encode())
     for name in sorted(tensors):
         leaf = tensors[name].detach().cpu().contiguous()
         digest.update(f"{name} {leaf.dtype} {tuple(leaf.shape)}".encode())

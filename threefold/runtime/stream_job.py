@@ -17,7 +17,7 @@ from threefold.models.saving import OpenedModel
 from threefold.runtime.scores.files import ScoreFile
 from threefold.runtime.scores.totals import Totals
 from threefold.runtime.source import Input, Wait, WaitInterruptedError
-from threefold.runtime.state_files import check_weights, read_state
+from threefold.runtime.state_files import read_state
 from threefold.runtime.streaming import NOTE, ScoreStream, resume_stream, start_stream
 
 SAVE_SECONDS = 30.0  # between two saved states: the work that a crash may cost
@@ -30,9 +30,9 @@ class StreamJob:
     """
 
     def __init__(
-        self, stream: ScoreStream, weights: str, state_path: Path | None, note: Mapping[str, Any]
+        self, stream: ScoreStream, state_path: Path | None, note: Mapping[str, Any]
     ) -> None:
-        self.stream, self.weights, self.state_path, self.note = stream, weights, state_path, note
+        self.stream, self.state_path, self.note = stream, state_path, note
         self.totals = Totals(note.get("totals"))
         self.output: ScoreFile | None = None
         self.first_position = stream.session.position
@@ -53,12 +53,10 @@ class StreamJob:
         """
         if state_path is None or not state_path.exists():
             stream = start_stream(opened.model, source, settings, wait)
-            return cls(stream, opened.sha256, state_path, {})
+            return cls(stream, state_path, {})
         state_file = read_state(state_path)
         stream = resume_stream(opened.model, source, settings, state_path, state_file, wait)
-        note = state_file.notes[NOTE]
-        check_weights(state_path, note, opened)
-        return cls(stream, opened.sha256, state_path, note)
+        return cls(stream, state_path, state_file.notes[NOTE])
 
     @property
     def elements(self) -> int:
@@ -125,9 +123,7 @@ class StreamJob:
                 "format": self.output.format,
             }
         if self.state_path is not None:
-            self.stream.save(
-                self.state_path, weights=self.weights, output=output, totals=self.totals.to_dict()
-            )
+            self.stream.save(self.state_path, output=output, totals=self.totals.to_dict())
 
     def summary(self) -> dict[str, Any]:
         """Describe the job after `run`: input, position, speed, files and totals."""

@@ -23,6 +23,7 @@ from torch import Tensor
 from threefold.data.stream_encoders import Elements, RowEncoder, encoder_for
 from threefold.errors import ThreefoldError
 from threefold.memory.forms import CHUNK_LENGTH
+from threefold.runtime.array_source import ArrayEncoder, array_bytes, is_array
 from threefold.runtime.sampling import is_integer
 from threefold.runtime.scores.grouping import Columns, Groups
 from threefold.runtime.scores.scorers import make_scorer
@@ -76,7 +77,8 @@ class ScoreStream(Iterator[StreamScores]):
     def __init__(self, session: Session, source: Source, settings: StreamSettings) -> None:
         self.session, self.source, self.settings = session, source, settings
         model, tokenizer = session.model, session.model.tokenizer
-        self.token_bytes: Sequence[bytes] | None = None if model.input_size else tokenizer.parts
+        has_text = not model.input_size and tokenizer is not None
+        self.token_bytes: Sequence[bytes] | None = tokenizer.parts if has_text else None
         self.scorer = make_scorer(
             model,
             settings.mode,
@@ -188,7 +190,8 @@ def stream(
     """Score an input of any length, a chunk at a time, in constant memory.
 
     source: a path, a binary file, bytes, or an iterable of bytes or strings: text for a model of
-    tokens (encoded by its tokenizer), or a table of numbers with one element per line.
+    tokens (encoded by its tokenizer), or a table of numbers with one element per line.  Lists,
+    numpy arrays and tensors hold the elements themselves: tokens [length], or numbers [length, n].
     mode: likelihood (default), predict or anomaly; see threefold/runtime/scores/scorers.py.
     group_size: elements per output row, default 1.  top_k: tokens or classes listed by predict.
     window: elements over which surprises are averaged, default all.  columns: of a table.
@@ -215,7 +218,7 @@ def start_stream(
     model = check_streams(model)
     chosen = {"chunk_size": plan_chunk_size(model), **_without_none(requested)}
     settings = StreamSettings(**{**DEFAULTS, **chosen})
-    reader = Source(source, _encoder(model, settings), wait)
+    reader = _open_source(model, source, settings, wait)
     return ScoreStream(Session(model, seed=0), reader, settings)
 
 
@@ -237,7 +240,7 @@ def resume_stream(
         )
     session = Session.from_state_file(path, state_file, model)
     settings = _saved_settings(note["settings"], requested, path)
-    reader = Source(source, _encoder(model, settings), wait)
+    reader = _open_source(model, source, settings, wait)
     resumed = ScoreStream(session, reader, settings)
     resumed.restore(note, state_file.extra_tensors["unread"])
     return resumed
@@ -252,6 +255,17 @@ def plan_chunk_size(model: Any) -> int:
     return max(
         CHUNK_LENGTH, min(LARGEST_CHUNK, CHUNK_OUTPUTS // outputs) // CHUNK_LENGTH * CHUNK_LENGTH
     )
+
+
+def _open_source(model: Any, source: Input, settings: StreamSettings, wait: Wait | None) -> Source:
+    if not is_array(source):
+        return Source(source, _encoder(model, settings), wait)
+    if settings.columns is not None:
+        raise ThreefoldError("stream: columns can only be chosen in a table; this is an array")
+    size = model.input_size
+    parts = getattr(model.tokenizer, "parts", range(model.spec.vocabulary))
+    data = array_bytes(source, size, min(len(parts), model.spec.vocabulary))
+    return Source(data, ArrayEncoder(size), wait)
 
 
 def _encoder(model: Any, settings: StreamSettings) -> Any:

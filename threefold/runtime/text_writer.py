@@ -7,7 +7,6 @@ character is complete, also when the state is saved in between.
 from __future__ import annotations
 
 import codecs
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from os import PathLike
@@ -20,7 +19,7 @@ from threefold.models.saving import OpenedModel
 from threefold.runtime.sampling import Sampling
 from threefold.runtime.session import Session
 from threefold.runtime.source import READ_BYTES, Source
-from threefold.runtime.state_files import check_weights, read_state
+from threefold.runtime.state_files import read_state
 from threefold.runtime.streaming import NOTE as STREAM_NOTE
 
 NOTE = "generate"  # key of the notes in a state file
@@ -80,25 +79,17 @@ class TextWriter:
         should_stop: Callable[[], bool] = lambda: False,
     ) -> Iterator[TokenText]:
         """Sample tokens, endlessly with None, up to a stop text or until `should_stop`."""
-        sequences = self._stop_sequences(stops)
-        tail: deque[int] = deque(maxlen=max(map(len, sequences), default=1))
-        self.finish_reason = "length"
-        for token in self.session.generate(max_tokens):
+        for token in self.session.generate(max_tokens, stop=stops):
             yield self._decode(token)
-            tail.append(token)
-            if any(list(tail)[-len(stop) :] == stop for stop in sequences):
-                self.finish_reason = "stop"
-                return
             if should_stop():
-                self.finish_reason = "interrupted"
-                return
+                break
+        self.finish_reason = self.session.finish_reason or "interrupted"
 
     def search(
         self, max_tokens: int, beams: int, length_penalty: float = 0.0, stops: Sequence[str] = ()
     ) -> Iterator[TokenText]:
         """Find the most likely text by beam search, then yield its tokens."""
-        sequences = self._stop_sequences(stops)
-        best = self.session.search(max_tokens, beams, length_penalty, sequences)
+        best = self.session.search(max_tokens, beams, length_penalty, stops)
         self.finish_reason = best.finish_reason
         for token in best.tokens:
             yield self._decode(token)
@@ -110,18 +101,11 @@ class TextWriter:
     def save(self, path: str | PathLike[str]) -> None:
         """Write the state to a file, with the bytes of an incomplete last character."""
         incomplete, _ = self._decoder.getstate()
-        note = {"incomplete_character": incomplete.hex(), "weights": self.opened.sha256}
-        self.session.save(path, notes={NOTE: note})
+        self.session.save(path, notes={NOTE: {"incomplete_character": incomplete.hex()}})
 
     def _decode(self, token: int) -> TokenText:
         self.count += 1
         return TokenText(token, self._decoder.decode(self.tokenizer.decode_bytes([token])))
-
-    def _stop_sequences(self, stops: Sequence[str]) -> list[list[int]]:
-        sequences = [self.tokenizer.encode(text).tolist() for text in stops]
-        if not all(sequences):
-            raise ThreefoldError("a stop text is empty; expected at least one character")
-        return sequences
 
     def _restore(
         self,
@@ -134,7 +118,6 @@ class TextWriter:
         state_file = read_state(path)
         self.session = Session.from_state_file(path, state_file, model, seed=seed)
         note = state_file.notes.get(NOTE) or state_file.notes.get(STREAM_NOTE) or {}
-        check_weights(path, note, self.opened)
         self.session.sampling = replace(self.session.sampling, **sampling)
         self._decoder.decode(bytes.fromhex(note.get("incomplete_character", "")))
 

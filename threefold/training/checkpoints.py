@@ -23,7 +23,7 @@ from safetensors.torch import save as write_safetensors
 from torch import Tensor
 
 from threefold.data.atomic_files import Disk, report_write_errors, temporary_path
-from threefold.errors import ThreefoldError
+from threefold.errors import LockedError, ThreefoldError
 from threefold.models.files import own_storage
 
 MANIFEST, VALUES = "manifest.json", "training.json"
@@ -168,7 +168,7 @@ def lock_folder(folder: Path) -> Iterator[None]:
     try:
         if not _lock(descriptor):
             holder = os.pread(descriptor, 32, 0).decode(errors="replace").strip() or "unknown"
-            raise ThreefoldError(
+            raise LockedError(
                 f"{folder}: in use by another process (process ID {holder}); wait until it ends, "
                 "or choose another folder"
             )

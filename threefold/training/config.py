@@ -36,7 +36,7 @@ class DataSettings(Section):
     name: str
     """A task of `threefold tasks`, or the path of your own file or folder."""
     kind: str | None = None
-    """Your own file: language, classifier, forecaster or seq2seq; default: from its contents."""
+    """Your own data: language, classifier, regressor, tagger, forecaster, seq2seq."""
     tokenizer: Literal["byte", "character", "bpe", "word"] | None = None
     """How text is cut into tokens; default: byte, or what the task declares."""
     vocabulary: Annotated[int, Field(ge=16)] | None = None
@@ -44,11 +44,29 @@ class DataSettings(Section):
     length: Count | None = None
     """Elements per example; longer rows are cut. Default: text 256, series up to 128, rows 4096."""
     target: str | None = None
-    """Tables: the column to predict."""
+    """Tables: the column to predict; forecasters: several, separated by commas."""
+    features: str | None = None
+    """Tables: the columns to read, separated by commas; default: all that can be read."""
+    time_column: str | None = None
+    """Tables: the column of the time stamps; default: the one that contains times."""
+    group_column: str | None = None
+    """Tables: rows with the same value of this column are one sequence."""
+    series_column: str | None = None
+    """Tables: rows with the same value of this column are one time series."""
     horizon: Count | None = None
     """Series: number of steps to forecast; default: an eighth of the length."""
+    resample: str | None = None
+    """Series: the step to which rows are averaged, e.g. 15m, 1h, 1d; default: as recorded."""
+    day_first: bool | None = None
+    """Dates such as 01/02/2024: whether the day comes first; default: if that is clear."""
+    missing: Literal["mask", "carry", "refuse"] | None = None
+    """Missing numbers: filled and marked, filled with the last one, or refused; default: mask."""
+    header: bool | None = None
+    """Tables: whether the first line has the names of the columns; default: if that is clear."""
     sampling_rate: Count | None = None
     """Sounds: samples per second to resample to; default: as recorded."""
+    image_size: str | None = None
+    """Images: WIDTHxHEIGHT to scale to; default: as they are."""
     options: dict[str, Any] = Field(default_factory=dict)
     """Options of the task; `threefold tasks NAME` lists them."""
     batch_size: Count = 16

@@ -9,7 +9,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from threefold.data.atomic_files import report_write_errors, write_file
+from threefold.data.atomic_files import report_write_errors, write_text
 from threefold.drawing.axes import Axis
 from threefold.drawing.charts import Figure, Line, Point, line_chart
 from threefold.drawing.page import standalone
@@ -17,12 +17,17 @@ from threefold.drawing.page import standalone
 MAX_POINTS = 600  # of a line; longer ones are averaged
 
 
-def draw_run(folder: Path) -> list[Path]:
-    """Draw the curves of a run's log, if it has one; returns the paths of the figures."""
+def read_history(folder: Path) -> list[dict[str, Any]]:
+    """The log of a run: a dictionary for each step; empty if nothing was logged."""
     log = folder / "log.jsonl"
     if not log.exists():
         return []
-    entries = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]
+    return [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]
+
+
+def draw_run(folder: Path) -> list[Path]:
+    """Draw the curves of a run's log, if it has one; returns the paths of the figures."""
+    entries = read_history(folder)
     if not entries:
         return []
     figures = folder / "figures"
@@ -61,8 +66,5 @@ def _averaged(points: Sequence[Point]) -> list[Point]:
 
 
 def _write(path: Path, figure: Figure) -> Path:
-    def write(new: Path) -> None:
-        new.write_text(standalone(figure), encoding="utf-8")
-
-    write_file(path, write)
+    write_text(path, standalone(figure))
     return path

@@ -10,16 +10,17 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from rich.console import Console
 
-from threefold.data.atomic_files import write_file
+from threefold.data.atomic_files import write_json, write_text
+from threefold.drawing.page import standalone
 from threefold.errors import ThreefoldError
 from threefold.models.config import is_model_folder
 from threefold.models.model import Model
@@ -27,15 +28,17 @@ from threefold.models.saving import load
 from threefold.models.spec import Spec
 from threefold.models.table import build
 from threefold.training.config import FORMAT_VERSION, RunConfig, read_toml
+from threefold.training.curves import draw_run, loss_chart
 from threefold.training.distributed import ProcessGroup
+from threefold.training.estimate import check_memory
 from threefold.training.evaluation import Scores, evaluate
 from threefold.training.loop import Result, train
 from threefold.training.overrides import parse_override
-from threefold.training.reporters import Reporter
+from threefold.training.reporters import LoggingReporter, Reporter, SampleReporter
 from threefold.training.settings import TrainingSettings
 from threefold.training.training_data import TrainingData, open_data
 
-CONFIG, SUMMARY, MODEL = "config.toml", "summary.json", "model"
+CONFIG, SUMMARY, MODEL, SAMPLES = "config.toml", "summary.json", "model", "samples.txt"
 
 
 @dataclass(frozen=True)
@@ -46,62 +49,121 @@ class TrainedRun:
     model: Model
     folder: Path | None
     test: Scores | None  # None if interrupted or not evaluated
+    summary: dict[str, Any] = field(default_factory=dict)  # scores, cost and baselines
 
     @property
     def finished(self) -> bool:
         """Whether the run has ended, rather than been interrupted."""
         return self.result.stopped != "interrupted"
 
+    @property
+    def history(self) -> list[dict[str, Any]]:
+        """Step, loss, learning rate and, where evaluated, valid_loss and valid_metric."""
+        return self.result.history
 
-def prepare(config: RunConfig) -> tuple[TrainingData, Model]:
-    """The data, and a model with initial weights."""
+    def plot(self, path: str | os.PathLike[str] | None = None) -> str:
+        """The curves of training and validation loss as SVG, also written to `path` if given."""
+        text = standalone(loss_chart(self.history))
+        if path is not None:
+            write_text(Path(path), text)
+        return text
+
+
+@dataclass(frozen=True)
+class PreparedRun:
+    """What a run trains on and evaluates: made once, used for the plan and for the run."""
+
+    data: TrainingData
+    model: Model
+    batches: Callable[[int], Any]  # by step
+    valid_examples: int | None  # of each validation; None: all
+    test_examples: int | None = None  # of the final test; None: all
+
+
+def prepare(config: RunConfig, data: TrainingData | None = None) -> PreparedRun:
+    """Open the data, unless they are given, and build a model with initial weights."""
     if config.threads:
         torch.set_num_threads(config.threads)
-    data = open_data(config.data)
+    data = data or open_data(config.data)
     spec = data.spec(config.model)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.model.seed)
         model = build(spec)
-    model.tokenizer = data.tokenizer
-    return data, model
+    model.tokenizer, model.preprocessing = data.tokenizer, data.preprocessing
+    batches = data.batches(config.training.carry_state)
+    return PreparedRun(data, model, batches, config.data.eval_examples)
 
 
 def run(
     config: RunConfig,
     folder: Path | None = None,
     *,
-    console: Console | None = None,
-    reporters: Sequence[Reporter] = (),
+    prepared: PreparedRun | None = None,
+    reporters: Sequence[Reporter] | None = None,
     test: bool = True,
+    samples: bool = True,
 ) -> TrainedRun:
-    """Train as configured; with a folder, resume the run that it contains."""
-    data, model = prepare(config)
-    settings = config.training
+    """Train as configured; with a folder, resume the run that it contains.
+
+    `prepared` is used instead of opening the data and building the model again.  Progress is
+    logged unless `reporters` are given.  `test` evaluates the trained model on the test split, and
+    `samples` writes texts of a language model to samples.txt in the folder.
+    """
+    prepared = prepared or prepare(config)
     group = ProcessGroup.current()
-    if folder is not None and group.is_main:
-        write_config(config, folder)
-    result = train(
-        model,
-        data.batches(settings.carry_state),
+    if group.is_main:
+        _check_memory(config, prepared)
+        if folder is not None:
+            write_config(config, folder)
+    shown: list[Reporter] = [LoggingReporter(title_of(config))]
+    if reporters is not None:
+        shown = list(reporters)
+    if samples and folder is not None:
+        shown.append(SampleReporter(folder / SAMPLES))
+    result = _train(config, folder, prepared, shown if group.is_main else ())
+    trained = TrainedRun(result, prepared.model, folder, None)
+    if group.is_main:
+        trained = _conclude(config, prepared, trained, test)
+    group.barrier()
+    return trained
+
+
+def _check_memory(config: RunConfig, prepared: PreparedRun) -> None:
+    data, settings = prepared.data, config.training
+    objective, batch_size = data.objective(settings), config.data.batch_size
+    check_memory(prepared.model, objective, data.first, batch_size, settings)
+
+
+def _train(
+    config: RunConfig, folder: Path | None, prepared: PreparedRun, reporters: Sequence[Reporter]
+) -> Result:
+    data, settings = prepared.data, config.training
+    return train(
+        prepared.model,
+        prepared.batches,
         settings,
-        validation=data.pieces("valid", settings.carry_state),
+        validation=data.limited(prepared.valid_examples).pieces("valid", settings.carry_state),
         objective=data.objective(settings),
-        console=console,
-        title=title_of(config),
         folder=folder,
         identity=data.identity(),
         reporters=reporters,
     )
-    scores = None
-    if group.is_main:
-        model.eval()
-        if test and result.stopped != "interrupted":
-            scores = evaluate_split(data.limited(None), model, "test", settings.carry_state)
-        if folder is not None:
-            model.save(folder / MODEL)
-            write_summary(folder, config, data, model, result, scores)
-    group.barrier()
-    return TrainedRun(result, model, folder, scores)
+
+
+def _conclude(
+    config: RunConfig, prepared: PreparedRun, trained: TrainedRun, test: bool
+) -> TrainedRun:
+    """Evaluate a trained model; with a folder, save it with its summary and figures."""
+    data, model, scores = prepared.data, prepared.model.eval(), None
+    if test and trained.finished:
+        tested = data.limited(prepared.test_examples)
+        scores = evaluate_split(tested, model, "test", config.training.carry_state)
+    summary = summarize(config, data, model, trained.result, scores)
+    if trained.folder is not None:
+        model.save(trained.folder / MODEL)
+        write_json(trained.folder / SUMMARY, summary)
+        draw_run(trained.folder)
+    return replace(trained, test=scores, summary=summary)
 
 
 def evaluate_split(data: TrainingData, model: Model, split: str, carry: bool = False) -> Scores:
@@ -132,8 +194,7 @@ def write_config(config: RunConfig, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ThreefoldError(f"{folder}: cannot be created ({error.strerror})") from error
-    text = config.to_toml()
-    write_file(path, lambda new: _write(new, text))
+    write_text(path, config.to_toml())
 
 
 def read_run(folder: Path) -> RunConfig:
@@ -232,15 +293,10 @@ def _check_fit(folder: Path, model: Model, needed: Spec, data: str) -> None:
         )
 
 
-def write_summary(
-    folder: Path,
-    config: RunConfig,
-    data: TrainingData,
-    model: Model,
-    result: Result,
-    test: Scores | None,
-) -> None:
-    """Write summary.json: scores, cost and baselines of a run."""
+def summarize(
+    config: RunConfig, data: TrainingData, model: Model, result: Result, test: Scores | None
+) -> dict[str, Any]:
+    """The content of summary.json: scores, cost and baselines of a run."""
     task = data.task
     values: dict[str, Any] = {
         "title": title_of(config),
@@ -262,8 +318,7 @@ def write_summary(
     }
     if task.labels:
         values["labels"] = list(task.labels)
-    text = json.dumps(values, indent=1, ensure_ascii=False) + "\n"
-    write_file(folder / SUMMARY, lambda new: _write(new, text))
+    return values
 
 
 def _scores(scores: Scores) -> dict[str, float | None]:
@@ -272,7 +327,3 @@ def _scores(scores: Scores) -> dict[str, float | None]:
 
 def _number(value: float) -> float | None:
     return value if math.isfinite(value) else None
-
-
-def _write(path: Path, text: str) -> None:
-    path.write_text(text, encoding="utf-8")

@@ -18,11 +18,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from rich.console import Console
 from torch import Tensor, nn
 
 from threefold.blocks.stack import Stack
-from threefold.errors import OtherProcessFailedError, ThreefoldError
+from threefold.errors import DivergedError, OtherProcessFailedError
 from threefold.memory.state import State
 from threefold.models.saving import unique_tensors
 from threefold.runtime.interrupts import Interrupts
@@ -34,7 +33,7 @@ from threefold.training.learning_rates import SCHEDULES
 from threefold.training.nan_finder import NOT_REPRODUCED, find_non_finite
 from threefold.training.objectives import Objective, objective_for
 from threefold.training.optimizer import make_optimizer, scale_learning_rate
-from threefold.training.reporters import Reporter, make_reporter
+from threefold.training.reporters import LoggingReporter, Reporter, ReporterGroup
 from threefold.training.run_folder import RunFolder, open_run_folder
 from threefold.training.seeding import preserve_random_state, seed_step
 from threefold.training.settings import TrainingSettings
@@ -54,6 +53,7 @@ class Result:
     """Losses, evaluations and cost of a run."""
 
     losses: list[float] = field(default_factory=list)  # one per step
+    learning_rates: list[float] = field(default_factory=list)  # one per step
     validation: list[tuple[int, Scores]] = field(default_factory=list)  # (steps done, scores)
     tokens: int = 0
     seconds: float = 0.0
@@ -62,6 +62,18 @@ class Result:
     @property
     def steps(self) -> int:
         return len(self.losses)
+
+    @property
+    def history(self) -> list[dict[str, Any]]:
+        """A dictionary for each step: what log.jsonl has of losses, rates and evaluations."""
+        pairs = zip(self.losses, self.learning_rates, strict=True)
+        entries: list[dict[str, Any]] = [
+            {"step": step, "loss": loss, "learning_rate": rate}
+            for step, (loss, rate) in enumerate(pairs, 1)
+        ]
+        for step, scores in self.validation:
+            entries[step - 1] |= {"valid_loss": scores.loss, "valid_metric": scores.metric}
+        return entries
 
     @property
     def tokens_per_second(self) -> float:
@@ -82,18 +94,17 @@ def train(
     validation: Iterable[Any] | None = None,
     metric: Metric = accuracy,
     objective: Objective | None = None,
-    console: Console | None = None,
-    title: str = "training",
     folder: str | PathLike[str] | None = None,
     identity: Mapping[str, Any] | None = None,
-    reporters: Sequence[Reporter] = (),
+    reporters: Sequence[Reporter] | None = None,
 ) -> Result:
-    """Train `model` on batches(0), batches(1), …; shows progress on `console`, if given.
+    """Train `model` on batches(0), batches(1), …
 
     With a `folder`, checkpoints are saved there and a run that was stopped or killed resumes from
     the newest one; Ctrl-C and SIGTERM finish the step and save.  `identity` lists what else must be
     unchanged to resume, such as the hash of the data.  `objective` defaults to that of the kind of
-    model.  `reporters` are called after every step, evaluation and checkpoint.
+    model.  `reporters` are called after every step, evaluation and checkpoint; without any,
+    progress is logged.
     """
     group = ProcessGroup.current()
     options = {"smoothing": settings.label_smoothing, "sampled": settings.scheduled_sampling}
@@ -103,13 +114,18 @@ def train(
         open_run_folder(folder, settings.keep_checkpoints, group) as run_folder,
         preserve_random_state(),
         Interrupts() as interrupt,
-        make_reporter(console if group.is_main else None, title, reporters) as reporter,
+        ReporterGroup(default_reporters(group) if reporters is None else reporters) as reporter,
     ):
         trainer.start(run_folder, reporter, identity or {})
         while not trainer.result.stopped:
             _advance(trainer, run_folder, reporter, interrupt, validation)
         trainer.finish()
     return trainer.result
+
+
+def default_reporters(group: ProcessGroup) -> list[Reporter]:
+    """A log of the progress, by the main process only."""
+    return [LoggingReporter("training")] if group.is_main else []
 
 
 def _advance(
@@ -122,7 +138,7 @@ def _advance(
     """One step of the run: train, evaluate if due, report, log and save."""
     result = trainer.result
     if not trainer.step(run_folder):
-        reporter.message(
+        reporter.warn(
             f"loss or gradient is not finite: returned to step {result.steps:,} and halved the "
             "learning rate"
         )
@@ -187,8 +203,10 @@ class Trainer:
         self, run_folder: RunFolder | None, reporter: Reporter, identity: Mapping[str, Any]
     ) -> None:
         """Resume from the newest checkpoint, if there is one."""
-        for message in [] if run_folder is None else run_folder.start(self, identity):
-            reporter.message(message)
+        for warning in [] if run_folder is None else run_folder.start(self, identity):
+            reporter.warn(warning)
+        if self.result.steps:
+            reporter.message(f"resumed after step {self.result.steps:,}")
         if run_folder is not None and self.result.steps:
             self.result.stopped = self._target_reached or self.end_reason or self._out_of_patience
 
@@ -219,6 +237,7 @@ class Trainer:
             if self.ema is not None:
                 self.ema.update(step)
         self.result.losses.append(loss)
+        self.result.learning_rates.append(self.optimizer.param_groups[0]["lr"])
         self.result.tokens += self.group.ranks * sum(map(_elements, batches))
         seconds = time.perf_counter() - start
         # With a time limit all ranks must agree on the time, so that they end at the same step.
@@ -364,7 +383,7 @@ class Trainer:
         what = f"gradient norm is {self.grad_norm}" if math.isfinite(loss) else f"loss is {loss}"
         losses = self.result.losses
         before = f"the previous loss was {losses[-1]:.4g}" if losses else "this was the first step"
-        raise ThreefoldError(
+        raise DivergedError(
             f"training stopped at step {self.result.steps}: the {what}; {before}; the weights were "
             f"not updated at this step; {self._locate_non_finite(batches, state_before)}; lower "
             f"the learning rate ({self.settings.learning_rate:g}) or check the data of this step"

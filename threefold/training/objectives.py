@@ -162,8 +162,13 @@ class ForecastObjective:
         self.lower = getattr(metric, "__name__", "") in LOWER_IS_BETTER
 
     def count(self, rows: Batch) -> int:
-        """Number of values to forecast: `horizon` for each element of the context."""
-        return rows.inputs.shape[0] * rows.inputs.shape[1] * rows.targets.shape[1]
+        """Number of values to forecast from the elements of the context; NaN does not count."""
+        channels = 1 if rows.targets.dim() == 2 else rows.targets.shape[2]
+        future = rows.targets.reshape(len(rows.targets), -1, channels)
+        target, _ = future_values(
+            torch.cat([rows.inputs[..., :channels], future], 1), future.shape[1]
+        )
+        return int((~target[:, : rows.inputs.shape[1]].isnan()).sum())
 
     def __call__(
         self,
@@ -181,7 +186,9 @@ class ForecastObjective:
         future = rows.targets.reshape(len(series), -1, model.channels)
         target, _ = future_values(torch.cat([series, future], 1), model.horizon)
         target = target[:, : series.shape[1]]
-        losses = _forecast_losses(model, forecast, target)
+        known = ~target.isnan()  # a missing value can be an input, but not a target
+        losses = _forecast_losses(model, forecast, target.nan_to_num())
+        losses = torch.where(known, losses, torch.zeros_like(losses))
         last = model.point_forecast(forecast[:, -1]).reshape(rows.targets.shape)
         return BatchLoss(losses.sum(), last, None)
 

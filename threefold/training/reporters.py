@@ -1,7 +1,8 @@
-"""Reporters, the callbacks of a run: a live panel, plain lines, text samples, TensorBoard."""
+"""Reporters, the callbacks of a run: a log, a live panel, plain lines, samples, TensorBoard."""
 
 from __future__ import annotations
 
+import logging
 import math
 import time
 from collections.abc import Sequence
@@ -26,7 +27,9 @@ from threefold.runtime.generation import generate
 if TYPE_CHECKING:
     from threefold.training.loop import Trainer
 
-PROGRESS_LINES = 5  # progress lines that LineReporter prints per run
+logger = logging.getLogger("threefold.training")
+
+PROGRESS_LINES = 5  # progress lines per run
 PANEL_REFRESH_SECONDS = 0.2
 SAMPLE_TOKENS = 160  # length of a text sample
 
@@ -64,6 +67,10 @@ class Reporter:
     def message(self, text: str) -> None:
         """Show a message to the user."""
 
+    def warn(self, text: str) -> None:
+        """Show something that the user should know and did not expect."""
+        self.message(text)
+
 
 class ReporterGroup(Reporter):
     """Several reporters, called one after another."""
@@ -94,6 +101,10 @@ class ReporterGroup(Reporter):
     def message(self, text: str) -> None:
         for reporter in self.reporters:
             reporter.message(text)
+
+    def warn(self, text: str) -> None:
+        for reporter in self.reporters:
+            reporter.warn(text)
 
 
 class LivePanel(Reporter):
@@ -143,11 +154,11 @@ class LivePanel(Reporter):
         return Panel(rows, title=title, title_align="left", box=box.ROUNDED)
 
 
-class LineReporter(Reporter):
-    """A plain line after each fifth of the run and after each evaluation."""
+class LoggingReporter(Reporter):
+    """Logs progress after each fifth of the run and after each evaluation."""
 
-    def __init__(self, console: Console, title: str) -> None:
-        self.console, self.title = console, title
+    def __init__(self, title: str) -> None:
+        self.title = title
         self.next_progress = 0.0
 
     def on_step(self, trainer: Trainer) -> None:
@@ -167,7 +178,24 @@ class LineReporter(Reporter):
             self.message(f"step {steps}, validation loss {loss:.4f}, metric {metric:.4f}")
 
     def message(self, text: str) -> None:
+        logger.info("%s: %s", self.title, text)
+
+    def warn(self, text: str) -> None:
+        logger.warning("%s: %s", self.title, text)
+
+
+class LineReporter(LoggingReporter):
+    """Prints to a console what a LoggingReporter logs."""
+
+    def __init__(self, console: Console, title: str) -> None:
+        super().__init__(title)
+        self.console = console
+
+    def message(self, text: str) -> None:
         self.console.print(f"{self.title}: {text}", highlight=False, markup=False, soft_wrap=True)
+
+    def warn(self, text: str) -> None:
+        self.message(text)
 
 
 class TensorBoardReporter(Reporter):
@@ -204,8 +232,8 @@ class TensorBoardReporter(Reporter):
 class SampleReporter(Reporter):
     """A text that the language model generates at each evaluation, appended to a file."""
 
-    def __init__(self, path: Path, console: Console | None = None) -> None:
-        self.path, self.console = path, console
+    def __init__(self, path: Path) -> None:
+        self.path = path
 
     def on_evaluate(self, trainer: Trainer) -> None:
         model, steps = trainer.model, trainer.result.steps
@@ -217,8 +245,6 @@ class SampleReporter(Reporter):
         score = "" if math.isnan(loss) else f", validation loss {loss:.4f}"
         with report_write_errors(self.path), open(self.path, "a", encoding="utf-8") as file:
             file.write(f"--- step {steps}{score}\n{text}\n")
-        if self.console is not None:
-            self.console.print(f"sample at step {steps}: {text.strip()[:200]}", markup=False)
 
 
 def _sample(model: LanguageModel, tokenizer: Any) -> str:
@@ -275,14 +301,6 @@ def _memory() -> str:
         return "–"
 
 
-def make_reporter(
-    console: Console | None, title: str, reporters: Sequence[Reporter] = ()
-) -> Reporter:
-    """A panel on a terminal, lines elsewhere, nothing without a console; and `reporters`."""
-    if console is None:
-        progress = Reporter()
-    elif console.is_terminal:
-        progress = LivePanel(console, title)
-    else:
-        progress = LineReporter(console, title)
-    return ReporterGroup([progress, *reporters]) if reporters else progress
+def console_reporter(console: Console, title: str) -> Reporter:
+    """A panel that updates in place on a terminal, plain lines elsewhere."""
+    return LivePanel(console, title) if console.is_terminal else LineReporter(console, title)

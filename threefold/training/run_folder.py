@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 import threefold
-from threefold.data.atomic_files import report_write_errors, sync, write_file
+from threefold.data.atomic_files import report_write_errors, sync, write_text
 from threefold.errors import ThreefoldError
 from threefold.memory.state import State, leaves, tree
 from threefold.models.saving import unique_tensors
@@ -51,8 +51,8 @@ class RunFolder:
         self.log = RunLog(self.folder / LOG)
 
     def start(self, trainer: Trainer, identity: Mapping[str, Any]) -> list[str]:
-        """Write run.json, or resume from the newest checkpoint; returns messages for the user."""
-        messages = self._check_same_run(trainer, identity)
+        """Write run.json, or resume from the newest checkpoint; returns warnings."""
+        warnings = self._check_same_run(trainer, identity)
         snapshot, problems = self.checkpoints.newest()
         if snapshot is None and problems:
             raise ThreefoldError(
@@ -64,8 +64,7 @@ class RunFolder:
             self.log.truncate(0 if snapshot is None else snapshot.values["log"])
         if snapshot is not None:
             self._restore(trainer, snapshot)
-            messages.append(f"resumed after step {snapshot.step:,}")
-        return [*messages, *(f"ignored a damaged checkpoint: {problem}" for problem in problems)]
+        return [*warnings, *(f"ignored a damaged checkpoint: {problem}" for problem in problems)]
 
     def log_step(self, trainer: Trainer) -> None:
         """Append the newest step to log.jsonl."""
@@ -110,8 +109,7 @@ class RunFolder:
         if is_new:
             if self.group.is_main:
                 content = {"configuration": configuration, "environment": environment()}
-                text = json.dumps(content, indent=1, sort_keys=True) + "\n"
-                write_file(path, lambda new: _write_text(new, text))
+                write_text(path, json.dumps(content, indent=1, sort_keys=True) + "\n")
             return []
         try:
             saved = json.loads(path.read_text(encoding="utf-8"))
@@ -217,10 +215,6 @@ class RunLog:
                 os.truncate(self.path, size)
 
 
-def _write_text(path: Path, text: str) -> None:
-    path.write_text(text, encoding="utf-8")
-
-
 def run_identity(trainer: Trainer) -> dict[str, Any]:
     """What must be unchanged for a run to resume."""
     spec = getattr(trainer.model, "spec", None)
@@ -301,5 +295,6 @@ def restore_trainer(trainer: Trainer, snapshot: Snapshot, entries: list[dict[str
     trainer.lr_scale, trainer.skipped = values["lr_scale"], values.get("skipped", 0)
     result = trainer.result
     result.losses[:] = [nan if entry["loss"] is None else entry["loss"] for entry in entries]
+    result.learning_rates[:] = [entry["learning_rate"] for entry in entries]
     result.tokens, result.seconds = values["tokens"], values["seconds"]
     result.validation[:] = [(steps, Scores(*scores)) for steps, *scores in values["validation"]]

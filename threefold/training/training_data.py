@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from threefold.data.loaders import TokenStream, Windows
+from threefold.data.preprocessing import Preprocessing
+from threefold.data.preprocessing.text import Tokenize
 from threefold.data.shuffling import shuffled
 from threefold.errors import ThreefoldError, nearest
 from threefold.models.spec import Spec
@@ -23,6 +25,7 @@ from threefold.tasks.table import GENERATED, LOWER_IS_BETTER, TASKS
 from threefold.tasks.table import task as make_task
 from threefold.tasks.task import Task
 from threefold.tasks.user_data import files_of, user_task
+from threefold.tasks.user_data.settings import FIELDS, read_settings
 from threefold.training.config import DataSettings, ModelSettings
 from threefold.training.objectives import (
     ForecastObjective,
@@ -34,16 +37,6 @@ from threefold.training.objectives import (
 from threefold.training.settings import TrainingSettings
 
 EVAL_LANES = 8  # batch size of an evaluation that carries its state
-# Settings that apply when a user's file is read.
-USER_DATA_KEYS = {
-    "kind",
-    "tokenizer",
-    "vocabulary",
-    "length",
-    "target",
-    "horizon",
-    "sampling_rate",
-}
 
 
 @dataclass(frozen=True)
@@ -124,7 +117,7 @@ class TrainingData:
 
     @property
     def _forecasts(self) -> bool:
-        return self.task.kind == "forecaster" and self.first.targets.dim() == 2
+        return self.task.kind == "forecaster" and self.first.targets.dim() >= 2
 
     def spec(self, model: ModelSettings) -> Spec:
         """The spec of a model for these data, with the given settings."""
@@ -151,14 +144,19 @@ class TrainingData:
             return "language", task.vocabulary, {}
         vocabulary, features = max(task.vocabulary, 1), {"input_size": task.features}
         if self._forecasts:
-            options = {"horizon": self.first.targets.shape[1], "exogenous": task.features - 1}
-            return "forecaster", vocabulary, options
+            return "forecaster", vocabulary, self._forecaster_options()
         if task.kind == "tagger":
             return "tagger", vocabulary, {"classes": max(task.classes, 1), **features}
         is_pair = self.first.inputs.dim() - (task.features > 0) == 3
         pooling = {} if task.classes else {"pooling": "last"}
         options = {"classes": max(task.classes, 1), "pair": is_pair, **pooling, **features}
         return "classifier", vocabulary, options
+
+    def _forecaster_options(self) -> dict[str, Any]:
+        targets = self.first.targets
+        channels = 1 if targets.dim() == 2 else targets.shape[2]
+        options = {"horizon": targets.shape[1], "exogenous": self.task.features - channels}
+        return options if channels == 1 else {**options, "channels": channels}
 
     def _seq2seq_options(self, kind: str) -> dict[str, Any]:
         task = self.task
@@ -169,12 +167,20 @@ class TrainingData:
 
     @property
     def tokenizer(self) -> Any:
-        """The tokenizer of a text; None for other data."""
-        return None if self.task.corpus is None else self.task.corpus().tokenizer
+        """The tokenizer of a model that reads text; None for other data."""
+        if self.task.corpus is not None:
+            return self.task.corpus().tokenizer
+        step = None if self.preprocessing is None else self.preprocessing.inputs.find(Tokenize)
+        return None if step is None or step.offset else step.tokenizer
+
+    @cached_property
+    def preprocessing(self) -> Preprocessing | None:
+        """What a model trained on these data needs to read others; None if that is unknown."""
+        return None if self.task.preprocessing is None else self.task.preprocessing()
 
     def identity(self) -> dict[str, Any]:
         """Hashes of the data, which must be unchanged when a run resumes."""
-        if self.from_user:
+        if self.from_user and Path(self.data.name).exists():
             digests = files_of(Path(self.data.name))
             return {f"data file {name}": digest for name, digest in digests.items()}
         digest = hashlib.sha256()
@@ -213,10 +219,25 @@ def sample(size: int, limit: int | None) -> NDArray[np.int64]:
     return np.sort(shuffled((0, size), size, range(limit)))
 
 
-def open_data(data: DataSettings | str, **options: Any) -> TrainingData:
-    """Open a task or a user's file, given `DataSettings` or a name and keyword arguments."""
+def open_data(
+    data: DataSettings | str,
+    *,
+    source: Any = None,
+    preprocessing: Preprocessing | None = None,
+    split: bool = True,
+    **options: Any,
+) -> TrainingData:
+    """Open a task or a user's file, given `DataSettings` or a name and keyword arguments.
+
+    source: data in memory, which the name only describes.  preprocessing: that of a trained model.
+    split=False: all of a user's examples in every split.
+    """
     settings = data if isinstance(data, DataSettings) else DataSettings(name=data, **options)
     name = settings.name
+    if source is not None:
+        read = read_settings(settings.model_dump())
+        task = user_task(source, read, preprocessing=preprocessing, split=split)
+        return TrainingData(task, settings)
     if name in TASKS:
         return TrainingData(make_task(name, **_task_options(settings)), settings)
     if not Path(name).exists():
@@ -230,8 +251,9 @@ def open_data(data: DataSettings | str, **options: Any) -> TrainingData:
             f"data.options is {settings.options!r}, but only tasks have options and {name} is a "
             "file; remove it"
         )
-    keywords = settings.model_dump(include=USER_DATA_KEYS)
-    return TrainingData(user_task(Path(name), **keywords), settings)
+    read = read_settings(settings.model_dump())
+    task = user_task(Path(name), read, preprocessing=preprocessing, split=split)
+    return TrainingData(task, settings)
 
 
 def _task_options(data: DataSettings) -> dict[str, Any]:
@@ -245,7 +267,7 @@ def _task_options(data: DataSettings) -> dict[str, Any]:
                 f"the task {data.name} has no option {name!r}; its options: "
                 f"{', '.join(known) or 'none'}"
             )
-    for name in sorted(USER_DATA_KEYS):
+    for name in sorted(FIELDS):
         value = getattr(data, name)
         if value is not None:
             if name not in known:

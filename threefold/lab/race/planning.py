@@ -38,13 +38,14 @@ from threefold.layers.table import MIXERS
 from threefold.models.spec import Spec
 from threefold.models.table import build
 from threefold.training.config import DataSettings, ModelSettings, RunConfig
+from threefold.training.data_cache import DataCache
 from threefold.training.durations import Duration, parse_duration
 from threefold.training.experiment import evaluate_split
 from threefold.training.loop import Trainer, train
 from threefold.training.overrides import apply_overrides, parse_override
 from threefold.training.reporters import Reporter
 from threefold.training.settings import TrainingSettings
-from threefold.training.training_data import TrainingData, open_data
+from threefold.training.training_data import TrainingData
 
 FORMAT_VERSION = 2  # of race.json and of the folder around it
 DEFAULT_MIXERS = ("lstm", "attention", "s4d", "mamba", "gated_delta_net")
@@ -243,11 +244,15 @@ def check_override(text: str) -> None:
         raise ThreefoldError(f"--set {text!r}: in a race, {RESERVED[key]}")
 
 
-def make_plan(request: RaceRequest, progress: Callable[[str], None] = lambda _: None) -> RacePlan:
+def make_plan(
+    request: RaceRequest,
+    progress: Callable[[str], None] = lambda _: None,
+    cache: DataCache | None = None,
+) -> RacePlan:
     """Choose sizes and steps of all models, or refuse what cannot be raced."""
     progress("reading the data")
     settings = {**request.settings()["data"], "batch_size": request.batch_size}
-    data = open_data(DataSettings(**settings))
+    data = (cache or DataCache()).open(DataSettings(**settings))
     check_data(data)
     progress("choosing model sizes")
     specs = {name: model_spec(data, request, mixers) for name, mixers in request.entries.items()}

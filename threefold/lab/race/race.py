@@ -28,7 +28,8 @@ from tempfile import TemporaryDirectory
 import torch
 
 from threefold._version import __version__
-from threefold.errors import ThreefoldError
+from threefold.data.atomic_files import write_json
+from threefold.errors import LockedError, ThreefoldError
 from threefold.lab.bench.measuring import costs
 from threefold.lab.race.planning import (
     DEFAULT_MIXERS,
@@ -38,13 +39,14 @@ from threefold.lab.race.planning import (
     describe_matching,
     make_plan,
 )
-from threefold.lab.race.runs import FinishedRun, train_run, tune, write_json
+from threefold.lab.race.runs import FinishedRun, train_run, tune
 from threefold.lab.report.report import Contender, Cost, Report, Subject
 from threefold.models.spec import Spec
 from threefold.models.table import build
 from threefold.training.checkpoints import lock_folder
 from threefold.training.config import RunConfig
-from threefold.training.training_data import TrainingData, open_data
+from threefold.training.data_cache import DataCache
+from threefold.training.training_data import TrainingData
 
 PLAN, COSTS, RUNS, TUNING = "race.json", "costs.json", "runs", "tuning"
 MAX_COST_LENGTH = 16_384  # elements at which costs are measured
@@ -110,10 +112,11 @@ def default_folder(request: RaceRequest) -> Path:
 def run_race(request: RaceRequest, folder: RaceFolder, say: Say) -> Report:
     """Run a race, or the part of it that is not finished yet."""
     folder.path.mkdir(parents=True, exist_ok=True)
-    plan = load_or_make_plan(request, folder.path, say)
-    rates = learning_rates(plan, folder.path, say)
-    finished = train_all(plan, rates, folder, say)
-    data = open_data(plan.config(plan.contenders[0].name, 0).data)
+    cache = DataCache()
+    plan = load_or_make_plan(request, folder.path, say, cache)
+    rates = learning_rates(plan, folder.path, say, cache)
+    finished = train_all(plan, rates, folder, say, cache)
+    data = cache.open(plan.config(plan.contenders[0].name, 0).data)
     trained = sum(result.run.seconds for result in finished.values())
     costs_by_name = {}
     if folder.writes_report:
@@ -124,12 +127,12 @@ def run_race(request: RaceRequest, folder: RaceFolder, say: Say) -> Report:
     return report
 
 
-def load_or_make_plan(request: RaceRequest, folder: Path, say: Say) -> RacePlan:
+def load_or_make_plan(request: RaceRequest, folder: Path, say: Say, cache: DataCache) -> RacePlan:
     """The plan in the folder; made if there is none, refused if it belongs to another race."""
     path = folder / PLAN
     with wait_for_lock(folder / "planning", say):
         if not path.is_file():
-            plan = make_plan(request, say)
+            plan = make_plan(request, say, cache)
             write_json(path, plan.to_dict())
             return plan
     try:
@@ -162,9 +165,7 @@ def wait_for_lock(folder: Path, say: Say) -> Iterator[None]:
         try:
             lock.__enter__()
             break
-        except ThreefoldError as error:
-            if "another process" not in str(error):
-                raise
+        except LockedError:
             say("waiting for another process")
             time.sleep(POLL_SECONDS)
     try:
@@ -173,26 +174,26 @@ def wait_for_lock(folder: Path, say: Say) -> Iterator[None]:
         lock.__exit__(None, None, None)
 
 
-def learning_rates(plan: RacePlan, folder: Path, say: Say) -> dict[str, float]:
+def learning_rates(plan: RacePlan, folder: Path, say: Say, cache: DataCache) -> dict[str, float]:
     """The learning rate of each contender by its name, tuned if the request says so."""
     names = [contender.name for contender in plan.contenders]
     if not plan.request.tune:
         return dict.fromkeys(names, plan.request.learning_rate)
     with wait_for_lock(folder / TUNING, say):
-        return {name: tuned_rate(plan, name, folder, say) for name in names}
+        return {name: tuned_rate(plan, name, folder, say, cache) for name in names}
 
 
-def tuned_rate(plan: RacePlan, name: str, folder: Path, say: Say) -> float:
+def tuned_rate(plan: RacePlan, name: str, folder: Path, say: Say, cache: DataCache) -> float:
     """The learning rate that suits a contender best."""
 
     def progress(done: float, loss: float) -> None:
         say(f"tuning {name}: {done:.0%}, loss {loss:.3f}")
 
-    return tune(plan, name, folder / TUNING, progress)
+    return tune(plan, name, folder / TUNING, progress, cache)
 
 
 def train_all(
-    plan: RacePlan, rates: dict[str, float], folder: RaceFolder, say: Say
+    plan: RacePlan, rates: dict[str, float], folder: RaceFolder, say: Say, cache: DataCache
 ) -> dict[tuple[str, int], FinishedRun]:
     """Every run by (name, seed): trains those that are free and waits for other processes."""
     # All models of one seed first: an interrupted race then has complete comparisons.
@@ -205,7 +206,7 @@ def train_all(
                 continue
             config = plan.config(name, seed, rates[name])
             title = f"run {len(finished) + 1} of {len(order)}: {name}, seed {seed}"
-            result = train_if_free(plan, config, folder.run(name, seed), title, say)
+            result = train_if_free(plan, config, folder.run(name, seed), title, say, cache)
             if result is None:
                 busy += 1
             else:
@@ -218,7 +219,7 @@ def train_all(
 
 
 def train_if_free(
-    plan: RacePlan, config: RunConfig, folder: Path, title: str, say: Say
+    plan: RacePlan, config: RunConfig, folder: Path, title: str, say: Say, cache: DataCache
 ) -> FinishedRun | None:
     """The result of a run, trained now if necessary; None if another process is training it."""
 
@@ -226,11 +227,9 @@ def train_if_free(
         say(f"{title}: {done:.0%}, loss {loss:.3f}")
 
     try:
-        return train_run(plan, config, folder, progress)
-    except ThreefoldError as error:
-        if "another process" in str(error):
-            return None
-        raise
+        return train_run(plan, config, folder, progress, cache)
+    except LockedError:
+        return None
 
 
 def measure_costs(

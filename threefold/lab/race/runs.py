@@ -10,28 +10,25 @@ import hashlib
 import json
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
-from threefold.data.atomic_files import write_file
-from threefold.errors import ThreefoldError
+from threefold.data.atomic_files import report_write_errors, write_json
+from threefold.errors import DivergedError, ThreefoldError
 from threefold.lab.race.planning import TUNING_RATES, RacePlan
 from threefold.lab.report.report import CurvePoint, RaceRun
 from threefold.models.model import Model
+from threefold.training import experiment
 from threefold.training.config import RunConfig
-from threefold.training.experiment import (
-    MODEL,
-    evaluate_split,
-    prepare,
-    write_config,
-    write_summary,
-)
-from threefold.training.loop import Trainer, train
+from threefold.training.data_cache import DataCache
+from threefold.training.experiment import PreparedRun, TrainedRun, evaluate_split, prepare
+from threefold.training.loop import Trainer
 from threefold.training.reporters import Reporter
-from threefold.training.training_data import TrainingData, open_data
+from threefold.training.training_data import TrainingData
 
 RESULT, BATCHES, CURVE = "result.json", "batches.txt", "curve.jsonl"
 LENGTH_FACTORS = (2, 4, 8)  # of the training length, for the evaluation at other lengths
@@ -58,40 +55,51 @@ class FinishedRun:
 
 
 def train_run(
-    plan: RacePlan, config: RunConfig, folder: Path | None, progress: Progress
+    plan: RacePlan,
+    config: RunConfig,
+    folder: Path | None,
+    progress: Progress,
+    cache: DataCache | None = None,
 ) -> FinishedRun:
     """Train and evaluate one run, or read its result if it is finished."""
     if folder is not None and (folder / RESULT).is_file():
         return read_result(folder / RESULT)
-    data, model = prepare(config)
-    if folder is not None:
-        write_config(config, folder)
-    batches = HashedBatches(data.batches(), folder)
-    recorder = CurveRecorder(folder, progress)
-    result = train(
-        model,
-        batches,
-        config.training,
-        validation=data.limited(plan.valid_examples).pieces("valid"),
-        objective=data.objective(config.training),
-        folder=folder,
-        identity=data.identity(),
-        reporters=[recorder],
-    )
-    if result.stopped == "interrupted":
-        raise StoppedError(INTERRUPTED)
-    model.eval()
-    test = evaluate_split(data.limited(plan.test_examples), model, "test")
+    cache = cache or DataCache()
+    prepared = _prepare(plan, config, cache)
+    batches, recorder = HashedBatches(prepared.batches, folder), CurveRecorder(folder, progress)
+    trained = _run(config, folder, replace(prepared, batches=batches), recorder)
+    result, test = trained.result, trained.test
+    assert test is not None  # the run has ended
     digest = batches.digest(plan.common_steps)
     effort = result.steps, result.tokens, result.seconds
     run = RaceRun(config.data.seed, test.metric, *effort, recorder.points, digest)
-    lengths = score_other_lengths(data, model, plan.test_examples)
+    lengths = score_other_lengths(cache, prepared.data, trained.model, plan.test_examples)
     finished = FinishedRun(run, lengths, result.scores.loss)
     if folder is not None:
-        model.save(folder / MODEL)
-        write_summary(folder, config, data, model, result, test)
         write_json(folder / RESULT, asdict(finished))
     return finished
+
+
+def _prepare(plan: RacePlan, config: RunConfig, cache: DataCache) -> PreparedRun:
+    """Data and model of a run that is evaluated on as many examples as all others."""
+    prepared = prepare(config, cache.open(config.data))
+    return replace(prepared, valid_examples=plan.valid_examples, test_examples=plan.test_examples)
+
+
+def _run(
+    config: RunConfig,
+    folder: Path | None,
+    prepared: PreparedRun,
+    recorder: CurveRecorder,
+    test: bool = True,
+) -> TrainedRun:
+    """Train; an interruption ends the race, which the same command continues."""
+    trained = experiment.run(
+        config, folder, prepared=prepared, reporters=[recorder], test=test, samples=False
+    )
+    if not trained.finished:
+        raise StoppedError(INTERRUPTED)
+    return trained
 
 
 def read_result(path: Path) -> FinishedRun:
@@ -103,18 +111,8 @@ def read_result(path: Path) -> FinishedRun:
     return FinishedRun(RaceRun(**run), lengths, values["loss"])
 
 
-def write_json(path: Path, values: Mapping[str, Any]) -> None:
-    """Write JSON atomically: the file is complete or not there at all."""
-    text = json.dumps(values, indent=1, ensure_ascii=False) + "\n"
-
-    def write(new: Path) -> None:
-        new.write_text(text, encoding="utf-8")
-
-    write_file(path, write)
-
-
 def score_other_lengths(
-    data: TrainingData, model: Model, examples: int
+    cache: DataCache, data: TrainingData, model: Model, examples: int
 ) -> tuple[tuple[int, float], ...]:
     """(length, test score) on longer sequences if the data have them, on fewer examples each."""
     length = data.task.length
@@ -122,7 +120,7 @@ def score_other_lengths(
     for factor in (1, *LENGTH_FACTORS):
         settings = data.data.model_copy(update={"length": factor * length})
         try:
-            longer = open_data(settings) if factor > 1 else data
+            longer = cache.open(settings) if factor > 1 else data
             if not compatible(data, longer):
                 return ()
             fewer = max(min(4, examples), examples // factor)
@@ -145,6 +143,8 @@ class CurveRecorder(Reporter):
     def __init__(self, folder: Path | None, progress: Progress) -> None:
         self.path, self.progress = None if folder is None else folder / CURVE, progress
         self.by_step: dict[int, CurvePoint] = {}
+
+    def open(self) -> None:  # the folder is locked only now
         for line in complete_lines(self.path):
             self._add(CurvePoint(*json.loads(line)))
 
@@ -171,10 +171,12 @@ class HashedBatches:
 
     def __init__(self, batches: Callable[[int], Any], folder: Path | None) -> None:
         self.batches, self.path = batches, None if folder is None else folder / BATCHES
-        self.hashes: dict[int, str] = {}
-        for line in complete_lines(self.path):
-            step, digest = line.split()
-            self.hashes[int(step)] = digest
+
+    @cached_property
+    def hashes(self) -> dict[int, str]:
+        """Hashes by step, first read when a step needs them: then the folder is locked."""
+        lines = (line.split() for line in complete_lines(self.path))
+        return {int(step): digest for step, digest in lines}
 
     def __call__(self, step: int) -> Any:
         batch = self.batches(step)
@@ -222,11 +224,17 @@ def complete_lines(path: Path | None) -> list[str]:
 
 def append_line(path: Path | None, line: str) -> None:
     if path is not None:
-        with path.open("a", encoding="utf-8") as file:
+        with report_write_errors(path), path.open("a", encoding="utf-8") as file:
             file.write(line + "\n")
 
 
-def tune(plan: RacePlan, name: str, folder: Path | None, progress: Progress) -> float:
+def tune(
+    plan: RacePlan,
+    name: str,
+    folder: Path | None,
+    progress: Progress,
+    cache: DataCache | None = None,
+) -> float:
     """The learning rate of a contender by successive halving: many short runs, few longer ones.
 
     Each rung trains from scratch with a complete schedule and is ranked by its validation loss.
@@ -235,13 +243,13 @@ def tune(plan: RacePlan, name: str, folder: Path | None, progress: Progress) -> 
     Jamieson & Talwalkar 2016, "Non-stochastic Best Arm Identification and Hyperparameter
     Optimization".
     """
-    rates = list(TUNING_RATES)
+    rates, cache = list(TUNING_RATES), cache or DataCache()
     for rung, (count, fraction) in enumerate(RUNGS):
         losses = {}
         for rate in rates[:count]:
             run_folder = None if folder is None else folder / f"{name}-rung{rung}-{rate:g}"
             config = plan.config(name, TUNING_SEED, rate, fraction)
-            losses[rate] = _tuning_loss(plan, config, run_folder, progress)
+            losses[rate] = _tuning_loss(plan, config, run_folder, progress, cache)
         rates = rank_rates(losses, plan.request.learning_rate)
     return rates[0]
 
@@ -259,31 +267,19 @@ def rank_rates(losses: Mapping[float, float], default: float) -> list[float]:
 
 
 def _tuning_loss(
-    plan: RacePlan, config: RunConfig, folder: Path | None, progress: Progress
+    plan: RacePlan, config: RunConfig, folder: Path | None, progress: Progress, cache: DataCache
 ) -> float:
-    """The validation loss of a short run; infinite if it failed."""
+    """The validation loss of a short run; infinite if it diverged."""
     if folder is not None and (folder / RESULT).is_file():
         return read_loss(folder / RESULT)
-    data, model = prepare(config)
-    if folder is not None:
-        write_config(config, folder)
+    training = config.training.model_copy(update={"eval_every": None})
+    short = config.model_copy(update={"training": training})
+    recorder = CurveRecorder(None, progress)
     try:
-        result = train(
-            model,
-            data.batches(),
-            config.training.model_copy(update={"eval_every": None}),
-            validation=data.limited(plan.valid_examples).pieces("valid"),
-            objective=data.objective(config.training),
-            folder=folder,
-            identity=data.identity(),
-            reporters=[CurveRecorder(None, progress)],
-        )
-    except ThreefoldError:
+        trained = _run(short, folder, _prepare(plan, short, cache), recorder, test=False)
+        loss = trained.result.scores.loss
+    except DivergedError:
         loss = math.inf
-    else:
-        if result.stopped == "interrupted":
-            raise StoppedError(INTERRUPTED)
-        loss = result.scores.loss
     if folder is not None:
         write_json(folder / RESULT, {"loss": loss if math.isfinite(loss) else None})
     return loss

@@ -9,7 +9,7 @@ Hyperparameters were chosen on the validation split; scores are those of the tes
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,10 +18,10 @@ from threefold.errors import ThreefoldError, nearest
 from threefold.training.config import RunConfig, read_toml
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
+    from threefold.training.data_cache import DataCache
     from threefold.training.evaluation import Scores
     from threefold.training.experiment import TrainedRun
+    from threefold.training.reporters import Reporter
 
 FOLDER = Path(__file__).parent
 NATS = "nats"  # the score is the loss; with any other unit it is the metric of the task
@@ -149,33 +149,34 @@ def train_recipe(
     overrides: Iterable[str] = (),
     *,
     folder: Path | None = None,
-    console: Console | None = None,
+    reporters: Sequence[Reporter] | None = None,
 ) -> RecipeResult:
     """Train a recipe as `threefold train` does, and evaluate it on the whole test split."""
-    from threefold.training.experiment import run
+    from threefold.training.data_cache import DataCache
+    from threefold.training.experiment import prepare, run
 
-    chosen, start = recipe(name), time.perf_counter()
+    chosen, start, cache = recipe(name), time.perf_counter(), DataCache()
     config = chosen.config(overrides)
-    reached = run(config, folder, console=console, test=False)
+    prepared = prepare(config, cache.open(config.data))
+    reached = run(config, folder, prepared=prepared, reporters=reporters, test=False)
     if not reached.finished:
         raise ThreefoldError(
             f"{name}: interrupted before the end of training; nothing was evaluated"
         )
     lengths = [0, chosen.length] if chosen.length else [0]
-    scores = tuple(chosen.score(_evaluate(config, reached, length)) for length in lengths)
+    scores = tuple(chosen.score(_evaluate(config, cache, reached, length)) for length in lengths)
     return RecipeResult(chosen, scores, (time.perf_counter() - start) / 60, reached)
 
 
-def _evaluate(config: RunConfig, reached: TrainedRun, length: int) -> Scores:
+def _evaluate(config: RunConfig, cache: DataCache, reached: TrainedRun, length: int) -> Scores:
     """Scores on the whole test split, at the training length (0) or at another length."""
     from threefold.training.experiment import evaluate_split
-    from threefold.training.training_data import open_data
 
     data = config.data.model_copy(update={"eval_examples": None})
     if length:
-        batch = max(1, data.batch_size * open_data(data).task.length // length)
+        batch = max(1, data.batch_size * cache.open(data).task.length // length)
         data = data.model_copy(update={"length": length, "batch_size": batch})
-    return evaluate_split(open_data(data), reached.model, "test", config.training.carry_state)
+    return evaluate_split(cache.open(data), reached.model, "test", config.training.carry_state)
 
 
 SHAKESPEARE = "Tiny Shakespeare, 2,000 × 12 × 64 characters"

@@ -9,6 +9,7 @@ Python language reference, as in `threefold demo`.
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,6 +22,7 @@ from threefold.models.presets import bert
 from threefold.models.spec import Spec
 from threefold.models.table import build
 from threefold.training import TrainingSettings, train
+from threefold.training.reporters import Reporter, console_reporter
 
 BYTES = 256
 MASK = BYTES  # the first token after the bytes
@@ -62,7 +64,11 @@ def spec(mixer: str = "attention", *, width: int = 64, depth: int = 2) -> Spec:
 
 
 def study(
-    described: Spec, settings: TrainingSettings, *, length: int = 32, console: Console | None = None
+    described: Spec,
+    settings: TrainingSettings,
+    *,
+    length: int = 32,
+    reporters: Sequence[Reporter] | None = None,
 ) -> MaskedResult:
     """Train, then evaluate on the held-out text, with the same masked bytes every time."""
     tokenizer = ByteTokenizer()
@@ -75,7 +81,7 @@ def study(
     )
     held_out = MaskedBatches(Windows(validation, 32, length, 10**6), MASK, BYTES, seed=10**6)
     pieces = [held_out(step) for step in range(20)]
-    result = train(model, batches, settings, validation=pieces, console=console, title="masked")
+    result = train(model, batches, settings, validation=pieces, reporters=reporters)
     scores = result.scores
     return MaskedResult(
         scores.loss, entropy(validation), scores.metric, result.steps, result.seconds
@@ -100,7 +106,12 @@ def main() -> None:
     settings = TrainingSettings(
         time=arguments.seconds, learning_rate=arguments.learning_rate, seed=arguments.seed
     )
-    result = study(spec(arguments.mixer), settings, length=arguments.length, console=Console())
+    result = study(
+        spec(arguments.mixer),
+        settings,
+        length=arguments.length,
+        reporters=[console_reporter(Console(), "masked")],
+    )
     verdict = "below" if result.loss < result.entropy else "not below"
     print(
         f"{arguments.mixer}: masked loss {result.loss:.3f} nats, unigram entropy "

@@ -1,70 +1,131 @@
-"""A user's file or folder as a task; its kind is inferred from the name and the contents.
+"""A user's file, folder, data frame or arrays as a task; the kind follows from the contents.
 
-    notes.txt, books/                text                      language model (bytes, words, …)
-    mails.csv (text, label)          texts with labels         classifier
-    sensors.csv (numbers only)       a time series             forecaster of the first column
-    shapes.ts, shapes_TRAIN.ts       series with classes       classifier
-    words/{yes,no}/*.wav             sounds, class by folder   classifier
-    digits/{0,1}/*.png               images, class by folder   classifier, pixel by pixel
-    verses.tsv, kind seq2seq         two texts, tab between    seq2seq
+    notes.txt, books/                  text                      language model (bytes, words, …)
+    mails.csv                          texts with labels         classifier
+    prices.csv                         texts with numbers        regressor
+    sensors.csv --target flow          columns of numbers        forecaster
+    shapes.ts, shapes_TRAIN.ts         series with classes       classifier
+    words/{yes,no}/*.wav               sounds, class by folder   classifier
+    digits/{0,1}/*.png                 images, class by folder   classifier, pixel by pixel
+    verses.tsv --kind seq2seq          two texts, tab between    seq2seq
+    words.conll, --kind tagger         a word and a tag a line   tagger
 
-Texts and series are split by position (90, 5 and 5 per cent; series 70, 10 and 20), examples by a
-shuffle that is always the same (80, 10 and 10).
+Columns of a table are recognised by their types (`roles.py`); what is ambiguous is asked back.
 """
 
 from __future__ import annotations
 
 import hashlib
+import stat
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from threefold.data.atomic_files import sha256_of
-from threefold.data.readers import COLUMN_SEPARATORS, JSON_LINES_SUFFIXES
+from threefold.data.preprocessing import Preprocessing
+from threefold.data.readers import read_pairs
+from threefold.data.table_formats import TABLE_SUFFIXES, refuse_unreadable, table_suffix
+from threefold.data.tables import read_table
 from threefold.errors import ThreefoldError, nearest
 from threefold.tasks.table import MODEL_KINDS
 from threefold.tasks.task import Task
+from threefold.tasks.user_data.arrays import arrays_task, is_arrays
 from threefold.tasks.user_data.folder import folder_task
-from threefold.tasks.user_data.labelled import ts_task
-from threefold.tasks.user_data.pairs import pairs_task
+from threefold.tasks.user_data.pairs import RawPairs, pairs_task
+from threefold.tasks.user_data.settings import Reading, ReadSettings
 from threefold.tasks.user_data.table import table_task
-from threefold.tasks.user_data.text import text_task
+from threefold.tasks.user_data.tags import tags_task
+from threefold.tasks.user_data.text import content_task, text_task
+from threefold.tasks.user_data.ts import ts_task
 
-__all__ = ["files_of", "user_task"]
+__all__ = ["ReadSettings", "Reading", "files_of", "user_task"]
 
 MOST_FILES_LISTED = 1000  # of a folder; more are summarised by one checksum
+TAG_SUFFIXES = (".conll", ".conllu", ".bio", ".iob")
 
 
 def user_task(
-    path: Path,
+    source: Any,
+    settings: ReadSettings | None = None,
     *,
-    kind: str | None = None,
-    tokenizer: str | None = None,
-    vocabulary: int | None = None,
-    length: int | None = None,
-    target: str | None = None,
-    horizon: int | None = None,
-    sampling_rate: int | None = None,
+    preprocessing: Preprocessing | None = None,
+    split: bool = True,
 ) -> Task[Any]:
-    """Make the task of a file or folder; what is None is chosen from its name and contents.
+    """Make the task of a path, data frame, mapping of columns, list of texts, or arrays.
 
-    tokenizer: how text is cut into tokens.  length: maximum elements per example, or elements of a
-    context.  target: the column of a table to predict.  horizon: time steps to forecast.
-    sampling_rate: samples per second that WAV files must have.
+    preprocessing: that of a trained model; None fits one.  split=False: all examples in every
+    split, to evaluate a model on all of a file.
     """
-    vocabulary = vocabulary or 4096
-    if not path.exists():
-        raise ThreefoldError(f"{path}: file or folder not found, and no task has this name")
+    reading = Reading(settings or ReadSettings(), preprocessing, split)
+    kind = reading.settings.kind
     if kind and kind not in MODEL_KINDS:
         raise ThreefoldError(f"unknown kind {kind!r}; {nearest(kind, MODEL_KINDS)}")
+    if isinstance(source, (str, Path)):
+        return _path_task(Path(source), reading)
+    return _object_task(source, reading)
+
+
+def _path_task(path: Path, reading: Reading) -> Task[Any]:
+    kind = reading.settings.kind or (reading.preprocessing and reading.preprocessing.kind)
+    if not path.exists():
+        raise ThreefoldError(f"{path}: file or folder not found, and no task has this name")
     if path.is_dir():
-        return folder_task(path, tokenizer, vocabulary, length, sampling_rate)
-    if kind == "seq2seq":
-        return pairs_task(path, vocabulary, length)
-    if path.suffix == ".ts":
-        return ts_task(path, length)
-    if path.suffix in (*COLUMN_SEPARATORS, *JSON_LINES_SUFFIXES) and kind != "language":
-        return table_task(path, target, length, horizon, kind)
-    return text_task([path], path.name, tokenizer, vocabulary, length)
+        return folder_task(path, reading)
+    if not stat.S_ISREG(path.stat().st_mode):
+        raise ThreefoldError(
+            f"{path}: not a regular file; training needs a file or folder that can be read again "
+            "(`threefold stream` reads pipes and devices)"
+        )
+    suffix = table_suffix(path)
+    if suffix == ".ts":
+        return ts_task(path, reading)
+    if suffix in TAG_SUFFIXES or (kind == "tagger" and suffix not in TABLE_SUFFIXES):
+        return tags_task(path, reading)
+    if kind == "seq2seq" and not _names_columns(suffix, reading):
+        return _lines_of_pairs(path, reading)
+    if suffix in TABLE_SUFFIXES and kind != "language":
+        return table_task(read_table(path, header=_header(reading)), reading)
+    refuse_unreadable(path)
+    return text_task([path], path.name, reading)
+
+
+def _names_columns(suffix: str, reading: Reading) -> bool:
+    """Whether pairs stand in named columns, rather than on both sides of a tab."""
+    roles = None if reading.preprocessing is None else reading.preprocessing.roles
+    named = reading.settings.target is not None or bool(roles and roles.texts)
+    return suffix in TABLE_SUFFIXES and (named or suffix not in (".tsv", ".tab"))
+
+
+def _lines_of_pairs(path: Path, reading: Reading) -> Task[Any]:
+    reading.settings.allow_only(f"{path.name}, pairs", "length", "vocabulary", "tokenizer")
+    rows = read_pairs(path)
+    sources, targets = zip(*rows, strict=True)
+    places = [f"{path.name}, pair {number}" for number in range(1, len(rows) + 1)]
+    return pairs_task(path.name, RawPairs(sources, targets, places), reading)
+
+
+def _header(reading: Reading) -> bool | None:
+    known = reading.preprocessing
+    return reading.settings.header if known is None else known.header
+
+
+def _object_task(source: Any, reading: Reading) -> Task[Any]:
+    """Data that are in memory already."""
+    if isinstance(source, str) or _is_texts(source):
+        return content_task("\n".join(source).encode(), "texts", reading)
+    if is_arrays(source):
+        return arrays_task(source, reading)
+    if isinstance(source, Mapping) or hasattr(source, "columns"):
+        return table_task(read_table(source), reading)
+    raise ThreefoldError(
+        f"the data are a {type(source).__name__}; expected a path, a task's name, a data frame, a "
+        "mapping of columns, a list of texts, or (inputs, targets) as arrays"
+    )
+
+
+def _is_texts(source: Any) -> bool:
+    is_list = isinstance(source, Sequence) and not isinstance(source, (str, bytes, tuple))
+    return is_list and bool(source) and all(isinstance(text, str) for text in source)
 
 
 def files_of(path: Path) -> dict[str, str]:

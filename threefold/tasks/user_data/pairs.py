@@ -1,54 +1,101 @@
-"""A user's parallel text: each line a source and its target, with a tab between them."""
+"""A user's parallel text: each example a source and its target."""
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
+from threefold.data.preprocessing import Chain, Preprocessing, Roles
+from threefold.data.preprocessing.text import Tokenize
 from threefold.data.random_by_address import permutation
-from threefold.data.readers import read_pairs
-from threefold.data.tokenizers import BPETokenizer
 from threefold.errors import ThreefoldError
 from threefold.tasks.pairs import FIRST_TOKEN, Pairs, pairs
+from threefold.tasks.stored import Array
 from threefold.tasks.table import SPLITS
 from threefold.tasks.task import Numbers, Task, declare_user_task
+from threefold.tasks.user_data.description import DataDescription, duplicates_note
+from threefold.tasks.user_data.settings import Reading
+from threefold.tasks.user_data.text import learn_tokenizer
 
 FEWEST_PAIRS = 10
+MOST_TOKENS = 256  # of one side, unless `length` is given
 
 
-def pairs_task(path: Path, vocabulary: int, length: int | None) -> Task[Pairs]:
-    """Pairs in byte-pair tokens, learnt from the training split of each side."""
-    rows, length = read_pairs(path), length or 256
-    if len(rows) < FEWEST_PAIRS:
-        raise ThreefoldError(f"{path}: {len(rows)} pairs are too few; expected ten or more")
-    order = permutation((0, len(rows)), len(rows))
-    cuts = [int(len(rows) * part) for part in (0, 0.8, 0.9, 1)]
-    splits = {s: order[a:b] for s, a, b in zip(SPLITS, cuts, cuts[1:], strict=False)}
-    tokenizers = [
-        BPETokenizer.learn([rows[i][side] for i in splits["train"]], vocabulary - FIRST_TOKEN)
-        for side in (0, 1)
-    ]
-    sizes = [tokenizer.vocabulary + FIRST_TOKEN for tokenizer in tokenizers]
+class RawPairs(NamedTuple):
+    """Sources, targets, and where each pair stands."""
 
-    def encode(side: int, text: str) -> list[int]:
-        tokens = tokenizers[side].encode(text)[:length].astype(np.int64)
-        return [FIRST_TOKEN + token for token in tokens.tolist()]
+    sources: Sequence[str]
+    targets: Sequence[str]
+    places: Sequence[str]
+
+
+def pairs_task(
+    name: str, rows: RawPairs, reading: Reading, roles: Roles | None = None
+) -> Task[Pairs]:
+    """Pairs of tokens; each side has its own tokenizer, learnt from the training split."""
+    splits = _split(name, len(rows.sources), reading)
+    preprocessing = reading.preprocessing or _fit(rows, splits["train"], reading, roles or Roles())
+    sides = (preprocessing.inputs, preprocessing.outputs)
+    sizes = [side.find(Tokenize).vocabulary for side in sides]
 
     def draw(split: str, numbers: Numbers) -> Pairs:
-        picked = [rows[i] for i in splits[split][numbers]]
-        sources, targets = ([encode(side, row[side]) for row in picked] for side in (0, 1))
-        return pairs(path.stem, sources, targets, sizes[0], sizes[1])
+        picked = splits[split][numbers]
+        texts = ([rows.sources[i] for i in picked], [rows.targets[i] for i in picked])
+        sources, targets = (
+            [side.apply(text).tolist() for text in column]
+            for side, column in zip(sides, texts, strict=True)
+        )
+        return pairs(name, sources, targets, sizes[0], sizes[1])
 
     return declare_user_task(
-        path.stem,
+        name,
         draw,
         kind="seq2seq",
         domain="text",
-        length=length,
+        length=preprocessing.inputs.find(Tokenize).length,
         sizes=tuple(len(splits[split]) for split in SPLITS),
         metric="exact",
         chance=0.0,
         vocabulary=sizes[0],
         classes=sizes[1],
+        preprocessing=lambda: preprocessing,
+        description=_describe(name, rows, splits, reading),
     )
+
+
+def _split(name: str, count: int, reading: Reading) -> dict[str, Array]:
+    if not reading.split:
+        return dict.fromkeys(SPLITS, np.arange(count))
+    if count < FEWEST_PAIRS:
+        raise ThreefoldError(f"{name}: {count} pairs are too few; expected ten or more")
+    order = permutation((0, count), count)
+    cuts = [int(count * part) for part in (0, 0.8, 0.9, 1)]
+    return {s: order[a:b] for s, a, b in zip(SPLITS, cuts, cuts[1:], strict=False)}
+
+
+def _fit(rows: RawPairs, train: Array, reading: Reading, roles: Roles) -> Preprocessing:
+    settings = reading.settings
+    vocabulary, length = settings.vocabulary or 4096, settings.length or MOST_TOKENS
+    chains = []
+    for texts in (rows.sources, rows.targets):
+        tokenizer = learn_tokenizer(
+            settings.tokenizer or "bpe", [texts[i] for i in train], vocabulary - FIRST_TOKEN
+        )
+        chains.append(Chain((Tokenize.by(tokenizer, length, FIRST_TOKEN),)))
+    return Preprocessing("seq2seq", "text", chains[0], chains[1], roles)
+
+
+def _describe(
+    name: str, rows: RawPairs, splits: dict[str, Array], reading: Reading
+) -> DataDescription:
+    facts = [("pairs", f"{len(rows.sources):,}"), ("first source", repr(rows.sources[0][:60]))]
+    facts.append(("first target", repr(rows.targets[0][:60])))
+    if not reading.split:
+        return DataDescription(name, "seq2seq", tuple(facts))
+    sizes = " / ".join(f"{len(splits[split]):,}" for split in SPLITS)
+    facts.append(("split", f"{sizes} pairs (train / validation / test), shuffled"))
+    texts = {split: [rows.sources[i] for i in splits[split]] for split in ("train", "test")}
+    notes = duplicates_note(texts["train"], texts["test"])
+    return DataDescription(name, "seq2seq", tuple(facts), notes, "--target, --features, --kind")

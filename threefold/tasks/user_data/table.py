@@ -1,88 +1,194 @@
-"""A user's table: texts with labels for a classifier, or columns of numbers for a forecaster."""
+"""A user's table: forecasters, classifiers, regressors, taggers or translators, by its columns."""
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from threefold.data.loaders import Batch
-from threefold.data.readers import Table, read_table
+from threefold.data.column_types import describe_column
+from threefold.data.preprocessing import Chain, Preprocessing, Roles
+from threefold.data.preprocessing.numbers import FillMissing, Standardise, Truncate
+from threefold.data.preprocessing.text import Tokenize, WordNumbers
+from threefold.data.tables import Table
+from threefold.data.time_stamps import read_times
 from threefold.errors import ThreefoldError
-from threefold.tasks.forecasting import ForecastSettings, forecast_windows, standardise
 from threefold.tasks.stored import Array
-from threefold.tasks.table import SPLITS
-from threefold.tasks.task import Numbers, Task, declare_user_task, make_batch
-from threefold.tasks.user_data.labelled import labelled_task
+from threefold.tasks.task import Task
+from threefold.tasks.user_data.description import list_names
+from threefold.tasks.user_data.examples import ExampleData, RawExamples, examples_task
+from threefold.tasks.user_data.pairs import RawPairs, pairs_task
+from threefold.tasks.user_data.roles import TableReading, read_roles
+from threefold.tasks.user_data.series import forecasting_task
+from threefold.tasks.user_data.settings import Reading, ReadSettings
+from threefold.tasks.user_data.text import learn_tokenizer
 
-MOST_TEXT_BYTES = 4096  # of one example, unless `length` is given
+MOST_TEXT_TOKENS = 4096  # of one example, unless `length` is given
+DEFAULT_VOCABULARY = 4096
+MOST_WORDS = 25_000
+EXAMPLE_SETTINGS = ("target", "features", "header", "length", "time_column", "group_column")
 
 
-def table_task(
-    path: Path, target: str | None, length: int | None, horizon: int | None, kind: str | None
-) -> Task[Batch]:
-    """A classifier of the column `text` if the table has one, else a forecaster."""
-    table = read_table(path)
-    label = target or next((name for name in ("label", "class") if name in table.cells), "")
-    if kind != "forecaster" and label and "text" in table.cells:
-        texts = [
-            np.frombuffer(text.encode()[: length or MOST_TEXT_BYTES], np.uint8)
-            for text in table.texts("text")
-        ]
-        return labelled_task(path.stem, texts, table.texts(label))
-    if kind == "classifier":
-        raise ThreefoldError(
-            f"{path}: a classifier needs the columns text and label; the table has "
-            f"{', '.join(table.cells)} (name the column of the labels with data.target)"
+def table_task(table: Table, reading: Reading) -> Task[Any]:
+    """The task of a table, whose kind follows from the settings and the columns."""
+    found = _known_roles(table, reading) or read_roles(table, reading.settings)
+    if found.kind == "forecaster":
+        return forecasting_task(table, found, reading)
+    if found.kind == "seq2seq":
+        reading.settings.allow_only(
+            f"{table.name}, pairs of texts",
+            *("target", "features", "header", "length", "vocabulary", "tokenizer"),
         )
-    return _forecasting_task(path, _numbers(path, table, target), length, horizon)
+        (source,), target = found.roles.texts, found.roles.label or ""
+        places = _places(table)
+        rows = RawPairs(table.texts(source), table.texts(target), places)
+        return pairs_task(table.name, rows, reading, found.roles)
+    return examples_task(_examples(table, found, reading.settings), reading)
 
 
-def _numbers(path: Path, table: Table, target: str | None) -> Array:
-    """The columns of numbers [time, features], the target first."""
-    if target:
-        table.column(target)
-    names = [target, *(n for n in table.cells if n != target)] if target else list(table.cells)
-    numeric = [name for name in names if _is_number(table.cells[name][0])]
-    if not numeric or (target and numeric[0] != target):
-        raise ThreefoldError(
-            f"{path}: no column of numbers to forecast; the table has {', '.join(names)}"
-        )
-    return np.array([table.numbers(name) for name in numeric]).T
+def _known_roles(table: Table, reading: Reading) -> TableReading | None:
+    """The roles of the columns that a trained model expects, checked against the table."""
+    if reading.preprocessing is None:
+        return None
+    check_columns(table, reading.preprocessing.roles, with_labels=True)
+    return known_reading(table, reading.preprocessing)
 
 
-def _forecasting_task(
-    path: Path, values: Array, length: int | None, horizon: int | None
-) -> Task[Batch]:
-    context = length or max(1, min(128, len(values) // 20))
-    setting = ForecastSettings(lambda folder: values, context, horizon or max(1, context // 8), 0)
-    splits, prepare = forecast_windows(values, setting), standardise()
-
-    def draw(split: str, numbers: Numbers) -> Batch:
-        examples = splits[split]
-        inputs = np.asarray(examples.inputs)[numbers]
-        targets = np.asarray(examples.targets)[numbers]
-        return make_batch(*prepare(inputs, targets, splits))
-
-    test = draw("test", np.arange(len(splits["test"])))
-    last_value_error = float((test.targets - test.inputs[:, -1:, 0]).abs().mean())
-    return declare_user_task(
-        path.stem,
-        draw,
-        kind="forecaster",
-        domain="series",
-        length=context,
-        sizes=tuple(len(splits[split]) for split in SPLITS),
-        metric="absolute_error",
-        chance=last_value_error,
-        features=values.shape[1],
+def known_reading(table: Table, known: Preprocessing) -> TableReading:
+    """The roles of the columns that a trained model expects."""
+    roles = known.roles
+    names = [*roles.texts, *roles.targets, *roles.features]
+    return TableReading(
+        known.kind, roles, {}, {name: describe_column(table, name) for name in names}
     )
 
 
-def _is_number(cell: Any) -> bool:
-    try:
-        float(cell)
-    except (TypeError, ValueError):
-        return False
-    return True
+def check_columns(table: Table, roles: Roles, *, with_labels: bool) -> None:
+    """Refuse a table that lacks a column of the model's training data."""
+    wanted = [*roles.texts, *roles.targets, *roles.features, roles.time, roles.group, roles.series]
+    wanted += [roles.label] if with_labels else []
+    missing = [name for name in wanted if name is not None and name not in table.cells]
+    if missing:
+        raise ThreefoldError(
+            f"{table.name}: the column {', '.join(missing)} is missing; the model was trained on "
+            f"{', '.join(n for n in wanted if n)}, the table has {', '.join(table.cells)}"
+        )
+
+
+def _examples(table: Table, found: TableReading, settings: ReadSettings) -> ExampleData:
+    """Examples of a classifier, regressor or tagger."""
+    if found.roles.texts and found.kind != "tagger":
+        raw, form, fit = _text_examples(table, found, settings)
+    elif found.kind == "tagger" or found.roles.group is not None:
+        raw, form, fit = _grouped_examples(table, found, settings)
+    else:
+        raw, form, fit = _row_examples(table, found, settings)
+    inputs = found.roles.texts or found.roles.features
+    facts = [("inputs", list_names(inputs)), ("target", found.roles.label or "")]
+    if found.dropped:
+        facts.append(("not used", list_names([f"{n} ({w})" for n, w in found.dropped.items()])))
+    otherwise = "--kind, --target, --features, --group-column"
+    return ExampleData(
+        table.name,
+        found.kind,
+        form,
+        raw,
+        fit,
+        roles=found.roles,
+        facts=tuple(facts),
+        otherwise=otherwise,
+    )
+
+
+def _text_examples(table: Table, found: TableReading, settings: ReadSettings) -> Any:
+    settings.allow_only(f"{table.name}, texts", *EXAMPLE_SETTINGS, "tokenizer", "vocabulary")
+    raw = RawExamples(join_texts(table, found.roles.texts), _targets(table, found), _places(table))
+    length = settings.length or MOST_TEXT_TOKENS
+
+    def fit(texts: Sequence[str]) -> Chain:
+        vocabulary = settings.vocabulary or DEFAULT_VOCABULARY
+        tokenizer = learn_tokenizer(settings.tokenizer or "byte", texts, vocabulary)
+        return Chain((Tokenize.by(tokenizer, length),))
+
+    return raw, "text", fit
+
+
+def join_texts(table: Table, columns: Sequence[str]) -> list[str]:
+    """The texts of several columns, joined by a line break."""
+    parts = [table.texts(name) for name in columns]
+    return ["\n".join(row) for row in zip(*parts, strict=True)]
+
+
+def _row_examples(table: Table, found: TableReading, settings: ReadSettings) -> Any:
+    """Every row is a sequence of numbers."""
+    settings.allow_only(f"{table.name}, rows of numbers", *EXAMPLE_SETTINGS, "missing")
+    rows = np.stack([table.numbers(name) for name in found.roles.features], 1)
+    sequences = [row[:, None] for row in rows]
+    raw = RawExamples(sequences, _targets(table, found), _places(table))
+    return raw, "series", lambda train: fit_numbers(train, ["value"], settings)
+
+
+def _grouped_examples(table: Table, found: TableReading, settings: ReadSettings) -> Any:
+    """Rows of one group are a sequence, in the order of time."""
+    settings.allow_only(f"{table.name}, groups of rows", *EXAMPLE_SETTINGS, "missing", "vocabulary")
+    groups = group_rows(table, found.roles.group, found.roles.time)
+    targets = _targets(table, found)
+    chosen: list[Any] = [[targets[row] for row in rows] for rows in groups.values()]
+    if found.kind != "tagger":
+        chosen = [_only(labels, table, name) for labels, name in zip(chosen, groups, strict=True)]
+    places = [table.position(table.line_numbers[rows[0]]) for rows in groups.values()]
+    if found.roles.texts:
+        words = table.texts(found.roles.texts[0])
+        sequences: list[Any] = [[words[row] for row in rows] for rows in groups.values()]
+        vocabulary = settings.vocabulary or MOST_WORDS
+        fit = lambda train: Chain((WordNumbers.fit(train, vocabulary, settings.length),))  # noqa: E731
+        return RawExamples(sequences, chosen, places), "words", fit
+    columns = found.roles.features
+    values = np.stack([table.numbers(name) for name in columns], 1)
+    sequences = [values[rows] for rows in groups.values()]
+    raw = RawExamples(sequences, chosen, places)
+    return raw, "series", lambda train: fit_numbers(train, columns, settings)
+
+
+def group_rows(table: Table, group: str | None, time: str | None) -> dict[str, list[int]]:
+    """The row numbers of every group, in the order of time; one group if there is no column."""
+    names = ["all"] * len(table) if group is None else table.texts(group)
+    order = (
+        range(len(table))
+        if time is None
+        else np.argsort(read_times(table, time), kind="stable").tolist()
+    )
+    groups: dict[str, list[int]] = {name: [] for name in dict.fromkeys(names)}
+    for row in order:
+        groups[names[row]].append(int(row))
+    return groups
+
+
+def fit_numbers(train: Sequence[Array], columns: Sequence[str], settings: ReadSettings) -> Chain:
+    """Scaling and filling of sequences of numbers, fitted to the training split."""
+    scale = Standardise.fit(train, columns)
+    policy = settings.missing or "mask"
+    fill = FillMissing.fit(np.concatenate(list(train)), columns, policy)
+    cut = () if settings.length is None else (Truncate(settings.length),)
+    return Chain((scale, fill, *cut))
+
+
+def _targets(table: Table, found: TableReading) -> list[Any]:
+    label = found.roles.label or ""
+    if found.kind != "regressor":
+        return table.labels(label)
+    return list(table.complete_numbers(label).tolist())
+
+
+def _only(labels: Sequence[Any], table: Table, group: str) -> Any:
+    if len(set(labels)) > 1:
+        raise ThreefoldError(
+            f"{table.name}: the rows of group {group!r} have different labels ({labels[0]!r}, "
+            f"{next(x for x in labels if x != labels[0])!r}); use --kind tagger for a label per row"
+        )
+    return labels[0]
+
+
+def _places(table: Table) -> list[str]:
+    return [table.position(line) for line in table.line_numbers]

@@ -1,0 +1,181 @@
+"""`threefold predict` and `threefold forecast`: use a trained model on new data."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from threefold.cli import options, output
+from threefold.errors import ThreefoldError
+
+if TYPE_CHECKING:
+    from threefold.models.model import Model
+    from threefold.runtime.answers import Answers
+
+MOST_ROWS_SHOWN = 50  # on a terminal
+ModelFolder = Annotated[
+    Path, typer.Argument(metavar="MODEL", help="Folder of a run or of a saved model.")
+]
+Inputs = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="INPUT…",
+        help="Texts, files or folders; - reads lines of standard input.",
+    ),
+]
+Output = Annotated[
+    Path | None,
+    typer.Option("--output", help="Write the answers to this new file: .csv or .jsonl."),
+]
+BatchSize = Annotated[int, typer.Option(min=1, help="Inputs that are computed together.")]
+Horizon = Annotated[int | None, typer.Option(min=1, help="Steps to forecast; default: as trained.")]
+Plot = Annotated[Path | None, typer.Option(help="Draw history and forecast to this file, an SVG.")]
+
+
+def predict(
+    model: ModelFolder,
+    inputs: Inputs,
+    output_file: Output = None,
+    batch_size: BatchSize = 32,
+    as_json: options.AsJson = False,
+) -> None:
+    """Answer new inputs with a trained model: labels, numbers, tags, texts or forecasts.
+
+    Texts are given as arguments, one per line in a file, or in a table with the column that the
+    model was trained on; sounds, images and series as files.
+    """
+    from threefold.runtime.prediction import predict as answer
+
+    check_new_file(output_file)
+    network = _load(model)
+    values = read_arguments(network, inputs)
+    with output.progress_bar("predicting") as show:
+        answers = answer(network, values, batch_size=batch_size, on_progress=show)
+    write_answers(answers, output_file, as_json)
+
+
+def forecast(
+    model: ModelFolder,
+    history: Annotated[
+        str, typer.Argument(metavar="FILE", help="Table with the values so far; - for stdin.")
+    ],
+    horizon: Horizon = None,
+    output_file: Output = None,
+    plot: Plot = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Forecast the values after the last row of a table, in original units."""
+    from threefold.runtime.prediction import predict as answer
+
+    check_new_file(output_file)
+    check_new_file(plot)
+    network = _load(model)
+    if network.kind != "forecaster":
+        raise ThreefoldError(
+            f"{model}: a {network.kind} model cannot forecast; use `threefold predict {model} …`"
+        )
+    table = _read_history(history)
+    answers = answer(network, table, horizon=horizon)
+    write_answers(answers, output_file, as_json)
+    if plot is not None:
+        _draw(network, table, answers, plot)
+
+
+def _load(folder: Path) -> Model:
+    from threefold.kernels.system_memory import keep_memory
+    from threefold.models.saving import load
+
+    keep_memory()
+    return load(folder)
+
+
+def _read_history(history: str) -> Any:
+    if history != "-":
+        path = Path(history)
+        if not path.exists():
+            raise ThreefoldError(f"{path}: file not found")
+        return path
+    return output.stdin_bytes().read()
+
+
+def read_arguments(model: Model, inputs: list[str]) -> list[Any]:
+    """Arguments as texts or paths: what exists is a file, - the lines of standard input."""
+    values: list[Any] = []
+    for text in inputs:
+        if text == "-":
+            lines = output.stdin_bytes().read().decode().splitlines()
+            values += [line for line in lines if line.strip()]
+        elif _is_existing(text):
+            values.append(Path(text))
+        elif _reads_text(model) and not _looks_like_a_file(text):
+            values.append(text)
+        else:
+            raise ThreefoldError(f"{text}: file or folder not found")
+    return values
+
+
+def _is_existing(text: str) -> bool:
+    try:
+        return Path(text).exists()
+    except OSError:  # too long for a name
+        return False
+
+
+def _reads_text(model: Model) -> bool:
+    preprocessing = model.preprocessing
+    return preprocessing is None or preprocessing.form in ("text", "words")
+
+
+def _looks_like_a_file(text: str) -> bool:
+    suffix = Path(text).suffix if " " not in text else ""
+    return suffix.lower() in (".csv", ".tsv", ".jsonl", ".txt", ".parquet", ".xlsx", ".wav", ".png")
+
+
+def check_new_file(path: Path | None) -> None:
+    """Refuse to overwrite a file, before any work is done."""
+    if path is not None and path.exists():
+        raise ThreefoldError(f"{path}: exists already; choose another name, or delete it")
+    if path is not None and not path.parent.is_dir():
+        raise ThreefoldError(f"{path.parent}: no such folder")
+
+
+def write_answers(answers: Answers, path: Path | None, as_json: bool) -> None:
+    """Print answers as a table or JSON, or write them to a file."""
+    for note in answers.notes:
+        output.note(note)
+    if path is not None:
+        from threefold.runtime.answers import write_answers as write
+
+        write(answers, path)
+        output.say(f"{len(answers):,} answers in {path}")
+    elif as_json:
+        output.say_json(list(answers))
+    else:
+        _show(answers)
+
+
+def _show(answers: Answers) -> None:
+    rows = answers.flat()
+    header = list(dict.fromkeys(name for row in rows for name in row))
+    with_source = any(answers.sources)
+    cells = [[_cell(row.get(name, "")) for name in header] for row in rows]
+    if with_source:
+        header = ["input", *header]
+        cells = [[source, *row] for source, row in zip(answers.sources, cells, strict=True)]
+    output.say_table(header, cells[:MOST_ROWS_SHOWN])
+    if len(cells) > MOST_ROWS_SHOWN:
+        output.say(f"… and {len(cells) - MOST_ROWS_SHOWN:,} more (--output FILE writes all)")
+
+
+def _cell(value: Any) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def _draw(model: Any, history: Any, answers: Answers, path: Path) -> None:
+    from threefold.data.atomic_files import write_text
+    from threefold.runtime.forecast_figure import draw_forecast
+
+    write_text(path, draw_forecast(model.preprocessing, history, answers))
+    output.say(f"figure: {path}")

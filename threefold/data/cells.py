@@ -1,0 +1,132 @@
+"""One cell of a table: is it missing, is it a number, which text is it?
+
+A cell is what a reader gives: text, int, float, bool, None, a date or time, or a JSON list.
+"""
+
+from __future__ import annotations
+
+import datetime
+import math
+import re
+from collections.abc import Iterable
+from decimal import Decimal
+from typing import Any
+
+MISSING_TEXTS = frozenset(
+    ["", "na", "n/a", "#n/a", "<na>", "nan", "nat", "null", "none", "-", "?"]
+)  # compared without white space and case
+LARGEST_NUMBER = 1e30  # float32, in which models compute, ends at 3.4e38 and squares at 1.8e19
+
+# ASCII digits only: Python's float() also takes 1_000, ٣ and infinity.
+_NUMBER = {
+    ".": re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?"),
+    ",": re.compile(r"[+-]?(?:[0-9]+,?[0-9]*|,[0-9]+)(?:[eE][+-]?[0-9]+)?"),
+}
+# Not a thousands separator: without exactly three digits after it, or with four before it.
+_DECIMALS = r"[+-]?(?:[0-9]*{0}(?:[0-9]{{1,2}}|[0-9]{{4,}})|0?{0}[0-9]+|[0-9]{{4,}}{0}[0-9]+)"
+_EXPONENT = r"(?:[eE][+-]?[0-9]+)?"
+_SURE = {sign: re.compile(_DECIMALS.format(re.escape(sign)) + _EXPONENT) for sign in ".,"}
+_GROUPED = re.compile(r"[+-]?[0-9]{1,3}(?:([,. '\u00a0\u2009\u202f])[0-9]{3})(?:\1[0-9]{3})*"
+                      r"(?:[.,][0-9]*)?")  # fmt: skip
+_WITH_SIGN = re.compile(r"[$€£]?\s*[+-]?[0-9]+(?:[.,][0-9]+)?\s*[%$€£]?")
+_INFINITE = re.compile(r"[+-]?inf(?:inity)?", re.IGNORECASE)
+
+
+def is_missing(cell: Any) -> bool:
+    """Whether a cell holds no value: empty, NA, N/A, NaN, null, None, - or ?, in any case."""
+    if isinstance(cell, str):
+        return cell.strip().lower() in MISSING_TEXTS
+    return cell is None or (isinstance(cell, float) and math.isnan(cell))
+
+
+def number_in(cell: Any, decimal: str = ".") -> float | None:
+    """The number in a cell, perhaps infinite; None if the cell holds something else."""
+    if isinstance(cell, str):
+        text = cell.strip()
+        if not _NUMBER[decimal].fullmatch(text):
+            return None
+        return float(text.replace(",", ".") if decimal == "," else text)
+    if isinstance(cell, bool) or not isinstance(cell, int | float | Decimal):
+        return None
+    try:
+        return float(cell)
+    except OverflowError:
+        return math.inf
+
+
+def usable_number(cell: Any, decimal: str = ".") -> float | None:
+    """The number in a cell if it is finite and not absurdly large, else None."""
+    number = number_in(cell, decimal)
+    return number if number is not None and abs(number) <= LARGEST_NUMBER else None
+
+
+def resembles_number(cell: Any) -> bool:
+    """Whether a reader would see a number, even one that is not read: 1,001 or 1e300 or 12 %."""
+    if not isinstance(cell, str):
+        return number_in(cell) is not None
+    text = cell.strip()
+    if text[:1].isalpha() and text[:1] not in "iI":
+        return False
+    patterns = (*_NUMBER.values(), _GROUPED, _WITH_SIGN, _INFINITE)
+    return any(pattern.fullmatch(text) for pattern in patterns)
+
+
+def why_not_a_number(cell: Any, decimal: str = ".") -> str:
+    """Why a cell of a column of numbers is refused, and what to do."""
+    number = number_in(cell, decimal)
+    text = cell.strip() if isinstance(cell, str) else ""
+    if number is not None or _INFINITE.fullmatch(text):
+        return f"absurd: expected a number of at most {LARGEST_NUMBER:g}"
+    if _NUMBER[","].fullmatch(text) and not _SURE[","].fullmatch(text):
+        return (
+            "a thousands separator or a decimal comma? Remove the commas, "
+            'or say that they are decimal commas: --set data.decimal=","'
+        )
+    if _NUMBER[","].fullmatch(text):
+        return 'a decimal comma? Say so: --set data.decimal=","'
+    if _GROUPED.fullmatch(text):
+        return "expected a number without thousands separators"
+    if _NUMBER["."].fullmatch(text):
+        return 'expected a decimal comma; if it is a decimal point: --set data.decimal="."'
+    if _WITH_SIGN.fullmatch(text):
+        return "expected a number without a unit"
+    return "expected a number"
+
+
+def decimal_sign(cells: Iterable[Any]) -> str | None:
+    """The decimal sign that the texts of a column must have; None if they do not tell."""
+    point = comma = False
+    for cell in cells:
+        if isinstance(cell, str) and ("," in cell or "." in cell) and not cell[:1].isalpha():
+            text = cell.strip()
+            point = point or _SURE["."].fullmatch(text) is not None
+            comma = comma or _SURE[","].fullmatch(text) is not None
+    if point and not comma:
+        return "."
+    return "," if comma and not point else None
+
+
+def text_of(cell: Any) -> str:
+    """A cell as text, as a CSV file would have it."""
+    if isinstance(cell, bool):
+        return str(cell).lower()
+    if isinstance(cell, float) and cell.is_integer() and abs(cell) < 1e15:
+        return str(int(cell))
+    if isinstance(cell, datetime.datetime):
+        return cell.isoformat(" ")
+    return str(cell)
+
+
+def label_of(cell: Any) -> str:
+    """The name of a class: white space around it is not part of it, nor is a number's type.
+
+    "yes" and "yes " are one class, and so are JSON's 1, 1.0 and "1", and True, TRUE and true.
+    """
+    text = text_of(cell).strip()
+    return text.lower() if text.lower() in ("true", "false") else text
+
+
+def shown(cell: Any, most: int = 40) -> str:
+    """A cell for a message, cut if it is long."""
+    text = repr(cell) if isinstance(cell, str) else repr(text_of(cell))
+    return text if len(text) <= most else f"{text[: most - 2]}…'"

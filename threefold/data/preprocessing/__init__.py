@@ -1,0 +1,139 @@
+"""What stands between a user's data and the tensors of a model, saved with the model.
+
+    raw input   →  inputs.apply  →  model  →  outputs.invert  →  answer
+    "I loved it"   bytes, truncated           class 1            "positive"
+    temp, flow     scaled, gaps filled        forecast           flow in its own units
+
+Training fits the steps to the training split; evaluation, prediction and streams apply the same
+steps, read from the model's folder, so that no use can scale or order its columns differently.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from threefold.data.preprocessing.steps import Step, read_step
+from threefold.data.preprocessing.text import Labels
+from threefold.errors import ThreefoldError
+
+__all__ = ["FORMS", "Chain", "Preprocessing", "Roles"]
+
+FILE = "preprocessing.json"
+VERSION = 1
+FORMS = ("text", "words", "table", "series", "sound", "image")
+
+
+@dataclass(frozen=True)
+class Roles:
+    """Which column of a table plays which part; empty where the data are not a table."""
+
+    texts: tuple[str, ...] = ()  # joined by a line break
+    label: str | None = None
+    targets: tuple[str, ...] = ()
+    features: tuple[str, ...] = ()
+    time: str | None = None
+    group: str | None = None  # rows with one value of it are one sequence
+    series: str | None = None  # rows with one value of it are one series
+
+
+@dataclass(frozen=True)
+class Chain:
+    """Steps that are applied one after another, and inverted in the opposite order."""
+
+    steps: tuple[Step, ...] = ()
+
+    def apply(self, data: Any) -> Any:
+        """Raw data → arrays."""
+        for step in self.steps:
+            data = step.apply(data)
+        return data
+
+    def invert(self, data: Any) -> Any:
+        """Arrays → the user's units."""
+        for step in reversed(self.steps):
+            data = step.invert(data)
+        return data
+
+    def find(self, kind: type[Any]) -> Any:
+        """The step of a class, None if there is none."""
+        return next((step for step in self.steps if isinstance(step, kind)), None)
+
+    def to_list(self) -> list[dict[str, Any]]:
+        """The steps as JSON values."""
+        return [step.to_dict() for step in self.steps]
+
+
+@dataclass(frozen=True)
+class Preprocessing:
+    """Steps for the inputs and outputs of a model, and where in a table they are found."""
+
+    kind: str  # of the model
+    form: str  # of one input: one of FORMS
+    inputs: Chain = field(default_factory=Chain)
+    outputs: Chain = field(default_factory=Chain)
+    roles: Roles = field(default_factory=Roles)
+    context: int | None = None  # rows of a table that a forecast was trained to read
+    horizon: int | None = None  # rows that it forecasts
+    time_axis: dict[str, Any] | None = None  # how time stamps continue
+    resample: str | None = None  # the step to which rows were averaged
+    day_first: bool | None = None  # in dates such as 01/02/2024
+    header: bool | None = None  # whether tables have a line of names, if that was said
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The names of the classes, in the model's order."""
+        step = self.outputs.find(Labels)
+        return () if step is None else step.names
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON values."""
+        values = {part.name: getattr(self, part.name) for part in fields(self)}
+        values.update(inputs=self.inputs.to_list(), outputs=self.outputs.to_list())
+        return {"format_version": VERSION, **values, "roles": asdict(self.roles)}
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> Preprocessing:
+        """Read what `to_dict` returned."""
+        values = dict(values)
+        version = values.pop("format_version", None)
+        if version != VERSION:
+            raise ThreefoldError(
+                f"format {version!r}, but this version of Threefold reads format {VERSION}; train "
+                "the model again, or use the version that wrote it"
+            )
+        try:
+            for name in ("inputs", "outputs"):
+                values[name] = Chain(tuple(map(read_step, values[name])))
+            roles = {key: _as_tuple(value) for key, value in values["roles"].items()}
+            return cls(**{**values, "roles": Roles(**roles)})
+        except (KeyError, TypeError, ValueError) as error:
+            if isinstance(error, ThreefoldError):
+                raise
+            raise ThreefoldError(f"damaged ({error}); save the model again") from error
+
+    def write(self, folder: Path) -> None:
+        """Write preprocessing.json."""
+        text = json.dumps(self.to_dict(), indent=1, ensure_ascii=False)
+        (folder / FILE).write_text(text + "\n", encoding="utf-8")
+
+    @classmethod
+    def read(cls, folder: Path) -> Preprocessing | None:
+        """Read preprocessing.json of a folder; None if it has none."""
+        path = folder / FILE
+        if not path.exists():
+            return None
+        try:
+            return cls.from_dict(json.loads(path.read_text(encoding="utf-8")))
+        except OSError as error:
+            raise ThreefoldError(f"{path}: cannot be read ({error.strerror})") from error
+        except ThreefoldError as error:
+            raise ThreefoldError(f"{path}: {error}") from error
+        except (ValueError, AttributeError, RecursionError) as error:
+            raise ThreefoldError(f"{path}: not JSON, or damaged ({error})") from error
+
+
+def _as_tuple(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value

@@ -1,0 +1,132 @@
+"""Steps for numbers: standardise columns, and fill what is missing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from threefold.data.preprocessing.steps import Step
+from threefold.errors import ThreefoldError
+
+Array = NDArray[Any]
+ABSURD = 1e4  # deviations from the training mean, beyond which a number is not believed
+POLICIES = ("mask", "carry", "refuse")
+
+
+@dataclass(frozen=True)
+class Standardise(Step):
+    """x → (x − mean) / deviation for each column of […, columns]; NaN stays NaN."""
+
+    NAME: ClassVar[str] = "standardise"
+    columns: tuple[str, ...]
+    mean: tuple[float, ...]
+    deviation: tuple[float, ...]
+
+    @classmethod
+    def fit(cls, values: Array | Sequence[Array], columns: Sequence[str]) -> Standardise:
+        """Mean and deviation of the known values of arrays [n, columns]."""
+        rows = np.concatenate([np.reshape(part, (-1, len(columns))) for part in values])
+        known = np.where(np.isfinite(rows), rows, np.nan).astype(np.float64)
+        with np.errstate(over="ignore", invalid="ignore"):
+            mean, deviation = _moments(known)
+        usable = np.isfinite(deviation) & (deviation > 1e-9 * np.abs(mean)) & (deviation > 0)
+        deviation = np.where(usable, deviation, 1.0)  # a constant column only loses its mean
+        return cls(tuple(columns), tuple(mean.tolist()), tuple(deviation.tolist()))
+
+    def select(self, columns: Sequence[str]) -> Standardise:
+        """The same scaling for some of the columns."""
+        chosen = [self.columns.index(name) for name in columns]
+        mean, deviation = ([part[i] for i in chosen] for part in (self.mean, self.deviation))
+        return Standardise(tuple(columns), tuple(mean), tuple(deviation))
+
+    def apply(self, data: Array) -> Array:
+        """Standardise [..., columns]."""
+        scaled: Array = (np.asarray(data, np.float64) - self.mean) / np.array(self.deviation)
+        return scaled
+
+    def invert(self, data: Array) -> Array:
+        """Back to the original units."""
+        values: Array = np.asarray(data, np.float64) * self.deviation + np.array(self.mean)
+        return values
+
+
+def _moments(known: Array) -> tuple[Array, Array]:
+    counts = np.maximum(np.isfinite(known).sum(0), 1)
+    mean = np.nansum(known, 0) / counts
+    return mean, np.sqrt(np.nansum((known - mean) ** 2, 0) / counts)
+
+
+@dataclass(frozen=True)
+class FillMissing(Step):
+    """Missing and absurd numbers of standardised columns [n, columns].
+
+    carry: the last known value of the column, 0 (the training mean) before the first.
+    mask: the same, and one more column of 0 and 1 for each column of `masked` says where.
+    refuse: an error that names row and column.
+    Absurd is what is infinite or more than 10,000 deviations from the training mean.
+    """
+
+    NAME: ClassVar[str] = "fill_missing"
+    columns: tuple[str, ...]
+    policy: str
+    masked: tuple[str, ...] = ()
+
+    @classmethod
+    def fit(cls, values: Array, columns: Sequence[str], policy: str) -> FillMissing:
+        """`masked` are the columns in which training data lack values."""
+        complete: Array = np.asarray(np.isfinite(values).all(0))
+        names = [name for name, whole in zip(columns, complete, strict=True) if not whole]
+        return cls(tuple(columns), policy, tuple(names) if policy == "mask" else ())
+
+    @property
+    def width(self) -> int:
+        """Columns of the result."""
+        return len(self.columns) + len(self.masked)
+
+    def apply(self, data: Array) -> Array:
+        """Fill the rows of one table."""
+        return self.fill(data, np.zeros(len(self.columns)))[0]
+
+    def fill(self, data: Array, last: Array) -> tuple[Array, Array]:
+        """Fill rows that follow others; `last` are the last known values, and their successors."""
+        missing = ~(np.abs(data) <= ABSURD)
+        if self.policy == "refuse" and missing.any():
+            row, column = np.argwhere(missing)[0].tolist()
+            raise MissingNumberError(row, self.columns[column])
+        filled = np.vstack([last, np.where(missing, 0.0, data)])
+        positions = np.arange(1, len(filled))[:, None]
+        source = np.maximum.accumulate(np.where(missing, 0, positions), 0)
+        result = np.take_along_axis(filled, source, 0)
+        flags = missing[:, [self.columns.index(name) for name in self.masked]]
+        return np.hstack([result, flags.astype(np.float64)]), (result[-1] if len(result) else last)
+
+    def invert(self, data: Array) -> Array:
+        """Without the columns that say what was missing."""
+        return np.asarray(data)[..., : len(self.columns)]
+
+
+class MissingNumberError(ThreefoldError):
+    """A number that is missing or absurd, and must not be."""
+
+    def __init__(self, row: int, column: str) -> None:
+        super().__init__(
+            f"row {row + 1}, column {column!r}: missing, or far outside the training data; fill "
+            "it in, or say how to treat it: --missing carry (repeat the last value) or mask"
+        )
+        self.row, self.column = row, column
+
+
+@dataclass(frozen=True)
+class Truncate(Step):
+    """The first `length` elements of a sequence."""
+
+    NAME: ClassVar[str] = "truncate"
+    length: int
+
+    def apply(self, data: Any) -> Any:
+        """Cut what is longer."""
+        return data[: self.length]

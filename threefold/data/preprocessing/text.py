@@ -1,0 +1,128 @@
+"""Steps for texts, words and labels."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from threefold.data.preprocessing.steps import Step
+from threefold.data.tokenizers import Tokenizer, describe_tokenizer, make_tokenizer
+from threefold.errors import ThreefoldError, nearest
+
+Numbers = NDArray[np.int64]
+MOST_LABELS_SHOWN = 12
+
+
+@dataclass(frozen=True)
+class Tokenize(Step):
+    """Text → tokens from `offset` on, at most `length` of them."""
+
+    NAME: ClassVar[str] = "tokenize"
+    description: dict[str, Any]  # of the tokenizer
+    length: int | None = None
+    offset: int = 0  # tokens below it have meanings of their own, such as the end of a text
+
+    @classmethod
+    def by(cls, tokenizer: Tokenizer, length: int | None = None, offset: int = 0) -> Tokenize:
+        """The step of a tokenizer."""
+        return cls(describe_tokenizer(tokenizer), length, offset)
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer itself."""
+        return make_tokenizer(self.description)
+
+    @property
+    def vocabulary(self) -> int:
+        """The number of tokens, those below the offset included."""
+        return self.tokenizer.vocabulary + self.offset
+
+    def apply(self, data: str) -> Numbers:
+        """The tokens of a text."""
+        return self.tokenizer.encode(data)[: self.length].astype(np.int64) + self.offset
+
+    def invert(self, data: Iterable[int]) -> str:
+        """The text of tokens, without those below the offset."""
+        return self.tokenizer.decode(t - self.offset for t in map(int, data) if t >= self.offset)
+
+
+@dataclass(frozen=True)
+class WordNumbers(Step):
+    """A list of words → numbers from 1 on; words that training has not seen are 0."""
+
+    NAME: ClassVar[str] = "word_numbers"
+    words: tuple[str, ...]
+    length: int | None = None
+
+    @classmethod
+    def fit(
+        cls, texts: Iterable[Sequence[str]], vocabulary: int, length: int | None = None
+    ) -> WordNumbers:
+        """The commonest words; those that occur once are unknown."""
+        counts = Counter(word for text in texts for word in text)
+        ranked = sorted(
+            (w for w in counts if counts[w] > 1), key=lambda word: (-counts[word], word)
+        )
+        return cls(tuple(ranked[: vocabulary - 1]), length)
+
+    @cached_property
+    def numbers(self) -> dict[str, int]:
+        """The number of each word."""
+        return {word: number for number, word in enumerate(self.words, 1)}
+
+    @property
+    def vocabulary(self) -> int:
+        """The number of different words, with the unknown one."""
+        return len(self.words) + 1
+
+    def apply(self, data: Sequence[str]) -> Numbers:
+        """The numbers of words."""
+        return np.array([self.numbers.get(word, 0) for word in data[: self.length]], np.int64)
+
+
+@dataclass(frozen=True)
+class Labels(Step):
+    """Names of classes → their numbers, in the order of training."""
+
+    NAME: ClassVar[str] = "labels"
+    names: tuple[str, ...]
+
+    @classmethod
+    def fit(cls, labels: Iterable[str]) -> Labels:
+        """All names, in alphabetical order (numbers in numerical order)."""
+        return cls(tuple(sorted(set(labels), key=_label_order)))
+
+    @cached_property
+    def numbers(self) -> dict[str, int]:
+        """The number of each name."""
+        return {name: number for number, name in enumerate(self.names)}
+
+    def apply(self, data: Sequence[str]) -> Numbers:
+        """The numbers of labels; an unknown one is refused."""
+        for row, label in enumerate(data, 1):
+            if label not in self.numbers:
+                raise ThreefoldError(f"example {row}: unknown label {label!r}; {self.known(label)}")
+        return np.array([self.numbers[label] for label in data], np.int64)
+
+    def invert(self, data: Iterable[int]) -> list[str]:
+        """The names of classes."""
+        return [self.names[number] for number in data]
+
+    def known(self, label: str) -> str:
+        """The end of an error message: the labels that the model knows."""
+        if len(self.names) > MOST_LABELS_SHOWN:
+            return f"the model knows {len(self.names)} labels; {nearest(label, self.names)}"
+        return f"the model was trained on {', '.join(map(repr, self.names))}"
+
+
+def _label_order(label: str) -> tuple[float, str]:
+    try:
+        return float(label), label
+    except ValueError:
+        return float("inf"), label

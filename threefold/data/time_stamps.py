@@ -1,0 +1,400 @@
+"""The time column of a table: order, step, gaps and duplicates, and the stamps that come next.
+
+times = read_times(table, "date")      seconds since 1970, NaN where a cell is missing
+facts = describe_times(table, "date")  sorted? step, gaps, duplicates, and the axis:
+facts.axis.stamp(1, after=times[-1])   the stamp one step after the last, as the file writes it
+"""
+
+from __future__ import annotations
+
+import calendar
+import datetime
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from threefold.data.cells import is_missing, shown
+from threefold.data.tables import Table
+from threefold.data.time_formats import (
+    EPOCH,
+    TimeFormat,
+    detect_format,
+    format_time,
+    moment_of,
+    offset_in,
+    seconds_in,
+    times_in,
+    zone_offset,
+)
+from threefold.errors import AmbiguousError, ThreefoldError
+
+Floats = NDArray[np.float64]
+
+DAY = 86_400.0
+TOLERANCE = 1e-2  # of a step, by which the stamps of a regular series may be off
+SHOWN_GAPS = 5
+MOST_BINS = 100_000_000
+UNITS = {"day": DAY, "hour": 3600.0, "minute": 60.0, "second": 1.0}
+UNIT_NAMES = {
+    **dict.fromkeys(("s", "sec", "second", "seconds"), 1.0),
+    **dict.fromkeys(("m", "min", "minute", "minutes"), 60.0),
+    **dict.fromkeys(("h", "hour", "hours"), 3600.0),
+    **dict.fromkeys(("d", "day", "days"), DAY),
+    **dict.fromkeys(("w", "week", "weeks"), 7 * DAY),
+}
+MONTH_NAMES = {"month": 1, "months": 1, "quarter": 3, "quarters": 3, "year": 12, "years": 12}
+
+
+class Gap(NamedTuple):
+    """Steps without a row before the row at `line`; `after` and `before` are its neighbours."""
+
+    line: int
+    after: str
+    before: str
+    steps: int
+
+
+@dataclass(frozen=True)
+class TimeAxis:
+    """Stamps in equal steps: of `step` seconds, of whole months, or of weekdays.
+
+    first: seconds since 1970.  months: of one step, 0 if it is not of months; the day of the month
+    is then `day`, or the last one of shorter months.  regular: whether all stamps follow the step.
+    """
+
+    name: str
+    format: str
+    first: float
+    step: float
+    regular: bool = True
+    zone: str = ""
+    months: int = 0
+    day: int = 1
+    weekdays: bool = False
+
+    @property
+    def step_name(self) -> str:
+        """The step in words: 30 minutes, 1 month, 1 weekday."""
+        if self.months:
+            return _counted(*((self.months // 12, "year") if self.months % 12 == 0
+                              else (self.months, "month")))  # fmt: skip
+        if self.weekdays:
+            return "1 weekday"
+        for unit, seconds in UNITS.items():
+            if (
+                self.step >= seconds
+                and abs(self.step / seconds - round(self.step / seconds)) < 1e-9
+            ):
+                return _counted(round(self.step / seconds), unit)
+        return f"{self.step:g} seconds"
+
+    def seconds(self, steps: int, after: float | None = None) -> float:
+        """The moment some steps after another one (default: after the first)."""
+        start, east = self.first if after is None else after, zone_offset(self.zone)
+        if self.months:
+            return add_months(start + east, steps * self.months, self.day) - east
+        if self.weekdays:
+            return _add_weekdays(start + east, steps) - east
+        return start + steps * self.step
+
+    def stamp(self, steps: int, after: float | None = None) -> str:
+        """The stamp some steps after a moment, as the table writes it."""
+        return self.format_time(self.seconds(steps, after))
+
+    def next_stamps(self, after: float, count: int) -> list[str]:
+        """The stamps that follow a moment."""
+        return [self.stamp(steps, after) for steps in range(1, count + 1)]
+
+    def format_time(self, seconds: float) -> str:
+        """A moment as the table writes it."""
+        return format_time(seconds, TimeFormat(self.format, self.zone))
+
+    def parse(self, cell: Any) -> float | None:
+        """The moment of a cell; None if it is written otherwise."""
+        return seconds_in(cell, TimeFormat(self.format, self.zone))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything, for JSON."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, fields: dict[str, Any]) -> TimeAxis:
+        """The axis that `to_dict` wrote."""
+        return cls(**fields)
+
+
+@dataclass
+class TimeFacts:
+    """What a time column holds; gaps and duplicates are those of the sorted stamps.
+
+    gap_count: number of gaps, of which `gaps` has the first.  duplicates: rows whose stamp occurs
+    before, the first of them at the line `first_duplicate`.
+    """
+
+    axis: TimeAxis
+    times: Floats
+    sorted: bool
+    gaps: list[Gap]
+    gap_count: int
+    duplicates: int
+    first_duplicate: int | None
+
+
+# --------------------------------------------------------------------------------- reading
+
+
+def read_times(table: Table, name: str, *, day_first: bool | None = None) -> Floats:
+    """Seconds since 1970 of a time column, NaN where a cell is missing."""
+    return _parse(table, name, time_format_of(table, name, day_first=day_first))
+
+
+def time_format_of(table: Table, name: str, *, day_first: bool | None = None) -> TimeFormat:
+    """The format of a time column; 01/02/2024 is asked about unless `day_first` is given."""
+    cells = [cell for cell in table.column(name) if not is_missing(cell)]
+    form = detect_format(name, cells)
+    if form is None:
+        example = f", such as {shown(cells[0])}" if cells else ", all missing"
+        what = f"the cells of {name}{example}, are not times; expected e.g. 2024-01-31 13:30"
+        raise table.error(None, what)
+    if not form.others:
+        return form
+    if day_first is None:
+        what = (
+            f"{table.name}: {name}: is {shown(cells[0])} written with the day or the month first?"
+        )
+        raise AmbiguousError(what, ("--set data.day_first=true", "--set data.day_first=false"))
+    texts = (form.text, *form.others)
+    return TimeFormat(next(t for t in texts if _day_first(t) == day_first), form.zone)
+
+
+def _day_first(form: str) -> bool:
+    return form.index("d") < form.index("m")
+
+
+def _parse(table: Table, name: str, form: TimeFormat) -> Floats:
+    cells = table.column(name)
+    times = times_in(cells, form)
+    for line, cell, seconds in zip(table.line_numbers, cells, times, strict=True):
+        if seconds is None and not is_missing(cell):
+            what = f"{name} is {shown(cell)}; expected a time such as {format_time(0.0, form)}"
+            raise table.error(line, what)
+    return np.array([np.nan if seconds is None else seconds for seconds in times])
+
+
+def sort_by_time(table: Table, name: str, *, day_first: bool | None = None) -> Table:
+    """The rows in the order of a time column, in which no cell may be missing."""
+    times = _complete_times(table, name, time_format_of(table, name, day_first=day_first))
+    return table.rows(np.argsort(times, kind="stable").tolist())
+
+
+def _complete_times(table: Table, name: str, form: TimeFormat) -> Floats:
+    times = _parse(table, name, form)
+    missing = np.flatnonzero(np.isnan(times))
+    if len(missing):
+        raise table.error(table.line_numbers[missing[0]], f"{name}, the time, is missing")
+    return times
+
+
+# -------------------------------------------------------------------------------- analysis
+
+
+def describe_times(table: Table, name: str, *, day_first: bool | None = None) -> TimeFacts:
+    """Order, step, gaps and duplicates of a time column, in which no cell may be missing."""
+    form = time_format_of(table, name, day_first=day_first)
+    times = _complete_times(table, name, form)
+    order = np.argsort(times, kind="stable")
+    repeated = order[1:][np.diff(times[order]) == 0]
+    clock = _in_one_zone(table.column(name), times, form)
+    moments = np.unique(clock)
+    axis = _axis_of(name, form, moments)
+    gaps = _gaps(axis, moments)
+    lines = {float(clock[i]): table.line_numbers[i] for i in order[::-1]}
+    return TimeFacts(
+        axis=axis,
+        times=times,
+        sorted=bool(np.all(np.diff(times) >= 0)),
+        gaps=[
+            Gap(lines[b], axis.format_time(a), axis.format_time(b), n)
+            for a, b, n in gaps[:SHOWN_GAPS]
+        ],
+        gap_count=len(gaps),
+        duplicates=len(repeated),
+        first_duplicate=min((table.line_numbers[i] for i in repeated), default=None),
+    )
+
+
+def _in_one_zone(cells: Sequence[Any], times: Floats, form: TimeFormat) -> Floats:
+    """Times of which days and longer steps are equal although the clock was changed in between."""
+    if not form.zone or _median_step(np.unique(times)) < 0.9 * DAY:
+        return times
+    offsets: Floats = np.array([offset_in(cell, form) for cell in cells])
+    offsets -= zone_offset(form.zone)
+    return times + offsets
+
+
+def _axis_of(name: str, form: TimeFormat, moments: Floats) -> TimeAxis:
+    """The axis of moments in order, none twice."""
+    step = _median_step(moments)
+    axis = TimeAxis(name, form.text, float(moments[0]), step, zone=form.zone)
+    on_calendar = _month_axis(axis, moments) or _weekday_axis(axis, moments)
+    if on_calendar:
+        return replace(on_calendar, regular=bool(np.all(_steps_between(on_calendar, moments) == 1)))
+    mean = float(moments[-1] - moments[0]) / max(1, len(moments) - 1)
+    for length in (step, mean):  # the median of stamps rounded to milliseconds is rounded, too
+        expected = axis.first + length * np.arange(len(moments))
+        if np.all(np.abs(moments - expected) <= TOLERANCE * step):
+            return replace(axis, step=length, regular=True)
+    return replace(axis, regular=False)
+
+
+def _median_step(moments: Floats) -> float:
+    return float(np.median(np.diff(moments))) if len(moments) > 1 else DAY
+
+
+def _month_axis(axis: TimeAxis, moments: Floats) -> TimeAxis | None:
+    """The axis in months, if the median step is about so long and all stamps have one day."""
+    months = round(axis.step / (30.4375 * DAY))
+    if months < 1 or abs(axis.step / (30.4375 * DAY) - months) > 0.11 * months:
+        return None
+    dates = _dates(axis, moments)
+    day = max(date.day for date in dates)
+    if any(date.day != min(day, _days(date.year, date.month)) for date in dates):
+        return None
+    return replace(axis, months=months, day=day)
+
+
+def _weekday_axis(axis: TimeAxis, moments: Floats) -> TimeAxis | None:
+    """The axis in weekdays, if most of two weeks or more and no other days have a stamp."""
+    if abs(axis.step - DAY) > TOLERANCE * DAY or moments[-1] - moments[0] < 12 * DAY:
+        return None
+    days = _day_numbers(moments + zone_offset(axis.zone))
+    if np.any((moments - moments[0]) % DAY) or not np.all(np.is_busday(days)):
+        return None
+    most = len(days) > 0.8 * np.busday_count(days[0], days[-1])
+    return replace(axis, weekdays=True) if most else None
+
+
+def _steps_between(axis: TimeAxis, moments: Floats) -> NDArray[np.int64]:
+    """Steps from each moment to the next, rounded."""
+    if axis.months:
+        months = np.diff([12 * date.year + date.month for date in _dates(axis, moments)])
+        return np.round(months / axis.months).astype(np.int64)
+    if axis.weekdays:
+        days = _day_numbers(moments + zone_offset(axis.zone))
+        return np.busday_count(days[:-1], days[1:]).astype(np.int64)
+    return np.round(np.diff(moments) / axis.step).astype(np.int64)
+
+
+def _gaps(axis: TimeAxis, moments: Floats) -> list[tuple[float, float, int]]:
+    """(moment before, moment after, number of steps without a row)."""
+    steps = _steps_between(axis, moments)
+    return [
+        (float(moments[i]), float(moments[i + 1]), int(steps[i]) - 1)
+        for i in np.flatnonzero(steps > 1)
+    ]
+
+
+# -------------------------------------------------------------------------------- calendar
+
+
+def add_months(seconds: float, months: int, day: int | None = None) -> float:
+    """The moment some months later, on `day` (default: the same) or the month's last day."""
+    date = moment_of(seconds)
+    index = 12 * date.year + date.month - 1 + months
+    year, month = index // 12, index % 12 + 1
+    if not 1 <= year <= 9999:
+        raise ThreefoldError(f"the year {year} is not in the years 1–9999")
+    moved = date.replace(year=year, month=month, day=min(day or date.day, _days(year, month)))
+    return (moved - EPOCH).total_seconds()
+
+
+def _add_weekdays(seconds: float, count: int) -> float:
+    day = np.floor(seconds / DAY)
+    later = np.busday_offset(_day_numbers(np.array([seconds]))[0], count, roll="forward")
+    return float(later.astype(np.int64) * DAY + seconds - day * DAY)
+
+
+def _day_numbers(moments: Floats) -> NDArray[np.datetime64]:
+    return np.floor(moments / DAY).astype(np.int64).astype("datetime64[D]")
+
+
+def _dates(axis: TimeAxis, moments: Floats) -> list[datetime.datetime]:
+    """The dates of moments on the clock of the stamps."""
+    return [moment_of(seconds + zone_offset(axis.zone)) for seconds in moments]
+
+
+def _days(year: int, month: int) -> int:
+    return calendar.monthrange(year, month)[1]
+
+
+def _counted(count: int, unit: str) -> str:
+    return f"{count} {unit}" if count == 1 else f"{count} {unit}s"
+
+
+# ------------------------------------------------------------------------------ resampling
+
+
+class TimeStep(NamedTuple):
+    """A length of time: seconds, or months."""
+
+    seconds: float
+    months: int = 0
+
+
+def parse_step(text: str | float) -> TimeStep:
+    """A step such as "15min", "1 hour", "1 month", or a number of seconds."""
+    match = re.fullmatch(r"\s*([0-9.]*)\s*([a-z]*)\s*", str(text).lower())
+    number, unit = (match[1] or "1", match[2] or "s") if match and match[0].strip() else ("", "")
+    if unit in MONTH_NAMES and number.isdigit() and int(number):
+        return TimeStep(0.0, int(number) * MONTH_NAMES[unit])
+    if unit in UNIT_NAMES and re.fullmatch(r"[0-9]+\.?[0-9]*|\.[0-9]+", number) and float(number):
+        return TimeStep(float(number) * UNIT_NAMES[unit])
+    raise ThreefoldError(f"{text!r} is not a step; expected e.g. 30s, 15min, 1h, 1d, 1 month")
+
+
+def resample(times: Floats, values: Floats, step: str | float) -> tuple[Floats, Floats]:
+    """The begins of bins of one step, and the means of the values [rows, …] in each.
+
+    Cells that are NaN do not count; a bin without a value is NaN. Bins begin at whole steps, such
+    as full hours, and the last one may be incomplete.
+    """
+    length = parse_step(step)
+    index, start = _bins(times, length)
+    count = int(index.max()) + 1
+    if count > MOST_BINS:
+        raise ThreefoldError(
+            f"{count} steps of {step}: expected at most {MOST_BINS}; a longer step"
+        )
+    columns = values.reshape(len(values), -1)
+    means = np.stack([_bin_means(index, column, count) for column in columns.T], 1)
+    return start(count), means.reshape(count, *values.shape[1:])
+
+
+def _bins(times: Floats, step: TimeStep) -> tuple[NDArray[np.int64], Callable[[int], Floats]]:
+    """The bin of each time, and a function from a number of bins to where they begin."""
+    if not step.months:
+        index = np.floor(times / step.seconds).astype(np.int64)
+        first = int(index.min())
+        return index - first, lambda count: np.arange(first, first + count) * float(step.seconds)
+    dates = [moment_of(seconds) for seconds in times]
+    index = np.array([(12 * date.year + date.month - 1) // step.months for date in dates])
+    first = int(index.min())
+    return index - first, lambda count: np.array(
+        [_month_start((first + i) * step.months) for i in range(count)]
+    )
+
+
+def _month_start(index: int) -> float:
+    date = datetime.datetime(index // 12, index % 12 + 1, 1, tzinfo=datetime.UTC)
+    return (date - EPOCH).total_seconds()
+
+
+def _bin_means(index: NDArray[np.int64], values: Floats, count: int) -> Floats:
+    real = ~np.isnan(values)
+    sums = np.bincount(index[real], values[real], count)
+    counts = np.bincount(index[real], minlength=count)
+    return np.where(counts > 0, sums / np.maximum(counts, 1), np.nan)

@@ -1,0 +1,186 @@
+"""Answers of a trained model for raw inputs, in the user's own words and units.
+
+    classifier   {"label", "probability", "probabilities"}     language, seq2seq   {"text"}
+    regressor    {"value"}, or one value per output            tagger              {"words", "tags"}
+    forecaster   {"step", "time", "flow", "flow_q0.1", …} for each step ahead (`forecasting.py`)
+
+Inputs are padded to batches; padding does not exist for a model, so answers do not depend on the
+batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from os import PathLike
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from threefold.data.preprocessing import Chain, Preprocessing
+from threefold.data.preprocessing.numbers import Standardise
+from threefold.data.preprocessing.text import Tokenize
+from threefold.errors import ThreefoldError
+from threefold.models.model import Model
+from threefold.models.saving import load
+from threefold.runtime.answers import Answers
+from threefold.runtime.decoding import eval_mode
+from threefold.runtime.generation import generate
+from threefold.runtime.raw_inputs import RawInput, read_raw_inputs
+from threefold.runtime.table_forecasts import forecast_table
+from threefold.tasks.padding import pad_rows
+from threefold.tasks.pairs import BEGIN, END, pairs
+
+BATCH_SIZE = 32
+MOST_NEW_TOKENS = 128
+Progress = Callable[[int, int], None]
+
+
+def predict(
+    model: Model | str | PathLike[str],
+    inputs: Any,
+    *,
+    batch_size: int = BATCH_SIZE,
+    horizon: int | None = None,
+    on_progress: Progress | None = None,
+) -> Answers:
+    """Answer raw inputs: texts, paths, data frames, arrays, or lists of them.
+
+    model: a model, or the folder of one or of a run.  horizon: steps of a forecast, default those
+    that were trained.  on_progress: called with the numbers of answered
+    inputs and of all inputs.
+    """
+    network = model if isinstance(model, Model) else load(model)
+    preprocessing = _preprocessing(network)
+    if network.kind == "forecaster":
+        return forecast_table(network, preprocessing, inputs, horizon)
+    if horizon is not None:
+        raise ThreefoldError(f"horizon is {horizon}, but this is a {network.kind} model")
+    rows = read_raw_inputs(preprocessing, inputs)
+    answers: list[Any] = [None] * len(rows)
+    with torch.no_grad(), eval_mode(network):
+        for numbers, batch in _batches(rows, preprocessing.inputs, batch_size):
+            for number, answer in zip(numbers, _answer(network, preprocessing, batch), strict=True):
+                answers[number] = answer
+            if on_progress is not None:
+                on_progress(sum(answer is not None for answer in answers), len(rows))
+    for row, answer in zip(rows, answers, strict=True):
+        if network.kind == "tagger" and preprocessing.form == "words":
+            answer["words"] = list(row.value[: len(answer["tags"])])
+    return Answers(answers, [row.source for row in rows])
+
+
+def _preprocessing(model: Model) -> Preprocessing:
+    if model.preprocessing is not None:
+        return model.preprocessing
+    if model.tokenizer is not None and model.kind == "language":
+        return Preprocessing("language", "text", Chain((Tokenize.by(model.tokenizer),)))
+    raise ThreefoldError(
+        f"this {model.kind} model does not know how its inputs were prepared, so it cannot read "
+        "raw data; call the model with tensors, or train it with `threefold train`"
+    )
+
+
+def _batches(
+    rows: Sequence[RawInput], chain: Chain, size: int
+) -> Iterator[tuple[list[int], list[np.ndarray[Any, Any]]]]:
+    """Encoded inputs in batches of similar lengths, with their numbers."""
+    encoded = [_encode(chain, row) for row in rows]
+    order = sorted(range(len(rows)), key=lambda number: len(encoded[number]))
+    for first in range(0, len(order), size):
+        numbers = order[first : first + size]
+        yield numbers, [encoded[number] for number in numbers]
+
+
+def _encode(chain: Chain, row: RawInput) -> np.ndarray[Any, Any]:
+    try:
+        encoded: np.ndarray[Any, Any] = chain.apply(row.value)
+    except ThreefoldError as error:
+        raise ThreefoldError(f"{row.source}: {error}") from error
+    except ValueError as error:
+        raise ThreefoldError(
+            f"{row.source}: has the shape {np.shape(row.value)}, which does not fit the model's "
+            f"training data ({error})"
+        ) from error
+    if len(encoded) == 0:
+        raise ThreefoldError(f"{row.source}: is empty; expected at least one element")
+    return encoded
+
+
+def _answer(model: Any, preprocessing: Preprocessing, batch: list[Any]) -> list[dict[str, Any]]:
+    answer = {
+        "classifier": _labels,
+        "regressor": _numbers,
+        "tagger": _tags,
+        "language": _continuations,
+    }.get(model.kind, _translations)
+    return answer(model, preprocessing, batch)
+
+
+def _padded(model: Any, batch: list[Any]) -> tuple[Tensor, Tensor]:
+    table, lengths = pad_rows(batch)
+    tokens = table.dtype.kind in "iu"
+    dtype = torch.int64 if tokens else model.embedding.weight.dtype
+    inputs = torch.from_numpy(table).to(model.device, dtype)
+    mask = torch.arange(inputs.shape[1]) < torch.from_numpy(lengths).unsqueeze(1)
+    return inputs, mask.to(model.device)
+
+
+def _labels(model: Any, preprocessing: Preprocessing, batch: list[Any]) -> list[dict[str, Any]]:
+    inputs, mask = _padded(model, batch)
+    probabilities = model(inputs, mask=mask)[0].double().softmax(-1).cpu().numpy()
+    names = preprocessing.labels
+    return [
+        {
+            "label": names[int(row.argmax())],
+            "probability": float(row.max()),
+            "probabilities": dict(zip(names, row.tolist(), strict=True)),
+        }
+        for row in probabilities
+    ]
+
+
+def _numbers(model: Any, preprocessing: Preprocessing, batch: list[Any]) -> list[dict[str, Any]]:
+    inputs, mask = _padded(model, batch)
+    scale = preprocessing.outputs.find(Standardise)
+    outputs = model(inputs, mask=mask)[0].double().cpu().numpy().reshape(len(batch), -1)
+    values = preprocessing.outputs.invert(outputs).tolist()
+    if len(scale.columns) == 1:
+        return [{"value": row[0]} for row in values]
+    return [dict(zip(scale.columns, row, strict=True)) for row in values]
+
+
+def _tags(model: Any, preprocessing: Preprocessing, batch: list[Any]) -> list[dict[str, Any]]:
+    inputs, mask = _padded(model, batch)
+    best = model(inputs, mask=mask)[0].argmax(-1).cpu().tolist()
+    return [
+        {"tags": preprocessing.outputs.invert(row[: len(x)])}
+        for row, x in zip(best, batch, strict=True)
+    ]
+
+
+def _continuations(
+    model: Any, preprocessing: Preprocessing, batch: list[Any]
+) -> list[dict[str, Any]]:
+    answers = []
+    for prompt in batch:
+        tokens = torch.from_numpy(prompt).unsqueeze(0).to(model.device)
+        made = generate(model, tokens, max_tokens=MOST_NEW_TOKENS, temperature=0.0).rows()[0]
+        answers.append({"text": preprocessing.inputs.invert(made)})
+    return answers
+
+
+def _translations(
+    model: Any, preprocessing: Preprocessing, batch: list[Any]
+) -> list[dict[str, Any]]:
+    step = preprocessing.outputs.find(Tokenize)
+    rows = [row.tolist() for row in batch]
+    made = pairs("inputs", rows, rows, 0, 0)  # the targets are not used
+    mask = made.source_mask
+    source = made.source.to(model.device)
+    state = model.encode(source, mask=None if mask is None else mask.to(model.device))
+    begin = torch.full((len(batch), 1), BEGIN, device=model.device)
+    most = (step.length or MOST_NEW_TOKENS) + 1
+    tokens = generate(model, begin, state, max_tokens=most, stop=END, temperature=0.0).rows()
+    return [{"text": preprocessing.outputs.invert(row)} for row in tokens]

@@ -1,0 +1,161 @@
+"""A user's inputs for a trained model: texts, files, folders, data frames, arrays → raw examples.
+
+Each example keeps its source (a file and a line, or its number) for answers and error messages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from threefold.data.audio import Sound
+from threefold.data.preprocessing import Preprocessing
+from threefold.data.readers import read_lines
+from threefold.data.table_formats import TABLE_SUFFIXES, table_suffix
+from threefold.data.tables import Table, read_table
+from threefold.data.ts_files import read_ts
+from threefold.errors import ThreefoldError
+from threefold.tasks.user_data.folder import IMAGE_SUFFIXES, SOUND_SUFFIXES
+from threefold.tasks.user_data.table import check_columns, group_rows, join_texts
+from threefold.tasks.user_data.tags import read_words
+
+
+class RawInput(NamedTuple):
+    """One input, and where it comes from."""
+
+    value: Any
+    source: str
+
+
+def read_raw_inputs(preprocessing: Preprocessing, inputs: Any) -> list[RawInput]:
+    """The examples in anything that a user may give; a list may mix files and values."""
+    readers = {
+        "text": _texts,
+        "words": _word_lists,
+        "series": _series,
+        "sound": _media(SOUND_SUFFIXES),
+        "image": _media(IMAGE_SUFFIXES),
+    }
+    rows: list[RawInput] = []
+    for value in _each(inputs, preprocessing.form):
+        rows += readers[preprocessing.form](value, preprocessing)
+    if not rows:
+        raise ThreefoldError("no inputs; expected at least one")
+    numbered = (row for row in rows)
+    return [
+        row if row.source else RawInput(row.value, f"input {number}")
+        for number, row in enumerate(numbered, 1)
+    ]
+
+
+def _each(inputs: Any, form: str) -> Iterable[Any]:
+    """The members of a list of inputs; a single input is a list of one."""
+    if isinstance(inputs, np.ndarray) and inputs.ndim == (3 if form == "series" else 4):
+        return list(inputs)
+    if isinstance(inputs, np.ndarray) and form == "series" and inputs.ndim == 2:
+        return list(inputs)  # rows are sequences, as in scikit-learn
+    single = isinstance(inputs, (str, bytes, Path, Mapping, np.ndarray, Sound, Table))
+    if single or hasattr(inputs, "columns"):
+        return [inputs]
+    if (
+        form == "words"
+        and inputs
+        and all(isinstance(word, str) and " " not in word for word in inputs)
+    ):
+        return [list(inputs)]
+    return list(inputs)
+
+
+def _is_table(value: Any) -> bool:
+    if isinstance(value, Path):
+        return table_suffix(value) in TABLE_SUFFIXES
+    return isinstance(value, (Table, Mapping)) or hasattr(value, "columns")
+
+
+def _table(value: Any, preprocessing: Preprocessing) -> Table:
+    table = value if isinstance(value, Table) else read_table(value, header=preprocessing.header)
+    check_columns(table, preprocessing.roles, with_labels=False)
+    return table
+
+
+def _texts(value: Any, preprocessing: Preprocessing) -> list[RawInput]:
+    if _is_table(value):
+        table = _table(value, preprocessing)
+        if not preprocessing.roles.texts:
+            raise ThreefoldError(
+                f"{table.name}: the model was trained on texts that were not in a table; give "
+                "the texts themselves, or a file with one text per line"
+            )
+        texts = join_texts(table, preprocessing.roles.texts)
+        return [RawInput(t, _place(table, row)) for row, t in enumerate(texts)]
+    if isinstance(value, Path):
+        lines = [(number, text) for number, text in read_lines(value) if text.strip()]
+        return [RawInput(text, f"{value.name}:{number}") for number, text in lines]
+    if not isinstance(value, str):
+        raise _wrong(value, "texts", "a text, a Path to a file, or a table")
+    return [RawInput(value, "")]
+
+
+def _word_lists(value: Any, preprocessing: Preprocessing) -> list[RawInput]:
+    if _is_table(value):
+        table = _table(value, preprocessing)
+        words = table.texts(preprocessing.roles.texts[0])
+        groups = group_rows(table, preprocessing.roles.group, preprocessing.roles.time)
+        lists = {name: [words[row] for row in rows] for name, rows in groups.items()}
+        return [RawInput(sentence, name) for name, sentence in lists.items()]
+    if isinstance(value, Path):
+        return [RawInput(sentence, place) for sentence, place in read_words(value)]
+    if isinstance(value, str):
+        return [RawInput(value.split(), "")]
+    if isinstance(value, Sequence) and all(isinstance(word, str) for word in value):
+        return [RawInput(list(value), "")]
+    raise _wrong(value, "words", "a list of words, a text, a Path to a file, or a table")
+
+
+def _series(value: Any, preprocessing: Preprocessing) -> list[RawInput]:
+    roles = preprocessing.roles
+    if isinstance(value, Path) and value.suffix.lower() == ".ts":
+        content = read_ts(value, labelled=False)
+        return [RawInput(x, f"{value.name}, series {n}") for n, x in enumerate(content.series, 1)]
+    if _is_table(value):
+        table = _table(value, preprocessing)
+        rows = np.stack([table.numbers(name) for name in roles.features], 1)
+        if roles.group is None:
+            return [RawInput(x[:, None], _place(table, n)) for n, x in enumerate(rows)]
+        groups = group_rows(table, roles.group, roles.time)
+        return [RawInput(rows[numbers], name) for name, numbers in groups.items()]
+    if isinstance(value, (str, Path)):
+        raise _wrong(value, "sequences of numbers", "an array, a .ts file or a table")
+    try:
+        array = np.asarray(value, np.float64)
+    except (TypeError, ValueError) as error:
+        raise _wrong(value, "sequences of numbers", f"an array ({error})") from error
+    return [RawInput(array[:, None] if array.ndim == 1 else array, "")]
+
+
+def _media(suffixes: Sequence[str]) -> Any:
+    def read(value: Any, preprocessing: Preprocessing) -> list[RawInput]:
+        if isinstance(value, (str, Path)):
+            path = Path(value)
+            if not path.exists():
+                raise ThreefoldError(f"{path}: file or folder not found")
+            files = sorted(path.rglob("*")) if path.is_dir() else [path]
+            chosen = [f for f in files if f.is_file() and f.suffix.lower() in suffixes]
+            if not chosen:
+                raise ThreefoldError(f"{path}: expected {' or '.join(suffixes)} files")
+            return [RawInput(file, str(file)) for file in chosen]
+        return [RawInput(value, "")]
+
+    return read
+
+
+def _place(table: Table, row: int) -> str:
+    return table.position(table.line_numbers[row])
+
+
+def _wrong(value: Any, trained: str, expected: str) -> ThreefoldError:
+    shown = repr(value)[:60]
+    return ThreefoldError(f"the model was trained on {trained}, not {shown}; expected {expected}")

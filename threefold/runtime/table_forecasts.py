@@ -1,0 +1,142 @@
+"""Forecasts after the last row of a table, in original units, with quantiles and time stamps.
+
+A model was trained to read `context` rows, so it reads the last ones of the table, whatever their
+number.  Beyond the trained horizon its own forecasts become its inputs, block by block.
+"""
+
+from __future__ import annotations
+
+from statistics import NormalDist
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from threefold.data.preprocessing import Preprocessing
+from threefold.data.tables import Table, read_table
+from threefold.errors import ThreefoldError
+from threefold.models.forecaster import Forecaster
+from threefold.runtime.answers import Answers
+from threefold.runtime.decoding import eval_mode
+from threefold.tasks.user_data.series import TimeSeries, read_series
+from threefold.tasks.user_data.settings import ReadSettings
+from threefold.tasks.user_data.table import check_columns, known_reading
+
+Array = NDArray[Any]
+GAUSSIAN_LEVELS = (0.1, 0.9)  # shown for models that forecast mean and deviation
+
+
+def forecast_table(
+    model: Any, preprocessing: Preprocessing, history: Any, horizon: int | None = None
+) -> Answers:
+    """Forecast the rows after those of a path, data frame, mapping or array of columns."""
+    steps = horizon or preprocessing.horizon or 1
+    if steps < 1:
+        raise ThreefoldError(f"horizon is {steps}, expected at least 1")
+    rows: list[dict[str, Any]] = []
+    notes: list[str] = []
+    for series in history_series(preprocessing, history):
+        levels, values = forecast_series(model, preprocessing, series.values, steps)
+        rows += _rows(series, preprocessing, levels, values)
+        notes += [*series.notes, *_notes(preprocessing, series, steps)]
+    return Answers(rows, notes=list(dict.fromkeys(notes)))
+
+
+def history_series(preprocessing: Preprocessing, history: Any) -> list[TimeSeries]:
+    """The series of a table, with the columns that the model was trained on, in its order."""
+    table = _as_table(history, preprocessing)
+    check_columns(table, preprocessing.roles, with_labels=False)
+    found = known_reading(table, preprocessing)
+    settings = ReadSettings(resample=preprocessing.resample, day_first=preprocessing.day_first)
+    return read_series(table, found, settings)
+
+
+def _as_table(history: Any, preprocessing: Preprocessing) -> Table:
+    if isinstance(history, (list, tuple)) and len(history) == 1:
+        history = history[0]
+    if isinstance(history, np.ndarray) or _is_numbers(history):
+        names = (*preprocessing.roles.targets, *preprocessing.roles.features)
+        array = np.asarray(history, np.float64)
+        array = array[:, None] if array.ndim == 1 else array
+        if array.ndim != 2 or array.shape[1] != len(names):
+            raise ThreefoldError(
+                f"the history has the shape {array.shape}; expected [rows, {len(names)}]: "
+                f"{', '.join(names)}"
+            )
+        return read_table({name: array[:, i] for i, name in enumerate(names)})
+    if isinstance(history, Table):
+        return history
+    return read_table(history, header=preprocessing.header)
+
+
+def _is_numbers(history: Any) -> bool:
+    return isinstance(history, (list, tuple)) and bool(history) and not isinstance(history[0], str)
+
+
+def forecast_series(
+    model: Forecaster, preprocessing: Preprocessing, values: Array, steps: int
+) -> tuple[list[float | None], Array]:
+    """Levels (None: the point forecast) and values [steps, targets, levels] in original units."""
+    context, targets = preprocessing.context or len(values), len(preprocessing.roles.targets)
+    inputs = preprocessing.inputs.apply(values)[-context:]
+    rows = torch.from_numpy(inputs).to(model.device, model.embedding.weight.dtype)
+    blocks: list[Tensor] = []
+    state = None
+    last_inputs = rows[-1:, targets:]
+    with torch.no_grad(), eval_mode(model):
+        while sum(map(len, blocks)) < steps:
+            exogenous = rows[None, :, targets:] if model.exogenous else None
+            forecast, state = model(rows[None, :, :targets], state, exogenous=exogenous)
+            blocks.append(forecast[0, -1])
+            point = model.point_forecast(forecast[0, -1])
+            rows = torch.cat([point, last_inputs.expand(len(point), -1)], -1)
+    outputs = torch.cat(blocks)[:steps]
+    levels, scaled = _quantiles(model, outputs.double().cpu())
+    invert = preprocessing.outputs.invert
+    return levels, np.stack([invert(part) for part in scaled], -1)
+
+
+def _quantiles(model: Forecaster, outputs: Tensor) -> tuple[list[float | None], list[Array]]:
+    """The point forecast first, then the levels beside it."""
+    point = model.point_forecast(outputs).numpy()
+    if model.quantiles is None:
+        mean, deviation = outputs[..., 0].numpy(), outputs[..., 1].numpy()
+        spread = [mean + NormalDist().inv_cdf(level) * deviation for level in GAUSSIAN_LEVELS]
+        return [None, *GAUSSIAN_LEVELS], [point, *spread]
+    chosen = [(i, q) for i, q in enumerate(model.quantiles) if q != 0.5]
+    return [None, *(q for _, q in chosen)], [point, *(outputs[..., i].numpy() for i, _ in chosen)]
+
+
+def _rows(
+    series: TimeSeries, preprocessing: Preprocessing, levels: list[float | None], values: Array
+) -> list[dict[str, Any]]:
+    rows = []
+    for step, row in enumerate(values.tolist(), 1):
+        answer: dict[str, Any] = {"series": series.name} if series.name else {}
+        answer["step"] = step
+        if series.axis is not None:
+            answer["time"] = series.stamp(step)
+        for name, numbers in zip(preprocessing.roles.targets, row, strict=True):
+            for level, number in zip(levels, numbers, strict=True):
+                answer[name if level is None else f"{name}_q{level:g}"] = number
+        rows.append(answer)
+    return rows
+
+
+def _notes(preprocessing: Preprocessing, series: TimeSeries, steps: int) -> list[str]:
+    notes = []
+    trained, context = preprocessing.horizon or 1, preprocessing.context or 1
+    if steps > trained:
+        held = "; the other inputs keep their last values" if preprocessing.roles.features else ""
+        notes.append(
+            f"the model was trained to forecast {trained} steps; later steps are forecast from its "
+            f"own forecasts, and their quantiles are too narrow{held}"
+        )
+    if len(series.values) < context:
+        notes.append(
+            f"the history has {len(series.values)} rows; the model was trained to read {context}, "
+            "so this forecast is less certain than its evaluation says"
+        )
+    return notes

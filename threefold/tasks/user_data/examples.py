@@ -1,0 +1,214 @@
+"""Examples of a user, each with a label, a number, or a tag per element: one task for all of them.
+
+Examples are shuffled in an order that is always the same and split into 80, 10 and 10 per cent.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from threefold.data.loaders import IGNORE, Batch
+from threefold.data.preprocessing import Chain, Preprocessing, Roles
+from threefold.data.preprocessing.numbers import Standardise
+from threefold.data.preprocessing.text import Labels, Tokenize, WordNumbers
+from threefold.data.random_by_address import permutation
+from threefold.errors import ThreefoldError
+from threefold.tasks.stored import Array, StoredExamples, pick_rows
+from threefold.tasks.table import SPLITS
+from threefold.tasks.task import Numbers, Task, declare_user_task, make_batch
+from threefold.tasks.user_data.description import (
+    DataDescription,
+    count_labels,
+    duplicates_note,
+    imbalance_note,
+)
+from threefold.tasks.user_data.settings import Reading
+
+FEWEST_EXAMPLES = 10
+
+
+@dataclass(frozen=True)
+class RawExamples:
+    """Inputs as the user has them, what is to be predicted, and where each example stands."""
+
+    inputs: Sequence[Any]
+    targets: Sequence[Any]  # labels, numbers, or lists of tags
+    places: Sequence[str]  # e.g. reviews.csv:17
+
+    def __len__(self) -> int:
+        return len(self.inputs)
+
+
+@dataclass(frozen=True)
+class ExampleData:
+    """A set of examples and how to read them."""
+
+    name: str
+    kind: str  # classifier, regressor or tagger
+    form: str
+    examples: RawExamples
+    fit_inputs: Callable[[Sequence[Any]], Chain]  # from the inputs of the training split
+    test: RawExamples | None = None  # a test split of its own
+    roles: Roles = field(default_factory=Roles)
+    facts: tuple[tuple[str, str], ...] = ()
+    notes: tuple[str, ...] = ()
+    otherwise: str = ""
+
+
+def examples_task(data: ExampleData, reading: Reading) -> Task[Batch]:
+    """Encode the examples, with steps fitted to the training split or those of a model."""
+    splits = _split(data, reading)
+    preprocessing = reading.preprocessing or _fit(data, splits["train"])
+    encoded = {name: _encode(raw, preprocessing) for name, raw in splits.items()}
+    first = encoded["train"].inputs[0]
+
+    def draw(split: str, numbers: Numbers) -> Batch:
+        examples = encoded[split]
+        inputs, lengths = pick_rows(examples.inputs, numbers)
+        targets, _ = pick_rows(examples.targets, numbers, IGNORE)
+        return make_batch(inputs, targets, lengths)
+
+    tokens = first.ndim == 1
+    return declare_user_task(
+        data.name,
+        draw,
+        kind=data.kind,
+        domain="text" if tokens else "series",
+        length=max(len(row) for row in encoded["train"].inputs),
+        sizes=tuple(len(encoded[split]) for split in SPLITS),
+        metric="absolute_error" if data.kind == "regressor" else "accuracy",
+        chance=_chance(data.kind, encoded, preprocessing),
+        vocabulary=_vocabulary(preprocessing) if tokens else 0,
+        features=0 if tokens else first.shape[1],
+        classes=_outputs(preprocessing),
+        labels=preprocessing.labels,
+        error_scale=_error_scale(preprocessing),
+        preprocessing=lambda: preprocessing,
+        description=_describe(data, splits, reading),
+    )
+
+
+def _split(data: ExampleData, reading: Reading) -> dict[str, RawExamples]:
+    """80, 10 and 10 per cent of the shuffled examples; 90 and 10 if there is a test set."""
+    if not reading.split:
+        return dict.fromkeys(SPLITS, data.examples)
+    count = len(data.examples)
+    classes = len(set(map(str, data.examples.targets))) if data.kind == "classifier" else 2
+    ends = (0.8, 0.9, 1.0) if data.test is None else (0.9, 1.0, 1.0)
+    cuts = [0, *(int(count * part) for part in ends)]
+    if classes < 2 or count < FEWEST_EXAMPLES:
+        raise ThreefoldError(
+            f"{data.name}: {count} examples of {classes} classes; expected at least 2 classes, and "
+            f"{FEWEST_EXAMPLES} examples or more for training, validation and test"
+        )
+    order = permutation((0, count), count)
+    parts = zip(SPLITS, cuts, cuts[1:], strict=False)
+    splits = {split: _pick(data.examples, order[a:b]) for split, a, b in parts}
+    return splits if data.test is None else {**splits, "test": data.test}
+
+
+def _pick(raw: RawExamples, numbers: Array) -> RawExamples:
+    return RawExamples(
+        [raw.inputs[n] for n in numbers],
+        [raw.targets[n] for n in numbers],
+        [raw.places[n] for n in numbers],
+    )
+
+
+def _fit(data: ExampleData, train: RawExamples) -> Preprocessing:
+    """Steps fitted to the training split; the labels are those of all examples."""
+    every = [*data.examples.targets, *(() if data.test is None else data.test.targets)]
+    if data.kind == "regressor":
+        numbers = np.array(train.targets, np.float64).reshape(len(train), -1)
+        names = [data.roles.label or "value"] if numbers.shape[1] == 1 else data.roles.targets
+        output = Chain((Standardise.fit([numbers], names),))
+    elif data.kind == "tagger":
+        output = Chain((Labels.fit(tag for tags in every for tag in tags),))
+    else:
+        output = Chain((Labels.fit(every),))
+    inputs = data.fit_inputs(train.inputs)
+    return Preprocessing(data.kind, data.form, inputs, output, data.roles)
+
+
+def _encode(raw: RawExamples, preprocessing: Preprocessing) -> StoredExamples:
+    inputs = [
+        _apply(preprocessing.inputs, x, place)
+        for x, place in zip(raw.inputs, raw.places, strict=True)
+    ]
+    if preprocessing.kind == "tagger":
+        pairs = zip(raw.targets, raw.places, inputs, strict=True)
+        tags = [_apply(preprocessing.outputs, t, place)[: len(x)] for t, place, x in pairs]
+        return StoredExamples(inputs, tags)
+    if preprocessing.kind == "regressor":
+        numbers = np.array(raw.targets, np.float64).reshape(len(raw), -1)
+        scaled = preprocessing.outputs.apply(numbers)
+        return StoredExamples(inputs, scaled[:, 0] if scaled.shape[1] == 1 else scaled)
+    targets = [
+        _apply(preprocessing.outputs, [label], place)[0]
+        for label, place in zip(raw.targets, raw.places, strict=True)
+    ]
+    return StoredExamples(inputs, np.array(targets, np.int64))
+
+
+def _apply(chain: Chain, value: Any, place: str) -> Any:
+    try:
+        return chain.apply(value)
+    except ThreefoldError as error:
+        message = str(error).removeprefix("example 1: ")
+        raise (
+            type(error)(f"{place}: {message}")
+            if type(error) is ThreefoldError
+            else ThreefoldError(f"{place}: {message}")
+        ) from error
+
+
+def _chance(kind: str, encoded: dict[str, StoredExamples], preprocessing: Preprocessing) -> float:
+    """The score of always answering the commonest class, or the mean of the training split."""
+    targets = encoded["test"].targets
+    if kind == "regressor":  # the mean is 0 after scaling
+        return float(np.abs(np.asarray(targets)).mean()) * _error_scale(preprocessing)
+    flat = np.concatenate([np.ravel(part) for part in targets])
+    return Counter(flat.tolist()).most_common(1)[0][1] / len(flat)
+
+
+def _vocabulary(preprocessing: Preprocessing) -> int:
+    step = preprocessing.inputs.find(Tokenize) or preprocessing.inputs.find(WordNumbers)
+    return int(step.vocabulary)
+
+
+def _outputs(preprocessing: Preprocessing) -> int:
+    scale = preprocessing.outputs.find(Standardise)
+    return len(preprocessing.labels) if scale is None else len(scale.columns)
+
+
+def _error_scale(preprocessing: Preprocessing) -> float:
+    """The deviation of a single number, by which errors become those in original units."""
+    scale = preprocessing.outputs.find(Standardise)
+    return scale.deviation[0] if scale is not None and len(scale.columns) == 1 else 1.0
+
+
+def _describe(
+    data: ExampleData, splits: dict[str, RawExamples], reading: Reading
+) -> DataDescription:
+    facts, notes = list(data.facts), list(data.notes)
+    if data.kind == "classifier":
+        facts.append(("classes", count_labels(data.examples.targets)))
+        notes += imbalance_note(data.examples.targets)
+    elif data.kind == "tagger":
+        facts.append(
+            ("tags", count_labels([tag for tags in data.examples.targets for tag in tags]))
+        )
+    else:
+        numbers = np.array(data.examples.targets, np.float64)
+        facts.append(("values", f"from {numbers.min():.4g} to {numbers.max():.4g}"))
+    if reading.split:
+        sizes = " / ".join(f"{len(splits[split]):,}" for split in SPLITS)
+        how = "shuffled" if data.test is None else "shuffled; the test split is a file of its own"
+        facts.append(("split", f"{sizes} examples (train / validation / test), {how}"))
+        notes += duplicates_note(splits["train"].inputs, splits["test"].inputs)
+    return DataDescription(data.name, data.kind, tuple(facts), tuple(notes), data.otherwise)

@@ -1,0 +1,326 @@
+"""Decide what the columns of a table are for; what is ambiguous is asked back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from threefold.data.column_types import ColumnFacts, describe
+from threefold.data.preprocessing import Roles
+from threefold.data.tables import Table
+from threefold.errors import AmbiguousError, ThreefoldError, nearest
+from threefold.tasks.user_data.settings import ReadSettings
+
+LABEL_NAMES = ("label", "class", "target", "category")
+SOURCE_NAMES, TARGET_NAMES = ("source", "src", "input"), ("target", "tgt", "output")
+MOST_NUMERIC_CLASSES = 20
+
+
+class TableReading(NamedTuple):
+    """The kind of model for a table, the roles of its columns, and why others are not used."""
+
+    kind: str
+    roles: Roles
+    dropped: dict[str, str]
+    facts: Mapping[str, ColumnFacts]
+
+
+def read_roles(table: Table, settings: ReadSettings) -> TableReading:
+    """Choose kind and roles from the settings and the types of the columns."""
+    return _Reader(table, settings).read()
+
+
+class _Reader:
+    def __init__(self, table: Table, settings: ReadSettings) -> None:
+        self.table, self.settings = table, settings
+        self.facts = describe(table)
+        self.targets = settings.target_names
+        self._check_names()
+        self.time = self._time_column()
+        reserved = {self.time, settings.group_column, settings.series_column, *self.targets}
+        wanted = settings.feature_names
+        self.free = [
+            name
+            for name in self.facts
+            if name not in reserved and (wanted is None or name in wanted)
+        ]
+
+    def read(self) -> TableReading:
+        kind = self.settings.kind
+        readers = {
+            "seq2seq": self._pairs,
+            "forecaster": self._forecaster,
+            "tagger": self._tagger,
+            "classifier": self._examples,
+            "regressor": self._examples,
+        }
+        if kind is not None and kind not in readers:
+            raise ThreefoldError(
+                f"{self.table.name}: a table cannot train a {kind} model; expected one of "
+                f"{', '.join(readers)}"
+            )
+        return readers[kind]() if kind else self._without_kind()
+
+    # ------------------------------------------------------------------------- without a kind
+
+    def _without_kind(self) -> TableReading:
+        if self._texts():
+            return self._examples()
+        if self.settings.group_column is not None:
+            raise self._ambiguous(
+                "rows are grouped into sequences, but it is not said what to predict for them",
+                ["--kind classifier --target LABEL", "--kind tagger --target LABEL"],
+            )
+        if not self._numbers():
+            raise self._without_numbers()
+        labels = [n for n in self._of_type("category") if n not in self.targets]
+        named = [n for n in self.free if n.lower() in LABEL_NAMES and n in self._numbers()]
+        if self.targets and all(self.facts[name].type == "number" for name in self.targets):
+            return self._forecaster()
+        if not self.targets and not labels and not named:
+            return self._forecaster()
+        return self._refuse_labels(self.targets or (*labels, *named))
+
+    def _without_numbers(self) -> ThreefoldError:
+        """The error for a table of categories and times only."""
+        names = [n for n in self.facts if self.facts[n].type in ("text", "category")]
+        if len(names) < 2:
+            return ThreefoldError(
+                f"{self.table.name}: no column of numbers to forecast, and no texts with labels; "
+                f"the columns are {self._types()}"
+            )
+        source, target = names[0], (self.targets or names[1:])[0]
+        options = [f"--kind classifier --features {source} --target {target}"]
+        options += [f"--kind seq2seq --features {source} --target {target}"]
+        return self._ambiguous("no column of numbers, and texts that may be labels", options)
+
+    def _refuse_labels(self, labels: Sequence[str]) -> TableReading:
+        numbers = [name for name in self._numbers() if name not in labels]
+        options = [f"--kind classifier --target {labels[0]}    each row is one sequence"]
+        options += [f"--kind tagger --target {labels[0]}        each row has a label, in order"]
+        options += [f"--kind forecaster --target {name}" for name in numbers[:4]]
+        if self.facts[labels[0]].type == "category" and self.time is not None:
+            options += [f"--series-column {labels[0]} --target {name}" for name in numbers[:1]]
+        raise self._ambiguous(
+            f"columns of numbers ({', '.join(numbers[:6])}) and what may be a label "
+            f"({', '.join(labels[:3])})",
+            options,
+        )
+
+    # ---------------------------------------------------------------------------- forecasters
+
+    def _forecaster(self) -> TableReading:
+        numbers = self._numbers()
+        usable = [name for name in numbers if not self._unusable(name)]
+        targets = self.targets or tuple(usable if len(usable) == 1 else ())
+        if not targets and not usable:
+            raise ThreefoldError(
+                f"{self.table.name}: no column of numbers to forecast; the columns are "
+                f"{self._types()}"
+            )
+        if not targets:
+            options = [f"--target {name}" for name in usable[:8]]
+            raise self._ambiguous("several columns could be forecast", options)
+        for name in targets:
+            self._need_number(name, "forecast")
+        features = tuple(name for name in usable if name not in targets)
+        roles = Roles(
+            targets=targets,
+            features=features,
+            time=self.time,
+            series=self.settings.series_column,
+        )
+        return self._result("forecaster", roles)
+
+    # ---------------------------------------------------------- one label or number per example
+
+    def _examples(self) -> TableReading:
+        settings = self.settings
+        target = self._target()
+        kind = settings.kind or self._kind_of_target(target)
+        if settings.group_column is not None:
+            features = tuple(self._numbers())
+            roles = Roles(
+                label=target, features=features, time=self.time, group=settings.group_column
+            )
+            return self._result(kind, roles)
+        texts = self._text_features()
+        if texts:
+            return self._result(kind, Roles(texts=texts, label=target))
+        features = tuple(name for name in self._numbers() if name != target)
+        if not features:
+            raise ThreefoldError(
+                f"{self.table.name}: no column of texts or numbers to predict {target} from; the "
+                f"columns are {self._types()}"
+            )
+        return self._result(kind, Roles(label=target, features=features))
+
+    def _target(self) -> str:
+        """The column of the labels."""
+        if len(self.targets) == 1:
+            return self.targets[0]
+        if self.targets:
+            raise ThreefoldError(f"--target {','.join(self.targets)}: expected one column")
+        candidates = [name for name in self.free if name.lower() in LABEL_NAMES]
+        categories = self._of_type("category")
+        if not candidates:
+            candidates = categories
+        if not candidates and self.settings.kind == "regressor":
+            candidates = self._numbers()
+        if len(candidates) == 1:
+            self.free.remove(candidates[0])
+            return candidates[0]
+        if not candidates:
+            options = [f"--target {name}" for name in self.free if name not in self._texts()]
+            what = "no column looks like the labels"
+            pair = self._texts()[:2]
+            translate = ["--kind seq2seq --features {} --target {}".format(*pair)]
+            options = options or [*(translate if len(pair) == 2 else ()), "--kind language"]
+            raise self._ambiguous(what, options[:8])
+        raise self._ambiguous(
+            "several columns could be the label", [f"--target {name}" for name in candidates[:8]]
+        )
+
+    def _kind_of_target(self, target: str) -> str:
+        facts = self.facts[target]
+        if facts.type != "number":
+            return "classifier"
+        if not facts.whole or facts.distinct > MOST_NUMERIC_CLASSES:
+            return "regressor"
+        raise self._ambiguous(
+            f"the column {target} has {facts.distinct} different whole numbers: they may be "
+            "classes or quantities",
+            [
+                f"--kind classifier --target {target}    they are classes",
+                f"--kind regressor --target {target}     they are quantities",
+            ],
+        )
+
+    def _text_features(self) -> tuple[str, ...]:
+        """The columns of text to read; several must be asked for."""
+        wanted = self.settings.feature_names
+        if wanted is not None:
+            return tuple(n for n in wanted if self.facts[n].type in ("text", "category"))
+        texts = self._texts()
+        if len(texts) <= 1:
+            return tuple(texts)
+        named = [name for name in texts if name.lower() == "text"]
+        if len(named) == 1 and not any(
+            self.facts[n].type == "text" for n in texts if n != named[0]
+        ):
+            return tuple(named)
+        options = [f"--features {name}" for name in texts[:6]]
+        raise self._ambiguous(
+            f"{len(texts)} columns of text", [*options, f"--features {','.join(texts[:6])}"]
+        )
+
+    # ------------------------------------------------------------------------ taggers, pairs
+
+    def _tagger(self) -> TableReading:
+        target = self._target()
+        texts = self._text_features()
+        if len(texts) > 1:
+            raise self._ambiguous("several columns of words", [f"--features {n}" for n in texts])
+        features = () if texts else tuple(n for n in self._numbers() if n != target)
+        roles = Roles(
+            texts=texts,
+            label=target,
+            features=features,
+            time=self.time,
+            group=self.settings.group_column,
+        )
+        return self._result("tagger", roles)
+
+    def _pairs(self) -> TableReading:
+        texts = [n for n in self.facts if self.facts[n].type in ("text", "category")]
+        targets = [n for n in texts if n in self.targets] or [
+            n for n in texts if n.lower() in TARGET_NAMES
+        ]
+        if len(targets) != 1:
+            options = [f"--kind seq2seq --target {name}" for name in texts[:6]]
+            raise self._ambiguous("which column is the translation?", options)
+        sources = self.settings.feature_names or tuple(n for n in texts if n != targets[0])
+        if len(sources) != 1:
+            raise self._ambiguous("several sources", [f"--features {name}" for name in sources])
+        return self._result("seq2seq", Roles(texts=tuple(sources), label=targets[0]))
+
+    # ------------------------------------------------------------------------------- helpers
+
+    def _result(self, kind: str, roles: Roles) -> TableReading:
+        used = {*roles.texts, *roles.targets, *roles.features}
+        used |= {roles.label or "", roles.time or "", roles.group or "", roles.series or ""}
+        dropped = {n: self._unusable(n) or "not used" for n in self.facts if n not in used}
+        return TableReading(kind, roles, dropped, self.facts)
+
+    def _numbers(self) -> list[str]:
+        return [name for name in self.free if self.facts[name].type == "number"] + [
+            name
+            for name in self.targets
+            if self.facts[name].type == "number" and name not in self.free
+        ]
+
+    def _texts(self) -> list[str]:
+        """Columns of text; one with few different values counts if it is called text."""
+        return [
+            name
+            for name in self.free
+            if self.facts[name].type == "text"
+            or (self.facts[name].type == "category" and name.lower() == "text")
+        ]
+
+    def _of_type(self, kind: str) -> list[str]:
+        texts = self._texts()
+        return [n for n in self.free if self.facts[n].type == kind and n not in texts]
+
+    def _unusable(self, name: str) -> str:
+        """Why a column is not used as an input; empty if it is."""
+        facts = self.facts[name]
+        if facts.type == "empty":
+            return "it is empty"
+        if name in self.targets or name in (self.settings.feature_names or ()):
+            return ""
+        if facts.constant:
+            return "it is constant"
+        if facts.index:
+            return "it only counts the rows"
+        if facts.type == "number":
+            return ""
+        return {"text": "text", "category": "categories", "time": "a time"}.get(facts.type, "lists")
+
+    def _time_column(self) -> str | None:
+        if self.settings.time_column is not None:
+            return self.settings.time_column
+        times = [n for n, facts in self.facts.items() if facts.type == "time"]
+        times = [name for name in times if name not in self.targets]
+        if len(times) > 1:
+            raise self._ambiguous("several columns of times", [f"--time-column {n}" for n in times])
+        return times[0] if times else None
+
+    def _check_names(self) -> None:
+        settings = self.settings
+        asked = [settings.time_column, settings.group_column, settings.series_column]
+        for name in (*self.targets, *(settings.feature_names or ()), *asked):
+            if name is not None and name not in self.facts:
+                raise ThreefoldError(
+                    f"{self.table.name}: no column {name!r}; {nearest(name, self.facts)}"
+                )
+
+    def _need_number(self, name: str, why: str) -> None:
+        facts = self.facts[name]
+        if facts.type != "number":
+            raise ThreefoldError(
+                f"{self.table.name}: the column {name} cannot be {why}: it contains "
+                f"{_article(facts.type)}, e.g. {facts.examples[:1]!r}; the columns are "
+                f"{self._types()}"
+            )
+
+    def _types(self) -> str:
+        return ", ".join(f"{name} ({facts.type})" for name, facts in self.facts.items())
+
+    def _ambiguous(self, what: str, options: Sequence[str]) -> AmbiguousError:
+        return AmbiguousError(f"{self.table.name}: {what} (columns: {self._types()})", options)
+
+
+def _article(kind: str) -> str:
+    names = {"time": "times", "category": "categories", "text": "text", "empty": "nothing"}
+    return names.get(kind, kind)

@@ -1,0 +1,85 @@
+"""How a user's data are to be read; what is None is chosen from the data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any
+
+from threefold.data.preprocessing import Preprocessing
+from threefold.errors import ThreefoldError
+
+
+@dataclass(frozen=True)
+class ReadSettings:
+    """Settings of a user's data; each kind of data uses some of them and refuses the others."""
+
+    kind: str | None = None
+    tokenizer: str | None = None
+    vocabulary: int | None = None
+    length: int | None = None  # elements per example, or of a forecaster's context
+    target: str | None = None  # a column, or several separated by commas
+    features: str | None = None  # columns, separated by commas
+    time_column: str | None = None
+    group_column: str | None = None
+    series_column: str | None = None
+    horizon: int | None = None
+    resample: str | None = None  # the step of a time series, e.g. 1h
+    day_first: bool | None = None  # in dates such as 01/02/2024
+    missing: str | None = None  # mask, carry or refuse
+    header: bool | None = None
+    sampling_rate: int | None = None
+    image_size: str | None = None  # WIDTHxHEIGHT
+
+    @property
+    def target_names(self) -> tuple[str, ...]:
+        """The columns of `target`."""
+        return split_names(self.target)
+
+    @property
+    def feature_names(self) -> tuple[str, ...] | None:
+        """The columns of `features`; None if they are not given."""
+        return None if self.features is None else split_names(self.features)
+
+    def allow_only(self, what: str, *used: str) -> None:
+        """Refuse settings that data of this sort do not use."""
+        for part in fields(self):
+            value = getattr(self, part.name)
+            if value is not None and part.name != "kind" and part.name not in used:
+                raise ThreefoldError(
+                    f"{option_name(part.name)} is {value!r}, but it does not apply to {what}; "
+                    "leave it out, or say with --kind what the data are"
+                )
+
+
+OPTIONS = {"kind", "target", "features", "time_column", "group_column", "series_column", "horizon"}
+
+
+def option_name(field: str) -> str:
+    """A setting as the command line spells it."""
+    return f"--{field.replace('_', '-')}" if field in OPTIONS else f"data.{field}"
+
+
+def split_names(text: str | None) -> tuple[str, ...]:
+    """Names separated by commas."""
+    return tuple(name for part in (text or "").split(",") if (name := part.strip()))
+
+
+FIELDS: tuple[str, ...] = tuple(part.name for part in fields(ReadSettings))
+
+
+def read_settings(values: dict[str, Any]) -> ReadSettings:
+    """The settings among other values."""
+    return ReadSettings(**{name: values[name] for name in FIELDS if values.get(name) is not None})
+
+
+@dataclass(frozen=True)
+class Reading:
+    """Settings, and for the data of a trained model its preprocessing.
+
+    preprocessing: None fits one to the training split.
+    split: False puts all examples into every split, to evaluate a model on a whole file.
+    """
+
+    settings: ReadSettings
+    preprocessing: Preprocessing | None = None
+    split: bool = True

@@ -1,0 +1,69 @@
+"""A user's tagged words: a word and its tag per line, an empty line between sentences."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from threefold.data.preprocessing import Chain
+from threefold.data.preprocessing.text import WordNumbers
+from threefold.data.readers import file_error, read_lines
+from threefold.tasks.task import Task
+from threefold.tasks.user_data.examples import ExampleData, RawExamples, examples_task
+from threefold.tasks.user_data.settings import Reading
+
+MOST_WORDS = 25_000
+
+
+def tags_task(path: Path, reading: Reading) -> Task:  # type: ignore[type-arg]
+    """A tagger of the sentences of a file."""
+    settings = reading.settings
+    settings.allow_only(f"{path.name}, tagged words", "length", "vocabulary")
+    vocabulary = settings.vocabulary or MOST_WORDS
+    data = ExampleData(
+        path.name,
+        "tagger",
+        "words",
+        read_tagged(path),
+        lambda train: Chain((WordNumbers.fit(train, vocabulary, settings.length),)),
+        facts=(("inputs", "words, one per line"), ("target", "the tag after each word")),
+        otherwise="--kind",
+    )
+    return examples_task(data, reading)
+
+
+def read_tagged(path: Path) -> RawExamples:
+    """The sentences of a file: a word, a tab or spaces, and its tag; the last column is the tag."""
+    sentences: list[list[str]] = [[]]
+    tags: list[list[str]] = [[]]
+    places: list[str] = []
+    for number, line in read_lines(path):
+        if not line.strip():
+            if sentences[-1]:
+                sentences.append([])
+                tags.append([])
+            continue
+        cells = line.split("\t") if "\t" in line else line.split()
+        if len(cells) < 2 or not cells[0].strip() or not cells[-1].strip():
+            raise file_error(path, number, f"{line[:40]!r}; expected a word, a tab and its tag")
+        if not sentences[-1]:
+            places.append(f"{path}:{number}")
+        sentences[-1].append(cells[0].strip())
+        tags[-1].append(cells[-1].strip())
+    count = len(places)
+    return RawExamples(sentences[:count], tags[:count], places)
+
+
+def read_words(path: Path) -> list[tuple[list[str], str]]:
+    """Sentences to tag: one per line, or one word per line with an empty line between them."""
+    lines = [(number, line.split()) for number, line in read_lines(path)]
+    if max(len(words) for _, words in lines) > 1:
+        return [(words, f"{path.name}:{number}") for number, words in lines if words]
+    sentences: list[tuple[list[str], str]] = []
+    start = True
+    for number, words in lines:
+        if words and start:
+            sentences.append(([], f"{path.name}:{number}"))
+        if words:
+            sentences[-1][0].extend(words)
+        start = not words
+    return sentences

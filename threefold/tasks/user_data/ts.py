@@ -1,0 +1,44 @@
+"""A user's .ts file: series with a class each."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from threefold.data.ts_files import read_ts
+from threefold.tasks.task import Task
+from threefold.tasks.user_data.examples import ExampleData, RawExamples, examples_task
+from threefold.tasks.user_data.settings import Reading
+from threefold.tasks.user_data.table import fit_numbers
+
+
+def ts_task(path: Path, reading: Reading) -> Task[Any]:
+    """Series of a .ts file; NAME_TEST.ts next to NAME_TRAIN.ts is the test split."""
+    settings = reading.settings
+    settings.allow_only(f"{path.name}, series with classes", "length", "missing")
+    examples, numeric = _read(path)
+    other = path.with_name(path.name.replace("_TRAIN", "_TEST"))
+    has_test = reading.split and other != path and other.exists()
+    columns = [f"dimension {n}" for n in range(1, examples.inputs[0].shape[1] + 1)]
+    target = "the number of a series" if numeric else "the class of a series"
+    facts = [("inputs", f"{len(columns)} numbers per element"), ("target", target)]
+    if has_test:
+        facts.append(("test split", other.name))
+    data = ExampleData(
+        path.name,
+        "regressor" if numeric else "classifier",
+        "series",
+        examples,
+        lambda train: fit_numbers(train, columns, settings),
+        test=_read(other)[0] if has_test else None,
+        facts=tuple(facts),
+    )
+    return examples_task(data, reading)
+
+
+def _read(path: Path) -> tuple[RawExamples, bool]:
+    """The series of a file, and whether their targets are numbers."""
+    content = read_ts(path)
+    targets = [float(x) for x in content.labels] if content.numeric else content.labels
+    places = [f"{path.name}, series {number}" for number in range(1, len(targets) + 1)]
+    return RawExamples(content.series, targets, places), content.numeric

@@ -1,0 +1,77 @@
+"""`threefold.train`: from data to a trained model in one call."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from threefold.errors import ThreefoldError
+from threefold.tasks.table import TASKS
+from threefold.training.config import RunConfig
+from threefold.training.durations import parse_duration
+from threefold.training.experiment import TrainedRun, prepare, run
+from threefold.training.training_data import open_data
+
+
+def train(
+    data: Any,
+    *,
+    mixers: str | Sequence[Any] = "mamba",
+    size: str | None = None,
+    steps: int | None = None,
+    time: str | float | None = None,
+    folder: str | PathLike[str] | None = None,
+    seed: int = 0,
+    kind: str | None = None,
+    target: str | None = None,
+    settings: Mapping[str, Any] | None = None,
+) -> TrainedRun:
+    """Train a model and evaluate it on the test split; returns run.model, .folder, .history.
+
+    data: a path, a task's name, a pandas or polars DataFrame, a dict of columns, a list of texts,
+    (inputs, targets) as arrays, or a torch Dataset.  mixers: "mamba", or a hybrid "a+b".
+    size: tiny, small, medium or large.  time: "5m", "90s" or seconds; without steps and time, ten
+    minutes.  folder: where checkpoints, log and model are written; None writes nothing.
+    kind, target: what to predict, if the data do not say.  settings: others by their full names,
+    e.g. {"data.horizon": 12, "training.learning_rate": 1e-3} (`threefold config` lists them).
+    """
+    is_name = isinstance(data, (str, Path))
+    values: dict[str, dict[str, Any]] = {
+        "data": {"name": _data_name(data), "seed": seed, "kind": kind, "target": target},
+        "model": {"mixers": mixers, "size": size, "seed": seed},
+        "training": {**_limits(steps, time), "seed": seed},
+    }
+    for key, value in (settings or {}).items():
+        section, _, name = key.partition(".")
+        if section not in values or not name:
+            raise ThreefoldError(
+                f"settings: unknown key {key!r}; expected data.…, model.… or training.…"
+            )
+        values[section][name] = value
+    known = {part: _given(section) for part, section in values.items()}
+    config = RunConfig.read(known)
+    opened = open_data(config.data, source=None if is_name else data)
+    prepared = prepare(config, opened)
+    return run(config, None if folder is None else Path(folder), prepared=prepared)
+
+
+def _data_name(data: Any) -> str:
+    """The name of data: that of a task, the path of a file, or what is in memory."""
+    if isinstance(data, (str, Path)):
+        return str(data) if str(data) in TASKS or not Path(data).exists() else str(Path(data))
+    return type(data).__name__
+
+
+def _limits(steps: int | None, time: str | float | None) -> dict[str, Any]:
+    if time is None:
+        return {"steps": steps}
+    duration = parse_duration(f"{time}s" if isinstance(time, (int, float)) else time)
+    if steps is not None and duration.steps is not None:
+        raise ThreefoldError(f"steps={steps} and time={time!r} both give steps; give one of them")
+    return {"steps": steps or duration.steps, "time": duration.seconds}
+
+
+def _given(section: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in section.items() if value is not None}
