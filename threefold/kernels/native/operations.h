@@ -379,6 +379,37 @@ THREEFOLD_API int THREEFOLD_NAME(decay_recurrence_workspace)(
     int64_t batch, int64_t length, int64_t heads, int64_t groups, int64_t keys, int64_t values,
     int64_t decays, int64_t on_value, int64_t with_bonus, int64_t backward, int64_t threads);
 
+/* Distances by dynamic time warping between queries and references, squared differences summed along the
+ * best path within a band around the diagonal.
+ *   distances [N, M] · x [N, Lx, D], queries · y [M, Ly, D], references · x_lengths [N] · y_lengths [M]
+ * window: the half-width of the band, a share of the shorter series. */
+THREEFOLD_API int THREEFOLD_NAME(time_warping)(
+    real *distances, real *workspace,
+    const real *x, const real *y, const int64_t *optional x_lengths,
+    const int64_t *optional y_lengths,
+    int64_t queries, int64_t references, int64_t x_length, int64_t y_length, int64_t channels,
+    int64_t threads, double window);
+
+/* How many numbers of workspace the above needs; columns = min(Lx, Ly). */
+THREEFOLD_API int THREEFOLD_NAME(time_warping_workspace)(
+    int64_t *elements, int64_t y_length, int64_t columns, int64_t channels, int64_t threads);
+
+/* MiniRocket's features: how often each kernel's response exceeds each of its biases.
+ *   features [B, F] · series [B, D, L] · biases [F] · lengths [B] · dilations [J]
+ *   counts [J]: biases of a kernel at a dilation · channel_counts [J, 84] · channels: those of each
+ *   kernel at each dilation, one after another */
+THREEFOLD_API int THREEFOLD_NAME(random_convolutions)(
+    real *features, real *workspace,
+    const real *series, const real *biases, const int64_t *optional lengths,
+    const int64_t *dilations, const int64_t *counts, const int64_t *channel_counts,
+    const int64_t *channels,
+    int64_t batch, int64_t depth, int64_t length, int64_t dilations_count, int64_t features_count,
+    int64_t threads);
+
+/* How many numbers of workspace the above needs; widest: the largest dilation. */
+THREEFOLD_API int THREEFOLD_NAME(random_convolutions_workspace)(
+    int64_t *elements, int64_t depth, int64_t length, int64_t widest, int64_t threads);
+
 /* For the tests of simd.h: y = f(x), f = 0 exponential, 1 exponential_normal, 2 sigmoid, 3 silu,
  * 4 silu_slope, 5 softplus, 6 power, 7 power − 1, 8 hyperbolic_tangent. */
 THREEFOLD_API int THREEFOLD_NAME(test_function)(

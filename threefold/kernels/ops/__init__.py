@@ -16,6 +16,7 @@ from torch import Tensor
 from threefold.kernels import library as _library
 from threefold.kernels.dispatch import has_kernel, may_call_directly
 from threefold.kernels.ops.basic import linear, rms_norm, short_convolution, token_shift
+from threefold.kernels.ops.classical import random_convolutions, time_warping
 from threefold.kernels.ops.filters import (
     cauchy,
     long_convolution,
@@ -45,11 +46,13 @@ __all__ = [
     "long_convolution",
     "moments",
     "online_filter",
+    "random_convolutions",
     "reservoir",
     "rms_norm",
     "runs_programs",
     "selective_scan",
     "short_convolution",
+    "time_warping",
     "token_shift",
     "vandermonde",
 ]

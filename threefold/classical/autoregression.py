@@ -1,0 +1,83 @@
+"""ŷ_{t+h} = y_t + W_h [y_{t−C+1} − y_t, …, y_t; u_{t−C+1}, …, u_t]:  a ridge for every step ahead.
+
+Each step is forecast directly from the last C rows, targets y and other inputs u alike; strong
+regularisation leads back to the last value.  Its strength is chosen on held-out stretches of time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from threefold.classical.ridge import FoldStatistics, fit_ridge
+from threefold.errors import ThreefoldError
+
+STRENGTHS = tuple(10.0**power for power in range(-4, 5))  # per window
+FOLDS = 5
+WINDOWS_AT_ONCE = 4096
+
+
+@dataclass(frozen=True)
+class RidgeAutoregression:
+    """Fitted weights [F, H · targets]."""
+
+    weight: Tensor
+    offset: Tensor
+    strength: float
+    horizon: int
+    targets: int
+
+    @classmethod
+    def fit(
+        cls, inputs: Tensor, targets: Tensor, strengths: Sequence[float] = STRENGTHS
+    ) -> RidgeAutoregression:
+        """From windows [N, C, columns], targets first, and what follows them [N, H, targets].
+
+        Windows are in the order of time; those with a missing target are left out.
+        """
+        if inputs.dim() != 3 or targets.dim() != 3 or len(inputs) != len(targets):
+            raise ThreefoldError(
+                f"inputs are {tuple(inputs.shape)} and targets {tuple(targets.shape)}; expected "
+                "[windows, context, columns] and [windows, horizon, targets]"
+            )
+        known = targets.isfinite().flatten(1).all(1)
+        inputs, targets = inputs[known], targets[known]
+        if len(inputs) < 2 * FOLDS:
+            raise ThreefoldError(
+                f"{len(inputs)} windows without missing targets; expected at least {2 * FOLDS}"
+            )
+        count = targets.shape[2]
+        folds = FoldStatistics(FOLDS)
+        for first in range(0, len(inputs), WINDOWS_AT_ONCE):
+            for fold in range(FOLDS):
+                rows = _rows_of(first, len(inputs), fold)
+                if len(rows):
+                    x = features(inputs[rows], count)
+                    change = targets[rows].double() - inputs[rows, -1:, :count].double()
+                    folds.add(x, change.flatten(1), fold)
+        fit = fit_ridge(folds, [strength * len(inputs) for strength in strengths])
+        strength = fit.regularisation / len(inputs)
+        return cls(fit.weight, fit.offset, strength, targets.shape[1], count)
+
+    def predict(self, inputs: Tensor) -> Tensor:
+        """Forecasts [N, H, targets] after windows [N, C, columns]."""
+        change = features(inputs, self.targets) @ self.weight + self.offset
+        last = inputs[:, -1:, : self.targets].double()
+        return last + change.reshape(len(inputs), self.horizon, self.targets)
+
+
+def features(inputs: Tensor, targets: int) -> Tensor:
+    """Windows [N, C, columns] as rows; lags of the targets are relative to the last value."""
+    windows = inputs.double()
+    last = windows[:, -1, :targets]
+    lags = (windows[:, :-1, :targets] - last.unsqueeze(1)).flatten(1)
+    return torch.cat([lags, last, windows[:, :, targets:].flatten(1)], 1)
+
+
+def _rows_of(first: int, count: int, fold: int) -> Tensor:
+    """The rows of a piece that belong to a fold: a stretch of time."""
+    low, high = count * fold // FOLDS, count * (fold + 1) // FOLDS
+    return torch.arange(max(first, low), min(first + WINDOWS_AT_ONCE, high))

@@ -1,0 +1,89 @@
+"""e₋ᵢ = eᵢ / (1 − Hᵢᵢ):  ridge regression whose strength is chosen by its leave-one-out errors.
+
+H maps the targets to the fitted values, so that the error of a fit without example i follows from
+the fit with all; one eigendecomposition serves every strength.
+Allen 1974, "The relationship between variable selection and data augmentation and a method for
+prediction"; Rifkin & Lippert 2007, "Notes on regularized least squares".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from threefold.errors import ThreefoldError
+
+STRENGTHS = tuple(10.0 ** (-3 + 6 * i / 9) for i in range(10))  # 1e-3 … 1e3
+
+
+class LeaveOneOutFit(NamedTuple):
+    """The solution, and the mean squared leave-one-out error of every strength."""
+
+    weight: Tensor  # [F, O]
+    offset: Tensor  # [O]
+    strength: float
+    errors: dict[float, float]
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Answers [N, O] for features [N, F]."""
+        return x.to(self.weight.dtype) @ self.weight + self.offset
+
+
+def fit_leave_one_out(
+    x: Tensor, y: Tensor, strengths: Sequence[float] = STRENGTHS, weights: Tensor | None = None
+) -> LeaveOneOutFit:
+    """Ridge of features x [N, F] and targets y [N, O]; weights [N] count examples several times."""
+    if x.dim() != 2 or y.dim() != 2 or len(x) != len(y) or len(x) < 2:
+        raise ThreefoldError(
+            f"fit: x is {tuple(x.shape)} and y is {tuple(y.shape)}, expected [examples, features] "
+            "and [examples, outputs] with at least two examples"
+        )
+    if not strengths or min(strengths) <= 0:
+        raise ThreefoldError(f"fit: strengths are {list(strengths)}, expected numbers above 0")
+    share = torch.ones(len(x), dtype=x.dtype) if weights is None else weights.to(x.dtype)
+    share = share / share.sum()
+    x_mean, y_mean = share @ x, share @ y
+    root = (share * len(x)).sqrt().unsqueeze(1)
+    centred, targets = (x - x_mean) * root, (y - y_mean) * root
+    spectrum = _Spectrum(centred, targets, share)
+    errors = {strength: spectrum.error(strength) for strength in sorted(strengths)}
+    chosen = min(errors, key=errors.__getitem__)
+    weight = spectrum.solve(chosen)
+    return LeaveOneOutFit(weight, y_mean - x_mean @ weight, chosen, errors)
+
+
+class _Spectrum:
+    """The eigenvectors of XXᵀ or XᵀX, whichever is smaller."""
+
+    def __init__(self, x: Tensor, y: Tensor, share: Tensor) -> None:
+        self.x, self.y, self.share = x, y, share
+        self.by_rows = len(x) <= x.shape[1]
+        squares = x @ x.T if self.by_rows else x.T @ x
+        values: Tensor
+        vectors: Tensor
+        values, vectors = torch.linalg.eigh(squares)
+        self.values = values.clamp_min(0)
+        self.vectors = vectors  # of the rows, or of the features
+        self.rows = vectors if self.by_rows else x @ vectors
+        self.projected = self.rows.T @ y
+
+    def _factors(self, strength: float) -> Tensor:
+        """Hy = R diag(factors) Rᵀ y, R the rows."""
+        values = self.values
+        return (values if self.by_rows else torch.ones_like(values)) / (values + strength)
+
+    def error(self, strength: float) -> float:
+        """The mean squared error on examples that are left out, one at a time."""
+        factors = self._factors(strength)
+        residuals = self.y - self.rows @ (factors.unsqueeze(1) * self.projected)
+        leverage = (self.rows.square() @ factors) + self.share  # the mean is fitted, too
+        left_out = residuals / (1 - leverage).clamp_min(1e-12).unsqueeze(1)
+        return float(left_out.square().mean())
+
+    def solve(self, strength: float) -> Tensor:
+        """The weights [F, O]."""
+        scaled = self.projected / (self.values + strength).unsqueeze(1)
+        return self.x.T @ (self.vectors @ scaled) if self.by_rows else self.vectors @ scaled

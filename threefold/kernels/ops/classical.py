@@ -1,0 +1,43 @@
+"""Time warping and random convolutions, which classical models are made of."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from threefold.kernels import classical as _classical
+from threefold.kernels.checks import check_lengths, refuse
+from threefold.kernels.classical import ConvolutionPlan
+from threefold.kernels.dispatch import has_kernel
+
+
+def time_warping(
+    x: Tensor,
+    y: Tensor,
+    x_lengths: Tensor | None = None,
+    y_lengths: Tensor | None = None,
+    *,
+    window: float = 1.0,
+) -> Tensor:
+    """Distances [N, M] by dynamic time warping of queries [N, L, D] and references [M, L', D].
+
+    Squared differences are summed along the best path.  window: how far a path may be from the
+    diagonal, as a share of the shorter series; 1 allows every path.
+    """
+    if x.dim() != 3 or y.dim() != 3 or x.shape[2] != y.shape[2] or x.dtype != y.dtype:
+        refuse("time_warping", "x [N, L, D] and y [M, L', D] of one dtype", {"x": x, "y": y})
+    for lengths, series in ((x_lengths, x), (y_lengths, y)):
+        check_lengths(lengths, series.shape[1])
+    run = _classical.native_time_warping if has_kernel(x) else _classical.plain_time_warping
+    return run(x, y, x_lengths, y_lengths, window)
+
+
+def random_convolutions(
+    series: Tensor, plan: ConvolutionPlan, lengths: Tensor | None = None
+) -> Tensor:
+    """MiniRocket's features [B, F] of series [B, L, D]: shares of elements above the biases."""
+    if series.dim() != 3:
+        refuse("random_convolutions", "series [B, L, D]", {"series": series})
+    check_lengths(lengths, series.shape[1])
+    native = has_kernel(series) and len(plan.dilations) > 0
+    run = _classical.native_random_convolutions if native else _classical.plain_random_convolutions
+    return run(series, plan, lengths)
