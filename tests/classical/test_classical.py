@@ -99,10 +99,13 @@ def test_leave_one_out_is_what_it_says(shape: tuple[int, int]) -> None:
     assert fit.strength == pytest.approx(peer.alpha_)
     assert_close(fit.weight, torch.from_numpy(peer.coef_.T.copy()))
     strength, errors = STRENGTHS[5], []
+    fit = fit_leave_one_out(x, y, [strength])
     for left_out in range(shape[0]):
         others = [i for i in range(shape[0]) if i != left_out]
         one = Ridge(alpha=strength).fit(x[others].numpy(), y[others].numpy())
         errors.append((one.predict(x[[left_out]].numpy()) - y[left_out].numpy()) ** 2)
+        answer = torch.from_numpy(one.predict(x[[left_out]].numpy())[0])
+        assert_close(fit.left_out[left_out], answer)
     assert fit.errors[strength] == pytest.approx(float(np.mean(errors)))
 
 

@@ -26,6 +26,7 @@ class LeaveOneOutFit(NamedTuple):
     offset: Tensor  # [O]
     strength: float
     errors: dict[float, float]
+    left_out: Tensor  # [N, O]: the answer for each example of a fit without it
 
     def __call__(self, x: Tensor) -> Tensor:
         """Answers [N, O] for features [N, F]."""
@@ -52,7 +53,8 @@ def fit_leave_one_out(
     errors = {strength: spectrum.error(strength) for strength in sorted(strengths)}
     chosen = min(errors, key=errors.__getitem__)
     weight = spectrum.solve(chosen)
-    return LeaveOneOutFit(weight, y_mean - x_mean @ weight, chosen, errors)
+    left_out = y - spectrum.residuals(chosen) / root
+    return LeaveOneOutFit(weight, y_mean - x_mean @ weight, chosen, errors, left_out)
 
 
 class _Spectrum:
@@ -77,11 +79,14 @@ class _Spectrum:
 
     def error(self, strength: float) -> float:
         """The mean squared error on examples that are left out, one at a time."""
+        return float(self.residuals(strength).square().mean())
+
+    def residuals(self, strength: float) -> Tensor:
+        """Target minus answer [N, O] of examples that are left out, one at a time."""
         factors = self._factors(strength)
         residuals = self.y - self.rows @ (factors.unsqueeze(1) * self.projected)
         leverage = (self.rows.square() @ factors) + self.share  # the mean is fitted, too
-        left_out = residuals / (1 - leverage).clamp_min(1e-12).unsqueeze(1)
-        return float(left_out.square().mean())
+        return residuals / (1 - leverage).clamp_min(1e-12).unsqueeze(1)
 
     def solve(self, strength: float) -> Tensor:
         """The weights [F, O]."""

@@ -1,0 +1,158 @@
+"""Random convolutions and a ridge: strong, fast classifiers and regressors of series.
+
+Dempster, Schmidt & Webb 2021, "MiniRocket: A Very Fast (Almost) Deterministic Transform for Time
+Series Classification".
+"""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted, column_or_1d
+from torch import Tensor
+
+from threefold.classical.leave_one_out import LeaveOneOutFit, fit_leave_one_out
+from threefold.classical.random_convolutions import FEATURES, RandomConvolutions
+from threefold.errors import ThreefoldError
+from threefold.estimators.sequences import SequenceBatch, read_sequences
+from threefold.kernels.classical import ConvolutionPlan
+
+Array = NDArray[Any]
+TEMPERATURES = np.geomspace(0.02, 5, 60)
+
+
+class _Rocket(BaseEstimator):  # type: ignore[misc]
+    """Fitting and answering, whatever the targets are."""
+
+    def __init__(self, n_features: int = FEATURES, *, random_state: int | None = 0) -> None:
+        self.n_features = n_features
+        self.random_state = random_state
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.three_d_array = True
+        return tags
+
+    def _fit(self, batch: SequenceBatch, targets: Tensor, weights: Any) -> LeaveOneOutFit:
+        if self.n_features < 84:
+            raise ThreefoldError(
+                f"n_features is {self.n_features}, expected at least 84, one for each kernel"
+            )
+        seed = self.random_state if isinstance(self.random_state, (int, np.integer)) else 0
+        transform = RandomConvolutions.fit(
+            batch.values.float(), batch.lengths, features=self.n_features, seed=int(seed)
+        )
+        self.plan_ = {name: part.numpy() for name, part in transform.plan._asdict().items()}
+        features = self._features(batch)
+        spread = features.std(0, correction=0)
+        self.scale_ = torch.where(spread > 0, spread, 1.0).numpy()
+        checked = None
+        if weights is not None:
+            checked = torch.from_numpy(_check_sample_weight(weights, batch.values.numpy()))
+        fit = fit_leave_one_out(features / torch.from_numpy(self.scale_), targets, weights=checked)
+        self.coef_, self.intercept_ = fit.weight.T.numpy(), fit.offset.numpy()
+        self.strength_ = fit.strength
+        return fit
+
+    def _features(self, batch: SequenceBatch) -> Tensor:
+        plan = ConvolutionPlan(**{name: torch.from_numpy(a) for name, a in self.plan_.items()})
+        transform = RandomConvolutions(plan, batch.values.shape[1], batch.values.shape[2])
+        return transform.transform(batch.values.float(), batch.lengths).double()
+
+    def _answer(self, data: Any) -> Array:
+        check_is_fitted(self, "coef_")
+        features = self._features(read_sequences(self, data, reset=False)).numpy() / self.scale_
+        answers: Array = features @ self.coef_.T + self.intercept_
+        return answers
+
+
+class RocketClassifier(ClassifierMixin, _Rocket):  # type: ignore[misc]
+    """MiniRocket's features and a ridge on ±1 for each class, as in the paper.
+
+    X: [sequences, length], [sequences, length, channels], or a list of arrays of any lengths.
+    n_features: about how many features.  Probabilities are a softmax of the ridge's answers, its
+    temperature chosen by the likelihood of the training examples left out one at a time.
+    """
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+        """Fit the features, then the ridge."""
+        batch = read_sequences(self, X, reset=True)
+        labels = column_or_1d(y, warn=True)
+        check_classification_targets(labels)
+        _check_length(batch, labels)
+        self.classes_, numbers = np.unique(labels, return_inverse=True)
+        if len(self.classes_) < 2:
+            raise ThreefoldError(
+                f"y contains one class only, {self.classes_[0]!r}; expected at least two"
+            )
+        signs = np.where(np.arange(len(self.classes_)) == numbers[:, None], 1.0, -1.0)
+        fit = self._fit(batch, torch.from_numpy(signs), sample_weight)
+        self.temperature_ = _temperature(fit.left_out.numpy(), numbers)
+        return self
+
+    def decision_function(self, X: Any) -> Array:
+        """The ridge's answers [N, classes]; for two classes [N], that of the second."""
+        answers = self._answer(X)
+        return answers[:, 1] if len(self.classes_) == 2 else answers
+
+    def predict_proba(self, X: Any) -> Array:
+        """Probabilities [N, classes]."""
+        return _softmax(self._answer(X) / self.temperature_)
+
+    def predict(self, X: Any) -> Array:
+        """The likeliest class of each sequence."""
+        answers = self._answer(X)
+        predicted: Array = self.classes_[answers.argmax(1)]
+        return predicted
+
+
+class RocketRegressor(RegressorMixin, _Rocket):  # type: ignore[misc]
+    """MiniRocket's features and a ridge: a number, or several, for each sequence."""
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+        """Fit the features, then the ridge."""
+        batch = read_sequences(self, X, reset=True)
+        if y is None:
+            raise ThreefoldError("this regressor requires y to be passed, but the target y is None")
+        targets = np.asarray(y, np.float64)
+        if targets.ndim == 2 and targets.shape[1] == 1:
+            targets = column_or_1d(targets, warn=True)
+        if targets.ndim not in (1, 2) or not np.isfinite(targets).all():
+            raise ThreefoldError(
+                f"y is {targets.shape}; expected finite numbers [N] or [N, outputs]"
+            )
+        _check_length(batch, targets)
+        self.n_outputs_ = 1 if targets.ndim == 1 else targets.shape[1]
+        self._single = targets.ndim == 1
+        self._fit(batch, torch.from_numpy(targets.reshape(len(targets), -1)), sample_weight)
+        return self
+
+    def predict(self, X: Any) -> Array:
+        """Numbers [N], or [N, outputs]."""
+        answers = self._answer(X)
+        return answers[:, 0] if self._single else answers
+
+
+def _check_length(batch: SequenceBatch, targets: Array) -> None:
+    if len(batch) != len(targets):
+        raise ThreefoldError(f"{len(batch)} sequences and {len(targets)} targets; expected as many")
+    if len(batch) < 2:
+        raise ThreefoldError("one sequence (n_samples=1) cannot be fitted; expected at least two")
+
+
+def _softmax(scores: Array) -> Array:
+    exponentials = np.exp(scores - scores.max(1, keepdims=True))
+    shares: Array = exponentials / exponentials.sum(1, keepdims=True)
+    return shares
+
+
+def _temperature(scores: Array, numbers: Array) -> float:
+    """The temperature at which the right classes are likeliest."""
+    losses = [-np.log(_softmax(scores / t)[np.arange(len(scores)), numbers] + 1e-300).mean()
+              for t in TEMPERATURES]  # fmt: skip
+    return float(TEMPERATURES[int(np.argmin(losses))])
