@@ -1,7 +1,8 @@
-"""ŷ_{t+h} = y_t + W_h [y_{t−C+1} − y_t, …, y_t; u_{t−C+1}, …, u_t]:  a ridge for every step ahead.
+"""ŷ_{t+h} = b_{t+h} + W_h [y_{t−C+1} − y_t, …, y_t; u_{t−C+1}, …, u_t]:  a ridge for every step.
 
-Each step is forecast directly from the last C rows, targets y and other inputs u alike; strong
-regularisation leads back to the last value.  Its strength is chosen on held-out stretches of time.
+Each step is forecast directly from the last C rows, targets y and other inputs u alike.  b repeats
+the last value, or the last season, and strong regularisation leads back to it.  The strength is
+chosen on held-out stretches of time.
 """
 
 from __future__ import annotations
@@ -29,14 +30,22 @@ class RidgeAutoregression:
     strength: float
     horizon: int
     targets: int
+    season: int
 
     @classmethod
     def fit(
-        cls, inputs: Tensor, targets: Tensor, strengths: Sequence[float] = STRENGTHS
+        cls,
+        inputs: Tensor,
+        targets: Tensor,
+        *,
+        season: int = 0,
+        strengths: Sequence[float] = STRENGTHS,
+        held_out: tuple[Tensor, Tensor] | None = None,
     ) -> RidgeAutoregression:
         """From windows [N, C, columns], targets first, and what follows them [N, H, targets].
 
-        Windows are in the order of time; those with a missing target are left out.
+        Windows are in the order of time; those with a missing target are left out.  The strength is
+        the best one on `held_out` windows and targets, or on stretches of the windows themselves.
         """
         if inputs.dim() != 3 or targets.dim() != 3 or len(inputs) != len(targets):
             raise ThreefoldError(
@@ -50,23 +59,48 @@ class RidgeAutoregression:
                 f"{len(inputs)} windows without missing targets; expected at least {2 * FOLDS}"
             )
         count = targets.shape[2]
-        folds = FoldStatistics(FOLDS)
-        for first in range(0, len(inputs), WINDOWS_AT_ONCE):
-            for fold in range(FOLDS):
-                rows = _rows_of(first, len(inputs), fold)
-                if len(rows):
-                    x = features(inputs[rows], count)
-                    change = targets[rows].double() - inputs[rows, -1:, :count].double()
-                    folds.add(x, change.flatten(1), fold)
-        fit = fit_ridge(folds, [strength * len(inputs) for strength in strengths])
-        strength = fit.regularisation / len(inputs)
-        return cls(fit.weight, fit.offset, strength, targets.shape[1], count)
+        folds = _statistics(inputs, targets, season)
+        grid = [strength * len(inputs) for strength in strengths]
+        if held_out is None:
+            fit = fit_ridge(folds, grid)
+            strength = fit.regularisation / len(inputs)
+            return cls(fit.weight, fit.offset, strength, targets.shape[1], count, season)
+        fits = [fit_ridge(folds, [strength]) for strength in grid]
+        models = [
+            cls(fit.weight, fit.offset, strength, targets.shape[1], count, season)
+            for fit, strength in zip(fits, strengths, strict=True)
+        ]
+        return min(models, key=lambda model: model.error(*held_out))
+
+    def error(self, inputs: Tensor, targets: Tensor) -> float:
+        """The mean squared error; missing targets do not count."""
+        return float((self.predict(inputs) - targets.double()).square().nanmean())
 
     def predict(self, inputs: Tensor) -> Tensor:
         """Forecasts [N, H, targets] after windows [N, C, columns]."""
         change = features(inputs, self.targets) @ self.weight + self.offset
-        last = inputs[:, -1:, : self.targets].double()
-        return last + change.reshape(len(inputs), self.horizon, self.targets)
+        base = repeat_last(inputs, self.horizon, self.targets, self.season)
+        return base + change.reshape(len(inputs), self.horizon, self.targets)
+
+
+def _statistics(inputs: Tensor, targets: Tensor, season: int) -> FoldStatistics:
+    """The sums of every stretch of time, a piece of the windows after another."""
+    horizon, count = targets.shape[1:]
+    folds = FoldStatistics(FOLDS)
+    for first in range(0, len(inputs), WINDOWS_AT_ONCE):
+        for fold in range(FOLDS):
+            rows = _rows_of(first, len(inputs), fold)
+            if len(rows):
+                base = repeat_last(inputs[rows], horizon, count, season)
+                change = targets[rows].double() - base
+                folds.add(features(inputs[rows], count), change.flatten(1), fold)
+    return folds
+
+
+def repeat_last(inputs: Tensor, horizon: int, targets: int, season: int) -> Tensor:
+    """The last value of each target, or its last season, repeated [N, H, targets]."""
+    last = inputs[:, -max(1, season) :, :targets].double()
+    return last.repeat(1, -(-horizon // last.shape[1]), 1)[:, :horizon]
 
 
 def features(inputs: Tensor, targets: int) -> Tensor:

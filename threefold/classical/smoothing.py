@@ -13,6 +13,7 @@ Holt 1957, "Forecasting seasonals and trends by exponentially weighted moving av
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import Any, NamedTuple
@@ -55,7 +56,7 @@ class HoltWinters:
         series = _check(y, season)
         newest = series[-LONGEST:]
         search = _Search(season, trend, damped and trend, np.random.default_rng((seed, 22)))
-        best = search.run(newest)
+        best = search.run([newest])
         initial, _ = _solve(newest, best, season, trend)
         return cls.with_state(newest, _pick(best, 0), initial[0], season=season, trend=trend)
 
@@ -78,6 +79,21 @@ class HoltWinters:
         """The same rates after further elements."""
         _, state = _smooth(np.asarray(y, np.float64), self.rates, self.state, self.season)
         return HoltWinters(self.rates, self.season, self.trend, state, self.error)
+
+
+def fit_rates(windows: Sequence[Array], *, season: int = 0, seed: int = 0) -> Rates:
+    """The rates, with a damped trend, of least error over several stretches of a series."""
+    checked = [_check(window, season) for window in windows]
+    search = _Search(season, True, True, np.random.default_rng((seed, 22)))
+    return _pick(search.run(checked), 0)
+
+
+def forecast_window(y: Array, rates: Rates, steps: int, *, season: int = 0) -> Array:
+    """Forecast the steps after a stretch of a series, whose initial state is solved for."""
+    one = Rates(*(np.array([rate]) for rate in rates))
+    series = _check(y, season)
+    initial, _ = _solve(series, one, season, True)
+    return HoltWinters.with_state(series, rates, initial[0], season=season).forecast(steps)
 
 
 def _check(y: Array, season: int) -> Array:
@@ -159,8 +175,8 @@ class _Search:
         self.season, self.trend, self.damped, self.random = season, trend, damped, random
         self.free = 1 + trend + (season > 0) + damped
 
-    def run(self, y: Array) -> Rates:
-        """The rates of least error."""
+    def run(self, y: Sequence[Array]) -> Rates:
+        """The rates of least error over all series."""
         points = self.random.uniform(0, 1, (4 * CANDIDATES, self.free)) ** 2
         points[: 2**self.free] = _corners(self.free)
         losses = self._losses(y, points)
@@ -169,7 +185,7 @@ class _Search:
         point, _ = min(ends, key=lambda end: end[1])
         return self._rates(point[None])
 
-    def _descend(self, y: Array, point: Array, loss: float) -> tuple[Array, float]:
+    def _descend(self, y: Sequence[Array], point: Array, loss: float) -> tuple[Array, float]:
         """Follow the directions that have helped, in ever smaller steps."""
         spread = np.eye(self.free) * 0.1**2
         for _ in range(ROUNDS):
@@ -183,8 +199,11 @@ class _Search:
                 point, loss = points[int(losses.argmin())], float(losses.min())
         return point, loss
 
-    def _losses(self, y: Array, points: Array) -> Array:
-        return _solve(y, self._rates(points), self.season, self.trend)[1]
+    def _losses(self, y: Sequence[Array], points: Array) -> Array:
+        rates = self._rates(points)
+        losses = [_solve(series, rates, self.season, self.trend)[1] for series in y]
+        mean: Array = np.mean(losses, 0)
+        return mean
 
     def _rates(self, points: Array) -> Rates:
         """Points of the unit cube as rates: 0 < α < 1, 0 ≤ β ≤ 1, 0 ≤ γ ≤ 1 − α."""

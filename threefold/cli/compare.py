@@ -54,6 +54,10 @@ LearningRate = Annotated[
     float, typer.Option(min=0, help="Peak learning rate of all models (ignored with --tune).")
 ]
 BatchSize = Annotated[int, typer.Option(min=1, help="Examples per batch.")]
+Baselines = Annotated[
+    Literal["none", "simple", "strong"],
+    typer.Option(help="Simple models beside the others, e.g. MiniRocket, n-grams or ridge."),
+]
 
 
 def compare(
@@ -69,6 +73,7 @@ def compare(
     parameters: Parameters = None,
     learning_rate: LearningRate = 3e-3,
     batch_size: BatchSize = 16,
+    baselines: Baselines = "strong",
     kind: options.Kind = None,
     target: options.Target = None,
     features: options.Features = None,
@@ -90,7 +95,7 @@ def compare(
     names = tuple(part.strip() for part in mixers.split(",") if part.strip())
     request = RaceRequest(
         data, names, time, match, seeds, tune, width, depth, parameters, learning_rate, batch_size,
-        (*given, *(overrides or ())),
+        (*given, *(overrides or ())), baselines,
     )  # fmt: skip
     _race(request, folder, as_json)
 

@@ -27,6 +27,7 @@ import torch
 
 from threefold.errors import ThreefoldError, nearest
 from threefold.lab.bench.bench import length_option
+from threefold.lab.race.baselines import LEVELS
 from threefold.lab.race.sizing import (
     TOLERANCE,
     Sized,
@@ -97,10 +98,15 @@ class RaceRequest:
     learning_rate: float = 3e-3
     batch_size: int = 16
     overrides: tuple[str, ...] = ()  # other settings, such as data.length=512
+    baselines: str = "strong"  # simple models beside the others: strong, simple or none
 
     def __post_init__(self) -> None:
         if self.match not in MATCHES:
             raise ThreefoldError(f"unknown match {self.match!r}; {nearest(self.match, MATCHES)}")
+        if self.baselines not in LEVELS:
+            raise ThreefoldError(
+                f"unknown --baselines {self.baselines!r}; expected one of {', '.join(LEVELS)}"
+            )
         if self.seeds < 1:
             raise ThreefoldError(f"--seeds {self.seeds}: expected at least 1")
         if not self.learning_rate > 0:

@@ -2,7 +2,7 @@
 
 race.json    the plan, made once                 costs.json    what each model costs
 runs/        one run folder per model and seed   report.html   and .md, .json, figures/
-tuning/      short runs with --tune
+tuning/      short runs with --tune              baselines.json  simple models beside them
 
 Every process that is given the same folder trains the runs that are still free, so a race can be
 spread over ranks (`torchrun … -m threefold compare …`) or shells without any communication: a run
@@ -21,7 +21,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -31,6 +31,7 @@ from threefold._version import __version__
 from threefold.data.atomic_files import write_json
 from threefold.errors import LockedError, ThreefoldError
 from threefold.lab.bench.measuring import costs
+from threefold.lab.race.baselines import run_baselines
 from threefold.lab.race.planning import (
     DEFAULT_MIXERS,
     PlannedModel,
@@ -40,7 +41,7 @@ from threefold.lab.race.planning import (
     make_plan,
 )
 from threefold.lab.race.runs import FinishedRun, train_run, tune
-from threefold.lab.report.report import Contender, Cost, Report, Subject
+from threefold.lab.report.report import BaselineResult, Contender, Cost, Report, Subject
 from threefold.models.spec import Spec
 from threefold.models.table import build
 from threefold.training.checkpoints import lock_folder
@@ -49,6 +50,7 @@ from threefold.training.data_cache import DataCache
 from threefold.training.training_data import TrainingData
 
 PLAN, COSTS, RUNS, TUNING = "race.json", "costs.json", "runs", "tuning"
+BASELINES = "baselines.json"
 MAX_COST_LENGTH = 16_384  # elements at which costs are measured
 MAX_COST_LENGTH_SEQ2SEQ = 4096  # these store a weight for each pair of source and target tokens
 POLL_SECONDS = 0.5  # between two looks at the locks of other processes
@@ -82,6 +84,7 @@ def compare(
     parameters: int | None = None,
     learning_rate: float = 3e-3,
     batch_size: int = 16,
+    baselines: str = "strong",
     overrides: Sequence[str] = (),
     say: Say = lambda _: None,
 ) -> Report:
@@ -90,12 +93,12 @@ def compare(
     The report is displayed by notebooks and has `sentence`, `verdict`, `to_dict()` and
     `save(folder)`.  With a `folder` an interrupted race can be continued.  `overrides` are further
     settings, such as "data.length=512" or "model.mixers.mamba.state_size=64"; `say` receives
-    progress messages.
+    progress messages.  `baselines`: strong, simple or none.
     """
     names = tuple(mixers.split(",")) if isinstance(mixers, str) else tuple(mixers)
     request = RaceRequest(
         os.fspath(data), names, time, match, seeds, tune, width, depth, parameters,
-        learning_rate, batch_size, tuple(overrides),
+        learning_rate, batch_size, tuple(overrides), baselines,
     )  # fmt: skip
     if folder is not None:
         return run_race(request, RaceFolder(Path(folder)), say)
@@ -123,6 +126,7 @@ def run_race(request: RaceRequest, folder: RaceFolder, say: Say) -> Report:
         costs_by_name = measure_costs(plan, data, folder.path, say, max(8.0, 0.3 * trained))
     report = make_report(plan, rates, finished, costs_by_name, data)
     if folder.writes_report:
+        report = replace(report, baselines=measure_baselines(plan, data, folder.path, say))
         report.save(folder.path)
     return report
 
@@ -259,6 +263,22 @@ def measure_costs(
     return measured
 
 
+def measure_baselines(
+    plan: RacePlan, data: TrainingData, folder: Path, say: Say
+) -> tuple[BaselineResult, ...]:
+    """The baselines, fitted and scored once."""
+    path = folder / BASELINES
+    if not path.is_file():
+        request = plan.request
+        results = run_baselines(data, request.baselines, request.seeds, plan.test_examples, say)
+        write_json(path, [asdict(result) for result in results])
+    values = json.loads(path.read_text(encoding="utf-8"))
+    return tuple(
+        BaselineResult(**{**item, "results": tuple((int(a), b) for a, b in item["results"])})
+        for item in values
+    )
+
+
 def model_spec(plan: RacePlan, contender: PlannedModel, data: TrainingData) -> Spec:
     """The spec of a contender's model."""
     return data.spec(plan.config(contender.name, 0).model)
@@ -368,6 +388,7 @@ def command_line(request: RaceRequest) -> str:
         ("--parameters", request.parameters, None),
         ("--learning-rate", f"{request.learning_rate:g}", "0.003"),
         ("--batch-size", request.batch_size, 16),
+        ("--baselines", request.baselines, "strong"),
     ):
         words += [] if value == default else [option, str(value)]
     words += ["--tune"] if request.tune else []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from threefold.lab.report.page import caption, columns
+from threefold.lab.report.page import BASELINES, baseline_rows, caption, columns
 from threefold.lab.report.race_figures import SECTIONS, section_figures
 from threefold.lab.report.report import Report
 
@@ -16,6 +16,8 @@ def markdown(report: Report) -> str:
     if report.warnings:
         parts += ["## Limitations", listed(report.warnings)]
     parts += ["## Result", _result(report), caption(report)]
+    if report.baselines:
+        parts += ["### Baselines", BASELINES, rows(*baseline_rows(report))]
     for slug, title, text in SECTIONS:
         drawn = section_figures(report, slug)
         if drawn:

@@ -97,6 +97,9 @@ def _warnings(report: Report) -> str:
 
 def _body(report: Report) -> str:
     parts = [f'<section aria-labelledby="result"><h2 id="result">Result</h2>{_table(report)}']
+    if report.baselines:
+        header, rows = baseline_rows(report)
+        parts.append(f"<h3>Baselines</h3><p>{BASELINES}</p>{table(header, rows, 'Baselines')}")
     parts.append("</section>")
     for slug, title, text in SECTIONS:
         drawn = section_figures(report, slug)
@@ -107,6 +110,32 @@ def _body(report: Report) -> str:
                 f'<p class="muted">{escape(text)}</p><div class="pair">{shown}</div></section>'
             )
     return "\n".join(parts)
+
+
+BASELINES = (
+    "Simple models that were fitted to the same training data and scored on the same test "
+    "examples: a sequence model that does not beat them is not worth its cost."
+)
+
+
+def baseline_rows(report: Report) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """The table of the baselines, for the page and for Markdown."""
+    header: tuple[str, ...] = (
+        "baseline",
+        f"test {report.subject.metric_name}",
+        "time to fit",
+        "time per element",
+    )
+    rows: list[tuple[str, ...]] = [
+        (
+            b.name,
+            report.subject.score(b.quality.mean, b.quality.half),
+            format_value(b.fit_seconds, "seconds"),
+            format_value(b.element_seconds, "seconds"),
+        )
+        for b in report.ranked_baselines
+    ]
+    return header, rows
 
 
 def columns(report: Report) -> list[Column]:

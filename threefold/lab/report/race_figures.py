@@ -19,7 +19,7 @@ from threefold.drawing.charts import (
     range_chart,
 )
 from threefold.drawing.text import format_value
-from threefold.lab.report.report import Contender, Report
+from threefold.lab.report.report import BaselineResult, Contender, Report
 
 # (slug of the section, its title, its introduction)
 SECTIONS = (
@@ -31,7 +31,7 @@ SECTIONS = (
     (
         "price",
         "Quality against cost",
-        "No model beats those on the dashed line, the Pareto front, in both quality and cost.",
+        "Nothing beats those on the dashed line, the Pareto front, in both quality and cost.",
     ),
     (
         "learning",
@@ -72,11 +72,13 @@ def _score_axis(report: Report) -> Axis:
 def _quality(report: Report) -> Iterator[Figure]:
     rows = [
         Range(c.name, series, c.quality.mean, c.quality.half, tuple(c.scores.values()))
-        for series, c in enumerate(report.ranked)
+        for series, c in enumerate(report.everything)
     ]
+    order = f"Mean over seeds, sorted by score: {_listed(report, lambda c: c.quality.mean)}."
+    order += " The baselines are below the models." if report.baselines else ""
     yield range_chart(
         f"Test {report.subject.metric_name}",
-        f"Mean over seeds, sorted by score: {_listed(report, lambda c: c.quality.mean)}.",
+        order,
         rows,
         _score_axis(report),
     )
@@ -109,7 +111,7 @@ def _behind(report: Report, leader: Contender, series: int) -> Range:
 
 def _price(report: Report) -> Iterator[Figure]:
     element = report.subject.element
-    costs: Sequence[tuple[str, Axis, Callable[[Contender], float]]] = (
+    costs: Sequence[tuple[str, Axis, Callable[[Contender | BaselineResult], float]]] = (
         (
             "Quality and decode time",
             Axis(f"decode time per {element}", "seconds", True, "low"),
@@ -122,13 +124,13 @@ def _price(report: Report) -> Iterator[Figure]:
         ),
     )
     for title, axis, cost in costs:
-        priced = {c.name: cost(c) for c in report.contenders}
+        priced = {c.name: cost(c) for c in report.everything}
         if not all(0 < price < math.inf for price in priced.values()):
             continue
         front = report.pareto(priced)
         dots = [
             Dot(c.name, series, priced[c.name], c.quality.mean, _finite(c.quality.half))
-            for series, c in enumerate(report.ranked)
+            for series, c in enumerate(report.everything)
         ]
         text = f"On the Pareto front: {', '.join(front)}."
         yield dot_chart(title, text, dots, front, axis, _score_axis(report))
@@ -144,6 +146,7 @@ def _learning(report: Report) -> Iterator[Figure]:
         drawn = [
             Line(c.name, series, *_mean_curve(c, field)) for series, c in enumerate(report.ranked)
         ]
+        drawn += _best_baseline(report, drawn)
         yield line_chart(
             f"Validation {report.subject.metric_name} by {name}",
             "Mean over seeds; the shaded area is the range of all seeds.",
@@ -151,6 +154,17 @@ def _learning(report: Report) -> Iterator[Figure]:
             axis,
             _score_axis(report),
         )
+
+
+def _best_baseline(report: Report, lines: Sequence[Line]) -> list[Line]:
+    """The test score of the best baseline, as a level line."""
+    places = [x for line in lines for x, _ in line.points]
+    if not report.baselines or not places:
+        return []
+    best = report.ranked_baselines[0]
+    level = best.quality.mean
+    ends = [(min(places), level), (max(places), level)]
+    return [Line(best.name, len(report.contenders), ends, note="baseline")]
 
 
 def _mean_curve(

@@ -16,7 +16,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from threefold.drawing.text import format_value
-from threefold.lab.race.significance import CONFIDENCE, Interval, Verdict, interval, verdict
+from threefold.lab.race.significance import (
+    CONFIDENCE,
+    Interval,
+    Verdict,
+    interval,
+    paired,
+    verdict,
+)
 
 # By metric: its name, the unit of a difference, and the unit of its values.
 METRICS = {
@@ -112,6 +119,35 @@ class Contender:
 
 
 @dataclass(frozen=True)
+class BaselineResult:
+    """A simple model beside the contenders: its scores, and what it costs."""
+
+    name: str
+    results: tuple[tuple[int, float], ...]  # (seed, score)
+    fit_seconds: float
+    element_seconds: float  # to answer, per element of the input
+
+    @property
+    def scores(self) -> dict[int, float]:
+        return dict(self.results)
+
+    @property
+    def seconds(self) -> float:
+        """Time to fit it."""
+        return self.fit_seconds
+
+    @property
+    def decode_seconds(self) -> float:
+        """Seconds per element, in batches."""
+        return self.element_seconds
+
+    @property
+    def quality(self) -> Interval:
+        """The mean score over seeds, with its interval."""
+        return interval(list(self.scores.values()))
+
+
+@dataclass(frozen=True)
 class Subject:
     """What the race was about, what all models had in common, and how to reproduce it."""
 
@@ -172,12 +208,24 @@ class Report:
 
     subject: Subject
     contenders: tuple[Contender, ...]
+    baselines: tuple[BaselineResult, ...] = ()
+
+    @cached_property
+    def ranked_baselines(self) -> tuple[BaselineResult, ...]:
+        """The baselines, best first."""
+        sign = 1 if self.subject.lower else -1
+        return tuple(sorted(self.baselines, key=lambda b: (sign * b.quality.mean, b.name)))
 
     @cached_property
     def ranked(self) -> tuple[Contender, ...]:
         """The contenders, best first."""
         sign = 1 if self.subject.lower else -1
         return tuple(sorted(self.contenders, key=lambda c: (sign * c.quality.mean, c.name)))
+
+    @property
+    def everything(self) -> tuple[Contender | BaselineResult, ...]:
+        """The contenders, best first, then the baselines."""
+        return (*self.ranked, *self.ranked_baselines)
 
     @cached_property
     def verdict(self) -> Verdict:
@@ -189,8 +237,34 @@ class Report:
 
     @cached_property
     def sentence(self) -> str:
-        """The verdict with its uncertainty, and which model decodes faster."""
-        return f"{self._quality_sentence()}{self._speed_sentence()}."
+        """The verdict with its uncertainty, the best baseline, and which model decodes faster."""
+        models = f"{self._quality_sentence()}{self._speed_sentence()}."
+        best = self.ranked_baselines[0] if self.ranked_baselines else None
+        if best is None:
+            return models
+        margin = self.lead_over(best)
+        reached = self.subject.score(best.quality.mean, best.quality.half or None)
+        if margin.mean > 0 and (margin.settled or math.isinf(margin.half)):
+            return f"{models} The best baseline, {best.name}, reaches {reached}."
+        leader = self.ranked[0]
+        own = self.subject.score(leader.quality.mean, leader.quality.half)
+        if margin.mean <= 0 and (margin.settled or math.isinf(margin.half)):
+            models = f"Among the models: {models}" if len(self.contenders) > 1 else ""
+            first = f"No sequence model beats {best.name} here: it reaches {reached}"
+            return f"{first}, {leader.name} {own}. {models}".strip()
+        return (
+            f"{models} The best baseline, {best.name} ({reached}), cannot be distinguished from "
+            f"{leader.name} ({own})."
+        )
+
+    def lead_over(self, baseline: BaselineResult) -> Interval:
+        """How much better the best model is than a baseline, seed by seed."""
+        sign = -1.0 if self.subject.lower else 1.0
+        ours, theirs = (
+            {seed: sign * score for seed, score in result.scores.items()}
+            for result in (self.ranked[0], baseline)
+        )
+        return paired(ours, theirs, resolution=self.subject.resolution)
 
     def _quality_sentence(self) -> str:
         verdict, subject = self.verdict, self.subject
@@ -281,9 +355,9 @@ class Report:
             yield "All models use the same learning rate; --tune chooses one for each."
 
     def pareto(self, cost: Mapping[str, float]) -> tuple[str, ...]:
-        """Names of the models that no other beats in both quality and cost."""
+        """Names of models and baselines that no other beats in both quality and cost."""
         sign = 1 if self.subject.lower else -1
-        places = {c.name: (sign * c.quality.mean, cost[c.name]) for c in self.contenders}
+        places = {c.name: (sign * c.quality.mean, cost[c.name]) for c in self.everything}
         return tuple(
             name
             for name, mine in places.items()
@@ -301,6 +375,9 @@ class Report:
             "subject": asdict(self.subject),
             "contenders": [
                 {**asdict(c), "quality": asdict(c.quality)} for c in self.ranked
+            ],
+            "baselines": [
+                {**asdict(b), "quality": asdict(b.quality)} for b in self.ranked_baselines
             ],
         }  # fmt: skip
         plain: dict[str, Any] = _plain(values)
@@ -364,4 +441,13 @@ def _plain(value: Any) -> Any:
     return value
 
 
-__all__ = ["CONFIDENCE", "Contender", "Cost", "CurvePoint", "RaceRun", "Report", "Subject"]
+__all__ = [
+    "CONFIDENCE",
+    "BaselineResult",
+    "Contender",
+    "Cost",
+    "CurvePoint",
+    "RaceRun",
+    "Report",
+    "Subject",
+]
