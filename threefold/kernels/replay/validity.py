@@ -3,8 +3,11 @@
 Compared at every step: the tree of modules, the identity and address of each parameter and buffer,
 cached values derived from parameters, and, after an attribute of any mixer was set, the attributes
 that are a bool, a number, a string or a tuple. Not seen: other attributes, a change of a
-module that is not a mixer until one of a mixer follows, a replaced `forward`, and a parameter whose
-strides change while its address stays.
+module that is not a mixer until one of a mixer follows, and a parameter whose strides change while
+its address stays.
+
+A program calls no module, so it does not run while one of them is watched: has a forward hook, was
+compiled by `Module.compile`, or has a `forward` of its own.
 """
 
 from __future__ import annotations
@@ -41,6 +44,7 @@ class Validity:
             for module, _ in self._modules
             for hooks in (module._forward_hooks, module._forward_pre_hooks)
         ]
+        self._own = [module.__dict__ for module, _ in self._modules]
         self._attributes = [_plain_attributes(module) for module, _ in self._modules]
         self._seen_count = _attribute_count
 
@@ -62,9 +66,17 @@ class Validity:
             self._seen_count = _attribute_count
         return True
 
-    def has_hooks(self) -> bool:
-        """Whether a forward hook is registered: a program calls no module, so it would not run."""
-        return any(self._hooks) or any(_global_hooks())
+    def is_watched(self) -> bool:
+        """Whether calls of a module are watched, which a program would pass by."""
+        return any(self._hooks) or any(map(_overrides, self._own)) or any(_global_hooks())
+
+
+def is_watched(owner: nn.Module) -> bool:
+    """Whether calls of `owner` or of a submodule are watched."""
+    return any(_global_hooks()) or any(
+        module._forward_hooks or module._forward_pre_hooks or _overrides(module.__dict__)
+        for module in owner.modules()
+    )
 
 
 def parameters_and_buffers(owner: nn.Module) -> list[tuple[Mapping[str, Any], str, Tensor]]:
@@ -84,6 +96,11 @@ def _plain_attributes(module: nn.Module) -> dict[str, Any]:
         for name, value in module.__dict__.items()
         if isinstance(value, (bool, int, float, str, tuple)) and name != "training"
     }
+
+
+def _overrides(attributes: Mapping[str, Any]) -> bool:
+    """Whether a module is called in another way than its class says."""
+    return "forward" in attributes or attributes.get("_compiled_call_impl") is not None
 
 
 def _global_hooks() -> tuple[Any, Any]:
