@@ -95,8 +95,7 @@ class Block(Composite):
             part_form = _form_of(part, form, carried, inputs.shape[1])
             plan = Plan(part_form, lengths, state_checked=True)
             y, result[name] = part(inputs, carried, plan=plan)
-            y = zero_padding(y, lengths)
-            x = self.after(x, self.dropout(y) if self.training else y, norm)
+            x = self.after(x, self.dropout(zero_padding(y, lengths)), norm)
         return x, without_empty(result)
 
 

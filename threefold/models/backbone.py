@@ -124,8 +124,9 @@ class Backbone(Model):
         added = self._embed_segments(inputs, segments, mask, rows)
         start = before.get(POSITION)
         x = zero_padding(self.embedding(aligned, start, lengths, added), lengths)
-        plan = self.stack.plan(inputs.shape[1], form, lengths, self.name)
-        outputs, after = self.stack(x, carried, plan=plan)
+        stack = self.stack
+        plan = stack.plan(inputs.shape[1], form, lengths, self.name)
+        outputs, after = stack(x, carried, plan=plan)
         if start is not None and self.causal:
             after = {POSITION: advance_position(start, inputs.shape[1], lengths), **after}
         return BackboneOutput(outputs, rows, before, after)

@@ -33,7 +33,8 @@ class Validity:
     """What a program was recorded from, and whether it is unchanged."""
 
     def __init__(self, owner: nn.Module) -> None:
-        self._modules = [(module, dict(module._modules)) for module in owner.modules()]
+        self._modules = list(owner.modules())
+        self._children = [dict(module._modules) for module in self._modules]
         self._tensors = [
             (holder, name, tensor, tensor.data_ptr())
             for holder, name, tensor in parameters_and_buffers(owner)
@@ -41,19 +42,20 @@ class Validity:
         self._derived = [(cache, cache.value, cache.versions) for cache in caches_below(owner)]
         self._hooks = [
             hooks
-            for module, _ in self._modules
+            for module in self._modules
             for hooks in (module._forward_hooks, module._forward_pre_hooks)
         ]
-        self._own = [module.__dict__ for module, _ in self._modules]
-        self._attributes = [_plain_attributes(module) for module, _ in self._modules]
+        # A compiled module, or one with its own `forward`, has one more attribute.
+        self._own = [module.__dict__ for module in self._modules]
+        self._sizes = list(map(len, self._own))
+        self._attributes = list(map(_plain_attributes, self._modules))
         self._seen_count = _attribute_count
 
     def holds(self) -> bool:
         """Whether nothing that is compared has changed."""
-        for module, children in self._modules:
-            now = module._modules
-            if len(now) != len(children) or any(now.get(n) is not children[n] for n in children):
-                return False
+        # Dicts with the same modules are equal without a comparison in Python.
+        if [module._modules for module in self._modules] != self._children:
+            return False
         for holder, name, tensor, pointer in self._tensors:
             if holder.get(name) is not tensor or tensor.data_ptr() != pointer:
                 return False
@@ -61,14 +63,22 @@ class Validity:
             if cache.value is not value or cache.versions != versions:
                 return False
         if self._seen_count != _attribute_count:
-            if self._attributes != [_plain_attributes(module) for module, _ in self._modules]:
+            if self._attributes != list(map(_plain_attributes, self._modules)):
                 return False
             self._seen_count = _attribute_count
         return True
 
     def is_watched(self) -> bool:
         """Whether calls of a module are watched, which a program would pass by."""
-        return any(self._hooks) or any(map(_overrides, self._own)) or any(_global_hooks())
+        if any(self._hooks) or any(_global_hooks()):
+            return True
+        sizes = list(map(len, self._own))
+        if sizes == self._sizes:
+            return False
+        watched = any(map(_overrides, self._own))
+        if not watched:
+            self._sizes = sizes
+        return watched
 
 
 def is_watched(owner: nn.Module) -> bool:
