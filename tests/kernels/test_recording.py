@@ -152,6 +152,19 @@ def test_whole_numbers_that_a_layer_holds_stay_as_they_are(variant: str) -> None
         record(layer, lambda x, state: (x + layer.numbers, state), x, state)
 
 
+class Subclass(Tensor):
+    """A tensor whose operations another library may define."""
+
+
+@torch.no_grad()
+def test_weights_of_another_class_are_refused(variant: str) -> None:
+    layer = nn.Module()
+    layer.weight = nn.Parameter(torch.ones(21).as_subclass(Subclass))
+    x, state = inputs(torch.float32, 21)
+    with pytest.raises(CannotRecordError, match="weight is a Subclass"):
+        record(layer, lambda x, state: (x * layer.weight, state), x, state)
+
+
 @torch.no_grad()
 def test_a_recording_that_gives_other_numbers_is_refused(variant: str) -> None:
     calls = iter((1.0, 2.0))

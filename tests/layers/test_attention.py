@@ -94,7 +94,7 @@ class TestAgainstTorch:
 
 def written_out(mixer: Attention, x: Tensor, scores: Any) -> Tensor:
     """Causal attention with `scores(q, k)` [B, H, L, L] in the place of q kᵀ/√K."""
-    q, k, v = (t.transpose(1, 2) for t in mixer.heads.split(x))
+    q, k, v = (t.transpose(1, 2) for t in mixer.heads(x))
     later = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool).triu(1)
     weights = scores(q, k).masked_fill(later, -torch.inf).softmax(-1)
     return mixer.heads.join((weights @ v).transpose(1, 2))

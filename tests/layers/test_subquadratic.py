@@ -38,7 +38,7 @@ X = some(2, LENGTH, WIDTH)
 
 
 def heads_of(heads: Heads, x: Tensor) -> tuple[Tensor, ...]:
-    return tuple(part.transpose(1, 2) for part in heads.split(x))
+    return tuple(part.transpose(1, 2) for part in heads(x))
 
 
 def softmax_attention(heads: Heads, x: Tensor, seen: Tensor | None = None) -> Tensor:

@@ -21,6 +21,7 @@ from threefold.training import Result, TrainingSettings, train
 from threefold.training.distributed import ProcessGroup
 from threefold.training.learning_rates import SCHEDULES
 from threefold.training.loop import Trainer
+from threefold.training.nan_finder import NOT_REPRODUCED, find_non_finite
 from threefold.training.objectives import PredictionObjective
 from threefold.training.optimizer import make_optimizer
 from threefold.training.reporters import SampleReporter, TensorBoardReporter
@@ -151,9 +152,11 @@ def test_patience_ends_the_run_with_the_best_weights(tmp_path: Path) -> None:
 
 
 def test_gradient_checkpointing_has_the_same_gradients() -> None:
-    gradients = []
+    gradients, calls = [], []
     for checkpointing in (False, True):
         model = small(dropout=0.2)
+        for block in model.stack.blocks:
+            block.register_forward_pre_hook(lambda *_, on=checkpointing: calls.append(on))
         torch.manual_seed(1)
         trainer = Trainer(
             model,
@@ -165,6 +168,7 @@ def test_gradient_checkpointing_has_the_same_gradients() -> None:
         gradients.append([p.grad for p in model.parameters()])
     for mine, theirs in zip(*gradients, strict=True):
         assert mine is not None and torch.equal(mine, theirs)
+    assert calls == 2 * [False] + 4 * [True]  # the blocks run again in the backward pass
 
 
 def test_label_smoothing_applies_to_training_only() -> None:
@@ -208,6 +212,41 @@ def test_the_first_non_finite_module_is_named(where: str, tmp_path: Path) -> Non
     result = train(repaired, runs.rows, settings, folder=tmp_path)
     _, expected = trained(settings)
     assert result.losses == expected.losses
+
+
+@pytest.mark.parametrize("before_out", [True, False])
+def test_a_mixer_is_named_not_the_linear_that_reads_it(before_out: bool) -> None:
+    """NaN that is born in a recurrence, before or after the mixer's last linear map."""
+    model = small()
+    block: Any = model.stack.blocks[0]
+
+    class Broken(type(block.mixer)):  # type: ignore[misc]
+        def mix(self, *arguments: Any) -> Any:
+            y, state = super().mix(*arguments)
+            return y * math.nan, state
+
+    if before_out:
+        block.mixer.gate_temperature = math.nan
+    else:
+        block.mixer.__class__ = Broken
+    with pytest.raises(DivergedError, match=r"that of stack\.blocks\.0\.mixer \("):
+        train(model, runs.rows, TrainingSettings(steps=2))
+
+
+def test_padding_is_not_taken_for_the_cause() -> None:
+    """A mixer may leave NaN at padding; the module that breaks real elements is named."""
+    model = small().train()
+    block: Any = model.stack.blocks[0]
+    mix, tokens = block.mixer.mix, torch.ones(2, 5, dtype=torch.int64)
+    mask = torch.arange(5) < torch.tensor([[5], [3]])
+    block.mixer.mix = lambda x, state, form, lengths: (
+        mix(x, state, form, lengths)[0].masked_fill(~mask.unsqueeze(-1), math.nan),
+        mix(x, state, form, lengths)[1],
+    )
+    assert find_non_finite(model, lambda: model(tokens, mask=mask)[0].sum()) == NOT_REPRODUCED
+    model.norm.register_forward_hook(lambda module, inputs, y: y * math.inf)
+    cause = find_non_finite(model, lambda: model(tokens, mask=mask)[0].sum())
+    assert cause.endswith("that of norm (RMSNorm)")
 
 
 def test_a_step_can_be_skipped() -> None:

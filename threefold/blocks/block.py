@@ -15,7 +15,7 @@ from threefold.blocks.composite import Composite, without_empty
 from threefold.blocks.norms import make_norm
 from threefold.errors import ThreefoldError, nearest
 from threefold.layers.checks import check_dropout
-from threefold.layers.mixer import Mixer
+from threefold.layers.mixer import Mixer, Plan
 from threefold.layers.padding import zero_padding
 from threefold.layers.table import options_of
 from threefold.memory.state import State
@@ -93,9 +93,9 @@ class Block(Composite):
             # A norm may change the zeros after the end of a row.
             inputs = zero_padding(self.before(x, norm), lengths)
             part_form = _form_of(part, form, carried, inputs.shape[1])
-            y, result[name] = part._run(inputs, carried, part_form, lengths)
-            y = zero_padding(y, lengths)
-            x = self.after(x, self.dropout(y) if self.training else y, norm)
+            plan = Plan(part_form, lengths, state_checked=True)
+            y, result[name] = part(inputs, carried, plan=plan)
+            x = self.after(x, self.dropout(zero_padding(y, lengths)), norm)
         return x, without_empty(result)
 
 

@@ -47,44 +47,34 @@ class Composite(Mixer):
         self._refuse_state_if_not_causal()
         return sum(part.state_size(length) for part in self.parts.values())
 
-    def _run(
-        self, x: Tensor, state: State, form: str, lengths: Tensor | None
-    ) -> tuple[Tensor, State]:
-        # The parts run the loop over steps themselves: the weights of one layer then stay in the
-        # cache for all elements, and a part without state takes all elements in one call.
-        stepped = self._replay_step(x, state, form, lengths)
-        y, after = stepped or self.mix(x, state, form, lengths)
-        none: Any = None
-        return y, after if self.causal else none
-
-    def _check_state(self, state: State | None, rows: int) -> State:
-        if state is not None:
-            self._refuse_state_if_not_causal()
-            self._check_names(state)
-        states = state or {}
-        checked = {
-            name: part._check_state(states.get(name), rows) for name, part in self.parts.items()
-        }
-        missing = [name for name in checked if checked[name] and name not in states]
-        if state is not None and missing:
-            self._refuse_tree(state)
-        return without_empty(checked)
-
-    def _check_names(self, state: Any) -> None:
+    def check_state(self, state: Any, rows: int) -> None:
+        """Raise an error unless `state` is a state of this mixer for a batch of `rows`."""
+        self._refuse_state_if_not_causal()
         if not isinstance(state, dict):
             raise ThreefoldError(
                 f"{self.name}: state must be a dict from empty_state or an earlier call, "
                 f"given {type(state).__name__}"
             )
-        if not state.keys() <= self.parts.keys():
-            self._refuse_tree(state)
+        parts = self.parts
+        missing = any(part.state_shapes(0) for name, part in parts.items() if name not in state)
+        if missing or not state.keys() <= parts.keys():
+            raise ThreefoldError(
+                f"{self.name}: state of another model: given parts {sorted(map(str, state))}, "
+                f"expected {sorted(self.state_shapes(0))}"
+            )
+        for name, branch in state.items():
+            parts[name].check_state(branch, rows)
 
-    def _refuse_tree(self, state: State) -> None:
-        expected = without_empty({name: part.state_shapes(0) for name, part in self.parts.items()})
-        raise ThreefoldError(
-            f"{self.name}: state of another model: given parts {sorted(state)}, "
-            f"expected {sorted(expected)}"
-        )
+    def _start_state(self, rows: int) -> State:
+        # Next to a part that is not causal, the others still start from their empty states.
+        return without_empty({name: part._start_state(rows) for name, part in self.parts.items()})
+
+    def _mix_elements(
+        self, x: Tensor, state: State, form: str, lengths: Tensor | None
+    ) -> tuple[Tensor, State]:
+        # The parts run the loop over steps themselves: the weights of one layer then stay in the
+        # cache for all elements, and a part without state takes all elements in one call.
+        return self.mix(x, state, form, lengths)
 
 
 def without_empty(parts: Mapping[str, Any]) -> State:

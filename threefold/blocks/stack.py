@@ -15,10 +15,8 @@ from threefold.blocks.channel import CHANNELS, channel
 from threefold.blocks.composite import Composite, without_empty
 from threefold.blocks.cross import Cross
 from threefold.errors import ThreefoldError
-from threefold.kernels.replay.stepping import replay_step
-from threefold.layers.mixer import Mixer
+from threefold.layers.mixer import Mixer, Plan
 from threefold.layers.table import MIXERS, mixer, options_of
-from threefold.memory.forms import plan_form
 from threefold.memory.state import State
 
 Entry = tuple[str, Mapping[str, Any]]  # a name and the keywords of its constructor
@@ -30,7 +28,7 @@ class Stack(Composite):
     cross: keywords of the cross-attention in each block (decoders only).
     """
 
-    recompute = False  # gradient checkpointing: run blocks again in the backward pass
+    gradient_checkpointing = False  # run blocks again in the backward pass
 
     def __init__(
         self,
@@ -73,30 +71,16 @@ class Stack(Composite):
         self, x: Tensor, state: State, form: str, lengths: Tensor | None
     ) -> tuple[Tensor, State]:
         result: State = {}
-        recompute = self.recompute and self.training and torch.is_grad_enabled()
+        plan = Plan(form, lengths, state_checked=True)
+        recompute = self.gradient_checkpointing and self.training and torch.is_grad_enabled()
         for name, block in self.parts.items():
-            arguments = (x, state.get(name, {}), form, lengths)
+            carried = state.get(name, {})
             if recompute:
-                x, result[name] = checkpoint(block._run, *arguments, use_reentrant=False)
+                x, after = checkpoint(block, x, carried, plan=plan, use_reentrant=False)
             else:
-                x, result[name] = block._run(*arguments)
+                x, after = block(x, carried, plan=plan)
+            result[name] = after
         return x, without_empty(result)
-
-    def run(
-        self, x: Tensor, state: State | None, form: str, lengths: Tensor | None, owner: str
-    ) -> tuple[Tensor, State]:
-        """Run the stack inside a model: rows already start at 0 and have `lengths` elements."""
-        form = plan_form(form, x.shape[1], self.forms, owner)
-        if form == "step" and x.shape[1] == 1 and state is not None and lengths is None:
-            stepped = replay_step(self, x, state)
-            if stepped is not None:
-                return stepped
-        return self._run(x, self._check_state(state, x.shape[0]), form, lengths)
-
-    def check_state(self, state: Any, rows: int) -> None:
-        """Raise an error unless `state` is a state of this stack for a batch of `rows`."""
-        self._check_names(state)
-        self._check_state(state, rows)
 
 
 def make_mixer(entry: Entry, width: int, place: Mapping[str, int]) -> Mixer:

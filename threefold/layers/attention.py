@@ -71,7 +71,7 @@ class Attention(Mixer):
         start = state.get("position")
         if start is None:
             start = torch.zeros(len(x), dtype=torch.int64, device=x.device)
-        query, key, value = self.heads.split(self.positions.add(x, start, lengths))
+        query, key, value = self.heads(self.positions(x, start, lengths))
         query, key = self.positions.rotate(query, key, start)
         dropout = self.dropout if self.training else 0.0
         read = AttentionInputs(query, key, value, form, lengths, self.positions.bias, dropout)

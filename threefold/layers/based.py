@@ -10,7 +10,7 @@ from torch import Tensor
 
 from threefold.layers.linear_attention import LinearAttention
 from threefold.layers.local_attention import LocalAttention
-from threefold.layers.mixer import Mixer
+from threefold.layers.mixer import Mixer, Plan
 from threefold.memory.state import State
 
 
@@ -35,6 +35,8 @@ class Based(Mixer):
     def mix(
         self, x: Tensor, state: State, form: str, lengths: Tensor | None
     ) -> tuple[Tensor, State]:
-        everything, memory = self.linear.mix(x, state, form, lengths)
-        nearby, window = self.local.mix(x, state, form, lengths)
+        plan = Plan(form, lengths, state_checked=True)
+        window = {name: leaf for name, leaf in state.items() if name != "memory"}
+        everything, memory = self.linear(x, {"memory": state["memory"]}, plan=plan)
+        nearby, window = self.local(x, window, plan=plan)
         return everything + nearby, {**memory, **window}

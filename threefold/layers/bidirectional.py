@@ -16,7 +16,6 @@ from threefold.errors import ThreefoldError
 from threefold.layers.linear import Linear
 from threefold.layers.mixer import Mixer
 from threefold.layers.table import MIXERS, mixer, options_of
-from threefold.memory.forms import plan_form
 from threefold.memory.state import State
 
 
@@ -47,8 +46,10 @@ class Bidirectional(Mixer):
         self, x: Tensor, state: State, form: str, lengths: Tensor | None
     ) -> tuple[Tensor, State]:
         order = reversed_order(x, lengths)
-        ahead = run_whole(self.ahead, x, lengths)
-        back = take(run_whole(self.back, take(x, order), lengths), order)
+        plan = self.ahead.plan(x.shape[1], lengths=lengths)
+        ahead, _ = self.ahead(x, plan=plan)
+        reversed_back, _ = self.back(take(x, order), plan=plan)
+        back = take(reversed_back, order)
         none: Any = None
         return self.out(torch.cat([ahead, back], -1)), none
 
@@ -64,12 +65,6 @@ def make_inner(
             f"Bidirectional: mixer {name!r} already sees the whole sequence; choose a causal mixer"
         )
     return inner
-
-
-def run_whole(inner: Mixer, x: Tensor, lengths: Tensor | None) -> Tensor:
-    """The outputs of a mixer for all of x from the empty state, in its best form."""
-    form = plan_form("auto", x.shape[1], inner.forms, inner.name)
-    return inner._run(x, inner.empty_state(x.shape[0]), form, lengths)[0]
 
 
 def reversed_order(x: Tensor, lengths: Tensor | None) -> Tensor:

@@ -71,8 +71,7 @@ class BigBird(Mixer):
         lengths = lengths.clamp(min=1)
         count = -(-length // self.block)
         query, key, value = (
-            F.pad(part, (0, 0, 0, 0, 0, count * self.block - length))
-            for part in self.heads.split(x)
+            F.pad(part, (0, 0, 0, 0, 0, count * self.block - length)) for part in self.heads(x)
         )
         real = real_elements(lengths, count * self.block)
         blocks, valid = self.pattern(-(-lengths // self.block), count)

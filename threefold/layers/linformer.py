@@ -56,7 +56,7 @@ class Linformer(Mixer):
                 f"{self.name}: {longest} elements, but max_length={limit}; give fewer, or make the "
                 "mixer with a larger max_length"
             )
-        query, key, value = self.heads.split(x)
+        query, key, value = self.heads(x)
         if lengths is not None:
             real = readable_elements(lengths, length)[:, :, None, None]
             key, value = key * real, value * real

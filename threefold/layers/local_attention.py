@@ -12,7 +12,7 @@ from typing import Any
 from torch import Tensor
 
 from threefold.layers.attention import Attention
-from threefold.layers.mixer import Mixer
+from threefold.layers.mixer import Mixer, Plan
 from threefold.memory.state import State
 
 
@@ -55,4 +55,5 @@ class LocalAttention(Mixer):
     def mix(
         self, x: Tensor, state: State, form: str, lengths: Tensor | None
     ) -> tuple[Tensor, State]:
-        return self.attention.mix(x, state, form, lengths)
+        plan = Plan(form, lengths, state_checked=True)
+        return self.attention(x, state, plan=plan)  # type: ignore[no-any-return]

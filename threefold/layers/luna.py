@@ -11,7 +11,6 @@ from torch import Tensor, nn
 
 from threefold.errors import ThreefoldError
 from threefold.layers.attention_parts.heads import Heads
-from threefold.layers.heads import split_heads
 from threefold.layers.mixer import Mixer
 from threefold.memory.attention import attend
 from threefold.memory.padding import readable_elements
@@ -50,7 +49,5 @@ class Luna(Mixer):
 
     def read(self, heads: Heads, x: Tensor, source: Tensor, mask: Tensor | None) -> Tensor:
         """Multi-head attention from x to a source."""
-        query = split_heads(heads.query(x), heads.heads)
-        key = split_heads(heads.key(source), heads.groups)
-        value = split_heads(heads.value(source), heads.groups)
+        query, key, value = heads(x, source)
         return heads.join(attend(query, key, value, mask=mask))

@@ -1,14 +1,15 @@
 """The contract of a mixer: y, state = mixer(x, state), the same in every form and from any state.
 
 Common to all of them: checks, the choice of form, the step in a loop, and padding (a mixer sees
-rows that start at 0, zero after their end, and their `lengths`).
+rows that start at 0, zero after their end, and their `lengths`).  This is done once, where a user
+calls: a parent calls its parts as modules too, and hands them the `Plan` that came of it.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -21,6 +22,14 @@ from threefold.layers.padding import PaddedRows
 from threefold.memory import state as states
 from threefold.memory.forms import FORMS, plan_form
 from threefold.memory.state import State
+
+
+class Plan(NamedTuple):
+    """How a call inside a model runs: x was checked, and its rows start at 0."""
+
+    form: str  # step, chunk or parallel
+    lengths: Tensor | None = None  # elements per row, x is zero after them; None: all of L
+    state_checked: bool = False
 
 
 class Mixer(Recordable, ABC):
@@ -80,16 +89,31 @@ class Mixer(Recordable, ABC):
         *,
         form: str = "auto",
         mask: Tensor | None = None,
+        plan: Plan | None = None,
     ) -> tuple[Tensor, State]:
-        """Run any number of elements from any state; returns (y [B, L, width], state)."""
-        self._check_input(x)
-        form = plan_form(form, x.shape[1], self.forms, self.name, self.refusals)
-        state = self._check_state(state, x.shape[0])
-        if mask is None:
-            return self._run(x, state, form, None)
-        rows = PaddedRows(mask, x.shape[:2], self.name)
-        y, state = self._run(rows.align(x), state, form, rows.lengths)
-        return rows.restore(y), state
+        """Run any number of elements from any state; returns (y [B, L, width], state).
+
+        plan: from a parent module only, in place of form and mask.
+        """
+        rows = None
+        if plan is None:
+            self._check_input(x)
+            rows = None if mask is None else PaddedRows(mask, x.shape[:2], self.name)
+            plan = self.plan(x.shape[1], form, None if rows is None else rows.lengths)
+            x = x if rows is None else rows.align(x)
+        y, state = self._execute(x, state, plan)
+        return y if rows is None else rows.restore(y), state
+
+    def plan(
+        self,
+        length: int,
+        form: str = "auto",
+        lengths: Tensor | None = None,
+        owner: str | None = None,
+    ) -> Plan:
+        """The plan of a call on `length` elements; `owner` is named if it has no such form."""
+        form = plan_form(form, length, self.forms, owner or self.name, self.refusals)
+        return Plan(form, lengths)
 
     def step(self, x: Tensor, state: State | None = None) -> tuple[Tensor, State]:
         """Run one element [B, width]; returns (y [B, width], state)."""
@@ -99,7 +123,7 @@ class Mixer(Recordable, ABC):
                 f"{self.name}.step: x is {tuple(x.shape)}, expected [batch, {self.width}], "
                 "one element per row"
             )
-        y, state = self.forward(x.unsqueeze(1), state, form="step")
+        y, state = self(x.unsqueeze(1), state, form="step")
         return y.squeeze(1), state
 
     def empty_state(self, batch_size: int) -> State:
@@ -112,6 +136,15 @@ class Mixer(Recordable, ABC):
         """Bytes of the state of one row after `length` elements."""
         self._refuse_state_if_not_causal()
         return states.count_bytes(self.state_shapes(length), self._weight().dtype)
+
+    def check_state(self, state: Any, rows: int) -> None:
+        """Raise an error unless `state` is a state of this mixer for a batch of `rows`."""
+        self._refuse_state_if_not_causal()
+        weight = self._weight()
+        # The length of a history is read from the state itself.
+        length = states.history_length(state) if isinstance(state, dict) else 0
+        shapes, meta = self.state_shapes(length), weight.is_meta
+        states.check(state, shapes, rows, weight.dtype, self.name, meta=meta)
 
     def _first_weight(self) -> Tensor | None:
         """The first parameter, without the overhead of `parameters()`: every step asks for it."""
@@ -127,27 +160,35 @@ class Mixer(Recordable, ABC):
             raise ThreefoldError(f"{self.name}: has no parameters")
         return weight
 
-    def _run(
+    def _execute(self, x: Tensor, state: State | None, plan: Plan) -> tuple[Tensor, State]:
+        form, lengths, checked = plan
+        if state is None:
+            state, checked = self._start_state(len(x)), True
+        if form == "step" and lengths is None and x.shape[1] == 1:
+            stepped = replay_step(self, x, state)
+            if stepped is not None:
+                return stepped
+        if not checked:
+            self.check_state(state, len(x))
+        y, state = self._mix_elements(x, state, form, lengths)
+        none: Any = None
+        return y, state if self.causal else none
+
+    def _start_state(self, rows: int) -> State:
+        return self.empty_state(rows) if self.causal else {}
+
+    def _mix_elements(
         self, x: Tensor, state: State, form: str, lengths: Tensor | None
     ) -> tuple[Tensor, State]:
+        """`mix`, in a loop for several steps."""
         if form != "step" or x.shape[1] == 1:
-            stepped = self._replay_step(x, state, form, lengths)
-            y, state = stepped or self.mix(x, state, form, lengths)
-            none: Any = None
-            return y, state if self.causal else none
+            return self.mix(x, state, form, lengths)
         outputs = []
         for t in range(x.shape[1]):
             real = None if lengths is None else (lengths > t).long()
             y, state = self.mix(x[:, t : t + 1], state, "step", real)
             outputs.append(y)
         return torch.cat(outputs, 1), state
-
-    def _replay_step(
-        self, x: Tensor, state: State, form: str, lengths: Tensor | None
-    ) -> tuple[Tensor, State] | None:
-        if form != "step" or lengths is not None or x.shape[1] != 1:
-            return None
-        return replay_step(self, x, state)
 
     def _check_input(self, x: Tensor) -> None:
         check_dense(x, self.name)
@@ -168,20 +209,6 @@ class Mixer(Recordable, ABC):
             raise ThreefoldError(
                 f"{self.name}: x is {x.dtype}, the weights are {dtype}; convert one of them"
             )
-
-    def _check_state(self, state: State | None, rows: int) -> State:
-        if not self.causal:
-            if state is not None:
-                self._refuse_state_if_not_causal()
-            return {}
-        if state is None:
-            return self.empty_state(rows)
-        weight = self._weight()
-        # The length of a history is read from the state itself.
-        length = states.history_length(state) if isinstance(state, dict) else 0
-        shapes, meta = self.state_shapes(length), weight.is_meta
-        states.check(state, shapes, rows, weight.dtype, self.name, meta=meta)
-        return state
 
     def _refuse_state_if_not_causal(self) -> None:
         if not self.causal:

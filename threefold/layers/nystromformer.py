@@ -57,7 +57,7 @@ class Nystromformer(Mixer):
     def mix(
         self, x: Tensor, state: State, form: str, lengths: Tensor | None
     ) -> tuple[Tensor, State]:
-        query, key, value = self.heads.split(x)
+        query, key, value = self.heads(x)
         counts = lengths
         if counts is None:
             counts = torch.full((len(x),), x.shape[1], device=x.device)

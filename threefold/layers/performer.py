@@ -85,7 +85,7 @@ class Performer(Mixer):
         start = (
             state["position"] if self.causal else torch.zeros_like(x[:, 0, 0], dtype=torch.int64)
         )
-        query, key, value = self.heads.split(self.positions.add(x, start, lengths))
+        query, key, value = self.heads(self.positions(x, start, lengths))
         query, key = map(self.exponents, self.positions.rotate(query, key, start))
         query = features(query, query.detach().amax(-1, keepdim=True))
         # The normaliser is one more column of the memory, written with ones.

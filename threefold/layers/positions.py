@@ -26,7 +26,7 @@ class Positions(nn.Module):
         """A function from distances to what is added to the scores; None: nothing."""
         return None
 
-    def add(self, x: Tensor, position: Tensor, lengths: Tensor | None) -> Tensor:
+    def forward(self, x: Tensor, position: Tensor, lengths: Tensor | None) -> Tensor:
         """Add positions to the elements of x [B, L, width].
 
         Rows start at `position` [B] and have `lengths` elements (None: all of L).
@@ -45,7 +45,7 @@ class Sinusoidal(Positions):
         super().__init__()
         self.base = base
 
-    def add(self, x: Tensor, position: Tensor, lengths: Tensor | None) -> Tensor:
+    def forward(self, x: Tensor, position: Tensor, lengths: Tensor | None) -> Tensor:
         return x + sinusoids(element_positions(x, position), x.shape[-1], self.base).to(x.dtype)
 
 
@@ -56,7 +56,7 @@ class Learned(Positions):
         super().__init__()
         self.table = nn.Parameter(torch.empty(max_length, width).normal_(std=0.02))
 
-    def add(self, x: Tensor, position: Tensor, lengths: Tensor | None) -> Tensor:
+    def forward(self, x: Tensor, position: Tensor, lengths: Tensor | None) -> Tensor:
         limit = len(self.table)
         count = x.shape[1] if lengths is None else lengths
         last = max((position + count).tolist(), default=0)
@@ -71,7 +71,7 @@ class Learned(Positions):
 class Binary(Positions):
     """p_t: the bits of t as −1 and 1, the lowest in channel 0; as many as fit into the width."""
 
-    def add(self, x: Tensor, position: Tensor, lengths: Tensor | None) -> Tensor:
+    def forward(self, x: Tensor, position: Tensor, lengths: Tensor | None) -> Tensor:
         bits = torch.arange(min(x.shape[-1], 63), device=x.device)
         ones = (element_positions(x, position).unsqueeze(-1) >> bits) & 1
         signs = torch.zeros_like(x)

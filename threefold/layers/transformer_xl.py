@@ -53,7 +53,7 @@ class TransformerXL(Mixer):
     def mix(
         self, x: Tensor, state: State, form: str, lengths: Tensor | None
     ) -> tuple[Tensor, State]:
-        query, key, value = self.heads.split(x)
+        query, key, value = self.heads(x)
         distances = torch.arange(self.history.size, device=x.device)
         waves = self.distance(sinusoids(distances, self.width).to(x.dtype))
         far = torch.einsum(

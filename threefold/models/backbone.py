@@ -124,7 +124,9 @@ class Backbone(Model):
         added = self._embed_segments(inputs, segments, mask, rows)
         start = before.get(POSITION)
         x = zero_padding(self.embedding(aligned, start, lengths, added), lengths)
-        outputs, after = self.stack.run(x, carried, form, lengths, self.name)
+        stack = self.stack
+        plan = stack.plan(inputs.shape[1], form, lengths, self.name)
+        outputs, after = stack(x, carried, plan=plan)
         if start is not None and self.causal:
             after = {POSITION: advance_position(start, inputs.shape[1], lengths), **after}
         return BackboneOutput(outputs, rows, before, after)
@@ -173,7 +175,8 @@ class Backbone(Model):
                 )
             return None
         if segments is None:
-            return self.segments.weight[0]
+            first: Tensor = self.segments(torch.zeros(1, 1, dtype=torch.int64, device=self.device))
+            return first
         check_tokens(segments, self.name, "segments")
         if segments.shape != inputs.shape[:2]:
             raise ThreefoldError(

@@ -71,7 +71,8 @@ class Classifier(Backbone):
 
     def step(self, element: Tensor, state: State | None = None) -> tuple[Tensor, State]:
         """Run one element per row, [B] or [B, input_size]; returns (logits [B, classes], state)."""
-        return self.forward(element.unsqueeze(2 if self.paired else 1), state, form="step")
+        logits, state = self(element.unsqueeze(2 if self.paired else 1), state, form="step")
+        return logits, state
 
     def forward_per_element(
         self, inputs: Tensor, state: State | None = None, *, form: str = "auto"

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from threefold.blocks.stack import Stack
 from threefold.layers.attention_parts.scored_attention import ScoredAttention
 from threefold.layers.linear import Linear
+from threefold.layers.mixer import Plan
 from threefold.memory.padding import real_elements
 from threefold.memory.state import State
 
@@ -60,7 +61,8 @@ class Decoder(nn.Module):
 
     def forward(self, x: Tensor, state: State, form: str, lengths: Tensor | None) -> DecoderOutput:
         """Outputs for embedded tokens x [B, L, width], aligned at 0, with `lengths` per row."""
-        y, carried = self.stack.run(x, state["decoder"], form, lengths, "Decoder")
+        plan = Plan(form, lengths, state_checked=True)
+        y, carried = self.stack(x, state["decoder"], plan=plan)
         return self.norm(y), {"decoder": carried}, None
 
 
@@ -94,8 +96,10 @@ class AttentionDecoder(Decoder):
 
     def attend(self, query: Tensor, state: State) -> tuple[Tensor, Tensor]:
         """Contexts and attention weights of queries [B, L, width]."""
-        visible = real_elements(state["position"], state["values"].shape[1]).unsqueeze(1)
-        return self.attention.attend(query, state["keys"], state["values"], visible)
+        source = state["values"]
+        visible = real_elements(state["position"], source.shape[1])
+        context, weights = self.attention(query, source, mask=visible, keys=state["keys"])
+        return context, weights
 
 
 class LuongDecoder(AttentionDecoder):
@@ -108,7 +112,8 @@ class LuongDecoder(AttentionDecoder):
         self.combine = Linear(2 * self.width, self.width, bias=False)
 
     def forward(self, x: Tensor, state: State, form: str, lengths: Tensor | None) -> DecoderOutput:
-        y, carried = self.stack.run(x, state["decoder"], form, lengths, "Decoder")
+        plan = Plan(form, lengths, state_checked=True)
+        y, carried = self.stack(x, state["decoder"], plan=plan)
         outputs, weights = self.combine_context(self.norm(y), state)
         return outputs, {**state, "decoder": carried}, weights
 
@@ -163,9 +168,8 @@ class StepwiseDecoder(AttentionDecoder):
 
     def run_stack(self, x: Tensor, carried: State, real: Tensor | None) -> tuple[Tensor, State]:
         """The normed output of the stack for one element."""
-        y, carried = self.stack.run(
-            x, carried, "step", None if real is None else real.long(), "Decoder"
-        )
+        plan = Plan("step", None if real is None else real.long(), state_checked=True)
+        y, carried = self.stack(x, carried, plan=plan)
         return self.norm(y), carried
 
 

@@ -16,7 +16,7 @@ from threefold.blocks.block import make_block_norm
 from threefold.errors import ThreefoldError, nearest
 from threefold.layers.checks import check_dropout
 from threefold.layers.linear import Linear
-from threefold.layers.positions import Positions, make_positions
+from threefold.layers.positions import make_positions
 from threefold.models.spec import Spec
 
 POSITION_KINDS = ("none", "learned", "sinusoidal", "binary")
@@ -38,7 +38,8 @@ class InputEmbedding(nn.Module, ABC):
             )
         check_dropout("embedding", embedding_dropout=dropout)
         longest = spec.option("max_length") or (max_length if kind == "learned" else None)
-        self.positions = make_positions(kind, spec.width, 1, max_length=longest)
+        made = make_positions(kind, spec.width, 1, max_length=longest)
+        self.positions = None if kind == "none" else made
         self.scale = math.sqrt(spec.width) if spec.option("scale_embedding") else 1.0
         self.norm = (
             make_block_norm(spec.block_entry, spec.width) if spec.option("embedding_norm") else None
@@ -48,7 +49,7 @@ class InputEmbedding(nn.Module, ABC):
     @property
     def needs_position(self) -> bool:
         """Whether it needs the position at which each row starts."""
-        return type(self.positions) is not Positions
+        return self.positions is not None
 
     @abstractmethod
     def look_up(self, inputs: Tensor) -> Tensor:
@@ -60,27 +61,22 @@ class InputEmbedding(nn.Module, ABC):
         start: Tensor | None = None,
         lengths: Tensor | None = None,
         added: Tensor | None = None,
+        first: Tensor | None = None,
     ) -> Tensor:
-        """Embed the elements for the stack; see `add_positions`."""
-        return self.add_positions(self.look_up(inputs), start, lengths, added)
-
-    def add_positions(
-        self,
-        x: Tensor,
-        start: Tensor | None = None,
-        lengths: Tensor | None = None,
-        added: Tensor | None = None,
-    ) -> Tensor:
-        """Add positions to x [B, L, width], then `added`, then apply norm and dropout.
+        """Embed the elements, add positions and `added`, then apply norm and dropout.
 
         start [B]: the position of the first element of each row (None: 0), lengths [B]: its number
         of elements.  added: another embedding of each element, such as that of its segment.
+        first [width]: comes before the first element of each row, such as a class token.
         """
+        x = self.look_up(inputs)
+        if first is not None:
+            x = torch.cat([first.expand(len(x), 1, -1), x], 1)
         if self.scale != 1:
             x = x * self.scale
-        if self.needs_position:
+        if self.positions is not None:
             zero = torch.zeros(len(x), dtype=torch.int64, device=x.device)
-            x = self.positions.add(x, zero if start is None else start, lengths)
+            x = self.positions(x, zero if start is None else start, lengths)
         if added is not None:
             x = x + added
         if self.norm is not None:

@@ -118,7 +118,7 @@ class Forecaster(Backbone):
     ) -> tuple[Tensor, State]:
         """Run one element [B, channels]: forecast [B, horizon, channels, outputs] and state."""
         more = None if exogenous is None else exogenous.unsqueeze(1)
-        forecast, state = self.forward(element.unsqueeze(1), state, exogenous=more, form="step")
+        forecast, state = self(element.unsqueeze(1), state, exogenous=more, form="step")
         return forecast.squeeze(1), state
 
     def loss(self, forecast: Tensor, series: Tensor, mask: Tensor | None = None) -> Tensor:

@@ -85,7 +85,10 @@ class LanguageModel(Backbone, Predictor):
             )
 
     def _predict(self, h: Tensor) -> Tensor:
-        return ops.linear(h, self.embedding.weight if self.head is None else self.head.weight)
+        if self.head is None:
+            return ops.linear(h, self.embedding.weight)
+        logits: Tensor = self.head(h)
+        return logits
 
     def _last(self, output: BackboneOutput) -> Tensor:
         """The normed output [B, width] of the last real token of each row."""

@@ -94,4 +94,5 @@ class Predictor(Model):
                 f"{self.name}.step: tokens is {tuple(tokens.shape)}, expected [batch], "
                 "one token per row"
             )
-        return self.forward(tokens.unsqueeze(1), state, form="step", last=True)
+        logits, state = self(tokens.unsqueeze(1), state, form="step", last=True)
+        return logits, state

@@ -69,16 +69,16 @@ class Seq2Seq(EncoderDecoder):
     def encode_source(self, source: Tensor, lengths: Tensor | None) -> State:
         """The state before the target, for tokens [B, M] aligned at 0, with `lengths` per row."""
         x = zero_padding(self.source_embedding(source), lengths)
-        y, carried = self.encoder.run(x, None, "auto", lengths, self.name)
+        plan = self.encoder.plan(source.shape[1], lengths=lengths, owner=self.name)
+        y, carried = self.encoder(x, plan=plan)
         outputs = zero_padding(self.encoder_norm(y), lengths)
         top = last_elements(outputs, lengths)
         counts = torch.full_like(source[:, 0], source.shape[1]) if lengths is None else lengths
         if self.bridge is not None:
             summary = torch.tanh(self.bridge(torch.cat([outputs[:, 0], top], -1))).unsqueeze(1)
             real = None if lengths is None else (lengths > 0).long()
-            y, carried = self.decoder.stack.run(
-                zero_padding(summary, real), None, "auto", real, self.name
-            )
+            plan = self.decoder.stack.plan(1, lengths=real, owner=self.name)
+            y, carried = self.decoder.stack(zero_padding(summary, real), plan=plan)
             top = zero_padding(self.decoder.norm(y), real).squeeze(1)
         return self.decoder.initial_state(carried, top, outputs, counts)
 

@@ -52,5 +52,5 @@ class Tagger(Backbone):
 
     def step(self, element: Tensor, state: State | None = None) -> tuple[Tensor, State]:
         """Run one element per row, [B] or [B, input_size]; returns (logits [B, classes], state)."""
-        logits, state = self.forward(element.unsqueeze(1), state, form="step")
+        logits, state = self(element.unsqueeze(1), state, form="step")
         return logits.squeeze(1), state

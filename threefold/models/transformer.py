@@ -23,6 +23,7 @@ from threefold.data.loaders import IGNORE
 from threefold.errors import ThreefoldError
 from threefold.kernels import ops
 from threefold.layers.linear import Linear
+from threefold.layers.mixer import Plan
 from threefold.layers.padding import zero_padding
 from threefold.layers.positions import advance_position
 from threefold.memory import state as states
@@ -69,7 +70,8 @@ class Transformer(EncoderDecoder):
     def encode_source(self, source: Tensor, lengths: Tensor | None) -> State:
         """The state before the target, for tokens [B, M] aligned at 0, with `lengths` per row."""
         x = zero_padding(self.source_embedding(source, None, lengths), lengths)
-        y, _ = self.encoder.run(x, None, "auto", lengths, self.name)
+        plan = self.encoder.plan(source.shape[1], lengths=lengths, owner=self.name)
+        y, _ = self.encoder(x, plan=plan)
         encoded = zero_padding(self.encoder_norm(y), lengths)
         state = self.empty_state(len(source))
         for name, cross in self._cross_attentions().items():
@@ -82,7 +84,8 @@ class Transformer(EncoderDecoder):
         """Outputs [B, L, width] for tokens [B, L], the state, and None for the weights."""
         start = state.get(POSITION)
         x = zero_padding(self.embedding(tokens, start, lengths), lengths)
-        y, carried = self.decoder.run(x, state["decoder"], form, lengths, self.name)
+        plan = Plan(form, lengths, state_checked=True)
+        y, carried = self.decoder(x, state["decoder"], plan=plan)
         after: State = {"decoder": carried}
         if start is not None:
             after = {POSITION: advance_position(start, tokens.shape[1], lengths), **after}
@@ -90,7 +93,10 @@ class Transformer(EncoderDecoder):
 
     def compute_logits(self, outputs: Tensor) -> Tensor:
         """Outputs [..., width] to logits [..., vocabulary]."""
-        return ops.linear(outputs, self.embedding.weight if self.head is None else self.head.weight)
+        if self.head is None:
+            return ops.linear(outputs, self.embedding.weight)
+        logits: Tensor = self.head(outputs)
+        return logits
 
     def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
         """Cross-entropy per target token in nats, with `label_smoothing`.

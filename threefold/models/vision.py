@@ -60,8 +60,8 @@ class VisionTransformer(Backbone):
 
     def encode(self, images: Tensor) -> Tensor:
         """Outputs [B, patches, width] of the stack; a class token comes first."""
-        x = self.project(self.patches(images))
-        y, _ = self.stack.run(x, None, "auto", None, self.name)
+        x = self.embedding(self.patches(images), first=self.token)
+        y, _ = self.stack(x, plan=self.stack.plan(x.shape[1], owner=self.name))
         h: Tensor = self.norm(y)
         return h
 
@@ -72,13 +72,6 @@ class VisionTransformer(Backbone):
         down, across = self.grid
         cut = images.reshape(len(images), channels, down, patch, across, patch)
         return cut.permute(0, 2, 4, 1, 3, 5).reshape(len(images), down * across, self.input_size)
-
-    def project(self, patches: Tensor) -> Tensor:
-        """The input of the stack: projected patches, after the class token, with positions."""
-        x = self.embedding.look_up(patches)
-        if self.token is not None:
-            x = torch.cat([self.token.expand(len(x), 1, -1), x], 1)
-        return self.embedding.add_positions(x)
 
     def check_options(self) -> None:
         """Raise an error if images cannot be cut into such patches."""

@@ -25,6 +25,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from threefold.kernels import library
+from threefold.kernels.linear import PLAIN_TENSOR_TYPES
 from threefold.kernels.parameter_cache import caches_below
 from threefold.kernels.replay.comparison import same_results
 from threefold.kernels.replay.lowering import AXES, FUNCTIONS, RULES
@@ -109,7 +110,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._constants: set[int] = set()  # addresses of the storages of constants
         # A bool tensor is stored as numbers of the dtype that was compared.
         self._bool_dtypes: dict[int, torch.dtype] = {}
-        for *_, tensor in parameters_and_buffers(owner):
+        for _, name, tensor in parameters_and_buffers(owner):
+            if type(tensor) not in PLAIN_TENSOR_TYPES:  # quantised or sharded: has no one address
+                raise CannotRecordError(f"{name} is a {type(tensor).__name__}")
             self._add_region(tensor, None)
         for module in owner.modules():
             prepare: Any = getattr(module, "prepare_step", None)

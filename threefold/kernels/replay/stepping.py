@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from threefold.kernels import ops
 from threefold.kernels.replay.program import CannotRecordError, Program
 from threefold.kernels.replay.recording import record, recording
+from threefold.kernels.replay.validity import is_watched
 
 State = dict[str, Any]
 
@@ -27,6 +28,10 @@ class Recordable(nn.Module):
         """Bytes of one row's state after `length` elements."""
         raise NotImplementedError
 
+    def check_state(self, state: Any, rows: int) -> None:
+        """Raise an error unless `state` is a state of this module for a batch of `rows`."""
+        raise NotImplementedError
+
     def mix(
         self, x: Tensor, state: State, form: str, lengths: Tensor | None
     ) -> tuple[Tensor, State]:
@@ -35,15 +40,21 @@ class Recordable(nn.Module):
 
 
 def replay_step(mixer: Recordable, x: Tensor, state: State) -> tuple[Tensor, State] | None:
-    """Step on one element x [B, 1, width] of each row; None if the step must run as usual."""
+    """Step on one element x [B, 1, width] of each row; None if the step must run as usual.
+
+    A program runs on a state of its own leaves only, so what it runs on needs no other check.
+    """
     if mixer.training or not ops.runs_programs(x) or recording():
         return None
     programs = mixer.programs
     key = len(x), x.dtype, torch.get_num_threads()
     program = programs.get(key)
     if key not in programs or (program is not None and not program.validity.holds()):
+        if is_watched(mixer):  # recording would call the hooks once more
+            return None
+        mixer.check_state(state, len(x))  # a state that is refused says nothing about the step
         program = programs[key] = _record(mixer, x, state)
-    return None if program is None or program.validity.has_hooks() else program.run(x, state)
+    return None if program is None or program.validity.is_watched() else program.run(x, state)
 
 
 def _record(mixer: Recordable, x: Tensor, state: State) -> Program | None:

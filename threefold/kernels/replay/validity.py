@@ -3,8 +3,11 @@
 Compared at every step: the tree of modules, the identity and address of each parameter and buffer,
 cached values derived from parameters, and, after an attribute of any mixer was set, the attributes
 that are a bool, a number, a string or a tuple. Not seen: other attributes, a change of a
-module that is not a mixer until one of a mixer follows, a replaced `forward`, and a parameter whose
-strides change while its address stays.
+module that is not a mixer until one of a mixer follows, and a parameter whose strides change while
+its address stays.
+
+A program calls no module, so it does not run while one of them is watched: has a forward hook, was
+compiled by `Module.compile`, or has a `forward` of its own.
 """
 
 from __future__ import annotations
@@ -30,7 +33,8 @@ class Validity:
     """What a program was recorded from, and whether it is unchanged."""
 
     def __init__(self, owner: nn.Module) -> None:
-        self._modules = [(module, dict(module._modules)) for module in owner.modules()]
+        self._modules = list(owner.modules())
+        self._children = [dict(module._modules) for module in self._modules]
         self._tensors = [
             (holder, name, tensor, tensor.data_ptr())
             for holder, name, tensor in parameters_and_buffers(owner)
@@ -38,18 +42,20 @@ class Validity:
         self._derived = [(cache, cache.value, cache.versions) for cache in caches_below(owner)]
         self._hooks = [
             hooks
-            for module, _ in self._modules
+            for module in self._modules
             for hooks in (module._forward_hooks, module._forward_pre_hooks)
         ]
-        self._attributes = [_plain_attributes(module) for module, _ in self._modules]
+        # A compiled module, or one with its own `forward`, has one more attribute.
+        self._own = [module.__dict__ for module in self._modules]
+        self._sizes = list(map(len, self._own))
+        self._attributes = list(map(_plain_attributes, self._modules))
         self._seen_count = _attribute_count
 
     def holds(self) -> bool:
         """Whether nothing that is compared has changed."""
-        for module, children in self._modules:
-            now = module._modules
-            if len(now) != len(children) or any(now.get(n) is not children[n] for n in children):
-                return False
+        # Dicts with the same modules are equal without a comparison in Python.
+        if [module._modules for module in self._modules] != self._children:
+            return False
         for holder, name, tensor, pointer in self._tensors:
             if holder.get(name) is not tensor or tensor.data_ptr() != pointer:
                 return False
@@ -57,14 +63,30 @@ class Validity:
             if cache.value is not value or cache.versions != versions:
                 return False
         if self._seen_count != _attribute_count:
-            if self._attributes != [_plain_attributes(module) for module, _ in self._modules]:
+            if self._attributes != list(map(_plain_attributes, self._modules)):
                 return False
             self._seen_count = _attribute_count
         return True
 
-    def has_hooks(self) -> bool:
-        """Whether a forward hook is registered: a program calls no module, so it would not run."""
-        return any(self._hooks) or any(_global_hooks())
+    def is_watched(self) -> bool:
+        """Whether calls of a module are watched, which a program would pass by."""
+        if any(self._hooks) or any(_global_hooks()):
+            return True
+        sizes = list(map(len, self._own))
+        if sizes == self._sizes:
+            return False
+        watched = any(map(_overrides, self._own))
+        if not watched:
+            self._sizes = sizes
+        return watched
+
+
+def is_watched(owner: nn.Module) -> bool:
+    """Whether calls of `owner` or of a submodule are watched."""
+    return any(_global_hooks()) or any(
+        module._forward_hooks or module._forward_pre_hooks or _overrides(module.__dict__)
+        for module in owner.modules()
+    )
 
 
 def parameters_and_buffers(owner: nn.Module) -> list[tuple[Mapping[str, Any], str, Tensor]]:
@@ -84,6 +106,11 @@ def _plain_attributes(module: nn.Module) -> dict[str, Any]:
         for name, value in module.__dict__.items()
         if isinstance(value, (bool, int, float, str, tuple)) and name != "training"
     }
+
+
+def _overrides(attributes: Mapping[str, Any]) -> bool:
+    """Whether a module is called in another way than its class says."""
+    return "forward" in attributes or attributes.get("_compiled_call_impl") is not None
 
 
 def _global_hooks() -> tuple[Any, Any]:

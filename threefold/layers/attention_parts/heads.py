@@ -45,11 +45,12 @@ class Heads(nn.Module):
             if module.bias is not None:
                 nn.init.zeros_(module.bias)
 
-    def split(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """x [B, L, width] to query [B, L, H, size], key and value [B, L, G, size]."""
+    def forward(self, x: Tensor, source: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
+        """x [B, L, width] to query [B, L, H, size], x or a source to key, value [B, L, G, size]."""
+        source = x if source is None else source
         query = split_heads(self.query(x), self.heads)
-        key = split_heads(self.key(x), self.groups)
-        return query, key, split_heads(self.value(x), self.groups)
+        key = split_heads(self.key(source), self.groups)
+        return query, key, split_heads(self.value(source), self.groups)
 
     def join(self, out: Tensor) -> Tensor:
         """[B, L, H, size] to [B, L, width]."""

@@ -35,22 +35,20 @@ class ScoredAttention(nn.Module):
         *,
         mask: Tensor | None = None,
         causal: bool = False,
+        keys: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Contexts [B, L, source_size] and weights [B, L, M] of queries [B, L, query_size].
 
         mask: bool [B, M] or [B, L, M], True for visible elements; elements hidden from all queries
-        may have any value, NaN included.
+        may have any value, NaN included.  keys [B, M, key_size]: `score.prepare(source)` from
+        before, of a source that is finite everywhere.
         """
         visible = visibility(query, source, mask, causal)
-        clean = hide(source, visible)
-        return self.attend(query, self.score.prepare(clean), clean, visible)
-
-    def attend(
-        self, query: Tensor, keys: Tensor, values: Tensor, visible: Tensor | None
-    ) -> tuple[Tensor, Tensor]:
-        """The same as `forward`, from prepared keys [B, M, key_size] and values [B, M, size]."""
+        if keys is None:
+            source = hide(source, visible)
+            keys = self.score.prepare(source)
         weights = softmax(self.score(query, keys), visible)
-        return weights @ values, weights
+        return weights @ source, weights
 
 
 class Pointer(nn.Module):
