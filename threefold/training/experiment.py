@@ -22,10 +22,7 @@ import torch
 from threefold.data.atomic_files import write_json, write_text
 from threefold.drawing.page import standalone
 from threefold.errors import ThreefoldError
-from threefold.models.config import is_model_folder
 from threefold.models.model import Model
-from threefold.models.saving import load
-from threefold.models.spec import Spec
 from threefold.models.table import build
 from threefold.training.config import FORMAT_VERSION, RunConfig, read_toml
 from threefold.training.curves import draw_run, loss_chart
@@ -33,7 +30,6 @@ from threefold.training.distributed import ProcessGroup
 from threefold.training.estimate import check_memory
 from threefold.training.evaluation import Scores, evaluate
 from threefold.training.loop import Result, train
-from threefold.training.overrides import parse_override
 from threefold.training.reporters import LoggingReporter, Reporter, SampleReporter
 from threefold.training.settings import TrainingSettings
 from threefold.training.training_data import TrainingData, open_data
@@ -50,6 +46,8 @@ class TrainedRun:
     folder: Path | None
     test: Scores | None  # None if interrupted or not evaluated
     summary: dict[str, Any] = field(default_factory=dict)  # scores, cost and baselines
+    config: RunConfig | None = None
+    data: TrainingData | None = None
 
     @property
     def finished(self) -> bool:
@@ -121,7 +119,7 @@ def run(
     if samples and folder is not None:
         shown.append(SampleReporter(folder / SAMPLES))
     result = _train(config, folder, prepared, shown if group.is_main else ())
-    trained = TrainedRun(result, prepared.model, folder, None)
+    trained = TrainedRun(result, prepared.model, folder, None, config=config, data=prepared.data)
     if group.is_main:
         trained = _conclude(config, prepared, trained, test)
     group.barrier()
@@ -230,69 +228,6 @@ def finished_steps(folder: Path) -> int | None:
         return None
 
 
-@dataclass(frozen=True)
-class Evaluation:
-    """Scores of a saved model on one split of some data."""
-
-    scores: Scores
-    data: TrainingData
-    split: str
-
-    @property
-    def examples(self) -> int:
-        """Number of examples in the split."""
-        return self.data.task.size(self.split)
-
-
-def evaluate_folder(
-    folder: Path, data: str | None = None, split: str = "test", overrides: Sequence[str] = ()
-) -> Evaluation:
-    """Evaluate a run or a saved model, on a run's own data or on other data."""
-    is_run = (folder / CONFIG).is_file()
-    if not folder.is_dir():
-        raise ThreefoldError(f"{folder}: folder not found")
-    if not is_run and not is_model_folder(folder):
-        raise ThreefoldError(f"{folder}: neither a run of `threefold train` nor a saved model")
-    if not is_run and data is None:
-        raise ThreefoldError(
-            f"{folder}: a saved model does not know its data; give DATA as well: "
-            f"`threefold evaluate {folder} DATA`"
-        )
-    for text in overrides:
-        if parse_override(text)[0][0] != "data":
-            raise ThreefoldError(
-                f"--set {text!r}: an evaluation can only change settings of the data, such as "
-                "data.length=1024"
-            )
-    values = read_run(folder).model_dump(mode="json") if is_run else {"data": {}}
-    config = RunConfig.read(values if data is None else _with_data(values, data), overrides)
-    training_data = open_data(config.data)
-    model = load(folder / MODEL if is_run else folder)
-    _check_fit(folder, model, training_data.spec(config.model), config.data.name)
-    carry = config.training.carry_state and training_data.task.corpus is not None
-    scores = evaluate_split(training_data.limited(None), model, split, carry)
-    return Evaluation(scores, training_data, split)
-
-
-def _with_data(values: dict[str, Any], name: str) -> dict[str, Any]:
-    """The settings of a run on other data: only its batch size and tokenizer stay the same."""
-    same = {key: values["data"].get(key) for key in ("batch_size", "tokenizer")}
-    data = {"name": name, **{key: value for key, value in same.items() if value is not None}}
-    return {**values, "data": data}
-
-
-def _check_fit(folder: Path, model: Model, needed: Spec, data: str) -> None:
-    spec = model.spec
-    if needed.kind != spec.kind:
-        raise ThreefoldError(
-            f"{folder} is a {spec.kind} model, but {data} needs a {needed.kind} model"
-        )
-    if needed.vocabulary != spec.vocabulary:
-        raise ThreefoldError(
-            f"{folder} has a vocabulary of {spec.vocabulary}, but {data} has {needed.vocabulary}"
-        )
-
-
 def summarize(
     config: RunConfig, data: TrainingData, model: Model, result: Result, test: Scores | None
 ) -> dict[str, Any]:
@@ -301,6 +236,7 @@ def summarize(
     values: dict[str, Any] = {
         "title": title_of(config),
         "task": task.name,
+        "data_path": _data_path(data),
         "metric": data.metric,
         "lower_is_better": task.lower,
         "chance": task.chance,
@@ -319,6 +255,12 @@ def summarize(
     if task.labels:
         values["labels"] = list(task.labels)
     return values
+
+
+def _data_path(data: TrainingData) -> str | None:
+    """Where a user's file is, so that it is found from another working directory."""
+    path = Path(data.data.name)
+    return str(path.resolve()) if data.from_user and path.exists() else None
 
 
 def _scores(scores: Scores) -> dict[str, float | None]:
