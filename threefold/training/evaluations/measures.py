@@ -7,6 +7,7 @@ units of the user's data.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -192,6 +193,7 @@ class LanguageMeasure(Measure):
     def __init__(self, data: TrainingData, split: str, numbers: Array) -> None:
         super().__init__(data, split, numbers)
         self.nats, self.tokens, self.bytes = 0.0, 0, 0
+        self.counts: Counter[int] = Counter()  # of each token
         self.rows: list[tuple[float, int, str]] = []  # mean nats, number and text of a window
 
     def add(self, rows: Batch, batch_loss: BatchLoss, tally: Any, numbers: Array) -> None:
@@ -203,6 +205,7 @@ class LanguageMeasure(Measure):
         )  # fmt: skip
         self.nats += float(losses.double().sum())
         self.tokens += int(counted.sum())
+        self.counts.update(rows.targets[counted].tolist())
         means = losses.double().sum(1) / counted.sum(1).clamp(min=1)
         for row, number in enumerate(range(self.seen, self.seen + len(rows.targets))):
             text = self._text(rows.targets[row][counted[row]])
@@ -224,7 +227,6 @@ class LanguageMeasure(Measure):
         nats = self.nats / self.tokens
         bits = nats / np.log(2)
         per_token = self.bytes / self.tokens if self.bytes else None
-        task = self.data.task
         values: dict[str, Any] = {
             "tokens": self.tokens,
             "bytes": self.bytes or None,
@@ -233,14 +235,14 @@ class LanguageMeasure(Measure):
             "bits_per_byte": None if per_token is None else bits / per_token,
             "perplexity": float(np.exp(min(nats, 700.0))),
         }
-        if task.metric == "bits":
-            unigram = task.chance
-            values["baseline"] = {
-                "name": "unigram entropy",
-                "bits_per_token": unigram,
-                "bits_per_byte": None if per_token is None else unigram / per_token,
-                "perplexity": 2.0**unigram,
-            }
+        shares = np.array(list(self.counts.values())) / self.tokens
+        unigram = float(-(shares * np.log2(shares)).sum())
+        values["baseline"] = {
+            "name": "unigram entropy of these tokens",
+            "bits_per_token": unigram,
+            "bits_per_byte": None if per_token is None else unigram / per_token,
+            "perplexity": 2.0**unigram,
+        }
         values["worst"] = [
             {"place": f"window {n + 1}", "input": shorten(text), "bits_per_token": x / np.log(2)}
             for x, n, text in self.rows

@@ -20,7 +20,7 @@ from threefold.training.evaluations.tables import (
 )
 
 TEXTS = ("input", "target", "answer", "label", "place")  # columns that are not numbers
-MOST_FACTS = 12
+SENTENCES = ("model", "data", "baseline", "MASE compares with")  # facts too long for a cell
 SECTIONS = (
     ("figures", "Figures"),
     ("tables", "Tables"),
@@ -50,6 +50,7 @@ def evaluation_page(values: Mapping[str, Any]) -> str:
 <p class="kicker"><b>threefold evaluate</b> · {escape(str(values["data"]))}</p>
 <h1>{escape(sentence)}</h1>
 <p class="lead">{escape(_verdict(values))}</p>
+{_sentences(values)}
 {_facts(values)}
 {_notes(values)}
 <nav aria-label="Sections"><ul>{links}</ul></nav>
@@ -81,15 +82,24 @@ def _verdict(values: Mapping[str, Any]) -> str:
         return f"{values['model']}, a {values['kind']} model."
     better = ours < theirs if HEADLINES.get(name, False) else ours > theirs
     verdict = "better than" if better else "no better than"
-    return f"{values['model']} is {verdict} the baseline: {baseline['name']}."
+    return f"The model in {values['model']} is {verdict} the baseline: {baseline['name']}."
 
 
 def _facts(values: Mapping[str, Any]) -> str:
     cells = "".join(
         f"<div><dt>{escape(name)}</dt><dd>{escape(text)}</dd></div>"
-        for name, text in facts(values)[1:MOST_FACTS]
+        for name, text in facts(values)
+        if name not in SENTENCES
     )
     return f'<dl class="facts">{cells}</dl>'
+
+
+def _sentences(values: Mapping[str, Any]) -> str:
+    known = dict(facts(values))
+    shown = [f"Evaluated on {known['data']}."]
+    if "MASE compares with" in known:
+        shown.append(f"MASE compares with {known['MASE compares with']}.")
+    return f'<p class="muted">{escape(" ".join(shown))}</p>'
 
 
 def _notes(values: Mapping[str, Any]) -> str:

@@ -1,4 +1,7 @@
-"""Errors of numbers:  MAE  Σ|y − ŷ| / n,  RMSE  √(Σ(y − ŷ)² / n),  R²  1 − Σ(y − ŷ)² / Σ(y − ȳ)²."""
+"""Errors of numbers, in the units of the targets.
+
+MAE  Σ|y − ŷ| / n     RMSE  √(Σ(y − ŷ)² / n)     R²  1 − Σ(y − ŷ)² / Σ(y − ȳ)²
+"""
 
 from __future__ import annotations
 

@@ -85,14 +85,14 @@ def facts(values: Mapping[str, Any]) -> list[tuple[str, str]]:
     rows.append(("loss", format_metric("loss", values["loss"])))
     shown = [name for name in SHOWN if name in values]
     metric = values["metric"]
-    if not shown or (metric not in shown and metric in UNITS):
-        shown.append(metric)
+    if not shown:
+        shown = [metric]
     rows += [(title_of(name), _fact(values, name)) for name in shown]
     if baseline := values.get("baseline"):
         name = headline(values)
         score = format_metric(name, baseline.get(name))
         rows.append(("baseline", f"{title_of(name)} {score} ({baseline['name']})"))
-    elif not shown or metric in shown:
+    elif metric in shown:
         rows.append(("baseline", f"{format_metric(metric, values['chance'])} (chance level)"))
     if scale := values.get("mase_scale"):
         rows.append(("MASE compares with", _scale(scale)))
