@@ -24,17 +24,20 @@ from threefold.drawing.page import standalone
 from threefold.errors import ThreefoldError
 from threefold.models.model import Model
 from threefold.models.table import build
+from threefold.runtime.interrupts import InterruptedByUser, Interrupts
 from threefold.training.config import FORMAT_VERSION, RunConfig, read_toml
 from threefold.training.curves import draw_run, loss_chart
 from threefold.training.distributed import ProcessGroup
-from threefold.training.estimate import check_memory
+from threefold.training.estimate import check_memory, estimate_evaluation
 from threefold.training.evaluation import Scores, evaluate
 from threefold.training.loop import Result, train
 from threefold.training.reporters import LoggingReporter, Reporter, SampleReporter
 from threefold.training.settings import TrainingSettings
-from threefold.training.training_data import TrainingData, open_data
+from threefold.training.training_data import EvaluationBatches, TrainingData, open_data
 
+Progress = Callable[[int, int], None]
 CONFIG, SUMMARY, MODEL, SAMPLES = "config.toml", "summary.json", "model", "samples.txt"
+MOST_JUDGING = 0.3  # share of a time limit that the last validation and the test may take
 
 
 @dataclass(frozen=True)
@@ -76,6 +79,12 @@ class PreparedRun:
     batches: Callable[[int], Any]  # by step
     valid_examples: int | None  # of each validation; None: all
     test_examples: int | None = None  # of the final test; None: all
+    judging: float | None = None  # estimated seconds of validation and test; None: not estimated
+
+    def split_batches(self, split: str, carry: bool) -> EvaluationBatches:
+        """The batches of the validation or of the test."""
+        examples = self.valid_examples if split == "valid" else self.test_examples
+        return self.data.limited(examples).pieces(split, carry)
 
 
 def prepare(config: RunConfig, data: TrainingData | None = None) -> PreparedRun:
@@ -89,7 +98,34 @@ def prepare(config: RunConfig, data: TrainingData | None = None) -> PreparedRun:
         model = build(spec)
     model.tokenizer, model.preprocessing = data.tokenizer, data.preprocessing
     batches = data.batches(config.training.carry_state)
-    return PreparedRun(data, model, batches, config.data.eval_examples)
+    prepared = PreparedRun(data, model, batches, config.data.eval_examples)
+    return prepared if config.training.time is None else _fit_into_time(config, prepared)
+
+
+def judging_seconds(config: RunConfig, prepared: PreparedRun) -> tuple[float, float]:
+    """The estimated time of one validation and of the test, from one batch of each."""
+    carry, objective = config.training.carry_state, prepared.data.objective(config.training)
+    valid, test = (
+        estimate_evaluation(prepared.model, objective, next(iter(batches)), batches)
+        for batches in (prepared.split_batches(split, carry) for split in ("valid", "test"))
+    )
+    return valid, test
+
+
+def _fit_into_time(config: RunConfig, prepared: PreparedRun) -> PreparedRun:
+    """Evaluate on a sample, if all examples would take more than a share of the time limit."""
+    limit = MOST_JUDGING * (config.training.time or math.inf)
+    valid, test = judging_seconds(config, prepared)
+    sampled = prepared
+    if valid + test > limit and not config.training.carry_state:
+        share, task = limit / (valid + test), prepared.data.task
+        fewer = [
+            max(1, int(share * min(task.size(split), examples or task.size(split))))
+            for split, examples in (("valid", prepared.valid_examples), ("test", None))
+        ]
+        sampled = replace(prepared, valid_examples=fewer[0], test_examples=fewer[1])
+        valid, test = share * valid, share * test
+    return replace(sampled, judging=valid + test)
 
 
 def run(
@@ -100,12 +136,14 @@ def run(
     reporters: Sequence[Reporter] | None = None,
     test: bool = True,
     samples: bool = True,
+    on_test: Progress | None = None,
 ) -> TrainedRun:
     """Train as configured; with a folder, resume the run that it contains.
 
     `prepared` is used instead of opening the data and building the model again.  Progress is
     logged unless `reporters` are given.  `test` evaluates the trained model on the test split, and
-    `samples` writes texts of a language model to samples.txt in the folder.
+    `samples` writes texts of a language model to samples.txt in the folder.  `on_test` is called
+    with the batches of the test that are done, and with their total.
     """
     prepared = prepared or prepare(config)
     group = ProcessGroup.current()
@@ -121,7 +159,7 @@ def run(
     result = _train(config, folder, prepared, shown if group.is_main else ())
     trained = TrainedRun(result, prepared.model, folder, None, config=config, data=prepared.data)
     if group.is_main:
-        trained = _conclude(config, prepared, trained, test)
+        trained = _conclude(config, prepared, trained, test, on_test)
     group.barrier()
     return trained
 
@@ -140,28 +178,59 @@ def _train(
         prepared.model,
         prepared.batches,
         settings,
-        validation=data.limited(prepared.valid_examples).pieces("valid", settings.carry_state),
+        validation=prepared.split_batches("valid", settings.carry_state),
         objective=data.objective(settings),
         folder=folder,
         identity=data.identity(),
         reporters=reporters,
+        reserve=prepared.judging or 0.0,
     )
 
 
 def _conclude(
-    config: RunConfig, prepared: PreparedRun, trained: TrainedRun, test: bool
+    config: RunConfig,
+    prepared: PreparedRun,
+    trained: TrainedRun,
+    test: bool,
+    on_test: Progress | None = None,
 ) -> TrainedRun:
-    """Evaluate a trained model; with a folder, save it with its summary and figures."""
+    """Save a trained model if there is a folder, evaluate it, write its summary and figures."""
     data, model, scores = prepared.data, prepared.model.eval(), None
-    if test and trained.finished:
-        tested = data.limited(prepared.test_examples)
-        scores = evaluate_split(tested, model, "test", config.training.carry_state)
-    summary = summarize(config, data, model, trained.result, scores)
     if trained.folder is not None:
         model.save(trained.folder / MODEL)
+    if test and trained.finished:
+        scores = _test(config, prepared, on_test)
+        if scores is None:
+            trained.result.stopped = "interrupted"
+    summary = summarize(config, data, model, trained.result, scores)
+    if prepared.test_examples is not None:
+        summary["test_examples"] = min(prepared.test_examples, data.task.size("test"))
+    if trained.folder is not None:
         write_json(trained.folder / SUMMARY, summary)
         draw_run(trained.folder)
     return replace(trained, test=scores, summary=summary)
+
+
+def _test(config: RunConfig, prepared: PreparedRun, on_test: Progress | None) -> Scores | None:
+    """Loss and metric on the test split; None if there was a signal meanwhile."""
+    carry, done = config.training.carry_state, 0
+    batches = prepared.split_batches("test", carry)
+    with Interrupts() as interrupts:
+
+        def on_batch(*batch: Any) -> None:
+            nonlocal done
+            done += 1
+            if on_test is not None:
+                on_test(done, len(batches))
+            interrupts.check("during the test")
+
+        objective = prepared.data.objective(config.training)
+        try:
+            return evaluate(
+                prepared.model, batches, carry=carry, objective=objective, on_batch=on_batch
+            )
+        except InterruptedByUser:
+            return None
 
 
 def evaluate_split(data: TrainingData, model: Model, split: str, carry: bool = False) -> Scores:
