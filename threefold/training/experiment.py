@@ -28,9 +28,9 @@ from threefold.runtime.interrupts import InterruptedByUser, Interrupts
 from threefold.training.config import FORMAT_VERSION, RunConfig, read_toml
 from threefold.training.curves import draw_run, loss_chart
 from threefold.training.distributed import ProcessGroup
-from threefold.training.estimate import check_memory, estimate_evaluation
+from threefold.training.estimate import check_memory, estimate_evaluation, estimate_step
 from threefold.training.evaluation import Scores, evaluate
-from threefold.training.loop import Result, train
+from threefold.training.loop import Reserve, Result, train
 from threefold.training.reporters import LoggingReporter, Reporter, SampleReporter
 from threefold.training.settings import TrainingSettings
 from threefold.training.training_data import EvaluationBatches, TrainingData, open_data
@@ -80,6 +80,8 @@ class PreparedRun:
     valid_examples: int | None  # of each validation; None: all
     test_examples: int | None = None  # of the final test; None: all
     judging: float | None = None  # estimated seconds of validation and test; None: not estimated
+    judging_steps: float = 0.0  # the same in times of a training step
+    started: float = field(default_factory=time.monotonic)
 
     def split_batches(self, split: str, carry: bool) -> EvaluationBatches:
         """The batches of the validation or of the test."""
@@ -89,6 +91,7 @@ class PreparedRun:
 
 def prepare(config: RunConfig, data: TrainingData | None = None) -> PreparedRun:
     """Open the data, unless they are given, and build a model with initial weights."""
+    started = time.monotonic()
     if config.threads:
         torch.set_num_threads(config.threads)
     data = data or open_data(config.data)
@@ -98,7 +101,7 @@ def prepare(config: RunConfig, data: TrainingData | None = None) -> PreparedRun:
         model = build(spec)
     model.tokenizer, model.preprocessing = data.tokenizer, data.preprocessing
     batches = data.batches(config.training.carry_state)
-    prepared = PreparedRun(data, model, batches, config.data.eval_examples)
+    prepared = PreparedRun(data, model, batches, config.data.eval_examples, started=started)
     return prepared if config.training.time is None else _fit_into_time(config, prepared)
 
 
@@ -125,7 +128,10 @@ def _fit_into_time(config: RunConfig, prepared: PreparedRun) -> PreparedRun:
         ]
         sampled = replace(prepared, valid_examples=fewer[0], test_examples=fewer[1])
         valid, test = share * valid, share * test
-    return replace(sampled, judging=valid + test)
+    objective = prepared.data.objective(config.training)
+    step = estimate_step(prepared.model, objective, prepared.batches(0), config.training)
+    seconds = valid + test
+    return replace(sampled, judging=seconds, judging_steps=seconds / max(step.seconds, 1e-9))
 
 
 def run(
@@ -183,7 +189,7 @@ def _train(
         folder=folder,
         identity=data.identity(),
         reporters=reporters,
-        reserve=prepared.judging or 0.0,
+        reserve=Reserve(time.monotonic() - prepared.started, prepared.judging_steps),
     )
 
 

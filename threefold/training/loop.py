@@ -15,7 +15,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -38,6 +38,7 @@ from threefold.training.run_folder import RunFolder, open_run_folder
 from threefold.training.seeding import preserve_random_state, seed_step
 from threefold.training.settings import TrainingSettings
 
+LEAST_TRAINING = 0.2  # share of a time limit that is for training, whatever else takes time
 MAX_SKIPS = 10  # consecutive steps that on_non_finite="skip" may skip
 STOP_REASONS = {
     "steps": "all steps done",
@@ -46,6 +47,13 @@ STOP_REASONS = {
     "patience": "no improvement",
     "interrupted": "interrupted",
 }
+
+
+class Reserve(NamedTuple):
+    """What of a time limit is not for training."""
+
+    before: float = 0.0  # seconds that were spent before the first step
+    after: float = 0.0  # the evaluations after the last step, in times of a step
 
 
 @dataclass
@@ -98,7 +106,7 @@ def train(
     folder: str | PathLike[str] | None = None,
     identity: Mapping[str, Any] | None = None,
     reporters: Sequence[Reporter] | None = None,
-    reserve: float = 0.0,
+    reserve: Reserve | None = None,
 ) -> Result:
     """Train `model` on batches(0), batches(1), …
 
@@ -106,13 +114,13 @@ def train(
     the newest one; Ctrl-C and SIGTERM finish the step and save.  `identity` lists what else must be
     unchanged to resume, such as the hash of the data.  `objective` defaults to that of the kind of
     model.  `reporters` are called after every step, evaluation and checkpoint; without any,
-    progress is logged.  `reserve`: seconds of `settings.time` for what comes after the last step.
+    progress is logged.  `reserve`: what of `settings.time` is not for training.
     """
     group = ProcessGroup.current()
     options = {"smoothing": settings.label_smoothing, "sampled": settings.scheduled_sampling}
     objective = objective or objective_for(model, metric, **options)
     trainer = Trainer(model, batches, settings, objective, group)
-    trainer.reserve = reserve
+    trainer.reserve = reserve or Reserve()
     with (
         open_run_folder(folder, settings.keep_checkpoints, group) as run_folder,
         preserve_random_state(),
@@ -205,7 +213,7 @@ class Trainer:
         self.lr_scale = 1.0  # factor of the learning rate; halved by each rollback
         self.skipped = 0  # consecutive steps that were skipped
         self.last_checkpoint: Path | None = None
-        self.reserve = 0.0  # seconds of settings.time for what comes after the last step
+        self.reserve = Reserve()
         self.result = Result()
         model.train()
 
@@ -287,8 +295,14 @@ class Trainer:
             fractions.append(self.result.steps / self.settings.steps)
         if self.settings.time is not None:
             spent = self.result.seconds + self.result.other_seconds
-            fractions.append(spent / max(self.settings.time - self.reserve, 1e-9))
+            fractions.append(spent / self._time_to_train(self.settings.time))
         return min(max(fractions), 1.0)
+
+    def _time_to_train(self, limit: float) -> float:
+        """The time limit without what comes before and after the training, at today's speed."""
+        step = self.result.seconds / max(self.result.steps, 1)
+        left = limit - self.reserve.before - self.reserve.after * step
+        return max(left, LEAST_TRAINING * limit)
 
     def count_other_time(self, seconds: float) -> None:
         """Count what was spent between two steps towards the time limit."""

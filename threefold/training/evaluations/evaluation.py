@@ -16,6 +16,7 @@ from threefold.errors import ThreefoldError
 from threefold.models.model import Model
 from threefold.runtime.interrupts import Interrupts
 from threefold.tasks.task import make_batch
+from threefold.training.evaluation import Scores
 from threefold.training.evaluation import evaluate as evaluate_batches
 from threefold.training.evaluations.forecast_measure import ForecastMeasure, origins_of
 from threefold.training.evaluations.measures import (
@@ -26,7 +27,7 @@ from threefold.training.evaluations.measures import (
     RegressionMeasure,
 )
 from threefold.training.evaluations.page import evaluation_page
-from threefold.training.evaluations.subject import Subject, open_subject
+from threefold.training.evaluations.subject import EvaluationSubject, open_subject
 from threefold.training.evaluations.tables import facts, tables
 from threefold.training.evaluations.translation import TranslationMeasure
 from threefold.training.experiment import TrainedRun
@@ -82,7 +83,7 @@ def evaluate(
 
 
 def evaluate_subject(
-    subject: Subject,
+    subject: EvaluationSubject,
     *,
     stride: int = 1,
     season: int | None = None,
@@ -110,27 +111,34 @@ def evaluate_subject(
             objective=subject.data.objective(TrainingSettings(steps=1)),
             on_batch=on_batch,
         )
-    values = measure.values()
-    notes = [*subject.notes, *values.pop("notes", [])]
+    seconds = round(time.monotonic() - start, 3)
+    return _collect(subject, scores, {"n": len(numbers), "seconds": seconds}, measure.values())
+
+
+def _collect(
+    subject: EvaluationSubject, scores: Scores, cost: dict[str, Any], measured: dict[str, Any]
+) -> Evaluation:
+    """What was evaluated, loss and metric of training, and what was measured besides."""
+    data = subject.data
+    notes = [*subject.notes, *measured.pop("notes", [])]
     return Evaluation(
         {
             "model": subject.name,
-            "data": subject.data.data.name,
-            "split": "all" if subject.whole else split,
-            "kind": subject.data.task.kind,
-            "n": len(numbers),
+            "data": data.data.name,
+            "split": "all" if subject.whole else subject.split,
+            "kind": data.task.kind,
+            **cost,
             "loss": _finite(scores.loss),
-            "metric": subject.data.metric,
-            subject.data.metric: _finite(scores.metric),
-            "chance": task.chance,
-            "seconds": round(time.monotonic() - start, 3),
+            "metric": data.metric,
+            data.metric: _finite(scores.metric),
+            "chance": data.task.chance,
             "notes": notes,
-            **values,
+            **measured,
         }
     )
 
 
-def _measure(subject: Subject, numbers: Array, season: int | None) -> Measure:
+def _measure(subject: EvaluationSubject, numbers: Array, season: int | None) -> Measure:
     """What is measured of this kind of model."""
     data, split = subject.data, subject.split
     if data.task.kind == "seq2seq":
@@ -147,7 +155,7 @@ def _measure(subject: Subject, numbers: Array, season: int | None) -> Measure:
     return ClassificationMeasure(data, split, numbers, int(subject.model.spec.option("classes")))
 
 
-def _batches(subject: Subject, numbers: Array) -> Iterator[Any]:
+def _batches(subject: EvaluationSubject, numbers: Array) -> Iterator[Any]:
     """The examples in order; the last window of a whole text may be shorter."""
     data, task = subject.data, subject.data.task
     if subject.carry:

@@ -34,7 +34,7 @@ TRANSLATORS = ("seq2seq", "transformer")
 
 
 @dataclass(frozen=True)
-class Subject:
+class EvaluationSubject:
     """A model and the examples that it is evaluated on."""
 
     name: str  # of the model
@@ -64,7 +64,7 @@ def open_subject(
     *,
     settings: Sequence[str] = (),
     skip_unknown: bool = False,
-) -> Subject:
+) -> EvaluationSubject:
     """Load the model and open the data; `settings` are overrides such as data.length=1024."""
     if split is not None and split not in SPLITS:
         raise ThreefoldError(f"unknown split {split!r}; {nearest(split, SPLITS)}")
@@ -104,7 +104,7 @@ def _trained(model: Model | TrainedRun | str | PathLike[str]) -> TrainedModel:
     return TrainedModel(str(folder), load(folder))
 
 
-def _own_data(trained: TrainedModel, split: str, settings: Sequence[str]) -> Subject:
+def _own_data(trained: TrainedModel, split: str, settings: Sequence[str]) -> EvaluationSubject:
     """The data that a run was trained on."""
     if trained.config is None:
         run = Path(trained.name).parent
@@ -124,7 +124,7 @@ def _own_data(trained: TrainedModel, split: str, settings: Sequence[str]) -> Sub
         notes += _changed_note(trained, data)
         data = TrainingData(data.task, config.data)  # under the name that the user knows
     carry = config.training.carry_state and data.task.corpus is not None
-    return Subject(
+    return EvaluationSubject(
         trained.name, trained.model, data.limited(None), split, False, carry, tuple(notes)
     )
 
@@ -184,7 +184,7 @@ def _new_data(
     split: str | None,
     settings: Sequence[str],
     skip_unknown: bool,
-) -> Subject:
+) -> EvaluationSubject:
     """Other data than those of the training: all of them, unless a split is asked for."""
     named = isinstance(source, (str, PathLike))
     name = str(source) if named else type(source).__name__
@@ -194,7 +194,7 @@ def _new_data(
     if is_task or (named and not Path(name).exists()):
         kept = {key: values[key] for key in values if key not in FIELDS}
         data = open_data(RunConfig.read({"data": kept}, settings).data)
-        return Subject(trained.name, trained.model, data, split or "test", False)
+        return EvaluationSubject(trained.name, trained.model, data, split or "test", False)
     task = user_task(
         Path(name) if named else source,
         read_settings(config.model_dump()),
@@ -204,7 +204,7 @@ def _new_data(
     )
     data = TrainingData(task, config)
     notes = [*_seen_note(trained, data, split), *_skipped_note(task.skipped)]
-    return Subject(
+    return EvaluationSubject(
         trained.name, trained.model, data, split or "test", split is None, notes=tuple(notes)
     )
 
