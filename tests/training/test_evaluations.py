@@ -164,7 +164,7 @@ def test_several_series_are_listed_and_never_mixed(tmp_path: Path) -> None:
     path = write(tmp_path / "many.csv", ("name", "y"), rows)
     settings = {**SMALL, "data.series_column": "name", "data.length": 5, "data.horizon": 2}
     trained = threefold.train(path, target="y", mixers="gru", steps=2, settings=settings)
-    values = threefold.evaluate(trained, path, season=5)
+    values = threefold.evaluate(trained, path, season=10)  # longer than the context
     assert {row["series"]: row["n"] for row in values["by_series"]} == {"s1": 54, "s2": 54}
     assert values["baselines"]["value of a season ago"]["mae"] == pytest.approx(0, abs=1e-4)
     assert values["baselines"]["last value"]["mae"] < 4  # not the jump between the series
