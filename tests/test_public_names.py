@@ -33,6 +33,7 @@ PUBLIC = [
     "attention",
     "build",
     "compare",
+    "evaluate",
     "generate",
     "linear_recurrence",
     "load",

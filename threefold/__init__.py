@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from threefold.runtime.state_files import save_state as save_state
     from threefold.runtime.streaming import stream as stream
     from threefold.training.api import train as train
+    from threefold.training.evaluations import evaluate as evaluate
 
 _HOMES = {
     "Classifier": "threefold.models.classifier",
@@ -60,6 +61,7 @@ _HOMES = {
     "attention": "threefold.memory.attention",
     "build": "threefold.models.table",
     "compare": "threefold.lab.race.race",
+    "evaluate": "threefold.training.evaluations",
     "generate": "threefold.runtime.generation",
     "linear_recurrence": "threefold.memory.linear.recurrence",
     "load": "threefold.models.saving",
@@ -93,6 +95,7 @@ __all__ = [
     "attention",
     "build",
     "compare",
+    "evaluate",
     "generate",
     "linear_recurrence",
     "load",

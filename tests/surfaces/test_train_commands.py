@@ -38,7 +38,7 @@ def test_a_run_from_the_plan_to_its_evaluation(place: Path, capsys: Any) -> None
     train = ["train", "notes.txt", "--mixers", "gla", *SMALL, *SIZE]
     assert command(*train, "--dry-run") == 0
     plan = capsys.readouterr().out
-    for expected in ("parameters", "learning rate 0.003", "elements, about", "metric      bits"):
+    for expected in ("parameters", "learning rate 0.003", "for evaluation", "metric      bits"):
         assert expected in plan
     assert not (place / "runs").exists()
     assert command(*train, "--set", "training.eval_every=3") == 0
@@ -59,7 +59,17 @@ def test_a_run_from_the_plan_to_its_evaluation(place: Path, capsys: Any) -> None
     evaluated = json.loads(capsys.readouterr().out)
     summary = json.loads((folder / "summary.json").read_text())
     assert evaluated["loss"] == pytest.approx(summary["test"]["loss"], rel=1e-6)
+    assert {"n", "loss", "bits_per_byte", "perplexity", "baseline", "split"} <= set(evaluated)
     assert command("evaluate", str(folder / "model"), "notes.txt", "--set", "data.length=12") == 0
+    out = capsys.readouterr().out
+    assert "all of it" in out and "unigram entropy" in out
+    assert command("evaluate", str(folder), "--page") == 0
+    page = folder / "evaluation.html"
+    assert str(page) in capsys.readouterr().out and "bits per byte" in page.read_text().lower()
+    assert command("evaluate", str(folder), "--page", "--output", str(page)) == 2
+    assert "exists already" in capsys.readouterr().err
+    assert command("evaluate", str(folder / "model"), "notes.txt", "--page") == 2
+    assert "--output FILE.html" in capsys.readouterr().err
     assert command("train", "notes.txt", "--mixers", "lstm", *SMALL, *SIZE) == 0
     capsys.readouterr()
     assert command("runs", "list", "--json") == 0
@@ -110,7 +120,7 @@ def test_a_configuration_by_file_and_by_set(place: Path, capsys: Any) -> None:
             "but this machine has",
         ),
         (["resume", "nowhere"], "folder not found"),
-        (["evaluate", "nowhere"], "folder not found"),
+        (["evaluate", "nowhere"], "nowhere: no such folder"),
         (["runs", "show", "nowhere"], "folder not found"),
         (["resume", "old"], "a run in format 1"),
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -158,7 +159,8 @@ def _run(config: RunConfig, folder: Path, *, tensorboard: bool, announce: bool) 
         reporters = [console_reporter(Console(), title_of(config))]
         if tensorboard and group.is_main:
             reporters.append(TensorBoardReporter(folder / "tensorboard"))
-        trained = run(config, folder, prepared=prepared, reporters=reporters)
+        with output.progress_bar("testing") as show:
+            trained = run(config, folder, prepared=prepared, reporters=reporters, on_test=show)
         if group.is_main:
             _print_result(trained, folder)
     if not trained.finished:
@@ -203,9 +205,6 @@ def _print_plan(config: RunConfig, prepared: PreparedRun) -> None:
     check_memory(model, objective, data.first, config.data.batch_size, settings)
     step = estimate_step(model, objective, prepared.batches(0), settings)
     mixers = "+".join(dict.fromkeys(name for name, _ in spec.entries))
-    duration = format_duration(step.total(settings))
-    if settings.steps is not None:
-        duration = f"{settings.steps:,} steps, about {duration}"
     rate = f"learning rate {settings.learning_rate:g}"
     output.say_facts(
         [
@@ -214,10 +213,33 @@ def _print_plan(config: RunConfig, prepared: PreparedRun) -> None:
             ("parameters", f"{model.parameter_count:,}"),
             ("optimizer", f"{settings.optimizer}, {rate}, {settings.schedule} schedule"),
             ("step", f"{step.elements:,} elements, about {1000 * step.seconds:.0f} ms"),
-            ("duration", duration),
+            ("duration", _duration(config, prepared, step.total(settings))),
             ("memory", f"about {format_bytes(step.memory)} for weights, gradients and activations"),
             ("metric", f"{task.metric}, {task.chance:.4g} for a trivial baseline (chance level)"),
         ]
+    )
+
+
+def _duration(config: RunConfig, prepared: PreparedRun, training: float) -> str:
+    """How long the run takes, with its evaluations."""
+    from threefold.training.experiment import judging_seconds
+
+    settings, task = config.training, prepared.data.task
+    if settings.time is not None and prepared.judging is not None:
+        judging = format_duration(prepared.judging)
+        text = f"{format_duration(min(settings.time, training + prepared.judging))}, of which "
+        sample = ""
+        if prepared.test_examples is not None:
+            sample = (
+                f" of a sample of {prepared.test_examples:,} of {task.size('test'):,} test examples"
+                " (`threefold evaluate` takes all)"
+            )
+        return f"{text}about {judging} for evaluation{sample}"
+    valid, test = judging_seconds(config, prepared)
+    times = 1 + (settings.steps or 0) // (settings.eval_every or math.inf)
+    return (
+        f"{settings.steps:,} steps, about {format_duration(training)}, and "
+        f"{format_duration(times * valid + test)} for evaluation"
     )
 
 

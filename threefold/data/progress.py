@@ -67,17 +67,20 @@ class CountMeter:
     def __init__(self, title: str) -> None:
         self.title = title
         self.start = self.shown = time.monotonic()
+        self.first: int | None = None  # what was done when the first was shown
         self.progress: Any = None
 
     def show(self, done: int, total: int) -> None:
         """Show how many are done."""
         now = time.monotonic()
+        if self.first is None:
+            self.first, self.start = done, now
         if sys.stderr.isatty():
             self.progress = self.progress or _count_bar(self.title, total)
             self.progress.update(self.progress.task_ids[0], completed=done)
         elif now - self.shown >= LINE_INTERVAL:
             self.shown = now
-            left = _time_left(total, done, 0, max(now - self.start, 1e-9))
+            left = _time_left(total, done, self.first, max(now - self.start, 1e-9))
             line = f"{self.title}: {done:,} of {total:,}"
             print(", ".join(filter(None, [line, left])), file=sys.stderr, flush=True)
 

@@ -96,7 +96,7 @@ def line_chart(
         last = horizontal(line.points[-1][0])
         parts.append(_label(line, last, vertical(line.points[-1][1]), horizontal, height))
     rows = tuple((line.name, x.label(a), y.label(b)) for line in shown for a, b in line.points)
-    return _figure(title, description, parts, ("model", x.title, y.title), rows)
+    return figure_of(title, description, parts, ("model", x.title, y.title), rows)
 
 
 def dot_chart(
@@ -127,7 +127,7 @@ def dot_chart(
         )
         for d in dots
     )
-    return _figure(
+    return figure_of(
         title, description, parts, ("model", x.title, y.title, "on the Pareto front"), rows
     )
 
@@ -166,7 +166,7 @@ def range_chart(
         for row in rows
     )
     header = ("model", x.title, "interval", "seeds")
-    return _figure(title, description, parts, header, numbers, height)
+    return figure_of(title, description, parts, header, numbers, height)
 
 
 def _extent(rows: Sequence[Range], unit: str) -> list[float]:
@@ -207,7 +207,7 @@ def swatch(series: int) -> str:
     )
 
 
-def _figure(
+def figure_of(
     title: str,
     description: str,
     parts: Sequence[str],
@@ -215,6 +215,7 @@ def _figure(
     rows: tuple[tuple[str, ...], ...],
     height: float = HEIGHT,
 ) -> Figure:
+    """A figure of SVG elements, with its title, its description and its numbers."""
     slug = re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")
     svg = (
         f'<svg class="chart" xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height:g}" '

@@ -12,6 +12,10 @@ from typing import Any
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
+class InterruptedByUser(KeyboardInterrupt):
+    """Ctrl-C or SIGTERM ended what was under way, at a safe point."""
+
+
 class Interrupts:
     """Context manager: the first signal sets `asked`; a second one has its usual effect."""
 
@@ -45,6 +49,11 @@ class Interrupts:
         for end in self._wake_pipe or ():
             os.close(end)
         self._handlers, self._wake_pipe = {}, None
+
+    def check(self, when: str) -> None:
+        """Raise an error that says when, if there was a signal."""
+        if self.asked:
+            raise InterruptedByUser(f"stopped {when}")
 
     def wait(self, descriptor: int) -> bool:
         """Wait until a file descriptor can be read; False if a signal came first."""

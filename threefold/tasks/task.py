@@ -94,6 +94,10 @@ class Task(Card, Generic[Rows]):
     preprocessing: Callable[[], Preprocessing] | None = None  # saved with a trained model
     error_scale: float = 1.0  # errors times this are in the user's units
     description: Any = None  # of a user's data: how they were understood
+    # An example as the user has it: (split, number) → where it stands, and its input.
+    raw: Callable[[str, int], tuple[str, Any]] | None = None
+    windows: Any = None  # of a user's series: all rows, and where forecasts begin
+    skipped: tuple[str, ...] = ()  # examples that were left out, as they were asked to be
     compare: Callable[[], Compare] | None = (
         None  # of seq2seq: compares with `references`; None: exact
     )

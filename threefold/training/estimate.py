@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Sized
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
 from threefold.errors import ThreefoldError
+from threefold.training.evaluation import evaluate
 from threefold.training.objectives import Objective
 from threefold.training.seeding import preserve_random_state, seed_step
 from threefold.training.settings import TrainingSettings
@@ -75,6 +77,18 @@ def estimate_step(
     elements = int(rows.inputs.shape[0] * rows.inputs.shape[1]) * accumulation
     weights = copies * sum(parameters.values())
     return StepEstimate(min(times) * accumulation, weights, activations, elements)
+
+
+def estimate_evaluation(
+    model: nn.Module, objective: Objective, rows: Any, batches: Sized, repeats: int = 2
+) -> float:
+    """Seconds to evaluate as many batches as `batches` has, from one of them, best of `repeats`."""
+    times = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        evaluate(model, [rows], objective=objective)
+        times.append(time.perf_counter() - start)
+    return min(times) * len(batches)
 
 
 def check_memory(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import torch
@@ -11,7 +11,10 @@ from torch import nn
 from threefold.errors import ThreefoldError
 from threefold.memory.state import State
 from threefold.tasks.task import Metric, accuracy
-from threefold.training.objectives import Objective, objective_for
+from threefold.training.objectives import BatchLoss, Objective, Tally, objective_for
+
+# Called after each batch, with its rows, their loss and outputs, and the metric so far.
+OnBatch = Callable[[Any, BatchLoss, Tally], None]
 
 
 class Scores(NamedTuple):
@@ -28,8 +31,12 @@ def evaluate(
     *,
     carry: bool = False,
     objective: Objective | None = None,
+    on_batch: OnBatch | None = None,
 ) -> Scores:
-    """Mean loss and metric over batches, in eval mode; `objective` defaults to the model's kind."""
+    """Mean loss and metric over batches, in eval mode; `objective` defaults to the model's kind.
+
+    An error that `on_batch` raises ends the evaluation.
+    """
     objective = objective or objective_for(model, metric)
     was_training = model.training
     model.eval()
@@ -43,6 +50,8 @@ def evaluate(
                 loss += float(batch_loss.loss)
                 count += objective.count(rows)
                 tally.add(model, rows, batch_loss.outputs)
+                if on_batch is not None:
+                    on_batch(rows, batch_loss, tally)
     finally:
         model.train(was_training)
     if count == 0:

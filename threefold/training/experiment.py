@@ -22,23 +22,22 @@ import torch
 from threefold.data.atomic_files import write_json, write_text
 from threefold.drawing.page import standalone
 from threefold.errors import ThreefoldError
-from threefold.models.config import is_model_folder
 from threefold.models.model import Model
-from threefold.models.saving import load
-from threefold.models.spec import Spec
 from threefold.models.table import build
+from threefold.runtime.interrupts import InterruptedByUser, Interrupts
 from threefold.training.config import FORMAT_VERSION, RunConfig, read_toml
 from threefold.training.curves import draw_run, loss_chart
 from threefold.training.distributed import ProcessGroup
-from threefold.training.estimate import check_memory
+from threefold.training.estimate import check_memory, estimate_evaluation, estimate_step
 from threefold.training.evaluation import Scores, evaluate
-from threefold.training.loop import Result, train
-from threefold.training.overrides import parse_override
+from threefold.training.loop import Reserve, Result, train
 from threefold.training.reporters import LoggingReporter, Reporter, SampleReporter
 from threefold.training.settings import TrainingSettings
-from threefold.training.training_data import TrainingData, open_data
+from threefold.training.training_data import EvaluationBatches, TrainingData, open_data
 
+Progress = Callable[[int, int], None]
 CONFIG, SUMMARY, MODEL, SAMPLES = "config.toml", "summary.json", "model", "samples.txt"
+MOST_JUDGING = 0.3  # share of a time limit that the last validation and the test may take
 
 
 @dataclass(frozen=True)
@@ -50,6 +49,8 @@ class TrainedRun:
     folder: Path | None
     test: Scores | None  # None if interrupted or not evaluated
     summary: dict[str, Any] = field(default_factory=dict)  # scores, cost and baselines
+    config: RunConfig | None = None
+    data: TrainingData | None = None
 
     @property
     def finished(self) -> bool:
@@ -78,10 +79,19 @@ class PreparedRun:
     batches: Callable[[int], Any]  # by step
     valid_examples: int | None  # of each validation; None: all
     test_examples: int | None = None  # of the final test; None: all
+    judging: float | None = None  # estimated seconds of validation and test; None: not estimated
+    judging_steps: float = 0.0  # the same in times of a training step
+    started: float = field(default_factory=time.monotonic)
+
+    def split_batches(self, split: str, carry: bool) -> EvaluationBatches:
+        """The batches of the validation or of the test."""
+        examples = self.valid_examples if split == "valid" else self.test_examples
+        return self.data.limited(examples).pieces(split, carry)
 
 
 def prepare(config: RunConfig, data: TrainingData | None = None) -> PreparedRun:
     """Open the data, unless they are given, and build a model with initial weights."""
+    started = time.monotonic()
     if config.threads:
         torch.set_num_threads(config.threads)
     data = data or open_data(config.data)
@@ -91,7 +101,37 @@ def prepare(config: RunConfig, data: TrainingData | None = None) -> PreparedRun:
         model = build(spec)
     model.tokenizer, model.preprocessing = data.tokenizer, data.preprocessing
     batches = data.batches(config.training.carry_state)
-    return PreparedRun(data, model, batches, config.data.eval_examples)
+    prepared = PreparedRun(data, model, batches, config.data.eval_examples, started=started)
+    return prepared if config.training.time is None else _fit_into_time(config, prepared)
+
+
+def judging_seconds(config: RunConfig, prepared: PreparedRun) -> tuple[float, float]:
+    """The estimated time of one validation and of the test, from one batch of each."""
+    carry, objective = config.training.carry_state, prepared.data.objective(config.training)
+    valid, test = (
+        estimate_evaluation(prepared.model, objective, next(iter(batches)), batches)
+        for batches in (prepared.split_batches(split, carry) for split in ("valid", "test"))
+    )
+    return valid, test
+
+
+def _fit_into_time(config: RunConfig, prepared: PreparedRun) -> PreparedRun:
+    """Evaluate on a sample, if all examples would take more than a share of the time limit."""
+    limit = MOST_JUDGING * (config.training.time or math.inf)
+    valid, test = judging_seconds(config, prepared)
+    sampled = prepared
+    if valid + test > limit and not config.training.carry_state:
+        share, task = limit / (valid + test), prepared.data.task
+        fewer = [
+            max(1, int(share * min(task.size(split), examples or task.size(split))))
+            for split, examples in (("valid", prepared.valid_examples), ("test", None))
+        ]
+        sampled = replace(prepared, valid_examples=fewer[0], test_examples=fewer[1])
+        valid, test = share * valid, share * test
+    objective = prepared.data.objective(config.training)
+    step = estimate_step(prepared.model, objective, prepared.batches(0), config.training)
+    seconds = valid + test
+    return replace(sampled, judging=seconds, judging_steps=seconds / max(step.seconds, 1e-9))
 
 
 def run(
@@ -102,12 +142,14 @@ def run(
     reporters: Sequence[Reporter] | None = None,
     test: bool = True,
     samples: bool = True,
+    on_test: Progress | None = None,
 ) -> TrainedRun:
     """Train as configured; with a folder, resume the run that it contains.
 
     `prepared` is used instead of opening the data and building the model again.  Progress is
     logged unless `reporters` are given.  `test` evaluates the trained model on the test split, and
-    `samples` writes texts of a language model to samples.txt in the folder.
+    `samples` writes texts of a language model to samples.txt in the folder.  `on_test` is called
+    with the batches of the test that are done, and with their total.
     """
     prepared = prepared or prepare(config)
     group = ProcessGroup.current()
@@ -121,9 +163,9 @@ def run(
     if samples and folder is not None:
         shown.append(SampleReporter(folder / SAMPLES))
     result = _train(config, folder, prepared, shown if group.is_main else ())
-    trained = TrainedRun(result, prepared.model, folder, None)
+    trained = TrainedRun(result, prepared.model, folder, None, config=config, data=prepared.data)
     if group.is_main:
-        trained = _conclude(config, prepared, trained, test)
+        trained = _conclude(config, prepared, trained, test, on_test)
     group.barrier()
     return trained
 
@@ -142,28 +184,59 @@ def _train(
         prepared.model,
         prepared.batches,
         settings,
-        validation=data.limited(prepared.valid_examples).pieces("valid", settings.carry_state),
+        validation=prepared.split_batches("valid", settings.carry_state),
         objective=data.objective(settings),
         folder=folder,
         identity=data.identity(),
         reporters=reporters,
+        reserve=Reserve(time.monotonic() - prepared.started, prepared.judging_steps),
     )
 
 
 def _conclude(
-    config: RunConfig, prepared: PreparedRun, trained: TrainedRun, test: bool
+    config: RunConfig,
+    prepared: PreparedRun,
+    trained: TrainedRun,
+    test: bool,
+    on_test: Progress | None = None,
 ) -> TrainedRun:
-    """Evaluate a trained model; with a folder, save it with its summary and figures."""
+    """Save a trained model if there is a folder, evaluate it, write its summary and figures."""
     data, model, scores = prepared.data, prepared.model.eval(), None
-    if test and trained.finished:
-        tested = data.limited(prepared.test_examples)
-        scores = evaluate_split(tested, model, "test", config.training.carry_state)
-    summary = summarize(config, data, model, trained.result, scores)
     if trained.folder is not None:
         model.save(trained.folder / MODEL)
+    if test and trained.finished:
+        scores = _test(config, prepared, on_test)
+        if scores is None:
+            trained.result.stopped = "interrupted"
+    summary = summarize(config, data, model, trained.result, scores)
+    if prepared.test_examples is not None:
+        summary["test_examples"] = min(prepared.test_examples, data.task.size("test"))
+    if trained.folder is not None:
         write_json(trained.folder / SUMMARY, summary)
         draw_run(trained.folder)
     return replace(trained, test=scores, summary=summary)
+
+
+def _test(config: RunConfig, prepared: PreparedRun, on_test: Progress | None) -> Scores | None:
+    """Loss and metric on the test split; None if there was a signal meanwhile."""
+    carry, done = config.training.carry_state, 0
+    batches = prepared.split_batches("test", carry)
+    with Interrupts() as interrupts:
+
+        def on_batch(*batch: Any) -> None:
+            nonlocal done
+            done += 1
+            if on_test is not None:
+                on_test(done, len(batches))
+            interrupts.check("during the test")
+
+        objective = prepared.data.objective(config.training)
+        try:
+            return evaluate(
+                prepared.model, batches, carry=carry, objective=objective, on_batch=on_batch
+            )
+        except InterruptedByUser:
+            return None
 
 
 def evaluate_split(data: TrainingData, model: Model, split: str, carry: bool = False) -> Scores:
@@ -230,69 +303,6 @@ def finished_steps(folder: Path) -> int | None:
         return None
 
 
-@dataclass(frozen=True)
-class Evaluation:
-    """Scores of a saved model on one split of some data."""
-
-    scores: Scores
-    data: TrainingData
-    split: str
-
-    @property
-    def examples(self) -> int:
-        """Number of examples in the split."""
-        return self.data.task.size(self.split)
-
-
-def evaluate_folder(
-    folder: Path, data: str | None = None, split: str = "test", overrides: Sequence[str] = ()
-) -> Evaluation:
-    """Evaluate a run or a saved model, on a run's own data or on other data."""
-    is_run = (folder / CONFIG).is_file()
-    if not folder.is_dir():
-        raise ThreefoldError(f"{folder}: folder not found")
-    if not is_run and not is_model_folder(folder):
-        raise ThreefoldError(f"{folder}: neither a run of `threefold train` nor a saved model")
-    if not is_run and data is None:
-        raise ThreefoldError(
-            f"{folder}: a saved model does not know its data; give DATA as well: "
-            f"`threefold evaluate {folder} DATA`"
-        )
-    for text in overrides:
-        if parse_override(text)[0][0] != "data":
-            raise ThreefoldError(
-                f"--set {text!r}: an evaluation can only change settings of the data, such as "
-                "data.length=1024"
-            )
-    values = read_run(folder).model_dump(mode="json") if is_run else {"data": {}}
-    config = RunConfig.read(values if data is None else _with_data(values, data), overrides)
-    training_data = open_data(config.data)
-    model = load(folder / MODEL if is_run else folder)
-    _check_fit(folder, model, training_data.spec(config.model), config.data.name)
-    carry = config.training.carry_state and training_data.task.corpus is not None
-    scores = evaluate_split(training_data.limited(None), model, split, carry)
-    return Evaluation(scores, training_data, split)
-
-
-def _with_data(values: dict[str, Any], name: str) -> dict[str, Any]:
-    """The settings of a run on other data: only its batch size and tokenizer stay the same."""
-    same = {key: values["data"].get(key) for key in ("batch_size", "tokenizer")}
-    data = {"name": name, **{key: value for key, value in same.items() if value is not None}}
-    return {**values, "data": data}
-
-
-def _check_fit(folder: Path, model: Model, needed: Spec, data: str) -> None:
-    spec = model.spec
-    if needed.kind != spec.kind:
-        raise ThreefoldError(
-            f"{folder} is a {spec.kind} model, but {data} needs a {needed.kind} model"
-        )
-    if needed.vocabulary != spec.vocabulary:
-        raise ThreefoldError(
-            f"{folder} has a vocabulary of {spec.vocabulary}, but {data} has {needed.vocabulary}"
-        )
-
-
 def summarize(
     config: RunConfig, data: TrainingData, model: Model, result: Result, test: Scores | None
 ) -> dict[str, Any]:
@@ -301,6 +311,7 @@ def summarize(
     values: dict[str, Any] = {
         "title": title_of(config),
         "task": task.name,
+        "data_path": _data_path(data),
         "metric": data.metric,
         "lower_is_better": task.lower,
         "chance": task.chance,
@@ -319,6 +330,12 @@ def summarize(
     if task.labels:
         values["labels"] = list(task.labels)
     return values
+
+
+def _data_path(data: TrainingData) -> str | None:
+    """Where a user's file is, so that it is found from another working directory."""
+    path = Path(data.data.name)
+    return str(path.resolve()) if data.from_user and path.exists() else None
 
 
 def _scores(scores: Scores) -> dict[str, float | None]:

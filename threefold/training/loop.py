@@ -15,7 +15,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -24,7 +24,7 @@ from threefold.blocks.stack import Stack
 from threefold.errors import DivergedError, OtherProcessFailedError
 from threefold.memory.state import State
 from threefold.models.saving import unique_tensors
-from threefold.runtime.interrupts import Interrupts
+from threefold.runtime.interrupts import InterruptedByUser, Interrupts
 from threefold.tasks.task import Metric, accuracy
 from threefold.training.distributed import ProcessGroup
 from threefold.training.ema import ExponentialMovingAverage
@@ -38,6 +38,7 @@ from threefold.training.run_folder import RunFolder, open_run_folder
 from threefold.training.seeding import preserve_random_state, seed_step
 from threefold.training.settings import TrainingSettings
 
+LEAST_TRAINING = 0.2  # share of a time limit that is for training, whatever else takes time
 MAX_SKIPS = 10  # consecutive steps that on_non_finite="skip" may skip
 STOP_REASONS = {
     "steps": "all steps done",
@@ -48,6 +49,13 @@ STOP_REASONS = {
 }
 
 
+class Reserve(NamedTuple):
+    """What of a time limit is not for training."""
+
+    before: float = 0.0  # seconds that were spent before the first step
+    after: float = 0.0  # the evaluations after the last step, in times of a step
+
+
 @dataclass
 class Result:
     """Losses, evaluations and cost of a run."""
@@ -56,7 +64,8 @@ class Result:
     learning_rates: list[float] = field(default_factory=list)  # one per step
     validation: list[tuple[int, Scores]] = field(default_factory=list)  # (steps done, scores)
     tokens: int = 0
-    seconds: float = 0.0
+    seconds: float = 0.0  # of training steps
+    other_seconds: float = 0.0  # of evaluations and checkpoints
     stopped: str = ""  # a key of STOP_REASONS; empty while the run is under way
 
     @property
@@ -97,6 +106,7 @@ def train(
     folder: str | PathLike[str] | None = None,
     identity: Mapping[str, Any] | None = None,
     reporters: Sequence[Reporter] | None = None,
+    reserve: Reserve | None = None,
 ) -> Result:
     """Train `model` on batches(0), batches(1), …
 
@@ -104,12 +114,13 @@ def train(
     the newest one; Ctrl-C and SIGTERM finish the step and save.  `identity` lists what else must be
     unchanged to resume, such as the hash of the data.  `objective` defaults to that of the kind of
     model.  `reporters` are called after every step, evaluation and checkpoint; without any,
-    progress is logged.
+    progress is logged.  `reserve`: what of `settings.time` is not for training.
     """
     group = ProcessGroup.current()
     options = {"smoothing": settings.label_smoothing, "sampled": settings.scheduled_sampling}
     objective = objective or objective_for(model, metric, **options)
     trainer = Trainer(model, batches, settings, objective, group)
+    trainer.reserve = reserve or Reserve()
     with (
         open_run_folder(folder, settings.keep_checkpoints, group) as run_folder,
         preserve_random_state(),
@@ -117,6 +128,8 @@ def train(
         ReporterGroup(default_reporters(group) if reporters is None else reporters) as reporter,
     ):
         trainer.start(run_folder, reporter, identity or {})
+        if validation is not None and trainer.evaluation_is_missing:
+            trainer.evaluate_and_record(validation, reporter, interrupt)
         while not trainer.result.stopped:
             _advance(trainer, run_folder, reporter, interrupt, validation)
         trainer.finish()
@@ -136,7 +149,8 @@ def _advance(
     validation: Iterable[Any] | None,
 ) -> None:
     """One step of the run: train, evaluate if due, report, log and save."""
-    result = trainer.result
+    result, start = trainer.result, time.perf_counter()
+    before = result.seconds
     if not trainer.step(run_folder):
         reporter.warn(
             f"loss or gradient is not finite: returned to step {result.steps:,} and halved the "
@@ -145,13 +159,16 @@ def _advance(
         return
     interrupted = bool(trainer.group.sum(float(interrupt.asked))[0])
     result.stopped = "interrupted" if interrupted else trainer.end_reason
-    # An interrupted run saves quickly. It evaluates only if that is due at this step, or if there
-    # is no folder to resume it from.
-    last = bool(trainer.end_reason) or (interrupted and run_folder is None)
-    if validation is not None and (last or trainer.evaluation_is_due):
-        trainer.record_scores(trainer.evaluate(validation), reporter)
+    # An interrupted run saves at once; an evaluation that is due then comes when it resumes.
+    if (
+        validation is not None
+        and not interrupted
+        and (trainer.end_reason or trainer.evaluation_is_due)
+    ):
+        trainer.evaluate_and_record(validation, reporter, interrupt)
     reporter.on_step(trainer)
     trainer.log_and_save(run_folder, reporter)
+    trainer.count_other_time(time.perf_counter() - start - (result.seconds - before))
 
 
 class Learner(nn.Module):
@@ -196,6 +213,7 @@ class Trainer:
         self.lr_scale = 1.0  # factor of the learning rate; halved by each rollback
         self.skipped = 0  # consecutive steps that were skipped
         self.last_checkpoint: Path | None = None
+        self.reserve = Reserve()
         self.result = Result()
         model.train()
 
@@ -276,13 +294,26 @@ class Trainer:
         if self.settings.steps is not None:
             fractions.append(self.result.steps / self.settings.steps)
         if self.settings.time is not None:
-            fractions.append(self.result.seconds / self.settings.time)
+            spent = self.result.seconds + self.result.other_seconds
+            fractions.append(spent / self._time_to_train(self.settings.time))
         return min(max(fractions), 1.0)
+
+    def _time_to_train(self, limit: float) -> float:
+        """The time limit without what comes before and after the training, at today's speed."""
+        step = self.result.seconds / max(self.result.steps, 1)
+        left = limit - self.reserve.before - self.reserve.after * step
+        return max(left, LEAST_TRAINING * limit)
+
+    def count_other_time(self, seconds: float) -> None:
+        """Count what was spent between two steps towards the time limit."""
+        timed = self.settings.time is not None
+        self.result.other_seconds += self.group.broadcast(seconds)[0] if timed else seconds
 
     @property
     def seconds_left(self) -> float:
         """Seconds left at the speed so far."""
-        return self.result.seconds * (1 / self.progress - 1) if self.progress else math.inf
+        spent = self.result.seconds + self.result.other_seconds
+        return spent * (1 / self.progress - 1) if self.progress else math.inf
 
     @property
     def end_reason(self) -> str:
@@ -298,18 +329,43 @@ class Trainer:
         every = self.settings.eval_every
         return every is not None and self.result.steps % every == 0
 
-    def evaluate(self, validation: Iterable[Any]) -> Scores:
-        """Loss and metric, with averaged weights if there are any; only the main rank computes."""
-        scores = Scores(math.nan, math.nan)
+    @property
+    def evaluation_is_missing(self) -> bool:
+        """Whether a run that resumes was interrupted before the evaluation of its last step."""
+        evaluated = [steps for steps, _ in self.result.validation]
+        due = bool(self.end_reason) or self.evaluation_is_due
+        return bool(self.result.steps) and due and self.result.steps not in evaluated
+
+    def evaluate_and_record(
+        self, validation: Iterable[Any], reporter: Reporter, interrupt: Interrupts
+    ) -> None:
+        """Evaluate, or end the run as interrupted if there is a signal meanwhile."""
+        scores = self.evaluate(validation, interrupt)
+        if scores is None:
+            self.result.stopped = "interrupted"
+        else:
+            self.record_scores(scores, reporter)
+
+    def evaluate(self, validation: Iterable[Any], interrupt: Interrupts) -> Scores | None:
+        """Loss and metric, with averaged weights if there are any; None if interrupted.
+
+        Only the main rank computes.
+        """
+        scores, done = Scores(math.nan, math.nan), True
         if self.group.is_main:
-            with nullcontext() if self.ema is None else self.ema.applied():
-                scores = evaluate(
-                    self.model,
-                    validation,
-                    carry=self.settings.carry_state,
-                    objective=self.objective,
-                )
-        return Scores(*self.group.broadcast(*scores))
+            try:
+                with nullcontext() if self.ema is None else self.ema.applied():
+                    scores = evaluate(
+                        self.model,
+                        validation,
+                        carry=self.settings.carry_state,
+                        objective=self.objective,
+                        on_batch=lambda *_: interrupt.check("during an evaluation"),
+                    )
+            except InterruptedByUser:
+                done = False
+        loss, metric, finished = self.group.broadcast(*scores, float(done))
+        return Scores(loss, metric) if finished else None
 
     def record_scores(self, scores: Scores, reporter: Reporter) -> None:
         """Add an evaluation to the result; it may end the run."""

@@ -258,6 +258,7 @@ def take_snapshot(trainer: Trainer, state: State | None, log_size: int) -> Snaps
     values = {
         "tokens": result.tokens,
         "seconds": result.seconds,
+        "other_seconds": result.other_seconds,
         "validation": [[steps, *scores] for steps, scores in result.validation],
         "has_state": state is not None,
         "lr_scale": trainer.lr_scale,
@@ -297,4 +298,5 @@ def restore_trainer(trainer: Trainer, snapshot: Snapshot, entries: list[dict[str
     result.losses[:] = [nan if entry["loss"] is None else entry["loss"] for entry in entries]
     result.learning_rates[:] = [entry["learning_rate"] for entry in entries]
     result.tokens, result.seconds = values["tokens"], values["seconds"]
+    result.other_seconds = values.get("other_seconds", 0.0)
     result.validation[:] = [(steps, Scores(*scores)) for steps, *scores in values["validation"]]

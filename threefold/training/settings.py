@@ -28,7 +28,7 @@ class TrainingSettings(Section):
     steps: int | None = None
     """Number of optimizer steps."""
     time: Seconds = None
-    """Training time such as "10m" or "90s", or a number of seconds; evaluation is not counted."""
+    """Time of the run such as "10m" or "90s", or a number of seconds, with its evaluations."""
     optimizer: OptimizerName = "adamw"
     """Optimization algorithm."""
     learning_rate: NonNegative = 3e-3

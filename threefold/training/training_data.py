@@ -198,13 +198,23 @@ class EvaluationBatches:
     split: str
     carry: bool = False
 
+    def __len__(self) -> int:
+        if self.carry:
+            return self._stream().steps_per_epoch
+        size, limit = self.data.task.size(self.split), self.data.data.eval_examples
+        return -(-min(size, limit or size) // self.data.data.batch_size)
+
+    def _stream(self) -> TokenStream:
+        task = self.data.task
+        assert task.corpus is not None
+        tokens = task.corpus().tokens[self.split]
+        lanes = max(1, min(EVAL_LANES, (len(tokens) - 1) // task.length))
+        return TokenStream(tokens, lanes, task.length)
+
     def __iter__(self) -> Iterator[Any]:
         task, data = self.data.task, self.data.data
         if self.carry:
-            assert task.corpus is not None
-            tokens = task.corpus().tokens[self.split]
-            lanes = max(1, min(EVAL_LANES, (len(tokens) - 1) // task.length))
-            stream = TokenStream(tokens, lanes, task.length)
+            stream = self._stream()
             yield from map(stream, range(stream.steps_per_epoch))
             return
         indices = sample(task.size(self.split), data.eval_examples)

@@ -81,6 +81,8 @@ class Preprocessing:
     resample: str | None = None  # the step to which rows were averaged
     day_first: bool | None = None  # in dates such as 01/02/2024
     header: bool | None = None  # whether tables have a line of names, if that was said
+    # By number of rows m: the mean |y_t − y_{t−m}| of each target in the training data.
+    naive_errors: dict[str, Any] | None = None
 
     @property
     def labels(self) -> tuple[str, ...]:

@@ -50,13 +50,15 @@ def user_task(
     *,
     preprocessing: Preprocessing | None = None,
     split: bool = True,
+    skip_unknown: bool = False,
 ) -> Task[Any]:
     """Make the task of a path, data frame, mapping of columns, list of texts, or arrays.
 
     preprocessing: that of a trained model; None fits one.  split=False: all examples in every
-    split, to evaluate a model on all of a file.
+    split, to evaluate a model on all of a file.  skip_unknown: leave out examples whose label the
+    model does not know.
     """
-    reading = Reading(settings or ReadSettings(), preprocessing, split)
+    reading = Reading(settings or ReadSettings(), preprocessing, split, skip_unknown)
     kind = reading.settings.kind
     if kind and kind not in MODEL_KINDS:
         raise ThreefoldError(f"unknown kind {kind!r}; {nearest(kind, MODEL_KINDS)}")

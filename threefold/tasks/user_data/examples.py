@@ -64,7 +64,11 @@ def examples_task(data: ExampleData, reading: Reading) -> Task[Batch]:
     """Encode the examples, with steps fitted to the training split or those of a model."""
     splits = _split(data, reading)
     preprocessing = reading.preprocessing or _fit(data, splits["train"])
-    encoded = {name: _encode(raw, preprocessing) for name, raw in splits.items()}
+    splits, skipped = _known_labels(data, splits, preprocessing, reading)
+    if reading.split:
+        encoded = {name: _encode(raw, preprocessing) for name, raw in splits.items()}
+    else:
+        encoded = dict.fromkeys(SPLITS, _encode(splits["test"], preprocessing))
     first = encoded["train"].inputs[0]
 
     def draw(split: str, numbers: Numbers) -> Batch:
@@ -90,6 +94,8 @@ def examples_task(data: ExampleData, reading: Reading) -> Task[Batch]:
         error_scale=_error_scale(preprocessing),
         preprocessing=lambda: preprocessing,
         description=_describe(data, splits, reading),
+        raw=lambda split, n: (splits[split].places[n], splits[split].inputs[n]),
+        skipped=skipped,
     )
 
 
@@ -135,21 +141,49 @@ def _fit(data: ExampleData, train: RawExamples) -> Preprocessing:
     return Preprocessing(data.kind, data.form, inputs, output, data.roles)
 
 
+def _known_labels(
+    data: ExampleData,
+    splits: dict[str, RawExamples],
+    preprocessing: Preprocessing,
+    reading: Reading,
+) -> tuple[dict[str, RawExamples], tuple[str, ...]]:
+    """The examples whose labels the model knows, and where the others are; if that was asked."""
+    names = set(preprocessing.labels)
+    if not reading.skip_unknown or not names:
+        return splits, ()
+    known, skipped = {}, {}
+    for split, raw in splits.items():
+        fits = np.array([_label_set(target) <= names for target in raw.targets], bool)
+        known[split] = _pick(raw, np.flatnonzero(fits))
+        skipped.update(dict.fromkeys(raw.places[n] for n in np.flatnonzero(~fits).tolist()))
+        if not fits.any():
+            raise ThreefoldError(
+                f"{data.name}: no example has a label that the model knows; "
+                f"{preprocessing.outputs.find(Labels).known(str(raw.targets[0]))}"
+            )
+    return known, tuple(skipped)
+
+
+def _label_set(target: Any) -> set[str]:
+    return set(target) if isinstance(target, (list, tuple)) else {target}
+
+
 def _encode(raw: RawExamples, preprocessing: Preprocessing) -> StoredExamples:
+    column = "" if preprocessing.roles.label is None else f", column {preprocessing.roles.label!r}"
     inputs = [
         _apply(preprocessing.inputs, x, place)
         for x, place in zip(raw.inputs, raw.places, strict=True)
     ]
     if preprocessing.kind == "tagger":
         pairs = zip(raw.targets, raw.places, inputs, strict=True)
-        tags = [_apply(preprocessing.outputs, t, place)[: len(x)] for t, place, x in pairs]
+        tags = [_apply(preprocessing.outputs, t, place + column)[: len(x)] for t, place, x in pairs]
         return StoredExamples(inputs, tags)
     if preprocessing.kind == "regressor":
         numbers = np.array(raw.targets, np.float64).reshape(len(raw), -1)
         scaled = preprocessing.outputs.apply(numbers)
         return StoredExamples(inputs, scaled[:, 0] if scaled.shape[1] == 1 else scaled)
     targets = [
-        _apply(preprocessing.outputs, [label], place)[0]
+        _apply(preprocessing.outputs, [label], place + column)[0]
         for label, place in zip(raw.targets, raw.places, strict=True)
     ]
     return StoredExamples(inputs, np.array(targets, np.int64))

@@ -62,6 +62,10 @@ def pairs_task(
         classes=sizes[1],
         preprocessing=lambda: preprocessing,
         description=_describe(name, rows, splits, reading),
+        raw=lambda split, n: (
+            rows.places[int(splits[split][n])],
+            rows.sources[int(splits[split][n])],
+        ),
     )
 
 

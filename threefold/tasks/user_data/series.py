@@ -22,6 +22,7 @@ from threefold.tasks.table import SPLITS
 from threefold.tasks.task import Numbers, Task, declare_user_task, make_batch
 from threefold.tasks.user_data.description import DataDescription, list_names
 from threefold.tasks.user_data.roles import TableReading
+from threefold.tasks.user_data.seasons import naive_errors, season_of
 from threefold.tasks.user_data.settings import Reading, ReadSettings
 
 LONGEST_CONTEXT = 128  # by default
@@ -159,6 +160,9 @@ def _fit(
         resample=settings.resample,
         day_first=settings.day_first,
         header=settings.header,
+        naive_errors=naive_errors(
+            [part[:, : len(found.roles.targets)] for part in train], (1, season_of(axis))
+        ),
     )
 
 
@@ -168,10 +172,12 @@ class SeriesWindows:
     def __init__(
         self, series: Sequence[TimeSeries], preprocessing: Preprocessing, split: bool
     ) -> None:
-        self.preprocessing = preprocessing
+        self.preprocessing, self.series = preprocessing, tuple(series)
         self.context, self.horizon = preprocessing.context or 1, preprocessing.horizon or 1
         count = len(preprocessing.roles.targets)
         values = [part.values for part in series]
+        # The row at which each series begins in the joined ones, and where the last one ends.
+        self.offsets = np.cumsum([0, *map(len, values)])
         self.inputs = np.concatenate([preprocessing.inputs.apply(part) for part in values])
         self.targets = np.concatenate([preprocessing.outputs.apply(v[:, :count]) for v in values])
         self.begins = {name: self._begins(values, name, split) for name in SPLITS}
@@ -234,6 +240,7 @@ def _task(name: str, windows: SeriesWindows, description: DataDescription) -> Ta
         error_scale=windows.error_scale,
         preprocessing=lambda: windows.preprocessing,
         description=description,
+        windows=windows,
     )
 
 

@@ -78,8 +78,10 @@ class Reading:
 
     preprocessing: None fits one to the training split.
     split: False puts all examples into every split, to evaluate a model on a whole file.
+    skip_unknown: examples with a label that the model does not know are left out, not refused.
     """
 
     settings: ReadSettings
     preprocessing: Preprocessing | None = None
     split: bool = True
+    skip_unknown: bool = False

@@ -60,6 +60,8 @@ def content_task(content: bytes, name: str, reading: Reading, files: int = 1) ->
     settings.allow_only(f"{name}, a text", "tokenizer", "vocabulary", "length")
     length = settings.length or DEFAULT_LENGTH
     corpus = _corpus(content, name, reading)
+    if not reading.split:  # a short text is one short window
+        length = max(1, min(length, len(corpus.tokens["test"]) - 1))
     sizes = count_windows(corpus, length)
     if min(sizes) < 1:
         total = sum(map(len, corpus.tokens.values()))

@@ -1,0 +1,175 @@
+"""`threefold.evaluate`: the metrics of a model on data, in one call."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from threefold.data.atomic_files import write_text
+from threefold.errors import ThreefoldError
+from threefold.models.model import Model
+from threefold.runtime.interrupts import Interrupts
+from threefold.tasks.task import make_batch
+from threefold.training.evaluation import Scores
+from threefold.training.evaluation import evaluate as evaluate_batches
+from threefold.training.evaluations.forecast_measure import ForecastMeasure, origins_of
+from threefold.training.evaluations.measures import (
+    Array,
+    ClassificationMeasure,
+    LanguageMeasure,
+    Measure,
+    RegressionMeasure,
+)
+from threefold.training.evaluations.page import evaluation_page
+from threefold.training.evaluations.subject import EvaluationSubject, open_subject
+from threefold.training.evaluations.tables import facts, tables
+from threefold.training.evaluations.translation import TranslationMeasure
+from threefold.training.experiment import TrainedRun
+from threefold.training.settings import TrainingSettings
+
+Progress = Callable[[int, int], None]
+UNKNOWN = ("refuse", "skip")
+
+
+class Evaluation(dict[str, Any]):
+    """The metrics as JSON values: "n", "loss", "accuracy", … and the "baseline" beside them."""
+
+    def page(self, path: str | PathLike[str] | None = None) -> str:
+        """One HTML page that needs nothing else, also written to `path` if given."""
+        text = evaluation_page(self)
+        if path is not None:
+            write_text(Path(path), text)
+        return text
+
+    def __repr__(self) -> str:
+        lines = [f"{name:<28}{value}" for name, value in facts(self)]
+        for table in tables(self):
+            lines += ["", table.title, "  ".join(table.header)]
+            lines += ["  ".join(row) for row in table.rows]
+        return "\n".join(lines)
+
+
+def evaluate(
+    model: Model | TrainedRun | str | PathLike[str],
+    data: Any = None,
+    split: str | None = None,
+    *,
+    unknown: str = "refuse",
+    stride: int = 1,
+    season: int | None = None,
+    settings: Sequence[str] = (),
+    on_progress: Progress | None = None,
+) -> Evaluation:
+    """Evaluate a model, the folder of a model or of a run, or what `threefold.train` returned.
+
+    data: a path, a task's name, a data frame, arrays, or a list of texts; default: the data of the
+    run.  split: train, valid or test; default: all of new data, the test split of the run's own.
+    unknown: "skip" leaves out examples whose label the model does not know.  stride: forecasts
+    begin every that many rows.  season: rows of a season, for the naive forecasts.  settings: e.g.
+    ["data.batch_size=64"].  on_progress: called with the numbers of examples done and in total.
+    """
+    if unknown not in UNKNOWN:
+        raise ThreefoldError(f"unknown is {unknown!r}, expected 'refuse' or 'skip'")
+    if season is not None and season < 1:
+        raise ThreefoldError(f"season is {season}, expected at least 1")
+    subject = open_subject(model, data, split, settings=settings, skip_unknown=unknown == "skip")
+    return evaluate_subject(subject, stride=stride, season=season, on_progress=on_progress)
+
+
+def evaluate_subject(
+    subject: EvaluationSubject,
+    *,
+    stride: int = 1,
+    season: int | None = None,
+    on_progress: Progress | None = None,
+) -> Evaluation:
+    """Run the model over all examples; Ctrl-C ends it after a batch."""
+    task, split = subject.data.task, subject.split
+    if stride != 1 and task.kind != "forecaster":
+        raise ThreefoldError(f"stride is {stride}, but this is a {task.kind} model")
+    numbers = origins_of(task.windows, split, task.size(split), stride)
+    measure = _measure(subject, numbers, season)
+    start = time.monotonic()
+    with Interrupts() as interrupts, measure.watching(subject.model):
+
+        def on_batch(*batch: Any) -> None:
+            measure(*batch)
+            if on_progress is not None:
+                on_progress(min(measure.seen, len(numbers)), len(numbers))
+            interrupts.check(f"after {measure.seen:,} of {len(numbers):,} examples")
+
+        scores = evaluate_batches(
+            subject.model,
+            _batches(subject, numbers),
+            carry=subject.carry,
+            objective=subject.data.objective(TrainingSettings(steps=1)),
+            on_batch=on_batch,
+        )
+    seconds = round(time.monotonic() - start, 3)
+    return _collect(subject, scores, {"n": len(numbers), "seconds": seconds}, measure.values())
+
+
+def _collect(
+    subject: EvaluationSubject, scores: Scores, cost: dict[str, Any], measured: dict[str, Any]
+) -> Evaluation:
+    """What was evaluated, loss and metric of training, and what was measured besides."""
+    data = subject.data
+    notes = [*subject.notes, *measured.pop("notes", [])]
+    return Evaluation(
+        {
+            "model": subject.name,
+            "data": data.data.name,
+            "split": "all" if subject.whole else subject.split,
+            "kind": data.task.kind,
+            **cost,
+            "loss": _finite(scores.loss),
+            "metric": data.metric,
+            data.metric: _finite(scores.metric),
+            "chance": data.task.chance,
+            "notes": notes,
+            **measured,
+        }
+    )
+
+
+def _measure(subject: EvaluationSubject, numbers: Array, season: int | None) -> Measure:
+    """What is measured of this kind of model."""
+    data, split = subject.data, subject.split
+    if data.task.kind == "seq2seq":
+        return TranslationMeasure(data, split, numbers)
+    targets = data.task.rows(split, [0]).targets
+    if subject.model.kind == "forecaster":
+        return ForecastMeasure(data, split, numbers, season)
+    if season is not None:
+        raise ThreefoldError(f"season is {season}, but this is a {data.task.kind} model")
+    if targets.is_floating_point():
+        return RegressionMeasure(data, split, numbers)
+    if subject.model.kind == "language":
+        return LanguageMeasure(data, split, numbers)
+    return ClassificationMeasure(data, split, numbers, int(subject.model.spec.option("classes")))
+
+
+def _batches(subject: EvaluationSubject, numbers: Array) -> Iterator[Any]:
+    """The examples in order; the last window of a whole text may be shorter."""
+    data, task = subject.data, subject.data.task
+    if subject.carry:
+        yield from data.pieces(subject.split, carry=True)
+        return
+    size = data.data.batch_size
+    for first in range(0, len(numbers), size):
+        yield task.rows(subject.split, numbers[first : first + size])
+    if subject.whole and task.corpus is not None:
+        tokens = task.corpus().tokens[subject.split]
+        rest = np.asarray(tokens[len(numbers) * task.length :], np.int64)
+        if len(rest) > 1:
+            yield make_batch(rest[None, :-1], rest[None, 1:])
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None

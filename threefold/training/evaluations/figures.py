@@ -1,0 +1,115 @@
+"""The figures of an evaluation, from its JSON values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from threefold.drawing.axes import Axis
+from threefold.drawing.charts import Figure, Line, line_chart
+from threefold.drawing.matrix import matrix_chart
+from threefold.training.evaluations.tables import format_metric
+
+MOST_CLASSES = 20  # of a matrix that is drawn
+
+
+def figures(values: Mapping[str, Any]) -> list[Figure]:
+    """All figures for which there are numbers."""
+    drawn = [*_confusion(values), *_reliability(values)]
+    return [*drawn, *_pictures(values), *_horizons(values)]
+
+
+def _confusion(values: Mapping[str, Any]) -> Iterator[Figure]:
+    """The classes that occur most, and the mistakes among them."""
+    if "confusion" not in values:
+        return
+    classes, counts = values["classes"], values["confusion"]
+    order = sorted(range(len(classes)), key=lambda i: -classes[i]["support"])[:MOST_CLASSES]
+    chosen = sorted(order)
+    names = [classes[i]["label"] for i in chosen]
+    table = [[counts[i][j] for j in chosen] for i in chosen]
+    left = len(classes) - len(chosen)
+    more = f" The {len(chosen)} commonest of {len(classes)} classes." if left else ""
+    text = f"Each row is a label, each column an answer; dark is a large share of the row.{more}"
+    yield matrix_chart("Confusion matrix", text, names, table)
+
+
+def _reliability(values: Mapping[str, Any]) -> Iterator[Figure]:
+    bins = values.get("calibration")
+    if not bins:
+        return
+    error = format_metric("calibration_error", values["calibration_error"])
+    points = [(line["confidence"], line["accuracy"]) for line in bins]
+    lines = [
+        Line("perfect", 7, [(0.0, 0.0), (1.0, 1.0)]),
+        Line("model", 0, points),
+    ]
+    text = (
+        "How often answers of a confidence are right; below the diagonal the model is "
+        f"overconfident. Expected calibration error {error}."
+    )
+    ticks = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
+    x = Axis("confidence", "percent", at=ticks)
+    yield line_chart("Reliability", text, lines, x, Axis("accuracy", "percent", at=ticks))
+
+
+def _horizons(values: Mapping[str, Any]) -> Iterator[Figure]:
+    targets = values.get("by_target", {})
+    for target, errors in targets.items():
+        steps = errors["by_horizon"]
+        if len(steps) < 2:
+            continue
+        lines = [Line("model", 0, _points([line["mae"] for line in steps]))]
+        lines += [
+            Line(name.replace("value of a season ago", "season ago"), series, _points(line))
+            for series, (name, line) in enumerate(_baseline_lines(errors), 1)
+        ]
+        suffix = f" of {target}" if len(targets) > 1 else ""
+        text = "The mean absolute error of each step, beside forecasts without a model."
+        axes = Axis("steps ahead"), Axis(f"MAE, {target}", "number", better="low")
+        yield line_chart(f"Errors by step ahead{suffix}", text, lines, *axes)
+        if steps[0].get("coverage") is not None:
+            yield _coverage(values, suffix, steps)
+
+
+def _baseline_lines(errors: Mapping[str, Any]) -> list[tuple[str, list[float | None]]]:
+    return [(name, line["mae_by_horizon"]) for name, line in errors["baselines"].items()]
+
+
+def _coverage(values: Mapping[str, Any], suffix: str, steps: Sequence[Mapping[str, Any]]) -> Figure:
+    low, high = values["picture_levels"]
+    points = _points([line["coverage"] for line in steps])
+    nominal = [(points[0][0], high - low), (points[-1][0], high - low)]
+    lines = [Line("nominal", 7, nominal), Line("model", 0, points)]
+    text = f"The share of values between the quantiles {low:g} and {high:g}."
+    axes = Axis("steps ahead"), Axis("coverage", "percent")
+    return line_chart(f"Coverage by step ahead{suffix}", text, lines, *axes)
+
+
+def _pictures(values: Mapping[str, Any]) -> Iterator[Figure]:
+    target = next(iter(values.get("by_target", {"": None})))
+    for picture in values.get("pictures", []):
+        history, horizon = picture["history"], len(picture["truth"])
+        past = _points(history, 1 - len(history))
+        truth = [*past[-1:], *_points(picture["truth"], 1)]
+        band = [
+            (float(h + 1), picture["low"][h], picture["high"][h])
+            for h in range(horizon)
+            if None not in (picture["low"][h], picture["high"][h])
+        ]
+        lines = [
+            Line("before", 7, past),
+            Line("truth", 1, truth),
+            Line("forecast", 0, _points(picture["forecast"], 1), band=band),
+        ]
+        low, high = values["picture_levels"]
+        name = {"typical": "A typical forecast", "worst": "The worst forecast"}[picture["title"]]
+        text = (
+            f"{target}, {picture['place']}; the band lies between quantiles {low:g} and {high:g}."
+        )
+        axes = Axis("steps from the last known row", "number"), Axis(target, "number")
+        yield line_chart(name, text, lines, *axes)
+
+
+def _points(numbers: Sequence[float | None], first: int = 1) -> list[tuple[float, float]]:
+    return [(float(first + i), value) for i, value in enumerate(numbers) if value is not None]
