@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
+from time import monotonic
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -66,6 +68,7 @@ def train(
 
     Prints a plan first. Ctrl-C saves the run and prints the command that resumes it.
     """
+    started = monotonic()  # before torch is imported: a time limit includes that
     settings = {
         **options.data_settings(locals()),
         **{f"{section}.seed": seed for section in ("data", "model", "training")},
@@ -83,7 +86,7 @@ def train(
         _print_plan(run_config, prepare(run_config))
         return
     _launch(ranks, [] if folder else ["--folder", str(path)])
-    _run(run_config, path, tensorboard=tensorboard, announce=True)
+    _run(run_config, path, started, tensorboard=tensorboard, announce=True)
 
 
 def _limits(steps: int | None, time: str | None) -> dict[str, Any]:
@@ -129,6 +132,7 @@ def resume(
 
     A run limited by --steps ends with the same weights, bit for bit, as if it had never stopped.
     """
+    started = monotonic()
     from threefold.training.experiment import finished_steps, read_run
 
     config = read_run(folder)
@@ -139,10 +143,12 @@ def resume(
         )
         return
     _launch(ranks, [])
-    _run(config, folder, tensorboard=tensorboard, announce=False)
+    _run(config, folder, started, tensorboard=tensorboard, announce=False)
 
 
-def _run(config: RunConfig, folder: Path, *, tensorboard: bool, announce: bool) -> None:
+def _run(
+    config: RunConfig, folder: Path, started: float, *, tensorboard: bool, announce: bool
+) -> None:
     from rich.console import Console
 
     from threefold.kernels.system_memory import keep_memory
@@ -152,7 +158,7 @@ def _run(config: RunConfig, folder: Path, *, tensorboard: bool, announce: bool) 
 
     keep_memory()
     with join_group() as group:
-        prepared = prepare(config)
+        prepared = replace(prepare(config), started=started)
         if group.is_main and announce:
             _print_plan(config, prepared)
             output.say(f"folder      {folder}")

@@ -37,6 +37,7 @@ from threefold.training.training_data import EvaluationBatches, TrainingData, op
 
 Progress = Callable[[int, int], None]
 CONFIG, SUMMARY, MODEL, SAMPLES = "config.toml", "summary.json", "model", "samples.txt"
+FINISHING = 0.03  # share of a time limit for the model's files, samples and figures
 MOST_JUDGING = 0.3  # share of a time limit that the last validation and the test may take
 
 
@@ -180,6 +181,7 @@ def _train(
     config: RunConfig, folder: Path | None, prepared: PreparedRun, reporters: Sequence[Reporter]
 ) -> Result:
     data, settings = prepared.data, config.training
+    outside = time.monotonic() - prepared.started + FINISHING * (settings.time or 0.0)
     return train(
         prepared.model,
         prepared.batches,
@@ -189,7 +191,7 @@ def _train(
         folder=folder,
         identity=data.identity(),
         reporters=reporters,
-        reserve=Reserve(time.monotonic() - prepared.started, prepared.judging_steps),
+        reserve=Reserve(outside, prepared.judging_steps),
     )
 
 

@@ -52,7 +52,7 @@ STOP_REASONS = {
 class Reserve(NamedTuple):
     """What of a time limit is not for training."""
 
-    before: float = 0.0  # seconds that were spent before the first step
+    outside: float = 0.0  # seconds before the first step, and of what is written after the last
     after: float = 0.0  # the evaluations after the last step, in times of a step
 
 
@@ -301,7 +301,7 @@ class Trainer:
     def _time_to_train(self, limit: float) -> float:
         """The time limit without what comes before and after the training, at today's speed."""
         step = self.result.seconds / max(self.result.steps, 1)
-        left = limit - self.reserve.before - self.reserve.after * step
+        left = limit - self.reserve.outside - self.reserve.after * step
         return max(left, LEAST_TRAINING * limit)
 
     def count_other_time(self, seconds: float) -> None:
