@@ -12,7 +12,7 @@ import math
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from threefold.layers.heads import choose_heads, split_heads
+from threefold.layers.heads import choose_heads, expand_width, split_heads
 from threefold.layers.linear import Linear
 from threefold.layers.mixer import Mixer
 from threefold.layers.norms import RMSNorm
@@ -36,9 +36,10 @@ class GatedSlotAttention(Mixer):
         expand_value: float = 1.0,
         slots: int | None = None,
         gate_temperature: float = 8.0,
+        eps: float = 1e-5,
     ) -> None:
         super().__init__(width)
-        keys, values = int(width * expand_key), int(width * expand_value)
+        keys, values = expand_width(width, expand_key), expand_width(width, expand_value)
         self.heads = choose_heads(math.gcd(keys, values), heads, 64)
         key_size, value_size = keys // self.heads, values // self.heads
         slots = min(64, key_size) if slots is None else slots
@@ -47,7 +48,7 @@ class GatedSlotAttention(Mixer):
         self.key = Linear(width, keys, bias=False)
         self.value = Linear(width, values, bias=False)
         self.forget = Linear(width, self.heads * slots, bias=False)
-        self.norm = RMSNorm(values, eps=1e-5)
+        self.norm = RMSNorm(values, eps)
         self.out = Linear(values, width, bias=False)
         self.carries(
             memory={"key": (self.heads, key_size, slots), "value": (self.heads, slots, value_size)}

@@ -40,6 +40,7 @@ class HGRN2(Mixer):
         *,
         heads: int | None = None,
         expand: int = 128,
+        eps: float = 1e-5,
         layer: int = 0,
         depth: int = 1,
     ) -> None:
@@ -53,7 +54,7 @@ class HGRN2(Mixer):
         self.query = Linear(width, width, bias=False)
         self.forget = Linear(width, width, bias=False)
         self.value = Linear(width, width, bias=False)
-        self.norm = RMSNorm(width, eps=1e-5)
+        self.norm = RMSNorm(width, eps)
         self.out = Linear(width, width, bias=False)
         odds = layer / (depth - layer)
         self.bound = nn.Parameter(torch.full((width,), math.log(odds))) if layer else None
