@@ -23,10 +23,12 @@ Parameters = dict[str, Tensor]
 Oracle = Callable[..., Tensor]  # (parameters, x, **options)
 
 
-def make(name: str, dtype: torch.dtype = torch.float64, **options: Any) -> Mixer:
+def make(
+    name: str, dtype: torch.dtype = torch.float64, width: int = WIDTH, **options: Any
+) -> Mixer:
     """A mixer of which no parameter is zero, one, or the same for all channels."""
     torch.manual_seed(0)
-    mixer = threefold.mixer(name, width=WIDTH, **options)
+    mixer = threefold.mixer(name, width=width, **options)
     with torch.no_grad():
         for parameter in mixer.parameters():
             parameter += 0.3 * torch.rand_like(parameter) - 0.1
@@ -42,9 +44,9 @@ def parameters_of(mixer: Mixer) -> Parameters:
     return {name: tensor.detach().double() for name, tensor in named}
 
 
-def rows_of_input(dtype: torch.dtype = torch.float64) -> Tensor:
+def rows_of_input(dtype: torch.dtype = torch.float64, width: int = WIDTH) -> Tensor:
     generator = torch.Generator().manual_seed(1)
-    return torch.randn(2, LENGTH, WIDTH, generator=generator, dtype=torch.float64).to(dtype)
+    return torch.randn(2, LENGTH, width, generator=generator, dtype=torch.float64).to(dtype)
 
 
 def run(oracle: Oracle, parameters: Parameters, x: Tensor, **options: Any) -> Tensor:
