@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from functools import partial
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -30,6 +31,8 @@ class BoundedMemoryControl(Mixer):
 
     `slots` is M (default: the key size); s is clamped to ±`clamp` (math.inf: no clamping).
     """
+
+    gate_parameters: ClassVar[tuple[str, ...]] = ("slot",)
 
     def __init__(
         self,

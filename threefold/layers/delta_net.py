@@ -6,6 +6,8 @@ Yang et al. 2024, "Parallelizing Linear Transformers with the Delta Rule over Se
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch
 from torch import Tensor, nn
 
@@ -25,6 +27,8 @@ class DeltaNet(Mixer):
     `negative_eigenvalues` doubles β, so that an association can be flipped, not only erased.
     With `taps` = 0 there is no convolution; SiLU stays, as in the authors' code.
     """
+
+    gate_parameters: ClassVar[tuple[str, ...]] = ("strength",)
 
     def __init__(
         self,

@@ -33,6 +33,7 @@ class GatedDeltaNet(Mixer):
     """
 
     no_decay: ClassVar[tuple[str, ...]] = ("A_log", "delta_bias")
+    gate_parameters: ClassVar[tuple[str, ...]] = ("delta", "strength", "A_log")
 
     def __init__(
         self,

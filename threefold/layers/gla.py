@@ -6,6 +6,8 @@ Yang et al. 2023, "Gated Linear Attention Transformers with Hardware-Efficient T
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -25,6 +27,8 @@ class GatedLinearAttention(Mixer):
     `taps` = 4 puts short convolutions with SiLU before query, key and value, an option of the
     authors' code that recall needs; the paper has none.
     """
+
+    gate_parameters: ClassVar[tuple[str, ...]] = ("forget",)
 
     def __init__(
         self,

@@ -8,6 +8,7 @@ Zhang et al. 2024, "Gated Slot Attention for Efficient Linear-Time Sequence Mode
 from __future__ import annotations
 
 import math
+from typing import ClassVar
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -26,6 +27,8 @@ class GatedSlotAttention(Mixer):
 
     Heads have about 64 channels; `slots` (M) is 64 as published, but at most the channels of a key.
     """
+
+    gate_parameters: ClassVar[tuple[str, ...]] = ("forget",)
 
     def __init__(
         self,

@@ -33,6 +33,7 @@ class HGRN2(Mixer):
     """
 
     no_decay: ClassVar[tuple[str, ...]] = ("bound",)
+    gate_parameters: ClassVar[tuple[str, ...]] = ("forget",)
 
     def __init__(
         self,

@@ -78,6 +78,7 @@ class Hyena(Mixer):
     """
 
     no_decay: ClassVar[tuple[str, ...]] = ("skip",)
+    gate_parameters: ClassVar[tuple[str, ...]] = ("project",)
 
     def __init__(
         self,

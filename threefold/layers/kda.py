@@ -32,6 +32,7 @@ class KimiDeltaAttention(Mixer):
     """
 
     no_decay: ClassVar[tuple[str, ...]] = ("A_log", "delta_bias")
+    gate_parameters: ClassVar[tuple[str, ...]] = ("delta", "strength", "A_log")
 
     def __init__(
         self,

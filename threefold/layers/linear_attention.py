@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -32,6 +33,8 @@ class LinearAttention(Mixer):
     quotient is not an average, and loses precision where they cancel.  Without `normalise` the
     output would grow with the length, so each head goes through an RMS norm (Qin et al. 2022).
     """
+
+    gate_parameters: ClassVar[tuple[str, ...]] = ("query", "key")
 
     def __init__(
         self,

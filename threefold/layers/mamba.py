@@ -28,6 +28,7 @@ class Mamba(Mixer):
     """
 
     no_decay: ClassVar[tuple[str, ...]] = ("A_log", "D", "delta_bias")
+    gate_parameters: ClassVar[tuple[str, ...]] = ("delta", "A_log")
 
     def __init__(
         self,

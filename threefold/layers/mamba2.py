@@ -36,6 +36,7 @@ class Mamba2(Mixer):
     """
 
     no_decay: ClassVar[tuple[str, ...]] = ("A_log", "D", "delta_bias", "norm_weight")
+    gate_parameters: ClassVar[tuple[str, ...]] = ("delta_bias", "A_log")
 
     def __init__(
         self,

@@ -33,6 +33,7 @@ class MLSTM(Mixer):
     """
 
     no_decay: ClassVar[tuple[str, ...]] = ("norm_weight",)
+    gate_parameters: ClassVar[tuple[str, ...]] = ("gates",)
 
     def __init__(
         self,

@@ -8,6 +8,7 @@ Choromanski et al. 2021, "Rethinking Attention with Performers" (FAVOR+).
 from __future__ import annotations
 
 import math
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -36,6 +37,8 @@ class Performer(Mixer):
     inputs.  Causal: step, chunk and parallel, a state of M (K + 1) per head.  Not causal: parallel,
     no state.
     """
+
+    gate_parameters: ClassVar[tuple[str, ...]] = ("heads.query", "heads.key")
 
     def __init__(
         self,

@@ -6,6 +6,8 @@ Sun et al. 2023, "Retentive Network: A Successor to Transformer for Large Langua
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch
 from torch import Tensor, nn
 
@@ -26,6 +28,8 @@ class RetNet(Mixer):
     Positions rotate only (xPos's scale overflows on a stream).  The authors' divisions before the
     norm are left out: it removes any scale.
     """
+
+    gate_parameters: ClassVar[tuple[str, ...]] = ("gate",)
 
     def __init__(
         self,

@@ -32,6 +32,7 @@ class RGLRU(Mixer):
     """
 
     no_decay: ClassVar[tuple[str, ...]] = ("rate",)
+    gate_parameters: ClassVar[tuple[str, ...]] = ("forget", "write", "rate")
 
     def __init__(
         self,

@@ -35,6 +35,7 @@ class RWKV6(Mixer):
     no_decay: ClassVar[tuple[str, ...]] = (
         *("shares", "shares_down", "shares_up", "decay_down", "decay_up", "bonus"),
     )
+    gate_parameters: ClassVar[tuple[str, ...]] = ("decay_bias",)
 
     def __init__(
         self,

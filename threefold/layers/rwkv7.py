@@ -49,6 +49,7 @@ class RWKV7(Mixer):
             "bonus",
         ),
     )
+    gate_parameters: ClassVar[tuple[str, ...]] = ("decay_bias", "rate_bias")
 
     def __init__(
         self,

@@ -35,6 +35,7 @@ class SLSTM(Mixer):
     forms = CellMixer.forms
     refusals: ClassVar[Mapping[str, str]] = CellMixer.refusals
     no_decay: ClassVar[tuple[str, ...]] = ("norm_weight",)
+    gate_parameters: ClassVar[tuple[str, ...]] = ("gates", "write")
 
     def __init__(
         self,
