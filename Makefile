@@ -4,16 +4,17 @@ BIN := .venv/bin
 INSTALLED := .venv/installed
 DEVELOPER := .venv/developer
 PEERS := .venv/peers
+TEST_PEERS := .venv/test-peers
 
 # What an editable install has to be made again for: settings, kernels, and packages that appear.
 SOURCES := pyproject.toml constraints.txt CMakeLists.txt threefold/_version.py \
   $(wildcard threefold/kernels/native/*) $(shell find threefold -name __init__.py)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check docs bench sanitize torture clean
+.PHONY: help setup demo test test-peers check docs bench sanitize torture clean
 
 help: ## list the targets
-	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' Makefile | expand -t 18
+	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 18
 
 setup: $(INSTALLED) ## create .venv, build the kernels, install threefold into it
 
@@ -22,6 +23,9 @@ demo: setup ## race five sequence models on real text and write one page that sh
 
 test: $(DEVELOPER) ## run the test suite
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 $(ARGS)
+
+test-peers: $(TEST_PEERS) ## compare whole layers with other libraries, weights copied
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q tests/peers $(ARGS)
 
 check: $(DEVELOPER) ## ruff, ruff format, mypy, and the architecture
 	$(BIN)/ruff check .
@@ -63,6 +67,10 @@ $(INSTALLED): $(SOURCES) | $(BIN)/python
 # Tests, linters and what only they need; threefold itself is there already.
 $(DEVELOPER): $(INSTALLED)
 	$(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt "threefold[dev]"
+	touch $@
+
+$(TEST_PEERS): $(DEVELOPER)
+	$(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt "threefold[peers]"
 	touch $@
 
 $(PEERS): $(INSTALLED)

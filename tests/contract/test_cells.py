@@ -146,14 +146,16 @@ def test_lru_in_complex_numbers() -> None:
     assert decay.abs().max() < 1
 
 
-def test_rg_lru() -> None:
-    mixer: Any = make("rg_lru")
+@pytest.mark.parametrize("scale_first", [True, False])
+def test_rg_lru(scale_first: bool) -> None:
+    mixer: Any = make("rg_lru", scale_first=scale_first)
     x = inputs(torch.float64)
     u, _ = mixer.conv(mixer.input(x), torch.zeros(3, 3, 32, dtype=torch.float64), None)
     a = σ(-mixer.rate) ** (8 * σ(mixer.forget(u)))
     h, expected = zeros(mixer), []
     for t in range(x.shape[1]):
-        h = a[:, t] * h + (1 - a[:, t] ** 2).sqrt() * σ(mixer.write(u))[:, t] * u[:, t]
+        scale = (1 - a[:, t] ** 2).sqrt() if t or scale_first else 1.0
+        h = a[:, t] * h + scale * σ(mixer.write(u))[:, t] * u[:, t]
         expected.append(h)
     gate = torch.nn.functional.gelu(mixer.gate(x), approximate="tanh")
     assert_close(mixer(x)[0], mixer.out(torch.stack(expected, 1) * gate))

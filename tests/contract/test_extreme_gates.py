@@ -1,4 +1,4 @@
-"""Gates at ±1e4 and 100,000 identical elements: every mixer stays finite and exact."""
+"""Gates, decays and time steps at their ends, and 100,000 identical elements: finite and exact."""
 
 from __future__ import annotations
 
@@ -6,47 +6,25 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 import threefold
-from tests.contract.test_mixers import every_mixer, inputs, make
+from tests.contract.test_mixers import NAMES, every_mixer, inputs, make
 from tests.tolerances import assert_close
 from threefold.layers.mixer import Mixer
 
-# Modules and parameters whose outputs are the pre-activations of gates, decays and strengths.
-GATES: dict[str, tuple[str, ...]] = {
-    **dict.fromkeys(("rnn", "lstm", "peephole_lstm", "coupled_lstm", "gru"), ("input",)),
-    "esn": (),
-    "slstm": ("gates", "write"),
-    **dict.fromkeys(("lmu", "hippo_rnn"), ("input",)),
-    "min_gru": ("update",),
-    "min_lstm": ("forget", "write"),
-    "lru": (),
-    "rg_lru": ("forget", "write"),
-    "attention": (),
-    "local_attention": (),
-    "transformer_xl": (),
-    "performer": (),
-    "based": (),
-    **dict.fromkeys(("long_conv", "h3", "hyena"), ()),
-    **dict.fromkeys(("lssl", "s4", "s4d", "s5"), ()),
-    "linear_attention": (),
-    "delta_net": ("strength",),
-    "gated_rfa": ("forget",),
-    "abc": ("slot",),
-    "decaying_fast_weights": ("forget_key", "forget_value"),
-    "retnet": (),
-    "mamba": ("delta",),
-    "gla": ("forget",),
-    "rwkv6": ("decay_bias",),
-    "hgrn2": ("forget",),
-    "mlstm": ("gates",),
-    "mamba2": ("delta_bias",),
-    "gsa": ("forget",),
-    "gated_delta_net": ("delta", "strength"),
-    "rwkv7": ("decay_bias", "rate_bias"),
-    "kda": ("delta", "strength"),
-}
+# A mixer declares what it has in `gate_parameters`; attention and a reservoir have none.
+GATES = {name: threefold.MIXERS[name].load().gate_parameters for name in NAMES}
+CASES = [
+    (name, size)
+    for name, gates in GATES.items()
+    for size in (50.0, 1e4)
+    if gates and (size == 50.0 or not all(gate.endswith("_log") for gate in gates))
+]
+# e^{10⁴} is infinite in any dtype, so logarithms of rates stay within ±50, and those of time steps
+# within `DELTA_RANGE`, which a loaded filter may have (binary fractions: the same in float32).
+LOGARITHMS = (-50.0, 50.0)
+TIME_STEPS = (-20.0, 6.75)
 # Memories that only add up, or erase without forgetting.
 NOT_DECAYING = {"performer", "based", "linear_attention", "delta_net", "abc"}
 
@@ -60,14 +38,18 @@ class Driver:
     """Holds gates at ±size, by a fixed pattern of elements and channels; a third are left alone."""
 
     def __init__(self, mixer: Mixer, size: float) -> None:
-        self.size, self.clocks = size, dict.fromkeys(GATES[type_name(mixer)], 0)
+        self.size, self.clocks = size, dict.fromkeys(mixer.gate_parameters, 0)
+        parameters = dict(mixer.named_parameters())
         for name in self.clocks:
-            target = getattr(mixer, name)
-            if isinstance(target, nn.Parameter):
+            if name in parameters:
+                driven = self.driven(parameters[name], 0)
+                if name.endswith("_log"):
+                    time_step = name in ("delta_log", "step_log")
+                    driven = driven.clamp(*(TIME_STEPS if time_step else LOGARITHMS))
                 with torch.no_grad():
-                    target.copy_(self.driven(target, 0))
+                    parameters[name].copy_(driven)
             else:
-                target.register_forward_hook(
+                mixer.get_submodule(name).register_forward_hook(
                     lambda module, args, out, name=name: self.hook(name, out)
                 )
 
@@ -86,12 +68,7 @@ class Driver:
         self.clocks = dict.fromkeys(self.clocks, 0)
 
 
-def type_name(mixer: Mixer) -> str:
-    return next(n for n, entry in threefold.MIXERS.items() if entry.load() is type(mixer))
-
-
-@every_mixer
-@pytest.mark.parametrize("size", [50.0, 1e4])
+@pytest.mark.parametrize(("name", "size"), CASES)
 def test_gates_at_their_ends(name: str, size: float) -> None:
     options: dict[str, Any] = {"clamp": float("inf")} if name == "abc" else {}
     results = {}

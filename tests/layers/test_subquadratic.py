@@ -133,6 +133,24 @@ class TestPerformer:
         assert off.abs().max() < 1e-4
         assert abs(products.diagonal(dim1=-2, dim2=-1).mean().item() / WIDTH - 1) < 0.1
 
+    @pytest.mark.parametrize("causal", [True, False])
+    def test_features_written_out(self, causal: bool) -> None:
+        """ε is added to e^{Wx − |x|²/2 − m}, m the largest of Wx, as in the authors' code."""
+        mixer = make("performer", heads=4, causal=causal, positions="none", eps=0.01)
+        q, k, v = heads_of(mixer.heads, X)
+        (wq, half_q), (wk, half_k) = (
+            (y @ mixer.random.mT * SIZE**-0.25, y.square().sum(-1, True) / 2 / SIZE**0.5)
+            for y in (q, k)
+        )
+        # Causal, m is the largest so far, and what was written before is scaled to it.
+        m = wk.amax(-1, True).cummax(-2)[0] if causal else wk.amax((-2, -1), True)
+        features = torch.exp(wq - half_q - wq.amax(-1, True)) + 0.01
+        written = (torch.exp(wk - half_k - m) + 0.01) * torch.exp(m)
+        weights = features @ written.mT
+        weights = weights.tril() if causal else weights
+        out = weights / weights.sum(-1, keepdim=True) @ v
+        assert_close(mixer(X)[0], mixer.heads.join(out.transpose(1, 2)))
+
     def test_forms_agree_while_the_maximum_climbs(self) -> None:
         """Keys that grow a thousandfold: the memory is scaled down again and again."""
         mixer = make("performer", heads=2)

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import math
 from functools import partial
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from threefold.layers.heads import choose_heads, split_heads
+from threefold.layers.heads import choose_heads, expand_width, split_heads
 from threefold.layers.linear import Linear
 from threefold.layers.mixer import Mixer
 from threefold.layers.norms import RMSNorm
@@ -31,6 +32,8 @@ class BoundedMemoryControl(Mixer):
     `slots` is M (default: the key size); s is clamped to ±`clamp` (math.inf: no clamping).
     """
 
+    gate_parameters: ClassVar[tuple[str, ...]] = ("slot",)
+
     def __init__(
         self,
         width: int,
@@ -40,9 +43,10 @@ class BoundedMemoryControl(Mixer):
         expand_value: float = 1.0,
         slots: int | None = None,
         clamp: float = 32.0,
+        eps: float = 1e-5,
     ) -> None:
         super().__init__(width)
-        keys, values = int(width * expand_key), int(width * expand_value)
+        keys, values = expand_width(width, expand_key), expand_width(width, expand_value)
         self.heads = choose_heads(math.gcd(keys, values), heads, 64)
         key_size, value_size = keys // self.heads, values // self.heads
         slots = key_size if slots is None else slots
@@ -52,7 +56,7 @@ class BoundedMemoryControl(Mixer):
         self.value = Linear(width, values, bias=False)
         self.slot = Linear(width, self.heads * slots, bias=False)
         self.gate = Linear(width, values, bias=False)
-        self.norm = RMSNorm(value_size, eps=1e-5)
+        self.norm = RMSNorm(value_size, eps)
         self.out = Linear(values, width, bias=False)
         self.carries(
             memory={

@@ -35,6 +35,7 @@ class CellMixer(Mixer):
         "parallel": "the recurrence is nonlinear; "
         "use the chunk form for the whole sequence in one call"
     }
+    gate_parameters: ClassVar[tuple[str, ...]] = ("input",)
 
     def __init__(
         self,

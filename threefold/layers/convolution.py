@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from threefold.kernels import ops
@@ -37,23 +38,32 @@ class ShortConvolution(nn.Module):
 class ConvolvedHeads(nn.Module):
     """Query, key and value in heads: each a projection, then a short convolution with SiLU.
 
-    With `taps` = 0 there is no convolution, no SiLU and no state.
+    With `taps` = 0 there is no convolution and no state; SiLU stays unless `silu` is False.
+    `heads` are those of query, key and value, `channels` their channels altogether.
     """
 
     def __init__(
-        self, width: int, heads: int, key_size: int, value_size: int, *, taps: int = 4
+        self,
+        width: int,
+        heads: tuple[int, int, int],
+        channels: tuple[int, int, int],
+        *,
+        taps: int = 4,
+        silu: bool = True,
     ) -> None:
         super().__init__()
-        self.heads = heads
-        sizes = {"query": key_size, "key": key_size, "value": value_size}
+        names = ("query", "key", "value")
+        self.heads = dict(zip(names, heads, strict=True))
+        self.silu = silu
+        sizes = dict(zip(names, channels, strict=True))
         self.projections = nn.ModuleDict(
-            {name: Linear(width, heads * size, bias=False) for name, size in sizes.items()}
+            {name: Linear(width, size, bias=False) for name, size in sizes.items()}
         )
         convolved = sizes if taps else {}
         self.convolutions = nn.ModuleDict(
-            {name: ShortConvolution(heads * size, taps) for name, size in convolved.items()}
+            {name: ShortConvolution(size, taps, silu=silu) for name, size in convolved.items()}
         )
-        self.state_shape = {name: (taps - 1, heads * size) for name, size in convolved.items()}
+        self.state_shape = {name: (taps - 1, size) for name, size in convolved.items()}
 
     def forward(
         self, x: Tensor, state: dict[str, Tensor], lengths: Tensor | None
@@ -64,5 +74,7 @@ class ConvolvedHeads(nn.Module):
             y = project(x)
             if name in self.convolutions:
                 y, after[name] = self.convolutions[name](y, state[name], lengths)
-            heads.append(split_heads(y, self.heads))
+            elif self.silu:
+                y = F.silu(y)
+            heads.append(split_heads(y, self.heads[name]))
         return tuple(heads), after

@@ -6,6 +6,8 @@ Mao 2022, "Fine-Tuning Pre-trained Transformers into Decaying Fast Weights".
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -24,6 +26,8 @@ class DecayingFastWeights(Mixer):
     Gates start uniformly distributed (Gu et al. 2020), as in the author's code: every channel at
     its own rate.  Projections have Xavier initialisation, since there is no pre-trained model.
     """
+
+    gate_parameters: ClassVar[tuple[str, ...]] = ("forget_key", "forget_value")
 
     def __init__(self, width: int, *, heads: int | None = None) -> None:
         super().__init__(width)

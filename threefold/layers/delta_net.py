@@ -6,11 +6,13 @@ Yang et al. 2024, "Parallelizing Linear Transformers with the Delta Rule over Se
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch
 from torch import Tensor, nn
 
 from threefold.layers.convolution import ConvolvedHeads
-from threefold.layers.heads import choose_heads
+from threefold.layers.heads import choose_heads, expand_width
 from threefold.layers.linear import Linear
 from threefold.layers.mixer import Mixer
 from threefold.layers.norms import RMSNorm, l2_normalize
@@ -23,7 +25,10 @@ class DeltaNet(Mixer):
     """The DeltaNet layer: short convolutions with SiLU, unit queries and keys, RMS norm per head.
 
     `negative_eigenvalues` doubles β, so that an association can be flipped, not only erased.
+    With `taps` = 0 there is no convolution; SiLU stays, as in the authors' code.
     """
+
+    gate_parameters: ClassVar[tuple[str, ...]] = ("strength",)
 
     def __init__(
         self,
@@ -34,15 +39,16 @@ class DeltaNet(Mixer):
         expand_value: float = 1.0,
         taps: int = 4,
         negative_eigenvalues: bool = False,
+        eps: float = 1e-5,
     ) -> None:
         super().__init__(width)
-        keys, values = int(width * expand_key), int(width * expand_value)
+        keys, values = expand_width(width, expand_key), expand_width(width, expand_value)
         self.heads = choose_heads(keys, heads, 128)
         key_size, value_size = keys // self.heads, values // choose_heads(values, self.heads, 128)
         self.strongest = 2.0 if negative_eigenvalues else 1.0
-        self.convolved = ConvolvedHeads(width, self.heads, key_size, value_size, taps=taps)
+        self.convolved = ConvolvedHeads(width, (self.heads,) * 3, (keys, keys, values), taps=taps)
         self.strength = Linear(width, self.heads, bias=False)
-        self.norm = RMSNorm(value_size, eps=1e-5)
+        self.norm = RMSNorm(value_size, eps)
         self.out = Linear(values, width, bias=False)
         self.carries(memory=(self.heads, key_size, value_size), conv=self.convolved.state_shape)
         for module in self.modules():

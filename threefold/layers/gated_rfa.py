@@ -33,6 +33,7 @@ class GatedRFA(Mixer):
     """
 
     no_decay: ClassVar[tuple[str, ...]] = ("sigma",)
+    gate_parameters: ClassVar[tuple[str, ...]] = ("forget",)
 
     def __init__(
         self, width: int, *, heads: int | None = None, features: int = 64, floor: float = 0.1

@@ -6,11 +6,13 @@ Yang et al. 2023, "Gated Linear Attention Transformers with Hardware-Efficient T
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from threefold.layers.convolution import ConvolvedHeads
-from threefold.layers.heads import choose_heads, split_heads
+from threefold.layers.heads import choose_heads, expand_width, split_heads
 from threefold.layers.linear import Linear, LowRankProjection
 from threefold.layers.mixer import Mixer
 from threefold.layers.norms import RMSNorm
@@ -26,6 +28,8 @@ class GatedLinearAttention(Mixer):
     authors' code that recall needs; the paper has none.
     """
 
+    gate_parameters: ClassVar[tuple[str, ...]] = ("forget",)
+
     def __init__(
         self,
         width: int,
@@ -36,16 +40,19 @@ class GatedLinearAttention(Mixer):
         gate_rank: int = 16,
         gate_temperature: float = 16.0,
         taps: int = 0,
+        eps: float = 1e-5,
     ) -> None:
         super().__init__(width)
-        keys, values = int(width * expand_key), int(width * expand_value)
+        keys, values = expand_width(width, expand_key), expand_width(width, expand_value)
         self.heads = choose_heads(keys, heads, 64)
         self.gate_temperature = gate_temperature
-        key_size, value_size = keys // self.heads, values // self.heads
-        self.convolved = ConvolvedHeads(width, self.heads, key_size, value_size, taps=taps)
+        key_size, value_size = keys // self.heads, values // choose_heads(values, self.heads, 64)
+        self.convolved = ConvolvedHeads(
+            width, (self.heads,) * 3, (keys, keys, values), taps=taps, silu=taps > 0
+        )
         self.forget = LowRankProjection(width, gate_rank, keys)
         self.gate = Linear(width, values, bias=False)
-        self.norm = RMSNorm(value_size, eps=1e-5)
+        self.norm = RMSNorm(value_size, eps)
         self.out = Linear(values, width, bias=False)
         self.carries(memory=(self.heads, key_size, value_size))
         if taps:

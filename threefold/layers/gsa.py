@@ -8,11 +8,12 @@ Zhang et al. 2024, "Gated Slot Attention for Efficient Linear-Time Sequence Mode
 from __future__ import annotations
 
 import math
+from typing import ClassVar
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from threefold.layers.heads import choose_heads, split_heads
+from threefold.layers.heads import choose_heads, expand_width, split_heads
 from threefold.layers.linear import Linear
 from threefold.layers.mixer import Mixer
 from threefold.layers.norms import RMSNorm
@@ -27,6 +28,8 @@ class GatedSlotAttention(Mixer):
     Heads have about 64 channels; `slots` (M) is 64 as published, but at most the channels of a key.
     """
 
+    gate_parameters: ClassVar[tuple[str, ...]] = ("forget",)
+
     def __init__(
         self,
         width: int,
@@ -36,9 +39,10 @@ class GatedSlotAttention(Mixer):
         expand_value: float = 1.0,
         slots: int | None = None,
         gate_temperature: float = 8.0,
+        eps: float = 1e-5,
     ) -> None:
         super().__init__(width)
-        keys, values = int(width * expand_key), int(width * expand_value)
+        keys, values = expand_width(width, expand_key), expand_width(width, expand_value)
         self.heads = choose_heads(math.gcd(keys, values), heads, 64)
         key_size, value_size = keys // self.heads, values // self.heads
         slots = min(64, key_size) if slots is None else slots
@@ -47,7 +51,7 @@ class GatedSlotAttention(Mixer):
         self.key = Linear(width, keys, bias=False)
         self.value = Linear(width, values, bias=False)
         self.forget = Linear(width, self.heads * slots, bias=False)
-        self.norm = RMSNorm(values, eps=1e-5)
+        self.norm = RMSNorm(values, eps)
         self.out = Linear(values, width, bias=False)
         self.carries(
             memory={"key": (self.heads, key_size, slots), "value": (self.heads, slots, value_size)}

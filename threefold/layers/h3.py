@@ -43,6 +43,7 @@ class H3(Discretised[Filter]):
 
     slow: ClassVar[tuple[str, ...]] = ("step_log", "decay_log", "angle")
     no_decay: ClassVar[tuple[str, ...]] = ("skip",)
+    gate_parameters: ClassVar[tuple[str, ...]] = ("step_log", "decay_log", "angle")
 
     def __init__(
         self,

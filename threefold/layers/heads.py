@@ -15,6 +15,11 @@ def split_heads(x: Tensor, heads: int) -> Tensor:
     return torch.unflatten(x, -1, (heads, x.shape[-1] // heads))
 
 
+def expand_width(width: int, factor: float) -> int:
+    """width · factor as a whole number: 2304 · (4096/2304) is 4096, whatever rounding says."""
+    return round(width * factor)
+
+
 def choose_heads(width: int, heads: int | None, size: int) -> int:
     """`heads`, if they divide the width; if None, the number that gives sizes nearest to `size`."""
     if heads is None:

@@ -33,6 +33,7 @@ class HGRN2(Mixer):
     """
 
     no_decay: ClassVar[tuple[str, ...]] = ("bound",)
+    gate_parameters: ClassVar[tuple[str, ...]] = ("forget",)
 
     def __init__(
         self,
@@ -40,6 +41,7 @@ class HGRN2(Mixer):
         *,
         heads: int | None = None,
         expand: int = 128,
+        eps: float = 1e-5,
         layer: int = 0,
         depth: int = 1,
     ) -> None:
@@ -53,7 +55,7 @@ class HGRN2(Mixer):
         self.query = Linear(width, width, bias=False)
         self.forget = Linear(width, width, bias=False)
         self.value = Linear(width, width, bias=False)
-        self.norm = RMSNorm(width, eps=1e-5)
+        self.norm = RMSNorm(width, eps)
         self.out = Linear(width, width, bias=False)
         odds = layer / (depth - layer)
         self.bound = nn.Parameter(torch.full((width,), math.log(odds))) if layer else None

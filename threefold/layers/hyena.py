@@ -57,7 +57,7 @@ class ImplicitFilters(LongFilters):
         x = torch.cat([share, angles.cos(), -angles.sin()], 1).to(upcast(weight).dtype)
         for layer in (self.first, self.second, self.third):
             x = torch.sin(upcast(self.frequency) * _apply(layer, x))
-        rates = torch.linspace(_SLOWEST, _FASTEST, self.width)
+        rates = torch.linspace(_SLOWEST, _FASTEST, self.width, dtype=torch.float64)
         window = torch.exp(-share.to(x.dtype) * rates.to(x))
         kernels = torch.unflatten(_apply(self.last, x), 1, (self.convolutions, self.width))
         kernels = (kernels * window.unsqueeze(1)).permute(1, 2, 0)
@@ -78,6 +78,7 @@ class Hyena(Mixer):
     """
 
     no_decay: ClassVar[tuple[str, ...]] = ("skip",)
+    gate_parameters: ClassVar[tuple[str, ...]] = ("project",)
 
     def __init__(
         self,

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from threefold.layers.convolution import ConvolvedHeads
-from threefold.layers.heads import choose_heads, split_heads
+from threefold.layers.heads import choose_heads, expand_width, split_heads
 from threefold.layers.initialisation import initial_delta_bias
 from threefold.layers.linear import Linear, LowRankProjection
 from threefold.layers.mixer import Mixer
@@ -28,31 +28,35 @@ class KimiDeltaAttention(Mixer):
     """The KDA layer: decay and output gate through one head's width, RMS norm per head, a σ gate.
 
     The short convolutions start uniform, as in Gated DeltaNet; other weights at deviation 0.02.
+    With `taps` = 0 there is no convolution; SiLU stays.
     """
 
     no_decay: ClassVar[tuple[str, ...]] = ("A_log", "delta_bias")
+    gate_parameters: ClassVar[tuple[str, ...]] = ("delta", "strength", "A_log")
 
     def __init__(
         self,
         width: int,
         *,
         heads: int | None = None,
+        expand_key: float = 1.0,
         expand_value: float = 1.0,
         taps: int = 4,
         negative_eigenvalues: bool = False,
+        eps: float = 1e-5,
     ) -> None:
         super().__init__(width)
-        values = int(width * expand_value)
-        self.heads = choose_heads(width, heads, 128)
-        key_size, value_size = width // self.heads, values // choose_heads(values, self.heads, 128)
+        keys, values = expand_width(width, expand_key), expand_width(width, expand_value)
+        self.heads = choose_heads(keys, heads, 128)
+        key_size, value_size = keys // self.heads, values // choose_heads(values, self.heads, 128)
         self.strongest = 2.0 if negative_eigenvalues else 1.0
-        self.convolved = ConvolvedHeads(width, self.heads, key_size, value_size, taps=taps)
+        self.convolved = ConvolvedHeads(width, (self.heads,) * 3, (keys, keys, values), taps=taps)
         self.strength = Linear(width, self.heads, bias=False)
-        self.delta = LowRankProjection(width, value_size, width, bias=False)
-        self.delta_bias = nn.Parameter(initial_delta_bias(width, (1e-3, 1e-1)))
+        self.delta = LowRankProjection(width, value_size, keys, bias=False)
+        self.delta_bias = nn.Parameter(initial_delta_bias(keys, (1e-3, 1e-1)))
         self.A_log = nn.Parameter(torch.empty(self.heads, 1).uniform_(1, 16).log())
         self.gate = LowRankProjection(width, value_size, values)
-        self.norm = RMSNorm(value_size, eps=1e-5)
+        self.norm = RMSNorm(value_size, eps)
         self.out = Linear(values, width, bias=False)
         self.carries(memory=(self.heads, key_size, value_size), conv=self.convolved.state_shape)
         for module in self.modules():

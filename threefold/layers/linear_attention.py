@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -33,6 +34,8 @@ class LinearAttention(Mixer):
     output would grow with the length, so each head goes through an RMS norm (Qin et al. 2022).
     """
 
+    gate_parameters: ClassVar[tuple[str, ...]] = ("query", "key")
+
     def __init__(
         self,
         width: int,
@@ -41,6 +44,7 @@ class LinearAttention(Mixer):
         key_size: int | None = None,
         feature_map: str = "elu",
         normalise: bool = True,
+        eps: float = 1e-5,
     ) -> None:
         super().__init__(width)
         if feature_map not in FEATURES:
@@ -57,7 +61,7 @@ class LinearAttention(Mixer):
         self.query = Linear(width, self.heads * key_size)
         self.key = Linear(width, self.heads * key_size)
         self.value = Linear(width, width)
-        self.norm = None if normalise else RMSNorm(value_size, eps=1e-5)
+        self.norm = None if normalise else RMSNorm(value_size, eps)
         self.out = Linear(width, width)
         features = FEATURES[feature_map](torch.zeros(key_size)).shape[-1]
         self.carries(memory=(self.heads, features, value_size + normalise))
@@ -79,8 +83,6 @@ class LinearAttention(Mixer):
             total = out[..., -1:].abs().clamp(min=FLOORS[self.feature_map])
             out = (out[..., :-1] / total).to(x.dtype)
         else:
-            # The norm removes any scale; without this one the square of a polynomial may overflow.
-            out = out / out.abs().amax(-1, keepdim=True).clamp(min=1)
             out = self.norm(out.to(x.dtype))
         return self.out(out.flatten(-2)), {"memory": memory}
 

@@ -37,6 +37,7 @@ class LMU(Mixer):
     refusals: ClassVar[Mapping[str, str]] = {
         "parallel": f"{CellMixer.refusals['parallel']}; recurrent=False has a parallel form"
     }
+    gate_parameters: ClassVar[tuple[str, ...]] = ("input",)
 
     def __init__(
         self,

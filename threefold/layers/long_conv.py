@@ -54,6 +54,7 @@ class LongConv(Mixer):
 
     slow: ClassVar[tuple[str, ...]] = ("coefficients",)
     no_decay: ClassVar[tuple[str, ...]] = ("skip",)
+    gate_parameters: ClassVar[tuple[str, ...]] = ("out",)
 
     def __init__(
         self, width: int, *, max_length: int = 1024, squash: float = 0.003, smooth: int = 0

@@ -27,6 +27,7 @@ class LRU(Mixer):
     """
 
     slow: ClassVar[tuple[str, ...]] = ("decay_log", "angle_log", "scale_log")
+    gate_parameters: ClassVar[tuple[str, ...]] = ("decay_log",)
 
     def __init__(
         self,

@@ -30,6 +30,7 @@ class LSSL(FilterMixer):
     """
 
     slow: ClassVar[tuple[str, ...]] = ("delta_log", "A", "B")
+    gate_parameters: ClassVar[tuple[str, ...]] = ("delta_log",)
 
     def __init__(
         self,

@@ -22,9 +22,13 @@ from threefold.memory.state import State
 
 
 class Mamba(Mixer):
-    """The Mamba layer as published; `zero_order_hold` discretises B exactly instead of by Δ B."""
+    """The Mamba layer as published; `zero_order_hold` discretises B exactly instead of by Δ B.
+
+    `bias`: of the first and last projection.
+    """
 
     no_decay: ClassVar[tuple[str, ...]] = ("A_log", "D", "delta_bias")
+    gate_parameters: ClassVar[tuple[str, ...]] = ("delta", "A_log")
 
     def __init__(
         self,
@@ -36,6 +40,7 @@ class Mamba(Mixer):
         delta_rank: int | None = None,
         delta_range: tuple[float, float] = (1e-3, 1e-1),
         zero_order_hold: bool = False,
+        bias: bool = False,
         layer: int = 0,
         depth: int = 1,
     ) -> None:
@@ -44,14 +49,14 @@ class Mamba(Mixer):
         rank = math.ceil(width / 16) if delta_rank is None else delta_rank
         self.sizes = (rank, state_size, state_size)
         self.zero_order_hold = zero_order_hold
-        self.input = Linear(width, 2 * channels, bias=False)
+        self.input = Linear(width, 2 * channels, bias=bias)
         self.conv = ShortConvolution(channels, taps, bias=True)
         self.select = Linear(channels, sum(self.sizes), bias=False)
         self.delta = Linear(rank, channels, bias=False)
         self.delta_bias = nn.Parameter(initial_delta_bias(channels, delta_range))
         self.A_log = nn.Parameter(torch.arange(1.0, state_size + 1).log().repeat(channels, 1))
         self.D = nn.Parameter(torch.ones(channels))
-        self.out = Linear(channels, width, bias=False)
+        self.out = Linear(channels, width, bias=bias)
         self.carries(memory=(channels, state_size), conv=self.conv.state_shape)
         nn.init.uniform_(self.delta.weight, -(rank**-0.5), rank**-0.5)
         with torch.no_grad():

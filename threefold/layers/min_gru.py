@@ -6,6 +6,8 @@ Feng et al. 2024, "Were RNNs All We Needed?".
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch
 from torch import Tensor
 
@@ -22,6 +24,8 @@ class MinGRU(Mixer):
     1−z = e^{−Δ} with Δ = softplus of z's logit, so the update is a selective scan by zero-order
     hold.  A read-out follows, since `expand` may make the memory wider than the layer.
     """
+
+    gate_parameters: ClassVar[tuple[str, ...]] = ("update",)
 
     def __init__(self, width: int, *, expand: int = 1, positive: bool = True) -> None:
         super().__init__(width)

@@ -6,6 +6,8 @@ Feng et al. 2024, "Were RNNs All We Needed?".
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -22,6 +24,8 @@ class MinLSTM(Mixer):
 
     i′ = σ(log i − log f), so that neither gate is divided by a sum that may be 0.
     """
+
+    gate_parameters: ClassVar[tuple[str, ...]] = ("forget", "write")
 
     def __init__(
         self, width: int, *, expand: int = 1, positive: bool = True, forget_bias: float = 1.0

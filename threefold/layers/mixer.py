@@ -40,6 +40,9 @@ class Mixer(Recordable, ABC):
     # Names of parameters (last component) without weight decay, and with a lower learning rate.
     no_decay: ClassVar[tuple[str, ...]] = ()
     slow: ClassVar[tuple[str, ...]] = ()
+    # Modules and parameters that set gates, decays and time steps: the contract tests drive them to
+    # ±10000; names that end in "_log" are of logarithms, which stay within ±50.
+    gate_parameters: ClassVar[tuple[str, ...]] = ()
     # Why a form is not available, by its name.
     refusals: ClassVar[Mapping[str, str]] = {}
 

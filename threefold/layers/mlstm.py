@@ -33,6 +33,7 @@ class MLSTM(Mixer):
     """
 
     no_decay: ClassVar[tuple[str, ...]] = ("norm_weight",)
+    gate_parameters: ClassVar[tuple[str, ...]] = ("gates",)
 
     def __init__(
         self,
@@ -42,6 +43,7 @@ class MLSTM(Mixer):
         heads: int = 4,
         block_size: int = 4,
         taps: int = 4,
+        eps: float = 1e-5,
         layer: int = 0,
         depth: int = 1,
     ) -> None:
@@ -61,7 +63,7 @@ class MLSTM(Mixer):
         self.gate_bias = nn.Parameter(
             torch.cat([0.1 * torch.randn(self.heads), torch.linspace(3, 6, self.heads)])
         )
-        self.norm = HeadNorm(self.heads, size, affine=False)
+        self.norm = HeadNorm(self.heads, size, eps=eps, affine=False)
         self.norm_weight = nn.Parameter(torch.ones(self.heads, size))
         self.skip = nn.Parameter(torch.ones(channels))
         self.out = Linear(channels, width, bias=False)

@@ -25,7 +25,8 @@ class Nystromformer(Mixer):
 
     A row with fewer elements than landmarks has as many landmarks as elements; segments are as
     equal as whole numbers allow (the authors fill up with zeros).  The pseudo-inverse starts from
-    Aᵀ/(‖A‖₁‖A‖∞) of each head, as in the paper.  taps=0: no convolution.
+    Aᵀ/(‖A‖₁‖A‖∞) of each head, as in the paper; the authors' default takes the largest norm of the
+    whole batch, which would make a row depend on the others.  taps=0: no convolution.
     Not causal: landmarks contain later elements.  Parallel only, no state.
     """
 

@@ -8,6 +8,7 @@ Choromanski et al. 2021, "Rethinking Attention with Performers" (FAVOR+).
 from __future__ import annotations
 
 import math
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -24,20 +25,20 @@ from threefold.memory.linear.stabiliser import stabilise
 from threefold.memory.padding import readable_elements
 from threefold.memory.state import State
 
-# The authors add this to every feature, so that a sum of them is never 0.
-EPSILON = 1e-6
-
 
 class Performer(Mixer):
     """FAVOR+ attention; `features` M per head (None: K ln K), drawn by constructor and `redraw`.
 
-    Features are e^{…−m}.  For a query m is its own largest exponent, which cancels.  For keys the
-    authors take the largest of the whole sequence, which looks ahead; causal, it is the largest so
-    far, carried in the state, and the memory is scaled down whenever it rises.
+    Features are e^{Wx − |x|²/2 − m} + `eps`, so that a sum of them is never 0.  For a query m is
+    its own largest entry of Wx.  For keys the authors take the largest of the whole sequence, which
+    looks ahead; causal, it is the largest so far, carried in the state, and the memory is scaled
+    down whenever it rises.
     Positions (rotary by default) act before the features; the paper adds them to its
     inputs.  Causal: step, chunk and parallel, a state of M (K + 1) per head.  Not causal: parallel,
     no state.
     """
+
+    gate_parameters: ClassVar[tuple[str, ...]] = ("heads.query", "heads.key")
 
     def __init__(
         self,
@@ -48,6 +49,7 @@ class Performer(Mixer):
         causal: bool = True,
         positions: str = "rotary",
         bias: bool = False,
+        eps: float = 1e-6,
     ) -> None:
         super().__init__(width)
         self.heads = Heads(width, heads=heads, bias=bias)
@@ -57,6 +59,7 @@ class Performer(Mixer):
                 f"{self.name}: positions {positions!r} act on scores, which are never formed; "
                 "choose rotary, sinusoidal, binary or none"
             )
+        self.eps = eps
         size = self.heads.size
         if features is None:
             features = max(1, int(size * math.log(size)))
@@ -73,11 +76,16 @@ class Performer(Mixer):
         """Draw new random features; states written with the old ones become invalid."""
         self.random.copy_(orthogonal_gaussians(self.random))
 
-    def exponents(self, x: Tensor) -> Tensor:
-        """W x − |x|²/2 [B, L, H, M] of x [B, L, H, K]."""
+    def exponents(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """W x − |x|²/2 [B, L, H, M] of x [B, L, H, K], and the largest entry of W x [B, L, H]."""
         x = upcast(x) * x.shape[-1] ** -0.25
         product = torch.einsum("blhk,hmk->blhm", x, upcast(self.random))
-        return product.sub_(x.square().sum(-1, True) / 2)
+        largest = product.detach().amax(-1)
+        return product.sub_(x.square().sum(-1, True) / 2), largest
+
+    def features(self, exponents: Tensor, maximum: Tensor) -> Tensor:
+        """e^{u − m} + ε; in place where possible: these are the largest tensors."""
+        return (exponents - maximum.unsqueeze(-1)).exp_() + self.eps
 
     def mix(
         self, x: Tensor, state: State, form: str, lengths: Tensor | None
@@ -86,14 +94,14 @@ class Performer(Mixer):
             state["position"] if self.causal else torch.zeros_like(x[:, 0, 0], dtype=torch.int64)
         )
         query, key, value = self.heads(self.positions(x, start, lengths))
-        query, key = map(self.exponents, self.positions.rotate(query, key, start))
-        query = features(query, query.detach().amax(-1, keepdim=True))
+        query, key = self.positions.rotate(query, key, start)
+        query = self.features(*self.exponents(query))
         # The normaliser is one more column of the memory, written with ones.
         value = F.pad(upcast(value), (0, 1), value=1.0)
         if self.causal:
             out, after = self.recur(query, key, value, state, form, lengths)
         else:
-            out, after = self.whole(query, key, value, lengths), {}
+            out, after = self.attend_to_all(query, key, value, lengths), {}
         total = out[..., -1:]
         out = out[..., :-1] / (total + (total == 0))  # 0 only where a row has no element
         return self.heads.join(out.to(x.dtype)), after
@@ -108,14 +116,14 @@ class Performer(Mixer):
         lengths: Tensor | None,
     ) -> tuple[Tensor, State]:
         """The causal sums, relative to the largest exponent so far."""
+        exponents, largest = self.exponents(key)
         # On an empty memory any scale is right: there the maximum is below every exponent.
-        lowest = torch.finfo(key.dtype).min / 2
+        lowest = torch.finfo(largest.dtype).min / 2
         maximum = state["maximum"].masked_fill(_empty(state["memory"]), lowest)
-        largest = key.detach().amax(-1)
         gates = stabilise(torch.zeros_like(largest), largest, maximum, lengths)
         out, memory = recur(
             query,
-            features(key, gates.maxima.unsqueeze(-1)),
+            self.features(exponents, gates.maxima),
             value,
             log_decay=gates.log_decay,
             state=state["memory"],
@@ -128,20 +136,18 @@ class Performer(Mixer):
             "position": advance_position(state["position"], value.shape[1], lengths),
         }
 
-    def whole(self, query: Tensor, key: Tensor, value: Tensor, lengths: Tensor | None) -> Tensor:
+    def attend_to_all(
+        self, query: Tensor, key: Tensor, value: Tensor, lengths: Tensor | None
+    ) -> Tensor:
         """The sums over all real elements, relative to the largest exponent of a row's head."""
+        exponents, largest = self.exponents(key)
         if lengths is not None:
-            real = readable_elements(lengths, key.shape[1])
-            key = key.masked_fill(~real[:, :, None, None], -torch.inf)
-            value = value * real[:, :, None, None]
-        written = features(key, key.detach().amax((1, 3), keepdim=True))
+            real = readable_elements(lengths, key.shape[1]).unsqueeze(-1)
+            largest = largest.masked_fill(~real, -torch.inf)
+            value = value * real.unsqueeze(-1)
+        written = self.features(exponents, largest.amax(1, keepdim=True))
         memory = torch.einsum("blhm,blhv->bhmv", written, value)
         return torch.einsum("blhm,bhmv->blhv", query, memory)
-
-
-def features(exponents: Tensor, maximum: Tensor) -> Tensor:
-    """e^{u − m} + ε; in place where possible: these are the largest tensors."""
-    return (exponents - maximum).exp_() + EPSILON
 
 
 def _empty(memory: Tensor) -> Tensor:

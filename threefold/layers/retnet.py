@@ -6,28 +6,39 @@ Sun et al. 2023, "Retentive Network: A Successor to Transformer for Large Langua
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
+from threefold.kernels import ops
 from threefold.layers.heads import choose_heads, split_heads
 from threefold.layers.linear import Linear
 from threefold.layers.mixer import Mixer
-from threefold.layers.norms import HeadNorm
 from threefold.layers.positions import advance_position, rotate
 from threefold.memory.linear.recurrence import recur
 from threefold.memory.state import State
 
 
 class RetNet(Mixer):
-    """Multi-scale retention: rotary, values twice as wide, group norm without weights, a SiLU gate.
+    """Multi-scale retention: rotary, values twice as wide, RMS norm without weights, a SiLU gate.
 
     Keys have 256 channels as published; below a width of 1024 there are four heads, so four scales.
+    Each head is normalised by its RMS, as in the authors' code (the paper says GroupNorm).
     Positions rotate only (xPos's scale overflows on a stream).  The authors' divisions before the
-    group norm are left out: the norm removes any scale.
+    norm are left out: it removes any scale.
     """
 
-    def __init__(self, width: int, *, heads: int | None = None, expand_value: int = 2) -> None:
+    gate_parameters: ClassVar[tuple[str, ...]] = ("gate",)
+
+    def __init__(
+        self,
+        width: int,
+        *,
+        heads: int | None = None,
+        expand_value: int = 2,
+        eps: float = 1e-6,
+    ) -> None:
         super().__init__(width)
         values = width * expand_value
         self.heads = choose_heads(width, heads, min(256, max(width // 4, 8)))
@@ -35,7 +46,7 @@ class RetNet(Mixer):
         self.key = Linear(width, width, bias=False)
         self.value = Linear(width, values, bias=False)
         self.gate = Linear(width, values, bias=False)
-        self.norm = HeadNorm(self.heads, values // self.heads, eps=1e-6, affine=False)
+        self.eps = eps
         self.out = Linear(values, width, bias=False)
         self.carries(memory=(self.heads, width // self.heads, values // self.heads), position=())
         for module in (self.query, self.key, self.value, self.gate):
@@ -63,6 +74,6 @@ class RetNet(Mixer):
             form=form,
             lengths=lengths,
         )
-        out = self.norm(out) * F.silu(gate)
+        out = ops.rms_norm(out, None, gate, eps=self.eps)
         position = advance_position(state["position"], x.shape[1], lengths)
         return self.out(out.flatten(-2)), {"memory": memory, "position": position}

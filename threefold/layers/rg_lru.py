@@ -16,6 +16,7 @@ from threefold.layers.convolution import ShortConvolution
 from threefold.layers.heads import choose_heads
 from threefold.layers.linear import BlockLinear, Linear
 from threefold.layers.mixer import Mixer
+from threefold.layers.positions import advance_position, element_positions
 from threefold.layers.precision import upcast
 from threefold.memory.linear.diagonal import diagonal_recurrence
 from threefold.memory.state import State
@@ -26,13 +27,21 @@ SHARPNESS = 8.0  # the paper's c
 class RGLRU(Mixer):
     """Griffin's recurrent block: convolution and RG-LRU on one branch, GeLU on the other.
 
-    The matrices of the gates are block-diagonal, as in the authors' code.
+    The matrices of the gates are block-diagonal, as in the authors' code.  `scale_first` = False
+    leaves out √(1−a²) at the first element of a sequence, as RecurrentGemma does; the paper has it.
     """
 
     no_decay: ClassVar[tuple[str, ...]] = ("rate",)
+    gate_parameters: ClassVar[tuple[str, ...]] = ("forget", "write", "rate")
 
     def __init__(
-        self, width: int, *, expand: int = 1, heads: int | None = None, taps: int = 4
+        self,
+        width: int,
+        *,
+        expand: int = 1,
+        heads: int | None = None,
+        taps: int = 4,
+        scale_first: bool = True,
     ) -> None:
         super().__init__(width)
         channels = expand * width
@@ -46,7 +55,10 @@ class RGLRU(Mixer):
         decay = torch.empty(channels).uniform_(0.9, 0.999)
         self.rate = nn.Parameter(torch.log(torch.expm1(-decay.log() / SHARPNESS)))
         self.out = Linear(channels, width)
+        self.scale_first = scale_first
         self.carries(memory=(channels,), conv=self.conv.state_shape)
+        if not scale_first:
+            self.carries(position=())
 
     def mix(
         self, x: Tensor, state: State, form: str, lengths: Tensor | None
@@ -56,11 +68,16 @@ class RGLRU(Mixer):
         log_decay = (
             -SHARPNESS * F.softplus(upcast(self.rate)) * torch.sigmoid(upcast(self.forget(u)))
         )
-        write = root(-torch.expm1(2 * log_decay)) * torch.sigmoid(upcast(self.write(u))) * upcast(u)
+        scale, after = root(-torch.expm1(2 * log_decay)), {}
+        if not self.scale_first:
+            first = element_positions(x, state["position"]).unsqueeze(-1) == 0
+            scale = torch.where(first, 1.0, scale)
+            after["position"] = advance_position(state["position"], x.shape[1], lengths)
+        write = scale * torch.sigmoid(upcast(self.write(u))) * upcast(u)
         y, memory = diagonal_recurrence(
             log_decay.exp(), write, state["memory"], form=form, lengths=lengths
         )
-        return self.out(y.to(x.dtype) * gate), {"memory": memory, "conv": conv}
+        return self.out(y.to(x.dtype) * gate), {"memory": memory, "conv": conv, **after}
 
 
 def root(x: Tensor) -> Tensor:

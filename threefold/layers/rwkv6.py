@@ -28,12 +28,14 @@ STRONGEST = 7.0
 class RWKV6(Mixer):
     """The time mixing of RWKV-6 ("Finch"), with its initial values by layer and depth.
 
+    `eps` is of the norm per head (None: 1e-5 times its size, as published).
     One deviation: `out` starts small instead of at zero, so that untrained outputs are not 0.
     """
 
     no_decay: ClassVar[tuple[str, ...]] = (
         *("shares", "shares_down", "shares_up", "decay_down", "decay_up", "bonus"),
     )
+    gate_parameters: ClassVar[tuple[str, ...]] = ("decay_bias",)
 
     def __init__(
         self,
@@ -42,6 +44,7 @@ class RWKV6(Mixer):
         heads: int | None = None,
         shift_rank: int = 32,
         decay_rank: int = 64,
+        eps: float | None = None,
         layer: int = 0,
         depth: int = 1,
     ) -> None:
@@ -65,7 +68,7 @@ class RWKV6(Mixer):
         self.query, self.key, self.value, self.gate, self.out = (
             Linear(width, width, bias=False) for _ in range(5)
         )
-        self.norm = HeadNorm(self.heads, size, eps=1e-5 * size)
+        self.norm = HeadNorm(self.heads, size, eps=1e-5 * size if eps is None else eps)
         self.carries(memory=(self.heads, size, size), shift=(width,))
         for module in (self.query, self.value):
             nn.init.orthogonal_(module.weight)

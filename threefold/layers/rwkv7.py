@@ -29,9 +29,12 @@ POWERS = (0.2, 0.9, 0.7, 0.7, 0.9, 0.2)
 class RWKV7(Mixer):
     """The time mixing of RWKV-7 ("Goose"), with its initial values by layer and depth.
 
-    Deviations: later layers of the published model mix the first layer's values into their own; a
-    mixer alone cannot see those, so every layer is like the first.  κ is k/√(|k|² + 1e-12), smooth
-    at zero.  `out` starts small instead of at zero, so that untrained outputs are not 0.
+    `ranks` of the maps to decay, rate and gate (None: as published for this width); `eps` of the
+    norm per head (None: 1e-5 times its size, as published).
+    Deviations: later layers of the published model mix the first layer's values into their own
+    (value residual); a block hands a mixer its input and its own state only, so every layer is
+    like the first.  κ is k/√(|k|² + 1e-12), smooth at zero.  `out` starts small instead of at zero,
+    so that untrained outputs are not 0.
     """
 
     no_decay: ClassVar[tuple[str, ...]] = (
@@ -46,9 +49,17 @@ class RWKV7(Mixer):
             "bonus",
         ),
     )
+    gate_parameters: ClassVar[tuple[str, ...]] = ("decay_bias", "rate_bias")
 
     def __init__(
-        self, width: int, *, heads: int | None = None, layer: int = 0, depth: int = 1
+        self,
+        width: int,
+        *,
+        heads: int | None = None,
+        ranks: tuple[int, int, int] | None = None,
+        eps: float | None = None,
+        layer: int = 0,
+        depth: int = 1,
     ) -> None:
         super().__init__(width)
         self.heads = choose_heads(width, heads, 64)
@@ -58,18 +69,19 @@ class RWKV7(Mixer):
         zigzag = (torch.arange(width) % size) / (max(size - 1, 1) / 2) - 1
         zigzag = zigzag * zigzag.abs()
         self.shares = nn.Parameter(torch.stack([shift_ramp(width, p * early) for p in POWERS]))
-        self.decay_down, self.decay_up = low_rank(width, 2.5)
+        decay_rank, rate_rank, gate_rank = ranks or (default_rank(width, f) for f in (2.5, 2.5, 5))
+        self.decay_down, self.decay_up = low_rank(width, decay_rank)
         self.decay_bias = nn.Parameter(-5.5 + 6 * channel ** (1 + late**0.3) + 2.5 * zigzag)
-        self.rate_down, self.rate_up = low_rank(width, 2.5)
+        self.rate_down, self.rate_up = low_rank(width, rate_rank)
         self.rate_bias = nn.Parameter(-0.19 + 0.3 * zigzag + 0.4 * (channel - 0.5))
-        self.gate_down, self.gate_up = low_rank(width, 5.0)
+        self.gate_down, self.gate_up = low_rank(width, gate_rank)
         self.erase_scale = nn.Parameter(0.71 - 0.1 * (channel - 0.5))
         self.write_scale = nn.Parameter(torch.full((width,), 1.02))
         self.bonus = nn.Parameter(torch.full((self.heads, size), -0.04))
         self.query, self.key, self.value, self.out = (
             Linear(width, width, bias=False) for _ in range(4)
         )
-        self.norm = HeadNorm(self.heads, size, eps=1e-5 * size)
+        self.norm = HeadNorm(self.heads, size, eps=1e-5 * size if eps is None else eps)
         self.carries(memory=(self.heads, size, size), shift=(width,))
         for module, bound in (
             (self.query, 0.5),
@@ -119,8 +131,12 @@ class RWKV7(Mixer):
         return self.out(out * gate), {"memory": memory, "shift": last}
 
 
-def low_rank(width: int, factor: float) -> tuple[nn.Parameter, nn.Parameter]:
-    """A map of rank about factor·√width, in steps of 32: down at zero, up a tenth of orthogonal."""
-    rank = max(32, 32 * round(factor * width**0.5 / 32))
+def default_rank(width: int, factor: float) -> int:
+    """About factor·√width, in steps of 32."""
+    return max(32, 32 * round(factor * math.sqrt(width) / 32))
+
+
+def low_rank(width: int, rank: int) -> tuple[nn.Parameter, nn.Parameter]:
+    """A map of low rank: down at zero, up a tenth of orthogonal."""
     up = nn.init.orthogonal_(torch.empty(rank, width), gain=0.1 * max(1.0, rank / width) ** 0.5)
     return nn.Parameter(torch.zeros(width, rank)), nn.Parameter(up)

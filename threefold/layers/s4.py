@@ -28,6 +28,7 @@ class S4(FilterMixer):
     """
 
     slow: ClassVar[tuple[str, ...]] = ("delta_log", "decay_log", "frequency", "P", "B")
+    gate_parameters: ClassVar[tuple[str, ...]] = ("delta_log",)
 
     def __init__(
         self,

@@ -30,6 +30,7 @@ class S4D(FilterMixer):
     """
 
     slow: ClassVar[tuple[str, ...]] = ("delta_log", "decay_log", "frequency")
+    gate_parameters: ClassVar[tuple[str, ...]] = ("delta_log", "decay_log", "frequency")
 
     def __init__(
         self,

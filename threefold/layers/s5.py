@@ -43,6 +43,7 @@ class S5(Discretised[tuple[Tensor, Tensor]]):
     """
 
     slow: ClassVar[tuple[str, ...]] = ("delta_log", "decay_log", "frequency")
+    gate_parameters: ClassVar[tuple[str, ...]] = ("delta_log", "decay_log", "frequency")
 
     def __init__(
         self,

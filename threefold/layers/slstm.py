@@ -35,6 +35,7 @@ class SLSTM(Mixer):
     forms = CellMixer.forms
     refusals: ClassVar[Mapping[str, str]] = CellMixer.refusals
     no_decay: ClassVar[tuple[str, ...]] = ("norm_weight",)
+    gate_parameters: ClassVar[tuple[str, ...]] = ("gates", "write")
 
     def __init__(
         self,
@@ -43,6 +44,7 @@ class SLSTM(Mixer):
         heads: int = 4,
         taps: int = 4,
         recurrent_dropout: float = 0.0,
+        eps: float = 1e-5,
         layer: int = 0,
         depth: int = 1,
     ) -> None:
@@ -55,7 +57,7 @@ class SLSTM(Mixer):
         self.write = BlockLinear(width, 2 * width, self.heads)  # z and o
         self.gates = BlockLinear(width, 2 * width, self.heads)  # i and f
         self.recurrent = nn.Parameter(torch.zeros(self.heads, 4 * size, size))
-        self.norm = HeadNorm(self.heads, size, affine=False)
+        self.norm = HeadNorm(self.heads, size, eps=eps, affine=False)
         self.norm_weight = nn.Parameter(torch.ones(self.heads, size))
         memory = dict.fromkeys(("hidden", "cell", "normaliser"), (width,))
         self.carries(memory=memory, maximum=(width,), conv=self.conv.state_shape)

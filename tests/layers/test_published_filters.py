@@ -1,0 +1,109 @@
+"""Filters against their published layers, written out step by step in float64."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tests.layers.published import (
+    Case,
+    Oracle,
+    Parameters,
+    assert_parameters_matter,
+    assert_published,
+    convolve,
+    every_case,
+    gelu,
+    short_convolution,
+)
+
+
+def linear(p: Parameters, name: str, x: Tensor) -> Tensor:
+    return x @ p[f"{name}.weight"].T + p.get(f"{name}.bias", 0.0)
+
+
+def h3(p: Parameters, x: Tensor, state_size: int, taps: int) -> Tensor:
+    q, k, v = linear(p, "project", x).chunk(3, -1)
+    u = short_convolution(k, p["conv.weight"]) * v
+    A = torch.complex(-torch.exp(p["decay_log"]), p["angle"])
+    delta, C = torch.exp(p["step_log"]).unsqueeze(1), torch.view_as_complex(p["read"])
+    decay, B = torch.exp(delta * A), (torch.exp(delta * A) - 1) / A  # zero-order hold of B = 1
+    h, out = torch.zeros_like(A), []
+    for q_t, u_t in zip(q, u, strict=True):
+        h = decay * h + B * u_t.unsqueeze(1)
+        out.append(q_t * (2 * (C * h).sum(1).real + p["skip"] * u_t))
+    return linear(p, "out", torch.stack(out))
+
+
+def hyena(p: Parameters, x: Tensor, order: int, max_length: int, features: int) -> Tensor:
+    width, bands = x.shape[1], (features - 1) // 2
+    t = torch.arange(len(x), dtype=torch.float64).unsqueeze(1)
+    angle = (
+        2 * math.pi * t / max_length * torch.linspace(1e-4, bands - 1, bands, dtype=torch.float64)
+    )
+    share = t / (max_length - 1)
+    z = torch.cat([share, torch.cos(angle), -torch.sin(angle)], 1)  # real and imaginary of e^{−i·}
+    for name in ("first", "second", "third"):
+        z = torch.sin(p["filters.frequency"] * linear(p, f"filters.{name}", z))
+    slow, fast = math.log(1e-2) / 1.5, math.log(1e-2) / 0.3
+    window = torch.exp(share * torch.linspace(slow, fast, width, dtype=torch.float64))
+    kernels = (z @ p["filters.last.weight"].T).chunk(order - 1, -1)
+    u = short_convolution(linear(p, "project", x), p["conv.weight"], p["conv.bias"])
+    v, *gates = u.chunk(order + 1, -1)
+    for n, kernel in enumerate(kernels):
+        v = v * gates[n]
+        v = convolve(v, (kernel * window).T) + p["filters.skip"][n] * v
+    return linear(p, "out", v * gates[-1])
+
+
+def long_conv(p: Parameters, x: Tensor, max_length: int, smooth: int = 0) -> Tensor:
+    taps, size = p["filters.coefficients"], 2 * smooth + 1
+    padded = torch.nn.functional.pad(taps, (smooth, smooth))
+    taps = sum(padded[:, i : i + taps.shape[1]] for i in range(size)) / size  # type: ignore[assignment]
+    kernel = taps.sign() * (taps.abs() - 0.003).clamp(min=0)
+    y = gelu(convolve(x, kernel) + p["filters.skip"] * x)
+    value, gate = linear(p, "out", y).chunk(2, -1)
+    return value * torch.sigmoid(gate)
+
+
+def s5(p: Parameters, x: Tensor, state_size: int, method: str = "zero_order_hold") -> Tensor:
+    A = torch.complex(-torch.exp(p["decay_log"]), p["frequency"])
+    B = torch.complex(*p["input.weight"].chunk(2))
+    # Stored as [Re C, −Im C]: what Re(C s) reads of real and imaginary parts.
+    C = torch.complex(*p["read.weight"].chunk(2, 1)).conj()
+    delta = torch.exp(p["delta_log"])
+    decay, gain = torch.exp(delta * A), (torch.exp(delta * A) - 1) / A
+    if method == "bilinear":
+        decay, gain = (1 + delta / 2 * A) / (1 - delta / 2 * A), delta / (1 - delta / 2 * A)
+    s, out = torch.zeros_like(A), []
+    for x_t in x:
+        s = decay * s + gain * (B @ x_t.to(B.dtype))
+        out.append(2 * (C @ s).real + p["skip"] * x_t)
+    y = gelu(torch.stack(out))
+    return y * torch.sigmoid(linear(p, "gate", y))
+
+
+CASES: tuple[Case, ...] = (
+    ("h3", h3, {"state_size": 8, "taps": 5}),
+    ("hyena", hyena, {"order": 2, "max_length": 32, "features": 9}),
+    ("hyena", hyena, {"order": 3, "max_length": 24, "features": 9}),
+    ("long_conv", long_conv, {"max_length": 24}),
+    ("long_conv", long_conv, {"max_length": 32, "smooth": 2}),
+    ("s5", s5, {"state_size": 12}),
+    ("s5", s5, {"state_size": 12, "method": "bilinear"}),
+)
+
+
+@every_case(CASES)
+def test_published_layer(name: str, oracle: Oracle, options: dict[str, Any]) -> None:
+    assert_published(name, oracle, **options)
+
+
+@every_case(CASES)
+def test_comparison_notices_every_parameter(
+    name: str, oracle: Oracle, options: dict[str, Any]
+) -> None:
+    assert_parameters_matter(name, oracle, **options)

@@ -1,0 +1,180 @@
+"""Layers of smaller packages."""
+
+from __future__ import annotations
+
+import os
+from functools import partial
+from typing import Any
+from unittest import mock
+
+import torch
+from torch import Tensor, nn
+
+from tests.peers.parity import Layer, Parity, load, package
+from threefold.layers.mixer import Mixer
+
+
+def mamba(mixer: Mixer) -> Layer:
+    module = package("mambapy.mamba")
+    peer = module.MambaBlock(module.MambaConfig(d_model=32, n_layers=1, pscan=False))
+    p = mixer.state_dict()
+    names = {"in_proj": "input", "x_proj": "select", "out_proj": "out", "conv1d": "conv"}
+    return load(
+        peer,
+        {
+            **{f"{theirs}.weight": p[f"{ours}.weight"] for theirs, ours in names.items()},
+            **{"conv1d.bias": p["conv.bias"], "A_log": p["A_log"], "D": p["D"]},
+            **{"dt_proj.weight": p["delta.weight"], "dt_proj.bias": p["delta_bias"]},
+        },
+    )
+
+
+def mlstm(mixer: Mixer) -> Layer:
+    module = package("xlstm.blocks.mlstm.layer")
+    config = module.mLSTMLayerConfig(embedding_dim=32, num_heads=2, context_length=64)
+    peer = module.mLSTMLayer(config)
+    # The authors add 1e-6 to the denominator; with 0 it is the paper's equation.
+    peer.mlstm_cell.backend_fn = partial(peer.mlstm_cell.backend_fn, eps=0.0)
+    p = mixer.state_dict()
+    bias, gates = p["gate_bias"].chunk(2), p["gates.weight"].chunk(2)
+    return load(
+        peer,
+        {
+            **{f"{n[0]}_proj.weight": p[n].mT for n in ("query", "key", "value")},
+            **{"proj_up.weight": p["input.weight"], "proj_down.weight": p["out.weight"]},
+            **{"conv1d.conv.weight": p["conv.weight"], "conv1d.conv.bias": p["conv.bias"]},
+            **{"mlstm_cell.igate.weight": gates[0], "mlstm_cell.igate.bias": bias[0]},
+            **{"mlstm_cell.fgate.weight": gates[1], "mlstm_cell.fgate.bias": bias[1]},
+            "mlstm_cell.outnorm.weight": p["norm_weight"] - 1,
+            "learnable_skip": p["skip"],
+        },
+    )
+
+
+def minimal(names: tuple[str, ...], peer: Any, key: str, mixer: Mixer) -> Layer:
+    """minGRU and minLSTM have no biases, and read out only where they expand."""
+    p = mixer.state_dict()
+    for name in names:
+        p[f"{name}.bias"].zero_()
+    weight = torch.cat([p[f"{name}.weight"] for name in names])
+    return load(peer, {f"{key}.weight": weight, "to_out.weight": p["out.weight"]})
+
+
+def min_gru(mixer: Mixer) -> Layer:
+    peer = package("minGRU_pytorch.minGRU").minGRU(32, expansion_factor=2.0)
+    return minimal(("candidate", "update"), peer, "to_hidden_and_gate", mixer)
+
+
+def min_lstm(mixer: Mixer) -> Layer:
+    peer = package("minGRU_pytorch.minLSTM").minLSTM(32, expansion_factor=2.0)
+    return minimal(("candidate", "forget", "write"), peer, "to_hidden_and_f_i_gate", mixer)
+
+
+def s5(mixer: Mixer) -> Layer:
+    """The state space itself; the gated read-out around it is that of the paper."""
+    module, p = package("s5.s5_model"), mixer.state_dict()
+    poles = torch.complex(-torch.exp(p["decay_log"]), p["frequency"])
+    one = torch.eye(len(poles), dtype=torch.complex64)
+    peer = module.S5SSM(poles, one, one, 32, len(poles), 0.001, 0.1, bcInit="dense")
+    conjugate = torch.complex(*p["read.weight"].chunk(2, 1)).conj()
+    load(
+        peer,
+        {
+            "Lambda": poles,
+            "B": torch.stack(p["input.weight"].chunk(2), -1),
+            **{"C": 2 * conjugate, "D": p["skip"], "log_step": p["delta_log"]},
+        },
+    )
+
+    def run(x: Tensor) -> Tensor:
+        y = nn.functional.gelu(torch.stack([peer(row) for row in x]))
+        return y * torch.sigmoid(y @ p["gate.weight"].T + p["gate.bias"])
+
+    return run
+
+
+def linformer(mixer: Mixer) -> Layer:
+    peer = package("linformer.linformer").LinformerSelfAttention(32, 24, k=6, heads=4)
+    p = mixer.state_dict()
+    return load(
+        peer,
+        {
+            **{f"to_{n[0]}.weight": p[f"heads.{n}.weight"] for n in ("query", "key", "value")},
+            **{"proj_k": p["mix_keys"].T, "proj_v": p["mix_values"].T},
+            **{
+                "to_out.weight": p["heads.out.weight"],
+                "to_out.bias": torch.zeros_like(p["mix_keys"][0, :1]).expand(32),
+            },
+        },
+    )
+
+
+def performer(mixer: Mixer) -> Layer:
+    module = package("performer_pytorch.performer_pytorch")
+    p = mixer.state_dict()
+    count = p["random"].shape[1]
+    peer = module.SelfAttention(32, heads=4, dim_head=8, nb_features=count, qkv_bias=True)
+    p["random"].copy_(p["random"][:1].clone())  # theirs is one for all heads
+    names = {"to_q": "query", "to_k": "key", "to_v": "value", "to_out": "out"}
+    kinds = ("weight", "bias")
+    load(peer, {f"{t}.{k}": p[f"heads.{o}.{k}"] for t, o in names.items() for k in kinds})
+    peer.fast_attention.projection_matrix = p["random"][0]
+    return peer
+
+
+def rwkv7(mixer: Mixer) -> Layer:
+    """The time mixing of the authors' package, in its first layer."""
+    switches = {"RWKV_V7_ON": "1", "RWKV_JIT_ON": "0", "RWKV_CUDA_ON": "0"}
+    # Compiled, it would be fixed to float32.
+    with mock.patch.dict(os.environ, switches), mock.patch.object(torch.jit, "script", lambda f: f):
+        function = package("rwkv.model").RWKV_x070_TMix_seq
+    p = mixer.state_dict()
+    heads, size = p["bonus"].shape
+    weights = (
+        *p["shares"],
+        *(p[name] for name in ("decay_bias", "decay_down", "decay_up")),
+        *(p[name] for name in ("rate_bias", "rate_down", "rate_up")),
+        *(None, None, None),
+        *(p[name] for name in ("gate_down", "gate_up", "erase_scale", "write_scale")),
+        p["bonus"].flatten(),
+        *(p[f"{name}.weight"].T for name in ("query", "key", "value", "out")),
+        *(p["norm.weight"].flatten(), p["norm.bias"].flatten()),
+    )
+
+    def run(x: Tensor) -> Tensor:
+        empty = x.new_zeros(heads, size, size)
+        rows = [
+            function(0, heads, size, row, torch.zeros_like(row[0]), None, empty, *weights)[0]
+            for row in x
+        ]
+        return torch.stack(rows)
+
+    return run
+
+
+CASES = (
+    Parity("mamba", "mambapy MambaBlock", mamba),
+    Parity("mlstm", "xlstm mLSTMLayer", mlstm, {"heads": 2}),
+    Parity("min_gru", "minGRU-pytorch minGRU", min_gru, {"expand": 2}),
+    Parity("min_lstm", "minGRU-pytorch minLSTM", min_lstm, {"expand": 2}),
+    Parity("s5", "s5-pytorch S5SSM", s5, {"state_size": 32}),
+    Parity(
+        "linformer",
+        "linformer LinformerSelfAttention",
+        linformer,
+        {"heads": 4, "rank": 6, "max_length": 24},
+    ),
+    Parity(
+        "performer",
+        "performer-pytorch SelfAttention",
+        performer,
+        {"heads": 4, "causal": False, "positions": "none", "bias": True, "eps": 1e-4},
+    ),
+    Parity(
+        "rwkv7",
+        "rwkv RWKV_x070_TMix_seq",
+        rwkv7,
+        {"heads": 2, "ranks": (5, 6, 7), "eps": 64e-5},
+        reason="the authors round e^{−1/2} to six digits",
+    ),
+)
