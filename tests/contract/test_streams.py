@@ -160,7 +160,7 @@ def test_forecasts_are_scored_by_hand() -> None:
     (scores,) = stream(built("gaussian"), data, mode="anomaly")
     z = ((inputs[1:] - normal.mean) / normal.stddev).abs()
     assert_close(torch.tensor(scores.columns["score"][1:]), z.amax(-1))
-    assert scores.columns["channel"][1:] == (z.argmax(-1) + 1).tolist()
+    assert scores.columns["column"][1:] == [f"x{i + 1}" for i in z.argmax(-1).tolist()]
     inputs = elements("quantile")
     with torch.no_grad():
         forecast = built("quantile")(inputs[None, :, :1], exogenous=inputs[None, :, 1:])[0][
@@ -174,7 +174,7 @@ def test_forecasts_are_scored_by_hand() -> None:
     with pytest.raises(ThreefoldError, match="a forecaster of quantiles defines no likelihood"):
         stream(built("quantile"), b"", mode="likelihood")
     with pytest.raises(ThreefoldError, match="a tagger model does not predict its inputs"):
-        stream(built("tagger"), b"")
+        stream(built("tagger"), b"", mode="likelihood")
 
 
 def test_running_scores_are_z_scores_of_what_came_before() -> None:
