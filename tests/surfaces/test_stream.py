@@ -262,9 +262,7 @@ class TestResuming:
         arguments = ("stream", "text", "in.txt", "--output", "o.jsonl", "--state", "s")
         good(*arguments)
         saved = state.read_bytes()
-        assert "chunk_size 512, but now chunk_size is 7" in refused(
-            *arguments, "--chunk-size", "7"
-        )
+        assert "chunk_size 512, but now chunk_size is 7" in refused(*arguments, "--chunk-size", "7")
         assert "started with mode 'likelihood'" in refused(*arguments, "--mode", "predict")
         path.write_text("Hello there, " * 50)
         assert "the first 650 bytes have changed" in refused(*arguments)

@@ -157,16 +157,10 @@ def stream(
 
     chosen_format = choose_format(output_path, file_format)
     options: dict[str, Any] = {
-        "mode": mode,
-        "group_size": group_size,
-        "top_k": top_k,
-        "window": window,
-        "context": context,
-        "columns": columns,
-        "missing": missing,
-        "sound_format": sound_format,
-        "chunk_size": chunk_size,
-    }
+        "mode": mode, "group_size": group_size, "top_k": top_k, "window": window,
+        "context": context, "columns": columns, "missing": missing,
+        "sound_format": sound_format, "chunk_size": chunk_size,
+    }  # fmt: skip
     opened = load_model(model, state)
     files = {"output": output_path, "format": file_format, "state": state}
     command = resume_command(model, file, options | files)
@@ -176,10 +170,7 @@ def stream(
             job.open_output(output_path, chosen_format)
         if not quiet:
             warn_of_growth(job)
-        try:
-            run(job, interrupts, quiet)
-        except KeyboardInterrupt:  # the second one
-            stop_at_once(job, command)
+        run(job, interrupts, quiet, command)
     report(job, as_json, quiet, command)
 
 
@@ -239,7 +230,7 @@ def warn_of_growth(job: StreamJob) -> None:
         print(note, file=sys.stderr)
 
 
-def run(job: StreamJob, interrupts: Interrupts, quiet: bool) -> None:
+def run(job: StreamJob, interrupts: Interrupts, quiet: bool, command: str) -> None:
     """Run a job to the end of its input or to an interruption, with a progress bar."""
     from threefold.data.progress import Meter
 
@@ -257,6 +248,8 @@ def run(job: StreamJob, interrupts: Interrupts, quiet: bool) -> None:
 
     try:
         job.run(should_stop=lambda: interrupts.asked, on_chunk=on_chunk)
+    except KeyboardInterrupt:  # the second one
+        stop_at_once(job, command)
     finally:
         meter.close()
 

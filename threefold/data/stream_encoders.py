@@ -186,9 +186,7 @@ class WordListEncoder(Encoder):
         self.starts = False  # whether the next word begins a sentence
 
     def encode(self, data: bytes, final: bool) -> tuple[Elements, int]:
-        used = len(data) if final else data.rfind(b"\n") + 1
-        if not used and len(data) > MOST_PENDING_BYTES:
-            raise UnreadableError(0, f"{MOST_PENDING_BYTES >> 20} MiB without the end of a line")
+        used = complete_lines(data, final)
         records: list[tuple[int, str, bool]] = []
         for line in decoded(data[:used], True).splitlines():
             words = line.split()
@@ -232,6 +230,14 @@ def decoded(data: bytes, final: bool) -> str:
         raise UnreadableError(
             error.start, f"0x{data[error.start]:02x} is not valid UTF-8; is this a text file?"
         ) from error
+
+
+def complete_lines(data: bytes, final: bool) -> int:
+    """The length of the complete lines; the last one is complete if no bytes will follow."""
+    used = len(data) if final else data.rfind(b"\n") + 1
+    if not used and len(data) > MOST_PENDING_BYTES:
+        raise UnreadableError(0, f"{MOST_PENDING_BYTES >> 20} MiB without the end of a line")
+    return used
 
 
 def utf8_size(text: str) -> int:

@@ -30,10 +30,10 @@ from threefold.data.cells import (
     usable_number,
 )
 from threefold.data.stream_encoders import (
-    MOST_PENDING_BYTES,
     Elements,
     Encoder,
     UnreadableError,
+    complete_lines,
 )
 from threefold.errors import ThreefoldError, nearest
 
@@ -98,9 +98,7 @@ class RowEncoder(Encoder):
         self.ignored: list[str] = []  # columns that are not read
 
     def encode(self, data: bytes, final: bool) -> tuple[Elements, int]:
-        used = len(data) if final else data.rfind(b"\n") + 1
-        if not used and len(data) > MOST_PENDING_BYTES:
-            raise UnreadableError(0, f"{MOST_PENDING_BYTES >> 20} MiB without the end of a line")
+        used = complete_lines(data, final)
         rows: list[tuple[Any, ...]] = []
         at = 0
         for line in BytesIO(data[:used]):

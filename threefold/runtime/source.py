@@ -44,7 +44,7 @@ class SourcePosition:
     offset: int  # bytes of the input before the current block; negative in saved bytes
     line: int  # lines before it
     taken: int  # elements taken from the block
-    read: int  # bytes of the input up to the end of the block
+    read: int  # bytes of the input that were read
     sha256: str | None  # of these bytes; None for an input that cannot be read again
     ended: bool  # whether the input was read to its end
     encoder: dict[str, Any]  # settings of the encoder before the block
@@ -117,23 +117,22 @@ class Source:
     def position(self) -> SourcePosition:
         """Return the position after the last element taken."""
         first = self._blocks[0] if self._blocks else InputBlock(b"", np.zeros(0), {})
-        taken = first.taken
         settings = first.encoder if self._blocks else self.encoder.settings()
-        data = first.data if taken else b""
+        unread = b"".join(block.data for block in self._blocks) + self._data
         digest = None
         if self._hash is not None:
             hashed = self._hash.copy()
-            hashed.update(data[max(0, -self.offset) :])
+            hashed.update(unread[max(0, -self.offset) :])
             digest = hashed.hexdigest()
         return SourcePosition(
             self.offset,
             self.line,
-            taken,
-            max(0, self.offset + len(data)),
+            first.taken,
+            max(0, self.offset + len(unread)),
             digest,
             self._ended,
             copy.deepcopy(settings),
-            b"".join(block.data for block in self._blocks) + self._data,
+            unread,
         )
 
     def restore(self, position: SourcePosition, continue_with: str | None = None) -> None:

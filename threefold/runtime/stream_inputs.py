@@ -33,7 +33,7 @@ Array = NDArray[Any]
 GAP = 1.5  # steps of time between two rows, from which it is a gap
 
 
-class Segment(NamedTuple):
+class SeriesRows(NamedTuple):
     """Elements of one series in a chunk."""
 
     series: str
@@ -58,12 +58,12 @@ class StreamReader(ABC):
     def __init__(self, model: Any) -> None:
         self.model = model
 
-    def segments(self, elements: Elements) -> Iterator[Segment]:
+    def segments(self, elements: Elements) -> Iterator[SeriesRows]:
         """The elements by series, in order."""
-        yield Segment("", range(len(elements)))
+        yield SeriesRows("", range(len(elements)))
 
     @abstractmethod
-    def prepare(self, elements: Elements, segment: Segment, position: int) -> Prepared | None:
+    def prepare(self, elements: Elements, segment: SeriesRows, position: int) -> Prepared | None:
         """Prepare a segment; position: elements of the stream before this chunk."""
 
     def state(self) -> dict[str, Any]:
@@ -80,7 +80,7 @@ class StreamReader(ABC):
 
     def _numbers(self, values: Array) -> Tensor:
         dtype = self.model.embedding.weight.dtype
-        return torch.from_numpy(np.ascontiguousarray(values)).to(self.model.device, dtype)
+        return torch.from_numpy(np.array(values)).to(self.model.device, dtype)
 
 
 class TokenReader(StreamReader):
@@ -96,7 +96,7 @@ class TokenReader(StreamReader):
             self.texts = [data.decode("utf-8", "replace") for data in token_bytes]
             self.sizes = np.array([len(data) for data in token_bytes], dtype=np.int64)
 
-    def prepare(self, elements: Elements, segment: Segment, position: int) -> Prepared:
+    def prepare(self, elements: Elements, segment: SeriesRows, position: int) -> Prepared:
         inputs = torch.from_numpy(elements.astype(np.int64)).to(self.model.device)
         columns = {} if self.texts is None else self._columns(elements, position)
         return Prepared(inputs, inputs, columns, segment.rows)
@@ -126,12 +126,12 @@ class WordReader(StreamReader):
 
     single = False
 
-    def segments(self, elements: Elements) -> Iterator[Segment]:
+    def segments(self, elements: Elements) -> Iterator[SeriesRows]:
         starts = [0, *(row for row in np.flatnonzero(elements["starts"]).tolist() if row)]
         for first, end in zip(starts, [*starts[1:], len(elements)], strict=True):
-            yield Segment("", range(first, end), bool(elements["starts"][first]))
+            yield SeriesRows("", range(first, end), bool(elements["starts"][first]))
 
-    def prepare(self, elements: Elements, segment: Segment, position: int) -> Prepared:
+    def prepare(self, elements: Elements, segment: SeriesRows, position: int) -> Prepared:
         chosen = elements[list(segment.rows)]
         inputs = torch.from_numpy(chosen["token"].copy()).to(self.model.device)
         return Prepared(inputs, inputs, {"word": chosen["word"].tolist()}, segment.rows)
@@ -144,7 +144,7 @@ class SoundReader(StreamReader):
         super().__init__(model)
         self.rate = rate
 
-    def prepare(self, elements: Elements, segment: Segment, position: int) -> Prepared:
+    def prepare(self, elements: Elements, segment: SeriesRows, position: int) -> Prepared:
         inputs = self._numbers(elements)
         seconds = ((position + np.arange(len(elements))) / self.rate).tolist()
         return Prepared(inputs, inputs, {"seconds": seconds}, segment.rows)
@@ -203,19 +203,19 @@ class RowReader(StreamReader):
         self.missing: Counter[str] = Counter()  # by column
         self.stamps: dict[float, str] = {}  # of the moments written last
 
-    def segments(self, elements: Elements) -> Iterator[Segment]:
+    def segments(self, elements: Elements) -> Iterator[SeriesRows]:
         rows = np.flatnonzero(~elements["skipped"])
         self.counts["skipped"] += len(elements) - len(rows)
         if not self.named_series:
-            yield Segment("", rows.tolist())
+            yield SeriesRows("", rows.tolist())
             return
         groups: dict[str, list[int]] = {}
         for row in rows.tolist():
             groups.setdefault(elements["series"][row], []).append(row)
         for name, chosen in groups.items():
-            yield Segment(name, chosen)
+            yield SeriesRows(name, chosen)
 
-    def prepare(self, elements: Elements, segment: Segment, position: int) -> Prepared | None:
+    def prepare(self, elements: Elements, segment: SeriesRows, position: int) -> Prepared | None:
         rows, order = elements[list(segment.rows)], segment.rows
         if not len(rows):
             return None

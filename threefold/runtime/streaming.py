@@ -18,53 +18,25 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from threefold.data.preprocessing.media import ReadSound
 from threefold.data.stream_encoders import Elements
 from threefold.errors import ThreefoldError
-from threefold.memory.forms import CHUNK_LENGTH
 from threefold.models.forecaster import Forecaster
-from threefold.runtime.sampling import is_integer
 from threefold.runtime.scores.grouping import Columns, Groups
-from threefold.runtime.scores.scorers import Scorer, default_mode, make_scorer
+from threefold.runtime.scores.scorers import Scorer, make_scorer
 from threefold.runtime.session import check_streams
 from threefold.runtime.source import Input, SourcePosition, Wait
 from threefold.runtime.state_files import StateFile, read_state, save_state, state_for_model
 from threefold.runtime.stream_inputs import Prepared, RowReader, TokenReader
 from threefold.runtime.stream_past import CarriedPast, Part, Past, WindowedPast
-from threefold.runtime.stream_sources import InputSettings, StreamInput, open_input
+from threefold.runtime.stream_settings import (
+    ALL,
+    StreamSettings,
+    choose_settings,
+    saved_settings,
+)
+from threefold.runtime.stream_sources import StreamInput, open_input
 
 NOTE = "stream"  # key of the notes in a state file
-LARGEST_CHUNK = 512  # elements
-CHUNK_OUTPUTS = 1 << 22  # numbers in the outputs of a chunk, at most
-ROWS_PER_SECOND = 10  # of the output for sounds
-ALL = "all"
-
-
-@dataclass(frozen=True)
-class StreamSettings:
-    """What a stream computes; a resumed stream keeps the settings that it was started with."""
-
-    mode: str  # likelihood, predict or anomaly
-    chunk_size: int  # elements computed together
-    group_size: int  # elements per row of the output
-    top_k: int  # tokens or classes listed by `predict`
-    window: int | None  # elements over which surprises are averaged
-    context: int | str  # elements of the past that a forecast reads, or all
-    columns: tuple[str, ...] | None  # of a table
-    missing: str | None  # carry, mask or stop; None: as the model was trained
-    sound_format: str | None  # of samples without a header
-
-    def __post_init__(self) -> None:
-        for name in ("chunk_size", "group_size", "top_k", "window", "context"):
-            value = getattr(self, name)
-            unset = (name == "window" and value is None) or (name == "context" and value == ALL)
-            if not unset and (not is_integer(value) or value < 1):
-                raise ThreefoldError(f"stream: {name} is {value!r}, expected 1 or more")
-
-    @property
-    def inputs(self) -> InputSettings:
-        """The settings of the input."""
-        return InputSettings(self.columns, self.missing, self.sound_format)
 
 
 @dataclass(frozen=True)
@@ -88,7 +60,7 @@ class StreamScores:
 
 
 @dataclass(frozen=True)
-class Snapshot:
+class StreamSnapshot:
     """Everything that a stream needs to continue, as JSON values and tensors."""
 
     state: Any
@@ -118,7 +90,9 @@ class ScoreStream(Iterator[StreamScores]):
         self.position = 0  # elements answered
         self.skip = 0  # rows of the output that were written before the stream was resumed
         self.ended = False
-        self._boundary: Snapshot | None = None  # after the last complete chunk, once it has ended
+        self._boundary: StreamSnapshot | None = (
+            None  # after the last complete chunk, once it has ended
+        )
         self._repeated = 0  # rows of the output after that chunk
 
     def __next__(self) -> StreamScores:
@@ -156,7 +130,7 @@ class ScoreStream(Iterator[StreamScores]):
             extra_tensors=snapshot.tensors,
         )
 
-    def _snapshot(self) -> Snapshot:
+    def _snapshot(self) -> StreamSnapshot:
         position = asdict(self.source.position())
         unread = np.frombuffer(position.pop("unread"), dtype=np.uint8).copy()
         state, positions, past, tensors = self.past.snapshot()
@@ -171,7 +145,9 @@ class ScoreStream(Iterator[StreamScores]):
             "scorers": {name: scorer.state() for name, scorer in self.scorers.items()},
             "open_group": None if groups is None else [groups.number, groups.open_row],
         }
-        return Snapshot(state, positions, note, {**tensors, "unread": torch.from_numpy(unread)})
+        return StreamSnapshot(
+            state, positions, note, {**tensors, "unread": torch.from_numpy(unread)}
+        )
 
     def restore(self, path: Any, state_file: StateFile, continue_with: str | None = None) -> None:
         """Continue where a saved stream stopped."""
@@ -261,34 +237,21 @@ def stream(
 ) -> ScoreStream:
     """Score an input of any length, a chunk at a time, in constant memory.
 
-    source: a path, a binary file, bytes, an iterable of bytes or strings, or a DataFrame: text for
-    a model of tokens, sound, or a table with one element per line.  Lists, arrays and tensors hold
-    the elements themselves: tokens [length], or numbers [length, n].  What a model was trained on
-    is prepared as in training: columns by name, in original units; so are the answers.
-    mode: likelihood, predict or anomaly, see threefold/runtime/scores/scorers.py; default
-    likelihood for models that have one, else predict.
+    source: a path, a binary file, bytes, an iterable of bytes or strings, or a DataFrame; lists,
+    arrays and tensors hold the elements themselves.  Inputs are prepared as in training (columns by
+    name), and answers are in original units.  mode: likelihood, predict or anomaly (`scorers.py`).
     group_size: elements per output row.  top_k: tokens or classes listed by predict.
-    window: elements over which surprises are averaged, default all.
-    context: elements that each forecast reads, "all" carries the state; default as trained.
-    columns: of a table, by name or number, in the order of the model's.
-    missing: carry (repeat the last value), mask or stop; default as trained.
-    sound_format: s16le, s32le or f32le for samples without a WAV header.
-    chunk_size: elements computed together; 1 answers each at once, larger chunks are faster.
-    state: resume from a file written by `ScoreStream.save`, with the settings saved there.
-    continue_with: what the source then is: "same", the same file, perhaps grown (default), or
-    "new", an input that holds only what follows.
+    window: elements over which surprises are averaged.  context: elements that each forecast reads,
+    or "all".  columns: of a table, in the order of the model's.  missing: carry, mask or stop.
+    sound_format: of samples without a header.  chunk_size: elements computed together, 1 answers
+    each at once.  state: resume from a file of `ScoreStream.save`, with the settings saved there;
+    continue_with: the source is then the "same" file (default) or holds only what is "new".
     """
-    requested = {
-        "mode": mode,
-        "group_size": group_size,
-        "top_k": top_k,
-        "window": window,
-        "context": context,
-        "columns": None if columns is None else tuple(columns),
-        "missing": missing,
-        "sound_format": sound_format,
-        "chunk_size": chunk_size,
-    }
+    requested: dict[str, Any] = {
+        "mode": mode, "group_size": group_size, "top_k": top_k, "window": window,
+        "context": context, "columns": None if columns is None else tuple(columns),
+        "missing": missing, "sound_format": sound_format, "chunk_size": chunk_size,
+    }  # fmt: skip
     if state is not None:
         return resume_stream(
             model, source, requested, state, read_state(state), continue_with, wait
@@ -303,7 +266,7 @@ def start_stream(
 ) -> ScoreStream:
     """Start a stream at the beginning of its input; requested: settings, None for the default."""
     model = check_streams(model)
-    settings = StreamSettings(**{**_defaults(model), **_without_none(requested)})
+    settings = choose_settings(model, requested)
     return ScoreStream(model, open_input(model, source, settings.inputs, wait), settings)
 
 
@@ -325,39 +288,11 @@ def resume_stream(
             "the input; expected a file that a stream saved"
         )
     state_for_model(path, state_file, model)
-    settings = _saved_settings(note["settings"], requested, path)
+    settings = saved_settings(note["settings"], requested, path)
     opened = open_input(model, source, settings.inputs, wait)
     resumed = ScoreStream(model, opened, settings)
     resumed.restore(path, state_file, continue_with)
     return resumed
-
-
-def plan_chunk_size(model: Any) -> int:
-    """Choose the number of elements per chunk: large, while their outputs take little memory."""
-    outputs: int = model.spec.vocabulary  # numbers per element
-    if model.input_size:
-        head = model.head[-1] if hasattr(model.head, "__getitem__") else model.head
-        outputs = head.out_features
-    return max(
-        CHUNK_LENGTH, min(LARGEST_CHUNK, CHUNK_OUTPUTS // outputs) // CHUNK_LENGTH * CHUNK_LENGTH
-    )
-
-
-def _defaults(model: Any) -> dict[str, Any]:
-    preprocessing = model.preprocessing
-    sound = None if preprocessing is None else preprocessing.inputs.find(ReadSound)
-    context = None if preprocessing is None else preprocessing.context
-    return {
-        "mode": default_mode(model),
-        "chunk_size": plan_chunk_size(model),
-        "group_size": 1 if sound is None else max(1, sound.rate // ROWS_PER_SECOND),
-        "top_k": 1,
-        "window": None,
-        "context": context or ALL,
-        "columns": None,
-        "missing": None,
-        "sound_format": None,
-    }
 
 
 def _make_past(model: Any, opened: StreamInput, settings: StreamSettings) -> Past:
@@ -369,26 +304,6 @@ def _make_past(model: Any, opened: StreamInput, settings: StreamSettings) -> Pas
             "only forecasts are made from a context"
         )
     return WindowedPast(model, settings.chunk_size, int(settings.context))
-
-
-def _without_none(requested: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in requested.items() if value is not None}
-
-
-def _saved_settings(
-    saved: Mapping[str, Any], requested: Mapping[str, Any], path: Any
-) -> StreamSettings:
-    """Return the settings of a saved stream; refuse a request for others."""
-    columns = saved["columns"]
-    settings = StreamSettings(**{**saved, "columns": None if columns is None else tuple(columns)})
-    for name, value in _without_none(requested).items():
-        before = getattr(settings, name)
-        if value != before:
-            raise ThreefoldError(
-                f"{path}: the stream was started with {name} {before!r}, but now {name} is "
-                f"{value!r}; leave it out, or start again with another state file"
-            )
-    return settings
 
 
 def _in_order(parts: Sequence[Columns], order: Sequence[Sequence[int]]) -> Columns:
