@@ -113,6 +113,30 @@ def test_stopped_anywhere_it_resumes_bit_for_bit(
         assert repr(joined([s for s in scores + rest if len(s)])) == repr(expected)
 
 
+@every_score
+@pytest.mark.parametrize("group", [1, 50])
+def test_an_input_that_grew_continues_bit_for_bit(
+    name: str, mode: str, group: int, tmp_path: Path
+) -> None:
+    data, path, state = as_input(name, elements(name)), tmp_path / "input", tmp_path / "state"
+    options: dict[str, Any] = {"mode": mode, "chunk_size": 64, "group_size": group}
+    expected = joined([s for s in stream(built(name), data, **options) if len(s)])
+    for share in (0.3, 0.61):
+        cut = data.rindex(b"\n", 0, int(share * len(data))) + 1 if b"\n" in data else 70
+        path.write_bytes(data[:cut])
+        started = stream(built(name), path, **options)
+        first = joined([s for s in started if len(s)])
+        started.save(state)
+        if group > 1 and first["position"][-1] % 50 != 49:  # the last group was not complete
+            first = {column: values[:-1] for column, values in first.items()}
+        path.write_bytes(data)
+        for source, how in ((path, "same"), (data[cut:], "new")):
+            parts = stream(built(name), source, state=state, continue_with=how)
+            rest = joined([s for s in parts if len(s)])
+            both = {column: first[column] + rest[column] for column in first}
+            assert repr(both) == repr(expected)
+
+
 def test_a_job_stops_and_resumes_to_the_same_file(tmp_path: Path) -> None:
     built("language").save(tmp_path / "model")
     opened = open_model(tmp_path / "model")
@@ -160,7 +184,7 @@ def test_forecasts_are_scored_by_hand() -> None:
     (scores,) = stream(built("gaussian"), data, mode="anomaly")
     z = ((inputs[1:] - normal.mean) / normal.stddev).abs()
     assert_close(torch.tensor(scores.columns["score"][1:]), z.amax(-1))
-    assert scores.columns["channel"][1:] == (z.argmax(-1) + 1).tolist()
+    assert scores.columns["column"][1:] == [f"x{i + 1}" for i in z.argmax(-1).tolist()]
     inputs = elements("quantile")
     with torch.no_grad():
         forecast = built("quantile")(inputs[None, :, :1], exogenous=inputs[None, :, 1:])[0][
@@ -174,7 +198,7 @@ def test_forecasts_are_scored_by_hand() -> None:
     with pytest.raises(ThreefoldError, match="a forecaster of quantiles defines no likelihood"):
         stream(built("quantile"), b"", mode="likelihood")
     with pytest.raises(ThreefoldError, match="a tagger model does not predict its inputs"):
-        stream(built("tagger"), b"")
+        stream(built("tagger"), b"", mode="likelihood")
 
 
 def test_running_scores_are_z_scores_of_what_came_before() -> None:

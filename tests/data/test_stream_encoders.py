@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -19,7 +19,8 @@ from threefold.data import (
     WordTokenizer,
     stream_encoders,
 )
-from threefold.data.stream_encoders import RowEncoder, encoder_for
+from threefold.data.stream_encoders import UnreadableError, encoder_for
+from threefold.data.stream_rows import RowEncoder, RowLayout
 from threefold.data.tokenizers import Tokenizer
 from threefold.runtime.source import Source
 
@@ -131,7 +132,7 @@ def test_words_without_an_end_are_refused(monkeypatch: pytest.MonkeyPatch) -> No
         source = Source((b"a" * 600 for _ in range(9)), encoder_for(TOKENIZERS[name]))
         with pytest.raises(ThreefoldError, match=r"input:1: .* without the end of a word"):
             source.load(1)
-    rows = Source((b"1" * 600 for _ in range(9)), RowEncoder(1))
+    rows = Source((b"1" * 600 for _ in range(9)), RowEncoder(RowLayout(("x1",))))
     with pytest.raises(ThreefoldError, match=r"without the end of a line"):
         rows.load(1)
 
@@ -162,10 +163,12 @@ def test_tokenizers_that_cannot_be_cut_are_refused() -> None:
 class TestRows:
     @staticmethod
     def rows(*parts: bytes, size: int = 2, columns: list[str] | None = None) -> list[list[float]]:
-        source = Source(iter(parts), RowEncoder(size, columns))
+        names = tuple(f"x{i}" for i in range(1, size + 1))
+        layout = RowLayout(names, columns=None if columns is None else tuple(columns))
+        source = Source(iter(parts), RowEncoder(layout))
         found = []
         while count := source.load(3):
-            found += source.take(count).tolist()
+            found += source.take(count)["numbers"].tolist()
         return found
 
     def test_numbers_come_line_by_line(self) -> None:
@@ -200,11 +203,38 @@ class TestRows:
         with pytest.raises(ThreefoldError, match="no column 'beta'; did you mean 'bet'"):
             self.rows(b"alpha,bet\n1,2\n", columns=["alpha", "beta"])
         with pytest.raises(ThreefoldError, match=r"1 columns .a.; the model reads 2 numbers"):
-            RowEncoder(2, ["a"])
+            RowLayout(("x1", "x2"), columns=("a",))
 
     def test_settings_go_on_in_the_middle(self) -> None:
-        first = RowEncoder(1, ["b"])
-        assert first.encode(b"a,b\n1,2\n", False)[0].tolist() == [[2.0]]
-        second = RowEncoder(1, ["b"])
+        layout = RowLayout(("x1",), columns=("b",))
+        first, second = RowEncoder(layout), RowEncoder(layout)
+        assert first.encode(b"a,b\n1,2\n", False)[0]["numbers"].tolist() == [[2.0]]
         second.restore(json.loads(json.dumps(first.settings())))
-        assert np.array_equal(second.encode(b"3,4\n", False)[0], [[4.0]])
+        assert second.encode(b"3,4\n", False)[0]["numbers"].tolist() == [[4.0]]
+
+    def test_names_times_and_series(self) -> None:
+        limits = ((0.0, 10.0), (0.0, 1e6))
+        layout = RowLayout(("b", "a"), True, "when", "site", limits, refuses=False)
+        tables = (
+            'site;a;when;c;b\nx;1,5;"1.2.2024";?;2\ny;7;;;11\n;1;;;1\n3\n',
+            '{"site":"x","a":1.5,"when":"1.2.2024","b":2}\n{"b":11,"a":"7","site":"y"}\n'
+            '{"b":1,"a":1}\n[3]\n',
+        )
+        for table in tables:
+            encoder = RowEncoder(layout)
+            x, y, *skipped = encoder.encode(table.encode(), True)[0]
+            assert x["numbers"].tolist() == [2.0, 1.5] and x["time"] == "1.2.2024"
+            assert math.isnan(y["numbers"][0]) and y["numbers"][1] == 7 and y["series"] == "y"
+            assert [row["skipped"] for row in skipped] == [True, True]
+            assert encoder.ignored == (["c"] if "c" in table.split("\n")[0] else [])
+
+    def test_another_input_may_have_a_header(self) -> None:
+        encoder = RowEncoder(RowLayout(("a", "b"), True))
+        encoder.encode(b"a,b\n1,2\n", False)
+        for table, expected in ((b"b,a\n1,2\n", [[2.0, 1.0]]), (b"3,4\n", [[4.0, 3.0]])):
+            encoder.restart()
+            assert encoder.encode(table, False)[0]["numbers"].tolist() == expected
+        for table, message in ((b"b,c\n", "the column a is missing"), (b"1\n", "1 cells, but the")):
+            encoder.restart()
+            with pytest.raises(UnreadableError, match=message):
+                encoder.encode(table, False)

@@ -150,7 +150,7 @@ def saved_by(notes: dict[str, Any]) -> list[tuple[str, str]]:
     """Describe the stream or session that saved a state."""
     if "stream" in notes:
         mode = notes["stream"]["settings"]["mode"]
-        offset = notes["stream"]["input_position"]["offset"]
+        offset = max(0, notes["stream"]["input_position"]["offset"])
         return [("saved by", f"a stream (mode {mode}) at byte {offset:,} of its input")]
     if "session" in notes:
         return [("saved by", f"a session (seed {notes['session']['seed']})")]

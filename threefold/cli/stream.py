@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 from pathlib import Path
@@ -20,14 +21,17 @@ if TYPE_CHECKING:
 Model = Annotated[str, typer.Argument(help="Folder of a saved model or of a run.")]
 File = Annotated[
     str,
-    typer.Argument(help="Text, or a table of numbers with one element per line; - reads stdin."),
+    typer.Argument(
+        help="Text, sound (WAV), or a table with one element per line (CSV or JSON lines, columns "
+        "by name as in training); - reads stdin."
+    ),
 ]
 Mode = Annotated[
     str | None,
     typer.Option(
-        show_default="likelihood",
-        help="What to compute for each element: likelihood, predict (what comes next) or anomaly "
-        "(how unusual it is).",
+        show_default="likelihood if the model has one, else predict",
+        help="What to compute for each element: likelihood, predict (what comes next, or the label "
+        "so far) or anomaly (how unusual it is).",
     ),
 ]
 Output = Annotated[
@@ -46,11 +50,19 @@ StateFile = Annotated[
         help="Save the state to this file, regularly and at the end; resume from it if it exists."
     ),
 ]
+ContinueWith = Annotated[
+    str | None,
+    typer.Option(
+        show_default="same for a file",
+        help="What the input is when a state is resumed: same (the same file, perhaps grown: its "
+        "beginning is checked and skipped) or new (it holds only what follows, as a pipe does).",
+    ),
+]
 GroupSize = Annotated[
     int | None,
     typer.Option(
         min=1,
-        show_default="1",
+        show_default="1, for sounds a tenth of a second",
         help="Elements per output row: a row has the sum of the log-likelihoods, the last "
         "prediction or the highest anomaly score of its group.",
     ),
@@ -71,7 +83,34 @@ Window = Annotated[
 ]
 TableColumns = Annotated[
     str | None,
-    typer.Option(help="Columns of a table to read, by name or number, separated by commas."),
+    typer.Option(
+        show_default="those of training",
+        help="Columns of a table to read, by name or number, separated by commas, in the order of "
+        "the model's.",
+    ),
+]
+Missing = Annotated[
+    str | None,
+    typer.Option(
+        show_default="as trained",
+        help="A missing or absurd number of a table: carry (repeat the column's last value), mask "
+        "(also tell the model) or stop.",
+    ),
+]
+Context = Annotated[
+    str | None,
+    typer.Option(
+        show_default="as trained",
+        help="Rows that each forecast reads: a number, or all (the state is carried on).",
+    ),
+]
+SoundFormat = Annotated[
+    str | None,
+    typer.Option(
+        show_default="WAV",
+        help="Samples without a header, at the model's rate, in one channel: s16le, s32le or "
+        "f32le.",
+    ),
 ]
 ChunkSize = Annotated[
     int | None,
@@ -95,38 +134,44 @@ def stream(
     output_path: Output = None,
     file_format: Format = None,
     state: StateFile = None,
+    continue_with: ContinueWith = None,
     group_size: GroupSize = None,
     top_k: TopK = None,
     window: Window = None,
+    context: Context = None,
     columns: TableColumns = None,
+    missing: Missing = None,
+    sound_format: SoundFormat = None,
     chunk_size: ChunkSize = None,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
-    """Score every element of a text or a table of any length, as it arrives."""
+    """Score every element of a text, a table or a sound of any length, as it arrives.
+
+    The columns of a table are found by name and scaled as in training; answers are in original
+    units: flow+1 is the forecast one step after the row, flow+1_q0.1 its lowest decile.
+    """
     check_different(None if file == "-" else Path(file), output_path, state)
     from threefold.runtime.interrupts import Interrupts
     from threefold.runtime.scores.files import choose_format
 
     chosen_format = choose_format(output_path, file_format)
     options: dict[str, Any] = {
-        "mode": mode,
-        "group_size": group_size,
-        "top_k": top_k,
-        "window": window,
-        "columns": columns,
-        "chunk_size": chunk_size,
-    }
+        "mode": mode, "group_size": group_size, "top_k": top_k, "window": window,
+        "context": context, "columns": columns, "missing": missing,
+        "sound_format": sound_format, "chunk_size": chunk_size,
+    }  # fmt: skip
     opened = load_model(model, state)
+    files = {"output": output_path, "format": file_format, "state": state}
+    command = resume_command(model, file, options | files)
     with Interrupts() as interrupts:
-        job = open_job(opened, file, options, state, interrupts)
+        job = open_job(opened, file, options, state, continue_with, interrupts)
         if output_path is not None or not as_json:
             job.open_output(output_path, chosen_format)
         if not quiet:
-            warn_of_growth(opened.model)
-        run(job, interrupts, quiet)
-    options |= {"output": output_path, "format": file_format, "state": state}
-    report(job, as_json, quiet, resume_command(model, file, options))
+            warn_of_growth(job)
+        run(job, interrupts, quiet, command)
+    report(job, as_json, quiet, command)
 
 
 def load_model(folder: str, state: Path | None) -> OpenedModel:
@@ -146,6 +191,7 @@ def open_job(
     file: str,
     options: dict[str, Any],
     state: Path | None,
+    continue_with: str | None,
     interrupts: Interrupts,
 ) -> StreamJob:
     """Open the input, at its beginning or where the state file stopped."""
@@ -154,8 +200,10 @@ def open_job(
     source: Any = output.stdin_bytes() if file == "-" else file
     columns = options["columns"]
     names = None if columns is None else [name.strip() for name in columns.split(",")]
-    settings = {**options, "columns": names}
-    return StreamJob.open(opened, source, settings, state, interrupts.wait)
+    context = options["context"]
+    settings = {**options, "columns": None if names is None else tuple(names)}
+    settings["context"] = int(context) if context is not None and context.isdigit() else context
+    return StreamJob.open(opened, source, settings, state, continue_with, interrupts.wait)
 
 
 def check_different(*paths: Path | None) -> None:
@@ -171,26 +219,37 @@ def check_different(*paths: Path | None) -> None:
         seen.add(path.resolve())
 
 
-def warn_of_growth(model: Any) -> None:
+def warn_of_growth(job: StreamJob) -> None:
     """Print a note if memory is not constant, as with attention, which stores what it has read."""
+    model: Any = job.stream.model
+    if job.stream.settings.context != "all":
+        return
     growth = (model.state_size(1 << 16) - model.state_size(1 << 15)) >> 15
     if growth:
         note = f"Note: the state of this model grows by {growth:,} bytes with each element."
         print(note, file=sys.stderr)
 
 
-def run(job: StreamJob, interrupts: Interrupts, quiet: bool) -> None:
+def run(job: StreamJob, interrupts: Interrupts, quiet: bool, command: str) -> None:
     """Run a job to the end of its input or to an interruption, with a progress bar."""
     from threefold.data.progress import Meter
 
     source = job.stream.source
     printing = job.output is not None and job.output.path is None
     meter = Meter(source.size, source.offset, quiet, printing)
+    told: list[str] = []
+
+    def on_chunk() -> None:
+        ignored = getattr(source.encoder, "ignored", [])
+        if ignored and not told and not quiet:
+            told.extend(ignored)
+            output.note(f"columns that the model does not read: {', '.join(ignored)}")
+        meter.show(source.bytes_read, job.elements)
+
     try:
-        job.run(
-            should_stop=lambda: interrupts.asked,
-            on_chunk=lambda: meter.show(source.bytes_read, job.elements),
-        )
+        job.run(should_stop=lambda: interrupts.asked, on_chunk=on_chunk)
+    except KeyboardInterrupt:  # the second one
+        stop_at_once(job, command)
     finally:
         meter.close()
 
@@ -200,6 +259,8 @@ def report(job: StreamJob, as_json: bool, quiet: bool, command: str) -> None:
     summary = job.summary()
     if as_json:
         output.say_json(summary)
+    for note in summary.get("notes", []):
+        output.note(note)
     if not quiet:
         print(summary_line(summary), file=sys.stderr)
     if summary["finished"]:
@@ -209,6 +270,15 @@ def report(job: StreamJob, as_json: bool, quiet: bool, command: str) -> None:
     else:
         hint = f"Continue with: {command}"
     print(f"Stopped at element {summary['position']:,}. {hint}", file=sys.stderr)
+    raise typer.Exit(output.INTERRUPTED)
+
+
+def stop_at_once(job: StreamJob, command: str) -> None:
+    """Say what a second Ctrl-C leaves behind."""
+    hint = "Nothing was saved."
+    if job.state_path is not None and job.state_path.exists():
+        hint = f"The state is the one that was saved last. Continue with: {command}"
+    print(f"\nStopped at once. {hint}", file=sys.stderr)
     raise typer.Exit(output.INTERRUPTED)
 
 
@@ -235,4 +305,15 @@ def resume_command(model: str, file: str, options: dict[str, Any]) -> str:
     for name, value in options.items():
         if value is not None:
             words += [f"--{name.replace('_', '-')}", str(value)]
-    return shlex.join(words)
+    return " ".join(map(_shell_word, words))
+
+
+def _shell_word(word: str) -> str:
+    """A word for a shell; a name that is not UTF-8 by the numbers of its bytes."""
+    try:
+        word.encode()
+        return shlex.quote(word)
+    except UnicodeEncodeError:
+        data = os.fsencode(word)
+        signs = (chr(b) if 32 <= b < 127 and b not in b"'\\" else f"\\x{b:02x}" for b in data)
+        return f"$'{''.join(signs)}'"

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from threefold.data.readers import file_error, read_bytes
+from threefold.errors import ThreefoldError
 
 Samples: TypeAlias = NDArray[np.float32]
 
@@ -42,13 +43,16 @@ def read_wav(path: Path, rate: int | None = None) -> Sound:
         raise file_error(
             path, None, f"{file_rate} samples per second, expected {rate}; resample the file"
         )
-    samples = _samples(data, encoding, bits, path)
-    if channels < 1 or len(samples) == 0 or len(samples) % channels or file_rate < 1:
+    try:
+        samples = decode_samples(data, encoding, bits, channels)
+    except ThreefoldError as error:
+        raise file_error(path, None, str(error)) from error
+    if len(samples) == 0 or file_rate < 1:
         what = f"{len(samples)} samples in {channels} channels at {file_rate} per second"
         raise file_error(path, None, f"damaged: {what}")
     if not np.isfinite(samples).all():
         raise file_error(path, None, "contains samples that are not finite")
-    return Sound(samples.reshape(-1, channels).mean(1, dtype=np.float64).astype("f4"), file_rate)
+    return Sound(samples, file_rate)
 
 
 def _header_and_data(path: Path) -> tuple[bytes, bytes]:
@@ -75,9 +79,18 @@ def _chunks(content: bytes, path: Path) -> dict[bytes, bytes]:
     return chunks
 
 
-def _samples(data: bytes, encoding: int, bits: int, path: Path) -> Samples:
-    if bits not in (8, 16, 24, 32, 64) or len(data) % (bits // 8):
-        raise file_error(path, None, f"damaged: {len(data)} bytes of {bits}-bit samples")
+def decode_samples(data: bytes, encoding: int, bits: int, channels: int) -> Samples:
+    """Samples from −1 to 1, averaged over channels, of the bytes of a WAV file."""
+    if channels < 1 or bits not in (8, 16, 24, 32, 64) or len(data) % (bits // 8 * channels):
+        raise ThreefoldError(
+            f"damaged: {len(data)} bytes of {bits}-bit samples in {channels} channels"
+        )
+    numbers = _numbers(data, encoding, bits).reshape(-1, channels)
+    mean: Samples = numbers.mean(1, dtype=np.float64).astype(np.float32)
+    return mean
+
+
+def _numbers(data: bytes, encoding: int, bits: int) -> Samples:
     if encoding == FLOAT and bits in (32, 64):
         return np.frombuffer(data, f"<f{bits // 8}").astype(np.float32)
     if encoding == PCM and bits == 8:
@@ -89,8 +102,8 @@ def _samples(data: bytes, encoding: int, bits: int, path: Path) -> Samples:
         wide = np.zeros((len(data) // 3, 4), np.uint8)
         wide[:, 1:] = np.frombuffer(data, np.uint8).reshape(-1, 3)
         return (wide.view("<i4")[:, 0] / 2.0**31).astype(np.float32)
-    raise file_error(
-        path, None, f"unsupported encoding {encoding} with {bits} bits; expected PCM or floats"
+    raise ThreefoldError(
+        f"unsupported encoding {encoding} with {bits} bits; expected PCM or floats"
     )
 
 

@@ -9,17 +9,16 @@ byte can change and how many bytes they take; the remaining bytes are given agai
     byte pairs   pairs merge within words that a pattern cuts from left to right, never looking
                  back and at most two characters ahead: words that end further from the end than
                  that (and than the longest added token) are final
-    tables       complete lines, one element each
+    word lists   complete lines; a sentence ends with an empty line, or with a line of several words
+    tables       complete lines, one element each (`stream_rows.py`)
+    sounds       complete frames (`stream_sounds.py`)
 """
 
 from __future__ import annotations
 
-import csv
 import json
-import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from io import BytesIO
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -33,15 +32,15 @@ from threefold.data.tokenizers import (
     Tokenizer,
     WordTokenizer,
 )
-from threefold.errors import ThreefoldError, nearest
+from threefold.errors import ThreefoldError
 
 MOST_PENDING_BYTES = 1 << 20  # of one word or line: bounds the memory of a stream
 BPE_LOOKAHEAD = (
     16  # bytes that the byte-pair pattern may look ahead; it needs two characters, 8 bytes
 )
-CANDIDATE_SEPARATORS = "\t;,"  # of table columns, in the order in which the first line is searched
 
-Elements = NDArray[Any]  # tokens [n], or numbers [n, size]
+Elements = NDArray[Any]  # tokens [n], samples [n, 1], or records [n] of words or of rows
+WORD_TYPE = np.dtype([("token", np.int64), ("word", object), ("starts", bool)])
 
 
 class UnreadableError(Exception):
@@ -53,7 +52,13 @@ class UnreadableError(Exception):
 
 
 class Encoder(ABC):
-    """Turns bytes into elements."""
+    """Turns bytes into elements.
+
+    line_by_line: a new input starts with a new line, perhaps with a header (`restart`); other
+    inputs go on in the middle of a word.
+    """
+
+    line_by_line = False
 
     @abstractmethod
     def encode(self, data: bytes, final: bool) -> tuple[Elements, int]:
@@ -69,6 +74,10 @@ class Encoder(ABC):
     def restore(self, settings: dict[str, Any]) -> None:
         """Resume with the result of `settings`."""
         assert not settings  # encoders that have settings override both methods
+
+    def restart(self) -> None:
+        """Expect the beginning of another input, whose elements follow those so far."""
+        return None
 
 
 class ByteEncoder(Encoder):
@@ -167,102 +176,32 @@ def _longest_added(tokenizer: BPETokenizer) -> int:
     return max((utf8_size(token["content"]) for token in added), default=0)
 
 
-class RowEncoder(Encoder):
-    """Lines of a table, one element of `size` numbers each.
+class WordListEncoder(Encoder):
+    """Words between white space, by their numbers; words that the model does not know are 0."""
 
-    A first line that is not all numbers is the header.  columns: names in the header, or column
-    numbers from 1; None takes all columns, of which there must be `size`.
-    """
+    line_by_line = True
 
-    def __init__(self, size: int, columns: Sequence[str] | None = None) -> None:
-        if columns is not None and len(columns) != size:
-            raise ThreefoldError(
-                f"{len(columns)} columns ({', '.join(columns)}); the model reads {size} numbers "
-                "per element"
-            )
-        self.size, self.columns = size, columns
-        self.separator, self.cells, self.indices = "", 0, [0] * 0  # of the table; of each column
+    def __init__(self, numbers: Mapping[str, int]) -> None:
+        self.numbers = numbers
+        self.starts = False  # whether the next word begins a sentence
 
     def encode(self, data: bytes, final: bool) -> tuple[Elements, int]:
-        used = len(data) if final else data.rfind(b"\n") + 1
-        if not used and len(data) > MOST_PENDING_BYTES:
-            raise UnreadableError(0, f"{MOST_PENDING_BYTES >> 20} MiB without the end of a line")
-        rows: list[list[float]] = []
-        at = 0
-        for line in BytesIO(data[:used]):
-            cells = self._cells(line, at)
-            if cells:
-                row = self._row(cells, at)
-                rows += [] if row is None else [row]
-            at += len(line)
-        return np.array(rows, dtype=np.float64).reshape(-1, self.size), used
+        used = complete_lines(data, final)
+        records: list[tuple[int, str, bool]] = []
+        for line in decoded(data[:used], True).splitlines():
+            words = line.split()
+            self.starts = self.starts or len(words) != 1
+            for word in words:
+                records.append((self.numbers.get(word, 0), word, self.starts))
+                self.starts = False
+            self.starts = len(words) != 1
+        return np.array(records, dtype=WORD_TYPE), used
 
     def settings(self) -> dict[str, Any]:
-        return {"separator": self.separator, "cells": self.cells, "places": self.indices}
+        return {"starts": self.starts}
 
     def restore(self, settings: dict[str, Any]) -> None:
-        self.separator, self.cells = settings["separator"], settings["cells"]
-        self.indices = settings["places"]
-
-    def _cells(self, data: bytes, at: int) -> list[str]:
-        try:
-            line = data.decode().strip("\r\n \ufeff")
-        except UnicodeDecodeError as error:
-            raise UnreadableError(at, f"0x{data[error.start]:02x} is not valid UTF-8") from error
-        if line and not self.separator:
-            self.separator = next((sign for sign in CANDIDATE_SEPARATORS if sign in line), ",")
-        if '"' not in line:
-            return [cell.strip() for cell in line.split(self.separator)] if line else []
-        try:
-            return next(csv.reader([line], delimiter=self.separator, strict=True))
-        except csv.Error as error:
-            raise UnreadableError(at, f"not a table row ({error})") from error
-
-    def _row(self, cells: list[str], at: int) -> list[float] | None:
-        """The numbers of a row, None for the header."""
-        if not self.indices:
-            header = not all(map(_is_number, cells))
-            self.indices, self.cells = self._choose(cells, header, at), len(cells)
-            if header:
-                return None
-        if len(cells) != self.cells:
-            raise UnreadableError(at, f"{len(cells)} cells, expected {self.cells}")
-        try:
-            row = [float(cells[index]) for index in self.indices]
-        except ValueError:
-            row = [math.nan]
-        if not all(map(math.isfinite, row)):
-            wrong = next(p for p in self.indices if not _is_number(cells[p]))
-            raise UnreadableError(
-                at, f"column {wrong + 1} is {cells[wrong]!r}; expected a finite number"
-            )
-        return row
-
-    def _choose(self, cells: list[str], header: bool, at: int) -> list[int]:
-        """The indices of the chosen columns, from the first line."""
-        if self.columns is None:
-            if len(cells) != self.size:
-                raise UnreadableError(
-                    at,
-                    f"{len(cells)} columns ({', '.join(cells[:6])}); the model reads {self.size} "
-                    "numbers per element; choose columns",
-                )
-            return list(range(self.size))
-        names = {name: index for index, name in enumerate(cells)} if header else {}
-        numbers = {str(index + 1): index for index in range(len(cells))}
-        for column in self.columns:
-            if column not in names and column not in numbers:
-                raise UnreadableError(
-                    at, f"no column {column!r}; {nearest(column, names or numbers)}"
-                )
-        return [names.get(column, numbers.get(column, 0)) for column in self.columns]
-
-
-def _is_number(cell: str) -> bool:
-    try:
-        return math.isfinite(float(cell))
-    except ValueError:
-        return False
+        self.starts = settings["starts"]
 
 
 def encoder_for(tokenizer: Any) -> Encoder:
@@ -291,6 +230,14 @@ def decoded(data: bytes, final: bool) -> str:
         raise UnreadableError(
             error.start, f"0x{data[error.start]:02x} is not valid UTF-8; is this a text file?"
         ) from error
+
+
+def complete_lines(data: bytes, final: bool) -> int:
+    """The length of the complete lines; the last one is complete if no bytes will follow."""
+    used = len(data) if final else data.rfind(b"\n") + 1
+    if not used and len(data) > MOST_PENDING_BYTES:
+        raise UnreadableError(0, f"{MOST_PENDING_BYTES >> 20} MiB without the end of a line")
+    return used
 
 
 def utf8_size(text: str) -> int:

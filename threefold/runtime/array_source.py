@@ -1,4 +1,4 @@
-"""Elements in memory (lists, numpy arrays, tensors) as the input of a stream.
+"""Elements in memory (lists, numpy arrays, tensors, data frames) as the input of a stream.
 
 They are streamed as their bytes, 8 for each number, so that positions and saved states are the same
 as for every other input.
@@ -12,21 +12,39 @@ import numpy as np
 from torch import Tensor
 
 from threefold.data.stream_encoders import Elements, Encoder
+from threefold.data.stream_rows import row_type
 from threefold.errors import ThreefoldError
 
 
 class ArrayEncoder(Encoder):
-    """Bytes of tokens (int64), or of rows of `size` numbers (float64)."""
+    """Bytes of tokens (int64), or of `size` numbers (float64) per element, as rows of a table."""
 
-    def __init__(self, size: int) -> None:
-        self.size, self.dtype = size, np.dtype("<f8" if size else "<i8")
+    def __init__(self, size: int, rows: bool = False) -> None:
+        self.size, self.rows, self.dtype = size, rows, np.dtype("<f8" if size else "<i8")
 
     def encode(self, data: bytes, final: bool) -> tuple[Elements, int]:
         """The elements whose bytes are complete."""
         element_bytes = self.dtype.itemsize * max(self.size, 1)
         used = len(data) // element_bytes * element_bytes
         elements = np.frombuffer(data[:used], dtype=self.dtype)
-        return elements.reshape(-1, self.size) if self.size else elements, used
+        elements = elements.reshape(-1, self.size) if self.size else elements
+        if not self.rows:
+            return elements, used
+        records = np.zeros(len(elements), row_type(self.size))
+        records["numbers"] = elements
+        records["time"] = records["series"] = ""
+        return records, used
+
+
+def frame_bytes(source: Any) -> Any:
+    """A pandas or polars DataFrame as CSV; anything else as it is."""
+    if hasattr(source, "write_csv") and hasattr(source, "columns"):
+        return source.write_csv().encode()
+    if hasattr(source, "to_csv") and hasattr(source, "iloc") and hasattr(source, "columns"):
+        times = type(source.index).__name__ == "DatetimeIndex"
+        label = str(source.index.name or "time")
+        return source.to_csv(index=times, index_label=label if times else None).encode()
+    return source
 
 
 def is_array(source: Any) -> bool:

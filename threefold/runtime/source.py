@@ -1,18 +1,21 @@
 """Elements of an input of any length: a file, a pipe, or chunks of bytes, read a few at a time.
 
 The position is (bytes before the current block, elements taken from that block): from there the
-same elements follow again, wherever the block borders lie.  A file is read again from there, after
-the SHA-256 of its beginning has been compared; for a pipe, the bytes read ahead are saved instead.
+same elements follow again, wherever the block borders lie.  The same file is read again from there,
+after the SHA-256 of its beginning has been compared.  An input that holds only what is new (another
+file, a pipe) follows the bytes that were read before but not used, which are saved as well: they
+are counted by negative offsets, so that messages name the lines of the new input.
 """
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import os
 import stat
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, TypeAlias
 
@@ -23,6 +26,7 @@ from threefold.errors import ThreefoldError
 
 READ_BYTES = 1 << 16  # read at a time
 HASH_BYTES = 1 << 20  # hashed at a time
+CONTINUATIONS = ("same", "new")
 
 # Or lists, arrays and tensors of elements, which `array_source.py` turns into bytes.
 Input: TypeAlias = "str | os.PathLike[str] | bytes | IO[bytes] | Iterable[Any]"
@@ -37,12 +41,14 @@ class WaitInterruptedError(Exception):
 class SourcePosition:
     """Where a source is; together with the encoder's settings it is enough to continue."""
 
-    offset: int  # bytes of the input before the current block
+    offset: int  # bytes of the input before the current block; negative in saved bytes
     line: int  # lines before it
     taken: int  # elements taken from the block
-    read: int  # bytes of the input up to the end of the block
+    read: int  # bytes of the input that were read
     sha256: str | None  # of these bytes; None for an input that cannot be read again
-    unread: bytes  # the block and the bytes read ahead, for an input that cannot be read again
+    ended: bool  # whether the input was read to its end
+    encoder: dict[str, Any]  # settings of the encoder before the block
+    unread: bytes  # the block and the bytes read ahead
 
 
 @dataclass
@@ -51,6 +57,7 @@ class InputBlock:
 
     data: bytes
     elements: Elements
+    encoder: dict[str, Any] = field(default_factory=dict)  # its settings before these bytes
     taken: int = 0
 
 
@@ -91,10 +98,7 @@ class Source:
                 data = self._read_more()
                 self._ended = not data
                 self._data += data
-            elements, used = self._encode()
-            if used:
-                self._blocks.append(InputBlock(self._data[:used], elements))
-                self._data = self._data[used:]
+            self._encode_block()
         return min(self.loaded, count)
 
     def take(self, count: int) -> Elements:
@@ -112,29 +116,45 @@ class Source:
 
     def position(self) -> SourcePosition:
         """Return the position after the last element taken."""
-        taken = self._blocks[0].taken if self._blocks else 0
-        data = self._blocks[0].data if taken else b""
-        read = self.offset + len(data)
-        if self._hash is not None:
-            digest = self._hash.copy()
-            digest.update(data)
-            return SourcePosition(self.offset, self.line, taken, read, digest.hexdigest(), b"")
+        first = self._blocks[0] if self._blocks else InputBlock(b"", np.zeros(0), {})
+        settings = first.encoder if self._blocks else self.encoder.settings()
         unread = b"".join(block.data for block in self._blocks) + self._data
-        return SourcePosition(self.offset, self.line, taken, read, None, unread)
+        digest = None
+        if self._hash is not None:
+            hashed = self._hash.copy()
+            hashed.update(unread[max(0, -self.offset) :])
+            digest = hashed.hexdigest()
+        return SourcePosition(
+            self.offset,
+            self.line,
+            first.taken,
+            max(0, self.offset + len(unread)),
+            digest,
+            self._ended,
+            copy.deepcopy(settings),
+            unread,
+        )
 
-    def restore(self, position: SourcePosition) -> None:
-        """Continue at the position of another source of the same input."""
-        self.offset, self.line = position.offset, position.line
-        if self._file is not None and position.sha256 is not None:
+    def restore(self, position: SourcePosition, continue_with: str | None = None) -> None:
+        """Continue where another source stopped.
+
+        continue_with: "same" for the same file, perhaps grown, "new" for an input that holds only
+        what follows; None is the same file, or for a pipe that was read before what follows.
+        """
+        self.encoder.restore(position.encoder)
+        if self._choose(position, continue_with) == "same":
+            assert self._file is not None  # `_choose` has checked it
+            self.offset, self.line = position.offset, position.line
             self._skip(self._file, position)
-        elif self._file is None and position.sha256 is None:
-            self._restore_unread(position.unread)
+            self._restore_unread(position.unread[: max(0, -position.offset)], whole=True)
         else:
-            before, now = ("a file", "a pipe") if position.sha256 else ("a pipe", "a file")
-            raise ThreefoldError(
-                f"{self.name}: the state was saved while reading {before}, but this is {now}; "
-                "continue with the same kind of input"
-            )
+            unread = position.unread
+            whole = position.ended or continue_with == "new"
+            if self.encoder.line_by_line and whole and unread and not unread.endswith(b"\n"):
+                # A pipe that was interrupted may have ended in the middle of a line.
+                unread = unread + b"\n" if position.ended else unread[: unread.rfind(b"\n") + 1]
+            self.offset, self.line = -len(unread), -unread.count(b"\n")
+            self._restore_unread(unread, whole)
         if self.load(position.taken) < position.taken:
             raise ThreefoldError(
                 f"{self.name}: the input ends before the position at which the state was saved"
@@ -142,12 +162,55 @@ class Source:
         if position.taken:
             self.take(position.taken)
 
-    def _restore_unread(self, unread: bytes) -> None:
-        """Begin with bytes that were read from a pipe before, but not yet used."""
-        self._data = unread
+    def _choose(self, position: SourcePosition, continue_with: str | None) -> str:
+        """Whether this is the same input or a new one, as told; what is unclear is refused."""
+        if continue_with not in (None, *CONTINUATIONS):
+            raise ThreefoldError(
+                f"continue_with is {continue_with!r}; expected {' or '.join(CONTINUATIONS)}"
+            )
+        is_file, was_file = self._file is not None, position.sha256 is not None
+        if continue_with == "new":
+            if was_file and not position.ended:
+                raise ThreefoldError(
+                    f"{self.name}: the state was saved before the end of its file; first continue "
+                    "with the same file, then with new ones"
+                )
+            return "new"
+        if is_file and was_file:
+            return "same"
+        before, now = (("a pipe", "a file")[kind] for kind in (was_file, is_file))
+        if continue_with == "same":
+            raise ThreefoldError(
+                f"{self.name}: {now}, but the state was saved while reading {before}; only a file "
+                "can be the same: use --continue-with new for an input that holds what follows"
+            )
+        if is_file != was_file:
+            raise ThreefoldError(
+                f"{self.name}: the state was saved while reading {before}, but this is {now}; "
+                "continue with the same kind of input, or say --continue-with new if it holds "
+                "only what follows"
+            )
+        return "new"
+
+    def _restore_unread(self, unread: bytes, whole: bool) -> None:
+        """Begin with bytes that were read before, but not yet used; whole: up to a line's end."""
+        self._blocks.clear()
+        if self.encoder.line_by_line and whole:
+            if unread:
+                self._data = unread
+                self._encode_block()
+            if self.offset <= 0:
+                self.encoder.restart()
+        elif unread:
+            self._data = unread
+            self._encode_block()
+
+    def _encode_block(self) -> None:
+        settings = copy.deepcopy(self.encoder.settings())
         elements, used = self._encode()
-        self._blocks = deque([InputBlock(self._data[:used], elements)] if used else [])
-        self._data = self._data[used:]
+        if used:
+            self._blocks.append(InputBlock(self._data[:used], elements, settings))
+            self._data = self._data[used:]
 
     def close(self) -> None:
         """Close the file if it was opened here."""
@@ -181,11 +244,11 @@ class Source:
     def _drop_blocks(self) -> None:
         """Drop the blocks from which all elements have been taken."""
         while self._blocks and self._blocks[0].taken == len(self._blocks[0].elements):
-            data = self._blocks.popleft().data
+            data, offset = self._blocks.popleft().data, self.offset
             self.offset += len(data)
             self.line += data.count(b"\n")
             if self._hash is not None:
-                self._hash.update(data)
+                self._hash.update(data[max(0, -offset) :])
 
     def _skip(self, file: IO[bytes], position: SourcePosition) -> None:
         """Move to a position in a file, after checking that the bytes before it are the same."""
@@ -194,20 +257,23 @@ class Source:
             raise ThreefoldError(
                 f"{self.name}: has {size:,} bytes, but the state was saved after "
                 f"{position.read:,}, so the file was truncated or replaced; use the same file, or "
-                "start again without the state"
+                "start again without the state (--continue-with new if this file holds only what "
+                "follows)"
             )
+        offset = max(0, position.offset)
         self._hash = hashlib.sha256()
-        _hash_bytes(self._hash, file, position.offset)
+        _hash_bytes(self._hash, file, offset)
         with_block = self._hash.copy()
-        _hash_bytes(with_block, file, position.read - position.offset)
+        _hash_bytes(with_block, file, position.read - offset)
         sha256 = with_block.hexdigest()
         if sha256 != position.sha256:
             raise ThreefoldError(
                 f"{self.name}: the first {position.read:,} bytes have changed since the state was "
                 f"saved (SHA-256 {sha256[:12]}, in the state {str(position.sha256)[:12]}); use the "
-                "same file, or start again without the state"
+                "same file, or start again without the state (--continue-with new if this file "
+                "holds only what follows)"
             )
-        file.seek(self._start + position.offset)
+        file.seek(self._start + offset)
 
 
 def _hash_bytes(digest: Any, file: IO[bytes], size: int) -> None:
@@ -222,7 +288,8 @@ def _reader(data: Any, wait: Wait | None) -> tuple[str, Callable[[int], bytes], 
     """Return a name, a function that reads up to n bytes (none at the end), and the file."""
     name = str(getattr(data, "name", "input"))
     if isinstance(data, str | os.PathLike):
-        name, data = os.fspath(data), _open(Path(data))
+        name = os.fspath(data).encode(errors="backslashreplace").decode()  # may have any bytes
+        data = _open(Path(data), name, wait is not None)
     if isinstance(data, bytes):
         chunks = (data[first : first + READ_BYTES] for first in range(0, len(data), READ_BYTES))
         return name, _chunk_reader(chunks), None
@@ -241,15 +308,20 @@ def _reader(data: Any, wait: Wait | None) -> tuple[str, Callable[[int], bytes], 
     )
 
 
-def _open(path: Path) -> IO[bytes]:
-    if not path.exists():
-        raise ThreefoldError(f"{path}: file not found")
-    if path.is_dir():
-        raise ThreefoldError(f"{path}: this is a folder; expected a file, or - for standard input")
+def _open(path: Path, name: str, waits: bool) -> IO[bytes]:
     try:
-        return open(path, "rb", buffering=0)
+        mode = path.stat().st_mode
+        if stat.S_ISDIR(mode):
+            raise ThreefoldError(
+                f"{name}: this is a folder; expected a file, or - for standard input"
+            )
+        # Opening a pipe without a writer would block, and no signal could end it.
+        flags = os.O_NONBLOCK if waits and stat.S_ISFIFO(mode) else 0
+        return open(os.open(path, os.O_RDONLY | flags), "rb", buffering=0)
+    except FileNotFoundError as error:
+        raise ThreefoldError(f"{name}: file not found") from error
     except OSError as error:
-        raise ThreefoldError(f"{path}: cannot be read ({error.strerror})") from error
+        raise ThreefoldError(f"{name}: cannot be read ({error.strerror})") from error
 
 
 def _descriptor(data: Any) -> int | None:
@@ -262,9 +334,13 @@ def _descriptor(data: Any) -> int | None:
 
 def _read_pipe(pipe: IO[bytes], size: int, wait: Wait | None) -> bytes:
     descriptor = pipe.fileno()
-    if wait is not None and not wait(descriptor):
-        raise WaitInterruptedError
-    return os.read(descriptor, size)
+    while True:
+        if wait is not None and not wait(descriptor):
+            raise WaitInterruptedError
+        try:
+            return os.read(descriptor, size)
+        except BlockingIOError:  # another reader was faster
+            continue
 
 
 def _chunk_reader(chunks: Iterator[bytes | str]) -> Callable[[int], bytes]:

@@ -1,7 +1,8 @@
 """A stream with an output file, totals and a state file, which can be stopped and resumed.
 
-The state file records the size of the output file.  A resumed job truncates the output to that
-size first, so the finished file is the same, byte for byte, as that of a job that never stopped.
+The state file records the size of the output file after the last complete chunk.  A resumed job
+truncates the output to that size first, so the finished file is the same, byte for byte, as that of
+a job that never stopped; on another output it leaves out the rows that were written before.
 """
 
 from __future__ import annotations
@@ -18,7 +19,14 @@ from threefold.runtime.scores.files import ScoreFile
 from threefold.runtime.scores.totals import Totals
 from threefold.runtime.source import Input, Wait, WaitInterruptedError
 from threefold.runtime.state_files import read_state
-from threefold.runtime.streaming import NOTE, ScoreStream, resume_stream, start_stream
+from threefold.runtime.stream_inputs import TokenReader
+from threefold.runtime.streaming import (
+    NOTE,
+    ScoreStream,
+    StreamScores,
+    resume_stream,
+    start_stream,
+)
 
 SAVE_SECONDS = 30.0  # between two saved states: the work that a crash may cost
 
@@ -35,8 +43,10 @@ class StreamJob:
         self.stream, self.state_path, self.note = stream, state_path, note
         self.totals = Totals(note.get("totals"))
         self.output: ScoreFile | None = None
-        self.first_position = stream.session.position
+        self.first_position: int = note.get("answered", 0)
         self.seconds = 0.0
+        self._written_before, stream.skip = stream.skip, 0  # totals count all rows
+        self._boundary: dict[str, Any] | None = None  # notes after the last complete chunk
 
     @classmethod
     def open(
@@ -45,23 +55,32 @@ class StreamJob:
         source: Input,
         settings: Mapping[str, Any],
         state_path: Path | None = None,
+        continue_with: str | None = None,
         wait: Wait | None = None,
     ) -> StreamJob:
         """Open an input at its beginning, or where the state file stopped, if there is one.
 
         settings: those of `threefold.stream`, None for the default or the saved value.
+        continue_with: what the input of a resumed stream is, "same" or "new".
         """
         if state_path is None or not state_path.exists():
+            if continue_with is not None:
+                raise ThreefoldError(
+                    f"--continue-with {continue_with}, but there is no state to continue from; "
+                    "leave it out for the first part, and name the state file with --state"
+                )
             stream = start_stream(opened.model, source, settings, wait)
             return cls(stream, state_path, {})
         state_file = read_state(state_path)
-        stream = resume_stream(opened.model, source, settings, state_path, state_file, wait)
+        stream = resume_stream(
+            opened.model, source, settings, state_path, state_file, continue_with, wait
+        )
         return cls(stream, state_path, state_file.notes[NOTE])
 
     @property
     def elements(self) -> int:
         """Elements scored by this job, without those before the state that it resumed from."""
-        return self.stream.session.position - self.first_position
+        return self.stream.position - self.first_position
 
     def open_output(self, path: Path | None, file_format: str) -> None:
         """Write scores to a file, or to standard output (None), in jsonl or csv format."""
@@ -73,6 +92,8 @@ class StreamJob:
                 "use the same format"
             )
         self.output = ScoreFile(path, file_format, saved["size"] if same else None)
+        if same:
+            self._written_before = 0
 
     def run(
         self,
@@ -103,46 +124,61 @@ class StreamJob:
                 return
             if scores is None:
                 return
-            self.totals.add(scores.columns)
-            if self.output is not None:
-                self.output.write(scores.columns)
+            if self.stream.ended:
+                self._boundary = self._notes()
+            self._write(scores)
             on_chunk()
             if time.monotonic() - saved > SAVE_SECONDS:
                 self.save()
                 saved = time.monotonic()
 
+    def _write(self, scores: StreamScores) -> None:
+        self.totals.add(scores.columns)
+        before = min(self._written_before, len(scores))
+        self._written_before -= before
+        if self.output is not None:
+            self.output.write(scores.after(before).columns if before else scores.columns)
+
     def save(self) -> None:
         """Write the scores to disk first, then the state that records their size."""
-        output = None
         if self.output is not None:
             self.output.sync()
+        if self.state_path is not None:
+            self.stream.save(self.state_path, **(self._boundary or self._notes()))
+
+    def _notes(self) -> dict[str, Any]:
+        """What the state file says about output and totals."""
+        output = None
+        if self.output is not None:
             path = self.output.path
             output = {
                 "path": None if path is None else str(path.resolve()),
                 "size": self.output.size,
                 "format": self.output.format,
             }
-        if self.state_path is not None:
-            self.stream.save(self.state_path, output=output, totals=self.totals.to_dict())
+        return {"output": output, "totals": self.totals.to_dict()}
 
     def summary(self) -> dict[str, Any]:
         """Describe the job after `run`: input, position, speed, files and totals."""
         stream, output = self.stream, self.output
-        size = None if stream.token_bytes is None else stream.bytes
-        scored_bytes = None if size is None else size - stream.unscored_bytes
+        size, scored_bytes = None, None
+        if isinstance(stream.reader, TokenReader) and stream.reader.texts is not None:
+            size = stream.reader.bytes
+            scored_bytes = size - stream.reader.unscored_bytes
         output_path = None if output is None else output.path
         speed = round(self.elements / self.seconds, 1) if self.seconds > 0 else None
         return {
             "input": stream.source.name,
             "mode": stream.settings.mode,
             "finished": stream.ended,
-            "position": stream.session.position,
+            "position": stream.position,
             "elements": self.elements,
             "bytes": size,
             "seconds": round(self.seconds, 3),
             "elements_per_second": speed,
-            "state_bytes": stream.session.state_bytes,
+            "state_bytes": stream.past.size,
             "output": None if output_path is None else str(output_path),
             "state": None if self.state_path is None else str(self.state_path),
             **self.totals.summary(scored_bytes),
+            **stream.reader.summary(),
         }

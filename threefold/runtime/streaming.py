@@ -1,10 +1,9 @@
 """for scores in stream(model, source): score an input of any length in constant memory.
 
 Elements are read in chunks [kC, (k+1)C) of positions, each in the chunk form with the state of the
-one before: the scores equal those of single steps within rounding, and a stream that was stopped
-between two chunks continues to the same bits as one that never stopped.  A stream that reached the
-end of its input and resumes when there is more treats that end as a border: its last chunk is a
-short one, and words and byte pairs do not merge across it.
+one before: the scores equal those of single steps within rounding.  A stream that was stopped, or
+whose input ended and grew, continues to the same bits as one that never stopped: the state is that
+of the last complete chunk, and what came after it is read again with what follows.
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import cached_property
 from os import PathLike
 from typing import Any
 
@@ -20,39 +18,25 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from threefold.data.stream_encoders import Elements, RowEncoder, encoder_for
+from threefold.data.stream_encoders import Elements
 from threefold.errors import ThreefoldError
-from threefold.memory.forms import CHUNK_LENGTH
-from threefold.runtime.array_source import ArrayEncoder, array_bytes, is_array
-from threefold.runtime.sampling import is_integer
+from threefold.models.forecaster import Forecaster
 from threefold.runtime.scores.grouping import Columns, Groups
-from threefold.runtime.scores.scorers import make_scorer
-from threefold.runtime.session import Session, check_streams
-from threefold.runtime.source import Input, Source, SourcePosition, Wait
-from threefold.runtime.state_files import StateFile, read_state
+from threefold.runtime.scores.scorers import Scorer, make_scorer
+from threefold.runtime.session import check_streams
+from threefold.runtime.source import Input, SourcePosition, Wait
+from threefold.runtime.state_files import StateFile, read_state, save_state, state_for_model
+from threefold.runtime.stream_inputs import Prepared, RowReader, TokenReader
+from threefold.runtime.stream_past import CarriedPast, Part, Past, WindowedPast
+from threefold.runtime.stream_settings import (
+    ALL,
+    StreamSettings,
+    choose_settings,
+    saved_settings,
+)
+from threefold.runtime.stream_sources import StreamInput, open_input
 
 NOTE = "stream"  # key of the notes in a state file
-LARGEST_CHUNK = 2048  # elements
-CHUNK_OUTPUTS = 1 << 22  # numbers in the outputs of a chunk, at most
-DEFAULTS = {"mode": "likelihood", "group_size": 1, "top_k": 1, "window": None, "columns": None}
-
-
-@dataclass(frozen=True)
-class StreamSettings:
-    """What a stream computes; a resumed stream keeps the settings that it was started with."""
-
-    mode: str  # likelihood, predict or anomaly
-    chunk_size: int  # elements computed together
-    group_size: int  # elements per row of the output
-    top_k: int  # tokens or classes listed by `predict`
-    window: int | None  # elements over which surprises are averaged
-    columns: tuple[str, ...] | None  # of a table
-
-    def __post_init__(self) -> None:
-        for name in ("chunk_size", "group_size", "top_k", "window"):
-            value = getattr(self, name)
-            if not (name == "window" and value is None) and (not is_integer(value) or value < 1):
-                raise ThreefoldError(f"stream: {name} is {value!r}, expected 1 or more")
 
 
 @dataclass(frozen=True)
@@ -70,108 +54,168 @@ class StreamScores:
             named = zip(self.columns, values, strict=True)
             yield {name: _none_if_not_finite(value) for name, value in named}
 
+    def after(self, count: int) -> StreamScores:
+        """The scores without the first rows."""
+        return StreamScores({name: values[count:] for name, values in self.columns.items()})
+
+
+@dataclass(frozen=True)
+class StreamSnapshot:
+    """Everything that a stream needs to continue, as JSON values and tensors."""
+
+    state: Any
+    positions: list[int]
+    note: dict[str, Any]
+    tensors: dict[str, Tensor]
+
 
 class ScoreStream(Iterator[StreamScores]):
     """An iterator over the scores of an input, chunk by chunk."""
 
-    def __init__(self, session: Session, source: Source, settings: StreamSettings) -> None:
-        self.session, self.source, self.settings = session, source, settings
-        model, tokenizer = session.model, session.model.tokenizer
-        has_text = not model.input_size and tokenizer is not None
-        self.token_bytes: Sequence[bytes] | None = tokenizer.parts if has_text else None
-        self.scorer = make_scorer(
-            model,
-            settings.mode,
-            token_texts=self.token_texts,
-            top_k=settings.top_k,
-            window=settings.window,
-        )
+    def __init__(self, model: Any, opened: StreamInput, settings: StreamSettings) -> None:
+        self.model, self.settings = model, settings
+        self.source, self.reader = opened
+        self.past = _make_past(model, opened, settings)
+        self.scorers: dict[str, Scorer] = {}
+        scorer = self._scorer("")  # refuses a mode that the model does not have
+        if isinstance(self.reader, RowReader) and settings.mode == "predict":
+            self.reader.horizon = getattr(model, "horizon", 0)
         size = settings.group_size
-        self.groups = None if size == 1 else Groups(size, self.scorer.reduction)
-        self.bytes = 0  # of the text so far
-        self.unscored_bytes = 0  # of the first token, before which there is no prediction
+        if size > 1 and isinstance(self.reader, RowReader) and self.reader.named_series:
+            raise ThreefoldError(
+                "stream: rows of several series cannot be grouped; group_size is 1"
+            )
+        self.groups = None if size == 1 else Groups(size, scorer.reduction)
+        self.taken = 0  # elements of the source
+        self.position = 0  # elements answered
+        self.skip = 0  # rows of the output that were written before the stream was resumed
         self.ended = False
-
-    @cached_property
-    def token_texts(self) -> list[str] | None:
-        """Each token as text; a part of a character is U+FFFD."""
-        if self.token_bytes is None:
-            return None
-        return [data.decode("utf-8", "replace") for data in self.token_bytes]
-
-    @cached_property
-    def token_sizes(self) -> Elements:
-        """Length of each token in bytes."""
-        return np.array([len(data) for data in self.token_bytes or ()], dtype=np.int64)
+        self._boundary: StreamSnapshot | None = (
+            None  # after the last complete chunk, once it has ended
+        )
+        self._repeated = 0  # rows of the output after that chunk
 
     def __next__(self) -> StreamScores:
         if self.ended:
             raise StopIteration
         size = self.settings.chunk_size
-        missing = size - self.session.position % size
+        missing = size - self.taken % size
         count = self.source.load(missing)
-        self.ended = count < missing
+        if count < missing:
+            self._boundary, self.ended = self._snapshot(), True
         columns = self._score(self.source.take(count)) if count else {}
-        if self.groups is not None:
-            complete = self.groups.add(columns) if columns else {}
-            rest = self.groups.finish() if self.ended else {}
-            columns = _concatenate(complete, rest)
-        if not columns and self.ended:
+        self.taken += count
+        scores = StreamScores(self._grouped(columns))
+        if self.ended and not len(scores):
             raise StopIteration
-        return StreamScores(columns)
+        skipped = min(self.skip, len(scores))
+        self.skip -= skipped
+        return scores.after(skipped) if skipped else scores
 
     def save(self, path: str | PathLike[str], **notes: Any) -> None:
         """Write everything needed to resume to a state file; call it between two chunks."""
+        snapshot = self._boundary or self._snapshot()
+        note = {
+            **snapshot.note,
+            "answered": self.position,
+            "repeated": self._repeated,
+            **notes,
+        }
+        save_state(
+            path,
+            snapshot.state,
+            self.model,
+            position=snapshot.positions,
+            notes={NOTE: note},
+            extra_tensors=snapshot.tensors,
+        )
+
+    def _snapshot(self) -> StreamSnapshot:
         position = asdict(self.source.position())
         unread = np.frombuffer(position.pop("unread"), dtype=np.uint8).copy()
+        state, positions, past, tensors = self.past.snapshot()
         groups = self.groups
         note = {
             "settings": asdict(self.settings),
             "input_position": position,
-            "encoder": self.source.encoder.settings(),
-            "bytes": self.bytes,
-            "unscored_bytes": self.unscored_bytes,
-            "scorer": self.scorer.state(),
+            "reader": self.reader.state(),
+            "past": past,
+            "taken": self.taken,
+            "position": self.position,
+            "scorers": {name: scorer.state() for name, scorer in self.scorers.items()},
             "open_group": None if groups is None else [groups.number, groups.open_row],
-            **notes,
         }
-        tensors = {"unread": torch.from_numpy(unread)}
-        self.session.save(path, notes={NOTE: note}, extra_tensors=tensors)
+        return StreamSnapshot(
+            state, positions, note, {**tensors, "unread": torch.from_numpy(unread)}
+        )
 
-    def restore(self, note: Mapping[str, Any], unread: Tensor) -> None:
-        """Continue where a saved stream stopped; the session has been restored already."""
-        self.source.encoder.restore(note["encoder"])
-        unread_bytes = unread.numpy().tobytes()
-        self.source.restore(SourcePosition(**note["input_position"], unread=unread_bytes))
-        self.bytes, self.unscored_bytes = note["bytes"], note["unscored_bytes"]
-        self.scorer.restore(note["scorer"])
+    def restore(self, path: Any, state_file: StateFile, continue_with: str | None = None) -> None:
+        """Continue where a saved stream stopped."""
+        note, tensors = state_file.notes[NOTE], state_file.extra_tensors
+        state = state_for_model(path, state_file, self.model)
+        self.past.restore(state, state_file.position or [], note["past"], tensors)
+        unread = tensors["unread"].numpy().tobytes()
+        position = SourcePosition(**note["input_position"], unread=unread)
+        self.source.restore(position, continue_with)
+        self.reader.restore(note["reader"])
+        self.taken, self.position = note["taken"], note["position"]
+        self.skip = note["repeated"]
+        for name, values in note["scorers"].items():
+            self._scorer(name).restore(values)
         if self.groups is not None:
             self.groups.number, self.groups.open_row = note["open_group"]
 
-    def _score(self, elements: Elements) -> Columns:
-        start, before = self.session.position, self.session.last_output
-        model = self.session.model
-        dtype = model.embedding.weight.dtype if model.input_size else torch.int64
-        inputs = torch.from_numpy(elements.astype(np.float64 if model.input_size else np.int64))
-        inputs = inputs.to(model.device, dtype)
-        outputs = self.session.read(inputs)
-        scores = self.scorer.columns(inputs, before, outputs)
-        positions: Columns = {"position": range(start, start + len(elements))}
-        tokens = {} if self.token_texts is None else self._token_columns(elements, start)
-        return {**positions, **tokens, **scores}
+    def _scorer(self, series: str) -> Scorer:
+        """The scorer of a series."""
+        if series not in self.scorers:
+            reader, settings = self.reader, self.settings
+            self.scorers[series] = make_scorer(
+                self.model,
+                settings.mode,
+                token_texts=reader.texts if isinstance(reader, TokenReader) else None,
+                top_k=settings.top_k,
+                window=settings.window,
+            )
+        return self.scorers[series]
 
-    def _token_columns(self, tokens: Elements, start: int) -> Columns:
-        texts, sizes = self.token_texts or [], self.token_sizes[tokens]
-        ends = self.bytes + np.cumsum(sizes)
-        self.bytes = int(ends[-1])
-        if start == 0:
-            self.unscored_bytes = int(sizes[0])
-        ids = tokens.tolist()
-        return {
-            "byte": (ends - sizes).tolist(),
-            "token": ids,
-            "text": [texts[token] for token in ids],
-        }
+    def _score(self, elements: Elements) -> Columns:
+        prepared = self._prepare(elements)
+        parts = [part for part, _ in prepared]
+        outputs = self.past.read(parts, complete=not self.ended)
+        columns: list[Columns] = []
+        for part, ready in prepared:
+            before = None if part.starts else self.past.last_output(part.series)
+            scorer = self._scorer(part.series)
+            scores = scorer.columns(ready.values, before, next(outputs))
+            columns.append({**ready.columns, **scores})
+        merged = _in_order(columns, [part.order for part in parts])
+        start, count = self.position, sum(len(part.inputs) for part in parts)
+        self.position += count
+        return {"position": range(start, start + count), **merged} if count else {}
+
+    def _prepare(self, elements: Elements) -> list[tuple[Part, Prepared]]:
+        """The inputs of the model, by series; elements are numbered as they will be written."""
+        ready = []
+        for segment in self.reader.segments(elements):
+            prepared = self.reader.prepare(elements, segment, self.position)
+            if prepared is not None:
+                ready.append((segment, prepared))
+        places = [(row, i) for i, (_, p) in enumerate(ready) for row in p.order]
+        order: list[list[int]] = [[] for _ in ready]
+        for number, (_, part) in enumerate(sorted(places, key=lambda place: place[0])):
+            order[part].append(number)
+        return [
+            (Part(segment.series, prepared.inputs, numbers, segment.starts), prepared)
+            for (segment, prepared), numbers in zip(ready, order, strict=True)
+        ]
+
+    def _grouped(self, columns: Columns) -> Columns:
+        if self.groups is None:
+            self._repeated = len(columns.get("position", ())) if self.ended else 0
+            return columns
+        complete = self.groups.add(columns) if columns else {}
+        self._repeated = len(complete.get("position", ())) if self.ended else 0
+        return _concatenate(complete, self.groups.finish() if self.ended else {})
 
 
 def stream(
@@ -182,33 +226,39 @@ def stream(
     group_size: int | None = None,
     top_k: int | None = None,
     window: int | None = None,
+    context: int | str | None = None,
     columns: Sequence[str] | None = None,
+    missing: str | None = None,
+    sound_format: str | None = None,
     chunk_size: int | None = None,
     state: str | PathLike[str] | None = None,
+    continue_with: str | None = None,
     wait: Wait | None = None,
 ) -> ScoreStream:
     """Score an input of any length, a chunk at a time, in constant memory.
 
-    source: a path, a binary file, bytes, or an iterable of bytes or strings: text for a model of
-    tokens (encoded by its tokenizer), or a table of numbers with one element per line.  Lists,
-    numpy arrays and tensors hold the elements themselves: tokens [length], or numbers [length, n].
-    mode: likelihood (default), predict or anomaly; see threefold/runtime/scores/scorers.py.
-    group_size: elements per output row, default 1.  top_k: tokens or classes listed by predict.
-    window: elements over which surprises are averaged, default all.  columns: of a table.
-    chunk_size: elements computed together; 1 answers each at once, larger chunks are faster.
-    state: resume from a file written by `ScoreStream.save`, with the settings saved there.
+    source: a path, a binary file, bytes, an iterable of bytes or strings, or a DataFrame; lists,
+    arrays and tensors hold the elements themselves.  Inputs are prepared as in training (columns by
+    name), and answers are in original units.  mode: likelihood, predict or anomaly (`scorers.py`).
+    group_size: elements per output row.  top_k: tokens or classes listed by predict.
+    window: elements over which surprises are averaged.  context: elements that each forecast reads,
+    or "all".  columns: of a table, in the order of the model's.  missing: carry, mask or stop.
+    sound_format: of samples without a header.  chunk_size: elements computed together, 1 answers
+    each at once.  state: resume from a file of `ScoreStream.save`, with the settings saved there;
+    continue_with: the source is then the "same" file (default) or holds only what is "new".
     """
-    requested = {
-        "mode": mode,
-        "group_size": group_size,
-        "top_k": top_k,
-        "window": window,
-        "columns": columns,
-        "chunk_size": chunk_size,
-    }
-    if state is None:
-        return start_stream(model, source, requested, wait)
-    return resume_stream(model, source, requested, state, read_state(state), wait)
+    requested: dict[str, Any] = {
+        "mode": mode, "group_size": group_size, "top_k": top_k, "window": window,
+        "context": context, "columns": None if columns is None else tuple(columns),
+        "missing": missing, "sound_format": sound_format, "chunk_size": chunk_size,
+    }  # fmt: skip
+    if state is not None:
+        return resume_stream(
+            model, source, requested, state, read_state(state), continue_with, wait
+        )
+    if continue_with is not None:
+        raise ThreefoldError("stream: continue_with is given, but there is no state to resume from")
+    return start_stream(model, source, requested, wait)
 
 
 def start_stream(
@@ -216,10 +266,8 @@ def start_stream(
 ) -> ScoreStream:
     """Start a stream at the beginning of its input; requested: settings, None for the default."""
     model = check_streams(model)
-    chosen = {"chunk_size": plan_chunk_size(model), **_without_none(requested)}
-    settings = StreamSettings(**{**DEFAULTS, **chosen})
-    reader = _open_source(model, source, settings, wait)
-    return ScoreStream(Session(model, seed=0), reader, settings)
+    settings = choose_settings(model, requested)
+    return ScoreStream(model, open_input(model, source, settings.inputs, wait), settings)
 
 
 def resume_stream(
@@ -228,6 +276,7 @@ def resume_stream(
     requested: Mapping[str, Any],
     path: str | PathLike[str],
     state_file: StateFile,
+    continue_with: str | None = None,
     wait: Wait | None = None,
 ) -> ScoreStream:
     """Resume a stream from a state file that has already been read."""
@@ -238,68 +287,35 @@ def resume_stream(
             f"{path}: this state was not saved by a stream, so it does not contain the position in "
             "the input; expected a file that a stream saved"
         )
-    session = Session.from_state_file(path, state_file, model)
-    settings = _saved_settings(note["settings"], requested, path)
-    reader = _open_source(model, source, settings, wait)
-    resumed = ScoreStream(session, reader, settings)
-    resumed.restore(note, state_file.extra_tensors["unread"])
+    state_for_model(path, state_file, model)
+    settings = saved_settings(note["settings"], requested, path)
+    opened = open_input(model, source, settings.inputs, wait)
+    resumed = ScoreStream(model, opened, settings)
+    resumed.restore(path, state_file, continue_with)
     return resumed
 
 
-def plan_chunk_size(model: Any) -> int:
-    """Choose the number of elements per chunk: large, while their outputs take little memory."""
-    outputs: int = model.spec.vocabulary  # numbers per element
-    if model.input_size:
-        head = model.head[-1] if hasattr(model.head, "__getitem__") else model.head
-        outputs = head.out_features
-    return max(
-        CHUNK_LENGTH, min(LARGEST_CHUNK, CHUNK_OUTPUTS // outputs) // CHUNK_LENGTH * CHUNK_LENGTH
-    )
-
-
-def _open_source(model: Any, source: Input, settings: StreamSettings, wait: Wait | None) -> Source:
-    if not is_array(source):
-        return Source(source, _encoder(model, settings), wait)
-    if settings.columns is not None:
-        raise ThreefoldError("stream: columns can only be chosen in a table; this is an array")
-    size = model.input_size
-    parts = getattr(model.tokenizer, "parts", range(model.spec.vocabulary))
-    data = array_bytes(source, size, min(len(parts), model.spec.vocabulary))
-    return Source(data, ArrayEncoder(size), wait)
-
-
-def _encoder(model: Any, settings: StreamSettings) -> Any:
-    if model.input_size:
-        return RowEncoder(model.input_size, settings.columns)
-    if settings.columns is not None:
-        raise ThreefoldError("stream: columns can only be chosen in a table; this model reads text")
-    if model.tokenizer is None:
+def _make_past(model: Any, opened: StreamInput, settings: StreamSettings) -> Past:
+    if settings.context == ALL:
+        return CarriedPast(model, settings.chunk_size, opened.reader.single)
+    if not isinstance(model, Forecaster):
         raise ThreefoldError(
-            f"this {model.kind} model reads tokens, but was saved without a tokenizer, so it "
-            "cannot read text; set model.tokenizer and save it again"
+            f"stream: context is {settings.context}, but a {model.kind} model reads everything; "
+            "only forecasts are made from a context"
         )
-    return encoder_for(model.tokenizer)
+    return WindowedPast(model, settings.chunk_size, int(settings.context))
 
 
-def _without_none(requested: Mapping[str, Any]) -> dict[str, Any]:
-    values = {name: value for name, value in requested.items() if value is not None}
-    return {name: tuple(v) if name == "columns" else v for name, v in values.items()}
-
-
-def _saved_settings(
-    saved: Mapping[str, Any], requested: Mapping[str, Any], path: Any
-) -> StreamSettings:
-    """Return the settings of a saved stream; refuse a request for others."""
-    columns = saved["columns"]
-    settings = StreamSettings(**{**saved, "columns": None if columns is None else tuple(columns)})
-    for name, value in _without_none(requested).items():
-        before = getattr(settings, name)
-        if value != before:
-            raise ThreefoldError(
-                f"{path}: the stream was started with {name} {before!r}, but now {name} is "
-                f"{value!r}; leave it out, or start again with another state file"
-            )
-    return settings
+def _in_order(parts: Sequence[Columns], order: Sequence[Sequence[int]]) -> Columns:
+    """The columns of several series as one, every element at its place."""
+    if len(parts) <= 1:
+        return parts[0] if parts else {}
+    places = np.argsort(np.concatenate([np.asarray(numbers) for numbers in order]), kind="stable")
+    merged: Columns = {}
+    for name in parts[0]:
+        values = [value for part in parts for value in part[name]]
+        merged[name] = [values[place] for place in places.tolist()]
+    return merged
 
 
 def _concatenate(first: Columns, second: Columns) -> Columns:

@@ -93,12 +93,12 @@ def forecast_series(
             point = model.point_forecast(forecast[0, -1])
             rows = torch.cat([point, last_inputs.expand(len(point), -1)], -1)
     outputs = torch.cat(blocks)[:steps]
-    levels, scaled = _quantiles(model, outputs.double().cpu())
+    levels, scaled = forecast_levels(model, outputs.double().cpu())
     invert = preprocessing.outputs.invert
     return levels, np.stack([invert(part) for part in scaled], -1)
 
 
-def _quantiles(model: Forecaster, outputs: Tensor) -> tuple[list[float | None], list[Array]]:
+def forecast_levels(model: Forecaster, outputs: Tensor) -> tuple[list[float | None], list[Array]]:
     """The point forecast first, then the levels beside it."""
     point = model.point_forecast(outputs).numpy()
     if model.quantiles is None:

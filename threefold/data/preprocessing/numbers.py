@@ -91,9 +91,12 @@ class FillMissing(Step):
         """Fill the rows of one table."""
         return self.fill(data, np.zeros(len(self.columns)))[0]
 
-    def fill(self, data: Array, last: Array) -> tuple[Array, Array]:
-        """Fill rows that follow others; `last` are the last known values, and their successors."""
-        missing = ~(np.abs(data) <= ABSURD)
+    def fill(self, data: Array, last: Array, limit: float = ABSURD) -> tuple[Array, Array]:
+        """Fill rows that follow others; `last` are the last known values, and their successors.
+
+        limit: numbers beyond it are absurd.
+        """
+        missing = ~(np.abs(data) <= limit)
         if self.policy == "refuse" and missing.any():
             row, column = np.argwhere(missing)[0].tolist()
             raise MissingNumberError(row, self.columns[column])

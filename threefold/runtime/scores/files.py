@@ -1,6 +1,6 @@
 """Scores as JSON lines or CSV, in a file that is truncated to where a stream resumes.
 
-{"position":7,"byte":7,"token":101,"text":"e","log_likelihood":-1.20371}
+{"position":7,"byte":7,"token":101,"text":"e","log_likelihood":-1.20371342}
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class ScoreFile:
 
     def write(self, columns: Columns) -> None:
         """Write a line for each row; a CSV file starts with the names of the columns."""
-        if not columns:
+        if not any(map(len, columns.values())):
             return
         text = as_json_lines(columns) if self.format == "jsonl" else as_csv(columns)
         if self.format == "csv" and not self._has_header:
@@ -114,7 +114,7 @@ def _as_text(column: Iterable[Any], quote: Callable[[str], str], missing: str) -
     """Format the values of a column, which all have the same type."""
     column = list(column)
     if isinstance(column[0], float):
-        return [f"{value:.6g}" if math.isfinite(value) else missing for value in column]
+        return [f"{value:.9g}" if math.isfinite(value) else missing for value in column]
     return map(quote if isinstance(column[0], str) else str, column)
 
 

@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 Row: TypeAlias = dict[str, Any]
 Columns: TypeAlias = dict[str, Sequence[Any]]
 SUMMED = "log_likelihood"
+PLACES = ("position", "byte", "seconds", "time")  # of a group: those of its first element
 
 
 class Groups:
@@ -57,7 +58,7 @@ class Groups:
             largest = max(range(len(scores)), key=lambda i: _or_lowest(scores[i]))
             return {name: column[largest] for name, column in columns.items()}
         counted = [value for value in columns[SUMMED] if not math.isnan(value)]
-        row = {name: columns[name][0] for name in columns if name in ("position", "byte")}
+        row = {name: columns[name][0] for name in columns if name in PLACES}
         return {**row, "elements": len(counted), SUMMED: math.fsum(counted)}
 
     def _merge(self, first: Row, second: Row) -> Row:

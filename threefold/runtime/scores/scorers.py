@@ -16,6 +16,10 @@ Baseline for Detecting Misclassified and Out-of-Distribution Examples in Neural 
 For a gaussian forecast the score is the largest |x − μ| / σ over channels, the standardised
 residual; for quantiles it is the distance of x from the interval between the outermost two, in
 units of its width, 0 inside.
+
+Units: forecasts (`flow+1`, one step after the row, and `flow+1_q0.1`, its lowest decile), values
+and expected values are those of the table; scores have none; log-likelihoods are in nats, of the
+standardised values where a model was trained on a table.
 """
 
 from __future__ import annotations
@@ -28,9 +32,11 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
+from threefold.data.preprocessing.numbers import Standardise
 from threefold.errors import ThreefoldError, nearest
 from threefold.models.forecaster import Forecaster, gaussian_loss
 from threefold.models.language import LanguageModel
+from threefold.runtime.table_forecasts import forecast_levels
 
 MODES = ("likelihood", "predict", "anomaly")
 WARM_UP = 30  # surprises before the first score
@@ -91,7 +97,7 @@ class LikelihoodScorer(Scorer):
 
 
 class TopTokensScorer(Scorer):
-    """The k most likely tokens or classes after each element."""
+    """The k most likely tokens or classes after each element, by number and by text."""
 
     def __init__(self, name: str, texts: Sequence[str] | None, top_k: int, count: int) -> None:
         self.name, self.texts, self.top_k = name, texts, min(top_k, count)
@@ -103,12 +109,23 @@ class TopTokensScorer(Scorer):
         columns: Columns = {}
         for rank in range(self.top_k):
             suffix = f"_{rank + 1}" if rank else ""
-            chosen = indices[:, rank].tolist()
-            columns[f"{self.name}{suffix}"] = chosen
-            if self.texts is not None:
-                columns[f"predicted_text{suffix}"] = [self.texts[index] for index in chosen]
+            columns |= self._named(indices[:, rank].tolist(), suffix)
             columns[f"probability{suffix}"] = values[:, rank].tolist()
         return columns
+
+    def _named(self, chosen: list[int], suffix: str) -> Columns:
+        columns: Columns = {f"{self.name}{suffix}": chosen}
+        if self.texts is not None:
+            columns[f"predicted_text{suffix}"] = [self.texts[index] for index in chosen]
+        return columns
+
+
+class LabelScorer(TopTokensScorer):
+    """The k most likely labels so far, by name."""
+
+    def _named(self, chosen: list[int], suffix: str) -> Columns:
+        assert self.texts is not None  # labels have names
+        return {f"{self.name}{suffix}": [self.texts[index] for index in chosen]}
 
 
 class SurpriseScorer(Scorer):
@@ -135,22 +152,34 @@ class SurpriseScorer(Scorer):
 
 
 class ForecastScorer(Scorer):
-    """The whole forecast, one column per number."""
+    """The whole forecast in original units: flow+1, flow+1_q0.1, …, flow+2, …"""
 
     def __init__(self, model: Forecaster) -> None:
-        self.model = model
-        levels = model.quantiles
-        numbers = ("mean", "deviation") if levels is None else tuple(f"q{q:g}" for q in levels)
-        self.names = [
-            f"x{channel + 1}+{step + 1}.{number}"
-            for step in range(model.horizon)
-            for channel in range(model.channels)
-            for number in numbers
-        ]
+        self.model, self.names = model, target_names(model)
 
     def columns(self, elements: Tensor, before: Tensor | None, outputs: Tensor) -> Columns:
-        values = outputs.flatten(1).T.tolist()
-        return dict(zip(self.names, values, strict=True))
+        levels, numbers = forecast_levels(self.model, outputs.double().cpu())
+        values = [original_units(self.model, torch.from_numpy(part)) for part in numbers]
+        columns: Columns = {}
+        for step in range(self.model.horizon):
+            for channel, name in enumerate(self.names):
+                for level, part in zip(levels, values, strict=True):
+                    title = f"{name}+{step + 1}" + ("" if level is None else f"_q{level:g}")
+                    columns[title] = part[:, step, channel].tolist()
+        return columns
+
+
+class NumberScorer(Scorer):
+    """The numbers of a regressor so far, in original units."""
+
+    def __init__(self, model: Any) -> None:
+        self.model = model
+        scale = model.preprocessing.outputs.find(Standardise)
+        self.names = ("value",) if len(scale.columns) == 1 else scale.columns
+
+    def columns(self, elements: Tensor, before: Tensor | None, outputs: Tensor) -> Columns:
+        values = self.model.preprocessing.outputs.invert(outputs.double().cpu().numpy())
+        return dict(zip(self.names, values.T.tolist(), strict=True))
 
 
 class ResidualScorer(Scorer):
@@ -164,10 +193,10 @@ class ResidualScorer(Scorer):
                 f"anomaly scores need an interval, but this forecaster has one quantile "
                 f"({model.quantiles[0]:g}); expected at least two, or a gaussian head"
             )
-        self.model = model
+        self.model, self.names = model, target_names(model)
 
     def columns(self, elements: Tensor, before: Tensor | None, outputs: Tensor) -> Columns:
-        value = elements[:, : self.model.channels].double()
+        value = elements[:, : self.model.channels].double()  # NaN where it is missing
         forecast = shifted(before, outputs)[:, 0].double()  # one step ahead: [L, channels, outputs]
         if self.model.quantiles is None:
             scores = (value - forecast[..., 0]).abs() / forecast[..., 1]
@@ -175,12 +204,12 @@ class ResidualScorer(Scorer):
             low, high = forecast[..., 0], forecast[..., -1]
             outside = torch.maximum(low - value, value - high).clamp(min=0)
             scores = outside / (high - low).clamp(min=SMALLEST_DEVIATION)
-            scores = torch.where(forecast.isnan().any(-1), torch.nan, scores)
-        worst = scores.nan_to_num(0).argmax(-1, keepdim=True)
-        expected = self.model.point_forecast(forecast)
+            scores = torch.where(forecast.isnan().any(-1) | value.isnan(), torch.nan, scores)
+        worst = scores.nan_to_num(-1).argmax(-1, keepdim=True)
+        expected = original_units(self.model, self.model.point_forecast(forecast))
         return {
-            "channel": (worst[:, 0] + 1).tolist(),
-            "value": value.gather(1, worst)[:, 0].tolist(),
+            "column": [self.names[index] for index in worst[:, 0].tolist()],
+            "value": original_units(self.model, value).gather(1, worst)[:, 0].tolist(),
             "expected": expected.gather(1, worst)[:, 0].tolist(),
             "score": scores.gather(1, worst)[:, 0].tolist(),
         }
@@ -202,7 +231,9 @@ class DensityScorer(Scorer):
     def columns(self, elements: Tensor, before: Tensor | None, outputs: Tensor) -> Columns:
         value = elements[:, : self.model.channels].double()
         mean, deviation = shifted(before, outputs)[:, 0].double().unbind(-1)
-        return {"log_likelihood": (-gaussian_loss(mean, deviation, value)).sum(-1).tolist()}
+        densities = -gaussian_loss(mean, deviation, value)
+        total = densities.nansum(-1).masked_fill(densities.isnan().all(-1), torch.nan)
+        return {"log_likelihood": total.tolist()}
 
 
 def shifted(before: Tensor | None, outputs: Tensor) -> Tensor:
@@ -220,6 +251,32 @@ def token_likelihood(tokens: Tensor, before: Tensor | None, logits: Tensor) -> l
     return values
 
 
+def target_names(model: Forecaster) -> tuple[str, ...]:
+    """The names of the forecast columns; x1, x2, … if they are not known."""
+    targets = () if model.preprocessing is None else model.preprocessing.roles.targets
+    return targets or tuple(f"x{channel}" for channel in range(1, model.channels + 1))
+
+
+def original_units(model: Forecaster, values: Tensor) -> Tensor:
+    """Values […, channels] in the units of the table that the model was trained on."""
+    if model.preprocessing is None:
+        return values
+    return torch.from_numpy(model.preprocessing.outputs.invert(values.double().cpu().numpy()))
+
+
+def is_regressor(model: Any) -> bool:
+    """Whether the outputs of a model are numbers."""
+    return model.preprocessing is not None and model.preprocessing.kind == "regressor"
+
+
+def default_mode(model: Any) -> str:
+    """Likelihood for models that have one, else predict."""
+    has_one = isinstance(model, LanguageModel) or (
+        isinstance(model, Forecaster) and model.quantiles is None
+    )
+    return "likelihood" if has_one else "predict"
+
+
 def make_scorer(
     model: Any, mode: str, *, token_texts: Sequence[str] | None, top_k: int, window: int | None
 ) -> Scorer:
@@ -230,6 +287,10 @@ def make_scorer(
         if mode == "predict":
             return ForecastScorer(model)
         return ResidualScorer(model) if mode == "anomaly" else DensityScorer(model)
+    if is_regressor(model):
+        if mode != "predict":
+            raise ThreefoldError(f"a regressor has no mode {mode}; use mode predict")
+        return NumberScorer(model)
     tokens = isinstance(model, LanguageModel)
     if mode == "anomaly":
         return SurpriseScorer(tokens, window)
@@ -237,10 +298,19 @@ def make_scorer(
         if tokens:
             count = model.spec.vocabulary if token_texts is None else len(token_texts)
             return TopTokensScorer("predicted_token", token_texts, top_k, count)
-        return TopTokensScorer("class", None, top_k, model.spec.option("classes"))
+        return _label_scorer(model, top_k)
     if not tokens:
         raise ThreefoldError(
             f"a {model.kind} model does not predict its inputs, so they have no likelihood; use "
             "mode predict or anomaly"
         )
     return LikelihoodScorer()
+
+
+def _label_scorer(model: Any, top_k: int) -> TopTokensScorer:
+    """The most likely labels by name, or classes by number if they have no names."""
+    labels = () if model.preprocessing is None else model.preprocessing.labels
+    classes = model.spec.option("classes")
+    if not labels:
+        return TopTokensScorer("class", None, top_k, classes)
+    return LabelScorer("tag" if model.kind == "tagger" else "label", labels, top_k, classes)

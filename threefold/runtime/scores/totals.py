@@ -52,5 +52,9 @@ class Totals:
             return
         row = max(rows, key=lambda i: scores[i])
         if self.highest is None or scores[row] > self.highest["score"]:
-            names = [name for name in ("position", "byte", "text", "score") if name in columns]
+            names = [
+                name
+                for name in ("position", "byte", "text", "series", "time", "column", "score")
+                if name in columns
+            ]
             self.highest = {name: columns[name][row] for name in names}

@@ -1,0 +1,473 @@
+"""`threefold stream` with models trained on a user's data: names, units, gaps, new rows."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import wave
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import threefold
+from tests.surfaces.test_cli import good, here, refused, run
+from tests.surfaces.test_stream import lines, process
+from threefold import Spec
+from threefold.data.preprocessing import Chain, Preprocessing
+from threefold.data.preprocessing.numbers import Standardise
+from threefold.data.preprocessing.text import Tokenize
+from threefold.data.tokenizers import ByteTokenizer
+from threefold.runtime.stream_job import StreamJob
+from threefold.runtime.streaming import stream
+
+COUNT, HORIZON = 400, 2
+TIME = np.arange(COUNT)
+BIG = 1000 + 10 * np.sin(TIME / 3)
+SMALL = 0.001 * np.cos(TIME / 5)
+SETTINGS = {"data.horizon": HORIZON, "data.length": 12, "model.width": 16, "model.depth": 1}
+
+
+def write_rows(path: Path, columns: dict[str, Any], rows: slice = slice(None)) -> Path:
+    cells = zip(*(list(values)[rows] for values in columns.values()), strict=True)
+    text = [",".join(columns), *(",".join(map(str, row)) for row in cells)]
+    path.write_text("\n".join(text) + "\n")
+    return path
+
+
+def trained(folder: Path, data: Any, **options: Any) -> Any:
+    settings = {**SETTINGS, **options.pop("settings", {})}
+    return threefold.train(
+        data,
+        mixers="gru",
+        steps=options.pop("steps", 30),
+        folder=folder,
+        settings=settings,
+        **options,
+    )
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("trained")
+
+
+@pytest.fixture(scope="module")
+def flow(home: Path) -> Any:
+    """A forecaster of `big` from `big` and `small`, whose scales differ a million times."""
+    table = write_rows(home / "train.csv", {"big": BIG, "small": SMALL})
+    return trained(home / "flow", table, target="big")
+
+
+@pytest.fixture
+def workdir(flow: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "flow").symlink_to(flow.folder)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_swapped_columns_in_another_process_have_the_error_of_the_evaluation(
+    workdir: Path, flow: Any
+) -> None:
+    write_rows(workdir / "new.csv", {"small": SMALL, "extra": ["z"] * COUNT, "big": BIG})
+    done = run("stream", "flow", "new.csv", "--output", "o.jsonl")
+    assert done.returncode == 0 and "does not read: extra" in done.stderr, done.stderr
+    rows = lines(workdir / "o.jsonl")
+    first = int(COUNT * 0.8)  # the test split
+    errors = [
+        abs(rows[t - 1][f"big+{step}"] - BIG[t - 1 + step])
+        for t in range(first, COUNT - HORIZON + 1)
+        for step in range(1, HORIZON + 1)
+    ]
+    assert np.mean(errors) == pytest.approx(flow.summary["test"]["metric"], rel=0.05)
+    assert rows[-1]["big+1_q0.1"] <= rows[-1]["big+1"] <= rows[-1]["big+1_q0.9"]
+    same = json.loads(good("forecast", "flow", "new.csv", "--json"))
+    assert [rows[-1]["big+1"], rows[-1]["big+2"]] == pytest.approx(
+        [r["big"] for r in same], rel=1e-5
+    )
+    good("stream", "flow", "new.csv", "--mode", "anomaly", "--output", "a.jsonl")
+    anomalies = lines(workdir / "a.jsonl")
+    assert {row["column"] for row in anomalies} == {"big"}
+    assert [row["value"] for row in anomalies] == pytest.approx(BIG.tolist(), rel=1e-6)
+    assert anomalies[-1]["expected"] == pytest.approx(rows[-2]["big+1"], rel=1e-6)
+
+
+def test_a_missing_column_is_refused(workdir: Path) -> None:
+    write_rows(workdir / "a.csv", {"big": BIG, "tiny": SMALL})
+    message = refused("stream", "flow", "a.csv")
+    assert "a.csv:1: the column small is missing; the model was trained on big, small" in message
+    assert "the table begins with big, tiny" in message
+    (workdir / "b.csv").write_text("1000,0.1\n1001,0.2\n")
+    assert "the column big, small is missing" in refused("stream", "flow", "b.csv")
+    chosen = lines_of(good("stream", "flow", "b.csv", "--columns", "1,2"))
+    assert [row["position"] for row in chosen] == [0, 1]
+    (workdir / "c.csv.gz").write_bytes(b"\x1f\x8b")
+    assert "unpack or convert it" in refused("stream", "flow", "c.csv.gz")
+
+
+def lines_of(text: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in text.splitlines()]
+
+
+ABSURD = ("1e300", "inf", "nan", "abc", "", "-1e9", "1_0", "NA")
+
+
+@pytest.mark.parametrize("mode", ["predict", "anomaly"])
+def test_absurd_cells_are_carried_and_told(workdir: Path, mode: str) -> None:
+    bad, carried = [list(map(str, BIG)) for _ in range(2)]
+    for row, cell in enumerate(ABSURD, 100):
+        bad[row], carried[row] = cell, carried[99]
+    rows = {}
+    for name, cells in (("bad", bad), ("carried", carried)):
+        write_rows(workdir / f"{name}.csv", {"big": cells, "small": SMALL})
+        done = here("stream", "flow", f"{name}.csv", "--mode", mode, "--missing", "carry")
+        assert done.returncode == 0 and ("8 rows had missing" in done.stderr) == (name == "bad")
+        rows[name] = lines_of(done.stdout)
+    assert [row.pop("missing") for row in rows["bad"]] == [
+        "big" if 100 <= t < 108 else "" for t in range(COUNT)
+    ]
+    [row.pop("missing") for row in rows["carried"]]
+    if mode == "anomaly":  # a value that is missing has no score
+        assert all(row["score"] is None for row in rows["bad"][100:108])
+        assert rows["bad"][108:] == rows["carried"][108:]
+    else:
+        assert rows["bad"] == rows["carried"]
+        assert all(value is not None for row in rows["bad"] for value in row.values())
+
+
+def test_missing_cells_are_met_as_told(workdir: Path, home: Path) -> None:
+    cells = ["" if t in (40, 41) else str(x) for t, x in enumerate(BIG)]
+    table = write_rows(workdir / "gaps.csv", {"big": cells, "small": SMALL})
+    message = refused("stream", "flow", "gaps.csv", "--missing", "stop")
+    assert "gaps.csv:42: column big is ''; expected a finite number" in message
+    assert "has no column that says what is missing" in refused(
+        "stream", "flow", "gaps.csv", "--missing", "mask"
+    )
+    model = trained(home / "masked", table, target="big", steps=5).model
+    masked, carried = (
+        [row["big+1"] for part in stream(model, table, missing=how) for row in part.rows()]
+        for how in (None, "carry")
+    )
+    assert masked[:40] == carried[:40] and masked[40] != carried[40]  # the model is told
+    (workdir / "torn.csv").write_text("small,big\n0.1,1000\n0.1\n0,1001\n")
+    done = here("stream", "flow", "torn.csv")
+    assert len(lines_of(done.stdout)) == 2
+    assert "1 lines were not rows of the table, and were left out" in done.stderr
+
+
+class TestNewRows:
+    """A stream goes on with new rows alone, to the same bits as one that was never cut."""
+
+    CUT = 150
+
+    @pytest.fixture(params=[(), ("--context", "all"), ("--mode", "anomaly", "--group-size", "7")])
+    def words(self, request: pytest.FixtureRequest) -> tuple[str, ...]:
+        words: tuple[str, ...] = request.param
+        return (*words, "--chunk-size", "64")
+
+    @pytest.fixture
+    def expected(self, workdir: Path, words: tuple[str, ...]) -> bytes:
+        gone = ["" if t in (self.CUT - 1, self.CUT) else str(x) for t, x in enumerate(BIG)]
+        table = {"big": gone, "small": SMALL}
+        write_rows(workdir / "whole.csv", table)
+        write_rows(workdir / "old.csv", table, slice(self.CUT))
+        swapped = dict(reversed(table.items()))
+        write_rows(workdir / "new.csv", swapped, slice(self.CUT, None))
+        good("stream", "flow", "whole.csv", *words, "--output", "whole.jsonl")
+        good("stream", "flow", "old.csv", *words, "--output", "o.jsonl", "--state", "s")
+        return (workdir / "whole.jsonl").read_bytes()
+
+    def test_in_a_file(self, workdir: Path, words: tuple[str, ...], expected: bytes) -> None:
+        part = ("stream", "flow", "new.csv", "--output", "o.jsonl", "--state", "s")
+        assert "--continue-with new if this file holds only what follows" in refused(*part)
+        good(*part, "--continue-with", "new")
+        assert (workdir / "o.jsonl").read_bytes() == expected
+        good(*part)  # the same file again: nothing is new
+        assert (workdir / "o.jsonl").read_bytes() == expected
+
+    def test_in_the_same_file(self, workdir: Path, words: tuple[str, ...], expected: bytes) -> None:
+        whole = (workdir / "whole.csv").read_bytes()
+        (workdir / "old.csv").write_bytes(whole)
+        good("stream", "flow", "old.csv", "--output", "o.jsonl", "--state", "s")
+        assert (workdir / "o.jsonl").read_bytes() == expected
+
+    def test_in_a_pipe(
+        self,
+        workdir: Path,
+        words: tuple[str, ...],
+        expected: bytes,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        with open(workdir / "new.csv", "rb") as file:
+            read, write = os.pipe()
+            os.write(write, file.read())
+            os.close(write)
+        with open(read, "rb") as pipe, monkeypatch.context() as patch:
+            patch.setattr(sys, "stdin", io.TextIOWrapper(pipe))
+            rest = good("stream", "flow", "-", "--state", "s", "--continue-with", "new").encode()
+        written = (workdir / "o.jsonl").read_bytes()
+        if "--group-size" in words:  # the group that was not complete is written again
+            written = written[: written.rindex(b"\n", 0, -1) + 1]
+        assert written + rest == expected
+
+    def test_what_is_unclear_is_refused(self, workdir: Path, flow: Any) -> None:
+        write_rows(workdir / "old.csv", {"big": BIG, "small": SMALL})
+        words = ("stream", "flow", "old.csv", "--state", "s")
+        assert "there is no state to continue from" in refused(*words, "--continue-with", "new")
+        stopped = stream(flow.model, workdir / "old.csv", chunk_size=8)
+        stopped.source._ended = False
+        next(stopped)
+        stopped.source._ended = False  # as if the file had more
+        stopped.save(workdir / "s")
+        assert "before the end of its file" in refused(*words, "--continue-with", "new")
+        assert "continue_with is 'x'; expected same or new" in refused(
+            *words, "--continue-with", "x"
+        )
+        message = refused("stream", "flow", "-", "--state", "s")
+        assert "saved while reading a file, but this is a pipe" in message
+
+
+@pytest.fixture(scope="module")
+def sites(home: Path) -> Any:
+    """A forecaster of two sites, whose rows alternate, with time stamps."""
+    hours = [f"2024-01-{1 + t // 24:02d} {t % 24:02d}:00" for t in range(200)]
+    table = {
+        "when": [hour for hour in hours for _ in "ab"],
+        "site": list("ab") * 200,
+        "flow": [base + 5 * np.sin(t / 3) for t in range(200) for base in (10, 500)],
+    }
+    path = write_rows(home / "sites.csv", table)
+    options = {"data.series_column": "site", "data.length": 8}
+    return trained(home / "sites", path, target="flow", settings=options)
+
+
+@pytest.mark.parametrize("context", [None, "all"])
+def test_series_that_alternate_are_answered_as_if_alone(
+    sites: Any, home: Path, tmp_path: Path, context: str | None
+) -> None:
+    def rows(path: Path, **options: Any) -> list[dict[str, Any]]:
+        parts = stream(
+            sites.model, path, chunk_size=1 if context else 64, context=context, **options
+        )
+        return [row for part in parts for row in part.rows()]
+
+    header, *table = (home / "sites.csv").read_text().splitlines()
+    together = rows(home / "sites.csv")
+    for name in "ab":
+        alone = tmp_path / f"{name}.csv"
+        alone.write_text("\n".join([header, *(line for line in table if f",{name}," in line)]))
+        mine = [row for row in together if row["series"] == name]
+        for row, single in zip(mine, rows(alone), strict=True):
+            assert row["time+1"] == single["time+1"]
+            assert row["flow+1"] == pytest.approx(single["flow+1"], rel=1e-5)
+    assert together[2]["time"] == "2024-01-01 01:00" and together[2]["time+2"] == "2024-01-01 03:00"
+    started = stream(sites.model, home / "sites.csv", chunk_size=64, context=context)
+    first = [row for _ in range(3) for row in next(started).rows()]
+    started.save(tmp_path / "s")
+    rest = stream(sites.model, home / "sites.csv", state=tmp_path / "s")
+    expected = list(stream(sites.model, home / "sites.csv", chunk_size=64, context=context))
+    assert first + [row for part in rest for row in part.rows()] == [
+        row for part in expected for row in part.rows()
+    ]
+
+
+def test_rows_are_averaged_over_the_step_of_training(home: Path, tmp_path: Path) -> None:
+    minutes = [f"2024-01-{1 + t // 96:02d} {t % 96 // 4:02d}:{t % 4 * 15:02d}" for t in range(960)]
+    values = 50 + 5 * np.sin(np.arange(960) / 9)
+    path = write_rows(home / "minutes.csv", {"time": minutes, "flow": values})
+    model = trained(home / "hours", path, settings={"data.resample": "1h", "data.length": 6}).model
+    rows = [row for part in stream(model, path, chunk_size=64) for row in part.rows()]
+    assert len(rows) == 239  # the last hour may not be complete
+    assert rows[1]["time"] == "2024-01-01 01:00" and rows[1]["time+1"] == "2024-01-01 02:00"
+    complete = write_rows(tmp_path / "part.csv", {"time": minutes, "flow": values}, slice(956))
+    assert rows[-1]["flow+1"] == pytest.approx(model.predict(complete)[0]["flow"], rel=1e-5)
+    started = stream(model, complete, chunk_size=64)
+    list(started)
+    started.save(tmp_path / "s")
+    new = write_rows(tmp_path / "new.csv", {"flow": values, "time": minutes}, slice(956, None))
+    with new.open("a") as file:
+        file.write("1,2024-01-11 00:00\n1,2024-01-10 00:00\n1,?\n")
+    more = stream(model, new, state=tmp_path / "s", continue_with="new")
+    before, last = [row for part in more for row in part.rows()]
+    assert before["time"] == "2024-01-10 22:00" and last["time"] == "2024-01-10 23:00"
+    assert last["flow+1"] == pytest.approx(model.predict(path)[0]["flow"], rel=1e-5)
+    told = more.reader.summary()
+    assert told["rows_out_of_order"] == 1 and told["rows_without_a_time"] == 1
+
+
+@pytest.fixture(scope="module")
+def reviews(home: Path) -> Any:
+    texts = [("wonderful film " if n % 2 else "terrible film ") + str(n) for n in range(40)]
+    labels = ["good" if n % 2 else "bad" for n in range(40)]
+    path = write_rows(home / "reviews.csv", {"text": texts, "label": labels})
+    return trained(home / "reviews", path, settings={"data.horizon": None, "data.length": 24})
+
+
+def test_a_classifier_of_texts_has_label_names(reviews: Any, home: Path) -> None:
+    text = "a wonderful film"
+    for source in (text.encode(), list(text.encode())):
+        rows = [row for part in stream(reviews.model, source) for row in part.rows()]
+        answer = reviews.model.predict([text])[0]
+        assert rows[-1]["label"] == answer["label"] == "good" and len(rows) == len(text)
+        assert rows[-1]["probability"] == pytest.approx(answer["probability"], rel=1e-5)
+    assert "`threefold predict` answers each" in refused(
+        "stream", str(home / "reviews"), str(home / "reviews.csv")
+    )
+
+
+def test_a_regressor_answers_in_original_units() -> None:
+    model: Any = threefold.build(Spec("classifier", 16, 1, "gru", options={"classes": 1}))
+    scale = Standardise(("price",), (500.0,), (20.0,))
+    inputs = Chain((Tokenize.by(ByteTokenizer()),))
+    model.tokenizer = ByteTokenizer()
+    model.preprocessing = Preprocessing("regressor", "text", inputs, Chain((scale,)))
+    [scores] = stream(model.eval(), b"hello")
+    with torch.no_grad():
+        raw = model(torch.tensor([list(b"hello")]))[0].item()
+    assert scores.columns["value"][-1] == pytest.approx(500 + 20 * raw, rel=1e-6)
+    with pytest.raises(threefold.ThreefoldError, match="use mode predict"):
+        stream(model, b"hello", mode="anomaly")
+
+
+def test_a_tagger_reads_sentences(home: Path) -> None:
+    sentences = ["the dog runs", "a cat sleeps"] * 15
+    cells = [(f"s{n}", word) for n, text in enumerate(sentences) for word in text.split()]
+    columns = {
+        "sentence": [name for name, _ in cells],
+        "word": [word for _, word in cells],
+        "tag": ["N" if word in ("dog", "cat") else "X" for _, word in cells],
+    }
+    path = write_rows(home / "tags.csv", columns)
+    options = {"data.group_column": "sentence", "data.features": "word", "data.horizon": None}
+    tagger = trained(home / "tags", path, kind="tagger", target="tag", settings=options).model
+    rows = []
+    for text in (b"the dog runs\na cat", b"the dog runs\n\na\ncat\n"):
+        rows.append([row for part in stream(tagger, [text]) for row in part.rows()])
+    assert rows[0] == rows[1]
+    assert [row["tag"] for row in rows[0]] == ["X", "N", "X", "X", "N"]
+    assert [row["word"] for row in rows[0]] == ["the", "dog", "runs", "a", "cat"]
+    alone = [row for part in stream(tagger, b"a cat") for row in part.rows()]
+    assert [row["probability"] for row in alone] == [row["probability"] for row in rows[0][3:]]
+
+
+def write_sound(path: Path, frequency: float, rate: int = 400, seed: int = 0) -> Path:
+    phase = np.random.default_rng(seed).random()
+    samples = 0.5 * np.sin(2 * np.pi * (frequency * np.arange(rate // 4) / rate + phase))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with wave.open(str(path), "wb") as file:
+        file.setparams((1, 2, rate, 0, "NONE", ""))
+        file.writeframes((samples * 32767).astype("<i2").tobytes())
+    return path
+
+
+def test_sounds(home: Path, tmp_path: Path) -> None:
+    for n in range(10):
+        for name, frequency in (("low", 8), ("high", 100)):
+            write_sound(home / "sounds" / name / f"{n}.wav", frequency, seed=n)
+    options = {"data.horizon": None, "data.length": None}
+    model = trained(home / "heard", home / "sounds", settings=options).model
+    path = home / "sounds" / "low" / "0.wav"
+    rows = [row for part in stream(model, path) for row in part.rows()]
+    assert [row["position"] for row in rows] == [39, 79, 99]  # every tenth of a second
+    answer = model.predict([path])[0]
+    assert rows[-1]["label"] == answer["label"] and rows[-1]["seconds"] == 99 / 400
+    assert rows[-1]["probability"] == pytest.approx(answer["probability"], rel=1e-5)
+    data = path.read_bytes()
+    piped = data[:40] + b"\xff\xff\xff\xff" + data[44:]  # the length is not known
+    for source, how in ((data[44:], "s16le"), ([piped[:50], piped[50:77], piped[77:]], None)):
+        parts = stream(model, source, sound_format=how)
+        assert [row for part in parts for row in part.rows()] == rows
+    fast = write_sound(tmp_path / "fast.wav", 8, rate=800)
+    with pytest.raises(threefold.ThreefoldError, match="800 samples per second, but the model was"):
+        stream(model, fast)
+    with pytest.raises(threefold.ThreefoldError, match="800 samples per second, but the model was"):
+        list(stream(model, fast.read_bytes()))
+    options["data.sampling_rate"] = 400
+    resampling = trained(home / "resampled", home / "sounds", settings=options, steps=5).model
+    *_, last = (row for part in stream(resampling, fast) for row in part.rows())
+    assert last["probability"] == pytest.approx(
+        resampling.predict([fast])[0]["probability"], rel=1e-5
+    )
+
+
+def test_arrays_and_frames(flow: Any) -> None:
+    array = np.stack([BIG, SMALL], 1)[:50]
+    expected = [row["big+1"] for part in stream(flow.model, array) for row in part.rows()]
+    table = b"small,big\n" + b"".join(b"%r,%r\n" % (b, a) for a, b in array.tolist())
+    assert [r["big+1"] for p in stream(flow.model, [table]) for r in p.rows()] == expected
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame({"small": array[:, 1], "big": array[:, 0]})
+    assert [r["big+1"] for p in stream(flow.model, frame) for r in p.rows()] == expected
+    array[7] = 1e300
+    with pytest.raises(threefold.ThreefoldError, match="row 8, column 'big': missing"):
+        stream(flow.model, array, missing="stop")
+    [scores] = stream(flow.model, array)
+    assert scores.columns["missing"][7] == "big;small"
+
+
+class TestFaults:
+    """What never ends, is not text, or is interrupted."""
+
+    def test_lone_surrogates_and_broken_lines(self, workdir: Path) -> None:
+        rows = [f'{{"big": {a}, "small": {b}}}' for a, b in zip(BIG[:9], SMALL[:9], strict=True)]
+        text = [rows[0], '{"big": 1, "small": 2, "x": "\\ud800"}', "no JSON", "[1]", *rows[1:]]
+        (workdir / "x.jsonl").write_text("\n".join(text) + "\n")
+        done = here("stream", "flow", "x.jsonl")
+        assert len(lines_of(done.stdout)) == 9 and "3 lines were not rows" in done.stderr
+        message = refused("stream", "flow", "x.jsonl", "--missing", "stop")
+        assert r"x.jsonl:2: \ud800 is half of a character (a lone surrogate)" in message
+
+    def test_what_has_no_lines(self, workdir: Path) -> None:
+        assert "1 MiB without the end of a line" in refused("stream", "flow", "/dev/zero")
+        assert "is not valid UTF-8" in refused("stream", "flow", "/dev/urandom")
+
+    def test_names_that_are_not_utf_8(self, workdir: Path) -> None:
+        name = os.fsdecode(b"caf\xe9.csv")
+        write_rows(workdir / name, {"big": BIG, "small": SMALL})
+        assert json.loads(good("stream", "flow", name, "--json"))["input"] == r"caf\udce9.csv"
+        from threefold.cli.stream import resume_command
+
+        command = resume_command("flow", name, {"state": Path(name)})
+        assert command == r"threefold stream flow $'caf\xe9.csv' --state $'caf\xe9.csv'"
+
+    def test_a_pipe_without_a_writer_ends_with_a_signal(self, workdir: Path) -> None:
+        os.mkfifo(workdir / "pipe")
+        waiting = process("stream", "flow", "pipe", "--state", "s", "--output", "o.jsonl")
+        deadline = time.monotonic() + 120
+        while not (workdir / "o.jsonl").exists() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        time.sleep(0.3)
+        waiting.send_signal(signal.SIGTERM)
+        said = waiting.communicate(timeout=60)[1].decode()
+        assert waiting.returncode == 130, said
+        assert "Continue with: threefold stream flow pipe --output o.jsonl --state s" in said
+
+    def test_a_second_interruption_says_what_is_left(
+        self, workdir: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        write_rows(workdir / "a.csv", {"big": BIG, "small": SMALL})
+
+        def interrupted(job: StreamJob, **_: Any) -> None:
+            os.kill(os.getpid(), signal.SIGINT)
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(1)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(StreamJob, "run", interrupted)
+            done = here("stream", "flow", "a.csv", "--state", "s")
+        assert done.returncode == 130 and "Stopped at once. Nothing was saved." in done.stderr
+
+    def test_a_reader_that_closes_its_pipe(self, workdir: Path) -> None:
+        write_rows(workdir / "a.csv", {"big": BIG, "small": SMALL})
+        words = f"{sys.executable} -m threefold stream flow a.csv --quiet | head -1"
+        root = os.fspath(Path(threefold.__file__).parent.parent)
+        environment = {**os.environ, "PYTHONPATH": root, "OMP_NUM_THREADS": "1"}
+        done = subprocess.run(["bash", "-c", words], capture_output=True, env=environment)
+        assert done.stdout.startswith(b'{"position":0') and done.stderr == b""

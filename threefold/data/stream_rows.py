@@ -1,0 +1,322 @@
+"""Lines of a table, or objects of JSON lines, as elements of a stream.
+
+    flow,temp,when              numbers     time                series    skipped
+    1.5,20,2024-01-01 00:00     [1.5, 20]   2024-01-01 00:00    ""        False
+    x,1e300,2024-01-01 01:00    [NaN, NaN]  2024-01-01 01:00    ""        False
+
+A line that is not a row of the table (other columns, not UTF-8, not JSON) is `skipped`, unless
+missing values are refused.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from io import BytesIO
+from typing import Any
+
+import numpy as np
+
+from threefold.data.cells import (
+    LARGEST_NUMBER,
+    is_missing,
+    label_of,
+    resembles_number,
+    shown,
+    text_of,
+    usable_number,
+)
+from threefold.data.stream_encoders import (
+    Elements,
+    Encoder,
+    UnreadableError,
+    complete_lines,
+)
+from threefold.errors import ThreefoldError, nearest
+
+CANDIDATE_SEPARATORS = "\t;,|"  # of table columns, in the order in which a line is searched
+JSON_LINES = "{"  # instead of a separator
+
+
+def row_type(size: int) -> np.dtype[Any]:
+    """The record of a row with `size` numbers, which are NaN where they are missing."""
+    return np.dtype(
+        [("numbers", np.float64, (size,)), ("time", object), ("series", object), ("skipped", bool)]
+    )
+
+
+@dataclass(frozen=True)
+class RowLayout:
+    """Which columns of a table are read.
+
+    names: of the numbers, in the model's order; `named` if a header must have them.
+    limits: lowest and highest believed number of each column; others are missing.
+    refuses: missing numbers are errors.  columns: those of the table to read instead of `names`,
+    by name or number from 1.  header: None if the first line shows it.
+    """
+
+    names: tuple[str, ...]
+    named: bool = False
+    time: str | None = None
+    series: str | None = None
+    limits: tuple[tuple[float, float], ...] = ()
+    refuses: bool = True
+    columns: tuple[str, ...] | None = None
+    header: bool | None = None
+
+    def __post_init__(self) -> None:
+        if self.columns is not None and len(self.columns) != len(self.names):
+            raise ThreefoldError(
+                f"{len(self.columns)} columns ({', '.join(self.columns)}); the model reads "
+                f"{len(self.names)} numbers per element"
+                + (f": {', '.join(self.names)}" if self.named else "")
+            )
+
+    @property
+    def wanted(self) -> tuple[str, ...]:
+        """The names that a header must have."""
+        numbers = self.names if self.named and self.columns is None else ()
+        return (*numbers, *filter(None, (self.time, self.series)))
+
+
+class RowEncoder(Encoder):
+    """Lines of a table, one element each; see `row_type`."""
+
+    line_by_line = True
+
+    def __init__(self, layout: RowLayout) -> None:
+        self.layout = layout
+        self.type = row_type(len(layout.names))
+        self.limits = layout.limits or ((-LARGEST_NUMBER, LARGEST_NUMBER),) * len(layout.names)
+        self.separator = ""  # of the cells; JSON_LINES for objects
+        self.cells = 0  # of each line
+        self.places: list[Any] = []  # of the numbers, the time and the series: index or JSON name
+        self.expects_header = True
+        self.ignored: list[str] = []  # columns that are not read
+
+    def encode(self, data: bytes, final: bool) -> tuple[Elements, int]:
+        used = complete_lines(data, final)
+        rows: list[tuple[Any, ...]] = []
+        at = 0
+        for line in BytesIO(data[:used]):
+            row = self._element(line, at)
+            rows += [] if row is None else [row]
+            at += len(line)
+        return np.array(rows, dtype=self.type), used
+
+    def settings(self) -> dict[str, Any]:
+        names = ("separator", "cells", "places", "expects_header", "ignored")
+        return {name: getattr(self, name) for name in names}
+
+    def restore(self, settings: dict[str, Any]) -> None:
+        for name, value in settings.items():
+            setattr(self, name, value)
+
+    def restart(self) -> None:
+        """Expect a header, or more lines with the columns so far."""
+        self.expects_header = True
+
+    def _element(self, data: bytes, at: int) -> tuple[Any, ...] | None:
+        """The record of a line; None for an empty line and for the header."""
+        try:
+            line = _decoded(data)
+            if not line:
+                return None
+            if self.expects_header:
+                return self._first_line(line)
+            return self._row(self._split(line))
+        except _BadCellError as error:
+            raise UnreadableError(at, str(error)) from error
+        except _BadLineError as error:
+            if self.layout.refuses or self.expects_header:
+                raise UnreadableError(at, str(error)) from error
+            return (np.full(len(self.layout.names), np.nan), "", "", True)
+
+    def _first_line(self, line: str) -> tuple[Any, ...] | None:
+        """Choose the columns; the record of the line, unless it is a header."""
+        separator = JSON_LINES
+        if not line.startswith(JSON_LINES):
+            separator = next((sign for sign in CANDIDATE_SEPARATORS if sign in line), ",")
+        before, self.separator = self.separator, separator
+        cells = self._split(line)
+        if isinstance(cells, Mapping):
+            self._choose_keys(cells)
+        elif self._is_header(cells):
+            self._choose_by_name(cells)
+            self.expects_header = False
+            return None
+        elif not self.places:
+            self._choose_by_number(cells)
+        elif separator != before or len(cells) != self.cells:
+            raise _BadLineError(
+                f"{len(cells)} cells, but the rows so far had {self.cells}; begin with the line of "
+                f"names {', '.join(self.layout.wanted)}"
+            )
+        self.expects_header = False
+        return self._row(cells)
+
+    def _is_header(self, cells: Sequence[str]) -> bool:
+        layout = self.layout
+        if layout.header is False and layout.columns is None:
+            return False
+        if any(name in cells for name in layout.wanted):
+            return True
+        if layout.named and layout.columns is None:
+            if self.places:
+                return False
+            raise _BadLineError(_missing_columns(layout.wanted, layout.wanted, cells))
+        return not all(resembles_number(cell) or is_missing(cell) for cell in cells)
+
+    def _choose_by_name(self, cells: Sequence[str]) -> None:
+        layout = self.layout
+        twice = next((name for name in cells if name and cells.count(name) > 1), None)
+        if twice is not None:
+            raise _BadLineError(f"two columns have the same name, {twice!r}: {', '.join(cells)}")
+        missing = [name for name in layout.wanted if name not in cells]
+        if missing:
+            raise _BadLineError(_missing_columns(missing, layout.wanted, cells))
+        names = {name: index for index, name in enumerate(cells)}
+        numbers = self._numbers_in(cells, names)
+        extra = [None if name is None else names[name] for name in (layout.time, layout.series)]
+        self.places, self.cells = [*numbers, *extra], len(cells)
+        self.ignored = [name for i, name in enumerate(cells) if i not in self.places]
+
+    def _choose_by_number(self, cells: Sequence[str]) -> None:
+        """The columns of a table without names."""
+        layout = self.layout
+        if layout.time or layout.series:
+            names = {f"c{i}": i - 1 for i in range(1, len(cells) + 1)}
+            missing = [name for name in layout.wanted if name not in names]
+            if missing:
+                raise _BadLineError(_missing_columns(missing, layout.wanted, cells))
+            extra = [None if name is None else names[name] for name in (layout.time, layout.series)]
+        else:
+            extra = [None, None]
+        numbered = {f"c{i}": i - 1 for i in range(1, len(cells) + 1)} if layout.named else {}
+        self.places, self.cells = [*self._numbers_in(cells, numbered), *extra], len(cells)
+
+    def _numbers_in(self, cells: Sequence[str], names: Mapping[str, int]) -> list[int]:
+        layout = self.layout
+        wanted = layout.columns or (layout.names if layout.named else None)
+        if wanted is None:
+            if len(cells) != len(layout.names):
+                raise _BadLineError(
+                    f"{len(cells)} columns ({', '.join(cells[:6])}); the model reads "
+                    f"{len(layout.names)} numbers per element; choose columns"
+                )
+            return list(range(len(cells)))
+        numbers = {str(index + 1): index for index in range(len(cells))}
+        for column in wanted:
+            if column not in names and column not in numbers:
+                raise _BadLineError(f"no column {column!r}; {nearest(column, names or numbers)}")
+        return [names.get(column, numbers.get(column, 0)) for column in wanted]
+
+    def _choose_keys(self, row: Mapping[str, Any]) -> None:
+        layout = self.layout
+        names = layout.columns or layout.names
+        if not layout.named and layout.columns is None:
+            names = tuple(row)
+            if len(names) != len(layout.names):
+                raise _BadLineError(
+                    f"{len(names)} names ({', '.join(names[:6])}); the model reads "
+                    f"{len(layout.names)} numbers per element; choose columns"
+                )
+        wanted = [*names, *filter(None, (layout.time, layout.series))]
+        missing = [name for name in wanted if name not in row]
+        if missing:
+            raise _BadLineError(_missing_columns(missing, wanted, list(row)))
+        self.places = [*names, layout.time, layout.series]
+        self.ignored = [name for name in row if name not in self.places]
+
+    def _split(self, line: str) -> Any:
+        """The cells of a line: a list, or a mapping for JSON lines."""
+        if self.separator == JSON_LINES:
+            return _json_object(line)
+        if '"' not in line:
+            return [cell.strip() for cell in line.split(self.separator)]
+        try:
+            return [
+                c.strip() for c in next(csv.reader([line], delimiter=self.separator, strict=True))
+            ]
+        except csv.Error as error:
+            raise _BadLineError(f"not a table row ({error})") from error
+
+    def _row(self, cells: Any) -> tuple[Any, ...]:
+        if isinstance(cells, list) and len(cells) != self.cells:
+            raise _BadLineError(f"{len(cells)} cells, expected {self.cells}")
+        *numbers, time, series = self.places
+        values = [self._number(i, _at(cells, place)) for i, place in enumerate(numbers)]
+        when, name = _at(cells, time), _at(cells, series)
+        if series is not None and is_missing(name):
+            raise _BadLineError(f"{self.layout.series}, the name of the series, is missing")
+        return (
+            values,
+            "" if when is None else text_of(when),
+            "" if series is None else label_of(name),
+            False,
+        )
+
+    def _number(self, column: int, cell: Any) -> float:
+        decimal = "," if self.separator == ";" and isinstance(cell, str) and "," in cell else "."
+        number = usable_number(cell, decimal)
+        low, high = self.limits[column]
+        if number is not None and low <= number <= high:
+            return number
+        if self.layout.refuses:
+            name = self.layout.names[column] if self.layout.named else self.places[column] + 1
+            why = (
+                "expected a finite number"
+                if number is None
+                else (f"far outside the training data, expected {low:.4g} to {high:.4g}")
+            )
+            raise _BadCellError(
+                f"column {name} is {shown(cell)}; {why}; --missing carry repeats the last value"
+            )
+        return math.nan
+
+
+class _BadLineError(Exception):
+    """A line that is not a row of the table."""
+
+
+class _BadCellError(Exception):
+    """A number that is missing, and must not be."""
+
+
+def _at(cells: Any, place: Any) -> Any:
+    if place is None:
+        return None
+    return cells.get(place) if isinstance(cells, Mapping) else cells[place]
+
+
+def _decoded(data: bytes) -> str:
+    try:
+        return data.decode().strip("\r\n \ufeff")
+    except UnicodeDecodeError as error:
+        raise _BadLineError(f"0x{data[error.start]:02x} is not valid UTF-8") from error
+
+
+def _json_object(line: str) -> Mapping[str, Any]:
+    try:
+        row = json.loads(line)
+        if "\\u" in line:
+            json.dumps(row, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        code = ord(error.object[error.start])
+        raise _BadLineError(f"\\u{code:04x} is half of a character (a lone surrogate)") from error
+    except (ValueError, RecursionError) as error:
+        raise _BadLineError(f"not JSON ({error})") from error
+    if not isinstance(row, dict):
+        raise _BadLineError(f"a JSON {type(row).__name__}; expected an object per line")
+    return row
+
+
+def _missing_columns(missing: Sequence[str], wanted: Sequence[str], cells: Sequence[str]) -> str:
+    found = ", ".join(shown(cell)[1:-1] for cell in cells[:12])
+    return (
+        f"the column {', '.join(missing)} is missing; the model was trained on "
+        f"{', '.join(wanted)}, the table begins with {found}; --columns says which columns to read"
+    )

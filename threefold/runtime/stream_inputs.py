@@ -1,0 +1,370 @@
+"""From the elements of a stream to the inputs of a model, with the model's own preprocessing.
+
+    text      tokens of one long text              columns  byte, token, text
+    words     words, sentence by sentence          columns  word
+    sound     samples at the rate of training      columns  seconds
+    rows      numbers of a table, by name          columns  series, time, missing
+
+A reader keeps what preprocessing carries from row to row: the last known value of each column, the
+time, the step of time that is being averaged.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from threefold.data.preprocessing import Preprocessing
+from threefold.data.preprocessing.numbers import ABSURD, FillMissing, Standardise
+from threefold.data.stream_bins import OpenBin
+from threefold.data.stream_encoders import Elements
+from threefold.data.time_stamps import TimeAxis, parse_step
+from threefold.runtime.scores.grouping import Columns
+
+Array = NDArray[Any]
+GAP = 1.5  # steps of time between two rows, from which it is a gap
+
+
+class SeriesRows(NamedTuple):
+    """Elements of one series in a chunk."""
+
+    series: str
+    rows: Sequence[int]  # of the chunk
+    starts: bool = False  # a new sequence begins
+
+
+class Prepared(NamedTuple):
+    """Inputs of the model, what a scorer compares with forecasts, and columns of the output."""
+
+    inputs: Tensor  # tokens [L] or numbers [L, size]
+    values: Tensor  # the inputs before missing numbers were filled; NaN where they are missing
+    columns: Columns
+    order: Sequence[int]  # row of the chunk, of each element
+
+
+class StreamReader(ABC):
+    """Prepares elements for a model; `single`: all elements are one sequence."""
+
+    single = True
+
+    def __init__(self, model: Any) -> None:
+        self.model = model
+
+    def segments(self, elements: Elements) -> Iterator[SeriesRows]:
+        """The elements by series, in order."""
+        yield SeriesRows("", range(len(elements)))
+
+    @abstractmethod
+    def prepare(self, elements: Elements, segment: SeriesRows, position: int) -> Prepared | None:
+        """Prepare a segment; position: elements of the stream before this chunk."""
+
+    def state(self) -> dict[str, Any]:
+        """What is carried to the next chunk, as JSON."""
+        return {}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Continue with the result of `state`."""
+        assert not state  # readers that have a state override both methods
+
+    def summary(self) -> dict[str, Any]:
+        """What is to be told at the end, as JSON."""
+        return {}
+
+    def _numbers(self, values: Array) -> Tensor:
+        dtype = self.model.embedding.weight.dtype
+        return torch.from_numpy(np.array(values)).to(self.model.device, dtype)
+
+
+class TokenReader(StreamReader):
+    """Tokens of a text; texts: of each token, None without a tokenizer."""
+
+    def __init__(self, model: Any, token_bytes: Sequence[bytes] | None) -> None:
+        super().__init__(model)
+        self.token_bytes = token_bytes
+        self.texts = None
+        self.bytes = 0  # of the text so far
+        self.unscored_bytes = 0  # of the first token, before which there is no prediction
+        if token_bytes is not None:
+            self.texts = [data.decode("utf-8", "replace") for data in token_bytes]
+            self.sizes = np.array([len(data) for data in token_bytes], dtype=np.int64)
+
+    def prepare(self, elements: Elements, segment: SeriesRows, position: int) -> Prepared:
+        inputs = torch.from_numpy(elements.astype(np.int64)).to(self.model.device)
+        columns = {} if self.texts is None else self._columns(elements, position)
+        return Prepared(inputs, inputs, columns, segment.rows)
+
+    def _columns(self, tokens: Elements, position: int) -> Columns:
+        texts, sizes = self.texts or [], self.sizes[tokens]
+        ends = self.bytes + np.cumsum(sizes)
+        self.bytes = int(ends[-1])
+        if position == 0:
+            self.unscored_bytes = int(sizes[0])
+        ids = tokens.tolist()
+        return {
+            "byte": (ends - sizes).tolist(),
+            "token": ids,
+            "text": [texts[token] for token in ids],
+        }
+
+    def state(self) -> dict[str, Any]:
+        return {"bytes": self.bytes, "unscored_bytes": self.unscored_bytes}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        self.bytes, self.unscored_bytes = state["bytes"], state["unscored_bytes"]
+
+
+class WordReader(StreamReader):
+    """Words of sentences; every sentence is a sequence of its own."""
+
+    single = False
+
+    def segments(self, elements: Elements) -> Iterator[SeriesRows]:
+        starts = [0, *(row for row in np.flatnonzero(elements["starts"]).tolist() if row)]
+        for first, end in zip(starts, [*starts[1:], len(elements)], strict=True):
+            yield SeriesRows("", range(first, end), bool(elements["starts"][first]))
+
+    def prepare(self, elements: Elements, segment: SeriesRows, position: int) -> Prepared:
+        chosen = elements[list(segment.rows)]
+        inputs = torch.from_numpy(chosen["token"].copy()).to(self.model.device)
+        return Prepared(inputs, inputs, {"word": chosen["word"].tolist()}, segment.rows)
+
+
+class SoundReader(StreamReader):
+    """Samples of a sound at a rate."""
+
+    def __init__(self, model: Any, rate: int) -> None:
+        super().__init__(model)
+        self.rate = rate
+
+    def prepare(self, elements: Elements, segment: SeriesRows, position: int) -> Prepared:
+        inputs = self._numbers(elements)
+        seconds = ((position + np.arange(len(elements))) / self.rate).tolist()
+        return Prepared(inputs, inputs, {"seconds": seconds}, segment.rows)
+
+
+@dataclass
+class SeriesMemory:
+    """What is carried from row to row of one series."""
+
+    last: Array  # the last known number of each column, standardised
+    time: float | None = None  # of the last row
+    bin: OpenBin = field(default_factory=OpenBin)
+
+    def to_dict(self) -> dict[str, Any]:
+        """All of it, for JSON."""
+        return {"last": self.last.tolist(), "time": self.time, "bin": self.bin.to_dict()}
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> SeriesMemory:
+        """The memory that `to_dict` described."""
+        return cls(np.array(values["last"]), values["time"], OpenBin(**values["bin"]))
+
+
+class RowReader(StreamReader):
+    """Rows of a table: standardised, missing numbers filled, in the order of training.
+
+    policy: stop, carry or mask.  horizon: number of later time stamps to write, 0 for none.
+    """
+
+    def __init__(
+        self, model: Any, columns: Sequence[str], preprocessing: Preprocessing | None, policy: str
+    ) -> None:
+        super().__init__(model)
+        self.columns, self.policy = tuple(columns), policy
+        self.horizon = 0
+        chain = None if preprocessing is None else preprocessing.inputs
+        self.scale: Standardise | None = None if chain is None else chain.find(Standardise)
+        known: FillMissing | None = None if chain is None else chain.find(FillMissing)
+        self.fill = known or FillMissing(self.columns, "carry")
+        self.limit = ABSURD if self.scale is not None else np.inf
+        self.axis: TimeAxis | None = None
+        self.named_series, self.step, has_time = False, None, False
+        if preprocessing is not None:
+            roles = preprocessing.roles
+            self.named_series = (roles.series or roles.group) is not None
+            has_time = roles.time is not None
+            if has_time and preprocessing.time_axis is not None:
+                self.axis = TimeAxis.from_dict(preprocessing.time_axis)
+            self.step = (
+                None if preprocessing.resample is None else parse_step(preprocessing.resample)
+            )
+        self.has_time = has_time
+        self.single = not self.named_series and self.step is None
+        self.memories: dict[str, SeriesMemory] = {}
+        self.counts: Counter[str] = Counter()  # lines and rows with something to tell
+        self.missing: Counter[str] = Counter()  # by column
+        self.stamps: dict[float, str] = {}  # of the moments written last
+
+    def segments(self, elements: Elements) -> Iterator[SeriesRows]:
+        rows = np.flatnonzero(~elements["skipped"])
+        self.counts["skipped"] += len(elements) - len(rows)
+        if not self.named_series:
+            yield SeriesRows("", rows.tolist())
+            return
+        groups: dict[str, list[int]] = {}
+        for row in rows.tolist():
+            groups.setdefault(elements["series"][row], []).append(row)
+        for name, chosen in groups.items():
+            yield SeriesRows(name, chosen)
+
+    def prepare(self, elements: Elements, segment: SeriesRows, position: int) -> Prepared | None:
+        rows, order = elements[list(segment.rows)], segment.rows
+        if not len(rows):
+            return None
+        memory = self.memories.setdefault(segment.series, SeriesMemory(np.zeros(len(self.columns))))
+        numbers, times = rows["numbers"], rows["time"].tolist()
+        moments = [None if self.axis is None else self.axis.parse(time) for time in times]
+        missing = self._note_missing(numbers)
+        if self.step is not None:
+            numbers, moments, order = self._averaged(memory, numbers, moments, order)
+            times = [self._stamp(moment) for moment in moments]
+            missing = ["" for _ in order]
+            if not len(order):
+                return None
+        else:
+            self._check_times(memory, moments)
+        scaled = numbers if self.scale is None else self.scale.apply(numbers)
+        inputs, memory.last = self.fill.fill(scaled, memory.last, self.limit)
+        if self.policy == "carry":
+            inputs[:, len(self.columns) :] = 0.0
+        columns: Columns = {"series": [segment.series] * len(order)} if self.named_series else {}
+        columns |= self._time_columns(times, moments)
+        columns |= {"missing": missing} if self.policy != "stop" else {}
+        values = torch.from_numpy(np.where(np.abs(scaled) <= self.limit, scaled, np.nan))
+        return Prepared(self._numbers(inputs), values.to(self.model.device), columns, order)
+
+    def _note_missing(self, numbers: Array) -> list[str]:
+        """The names of the columns that are missing in each row."""
+        gone = np.isnan(numbers)
+        self.counts["missing"] += int(gone.any(1).sum())
+        counts = gone.sum(0).tolist()
+        self.missing.update({n: c for n, c in zip(self.columns, counts, strict=True) if c})
+        return [
+            ";".join(name for name, is_gone in zip(self.columns, row, strict=True) if is_gone)
+            for row in gone.tolist()
+        ]
+
+    def _averaged(
+        self, memory: SeriesMemory, numbers: Array, moments: Sequence[float | None], order: Any
+    ) -> tuple[Array, list[float | None], list[int]]:
+        """The steps of time that rows complete."""
+        assert self.step is not None  # only called then
+        rows: list[Array] = []
+        begins: list[float | None] = []
+        chosen: list[int] = []
+        for row, moment, place in zip(numbers, moments, order, strict=True):
+            complete = None if moment is None else memory.bin.add(moment, row, self.step)
+            if complete is None:
+                self.counts["untimed" if moment is None else "unsorted"] += 1
+            for begin, means in complete or ():
+                rows.append(means)
+                begins.append(begin)
+                chosen.append(place)
+        return np.array(rows).reshape(-1, len(self.columns)), begins, chosen
+
+    def _check_times(self, memory: SeriesMemory, moments: Sequence[float | None]) -> None:
+        """Count rows that are not in the order of time, and gaps between them."""
+        if self.axis is None:
+            return
+        regular = not (self.axis.months or self.axis.weekdays)
+        for moment in moments:
+            if moment is None:
+                self.counts["untimed"] += 1
+                continue
+            if memory.time is not None and moment <= memory.time:
+                self.counts["unsorted"] += 1
+            elif memory.time is not None and regular:
+                self.counts["gaps"] += moment - memory.time > GAP * self.axis.step
+            memory.time = moment
+
+    def _time_columns(self, times: Sequence[str], moments: Sequence[float | None]) -> Columns:
+        if not self.has_time:
+            return {}
+        columns: Columns = {"time": list(times)}
+        axis = self.axis
+        for step in range(1, self.horizon + 1):
+            columns[f"time+{step}"] = [
+                "" if m is None or axis is None else self._stamp(axis.seconds(step, after=m))
+                for m in moments
+            ]
+        return columns
+
+    def _stamp(self, moment: float | None) -> str:
+        """A moment as the table writes it; those that were written last are kept."""
+        if moment is None or self.axis is None:
+            return ""
+        stamp = self.stamps.get(moment)
+        if stamp is None:
+            if len(self.stamps) > 1 << 12:
+                self.stamps.clear()
+            stamp = self.stamps[moment] = self.axis.format_time(moment)
+        return stamp
+
+    def state(self) -> dict[str, Any]:
+        return {
+            "memories": {name: memory.to_dict() for name, memory in self.memories.items()},
+            "counts": dict(self.counts),
+            "missing": dict(self.missing),
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        memories = state["memories"].items()
+        self.memories = {name: SeriesMemory.from_dict(values) for name, values in memories}
+        self.counts, self.missing = Counter(state["counts"]), Counter(state["missing"])
+
+    def summary(self) -> dict[str, Any]:
+        names = {
+            "missing": "rows_with_missing_values",
+            "skipped": "unreadable_lines",
+            "unsorted": "rows_out_of_order",
+            "untimed": "rows_without_a_time",
+            "gaps": "gaps_in_time",
+        }
+        told: dict[str, Any] = {
+            name: self.counts[key] for key, name in names.items() if self.counts[key]
+        }
+        if self.missing:
+            told["missing_values"] = dict(self.missing)
+        return {**told, "notes": self._notes()} if told else {}
+
+    def _notes(self) -> list[str]:
+        counts, notes = self.counts, []
+        if counts["missing"]:
+            listed = ", ".join(f"{name} {count:,}" for name, count in self.missing.items())
+            marked = "" if self.policy != "mask" else self._marked()
+            notes.append(
+                f"{counts['missing']:,} rows had missing or absurd values ({listed}), replaced by "
+                f"the last value of the column{marked}"
+            )
+        if counts["skipped"]:
+            notes.append(
+                f"{counts['skipped']:,} lines were not rows of the table, and were left out"
+            )
+        if counts["unsorted"]:
+            did = "read as they came" if self.step is None else "left out"
+            notes.append(
+                f"{counts['unsorted']:,} rows were not in the order of time, and were {did}"
+            )
+        if counts["untimed"]:
+            did = "" if self.step is None else ", and were left out"
+            notes.append(f"{counts['untimed']:,} rows had no time that could be read{did}")
+        if counts["gaps"]:
+            notes.append(f"{counts['gaps']:,} gaps in time; rows were taken as equally spaced")
+        return notes
+
+    def _marked(self) -> str:
+        unmarked = [name for name in self.missing if name not in self.fill.masked]
+        if not unmarked:
+            return ", and marked as missing"
+        return (
+            f"; {', '.join(unmarked)} had no missing values in training, so the model cannot be "
+            "told that they are missing"
+        )

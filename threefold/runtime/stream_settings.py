@@ -1,0 +1,99 @@
+"""What a stream computes: the settings that a user asks for, and those that follow from a model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from threefold.data.preprocessing.media import ReadSound
+from threefold.errors import ThreefoldError
+from threefold.memory.forms import CHUNK_LENGTH
+from threefold.runtime.sampling import is_integer
+from threefold.runtime.scores.scorers import default_mode
+from threefold.runtime.stream_sources import InputSettings
+
+LARGEST_CHUNK = 512  # elements
+CHUNK_OUTPUTS = 1 << 22  # numbers in the outputs of a chunk, at most
+ROWS_PER_SECOND = 10  # of the output for sounds
+ALL = "all"
+
+
+@dataclass(frozen=True)
+class StreamSettings:
+    """What a stream computes; a resumed stream keeps the settings that it was started with."""
+
+    mode: str  # likelihood, predict or anomaly
+    chunk_size: int  # elements computed together
+    group_size: int  # elements per row of the output
+    top_k: int  # tokens or classes listed by `predict`
+    window: int | None  # elements over which surprises are averaged
+    context: int | str  # elements of the past that a forecast reads, or all
+    columns: tuple[str, ...] | None  # of a table
+    missing: str | None  # carry, mask or stop; None: as the model was trained
+    sound_format: str | None  # of samples without a header
+
+    def __post_init__(self) -> None:
+        for name in ("chunk_size", "group_size", "top_k", "window", "context"):
+            value = getattr(self, name)
+            unset = (name == "window" and value is None) or (name == "context" and value == ALL)
+            if not unset and (not is_integer(value) or value < 1):
+                raise ThreefoldError(f"stream: {name} is {value!r}, expected 1 or more")
+
+    @property
+    def inputs(self) -> InputSettings:
+        """The settings of the input."""
+        return InputSettings(self.columns, self.missing, self.sound_format)
+
+
+def choose_settings(model: Any, requested: Mapping[str, Any]) -> StreamSettings:
+    """The settings of a new stream; requested: None for the default."""
+    return StreamSettings(**{**_defaults(model), **_without_none(requested)})
+
+
+def _without_none(requested: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in requested.items() if value is not None}
+
+
+def saved_settings(
+    saved: Mapping[str, Any], requested: Mapping[str, Any], path: Any
+) -> StreamSettings:
+    """Return the settings of a saved stream; refuse a request for others."""
+    columns = saved["columns"]
+    settings = StreamSettings(**{**saved, "columns": None if columns is None else tuple(columns)})
+    for name, value in _without_none(requested).items():
+        before = getattr(settings, name)
+        if value != before:
+            raise ThreefoldError(
+                f"{path}: the stream was started with {name} {before!r}, but now {name} is "
+                f"{value!r}; leave it out, or start again with another state file"
+            )
+    return settings
+
+
+def plan_chunk_size(model: Any) -> int:
+    """Choose the number of elements per chunk: large, while their outputs take little memory."""
+    outputs: int = model.spec.vocabulary  # numbers per element
+    if model.input_size:
+        head = model.head[-1] if hasattr(model.head, "__getitem__") else model.head
+        outputs = head.out_features
+    return max(
+        CHUNK_LENGTH, min(LARGEST_CHUNK, CHUNK_OUTPUTS // outputs) // CHUNK_LENGTH * CHUNK_LENGTH
+    )
+
+
+def _defaults(model: Any) -> dict[str, Any]:
+    preprocessing = model.preprocessing
+    sound = None if preprocessing is None else preprocessing.inputs.find(ReadSound)
+    context = None if preprocessing is None else preprocessing.context
+    return {
+        "mode": default_mode(model),
+        "chunk_size": plan_chunk_size(model),
+        "group_size": 1 if sound is None else max(1, sound.rate // ROWS_PER_SECOND),
+        "top_k": 1,
+        "window": None,
+        "context": context or ALL,
+        "columns": None,
+        "missing": None,
+        "sound_format": None,
+    }

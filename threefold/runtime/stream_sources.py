@@ -1,0 +1,253 @@
+"""The input of a stream for a model: which encoder reads it, and which reader prepares it."""
+
+from __future__ import annotations
+
+from os import PathLike
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from threefold.data.cells import LARGEST_NUMBER
+from threefold.data.preprocessing import Preprocessing
+from threefold.data.preprocessing.media import ReadSound
+from threefold.data.preprocessing.numbers import (
+    ABSURD,
+    FillMissing,
+    MissingNumberError,
+    Standardise,
+)
+from threefold.data.preprocessing.text import WordNumbers
+from threefold.data.stream_encoders import WordListEncoder, encoder_for
+from threefold.data.stream_rows import RowEncoder, RowLayout
+from threefold.data.stream_sounds import SOUND_FORMATS, SoundEncoder, wav_rate
+from threefold.data.table_formats import REFUSED_SUFFIXES, TABLE_SUFFIXES, table_suffix
+from threefold.errors import ThreefoldError, nearest
+from threefold.runtime.array_source import ArrayEncoder, array_bytes, frame_bytes, is_array
+from threefold.runtime.source import Input, Source, Wait
+from threefold.runtime.stream_inputs import (
+    RowReader,
+    SoundReader,
+    StreamReader,
+    TokenReader,
+    WordReader,
+)
+
+POLICIES = ("carry", "mask", "stop")
+TEXT_TABLES = (".csv", ".tsv", ".tab", ".jsonl", ".ndjson")  # what a stream reads of TABLE_SUFFIXES
+
+
+class InputSettings(NamedTuple):
+    """How the input is read; None where the model decides."""
+
+    columns: tuple[str, ...] | None
+    missing: str | None
+    sound_format: str | None
+
+
+class StreamInput(NamedTuple):
+    """A source of elements and what prepares them."""
+
+    source: Source
+    reader: StreamReader
+
+
+def open_input(
+    model: Any, data: Input, settings: InputSettings, wait: Wait | None = None
+) -> StreamInput:
+    """Open an input at its beginning."""
+    preprocessing: Preprocessing | None = model.preprocessing
+    form = "" if preprocessing is None else preprocessing.form
+    data = frame_bytes(data)
+    if settings.sound_format is not None and form != "sound":
+        raise ThreefoldError("stream: sound_format is given, but the model does not read sounds")
+    if form == "image":
+        raise ThreefoldError("a model of images reads whole images; use `threefold predict`")
+    if form == "sound":
+        return _open_sound(model, data, settings, wait)
+    if model.input_size:
+        return _open_rows(model, data, settings, wait)
+    _refuse_row_settings(settings)
+    if form == "words":
+        assert preprocessing is not None  # it has a form
+        _refuse_text_table(data, preprocessing)
+        step = preprocessing.inputs.find(WordNumbers)
+        return StreamInput(Source(data, WordListEncoder(step.numbers), wait), WordReader(model))
+    return _open_text(model, data, wait)
+
+
+def _refuse_row_settings(settings: InputSettings) -> None:
+    if settings.columns is not None:
+        raise ThreefoldError("stream: columns can only be chosen in a table; this model reads text")
+    if settings.missing is not None:
+        raise ThreefoldError("stream: missing values are only in tables; this model reads text")
+
+
+# --------------------------------------------------------------------------------- text
+
+
+def _open_text(model: Any, data: Input, wait: Wait | None) -> StreamInput:
+    tokenizer = model.tokenizer
+    parts = getattr(tokenizer, "parts", None)
+    reader = TokenReader(model, parts)
+    if is_array(data):
+        known = range(model.spec.vocabulary) if parts is None else parts
+        tokens = array_bytes(data, 0, min(len(known), model.spec.vocabulary))
+        return StreamInput(Source(tokens, ArrayEncoder(0), wait), reader)
+    if model.preprocessing is not None:
+        _refuse_text_table(data, model.preprocessing)
+    if tokenizer is None:
+        raise ThreefoldError(
+            f"this {model.kind} model reads tokens, but was saved without a tokenizer, so it "
+            "cannot read text; set model.tokenizer and save it again"
+        )
+    return StreamInput(Source(data, encoder_for(tokenizer), wait), reader)
+
+
+def _refuse_text_table(data: Input, preprocessing: Preprocessing) -> None:
+    path = _path(data)
+    if path is None or not preprocessing.roles.texts or table_suffix(path) not in TABLE_SUFFIXES:
+        return
+    texts = ", ".join(preprocessing.roles.texts)
+    raise ThreefoldError(
+        f"{path}: a table, whose rows are texts of their own ({texts}); `threefold predict` "
+        "answers each of them, a stream reads one text without an end"
+    )
+
+
+def _path(data: Input) -> Path | None:
+    return Path(data) if isinstance(data, str | PathLike) else None
+
+
+# --------------------------------------------------------------------------------- sounds
+
+
+def _open_sound(model: Any, data: Input, settings: InputSettings, wait: Wait | None) -> StreamInput:
+    _refuse_sound_settings(settings)
+    step: ReadSound = model.preprocessing.inputs.find(ReadSound)
+    reader = SoundReader(model, step.rate)
+    path = _path(data)
+    if is_array(data):
+        samples = array_bytes(data, 1, 0)
+        return StreamInput(Source(samples, ArrayEncoder(1), wait), reader)
+    if path is not None and path.is_file() and settings.sound_format is None:
+        rate = wav_rate(path)
+        if rate is not None and rate != step.rate:  # refused or resampled, as in training
+            samples = array_bytes(step.apply(path), 1, 0)
+            return StreamInput(Source(samples, ArrayEncoder(1), wait), reader)
+    return StreamInput(Source(data, SoundEncoder(step.rate, settings.sound_format), wait), reader)
+
+
+def _refuse_sound_settings(settings: InputSettings) -> None:
+    if settings.columns is not None or settings.missing is not None:
+        raise ThreefoldError("stream: columns and missing are for tables; this model reads sounds")
+    name = settings.sound_format
+    if name is not None and name not in SOUND_FORMATS:
+        raise ThreefoldError(f"unknown sound_format {name!r}; {nearest(name, SOUND_FORMATS)}")
+
+
+# --------------------------------------------------------------------------------- tables
+
+
+def _open_rows(model: Any, data: Input, settings: InputSettings, wait: Wait | None) -> StreamInput:
+    preprocessing: Preprocessing | None = model.preprocessing
+    policy = _policy(model, settings.missing)
+    columns = column_names(model)
+    reader = RowReader(model, columns, preprocessing, policy)
+    if is_array(data):
+        if settings.columns is not None:
+            raise ThreefoldError("stream: columns can only be chosen in a table; this is an array")
+        if reader.named_series or reader.step is not None:
+            raise ThreefoldError(
+                "stream: an array has no column of times or of series, which the model was trained "
+                "with; give a table or a DataFrame"
+            )
+        rows = _believed(array_bytes(data, len(columns), 0), reader)
+        return StreamInput(Source(rows, ArrayEncoder(len(columns), rows=True), wait), reader)
+    _refuse_binary_table(data)
+    layout = _layout(model, columns, settings.columns, policy)
+    return StreamInput(Source(data, RowEncoder(layout), wait), reader)
+
+
+def _believed(data: bytes, reader: RowReader) -> bytes:
+    """The bytes of rows with NaN for absurd numbers, which are refused if the policy is stop."""
+    rows = np.frombuffer(data, np.float64).reshape(-1, len(reader.columns))
+    scaled = rows if reader.scale is None else reader.scale.apply(rows)
+    missing = ~((np.abs(rows) <= LARGEST_NUMBER) & (np.abs(scaled) <= reader.limit))
+    if reader.policy == "stop" and missing.any():
+        row, column = np.argwhere(missing)[0].tolist()
+        raise MissingNumberError(row, reader.columns[column])
+    return np.where(missing, np.nan, rows).tobytes()
+
+
+def column_names(model: Any) -> tuple[str, ...]:
+    """The names of the numbers that a model of numbers reads, in its order."""
+    preprocessing = model.preprocessing
+    scale = None if preprocessing is None else preprocessing.inputs.find(Standardise)
+    if scale is not None:
+        return tuple(scale.columns)
+    return tuple(f"x{number}" for number in range(1, model.input_size + 1))
+
+
+def _policy(model: Any, asked: str | None) -> str:
+    """What to do with a missing number: as asked, or as the model was trained."""
+    if asked is not None and asked not in POLICIES:
+        raise ThreefoldError(f"missing is {asked!r}; {nearest(asked, POLICIES)}")
+    preprocessing = model.preprocessing
+    fill: FillMissing | None = None
+    if preprocessing is not None:
+        fill = preprocessing.inputs.find(FillMissing)
+    if asked == "mask" and (fill is None or not fill.masked):
+        raise ThreefoldError(
+            "missing is 'mask', but this model has no column that says what is missing, because "
+            "its training data lacked nothing or missing values were carried; use carry or stop"
+        )
+    trained = "stop" if fill is None or fill.policy == "refuse" else fill.policy
+    return asked or trained
+
+
+def _layout(
+    model: Any, columns: tuple[str, ...], chosen: tuple[str, ...] | None, policy: str
+) -> RowLayout:
+    preprocessing: Preprocessing | None = model.preprocessing
+    if preprocessing is None:
+        return RowLayout(columns, refuses=policy == "stop", columns=chosen)
+    roles = preprocessing.roles
+    named = columns == (*roles.targets, *roles.features)
+    _refuse_row_sequences(preprocessing, named)
+    scale: Standardise = preprocessing.inputs.find(Standardise)
+    spread = [
+        (m - ABSURD * d, m + ABSURD * d) for m, d in zip(scale.mean, scale.deviation, strict=True)
+    ]
+    return RowLayout(
+        columns,
+        named,
+        roles.time,
+        roles.series or roles.group,
+        tuple(spread),
+        policy == "stop",
+        chosen,
+        preprocessing.header,
+    )
+
+
+def _refuse_row_sequences(preprocessing: Preprocessing, named: bool) -> None:
+    """Refuse tables for models to which every row was a sequence."""
+    if preprocessing.roles.features and not named:
+        raise ThreefoldError(
+            "to this model every row of a table is a sequence of its own; `threefold predict` "
+            "answers each of them; to stream one sequence, give its numbers as an array"
+        )
+
+
+def _refuse_binary_table(data: Input) -> None:
+    path = _path(data)
+    if path is None or not path.is_file():
+        return
+    suffix = table_suffix(path)
+    binary = suffix in TABLE_SUFFIXES and suffix not in TEXT_TABLES
+    if path.name.lower().endswith(".gz") or binary or suffix in REFUSED_SUFFIXES:
+        raise ThreefoldError(
+            f"{path}: a stream reads text, CSV or JSON lines; unpack or convert it, e.g. "
+            "zcat FILE.csv.gz | threefold stream MODEL -"
+        )
