@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -167,20 +166,6 @@ def test_joint_loss_is_the_sum_and_teaches_both() -> None:
     assert_close(padded.total, last.total)
     with pytest.raises(ThreefoldError, match="has no class head"):
         joint_loss(threefold.build(Spec("language", 32, 1, "gru", 9)), tokens, labels)
-
-
-def test_digits_are_the_same_everywhere() -> None:
-    pytest.importorskip("sklearn")
-    from threefold.lab.studies.vision import RECIPES, TRAINING, digits, learn
-
-    data = digits()  # refuses others by their hash
-    assert data.training[0].shape == (TRAINING, 1, 8, 8)
-    assert len(data.test[1]) == 1797 - TRAINING
-    counts = torch.bincount(data.test[1], minlength=10)
-    assert counts.tolist() == [35, 36, 25, 33, 34, 37, 44, 35, 41, 40]
-    for recipe in RECIPES.values():
-        losses = learn(replace(recipe, steps=40), data).losses
-        assert sum(losses[-10:]) < sum(losses[:10])
 
 
 def test_masked_model_falls_below_the_unigram_entropy() -> None:

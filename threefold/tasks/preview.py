@@ -79,6 +79,8 @@ def spell(task: Task[Any], tokens: Array) -> str:
 
 
 def _numbers(task: Task[Any], inputs: Array, width: int) -> list[str]:
+    if inputs.ndim == 3:  # an image [channels, height, width] from −1 to 1
+        return picture((inputs.mean(0) + 1) / 2)
     side = _side(len(inputs))
     if task.domain == "vision" and side and task.name != "pmnist":
         return picture(inputs.mean(-1).reshape(side, side))

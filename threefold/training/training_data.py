@@ -142,6 +142,9 @@ class TrainingData:
             return kind, task.classes, self._seq2seq_options(kind)
         if task.kind == "language":
             return "language", task.vocabulary, {}
+        if task.kind == "vision":
+            channels, *image = self.first.inputs.shape[1:]
+            return "vision", 1, {"image": image, "channels": channels, "classes": task.classes}
         vocabulary, features = max(task.vocabulary, 1), {"input_size": task.features}
         if self._forecasts:
             return "forecaster", vocabulary, self._forecaster_options()

@@ -274,6 +274,22 @@ _RECIPES = (
         "S4 99.63 %, LSTM 98.9 % (Gu et al. 2022)",
     ),
     Recipe(
+        "digits8-vit",
+        "digits of 8 × 8 pixels: a Vision Transformer, four patches of 4 × 4",
+        PERCENT,
+        Requirement("≥", 95),
+        (97.8,),
+        0.3,
+    ),
+    Recipe(
+        "digits8-mamba",
+        "digits of 8 × 8 pixels: a bidirectional Mamba, 16 patches of 2 × 2",
+        PERCENT,
+        Requirement("≥", 95),
+        (98.9,),
+        0.4,
+    ),
+    Recipe(
         "text-1k-mamba",
         "IMDb reviews as bytes, the first 1,024 of each",
         PERCENT,
