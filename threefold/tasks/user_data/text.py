@@ -6,37 +6,24 @@ import gzip
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
-
-import numpy as np
+from typing import Any
 
 from threefold.data.loaders import Batch
 from threefold.data.preprocessing import Chain, Preprocessing
 from threefold.data.preprocessing.text import Tokenize
 from threefold.data.readers import decode_text, file_error, read_bytes
-from threefold.data.tokenizers import (
-    BPETokenizer,
-    ByteTokenizer,
-    CharacterTokenizer,
-    Tokenizer,
-    WordTokenizer,
-)
-from threefold.errors import ThreefoldError
+from threefold.data.tokenizers import ByteTokenizer, Tokenizer
 from threefold.tasks.language_modelling import (
-    check_tokenizer_name,
-    count_windows,
-    cut_windows,
+    DEFAULT_LENGTH,
+    DEFAULT_VOCABULARY,
+    TextWindows,
     split_by_position,
-    tokenize_splits,
-    unigram_bits,
+    text_corpus,
 )
 from threefold.tasks.table import SPLITS
-from threefold.tasks.task import Corpus, Numbers, Task, declare_user_task
+from threefold.tasks.task import Corpus, Task, declare_user_task
 from threefold.tasks.user_data.description import DataDescription
 from threefold.tasks.user_data.settings import Reading
-
-DEFAULT_LENGTH = 256
-DEFAULT_VOCABULARY = 4096
-Content = bytes | str
 
 
 def text_task(files: Sequence[Path], name: str, reading: Reading) -> Task[Batch]:
@@ -58,54 +45,35 @@ def content_task(content: bytes, name: str, reading: Reading, files: int = 1) ->
     """Windows of the tokens of a text in UTF-8, or of any bytes."""
     settings = reading.settings
     settings.allow_only(f"{name}, a text", "tokenizer", "vocabulary", "length")
-    length = settings.length or DEFAULT_LENGTH
     corpus = _corpus(content, name, reading)
-    sizes = count_windows(corpus, length)
-    if min(sizes) < 1:
-        total = sum(map(len, corpus.tokens.values()))
-        raise ThreefoldError(
-            f"{name}: {total} tokens are too few: each split (90, 5 and 5 per cent) needs at least "
-            f"{length + 1}; give more text, or a length below {length}"
-        )
-
-    def draw(split: str, numbers: Numbers) -> Batch:
-        return cut_windows(corpus.tokens[split], numbers, length)
-
+    windows = TextWindows(name, lambda: corpus, settings.length or DEFAULT_LENGTH)
     chain = Chain((Tokenize.by(corpus.tokenizer),))
     preprocessing = reading.preprocessing or Preprocessing("language", "text", chain)
     return declare_user_task(
         name,
-        draw,
+        windows.draw,
         kind="language",
         domain="language",
-        length=length,
-        sizes=sizes,
         metric="bits",
-        chance=unigram_bits(corpus),
-        vocabulary=corpus.tokenizer.vocabulary,
-        classes=corpus.tokenizer.vocabulary,
-        corpus=lambda: corpus,
+        corpus=windows.corpus,
         preprocessing=lambda: preprocessing,
         description=_describe(name, content, corpus, reading, files),
+        **windows.fields(),
     )
 
 
 def _corpus(content: bytes, name: str, reading: Reading) -> Corpus:
-    """The tokens of every split."""
-    tokenizer = _known_tokenizer(reading)
-    if not reading.split:
-        tokenizer = tokenizer or ByteTokenizer()
-        is_bytes = isinstance(tokenizer, ByteTokenizer)
-        tokens = tokenizer.encode(content if is_bytes else decode_text(content, name))  # type: ignore[arg-type]
-        return Corpus(dict.fromkeys(SPLITS, tokens), tokenizer)
-    choice = reading.settings.tokenizer or "byte"
-    check_tokenizer_name(name, choice)
-    if isinstance(tokenizer, ByteTokenizer) or (tokenizer is None and choice == "byte"):
-        return Corpus(split_by_position(np.frombuffer(content, np.uint8)), ByteTokenizer())
-    texts = split_by_position(decode_text(content, name))
-    if tokenizer is not None:
-        return Corpus({split: tokenizer.encode(text) for split, text in texts.items()}, tokenizer)
-    return tokenize_splits(texts, choice, reading.settings.vocabulary or DEFAULT_VOCABULARY)
+    """The tokens of every split; without a split, all tokens in each."""
+    settings = reading.settings
+    tokenizer = _known_tokenizer(reading) or settings.tokenizer or "byte"
+    vocabulary = settings.vocabulary or DEFAULT_VOCABULARY
+
+    def cut(whole: Any) -> dict[str, Any]:
+        return split_by_position(whole) if reading.split else dict.fromkeys(SPLITS, whole)
+
+    if tokenizer == "byte" or isinstance(tokenizer, ByteTokenizer):
+        return text_corpus(cut(content), tokenizer, vocabulary)
+    return text_corpus(cut(decode_text(content, name)), tokenizer, vocabulary)
 
 
 def _known_tokenizer(reading: Reading) -> Tokenizer | None:
@@ -113,16 +81,6 @@ def _known_tokenizer(reading: Reading) -> Tokenizer | None:
         return None
     tokenizer: Tokenizer = reading.preprocessing.inputs.find(Tokenize).tokenizer
     return tokenizer
-
-
-def learn_tokenizer(name: str, texts: Sequence[str], vocabulary: int) -> Tokenizer:
-    """A tokenizer by name, learnt from texts."""
-    check_tokenizer_name("data.tokenizer", name)
-    if name == "byte":
-        return ByteTokenizer()
-    if name == "character":
-        return CharacterTokenizer("".join(texts))
-    return (BPETokenizer if name == "bpe" else WordTokenizer).learn(texts, vocabulary)
 
 
 def _describe(
