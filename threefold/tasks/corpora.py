@@ -154,13 +154,18 @@ def language(
     length: int = DEFAULT_LENGTH,
     vocabulary: int = DEFAULT_VOCABULARY,
     folder: Path | None = None,
+    masked: bool = False,
 ) -> Task[Batch]:
-    """Windows of a corpus; with a tokenizer other than its card's, sizes follow the tokens."""
+    """Windows of a corpus; with other settings than its card's, sizes follow the tokens.
+
+    masked: some inputs are masked, and these are the targets.
+    """
     if length < 1:
         raise ThreefoldError(f"{name}: windows of {length} tokens; expected at least 1")
     read = partial(corpus, name, tokenizer, vocabulary, folder)
-    windows = TextWindows(name, read, length)
+    windows = TextWindows(name, read, length, masked)
     standard = (CARD_TOKENIZERS.get(name, "byte"), DEFAULT_LENGTH, None)
     is_standard = (tokenizer, length, folder) == standard and name != "code"
     changes = {} if is_standard else windows.fields()
-    return replace(declare(name, windows.draw, **changes), corpus=read)
+    task = declare(f"masked-{name}" if masked else name, windows.draw, **changes)
+    return replace(task, corpus=read, augment=windows.augment if masked else None)

@@ -10,12 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from threefold.data.loaders import Batch
+from threefold.data.documents import DocumentChunks
+from threefold.data.loaders import Batch, Batches
+from threefold.data.masking import MASKED, MaskedBatches, mask_batch
+from threefold.data.random_by_address import by_row
 from threefold.data.tokenizers import (
     BPETokenizer,
     ByteTokenizer,
@@ -26,7 +30,7 @@ from threefold.data.tokenizers import (
 )
 from threefold.errors import ThreefoldError, nearest
 from threefold.tasks.table import SPLITS
-from threefold.tasks.task import Corpus, Numbers, make_batch
+from threefold.tasks.task import Corpus, Numbers, address, make_batch
 
 TOKENIZER_NAMES = ("byte", "character", "bpe", "word")
 DEFAULT_LENGTH = 256
@@ -87,32 +91,66 @@ def _texts_to_learn(parts: Mapping[str, Any], name: str) -> Sequence[str]:
 
 @dataclass(frozen=True)
 class TextWindows:
-    """The examples of a text: windows of `length` inputs and their next tokens."""
+    """The examples of a text: windows of `length` inputs and their next tokens.
+
+    Where documents are known, windows are their chunks.  masked: some inputs are masked, and these
+    are the targets; the mask token follows those of the tokenizer.
+    """
 
     name: str
     corpus: Callable[[], Corpus]
     length: int
+    masked: bool = False
 
     def draw(self, split: str, numbers: Numbers) -> Batch:
         """The windows with these numbers."""
+        rows = self._rows(split, numbers)
+        if not self.masked:
+            return rows
+        drawn = by_row(address(MASKED, split), numbers, 3, self.length).swapaxes(0, 1)
+        return mask_batch(rows, self.vocabulary, self.vocabulary, np.ascontiguousarray(drawn))
+
+    def augment(self, batches: Batches, seed: int) -> Batches:
+        """Training batches with tokens masked anew at every step."""
+        return MaskedBatches(batches, self.vocabulary, self.vocabulary, seed=seed)
+
+    @property
+    def vocabulary(self) -> int:
+        """The number of tokens, without the mask token."""
+        return self.corpus().tokenizer.vocabulary
+
+    def fields(self) -> dict[str, Any]:
+        """What a task declares of them."""
+        tokens, total = self.corpus().tokens, self.vocabulary + self.masked
+        return {
+            "length": self.length,
+            "sizes": self._sizes(),
+            "vocabulary": total,
+            "classes": total,
+            "chance": unigram_bits(tokens["train"], tokens["test"], self.vocabulary),
+        }
+
+    @cached_property
+    def _chunks(self) -> dict[str, DocumentChunks]:
+        """The chunks of every split of a corpus with documents."""
+        tokens, starts = self.corpus().tokens, self.corpus().starts or {}
+        return {
+            split: DocumentChunks(tokens[split], starts[split], self.length) for split in starts
+        }
+
+    def _rows(self, split: str, numbers: Numbers) -> Batch:
+        if self.corpus().starts is not None:
+            return self._chunks[split].rows(numbers)
         places = numbers[:, None] * self.length + np.arange(self.length + 1)
         windows = np.asarray(self.corpus().tokens[split][places], np.int64)
         return make_batch(windows[:, :-1], windows[:, 1:])
 
-    def fields(self) -> dict[str, Any]:
-        """What a task declares of them."""
-        corpus = self.corpus()
-        tokens, vocabulary = corpus.tokens, corpus.tokenizer.vocabulary
-        return {
-            "length": self.length,
-            "sizes": self._sizes(tokens),
-            "vocabulary": vocabulary,
-            "classes": vocabulary,
-            "chance": unigram_bits(tokens["train"], tokens["test"], vocabulary),
-        }
-
-    def _sizes(self, tokens: Mapping[str, Tokens]) -> tuple[int, ...]:
-        sizes = tuple((len(tokens[split]) - 1) // self.length for split in SPLITS)
+    def _sizes(self) -> tuple[int, ...]:
+        tokens = self.corpus().tokens
+        if self.corpus().starts is None:
+            sizes = tuple((len(tokens[split]) - 1) // self.length for split in SPLITS)
+        else:
+            sizes = tuple(len(self._chunks[split]) for split in SPLITS)
         if min(sizes) < 1:
             counts = ", ".join(f"{len(tokens[split]):,} {split}" for split in SPLITS)
             raise ThreefoldError(

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from threefold.data.fetch import MissingError
-from threefold.data.loaders import IGNORE, Batch
+from threefold.data.loaders import IGNORE, Batch, Batches
 from threefold.data.preprocessing import Preprocessing
 from threefold.data.shuffling import Buckets, Shuffle
 from threefold.data.tokenizers import Tokenizer, Tokens
@@ -72,6 +72,7 @@ class Corpus(NamedTuple):
 
     tokens: Mapping[str, Tokens]
     tokenizer: Tokenizer
+    starts: Mapping[str, Numbers] | None = None  # where documents begin; None: one document
 
 
 METRICS: dict[str, Metric] = {
@@ -89,6 +90,8 @@ class Task(Card, Generic[Rows]):
 
     draw: Draw[Rows]
     corpus: Callable[[], Corpus] | None = None  # of language models: all tokens of every split
+    # Applied to the training batches of a corpus: (batches, seed) → batches.
+    augment: Callable[[Batches, int], Batches] | None = None
     labels: tuple[str, ...] = ()  # names of the classes, if they have names
     preprocessing: Callable[[], Preprocessing] | None = None  # saved with a trained model
     error_scale: float = 1.0  # errors times this are in the user's units

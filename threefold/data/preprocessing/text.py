@@ -17,6 +17,7 @@ from threefold.errors import ThreefoldError, nearest
 
 Numbers = NDArray[np.int64]
 MOST_LABELS_SHOWN = 12
+MASK_WORD = "[MASK]"
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,24 @@ class Tokenize(Step):
     def invert(self, data: Iterable[int]) -> str:
         """The text of tokens, without those below the offset."""
         return self.tokenizer.decode(t - self.offset for t in map(int, data) if t >= self.offset)
+
+
+@dataclass(frozen=True)
+class TokenizeMasked(Tokenize):
+    """As `Tokenize`, with one more token for each `[MASK]` in the text."""
+
+    NAME: ClassVar[str] = "tokenize_masked"
+
+    @property
+    def mask_token(self) -> int:
+        """The token that a masked model has to replace."""
+        return self.tokenizer.vocabulary
+
+    def apply(self, data: str) -> Numbers:
+        """The tokens of a text with gaps."""
+        parts = [super(TokenizeMasked, self).apply(part) for part in data.split(MASK_WORD)]
+        gap = np.array([self.mask_token], np.int64)
+        return np.concatenate([parts[0], *(x for part in parts[1:] for x in (gap, part))])
 
 
 @dataclass(frozen=True)

@@ -290,6 +290,14 @@ _RECIPES = (
         0.4,
     ),
     Recipe(
+        "masked-code-attention",
+        "masked bytes of Python's standard library: BERT, far below the unigram 4.6 bits",
+        "bits",
+        Requirement("≤", 3),
+        (2.6,),
+        0.8,
+    ),
+    Recipe(
         "text-1k-mamba",
         "IMDb reviews as bytes, the first 1,024 of each",
         PERCENT,

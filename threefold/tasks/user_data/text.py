@@ -1,4 +1,4 @@
-"""A user's text: windows of its tokens, for a language model."""
+"""A user's text: windows of its tokens, for a language model or a masked one."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 from threefold.data.loaders import Batch
 from threefold.data.preprocessing import Chain, Preprocessing
-from threefold.data.preprocessing.text import Tokenize
+from threefold.data.preprocessing.text import Tokenize, TokenizeMasked
 from threefold.data.readers import decode_text, file_error, read_bytes
 from threefold.data.tokenizers import ByteTokenizer, Tokenizer
 from threefold.tasks.language_modelling import (
@@ -43,21 +43,32 @@ def _read_file(path: Path) -> bytes:
 
 def content_task(content: bytes, name: str, reading: Reading, files: int = 1) -> Task[Batch]:
     """Windows of the tokens of a text in UTF-8, or of any bytes."""
-    settings = reading.settings
-    settings.allow_only(f"{name}, a text", "tokenizer", "vocabulary", "length")
-    corpus = _corpus(content, name, reading)
-    windows = TextWindows(name, lambda: corpus, settings.length or DEFAULT_LENGTH)
-    chain = Chain((Tokenize.by(corpus.tokenizer),))
-    preprocessing = reading.preprocessing or Preprocessing("language", "text", chain)
+    reading.settings.allow_only(f"{name}, a text", "tokenizer", "vocabulary", "length")
+    source = "" if files == 1 else f"{files:,} files, "
+    facts = [("text", f"{source}{len(content):,} bytes")]
+    return corpus_task(name, _corpus(content, name, reading), reading, facts)
+
+
+def corpus_task(
+    name: str, corpus: Corpus, reading: Reading, facts: Sequence[tuple[str, str]]
+) -> Task[Batch]:
+    """Windows of tokens, to predict the next ones or, with the kind `masked`, masked ones."""
+    settings, known = reading.settings, reading.preprocessing
+    kind = settings.kind or ("language" if known is None else known.kind)
+    masked = kind == "masked"
+    windows = TextWindows(name, lambda: corpus, settings.length or DEFAULT_LENGTH, masked)
+    chain = Chain(((TokenizeMasked if masked else Tokenize).by(corpus.tokenizer),))
+    preprocessing = known or Preprocessing(kind, "text", chain)
     return declare_user_task(
         name,
         windows.draw,
-        kind="language",
+        kind=kind,
         domain="language",
         metric="bits",
         corpus=windows.corpus,
+        augment=windows.augment if masked else None,
         preprocessing=lambda: preprocessing,
-        description=_describe(name, content, corpus, reading, files),
+        description=_describe(name, kind, corpus, reading, facts),
         **windows.fields(),
     )
 
@@ -84,14 +95,13 @@ def _known_tokenizer(reading: Reading) -> Tokenizer | None:
 
 
 def _describe(
-    name: str, content: bytes, corpus: Corpus, reading: Reading, files: int
+    name: str, kind: str, corpus: Corpus, reading: Reading, facts: Sequence[tuple[str, str]]
 ) -> DataDescription:
-    kind = type(corpus.tokenizer).__name__.removesuffix("Tokenizer").lower()
-    source = "" if files == 1 else f"{files:,} files, "
-    facts = [("text", f"{source}{len(content):,} bytes")]
-    facts.append(("tokenizer", f"{kind}, vocabulary of {corpus.tokenizer.vocabulary:,}"))
+    tokenizer = type(corpus.tokenizer).__name__.removesuffix("Tokenizer").lower()
+    size = f"{tokenizer}, vocabulary of {corpus.tokenizer.vocabulary:,}"
+    shown = [*facts, ("tokenizer", size)]
     if reading.split:
         sizes = " / ".join(f"{len(corpus.tokens[split]):,}" for split in SPLITS)
-        facts.append(("split", f"{sizes} tokens (train / validation / test), by position"))
+        shown.append(("split", f"{sizes} tokens (train / validation / test), by position"))
     otherwise = "--set data.tokenizer=byte|character|bpe|word, --kind"
-    return DataDescription(name, "language", tuple(facts), (), otherwise)
+    return DataDescription(name, kind, tuple(shown), (), otherwise)
