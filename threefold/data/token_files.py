@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from threefold.data.atomic_files import write_file, write_folder, write_json
+from threefold.data.atomic_files import json_text, write_file, write_folder
 from threefold.data.readers import file_error, read_line_chunks, read_text, read_text_chunks
 from threefold.data.tokenizers import (
     ByteTokenizer,
@@ -167,7 +167,8 @@ def write_token_folder(
     def write(new: Path) -> None:
         chunks = tokenize(paths, tokenizer, separator)
         write_tokens(new / TOKENS_FILE, chunks, tokenizer.vocabulary)
-        write_json(new / TOKENIZER_FILE, describe_tokenizer(tokenizer))
+        description = json_text(describe_tokenizer(tokenizer))
+        (new / TOKENIZER_FILE).write_text(description, encoding="utf-8")
 
     write_folder(folder, write)
     return TokenFile(folder / TOKENS_FILE)

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from threefold.data.padding import pad_rows
 from threefold.data.preprocessing import Chain, Preprocessing
 from threefold.data.preprocessing.numbers import Standardise
 from threefold.data.preprocessing.text import Tokenize, TokenizeMasked
@@ -29,7 +30,6 @@ from threefold.runtime.decoding import eval_mode
 from threefold.runtime.generation import generate
 from threefold.runtime.raw_inputs import RawInput, read_raw_inputs
 from threefold.runtime.table_forecasts import forecast_table
-from threefold.tasks.padding import pad_rows
 from threefold.tasks.pairs import BEGIN, END, pairs
 
 BATCH_SIZE = 32

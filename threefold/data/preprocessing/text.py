@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from threefold.data.cells import label_order
 from threefold.data.preprocessing.steps import Step
 from threefold.data.tokenizers import Tokenizer, describe_tokenizer, make_tokenizer
 from threefold.errors import ThreefoldError, nearest
@@ -115,7 +116,7 @@ class Labels(Step):
     @classmethod
     def fit(cls, labels: Iterable[str]) -> Labels:
         """All names, in alphabetical order (numbers in numerical order)."""
-        return cls(tuple(sorted(set(labels), key=_label_order)))
+        return cls(tuple(sorted(set(labels), key=label_order)))
 
     @cached_property
     def numbers(self) -> dict[str, int]:
@@ -138,10 +139,3 @@ class Labels(Step):
         if len(self.names) > MOST_LABELS_SHOWN:
             return f"the model knows {len(self.names)} labels; {nearest(label, self.names)}"
         return f"the model was trained on {', '.join(map(repr, self.names))}"
-
-
-def _label_order(label: str) -> tuple[float, str]:
-    try:
-        return float(label), label
-    except ValueError:
-        return float("inf"), label

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
-import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,7 +9,7 @@ from typing import Any
 from threefold.data.loaders import Batch
 from threefold.data.preprocessing import Chain, Preprocessing
 from threefold.data.preprocessing.text import Tokenize, TokenizeMasked
-from threefold.data.readers import decode_text, file_error, read_bytes
+from threefold.data.readers import decode_text, read_byte_chunks
 from threefold.data.tokenizers import ByteTokenizer, Tokenizer
 from threefold.tasks.language_modelling import (
     DEFAULT_LENGTH,
@@ -28,17 +26,8 @@ from threefold.tasks.user_data.settings import Reading
 
 def text_task(files: Sequence[Path], name: str, reading: Reading) -> Task[Batch]:
     """Windows of a text; the files are joined in the given order."""
-    return content_task(b"\n".join(map(_read_file, files)), name, reading, len(files))
-
-
-def _read_file(path: Path) -> bytes:
-    content = read_bytes(path)
-    if path.suffix.lower() != ".gz":
-        return content
-    try:
-        return gzip.decompress(content)
-    except (OSError, EOFError, zlib.error) as error:
-        raise file_error(path, None, f"cannot be unpacked ({error})") from error
+    contents = (b"".join(read_byte_chunks(path)) for path in files)
+    return content_task(b"\n".join(contents), name, reading, len(files))
 
 
 def content_task(content: bytes, name: str, reading: Reading, files: int = 1) -> Task[Batch]:
