@@ -70,6 +70,9 @@ def spell(task: Task[Any], tokens: Array) -> str:
     """Tokens as text if they are bytes or characters, else as numbers."""
     if task.domain in ("text", "language") and task.vocabulary == 256:
         return " ".join(bytes(tokens.astype(np.uint8)).decode("utf-8", "replace").split())
+    if task.kind == "masked" and task.vocabulary == 257:  # bytes, the mask, and what does not count
+        shown = {IGNORE: "·", 256: "▒"}
+        return "".join(shown.get(t, chr(t) if 32 <= t < 127 else " ") for t in tokens.tolist())
     if task.name in ("shakespeare", "dna"):
         from threefold.tasks.corpora import corpus
 
