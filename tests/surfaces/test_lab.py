@@ -50,6 +50,24 @@ def test_a_folder_that_cannot_be_created_is_refused(tmp_path: Path) -> None:
     assert done.returncode == 2 and "cannot be created as a folder" in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("arguments", "code", "expected"),
+    [
+        ("adding gru --length 8 --width 16 --steps 2", 0, "gru             not solved"),
+        ("gradients rnn --steps 0 --length 8 --width 16 --picture PICTURE", 0, "by distance  1: "),
+        ("translate luong --length 2 --width 16 --steps 2", 0, "luong          1: "),
+        ("translate bahdanu --steps 2", 2, "did you mean 'bahdanau'?"),
+        ("mackey-glass --seeds 1 --units 20", 0, "median"),
+        ("controls parity --steps 2 --examples 50", 0, "parity                  0.5000"),
+    ],
+)
+def test_studies_are_commands(arguments: str, code: int, expected: str, tmp_path: Path) -> None:
+    done = here("lab", *arguments.replace("PICTURE", str(tmp_path / "norms.png")).split())
+    assert done.returncode == code, done.stderr
+    assert expected in done.stdout + done.stderr
+    assert (tmp_path / "norms.png").is_file() == ("PICTURE" in arguments)
+
+
 def test_accuracy_stays_at_half_the_rate(tmp_path: Path) -> None:
     """A classifier hears chords at half its training rate, once its filters are adjusted."""
     plan = sampling_rates.SamplingRateStudy(length=128, width=16, depth=1, steps=240)
