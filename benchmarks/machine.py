@@ -20,6 +20,7 @@ import torch
 
 import threefold
 from benchmarks import peers
+from threefold.cli.doctor import processor_name
 from threefold.kernels import library
 
 
@@ -76,7 +77,7 @@ def description() -> dict[str, Any]:
     """Processor, threads and versions: what a figure depends on besides the code."""
     choice = library.current()
     return {
-        "processor": processor(),
+        "processor": processor_name(),
         "architecture": platform.machine(),
         "system": platform.system(),
         "cores": os.cpu_count(),
@@ -87,14 +88,6 @@ def description() -> dict[str, Any]:
         "kernels": choice.native.variant if choice.native else "reference",
         "peers": peers.versions(),
     }
-
-
-def processor() -> str:
-    """The name of the processor, if the system provides it."""
-    source = Path("/proc/cpuinfo")
-    lines = source.read_text().splitlines() if source.exists() else []
-    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(names, platform.processor())
 
 
 def commit() -> str | None:

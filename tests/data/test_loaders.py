@@ -1,4 +1,4 @@
-"""Loaders: shuffles and rows by address alone, token files, ranks, packing, buckets."""
+"""Loaders: shuffles and rows by address alone, token files, documents, buckets."""
 
 from __future__ import annotations
 
@@ -15,22 +15,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from threefold import ThreefoldError
-from threefold.data import IGNORE, ByteTokenizer, TokenStream, Windows
-from threefold.data.documents import Documents, Packed, pack
+from threefold.data import IGNORE, ByteTokenizer, Examples, TokenStream, Windows
+from threefold.data.documents import DocumentChunks, Documents
 from threefold.data.shuffling import Buckets, Shuffle, shuffled
 from threefold.data.token_files import TokenFile, tokenize, write_tokens
 from threefold.data.tokenizers import WordTokenizer
-from threefold.training.truncated_bptt import cut_segments
+from threefold.tasks.parity import parity
 
 TOKENS = np.arange(5000) % 251
 STARTS = np.unique(np.append(0, np.random.default_rng(0).integers(0, 5000, 120)))
 LENGTHS = np.random.default_rng(1).integers(1, 100, 500)
+PINNED_SHUFFLE = [183, 431, 310, 384, 444, 480, 412]  # step 40 of 500 in batches of 7, seed 3
+PINNED_BUCKET = [370, 430, 344, 205, 214, 362, 314]
 
 MAKERS: dict[str, Callable[[], Callable[[int], Any]]] = {
     "stream": lambda: TokenStream(TOKENS, 4, 16, seed=3),
     "windows": lambda: Windows(TOKENS, 4, 16, seed=3),
     "documents": lambda: Documents(TOKENS, STARTS, 4, 16, seed=3),
-    "packed": lambda: Packed(TOKENS, STARTS, 4, 64, seed=3),
     "shuffle": lambda: Shuffle(500, 7, seed=3),
     "buckets": lambda: Buckets(LENGTHS, 7, seed=3, window=8),
 }
@@ -80,17 +81,24 @@ def test_resuming_at_any_step_gives_the_same_stream(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["shuffle", "buckets"])
-def test_a_pass_has_every_example_once_over_all_ranks(name: str) -> None:
-    made: list[Shuffle | Buckets] = [
-        Shuffle(500, 10, 5, rank=rank, ranks=5)
-        if name == "shuffle"
-        else Buckets(LENGTHS, 10, 5, window=3, rank=rank, ranks=5)
-        for rank in range(5)
-    ]
-    assert {loader.steps_per_epoch for loader in made} == {10}
+def test_a_pass_has_every_example_once(name: str) -> None:
+    loader = Shuffle(500, 50, 5) if name == "shuffle" else Buckets(LENGTHS, 50, 5, window=3)
+    assert loader.steps_per_epoch == 10
     for epoch in range(2):
-        numbers = [one(epoch * 10 + step) for one in made for step in range(10)]
+        numbers = [loader(epoch * 10 + step) for step in range(10)]
         assert sorted(np.concatenate(numbers).tolist()) == list(range(500))
+
+
+def test_every_shuffle_is_the_same_one() -> None:
+    """The orders of earlier runs, pinned; tensors and tasks are shuffled as numbers are."""
+    numbers, pinned = torch.arange(500), Shuffle(500, 7, 3)(40)
+    assert pinned.tolist() == PINNED_SHUFFLE
+    assert Buckets(LENGTHS, 7, 3, window=8)(40).tolist() == PINNED_BUCKET
+    assert Examples(numbers, numbers, 7, 3)(40).inputs.tolist() == PINNED_SHUFFLE
+    rows = parity().rows("train", Shuffle(50_000, 4, 3)(5))
+    batch = parity().batches(4, 3)(5).inputs
+    assert torch.equal(batch, rows.inputs)
+    assert hashlib.sha256(batch.numpy().tobytes()).hexdigest()[:12] == "7e99cc5aab1a"
 
 
 def test_buckets_waste_little() -> None:
@@ -181,10 +189,6 @@ def test_a_mapped_file_streams_like_an_array(tmp_path: Path) -> None:
 # ----------------------------------------------------------------------------- documents
 
 
-def by_document(tokens: Any, starts: Any) -> list[list[int]]:
-    return [part.tolist() for part in np.split(tokens, starts[1:])]
-
-
 @settings(max_examples=12, deadline=None)
 @given(st.integers(1, 6), st.integers(4, 40), st.integers(0, 2))
 def test_pieces_of_a_lane_make_up_documents(batch: int, length: int, epoch: int) -> None:
@@ -208,72 +212,21 @@ def test_pieces_of_a_lane_make_up_documents(batch: int, length: int, epoch: int)
     assert not set(inputs) & {int(start) - 1 for start in STARTS}
 
 
-def test_ranks_share_the_lanes() -> None:
-    for cls in (TokenStream, Windows):
-        whole = cls(TOKENS, 6, 16, 3)
-        parts = [cls(TOKENS, 2, 16, 3, rank=rank, ranks=3) for rank in range(3)]
-        for step in (0, 1, 60):
-            together = torch.cat([part(step).inputs for part in parts])
-            assert torch.equal(together, whole(step).inputs)
-        with pytest.raises(ThreefoldError, match="rank 3 of 3; expected 0 to 2"):
-            cls(TOKENS, 2, 16, rank=3, ranks=3)
-    everything = Documents(TOKENS, STARTS, 6, 16, 3)
-    shared = [Documents(TOKENS, STARTS, 2, 16, 3, rank=rank, ranks=3) for rank in range(3)]
-    packs = [Packed(TOKENS, STARTS, 2, 64, 3, rank=rank, ranks=3) for rank in range(3)]
-    all_packs = Packed(TOKENS, STARTS, 6, 64, 3)
-    for step in (0, 9):
-        joined = torch.cat([one(step).inputs for one in shared])
-        assert torch.equal(joined, everything(step).inputs)
-        joined = torch.cat([one(step).inputs for one in packs])
-        assert torch.equal(joined, all_packs(step).inputs)
+def test_chunks_by_number_are_those_of_the_lanes() -> None:
+    chunks, loader = DocumentChunks(TOKENS, STARTS, 16), Documents(TOKENS, STARTS, 1, 16)
+    by_number = {content(chunks.rows(np.array([n]))[:2]) for n in range(len(chunks))}
+    in_lanes = {content(loader(step)[:2]) for step in range(loader.steps_per_epoch)}
+    assert by_number == in_lanes and loader.steps_per_epoch == len(chunks)
 
 
-def test_packed_rows_hold_whole_documents() -> None:
-    loader = Packed(TOKENS, STARTS, 1, 260, seed=1)
-    seen: list[list[int]] = []
-    for step in range(loader.steps_per_epoch):
-        row = loader(step)
-        assert torch.equal(row.mask[0], torch.arange(260) < row.lengths[0])
-        marks = row.starts[0].nonzero().flatten().tolist()
-        ends = [*marks[1:], int(row.lengths[0])]
-        for begin, end in zip(marks, ends, strict=True):
-            text = row.inputs[0, begin:end].tolist()
-            assert row.targets[0, begin:end].tolist() == [*text[1:], IGNORE]
-            seen.append(text)
-        assert (row.targets[0, row.lengths[0] :] == IGNORE).all()
-    assert max(map(len, by_document(TOKENS, STARTS))) <= 260
-    assert sorted(seen) == sorted(by_document(TOKENS, STARTS))
-    assert len(loader.rows) <= 1.1 * 5000 / 260 + 1
-    # What training does with it: pieces that end before every start.
-    batch = loader(0)
-    made = list(cut_segments(batch.inputs, batch.targets, 64, batch.starts))
-    assert sum(int(piece.starts[0]) for piece in made) == int(batch.starts.sum())
-
-
-@given(st.lists(st.integers(1, 30), min_size=1, max_size=60))
-def test_packing_loses_nothing(sizes: list[int]) -> None:
-    rows = pack(np.array(sizes), 30)
-    assert sorted(number for row in rows for number in row) == list(range(len(sizes)))
-    assert max(sum(sizes[number] for number in row) for row in rows) <= 30
-    assert len(rows) <= 11 / 9 * max(1, -(-sum(sizes) // 30)) * 1.5 + 1
-
-
-def test_long_documents_are_cut_and_bad_marks_refused() -> None:
-    loader = Packed(np.arange(100), np.zeros(0, np.int64), 1, 30)
-    assert sorted(int(loader(step).lengths[0]) for step in range(loader.steps_per_epoch)) == [
-        10,
-        30,
-        30,
-        30,
-    ]
+def test_bad_starts_are_refused() -> None:
+    assert len(DocumentChunks(np.arange(100), np.zeros(0, np.int64), 30)) == 4
     for starts in ([3, 5], [0, 9, 4], [0, 101]):
         with pytest.raises(ThreefoldError, match="documents begin at"):
             Documents(np.arange(100), np.array(starts), 1, 10)
     for make in (
         lambda: Documents(np.arange(10), np.arange(10), 1, 4),
         lambda: Documents(TOKENS, STARTS, 0, 4),
-        lambda: Packed(TOKENS, STARTS, 5000, 64),
-        lambda: Packed(TOKENS, STARTS, 1, 0),
         lambda: Shuffle(5, 6),
     ):
         with pytest.raises(ThreefoldError, match="expected at least"):

@@ -95,6 +95,14 @@ def test_small_digits(tmp_path: Path) -> None:
     (tmp_path / "digits.csv.gz").write_bytes(gzip.compress(text.encode()))
     made = task("digits8", folder=tmp_path)
     assert made.sizes == (36, 4, 360) and made.rows("train", [0]).inputs.shape == (1, 64, 1)
+    whole = task("digits8-images", folder=tmp_path)
+    assert whole.sizes == (324, 4, 360)
+    moved, pixels = whole.rows("train", range(9, 18)).inputs, made.rows("train", [1]).inputs
+    image = 2 * pixels.reshape(8, 8) - 1
+    assert torch.equal(moved[4, 0], image)  # the fifth of nine positions is the middle
+    assert torch.equal(moved[0, 0, 1:, 1:], image[:-1, :-1]) and (moved[0, 0, 0] == -1).all()
+    assert torch.equal(moved[8, 0, :-1, :-1], image[1:, 1:])
+    assert whole.rows("test", [3]).inputs.shape == (1, 1, 8, 8)
 
 
 def test_series_of_the_archives(tmp_path: Path) -> None:

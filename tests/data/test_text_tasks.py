@@ -82,7 +82,7 @@ def test_corpora_with_every_tokenizer(kind: str, tmp_path: Path) -> None:
     text = "First Citizen:\nBefore we proceed any further, hear me speak.\n\n" * 60
     (tmp_path / "input.txt").write_text(text)
     made = task("shakespeare", folder=tmp_path, tokenizer=kind, length=32, vocabulary=300)
-    tokens, tokenizer = corpus("shakespeare", kind, 300, tmp_path)
+    tokens, tokenizer, _ = corpus("shakespeare", kind, 300, tmp_path)
     assert tokenizer.decode(tokens["train"]) + tokenizer.decode(tokens["valid"]) == text
     assert np.array_equal(tokens["valid"], tokens["test"])  # nanoGPT has no third part
     rows = made.rows("train", [0, 2])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,13 +11,13 @@ from torch import Tensor
 
 import threefold
 from tests.tolerances import assert_close
-from threefold import Forecaster, Spec, ThreefoldError
+from threefold import Forecaster, Spec
 from threefold.data.loaders import Batch, Examples, Windows
 from threefold.data.masking import MaskedBatches
 from threefold.models.forecaster import future_values, gaussian_loss, pinball_loss
 from threefold.models.presets import bert
 from threefold.runtime.forecasting import rollout
-from threefold.training import TrainingSettings, evaluate, joint_loss, train
+from threefold.training import TrainingSettings, evaluate, train
 
 
 def learnt(spec: Spec, inputs: Tensor, targets: Tensor, steps: int, rate: float = 5e-3) -> float:
@@ -140,47 +139,6 @@ def test_losses_are_their_equations() -> None:
     assert counts[0, :, :, 0].tolist() == [[True] * 2, [True] * 2, [True, False], [False] * 2]
     _, counts = future_values(series, 2, torch.tensor([[False, True, True, False]]))
     assert counts[0, :, :, 0].tolist() == [[False] * 2, [True, False], [False] * 2, [False] * 2]
-
-
-def test_joint_loss_is_the_sum_and_teaches_both() -> None:
-    torch.manual_seed(0)
-    model: Any = threefold.build(Spec("language", 32, 1, "gru", 9, options={"classes": 8}))
-    optimiser = torch.optim.Adam(model.parameters(), 1e-2)
-    x = rows(512, 8)
-    x[:, 1::2] = x[:, 0::2]  # every second token repeats the one before
-    extract = torch.full((512, 1), 8)
-    tokens, labels = torch.cat([x, extract], 1), x[:, 0]
-    first = joint_loss(model, tokens[:64], labels[:64])
-    assert_close(first.total, first.classes + 0.5 * first.language)
-    for step in range(120):
-        chosen = torch.arange(64 * step, 64 * step + 64) % 512
-        optimiser.zero_grad()
-        joint_loss(model, tokens[chosen], labels[chosen]).total.backward()
-        optimiser.step()
-    last = joint_loss(model, tokens, labels)
-    # Of 8 next tokens 4 are known (3 repeats and the last one), the others are one of 8.
-    assert last.language < 0.75 * math.log(8)
-    assert last.classes < 0.3
-    pad = torch.cat([torch.full((512, 3), 10**6), tokens], 1)
-    mask = torch.arange(12).expand(512, 12) >= 3
-    padded = joint_loss(model, pad, labels, mask=mask)
-    assert_close(padded.total, last.total)
-    with pytest.raises(ThreefoldError, match="has no class head"):
-        joint_loss(threefold.build(Spec("language", 32, 1, "gru", 9)), tokens, labels)
-
-
-def test_digits_are_the_same_everywhere() -> None:
-    pytest.importorskip("sklearn")
-    from threefold.lab.studies.vision import RECIPES, TRAINING, digits, learn
-
-    data = digits()  # refuses others by their hash
-    assert data.training[0].shape == (TRAINING, 1, 8, 8)
-    assert len(data.test[1]) == 1797 - TRAINING
-    counts = torch.bincount(data.test[1], minlength=10)
-    assert counts.tolist() == [35, 36, 25, 33, 34, 37, 44, 35, 41, 40]
-    for recipe in RECIPES.values():
-        losses = learn(replace(recipe, steps=40), data).losses
-        assert sum(losses[-10:]) < sum(losses[:10])
 
 
 def test_masked_model_falls_below_the_unigram_entropy() -> None:

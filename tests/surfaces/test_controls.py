@@ -17,7 +17,7 @@ from threefold.lab.studies.controls import (
 )
 from threefold.tasks.table import TASKS, task
 
-QUICK = ControlStudy(steps=60, batch=32, examples=400, width=16)
+QUICK = ControlStudy(steps=60, batch_size=32, examples=400, width=16)
 
 
 @pytest.mark.parametrize("name", ["parity", "listops-mini"])
@@ -48,10 +48,10 @@ def test_the_table(monkeypatch: pytest.MonkeyPatch, tmp_path: object) -> None:
     monkeypatch.setattr(
         controls, "measure", lambda name, plan: next(rows) if name == "parity" else real(name, plan)
     )
-    head, line, missing = table(["parity", "digits8"], QUICK)
+    head, line, missing = table(["parity", "languages"], QUICK)
     assert head.split() == ["task", "chance", "majority", "bag", "learnt", "control", "limit"]
     assert line.split(None, 1)[1].startswith("0.5000    0.5000    0.4900    0.7000    0.6000")
     assert line.endswith("the control is above the limit: a leak?")
-    assert missing.endswith("not downloaded; run: threefold data fetch digits8")
+    assert missing.endswith("not downloaded; run: threefold data fetch languages")
     assert {"parity", "digits8", "chords"} <= set(SMALL) and "smnist" not in SMALL
     assert all(TASKS[name].kind == "classifier" for name in SMALL)

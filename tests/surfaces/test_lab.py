@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -48,6 +50,24 @@ def test_a_folder_that_cannot_be_created_is_refused(tmp_path: Path) -> None:
     assert done.returncode == 2 and "cannot be created as a folder" in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("arguments", "code", "expected"),
+    [
+        ("adding gru --length 8 --width 16 --steps 2", 0, "gru             not solved"),
+        ("gradients rnn --steps 0 --length 8 --width 16 --picture PICTURE", 0, "by distance  1: "),
+        ("translate luong --length 2 --width 16 --steps 2", 0, "luong          1: "),
+        ("translate bahdanu --steps 2", 2, "did you mean 'bahdanau'?"),
+        ("mackey-glass --seeds 1 --units 20", 0, "median"),
+        ("controls parity --steps 2 --examples 50", 0, "parity                  0.5000"),
+    ],
+)
+def test_studies_are_commands(arguments: str, code: int, expected: str, tmp_path: Path) -> None:
+    done = here("lab", *arguments.replace("PICTURE", str(tmp_path / "norms.png")).split())
+    assert done.returncode == code, done.stderr
+    assert expected in done.stdout + done.stderr
+    assert (tmp_path / "norms.png").is_file() == ("PICTURE" in arguments)
+
+
 def test_accuracy_stays_at_half_the_rate(tmp_path: Path) -> None:
     """A classifier hears chords at half its training rate, once its filters are adjusted."""
     plan = sampling_rates.SamplingRateStudy(length=128, width=16, depth=1, steps=240)
@@ -79,27 +99,25 @@ def test_delay_is_late() -> None:
 
 
 def test_s4_learns_a_delay_and_both_curves_are_drawn(tmp_path: Path) -> None:
-    plan = late.DelayStudy(elements=60, width=16, seconds=6.0)
-    late_s4 = late.study("s4", plan, scores=4)
+    plan = late.DelayStudy(elements=60, width=16, time=None, steps=150)
+    late_s4 = late.study("s4", plan, points=4)
     assert late_s4.errors[-1] < 0.5 < late_s4.errors[0]
-    lstm = late.study("lstm", late.DelayStudy(elements=60, width=16, seconds=0.5), scores=4)
+    assert len(late_s4.errors) == len(late_s4.seconds) == 5 and late_s4.steps == 150
+    lstm = late.study("lstm", replace(plan, time=0.5, steps=None), points=4)
+    assert len(lstm.errors) == 5 and lstm.seconds[-1] >= 0.5
     late.save(late.draw([late_s4, lstm], plan), tmp_path, "delay")
     assert_drawn(tmp_path, "delay")
 
 
-def test_digits_are_refused_without_their_package(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "sklearn.datasets", None)
-    with pytest.raises(threefold.ThreefoldError, match="pip install scikit-learn"):
-        digits.load_digits()
-
-
-def test_the_study_of_digits_runs(tmp_path: Path) -> None:
+def test_the_study_of_digits(tmp_path: Path) -> None:
     """On random images; `threefold lab digits` measures the published difference."""
-    plan = digits.DigitsStudy(width=16, state_size=8, epochs=1, seeds=(0,), batch=512)
-    made = torch.rand(1797, 64, 1), torch.randint(0, 10, (1797,))
-    curves = {name: [digits.study(name, 0, plan, made)] for name in digits.MEASURES}
-    assert all(len(runs[0]) == 1 and 0 <= runs[0][0] <= 1 for runs in curves.values())
-    digits.save(digits.draw(curves, plan), tmp_path, "digits")
+    rows = torch.cat([torch.randint(0, 17, (1797, 64)), torch.randint(0, 10, (1797, 1))], 1)
+    text = "\n".join(",".join(map(str, row)) for row in rows.tolist())
+    (tmp_path / "digits.csv.gz").write_bytes(gzip.compress(text.encode()))
+    plan = digits.DigitsStudy(16, 8, 512, epochs=1, seeds=(0,), folder=tmp_path)
+    lines = digits.run(tmp_path, plan)
+    assert lines[0].startswith("HiPPO-LegS") and lines[1].startswith("random A")
+    assert len(digits.study("random", 0, plan).valid) == 1
     assert_drawn(tmp_path, "digits")
 
 

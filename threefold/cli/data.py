@@ -162,6 +162,35 @@ def check(
     output.say_facts([("data", str(path)), *description.lines()])
 
 
+@data.command()
+def tokenize(
+    source: Annotated[Path, typer.Argument(metavar="FILE", help="A text, or a folder of texts.")],
+    folder: Annotated[Path, typer.Argument(metavar="OUT", help="New folder for the tokens.")],
+    tokenizer: Annotated[str, typer.Option(help="byte, character, bpe or word.")] = "byte",
+    vocabulary: Annotated[
+        int | None, typer.Option(min=16, help="Tokens of bpe and word; default: 4096.")
+    ] = None,
+    separator: Annotated[
+        str | None,
+        typer.Option(help='Line between documents in a file, e.g. "<|endoftext|>"; "": empty.'),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Tokenize a text of any size for `threefold train OUT`.
+
+    Training then reads it from disk as needed, and documents do not see each other.
+    """
+    from threefold.tasks.user_data.token_folder import tokenize_files
+
+    file = tokenize_files(
+        source, folder, tokenizer=tokenizer, vocabulary=vocabulary, separator=separator
+    )
+    facts = {"tokens": len(file), "documents": len(file.starts), "vocabulary": file.vocabulary}
+    if as_json:
+        return output.say_json({"folder": str(folder), **facts})
+    output.say_facts([("folder", str(folder)), *((k, f"{v:,}") for k, v in facts.items())])
+
+
 def load_from(card: Card, folder: Path) -> Task[Any]:
     """The task with the data of a folder, if it can read one."""
     if "folder" not in inspect.signature(card.maker).parameters:

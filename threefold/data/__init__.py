@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from threefold.data.documents import Documents, Packed
+    from threefold.data.documents import Documents
     from threefold.data.loaders import IGNORE, Batch, Batches, Examples, TokenStream, Windows
     from threefold.data.python_manual import python_reference, split
     from threefold.data.shuffling import Buckets, Shuffle
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     )
 
 _HOMES = {
-    "documents": ("Documents", "Packed"),
+    "documents": ("Documents",),
     "shuffling": ("Buckets", "Shuffle"),
     "loaders": ("IGNORE", "Batch", "Batches", "Examples", "TokenStream", "Windows"),
     "python_manual": ("python_reference", "split"),
@@ -40,7 +40,6 @@ __all__ = [
     "CharacterTokenizer",
     "Documents",
     "Examples",
-    "Packed",
     "Shuffle",
     "TokenFile",
     "TokenStream",

@@ -66,7 +66,12 @@ def write_text(path: Path, text: str) -> None:
 
 def write_json(path: Path, values: Any) -> None:
     """Write JSON atomically, indented."""
-    write_text(path, json.dumps(values, indent=1, ensure_ascii=False) + "\n")
+    write_text(path, json_text(values))
+
+
+def json_text(values: Any) -> str:
+    """Indented JSON, for a file in a folder that is itself written atomically."""
+    return json.dumps(values, indent=1, ensure_ascii=False) + "\n"
 
 
 def _write_text(path: Path, text: str) -> None:

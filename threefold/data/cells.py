@@ -32,6 +32,14 @@ _WITH_SIGN = re.compile(r"[$€£]?\s*[+-]?[0-9]+(?:[.,][0-9]+)?\s*[%$€£]?")
 _INFINITE = re.compile(r"[+-]?inf(?:inity)?", re.IGNORECASE)
 
 
+def label_order(label: str) -> tuple[float, str]:
+    """The key that sorts labels: numbers by their value, before all other texts."""
+    try:
+        return float(label), label
+    except ValueError:
+        return float("inf"), label
+
+
 def is_missing(cell: Any) -> bool:
     """Whether a cell holds no value: empty, NA, N/A, NaN, null, None, - or ?, in any case."""
     if isinstance(cell, str):

@@ -16,8 +16,8 @@ from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 from torch import Tensor
 
-from threefold.data.random_by_address import integers, permutation
-from threefold.data.shuffling import check_ranks
+from threefold.data.random_by_address import integers
+from threefold.data.shuffling import Shuffle
 from threefold.errors import ThreefoldError
 
 STEPS_PER_DRAW = 64  # the windows of so many steps are drawn together
@@ -56,8 +56,7 @@ class TokenStream:
         step 0   a b c   g h i                  step 1   d e f   j k l
 
     Targets are the next tokens.  Every epoch begins at another position, drawn from (seed, epoch),
-    and wraps around; all lanes restart with it.  Each of several ranks has `batch_size` lanes of
-    its own.
+    and wraps around; all lanes restart with it.
     """
 
     def __init__(
@@ -66,24 +65,17 @@ class TokenStream:
         batch_size: int,
         length: int,
         seed: int = 0,
-        *,
-        rank: int = 0,
-        ranks: int = 1,
     ) -> None:
-        check_ranks(rank, ranks)
-        taken = batch_size * ranks * length
+        taken = batch_size * length
         self.steps_per_epoch = (len(tokens) - 1) // taken if taken > 0 else 0
         if self.steps_per_epoch == 0:
             raise ThreefoldError(_too_short("a token stream", len(tokens), taken + 1))
         self.tokens, self.batch_size, self.length, self.seed = tokens, batch_size, length, seed
-        self.rank = rank
         self._text = _Text(tokens, length + 1)
 
     def __call__(self, step: int) -> Batch:
         epoch, chunk = divmod(step, self.steps_per_epoch)
-        lanes = (np.arange(self.batch_size) + self.rank * self.batch_size) * (
-            self.steps_per_epoch * self.length
-        )
+        lanes = np.arange(self.batch_size) * (self.steps_per_epoch * self.length)
         first = self._offset(epoch) + lanes + chunk * self.length
         starts = torch.full((self.batch_size,), chunk == 0)
         return self._text.cut(first, starts)
@@ -94,7 +86,7 @@ class TokenStream:
 
 
 class Windows:
-    """Random windows of a text, drawn with replacement from (seed, step); each rank has others."""
+    """Random windows of a text, drawn with replacement from (seed, step)."""
 
     def __init__(
         self,
@@ -102,15 +94,10 @@ class Windows:
         batch_size: int,
         length: int,
         seed: int = 0,
-        *,
-        rank: int = 0,
-        ranks: int = 1,
     ) -> None:
-        check_ranks(rank, ranks)
         if batch_size < 1 or length < 1 or len(tokens) <= length:
             raise ThreefoldError(_too_short("a window", len(tokens), max(length, 1) + 1))
         self.tokens, self.batch_size, self.length, self.seed = tokens, batch_size, length, seed
-        self.rank, self.ranks = rank, ranks
         self._text = _Text(tokens, length + 1)
         self._starts: tuple[int, list[NDArray[np.int64]]] | None = None  # cached for speed
 
@@ -124,37 +111,27 @@ class Windows:
 
     def _drawn(self, block: int) -> list[NDArray[np.int64]]:
         """Window starts of `STEPS_PER_DRAW` steps: drawn in a row they take half the time."""
-        starts, count = len(self.tokens) - self.length, self.batch_size * self.ranks
+        starts = len(self.tokens) - self.length
         steps = range(block * STEPS_PER_DRAW, (block + 1) * STEPS_PER_DRAW)
-        mine = slice(self.rank * self.batch_size, (self.rank + 1) * self.batch_size)
-        return [integers((self.seed, step), starts, count)[mine] for step in steps]
+        return [integers((self.seed, step), starts, self.batch_size) for step in steps]
 
 
 class Examples:
-    """Examples in batches; every epoch in another order, drawn from (seed, epoch)."""
+    """Examples in batches; every epoch in another order, as `Shuffle`."""
 
     def __init__(self, inputs: Tensor, targets: Tensor, batch_size: int, seed: int = 0) -> None:
-        # A last batch that would be incomplete is left out.
-        self.steps_per_epoch = len(inputs) // batch_size if batch_size > 0 else 0
-        if self.steps_per_epoch == 0 or len(inputs) != len(targets):
+        if len(inputs) != len(targets):
             raise ThreefoldError(
-                f"batches of {batch_size} from {len(inputs)} inputs and {len(targets)} targets: "
-                "expected as many inputs as targets, and at least one batch of them"
+                f"{len(inputs)} inputs and {len(targets)} targets; expected at least one of each, "
+                "and as many inputs as targets"
             )
-        self.inputs, self.targets, self.batch_size, self.seed = inputs, targets, batch_size, seed
-        self._order: tuple[int, Tensor] | None = None  # of the newest epoch, cached for speed
+        self.inputs, self.targets = inputs, targets
+        self._numbers = Shuffle(len(inputs), batch_size, seed)
+        self.steps_per_epoch = self._numbers.steps_per_epoch
 
     def __call__(self, step: int) -> Batch:
-        epoch, index = divmod(step, self.steps_per_epoch)
-        rows = self._shuffled(epoch)[index * self.batch_size : (index + 1) * self.batch_size]
-        starts = torch.ones(self.batch_size, dtype=torch.bool)
-        return Batch(self.inputs[rows], self.targets[rows], starts)
-
-    def _shuffled(self, epoch: int) -> Tensor:
-        if self._order is None or self._order[0] != epoch:
-            order = permutation((self.seed, epoch), len(self.inputs))
-            self._order = (epoch, torch.from_numpy(order))
-        return self._order[1]
+        rows = torch.from_numpy(self._numbers(step))
+        return Batch(self.inputs[rows], self.targets[rows], torch.ones(len(rows)).bool())
 
 
 class _Text:

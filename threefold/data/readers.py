@@ -5,7 +5,9 @@ verses.tsv:17: 3 columns; expected two texts with a tab between
 
 from __future__ import annotations
 
+import gzip
 import stat
+import zlib
 from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -78,37 +80,47 @@ def text_files(folder: Path, patterns: Sequence[str] = ("*.txt",)) -> list[Path]
 
 
 def read_byte_chunks(path: Path, size: int = CHUNK_BYTES) -> Iterator[bytes]:
-    """The bytes of a file of any size, in chunks."""
+    """The bytes of a file of any size, in chunks; .gz is unpacked."""
     try:
         refuse_irregular(path)
-        with path.open("rb") as file:
+        packed = path.suffix.lower() == ".gz"
+        with gzip.open(path, "rb") if packed else path.open("rb") as file:
             empty = True
             while chunk := file.read(size):
                 empty = False
                 yield chunk
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise file_error(path, None, f"cannot be unpacked ({error})") from error
     except OSError as error:
         raise file_error(path, None, f"cannot be read ({error.strerror})") from error
     if empty:
         raise file_error(path, None, "the file is empty")
 
 
-def read_text_chunks(path: Path, size: int = CHUNK_BYTES) -> Iterator[str]:
+def read_line_chunks(path: Path, size: int = CHUNK_BYTES) -> Iterator[bytes]:
     """A text of any size in chunks that end after a line, else before a space, else anywhere.
 
     So no word is separated from the space before it, and lines may have any length.
     """
-    rest, line = b"", 1
+    rest = b""
     for chunk in read_byte_chunks(path, size):
         rest += chunk
         cut = rest.rfind(b"\n") + 1 or max(rest.rfind(b" "), 0)
         if cut == 0 and len(rest) >= size:
             cut = _whole_characters(rest)
         if cut:
-            yield _decoded(path, rest[:cut], line)
-            line += rest.count(b"\n", 0, cut)
+            yield rest[:cut]
             rest = rest[cut:]
     if rest:
-        yield _decoded(path, rest, line)
+        yield rest
+
+
+def read_text_chunks(path: Path, size: int = CHUNK_BYTES) -> Iterator[str]:
+    """The chunks of `read_line_chunks` as text."""
+    line = 1
+    for chunk in read_line_chunks(path, size):
+        yield _decoded(path, chunk, line)
+        line += chunk.count(b"\n")
 
 
 def _decoded(path: Path, content: bytes, line: int) -> str:

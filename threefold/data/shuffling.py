@@ -3,9 +3,10 @@
     L, R ← R, L ⊕ h(R, key)         a few rounds: a bijection of the numbers with that many bits,
     repeated while result ≥ count   so that it becomes a bijection of the numbers below `count`
 
-So an epoch of a billion examples is shuffled without a list of a billion numbers, and resumes at
-any of them.  Luby & Rackoff 1988, "How to Construct Pseudorandom Permutations"; Black & Rogaway
-2002, "Ciphers with Arbitrary Finite Domains" (walking the cycle).
+So a few numbers of a random order are known without making all of it: `shuffled`.  Batches of whole
+epochs are `Shuffle`, or by length `Buckets`.
+Luby & Rackoff 1988, "How to Construct Pseudorandom Permutations"; Black & Rogaway 2002, "Ciphers
+with Arbitrary Finite Domains" (walking the cycle).
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from threefold.data.random_by_address import splitmix64
+from threefold.data.random_by_address import permutation, splitmix64
 from threefold.errors import ThreefoldError
 
 FEISTEL_ROUNDS = 8
@@ -53,32 +54,23 @@ def _rounds(numbers: NDArray[np.uint64], half: int, keys: NDArray[np.uint64]) ->
 class Shuffle:
     """Numbers of examples in batches, every epoch in another order: shuffle(step) → numbers.
 
-    Each of several ranks takes its part of every batch.  A last batch that would be incomplete is
-    left out.
+    The order is drawn from (seed, epoch).  A last batch that would be incomplete is left out.
     """
 
-    def __init__(
-        self, count: int, batch_size: int, seed: int = 0, *, rank: int = 0, ranks: int = 1
-    ) -> None:
-        check_ranks(rank, ranks)
-        self.steps_per_epoch = count // (batch_size * ranks) if batch_size > 0 else 0
+    def __init__(self, count: int, batch_size: int, seed: int = 0) -> None:
+        self.steps_per_epoch = count // batch_size if batch_size > 0 else 0
         if self.steps_per_epoch == 0:
             raise ThreefoldError(
-                f"batches of {batch_size} for {ranks} ranks from {count} examples; expected at "
-                "least one batch"
+                f"batches of {batch_size} from {count} examples; expected at least one batch"
             )
-        self.count, self.batch_size, self.seed, self.rank, self.ranks = (
-            count,
-            batch_size,
-            seed,
-            rank,
-            ranks,
-        )
+        self.count, self.batch_size, self.seed = count, batch_size, seed
+        self._order: tuple[int, NDArray[np.int64]] | None = None  # of the newest epoch, for speed
 
     def __call__(self, step: int) -> NDArray[np.int64]:
         epoch, index = divmod(step, self.steps_per_epoch)
-        first = (index * self.ranks + self.rank) * self.batch_size
-        return shuffled((self.seed, epoch), self.count, range(first, first + self.batch_size))
+        if self._order is None or self._order[0] != epoch:
+            self._order = epoch, permutation((self.seed, epoch), self.count)
+        return self._order[1][index * self.batch_size : (index + 1) * self.batch_size]
 
 
 class Lengths(Protocol):
@@ -97,37 +89,20 @@ class Buckets:
     """
 
     def __init__(
-        self,
-        lengths: Lengths,
-        batch_size: int,
-        seed: int = 0,
-        *,
-        window: int = 32,
-        rank: int = 0,
-        ranks: int = 1,
+        self, lengths: Lengths, batch_size: int, seed: int = 0, *, window: int = 32
     ) -> None:
-        self._shuffle = Shuffle(len(lengths), batch_size, seed, rank=rank, ranks=ranks)
-        self.steps_per_epoch = self._shuffle.steps_per_epoch
-        self.lengths, self.window = lengths, min(window, self.steps_per_epoch)
+        self.steps_per_epoch = Shuffle(len(lengths), batch_size).steps_per_epoch
         if window < 1:
             raise ThreefoldError(f"a window of {window} batches; expected at least 1")
+        self.lengths, self.batch_size, self.seed = lengths, batch_size, seed
+        self.window = min(window, self.steps_per_epoch)
 
     def __call__(self, step: int) -> NDArray[np.int64]:
         epoch, index = divmod(step, self.steps_per_epoch)
-        batch = int(shuffled((self._shuffle.seed, epoch, 1), self.steps_per_epoch, [index])[0])
+        batch = int(shuffled((self.seed, epoch, 1), self.steps_per_epoch, [index])[0])
         group, inside = divmod(batch, self.window)
-        size = self._shuffle.batch_size * self._shuffle.ranks
-        end = min((group + 1) * self.window, self.steps_per_epoch) * size
-        numbers = shuffled(
-            (self._shuffle.seed, epoch), self._shuffle.count, range(group * self.window * size, end)
-        )
+        first = group * self.window * self.batch_size
+        end = min((group + 1) * self.window, self.steps_per_epoch) * self.batch_size
+        numbers = shuffled((self.seed, epoch), len(self.lengths), range(first, end))
         numbers = numbers[np.argsort(self.lengths[numbers], kind="stable")]
-        return numbers[inside * size : (inside + 1) * size][
-            self._shuffle.rank :: self._shuffle.ranks
-        ]
-
-
-def check_ranks(rank: int, ranks: int) -> None:
-    """Refuse a rank that does not exist."""
-    if not 0 <= rank < ranks:
-        raise ThreefoldError(f"rank {rank} of {ranks}; expected 0 to {ranks - 1}")
+        return numbers[inside * self.batch_size : (inside + 1) * self.batch_size]

@@ -90,7 +90,7 @@ class Speaker:
         return np.frombuffer(b"".join(self.chunks), np.int16)
 
 
-def main() -> None:
+def answer_request() -> None:
     """Synthesise the words given on stdin and write them to stdout."""
     request = json.load(sys.stdin)
     speaker = Speaker(Path(sys.argv[1]))
@@ -102,4 +102,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    answer_request()

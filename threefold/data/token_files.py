@@ -4,11 +4,14 @@
     tokens                                                                uint8, uint16 or uint32
     start positions of documents                                          int64, after padding to 8
 
-A file is written chunk by chunk under a temporary name, and renamed when it is complete.
+A file is written chunk by chunk under a temporary name, and renamed when it is complete.  A token
+folder has the tokens and their tokenizer.
 """
 
 from __future__ import annotations
 
+import json
+import re
 import struct
 from array import array
 from collections.abc import Iterable, Iterator
@@ -18,11 +21,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from threefold.data.atomic_files import write_file
-from threefold.data.readers import file_error, read_byte_chunks, read_text_chunks
-from threefold.data.tokenizers import ByteTokenizer, Tokenizer, Tokens, smallest_dtype
+from threefold.data.atomic_files import json_text, write_file, write_folder
+from threefold.data.readers import file_error, read_line_chunks, read_text, read_text_chunks
+from threefold.data.tokenizers import (
+    ByteTokenizer,
+    Tokenizer,
+    Tokens,
+    describe_tokenizer,
+    make_tokenizer,
+    smallest_dtype,
+)
 from threefold.errors import ThreefoldError
 
+TOKENS_FILE, TOKENIZER_FILE = "data.tokens", "tokenizer.json"  # of a token folder
 MAGIC = b"3FTOKENS"
 VERSION = 1
 HEADER = struct.Struct("<8sIIQQQ24x")
@@ -44,7 +55,7 @@ class TokenFile:
             raise file_error(path, None, f"cannot be read ({error.strerror})") from error
         if len(head) < HEADER.size or head[:8] != MAGIC:
             raise file_error(
-                path, None, "not a token file; write one with threefold.data.write_tokens"
+                path, None, "not a token file; write one with `threefold data tokenize`"
             )
         _, version, width, count, self.vocabulary, documents = HEADER.unpack(head)
         if version != VERSION or width not in TOKEN_DTYPES:
@@ -105,21 +116,83 @@ def _check_tokens(tokens: Tokens, vocabulary: int, position: int) -> None:
         raise ThreefoldError(f"token {position + index} is outside of 0 to {vocabulary - 1}")
 
 
-def tokenize(paths: Iterable[Path], tokenizer: Tokenizer) -> Iterator[TokenChunk]:
-    """The tokens of files in chunks; each file is a document.  Byte tokens need no valid UTF-8."""
+def tokenize(
+    paths: Iterable[Path], tokenizer: Tokenizer, separator: str | None = None
+) -> Iterator[TokenChunk]:
+    """The tokens of files in chunks.  Byte tokens need no valid UTF-8.
+
+    Each file is a document, or several with lines between them that have only the `separator`; ""
+    stands for empty lines.
+    """
     for path in paths:
-        if isinstance(tokenizer, ByteTokenizer):
-            encoded: Iterator[Tokens] = map(tokenizer.encode, read_byte_chunks(path))
-        else:
-            encoded = map(tokenizer.encode, read_text_chunks(path))
+        as_bytes = isinstance(tokenizer, ByteTokenizer)
+        chunks: Iterator[Any] = read_line_chunks(path) if as_bytes else read_text_chunks(path)
         begins = True
         try:
-            for tokens in encoded:
-                yield tokens, begins
-                begins = False
+            for part, is_new in cut_documents(chunks, separator, as_bytes):
+                tokens = tokenizer.encode(part)
+                begins = begins or is_new
+                if len(tokens):
+                    yield tokens, begins
+                    begins = False
         except ThreefoldError as error:
             has_path = str(error).startswith(str(path))
             raise error if has_path else file_error(path, None, str(error)) from error
+
+
+def cut_documents(
+    chunks: Iterable[Any], separator: str | None, as_bytes: bool = False
+) -> Iterator[tuple[Any, bool]]:
+    """Parts of chunks, and whether a separator stood before each; chunks end after a line."""
+    if separator is None:
+        yield from ((chunk, False) for chunk in chunks)
+        return
+    line = rf"(?m)^{re.escape(separator)}[ \t]*\r?(?:\n|\Z)"
+    pattern: Any = re.compile(line.encode() if as_bytes else line)
+    for chunk in chunks:
+        first, *others = pattern.split(chunk)
+        yield first, False
+        yield from ((part, True) for part in others)
+
+
+def write_token_folder(
+    folder: Path, paths: Iterable[Path], tokenizer: Tokenizer, separator: str | None = None
+) -> TokenFile:
+    """Tokenize files into a new folder, complete or not at all."""
+    if folder.exists():
+        raise ThreefoldError(f"{folder}: exists already; delete it, or choose another name")
+    if not folder.parent.is_dir():
+        raise ThreefoldError(f"{folder}: cannot be written (no such folder: {folder.parent})")
+
+    def write(new: Path) -> None:
+        chunks = tokenize(paths, tokenizer, separator)
+        write_tokens(new / TOKENS_FILE, chunks, tokenizer.vocabulary)
+        description = json_text(describe_tokenizer(tokenizer))
+        (new / TOKENIZER_FILE).write_text(description, encoding="utf-8")
+
+    write_folder(folder, write)
+    return TokenFile(folder / TOKENS_FILE)
+
+
+def find_token_folder(path: Path) -> Path | None:
+    """The token folder that a path is, or in which it is the file of tokens; None: neither."""
+    if (path / TOKENS_FILE).is_file():
+        return path
+    return path.parent if path.name == TOKENS_FILE and path.is_file() else None
+
+
+def read_token_folder(folder: Path) -> tuple[TokenFile, Tokenizer]:
+    """The tokens of a folder, memory-mapped, and their tokenizer."""
+    file, path = TokenFile(folder / TOKENS_FILE), folder / TOKENIZER_FILE
+    try:
+        tokenizer = make_tokenizer(json.loads(read_text(path)))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise file_error(path, None, f"not the description of a tokenizer ({error})") from error
+    if tokenizer.vocabulary != file.vocabulary:
+        raise file_error(
+            path, None, f"has {tokenizer.vocabulary} tokens, but {TOKENS_FILE} {file.vocabulary}"
+        )
+    return file, tokenizer
 
 
 def _padded(position: int) -> int:

@@ -16,6 +16,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from threefold.data.cells import label_order
 from threefold.data.readers import file_error, read_lines
 
 Series: TypeAlias = NDArray[np.float32]  # [length, dimensions]
@@ -147,7 +148,7 @@ def read_ucr(path: Path) -> LabelledSeries:
             )
         series.append(values[:, None])
         labels.append(label.strip())
-    return LabelledSeries(series, labels, tuple(sorted(set(labels), key=_as_number)))
+    return LabelledSeries(series, labels, tuple(sorted(set(labels), key=label_order)))
 
 
 def _without_padding(values: Series) -> Series | None:
@@ -158,11 +159,4 @@ def _without_padding(values: Series) -> Series | None:
 
 
 def _is_number(text: str) -> bool:
-    return math.isfinite(_as_number(text)[0])
-
-
-def _as_number(label: str) -> tuple[float, str]:
-    try:
-        return float(label), label
-    except ValueError:
-        return float("inf"), label
+    return math.isfinite(label_order(text)[0])

@@ -6,7 +6,6 @@ chosen by cross-validation, recursive least squares for new samples, labels, sav
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
@@ -20,7 +19,7 @@ from torch import Tensor
 
 import threefold
 from threefold.classical import ridge
-from threefold.data.atomic_files import sha256_of, write_folder
+from threefold.data.atomic_files import json_text, sha256_of, write_folder
 from threefold.errors import ThreefoldError
 from threefold.estimators.inputs import ArrayLike, match_array_type
 from threefold.models.config import (
@@ -223,7 +222,7 @@ class RidgeEstimator:
             "files": [WEIGHTS],
             "sha256": sha256_of(folder / WEIGHTS),
         }
-        (folder / CONFIG).write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
+        (folder / CONFIG).write_text(json_text(values), encoding="utf-8")
 
 
 def row_major_copy(tensor: Tensor) -> Tensor:

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from threefold.data.padding import pad_rows
 from threefold.errors import ThreefoldError
 from threefold.memory.padding import real_elements
 from threefold.memory.state import describe
@@ -68,11 +70,8 @@ def zero_padding(y: Tensor, lengths: Tensor | None) -> Tensor:
 
 def pad_tokens(rows: Sequence[Sequence[int]], fill: int = 0) -> tuple[Tensor, Tensor]:
     """Rows of tokens as one table [B, longest], `fill` after their end, and the mask."""
-    lengths = torch.tensor([len(row) for row in rows])
-    tokens = torch.full((len(rows), int(lengths.max())), fill)
-    for line, row in zip(tokens, rows, strict=True):
-        line[: len(row)] = torch.tensor(row, dtype=torch.int64)
-    return tokens, real_elements(lengths, tokens.shape[1])
+    padded, lengths = pad_rows([np.asarray(row, dtype=np.int64) for row in rows], fill)
+    return torch.from_numpy(padded), real_elements(torch.from_numpy(lengths), padded.shape[1])
 
 
 def _zero_where_not(mask: Tensor, x: Tensor) -> Tensor:

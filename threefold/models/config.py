@@ -12,6 +12,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
+from threefold.data.atomic_files import json_text
 from threefold.errors import ThreefoldError
 from threefold.models.spec import Spec
 
@@ -39,7 +40,7 @@ class ModelConfig:
         """Write it as indented JSON."""
         values = {"format": FORMAT, "format_version": VERSION, **asdict(self)}
         values["spec"] = self.spec.to_dict()
-        path.write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
+        path.write_text(json_text(values), encoding="utf-8")
 
 
 def read_config(folder: Path) -> ModelConfig:

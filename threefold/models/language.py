@@ -1,7 +1,6 @@
 """p(x_{t+1} | x_1 … x_t) = softmax(head(norm(stack(embedding(x))))): one language model, any mixer.
 
-With `classes` there is a second head on the last token: p(class | x_1 … x_L).
-Radford et al. 2018, "Improving Language Understanding by Generative Pre-Training" (second head).
+Radford et al. 2018, "Improving Language Understanding by Generative Pre-Training".
 """
 
 from __future__ import annotations
@@ -26,12 +25,9 @@ class LanguageModel(Backbone, Predictor):
     def __init__(self, spec: Spec) -> None:
         super().__init__(spec)
         self._refuse_if_not_causal()
-        classes = spec.option("classes")
         self.head = None if spec.option("tie") else Linear(spec.width, spec.vocabulary, False)
-        self.classes = Linear(spec.width, classes) if classes else None
-        for module in (self.head, self.classes):
-            if module is not None:
-                nn.init.normal_(module.weight, std=0.02)
+        if self.head is not None:
+            nn.init.normal_(self.head.weight, std=0.02)
 
     def forward(
         self,
@@ -53,36 +49,6 @@ class LanguageModel(Backbone, Predictor):
             return _zero_empty_rows(logits, output.lengths), output.after
         logits = self._predict(self.norm(output.outputs))
         return logits if output.rows is None else output.rows.restore(logits), output.after
-
-    def classify(
-        self,
-        tokens: Tensor,
-        state: State | None = None,
-        *,
-        form: str = "auto",
-        mask: Tensor | None = None,
-    ) -> tuple[Tensor, Tensor, State]:
-        """Class logits [B, classes] after the last token, the logits of `forward`, and the state.
-
-        Logits of an empty row are 0.
-        """
-        if self.classes is None:
-            raise ThreefoldError(
-                f'{self.name}: has no class head; build it with options={{"classes": 2}} or more'
-            )
-        output = self.run_backbone(tokens, state, form, mask)
-        class_logits = _zero_empty_rows(self.classes(self._last(output)), output.lengths)
-        logits = self._predict(self.norm(output.outputs))
-        rows = output.rows
-        return class_logits, logits if rows is None else rows.restore(logits), output.after
-
-    def check_options(self) -> None:
-        """Raise an error if the number of classes is negative."""
-        if self.spec.option("classes") < 0:
-            raise ThreefoldError(
-                f"{self.name}: {self.spec.option('classes')} classes, expected 1 or more, or 0 for "
-                "no class head"
-            )
 
     def _predict(self, h: Tensor) -> Tensor:
         if self.head is None:

@@ -51,7 +51,7 @@ ENCODER_OPTIONS: Mapping[str, Any] = {
 }
 
 _KINDS = (
-    Kind("language", "LanguageModel", {"tie": True, "classes": 0, **BACKBONE_OPTIONS}),
+    Kind("language", "LanguageModel", {"tie": True, **BACKBONE_OPTIONS}),
     Kind(
         "classifier",
         "Classifier",

@@ -22,22 +22,23 @@ def rollout(
     mask: Tensor | None = None,
     exogenous: Tensor | None = None,
     future: Tensor | None = None,
-    sample: bool = False,
-    generator: Generator | None = None,
+    sample: bool | Generator = False,
 ) -> tuple[Tensor, State]:
     """Forecast [B, steps, channels] after `series` [B, L, channels]; also return the state.
 
     Each value is the mean or median of the forecast one step ahead and is the model's next input;
-    with `sample` (gaussian head only) it is sampled.  exogenous belongs to the series, future
-    [B, steps, exogenous] to the forecast values.  The state is the one after the last value.
+    with `sample`, True or a generator (gaussian head only), it is sampled.  exogenous belongs to
+    the series, future [B, steps, exogenous] to the forecast values.  The state is the one after the
+    last value.
     """
-    _check(model, len(series), steps, exogenous, future, sample)
+    _check(model, len(series), steps, future, sample is not False)
+    generator = sample if isinstance(sample, Generator) else None
     values: list[Tensor] = []
     with torch.no_grad():
         forecast, state = model(series, state, exogenous=exogenous, mask=mask)
         last = _last(forecast[:, :, 0], mask)
         for step in range(steps):
-            value = _sample(last, generator) if sample else model.point_forecast(last)
+            value = _sample(last, generator) if sample is not False else model.point_forecast(last)
             step_exogenous = None if future is None else future[:, step]
             values.append(value)
             forecast, state = model.step(value, state, exogenous=step_exogenous)
@@ -63,14 +64,7 @@ def _sample(forecast: Tensor, generator: Generator | None) -> Tensor:
     return mean + deviation * noise
 
 
-def _check(
-    model: Forecaster,
-    rows: int,
-    steps: int,
-    exogenous: Tensor | None,
-    future: Tensor | None,
-    sample: bool,
-) -> None:
+def _check(model: Forecaster, rows: int, steps: int, future: Tensor | None, sample: bool) -> None:
     if not isinstance(model, Forecaster):
         raise ThreefoldError(f"rollout: the model is {type(model).__name__}, expected Forecaster")
     if steps < 1:

@@ -18,9 +18,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from threefold.data.padding import pad_rows
 from threefold.data.preprocessing import Chain, Preprocessing
 from threefold.data.preprocessing.numbers import Standardise
-from threefold.data.preprocessing.text import Tokenize
+from threefold.data.preprocessing.text import Tokenize, TokenizeMasked
 from threefold.errors import ThreefoldError
 from threefold.models.model import Model
 from threefold.models.saving import load
@@ -29,7 +30,6 @@ from threefold.runtime.decoding import eval_mode
 from threefold.runtime.generation import generate
 from threefold.runtime.raw_inputs import RawInput, read_raw_inputs
 from threefold.runtime.table_forecasts import forecast_table
-from threefold.tasks.padding import pad_rows
 from threefold.tasks.pairs import BEGIN, END, pairs
 
 BATCH_SIZE = 32
@@ -114,6 +114,7 @@ def _answer(model: Any, preprocessing: Preprocessing, batch: list[Any]) -> list[
         "regressor": _numbers,
         "tagger": _tags,
         "language": _continuations,
+        "masked": _filled,
     }.get(model.kind, _translations)
     return answer(model, preprocessing, batch)
 
@@ -169,6 +170,15 @@ def _continuations(
         made = generate(model, tokens, max_tokens=MOST_NEW_TOKENS, temperature=0.0).rows()[0]
         answers.append({"text": preprocessing.inputs.invert(made)})
     return answers
+
+
+def _filled(model: Any, preprocessing: Preprocessing, batch: list[Any]) -> list[dict[str, Any]]:
+    """Texts with the likeliest token in place of every `[MASK]`."""
+    step: TokenizeMasked = preprocessing.inputs.find(TokenizeMasked)
+    inputs, mask = _padded(model, batch)
+    best = model(inputs, mask=mask)[0][..., : step.mask_token].argmax(-1)
+    filled = best.where(inputs == step.mask_token, inputs).cpu().tolist()
+    return [{"text": step.invert(row[: len(x)])} for row, x in zip(filled, batch, strict=True)]
 
 
 def _translations(

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from threefold.data.loaders import IGNORE, Batch
 from threefold.data.shuffling import shuffled
 from threefold.errors import ThreefoldError
-from threefold.tasks.language_modelling import unigram_bits_of
+from threefold.tasks.language_modelling import unigram_bits
 from threefold.tasks.task import Numbers, Task
 
 Array = NDArray[Any]
@@ -123,7 +123,7 @@ def unigram(task: Task[Batch], most: int = MOST_EXAMPLES) -> float:
     train, test = (
         sample_rows(task, split, most).targets.numpy().ravel() for split in ("train", "test")
     )
-    return unigram_bits_of(train, test, task.vocabulary)
+    return unigram_bits(train, test, task.vocabulary)
 
 
 def last_value(task: Task[Batch], most: int = MOST_EXAMPLES) -> float:

@@ -21,23 +21,20 @@ from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 
-import numpy as np
-
 from threefold.data.loaders import Batch
 from threefold.data.readers import read_bytes, text_files
-from threefold.data.tokenizers import ByteTokenizer
 from threefold.errors import ThreefoldError, nearest
 from threefold.tasks.chorales import chorales
 from threefold.tasks.language_modelling import (
+    DEFAULT_LENGTH,
+    DEFAULT_VOCABULARY,
+    TextWindows,
     check_tokenizer_name,
-    count_windows,
-    cut_windows,
     split_by_position,
-    tokenize_splits,
-    unigram_bits,
+    text_corpus,
 )
 from threefold.tasks.stored import check_bytes, data_folder, first_existing
-from threefold.tasks.task import Corpus, Numbers, Task, declare
+from threefold.tasks.task import Corpus, Task, declare
 
 BASES = "ACGT"
 SKIPPED_FOLDERS = {
@@ -129,16 +126,18 @@ def content(name: str, folder: Path | None = None) -> bytes:
 
 @cache
 def corpus(
-    name: str, tokenizer: str = "byte", vocabulary: int = 4096, folder: Path | None = None
+    name: str,
+    tokenizer: str = "byte",
+    vocabulary: int = DEFAULT_VOCABULARY,
+    folder: Path | None = None,
 ) -> Corpus:
     """Tokens of every split; byte pairs and words are learnt from the training split."""
     check_tokenizer_name(name, tokenizer)
     parts = _split(name, content(name, folder))
     if tokenizer == "byte":
-        tokens = {split: np.frombuffer(part, np.uint8) for split, part in parts.items()}
-        return Corpus(tokens, ByteTokenizer())
+        return text_corpus(parts, tokenizer, vocabulary)
     texts = {split: part.decode("utf-8", "replace") for split, part in parts.items()}
-    return tokenize_splits(texts, tokenizer, vocabulary)
+    return text_corpus(texts, tokenizer, vocabulary)
 
 
 def _split(name: str, text: bytes) -> dict[str, bytes]:
@@ -152,28 +151,21 @@ def language(
     name: str,
     *,
     tokenizer: str = "byte",
-    length: int = 256,
-    vocabulary: int = 4096,
+    length: int = DEFAULT_LENGTH,
+    vocabulary: int = DEFAULT_VOCABULARY,
     folder: Path | None = None,
+    masked: bool = False,
 ) -> Task[Batch]:
-    """Windows of a corpus; with a tokenizer other than its card's, sizes follow the tokens."""
+    """Windows of a corpus; with other settings than its card's, sizes follow the tokens.
+
+    masked: some inputs are masked, and these are the targets.
+    """
     if length < 1:
         raise ThreefoldError(f"{name}: windows of {length} tokens; expected at least 1")
     read = partial(corpus, name, tokenizer, vocabulary, folder)
-
-    def draw(split: str, numbers: Numbers) -> Batch:
-        return cut_windows(read().tokens[split], numbers, length)
-
-    standard = (CARD_TOKENIZERS.get(name, "byte"), 256, None)
-    if (tokenizer, length, folder) == standard and name != "code":
-        return replace(declare(name, draw), corpus=read)
-    tokens = read()
-    sizes = count_windows(tokens, length)
-    if min(sizes) < 1:
-        raise ThreefoldError(
-            f"{name}: a split has no window of {length} tokens; give a shorter length"
-        )
-    size = tokens.tokenizer.vocabulary
-    changes = {"length": length, "sizes": sizes, "vocabulary": size, "classes": size}
-    task = declare(name, draw, **changes, chance=unigram_bits(tokens))
-    return replace(task, corpus=lambda: tokens)
+    windows = TextWindows(name, read, length, masked)
+    standard = (CARD_TOKENIZERS.get(name, "byte"), DEFAULT_LENGTH, None)
+    is_standard = (tokenizer, length, folder) == standard and name != "code"
+    changes = {} if is_standard else windows.fields()
+    task = declare(f"masked-{name}" if masked else name, windows.draw, **changes)
+    return replace(task, corpus=read, augment=windows.augment if masked else None)

@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from threefold.data.loaders import IGNORE
+from threefold.data.padding import pad_rows
 from threefold.errors import ThreefoldError
-from threefold.tasks.padding import pad_rows
 
 BEGIN, END = 0, 1
 FIRST_TOKEN = 2  # the first token that is neither BEGIN nor END

@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 
+from threefold.data.arpabet import SOUNDS
 from threefold.data.readers import file_error, read_lines
 from threefold.tasks.pairs import FIRST_TOKEN, Pairs, pairs
 from threefold.tasks.stored import check_bytes, data_folder, first_existing
@@ -30,12 +31,7 @@ from threefold.tasks.table import SPLITS
 from threefold.tasks.task import Numbers, Task, declare
 
 LETTERS = ("⟨", "⟩", *"abcdefghijklmnopqrstuvwxyz")
-_VOWELS = "AA AE AH AO AW AY EH ER EY IH IY OW OY UH UW"
-_CONSONANTS = "B CH D DH F G HH JH K L M N NG P R S SH T TH V W Y Z ZH"
-_SOUNDS = sorted(
-    [*(f"{v}{stress}" for v in _VOWELS.split() for stress in "012"), *_CONSONANTS.split()]
-)
-PHONEMES = ("⟨", "⟩", *_SOUNDS)
+PHONEMES = ("⟨", "⟩", *SOUNDS)
 ENTRY = re.compile(r"([a-z]+)(?:\(\d+\))?\s+((?:[A-Z]+[012]?\s*)+)(?:#.*)?", re.I)
 
 Pronunciations = dict[str, list[list[str]]]

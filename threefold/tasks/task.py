@@ -19,10 +19,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from threefold.data.fetch import MissingError
-from threefold.data.loaders import IGNORE, Batch
+from threefold.data.loaders import IGNORE, Batch, Batches
 from threefold.data.preprocessing import Preprocessing
-from threefold.data.random_by_address import permutation
-from threefold.data.shuffling import Buckets
+from threefold.data.shuffling import Buckets, Shuffle
 from threefold.data.tokenizers import Tokenizer, Tokens
 from threefold.errors import ThreefoldError, nearest
 from threefold.tasks.table import SPLITS, Card, card
@@ -73,6 +72,7 @@ class Corpus(NamedTuple):
 
     tokens: Mapping[str, Tokens]
     tokenizer: Tokenizer
+    starts: Mapping[str, Numbers] | None = None  # where documents begin; None: one document
 
 
 METRICS: dict[str, Metric] = {
@@ -90,6 +90,8 @@ class Task(Card, Generic[Rows]):
 
     draw: Draw[Rows]
     corpus: Callable[[], Corpus] | None = None  # of language models: all tokens of every split
+    # Applied to the training batches of a corpus: (batches, seed) → batches.
+    augment: Callable[[Batches, int], Batches] | None = None
     labels: tuple[str, ...] = ()  # names of the classes, if they have names
     preprocessing: Callable[[], Preprocessing] | None = None  # saved with a trained model
     error_scale: float = 1.0  # errors times this are in the user's units
@@ -157,7 +159,7 @@ class Task(Card, Generic[Rows]):
         for index in range(-(-self.size(split) // size)):
             yield self.batch(split, index, size)
 
-    def batches(self, size: int, seed: int = 0, *, alike: bool = False) -> Shuffled[Rows]:
+    def batches(self, size: int, seed: int = 0, *, alike: bool = False) -> TaskBatches[Rows]:
         """Batches for training, addressed by step; every epoch in another order.
 
         `alike`: examples of similar lengths together, so that there is little padding.
@@ -167,37 +169,20 @@ class Task(Card, Generic[Rows]):
                 f"{self.name}: batches of {size} from {self.sizes[0]} examples; expected a batch "
                 f"size from 1 to {self.sizes[0]}"
             )
-        return (Bucketed if alike else Shuffled)(self, size, seed)
+        if alike:
+            return TaskBatches(self, Buckets(_Lengths(self), size, seed))
+        return TaskBatches(self, Shuffle(self.sizes[0], size, seed))
 
 
-class Shuffled(Generic[Rows]):
-    """The training split, every epoch in an order drawn from (seed, epoch).
+class TaskBatches(Generic[Rows]):
+    """Batches of the training split; `numbers` chooses the examples of each step."""
 
-    A last batch that would be incomplete is left out.
-    """
-
-    def __init__(self, task: Task[Rows], size: int, seed: int) -> None:
-        self.task, self.batch_size, self.seed = task, size, seed
-        self.steps_per_epoch = task.sizes[0] // size
-        self._order: tuple[int, Numbers] | None = None  # of the newest epoch, cached for speed
+    def __init__(self, task: Task[Rows], numbers: Shuffle | Buckets) -> None:
+        self.task, self.numbers = task, numbers
+        self.steps_per_epoch = numbers.steps_per_epoch
 
     def __call__(self, step: int) -> Rows:
-        epoch, index = divmod(step, self.steps_per_epoch)
-        if self._order is None or self._order[0] != epoch:
-            self._order = epoch, permutation((self.seed, epoch), self.task.sizes[0])
-        numbers = self._order[1][index * self.batch_size : (index + 1) * self.batch_size]
-        return self.task.rows("train", numbers)
-
-
-class Bucketed(Shuffled[Rows]):
-    """As `Shuffled`, with examples of similar lengths in a batch."""
-
-    def __init__(self, task: Task[Rows], size: int, seed: int) -> None:
-        super().__init__(task, size, seed)
-        self._numbers = Buckets(_Lengths(task), size, seed)
-
-    def __call__(self, step: int) -> Rows:
-        return self.task.rows("train", self._numbers(step))
+        return self.task.rows("train", self.numbers(step))
 
 
 class _Lengths:

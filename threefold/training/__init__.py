@@ -5,14 +5,12 @@ from __future__ import annotations
 from threefold.training.evaluation import Scores, evaluate
 from threefold.training.learning_rates import constant, cosine, inverse_square_root, linear, stable
 from threefold.training.loop import Result, train
-from threefold.training.losses import JointLoss, joint_loss
 from threefold.training.optimizer import adamw, make_optimizer, parameter_groups
-from threefold.training.scheduled_sampling import inverse_sigmoid, scheduled_sampling
+from threefold.training.scheduled_sampling import scheduled_sampling
 from threefold.training.settings import TrainingSettings
 from threefold.training.truncated_bptt import carry_state, cut_segments, truncated_bptt
 
 __all__ = [
-    "JointLoss",
     "Result",
     "Scores",
     "TrainingSettings",
@@ -22,9 +20,7 @@ __all__ = [
     "cosine",
     "cut_segments",
     "evaluate",
-    "inverse_sigmoid",
     "inverse_square_root",
-    "joint_loss",
     "linear",
     "make_optimizer",
     "parameter_groups",

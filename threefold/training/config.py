@@ -36,7 +36,7 @@ class DataSettings(Section):
     name: str
     """A task of `threefold tasks`, or the path of your own file or folder."""
     kind: str | None = None
-    """Your own data: language, classifier, regressor, tagger, forecaster, seq2seq."""
+    """Your own data: language, masked, classifier, regressor, tagger, forecaster, seq2seq."""
     tokenizer: Literal["byte", "character", "bpe", "word"] | None = None
     """How text is cut into tokens; default: byte, or what the task declares."""
     vocabulary: Annotated[int, Field(ge=16)] | None = None
@@ -71,8 +71,8 @@ class DataSettings(Section):
     """Options of the task; `threefold tasks NAME` lists them."""
     batch_size: Count = 16
     """Examples per batch, over all processes together."""
-    batching: Literal["auto", "windows", "stream", "examples", "buckets"] = "auto"
-    """Text: windows or one stream; otherwise shuffled examples, or buckets of similar length."""
+    batching: Literal["auto", "windows", "stream", "documents", "examples", "buckets"] = "auto"
+    """Text: windows, stream or documents; else shuffled examples, or buckets of similar length."""
     eval_examples: Count | None = None
     """Number of examples for evaluations during training; default: the whole split."""
     seed: Seed = 0

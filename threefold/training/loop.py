@@ -25,7 +25,6 @@ from threefold.errors import DivergedError, OtherProcessFailedError
 from threefold.memory.state import State
 from threefold.models.saving import unique_tensors
 from threefold.runtime.interrupts import InterruptedByUser, Interrupts
-from threefold.tasks.task import Metric, accuracy
 from threefold.training.distributed import ProcessGroup
 from threefold.training.ema import ExponentialMovingAverage
 from threefold.training.evaluation import Scores, evaluate
@@ -101,7 +100,6 @@ def train(
     settings: TrainingSettings,
     *,
     validation: Iterable[Any] | None = None,
-    metric: Metric = accuracy,
     objective: Objective | None = None,
     folder: str | PathLike[str] | None = None,
     identity: Mapping[str, Any] | None = None,
@@ -117,8 +115,9 @@ def train(
     progress is logged.  `reserve`: what of `settings.time` is not for training.
     """
     group = ProcessGroup.current()
-    options = {"smoothing": settings.label_smoothing, "sampled": settings.scheduled_sampling}
-    objective = objective or objective_for(model, metric, **options)
+    objective = objective or objective_for(
+        model, smoothing=settings.label_smoothing, sampled=settings.scheduled_sampling
+    )
     trainer = Trainer(model, batches, settings, objective, group)
     trainer.reserve = reserve or Reserve()
     with (

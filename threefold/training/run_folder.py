@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 import threefold
-from threefold.data.atomic_files import report_write_errors, sync, write_text
+from threefold.data.atomic_files import report_write_errors, sync, write_json
 from threefold.errors import ThreefoldError
 from threefold.memory.state import State, leaves, tree
 from threefold.models.saving import unique_tensors
@@ -109,7 +109,7 @@ class RunFolder:
         if is_new:
             if self.group.is_main:
                 content = {"configuration": configuration, "environment": environment()}
-                write_text(path, json.dumps(content, indent=1, sort_keys=True) + "\n")
+                write_json(path, content)
             return []
         try:
             saved = json.loads(path.read_text(encoding="utf-8"))

@@ -7,8 +7,6 @@ Bengio et al. 2015, "Scheduled Sampling for Sequence Prediction with Recurrent N
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import Generator, Tensor
 
@@ -52,11 +50,3 @@ def scheduled_sampling(
             inputs = sampled.where(use, tokens[:, t + 1])
     assert state is not None  # there is at least one token
     return torch.cat(outputs, 1), state
-
-
-def inverse_sigmoid(step: int, slowness: float) -> float:
-    """ε after `step` steps: 1 − k / (k + exp(step / k)), near 0 at first and rising to 1."""
-    if slowness < 1:
-        raise ThreefoldError(f"inverse_sigmoid: slowness is {slowness}, expected 1 or more")
-    # Numerator and denominator are divided by the exponential, which may overflow.
-    return 1 / (1 + slowness * math.exp(-step / slowness))

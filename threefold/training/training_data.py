@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from threefold.data.loaders import TokenStream, Windows
+from threefold.data.documents import Documents
+from threefold.data.loaders import Batches, TokenStream, Windows
 from threefold.data.preprocessing import Preprocessing
 from threefold.data.preprocessing.text import Tokenize
 from threefold.data.shuffling import shuffled
@@ -66,10 +67,9 @@ class TrainingData:
         if order in ("examples", "buckets"):
             by_length = order == "buckets"
             return self.task.batches(self.data.batch_size, self.data.seed, alike=by_length)
-        assert self.task.corpus is not None
-        tokens = self.task.corpus().tokens["train"]
-        loader = TokenStream if order == "stream" else Windows
-        return loader(tokens, self.data.batch_size, self.task.length, self.data.seed)
+        sizes = self.data.batch_size, self.task.length, self.data.seed
+        batches = _lanes(self.task, "train", order, *sizes)
+        return batches if self.task.augment is None else self.task.augment(batches, self.data.seed)
 
     def pieces(self, split: str, carry: bool = False) -> EvaluationBatches:
         """The batches of a split, for evaluation; may be iterated repeatedly."""
@@ -78,18 +78,24 @@ class TrainingData:
     def _order(self, carry: bool) -> str:
         order, is_text = self.data.batching, self.task.corpus is not None
         if order == "auto" and is_text:
-            order = "stream" if carry else "windows"
+            order = "documents" if _starts(self.task) else "stream" if carry else "windows"
         elif order == "auto":  # the lengths of real sentences vary much
             real_sentences = self.task.kind == "seq2seq" and self.task.where != GENERATED
             order = "buckets" if real_sentences else "examples"
-        if order in ("windows", "stream") and not is_text:
+        if order in ("windows", "stream", "documents") and not is_text:
             raise ThreefoldError(
                 f"data.batching is {order!r}, but {self.task.name} is not text; set it to auto"
             )
-        if carry and order != "stream":
+        if order == "documents" and not _starts(self.task):
+            raise ThreefoldError(
+                f"data.batching is 'documents', but {self.task.name} is one text; set it to auto, "
+                "or separate the documents with `threefold data tokenize`"
+            )
+        if carry and (order not in ("stream", "documents") or self.task.kind == "masked"):
+            how = "with masked tokens" if self.task.kind == "masked" else f"as {order}"
             raise ThreefoldError(
                 f"training.carry_state needs a stream of text, but {self.task.name} is read "
-                f"as {order}; set it to false"
+                f"{how}; set it to false"
             )
         return order
 
@@ -140,8 +146,11 @@ class TrainingData:
         if task.kind == "seq2seq":
             kind = model.kind or "seq2seq"
             return kind, task.classes, self._seq2seq_options(kind)
-        if task.kind == "language":
-            return "language", task.vocabulary, {}
+        if task.kind in ("language", "masked"):
+            return task.kind, task.vocabulary, {}
+        if task.kind == "vision":
+            channels, *image = self.first.inputs.shape[1:]
+            return "vision", 1, {"image": image, "channels": channels, "classes": task.classes}
         vocabulary, features = max(task.vocabulary, 1), {"input_size": task.features}
         if self._forecasts:
             return "forecaster", vocabulary, self._forecaster_options()
@@ -200,16 +209,15 @@ class EvaluationBatches:
 
     def __len__(self) -> int:
         if self.carry:
-            return self._stream().steps_per_epoch
+            return int(self._stream().steps_per_epoch)
         size, limit = self.data.task.size(self.split), self.data.data.eval_examples
         return -(-min(size, limit or size) // self.data.data.batch_size)
 
-    def _stream(self) -> TokenStream:
+    def _stream(self) -> Any:
         task = self.data.task
-        assert task.corpus is not None
-        tokens = task.corpus().tokens[self.split]
-        lanes = max(1, min(EVAL_LANES, (len(tokens) - 1) // task.length))
-        return TokenStream(tokens, lanes, task.length)
+        lanes = max(1, min(EVAL_LANES, task.size(self.split)))
+        order = "documents" if _starts(task) else "stream"
+        return _lanes(task, self.split, order, lanes, task.length)
 
     def __iter__(self) -> Iterator[Any]:
         task, data = self.data.task, self.data.data
@@ -220,6 +228,22 @@ class EvaluationBatches:
         indices = sample(task.size(self.split), data.eval_examples)
         for first in range(0, len(indices), data.batch_size):
             yield task.rows(self.split, indices[first : first + data.batch_size])
+
+
+def _starts(task: Task[Any]) -> Mapping[str, NDArray[np.int64]] | None:
+    """Where the documents of a text begin, by split; None: it is one."""
+    return None if task.corpus is None else task.corpus().starts
+
+
+def _lanes(
+    task: Task[Any], split: str, order: str, batch_size: int, length: int, seed: int = 0
+) -> Batches:
+    """The batches of a text."""
+    assert task.corpus is not None
+    tokens, starts = task.corpus().tokens[split], _starts(task)
+    if order == "documents" and starts is not None:
+        return Documents(tokens, starts[split], batch_size, length, seed)
+    return (TokenStream if order == "stream" else Windows)(tokens, batch_size, length, seed)
 
 
 def sample(size: int, limit: int | None) -> NDArray[np.int64]:

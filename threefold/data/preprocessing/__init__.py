@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from threefold.data.atomic_files import json_text
 from threefold.data.preprocessing.steps import Step, read_step
 from threefold.data.preprocessing.text import Labels
 from threefold.errors import ThreefoldError
@@ -118,8 +119,7 @@ class Preprocessing:
 
     def write(self, folder: Path) -> None:
         """Write preprocessing.json."""
-        text = json.dumps(self.to_dict(), indent=1, ensure_ascii=False)
-        (folder / FILE).write_text(text + "\n", encoding="utf-8")
+        (folder / FILE).write_text(json_text(self.to_dict()), encoding="utf-8")
 
     @classmethod
     def read(cls, folder: Path) -> Preprocessing | None:

@@ -11,12 +11,14 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from threefold.data.cells import label_order
 from threefold.data.preprocessing.steps import Step
 from threefold.data.tokenizers import Tokenizer, describe_tokenizer, make_tokenizer
 from threefold.errors import ThreefoldError, nearest
 
 Numbers = NDArray[np.int64]
 MOST_LABELS_SHOWN = 12
+MASK_WORD = "[MASK]"
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,24 @@ class Tokenize(Step):
     def invert(self, data: Iterable[int]) -> str:
         """The text of tokens, without those below the offset."""
         return self.tokenizer.decode(t - self.offset for t in map(int, data) if t >= self.offset)
+
+
+@dataclass(frozen=True)
+class TokenizeMasked(Tokenize):
+    """As `Tokenize`, with one more token for each `[MASK]` in the text."""
+
+    NAME: ClassVar[str] = "tokenize_masked"
+
+    @property
+    def mask_token(self) -> int:
+        """The token that a masked model has to replace."""
+        return self.tokenizer.vocabulary
+
+    def apply(self, data: str) -> Numbers:
+        """The tokens of a text with gaps."""
+        parts = [super(TokenizeMasked, self).apply(part) for part in data.split(MASK_WORD)]
+        gap = np.array([self.mask_token], np.int64)
+        return np.concatenate([parts[0], *(x for part in parts[1:] for x in (gap, part))])
 
 
 @dataclass(frozen=True)
@@ -96,7 +116,7 @@ class Labels(Step):
     @classmethod
     def fit(cls, labels: Iterable[str]) -> Labels:
         """All names, in alphabetical order (numbers in numerical order)."""
-        return cls(tuple(sorted(set(labels), key=_label_order)))
+        return cls(tuple(sorted(set(labels), key=label_order)))
 
     @cached_property
     def numbers(self) -> dict[str, int]:
@@ -119,10 +139,3 @@ class Labels(Step):
         if len(self.names) > MOST_LABELS_SHOWN:
             return f"the model knows {len(self.names)} labels; {nearest(label, self.names)}"
         return f"the model was trained on {', '.join(map(repr, self.names))}"
-
-
-def _label_order(label: str) -> tuple[float, str]:
-    try:
-        return float(label), label
-    except ValueError:
-        return float("inf"), label

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import itertools
-import json
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
@@ -14,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from threefold.data.atomic_files import write_json
 from threefold.drawing.axes import Axis
 from threefold.drawing.charts import Figure, Line, Mark, line_chart
 from threefold.drawing.text import format_seconds, format_value
@@ -161,8 +161,7 @@ class Bench:
         for figure in self.figures:
             path = folder / "figures" / f"{figure.slug}.svg"
             path.write_text(standalone(figure), encoding="utf-8")
-        text = json.dumps(self.to_dict(), indent=2, ensure_ascii=False)
-        (folder / "bench.json").write_text(text + "\n", encoding="utf-8")
+        write_json(folder / "bench.json", self.to_dict())
         path = folder / "bench.html"
         path.write_text(self._page(), encoding="utf-8")
         return path

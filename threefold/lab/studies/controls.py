@@ -1,7 +1,7 @@
 """Does a task leak its answers?  A small model on each task, and on the same with shuffled labels.
 
-    python -m threefold.lab.studies.controls              all small classification tasks
-    python -m threefold.lab.studies.controls parity spam  these tasks
+    threefold lab controls              all small classification tasks
+    threefold lab controls parity spam  these tasks
 
     chance     accuracy of the best answer that ignores the input, as declared by the task
     majority   accuracy of the most frequent training label
@@ -15,23 +15,19 @@ The model is deliberately small: it only has to show that nothing leaks from exa
 
 from __future__ import annotations
 
-import argparse
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
-
-import torch
 
 from threefold.data.fetch import MissingError
 from threefold.errors import ThreefoldError
-from threefold.models.model import Model
-from threefold.models.table import build
 from threefold.tasks.baselines import bag, majority, shuffled_labels
 from threefold.tasks.table import TASKS, task
 from threefold.tasks.task import Task
-from threefold.training import TrainingSettings, train
-from threefold.training.config import DataSettings, ModelSettings
+from threefold.training.config import DataSettings, ModelSettings, RunConfig
+from threefold.training.experiment import prepare, run
+from threefold.training.settings import TrainingSettings
 from threefold.training.training_data import TrainingData
 
 MAX_LENGTH = 500  # elements of a small task
@@ -43,7 +39,7 @@ class ControlStudy:
     """How long to train, and on how many examples to evaluate."""
 
     steps: int = 200
-    batch: int = 32
+    batch_size: int = 32
     examples: int = 2000
     mixer: str = "gru"
     width: int = 32
@@ -91,37 +87,27 @@ def measure(name: str, plan: ControlStudy) -> ControlResult:
 
 def accuracy(tested: Task[Any], plan: ControlStudy) -> float:
     """The test accuracy of a model trained on a task."""
-    settings = DataSettings(
-        name=tested.name,
-        batch_size=min(plan.batch, tested.sizes[0]),
-        eval_examples=plan.examples,
-        seed=plan.seed,
+    config = RunConfig(
+        data=DataSettings(
+            name=tested.name, batch_size=min(plan.batch_size, tested.sizes[0]), seed=plan.seed
+        ),
+        model=ModelSettings(
+            mixers=(plan.mixer,), width=plan.width, depth=plan.depth, seed=plan.seed
+        ),
+        training=TrainingSettings(steps=plan.steps, seed=plan.seed),
     )
-    data = TrainingData(tested, settings)
-    training = TrainingSettings(steps=plan.steps, seed=plan.seed)
-    result = train(
-        _new_model(data, plan),
-        data.batches(),
-        training,
-        validation=data.pieces("test"),
-        objective=data.objective(training),
-    )
-    return result.scores.metric
+    prepared = prepare(config, TrainingData(tested, config.data))
+    few = replace(prepared, valid_examples=plan.batch_size, test_examples=plan.examples)
+    scores = run(config, prepared=few, reporters=()).test
+    assert scores is not None
+    return scores.metric
 
 
-def _new_model(data: TrainingData, plan: ControlStudy) -> Model:
-    """The same initial weights for a plan in each call; the global generator stays as it is."""
-    settings = ModelSettings(mixers=(plan.mixer,), width=plan.width, depth=plan.depth)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(plan.seed)
-        return build(data.spec(settings))
-
-
-def table(names: list[str], plan: ControlStudy) -> Iterator[str]:
+def table(names: Sequence[str], plan: ControlStudy) -> Iterator[str]:
     """The lines of the table, each as soon as its task is measured."""
     columns = ("chance", "majority", "bag", "learnt", "control", "limit")
     yield f"{'task':<20}" + "".join(f"{column:>10}" for column in columns)
-    for name in names:
+    for name in names or SMALL:
         try:
             result = measure(name, plan)
         except MissingError:
@@ -133,22 +119,3 @@ def table(names: list[str], plan: ControlStudy) -> Iterator[str]:
         cells = (getattr(result, column) for column in columns)
         verdict = "" if result.clean else "  the control is above the limit: a leak?"
         yield f"{name:<20}" + "".join(f"{cell:>10.4f}" for cell in cells) + verdict
-
-
-def main() -> None:
-    """Print the table."""
-    parser = argparse.ArgumentParser(
-        prog="python -m threefold.lab.studies.controls",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("tasks", nargs="*", default=SMALL, metavar="task")
-    for name, value in vars(ControlStudy()).items():
-        parser.add_argument(f"--{name}", type=type(value), default=value)
-    arguments = vars(parser.parse_args())
-    for line in table(arguments.pop("tasks"), ControlStudy(**arguments)):
-        print(line, flush=True)
-
-
-if __name__ == "__main__":
-    main()

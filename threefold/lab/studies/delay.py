@@ -1,35 +1,36 @@
 """Repeating a signal a thousand elements later, by S4 and by an LSTM: `threefold lab delay`.
 
 One number → a linear map → one mixer → a linear map; AdamW with the parameter groups of the mixers,
-clipped gradients, new sequences at every step.  Both models have the same CPU time, the same width
-and the same sequences; the figure shows the error on held-out sequences.
+clipped gradients, new sequences at every step.  Both models have the same training time, the same
+width and the same sequences; the figure shows the error on held-out sequences.
 """
 
 from __future__ import annotations
 
 import math
-import time
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from threefold.data.loaders import Batch
 from threefold.drawing.figures import COLOURS, FAINT, GREY, INK, new_figure, save, style
-from threefold.layers.mixer import Mixer
-from threefold.layers.table import mixer
-from threefold.tasks.delay import delay
-from threefold.tasks.task import Task
-from threefold.training.optimizer import adamw, scale_learning_rate
+from threefold.lab.studies.adding import one_layer
+from threefold.training.config import DataSettings, RunConfig
+from threefold.training.experiment import prepare
+from threefold.training.experiment import run as run_experiment
+from threefold.training.loop import Trainer
+from threefold.training.reporters import Reporter
+from threefold.training.settings import TrainingSettings
+from threefold.training.training_data import open_data
 
 SOLVED = 0.1  # relative error
 HELD_OUT = range(16)  # evaluated sequences of the test split
 
 # The forget gates of the LSTM start open, which gives it the best chance to remember for long.
-MIXERS: dict[str, Mapping[str, Any]] = {
+MIXERS: dict[str, dict[str, Any]] = {
     "s4": {"glu": False, "delta_range": (0.0005, 0.01)},
     "lstm": {"forget_bias": 3.0},
 }
@@ -41,19 +42,45 @@ class DelayStudy:
 
     elements: int = 1000
     width: int = 32
-    batch: int = 8
-    seconds: float = 120.0  # CPU time for training, without evaluations
+    batch_size: int = 8
+    time: float | None = 120.0  # seconds of training, without evaluations
+    steps: int | None = None  # ends the training earlier
     learning_rate: float = 5e-3
-    clip: float = 1.0
     seed: int = 0
 
     @property
-    def task(self) -> Task[Batch]:
+    def data(self) -> DataSettings:
         """Sums of slow sines, so that a few numbers can describe the signal within the delay.
 
         A sequence is twice as long as the delay.
         """
-        return delay(2 * self.elements, self.elements, period=100.0, seed=self.seed)
+        options = {"delay": self.elements, "period": 100.0, "seed": self.seed}
+        length, batch_size = 2 * self.elements, self.batch_size
+        return DataSettings(
+            name="delay", length=length, batch_size=batch_size, options=options, seed=self.seed
+        )
+
+    def config(self, mixer: str) -> RunConfig:
+        """The run of one mixer; its learning rate falls to a tenth over the last two thirds."""
+        return RunConfig(
+            data=self.data,
+            model=one_layer((mixer, MIXERS.get(mixer, {})), self.width, self.seed),
+            training=TrainingSettings(
+                steps=self.steps,
+                time=self.time,
+                learning_rate=self.learning_rate,
+                schedule="stable",
+                decay_fraction=2 / 3,
+                warmup_fraction=0.0,
+                weight_decay=0.0,
+                seed=self.seed,
+            ),
+        )
+
+    def held_out(self) -> Batch:
+        """The sequences that are evaluated."""
+        rows: Batch = open_data(self.data).task.rows("test", HELD_OUT)
+        return rows
 
 
 @dataclass
@@ -61,10 +88,10 @@ class Curve:
     """The error on held-out sequences over the training time."""
 
     mixer: str
+    parameters: int
     seconds: list[float] = field(default_factory=list)
     errors: list[float] = field(default_factory=list)
     steps: int = 0
-    parameters: int = 0
     answers: Tensor | None = None
 
     @property
@@ -72,69 +99,44 @@ class Curve:
         return min(self.errors) < SOLVED
 
 
-class Repeater(nn.Module):
-    """A mixer between two linear maps."""
+class CurveReporter(Reporter):
+    """Adds an error to a curve at the beginning and at `points` equal parts of the run."""
 
-    def __init__(self, inner: Mixer) -> None:
-        super().__init__()
-        self.input = nn.Linear(1, inner.width)
-        self.mixer = inner
-        self.out = nn.Linear(inner.width, 1)
+    def __init__(self, curve: Curve, held_out: Batch, points: int) -> None:
+        self.curve, self.held_out, self.points = curve, held_out, points
 
-    def forward(self, x: Tensor) -> Tensor:
-        y, _ = self.mixer(self.input(x))
-        answer: Tensor = self.out(y)
-        return answer
+    def on_step(self, trainer: Trainer) -> None:
+        """Evaluate if the next part of the run is done."""
+        if trainer.progress >= len(self.curve.errors) / self.points:
+            self.evaluate(trainer.model, trainer.result.seconds)
+        self.curve.steps = trainer.result.steps
 
-
-@torch.no_grad()
-def evaluate(model: Repeater, held_out: Batch, curve: Curve, spent: float) -> None:
-    """Add the answers and the error after `spent` seconds of training to the curve."""
-    curve.answers = model(held_out.inputs)
-    curve.seconds.append(spent)
-    curve.errors.append(math.sqrt(squared_error(curve.answers, held_out.targets).item()))
-
-
-def study(name: str, plan: DelayStudy, *, scores: int = 24) -> Curve:
-    """Train one mixer for the time of the plan, evaluated `scores` times in between."""
-    torch.manual_seed(plan.seed)
-    model = Repeater(mixer(name, width=plan.width, **MIXERS.get(name, {})))
-    optimiser = adamw(model, plan.learning_rate, weight_decay=0.0)
-    held_out, batches = plan.task.rows("test", HELD_OUT), plan.task.batches(plan.batch, plan.seed)
-    curve = Curve(name, parameters=sum(p.numel() for p in model.parameters()))
-    spent, next_evaluation = 0.0, 0.0
-    while True:
-        if spent >= next_evaluation:
-            evaluate(model, held_out, curve, spent)
-            next_evaluation += plan.seconds / scores
-        if spent >= plan.seconds:
-            return curve
-        start = time.process_time()
-        curve.steps += 1
-        learn(model, optimiser, batches(curve.steps), plan, spent / plan.seconds)
-        spent += time.process_time() - start
+    @torch.no_grad()
+    def evaluate(self, model: Any, seconds: float) -> None:
+        """Add the answers and the error after some seconds of training to the curve."""
+        targets = self.held_out.targets
+        answers: Tensor = model(self.held_out.inputs)[0].view_as(targets)
+        counts = ~targets.isnan()
+        error = (answers[counts] - targets[counts]).square().mean()
+        self.curve.answers = answers
+        self.curve.seconds.append(seconds)
+        self.curve.errors.append(math.sqrt(error.item()))
 
 
-def learn(
-    model: nn.Module, optimiser: torch.optim.Optimizer, rows: Batch, plan: DelayStudy, done: float
-) -> None:
-    """One step; the learning rate decays linearly to a tenth over the last two thirds."""
-    scale_learning_rate(optimiser, min(1.0, 1.45 - 1.35 * done))
-    optimiser.zero_grad(set_to_none=True)
-    squared_error(model(rows.inputs), rows.targets).backward()  # type: ignore[no-untyped-call]
-    nn.utils.clip_grad_norm_(model.parameters(), plan.clip)
-    optimiser.step()
-
-
-def squared_error(answers: Tensor, targets: Tensor) -> Tensor:
-    """The mean over the elements with a target; always answering 0 gives 1."""
-    counts = ~targets.isnan()
-    return (answers[counts] - targets[counts]).square().mean()
+def study(mixer: str, plan: DelayStudy, *, points: int = 24) -> Curve:
+    """Train one mixer for the time of the plan, evaluated `points` times on the way."""
+    config = plan.config(mixer)
+    prepared = prepare(config)
+    curve = Curve(mixer, prepared.model.parameter_count)
+    reporter = CurveReporter(curve, plan.held_out(), points)
+    reporter.evaluate(prepared.model, 0.0)
+    run_experiment(config, prepared=prepared, reporters=[reporter], test=False)
+    return curve
 
 
 def draw(curves: list[Curve], plan: DelayStudy) -> Any:
     """Errors over time, and the final answers to one sequence."""
-    held_out = plan.task.rows("test", HELD_OUT)
+    held_out = plan.held_out()
     with style():
         figure = new_figure(10, 3.6)
         left, right = figure.subplots(1, 2, width_ratios=(1, 1.4))
@@ -147,7 +149,9 @@ def draw(curves: list[Curve], plan: DelayStudy) -> Any:
             "always answering 0", (0, 1), xytext=(2, 3), textcoords="offset points", color=GREY
         )
         left.annotate("solved", (0, SOLVED), xytext=(2, 3), textcoords="offset points", color=GREY)
-        left.set(yscale="log", xlabel="CPU time, s", xlim=(0, plan.seconds))
+        left.set(
+            yscale="log", xlabel="training time, s", xlim=(0, max(c.seconds[-1] for c in curves))
+        )
         left.set_title(f"relative error at a delay of {plan.elements:,} elements")
         left.grid(axis="y", color=FAINT, linewidth=0.7)
         left.legend(loc="upper right", bbox_to_anchor=(1, 0.9))
@@ -175,7 +179,7 @@ def run(
     paths = save(draw(curves, plan), folder, "delay")
     lines = [
         f"{c.mixer:<10}{'solved' if c.solved else 'not solved':<12}error {c.errors[-1]:.3f}  after "
-        f"{c.steps} steps, {c.seconds[-1]:.0f} s of CPU time, {c.parameters:,} parameters"
+        f"{c.steps} steps, {c.seconds[-1]:.0f} s, {c.parameters:,} parameters"
         for c in curves
     ]
     return [*lines, *(f"wrote {path}" for path in paths)]

@@ -1,4 +1,4 @@
-"""Phoneme error of g2p-en's weights on CMUdict: `python -m threefold.lab.studies.g2p`.
+"""Phoneme error of g2p-en's weights on CMUdict: `threefold lab g2p`.
 
     error = Σ edits between answer and pronunciation / Σ phonemes,  including stress
 
@@ -9,11 +9,11 @@ letters are left out.  `threefold data fetch g2p-en` downloads the weights, and
 
 from __future__ import annotations
 
-import argparse
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -50,10 +50,8 @@ def pronounce(model: Seq2Seq, words: list[str], beams: int | None = None) -> lis
     with torch.no_grad():
         state = model.encode(source, mask=mask)
     begin = torch.full((len(words), 1), BEGIN)
-    if beams is None:
-        generated = generate(model, begin, state, temperature=0, stop=END, max_tokens=MAX_PHONEMES)
-    else:
-        generated = generate(model, begin, state, beams=beams, stop=END, max_tokens=MAX_PHONEMES)
+    search: dict[str, Any] = {"temperature": 0.0} if beams is None else {"beams": beams}
+    generated = generate(model, begin, state, stop=END, max_tokens=MAX_PHONEMES, **search)
     return [[PHONEMES[token] for token in row if token != END] for row in generated.rows()]
 
 
@@ -73,32 +71,22 @@ def measure(
     return Errors(len(listed), wrong, edits, phonemes)
 
 
-def _parse_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="python -m threefold.lab.studies.g2p", description=__doc__
-    )
-    parser.add_argument("dictionary", type=Path, nargs="?", help="CMUdict as a text file")
-    parser.add_argument("--weights", type=Path, help="the file checkpoint20.npz")
-    parser.add_argument("--words", type=int, default=5000, help="number of random words; 0: all")
-    parser.add_argument("--beams", type=int, help="beam width; default: greedy search")
-    parser.add_argument("--seed", type=int, default=0)
-    return parser.parse_args()
-
-
-def main() -> None:
-    """Print the errors over a sample of the dictionary, or all of it."""
-    arguments = _parse_arguments()
-    model = load_g2p(arguments.weights)
-    words = read_dictionary(arguments.dictionary) if arguments.dictionary else dictionary()[1]
+def report(
+    file: Path | None = None,
+    *,
+    weights: Path | None = None,
+    count: int = 5000,
+    beams: int | None = None,
+    seed: int = 0,
+) -> str:
+    """The errors over `count` words of a dictionary (0: all of it) as a line of text."""
+    model = load_g2p(weights)
+    words = read_dictionary(file) if file else dictionary()[1]
     names = sorted(words)
-    chosen = permutation((arguments.seed,), len(names))[: arguments.words or len(names)]
+    chosen = permutation((seed,), len(names))[: count or len(names)]
     start = time.perf_counter()
-    errors = measure(model, {names[i]: words[names[i]] for i in chosen}, arguments.beams)
-    print(
+    errors = measure(model, {names[i]: words[names[i]] for i in chosen}, beams)
+    return (
         f"{errors.words} words: phoneme error {errors.phoneme_error:.2%}, "
         f"word error {errors.word_error:.2%}, {time.perf_counter() - start:.0f} s"
     )
-
-
-if __name__ == "__main__":
-    main()

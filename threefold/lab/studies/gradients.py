@@ -3,15 +3,15 @@
 Below 1 the gradient vanishes, above 1 it explodes (Bengio, Simard & Frasconi 1994).
 For the linear RNN it is the norm of the matrix power, ‖U^{T−t}‖.
 
-`python -m threefold.lab.studies.gradients picture.png` trains mixers on the adding problem, prints
-whether they solve it, and draws these norms; `--steps 0` shows them before training.
+`threefold lab gradients` trains mixers on the adding problem, prints whether they solve it, and
+draws these norms; `--steps 0` shows them before training.
 """
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -22,6 +22,7 @@ from threefold.lab.studies.adding import MIXERS, AddingResult, AddingStudy, stud
 from threefold.layers.mixer import Mixer
 from threefold.memory import state as states
 from threefold.memory.state import State
+from threefold.models.backbone import Backbone
 from threefold.tasks.adding import adding
 
 MAX_STATE_SIZE = 4096  # numbers of a state whose full Jacobian is computed
@@ -112,31 +113,20 @@ def _flat(state: State) -> Tensor:
 def on_adding(name: str, plan: AddingStudy) -> tuple[AddingResult, Tensor]:
     """Train a mixer on the adding problem; its result, and the norms along one sequence."""
     outcome, model = study(name, plan)
+    assert isinstance(model, Backbone)
+    block: Any = model.stack.blocks[0]
     with torch.no_grad():
-        x = model.input(adding(plan.length, seed=plan.seed).batch("test", 0, 1).inputs[0])
-    return outcome, gradient_norms(model.mixer, x)
+        x = model.embedding.look_up(adding(plan.length, seed=plan.seed).batch("test", 0, 1).inputs)
+    return outcome, gradient_norms(block.mixer, x[0])
 
 
-def main() -> None:
-    """Train, measure, print and draw."""
-    parser = argparse.ArgumentParser(
-        prog="python -m threefold.lab.studies.gradients", description=__doc__
-    )
-    parser.add_argument("picture", type=Path)
-    parser.add_argument("mixers", nargs="*", default=list(MIXERS), metavar="mixer")
-    for name in ("length", "width", "steps"):
-        parser.add_argument(f"--{name}", type=int, default=getattr(AddingStudy, name))
-    arguments = vars(parser.parse_args())
-    picture, names = arguments.pop("picture"), arguments.pop("mixers")
-    plan = AddingStudy(**arguments)
+def report(mixers: Sequence[str], plan: AddingStudy, path: Path) -> Iterator[str]:
+    """Train, measure and draw; yields two lines for each mixer."""
     distances = [d for d in (1, 10, 50, 100, 200, 500, 1000) if d <= plan.length]
     curves = {}
-    for name in names:
+    for name in mixers or list(MIXERS):
         outcome, curves[name] = on_adding(name, plan)
         values = "  ".join(f"{d}: {curves[name][-1 - d]:.1e}" for d in distances)
-        print(f"{outcome}\n{'':<16}norms by distance  {values}", flush=True)
-    draw_gradients(curves, picture)
-
-
-if __name__ == "__main__":
-    main()
+        yield f"{outcome}\n{'':<16}norms by distance  {values}"
+    draw_gradients(curves, path)
+    yield f"wrote {path}"

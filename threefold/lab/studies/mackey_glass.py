@@ -1,4 +1,4 @@
-"""Mackey–Glass, τ = 17, by echo state networks: `python -m threefold.lab.studies.mackey_glass`.
+"""Mackey–Glass, τ = 17, by echo state networks: `threefold lab mackey-glass`.
 
 As in Jaeger (2001) and Jaeger & Haas (2004): 400 units, driven only by a bias and their own output;
 the series is squashed by tanh(x − 1); 3,000 training elements, the first 1,000 of them as wash-out.
@@ -10,9 +10,8 @@ here, too).
 
 from __future__ import annotations
 
-import argparse
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -133,41 +132,21 @@ def draw(outcomes: Sequence[MackeyGlassResult], path: str | Path) -> None:
     figure.savefig(path)
 
 
-def _parse_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="python -m threefold.lab.studies.mackey_glass",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--seeds", type=int, default=20)
-    parser.add_argument("--picture", type=Path, help="file for the figure")
-    parser.add_argument("--squares", action="store_true", help="add squared states to the read-out")
-    for name in ("units", "train", "starts"):
-        parser.add_argument(f"--{name}", type=int, default=getattr(MackeyGlassStudy, name))
-    return parser.parse_args()
-
-
-def main() -> None:
-    """Print the errors of every seed and their medians; draw them with --picture."""
-    arguments = vars(_parse_arguments())
-    seeds, picture = arguments.pop("seeds"), arguments.pop("picture")
-    plan = MackeyGlassStudy(**arguments)
+def table(seeds: int, plan: MackeyGlassStudy, picture: Path | None = None) -> Iterator[str]:
+    """The errors of every seed, their medians and known ones; `picture`: file for a figure."""
     outcomes = []
-    print(f"{'seed':<8}{f'{PREDICTION_HORIZON} ahead':>12}{'one step':>12}{'100 units':>12}")
+    yield f"{'seed':<8}{f'{PREDICTION_HORIZON} ahead':>12}{'one step':>12}{'100 units':>12}"
     for seed in range(seeds):
         outcomes.append(study(seed, plan))
-        print(_line(str(seed), [outcomes[-1]]), flush=True)
-    print(_line("median", outcomes))
-    print(f"{'known':<8}{PUBLISHED:>12.2e}{'':>12}{DOCUMENTED:>12.2e}")
+        yield _line(str(seed), [outcomes[-1]])
+    yield _line("median", outcomes)
+    yield f"{'known':<8}{PUBLISHED:>12.2e}{'':>12}{DOCUMENTED:>12.2e}"
     if picture:
         draw(outcomes, picture)
+        yield f"wrote {picture}"
 
 
 def _line(name: str, outcomes: Sequence[MackeyGlassResult]) -> str:
     rows = [(outcome.ahead[-1], outcome.one_step, outcome.small) for outcome in outcomes]
     medians = (statistics.median(column) for column in zip(*rows, strict=True))
     return f"{name:<8}" + "".join(f"{median:>12.2e}" for median in medians)
-
-
-if __name__ == "__main__":
-    main()

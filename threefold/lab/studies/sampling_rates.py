@@ -12,16 +12,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.nn.functional as F
-from torch import nn
 
-from threefold.data.loaders import Batch
 from threefold.drawing.figures import COLOURS, FAINT, GREY, new_figure, save, style
 from threefold.layers.state_space_mixer import set_rate
-from threefold.models.spec import Spec
-from threefold.models.table import build
+from threefold.models.model import Model
 from threefold.tasks.chords import CHORDS, chords
-from threefold.training.optimizer import adamw, scale_learning_rate
+from threefold.training.config import DataSettings, ModelSettings, RunConfig
+from threefold.training.experiment import evaluate_split
+from threefold.training.experiment import run as run_experiment
+from threefold.training.settings import TrainingSettings
+from threefold.training.training_data import open_data
 
 RATES = (1.0, 0.75, 0.5, 0.375, 0.25)
 
@@ -34,10 +34,46 @@ class SamplingRateStudy:
     length: int = 256
     width: int = 32
     depth: int = 2
-    batch: int = 32
+    batch_size: int = 32
     steps: int = 300
     learning_rate: float = 1e-2
     seed: int = 0
+
+    @property
+    def data(self) -> DataSettings:
+        """Sounds at the full rate."""
+        return DataSettings(
+            name="chords",
+            length=self.length,
+            batch_size=self.batch_size,
+            options={"seed": self.seed},
+            seed=self.seed,
+        )
+
+    @property
+    def config(self) -> RunConfig:
+        """The run.  Poles rotate by at most half a turn per sample at half the rate."""
+        filter_ = {"state_size": 16, "delta_range": (0.002, 0.05)}
+        return RunConfig(
+            data=self.data,
+            model=ModelSettings(
+                mixers=((self.mixer, filter_),),
+                width=self.width,
+                depth=self.depth,
+                channel="none",
+                seed=self.seed,
+            ),
+            training=TrainingSettings(
+                steps=self.steps,
+                learning_rate=self.learning_rate,
+                final_lr=0.0,
+                schedule="stable",
+                decay_fraction=2 / 3,
+                warmup_fraction=0.0,
+                weight_decay=0.01,
+                seed=self.seed,
+            ),
+        )
 
 
 @dataclass(frozen=True)
@@ -49,54 +85,25 @@ class Accuracies:
     unchanged: float
 
 
-def make(plan: SamplingRateStudy) -> nn.Module:
-    """The classifier.  Its poles rotate by at most half a turn per sample at half the rate."""
-    filter_ = {"state_size": 16, "delta_range": (0.002, 0.05)}
-    spec = Spec(
-        "classifier",
-        width=plan.width,
-        depth=plan.depth,
-        mixers=((plan.mixer, filter_),),
-        channel="none",
-        options={"classes": len(CHORDS), "input_size": 1, "pooling": "mean"},
-    )
-    torch.manual_seed(plan.seed)
-    return build(spec)
-
-
-def train(plan: SamplingRateStudy) -> nn.Module:
+def train(plan: SamplingRateStudy) -> Model:
     """The classifier, trained on new sounds at the full rate; the learning rate decays to 0."""
-    model = make(plan)
-    optimiser = adamw(model, plan.learning_rate, weight_decay=0.01)
-    batches = chords(plan.length, seed=plan.seed).batches(plan.batch, plan.seed)
-    for step in range(1, plan.steps + 1):
-        rows = batches(step)
-        scale_learning_rate(optimiser, min(1.0, 1.5 * (1 - step / (plan.steps + 1))))
-        optimiser.zero_grad(set_to_none=True)
-        F.cross_entropy(model(rows.inputs)[0], rows.targets).backward()  # type: ignore[no-untyped-call]
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimiser.step()
-    return model.eval()
+    return run_experiment(plan.config, reporters=(), test=False).model
 
 
 def measure(
-    model: nn.Module, plan: SamplingRateStudy, rates: tuple[float, ...] = RATES
+    model: Model, plan: SamplingRateStudy, rates: tuple[float, ...] = RATES
 ) -> list[Accuracies]:
     """Accuracies on the same held-out sounds at each rate."""
     accuracies = []
     for rate in rates:
-        rows = chords(plan.length, rate=rate, seed=plan.seed).examples("test")
+        options = {"seed": plan.seed, "rate": rate}
+        data = open_data(plan.data.model_copy(update={"options": options}))
         set_rate(model, rate)
-        adjusted = score(model, rows)
+        adjusted = evaluate_split(data, model, "test").metric
         set_rate(model, 1.0)
-        accuracies.append(Accuracies(rate, adjusted, score(model, rows)))
+        unchanged = evaluate_split(data, model, "test").metric
+        accuracies.append(Accuracies(rate, adjusted, unchanged))
     return accuracies
-
-
-def score(model: nn.Module, rows: Batch) -> float:
-    """The accuracy."""
-    with torch.no_grad():
-        return float((model(rows.inputs)[0].argmax(-1) == rows.targets).double().mean())
 
 
 def draw(accuracies: list[Accuracies], plan: SamplingRateStudy) -> Any:

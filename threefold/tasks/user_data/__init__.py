@@ -1,6 +1,8 @@
 """A user's file, folder, data frame or arrays as a task; the kind follows from the contents.
 
     notes.txt, books/                  text                      language model (bytes, words, …)
+    notes.txt --kind masked            text                      masked model, as BERT
+    corpus/data.tokens                 a token folder            the same, of any size
     mails.csv                          texts with labels         classifier
     prices.csv                         texts with numbers        regressor
     sensors.csv --target flow          columns of numbers        forecaster
@@ -26,6 +28,7 @@ from threefold.data.preprocessing import Preprocessing
 from threefold.data.readers import read_pairs
 from threefold.data.table_formats import TABLE_SUFFIXES, refuse_unreadable, table_suffix
 from threefold.data.tables import read_table
+from threefold.data.token_files import find_token_folder
 from threefold.errors import ThreefoldError, nearest
 from threefold.tasks.table import MODEL_KINDS
 from threefold.tasks.task import Task
@@ -36,6 +39,7 @@ from threefold.tasks.user_data.settings import Reading, ReadSettings
 from threefold.tasks.user_data.table import table_task
 from threefold.tasks.user_data.tags import tags_task
 from threefold.tasks.user_data.text import content_task, text_task
+from threefold.tasks.user_data.token_folder import token_folder_task
 from threefold.tasks.user_data.ts import ts_task
 
 __all__ = ["ReadSettings", "Reading", "files_of", "user_task"]
@@ -71,6 +75,8 @@ def _path_task(path: Path, reading: Reading) -> Task[Any]:
     kind = reading.settings.kind or (reading.preprocessing and reading.preprocessing.kind)
     if not path.exists():
         raise ThreefoldError(f"{path}: file or folder not found, and no task has this name")
+    if (tokens := find_token_folder(path)) is not None:
+        return token_folder_task(tokens, reading)
     if path.is_dir():
         return folder_task(path, reading)
     if not stat.S_ISREG(path.stat().st_mode):
@@ -85,7 +91,7 @@ def _path_task(path: Path, reading: Reading) -> Task[Any]:
         return tags_task(path, reading)
     if kind == "seq2seq" and not _names_columns(suffix, reading):
         return _lines_of_pairs(path, reading)
-    if suffix in TABLE_SUFFIXES and kind != "language":
+    if suffix in TABLE_SUFFIXES and kind not in ("language", "masked"):
         return table_task(read_table(path, header=_header(reading)), reading)
     refuse_unreadable(path)
     return text_task([path], path.name, reading)

@@ -16,11 +16,11 @@ import numpy as np
 from threefold.data.preprocessing import Chain
 from threefold.data.preprocessing.text import Tokenize
 from threefold.errors import ThreefoldError
+from threefold.tasks.language_modelling import learn_tokenizer
 from threefold.tasks.task import Task
 from threefold.tasks.user_data.examples import ExampleData, RawExamples, examples_task
 from threefold.tasks.user_data.settings import Reading
 from threefold.tasks.user_data.table import MOST_TEXT_TOKENS, fit_numbers
-from threefold.tasks.user_data.text import learn_tokenizer
 
 
 def is_arrays(source: Any) -> bool:

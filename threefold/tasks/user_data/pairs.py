@@ -11,13 +11,13 @@ from threefold.data.preprocessing import Chain, Preprocessing, Roles
 from threefold.data.preprocessing.text import Tokenize
 from threefold.data.random_by_address import permutation
 from threefold.errors import ThreefoldError
+from threefold.tasks.language_modelling import learn_tokenizer
 from threefold.tasks.pairs import FIRST_TOKEN, Pairs, pairs
 from threefold.tasks.stored import Array
 from threefold.tasks.table import SPLITS
 from threefold.tasks.task import Numbers, Task, declare_user_task
 from threefold.tasks.user_data.description import DataDescription, duplicates_note
 from threefold.tasks.user_data.settings import Reading
-from threefold.tasks.user_data.text import learn_tokenizer
 
 FEWEST_PAIRS = 10
 MOST_TOKENS = 256  # of one side, unless `length` is given

@@ -14,6 +14,7 @@ from threefold.data.preprocessing.text import Tokenize, WordNumbers
 from threefold.data.tables import Table
 from threefold.data.time_stamps import read_times
 from threefold.errors import ThreefoldError
+from threefold.tasks.language_modelling import DEFAULT_VOCABULARY, learn_tokenizer
 from threefold.tasks.stored import Array
 from threefold.tasks.task import Task
 from threefold.tasks.user_data.description import list_names
@@ -22,10 +23,8 @@ from threefold.tasks.user_data.pairs import RawPairs, pairs_task
 from threefold.tasks.user_data.roles import TableReading, read_roles
 from threefold.tasks.user_data.series import forecasting_task
 from threefold.tasks.user_data.settings import Reading, ReadSettings
-from threefold.tasks.user_data.text import learn_tokenizer
 
 MOST_TEXT_TOKENS = 4096  # of one example, unless `length` is given
-DEFAULT_VOCABULARY = 4096
 MOST_WORDS = 25_000
 EXAMPLE_SETTINGS = ("target", "features", "header", "length", "time_column", "group_column")
 

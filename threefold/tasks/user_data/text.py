@@ -1,113 +1,82 @@
-"""A user's text: windows of its tokens, for a language model."""
+"""A user's text: windows of its tokens, for a language model or a masked one."""
 
 from __future__ import annotations
 
-import gzip
-import zlib
 from collections.abc import Sequence
 from pathlib import Path
-
-import numpy as np
+from typing import Any
 
 from threefold.data.loaders import Batch
 from threefold.data.preprocessing import Chain, Preprocessing
-from threefold.data.preprocessing.text import Tokenize
-from threefold.data.readers import decode_text, file_error, read_bytes
-from threefold.data.tokenizers import (
-    BPETokenizer,
-    ByteTokenizer,
-    CharacterTokenizer,
-    Tokenizer,
-    WordTokenizer,
-)
-from threefold.errors import ThreefoldError
+from threefold.data.preprocessing.text import Tokenize, TokenizeMasked
+from threefold.data.readers import decode_text, read_byte_chunks
+from threefold.data.tokenizers import ByteTokenizer, Tokenizer
 from threefold.tasks.language_modelling import (
-    check_tokenizer_name,
-    count_windows,
-    cut_windows,
+    DEFAULT_LENGTH,
+    DEFAULT_VOCABULARY,
+    TextWindows,
     split_by_position,
-    tokenize_splits,
-    unigram_bits,
+    text_corpus,
 )
 from threefold.tasks.table import SPLITS
-from threefold.tasks.task import Corpus, Numbers, Task, declare_user_task
+from threefold.tasks.task import Corpus, Task, declare_user_task
 from threefold.tasks.user_data.description import DataDescription
 from threefold.tasks.user_data.settings import Reading
-
-DEFAULT_LENGTH = 256
-DEFAULT_VOCABULARY = 4096
-Content = bytes | str
 
 
 def text_task(files: Sequence[Path], name: str, reading: Reading) -> Task[Batch]:
     """Windows of a text; the files are joined in the given order."""
-    return content_task(b"\n".join(map(_read_file, files)), name, reading, len(files))
-
-
-def _read_file(path: Path) -> bytes:
-    content = read_bytes(path)
-    if path.suffix.lower() != ".gz":
-        return content
-    try:
-        return gzip.decompress(content)
-    except (OSError, EOFError, zlib.error) as error:
-        raise file_error(path, None, f"cannot be unpacked ({error})") from error
+    contents = (b"".join(read_byte_chunks(path)) for path in files)
+    return content_task(b"\n".join(contents), name, reading, len(files))
 
 
 def content_task(content: bytes, name: str, reading: Reading, files: int = 1) -> Task[Batch]:
     """Windows of the tokens of a text in UTF-8, or of any bytes."""
-    settings = reading.settings
-    settings.allow_only(f"{name}, a text", "tokenizer", "vocabulary", "length")
+    reading.settings.allow_only(f"{name}, a text", "tokenizer", "vocabulary", "length")
+    source = "" if files == 1 else f"{files:,} files, "
+    facts = [("text", f"{source}{len(content):,} bytes")]
+    return corpus_task(name, _corpus(content, name, reading), reading, facts)
+
+
+def corpus_task(
+    name: str, corpus: Corpus, reading: Reading, facts: Sequence[tuple[str, str]]
+) -> Task[Batch]:
+    """Windows of tokens, to predict the next ones or, with the kind `masked`, masked ones."""
+    settings, known = reading.settings, reading.preprocessing
+    kind = settings.kind or ("language" if known is None else known.kind)
+    masked = kind == "masked"
     length = settings.length or DEFAULT_LENGTH
-    corpus = _corpus(content, name, reading)
     if not reading.split:  # a short text is one short window
         length = max(1, min(length, len(corpus.tokens["test"]) - 1))
-    sizes = count_windows(corpus, length)
-    if min(sizes) < 1:
-        total = sum(map(len, corpus.tokens.values()))
-        raise ThreefoldError(
-            f"{name}: {total} tokens are too few: each split (90, 5 and 5 per cent) needs at least "
-            f"{length + 1}; give more text, or a length below {length}"
-        )
-
-    def draw(split: str, numbers: Numbers) -> Batch:
-        return cut_windows(corpus.tokens[split], numbers, length)
-
-    chain = Chain((Tokenize.by(corpus.tokenizer),))
-    preprocessing = reading.preprocessing or Preprocessing("language", "text", chain)
+    windows = TextWindows(name, lambda: corpus, length, masked)
+    chain = Chain(((TokenizeMasked if masked else Tokenize).by(corpus.tokenizer),))
+    preprocessing = known or Preprocessing(kind, "text", chain)
     return declare_user_task(
         name,
-        draw,
-        kind="language",
+        windows.draw,
+        kind=kind,
         domain="language",
-        length=length,
-        sizes=sizes,
         metric="bits",
-        chance=unigram_bits(corpus),
-        vocabulary=corpus.tokenizer.vocabulary,
-        classes=corpus.tokenizer.vocabulary,
-        corpus=lambda: corpus,
+        corpus=windows.corpus,
+        augment=windows.augment if masked else None,
         preprocessing=lambda: preprocessing,
-        description=_describe(name, content, corpus, reading, files),
+        description=_describe(name, kind, corpus, reading, facts),
+        **windows.fields(),
     )
 
 
 def _corpus(content: bytes, name: str, reading: Reading) -> Corpus:
-    """The tokens of every split."""
-    tokenizer = _known_tokenizer(reading)
-    if not reading.split:
-        tokenizer = tokenizer or ByteTokenizer()
-        is_bytes = isinstance(tokenizer, ByteTokenizer)
-        tokens = tokenizer.encode(content if is_bytes else decode_text(content, name))  # type: ignore[arg-type]
-        return Corpus(dict.fromkeys(SPLITS, tokens), tokenizer)
-    choice = reading.settings.tokenizer or "byte"
-    check_tokenizer_name(name, choice)
-    if isinstance(tokenizer, ByteTokenizer) or (tokenizer is None and choice == "byte"):
-        return Corpus(split_by_position(np.frombuffer(content, np.uint8)), ByteTokenizer())
-    texts = split_by_position(decode_text(content, name))
-    if tokenizer is not None:
-        return Corpus({split: tokenizer.encode(text) for split, text in texts.items()}, tokenizer)
-    return tokenize_splits(texts, choice, reading.settings.vocabulary or DEFAULT_VOCABULARY)
+    """The tokens of every split; without a split, all tokens in each."""
+    settings = reading.settings
+    tokenizer = _known_tokenizer(reading) or settings.tokenizer or "byte"
+    vocabulary = settings.vocabulary or DEFAULT_VOCABULARY
+
+    def cut(whole: Any) -> dict[str, Any]:
+        return split_by_position(whole) if reading.split else dict.fromkeys(SPLITS, whole)
+
+    if tokenizer == "byte" or isinstance(tokenizer, ByteTokenizer):
+        return text_corpus(cut(content), tokenizer, vocabulary)
+    return text_corpus(cut(decode_text(content, name)), tokenizer, vocabulary)
 
 
 def _known_tokenizer(reading: Reading) -> Tokenizer | None:
@@ -117,25 +86,14 @@ def _known_tokenizer(reading: Reading) -> Tokenizer | None:
     return tokenizer
 
 
-def learn_tokenizer(name: str, texts: Sequence[str], vocabulary: int) -> Tokenizer:
-    """A tokenizer by name, learnt from texts."""
-    check_tokenizer_name("data.tokenizer", name)
-    if name == "byte":
-        return ByteTokenizer()
-    if name == "character":
-        return CharacterTokenizer("".join(texts))
-    return (BPETokenizer if name == "bpe" else WordTokenizer).learn(texts, vocabulary)
-
-
 def _describe(
-    name: str, content: bytes, corpus: Corpus, reading: Reading, files: int
+    name: str, kind: str, corpus: Corpus, reading: Reading, facts: Sequence[tuple[str, str]]
 ) -> DataDescription:
-    kind = type(corpus.tokenizer).__name__.removesuffix("Tokenizer").lower()
-    source = "" if files == 1 else f"{files:,} files, "
-    facts = [("text", f"{source}{len(content):,} bytes")]
-    facts.append(("tokenizer", f"{kind}, vocabulary of {corpus.tokenizer.vocabulary:,}"))
+    tokenizer = type(corpus.tokenizer).__name__.removesuffix("Tokenizer").lower()
+    size = f"{tokenizer}, vocabulary of {corpus.tokenizer.vocabulary:,}"
+    shown = [*facts, ("tokenizer", size)]
     if reading.split:
         sizes = " / ".join(f"{len(corpus.tokens[split]):,}" for split in SPLITS)
-        facts.append(("split", f"{sizes} tokens (train / validation / test), by position"))
+        shown.append(("split", f"{sizes} tokens (train / validation / test), by position"))
     otherwise = "--set data.tokenizer=byte|character|bpe|word, --kind"
-    return DataDescription(name, "language", tuple(facts), (), otherwise)
+    return DataDescription(name, kind, tuple(shown), (), otherwise)
