@@ -22,6 +22,7 @@ PUBLIC = [
     "LanguageModel",
     "MIXERS",
     "MaskedLanguageModel",
+    "Regressor",
     "Seq2Seq",
     "Session",
     "Spec",

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from threefold.models.forecaster import Forecaster as Forecaster
     from threefold.models.language import LanguageModel as LanguageModel
     from threefold.models.masked import MaskedLanguageModel as MaskedLanguageModel
+    from threefold.models.regressor import Regressor as Regressor
     from threefold.models.saving import load as load
     from threefold.models.seq2seq import Seq2Seq as Seq2Seq
     from threefold.models.spec import Spec as Spec
@@ -50,6 +51,7 @@ _HOMES = {
     "LanguageModel": "threefold.models.language",
     "MaskedLanguageModel": "threefold.models.masked",
     "MIXERS": "threefold.layers.table",
+    "Regressor": "threefold.models.regressor",
     "Seq2Seq": "threefold.models.seq2seq",
     "Session": "threefold.runtime.session",
     "Spec": "threefold.models.spec",
@@ -82,6 +84,7 @@ __all__ = [
     "Forecaster",
     "LanguageModel",
     "MaskedLanguageModel",
+    "Regressor",
     "Seq2Seq",
     "Session",
     "Spec",

@@ -47,7 +47,7 @@ def forecast_table(
 def history_series(preprocessing: Preprocessing, history: Any) -> list[TimeSeries]:
     """The series of a table, with the columns that the model was trained on, in its order."""
     table = _as_table(history, preprocessing)
-    check_columns(table, preprocessing.roles, with_labels=False)
+    check_columns(table, preprocessing.roles, with_labels=True)
     found = known_reading(table, preprocessing)
     settings = ReadSettings(resample=preprocessing.resample, day_first=preprocessing.day_first)
     return read_series(table, found, settings)

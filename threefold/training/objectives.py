@@ -1,7 +1,7 @@
 """The loss and the metric of each kind of model.
 
     tokens, labels   −log p(target)                    language, masked, classifier, tagger, …
-    numbers          (answer − target)²                classifier and tagger
+    numbers          (answer − target)²                regressor and tagger
     forecaster       pinball loss, or −log N(μ, σ²)    from every element of the context
     translators      −log p(target), teacher forcing   metric of greedily decoded translations
 

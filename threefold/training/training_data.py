@@ -106,7 +106,7 @@ class TrainingData:
                 f"training.scheduled_sampling is {settings.scheduled_sampling:g}, but only "
                 f"seq2seq models use it and {task.name} needs a {task.kind} model; remove it"
             )
-        if self._forecasts:
+        if task.kind == "forecaster":
             return ForecastObjective(task.measure)
         return PredictionObjective(task.measure, smoothing)
 
@@ -114,10 +114,6 @@ class TrainingData:
     def first(self) -> Any:
         """The first training example."""
         return self.task.rows("train", [0])
-
-    @property
-    def _forecasts(self) -> bool:
-        return self.task.kind == "forecaster" and self.first.targets.dim() >= 2
 
     def spec(self, model: ModelSettings) -> Spec:
         """The spec of a model for these data, with the given settings."""
@@ -131,7 +127,7 @@ class TrainingData:
             vocabulary,
             channel=model.channel,
             block=model.block,
-            options={**options, **model.options},
+            options={**options, **self.task.model_options, **model.options},
         )
 
     def _model_options(self, model: ModelSettings) -> tuple[str, int, dict[str, Any]]:
@@ -143,14 +139,20 @@ class TrainingData:
         if task.kind == "language":
             return "language", task.vocabulary, {}
         vocabulary, features = max(task.vocabulary, 1), {"input_size": task.features}
-        if self._forecasts:
+        if task.kind == "forecaster":
             return "forecaster", vocabulary, self._forecaster_options()
         if task.kind == "tagger":
             return "tagger", vocabulary, {"classes": max(task.classes, 1), **features}
         is_pair = self.first.inputs.dim() - (task.features > 0) == 3
-        pooling = {} if task.classes else {"pooling": "last"}
-        options = {"classes": max(task.classes, 1), "pair": is_pair, **pooling, **features}
-        return "classifier", vocabulary, options
+        pooled = {"pair": is_pair, **features}
+        if task.kind == "regressor":
+            return "regressor", vocabulary, {"outputs": self._outputs(), **pooled}
+        return "classifier", vocabulary, {"classes": max(task.classes, 1), **pooled}
+
+    def _outputs(self) -> int:
+        """Numbers that a regressor predicts."""
+        targets = self.first.targets
+        return 1 if targets.dim() == 1 else int(targets.shape[1])
 
     def _forecaster_options(self) -> dict[str, Any]:
         targets = self.first.targets

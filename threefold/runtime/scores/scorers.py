@@ -2,7 +2,8 @@
 
     likelihood   log p(x_t | x_1 … x_{t−1}): of a token, or of an element under a gaussian forecast
                  one step ahead, summed over its channels
-    predict      what follows x_t: the most likely tokens or classes, or the forecast
+    predict      what follows x_t: the most likely tokens or classes, the numbers of a regressor (of
+                 x_1 … x_t, in the user's units), or the forecast
     anomaly      how unusual x_t is, given x_1 … x_t alone
 
 The anomaly score of a language model is the surprise s_t = −log p(x_t | x_<t) as a z-score: its
@@ -28,9 +29,12 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
+from threefold.data.preprocessing import Chain
+from threefold.data.preprocessing.numbers import Standardise
 from threefold.errors import ThreefoldError, nearest
 from threefold.models.forecaster import Forecaster, gaussian_loss
 from threefold.models.language import LanguageModel
+from threefold.models.regressor import Regressor
 
 MODES = ("likelihood", "predict", "anomaly")
 WARM_UP = 30  # surprises before the first score
@@ -134,6 +138,22 @@ class SurpriseScorer(Scorer):
         self.running.count = int(count)
 
 
+class NumbersScorer(Scorer):
+    """The numbers that a regressor predicts, in the units of its training data, by name."""
+
+    def __init__(self, model: Regressor) -> None:
+        steps = None if model.preprocessing is None else model.preprocessing.outputs
+        scale = None if steps is None else steps.find(Standardise)
+        count = model.spec.option("outputs")
+        names = [f"value_{i + 1}" for i in range(count)] if scale is None else scale.columns
+        self.names = names if count > 1 else ["value"]
+        self.steps = steps or Chain()
+
+    def columns(self, elements: Tensor, before: Tensor | None, outputs: Tensor) -> Columns:
+        values = self.steps.invert(outputs.double().cpu().numpy())
+        return {name: values[:, i].tolist() for i, name in enumerate(self.names)}
+
+
 class ForecastScorer(Scorer):
     """The whole forecast, one column per number."""
 
@@ -230,6 +250,13 @@ def make_scorer(
         if mode == "predict":
             return ForecastScorer(model)
         return ResidualScorer(model) if mode == "anomaly" else DensityScorer(model)
+    if isinstance(model, Regressor):
+        if mode == "predict":
+            return NumbersScorer(model)
+        raise ThreefoldError(
+            f"a regressor predicts numbers without their probability, so mode {mode} has nothing "
+            "to score; use mode predict"
+        )
     tokens = isinstance(model, LanguageModel)
     if mode == "anomaly":
         return SurpriseScorer(tokens, window)

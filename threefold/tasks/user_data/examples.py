@@ -85,7 +85,7 @@ def examples_task(data: ExampleData, reading: Reading) -> Task[Batch]:
         chance=_chance(data.kind, encoded, preprocessing),
         vocabulary=_vocabulary(preprocessing) if tokens else 0,
         features=0 if tokens else first.shape[1],
-        classes=_outputs(preprocessing),
+        classes=len(preprocessing.labels),
         labels=preprocessing.labels,
         error_scale=_error_scale(preprocessing),
         preprocessing=lambda: preprocessing,
@@ -171,7 +171,8 @@ def _chance(kind: str, encoded: dict[str, StoredExamples], preprocessing: Prepro
     """The score of always answering the commonest class, or the mean of the training split."""
     targets = encoded["test"].targets
     if kind == "regressor":  # the mean is 0 after scaling
-        return float(np.abs(np.asarray(targets)).mean()) * _error_scale(preprocessing)
+        errors = np.abs(np.asarray(targets)).reshape(len(targets), -1)
+        return float((errors * _error_scale(preprocessing)).mean())
     flat = np.concatenate([np.ravel(part) for part in targets])
     return Counter(flat.tolist()).most_common(1)[0][1] / len(flat)
 
@@ -181,15 +182,10 @@ def _vocabulary(preprocessing: Preprocessing) -> int:
     return int(step.vocabulary)
 
 
-def _outputs(preprocessing: Preprocessing) -> int:
+def _error_scale(preprocessing: Preprocessing) -> tuple[float, ...]:
+    """The deviation of each number, by which errors become those in original units."""
     scale = preprocessing.outputs.find(Standardise)
-    return len(preprocessing.labels) if scale is None else len(scale.columns)
-
-
-def _error_scale(preprocessing: Preprocessing) -> float:
-    """The deviation of a single number, by which errors become those in original units."""
-    scale = preprocessing.outputs.find(Standardise)
-    return scale.deviation[0] if scale is not None and len(scale.columns) == 1 else 1.0
+    return () if scale is None else scale.deviation
 
 
 def _describe(

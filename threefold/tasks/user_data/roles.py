@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from threefold.data.column_types import ColumnFacts, describe
@@ -181,31 +182,42 @@ class _Reader:
 
     def _examples(self) -> TableReading:
         settings = self.settings
-        target = self._target()
-        kind = settings.kind or self._kind_of_target(target)
+        predicted = self._predicted()
+        kind = settings.kind or self._kind_of_target(predicted.label or predicted.targets[0])
+        names = (predicted.label, *predicted.targets)
+        features = tuple(name for name in self._numbers() if name not in names)
         if settings.group_column is not None:
-            features = tuple(self._numbers())
-            roles = Roles(
-                label=target, features=features, time=self.time, group=settings.group_column
-            )
+            group = settings.group_column
+            roles = replace(predicted, features=features, time=self.time, group=group)
             return self._result(kind, roles)
         texts = self._text_features()
         if texts:
-            return self._result(kind, Roles(texts=texts, label=target))
-        features = tuple(name for name in self._numbers() if name != target)
+            return self._result(kind, replace(predicted, texts=texts))
         if not features:
+            shown = ", ".join(name for name in names if name)
             raise ThreefoldError(
-                f"{self.table.name}: no column of texts or numbers to predict {target} from; the "
+                f"{self.table.name}: no column of texts or numbers to predict {shown} from; the "
                 f"columns are {self._types()}"
             )
-        return self._result(kind, Roles(label=target, features=features))
+        return self._result(kind, replace(predicted, features=features))
+
+    def _predicted(self) -> Roles:
+        """The column to predict; several for a regressor."""
+        if len(self.targets) < 2:
+            return Roles(label=self._target())
+        if self.settings.kind not in (None, "regressor"):
+            raise ThreefoldError(
+                f"--target {','.join(self.targets)}: a {self.settings.kind} predicts one column; "
+                "several need --kind regressor"
+            )
+        for name in self.targets:
+            self._need_number(name, "predicted together with another")
+        return Roles(targets=self.targets)
 
     def _target(self) -> str:
         """The column of the labels."""
         if len(self.targets) == 1:
             return self.targets[0]
-        if self.targets:
-            raise ThreefoldError(f"--target {','.join(self.targets)}: expected one column")
         candidates = [name for name in self.free if name.lower() in LABEL_NAMES]
         categories = self._of_type("category")
         if not candidates:

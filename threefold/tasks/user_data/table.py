@@ -66,8 +66,8 @@ def known_reading(table: Table, known: Preprocessing) -> TableReading:
 
 def check_columns(table: Table, roles: Roles, *, with_labels: bool) -> None:
     """Refuse a table that lacks a column of the model's training data."""
-    wanted = [*roles.texts, *roles.targets, *roles.features, roles.time, roles.group, roles.series]
-    wanted += [roles.label] if with_labels else []
+    wanted = [*roles.texts, *roles.features, roles.time, roles.group, roles.series]
+    wanted += [roles.label, *roles.targets] if with_labels else []
     missing = [name for name in wanted if name is not None and name not in table.cells]
     if missing:
         raise ThreefoldError(
@@ -85,7 +85,8 @@ def _examples(table: Table, found: TableReading, settings: ReadSettings) -> Exam
     else:
         raw, form, fit = _row_examples(table, found, settings)
     inputs = found.roles.texts or found.roles.features
-    facts = [("inputs", list_names(inputs)), ("target", found.roles.label or "")]
+    targets = (found.roles.label,) if found.roles.label else found.roles.targets
+    facts = [("inputs", list_names(inputs)), ("target", list_names(targets))]
     if found.dropped:
         facts.append(("not used", list_names([f"{n} ({w})" for n, w in found.dropped.items()])))
     otherwise = "--kind, --target, --features, --group-column"
@@ -178,7 +179,8 @@ def _targets(table: Table, found: TableReading) -> list[Any]:
     label = found.roles.label or ""
     if found.kind != "regressor":
         return table.labels(label)
-    return list(table.complete_numbers(label).tolist())
+    columns = [table.complete_numbers(name) for name in found.roles.targets or (label,)]
+    return columns[0].tolist() if label else np.stack(columns, 1).tolist()  # type: ignore[no-any-return]
 
 
 def _only(labels: Sequence[Any], table: Table, group: str) -> Any:
