@@ -35,6 +35,7 @@ def read_raw_inputs(preprocessing: Preprocessing, inputs: Any) -> list[RawInput]
     readers = {
         "text": _texts,
         "words": _word_lists,
+        "row": _rows,
         "series": _series,
         "sound": _media(SOUND_SUFFIXES),
         "image": _media(IMAGE_SUFFIXES),
@@ -76,7 +77,9 @@ def _is_table(value: Any) -> bool:
 
 
 def _table(value: Any, preprocessing: Preprocessing) -> Table:
-    table = value if isinstance(value, Table) else read_table(value, header=preprocessing.header)
+    header, decimal = preprocessing.header, preprocessing.decimal
+    table = value if isinstance(value, Table) else None
+    table = table or read_table(value, header=header, decimal=decimal)
     check_columns(table, preprocessing.roles, with_labels=False)
     return table
 
@@ -103,7 +106,7 @@ def _word_lists(value: Any, preprocessing: Preprocessing) -> list[RawInput]:
     if _is_table(value):
         table = _table(value, preprocessing)
         words = table.texts(preprocessing.roles.texts[0])
-        groups = group_rows(table, preprocessing.roles.group, preprocessing.roles.time)
+        groups = _groups(table, preprocessing)
         lists = {name: [words[row] for row in rows] for name, rows in groups.items()}
         return [RawInput(sentence, name) for name, sentence in lists.items()]
     if isinstance(value, Path):
@@ -123,9 +126,7 @@ def _series(value: Any, preprocessing: Preprocessing) -> list[RawInput]:
     if _is_table(value):
         table = _table(value, preprocessing)
         rows = np.stack([table.numbers(name) for name in roles.features], 1)
-        if roles.group is None:
-            return [RawInput(x[:, None], _place(table, n)) for n, x in enumerate(rows)]
-        groups = group_rows(table, roles.group, roles.time)
+        groups = _groups(table, preprocessing)
         return [RawInput(rows[numbers], name) for name, numbers in groups.items()]
     if isinstance(value, (str, Path)):
         raise _wrong(value, "sequences of numbers", "an array, a .ts file or a table")
@@ -134,6 +135,29 @@ def _series(value: Any, preprocessing: Preprocessing) -> list[RawInput]:
     except (TypeError, ValueError) as error:
         raise _wrong(value, "sequences of numbers", f"an array ({error})") from error
     return [RawInput(array[:, None] if array.ndim == 1 else array, "")]
+
+
+def _groups(table: Table, preprocessing: Preprocessing) -> dict[str, list[int]]:
+    return group_rows(table, preprocessing.roles, preprocessing.context, preprocessing.day_first)
+
+
+def _rows(value: Any, preprocessing: Preprocessing) -> list[RawInput]:
+    """Rows of numbers, one answer for each."""
+    names = preprocessing.roles.features
+    if _is_table(value):
+        table = _table(value, preprocessing)
+        rows = np.stack([table.numbers(name) for name in names], 1)
+        return [RawInput(row[None, :], _place(table, n)) for n, row in enumerate(rows)]
+    expected = f"a table, or {len(names)} numbers: {', '.join(names)}"
+    if isinstance(value, (str, Path)):
+        raise _wrong(value, "rows of a table", expected)
+    try:
+        array = np.asarray(value, np.float64)
+    except (TypeError, ValueError) as error:
+        raise _wrong(value, "rows of a table", expected) from error
+    if array.ndim > 2 or array.shape[-1:] != (len(names),):
+        raise _wrong(value, "rows of a table", expected)
+    return [RawInput(row[None, :], "") for row in np.atleast_2d(array)]
 
 
 def _media(suffixes: Sequence[str]) -> Any:

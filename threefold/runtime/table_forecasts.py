@@ -68,7 +68,7 @@ def _as_table(history: Any, preprocessing: Preprocessing) -> Table:
         return read_table({name: array[:, i] for i, name in enumerate(names)})
     if isinstance(history, Table):
         return history
-    return read_table(history, header=preprocessing.header)
+    return read_table(history, header=preprocessing.header, decimal=preprocessing.decimal)
 
 
 def _is_numbers(history: Any) -> bool:

@@ -23,7 +23,7 @@ __all__ = ["FORMS", "Chain", "Preprocessing", "Roles"]
 
 FILE = "preprocessing.json"
 VERSION = 1
-FORMS = ("text", "words", "table", "series", "sound", "image")
+FORMS = ("text", "words", "table", "row", "series", "sound", "image")
 
 
 @dataclass(frozen=True)
@@ -81,6 +81,7 @@ class Preprocessing:
     resample: str | None = None  # the step to which rows were averaged
     day_first: bool | None = None  # in dates such as 01/02/2024
     header: bool | None = None  # whether tables have a line of names, if that was said
+    decimal: str | None = None  # the decimal sign of tables, if that was said
 
     @property
     def labels(self) -> tuple[str, ...]:

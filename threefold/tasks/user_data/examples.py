@@ -27,7 +27,7 @@ from threefold.tasks.user_data.description import (
     duplicates_note,
     imbalance_note,
 )
-from threefold.tasks.user_data.settings import Reading
+from threefold.tasks.user_data.settings import Reading, ReadSettings
 
 FEWEST_EXAMPLES = 10
 
@@ -55,6 +55,7 @@ class ExampleData:
     fit_inputs: Callable[[Sequence[Any]], Chain]  # from the inputs of the training split
     test: RawExamples | None = None  # a test split of its own
     roles: Roles = field(default_factory=Roles)
+    context: int | None = None  # rows of one example, if a table was cut into examples
     facts: tuple[tuple[str, str], ...] = ()
     notes: tuple[str, ...] = ()
     otherwise: str = ""
@@ -63,7 +64,7 @@ class ExampleData:
 def examples_task(data: ExampleData, reading: Reading) -> Task[Batch]:
     """Encode the examples, with steps fitted to the training split or those of a model."""
     splits = _split(data, reading)
-    preprocessing = reading.preprocessing or _fit(data, splits["train"])
+    preprocessing = reading.preprocessing or _fit(data, splits["train"], reading.settings)
     encoded = {name: _encode(raw, preprocessing) for name, raw in splits.items()}
     first = encoded["train"].inputs[0]
 
@@ -102,8 +103,9 @@ def _split(data: ExampleData, reading: Reading) -> dict[str, RawExamples]:
     ends = (0.8, 0.9, 1.0) if data.test is None else (0.9, 1.0, 1.0)
     cuts = [0, *(int(count * part) for part in ends)]
     if classes < 2 or count < FEWEST_EXAMPLES:
+        shown = f" of {classes} classes" if data.kind == "classifier" else ""
         raise ThreefoldError(
-            f"{data.name}: {count} examples of {classes} classes; expected at least 2 classes, and "
+            f"{data.name}: {count} examples{shown}; expected at least 2 classes, and "
             f"{FEWEST_EXAMPLES} examples or more for training, validation and test"
         )
     order = permutation((0, count), count)
@@ -120,7 +122,7 @@ def _pick(raw: RawExamples, numbers: Array) -> RawExamples:
     )
 
 
-def _fit(data: ExampleData, train: RawExamples) -> Preprocessing:
+def _fit(data: ExampleData, train: RawExamples, settings: ReadSettings) -> Preprocessing:
     """Steps fitted to the training split; the labels are those of all examples."""
     every = [*data.examples.targets, *(() if data.test is None else data.test.targets)]
     if data.kind == "regressor":
@@ -132,7 +134,17 @@ def _fit(data: ExampleData, train: RawExamples) -> Preprocessing:
     else:
         output = Chain((Labels.fit(every),))
     inputs = data.fit_inputs(train.inputs)
-    return Preprocessing(data.kind, data.form, inputs, output, data.roles)
+    return Preprocessing(
+        data.kind,
+        data.form,
+        inputs,
+        output,
+        data.roles,
+        context=data.context,
+        day_first=settings.day_first,
+        header=settings.header,
+        decimal=settings.decimal,
+    )
 
 
 def _encode(raw: RawExamples, preprocessing: Preprocessing) -> StoredExamples:

@@ -10,12 +10,17 @@ from threefold.data.column_types import ColumnFacts, describe
 from threefold.data.preprocessing import Roles
 from threefold.data.tables import Table
 from threefold.errors import AmbiguousError, ThreefoldError, nearest
-from threefold.tasks.user_data.questions import name_columns, neighbours_correlate
+from threefold.tasks.user_data.questions import (
+    MOST_NUMERIC_CLASSES,
+    name_columns,
+    neighbours_correlate,
+    row_options,
+    tagging_options,
+)
 from threefold.tasks.user_data.settings import ReadSettings
 
 LABEL_NAMES = ("label", "class", "target", "category")
 SOURCE_NAMES, TARGET_NAMES = ("source", "src", "input"), ("target", "tgt", "output")
-MOST_NUMERIC_CLASSES = 20
 _TYPE_NAMES = {"time": "times", "category": "categories", "empty": "nothing"}
 PAIR_SUFFIXES = (".tsv", ".tab", ".tsv.gz", ".tab.gz")
 
@@ -101,7 +106,7 @@ class _Reader:
 
     def _refuse_labels(self, labels: Sequence[str]) -> TableReading:
         numbers = [name for name in self._numbers() if name not in labels]
-        options = self._word_options(labels)
+        options = tagging_options(self.facts, self._numbers(), labels)
         label = name_columns(target=labels[0])
         options += [f"--kind classifier {label}    each row is one sequence"]
         options += [f"--kind tagger {label}        each row has a label, in order"]
@@ -113,16 +118,6 @@ class _Reader:
             f"({', '.join(labels[:3])})",
             options,
         )
-
-    def _word_options(self, labels: Sequence[str]) -> list[str]:
-        """Words and their tags in two columns, with the number of the sentence in a third."""
-        groups = [n for n in self._numbers() if self.facts[n].whole and not self.facts[n].index]
-        categories = [n for n in labels if self.facts[n].type == "category"]
-        if len(categories) < 2 or not groups:
-            return []
-        words, tags = categories[:2]
-        named = name_columns(target=tags, features=words, group_column=groups[0])
-        return [f"--kind tagger {named}    a tag for each word"]
 
     # ---------------------------------------------------------------------------- forecasters
 
@@ -165,17 +160,10 @@ class _Reader:
             return
         if neighbours_correlate(self.table.numbers(target)):
             return
-        name, facts = name_columns(target=target), self.facts[target]
-        options = [
-            f"--kind regressor {name}     every row is one example, in any order",
-            f"--kind forecaster {name}    the rows follow one another in time",
-        ]
-        if facts.whole and facts.distinct <= MOST_NUMERIC_CLASSES:
-            options.insert(1, f"--kind classifier {name}    the numbers are classes")
         raise self._ambiguous(
             f"there is no column of times, and neighbouring values of {target} are not correlated: "
             "are the rows a time series or separate examples?",
-            options,
+            row_options(self.facts[target]),
         )
 
     # ---------------------------------------------------------- one label or number per example

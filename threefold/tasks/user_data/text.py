@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import zlib
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -39,9 +40,14 @@ DEFAULT_VOCABULARY = 4096
 Content = bytes | str
 
 
-def text_task(files: Sequence[Path], name: str, reading: Reading) -> Task[Batch]:
-    """Windows of a text; the files are joined in the given order."""
-    return content_task(b"\n".join(map(_read_file, files)), name, reading, len(files))
+def text_task(files: Sequence[Path], name: str, reading: Reading, others: int = 0) -> Task[Batch]:
+    """Windows of a text; the files are joined in the given order, `others` are not read."""
+    task = content_task(b"\n".join(map(_read_file, files)), name, reading, len(files))
+    if not others or task.description is None:
+        return task
+    note = f"{others:,} other files of the folder are not read"
+    notes = (*task.description.notes, note)
+    return replace(task, description=replace(task.description, notes=notes))
 
 
 def _read_file(path: Path) -> bytes:
@@ -58,6 +64,7 @@ def content_task(content: bytes, name: str, reading: Reading, files: int = 1) ->
     """Windows of the tokens of a text in UTF-8, or of any bytes."""
     settings = reading.settings
     settings.allow_only(f"{name}, a text", "tokenizer", "vocabulary", "length")
+    settings.check_kind(f"{name}, a text,", "language")
     length = settings.length or DEFAULT_LENGTH
     corpus = _corpus(content, name, reading)
     sizes = count_windows(corpus, length)
@@ -136,4 +143,16 @@ def _describe(
         sizes = " / ".join(f"{len(corpus.tokens[split]):,}" for split in SPLITS)
         facts.append(("split", f"{sizes} tokens (train / validation / test), by position"))
     otherwise = "--set data.tokenizer=byte|character|bpe|word, --kind"
-    return DataDescription(name, "language", tuple(facts), (), otherwise)
+    return DataDescription(name, "language", tuple(facts), _encoding_notes(content), otherwise)
+
+
+def _encoding_notes(content: bytes) -> tuple[str, ...]:
+    """A note if the content is not text; byte models can read anything."""
+    try:
+        content.decode()
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        return (f"line {line} is not valid UTF-8: the content is read as bytes, not as text",)
+    if b"\0" in content:
+        return ("the content has NUL bytes: it is read as bytes, not as text",)
+    return ()
