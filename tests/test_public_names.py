@@ -32,6 +32,7 @@ PUBLIC = [
     "VisionTransformer",
     "__version__",
     "attention",
+    "attention_weights",
     "build",
     "compare",
     "generate",

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from threefold.models.tagger import Tagger as Tagger
     from threefold.models.transformer import Transformer as Transformer
     from threefold.models.vision import VisionTransformer as VisionTransformer
+    from threefold.runtime.attention_weights import attention_weights as attention_weights
     from threefold.runtime.generation import generate as generate
     from threefold.runtime.prediction import predict as predict
     from threefold.runtime.session import Session as Session
@@ -68,6 +69,7 @@ _HOMES = {
     "load_state": "threefold.runtime.state_files",
     "long_convolution": "threefold.memory.convolution",
     "mixer": "threefold.layers.table",
+    "attention_weights": "threefold.runtime.attention_weights",
     "predict": "threefold.runtime.prediction",
     "save_state": "threefold.runtime.state_files",
     "selective_scan": "threefold.memory.linear.selective",
@@ -94,6 +96,7 @@ __all__ = [
     "VisionTransformer",
     "__version__",
     "attention",
+    "attention_weights",
     "build",
     "compare",
     "generate",

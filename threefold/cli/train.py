@@ -190,7 +190,19 @@ def _print_result(trained: TrainedRun, folder: Path) -> None:
         published = "; ".join(f"{who} {value:g}" for who, value in summary["published"].items())
         facts.append(("published", published))
     facts += [("model", str(folder / "model")), ("figures", str(folder / "figures" / "loss.svg"))]
+    facts.append(("to use", _use_command(trained, shlex.quote(str(folder)))))
     output.say_facts(facts)
+
+
+def _use_command(trained: TrainedRun, folder: str) -> str:
+    """The command that answers new data with the trained model."""
+    if trained.model.kind == "forecaster" and trained.model.preprocessing is not None:
+        return f"threefold forecast {folder} FILE"
+    if trained.model.kind == "language" and trained.model.tokenizer is not None:
+        return f"threefold generate {folder} TEXT"
+    if trained.model.preprocessing is not None:
+        return f"threefold predict {folder} INPUT…"
+    return f"threefold info {folder}"
 
 
 def _print_plan(config: RunConfig, prepared: PreparedRun) -> None:

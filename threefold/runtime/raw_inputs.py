@@ -13,14 +13,16 @@ import numpy as np
 
 from threefold.data.audio import Sound
 from threefold.data.preprocessing import Preprocessing
-from threefold.data.readers import read_lines
+from threefold.data.readers import read_lines, read_text, text_files
 from threefold.data.table_formats import TABLE_SUFFIXES, table_suffix
 from threefold.data.tables import Table, read_table
 from threefold.data.ts_files import read_ts
 from threefold.errors import ThreefoldError
-from threefold.tasks.user_data.folder import IMAGE_SUFFIXES, SOUND_SUFFIXES
+from threefold.tasks.user_data.folder import IMAGE_SUFFIXES, SOUND_SUFFIXES, TEXT_SUFFIXES
 from threefold.tasks.user_data.table import check_columns, group_rows, join_texts
 from threefold.tasks.user_data.tags import read_words
+
+TEXT_PATTERNS = [f"*{suffix}" for suffix in TEXT_SUFFIXES]
 
 
 class RawInput(NamedTuple):
@@ -34,6 +36,7 @@ def read_raw_inputs(preprocessing: Preprocessing, inputs: Any) -> list[RawInput]
     """The examples in anything that a user may give; a list may mix files and values."""
     readers = {
         "text": _texts,
+        "file": _whole_files,
         "words": _word_lists,
         "row": _rows,
         "series": _series,
@@ -94,12 +97,22 @@ def _texts(value: Any, preprocessing: Preprocessing) -> list[RawInput]:
             )
         texts = join_texts(table, preprocessing.roles.texts)
         return [RawInput(t, _place(table, row)) for row, t in enumerate(texts)]
+    if isinstance(value, Path) and value.is_dir():
+        return _whole_files(value, preprocessing)
     if isinstance(value, Path):
         lines = [(number, text) for number, text in read_lines(value) if text.strip()]
         return [RawInput(text, f"{value.name}:{number}") for number, text in lines]
     if not isinstance(value, str):
         raise _wrong(value, "texts", "a text, a Path to a file, or a table")
     return [RawInput(value, "")]
+
+
+def _whole_files(value: Any, preprocessing: Preprocessing) -> list[RawInput]:
+    """Texts, each as long as a file, of files and folders."""
+    if not isinstance(value, Path):
+        return _texts(value, preprocessing)
+    files = text_files(value, TEXT_PATTERNS) if value.is_dir() else [value]
+    return [RawInput(read_text(file), str(file)) for file in files]
 
 
 def _word_lists(value: Any, preprocessing: Preprocessing) -> list[RawInput]:

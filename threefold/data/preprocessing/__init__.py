@@ -23,7 +23,7 @@ __all__ = ["FORMS", "Chain", "Preprocessing", "Roles"]
 
 FILE = "preprocessing.json"
 VERSION = 1
-FORMS = ("text", "words", "table", "row", "series", "sound", "image")
+FORMS = ("text", "file", "words", "table", "row", "series", "sound", "image")
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from threefold.data.atomic_files import sha256_of
 from threefold.data.preprocessing import Preprocessing
 from threefold.data.readers import file_error, read_pairs
@@ -154,11 +156,15 @@ def _object_task(source: Any, reading: Reading) -> Task[Any]:
         return content_task("\n".join(source).encode(), "texts", reading)
     if is_arrays(source):
         return arrays_task(source, reading)
+    if isinstance(source, np.ndarray) and source.ndim == 1:
+        source = source[:, None]  # a series of one column
+    if isinstance(source, np.ndarray):
+        return table_task(_read_table(source, reading), reading)
     if isinstance(source, Mapping) or hasattr(source, "columns"):
         return table_task(_read_table(source, reading), reading)
     raise ThreefoldError(
         f"the data are a {type(source).__name__}; expected a path, a task's name, a data frame, a "
-        "mapping of columns, a list of texts, or (inputs, targets) as arrays"
+        "mapping of columns, an array of rows × columns, a list of texts, or (inputs, targets)"
     )
 
 

@@ -127,7 +127,8 @@ def _fit(data: ExampleData, train: RawExamples, settings: ReadSettings) -> Prepr
     every = [*data.examples.targets, *(() if data.test is None else data.test.targets)]
     if data.kind == "regressor":
         numbers = np.array(train.targets, np.float64).reshape(len(train), -1)
-        names = [data.roles.label or "value"] if numbers.shape[1] == 1 else data.roles.targets
+        names = data.roles.targets or [f"value {n}" for n in range(1, numbers.shape[1] + 1)]
+        names = [data.roles.label or "value"] if numbers.shape[1] == 1 else names
         output = Chain((Standardise.fit([numbers], names),))
     elif data.kind == "tagger":
         output = Chain((Labels.fit(tag for tags in every for tag in tags),))

@@ -121,7 +121,7 @@ def _labelled_texts(name: str, files: Sequence[Path], reading: Reading) -> Examp
     return ExampleData(
         name,
         "classifier",
-        "text",
+        "file",
         RawExamples([read_text(file) for file in files], labels, [str(file) for file in files]),
         fit,
         facts=(("inputs", shown), ("target", "the name of the subfolder")),
