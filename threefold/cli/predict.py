@@ -134,8 +134,9 @@ def _read_stdin(model: Model) -> list[Any]:
     content = output.stdin_bytes().read()
     if _reads_text(model):
         return [line for line in decode_text(content, "-").splitlines() if line.strip()]
-    header = None if model.preprocessing is None else model.preprocessing.header
-    return [read_table(content, header=header)]
+    known = model.preprocessing
+    assert known is not None  # a model without preprocessing reads text
+    return [read_table(content, header=known.has_header, decimal=known.decimal)]
 
 
 def _is_existing(text: str) -> bool:

@@ -158,11 +158,26 @@ def _run(config: RunConfig, folder: Path, *, tensorboard: bool, announce: bool) 
         reporters = [console_reporter(Console(), title_of(config))]
         if tensorboard and group.is_main:
             reporters.append(TensorBoardReporter(folder / "tensorboard"))
-        trained = run(config, folder, prepared=prepared, reporters=reporters)
+        try:
+            trained = run(config, folder, prepared=prepared, reporters=reporters)
+        except KeyboardInterrupt:  # the second one: the first is noticed between two steps
+            _print_interrupted(folder)
+            raise typer.Exit(output.INTERRUPTED) from None
         if group.is_main:
             _print_result(trained, folder)
     if not trained.finished:
         raise typer.Exit(130)
+
+
+def _print_interrupted(folder: Path) -> None:
+    """What is left of a run that was ended before it could be saved."""
+    import shlex
+
+    if any(folder.glob("checkpoints/*")):
+        output.complain("interrupted before this step was saved; to resume from the last one:")
+        output.complain(f"  threefold resume {shlex.quote(str(folder))}")
+    else:
+        output.complain("interrupted before the first checkpoint; nothing is left to resume")
 
 
 def _print_result(trained: TrainedRun, folder: Path) -> None:

@@ -125,7 +125,8 @@ def encode(chain: Chain, row: RawInput) -> np.ndarray[Any, Any]:
     try:
         encoded: np.ndarray[Any, Any] = chain.apply(row.value)
     except ThreefoldError as error:
-        raise ThreefoldError(f"{row.source}: {error}") from error
+        known = str(error).startswith(row.source)
+        raise ThreefoldError(str(error) if known else f"{row.source}: {error}") from error
     except ValueError as error:
         raise ThreefoldError(
             f"{row.source}: has the shape {np.shape(row.value)}, which does not fit the model's "

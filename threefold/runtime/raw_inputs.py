@@ -80,7 +80,7 @@ def _is_table(value: Any) -> bool:
 
 
 def _table(value: Any, preprocessing: Preprocessing) -> Table:
-    header, decimal = preprocessing.header, preprocessing.decimal
+    header, decimal = preprocessing.has_header, preprocessing.decimal
     table = value if isinstance(value, Table) else None
     table = table or read_table(value, header=header, decimal=decimal)
     check_columns(table, preprocessing.roles, with_labels=False)
@@ -136,6 +136,8 @@ def _series(value: Any, preprocessing: Preprocessing) -> list[RawInput]:
     if isinstance(value, Path) and value.suffix.lower() == ".ts":
         content = read_ts(value, labelled=False)
         return [RawInput(x, f"{value.name}, series {n}") for n, x in enumerate(content.series, 1)]
+    if _is_table(value) and not roles.features:
+        raise _wrong(value, "sequences that were not in a table", "arrays, or a .ts file")
     if _is_table(value):
         table = _table(value, preprocessing)
         rows = np.stack([table.numbers(name) for name in roles.features], 1)
@@ -182,7 +184,8 @@ def _media(suffixes: Sequence[str]) -> Any:
             files = sorted(path.rglob("*")) if path.is_dir() else [path]
             chosen = [f for f in files if f.is_file() and f.suffix.lower() in suffixes]
             if not chosen:
-                raise ThreefoldError(f"{path}: expected {' or '.join(suffixes)} files")
+                what = "sounds" if suffixes is SOUND_SUFFIXES else "images"
+                raise _wrong(path, what, f"{', '.join(suffixes)} files")
             return [RawInput(file, str(file)) for file in chosen]
         return [RawInput(value, "")]
 
@@ -194,5 +197,5 @@ def _place(table: Table, row: int) -> str:
 
 
 def _wrong(value: Any, trained: str, expected: str) -> ThreefoldError:
-    shown = repr(value)[:60]
+    shown = str(value) if isinstance(value, Path) else repr(value)[:60]
     return ThreefoldError(f"the model was trained on {trained}, not {shown}; expected {expected}")

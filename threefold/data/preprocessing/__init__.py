@@ -84,6 +84,11 @@ class Preprocessing:
     decimal: str | None = None  # the decimal sign of tables, if that was said
 
     @property
+    def has_header(self) -> bool:
+        """Whether new tables have a line of names: the model looks for its columns by name."""
+        return True if self.header is None else self.header
+
+    @property
     def labels(self) -> tuple[str, ...]:
         """The names of the classes, in the model's order."""
         step = self.outputs.find(Labels)

@@ -131,7 +131,8 @@ def _read_table(source: Any, reading: Reading) -> Table:
     settings, known = reading.settings, reading.preprocessing
     header, decimal = settings.header, settings.decimal
     if known is not None:
-        header, decimal = known.header if header is None else header, decimal or known.decimal
+        decimal = decimal or known.decimal
+        header = known.has_header if header is None else header
     try:
         return read_table(source, header=header, decimal=decimal)
     except AmbiguousError as error:

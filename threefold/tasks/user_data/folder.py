@@ -53,7 +53,10 @@ def folder_task(path: Path, reading: Reading) -> Task[Any]:
     files = _by_kind(sorted(path.rglob("*"), key=lambda file: file.relative_to(path).as_posix()))
     _refuse_without_text(path, files)
     others = sum(len(found) for kind, found in files.items() if kind != "texts")
-    return text_task(files["texts"], name, reading, others)
+    notes = [f"{others:,} other files of the folder are not read"] if others else []
+    if len({file.parent for file in inside["texts"]}) > 1:
+        notes.append("the texts are in subfolders; --kind classifier learns to tell these apart")
+    return text_task(files["texts"], name, reading, notes)
 
 
 def _kind_of(reading: Reading) -> str | None:

@@ -18,7 +18,7 @@ from threefold.data.preprocessing.numbers import (
 from threefold.data.preprocessing.text import Tokenize, WordNumbers
 from threefold.data.tables import Table
 from threefold.data.time_stamps import read_times
-from threefold.errors import ThreefoldError
+from threefold.errors import ThreefoldError, nearest
 from threefold.tasks.stored import Array
 from threefold.tasks.task import Task
 from threefold.tasks.user_data.description import list_names
@@ -77,9 +77,11 @@ def check_columns(table: Table, roles: Roles, *, with_labels: bool) -> None:
     wanted += [roles.label, *roles.targets] if with_labels else []
     missing = [name for name in wanted if name is not None and name not in table.cells]
     if missing:
+        hint = nearest(missing[0], table.cells)
         raise ThreefoldError(
             f"{table.name}: the column {', '.join(missing)} is missing; the model was trained on "
             f"{', '.join(n for n in wanted if n)}, the table has {', '.join(table.cells)}"
+            + (f": {hint}" if hint.startswith("did you mean") else "")
         )
 
 

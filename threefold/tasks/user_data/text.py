@@ -40,14 +40,15 @@ DEFAULT_VOCABULARY = 4096
 Content = bytes | str
 
 
-def text_task(files: Sequence[Path], name: str, reading: Reading, others: int = 0) -> Task[Batch]:
-    """Windows of a text; the files are joined in the given order, `others` are not read."""
+def text_task(
+    files: Sequence[Path], name: str, reading: Reading, notes: Sequence[str] = ()
+) -> Task[Batch]:
+    """Windows of a text; the files are joined in the given order, `notes` are told about them."""
     task = content_task(b"\n".join(map(_read_file, files)), name, reading, len(files))
-    if not others or task.description is None:
+    if not notes or task.description is None:
         return task
-    note = f"{others:,} other files of the folder are not read"
-    notes = (*task.description.notes, note)
-    return replace(task, description=replace(task.description, notes=notes))
+    described = replace(task.description, notes=(*task.description.notes, *notes))
+    return replace(task, description=described)
 
 
 def _read_file(path: Path) -> bytes:
