@@ -181,7 +181,7 @@ class Mixer(Recordable, ABC):
         length = states.history_length(state) if isinstance(state, dict) else 0
         shapes, meta = self.state_shapes(length), weight.is_meta
         states.check(state, shapes, rows, weight.dtype, self.name, meta=meta)
-        return state
+        return states.for_autograd(state)
 
     def _refuse_state_if_not_causal(self) -> None:
         if not self.causal:
