@@ -13,11 +13,10 @@ import torch
 from torch import Tensor
 
 import threefold
+from tests.tolerances import assert_close
 from threefold import MIXERS, Spec, ThreefoldError
 from threefold.layers.mixer import Mixer
 from threefold.memory import state as states
-
-from tests.tolerances import assert_close
 
 every_mixer = pytest.mark.parametrize("name", MIXERS)
 CAUSAL = [name for name, entry in MIXERS.items() if entry.load().causal]

@@ -36,6 +36,7 @@ from threefold.tasks.user_data.description import DataDescription
 from threefold.tasks.user_data.settings import Reading
 
 DEFAULT_LENGTH = 256
+SHORTEST_WINDOW = 32  # of a text that is too short for windows of the default length
 DEFAULT_VOCABULARY = 4096
 Content = bytes | str
 
@@ -66,8 +67,8 @@ def content_task(content: bytes, name: str, reading: Reading, files: int = 1) ->
     settings = reading.settings
     settings.allow_only(f"{name}, a text", "tokenizer", "vocabulary", "length")
     settings.check_kind(f"{name}, a text,", "language")
-    length = settings.length or DEFAULT_LENGTH
     corpus = _corpus(content, name, reading)
+    length = settings.length or _default_length(corpus)
     sizes = count_windows(corpus, length)
     if min(sizes) < 1:
         total = sum(map(len, corpus.tokens.values()))
@@ -96,6 +97,12 @@ def content_task(content: bytes, name: str, reading: Reading, files: int = 1) ->
         preprocessing=lambda: preprocessing,
         description=_describe(name, content, corpus, reading, files),
     )
+
+
+def _default_length(corpus: Corpus) -> int:
+    """256 tokens, or as many as the shortest split has; a text that is tiny is refused."""
+    shortest = min(len(tokens) for tokens in corpus.tokens.values()) - 1
+    return min(DEFAULT_LENGTH, shortest) if shortest >= SHORTEST_WINDOW else DEFAULT_LENGTH
 
 
 def _corpus(content: bytes, name: str, reading: Reading) -> Corpus:
