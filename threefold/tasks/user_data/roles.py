@@ -126,8 +126,10 @@ class _Reader:
         usable = [name for name in numbers if not self._unusable(name)]
         targets = self.targets or tuple(usable if len(usable) == 1 else ())
         if not targets and not usable:
+            why = [f"{n}: {self._unusable(n)}" for n in numbers]
+            shown = f" ({'; '.join(why)}: --target says to use it)" if why else ""
             raise ThreefoldError(
-                f"{self.table.name}: no column of numbers to forecast; the columns are "
+                f"{self.table.name}: no column of numbers to forecast{shown}; the columns are "
                 f"{self._types()}"
             )
         if not targets:
