@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from threefold.models.forecaster import Forecaster as Forecaster
     from threefold.models.language import LanguageModel as LanguageModel
     from threefold.models.masked import MaskedLanguageModel as MaskedLanguageModel
+    from threefold.models.regressor import Regressor as Regressor
     from threefold.models.saving import load as load
     from threefold.models.seq2seq import Seq2Seq as Seq2Seq
     from threefold.models.spec import Spec as Spec
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from threefold.models.tagger import Tagger as Tagger
     from threefold.models.transformer import Transformer as Transformer
     from threefold.models.vision import VisionTransformer as VisionTransformer
+    from threefold.runtime.attention_weights import attention_weights as attention_weights
     from threefold.runtime.generation import generate as generate
     from threefold.runtime.prediction import predict as predict
     from threefold.runtime.session import Session as Session
@@ -51,6 +53,7 @@ _HOMES = {
     "LanguageModel": "threefold.models.language",
     "MaskedLanguageModel": "threefold.models.masked",
     "MIXERS": "threefold.layers.table",
+    "Regressor": "threefold.models.regressor",
     "Seq2Seq": "threefold.models.seq2seq",
     "Session": "threefold.runtime.session",
     "Spec": "threefold.models.spec",
@@ -68,6 +71,7 @@ _HOMES = {
     "load_state": "threefold.runtime.state_files",
     "long_convolution": "threefold.memory.convolution",
     "mixer": "threefold.layers.table",
+    "attention_weights": "threefold.runtime.attention_weights",
     "predict": "threefold.runtime.prediction",
     "save_state": "threefold.runtime.state_files",
     "selective_scan": "threefold.memory.linear.selective",
@@ -84,6 +88,7 @@ __all__ = [
     "Forecaster",
     "LanguageModel",
     "MaskedLanguageModel",
+    "Regressor",
     "Seq2Seq",
     "Session",
     "Spec",
@@ -93,6 +98,7 @@ __all__ = [
     "VisionTransformer",
     "__version__",
     "attention",
+    "attention_weights",
     "build",
     "compare",
     "evaluate",

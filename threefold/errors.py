@@ -38,7 +38,8 @@ class DivergedError(ThreefoldError):
 def nearest(name: str, known: Iterable[str]) -> str:
     """The end of an error message: the most similar known name, or a list of all of them."""
     names = sorted(known)
-    close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    by_case = {known_name.lower(): known_name for known_name in names}
+    close = difflib.get_close_matches(name.strip().lower(), by_case, n=1, cutoff=0.5)
     if close:
-        return f"did you mean {close[0]!r}?"
+        return f"did you mean {by_case[close[0]]!r}?"
     return "known: " + ", ".join(names)

@@ -1,4 +1,4 @@
-"""Classifiers, taggers and forecasters that `test_encoders.py` holds against the contract."""
+"""The models of one input sequence that `test_encoders.py` holds against the contract."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Case:
     @property
     def aligned(self) -> bool:
         """Whether there is an answer for each element."""
-        return self.spec.kind != "classifier"
+        return self.spec.kind not in ("classifier", "regressor")
 
 
 def classifier(mixers: Any, pooling: str, **options: Any) -> Spec:
@@ -80,6 +80,9 @@ CASES = {
     "mean": Case(classifier("mamba", "mean", input_size=5, hidden=16), vectors),
     "attention": Case(classifier(("mamba", "gru"), "attention", **LEARNED), tokens),
     "pair": Case(classifier(HISTORY, "mean", pair=True), pairs),
+    "numbers": Case(
+        Spec("regressor", 32, 2, HISTORY, options={"outputs": 2, "input_size": 5}), vectors
+    ),
     "tagger": Case(
         Spec("tagger", 32, 2, HISTORY, 61, options={"classes": 5, "segments": 2}), segmented
     ),

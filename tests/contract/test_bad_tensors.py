@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 import threefold
+from tests.tolerances import assert_close
 from threefold import MIXERS, Spec, ThreefoldError
 from threefold.layers.mixer import Mixer
 from threefold.memory import state as states
@@ -106,3 +107,24 @@ def test_copies_and_pickles_of_a_state_continue(name: str) -> None:
         expected, _ = mixer(X[:, :4], state, form="step")
         for other in copies:
             assert torch.equal(mixer(X[:, :4], other, form="step")[0], expected)
+
+
+@pytest.mark.parametrize("name", CAUSAL)
+def test_a_state_of_inference_mode_is_continued_with_gradients(name: str) -> None:
+    mixer = make(name)
+    with torch.inference_mode():
+        state = mixer(X)[1]
+    with torch.no_grad():
+        expected = mixer(X, mixer(X)[1])[0]
+    y, _ = mixer(X, state)
+    y.sum().backward()
+    assert_close(y.detach(), expected, "output")
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
+@pytest.mark.parametrize("name", CAUSAL)
+def test_vmap_over_rows(name: str) -> None:
+    mixer = make(name)
+    with torch.no_grad():
+        rows = torch.vmap(lambda row: mixer(row.unsqueeze(0))[0].squeeze(0))(X)
+        assert_close(rows, mixer(X)[0], "output")

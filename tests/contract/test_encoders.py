@@ -1,4 +1,4 @@
-"""Classifier, Tagger and Forecaster keep the contract: forms, cuts, padding, rows, gradients."""
+"""Models of one input sequence keep the contract: forms, cuts, padding, rows, gradients."""
 
 from __future__ import annotations
 
@@ -267,7 +267,8 @@ def test_both_directions(kind: str, mixer: str) -> None:
     ("spec", "message"),
     [
         (classifier("gla", "max"), "unknown pooling 'max'"),
-        (classifier("gla", "mean", classes=0), "0 classes"),
+        (classifier("gla", "mean", classes=0), "classes is 0"),
+        (Spec("regressor", 32, 1, "gla", options={"outputs": 0}), "outputs is 0"),
         (classifier("gla", "mean", activation="tahn"), "did you mean 'tanh'"),
         (classifier("gla", "mean", input_size=-1), "input_size is -1"),
         (Spec("tagger", 32, 1, "gla", options={"classes": 0}), "0 classes"),

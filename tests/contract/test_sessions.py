@@ -32,6 +32,7 @@ SPECS = {
         "forecaster", 32, 1, "gru", options={"channels": 1, "exogenous": 1, "horizon": 2}
     ),
     "tagger": Spec("tagger", 32, 1, "gla", options=VECTORS),
+    "regressor": Spec("regressor", 32, 1, "gla", options={"input_size": 2, "outputs": 2}),
     **{
         f"pooled by {pooling}": Spec(
             "classifier", 32, 1, "gla", options={**VECTORS, "pooling": pooling}

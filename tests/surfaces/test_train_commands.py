@@ -182,3 +182,45 @@ def test_a_folder_that_cannot_be_written(place: Path, capsys: Any) -> None:
     (place / "taken").write_text("a file")
     assert command("train", "notes.txt", "--folder", "taken/run", *SMALL, *SIZE) == 2
     assert "taken" in capsys.readouterr().err
+
+
+def houses(path: Path) -> Path:
+    """Texts with two numbers in different units that follow from the number of rooms."""
+    rows = [f"a house with {'room ' * n},{1000 * n + 0.5},{20 * n + 0.25}" for n in range(1, 9)]
+    path.write_text("\n".join(["text,price,area", *rows * 10]) + "\n")
+    return path
+
+
+@pytest.mark.parametrize("target", ["price", "price,area"])
+def test_numbers_are_predicted_in_their_own_units(place: Path, capsys: Any, target: str) -> None:
+    houses(place / "houses.csv")
+    train = ["train", "houses.csv", "--kind", "regressor", "--target", target, "--features", "text"]
+    limits = ["--steps", "60", "--mixers", "min_gru", *SIZE, "--seed", "1", "--folder", "run"]
+    assert command(*train, *limits) == 0
+    summary = json.loads((place / "run" / "summary.json").read_text())
+    assert summary["metric"] == "absolute_error"
+    assert summary["test"]["metric"] < summary["chance"] / 2
+    # The mean of both errors, whose deviations differ by a factor of 50.
+    assert summary["chance"] == pytest.approx(2000 if target == "price" else 1020, rel=0.3)
+    capsys.readouterr()
+    call = [sys.executable, "-m", "threefold", "predict", "run", "--json"]
+    texts = [f"a house with {'room ' * n}" for n in (2, 7)]
+    done = subprocess.run([*call, *texts], capture_output=True, text=True, check=True, cwd=place)
+    answers = [
+        dict(zip(("price", "area"), a.values(), strict=False)) for a in json.loads(done.stdout)
+    ]
+    assert list(json.loads(done.stdout)[0]) == (
+        ["value"] if target == "price" else ["price", "area"]
+    )
+    for answer, rooms in zip(answers, (2, 7), strict=True):
+        assert answer["price"] == pytest.approx(1000 * rooms, abs=1000)
+        assert answer.get("area", 20 * rooms) == pytest.approx(20 * rooms, abs=20)
+    assert command("evaluate", "run", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["absolute_error"] == summary["test"]["metric"]
+    (place / "house.txt").write_text(texts[0])
+    assert command("stream", "run", "house.txt", "--mode", "predict") == 0
+    last = json.loads(capsys.readouterr().out.splitlines()[-1])
+    named = last if target == "price,area" else {"price": last["value"]}
+    assert named["price"] == pytest.approx(answers[0]["price"], rel=1e-4)
+    assert command("stream", "run", "house.txt", "--mode", "anomaly") == 2
+    assert "use mode predict" in capsys.readouterr().err

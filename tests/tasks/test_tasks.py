@@ -90,7 +90,7 @@ def test_a_task_is_what_its_card_says(name: str) -> None:
         assert 0 <= int(counted.min()) <= int(counted.max()) < declared.classes
     else:
         assert rows.targets.dtype == torch.float32
-    assert (rows.targets.dim() == 1) == (declared.kind in ("classifier", "forecaster"))
+    assert (rows.targets.dim() == 1) == (declared.kind in ("classifier", "regressor"))
 
 
 @pytest.mark.parametrize("name", MADE_HERE)

@@ -7,6 +7,30 @@ cannot be used, with one message on stderr · 3 another of several processes say
 
 from __future__ import annotations
 
-from threefold.cli.app import main
+import os
+import signal
+import sys
+import threading
+from collections.abc import Sequence
+from types import FrameType
 
 __all__ = ["main"]
+
+INTERRUPTED = 130
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line; always raises SystemExit."""
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, _interrupt)
+    from threefold.cli.app import main as run
+
+    run(arguments)
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    """Before torch is imported nothing has begun, and an exception in an import may get lost."""
+    torch = sys.modules.get("torch")
+    if torch is None or getattr(torch.__spec__, "_initializing", False):
+        os._exit(INTERRUPTED)
+    raise KeyboardInterrupt

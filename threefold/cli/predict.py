@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from threefold.runtime.answers import Answers
 
 MOST_ROWS_SHOWN = 50  # on a terminal
+MOST_CLASSES_SHOWN = 5  # with their probabilities
 ModelFolder = Annotated[
     Path, typer.Argument(metavar="MODEL", help="Folder of a run or of a saved model.")
 ]
@@ -29,6 +30,10 @@ Output = Annotated[
     Path | None,
     typer.Option("--output", help="Write the answers to this new file: .csv or .jsonl."),
 ]
+Attention = Annotated[
+    Path | None,
+    typer.Option(help="Draw where the model looks at its one input to this file, e.g. an SVG."),
+]
 BatchSize = Annotated[int, typer.Option(min=1, help="Inputs that are computed together.")]
 Horizon = Annotated[int | None, typer.Option(min=1, help="Steps to forecast; default: as trained.")]
 Plot = Annotated[Path | None, typer.Option(help="Draw history and forecast to this file, an SVG.")]
@@ -39,6 +44,7 @@ def predict(
     inputs: Inputs,
     output_file: Output = None,
     batch_size: BatchSize = 32,
+    attention: Attention = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Answer new inputs with a trained model: labels, numbers, tags, texts or forecasts.
@@ -48,9 +54,12 @@ def predict(
     """
     from threefold.runtime.prediction import predict as answer
 
-    check_new_file(output_file)
+    check_output(output_file)
+    check_new_file(attention)
     network = _load(model)
     values = read_arguments(network, inputs)
+    if attention is not None:
+        _draw_attention(network, values, attention)
     with output.progress_bar("predicting") as show:
         answers = answer(network, values, batch_size=batch_size, on_progress=show)
     write_answers(answers, output_file, as_json)
@@ -69,8 +78,10 @@ def forecast(
     """Forecast the values after the last row of a table, in original units."""
     from threefold.runtime.prediction import predict as answer
 
-    check_new_file(output_file)
+    check_output(output_file)
     check_new_file(plot)
+    if plot is not None and plot.suffix.lower() != ".svg":
+        raise ThreefoldError(f"{plot}: unknown format; expected a name that ends in .svg")
     network = _load(model)
     if network.kind != "forecaster":
         raise ThreefoldError(
@@ -105,8 +116,7 @@ def read_arguments(model: Model, inputs: list[str]) -> list[Any]:
     values: list[Any] = []
     for text in inputs:
         if text == "-":
-            lines = output.stdin_bytes().read().decode().splitlines()
-            values += [line for line in lines if line.strip()]
+            values += _read_stdin(model)
         elif _is_existing(text):
             values.append(Path(text))
         elif _reads_text(model) and not _looks_like_a_file(text):
@@ -114,6 +124,19 @@ def read_arguments(model: Model, inputs: list[str]) -> list[Any]:
         else:
             raise ThreefoldError(f"{text}: file or folder not found")
     return values
+
+
+def _read_stdin(model: Model) -> list[Any]:
+    """The lines of standard input as texts, or all of it as a table."""
+    from threefold.data.readers import decode_text
+    from threefold.data.tables import read_table
+
+    content = output.stdin_bytes().read()
+    if _reads_text(model):
+        return [line for line in decode_text(content, "-").splitlines() if line.strip()]
+    known = model.preprocessing
+    assert known is not None  # a model without preprocessing reads text
+    return [read_table(content, header=known.has_header, decimal=known.decimal)]
 
 
 def _is_existing(text: str) -> bool:
@@ -125,12 +148,21 @@ def _is_existing(text: str) -> bool:
 
 def _reads_text(model: Model) -> bool:
     preprocessing = model.preprocessing
-    return preprocessing is None or preprocessing.form in ("text", "words")
+    return preprocessing is None or preprocessing.form in ("text", "file", "words")
 
 
 def _looks_like_a_file(text: str) -> bool:
     suffix = Path(text).suffix if " " not in text else ""
     return suffix.lower() in (".csv", ".tsv", ".jsonl", ".txt", ".parquet", ".xlsx", ".wav", ".png")
+
+
+def check_output(path: Path | None) -> None:
+    """Refuse a file that exists, or whose format is unknown, before any work is done."""
+    from threefold.runtime.answers import check_format
+
+    check_new_file(path)
+    if path is not None:
+        check_format(path)
 
 
 def check_new_file(path: Path | None) -> None:
@@ -149,9 +181,10 @@ def write_answers(answers: Answers, path: Path | None, as_json: bool) -> None:
         from threefold.runtime.answers import write_answers as write
 
         write(answers, path)
-        output.say(f"{len(answers):,} answers in {path}")
-    elif as_json:
+    if as_json:
         output.say_json(list(answers))
+    elif path is not None:
+        output.say(f"{len(answers):,} answers in {path}")
     else:
         _show(answers)
 
@@ -159,6 +192,9 @@ def write_answers(answers: Answers, path: Path | None, as_json: bool) -> None:
 def _show(answers: Answers) -> None:
     rows = answers.flat()
     header = list(dict.fromkeys(name for row in rows for name in row))
+    classes = [name for name in header if name.startswith("p(")]
+    if len(classes) > MOST_CLASSES_SHOWN:
+        header = [name for name in header if name not in classes]
     with_source = any(answers.sources)
     cells = [[_cell(row.get(name, "")) for name in header] for row in rows]
     if with_source:
@@ -173,9 +209,16 @@ def _cell(value: Any) -> str:
     return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
+def _draw_attention(model: Model, values: list[Any], path: Path) -> None:
+    from threefold.runtime.attention_weights import attention_weights
+
+    attention_weights(model, values).draw(path)
+    output.note(f"attention weights drawn to {path}")
+
+
 def _draw(model: Any, history: Any, answers: Answers, path: Path) -> None:
     from threefold.data.atomic_files import write_text
     from threefold.runtime.forecast_figure import draw_forecast
 
     write_text(path, draw_forecast(model.preprocessing, history, answers))
-    output.say(f"figure: {path}")
+    output.note(f"history and forecast drawn to {path}")

@@ -165,12 +165,27 @@ def _run(
         reporters = [console_reporter(Console(), title_of(config))]
         if tensorboard and group.is_main:
             reporters.append(TensorBoardReporter(folder / "tensorboard"))
-        with output.progress_bar("testing") as show:
-            trained = run(config, folder, prepared=prepared, reporters=reporters, on_test=show)
+        try:
+            with output.progress_bar("testing") as show:
+                trained = run(config, folder, prepared=prepared, reporters=reporters, on_test=show)
+        except KeyboardInterrupt:  # the second one: the first is noticed between two steps
+            _print_interrupted(folder)
+            raise typer.Exit(output.INTERRUPTED) from None
         if group.is_main:
             _print_result(trained, folder)
     if not trained.finished:
         raise typer.Exit(130)
+
+
+def _print_interrupted(folder: Path) -> None:
+    """What is left of a run that was ended before it could be saved."""
+    import shlex
+
+    if any(folder.glob("checkpoints/*")):
+        output.complain("interrupted before this step was saved; to resume from the last one:")
+        output.complain(f"  threefold resume {shlex.quote(str(folder))}")
+    else:
+        output.complain("interrupted before the first checkpoint; nothing is left to resume")
 
 
 def _print_result(trained: TrainedRun, folder: Path) -> None:
@@ -198,7 +213,19 @@ def _print_result(trained: TrainedRun, folder: Path) -> None:
         published = "; ".join(f"{who} {value:g}" for who, value in summary["published"].items())
         facts.append(("published", published))
     facts += [("model", str(folder / "model")), ("figures", str(folder / "figures" / "loss.svg"))]
+    facts.append(("to use", _use_command(trained, shlex.quote(str(folder)))))
     output.say_facts(facts)
+
+
+def _use_command(trained: TrainedRun, folder: str) -> str:
+    """The command that answers new data with the trained model."""
+    if trained.model.kind == "forecaster" and trained.model.preprocessing is not None:
+        return f"threefold forecast {folder} FILE"
+    if trained.model.kind == "language" and trained.model.tokenizer is not None:
+        return f"threefold generate {folder} TEXT"
+    if trained.model.preprocessing is not None:
+        return f"threefold predict {folder} INPUT…"
+    return f"threefold info {folder}"
 
 
 def _print_plan(config: RunConfig, prepared: PreparedRun) -> None:

@@ -17,6 +17,7 @@ from threefold.layers.attention_parts.heads import Heads
 from threefold.layers.checks import check_dropout
 from threefold.layers.mixer import Mixer
 from threefold.layers.positions import make_positions
+from threefold.memory.attention import attention_weights, visibility_mask
 from threefold.memory.history import AttentionInputs, FullHistory, History, NonCausal, SlidingWindow
 from threefold.memory.state import State
 
@@ -56,7 +57,7 @@ class Attention(Mixer):
             max_length=max_length,
             causal=causal,
         )
-        self.dropout = dropout
+        self.dropout, self.window = dropout, window
         self.history = choose_history(causal, window, self.name)
         if not causal:
             self.causal, self.forms = False, ("parallel",)
@@ -77,6 +78,18 @@ class Attention(Mixer):
         read = AttentionInputs(query, key, value, form, lengths, self.positions.bias, dropout)
         out, state = self.history.run(read, state)
         return self.heads.join(out), state
+
+    def weights(self, x: Tensor) -> Tensor:
+        """The attention weights [B, H, L, L] of x [B, L, width], without a past and padding."""
+        start = torch.zeros(len(x), dtype=torch.int64, device=x.device)
+        query, key, _ = self.heads(self.positions(x, start, None))
+        query, key = self.positions.rotate(query, key, start)
+        places = torch.arange(x.shape[1], device=x.device)
+        distance = places.unsqueeze(1) - places
+        reach = x.shape[1] if self.window is None else self.window
+        seen = (distance < reach) & (distance > (-1 if self.causal else -reach))
+        mask = visibility_mask(seen, distance, self.positions.bias, query.dtype)
+        return attention_weights(query, key, mask)
 
 
 def choose_history(causal: bool, window: int | None, owner: str) -> History:

@@ -173,6 +173,7 @@ class Mixer(Recordable, ABC):
                 return stepped
         if not checked:
             self.check_state(state, len(x))
+            state = states.for_autograd(state)
         y, state = self._mix_elements(x, state, form, lengths)
         none: Any = None
         return y, state if self.causal else none

@@ -148,8 +148,12 @@ def slide(past: Tensor, new: Tensor, lengths: Tensor | None) -> tuple[Tensor, Te
 
 
 def needs_gradient(*tensors: Tensor) -> bool:
-    """Whether autograd records what is computed from these tensors."""
-    return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
+    """Whether autograd records what is computed from these tensors, or torch.func maps over it."""
+    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
+        return True
+    if torch.compiler.is_compiling():
+        return False
+    return any(map(torch._C._functorch.is_functorch_wrapped_tensor, tensors))
 
 
 def state_view(buffer: GrowingBuffer, begin: int, end: int) -> Tensor:

@@ -150,6 +150,14 @@ def detach(state: State) -> State:
     return transform(lambda leaf: leaf.detach(), state)
 
 
+def for_autograd(state: State) -> State:
+    """The state itself; where autograd records, copies of leaves made in inference mode."""
+    if not torch.is_grad_enabled() or torch.is_inference_mode_enabled():
+        return state
+    found = any(leaf.is_inference() for _, leaf in leaves(state))
+    return clone(state) if found else state
+
+
 def clone(state: State) -> State:
     """A copy that shares no storage: a fork."""
     return transform(lambda leaf: leaf.clone(), state)

@@ -24,13 +24,13 @@ ACTIVATIONS: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "tanh": nn.Tanh, "ge
 PAIR_MEMBERS = ("first", "second")  # names in the state
 
 
-class Classifier(Backbone):
-    """Classify sequences, or pairs of them, of tokens or vectors (`input_size`), by any pooling.
+class PooledModel(Backbone):
+    """One output for a sequence of tokens or vectors (`input_size`), or for a pair of them.
 
-    With causal mixers it can stream: each call returns the logits of all elements so far.
+    With causal mixers it can stream: each call returns the output of all elements so far.
     """
 
-    kind = "classifier"
+    outputs_option: str  # the option that says how many numbers the head returns
 
     def __init__(self, spec: Spec) -> None:
         super().__init__(spec)
@@ -47,10 +47,10 @@ class Classifier(Backbone):
         mask: Tensor | None = None,
         segments: Tensor | None = None,
     ) -> tuple[Tensor, State]:
-        """Logits [B, classes] of all elements so far, and the state.
+        """Outputs [B, classes] of all elements so far, and the state.
 
         inputs: tokens [B, L] or vectors [B, L, input_size]; for pairs [B, 2, L] or [B, 2, L,
-        input_size], with mask and segments [B, 2, L].  Logits of an empty row are 0.
+        input_size], with mask and segments [B, 2, L].  Outputs of an empty row are 0.
         """
         if not self.paired:
             vector, seen, state = self._encode(inputs, state, form, mask, segments)
@@ -70,14 +70,14 @@ class Classifier(Backbone):
         return logits.masked_fill(empty.unsqueeze(1), 0), self._split_pairs(after, rows)
 
     def step(self, element: Tensor, state: State | None = None) -> tuple[Tensor, State]:
-        """Run one element per row, [B] or [B, input_size]; returns (logits [B, classes], state)."""
-        logits, state = self(element.unsqueeze(2 if self.paired else 1), state, form="step")
-        return logits, state
+        """Run one element per row, [B] or [B, input_size]; returns its outputs and the state."""
+        outputs, state = self(element.unsqueeze(2 if self.paired else 1), state, form="step")
+        return outputs, state
 
     def forward_per_element(
         self, inputs: Tensor, state: State | None = None, *, form: str = "auto"
     ) -> tuple[Tensor, State]:
-        """Logits [B, L, classes] of all elements up to each one, and the state.
+        """Outputs [B, L, classes] of all elements up to each one, and the state.
 
         For streams; needs causal mixers, and does not work with pairs.
         """
@@ -174,11 +174,12 @@ class Classifier(Backbone):
 
     def _make_head(self) -> nn.Sequential:
         spec = self.spec
-        classes, hidden, name = map(spec.option, ("classes", "hidden", "activation"))
-        if classes < 1 or hidden < 0:
+        counted, name = self.outputs_option, spec.option("activation")
+        count, hidden = spec.option(counted), spec.option("hidden")
+        if count < 1 or hidden < 0:
             raise ThreefoldError(
-                f"{self.name}: {classes} classes, hidden {hidden}; expected at least 1 class; "
-                "hidden 0 means a head without a hidden layer"
+                f"{self.name}: {counted} is {count}, hidden {hidden}; expected 1 or more "
+                f"{counted}; hidden 0 means a head without a hidden layer"
             )
         if name not in ACTIVATIONS:
             raise ThreefoldError(f"unknown activation {name!r}; {nearest(name, ACTIVATIONS)}")
@@ -187,7 +188,7 @@ class Classifier(Backbone):
         for inputs, outputs in pairwise(sizes):
             layers += [Linear(inputs, outputs), ACTIVATIONS[name]()]
         dropout = nn.Dropout(spec.option("dropout"))
-        return nn.Sequential(*layers, dropout, Linear(sizes[-1], classes))
+        return nn.Sequential(*layers, dropout, Linear(sizes[-1], count))
 
     def _head_sizes(self, hidden: int) -> list[int]:
         """The width of the head's input, and of each of its hidden layers."""
@@ -196,6 +197,13 @@ class Classifier(Backbone):
             hidden = hidden or 4 * width
             return [4 * width, hidden, max(1, hidden // 2)]
         return [width, hidden] if hidden else [width]
+
+
+class Classifier(PooledModel):
+    """Classify sequences, or pairs of them: the outputs are the logits of the classes."""
+
+    kind = "classifier"
+    outputs_option = "classes"
 
 
 def _stack_pairs(pairs: Tensor) -> Tensor:

@@ -120,7 +120,7 @@ def _read_json(path: Path) -> dict[str, Any]:
         values = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise ThreefoldError(
-            f"{path}: file not found; expected a folder written by model.save"
+            f"{path}: file not found; expected a folder written by model.save or `threefold train`"
         ) from error
     except OSError as error:
         raise ThreefoldError(f"{path}: cannot be read ({error.strerror})") from error

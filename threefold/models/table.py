@@ -50,20 +50,19 @@ ENCODER_OPTIONS: Mapping[str, Any] = {
     **BACKBONE_OPTIONS,
 }
 
+# Options of models with one output for a sequence, which `models/classifier.py` reads.
+POOLED_OPTIONS: Mapping[str, Any] = {
+    "pooling": "mean",  # last, first, mean or attention
+    "hidden": 0,  # hidden layer of the head; 0: none (for pairs: 4 · width)
+    "activation": "relu",  # in the head: relu, gelu or tanh
+    "pair": False,  # read pairs of sequences
+    **ENCODER_OPTIONS,
+}
+
 _KINDS = (
     Kind("language", "LanguageModel", {"tie": True, **BACKBONE_OPTIONS}),
-    Kind(
-        "classifier",
-        "Classifier",
-        {
-            "classes": 2,
-            "pooling": "mean",  # last, first, mean or attention
-            "hidden": 0,  # hidden layer of the head; 0: none (for pairs: 4 · width)
-            "activation": "relu",  # in the head: relu, gelu or tanh
-            "pair": False,  # classify pairs of sequences
-            **ENCODER_OPTIONS,
-        },
-    ),
+    Kind("classifier", "Classifier", {"classes": 2, **POOLED_OPTIONS}),
+    Kind("regressor", "Regressor", {"outputs": 1, **POOLED_OPTIONS}),
     Kind("tagger", "Tagger", {"classes": 2, **ENCODER_OPTIONS}),
     Kind(
         "forecaster",

@@ -14,6 +14,7 @@ from threefold.data.atomic_files import write_text
 from threefold.errors import ThreefoldError
 
 MOST_ROWS_SHOWN = 20
+JSON_LINES = (".jsonl", ".ndjson")
 
 
 class Answers(list[dict[str, Any]]):
@@ -32,6 +33,15 @@ class Answers(list[dict[str, Any]]):
         """The answers without nested values, for tables: probabilities as columns, tags joined."""
         return [_flat(row) for row in self]
 
+    def records(self) -> list[dict[str, Any]]:
+        """The flat answers with their inputs, for files; a tagger's have one row per element."""
+        if not any(self.sources):
+            return self.flat()
+        rows: list[dict[str, Any]] = []
+        for source, answer in zip(self.sources, self, strict=True):
+            rows += [{"input": source, **row} for row in _elements(answer)]
+        return rows
+
     def to_pandas(self) -> Any:
         """A pandas data frame with one row per answer; needs pandas."""
         return import_module("pandas").DataFrame(self.flat())
@@ -41,6 +51,15 @@ class Answers(list[dict[str, Any]]):
         more = len(self) - MOST_ROWS_SHOWN
         rows += [f"  … and {more:,} more"] if more > 0 else []
         return "\n".join([f"Answers({len(self)})", *rows])
+
+
+def _elements(answer: dict[str, Any]) -> list[dict[str, Any]]:
+    """One row, or one for each tag."""
+    if not isinstance(answer.get("tags"), list):
+        return [_flat(answer)]
+    words = answer.get("words", [None] * len(answer["tags"]))
+    pairs = enumerate(zip(words, answer["tags"], strict=True), 1)
+    return [{"element": n, **({"word": w} if w else {}), "tag": tag} for n, (w, tag) in pairs]
 
 
 def _flat(row: dict[str, Any]) -> dict[str, Any]:
@@ -53,18 +72,27 @@ def _flat(row: dict[str, Any]) -> dict[str, Any]:
     return values
 
 
+def check_format(path: Path) -> None:
+    """Refuse the name of a file whose format is unknown."""
+    if path.suffix.lower() not in (".csv", *JSON_LINES):
+        raise ThreefoldError(f"{path}: unknown format; expected a name that ends in .csv or .jsonl")
+
+
+def _printable(text: str) -> str:
+    return text.encode(errors="backslashreplace").decode()  # names of files may have any bytes
+
+
 def write_answers(answers: Answers, path: Path) -> None:
     """Write a .csv file with a column per value, or a .jsonl file with an object per answer."""
+    check_format(path)
     if path.suffix.lower() == ".csv":
-        rows = answers.flat()
+        rows = answers.records()
         text = StringIO()
         header = list(dict.fromkeys(name for row in rows for name in row))
         table = csv.DictWriter(text, header, lineterminator="\n")
         table.writeheader()
         table.writerows(rows)
-        write_text(path, text.getvalue())
-    elif path.suffix.lower() in (".jsonl", ".ndjson"):
-        lines = [json.dumps(row, ensure_ascii=False) for row in answers]
-        write_text(path, "\n".join(lines) + "\n")
+        write_text(path, _printable(text.getvalue()))
     else:
-        raise ThreefoldError(f"{path}: unknown format; expected a name that ends in .csv or .jsonl")
+        lines = [json.dumps(row, ensure_ascii=False) for row in answers]
+        write_text(path, _printable("\n".join(lines) + "\n"))

@@ -11,6 +11,7 @@ batch.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from os import PathLike
 from typing import Any
 
@@ -34,6 +35,7 @@ from threefold.tasks.pairs import BEGIN, END, pairs
 
 BATCH_SIZE = 32
 MOST_NEW_TOKENS = 128
+MOST_SHOWN = 40  # characters of a text in a table of answers
 Progress = Callable[[int, int], None]
 
 
@@ -52,26 +54,55 @@ def predict(
     inputs and of all inputs.
     """
     network = model if isinstance(model, Model) else load(model)
-    preprocessing = _preprocessing(network)
+    preprocessing = find_preprocessing(network)
     if network.kind == "forecaster":
         return forecast_table(network, preprocessing, inputs, horizon)
     if horizon is not None:
         raise ThreefoldError(f"horizon is {horizon}, but this is a {network.kind} model")
     rows = read_raw_inputs(preprocessing, inputs)
+    encoded = [encode(preprocessing.inputs, row) for row in rows]
     answers: list[Any] = [None] * len(rows)
+    done = 0
     with torch.no_grad(), eval_mode(network):
-        for numbers, batch in _batches(rows, preprocessing.inputs, batch_size):
+        for numbers in _batches(encoded, batch_size):
+            batch = [encoded[number] for number in numbers]
             for number, answer in zip(numbers, _answer(network, preprocessing, batch), strict=True):
                 answers[number] = answer
+            done += len(batch)
             if on_progress is not None:
-                on_progress(sum(answer is not None for answer in answers), len(rows))
+                on_progress(done, len(rows))
     for row, answer in zip(rows, answers, strict=True):
         if network.kind == "tagger" and preprocessing.form == "words":
             answer["words"] = list(row.value[: len(answer["tags"])])
-    return Answers(answers, [row.source for row in rows])
+    notes = _cut_notes(preprocessing.inputs, rows, encoded)
+    return Answers(answers, [_shown(row) for row in rows], notes)
 
 
-def _preprocessing(model: Model) -> Preprocessing:
+def _shown(row: RawInput) -> str:
+    """The source of an input, or its text if it has none."""
+    if not row.source.startswith("input ") or not isinstance(row.value, str):
+        return row.source
+    text = " ".join(row.value.split())
+    return text if len(text) <= MOST_SHOWN else f"{text[: MOST_SHOWN - 1]}…"
+
+
+def _cut_notes(chain: Chain, rows: Sequence[RawInput], encoded: Sequence[Any]) -> list[str]:
+    """A note if inputs are longer than those of training, of which only the beginning was read."""
+    steps: list[Any] = list(chain.steps)
+    limit = next((s.length for s in steps if getattr(s, "length", None)), None)
+    whole = Chain(tuple(replace(s, length=None) if hasattr(s, "length") else s for s in steps))
+    full = [(r, e) for r, e in zip(rows, encoded, strict=True) if limit and len(e) == limit]
+    cut = [row for row, elements in full if len(whole.apply(row.value)) > len(elements)]
+    if not cut:
+        return []
+    return [
+        f"{len(cut):,} inputs are longer than the {limit:,} elements that the model was trained to "
+        f"read (the first: {cut[0].source}); only their beginning was read"
+    ]
+
+
+def find_preprocessing(model: Model) -> Preprocessing:
+    """What stands between raw inputs and a model; of language models the tokenizer suffices."""
     if model.preprocessing is not None:
         return model.preprocessing
     if model.tokenizer is not None and model.kind == "language":
@@ -82,22 +113,20 @@ def _preprocessing(model: Model) -> Preprocessing:
     )
 
 
-def _batches(
-    rows: Sequence[RawInput], chain: Chain, size: int
-) -> Iterator[tuple[list[int], list[np.ndarray[Any, Any]]]]:
-    """Encoded inputs in batches of similar lengths, with their numbers."""
-    encoded = [_encode(chain, row) for row in rows]
-    order = sorted(range(len(rows)), key=lambda number: len(encoded[number]))
+def _batches(encoded: Sequence[Any], size: int) -> Iterator[list[int]]:
+    """The numbers of encoded inputs, in batches of similar lengths."""
+    order = sorted(range(len(encoded)), key=lambda number: len(encoded[number]))
     for first in range(0, len(order), size):
-        numbers = order[first : first + size]
-        yield numbers, [encoded[number] for number in numbers]
+        yield order[first : first + size]
 
 
-def _encode(chain: Chain, row: RawInput) -> np.ndarray[Any, Any]:
+def encode(chain: Chain, row: RawInput) -> np.ndarray[Any, Any]:
+    """The elements of one input; an error names its source."""
     try:
         encoded: np.ndarray[Any, Any] = chain.apply(row.value)
     except ThreefoldError as error:
-        raise ThreefoldError(f"{row.source}: {error}") from error
+        known = str(error).startswith(row.source)
+        raise ThreefoldError(str(error) if known else f"{row.source}: {error}") from error
     except ValueError as error:
         raise ThreefoldError(
             f"{row.source}: has the shape {np.shape(row.value)}, which does not fit the model's "
@@ -184,6 +213,12 @@ def _filled(model: Any, preprocessing: Preprocessing, batch: list[Any]) -> list[
 def _translations(
     model: Any, preprocessing: Preprocessing, batch: list[Any]
 ) -> list[dict[str, Any]]:
+    rows = translate(model, preprocessing, batch)
+    return [{"text": preprocessing.outputs.invert(row)} for row in rows]
+
+
+def translate(model: Any, preprocessing: Preprocessing, batch: list[Any]) -> list[list[int]]:
+    """The tokens of greedy translations of sources, their ends included."""
     step = preprocessing.outputs.find(Tokenize)
     rows = [row.tolist() for row in batch]
     made = pairs("inputs", rows, rows, 0, 0)  # the targets are not used
@@ -192,5 +227,4 @@ def _translations(
     state = model.encode(source, mask=None if mask is None else mask.to(model.device))
     begin = torch.full((len(batch), 1), BEGIN, device=model.device)
     most = (step.length or MOST_NEW_TOKENS) + 1
-    tokens = generate(model, begin, state, max_tokens=most, stop=END, temperature=0.0).rows()
-    return [{"text": preprocessing.outputs.invert(row)} for row in tokens]
+    return generate(model, begin, state, max_tokens=most, stop=END, temperature=0.0).rows()

@@ -13,14 +13,16 @@ import numpy as np
 
 from threefold.data.audio import Sound
 from threefold.data.preprocessing import Preprocessing
-from threefold.data.readers import read_lines
+from threefold.data.readers import read_lines, read_text, text_files
 from threefold.data.table_formats import TABLE_SUFFIXES, table_suffix
 from threefold.data.tables import Table, read_table
 from threefold.data.ts_files import read_ts
 from threefold.errors import ThreefoldError
-from threefold.tasks.user_data.folder import IMAGE_SUFFIXES, SOUND_SUFFIXES
+from threefold.tasks.user_data.folder import IMAGE_SUFFIXES, SOUND_SUFFIXES, TEXT_SUFFIXES
 from threefold.tasks.user_data.table import check_columns, group_rows, join_texts
 from threefold.tasks.user_data.tags import read_words
+
+TEXT_PATTERNS = [f"*{suffix}" for suffix in TEXT_SUFFIXES]
 
 
 class RawInput(NamedTuple):
@@ -34,7 +36,9 @@ def read_raw_inputs(preprocessing: Preprocessing, inputs: Any) -> list[RawInput]
     """The examples in anything that a user may give; a list may mix files and values."""
     readers = {
         "text": _texts,
+        "file": _whole_files,
         "words": _word_lists,
+        "row": _rows,
         "series": _series,
         "sound": _media(SOUND_SUFFIXES),
         "image": _media(IMAGE_SUFFIXES),
@@ -76,7 +80,9 @@ def _is_table(value: Any) -> bool:
 
 
 def _table(value: Any, preprocessing: Preprocessing) -> Table:
-    table = value if isinstance(value, Table) else read_table(value, header=preprocessing.header)
+    header, decimal = preprocessing.has_header, preprocessing.decimal
+    table = value if isinstance(value, Table) else None
+    table = table or read_table(value, header=header, decimal=decimal)
     check_columns(table, preprocessing.roles, with_labels=False)
     return table
 
@@ -91,6 +97,8 @@ def _texts(value: Any, preprocessing: Preprocessing) -> list[RawInput]:
             )
         texts = join_texts(table, preprocessing.roles.texts)
         return [RawInput(t, _place(table, row)) for row, t in enumerate(texts)]
+    if isinstance(value, Path) and value.is_dir():
+        return _whole_files(value, preprocessing)
     if isinstance(value, Path):
         lines = [(number, text) for number, text in read_lines(value) if text.strip()]
         return [RawInput(text, f"{value.name}:{number}") for number, text in lines]
@@ -99,11 +107,19 @@ def _texts(value: Any, preprocessing: Preprocessing) -> list[RawInput]:
     return [RawInput(value, "")]
 
 
+def _whole_files(value: Any, preprocessing: Preprocessing) -> list[RawInput]:
+    """Texts, each as long as a file, of files and folders."""
+    if not isinstance(value, Path):
+        return _texts(value, preprocessing)
+    files = text_files(value, TEXT_PATTERNS) if value.is_dir() else [value]
+    return [RawInput(read_text(file), str(file)) for file in files]
+
+
 def _word_lists(value: Any, preprocessing: Preprocessing) -> list[RawInput]:
     if _is_table(value):
         table = _table(value, preprocessing)
         words = table.texts(preprocessing.roles.texts[0])
-        groups = group_rows(table, preprocessing.roles.group, preprocessing.roles.time)
+        groups = _groups(table, preprocessing)
         lists = {name: [words[row] for row in rows] for name, rows in groups.items()}
         return [RawInput(sentence, name) for name, sentence in lists.items()]
     if isinstance(value, Path):
@@ -120,12 +136,12 @@ def _series(value: Any, preprocessing: Preprocessing) -> list[RawInput]:
     if isinstance(value, Path) and value.suffix.lower() == ".ts":
         content = read_ts(value, labelled=False)
         return [RawInput(x, f"{value.name}, series {n}") for n, x in enumerate(content.series, 1)]
+    if _is_table(value) and not roles.features:
+        raise _wrong(value, "sequences that were not in a table", "arrays, or a .ts file")
     if _is_table(value):
         table = _table(value, preprocessing)
         rows = np.stack([table.numbers(name) for name in roles.features], 1)
-        if roles.group is None:
-            return [RawInput(x[:, None], _place(table, n)) for n, x in enumerate(rows)]
-        groups = group_rows(table, roles.group, roles.time)
+        groups = _groups(table, preprocessing)
         return [RawInput(rows[numbers], name) for name, numbers in groups.items()]
     if isinstance(value, (str, Path)):
         raise _wrong(value, "sequences of numbers", "an array, a .ts file or a table")
@@ -134,6 +150,29 @@ def _series(value: Any, preprocessing: Preprocessing) -> list[RawInput]:
     except (TypeError, ValueError) as error:
         raise _wrong(value, "sequences of numbers", f"an array ({error})") from error
     return [RawInput(array[:, None] if array.ndim == 1 else array, "")]
+
+
+def _groups(table: Table, preprocessing: Preprocessing) -> dict[str, list[int]]:
+    return group_rows(table, preprocessing.roles, preprocessing.context, preprocessing.day_first)
+
+
+def _rows(value: Any, preprocessing: Preprocessing) -> list[RawInput]:
+    """Rows of numbers, one answer for each."""
+    names = preprocessing.roles.features
+    if _is_table(value):
+        table = _table(value, preprocessing)
+        rows = np.stack([table.numbers(name) for name in names], 1)
+        return [RawInput(row[None, :], _place(table, n)) for n, row in enumerate(rows)]
+    expected = f"a table, or {len(names)} numbers: {', '.join(names)}"
+    if isinstance(value, (str, Path)):
+        raise _wrong(value, "rows of a table", expected)
+    try:
+        array = np.asarray(value, np.float64)
+    except (TypeError, ValueError) as error:
+        raise _wrong(value, "rows of a table", expected) from error
+    if array.ndim > 2 or array.shape[-1:] != (len(names),):
+        raise _wrong(value, "rows of a table", expected)
+    return [RawInput(row[None, :], "") for row in np.atleast_2d(array)]
 
 
 def _media(suffixes: Sequence[str]) -> Any:
@@ -145,7 +184,8 @@ def _media(suffixes: Sequence[str]) -> Any:
             files = sorted(path.rglob("*")) if path.is_dir() else [path]
             chosen = [f for f in files if f.is_file() and f.suffix.lower() in suffixes]
             if not chosen:
-                raise ThreefoldError(f"{path}: expected {' or '.join(suffixes)} files")
+                what = "sounds" if suffixes is SOUND_SUFFIXES else "images"
+                raise _wrong(path, what, f"{', '.join(suffixes)} files")
             return [RawInput(file, str(file)) for file in chosen]
         return [RawInput(value, "")]
 
@@ -157,5 +197,5 @@ def _place(table: Table, row: int) -> str:
 
 
 def _wrong(value: Any, trained: str, expected: str) -> ThreefoldError:
-    shown = repr(value)[:60]
+    shown = str(value) if isinstance(value, Path) else repr(value)[:60]
     return ThreefoldError(f"the model was trained on {trained}, not {shown}; expected {expected}")

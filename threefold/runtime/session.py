@@ -21,10 +21,11 @@ from threefold.errors import ThreefoldError
 from threefold.memory import state as states
 from threefold.memory.state import State
 from threefold.models.backbone import Backbone
-from threefold.models.classifier import Classifier
+from threefold.models.classifier import PooledModel
 from threefold.models.forecaster import Forecaster
 from threefold.models.language import LanguageModel
 from threefold.models.model import Model
+from threefold.models.regressor import Regressor
 from threefold.models.tagger import Tagger
 from threefold.runtime.beam import BeamSettings, Hypothesis
 from threefold.runtime.decoding import DecodingRow, TokenDecoder, choose_seed, eval_mode
@@ -97,9 +98,9 @@ class Session:
         return self.last_output
 
     def predict(self) -> Tensor:
-        """Predict the next element: probabilities of tokens or classes, or a forecast."""
-        output = self._last_output()
-        return output if isinstance(self.model, Forecaster) else output.double().softmax(-1)
+        """Predict the next element: probabilities of tokens or classes, numbers or a forecast."""
+        output, numbers = self._last_output(), isinstance(self.model, Forecaster | Regressor)
+        return output if numbers else output.double().softmax(-1)
 
     def sample(self) -> int:
         """Choose the next token by the session's sampling settings, without reading it."""
@@ -319,16 +320,16 @@ def _as_tensor(elements: Any, expected: str) -> Tensor:
 
 def check_streams(model: Any) -> Any:
     """Return the model if it can read a stream: causal, with an output after each element."""
-    kinds = (LanguageModel, Forecaster, Tagger, Classifier)
+    kinds = (LanguageModel, Forecaster, Tagger, PooledModel)
     if not isinstance(model, kinds):
         name = getattr(model, "kind", type(model).__name__)
         raise ThreefoldError(
             f"a {name} model cannot read a stream, because it has no output after each element; "
-            "expected a language model, a forecaster, a tagger or a classifier"
+            "expected a language model, a forecaster, a tagger, a classifier or a regressor"
         )
-    if isinstance(model, Classifier) and model.paired:
+    if isinstance(model, PooledModel) and model.paired:
         raise ThreefoldError(
-            "a classifier of pairs reads two texts and cannot read a single stream"
+            f"a {model.kind} of pairs reads two texts and cannot read a single stream"
         )
     if not model.causal:
         raise _not_causal(model)
@@ -350,7 +351,7 @@ def run_model(
     """Outputs [B, L, …] after each element, or [B, …] after the last, and the new state."""
     if isinstance(model, LanguageModel):
         return model(inputs, state, last=last)  # type: ignore[no-any-return]
-    if isinstance(model, Classifier):
+    if isinstance(model, PooledModel):
         if last:
             return model(inputs, state)  # type: ignore[no-any-return]
         return model.forward_per_element(inputs, state)

@@ -15,7 +15,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from threefold.data.preprocessing import Preprocessing
+from threefold.data.preprocessing.numbers import ABSURD
 from threefold.data.tables import Table, read_table
+from threefold.data.time_stamps import TimeAxis
 from threefold.errors import ThreefoldError
 from threefold.models.forecaster import Forecaster
 from threefold.runtime.answers import Answers
@@ -25,6 +27,7 @@ from threefold.tasks.user_data.settings import ReadSettings
 from threefold.tasks.user_data.table import check_columns, known_reading
 
 Array = NDArray[Any]
+MOST_STEP_CHANGE = 1.4  # months differ by 1.11, weekdays and days not at all
 GAUSSIAN_LEVELS = (0.1, 0.9)  # shown for models that forecast mean and deviation
 
 
@@ -47,10 +50,27 @@ def forecast_table(
 def history_series(preprocessing: Preprocessing, history: Any) -> list[TimeSeries]:
     """The series of a table, with the columns that the model was trained on, in its order."""
     table = _as_table(history, preprocessing)
-    check_columns(table, preprocessing.roles, with_labels=False)
+    check_columns(table, preprocessing.roles, with_labels=True)
     found = known_reading(table, preprocessing)
     settings = ReadSettings(resample=preprocessing.resample, day_first=preprocessing.day_first)
-    return read_series(table, found, settings)
+    series = read_series(table, found, settings)
+    for part in series:
+        _check_step(table, preprocessing, part)
+    return series
+
+
+def _check_step(table: Table, preprocessing: Preprocessing, series: TimeSeries) -> None:
+    """Refuse rows that are further apart, or closer, than those of training."""
+    if preprocessing.time_axis is None or series.axis is None or len(series.values) < 3:
+        return
+    trained = TimeAxis.from_dict(preprocessing.time_axis)
+    ratio = series.axis.step / trained.step
+    if trained.regular and not 1 / MOST_STEP_CHANGE < ratio < MOST_STEP_CHANGE:
+        raise ThreefoldError(
+            f"{table.name}: one row every {series.axis.step_name} in column {trained.name}, but "
+            f"the model was trained on one every {trained.step_name}; give rows of that step, or "
+            f"train with --set data.resample=STEP, which averages the rows of any table"
+        )
 
 
 def _as_table(history: Any, preprocessing: Preprocessing) -> Table:
@@ -68,7 +88,7 @@ def _as_table(history: Any, preprocessing: Preprocessing) -> Table:
         return read_table({name: array[:, i] for i, name in enumerate(names)})
     if isinstance(history, Table):
         return history
-    return read_table(history, header=preprocessing.header)
+    return read_table(history, header=preprocessing.has_header, decimal=preprocessing.decimal)
 
 
 def _is_numbers(history: Any) -> bool:
@@ -133,6 +153,14 @@ def _notes(preprocessing: Preprocessing, series: TimeSeries, steps: int) -> list
         notes.append(
             f"the model was trained to forecast {trained} steps; later steps are forecast from its "
             f"own forecasts, and their quantiles are too narrow{held}"
+        )
+    absurd = np.abs(preprocessing.inputs.steps[0].apply(series.values)) > ABSURD
+    if absurd.any():
+        row, column = np.argwhere(absurd)[0].tolist()
+        names = (*preprocessing.roles.targets, *preprocessing.roles.features)
+        notes.append(
+            f"{int(absurd.sum())} numbers are far outside the training data and are read as "
+            f"missing; the first is {series.values[row, column]:g} in column {names[column]}"
         )
     if len(series.values) < context:
         notes.append(

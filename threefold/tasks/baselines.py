@@ -1,6 +1,7 @@
 """Baselines without a sequence model: they ignore the input, or its order.
 
     majority          the commonest answer of the training split
+    mean              the mean of the training split, for numbers
     bag               tokens without order (naive Bayes), or means and deviations (nearest class)
     commonest tag     of each word by itself
     unigram           the frequencies of tokens
@@ -35,6 +36,8 @@ def baselines(task: Task[Batch], most: int = MOST_EXAMPLES) -> dict[str, float]:
         return {"majority": majority(task, most), "bag": bag(task, most)}
     if task.kind == "tagger":
         return {"majority": majority(task, most), "commonest tag": commonest_tag(task, most)}
+    if task.kind == "regressor":
+        return {"mean": mean(task, most)}
     if task.kind == "language" and task.metric == "bits":
         return {"unigram": unigram(task, most)}
     if task.kind == "forecaster" and task.metric == "absolute_error":
@@ -70,6 +73,13 @@ def majority(task: Task[Batch], most: int = MOST_EXAMPLES) -> float:
     answers, right = (sample_rows(task, split, most).targets.numpy() for split in ("train", "test"))
     commonest = np.bincount(answers[answers != IGNORE]).argmax()
     return float((right[right != IGNORE] == commonest).mean())
+
+
+def mean(task: Task[Batch], most: int = MOST_EXAMPLES) -> float:
+    """The metric of always answering the mean of the training split."""
+    train, test = (sample_rows(task, split, most).targets for split in ("train", "test"))
+    answers = train.nanmean(0).expand_as(test)
+    return float(task.measure(answers, test).mean())
 
 
 def bag(task: Task[Batch], most: int = MOST_EXAMPLES) -> float:

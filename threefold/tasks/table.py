@@ -17,7 +17,10 @@ if TYPE_CHECKING:
     from threefold.tasks.task import Task
 
 SPLITS = ("train", "valid", "test")
-MODEL_KINDS = (*("language", "masked", "classifier", "vision", "tagger", "seq2seq", "forecaster"),)
+MODEL_KINDS = (
+    *("language", "masked", "classifier", "regressor", "vision"),
+    *("tagger", "seq2seq", "forecaster"),
+)
 LOWER_IS_BETTER = (
     "squared_error",
     "absolute_error",
@@ -48,6 +51,8 @@ class Card:
     options: Mapping[str, Any] = field(
         default_factory=dict, compare=False
     )  # arguments of the function
+    # Options of the model without which the task would be another one.
+    model_options: Mapping[str, Any] = field(default_factory=dict, compare=False)
 
     @property
     def lower(self) -> bool:
@@ -96,7 +101,7 @@ _CARDS = (
     Card("selective_copying-mini", "selective_copying", "Copy symbols out of noise, short", "memory", "language", 256, (50_000, 1000, 1000), "accuracy", 1/14, 0.95, vocabulary=16, classes=16, options={"length": 256}),
     Card("induction_heads", "induction_heads", "Induction heads", "memory", "language", 256, (50_000, 1000, 1000), "accuracy", 1/16, 0.99, vocabulary=17, classes=17),
     Card("recall", "recall", "Multi-query associative recall", "memory", "language", 64, (20_000, 1000, 1000), "accuracy", 1/4, 0.95, vocabulary=256, classes=256),
-    Card("adding", "adding", "The adding problem", "memory", "forecaster", 200, (200_000, 1000, 1000), "squared_error", 1/6, 0.01, features=2),
+    Card("adding", "adding", "The adding problem", "memory", "regressor", 200, (200_000, 1000, 1000), "squared_error", 1/6, 0.01, features=2, model_options={"pooling": "last"}),
     Card("delay", "delay", "Repeat a signal after a delay", "memory", "tagger", 256, (50_000, 1000, 1000), "squared_error", 1.0, 0.1, features=1),
     Card("parity", "parity", "Parity of bits, tested on longer rows", "algorithm", "classifier", 500, (50_000, 1000, 2000), "accuracy", 1/2, 0.99, vocabulary=2, classes=2),
     Card("modular_arithmetic", "modular_arithmetic", "Sums and products modulo 5, tested on longer rows", "algorithm", "classifier", 500, (50_000, 1000, 2000), "accuracy", 1/5, 0.99, vocabulary=8, classes=5),

@@ -94,7 +94,7 @@ class Task(Card, Generic[Rows]):
     augment: Callable[[Batches, int], Batches] | None = None
     labels: tuple[str, ...] = ()  # names of the classes, if they have names
     preprocessing: Callable[[], Preprocessing] | None = None  # saved with a trained model
-    error_scale: float = 1.0  # errors times this are in the user's units
+    error_scale: float | tuple[float, ...] = ()  # errors of each output times this are in its units
     description: Any = None  # of a user's data: how they were understood
     # An example as the user has it: (split, number) → where it stands, and its input.
     raw: Callable[[str, int], tuple[str, Any]] | None = None
@@ -113,13 +113,15 @@ class Task(Card, Generic[Rows]):
                 f"{nearest(self.metric, METRICS)}"
             )
         metric = METRICS[self.metric]
-        if self.error_scale == 1.0:
+        scales = self.error_scale if isinstance(self.error_scale, tuple) else (self.error_scale,)
+        if all(scale == 1.0 for scale in scales):
             return metric
-        factor = self.error_scale ** (2 if self.metric == "squared_error" else 1)
 
         @wraps(metric)
         def scaled(answers: Tensor, targets: Tensor) -> Tensor:
-            return metric(answers, targets) * factor
+            factors = torch.tensor(scales, device=targets.device)
+            factors = factors if len(scales) > 1 else factors[0]
+            return metric(answers * factors, targets * factors)
 
         return scaled
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from os import PathLike
 from pathlib import Path
@@ -12,7 +13,9 @@ from threefold.tasks.table import TASKS
 from threefold.training.config import RunConfig
 from threefold.training.durations import parse_duration
 from threefold.training.experiment import TrainedRun, prepare, run
-from threefold.training.training_data import open_data
+from threefold.training.training_data import TrainingData, open_data
+
+LOGGER = logging.getLogger("threefold.training")
 
 
 def train(
@@ -37,6 +40,8 @@ def train(
     kind, target: what to predict, if the data do not say.  settings: others by their full names,
     e.g. {"data.horizon": 12, "training.learning_rate": 1e-3} (`threefold config` lists them).
     """
+    if data is None:
+        raise ThreefoldError("data is None; expected a path, a task's name, or data in memory")
     is_name = isinstance(data, (str, Path))
     values: dict[str, dict[str, Any]] = {
         "data": {"name": _data_name(data), "seed": seed, "kind": kind, "target": target},
@@ -53,8 +58,19 @@ def train(
     known = {part: _given(section) for part, section in values.items()}
     config = RunConfig.read(known)
     opened = open_data(config.data, source=None if is_name else data)
+    _tell(opened)
     prepared = prepare(config, opened)
     return run(config, None if folder is None else Path(folder), prepared=prepared)
+
+
+def _tell(data: TrainingData) -> None:
+    """Log how a user's data were understood; what they should know, as a warning."""
+    description = data.task.description
+    if description is not None:
+        for what, value in (("kind", description.kind), *description.facts):
+            LOGGER.info("%s: %s", what, value)
+        for note in description.notes:
+            LOGGER.warning("%s: %s", description.name, note)
 
 
 def _data_name(data: Any) -> str:

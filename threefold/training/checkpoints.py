@@ -77,9 +77,12 @@ class Checkpoints:
                 self._write(snapshot, path)
             self._remove_old({snapshot.step, *([] if best is None else [best])})
         except OSError as error:
+            left = "earlier checkpoints are unchanged: free disk space or fix the permissions, "
+            left += "then resume from them"
+            if not self.steps:
+                left = f"there is no earlier checkpoint in {self.folder} to resume from"
             raise ThreefoldError(
-                f"{path}: cannot be written ({error.strerror or error}); earlier checkpoints are "
-                "unchanged: free disk space or fix the permissions, then resume from them"
+                f"{path}: cannot be written ({error.strerror or error}); {left}"
             ) from error
         return path
 

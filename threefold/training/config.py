@@ -63,6 +63,8 @@ class DataSettings(Section):
     """Missing numbers: filled and marked, filled with the last one, or refused; default: mask."""
     header: bool | None = None
     """Tables: whether the first line has the names of the columns; default: if that is clear."""
+    decimal: Literal[".", ","] | None = None
+    """Tables: the decimal sign of numbers; default: as the cells show."""
     sampling_rate: Count | None = None
     """Sounds: samples per second to resample to; default: as recorded."""
     image_size: str | None = None
@@ -108,11 +110,14 @@ class ModelSettings(Section):
             return tuple((name, dict(options)) for name, options in value.items())
         if not isinstance(value, str):
             return value
+        names = _names(value, ",")
+        if len(names) == 1 and "," in value:
+            raise ThreefoldError(f"model.mixers is {value!r}; did you mean {names[0]!r}?")
         if "," in value:
             raise ThreefoldError(
                 f"model.mixers is {value!r}: a,b are two models, and one run trains one model; "
-                f"write {'+'.join(_names(value, ','))} for a hybrid, or race them with "
-                f"`threefold compare DATA --mixers {','.join(_names(value, ','))}`"
+                f"write {'+'.join(names)} for a hybrid, or race them with "
+                f"`threefold compare DATA --mixers {','.join(names)}`"
             )
         return tuple(_names(value, "+"))
 

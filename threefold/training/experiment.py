@@ -32,6 +32,7 @@ from threefold.training.estimate import check_memory, estimate_evaluation, estim
 from threefold.training.evaluation import Scores, evaluate
 from threefold.training.loop import Reserve, Result, train
 from threefold.training.reporters import LoggingReporter, Reporter, SampleReporter
+from threefold.training.run_folder import CHECKPOINTS, LOG, RUN
 from threefold.training.settings import TrainingSettings
 from threefold.training.training_data import EvaluationBatches, TrainingData, open_data
 
@@ -265,11 +266,23 @@ def write_config(config: RunConfig, folder: Path) -> None:
                 "another --folder, or use the same settings"
             )
         return
+    _refuse_foreign_files(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ThreefoldError(f"{folder}: cannot be created ({error.strerror})") from error
     write_text(path, config.to_toml())
+
+
+def _refuse_foreign_files(folder: Path) -> None:
+    """Refuse a folder without a run whose files this one would replace."""
+    names = (LOG, SUMMARY, MODEL, SAMPLES, "figures", CHECKPOINTS)
+    found = [name for name in names if (folder / name).exists()]
+    if found and not (folder / RUN).is_file():
+        raise ThreefoldError(
+            f"{folder}: contains {', '.join(found)}, but no run of `threefold train`; nothing was "
+            "written: choose another --folder"
+        )
 
 
 def read_run(folder: Path) -> RunConfig:

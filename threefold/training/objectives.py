@@ -1,7 +1,7 @@
 """The loss and the metric of each kind of model.
 
     tokens, labels   −log p(target)                    language, masked, classifier, tagger, …
-    numbers          (answer − target)²                classifier and tagger
+    numbers          (answer − target)²                regressor and tagger
     forecaster       pinball loss, or −log N(μ, σ²)    from every element of the context
     translators      −log p(target), teacher forcing   metric of greedily decoded translations
 
@@ -117,8 +117,13 @@ def exact_match(translations: Sequence[Sequence[int]], references: Sequence[Any]
 class PredictionObjective:
     """Tokens, labels or numbers, predicted in one pass."""
 
-    def __init__(self, metric: Metric = accuracy, smoothing: float = 0.0) -> None:
-        self.metric, self.smoothing = metric, smoothing
+    def __init__(
+        self,
+        metric: Metric = accuracy,
+        smoothing: float = 0.0,
+        class_weights: Tensor | None = None,
+    ) -> None:
+        self.metric, self.smoothing, self.class_weights = metric, smoothing, class_weights
         self.lower = getattr(metric, "__name__", "") in LOWER_IS_BETTER
 
     def count(self, rows: Batch) -> int:
@@ -146,7 +151,8 @@ class PredictionObjective:
             loss = squared_error(outputs, rows.targets).sum()
         else:
             smoothing = self.smoothing if model.training else 0.0
-            loss = cross_entropy(outputs, rows.targets, "sum", smoothing)
+            weights = self.class_weights if model.training else None
+            loss = cross_entropy(outputs, rows.targets, "sum", smoothing, weights)
         return BatchLoss(loss, outputs, after if carry else None)
 
     def tally(self) -> MeanTally:
@@ -265,12 +271,17 @@ def objective_for(
 
 
 def cross_entropy(
-    logits: Tensor, targets: Tensor, reduction: str = "mean", smoothing: float = 0.0
+    logits: Tensor,
+    targets: Tensor,
+    reduction: str = "mean",
+    smoothing: float = 0.0,
+    class_weights: Tensor | None = None,
 ) -> Tensor:
     """Cross-entropy in nats, without ignored targets; logits […, classes], targets […]."""
     return F.cross_entropy(
         logits.flatten(0, -2).float(),
         targets.flatten(),
+        class_weights,
         ignore_index=IGNORE,
         reduction=reduction,
         label_smoothing=smoothing,

@@ -107,6 +107,11 @@ class RunFolder:
         is_new = not path.exists()
         self.group.barrier()
         if is_new:
+            if self.log.path.exists():
+                raise ThreefoldError(
+                    f"{self.log.path}: not written by a run, because there is no {RUN} next to it; "
+                    "choose another folder"
+                )
             if self.group.is_main:
                 content = {"configuration": configuration, "environment": environment()}
                 write_json(path, content)

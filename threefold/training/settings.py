@@ -53,6 +53,8 @@ class TrainingSettings(Section):
     """Number of batches whose gradients are averaged for one step."""
     label_smoothing: FractionBelowOne = 0.0
     """Probability mass spread evenly over all classes."""
+    class_weights: Literal["balanced"] | None = None
+    """Classifiers and taggers only: balanced counts rare classes as much as common ones."""
     ema: FractionBelowOne = 0.0
     """Decay of an exponential moving average of the weights, used for evaluation; 0: no average."""
     scheduled_sampling: Fraction = 0.0

@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from threefold.data.documents import Documents
-from threefold.data.loaders import Batches, TokenStream, Windows
+from threefold.data.loaders import IGNORE, Batches, TokenStream, Windows
 from threefold.data.preprocessing import Preprocessing
 from threefold.data.preprocessing.text import Tokenize
 from threefold.data.shuffling import shuffled
@@ -37,6 +38,8 @@ from threefold.training.objectives import (
 )
 from threefold.training.settings import TrainingSettings
 
+# Settings of some kinds of models only.
+KIND_SETTINGS = {"scheduled_sampling": ("seq2seq",), "class_weights": ("classifier", "tagger")}
 EVAL_LANES = 8  # batch size of an evaluation that carries its state
 
 
@@ -102,28 +105,40 @@ class TrainingData:
     def objective(self, settings: TrainingSettings) -> Objective:
         """The loss and the metric."""
         task, smoothing = self.task, settings.label_smoothing
+        self._refuse_unused(settings)
         if task.kind == "seq2seq":
             compare = exact_match if task.compare is None else task.compare()
             lower = task.metric in LOWER_IS_BETTER
             sampled = settings.scheduled_sampling
             return TranslationObjective(compare, smoothing, sampled, lower=lower)
-        if settings.scheduled_sampling:
-            raise ThreefoldError(
-                f"training.scheduled_sampling is {settings.scheduled_sampling:g}, but only "
-                f"seq2seq models use it and {task.name} needs a {task.kind} model; remove it"
-            )
-        if self._forecasts:
+        if task.kind == "forecaster":
             return ForecastObjective(task.measure)
-        return PredictionObjective(task.measure, smoothing)
+        weights = self.balanced_weights if settings.class_weights else None
+        return PredictionObjective(task.measure, smoothing, weights)
+
+    def _refuse_unused(self, settings: TrainingSettings) -> None:
+        """Refuse settings that the task's kind of model does not use."""
+        for name, kinds in KIND_SETTINGS.items():
+            if (value := getattr(settings, name)) and self.task.kind not in kinds:
+                raise ThreefoldError(
+                    f"training.{name} is {value}, but only {' and '.join(kinds)} models use it and "
+                    f"{self.task.name} needs a {self.task.kind} model; remove it"
+                )
+
+    @cached_property
+    def balanced_weights(self) -> Tensor:
+        """The weight of each class, so that all count the same; 1 on average over the targets."""
+        counts = torch.zeros(self.task.classes)
+        for rows in EvaluationBatches(self.limited(None), "train"):
+            known = rows.targets[rows.targets != IGNORE]
+            counts += known.bincount(minlength=len(counts))
+        present = int((counts > 0).sum())
+        return torch.where(counts > 0, counts.sum() / (present * counts.clamp(min=1)), 0.0)
 
     @cached_property
     def first(self) -> Any:
         """The first training example."""
         return self.task.rows("train", [0])
-
-    @property
-    def _forecasts(self) -> bool:
-        return self.task.kind == "forecaster" and self.first.targets.dim() >= 2
 
     def spec(self, model: ModelSettings) -> Spec:
         """The spec of a model for these data, with the given settings."""
@@ -137,7 +152,7 @@ class TrainingData:
             vocabulary,
             channel=model.channel,
             block=model.block,
-            options={**options, **model.options},
+            options={**options, **self.task.model_options, **model.options},
         )
 
     def _model_options(self, model: ModelSettings) -> tuple[str, int, dict[str, Any]]:
@@ -152,14 +167,20 @@ class TrainingData:
             channels, *image = self.first.inputs.shape[1:]
             return "vision", 1, {"image": image, "channels": channels, "classes": task.classes}
         vocabulary, features = max(task.vocabulary, 1), {"input_size": task.features}
-        if self._forecasts:
+        if task.kind == "forecaster":
             return "forecaster", vocabulary, self._forecaster_options()
         if task.kind == "tagger":
             return "tagger", vocabulary, {"classes": max(task.classes, 1), **features}
         is_pair = self.first.inputs.dim() - (task.features > 0) == 3
-        pooling = {} if task.classes else {"pooling": "last"}
-        options = {"classes": max(task.classes, 1), "pair": is_pair, **pooling, **features}
-        return "classifier", vocabulary, options
+        pooled = {"pair": is_pair, **features}
+        if task.kind == "regressor":
+            return "regressor", vocabulary, {"outputs": self._outputs(), **pooled}
+        return "classifier", vocabulary, {"classes": max(task.classes, 1), **pooled}
+
+    def _outputs(self) -> int:
+        """Numbers that a regressor predicts."""
+        targets = self.first.targets
+        return 1 if targets.dim() == 1 else int(targets.shape[1])
 
     def _forecaster_options(self) -> dict[str, Any]:
         targets = self.first.targets

@@ -24,7 +24,7 @@ __all__ = ["FORMS", "Chain", "Preprocessing", "Roles"]
 
 FILE = "preprocessing.json"
 VERSION = 1
-FORMS = ("text", "words", "table", "series", "sound", "image")
+FORMS = ("text", "file", "words", "table", "row", "series", "sound", "image")
 
 
 @dataclass(frozen=True)
@@ -84,6 +84,12 @@ class Preprocessing:
     header: bool | None = None  # whether tables have a line of names, if that was said
     # By number of rows m: the mean |y_t − y_{t−m}| of each target in the training data.
     naive_errors: dict[str, Any] | None = None
+    decimal: str | None = None  # the decimal sign of tables, if that was said
+
+    @property
+    def has_header(self) -> bool:
+        """Whether new tables have a line of names: the model looks for its columns by name."""
+        return True if self.header is None else self.header
 
     @property
     def labels(self) -> tuple[str, ...]:

@@ -124,6 +124,21 @@ class MissingNumberError(ThreefoldError):
 
 
 @dataclass(frozen=True)
+class RowAsSequence(Step):
+    """The numbers of one row [1, columns] → a sequence [columns, 1]."""
+
+    NAME: ClassVar[str] = "row_as_sequence"
+
+    def apply(self, data: Array) -> Array:
+        """One element for each column."""
+        return np.reshape(data, (-1, 1))
+
+    def invert(self, data: Array) -> Array:
+        """One row again."""
+        return np.reshape(data, (1, -1))
+
+
+@dataclass(frozen=True)
 class Truncate(Step):
     """The first `length` elements of a sequence."""
 

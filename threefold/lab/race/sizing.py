@@ -16,15 +16,18 @@ from typing import NamedTuple
 
 import torch
 
+from threefold.drawing.text import format_bytes
 from threefold.errors import ThreefoldError
 from threefold.models.spec import Spec
 from threefold.models.table import build
+from threefold.training.estimate import machine_memory
 
 TOLERANCE = 0.03
 # Widths that are tried, in this order: (multiples of, up to this many times wider or narrower).
 WIDTH_SEARCHES = ((16, 1.3), (16, 2.0), (8, 2.0), (4, 2.0), (2, 2.0), (1, 2.0))
 MAX_DEPTH_CHANGE = 2.0  # times deeper or shallower
 HIDDEN_MULTIPLE = 8
+BYTES_TO_TRAIN = 16  # of a parameter: weight, gradient and two moments in float32
 HIDDEN_RANGE = (0.5, 12.0)  # times the width
 # Weights of the squared logarithms of all changes: changes of width and depth count most.
 WIDTH_WEIGHT, DEPTH_WEIGHT, HIDDEN_WEIGHT, ERROR_WEIGHT = 4.0, 4.0, 1.0, 0.1
@@ -77,6 +80,13 @@ def match_parameters(
     size = common_target(specs) if target is None else target
     if size < 1:
         raise ThreefoldError(f"a target of {size} parameters: expected at least 1")
+    memory = machine_memory()
+    if memory is not None and size * BYTES_TO_TRAIN > memory:
+        raise ThreefoldError(
+            f"a target of {size:,} parameters: training them needs "
+            f"{format_bytes(size * BYTES_TO_TRAIN)}, this machine has {format_bytes(memory)}; "
+            "choose a smaller --parameters"
+        )
     return {name: solve(spec, size, tolerance) for name, spec in specs.items()}
 
 

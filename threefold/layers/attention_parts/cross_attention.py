@@ -15,7 +15,7 @@ from threefold.layers.checks import check_dropout
 from threefold.layers.heads import split_heads
 from threefold.layers.padding import PaddedRows
 from threefold.memory import state as states
-from threefold.memory.attention import attend
+from threefold.memory.attention import attend, attention_weights
 from threefold.memory.padding import readable_elements
 from threefold.memory.state import State
 
@@ -67,6 +67,12 @@ class CrossAttention(nn.Module):
             return torch.zeros_like(x), state
         out = attend(query, keys, state["values"], mask=mask, dropout=dropout)
         return self.heads.join(out).masked_fill((lengths == 0).view(-1, 1, 1), 0), state
+
+    def weights(self, x: Tensor, state: State) -> Tensor:
+        """The attention weights [B, H, L, S] of x [B, L, width] over the source in the state."""
+        query = split_heads(self.heads.query(x), self.heads.heads)
+        seen = readable_elements(state["position"], state["keys"].shape[1])
+        return attention_weights(query, state["keys"], seen[:, None, None])
 
     def read_source(self, source: Tensor, source_mask: Tensor | None = None) -> State:
         """The state for a source: its keys and values, and the number of elements per row."""

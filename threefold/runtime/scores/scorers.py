@@ -2,7 +2,8 @@
 
     likelihood   log p(x_t | x_1 … x_{t−1}): of a token, or of an element under a gaussian forecast
                  one step ahead, summed over its channels
-    predict      what follows x_t: the most likely tokens or classes, or the forecast
+    predict      what follows x_t: the most likely tokens or classes, the numbers of a regressor (of
+                 x_1 … x_t, in the user's units), or the forecast
     anomaly      how unusual x_t is, given x_1 … x_t alone
 
 The anomaly score of a language model is the surprise s_t = −log p(x_t | x_<t) as a z-score: its
@@ -32,10 +33,12 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
+from threefold.data.preprocessing import Chain
 from threefold.data.preprocessing.numbers import Standardise
 from threefold.errors import ThreefoldError, nearest
 from threefold.models.forecaster import Forecaster, gaussian_loss
 from threefold.models.language import LanguageModel
+from threefold.models.regressor import Regressor
 from threefold.runtime.table_forecasts import forecast_levels
 
 MODES = ("likelihood", "predict", "anomaly")
@@ -151,6 +154,22 @@ class SurpriseScorer(Scorer):
         self.running.count = int(count)
 
 
+class NumbersScorer(Scorer):
+    """The numbers that a regressor predicts, in the units of its training data, by name."""
+
+    def __init__(self, model: Regressor) -> None:
+        steps = None if model.preprocessing is None else model.preprocessing.outputs
+        scale = None if steps is None else steps.find(Standardise)
+        count = model.spec.option("outputs")
+        names = [f"value_{i + 1}" for i in range(count)] if scale is None else scale.columns
+        self.names = names if count > 1 else ["value"]
+        self.steps = steps or Chain()
+
+    def columns(self, elements: Tensor, before: Tensor | None, outputs: Tensor) -> Columns:
+        values = self.steps.invert(outputs.double().cpu().numpy())
+        return {name: values[:, i].tolist() for i, name in enumerate(self.names)}
+
+
 class ForecastScorer(Scorer):
     """The whole forecast in original units: flow+1, flow+1_q0.1, …, flow+2, …"""
 
@@ -167,19 +186,6 @@ class ForecastScorer(Scorer):
                     title = f"{name}+{step + 1}" + ("" if level is None else f"_q{level:g}")
                     columns[title] = part[:, step, channel].tolist()
         return columns
-
-
-class NumberScorer(Scorer):
-    """The numbers of a regressor so far, in original units."""
-
-    def __init__(self, model: Any) -> None:
-        self.model = model
-        scale = model.preprocessing.outputs.find(Standardise)
-        self.names = ("value",) if len(scale.columns) == 1 else scale.columns
-
-    def columns(self, elements: Tensor, before: Tensor | None, outputs: Tensor) -> Columns:
-        values = self.model.preprocessing.outputs.invert(outputs.double().cpu().numpy())
-        return dict(zip(self.names, values.T.tolist(), strict=True))
 
 
 class ResidualScorer(Scorer):
@@ -264,11 +270,6 @@ def original_units(model: Forecaster, values: Tensor) -> Tensor:
     return torch.from_numpy(model.preprocessing.outputs.invert(values.double().cpu().numpy()))
 
 
-def is_regressor(model: Any) -> bool:
-    """Whether the outputs of a model are numbers."""
-    return model.preprocessing is not None and model.preprocessing.kind == "regressor"
-
-
 def default_mode(model: Any) -> str:
     """Likelihood for models that have one, else predict."""
     has_one = isinstance(model, LanguageModel) or (
@@ -287,10 +288,13 @@ def make_scorer(
         if mode == "predict":
             return ForecastScorer(model)
         return ResidualScorer(model) if mode == "anomaly" else DensityScorer(model)
-    if is_regressor(model):
-        if mode != "predict":
-            raise ThreefoldError(f"a regressor has no mode {mode}; use mode predict")
-        return NumberScorer(model)
+    if isinstance(model, Regressor):
+        if mode == "predict":
+            return NumbersScorer(model)
+        raise ThreefoldError(
+            f"a regressor predicts numbers without their probability, so mode {mode} has nothing "
+            "to score; use mode predict"
+        )
     tokens = isinstance(model, LanguageModel)
     if mode == "anomaly":
         return SurpriseScorer(tokens, window)

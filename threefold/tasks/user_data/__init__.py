@@ -23,18 +23,21 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from threefold.data.atomic_files import sha256_of
 from threefold.data.preprocessing import Preprocessing
-from threefold.data.readers import read_pairs
+from threefold.data.readers import file_error, read_pairs
 from threefold.data.table_formats import TABLE_SUFFIXES, refuse_unreadable, table_suffix
-from threefold.data.tables import read_table
+from threefold.data.tables import HEADER_OPTIONS, Table, read_table
 from threefold.data.token_files import find_token_folder
-from threefold.errors import ThreefoldError, nearest
+from threefold.errors import AmbiguousError, ThreefoldError, nearest
 from threefold.tasks.table import MODEL_KINDS
 from threefold.tasks.task import Task
 from threefold.tasks.user_data.arrays import arrays_task, is_arrays
 from threefold.tasks.user_data.folder import folder_task
 from threefold.tasks.user_data.pairs import RawPairs, pairs_task
+from threefold.tasks.user_data.roles import SOURCE_NAMES, TARGET_NAMES
 from threefold.tasks.user_data.settings import Reading, ReadSettings
 from threefold.tasks.user_data.table import table_task
 from threefold.tasks.user_data.tags import tags_task
@@ -73,6 +76,7 @@ def user_task(
 
 def _path_task(path: Path, reading: Reading) -> Task[Any]:
     kind = reading.settings.kind or (reading.preprocessing and reading.preprocessing.kind)
+    _refuse_odd_name(path)
     if not path.exists():
         raise ThreefoldError(f"{path}: file or folder not found, and no task has this name")
     if (tokens := find_token_folder(path)) is not None:
@@ -92,7 +96,7 @@ def _path_task(path: Path, reading: Reading) -> Task[Any]:
     if kind == "seq2seq" and not _names_columns(suffix, reading):
         return _lines_of_pairs(path, reading)
     if suffix in TABLE_SUFFIXES and kind not in ("language", "masked"):
-        return table_task(read_table(path, header=_header(reading)), reading)
+        return table_task(_read_table(path, reading), reading)
     refuse_unreadable(path)
     return text_task([path], path.name, reading)
 
@@ -105,16 +109,54 @@ def _names_columns(suffix: str, reading: Reading) -> bool:
 
 
 def _lines_of_pairs(path: Path, reading: Reading) -> Task[Any]:
-    reading.settings.allow_only(f"{path.name}, pairs", "length", "vocabulary", "tokenizer")
+    settings = reading.settings
+    settings.allow_only(f"{path.name}, pairs", "length", "vocabulary", "tokenizer", "header")
     rows = read_pairs(path)
+    header = settings.header
+    if header is None and reading.preprocessing is not None:
+        header = reading.preprocessing.header
+    if header is None and _may_be_names(rows):
+        what = f"{path.name}: is the first line, {' and '.join(map(repr, rows[0]))}, a header?"
+        raise AmbiguousError(what, HEADER_OPTIONS)
+    rows = rows[1:] if header else rows
     sources, targets = zip(*rows, strict=True)
     places = [f"{path.name}, pair {number}" for number in range(1, len(rows) + 1)]
     return pairs_task(path.name, RawPairs(sources, targets, places), reading)
 
 
-def _header(reading: Reading) -> bool | None:
-    known = reading.preprocessing
-    return reading.settings.header if known is None else known.header
+def _may_be_names(rows: Sequence[tuple[str, str]]) -> bool:
+    """Whether the first pair are two words above texts of several words."""
+    if not rows or any(len(text.split()) > 1 for text in rows[0]):
+        return False
+    below = [text for pair in rows[1:] for text in pair]
+    if {text.lower() for text in rows[0]} & {*SOURCE_NAMES, *TARGET_NAMES}:
+        return True
+    return bool(below) and min(len(text.split()) for text in below) > 1
+
+
+def _read_table(source: Any, reading: Reading) -> Table:
+    """A table, with what was said about it for this file or for the training data."""
+    settings, known = reading.settings, reading.preprocessing
+    header, decimal = settings.header, settings.decimal
+    if known is not None:
+        decimal = decimal or known.decimal
+        header = known.has_header if header is None else header
+    try:
+        return read_table(source, header=header, decimal=decimal)
+    except AmbiguousError as error:
+        is_pairs = isinstance(source, Path) and table_suffix(source) in (".tsv", ".tab")
+        if not is_pairs or settings.kind is not None:
+            raise
+        option = "--kind seq2seq    every line is a pair of texts"
+        raise AmbiguousError(error.what, [*error.options, option]) from error
+
+
+def _refuse_odd_name(path: Path) -> None:
+    """Refuse a name that settings, which are UTF-8, cannot hold."""
+    try:
+        str(path).encode()
+    except UnicodeEncodeError as error:
+        raise file_error(path, None, "the name is not valid UTF-8; rename it") from error
 
 
 def _object_task(source: Any, reading: Reading) -> Task[Any]:
@@ -123,11 +165,15 @@ def _object_task(source: Any, reading: Reading) -> Task[Any]:
         return content_task("\n".join(source).encode(), "texts", reading)
     if is_arrays(source):
         return arrays_task(source, reading)
+    if isinstance(source, np.ndarray) and source.ndim == 1:
+        source = source[:, None]  # a series of one column
+    if isinstance(source, np.ndarray):
+        return table_task(_read_table(source, reading), reading)
     if isinstance(source, Mapping) or hasattr(source, "columns"):
-        return table_task(read_table(source), reading)
+        return table_task(_read_table(source, reading), reading)
     raise ThreefoldError(
         f"the data are a {type(source).__name__}; expected a path, a task's name, a data frame, a "
-        "mapping of columns, a list of texts, or (inputs, targets) as arrays"
+        "mapping of columns, an array of rows × columns, a list of texts, or (inputs, targets)"
     )
 
 

@@ -27,7 +27,7 @@ from threefold.tasks.user_data.description import (
     duplicates_note,
     imbalance_note,
 )
-from threefold.tasks.user_data.settings import Reading
+from threefold.tasks.user_data.settings import Reading, ReadSettings
 
 FEWEST_EXAMPLES = 10
 
@@ -55,6 +55,7 @@ class ExampleData:
     fit_inputs: Callable[[Sequence[Any]], Chain]  # from the inputs of the training split
     test: RawExamples | None = None  # a test split of its own
     roles: Roles = field(default_factory=Roles)
+    context: int | None = None  # rows of one example, if a table was cut into examples
     facts: tuple[tuple[str, str], ...] = ()
     notes: tuple[str, ...] = ()
     otherwise: str = ""
@@ -63,7 +64,7 @@ class ExampleData:
 def examples_task(data: ExampleData, reading: Reading) -> Task[Batch]:
     """Encode the examples, with steps fitted to the training split or those of a model."""
     splits = _split(data, reading)
-    preprocessing = reading.preprocessing or _fit(data, splits["train"])
+    preprocessing = reading.preprocessing or _fit(data, splits["train"], reading.settings)
     splits, skipped = _known_labels(data, splits, preprocessing, reading)
     if reading.split:
         encoded = {name: _encode(raw, preprocessing) for name, raw in splits.items()}
@@ -89,7 +90,7 @@ def examples_task(data: ExampleData, reading: Reading) -> Task[Batch]:
         chance=_chance(data.kind, encoded, preprocessing),
         vocabulary=_vocabulary(preprocessing) if tokens else 0,
         features=0 if tokens else first.shape[1],
-        classes=_outputs(preprocessing),
+        classes=len(preprocessing.labels),
         labels=preprocessing.labels,
         error_scale=_error_scale(preprocessing),
         preprocessing=lambda: preprocessing,
@@ -108,8 +109,9 @@ def _split(data: ExampleData, reading: Reading) -> dict[str, RawExamples]:
     ends = (0.8, 0.9, 1.0) if data.test is None else (0.9, 1.0, 1.0)
     cuts = [0, *(int(count * part) for part in ends)]
     if classes < 2 or count < FEWEST_EXAMPLES:
+        shown = f" of {classes} classes" if data.kind == "classifier" else ""
         raise ThreefoldError(
-            f"{data.name}: {count} examples of {classes} classes; expected at least 2 classes, and "
+            f"{data.name}: {count} examples{shown}; expected at least 2 classes, and "
             f"{FEWEST_EXAMPLES} examples or more for training, validation and test"
         )
     order = permutation((0, count), count)
@@ -126,19 +128,30 @@ def _pick(raw: RawExamples, numbers: Array) -> RawExamples:
     )
 
 
-def _fit(data: ExampleData, train: RawExamples) -> Preprocessing:
+def _fit(data: ExampleData, train: RawExamples, settings: ReadSettings) -> Preprocessing:
     """Steps fitted to the training split; the labels are those of all examples."""
     every = [*data.examples.targets, *(() if data.test is None else data.test.targets)]
     if data.kind == "regressor":
         numbers = np.array(train.targets, np.float64).reshape(len(train), -1)
-        names = [data.roles.label or "value"] if numbers.shape[1] == 1 else data.roles.targets
+        names = data.roles.targets or [f"value {n}" for n in range(1, numbers.shape[1] + 1)]
+        names = [data.roles.label or "value"] if numbers.shape[1] == 1 else names
         output = Chain((Standardise.fit([numbers], names),))
     elif data.kind == "tagger":
         output = Chain((Labels.fit(tag for tags in every for tag in tags),))
     else:
         output = Chain((Labels.fit(every),))
     inputs = data.fit_inputs(train.inputs)
-    return Preprocessing(data.kind, data.form, inputs, output, data.roles)
+    return Preprocessing(
+        data.kind,
+        data.form,
+        inputs,
+        output,
+        data.roles,
+        context=data.context,
+        day_first=settings.day_first,
+        header=settings.header,
+        decimal=settings.decimal,
+    )
 
 
 def _known_labels(
@@ -205,7 +218,8 @@ def _chance(kind: str, encoded: dict[str, StoredExamples], preprocessing: Prepro
     """The score of always answering the commonest class, or the mean of the training split."""
     targets = encoded["test"].targets
     if kind == "regressor":  # the mean is 0 after scaling
-        return float(np.abs(np.asarray(targets)).mean()) * _error_scale(preprocessing)
+        errors = np.abs(np.asarray(targets)).reshape(len(targets), -1)
+        return float((errors * _error_scale(preprocessing)).mean())
     flat = np.concatenate([np.ravel(part) for part in targets])
     return Counter(flat.tolist()).most_common(1)[0][1] / len(flat)
 
@@ -215,15 +229,10 @@ def _vocabulary(preprocessing: Preprocessing) -> int:
     return int(step.vocabulary)
 
 
-def _outputs(preprocessing: Preprocessing) -> int:
+def _error_scale(preprocessing: Preprocessing) -> tuple[float, ...]:
+    """The deviation of each number, by which errors become those in original units."""
     scale = preprocessing.outputs.find(Standardise)
-    return len(preprocessing.labels) if scale is None else len(scale.columns)
-
-
-def _error_scale(preprocessing: Preprocessing) -> float:
-    """The deviation of a single number, by which errors become those in original units."""
-    scale = preprocessing.outputs.find(Standardise)
-    return scale.deviation[0] if scale is not None and len(scale.columns) == 1 else 1.0
+    return () if scale is None else scale.deviation
 
 
 def _describe(

@@ -1,9 +1,9 @@
-"""A user's folder: one subfolder of sounds or images per class, or texts."""
+"""A user's folder: one subfolder of sounds, images or texts per class, or texts to be learnt."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +12,10 @@ from threefold.data.images import read_image
 from threefold.data.preprocessing import Chain
 from threefold.data.preprocessing.media import ReadImage, ReadSound
 from threefold.data.preprocessing.numbers import Truncate
-from threefold.data.readers import text_files
+from threefold.data.preprocessing.text import Tokenize
+from threefold.data.readers import read_text
 from threefold.errors import AmbiguousError, ThreefoldError
+from threefold.tasks.language_modelling import DEFAULT_VOCABULARY, learn_tokenizer
 from threefold.tasks.task import Task
 from threefold.tasks.user_data.examples import ExampleData, RawExamples, examples_task
 from threefold.tasks.user_data.settings import Reading, ReadSettings
@@ -24,31 +26,117 @@ TEXT_SUFFIXES = (
 )
 SOUND_SUFFIXES = (".wav",)
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif")
-TABLE_SUFFIXES = (".csv", ".tsv", ".jsonl", ".parquet", ".xlsx")
+TABLE_SUFFIXES = (".csv", ".tsv", ".jsonl", ".parquet", ".xlsx", ".npy", ".ts")
+KINDS_OF_FILES = {
+    "sounds": SOUND_SUFFIXES,
+    "images": IMAGE_SUFFIXES,
+    "texts": TEXT_SUFFIXES,
+    "tables": TABLE_SUFFIXES,
+}
+EXPECTED = (
+    "expected texts (.txt, .md, …), or sounds (.wav) or images (.png, .jpg, …) in one subfolder "
+    "per class"
+)
+MOST_TEXT_TOKENS = 4096  # of one text with a class, unless `length` is given
 
 
 def folder_task(path: Path, reading: Reading) -> Task[Any]:
     """A classifier of sounds or images if there are any in subfolders, else a language model."""
-    sounds = _files_in_subfolders(path, SOUND_SUFFIXES)
-    images = _files_in_subfolders(path, IMAGE_SUFFIXES)
-    if sounds and images:
+    name = path.name or path.resolve().name
+    inside = _by_kind(file for folder in _folders(path) for file in sorted(folder.iterdir()))
+    media = [kind for kind in ("sounds", "images") if inside[kind]]
+    if media:
+        _refuse_mixture(path, inside)
+        data = _media(name, inside[media[0]], media[0] == "sounds", reading)
+        return examples_task(data, reading)
+    if _kind_of(reading) == "classifier" and inside["texts"]:
+        return examples_task(_labelled_texts(name, inside["texts"], reading), reading)
+    files = _by_kind(sorted(path.rglob("*"), key=lambda file: file.relative_to(path).as_posix()))
+    _refuse_without_text(path, files)
+    others = sum(len(found) for kind, found in files.items() if kind != "texts")
+    notes = [f"{others:,} other files of the folder are not read"] if others else []
+    if len({file.parent for file in inside["texts"]}) > 1:
+        notes.append("the texts are in subfolders; --kind classifier learns to tell these apart")
+    return text_task(files["texts"], name, reading, notes)
+
+
+def _kind_of(reading: Reading) -> str | None:
+    known = reading.preprocessing
+    return reading.settings.kind or (None if known is None else known.kind)
+
+
+def _folders(path: Path) -> list[Path]:
+    return sorted(entry for entry in path.iterdir() if entry.is_dir())
+
+
+def _by_kind(entries: Iterable[Path]) -> dict[str, list[Path]]:
+    """Files by what they hold; hidden ones are left out."""
+    kinds: dict[str, list[Path]] = {**{kind: [] for kind in KINDS_OF_FILES}, "others": []}
+    for file in entries:
+        if file.is_file() and not file.name.startswith("."):
+            suffix = file.suffix.lower()
+            kind = next((k for k, known in KINDS_OF_FILES.items() if suffix in known), "others")
+            kinds[kind].append(file)
+    return kinds
+
+
+def _refuse_mixture(path: Path, inside: dict[str, list[Path]]) -> None:
+    found = {kind: files for kind, files in inside.items() if files}
+    if len(found) > 1:
+        shown = " and ".join(f"{len(files)} {kind}" for kind, files in found.items())
+        examples = ", ".join(str(files[0].relative_to(path)) for files in found.values())
         raise ThreefoldError(
-            f"{path}: contains {len(sounds)} sounds and {len(images)} images; put them into "
-            "different folders"
+            f"{path}: its subfolders contain {shown} ({examples}); put files of one kind into a "
+            "folder of their own"
         )
-    if sounds or images:
-        return examples_task(_media(path, sounds or images, bool(sounds), reading), reading)
-    _refuse_tables(path)
-    files = text_files(path, [f"*{suffix}" for suffix in TEXT_SUFFIXES])
-    return text_task(files, path.name, reading)
 
 
-def _media(path: Path, files: Sequence[Path], sounds: bool, reading: Reading) -> ExampleData:
+def _refuse_without_text(path: Path, files: dict[str, list[Path]]) -> None:
+    if files["texts"] and not files["tables"]:
+        return
+    for kind in ("sounds", "images"):
+        if files[kind]:
+            file = files[kind][0]
+            raise ThreefoldError(
+                f"{path}: {len(files[kind])} {kind} that are not in one subfolder per class; "
+                f"expected e.g. {path}/CLASS/{file.name}"
+            )
+    if files["tables"]:
+        raise ThreefoldError(
+            f"{path}: a folder of tables ({files['tables'][0].name}, …); give one of the files, or "
+            "join them into one table with a column that names the series (--series-column)"
+        )
+    raise ThreefoldError(f"{path}: contains no file that can be read; {EXPECTED}")
+
+
+def _labelled_texts(name: str, files: Sequence[Path], reading: Reading) -> ExampleData:
+    """Texts whose classes are their subfolders."""
+    settings = reading.settings
+    settings.allow_only(f"{name}, texts with classes", "length", "tokenizer", "vocabulary")
+    labels = [file.parent.name for file in files]
+
+    def fit(train: Sequence[str]) -> Chain:
+        tokenizer = learn_tokenizer(
+            settings.tokenizer or "byte", train, settings.vocabulary or DEFAULT_VOCABULARY
+        )
+        return Chain((Tokenize.by(tokenizer, settings.length or MOST_TEXT_TOKENS),))
+
+    shown = f"{len(files):,} texts in {len(set(labels))} subfolders"
+    return ExampleData(
+        name,
+        "classifier",
+        "file",
+        RawExamples([read_text(file) for file in files], labels, [str(file) for file in files]),
+        fit,
+        facts=(("inputs", shown), ("target", "the name of the subfolder")),
+    )
+
+
+def _media(name: str, files: Sequence[Path], sounds: bool, reading: Reading) -> ExampleData:
     settings = reading.settings
     what = "sounds" if sounds else "images"
-    settings.allow_only(
-        f"{path.name}, {what}", "length", "sampling_rate" if sounds else "image_size"
-    )
+    settings.allow_only(f"{name}, {what}", "length", "sampling_rate" if sounds else "image_size")
+    settings.check_kind(f"{name}, {what},", "classifier")
     labels = [file.parent.name for file in files]
     shown = f"{len(files):,} {what} in {len(set(labels))} subfolders"
     cut = () if settings.length is None else (Truncate(settings.length),)
@@ -60,7 +148,7 @@ def _media(path: Path, files: Sequence[Path], sounds: bool, reading: Reading) ->
         return Chain((read, *cut))
 
     return ExampleData(
-        path.name,
+        name,
         "classifier",
         "sound" if sounds else "image",
         RawExamples(files, labels, [str(file) for file in files]),
@@ -77,7 +165,7 @@ def _sound_step(files: Sequence[Path], settings: ReadSettings) -> ReadSound:
     if len(rates) > 1:
         shown = ", ".join(f"{count} at {rate}" for rate, count in rates)
         raise AmbiguousError(
-            f"sounds of different sampling rates ({shown} per second)",
+            f"{files[0].parents[1]}: sounds of different sampling rates ({shown} per second)",
             [f"--set data.sampling_rate={rate}    resamples all" for rate, _ in rates],
         )
     return ReadSound(rates[0][0])
@@ -96,23 +184,8 @@ def _image_step(files: Sequence[Path], settings: ReadSettings) -> ReadImage:
     if len(sizes) > 1:
         shown = ", ".join(f"{count} of {w} × {h}" for (h, w), count in sizes[:4])
         raise AmbiguousError(
-            f"images of different sizes ({shown} pixels)",
+            f"{files[0].parents[1]}: images of different sizes ({shown} pixels)",
             [f"--set data.image_size={w}x{h}    scales all" for (h, w), _ in sizes[:4]],
         )
     height, width = sizes[0][0]
     return ReadImage(height, width)
-
-
-def _refuse_tables(path: Path) -> None:
-    tables = [file for file in sorted(path.iterdir()) if file.suffix.lower() in TABLE_SUFFIXES]
-    if tables:
-        raise ThreefoldError(
-            f"{path}: a folder of tables ({tables[0].name}, …); give one of the files, or join "
-            "them into one table with a column that names the series (--series-column)"
-        )
-
-
-def _files_in_subfolders(path: Path, suffixes: Sequence[str]) -> list[Path]:
-    folders = sorted(entry for entry in path.iterdir() if entry.is_dir())
-    files = (file for folder in folders for file in sorted(folder.iterdir()))
-    return [file for file in files if file.suffix.lower() in suffixes]

@@ -88,7 +88,10 @@ def _fit(rows: RawPairs, train: Array, reading: Reading, roles: Roles) -> Prepro
             settings.tokenizer or "bpe", [texts[i] for i in train], vocabulary - FIRST_TOKEN
         )
         chains.append(Chain((Tokenize.by(tokenizer, length, FIRST_TOKEN),)))
-    return Preprocessing("seq2seq", "text", chains[0], chains[1], roles)
+    header, decimal = settings.header, settings.decimal
+    return Preprocessing(
+        "seq2seq", "text", chains[0], chains[1], roles, header=header, decimal=decimal
+    )
 
 
 def _describe(

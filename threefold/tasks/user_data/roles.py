@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from threefold.data.column_types import ColumnFacts, describe
 from threefold.data.preprocessing import Roles
 from threefold.data.tables import Table
 from threefold.errors import AmbiguousError, ThreefoldError, nearest
+from threefold.tasks.user_data.questions import (
+    MOST_NUMERIC_CLASSES,
+    name_columns,
+    neighbours_correlate,
+    row_options,
+    tagging_options,
+)
 from threefold.tasks.user_data.settings import ReadSettings
 
 LABEL_NAMES = ("label", "class", "target", "category")
 SOURCE_NAMES, TARGET_NAMES = ("source", "src", "input"), ("target", "tgt", "output")
-MOST_NUMERIC_CLASSES = 20
+_TYPE_NAMES = {"time": "times", "category": "categories", "empty": "nothing"}
+PAIR_SUFFIXES = (".tsv", ".tab", ".tsv.gz", ".tab.gz")
 
 
 class TableReading(NamedTuple):
@@ -75,7 +84,8 @@ class _Reader:
             raise self._without_numbers()
         labels = [n for n in self._of_type("category") if n not in self.targets]
         named = [n for n in self.free if n.lower() in LABEL_NAMES and n in self._numbers()]
-        if self.targets and all(self.facts[name].type == "number" for name in self.targets):
+        numeric = all(self.facts[name].type == "number" for name in self.targets)
+        if self.targets and numeric and not set(map(str.lower, self.targets)) & set(LABEL_NAMES):
             return self._forecaster()
         if not self.targets and not labels and not named:
             return self._forecaster()
@@ -90,17 +100,19 @@ class _Reader:
                 f"the columns are {self._types()}"
             )
         source, target = names[0], (self.targets or names[1:])[0]
-        options = [f"--kind classifier --features {source} --target {target}"]
-        options += [f"--kind seq2seq --features {source} --target {target}"]
+        pair = name_columns(features=source, target=target)
+        options = [f"--kind classifier {pair}", f"--kind seq2seq {pair}", f"--kind tagger {pair}"]
         return self._ambiguous("no column of numbers, and texts that may be labels", options)
 
     def _refuse_labels(self, labels: Sequence[str]) -> TableReading:
         numbers = [name for name in self._numbers() if name not in labels]
-        options = [f"--kind classifier --target {labels[0]}    each row is one sequence"]
-        options += [f"--kind tagger --target {labels[0]}        each row has a label, in order"]
-        options += [f"--kind forecaster --target {name}" for name in numbers[:4]]
+        options = tagging_options(self.facts, self._numbers(), labels)
+        label = name_columns(target=labels[0])
+        options += [f"--kind classifier {label}    each row is one sequence"]
+        options += [f"--kind tagger {label}        each row has a label, in order"]
+        options += [f"--kind forecaster {name_columns(target=name)}" for name in numbers[:4]]
         if self.facts[labels[0]].type == "category" and self.time is not None:
-            options += [f"--series-column {labels[0]} --target {name}" for name in numbers[:1]]
+            options += [name_columns(series_column=labels[0], target=name) for name in numbers[:1]]
         raise self._ambiguous(
             f"columns of numbers ({', '.join(numbers[:6])}) and what may be a label "
             f"({', '.join(labels[:3])})",
@@ -114,15 +126,17 @@ class _Reader:
         usable = [name for name in numbers if not self._unusable(name)]
         targets = self.targets or tuple(usable if len(usable) == 1 else ())
         if not targets and not usable:
+            why = [f"{n}: {self._unusable(n)}" for n in numbers]
+            shown = f" ({'; '.join(why)}: --target says to use it)" if why else ""
             raise ThreefoldError(
-                f"{self.table.name}: no column of numbers to forecast; the columns are "
+                f"{self.table.name}: no column of numbers to forecast{shown}; the columns are "
                 f"{self._types()}"
             )
         if not targets:
-            options = [f"--target {name}" for name in usable[:8]]
-            raise self._ambiguous("several columns could be forecast", options)
+            raise self._which_target(usable)
         for name in targets:
             self._need_number(name, "forecast")
+        self._refuse_unordered(targets, usable)
         features = tuple(name for name in usable if name not in targets)
         roles = Roles(
             targets=targets,
@@ -132,54 +146,93 @@ class _Reader:
         )
         return self._result("forecaster", roles)
 
+    def _which_target(self, usable: Sequence[str]) -> AmbiguousError:
+        options = [name_columns(target=name) for name in usable[:8]]
+        options.append(f"{name_columns(target=','.join(usable[:8]))}    all of them")
+        if self.time is None:
+            last = name_columns(target=usable[-1])
+            options.append(f"--kind regressor {last}    every row is one example, in any order")
+        return self._ambiguous("several columns could be forecast", options)
+
+    def _refuse_unordered(self, targets: Sequence[str], usable: Sequence[str]) -> None:
+        """Ask back if rows without times may be examples: neighbours are not correlated."""
+        settings, target = self.settings, targets[0]
+        said = (settings.kind, settings.horizon, settings.length, settings.series_column, self.time)
+        if len(usable) < 2 or any(value is not None for value in said):
+            return
+        if neighbours_correlate(self.table.numbers(target)):
+            return
+        raise self._ambiguous(
+            f"there is no column of times, and neighbouring values of {target} are not correlated: "
+            "are the rows a time series or separate examples?",
+            row_options(self.facts[target]),
+        )
+
     # ---------------------------------------------------------- one label or number per example
 
     def _examples(self) -> TableReading:
         settings = self.settings
-        target = self._target()
-        kind = settings.kind or self._kind_of_target(target)
+        predicted = self._predicted()
+        kind = settings.kind or self._kind_of_target(predicted.label or predicted.targets[0])
+        names = (predicted.label, *predicted.targets)
+        features = tuple(name for name in self._numbers() if name not in names)
         if settings.group_column is not None:
-            features = tuple(self._numbers())
-            roles = Roles(
-                label=target, features=features, time=self.time, group=settings.group_column
-            )
+            group = settings.group_column
+            roles = replace(predicted, features=features, time=self.time, group=group)
             return self._result(kind, roles)
         texts = self._text_features()
         if texts:
-            return self._result(kind, Roles(texts=texts, label=target))
-        features = tuple(name for name in self._numbers() if name != target)
+            return self._result(kind, replace(predicted, texts=texts))
         if not features:
+            shown = ", ".join(name for name in names if name)
             raise ThreefoldError(
-                f"{self.table.name}: no column of texts or numbers to predict {target} from; the "
+                f"{self.table.name}: no column of texts or numbers to predict {shown} from; the "
                 f"columns are {self._types()}"
             )
-        return self._result(kind, Roles(label=target, features=features))
+        return self._result(kind, replace(predicted, features=features))
+
+    def _predicted(self) -> Roles:
+        """The column to predict; several for a regressor."""
+        if len(self.targets) < 2:
+            return Roles(label=self._target())
+        if self.settings.kind not in (None, "regressor"):
+            raise ThreefoldError(
+                f"--target {','.join(self.targets)}: a {self.settings.kind} predicts one column; "
+                "several need --kind regressor"
+            )
+        for name in self.targets:
+            self._need_number(name, "predicted together with another")
+        return Roles(targets=self.targets)
 
     def _target(self) -> str:
         """The column of the labels."""
         if len(self.targets) == 1:
             return self.targets[0]
-        if self.targets:
-            raise ThreefoldError(f"--target {','.join(self.targets)}: expected one column")
         candidates = [name for name in self.free if name.lower() in LABEL_NAMES]
         categories = self._of_type("category")
         if not candidates:
             candidates = categories
-        if not candidates and self.settings.kind == "regressor":
-            candidates = self._numbers()
+        if not candidates:
+            numbers = [n for n in self._numbers() if not self._unusable(n)]
+            candidates = numbers if len(numbers) == 1 or self.settings.kind == "regressor" else []
         if len(candidates) == 1:
             self.free.remove(candidates[0])
             return candidates[0]
         if not candidates:
-            options = [f"--target {name}" for name in self.free if name not in self._texts()]
-            what = "no column looks like the labels"
-            pair = self._texts()[:2]
-            translate = ["--kind seq2seq --features {} --target {}".format(*pair)]
-            options = options or [*(translate if len(pair) == 2 else ()), "--kind language"]
-            raise self._ambiguous(what, options[:8])
+            raise self._no_labels()
         raise self._ambiguous(
-            "several columns could be the label", [f"--target {name}" for name in candidates[:8]]
+            "several columns could be the label", [name_columns(target=n) for n in candidates[:8]]
         )
+
+    def _no_labels(self) -> AmbiguousError:
+        texts = self._texts()
+        options = [name_columns(target=name) for name in self.free if name not in texts]
+        if len(texts) > 1:
+            pair = name_columns(features=texts[0], target=texts[1])
+            options.append(f"--kind seq2seq {pair}    to translate")
+            if self.table.name.lower().endswith(PAIR_SUFFIXES):
+                options.append("--kind seq2seq    to translate; the first line is a pair, too")
+        return self._ambiguous("no column looks like the labels", [*options, "--kind language"][:8])
 
     def _kind_of_target(self, target: str) -> str:
         facts = self.facts[target]
@@ -191,8 +244,8 @@ class _Reader:
             f"the column {target} has {facts.distinct} different whole numbers: they may be "
             "classes or quantities",
             [
-                f"--kind classifier --target {target}    they are classes",
-                f"--kind regressor --target {target}     they are quantities",
+                f"--kind classifier {name_columns(target=target)}    they are classes",
+                f"--kind regressor {name_columns(target=target)}     they are quantities",
             ],
         )
 
@@ -209,27 +262,48 @@ class _Reader:
             self.facts[n].type == "text" for n in texts if n != named[0]
         ):
             return tuple(named)
-        options = [f"--features {name}" for name in texts[:6]]
-        raise self._ambiguous(
-            f"{len(texts)} columns of text", [*options, f"--features {','.join(texts[:6])}"]
-        )
+        options = [name_columns(features=name) for name in texts[:6]]
+        options.append(f"{name_columns(features=','.join(texts[:6]))}    joined")
+        raise self._ambiguous(f"{len(texts)} columns of text", options)
 
     # ------------------------------------------------------------------------ taggers, pairs
 
     def _tagger(self) -> TableReading:
-        target = self._target()
-        texts = self._text_features()
-        if len(texts) > 1:
-            raise self._ambiguous("several columns of words", [f"--features {n}" for n in texts])
+        target, group = self._tag_column(), self.settings.group_column
+        texts = self._words()
+        if texts and group is None:
+            numbered = [n for n in self.facts if n not in (*texts, target)]
+            raise self._ambiguous(
+                "which words are one sentence? Name the column of their number",
+                [name_columns(group_column=n) for n in numbered[:6]] or ["--group-column COLUMN"],
+            )
         features = () if texts else tuple(n for n in self._numbers() if n != target)
-        roles = Roles(
-            texts=texts,
-            label=target,
-            features=features,
-            time=self.time,
-            group=self.settings.group_column,
-        )
+        if not texts and not features:
+            raise ThreefoldError(
+                f"{self.table.name}: no column of words or numbers to predict {target} from; the "
+                f"columns are {self._types()}"
+            )
+        roles = Roles(texts=texts, label=target, features=features, time=self.time, group=group)
         return self._result("tagger", roles)
+
+    def _tag_column(self) -> str:
+        """The column of the tags; beside words it is the one that is called so."""
+        named = [n for n in self.free if n.lower() in (*LABEL_NAMES, "tag", "tags")]
+        if not self.targets and len(named) == 1:
+            self.free.remove(named[0])
+            return named[0]
+        return self._target()
+
+    def _words(self) -> tuple[str, ...]:
+        """The column of words, which may be text or categories; none if there are numbers."""
+        wanted = self.settings.feature_names
+        types = ("text", "category")
+        words = [n for n in wanted or self.free if self.facts[n].type in types]
+        if len(words) > 1:
+            raise self._ambiguous(
+                "several columns of words", [name_columns(features=n) for n in words[:6]]
+            )
+        return tuple(words)
 
     def _pairs(self) -> TableReading:
         texts = [n for n in self.facts if self.facts[n].type in ("text", "category")]
@@ -237,11 +311,11 @@ class _Reader:
             n for n in texts if n.lower() in TARGET_NAMES
         ]
         if len(targets) != 1:
-            options = [f"--kind seq2seq --target {name}" for name in texts[:6]]
+            options = [f"--kind seq2seq {name_columns(target=name)}" for name in texts[:6]]
             raise self._ambiguous("which column is the translation?", options)
         sources = self.settings.feature_names or tuple(n for n in texts if n != targets[0])
         if len(sources) != 1:
-            raise self._ambiguous("several sources", [f"--features {name}" for name in sources])
+            raise self._ambiguous("several sources", [name_columns(features=n) for n in sources])
         return self._result("seq2seq", Roles(texts=tuple(sources), label=targets[0]))
 
     # ------------------------------------------------------------------------------- helpers
@@ -249,7 +323,8 @@ class _Reader:
     def _result(self, kind: str, roles: Roles) -> TableReading:
         used = {*roles.texts, *roles.targets, *roles.features}
         used |= {roles.label or "", roles.time or "", roles.group or "", roles.series or ""}
-        dropped = {n: self._unusable(n) or "not used" for n in self.facts if n not in used}
+        other = "not in --features" if self.settings.features else "not used"
+        dropped = {n: self._unusable(n) or other for n in self.facts if n not in used}
         return TableReading(kind, roles, dropped, self.facts)
 
     def _numbers(self) -> list[str]:
@@ -293,7 +368,9 @@ class _Reader:
         times = [n for n, facts in self.facts.items() if facts.type == "time"]
         times = [name for name in times if name not in self.targets]
         if len(times) > 1:
-            raise self._ambiguous("several columns of times", [f"--time-column {n}" for n in times])
+            raise self._ambiguous(
+                "several columns of times", [name_columns(time_column=n) for n in times]
+            )
         return times[0] if times else None
 
     def _check_names(self) -> None:
@@ -310,8 +387,8 @@ class _Reader:
         if facts.type != "number":
             raise ThreefoldError(
                 f"{self.table.name}: the column {name} cannot be {why}: it contains "
-                f"{_article(facts.type)}, e.g. {facts.examples[:1]!r}; the columns are "
-                f"{self._types()}"
+                f"{_TYPE_NAMES.get(facts.type, facts.type)}, e.g. {facts.examples[:1]!r}; the "
+                f"columns are {self._types()}"
             )
 
     def _types(self) -> str:
@@ -319,8 +396,3 @@ class _Reader:
 
     def _ambiguous(self, what: str, options: Sequence[str]) -> AmbiguousError:
         return AmbiguousError(f"{self.table.name}: {what} (columns: {self._types()})", options)
-
-
-def _article(kind: str) -> str:
-    names = {"time": "times", "category": "categories", "text": "text", "empty": "nothing"}
-    return names.get(kind, kind)

@@ -49,18 +49,19 @@ def forecasting_task(table: Table, found: TableReading, reading: Reading) -> Tas
     settings.allow_only(
         f"{table.name}, a time series",
         *("target", "features", "time_column", "series_column", "horizon", "length"),
-        *("missing", "header", "resample", "day_first"),
+        *("missing", "header", "decimal", "resample", "day_first"),
     )
     series = read_series(table, found, settings)
     if settings.missing == "refuse":
-        _refuse_missing(table, found)
+        refuse_missing(table, found, (*found.roles.targets, *found.roles.features))
     preprocessing = reading.preprocessing or _fit(series, found, settings)
     windows = SeriesWindows(series, preprocessing, split=reading.split)
     return _task(table.name, windows, _describe(table, found, series, windows, reading))
 
 
-def _refuse_missing(table: Table, found: TableReading) -> None:
-    for name in (*found.roles.targets, *found.roles.features):
+def refuse_missing(table: Table, found: TableReading, columns: Sequence[str]) -> None:
+    """Refuse the first missing cell of columns of numbers."""
+    for name in columns:
         facts = found.facts[name]
         if facts.missing:
             raise table.error(
@@ -163,6 +164,7 @@ def _fit(
         naive_errors=naive_errors(
             [part[:, : len(found.roles.targets)] for part in train], (1, season_of(axis))
         ),
+        decimal=settings.decimal,
     )
 
 
@@ -268,7 +270,7 @@ def _describe(
     if reading.split:
         sizes = " / ".join(f"{len(windows.begins[split]):,}" for split in SPLITS)
         facts.append(("split", f"{sizes} windows (train / validation / test), by time"))
-    notes = [note for part in series for note in part.notes]
+    notes = [*table.notes, *(note for part in series for note in part.notes)]
     otherwise = "--target, --features, --horizon, --time-column, --series-column, --kind"
     return DataDescription(table.name, "forecaster", tuple(facts), tuple(notes[:5]), otherwise)
 

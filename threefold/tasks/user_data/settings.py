@@ -27,6 +27,7 @@ class ReadSettings:
     day_first: bool | None = None  # in dates such as 01/02/2024
     missing: str | None = None  # mask, carry or refuse
     header: bool | None = None
+    decimal: str | None = None  # the decimal sign of a table's numbers
     sampling_rate: int | None = None
     image_size: str | None = None  # WIDTHxHEIGHT
 
@@ -49,6 +50,14 @@ class ReadSettings:
                     f"{option_name(part.name)} is {value!r}, but it does not apply to {what}; "
                     "leave it out, or say with --kind what the data are"
                 )
+
+    def check_kind(self, what: str, *possible: str) -> None:
+        """Refuse a kind of model that data of this sort cannot train."""
+        if self.kind is not None and self.kind not in possible:
+            raise ThreefoldError(
+                f"--kind is {self.kind}, but {what} can only train a {' or '.join(possible)} "
+                "model; leave it out, or give other data"
+            )
 
 
 OPTIONS = {"kind", "target", "features", "time_column", "group_column", "series_column", "horizon"}

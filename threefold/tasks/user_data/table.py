@@ -9,11 +9,16 @@ import numpy as np
 
 from threefold.data.column_types import describe_column
 from threefold.data.preprocessing import Chain, Preprocessing, Roles
-from threefold.data.preprocessing.numbers import FillMissing, Standardise, Truncate
+from threefold.data.preprocessing.numbers import (
+    FillMissing,
+    RowAsSequence,
+    Standardise,
+    Truncate,
+)
 from threefold.data.preprocessing.text import Tokenize, WordNumbers
 from threefold.data.tables import Table
 from threefold.data.time_stamps import read_times
-from threefold.errors import ThreefoldError
+from threefold.errors import ThreefoldError, nearest
 from threefold.tasks.language_modelling import DEFAULT_VOCABULARY, learn_tokenizer
 from threefold.tasks.stored import Array
 from threefold.tasks.task import Task
@@ -21,12 +26,14 @@ from threefold.tasks.user_data.description import list_names
 from threefold.tasks.user_data.examples import ExampleData, RawExamples, examples_task
 from threefold.tasks.user_data.pairs import RawPairs, pairs_task
 from threefold.tasks.user_data.roles import TableReading, read_roles
-from threefold.tasks.user_data.series import forecasting_task
+from threefold.tasks.user_data.series import forecasting_task, refuse_missing
 from threefold.tasks.user_data.settings import Reading, ReadSettings
 
 MOST_TEXT_TOKENS = 4096  # of one example, unless `length` is given
 MOST_WORDS = 25_000
-EXAMPLE_SETTINGS = ("target", "features", "header", "length", "time_column", "group_column")
+TABLE_SETTINGS = ("target", "features", "header", "decimal", "length")
+GROUP_SETTINGS = (*TABLE_SETTINGS, "time_column", "group_column", "day_first")
+LONGEST_CUT = 128  # rows of one example, where a table of tagged rows is cut into examples
 
 
 def table_task(table: Table, reading: Reading) -> Task[Any]:
@@ -37,7 +44,7 @@ def table_task(table: Table, reading: Reading) -> Task[Any]:
     if found.kind == "seq2seq":
         reading.settings.allow_only(
             f"{table.name}, pairs of texts",
-            *("target", "features", "header", "length", "vocabulary", "tokenizer"),
+            *(*TABLE_SETTINGS, "vocabulary", "tokenizer"),
         )
         (source,), target = found.roles.texts, found.roles.label or ""
         places = _places(table)
@@ -65,26 +72,30 @@ def known_reading(table: Table, known: Preprocessing) -> TableReading:
 
 def check_columns(table: Table, roles: Roles, *, with_labels: bool) -> None:
     """Refuse a table that lacks a column of the model's training data."""
-    wanted = [*roles.texts, *roles.targets, *roles.features, roles.time, roles.group, roles.series]
-    wanted += [roles.label] if with_labels else []
+    wanted = [*roles.texts, *roles.features, roles.time, roles.group, roles.series]
+    wanted += [roles.label, *roles.targets] if with_labels else []
     missing = [name for name in wanted if name is not None and name not in table.cells]
     if missing:
+        hint = nearest(missing[0], table.cells)
         raise ThreefoldError(
             f"{table.name}: the column {', '.join(missing)} is missing; the model was trained on "
             f"{', '.join(n for n in wanted if n)}, the table has {', '.join(table.cells)}"
+            + (f": {hint}" if hint.startswith("did you mean") else "")
         )
 
 
 def _examples(table: Table, found: TableReading, settings: ReadSettings) -> ExampleData:
     """Examples of a classifier, regressor or tagger."""
+    context = _cut_length(table, found, settings)
     if found.roles.texts and found.kind != "tagger":
         raw, form, fit = _text_examples(table, found, settings)
     elif found.kind == "tagger" or found.roles.group is not None:
-        raw, form, fit = _grouped_examples(table, found, settings)
+        raw, form, fit = _grouped_examples(table, found, settings, context)
     else:
         raw, form, fit = _row_examples(table, found, settings)
     inputs = found.roles.texts or found.roles.features
-    facts = [("inputs", list_names(inputs)), ("target", found.roles.label or "")]
+    targets = (found.roles.label,) if found.roles.label else found.roles.targets
+    facts = [("inputs", list_names(inputs)), ("target", list_names(targets))]
     if found.dropped:
         facts.append(("not used", list_names([f"{n} ({w})" for n, w in found.dropped.items()])))
     otherwise = "--kind, --target, --features, --group-column"
@@ -95,13 +106,35 @@ def _examples(table: Table, found: TableReading, settings: ReadSettings) -> Exam
         raw,
         fit,
         roles=found.roles,
-        facts=tuple(facts),
+        context=context,
+        facts=(*facts, *_missing_facts(table, found, settings)),
+        notes=tuple(table.notes),
         otherwise=otherwise,
     )
 
 
+def _cut_length(table: Table, found: TableReading, settings: ReadSettings) -> int | None:
+    """Rows of one example, where a table of tagged rows has no groups; else None."""
+    if found.kind != "tagger" or found.roles.group is not None:
+        return None
+    return settings.length or max(1, min(LONGEST_CUT, len(table) // 20))
+
+
+def _missing_facts(
+    table: Table, found: TableReading, settings: ReadSettings
+) -> list[tuple[str, str]]:
+    columns = [(name, found.facts[name].missing) for name in found.roles.features]
+    counts = ", ".join(f"{name} {count:,}" for name, count in columns if count)
+    if not counts:
+        return []
+    if settings.missing == "refuse":
+        refuse_missing(table, found, found.roles.features)
+    how = {"carry": "filled"}.get(settings.missing or "", "filled and marked")
+    return [("missing", f"{counts}; {how} (--set data.missing=mask|carry|refuse)")]
+
+
 def _text_examples(table: Table, found: TableReading, settings: ReadSettings) -> Any:
-    settings.allow_only(f"{table.name}, texts", *EXAMPLE_SETTINGS, "tokenizer", "vocabulary")
+    settings.allow_only(f"{table.name}, texts", *TABLE_SETTINGS, "tokenizer", "vocabulary")
     raw = RawExamples(join_texts(table, found.roles.texts), _targets(table, found), _places(table))
     length = settings.length or MOST_TEXT_TOKENS
 
@@ -120,18 +153,25 @@ def join_texts(table: Table, columns: Sequence[str]) -> list[str]:
 
 
 def _row_examples(table: Table, found: TableReading, settings: ReadSettings) -> Any:
-    """Every row is a sequence of numbers."""
-    settings.allow_only(f"{table.name}, rows of numbers", *EXAMPLE_SETTINGS, "missing")
-    rows = np.stack([table.numbers(name) for name in found.roles.features], 1)
-    sequences = [row[:, None] for row in rows]
-    raw = RawExamples(sequences, _targets(table, found), _places(table))
-    return raw, "series", lambda train: fit_numbers(train, ["value"], settings)
+    """Every row is a sequence of numbers, each on the scale of its column."""
+    settings.allow_only(f"{table.name}, rows of numbers", *TABLE_SETTINGS, "missing")
+    columns = found.roles.features
+    rows = np.stack([table.numbers(name) for name in columns], 1)
+    raw = RawExamples([row[None, :] for row in rows], _targets(table, found), _places(table))
+
+    def fit(train: Sequence[Array]) -> Chain:
+        scale, fill, *cut = fit_numbers(train, columns, settings).steps
+        return Chain((scale, fill, RowAsSequence(), *cut))
+
+    return raw, "row", fit
 
 
-def _grouped_examples(table: Table, found: TableReading, settings: ReadSettings) -> Any:
+def _grouped_examples(
+    table: Table, found: TableReading, settings: ReadSettings, context: int | None
+) -> Any:
     """Rows of one group are a sequence, in the order of time."""
-    settings.allow_only(f"{table.name}, groups of rows", *EXAMPLE_SETTINGS, "missing", "vocabulary")
-    groups = group_rows(table, found.roles.group, found.roles.time)
+    settings.allow_only(f"{table.name}, groups of rows", *GROUP_SETTINGS, "missing", "vocabulary")
+    groups = group_rows(table, found.roles, context, settings.day_first)
     targets = _targets(table, found)
     chosen: list[Any] = [[targets[row] for row in rows] for rows in groups.values()]
     if found.kind != "tagger":
@@ -150,14 +190,19 @@ def _grouped_examples(table: Table, found: TableReading, settings: ReadSettings)
     return raw, "series", lambda train: fit_numbers(train, columns, settings)
 
 
-def group_rows(table: Table, group: str | None, time: str | None) -> dict[str, list[int]]:
-    """The row numbers of every group, in the order of time; one group if there is no column."""
-    names = ["all"] * len(table) if group is None else table.texts(group)
-    order = (
-        range(len(table))
-        if time is None
-        else np.argsort(read_times(table, time), kind="stable").tolist()
-    )
+def group_rows(
+    table: Table, roles: Roles, context: int | None, day_first: bool | None = None
+) -> dict[str, list[int]]:
+    """The row numbers of every group, in the order of time; without groups, `context` rows each."""
+    order: Sequence[int] = range(len(table))
+    if roles.time is not None:
+        times = read_times(table, roles.time, day_first=day_first)
+        order = np.argsort(times, kind="stable").tolist()
+    if roles.group is None:
+        size = context or len(table)
+        parts = [list(order[first : first + size]) for first in range(0, len(order), size)]
+        return {table.position(table.line_numbers[rows[0]]): rows for rows in parts}
+    names = table.texts(roles.group)
     groups: dict[str, list[int]] = {name: [] for name in dict.fromkeys(names)}
     for row in order:
         groups[names[row]].append(int(row))
@@ -177,7 +222,8 @@ def _targets(table: Table, found: TableReading) -> list[Any]:
     label = found.roles.label or ""
     if found.kind != "regressor":
         return table.labels(label)
-    return list(table.complete_numbers(label).tolist())
+    columns = [table.complete_numbers(name) for name in found.roles.targets or (label,)]
+    return columns[0].tolist() if label else np.stack(columns, 1).tolist()  # type: ignore[no-any-return]
 
 
 def _only(labels: Sequence[Any], table: Table, group: str) -> Any:

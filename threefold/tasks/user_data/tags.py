@@ -18,6 +18,7 @@ def tags_task(path: Path, reading: Reading) -> Task:  # type: ignore[type-arg]
     """A tagger of the sentences of a file."""
     settings = reading.settings
     settings.allow_only(f"{path.name}, tagged words", "length", "vocabulary")
+    settings.check_kind(f"{path.name}, tagged words,", "tagger")
     vocabulary = settings.vocabulary or MOST_WORDS
     data = ExampleData(
         path.name,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,29 +24,43 @@ from threefold.tasks.task import Corpus, Task, declare_user_task
 from threefold.tasks.user_data.description import DataDescription
 from threefold.tasks.user_data.settings import Reading
 
+SHORTEST_WINDOW = 32  # of a text that is too short for windows of the default length
 
-def text_task(files: Sequence[Path], name: str, reading: Reading) -> Task[Batch]:
-    """Windows of a text; the files are joined in the given order."""
+
+def text_task(
+    files: Sequence[Path], name: str, reading: Reading, notes: Sequence[str] = ()
+) -> Task[Batch]:
+    """Windows of a text; the files are joined in the given order, `notes` are told about them."""
     contents = (b"".join(read_byte_chunks(path)) for path in files)
-    return content_task(b"\n".join(contents), name, reading, len(files))
+    task = content_task(b"\n".join(contents), name, reading, len(files))
+    if not notes or task.description is None:
+        return task
+    described = replace(task.description, notes=(*task.description.notes, *notes))
+    return replace(task, description=described)
 
 
 def content_task(content: bytes, name: str, reading: Reading, files: int = 1) -> Task[Batch]:
     """Windows of the tokens of a text in UTF-8, or of any bytes."""
     reading.settings.allow_only(f"{name}, a text", "tokenizer", "vocabulary", "length")
+    reading.settings.check_kind(f"{name}, a text,", "language", "masked")
     source = "" if files == 1 else f"{files:,} files, "
     facts = [("text", f"{source}{len(content):,} bytes")]
-    return corpus_task(name, _corpus(content, name, reading), reading, facts)
+    corpus = _corpus(content, name, reading)
+    return corpus_task(name, corpus, reading, facts, _encoding_notes(content))
 
 
 def corpus_task(
-    name: str, corpus: Corpus, reading: Reading, facts: Sequence[tuple[str, str]]
+    name: str,
+    corpus: Corpus,
+    reading: Reading,
+    facts: Sequence[tuple[str, str]],
+    notes: tuple[str, ...] = (),
 ) -> Task[Batch]:
     """Windows of tokens, to predict the next ones or, with the kind `masked`, masked ones."""
     settings, known = reading.settings, reading.preprocessing
     kind = settings.kind or ("language" if known is None else known.kind)
     masked = kind == "masked"
-    length = settings.length or DEFAULT_LENGTH
+    length = settings.length or _default_length(corpus)
     if not reading.split:  # a short text is one short window
         length = max(1, min(length, len(corpus.tokens["test"]) - 1))
     windows = TextWindows(name, lambda: corpus, length, masked)
@@ -60,9 +75,15 @@ def corpus_task(
         corpus=windows.corpus,
         augment=windows.augment if masked else None,
         preprocessing=lambda: preprocessing,
-        description=_describe(name, kind, corpus, reading, facts),
+        description=_describe(name, kind, corpus, reading, facts, notes),
         **windows.fields(),
     )
+
+
+def _default_length(corpus: Corpus) -> int:
+    """256 tokens, or as many as the shortest split has; a text that is tiny is refused."""
+    shortest = min(len(tokens) for tokens in corpus.tokens.values()) - 1
+    return min(DEFAULT_LENGTH, shortest) if shortest >= SHORTEST_WINDOW else DEFAULT_LENGTH
 
 
 def _corpus(content: bytes, name: str, reading: Reading) -> Corpus:
@@ -87,7 +108,12 @@ def _known_tokenizer(reading: Reading) -> Tokenizer | None:
 
 
 def _describe(
-    name: str, kind: str, corpus: Corpus, reading: Reading, facts: Sequence[tuple[str, str]]
+    name: str,
+    kind: str,
+    corpus: Corpus,
+    reading: Reading,
+    facts: Sequence[tuple[str, str]],
+    notes: tuple[str, ...],
 ) -> DataDescription:
     tokenizer = type(corpus.tokenizer).__name__.removesuffix("Tokenizer").lower()
     size = f"{tokenizer}, vocabulary of {corpus.tokenizer.vocabulary:,}"
@@ -96,4 +122,16 @@ def _describe(
         sizes = " / ".join(f"{len(corpus.tokens[split]):,}" for split in SPLITS)
         shown.append(("split", f"{sizes} tokens (train / validation / test), by position"))
     otherwise = "--set data.tokenizer=byte|character|bpe|word, --kind"
-    return DataDescription(name, kind, tuple(shown), (), otherwise)
+    return DataDescription(name, kind, tuple(shown), notes, otherwise)
+
+
+def _encoding_notes(content: bytes) -> tuple[str, ...]:
+    """A note if the content is not text; byte models can read anything."""
+    try:
+        content.decode()
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        return (f"line {line} is not valid UTF-8: the content is read as bytes, not as text",)
+    if b"\0" in content:
+        return ("the content has NUL bytes: it is read as bytes, not as text",)
+    return ()

@@ -17,16 +17,19 @@ def ts_task(path: Path, reading: Reading) -> Task[Any]:
     settings = reading.settings
     settings.allow_only(f"{path.name}, series with classes", "length", "missing")
     examples, numeric = _read(path)
+    possible = "regressor" if numeric else "classifier"
+    settings.check_kind(f"{path.name}, series with {target_name(numeric)}", possible)
     other = path.with_name(path.name.replace("_TRAIN", "_TEST"))
     has_test = reading.split and other != path and other.exists()
     columns = [f"dimension {n}" for n in range(1, examples.inputs[0].shape[1] + 1)]
-    target = "the number of a series" if numeric else "the class of a series"
-    facts = [("inputs", f"{len(columns)} numbers per element"), ("target", target)]
+    width = "a number" if len(columns) == 1 else f"{len(columns)} numbers"
+    target = f"the {target_name(numeric)} of a series"
+    facts = [("inputs", f"{width} per element"), ("target", target)]
     if has_test:
         facts.append(("test split", other.name))
     data = ExampleData(
         path.name,
-        "regressor" if numeric else "classifier",
+        possible,
         "series",
         examples,
         lambda train: fit_numbers(train, columns, settings),
@@ -34,6 +37,11 @@ def ts_task(path: Path, reading: Reading) -> Task[Any]:
         facts=tuple(facts),
     )
     return examples_task(data, reading)
+
+
+def target_name(numeric: bool) -> str:
+    """What a series of the file has beside its values."""
+    return "number" if numeric else "class"
 
 
 def _read(path: Path) -> tuple[RawExamples, bool]:

@@ -1,0 +1,513 @@
+"""From a user's file to answers: train, save, load in another process, predict from raw input.
+
+What the other process answers must be what training's evaluation saw: the scores of its answers on
+the test split are those of the run, and every answer is that of the evaluation of the whole file.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import threefold
+from tests.surfaces import own_data
+from tests.tolerances import assert_close
+from threefold import ThreefoldError
+from threefold.cli import main
+from threefold.data.random_by_address import permutation
+from threefold.data.readers import read_pairs
+from threefold.training.experiment import TrainedRun
+
+# Reads jobs (a run's folder, and inputs or the path of a file) and prints the answers.
+CHILD = """
+import json, sys
+from pathlib import Path
+import threefold
+answers = []
+for folder, inputs in json.load(sys.stdin):
+    model = threefold.load(folder)
+    read = [Path(x[5:]) if isinstance(x, str) and x.startswith("file:") else x for x in inputs]
+    answers.append([list(model.predict(one)) for one in read])
+json.dump(answers, sys.stdout)
+"""
+
+
+@dataclass(frozen=True)
+class Case:
+    """Data, how to train on them, and what a new process is asked."""
+
+    data: str
+    steps: int = 25
+    options: dict[str, Any] = field(default_factory=dict)
+    inputs: Callable[[Path], list[Any]] = lambda folder: []
+
+
+def whole(name: str) -> Callable[[Path], list[Any]]:
+    """The file that was trained on, as raw input."""
+    return lambda folder: [f"file:{folder / name}"]
+
+
+CASES = {
+    "text": Case("notes.txt", 10, inputs=lambda folder: [["film 3 was"]]),
+    "labels": Case("reviews.csv", inputs=lambda folder: [f"file:{folder / 'other_order.csv'}"]),
+    "pairs": Case(
+        "pairs.tsv",
+        60,
+        {"kind": "seq2seq", "settings": {"training.learning_rate": 0.01}},
+        lambda folder: [[source for source, _ in read_pairs(folder / "pairs.tsv")]],
+    ),
+    "conll": Case("words.conll", inputs=lambda folder: [[" ".join(s) for s in _sentences()]]),
+    "tagged table": Case(
+        "tags.csv",
+        options={"kind": "tagger", "target": "tag", "settings": {"data.group_column": "sentence"}},
+        inputs=whole("tags.csv"),
+    ),
+    "ts": Case("shapes.ts", inputs=whole("shapes.ts")),
+    "sounds": Case("sounds", inputs=whole("sounds")),
+    "images": Case("images", inputs=whole("images")),
+    "regression": Case(
+        "houses.csv", 60, {"kind": "regressor", "target": "price"}, whole("houses_order.csv")
+    ),
+    "column": Case("flow.csv", 20, {"settings": {"data.horizon": 3}}),
+    "columns": Case("sensors.csv", 60, {"target": "flow", "settings": {"data.horizon": 4}}),
+    "several series": Case(
+        "shops.csv", 20, {"target": "sales", "settings": {"data.series_column": "shop"}}
+    ),
+}
+FORECASTS = ("column", "columns", "several series")
+
+
+def _sentences() -> list[list[str]]:
+    return own_data.sentences(60)
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("own")
+    own_data.make_files(folder)
+    for name, new in (("reviews", "other_order"), ("houses", "houses_order")):
+        rows = list(csv.reader((folder / f"{name}.csv").open()))
+        # Other columns, in the opposite order; those of labels stay, for the scores.
+        others = [["remark", *reversed(rows[0])], *(["x", *reversed(row)] for row in rows[1:])]
+        own_data.write_table(folder / f"{new}.csv", others[0], others[1:])
+    return folder
+
+
+@pytest.fixture(scope="module")
+def runs(place: Path) -> dict[str, TrainedRun]:
+    return {
+        name: threefold.train(
+            place / case.data,
+            mixers="gru",
+            steps=case.steps,
+            folder=place / "runs" / name,
+            **{
+                **case.options,
+                "settings": {"model.width": 24, "model.depth": 1, **_settings(case)},
+            },
+        )
+        for name, case in CASES.items()
+    }
+
+
+def _settings(case: Case) -> dict[str, Any]:
+    settings: dict[str, Any] = case.options.get("settings", {})
+    return settings
+
+
+@pytest.fixture(scope="module")
+def answers(place: Path, runs: dict[str, TrainedRun]) -> dict[str, list[Any]]:
+    """What a new process answers, for each case and input."""
+    jobs = {name: case.inputs(place) for name, case in CASES.items() if name not in FORECASTS}
+    jobs |= {name: histories(place, runs[name], name) for name in FORECASTS}
+    request = [(str(place / "runs" / name), inputs) for name, inputs in jobs.items()]
+    done = subprocess.run(
+        [sys.executable, "-c", CHILD], input=json.dumps(request), text=True, capture_output=True
+    )
+    assert done.returncode == 0, done.stderr
+    return dict(zip(jobs, json.loads(done.stdout), strict=True))
+
+
+def histories(place: Path, run: TrainedRun, name: str) -> list[dict[str, list[Any]]]:
+    """The rows before some windows of the test split, with the columns in the opposite order."""
+    with (place / CASES[name].data).open() as file:
+        rows = list(csv.DictReader(file))
+    if name == "several series":
+        rows = [row for row in rows if row["shop"] == "south"]
+    horizon = run.model.preprocessing.horizon  # type: ignore[union-attr]
+    assert horizon is not None
+    first = int(len(rows) * 0.8)
+    return [
+        {column: [row[column] for row in rows[:end]] for column in reversed(rows[0])}
+        for end in range(first, len(rows) - horizon + 1)
+    ]
+
+
+def test_numbers(count: int) -> list[int]:
+    return list(permutation((0, count), count)[int(count * 0.9) :].tolist())
+
+
+test_numbers.__test__ = False  # type: ignore[attr-defined]
+
+
+def truth(place: Path, name: str) -> list[Any]:
+    """What every example of a file is labelled with, in its order."""
+    if name in ("labels", "regression"):
+        column = {"labels": "sentiment", "regression": "price"}[name]
+        with (place / CASES[name].data).open() as file:
+            return [row[column] for row in csv.DictReader(file)]
+    if name in ("sounds", "images"):
+        return [file.parent.name for file in sorted((place / name).rglob("*.*"))]
+    if name == "ts":
+        lines = (place / "shapes.ts").read_text().split("@data\n")[1].split()
+        return [line.rpartition(":")[2] for line in lines]
+    if name == "pairs":
+        return [target for _, target in read_pairs(place / "pairs.tsv")]
+    return [[own_data.WORDS[word] for word in sentence] for sentence in _sentences()]
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if name not in ("text", *FORECASTS)])
+def test_answers_of_another_process_have_the_scores_of_the_run(
+    name: str, place: Path, runs: dict[str, TrainedRun], answers: dict[str, list[Any]]
+) -> None:
+    given, expected = answers[name][0], truth(place, name)
+    assert len(given) == len(expected)
+    numbers = test_numbers(len(given))
+    if name == "regression":
+        scores = [abs(given[n]["value"] - float(expected[n])) for n in numbers]
+    elif "tags" in given[0]:
+        pairs = [pair for n in numbers for pair in zip(given[n]["tags"], expected[n], strict=True)]
+        scores = [float(a == b) for a, b in pairs]
+    else:
+        key = "text" if name == "pairs" else "label"
+        scores = [float(given[n][key] == expected[n]) for n in numbers]
+    assert np.mean(scores) == pytest.approx(runs[name].summary["test"]["metric"], rel=1e-5)
+    assert name == "sounds" or runs[name].summary["test"]["metric"] != runs[name].summary["chance"]
+
+
+@pytest.mark.parametrize("name", ["labels", "ts", "sounds", "images"])
+def test_probabilities_are_those_of_the_evaluation(
+    name: str, place: Path, runs: dict[str, TrainedRun], answers: dict[str, list[Any]]
+) -> None:
+    from threefold.tasks.user_data import user_task
+
+    model = runs[name].model
+    task = user_task(place / CASES[name].data, preprocessing=model.preprocessing, split=False)
+    rows = task.rows("test", range(task.size("test")))
+    with torch.no_grad():
+        expected = model(rows.inputs, mask=rows.mask)[0].softmax(-1)
+    names = model.preprocessing.labels  # type: ignore[union-attr]
+    given = [[answer["probabilities"][label] for label in names] for answer in answers[name][0]]
+    assert_close(torch.tensor(given, dtype=torch.float32), expected)
+
+
+@pytest.mark.parametrize("name", FORECASTS)
+def test_forecasts_of_new_rows_have_the_error_of_the_evaluation(
+    name: str, place: Path, runs: dict[str, TrainedRun], answers: dict[str, list[Any]]
+) -> None:
+    run, target = runs[name], {"several series": "sales"}.get(name, "flow")
+    with (place / CASES[name].data).open() as file:
+        rows = [row for row in csv.DictReader(file) if row.get("shop", "south") == "south"]
+    values = [float(row[target]) for row in rows]
+    first = int(len(values) * 0.8)
+    errors = [
+        abs(answer[target] - values[first + number + step])
+        for number, given in enumerate(answers[name])
+        for step, answer in enumerate(given)
+    ]
+    expected = run.summary["test"]["metric"]
+    if name == "several series":  # the mean over both series; their scale is one
+        expected = _error_of_one_series(run, place)
+    assert np.mean(errors) == pytest.approx(expected, rel=1e-4)
+    # Time stamps go on as the file has them, and quantiles surround the forecast of most steps.
+    last = answers[name][-1][0]
+    assert {f"{target}_q0.1", f"{target}_q0.9"} <= set(last)
+    if name == "columns":
+        horizon = run.model.preprocessing.horizon  # type: ignore[union-attr]
+        assert last["time"] == rows[len(rows) - horizon]["time"]
+
+
+def _error_of_one_series(run: TrainedRun, place: Path) -> float:
+    from threefold.tasks.user_data import ReadSettings, user_task
+
+    settings = ReadSettings(target="sales", series_column="shop")
+    task = user_task(place / "shops.csv", settings)
+    windows = task.size("test") // 2
+    rows = task.rows("test", range(windows, 2 * windows))
+    model: Any = run.model
+    with torch.no_grad():
+        forecast = model.point_forecast(model(rows.inputs)[0][:, -1])
+    scale = model.preprocessing.outputs.steps[0].deviation[0]
+    return float((forecast.reshape(rows.targets.shape) - rows.targets).abs().mean()) * scale
+
+
+def test_a_language_model_continues_as_in_the_process_that_trained_it(
+    runs: dict[str, TrainedRun], answers: dict[str, list[Any]]
+) -> None:
+    expected = threefold.generate(runs["text"].model, "film 3 was", max_tokens=128, temperature=0.0)
+    assert answers["text"][0] == [{"text": expected.text}]
+
+
+@pytest.mark.parametrize("name", ["labels", "conll", "regression"])
+def test_answers_do_not_depend_on_the_batch(
+    name: str, place: Path, runs: dict[str, TrainedRun]
+) -> None:
+    model = runs[name].model
+    inputs = {
+        "labels": [text for text, _ in own_data.reviews(20)],
+        "conll": [" ".join(sentence) for sentence in _sentences()[:20]],
+        "regression": np.random.default_rng(0).random((20, 3)) * 50,
+    }[name]
+    alone, together = (model.predict(inputs, batch_size=size) for size in (1, 20))
+    if name == "conll":
+        assert alone == together
+        return
+    key = "probability" if name == "labels" else "value"
+    numbers = [torch.tensor([row[key] for row in rows]) for rows in (alone, together)]
+    assert_close(numbers[0].float(), numbers[1].float())
+
+
+# ------------------------------------------------------------------------------ commands
+
+
+def command(*arguments: object) -> int:
+    """The exit code of a command in this process."""
+    with pytest.raises(SystemExit) as ended:
+        main(list(map(str, arguments)))
+    return int(ended.value.code or 0)
+
+
+def test_predict_prints_and_writes(
+    place: Path, runs: dict[str, TrainedRun], tmp_path: Path, capsys: Any, monkeypatch: Any
+) -> None:
+    folder, table = place / "runs" / "labels", place / "other_order.csv"
+    assert command("predict", folder, "film 3 was great", "awful, just awful", "--json") == 0
+    given = json.loads(capsys.readouterr().out)
+    assert [set(answer) for answer in given] == 2 * [{"label", "probability", "probabilities"}]
+    assert given == list(threefold.predict(folder, ["film 3 was great", "awful, just awful"]))
+    for name in ("x.csv", "x.jsonl"):
+        assert command("predict", folder, table, "--output", tmp_path / name) == 0
+    written = list(csv.DictReader((tmp_path / "x.csv").open()))
+    lines = [json.loads(line) for line in (tmp_path / "x.jsonl").read_text().splitlines()]
+    assert [row["label"] for row in written] == [row["label"] for row in lines]
+    assert written[0]["input"].endswith("other_order.csv:2") and len(lines) == 120
+    capsys.readouterr()
+    assert command("predict", folder, "great", "--attention", tmp_path / "a.svg") == 2
+    assert "no layer of this model has attention weights" in capsys.readouterr().err
+    assert not (tmp_path / "a.svg").exists()
+    monkeypatch.setattr("sys.stdin", Stdin(b"great\n\nawful\n"))
+    assert command("predict", folder, "-") == 0
+    out = capsys.readouterr().out.splitlines()
+    assert len(out) == 3 and out[1].startswith("great") and out[2].startswith("awful")
+    monkeypatch.setattr("sys.stdin", Stdin((place / "houses.csv").read_bytes()))
+    assert command("predict", place / "runs" / "regression", "-", "--json") == 0
+    assert {"value"} == set(json.loads(capsys.readouterr().out)[149])
+    tagged = tmp_path / "t.csv"
+    assert command("predict", place / "runs" / "conll", "the dog", "--output", tagged) == 0
+    with tagged.open() as file:
+        assert [row["tag"] for row in csv.DictReader(file)] == ["D", "N"]
+
+
+class Stdin:
+    """Standard input with some bytes."""
+
+    def __init__(self, content: bytes) -> None:
+        import io
+
+        self.buffer = io.BytesIO(content)
+
+
+def test_forecast_beyond_the_trained_horizon_is_told(
+    place: Path, runs: dict[str, TrainedRun], tmp_path: Path, capsys: Any
+) -> None:
+    folder, plot = place / "runs" / "columns", tmp_path / "f.svg"
+    history = place / "sensors.csv"
+    assert command("forecast", folder, history, "--horizon", "9", "--plot", plot, "--json") == 0
+    out, err = capsys.readouterr()
+    rows = json.loads(out)
+    assert [row["step"] for row in rows] == list(range(1, 10))
+    assert set(rows[0]) == {"step", "time", "flow", "flow_q0.1", "flow_q0.9"}
+    assert rows[0]["time"] == "2024-01-17 16:00" and "trained to forecast 4 steps" in err
+    assert plot.read_text().startswith("<svg")
+    assert rows[:4] == list(threefold.predict(folder, history))
+
+
+def test_the_whole_plan_is_told_before_training(place: Path, capsys: Any) -> None:
+    arguments = (place / "sensors.csv", "--target", "flow", "--horizon", 4)
+    small = ("--set", "model.width=16", "--set", "model.depth=1", "--steps", 2)
+    assert command("data", "check", *arguments) == 0
+    check = capsys.readouterr().out
+    assert command("train", *arguments, *small, "--dry-run") == 0
+    plan = capsys.readouterr().out
+    for fact in ("kind", "target", "inputs", "horizon", "time", "split"):
+        line = next(line for line in check.splitlines() if line.startswith(f"{fact} "))
+        assert line.split(maxsplit=1)[1] in plan
+    assert "--series-column" in check and "--series-column" in plan
+    assert command("data", "check", *arguments, "--json") == 0
+    assert json.loads(capsys.readouterr().out)["kind"] == "forecaster"
+
+
+# ------------------------------------------------------------------------------- bad input
+
+
+BAD_INPUTS = [
+    ("labels", "sensors.csv", "the column review is missing; the model was trained on review"),
+    ("columns", "flow.csv", "the column pressure, time is missing; the model was trained on"),
+    ("columns", "broken.csv", "broken.csv:3: flow is 'broken'; expected a number"),
+    ("columns", "slow.csv", "one row every 3 hours .* trained on one every 1 hour"),
+    ("regression", "reviews.csv", "the column rooms, area, age is missing"),
+    ("sounds", "fast.wav", "16000 samples per second, but the model was trained on 8000"),
+    ("images", "large.png", "9 × 5 pixels, but the model was trained on 4 × 5"),
+    ("ts", "reviews.csv", "trained on sequences that were not in a table"),
+    ("sounds", "images", "trained on sounds, not .*images"),
+    ("images", "nothing.png", "nothing.png: file or folder not found"),
+]
+
+
+@pytest.mark.parametrize(("name", "file", "message"), BAD_INPUTS)
+def test_new_data_that_do_not_fit_are_refused_in_one_message(
+    name: str,
+    file: str,
+    message: str,
+    place: Path,
+    runs: dict[str, TrainedRun],
+    tmp_path: Path,
+    capsys: Any,
+) -> None:
+    _write_bad_inputs(place)
+    verb = "forecast" if name == "columns" else "predict"
+    output = tmp_path / "out.csv"
+    assert command(verb, place / "runs" / name, place / file, "--output", output) == 2
+    error = capsys.readouterr().err
+    with pytest.raises(ThreefoldError, match=message):
+        raise ThreefoldError(error)
+    assert error.count("\n") == 1 and not output.exists()
+
+
+def _write_bad_inputs(place: Path) -> None:
+    from PIL import Image
+
+    rows = [list(row) for row in own_data.series(60)]
+    header = ("time", "flow", "pressure")
+    own_data.write_table(place / "slow.csv", header, rows[::3])
+    rows[1][1] = "broken"
+    own_data.write_table(place / "broken.csv", header, rows)
+    own_data.write_sound(place / "fast.wav", np.zeros(100), 16_000)
+    Image.fromarray(np.zeros((5, 9), "uint8")).save(place / "large.png")
+
+
+def test_folders_without_a_model(place: Path, capsys: Any) -> None:
+    (place / "started").mkdir()
+    (place / "started" / "config.toml").touch()
+    for folder, message in (
+        ("nothing", "folder not found"),
+        ("started", "has not saved its model yet"),
+        ("sounds", "config.json: file not found; expected a folder written by"),
+    ):
+        assert command("predict", place / folder, "x") == 2
+        assert message in capsys.readouterr().err
+    for arguments, message in (
+        (("x", "--output", place / "reviews.csv"), "exists already"),
+        (("x", "--output", place / "x.txt"), "expected a name that ends in .csv or .jsonl"),
+        (("missing.csv",), "missing.csv: file or folder not found"),
+    ):
+        assert command("predict", place / "runs" / "labels", *arguments) == 2
+        assert message in capsys.readouterr().err
+
+
+# ------------------------------------------------------------------------------- in Python
+
+
+def _frame(kind: str, columns: dict[str, Any]) -> Any:
+    return pytest.importorskip(kind, reason=f"{kind} is not installed").DataFrame(columns)
+
+
+SMALL: dict[str, Any] = {
+    "mixers": "gru",
+    "steps": 15,
+    "settings": {"model.width": 24, "model.depth": 1},
+}
+
+
+@pytest.mark.parametrize("kind", ["pandas", "polars"])
+def test_data_frames(kind: str) -> None:
+    rows = own_data.reviews(80)
+    columns = {"review": [text for text, _ in rows], "sentiment": [label for _, label in rows]}
+    run = threefold.train(_frame(kind, columns), **SMALL)
+    new = _frame(kind, {"other": [1, 2], "review": ["great", "awful"]})
+    answers = run.model.predict(new)
+    assert answers == run.model.predict(["great", "awful"])
+    assert set(answers[0]["probabilities"]) == {"positive", "negative"}
+    if kind == "pandas":
+        assert list(answers.to_pandas()["label"]) == [answer["label"] for answer in answers]
+
+
+def test_texts_arrays_and_mappings() -> None:
+    texts, labels = zip(*own_data.reviews(80), strict=True)
+    run = threefold.train((list(texts), list(labels)), **SMALL)
+    assert run.model.predict(["wonderful"])[0]["label"] in ("positive", "negative")
+    assert [row["step"] for row in run.history] == list(range(1, 16))
+    assert run.plot().startswith("<svg")
+    text = threefold.train(list(texts), **SMALL)
+    assert len(threefold.generate(text.model, "film 3", max_tokens=5).text) > 0
+    draw = np.random.default_rng(0).normal(size=(60, 8, 2))
+    several = threefold.train((draw, draw.sum(1)), **SMALL)
+    assert set(several.model.predict(draw[:1])[0]) == {"value 1", "value 2"}
+    waves = np.sin(np.arange(200) / 3)
+    series = threefold.train(waves, **SMALL)
+    columns = threefold.train({"a": waves, "b": waves**2}, target="a", **SMALL)
+    assert set(series.model.predict(waves)[0]) == {"step", "c1", "c1_q0.1", "c1_q0.9"}
+    assert "a_q0.9" in columns.model.predict({"b": waves**2, "a": waves})[0]
+    for data in (None, 3, [], [1, 2]):
+        with pytest.raises(ThreefoldError, match="expected a path, a task's name"):
+            threefold.train(data, **SMALL)
+
+
+def test_inputs_longer_than_those_of_training_are_told() -> None:
+    texts, labels = zip(*own_data.reviews(60), strict=True)
+    settings = {**SMALL["settings"], "data.length": 30}
+    run = threefold.train((list(texts), list(labels)), **{**SMALL, "settings": settings})
+    answers = run.model.predict(["great", "x" * 31])
+    assert "1 inputs are longer than the 30 elements" in answers.notes[0]
+    assert run.model.predict(["great", "x" * 30]).notes == []
+
+
+def test_attention_weights_reproduce_the_layer(place: Path, tmp_path: Path) -> None:
+    options = {**SMALL, "mixers": "gru+attention", "steps": 5}
+    settings = {**options["settings"], "model.depth": 2}
+    run = threefold.train(place / "reviews.csv", **{**options, "settings": settings})
+    weights = threefold.attention_weights(run.model, "a great film")
+    assert list(weights.layers) == ["1"] and weights.keys == list("a great film")
+    table = weights.layers["1"]
+    assert_close(table.sum(-1), torch.ones(table.shape[:2]))
+    assert not table.triu(1).any()  # it looks back only
+    weights.draw(tmp_path / "a.svg")
+    assert "<svg" in (tmp_path / "a.svg").read_text()
+    for options in ({}, {"window": 3}, {"positions": "alibi"}, {"causal": False}):
+        mixer: Any = threefold.mixer("attention", width=32, heads=2, groups=1, **options).eval()
+        x = torch.randn(1, 7, 32, generator=torch.Generator().manual_seed(0))
+        with torch.no_grad():
+            value = mixer.heads(mixer.positions(x, torch.zeros(1).long(), None))[2]
+            read = torch.einsum("bhls,bskv->blhv", mixer.weights(x), value)
+            assert_close(mixer.heads.join(read), mixer(x)[0])
+    spec = {"attention": "bahdanau"}
+    pairs = threefold.train(
+        place / "pairs.tsv",
+        kind="seq2seq",
+        mixers="gru",
+        steps=5,
+        settings={"model.width": 16, "model.depth": 1, "model.options": spec},
+    )
+    aligned = threefold.attention_weights(pairs.model, "one two")
+    shape = (1, len(aligned.queries), len(aligned.keys))
+    assert aligned.layers["decoder"].shape == shape

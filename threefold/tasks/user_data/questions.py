@@ -1,0 +1,56 @@
+"""Helpers for the questions that are asked back when data can be read in several ways."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from threefold.data.column_types import ColumnFacts
+from threefold.tasks.stored import Array
+
+MOST_NUMERIC_CLASSES = 20
+DEVIATIONS = 3  # of a correlation by chance; fewer are not taken as an order in time
+FEWEST_PAIRS = 8
+
+
+def name_columns(**columns: str) -> str:
+    """Options that name columns, quoted for a shell where they need it."""
+    named = columns.items()
+    return " ".join(f"--{key.replace('_', '-')} {shlex.quote(name)}" for key, name in named)
+
+
+def tagging_options(
+    facts: Mapping[str, ColumnFacts], numbers: Sequence[str], labels: Sequence[str]
+) -> list[str]:
+    """Words and their tags in two columns, with the number of the sentence in a third."""
+    groups = [name for name in numbers if facts[name].whole and not facts[name].index]
+    categories = [name for name in labels if facts[name].type == "category"]
+    if len(categories) < 2 or not groups:
+        return []
+    words, tags = categories[:2]
+    named = name_columns(target=tags, features=words, group_column=groups[0])
+    return [f"--kind tagger {named}    a tag for each word"]
+
+
+def row_options(target: ColumnFacts) -> list[str]:
+    """What the rows of a table without times may be."""
+    name = name_columns(target=target.name)
+    options = [
+        f"--kind regressor {name}     every row is one example, in any order",
+        f"--kind forecaster {name}    the rows follow one another in time",
+    ]
+    if target.whole and target.distinct <= MOST_NUMERIC_CLASSES:
+        options.insert(1, f"--kind classifier {name}    the numbers are classes")
+    return options
+
+
+def neighbours_correlate(values: Array) -> bool:
+    """Whether neighbouring values are correlated more than those of shuffled rows would be."""
+    pairs = np.stack([values[:-1], values[1:]])
+    pairs = pairs[:, np.isfinite(pairs).all(0)]
+    count = pairs.shape[1]
+    if count < FEWEST_PAIRS or (pairs == pairs[:, :1]).all(1).any():
+        return True
+    return bool(abs(np.corrcoef(pairs)[0, 1]) > DEVIATIONS / np.sqrt(count))
