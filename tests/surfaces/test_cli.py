@@ -220,6 +220,14 @@ class TestMixers:
             assert part in text
         assert "layer: int" not in text
 
+    @pytest.mark.parametrize(
+        ("name", "deviation"),
+        [("rwkv7", "value residual"), ("retnet", "xPos"), ("nystromformer", "authors' default")],
+    )
+    def test_detail_tells_deviations_from_the_paper(self, name: str, deviation: str) -> None:
+        assert deviation in good("mixers", name)
+        assert deviation in json.loads(good("mixers", name, "--json"))["notes"]
+
     def test_unknown_mixer(self) -> None:
         message = refused("mixers", "mambo", start=run)
         assert message == "Error: unknown mixer 'mambo'; did you mean 'mamba'?"
