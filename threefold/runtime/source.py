@@ -44,7 +44,7 @@ class SourcePosition:
     offset: int  # bytes of the input before the current block; negative in saved bytes
     line: int  # lines before it
     taken: int  # elements taken from the block
-    read: int  # bytes of the input that were read
+    read: int  # bytes of the input on which answers depend
     sha256: str | None  # of these bytes; None for an input that cannot be read again
     ended: bool  # whether the input was read to its end
     encoder: dict[str, Any]  # settings of the encoder before the block
@@ -114,21 +114,26 @@ class Source:
         self._drop_blocks()
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
-    def position(self) -> SourcePosition:
-        """Return the position after the last element taken."""
+    def position(self, all_used: bool = False) -> SourcePosition:
+        """Return the position after the last element taken.
+
+        all_used: the answers so far depend on everything that was read, so all of it is hashed;
+        else a file may change behind the position.
+        """
         first = self._blocks[0] if self._blocks else InputBlock(b"", np.zeros(0), {})
         settings = first.encoder if self._blocks else self.encoder.settings()
         unread = b"".join(block.data for block in self._blocks) + self._data
+        used = unread if all_used else first.data if first.taken else b""
         digest = None
         if self._hash is not None:
             hashed = self._hash.copy()
-            hashed.update(unread[max(0, -self.offset) :])
+            hashed.update(used[max(0, -self.offset) :])
             digest = hashed.hexdigest()
         return SourcePosition(
             self.offset,
             self.line,
             first.taken,
-            max(0, self.offset + len(unread)),
+            max(0, self.offset + len(used)),
             digest,
             self._ended,
             copy.deepcopy(settings),

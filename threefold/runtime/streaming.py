@@ -102,7 +102,7 @@ class ScoreStream(Iterator[StreamScores]):
         missing = size - self.taken % size
         count = self.source.load(missing)
         if count < missing:
-            self._boundary, self.ended = self._snapshot(), True
+            self._boundary, self.ended = self._snapshot(all_used=True), True
         columns = self._score(self.source.take(count)) if count else {}
         self.taken += count
         scores = StreamScores(self._grouped(columns))
@@ -130,8 +130,8 @@ class ScoreStream(Iterator[StreamScores]):
             extra_tensors=snapshot.tensors,
         )
 
-    def _snapshot(self) -> StreamSnapshot:
-        position = asdict(self.source.position())
+    def _snapshot(self, all_used: bool = False) -> StreamSnapshot:
+        position = asdict(self.source.position(all_used))
         unread = np.frombuffer(position.pop("unread"), dtype=np.uint8).copy()
         state, positions, past, tensors = self.past.snapshot()
         groups = self.groups
