@@ -13,7 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from threefold.errors import ThreefoldError
-from threefold.kernels import library, reference
+from threefold.kernels import library
+from threefold.kernels.autocast import under_autocast
 
 # With more rows, torch's matrix product reuses each weight often enough from the cache.
 MAX_ROWS = 8
@@ -40,7 +41,7 @@ def expected(x: Tensor, weight: Tensor, bias: Tensor | None) -> str | None:
     outputs, inputs = weight.shape
     if x.shape[-1] != inputs or (bias is not None and bias.shape != (outputs,)):
         return f"x […, {inputs}] and bias [{outputs}], the last optional"
-    if reference.under_autocast(x):
+    if under_autocast(x):
         return None
     if bias is not None and bias.dtype != weight.dtype:
         return f"a bias of {weight.dtype}, as the weight has"

@@ -11,6 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from threefold.kernels.autocast import under_autocast
+
 # Complex numbers in one block of points × channels × poles: 16 MB in complex128.
 BLOCK_NUMBERS = 2**20
 
@@ -196,9 +198,3 @@ def token_shift(
         return mixtures, shifted[:, -1]
     rows = torch.arange(batch, device=x.device)
     return torch.where(real, mixtures, 0), shifted[rows, lengths]
-
-
-def under_autocast(x: Tensor) -> bool:
-    """Whether autocast is enabled on the device of x."""
-    kind = x.device.type
-    return torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)

@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from threefold.kernels import ops
+from threefold.kernels.autocast import full_precision
 from threefold.memory.state import State, memory_dtype
 
 CellParts = tuple[Tensor, ...]  # what a cell carries, each [B, H]; the first is its output
@@ -214,6 +215,7 @@ def _in_two(x: Tensor, like: Tensor) -> tuple[Tensor, Tensor]:
     return high, low.to(like.dtype)
 
 
+@full_precision
 def run(
     cell: Cell,
     inputs: Tensor,

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from threefold.errors import ThreefoldError
 from threefold.kernels import ops
+from threefold.kernels.autocast import full_precision
 from threefold.kernels.fourier import next_power_of_two
 from threefold.kernels.online_convolution import OnlineFilter, OnlineStep, largest_tile
 from threefold.memory.buffer import (
@@ -147,6 +148,7 @@ class StreamedConvolution:
                 f"filters have max_length={max_length} taps; build it with a larger max_length"
             )
 
+    @full_precision
     def convolve(self, x: Tensor, taps: PreparedFilter, gate: Tensor | None = None) -> Tensor:
         """Convolve x [B, L, D] with the next filter, which has taps for the longest row at least.
 

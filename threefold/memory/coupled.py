@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from threefold.kernels import ops
+from threefold.kernels.autocast import full_precision
 from threefold.memory.cell import Cell, CellParts, CellWeights, loop
 from threefold.memory.forms import plan_chunk
 from threefold.memory.hippo import LegS
@@ -33,6 +34,7 @@ class CoupledTanh(NamedTuple):
     transition: Tensor
     write: Tensor
 
+    @full_precision
     def step_loop(
         self, x: Tensor, said: Tensor, hidden: Tensor, memory: Tensor, lengths: Tensor | None
     ) -> CoupledResult:
@@ -48,6 +50,7 @@ class CoupledTanh(NamedTuple):
             outputs.append(hidden)
         return torch.stack(outputs, 1), hidden, memory
 
+    @full_precision
     def run(
         self, x: Tensor, said: Tensor, hidden: Tensor, memory: Tensor, lengths: Tensor | None
     ) -> CoupledResult:
@@ -73,6 +76,7 @@ class CoupledGated(NamedTuple):
     read: Tensor  # V [2·H, M·N]
     say: Tensor  # w [M, H]
 
+    @full_precision
     def step_loop(
         self,
         x: Tensor,
@@ -94,6 +98,7 @@ class CoupledGated(NamedTuple):
             outputs.append(hidden)
         return torch.stack(outputs, 1), hidden, memory
 
+    @full_precision
     def run(
         self,
         x: Tensor,
@@ -119,6 +124,7 @@ class CoupledGated(NamedTuple):
         # A row that is all padding keeps its state bit for bit.
         return y, *_where(lengths, 0, (after, last), (hidden, memory))
 
+    @full_precision
     def run_legs(
         self,
         x: Tensor,

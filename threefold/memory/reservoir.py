@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from threefold.kernels import ops
+from threefold.kernels.autocast import full_precision
 from threefold.kernels.reservoir import ACTIVATIONS, Sparse, sparse
 from threefold.memory.cell import ACTIVATIONS as FUNCTIONS
 
@@ -26,6 +27,7 @@ def step(drive: Tensor, weight: Sparse, state: Tensor, activation: str, leak: fl
     return (1 - leak) * state + leak * (after if function is None else function(after))
 
 
+@full_precision
 def run(
     drive: Tensor,
     weight: Sparse,

@@ -151,7 +151,7 @@ class ScoreStream(Iterator[StreamScores]):
     def _score(self, elements: Elements) -> Columns:
         start, before = self.session.position, self.session.last_output
         model = self.session.model
-        dtype = model.embedding.weight.dtype if model.input_size else torch.int64
+        dtype = model.dtype if model.input_size else torch.int64
         inputs = torch.from_numpy(elements.astype(np.float64 if model.input_size else np.int64))
         inputs = inputs.to(model.device, dtype)
         outputs = self.session.read(inputs)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from threefold.kernels import linear as _linear
@@ -10,6 +9,7 @@ from threefold.kernels import reference
 from threefold.kernels import rms_norm as _rms_norm
 from threefold.kernels import short_convolution as _short_convolution
 from threefold.kernels import token_shift as _token_shift
+from threefold.kernels.autocast import promote, under_autocast
 from threefold.kernels.checks import check_lengths, refuse
 from threefold.kernels.dispatch import has_kernel, may_call_directly
 
@@ -30,6 +30,8 @@ def short_convolution(
     number of real elements in each row: the others are not read, and y is 0 there. `silu` applies
     SiLU to y. Returns y `[B, L, D]` and the new state, the last K−1 real inputs.
     """
+    carried = x.dtype if state is None else state.dtype
+    x, weight, bias, state = promote(x, weight, bias, state)
     expected = _short_convolution.expected(x, weight, bias, state, lengths)
     if expected:
         given = {"x": x, "weight": weight, "bias": bias, "state": state, "lengths": lengths}
@@ -37,11 +39,13 @@ def short_convolution(
     length, taps = x.shape[1], weight.shape[1]
     if not has_kernel(x) or taps > _short_convolution.MAX_TAPS:
         check_lengths(lengths, length)
-        return reference.short_convolution(x, weight, bias, state, lengths, silu=silu)
+        y, state = reference.short_convolution(x, weight, bias, state, lengths, silu=silu)
+        return y, state.to(carried)
     run = _short_convolution.operation
     if length == 1 and may_call_directly(x, weight, bias, state, lengths):
         run = _short_convolution.forward
-    return run(x, weight, bias, state, lengths, silu)  # type: ignore[no-any-return]
+    y, after = run(x, weight, bias, state, lengths, silu)
+    return y, after.to(carried)
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -51,7 +55,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     the other rows are, and products with bfloat16 weights are summed in float32. With bfloat16
     weights x is bfloat16 or float32, and y has the dtype of x.
     """
-    if may_call_directly(x) and x.is_cpu and not torch.is_autocast_enabled("cpu"):
+    if may_call_directly(x) and x.is_cpu and not under_autocast(x):
         y = _linear.forward(x, weight, bias)
         if y is not None:
             return y
@@ -74,6 +78,7 @@ def rms_norm(
     x and gate `[…, D]`, weight `[D]` or `[G, D]` for x `[…, G, D]`; both optional. `gate_first`
     multiplies x by silu(gate) before the norm (Mamba-2). Correct also where x² overflows.
     """
+    x, weight, gate = promote(x, weight, gate)
     expected = _rms_norm.expected(x, weight, gate)
     if expected:
         refuse("rms_norm", expected, {"x": x, "weight": weight, "gate": gate})
@@ -93,13 +98,16 @@ def token_shift(
     x `[B, L, D]`, shares `[N, D]`, state `[B, D]` the element before x (zeros if None), lengths
     `[B]` as in `short_convolution`. Returns y `[N, B, L, D]` and the last real element.
     """
+    carried = x.dtype if state is None else state.dtype
+    x, shares, state = promote(x, shares, state)
     expected = _token_shift.expected(x, shares, state, lengths)
     if expected:
         given = {"x": x, "shares": shares, "state": state, "lengths": lengths}
         refuse("token_shift", expected, given)
     if not has_kernel(x):
         check_lengths(lengths, x.shape[1])
-        return reference.token_shift(x, shares, state, lengths)
+        mixtures, last = reference.token_shift(x, shares, state, lengths)
+        return mixtures, last.to(carried)
     run = _token_shift.forward if may_call_directly(x) else _token_shift.operation
     mixtures, last = run(x, shares, state, lengths)
-    return mixtures, last
+    return mixtures, last.to(carried)

@@ -10,6 +10,7 @@ from threefold.kernels import library, reference
 from threefold.kernels import long_convolution as _long_convolution
 from threefold.kernels import online_convolution as _online_convolution
 from threefold.kernels import vandermonde as _vandermonde
+from threefold.kernels.autocast import promote
 from threefold.kernels.checks import refuse
 from threefold.kernels.dispatch import has_kernel, kernels_loaded, may_call_directly
 
@@ -28,6 +29,7 @@ def long_convolution(
     x `[B, S, D]`, kernel `[D, K]`, skip `[D]`, gate and y `[B, S − first, D]`. Computed by one
     Fourier transform if `whole`, else in blocks where that is less work.
     """
+    x, kernel, skip, gate = promote(x, kernel, skip, gate)
     given = {"x": x, "kernel": kernel, "skip": skip, "gate": gate}
     expected = _long_convolution.expected(x, kernel, skip, gate, first)
     if expected:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from threefold.errors import ThreefoldError
 from threefold.kernels import ops
+from threefold.kernels.autocast import full_precision
 from threefold.memory.associative_scan import Element, associative_scan, compose_affine
 from threefold.memory.forms import FORMS, plan_chunk, plan_form
 from threefold.memory.linear.selective import selective_recurrence
@@ -19,6 +20,7 @@ from threefold.memory.linear.selective import selective_recurrence
 NAME = "diagonal_recurrence"  # in error messages
 
 
+@full_precision
 def diagonal_recurrence(
     decay: Tensor,
     write: Tensor,

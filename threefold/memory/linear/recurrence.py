@@ -12,6 +12,7 @@ from torch import Tensor
 
 from threefold.errors import ThreefoldError
 from threefold.kernels import ops
+from threefold.kernels.autocast import full_precision
 from threefold.memory.forms import FORMS, plan_chunk, plan_form
 from threefold.memory.linear.engine import run
 from threefold.memory.linear.structures import Tokens
@@ -67,6 +68,7 @@ def linear_recurrence(
     )
 
 
+@full_precision
 def recur(
     query: Tensor,
     key: Tensor,

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from threefold.errors import ThreefoldError
 from threefold.kernels import ops
+from threefold.kernels.autocast import full_precision
 from threefold.memory.associative_scan import Element, associative_scan, compose_affine
 from threefold.memory.forms import FORMS, plan_chunk, plan_form
 from threefold.memory.state import memory_dtype
@@ -49,6 +50,7 @@ def selective_scan(
     )
 
 
+@full_precision
 def selective_recurrence(
     x: Tensor,
     delta: Tensor,
