@@ -1,7 +1,7 @@
 """Operations in plain torch, differentiable: the definitions that the native kernels are tested on.
 
-They run where there is no native kernel. The recurrences are not here: their definitions are in
-`memory`, which passes them to `ops` as `otherwise`.
+They run where no kernel serves. The recurrences are not here: their definitions are in `memory`,
+which runs them where `ops` answers None.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ def short_convolution(
     bias: Tensor | None = None,
     state: Tensor | None = None,
     lengths: Tensor | None = None,
-    *,
     silu: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """Causal depthwise convolution; shapes as in `ops.short_convolution`."""
@@ -163,7 +162,6 @@ def rms_norm(
     x: Tensor,
     weight: Tensor | None = None,
     gate: Tensor | None = None,
-    *,
     eps: float = 1e-5,
     gate_first: bool = False,
 ) -> Tensor:

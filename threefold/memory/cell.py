@@ -233,16 +233,10 @@ def run(
     weights = CellWeights(*(None if w is None else w.to(dtype) for w in weights))  # type: ignore[arg-type]
     given = tuple((state if leaf == MAXIMUM else state["memory"])[leaf] for leaf in cell.leaves)
     parts = cell.begin(given)
-
-    def plain() -> tuple[Tensor, CellParts]:
-        return loop(cell, inputs, parts, weights, lengths)
-
-    if form == "chunk" and cell.kind:
-        out, parts = ops.cell_recurrence(
-            cell.kind, inputs, *weights, parts=parts, lengths=lengths, otherwise=plain
-        )
-    else:
-        out, parts = plain()
+    by_kernel = ops.cell_recurrence(
+        cell.kind, inputs, *weights, parts=parts, lengths=lengths, form=form
+    )
+    out, parts = by_kernel or loop(cell, inputs, parts, weights, lengths)
     parts = cell.end(parts)
     if lengths is not None:
         some = (lengths > 0).unsqueeze(-1)

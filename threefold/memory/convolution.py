@@ -21,6 +21,7 @@ from torch import Tensor
 from threefold.errors import ThreefoldError
 from threefold.kernels import ops
 from threefold.kernels.autocast import full_precision
+from threefold.kernels.dispatch import runs_on_kernels
 from threefold.kernels.fourier import next_power_of_two
 from threefold.kernels.online_convolution import OnlineFilter, OnlineStep, largest_tile
 from threefold.memory.buffer import (
@@ -29,7 +30,6 @@ from threefold.memory.buffer import (
     Spans,
     claim_buffer,
     grow,
-    needs_gradient,
     spans_of,
     state_view,
 )
@@ -157,7 +157,7 @@ class StreamedConvolution:
         group = len(self.inputs)
         self.inputs.append(x)
         streams = taps.online is not None and x.dtype == taps.kernel.dtype == self.past.dtype
-        if streams and self.form == "step" and not needs_gradient(x, self.past):
+        if streams and self.form == "step" and runs_on_kernels(self.form, self.length):
             return _gated(self._online(x, taps, group), gate)
         context, first = self._context(x, group)
         kernel = taps.kernel[:, : context.shape[1]]

@@ -11,7 +11,7 @@ from threefold.kernels import short_convolution as _short_convolution
 from threefold.kernels import token_shift as _token_shift
 from threefold.kernels.autocast import promote, under_autocast
 from threefold.kernels.checks import check_lengths, refuse
-from threefold.kernels.dispatch import has_kernel, may_call_directly
+from threefold.kernels.dispatch import kernel_for, may_call_directly
 
 
 def short_convolution(
@@ -36,14 +36,10 @@ def short_convolution(
     if expected:
         given = {"x": x, "weight": weight, "bias": bias, "state": state, "lengths": lengths}
         refuse("short_convolution", expected, given)
-    length, taps = x.shape[1], weight.shape[1]
-    if not has_kernel(x) or taps > _short_convolution.MAX_TAPS:
-        check_lengths(lengths, length)
-        y, state = reference.short_convolution(x, weight, bias, state, lengths, silu=silu)
-        return y, state.to(carried)
-    run = _short_convolution.operation
-    if length == 1 and may_call_directly(x, weight, bias, state, lengths):
-        run = _short_convolution.forward
+    run = kernel_for("short_convolution", x)
+    if run is None or weight.shape[1] > _short_convolution.MAX_TAPS:
+        check_lengths(lengths, x.shape[1])
+        run = reference.short_convolution
     y, after = run(x, weight, bias, state, lengths, silu)
     return y, after.to(carried)
 
@@ -55,8 +51,9 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     the other rows are, and products with bfloat16 weights are summed in float32. With bfloat16
     weights x is bfloat16 or float32, and y has the dtype of x.
     """
-    if may_call_directly(x) and x.is_cpu and not under_autocast(x):
-        y = _linear.forward(x, weight, bias)
+    if may_call_directly(x) and not under_autocast(x):
+        run = kernel_for("linear", x)
+        y: Tensor | None = None if run is None else run(x, weight, bias)
         if y is not None:
             return y
     expected = _linear.expected(x, weight, bias)
@@ -83,10 +80,8 @@ def rms_norm(
     if expected:
         refuse("rms_norm", expected, {"x": x, "weight": weight, "gate": gate})
     alike = all(t is None or (t.dtype == x.dtype and t.device == x.device) for t in (weight, gate))
-    if not alike or not has_kernel(x):
-        return reference.rms_norm(x, weight, gate, eps=eps, gate_first=gate_first)
-    run = _rms_norm.forward if may_call_directly(x) else _rms_norm.operation
-    y: Tensor = run(x, weight, gate, eps, gate_first)
+    run = kernel_for("rms_norm", x) if alike else None
+    y: Tensor = (run or reference.rms_norm)(x, weight, gate, eps, gate_first)
     return y
 
 
@@ -104,10 +99,9 @@ def token_shift(
     if expected:
         given = {"x": x, "shares": shares, "state": state, "lengths": lengths}
         refuse("token_shift", expected, given)
-    if not has_kernel(x):
+    run = kernel_for("token_shift", x)
+    if run is None:
         check_lengths(lengths, x.shape[1])
-        mixtures, last = reference.token_shift(x, shares, state, lengths)
-        return mixtures, last.to(carried)
-    run = _token_shift.forward if may_call_directly(x) else _token_shift.operation
+        run = reference.token_shift
     mixtures, last = run(x, shares, state, lengths)
     return mixtures, last.to(carried)

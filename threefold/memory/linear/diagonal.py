@@ -41,14 +41,8 @@ def diagonal_recurrence(
             "decay without batch and length"
         )
     form = plan_form(form, write.shape[1], FORMS, NAME)
-
-    def plain() -> tuple[Tensor, Tensor]:
-        return plain_diagonal(decay, write, state, form, lengths)
-
-    # The step is the definition that the other forms are tested against.
-    if form == "chunk":
-        return ops.diagonal_recurrence(decay, write, state, lengths, otherwise=plain)
-    return plain()
+    by_kernel = ops.diagonal_recurrence(decay, write, state, lengths, form=form)
+    return by_kernel or plain_diagonal(decay, write, state, form, lengths)
 
 
 def plain_diagonal(

@@ -72,23 +72,10 @@ def selective_recurrence(
     dtype = memory_dtype(x.dtype)
     check_state(state, (x.shape[0], *A.shape), dtype)
     wide = SelectiveInputs(x, delta, A, B, C, D, gate, delta_bias).to(dtype)
-
-    def plain() -> tuple[Tensor, Tensor]:
-        return plain_selective(wide, softplus, hold, state, lengths, form)
-
-    # With gradients the step is the definition that the other forms are tested against.
-    if form == "chunk" or (form == "step" and x.shape[1] == 1 and not torch.is_grad_enabled()):
-        out, memory = ops.selective_scan(
-            *wide[:-1],
-            delta_bias=wide.delta_bias,
-            softplus=softplus,
-            hold=hold,
-            state=state,
-            lengths=lengths,
-            otherwise=plain,
-        )
-    else:
-        out, memory = plain()
+    by_kernel = ops.selective_scan(
+        **wide._asdict(), softplus=softplus, hold=hold, state=state, lengths=lengths, form=form
+    )
+    out, memory = by_kernel or plain_selective(wide, softplus, hold, state, lengths, form)
     return out.to(x.dtype), memory
 
 
