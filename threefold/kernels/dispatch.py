@@ -57,7 +57,8 @@ def kernel_for(
 
     `dtype` is that of the numbers, if it is not that of x.
     """
-    kernel = KERNELS.get((operation, x.device.type))
+    # The name of a device takes longer to find than all the rest.
+    kernel = KERNELS.get((operation, "cpu" if x.is_cpu else x.device.type))
     if kernel is None or (dtype or x.dtype) not in kernel.dtypes:
         return None
     if kernel.native and not kernels_loaded():
