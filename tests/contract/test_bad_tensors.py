@@ -69,7 +69,7 @@ LEAVES: dict[str, tuple[Callable[[Tensor], Any], str]] = {
     "list": (lambda leaf: leaf.tolist(), "is a list, expected a dense tensor"),
     "none": (lambda leaf: None, "is None, expected a dense tensor"),
     "numpy": (lambda leaf: leaf.numpy(), "is a ndarray, expected a dense tensor"),
-    "meta": (lambda leaf: leaf.to("meta"), "is on meta, expected a dense tensor"),
+    "meta": (lambda leaf: leaf.to("meta"), "is on meta, the weights are on cpu; move one of them"),
     "sparse": (lambda leaf: leaf.to_sparse(), "is a tensor with layout torch.sparse_coo"),
 }
 

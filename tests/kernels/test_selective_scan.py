@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import itertools
-from functools import cache, partial
+from functools import cache
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
+from tests.kernels.recurrences import by_kernel
 from tests.kernels.test_short_convolution import guarded
 from tests.tolerances import assert_close
 from threefold.errors import ThreefoldError
 from threefold.kernels import library, ops
 from threefold.kernels import selective_scan as native
-from threefold.memory.linear.selective import selective_recurrence, selective_scan
+from threefold.memory.linear.selective import selective_recurrence
 
 DTYPES = [torch.float32, torch.float64]
 OPTIONAL = ("D", "gate", "delta_bias", "state", "lengths")
@@ -24,11 +25,9 @@ OPTIONS = (*OPTIONAL, *FLAGS)
 Size = tuple[int, int, int, int]
 
 
-def refuse() -> Any:
-    raise AssertionError("plain torch ran instead of the kernel")
-
-
-run = partial(ops.selective_scan, otherwise=refuse)
+def run(*inputs: Any, **more: Any) -> tuple[Tensor, Tensor]:
+    """`ops.selective_scan`, which fails if it does not use the kernel."""
+    return by_kernel(ops.selective_scan(*inputs, **more))
 
 
 def make(
@@ -490,11 +489,10 @@ def test_training_memory_does_not_grow_with_the_state_of_every_element(length: i
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
-def test_otherwise_where_there_is_no_kernel(dtype: torch.dtype) -> None:
+def test_none_where_there_is_no_kernel(dtype: torch.dtype) -> None:
     inputs = make((2, 5, 6, 4), OPTIONAL[:3], dtype=dtype)
-    answer = (torch.zeros(1), torch.ones(1))
     with library.using("auto" if dtype == torch.bfloat16 else "reference"):
-        assert ops.selective_scan(**inputs, otherwise=lambda: answer) is answer
+        assert ops.selective_scan(**inputs) is None
         y, state = selective_recurrence(**inputs, form="chunk")
     assert (y.dtype, state.dtype) == (dtype, torch.float32)
     expected = step(**{name: tensor.float() for name, tensor in inputs.items()})
@@ -506,29 +504,6 @@ def test_other_devices_run_plain_torch() -> None:
     inputs = {k: v.to("meta") for k, v in make((2, 5, 6, 4), ()).items()}
     y, state = selective_recurrence(**inputs, form="chunk")
     assert (y.device.type, y.shape, state.shape) == ("meta", (2, 5, 6), (2, 6, 4))
-
-
-def test_forms_that_the_kernel_serves(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Chunks, and steps without gradients; the step with gradients is the definition."""
-    served: list[int] = []
-
-    def count(x: Tensor, *rest: Any, **more: Any) -> Any:
-        served.append(x.shape[1])
-        return run(x, *rest, **{k: v for k, v in more.items() if k != "otherwise"})
-
-    monkeypatch.setattr(ops, "selective_scan", count)
-    inputs = make((2, 5, 6, 4), OPTIONS[:4])
-    inputs.pop("lengths", None)
-    one = {k: v[:, :1] if k in ("x", "delta", "B", "C", "gate") else v for k, v in inputs.items()}
-    for form in ("auto", "chunk", "step", "parallel"):
-        selective_scan(**inputs, form=form)
-    assert served == [5, 5]
-    selective_scan(**one, form="step")
-    assert served == [5, 5]
-    with torch.no_grad():
-        selective_scan(**one)
-        selective_scan(**inputs, form="step")
-    assert served == [5, 5, 1]
 
 
 def test_empty_batch(variant: str) -> None:

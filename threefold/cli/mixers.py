@@ -134,7 +134,7 @@ def leaves_of(layer: Mixer, length: int) -> list[dict[str, Any]]:
     """Names, shapes (without the batch) and dtypes of the state after `length` elements."""
     from threefold.memory import state
 
-    dtype = next(layer.parameters()).dtype
+    dtype = layer.dtype
     leaves = state.leaves(state.empty(layer.state_shapes(length), 1, dtype, None))
     return [
         {"name": name, "shape": list(leaf.shape[1:]), "dtype": str(leaf.dtype).split(".")[-1]}

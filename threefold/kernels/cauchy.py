@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from threefold.kernels import library
+from threefold.kernels.dispatch import register_kernel
 from threefold.kernels.registration import define, differentiate, differentiate_once
 
 # How many products share their poles; the number of points must be a multiple of the second.
@@ -90,3 +91,6 @@ backward = define(
 )
 differentiate("cauchy", save=_save, backward=_differentiate)
 differentiate_once("cauchy_backward", use="cauchy")
+
+
+register_kernel("cauchy", "cpu", products, dtypes=(torch.float64,))

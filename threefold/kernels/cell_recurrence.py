@@ -13,6 +13,7 @@ from torch import Tensor
 
 from threefold.kernels import library
 from threefold.kernels.checks import expected_kind
+from threefold.kernels.dispatch import needs_saving, register_kernel
 from threefold.kernels.registration import define, differentiate, differentiate_once
 
 _Optional = Tensor | None
@@ -257,3 +258,22 @@ backward = define(
 )
 differentiate("cell_recurrence", save=_save, backward=_differentiate)
 differentiate_once("cell_recurrence_backward", use="a nonlinear cell")
+
+
+def run(
+    kind: str,
+    inputs: Tensor,
+    recurrent: Tensor,
+    state: Tensor,
+    extra: _Optional,
+    mask: _Optional,
+    lengths: _Optional,
+) -> tuple[Tensor, Tensor]:
+    """The hidden states and the last parts."""
+    given = (inputs, recurrent, state, extra, mask, lengths)
+    out, state, _ = operation(*given, kind, needs_saving(*given))
+    return out, state
+
+
+# For one element, packing the matrices costs more than it saves.
+register_kernel("cell_recurrence", "cpu", run, shortest=2)

@@ -64,7 +64,7 @@ def grads_or_zeros(
 
 def check_lengths(lengths: Tensor | None, length: int) -> None:
     """Raise if a length is outside 0 … L; the native kernels check it themselves."""
-    if lengths is None or torch.compiler.is_compiling():
+    if lengths is None or lengths.is_meta or torch.compiler.is_compiling():
         return
     if bool(((lengths < 0) | (lengths > length)).any()):
         raise ThreefoldError(f"lengths must be within 0 … {length}, given {lengths.tolist()}")

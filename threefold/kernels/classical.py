@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from threefold.kernels import library
+from threefold.kernels.dispatch import register_kernel
 
 TAPS = 9
 KERNELS: tuple[tuple[int, ...], ...] = tuple(combinations(range(TAPS), 3))  # where a weight is 2
@@ -140,3 +141,7 @@ def shifts(row: Tensor, dilation: int) -> Tensor:
     reach = TAPS // 2 * dilation
     padded = torch.nn.functional.pad(row, (0, 0, reach, reach))
     return torch.stack([padded[g * dilation : g * dilation + len(row)] for g in range(TAPS)])
+
+
+register_kernel("time_warping", "cpu", native_time_warping)
+register_kernel("random_convolutions", "cpu", native_random_convolutions)

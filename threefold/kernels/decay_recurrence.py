@@ -15,6 +15,7 @@ from torch import Tensor
 from threefold.errors import ThreefoldError
 from threefold.kernels import library
 from threefold.kernels.checks import expected_shapes, grads_or_zeros
+from threefold.kernels.dispatch import may_call_directly, needs_saving, register_kernel
 from threefold.kernels.library import with_unit_stride
 from threefold.kernels.registration import define, differentiate, differentiate_once
 from threefold.kernels.system_memory import on_large_pages
@@ -216,16 +217,13 @@ differentiate("decay_recurrence", save=_save, backward=_differentiate)
 differentiate_once("decay_recurrence_backward", use="linear_recurrence")
 
 
-def run(
-    inputs: DecayInputs, check: Callable[[], None] | None, *, direct: bool
-) -> tuple[Tensor, Tensor]:
-    """The outputs and the new state; `direct` calls the kernel without torch's dispatcher.
+def run(inputs: DecayInputs, check: Callable[[], None] | None) -> tuple[Tensor, Tensor]:
+    """The outputs and the new state.
 
     `check()` raises if a log-decay is above 0, with a better message than the kernel's status.
     """
-    call, save = (forward if direct else operation), False
-    if torch.is_grad_enabled():
-        save = any(x is not None and x.requires_grad for x in inputs)
+    direct = inputs.value.shape[1] == 1 and may_call_directly(*inputs)
+    call, save = (forward if direct else operation), needs_saving(*inputs)
     if check is None or torch.compiler.is_compiling():
         out, state, _ = call(*inputs, save, check is not None)
         return out, state
@@ -235,3 +233,6 @@ def run(
         check()
         raise
     return out, state
+
+
+register_kernel("decay_recurrence", "cpu", run)

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from threefold.kernels import library
 from threefold.kernels.checks import expected_shapes, grads_or_zeros
+from threefold.kernels.dispatch import may_call_directly, needs_saving, register_kernel
 from threefold.kernels.library import with_unit_stride
 from threefold.kernels.registration import define, differentiate, differentiate_once
 from threefold.kernels.system_memory import on_large_pages
@@ -239,14 +240,15 @@ differentiate("delta_recurrence", save=_save, backward=_differentiate)
 differentiate_once("delta_recurrence_backward", use="linear_recurrence")
 
 
-def run(inputs: DeltaInputs, *, direct: bool) -> tuple[Tensor, Tensor]:
-    """The outputs and the new state; `direct` calls the kernel without torch's dispatcher."""
+def run(inputs: DeltaInputs) -> tuple[Tensor, Tensor]:
+    """The outputs and the new state."""
+    direct = inputs.value.shape[1] == 1 and may_call_directly(*inputs)
     log_decay = inputs.log_decay
     if log_decay is not None and log_decay.dim() == 1:
         inputs = inputs._replace(log_decay=log_decay.expand(inputs.value.shape[:3]))
-    if direct:
-        out, state, *_ = forward(*inputs, False)
-    else:
-        wanted = any(x is not None and x.requires_grad for x in inputs)
-        out, state, *_ = operation(*inputs, torch.is_grad_enabled() and wanted)
+    call = forward if direct else operation
+    out, state, *_ = call(*inputs, needs_saving(*inputs))
     return out, state
+
+
+register_kernel("delta_recurrence", "cpu", run)

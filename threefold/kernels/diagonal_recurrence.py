@@ -13,6 +13,7 @@ from torch import Tensor
 
 from threefold.kernels import library
 from threefold.kernels.checks import expected_kind
+from threefold.kernels.dispatch import may_call_directly, register_kernel
 from threefold.kernels.registration import define, differentiate, differentiate_once
 
 _Optional = Tensor | None
@@ -113,3 +114,13 @@ backward = define(
 )
 differentiate("diagonal_recurrence", save=_save, backward=_differentiate)
 differentiate_once("diagonal_recurrence_backward", use="a diagonal recurrence")
+
+
+def run(decay: Tensor, write: Tensor, state: Tensor, lengths: _Optional) -> tuple[Tensor, Tensor]:
+    """All memories and the last."""
+    direct = write.shape[1] == 1 and may_call_directly(decay, write, state, lengths)
+    call = forward if direct else operation
+    return call(decay, write, state, lengths)
+
+
+register_kernel("diagonal_recurrence", "cpu", run)

@@ -1,16 +1,84 @@
-"""has_kernel(x) = x is on the CPU, its dtype has kernels, and the kernels are loaded
+"""kernel = KERNELS[operation, device]  where it serves the dtype, form and length; else plain torch
 
-Decides whether a native kernel can run, and whether it may be called without torch's dispatcher.
-`ops` asks for every operation.
+The one place that decides what runs. Every operation of `ops` asks it; the modules of the native
+kernels put their entries into the table, and another device's kernels would be further entries.
+It also says whether a kernel may be called without torch's dispatcher.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from threefold.kernels import library
-from threefold.kernels.linear import PLAIN_TENSOR_TYPES
+
+# Types whose memory a kernel may read directly; subclasses may store something else there.
+PLAIN_TENSOR_TYPES = (Tensor, nn.Parameter)
+
+
+class Kernel(NamedTuple):
+    """An implementation of an operation on one kind of device."""
+
+    run: Callable[..., Any]
+    dtypes: tuple[torch.dtype, ...]
+    shortest: int  # with fewer elements it costs more than it saves
+    native: bool  # part of the compiled library, which may not be there
+
+
+# (operation, kind of device) → the kernel. What has no entry runs in plain torch.
+KERNELS: dict[tuple[str, str], Kernel] = {}
+
+
+def register_kernel(
+    operation: str,
+    device: str,
+    run: Callable[..., Any],
+    *,
+    dtypes: tuple[torch.dtype, ...] = tuple(library.SUFFIXES),
+    shortest: int = 1,
+    native: bool = True,
+) -> None:
+    """Put a kernel into the table, in place of an earlier one for the same device."""
+    KERNELS[operation, device] = Kernel(run, dtypes, shortest, native)
+
+
+def kernel_for(
+    operation: str,
+    x: Tensor,
+    *,
+    form: str = "chunk",
+    chunk: int | None = None,
+    dtype: torch.dtype | None = None,
+) -> Callable[..., Any] | None:
+    """The kernel for inputs like x [B, L, …] in a form; None: run the definition in plain torch.
+
+    `dtype` is that of the numbers, if it is not that of x.
+    """
+    # The name of a device takes longer to find than all the rest.
+    kernel = KERNELS.get((operation, "cpu" if x.is_cpu else x.device.type))
+    if kernel is None or (dtype or x.dtype) not in kernel.dtypes:
+        return None
+    if kernel.native and not kernels_loaded():
+        return None
+    if kernel.shortest > 1 and x.shape[1] < kernel.shortest:
+        return None
+    # x of an operation without forms may have no second axis.
+    length = x.shape[1] if form == "step" else 0
+    return kernel.run if runs_on_kernels(form, length, chunk) else None
+
+
+def runs_on_kernels(form: str, length: int, chunk: int | None = None) -> bool:
+    """Whether kernels run a form: chunks of the default length, one element without gradients.
+
+    The step with gradients or in a loop, chunks of a given length and the parallel form are the
+    definitions that the kernels are tested against.
+    """
+    if form == "step":
+        return length == 1 and not torch.is_grad_enabled()
+    return form == "chunk" and chunk is None
 
 
 def kernels_loaded() -> bool:
@@ -21,11 +89,6 @@ def kernels_loaded() -> bool:
 # Under torch.compile the answer is a constant of the graph. This is what torch.compiler's decorator
 # does; the decorator would import the compiler, which takes longer than importing torch.
 kernels_loaded._dynamo_marked_constant = True  # type: ignore[attr-defined]
-
-
-def has_kernel(x: Tensor) -> bool:
-    """Whether the native kernels can run on x."""
-    return x.device.type == "cpu" and x.dtype in library.SUFFIXES and kernels_loaded()
 
 
 def may_call_directly(*inputs: Tensor | None) -> bool:
@@ -40,3 +103,8 @@ def may_call_directly(*inputs: Tensor | None) -> bool:
         and not torch._C._are_functorch_transforms_active()
         and all(x is None or (type(x) in PLAIN_TENSOR_TYPES and not x.is_neg()) for x in inputs)
     )
+
+
+def needs_saving(*inputs: Tensor | None) -> bool:
+    """Whether a backward pass may follow, so that a kernel has to save what it needs."""
+    return torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in inputs)

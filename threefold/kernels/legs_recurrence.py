@@ -13,6 +13,7 @@ from torch import Tensor
 
 from threefold.kernels import library
 from threefold.kernels.checks import expected_kind
+from threefold.kernels.dispatch import needs_saving, register_kernel
 from threefold.kernels.registration import define, differentiate, differentiate_once
 
 _Optional = Tensor | None
@@ -167,3 +168,13 @@ backward = define(
 )
 differentiate("legs_recurrence", save=_save, backward=_differentiate)
 differentiate_once("legs_recurrence_backward", use="a unit coupled with LegS")
+
+
+def run(*given: Any) -> tuple[Tensor, Tensor]:
+    """All outputs [h; c] and the last."""
+    out, state, _ = operation(*given, needs_saving(*given))
+    return out, state
+
+
+# As in cell_recurrence.py.
+register_kernel("legs_recurrence", "cpu", run, shortest=2)

@@ -10,10 +10,12 @@ from __future__ import annotations
 import math
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from threefold.errors import ThreefoldError
-from threefold.kernels import library, reference
+from threefold.kernels import library
+from threefold.kernels.autocast import under_autocast
+from threefold.kernels.dispatch import PLAIN_TENSOR_TYPES, register_kernel
 
 # With more rows, torch's matrix product reuses each weight often enough from the cache.
 MAX_ROWS = 8
@@ -21,8 +23,6 @@ MAX_ROWS = 8
 # The workspace holds rows of x padded to a multiple of this.
 _GROUP = 32
 
-# Types whose memory a kernel may read directly; subclasses may store something else there.
-PLAIN_TENSOR_TYPES = (Tensor, nn.Parameter)
 _FLOAT, _NARROW = torch.float32, torch.bfloat16
 # (dtype of the weight, of x) → the kernel, and the dtype it sums in.
 _KERNELS = {
@@ -40,7 +40,7 @@ def expected(x: Tensor, weight: Tensor, bias: Tensor | None) -> str | None:
     outputs, inputs = weight.shape
     if x.shape[-1] != inputs or (bias is not None and bias.shape != (outputs,)):
         return f"x […, {inputs}] and bias [{outputs}], the last optional"
-    if reference.under_autocast(x):
+    if under_autocast(x):
         return None
     if bias is not None and bias.dtype != weight.dtype:
         return f"a bias of {weight.dtype}, as the weight has"
@@ -50,7 +50,7 @@ def expected(x: Tensor, weight: Tensor, bias: Tensor | None) -> str | None:
 
 
 def forward(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor | None:
-    """The product, or None where the kernel cannot be used; x is a plain tensor on the CPU.
+    """The product, or None where the kernel cannot be used; x is a plain tensor.
 
     A token takes about a hundred of these calls, so no check is made twice.
     """
@@ -107,3 +107,6 @@ def _fits(bias: Tensor | None, weight: Tensor) -> bool:
 
 def _workspace(x: Tensor, rows: int, inputs: int, dtype: torch.dtype) -> Tensor:
     return x.new_empty(rows * -(-inputs // _GROUP) * _GROUP, dtype=dtype)
+
+
+register_kernel("linear", "cpu", forward, dtypes=(torch.float32, torch.float64, torch.bfloat16))

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from threefold.kernels import library
 from threefold.kernels.checks import expected_kind
+from threefold.kernels.dispatch import register_kernel
 from threefold.kernels.fourier import next_power_of_two, numbers_per_point, twiddle_factors
 from threefold.kernels.registration import define, differentiate, differentiate_once
 from threefold.kernels.system_memory import on_large_pages
@@ -169,3 +170,6 @@ def run(
     save = gate is not None and gate.requires_grad and torch.is_grad_enabled()
     y, _ = operation(x, kernel, skip, gate, size, first, save)
     return y  # type: ignore[no-any-return]
+
+
+register_kernel("long_convolution", "cpu", run)

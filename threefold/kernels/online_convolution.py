@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from threefold.kernels import library
+from threefold.kernels.dispatch import register_kernel
 from threefold.kernels.fourier import next_power_of_two, numbers_per_point, twiddle_factors
 
 # Smaller tiles are summed directly, with the first taps.
@@ -111,3 +112,6 @@ def largest_tile(places: Sequence[int], *, rebuild: bool) -> int:
     if rebuild:
         return max(next_power_of_two(max(places) + 1) // 2, 1)
     return max([1, *[place & -place for place in places]])
+
+
+register_kernel("online_convolution", "cpu", OnlineFilter)

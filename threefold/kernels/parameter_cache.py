@@ -16,6 +16,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
+from threefold.kernels.autocast import autocast_device
+
 Value = TypeVar("Value")
 
 _steps = 0  # of all optimisers
@@ -41,7 +43,14 @@ class ParameterCache(Generic[Value]):
         self._known: tuple[Any, Value, Sequence[Tensor]] | None = None
 
     def of(self, parameters: Sequence[Tensor], make: Callable[[], Value], *more: Any) -> Value:
-        """The value of `make()`, recomputed if the parameters or `more` changed."""
+        """The value of `make()`, recomputed if the parameters or `more` changed.
+
+        It is computed without autocast, so that it does not depend on who asks first.
+        """
+        device = autocast_device(parameters)
+        if device is not None:
+            with torch.autocast(device, enabled=False):
+                return self.of(parameters, make, *more)
         if torch.compiler.is_compiling() or (
             torch.is_grad_enabled() and any(p.requires_grad for p in parameters)
         ):

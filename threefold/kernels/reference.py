@@ -1,7 +1,7 @@
 """Operations in plain torch, differentiable: the definitions that the native kernels are tested on.
 
-They run where there is no native kernel. The recurrences are not here: their definitions are in
-`memory`, which passes them to `ops` as `otherwise`.
+They run where no kernel serves. The recurrences are not here: their definitions are in `memory`,
+which runs them where `ops` answers None.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
+
+from threefold.kernels.autocast import under_autocast
 
 # Complex numbers in one block of points × channels × poles: 16 MB in complex128.
 BLOCK_NUMBERS = 2**20
@@ -21,7 +23,6 @@ def short_convolution(
     bias: Tensor | None = None,
     state: Tensor | None = None,
     lengths: Tensor | None = None,
-    *,
     silu: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """Causal depthwise convolution; shapes as in `ops.short_convolution`."""
@@ -161,7 +162,6 @@ def rms_norm(
     x: Tensor,
     weight: Tensor | None = None,
     gate: Tensor | None = None,
-    *,
     eps: float = 1e-5,
     gate_first: bool = False,
 ) -> Tensor:
@@ -196,9 +196,3 @@ def token_shift(
         return mixtures, shifted[:, -1]
     rows = torch.arange(batch, device=x.device)
     return torch.where(real, mixtures, 0), shifted[rows, lengths]
-
-
-def under_autocast(x: Tensor) -> bool:
-    """Whether autocast is enabled on the device of x."""
-    kind = x.device.type
-    return torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from threefold.kernels import library
 from threefold.kernels.checks import expected_kind
+from threefold.kernels.dispatch import may_call_directly, needs_saving, register_kernel
 from threefold.kernels.registration import define, differentiate, differentiate_once
 
 _Optional = Tensor | None
@@ -167,3 +168,21 @@ backward = define(
 )
 differentiate("reservoir", save=_save, backward=_differentiate)
 differentiate_once("reservoir_backward", use="a reservoir")
+
+
+def run(
+    drive: Tensor,
+    weight: Sparse,
+    state: Tensor,
+    lengths: _Optional,
+    activation: str,
+    leak: float,
+) -> tuple[Tensor, Tensor]:
+    """All states and the last."""
+    call = forward if may_call_directly(drive, *weight, state) else operation
+    save = needs_saving(drive, state)
+    out, state, _ = call(drive, *weight, state, lengths, activation, leak, save)
+    return out, state
+
+
+register_kernel("reservoir", "cpu", run)

@@ -10,6 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from threefold.kernels import library
+from threefold.kernels.dispatch import may_call_directly, register_kernel
 from threefold.kernels.registration import define, differentiate, differentiate_once
 
 # The sum over rows for the weight's gradient is made in pieces, independent of the threads.
@@ -108,3 +109,13 @@ backward = define(
 )
 differentiate("rms_norm", save=_save, backward=_differentiate)
 differentiate_once("rms_norm_backward", use="rms_norm")
+
+
+def run(x: Tensor, weight: _Optional, gate: _Optional, eps: float, gate_first: bool) -> Tensor:
+    """The normed x."""
+    call = forward if may_call_directly(x) else operation
+    y: Tensor = call(x, weight, gate, eps, gate_first)
+    return y
+
+
+register_kernel("rms_norm", "cpu", run)

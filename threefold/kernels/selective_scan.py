@@ -13,6 +13,7 @@ from torch import Tensor
 
 from threefold.kernels import library
 from threefold.kernels.checks import expected_kind
+from threefold.kernels.dispatch import may_call_directly, needs_saving, register_kernel
 from threefold.kernels.registration import define, differentiate, differentiate_once
 
 # As `block` in native/selective_scan.h.
@@ -284,3 +285,18 @@ backward = define(
 )
 differentiate("selective_scan", save=_save, backward=_differentiate)
 differentiate_once("selective_scan_backward", use="selective_scan")
+
+
+def run(
+    inputs: tuple[_Optional, ...], lengths: _Optional, softplus: bool, hold: bool
+) -> tuple[Tensor, Tensor]:
+    """The outputs and the new state; inputs are x, delta, A, B, C, D, gate, delta_bias, state."""
+    x = inputs[0]
+    assert x is not None
+    if x.shape[1] == 1 and lengths is None and may_call_directly(*inputs):
+        return step(*inputs, softplus, hold)  # type: ignore[call-arg, arg-type]
+    y, state, _ = operation(*inputs, lengths, softplus, hold, needs_saving(*inputs))
+    return y, state
+
+
+register_kernel("selective_scan", "cpu", run)

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from threefold.kernels import library
 from threefold.kernels.checks import expected_kind
+from threefold.kernels.dispatch import may_call_directly, register_kernel
 from threefold.kernels.registration import define, differentiate, differentiate_once
 
 # The longest filter that native/short_convolution.cpp supports.
@@ -144,3 +145,15 @@ backward = define(
 )
 differentiate("short_convolution", save=_save, backward=_differentiate)
 differentiate_once("short_convolution_backward", use="short_convolution")
+
+
+def run(
+    x: Tensor, weight: Tensor, bias: _Optional, state: _Optional, lengths: _Optional, silu: bool
+) -> tuple[Tensor, Tensor]:
+    """The outputs and the new state."""
+    direct = x.shape[1] == 1 and may_call_directly(x, weight, bias, state, lengths)
+    call = forward if direct else operation
+    return call(x, weight, bias, state, lengths, silu)
+
+
+register_kernel("short_convolution", "cpu", run)

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from threefold.kernels import library
 from threefold.kernels.checks import expected_kind
+from threefold.kernels.dispatch import may_call_directly, register_kernel
 from threefold.kernels.registration import define, differentiate, differentiate_once
 
 _Optional = Tensor | None
@@ -97,3 +98,12 @@ backward = define(
 )
 differentiate("token_shift", save=_save, backward=_differentiate)
 differentiate_once("token_shift_backward", use="token_shift")
+
+
+def run(x: Tensor, shares: Tensor, state: _Optional, lengths: _Optional) -> tuple[Tensor, Tensor]:
+    """The mixtures and the last real element."""
+    call = forward if may_call_directly(x) else operation
+    return call(x, shares, state, lengths)
+
+
+register_kernel("token_shift", "cpu", run)

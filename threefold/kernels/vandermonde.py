@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from threefold.kernels import library
+from threefold.kernels.dispatch import register_kernel
 from threefold.kernels.registration import define, differentiate, differentiate_once
 
 # Bytes of a vector in the widest variant.
@@ -176,3 +177,7 @@ slopes_operation = define(
 differentiate("vandermonde", save=_save_product, backward=_differentiate_product)
 differentiate("moments", save=_save_moments, backward=_differentiate_moments)
 differentiate_once("moments_and_slopes", use="vandermonde")
+
+
+register_kernel("vandermonde", "cpu", operation)
+register_kernel("moments", "cpu", moments_operation)

@@ -39,9 +39,8 @@ class LongFilters(nn.Module, ABC):
         """The filters with at least `length` taps, or all taps."""
         length = min(length, self.max_length)
         parameters = list(self.parameters())
-        if needs_gradient(*parameters):
-            return [PreparedFilter(*made) for made in self.make(length)]
-        length = min(next_power_of_two(length), self.max_length)
+        if not needs_gradient(*parameters):
+            length = min(next_power_of_two(length), self.max_length)
         return self.derived.of(
             parameters,
             lambda: [PreparedFilter(*made) for made in self.make(length)],

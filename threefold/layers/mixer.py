@@ -15,10 +15,12 @@ import torch
 from torch import Tensor
 
 from threefold.errors import ThreefoldError
+from threefold.kernels.autocast import under_autocast
 from threefold.kernels.replay.program import Program
 from threefold.kernels.replay.stepping import Recordable, replay_step
 from threefold.kernels.replay.validity import attribute_set
 from threefold.layers.padding import PaddedRows
+from threefold.layers.placement import Placed
 from threefold.memory import state as states
 from threefold.memory.forms import FORMS, plan_form
 from threefold.memory.state import State
@@ -32,7 +34,7 @@ class Plan(NamedTuple):
     state_checked: bool = False
 
 
-class Mixer(Recordable, ABC):
+class Mixer(Placed, Recordable, ABC):
     """A layer from [B, L, width] to [B, L, width] that carries a state."""
 
     forms: tuple[str, ...] = FORMS
@@ -132,36 +134,20 @@ class Mixer(Recordable, ABC):
     def empty_state(self, batch_size: int) -> State:
         """The state before the first element."""
         self._refuse_state_if_not_causal()
-        weight = self._weight()
-        return states.empty(self.state_shapes(0), batch_size, weight.dtype, weight.device)
+        return states.empty(self.state_shapes(0), batch_size, self.dtype, self.device)
 
     def state_size(self, length: int) -> int:
         """Bytes of the state of one row after `length` elements."""
         self._refuse_state_if_not_causal()
-        return states.count_bytes(self.state_shapes(length), self._weight().dtype)
+        return states.count_bytes(self.state_shapes(length), self.dtype)
 
     def check_state(self, state: Any, rows: int) -> None:
         """Raise an error unless `state` is a state of this mixer for a batch of `rows`."""
         self._refuse_state_if_not_causal()
-        weight = self._weight()
         # The length of a history is read from the state itself.
         length = states.history_length(state) if isinstance(state, dict) else 0
-        shapes, meta = self.state_shapes(length), weight.is_meta
-        states.check(state, shapes, rows, weight.dtype, self.name, meta=meta)
-
-    def _first_weight(self) -> Tensor | None:
-        """The first parameter, without the overhead of `parameters()`: every step asks for it."""
-        for module in self.modules():
-            for parameter in module._parameters.values():
-                if parameter is not None:
-                    return parameter
-        return None
-
-    def _weight(self) -> Tensor:
-        weight = self._first_weight()
-        if weight is None:
-            raise ThreefoldError(f"{self.name}: has no parameters")
-        return weight
+        shapes = self.state_shapes(length)
+        states.check(state, shapes, rows, self.dtype, self.name, self.device)
 
     def _execute(self, x: Tensor, state: State | None, plan: Plan) -> tuple[Tensor, State]:
         form, lengths, checked = plan
@@ -202,16 +188,14 @@ class Mixer(Recordable, ABC):
             )
         if x.shape[1] == 0:
             raise ThreefoldError(f"{self.name}: the sequence is empty; give at least one element")
-        weight = self._first_weight()
-        dtype = x.dtype if weight is None else weight.dtype
-        if weight is not None and x.is_meta != weight.is_meta:
+        if x.device != self.device:
             raise ThreefoldError(
-                f"{self.name}: x is on {x.device}, the weights are on {weight.device}; move one "
-                "of them"
+                f"{self.name}: x is on {x.device}, the weights are on {self.device}; move one of "
+                "them"
             )
-        if x.dtype != dtype and not torch.is_autocast_enabled(x.device.type):
+        if x.dtype != self.dtype and not under_autocast(x):
             raise ThreefoldError(
-                f"{self.name}: x is {x.dtype}, the weights are {dtype}; convert one of them"
+                f"{self.name}: x is {x.dtype}, the weights are {self.dtype}; convert one of them"
             )
 
     def _refuse_state_if_not_causal(self) -> None:

@@ -8,6 +8,7 @@ from torch import Tensor
 
 def previous_elements(x: Tensor, last: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
     """The previous element of each element of x [B, L, D], and the last real one: the new state."""
+    x = x.to(last.dtype)  # under autocast they may differ
     everything = torch.cat([last.unsqueeze(1), x], 1)
     if lengths is None:
         return everything[:, :-1], everything[:, -1]

@@ -102,6 +102,7 @@ def spans_of(position: Tensor, length: int, lengths: Tensor | None) -> Spans:
 
 def grow(past: Tensor, new: Tensor, spans: Spans) -> Tensor:
     """past [B, T, G, size] and new [B, L, G, size] at its positions: [B, longest row, G, size]."""
+    new = new.to(past.dtype)
     if needs_gradient(past, new):
         return _joined(past, new, spans)
     if past.shape[1] == 0 and spans.lengths is None:
@@ -127,6 +128,7 @@ def claim_buffer(past: Tensor, spans: Spans) -> GrowingBuffer:
 
 def slide(past: Tensor, new: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
     """[past; new] [B, W + L, G, size], and its last W elements (before each row's own end)."""
+    new = new.to(past.dtype)
     size, length = past.shape[1], new.shape[1]
     if needs_gradient(past, new) or lengths is not None or length > size:
         context = torch.cat([past, new], 1)

@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from threefold.kernels import ops
+from threefold.kernels.autocast import full_precision
 from threefold.memory.state import State, memory_dtype
 
 CellParts = tuple[Tensor, ...]  # what a cell carries, each [B, H]; the first is its output
@@ -214,6 +215,7 @@ def _in_two(x: Tensor, like: Tensor) -> tuple[Tensor, Tensor]:
     return high, low.to(like.dtype)
 
 
+@full_precision
 def run(
     cell: Cell,
     inputs: Tensor,
@@ -231,16 +233,10 @@ def run(
     weights = CellWeights(*(None if w is None else w.to(dtype) for w in weights))  # type: ignore[arg-type]
     given = tuple((state if leaf == MAXIMUM else state["memory"])[leaf] for leaf in cell.leaves)
     parts = cell.begin(given)
-
-    def plain() -> tuple[Tensor, CellParts]:
-        return loop(cell, inputs, parts, weights, lengths)
-
-    if form == "chunk" and cell.kind:
-        out, parts = ops.cell_recurrence(
-            cell.kind, inputs, *weights, parts=parts, lengths=lengths, otherwise=plain
-        )
-    else:
-        out, parts = plain()
+    by_kernel = ops.cell_recurrence(
+        cell.kind, inputs, *weights, parts=parts, lengths=lengths, form=form
+    )
+    out, parts = by_kernel or loop(cell, inputs, parts, weights, lengths)
     parts = cell.end(parts)
     if lengths is not None:
         some = (lengths > 0).unsqueeze(-1)

@@ -20,6 +20,8 @@ from torch import Tensor
 
 from threefold.errors import ThreefoldError
 from threefold.kernels import ops
+from threefold.kernels.autocast import full_precision
+from threefold.kernels.dispatch import runs_on_kernels
 from threefold.kernels.fourier import next_power_of_two
 from threefold.kernels.online_convolution import OnlineFilter, OnlineStep, largest_tile
 from threefold.memory.buffer import (
@@ -28,7 +30,6 @@ from threefold.memory.buffer import (
     Spans,
     claim_buffer,
     grow,
-    needs_gradient,
     spans_of,
     state_view,
 )
@@ -147,6 +148,7 @@ class StreamedConvolution:
                 f"filters have max_length={max_length} taps; build it with a larger max_length"
             )
 
+    @full_precision
     def convolve(self, x: Tensor, taps: PreparedFilter, gate: Tensor | None = None) -> Tensor:
         """Convolve x [B, L, D] with the next filter, which has taps for the longest row at least.
 
@@ -155,7 +157,7 @@ class StreamedConvolution:
         group = len(self.inputs)
         self.inputs.append(x)
         streams = taps.online is not None and x.dtype == taps.kernel.dtype == self.past.dtype
-        if streams and self.form == "step" and not needs_gradient(x, self.past):
+        if streams and self.form == "step" and runs_on_kernels(self.form, self.length):
             return _gated(self._online(x, taps, group), gate)
         context, first = self._context(x, group)
         kernel = taps.kernel[:, : context.shape[1]]

@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from threefold.kernels import ops
+from threefold.kernels.autocast import full_precision
 from threefold.memory.cell import Cell, CellParts, CellWeights, loop
 from threefold.memory.forms import plan_chunk
 from threefold.memory.hippo import LegS
@@ -33,6 +34,7 @@ class CoupledTanh(NamedTuple):
     transition: Tensor
     write: Tensor
 
+    @full_precision
     def step_loop(
         self, x: Tensor, said: Tensor, hidden: Tensor, memory: Tensor, lengths: Tensor | None
     ) -> CoupledResult:
@@ -48,6 +50,7 @@ class CoupledTanh(NamedTuple):
             outputs.append(hidden)
         return torch.stack(outputs, 1), hidden, memory
 
+    @full_precision
     def run(
         self, x: Tensor, said: Tensor, hidden: Tensor, memory: Tensor, lengths: Tensor | None
     ) -> CoupledResult:
@@ -73,6 +76,7 @@ class CoupledGated(NamedTuple):
     read: Tensor  # V [2·H, M·N]
     say: Tensor  # w [M, H]
 
+    @full_precision
     def step_loop(
         self,
         x: Tensor,
@@ -94,6 +98,7 @@ class CoupledGated(NamedTuple):
             outputs.append(hidden)
         return torch.stack(outputs, 1), hidden, memory
 
+    @full_precision
     def run(
         self,
         x: Tensor,
@@ -119,6 +124,7 @@ class CoupledGated(NamedTuple):
         # A row that is all padding keeps its state bit for bit.
         return y, *_where(lengths, 0, (after, last), (hidden, memory))
 
+    @full_precision
     def run_legs(
         self,
         x: Tensor,
@@ -129,21 +135,15 @@ class CoupledGated(NamedTuple):
         lengths: Tensor | None,
     ) -> CoupledResult:
         """The same with LegS's Ā_t and B̄_t, at each row's own time after `position` [B]."""
+        both = torch.cat([hidden, memory.flatten(1)], -1)
+        matrix = torch.cat([self.recurrent, self.read], 1)
+        by_kernel = ops.legs_recurrence(x, matrix, self.say, both, position, lengths, form=form)
+        if by_kernel is not None:
+            y, after, last = by_kernel
+            return y, after, last.view_as(memory)
         block = plan_chunk(None, x.shape[1], form)
-
-        def plain() -> CoupledResult:
-            transitions = LegSTransitions(memory.shape[2], position, block, x.dtype)
-            y, after, moved = self.step_loop(x, hidden, memory, transitions, lengths)
-            return y, after, moved.flatten(1)
-
-        if form == "step":
-            result = plain()
-        else:
-            both = torch.cat([hidden, memory.flatten(1)], -1)
-            matrix = torch.cat([self.recurrent, self.read], 1)
-            given = (x, matrix, self.say, both, position, lengths)
-            result = ops.legs_recurrence(*given, otherwise=plain)
-        return result[0], result[1], result[2].view_as(memory)
+        transitions = LegSTransitions(memory.shape[2], position, block, x.dtype)
+        return self.step_loop(x, hidden, memory, transitions, lengths)
 
 
 class LegSTransitions:
@@ -200,13 +200,8 @@ def _fused(
     linear = torch.zeros(1, both.shape[1], dtype=both.dtype, device=both.device)
     linear[:, count:] = 1
     cell, weights = CoupledCell(inputs.shape[2] == 2), CellWeights(matrix.unsqueeze(0), linear)
-
-    def plain() -> tuple[Tensor, CellParts]:
-        return loop(cell, inputs, (both,), weights, lengths)
-
-    out, (last,) = ops.cell_recurrence(
-        cell.kind, inputs, *weights, parts=(both,), lengths=lengths, otherwise=plain
-    )
+    by_kernel = ops.cell_recurrence(cell.kind, inputs, *weights, parts=(both,), lengths=lengths)
+    out, (last,) = by_kernel or loop(cell, inputs, (both,), weights, lengths)
     return out[..., :count], last[:, :count], last[:, count:]
 
 

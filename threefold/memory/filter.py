@@ -18,6 +18,7 @@ from torch import Tensor
 
 from threefold.errors import ThreefoldError
 from threefold.kernels import ops
+from threefold.kernels.autocast import full_precision
 from threefold.memory.buffer import needs_gradient
 from threefold.memory.discretisation import (
     check_delta,
@@ -59,6 +60,7 @@ class Filter:
                 "expected both to be [channels, state size]"
             )
 
+    @full_precision
     def run(
         self,
         x: Tensor,

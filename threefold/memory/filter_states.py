@@ -10,9 +10,11 @@ import torch
 from torch import Tensor
 
 from threefold.kernels import ops
+from threefold.kernels.autocast import full_precision
 from threefold.memory.forms import plan_chunk
 
 
+@full_precision
 def filter_states(
     u: Tensor,
     state: Tensor,

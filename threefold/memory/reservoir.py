@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from threefold.kernels import ops
+from threefold.kernels.autocast import full_precision
 from threefold.kernels.reservoir import ACTIVATIONS, Sparse, sparse
 from threefold.memory.cell import ACTIVATIONS as FUNCTIONS
 
@@ -26,6 +27,7 @@ def step(drive: Tensor, weight: Sparse, state: Tensor, activation: str, leak: fl
     return (1 - leak) * state + leak * (after if function is None else function(after))
 
 
+@full_precision
 def run(
     drive: Tensor,
     weight: Sparse,
@@ -41,19 +43,15 @@ def run(
     The drive is the whole input: W_in u + b, feedback and noise.  After a row's end the returned
     states are 0.
     """
-
-    def plain() -> tuple[Tensor, Tensor]:
-        hidden, outputs = state, []
-        for t, element in enumerate(drive.unbind(1)):
-            after = step(element, weight, hidden, activation, leak)
-            real = None if lengths is None else (lengths > t).unsqueeze(-1)
-            hidden = after if real is None else torch.where(real, after, hidden)
-            outputs.append(after if real is None else torch.where(real, after, 0.0))
-        return torch.stack(outputs, 1), hidden
-
-    # The kernel runs a single step without gradients; other steps are the definition.
-    if form == "step" and (drive.shape[1] > 1 or torch.is_grad_enabled()):
-        return plain()
-    return ops.reservoir(
-        drive, weight, state, lengths, activation=activation, leak=leak, otherwise=plain
+    by_kernel = ops.reservoir(
+        drive, weight, state, lengths, activation=activation, leak=leak, form=form
     )
+    if by_kernel is not None:
+        return by_kernel
+    hidden, outputs = state, []
+    for t, element in enumerate(drive.unbind(1)):
+        after = step(element, weight, hidden, activation, leak)
+        real = None if lengths is None else (lengths > t).unsqueeze(-1)
+        hidden = after if real is None else torch.where(real, after, hidden)
+        outputs.append(after if real is None else torch.where(real, after, 0.0))
+    return torch.stack(outputs, 1), hidden

@@ -213,12 +213,9 @@ def count_bytes(shapes: Shapes, dtype: torch.dtype, top: str = "") -> int:
 
 
 def check(
-    state: Any, shapes: Shapes, rows: int, dtype: torch.dtype, owner: str, *, meta: bool = True
+    state: Any, shapes: Shapes, rows: int, dtype: torch.dtype, owner: str, device: torch.device
 ) -> None:
-    """Raise if the structure, shapes or dtypes of a state differ from those of `empty`.
-
-    meta: whether leaves may be on the meta device, as they are if the weights are.
-    """
+    """Raise if the structure, shapes, dtypes or device of a state differ from those of `empty`."""
     if not isinstance(state, dict):
         raise ThreefoldError(
             f"{owner}: state must be a dict made by empty_state or returned by an earlier call; "
@@ -233,10 +230,15 @@ def check(
     for name, leaf in given.items():
         shape, kind = wanted[name]
         is_dense = isinstance(leaf, Tensor) and leaf.layout is torch.strided
-        if not is_dense or (leaf.is_meta and not meta):
+        if not is_dense:
             raise ThreefoldError(
                 f"{owner}: state leaf {name!r} is {describe(leaf)}, expected a dense tensor "
                 f"{shape} {kind}"
+            )
+        if leaf.device != device:
+            raise ThreefoldError(
+                f"{owner}: state leaf {name!r} is on {leaf.device}, the weights are on {device}; "
+                "move one of them"
             )
         if tuple(leaf.shape) != shape or leaf.dtype != kind:
             raise ThreefoldError(
@@ -248,7 +250,7 @@ def check(
 def describe(value: Any) -> str:
     """What was given in place of a dense tensor, for an error message."""
     if isinstance(value, Tensor):
-        return "on meta" if value.is_meta else f"a tensor with layout {value.layout}"
+        return f"a tensor with layout {value.layout}"
     return "None" if value is None else f"a {type(value).__name__}"
 
 

@@ -102,7 +102,7 @@ class Backbone(Model):
     def state_size(self, length: int) -> int:
         """Bytes of the state of one row after `length` elements."""
         stack = self.stack.state_size(length)
-        return stack + states.count_bytes(self.own_state_shapes(), self.embedding.weight.dtype)
+        return stack + states.count_bytes(self.own_state_shapes(), self.dtype)
 
     def check_state(self, state: State, rows: int) -> None:
         """Raise an error unless `state` is a state of this model for a batch of `rows`."""
@@ -155,7 +155,7 @@ class Backbone(Model):
     def _align(self, inputs: Tensor, mask: Tensor | None) -> tuple[Tensor, PaddedRows | None]:
         size = self.input_size
         if size:
-            check_vectors(inputs, size, self.embedding.weight.dtype, self.name)
+            check_vectors(inputs, size, self.dtype, self.name)
         else:
             check_tokens(inputs, self.name)
         rows = None if mask is None else PaddedRows(mask, inputs.shape[:2], self.name)
@@ -190,8 +190,7 @@ class Backbone(Model):
         return added
 
     def _empty_own_state(self, rows: int) -> State:
-        weight = self.embedding.weight
-        return states.empty(self.own_state_shapes(), rows, weight.dtype, weight.device)
+        return states.empty(self.own_state_shapes(), rows, self.dtype, self.device)
 
     def _split_state(self, state: Any, rows: int) -> tuple[State | None, State]:
         """Split a state into that of the stack and the leaves outside it."""
@@ -203,7 +202,7 @@ class Backbone(Model):
             return state, {}
         is_dict = isinstance(state, dict)
         own = {name: state[name] for name in shapes if name in state} if is_dict else state
-        states.check(own, shapes, rows, self.embedding.weight.dtype, self.name)
+        states.check(own, shapes, rows, self.dtype, self.name, self.device)
         return {name: value for name, value in state.items() if name not in shapes}, own
 
 

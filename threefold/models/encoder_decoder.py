@@ -15,7 +15,7 @@ from threefold.errors import ThreefoldError
 from threefold.layers.checks import check_dropout
 from threefold.layers.padding import PaddedRows
 from threefold.memory.forms import plan_form
-from threefold.memory.state import State
+from threefold.memory.state import State, leaf_dtype
 from threefold.models.decoders import DecoderOutput
 from threefold.models.input_checks import check_range, check_tokens, last_elements
 from threefold.models.model import Predictor
@@ -75,7 +75,8 @@ class EncoderDecoder(Predictor):
         rows = None if mask is None else PaddedRows(mask, source.shape, self.name)
         aligned = source if rows is None else rows.align(source)
         check_range(source, aligned, mask, self.source_vocabulary, f"{self.name}, source")
-        return self.encode_source(aligned, None if rows is None else rows.lengths)
+        state = self.encode_source(aligned, None if rows is None else rows.lengths)
+        return self._in_own_dtype(state)
 
     def forward(
         self,
@@ -114,7 +115,16 @@ class EncoderDecoder(Predictor):
         rows = None if mask is None else PaddedRows(mask, tokens.shape, self.name)
         aligned = tokens if rows is None else rows.align(tokens)
         check_range(tokens, aligned, mask, self.spec.vocabulary, self.name)
-        return self.decode(aligned, state, form, None if rows is None else rows.lengths), rows
+        lengths = None if rows is None else rows.lengths
+        outputs, after, weights = self.decode(aligned, state, form, lengths)
+        return (outputs, self._in_own_dtype(after), weights), rows
+
+    def _in_own_dtype(self, state: State) -> State:
+        """The state with the leaves outside the stack in the model's dtype, also under autocast."""
+        return {
+            name: leaf if isinstance(leaf, dict) else leaf.to(leaf_dtype(name, self.dtype))
+            for name, leaf in state.items()
+        }
 
     def _refuse_foreign_state(self, state: State) -> None:
         if not isinstance(state, dict) or "decoder" not in state:

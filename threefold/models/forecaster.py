@@ -173,7 +173,7 @@ class Forecaster(Backbone):
         return torch.cat([location + scale * mean, scale * deviation], -1)
 
     def _check_inputs(self, series: Tensor, exogenous: Tensor | None) -> None:
-        dtype = self.embedding.weight.dtype
+        dtype = self.dtype
         check_vectors(series, self.channels, dtype, f"{self.name}, series")
         if (exogenous is None) != (self.exogenous == 0):
             received = "none" if exogenous is None else tuple(exogenous.shape)

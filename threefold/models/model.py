@@ -11,11 +11,11 @@ from importlib import import_module
 from os import PathLike
 from typing import Any
 
-import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from threefold.data.preprocessing import Preprocessing
 from threefold.errors import ThreefoldError
+from threefold.layers.placement import Placed
 from threefold.memory.state import State
 from threefold.models.spec import Spec
 
@@ -23,7 +23,7 @@ from threefold.models.spec import Spec
 PREDICTION = "threefold.runtime.prediction"
 
 
-class Model(nn.Module, ABC):
+class Model(Placed, ABC):
     """A network built from a spec."""
 
     kind: str
@@ -47,11 +47,6 @@ class Model(nn.Module, ABC):
     def parameter_count(self) -> int:
         """Number of trainable parameters; tied weights count once."""
         return sum(parameter.numel() for parameter in self.parameters())
-
-    @property
-    def device(self) -> torch.device:
-        """The device of the weights."""
-        return next(self.parameters()).device
 
     def predict(self, inputs: Any, **options: Any) -> Any:
         """Answer raw inputs with labels, numbers, texts, tags or forecasts: `threefold.predict`."""

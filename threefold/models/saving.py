@@ -66,7 +66,9 @@ def load(
             f"{weights}: damaged, or not the weights that config.json describes (SHA-256 "
             "differs); copy the folder or save the model again"
         )
-    _load_weights(model, tensors)
+    model.to(_saved_dtype(config, path))
+    for name, target in unique_tensors(model).items():
+        target.data = tensors[name]  # each in its own dtype
     _check_loaded(model, weights)
     model.tokenizer = _read_tokenizer(config.tokenizer, path)
     model.preprocessing = Preprocessing.read(path)
@@ -110,7 +112,7 @@ def _write(model: Model, folder: Path) -> None:
         spec=model.spec,
         threefold_version=threefold.__version__,
         parameters=model.parameter_count,
-        dtype=str(next(model.parameters()).dtype).removeprefix("torch."),
+        dtype=str(model.dtype).removeprefix("torch."),
         tokenizer=None if model.tokenizer is None else type(model.tokenizer).__name__,
         files=tuple(sorted({CARD, *(file.name for file in folder.iterdir())})),
         sha256=sha256_of(folder / WEIGHTS),
@@ -158,12 +160,15 @@ def _check_loaded(model: Model, path: Path) -> None:
                 raise ThreefoldError(f"{path}: {name}: {error}") from error
 
 
-def _load_weights(model: Model, tensors: Mapping[str, Tensor]) -> None:
-    """Put the tensors of a file into the model, each in its saved dtype."""
-    targets = unique_tensors(model)
-    model.to(tensors[next(iter(targets))].dtype)  # buffers that are not saved follow the weights
-    for name, target in targets.items():
-        target.data = tensors[name]
+def _saved_dtype(config: ModelConfig, folder: Path) -> torch.dtype:
+    """The dtype of the model's activations, and of buffers that are not saved."""
+    dtype = getattr(torch, config.dtype, None)
+    if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
+        raise ThreefoldError(
+            f"{folder / CONFIG}: dtype is {config.dtype!r}; the file was changed or damaged: save "
+            "the model again"
+        )
+    return dtype
 
 
 def _check_tokenizer(model: Model) -> None:

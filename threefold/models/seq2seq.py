@@ -145,17 +145,16 @@ class Seq2Seq(EncoderDecoder):
 
     def empty_state(self, batch_size: int) -> State:
         """The state after an empty source."""
-        weight = self.head.weight
         shapes = self.decoder.state_shapes(0, 0)
         return {
-            **states.empty(shapes, batch_size, weight.dtype, weight.device),
+            **states.empty(shapes, batch_size, self.dtype, self.device),
             "decoder": self.decoder.stack.empty_state(batch_size),
         }
 
     def state_size(self, length: int, source: int = 0) -> int:
         """Bytes of the state of one row after `length` tokens, with `source` source tokens."""
         shapes = {**self.decoder.state_shapes(length, source), "decoder": {}}
-        rest = states.count_bytes(shapes, self.head.weight.dtype)
+        rest = states.count_bytes(shapes, self.dtype)
         return rest + self.decoder.stack.state_size(length)
 
     def check_state(self, state: State, rows: int) -> None:
@@ -165,7 +164,7 @@ class Seq2Seq(EncoderDecoder):
         source = values.shape[1] if isinstance(values, Tensor) and values.dim() == 3 else 0
         shapes = {k: v for k, v in self.decoder.state_shapes(0, source).items() if k != "decoder"}
         leaves = {name: leaf for name, leaf in state.items() if name != "decoder"}
-        states.check(leaves, shapes, rows, self.head.weight.dtype, self.name)
+        states.check(leaves, shapes, rows, self.dtype, self.name, self.device)
         self.decoder.stack.check_state(state["decoder"], rows)
 
     def _make_stack(self, entries: Sequence[Entry] | None = None) -> Stack:

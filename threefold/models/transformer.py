@@ -112,13 +112,12 @@ class Transformer(EncoderDecoder):
 
     def empty_state(self, batch_size: int) -> State:
         """The state after an empty source."""
-        weight = self.embedding.weight
-        own = states.empty(self._own_state_shapes(), batch_size, weight.dtype, weight.device)
+        own = states.empty(self._own_state_shapes(), batch_size, self.dtype, self.device)
         return {**own, "decoder": self.decoder.empty_state(batch_size)}
 
     def state_size(self, length: int, source: int = 0) -> int:
         """Bytes of the state of one row after `length` tokens, with `source` source tokens."""
-        total = states.count_bytes(self._own_state_shapes(), self.embedding.weight.dtype)
+        total = states.count_bytes(self._own_state_shapes(), self.dtype)
         for block in self.decoder.parts.values():
             parts: Mapping[str, Any] = getattr(block, "parts", {})
             for name, part in parts.items():
@@ -129,7 +128,7 @@ class Transformer(EncoderDecoder):
         """Raise an error unless `state` is a state of this model for a batch of `rows`."""
         self._refuse_foreign_state(state)
         own = {name: leaf for name, leaf in state.items() if name != "decoder"}
-        states.check(own, self._own_state_shapes(), rows, self.embedding.weight.dtype, self.name)
+        states.check(own, self._own_state_shapes(), rows, self.dtype, self.name, self.device)
         self.decoder.check_state(state["decoder"], rows)
 
     def _own_state_shapes(self) -> Mapping[str, Any]:

@@ -103,7 +103,7 @@ class VisionTransformer(Backbone):
 
     def _check_images(self, images: Tensor) -> None:
         expected = (self.spec.option("channels"), *self.spec.option("image"))
-        dtype = self.embedding.weight.dtype
+        dtype = self.dtype
         if not isinstance(images, Tensor) or images.shape[1:] != expected or len(images) == 0:
             received = tuple(images.shape) if isinstance(images, Tensor) else type(images).__name__
             raise ThreefoldError(

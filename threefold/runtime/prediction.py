@@ -151,7 +151,7 @@ def _answer(model: Any, preprocessing: Preprocessing, batch: list[Any]) -> list[
 def _padded(model: Any, batch: list[Any]) -> tuple[Tensor, Tensor]:
     table, lengths = pad_rows(batch)
     tokens = table.dtype.kind in "iu"
-    dtype = torch.int64 if tokens else model.embedding.weight.dtype
+    dtype = torch.int64 if tokens else model.dtype
     inputs = torch.from_numpy(table).to(model.device, dtype)
     mask = torch.arange(inputs.shape[1]) < torch.from_numpy(lengths).unsqueeze(1)
     return inputs, mask.to(model.device)

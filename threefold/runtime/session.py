@@ -284,7 +284,7 @@ class Session:
         if not size and (inputs.is_floating_point() or inputs.is_complex()):
             raise ThreefoldError(f"session: tokens are {inputs.dtype}, expected integers")
         self._check_state_size(len(inputs))
-        dtype = self.model.embedding.weight.dtype if size else torch.int64
+        dtype = self.model.dtype if size else torch.int64
         return inputs.to(self.model.device, dtype).unsqueeze(0)
 
     def _check_state_size(self, count: int) -> None:

@@ -201,9 +201,8 @@ def fork_state(
     if Path(new).exists():
         raise ThreefoldError(f"{new}: already exists; choose another name for the copy")
     copy = state_file if rows is None else _select_rows(state_file, rows, path)
-    _check_state(
-        build_on_meta(copy.spec, copy.state), copy.state, states.batch_size(copy.state) or 1
-    )
+    shapes = states.transform(lambda leaf: leaf.to("meta"), copy.state)
+    _check_state(build_on_meta(copy.spec, shapes), shapes, states.batch_size(shapes) or 1)
     write_state(new, replace(copy, threefold_version=threefold.__version__))
 
 

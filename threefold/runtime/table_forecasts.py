@@ -101,7 +101,7 @@ def forecast_series(
     """Levels (None: the point forecast) and values [steps, targets, levels] in original units."""
     context, targets = preprocessing.context or len(values), len(preprocessing.roles.targets)
     inputs = preprocessing.inputs.apply(values)[-context:]
-    rows = torch.from_numpy(inputs).to(model.device, model.embedding.weight.dtype)
+    rows = torch.from_numpy(inputs).to(model.device, model.dtype)
     blocks: list[Tensor] = []
     state = None
     last_inputs = rows[-1:, targets:]

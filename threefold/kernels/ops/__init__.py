@@ -1,20 +1,20 @@
-"""op(inputs) = native(inputs) where a native kernel serves them, else plain torch
+"""op(inputs) = kernel(inputs) where a kernel serves them, else plain torch
 
 The door to the computations: memories and layers call operations only by these names. Each checks
-the shapes of its inputs, then runs the native kernel, or its definition in plain torch where there
-is no kernel for the device, dtype or options: `kernels/reference.py` for the operations that have
-it there, else the function that the caller passes as `otherwise`. The other modules of `kernels`
-are imported directly only for what is not an operation: the loaded library, caches, recorded steps,
-and types such as `Sparse`.
+the shapes of its inputs and asks `kernels/dispatch.py` for the kernel. Where none serves the
+device, dtype, form or options, the definition in plain torch runs: `kernels/reference.py` for the
+operations that have it there; a recurrence returns None, and `memory` runs its own. The other
+modules of `kernels` are imported directly only for what is not an operation: the loaded library,
+caches, recorded steps, and types such as `Sparse`.
 """
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from threefold.kernels import library as _library
-from threefold.kernels.dispatch import has_kernel, may_call_directly
+from threefold.kernels.autocast import under_autocast
+from threefold.kernels.dispatch import KERNELS, kernels_loaded, may_call_directly
 from threefold.kernels.ops.basic import linear, rms_norm, short_convolution, token_shift
 from threefold.kernels.ops.classical import random_convolutions, time_warping
 from threefold.kernels.ops.filters import (
@@ -35,7 +35,6 @@ from threefold.kernels.ops.recurrences import (
 from threefold.kernels.replay import program as _program
 
 __all__ = [
-    "NATIVE",
     "available",
     "cauchy",
     "cell_recurrence",
@@ -57,37 +56,25 @@ __all__ = [
     "vandermonde",
 ]
 
-# The operations that have a native kernel.
-NATIVE = (
-    "short_convolution",
-    "linear",
-    "rms_norm",
-    "token_shift",
-    "selective_scan",
-    "decay_recurrence",
-    "delta_recurrence",
-    "cell_recurrence",
-    "legs_recurrence",
-    "diagonal_recurrence",
-    "long_convolution",
-    "online_convolution",
-    "vandermonde",
-    "reservoir",
-    "cauchy",
-)
 
-
-def available() -> dict[str, str]:
-    """For each operation, what runs float32 and float64 inputs on the CPU: native or reference."""
-    kind = "reference" if _library.current().native is None else "native"
-    return dict.fromkeys(NATIVE, kind)
+def available(device: str = "cpu") -> dict[str, str]:
+    """For each operation, what runs float32 and float64 inputs on a device: native or reference."""
+    known = {operation for operation, _ in KERNELS}
+    serving = {
+        operation
+        for (operation, where), kernel in KERNELS.items()
+        if where == device and (kernels_loaded() or not kernel.native)
+    }
+    return {name: "native" if name in serving else "reference" for name in sorted(known)}
 
 
 def runs_programs(x: Tensor) -> bool:
     """Whether the step of one element x [B, 1, width] may run as a recorded program."""
     return (
         _program.few_enough_rows(len(x))
-        and has_kernel(x)
+        and x.is_cpu
+        and x.dtype in _library.SUFFIXES
+        and kernels_loaded()
         and may_call_directly(x)
-        and not torch.is_autocast_enabled("cpu")
+        and not under_autocast(x)
     )

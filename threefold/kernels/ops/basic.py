@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from threefold.kernels import linear as _linear
@@ -10,8 +9,9 @@ from threefold.kernels import reference
 from threefold.kernels import rms_norm as _rms_norm
 from threefold.kernels import short_convolution as _short_convolution
 from threefold.kernels import token_shift as _token_shift
+from threefold.kernels.autocast import promote, under_autocast
 from threefold.kernels.checks import check_lengths, refuse
-from threefold.kernels.dispatch import has_kernel, may_call_directly
+from threefold.kernels.dispatch import kernel_for, may_call_directly
 
 
 def short_convolution(
@@ -30,18 +30,18 @@ def short_convolution(
     number of real elements in each row: the others are not read, and y is 0 there. `silu` applies
     SiLU to y. Returns y `[B, L, D]` and the new state, the last K−1 real inputs.
     """
+    carried = x.dtype if state is None else state.dtype
+    x, weight, bias, state = promote(x, weight, bias, state)
     expected = _short_convolution.expected(x, weight, bias, state, lengths)
     if expected:
         given = {"x": x, "weight": weight, "bias": bias, "state": state, "lengths": lengths}
         refuse("short_convolution", expected, given)
-    length, taps = x.shape[1], weight.shape[1]
-    if not has_kernel(x) or taps > _short_convolution.MAX_TAPS:
-        check_lengths(lengths, length)
-        return reference.short_convolution(x, weight, bias, state, lengths, silu=silu)
-    run = _short_convolution.operation
-    if length == 1 and may_call_directly(x, weight, bias, state, lengths):
-        run = _short_convolution.forward
-    return run(x, weight, bias, state, lengths, silu)  # type: ignore[no-any-return]
+    run = kernel_for("short_convolution", x)
+    if run is None or weight.shape[1] > _short_convolution.MAX_TAPS:
+        check_lengths(lengths, x.shape[1])
+        run = reference.short_convolution
+    y, after = run(x, weight, bias, state, lengths, silu)
+    return y, after.to(carried)
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -51,8 +51,9 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     the other rows are, and products with bfloat16 weights are summed in float32. With bfloat16
     weights x is bfloat16 or float32, and y has the dtype of x.
     """
-    if may_call_directly(x) and x.is_cpu and not torch.is_autocast_enabled("cpu"):
-        y = _linear.forward(x, weight, bias)
+    if may_call_directly(x) and not under_autocast(x):
+        run = kernel_for("linear", x)
+        y: Tensor | None = None if run is None else run(x, weight, bias)
         if y is not None:
             return y
     expected = _linear.expected(x, weight, bias)
@@ -74,14 +75,13 @@ def rms_norm(
     x and gate `[…, D]`, weight `[D]` or `[G, D]` for x `[…, G, D]`; both optional. `gate_first`
     multiplies x by silu(gate) before the norm (Mamba-2). Correct also where x² overflows.
     """
+    x, weight, gate = promote(x, weight, gate)
     expected = _rms_norm.expected(x, weight, gate)
     if expected:
         refuse("rms_norm", expected, {"x": x, "weight": weight, "gate": gate})
     alike = all(t is None or (t.dtype == x.dtype and t.device == x.device) for t in (weight, gate))
-    if not alike or not has_kernel(x):
-        return reference.rms_norm(x, weight, gate, eps=eps, gate_first=gate_first)
-    run = _rms_norm.forward if may_call_directly(x) else _rms_norm.operation
-    y: Tensor = run(x, weight, gate, eps, gate_first)
+    run = kernel_for("rms_norm", x) if alike else None
+    y: Tensor = (run or reference.rms_norm)(x, weight, gate, eps, gate_first)
     return y
 
 
@@ -93,13 +93,15 @@ def token_shift(
     x `[B, L, D]`, shares `[N, D]`, state `[B, D]` the element before x (zeros if None), lengths
     `[B]` as in `short_convolution`. Returns y `[N, B, L, D]` and the last real element.
     """
+    carried = x.dtype if state is None else state.dtype
+    x, shares, state = promote(x, shares, state)
     expected = _token_shift.expected(x, shares, state, lengths)
     if expected:
         given = {"x": x, "shares": shares, "state": state, "lengths": lengths}
         refuse("token_shift", expected, given)
-    if not has_kernel(x):
+    run = kernel_for("token_shift", x)
+    if run is None:
         check_lengths(lengths, x.shape[1])
-        return reference.token_shift(x, shares, state, lengths)
-    run = _token_shift.forward if may_call_directly(x) else _token_shift.operation
+        run = reference.token_shift
     mixtures, last = run(x, shares, state, lengths)
-    return mixtures, last
+    return mixtures, last.to(carried)

@@ -7,7 +7,7 @@ from torch import Tensor
 from threefold.kernels import classical as _classical
 from threefold.kernels.checks import check_lengths, refuse
 from threefold.kernels.classical import ConvolutionPlan
-from threefold.kernels.dispatch import has_kernel
+from threefold.kernels.dispatch import kernel_for
 
 
 def time_warping(
@@ -27,8 +27,9 @@ def time_warping(
         refuse("time_warping", "x [N, L, D] and y [M, L', D] of one dtype", {"x": x, "y": y})
     for lengths, series in ((x_lengths, x), (y_lengths, y)):
         check_lengths(lengths, series.shape[1])
-    run = _classical.native_time_warping if has_kernel(x) else _classical.plain_time_warping
-    return run(x, y, x_lengths, y_lengths, window)
+    run = kernel_for("time_warping", x) or _classical.plain_time_warping
+    distances: Tensor = run(x, y, x_lengths, y_lengths, window)
+    return distances
 
 
 def random_convolutions(
@@ -38,6 +39,6 @@ def random_convolutions(
     if series.dim() != 3:
         refuse("random_convolutions", "series [B, L, D]", {"series": series})
     check_lengths(lengths, series.shape[1])
-    native = has_kernel(series) and len(plan.dilations) > 0
-    run = _classical.native_random_convolutions if native else _classical.plain_random_convolutions
-    return run(series, plan, lengths)
+    run = kernel_for("random_convolutions", series) or _classical.plain_random_convolutions
+    features: Tensor = run(series, plan, lengths)
+    return features

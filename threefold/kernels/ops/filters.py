@@ -6,12 +6,13 @@ import torch
 from torch import Tensor
 
 from threefold.kernels import cauchy as _cauchy
-from threefold.kernels import library, reference
 from threefold.kernels import long_convolution as _long_convolution
 from threefold.kernels import online_convolution as _online_convolution
+from threefold.kernels import reference
 from threefold.kernels import vandermonde as _vandermonde
+from threefold.kernels.autocast import promote
 from threefold.kernels.checks import refuse
-from threefold.kernels.dispatch import has_kernel, kernels_loaded, may_call_directly
+from threefold.kernels.dispatch import kernel_for, may_call_directly
 
 
 def long_convolution(
@@ -28,14 +29,17 @@ def long_convolution(
     x `[B, S, D]`, kernel `[D, K]`, skip `[D]`, gate and y `[B, S − first, D]`. Computed by one
     Fourier transform if `whole`, else in blocks where that is less work.
     """
+    x, kernel, skip, gate = promote(x, kernel, skip, gate)
     given = {"x": x, "kernel": kernel, "skip": skip, "gate": gate}
     expected = _long_convolution.expected(x, kernel, skip, gate, first)
     if expected:
         refuse("long_convolution", expected, given)
     kernel = kernel[:, : x.shape[1]]
-    if not has_kernel(x):
+    run = kernel_for("long_convolution", x)
+    if run is None:
         return reference.long_convolution(x, kernel, skip, gate, first=first)
-    return _long_convolution.run(x, kernel, skip, gate, first=first, whole=whole)
+    y: Tensor = run(x, kernel, skip, gate, first=first, whole=whole)
+    return y
 
 
 def vandermonde(
@@ -56,9 +60,9 @@ def vandermonde(
     expected = _vandermonde.expected(factor, lengths, coefficient=coefficient)
     if expected:
         refuse("vandermonde", expected, {"factor": factor, "coefficient": coefficient})
-    native = factor.is_cpu and dtype in library.SUFFIXES and kernels_loaded()
-    run = _vandermonde.operation if native else reference.vandermonde
-    return run(factor, coefficient, lengths, length, backwards, dtype)
+    run = kernel_for("vandermonde", factor, dtype=dtype) or reference.vandermonde
+    y: Tensor = run(factor, coefficient, lengths, length, backwards, dtype)
+    return y
 
 
 def moments(
@@ -68,8 +72,8 @@ def moments(
     expected = _vandermonde.expected(factor, lengths, x=x)
     if expected:
         refuse("moments", expected, {"x": x, "factor": factor})
-    run = _vandermonde.moments_operation if has_kernel(x) else reference.moments
-    return run(x, factor, lengths, backwards)
+    sums: Tensor = (kernel_for("moments", x) or reference.moments)(x, factor, lengths, backwards)
+    return sums
 
 
 def cauchy(p: Tensor, q: Tensor, square: Tensor, real: Tensor, points: Tensor) -> Tensor:
@@ -81,11 +85,13 @@ def cauchy(p: Tensor, q: Tensor, square: Tensor, real: Tensor, points: Tensor) -
     expected = _cauchy.expected(p, q, square, real, points)
     if expected:
         refuse("cauchy", expected, {"p": p, "q": q, "square": square, "real": real})
-    run = _cauchy.products if p.is_cpu and kernels_loaded() else reference.cauchy
-    return run(p, q, square, real, points)
+    sums: Tensor = (kernel_for("cauchy", p) or reference.cauchy)(p, q, square, real, points)
+    return sums
 
 
 def online_filter(kernel: Tensor, skip: Tensor | None) -> _online_convolution.OnlineFilter | None:
-    """The filter prepared for one element at a time; None where there is no native kernel."""
-    native = has_kernel(kernel) and may_call_directly(kernel, skip)
-    return _online_convolution.OnlineFilter(kernel, skip) if native else None
+    """The filter prepared for one element at a time; None where no kernel serves."""
+    if not may_call_directly(kernel, skip):
+        return None
+    prepare = kernel_for("online_convolution", kernel)
+    return None if prepare is None else prepare(kernel, skip)

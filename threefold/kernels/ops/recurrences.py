@@ -1,6 +1,7 @@
 """Recurrences: the linear memory, Mamba's scan, diagonal recurrences, nonlinear cells, reservoirs.
 
-Their definitions in plain torch belong to `memory`, which passes them as `otherwise`.
+Their definitions in plain torch belong to `memory`, which runs them where an operation returns
+None: no kernel serves the device, dtype, form or options.
 """
 
 from __future__ import annotations
@@ -12,14 +13,14 @@ import torch
 from torch import Tensor
 
 from threefold.kernels import cell_recurrence as _cell_recurrence
-from threefold.kernels import decay_recurrence as _decay_recurrence
-from threefold.kernels import delta_recurrence as _delta_recurrence
 from threefold.kernels import diagonal_recurrence as _diagonal_recurrence
 from threefold.kernels import legs_recurrence as _legs_recurrence
 from threefold.kernels import reservoir as _reservoir
 from threefold.kernels import selective_scan as _selective_scan
 from threefold.kernels.checks import check_lengths, refuse
-from threefold.kernels.dispatch import has_kernel, may_call_directly
+from threefold.kernels.decay_recurrence import DecayInputs
+from threefold.kernels.delta_recurrence import DeltaInputs
+from threefold.kernels.dispatch import kernel_for
 
 
 def selective_scan(
@@ -36,30 +37,26 @@ def selective_scan(
     hold: bool = False,
     state: Tensor | None = None,
     lengths: Tensor | None = None,
-    otherwise: Callable[[], tuple[Tensor, Tensor]],
-) -> tuple[Tensor, Tensor]:
+    form: str = "chunk",
+) -> tuple[Tensor, Tensor] | None:
     """Mamba's scan: `S = exp(ΔA) ⊙ S₋ + Δ B x`, `y = (C·S + D x)·silu(gate)`.
 
     x, delta, gate `[B, L, D]`, A `[D, N]`, B, C `[B, L, N]`, D and delta_bias `[D]`, state
     `[B, D, N]`, zeros if None. Δ is delta + delta_bias, then its softplus if `softplus`; `hold`
     writes `(exp(ΔA) − 1)/A · B x` instead of Δ B x. lengths `[B]` (int64) is the number of real
     elements in each row: the others are not read, and y is 0 there. Slices of wider tensors are
-    read without a copy. Returns y `[B, L, D]` and the new state, or `otherwise()` where there is no
-    native kernel for the inputs.
+    read without a copy. Returns y `[B, L, D]` and the new state, or None where no kernel serves.
     """
-    given = (x, delta, A, B, C, D, gate, delta_bias, state, lengths)
-    expected = _selective_scan.expected(*given)
+    run = kernel_for("selective_scan", x, form=form)
+    if run is None:
+        check_lengths(lengths, x.shape[1])
+        return None
+    inputs = (x, delta, A, B, C, D, gate, delta_bias, state)
+    expected = _selective_scan.expected(*inputs, lengths)
     if expected:
         names = ("x", "delta", "A", "B", "C", "D", "gate", "delta_bias", "state", "lengths")
-        refuse("selective_scan", expected, dict(zip(names, given, strict=True)))
-    if not has_kernel(x):
-        check_lengths(lengths, x.shape[1])
-        return otherwise()
-    if x.shape[1] == 1 and lengths is None and may_call_directly(*given):
-        return _selective_scan.step(*given[:-1], softplus, hold)
-    save = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in given)
-    y, new_state, _ = _selective_scan.operation(*given, softplus, hold, save)
-    return y, new_state
+        refuse("selective_scan", expected, dict(zip(names, (*inputs, lengths), strict=True)))
+    return run(inputs, lengths, softplus, hold)  # type: ignore[no-any-return]
 
 
 def linear_recurrence(
@@ -76,40 +73,41 @@ def linear_recurrence(
     bonus: Tensor | None = None,
     lengths: Tensor | None = None,
     check: Callable[[], None] | None = None,
-    otherwise: Callable[[], tuple[Tensor, Tensor]],
-) -> tuple[Tensor, Tensor]:
-    """The linear memory, by a native kernel where there is one for these arguments.
+    form: str = "chunk",
+    chunk: int | None = None,
+) -> tuple[Tensor, Tensor] | None:
+    """The linear memory, by a kernel; None where none serves these arguments.
 
-    Elsewhere `otherwise()` runs, the same in plain torch. Layouts are those of
-    `threefold.linear_recurrence`, all of one dtype; write and read are its rank_one. lengths `[B]`
-    (int64) is the number of real elements in each row: the others are not read, and the output is
-    0 there. `check()` raises if a log-decay is above 0; it runs only where the kernel does not
-    check that itself. Returns out `[B, L, H, V]` and the new state `[B, H, K, V]`.
+    Layouts are those of `threefold.linear_recurrence`, all of one dtype; write and read are its
+    rank_one. lengths `[B]` (int64) is the number of real elements in each row: the others are not
+    read, and the output is 0 there. `check()` raises if a log-decay is above 0; it runs where the
+    kernel does not check that itself. Returns out `[B, L, H, V]` and the new state `[B, H, K, V]`.
     """
-    native = has_kernel(value) and 0 not in value.shape[1:] and 0 not in key.shape[2:]
+    if 0 in value.shape[1:] or 0 in key.shape[2:]:
+        return None
     decays_only = strength is None and write is None and read is None
-    if native and decays_only and (bonus is None or log_decay_value is None):
-        decaying = _decay_recurrence.DecayInputs(
-            query, key, value, log_decay, log_decay_value, bonus, state, lengths
-        )
-        return _decay_recurrence.run(decaying, check, direct=_checked_direct(decaying))
+    if decays_only and (bonus is None or log_decay_value is None):
+        run = kernel_for("decay_recurrence", value, form=form, chunk=chunk)
+        decaying = DecayInputs(query, key, value, log_decay, log_decay_value, bonus, state, lengths)
+        return None if run is None else run(_checked(decaying), check)
+    erases = strength is not None or (write is not None and read is not None)
+    if not erases or log_decay_value is not None or bonus is not None:
+        return None
+    run = kernel_for("delta_recurrence", value, form=form, chunk=chunk)
+    if run is None:
+        return None
     if check is not None:
         check()
-    erases = strength is not None or (write is not None and read is not None)
-    if native and erases and log_decay_value is None and bonus is None:
-        erasing = _delta_recurrence.DeltaInputs(
-            query, key, value, log_decay, strength, write, read, state, lengths
-        )
-        return _delta_recurrence.run(erasing, direct=_checked_direct(erasing))
-    return otherwise()
+    erasing = DeltaInputs(query, key, value, log_decay, strength, write, read, state, lengths)
+    return run(_checked(erasing))  # type: ignore[no-any-return]
 
 
-def _checked_direct(inputs: _decay_recurrence.DecayInputs | _delta_recurrence.DeltaInputs) -> bool:
-    """Check the shapes of the inputs; whether the kernel may be called without the dispatcher."""
+def _checked(inputs: Any) -> Any:
+    """The inputs of a linear recurrence, if their shapes fit each other."""
     expected = inputs.expected()
     if expected:
         refuse("linear_recurrence", expected, inputs._asdict())
-    return inputs.value.shape[1] == 1 and may_call_directly(*inputs)
+    return inputs
 
 
 def cell_recurrence(
@@ -121,44 +119,41 @@ def cell_recurrence(
     *,
     parts: tuple[Tensor, ...],
     lengths: Tensor | None,
-    otherwise: Callable[[], tuple[Tensor, tuple[Tensor, ...]]],
-) -> tuple[Tensor, tuple[Tensor, ...]]:
-    """The loop of a nonlinear cell, by a native kernel where there is one: `memory/cell.py`.
+    form: str = "chunk",
+) -> tuple[Tensor, tuple[Tensor, ...]] | None:
+    """The loop of a nonlinear cell, by a kernel; None where none serves it: `memory/cell.py`.
 
-    inputs `[B, L, G, H]`, recurrent `[N, G·S, S]`, extra `[E, H]`, mask and each part `[B, H]`.
-    lengths `[B]` (int64) is the number of real elements in each row: the others are not read, and
-    the output is 0 there. Returns the hidden states `[B, L, H]` and the last parts.
+    kind: the kernel's name of the cell; empty if it has none. inputs `[B, L, G, H]`, recurrent
+    `[N, G·S, S]`, extra `[E, H]`, mask and each part `[B, H]`. lengths `[B]` (int64) is the number
+    of real elements in each row: the others are not read, and the output is 0 there. Returns the
+    hidden states `[B, L, H]` and the last parts.
     """
-    # For one element, packing the matrices costs more than it saves.
-    if not has_kernel(inputs) or inputs.shape[1] == 1:
-        return otherwise()
-    state = torch.stack(parts, 1)
-    given = (inputs, recurrent, state, extra, mask, lengths)
+    run = kernel_for("cell_recurrence", inputs, form=form) if kind else None
+    if run is None:
+        return None
+    given = (inputs, recurrent, torch.stack(parts, 1), extra, mask, lengths)
     expected = _cell_recurrence.expected(kind, *given)
     if expected:
         names = ("inputs", "recurrent", "state", "extra", "mask", "lengths")
         refuse(kind, expected, dict(zip(names, given, strict=True)))
-    save = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in given)
-    out, state, _ = _cell_recurrence.operation(*given, kind, save)
+    out, state = run(kind, *given)
     return out, state.unbind(1)
 
 
-def legs_recurrence(
-    *given: Any, otherwise: Callable[[], tuple[Tensor, Tensor, Tensor]]
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Gated units coupled with LegS's projections, as in `memory/coupled.py`.
+def legs_recurrence(*given: Any, form: str = "chunk") -> tuple[Tensor, Tensor, Tensor] | None:
+    """Gated units coupled with LegS's projections; None where no kernel serves.
 
     Takes inputs, matrix, say, state [h; c], position and lengths, with the shapes of
-    native/operations.h. Returns all h, the last h and the last c.
+    native/operations.h (`memory/coupled.py`). Returns all h, the last h and the last c.
     """
-    if not has_kernel(given[0]) or given[0].shape[1] == 1:
-        return otherwise()
+    run = kernel_for("legs_recurrence", given[0], form=form)
+    if run is None:
+        return None
     expected = _legs_recurrence.expected(*given)
     if expected:
         names = ("inputs", "matrix", "say", "state", "position", "lengths")
         refuse("legs_recurrence", expected, dict(zip(names, given, strict=True)))
-    save = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in given)
-    out, state, _ = _legs_recurrence.operation(*given, save)
+    out, state = run(*given)
     hidden = given[0].shape[3]
     return out[..., :hidden], state[:, :hidden], state[:, hidden:]
 
@@ -169,22 +164,19 @@ def diagonal_recurrence(
     state: Tensor,
     lengths: Tensor | None,
     *,
-    otherwise: Callable[[], tuple[Tensor, Tensor]],
-) -> tuple[Tensor, Tensor]:
+    form: str = "chunk",
+) -> tuple[Tensor, Tensor] | None:
     """`h = decay ⊙ h₋ + write` in each channel; shapes as in `memory/linear/diagonal.py`.
 
-    Returns all h, 0 after the end of a row, and the last, or `otherwise()` where there is no native
-    kernel for the inputs.
+    Returns all h, 0 after the end of a row, and the last, or None where no kernel serves.
     """
-    if not has_kernel(write):
-        return otherwise()
+    run = kernel_for("diagonal_recurrence", write, form=form)
+    if run is None:
+        return None
     expected = _diagonal_recurrence.expected(decay, write, state, lengths)
     if expected:
         given = {"decay": decay, "write": write, "state": state, "lengths": lengths}
         refuse("diagonal_recurrence", expected, given)
-    run = _diagonal_recurrence.operation
-    if write.shape[1] == 1 and may_call_directly(decay, write, state, lengths):
-        run = _diagonal_recurrence.forward
     return run(decay, write, state, lengths)  # type: ignore[no-any-return]
 
 
@@ -196,17 +188,18 @@ def reservoir(
     *,
     activation: str,
     leak: float,
-    otherwise: Callable[[], tuple[Tensor, Tensor]],
-) -> tuple[Tensor, Tensor]:
-    """A leaky sparse reservoir with fixed weights; shapes as in `memory/reservoir.py`."""
+    form: str = "chunk",
+) -> tuple[Tensor, Tensor] | None:
+    """A leaky sparse reservoir with fixed weights; None where no kernel serves.
+
+    Shapes as in `memory/reservoir.py`.
+    """
+    run = kernel_for("reservoir", drive, form=form)
     # The kernel has no gradient with respect to the weights; plain torch has.
-    if not has_kernel(drive) or (torch.is_grad_enabled() and weight.values.requires_grad):
-        return otherwise()
+    if run is None or (torch.is_grad_enabled() and weight.values.requires_grad):
+        return None
     expected = _reservoir.expected(drive, weight, state, lengths)
     if expected:
         given = {"drive": drive, "weight": weight.values, "state": state, "lengths": lengths}
         refuse("reservoir", expected, given)
-    save = torch.is_grad_enabled() and (drive.requires_grad or state.requires_grad)
-    run = _reservoir.forward if may_call_directly(drive, *weight, state) else _reservoir.operation
-    out, state, _ = run(drive, *weight, state, lengths, activation, leak, save)
-    return out, state
+    return run(drive, weight, state, lengths, activation, leak)  # type: ignore[no-any-return]

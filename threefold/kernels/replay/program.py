@@ -19,7 +19,8 @@ import torch
 from torch import Tensor, nn
 
 from threefold.kernels import library
-from threefold.kernels.linear import MAX_ROWS, PLAIN_TENSOR_TYPES
+from threefold.kernels.dispatch import PLAIN_TENSOR_TYPES
+from threefold.kernels.linear import MAX_ROWS
 from threefold.kernels.replay.thread_backoff import ThreadBackoff
 from threefold.kernels.replay.validity import Validity
 

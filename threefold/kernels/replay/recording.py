@@ -25,7 +25,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from threefold.kernels import library
-from threefold.kernels.linear import PLAIN_TENSOR_TYPES
+from threefold.kernels.dispatch import PLAIN_TENSOR_TYPES
 from threefold.kernels.parameter_cache import caches_below
 from threefold.kernels.replay.comparison import same_results
 from threefold.kernels.replay.lowering import AXES, FUNCTIONS, RULES

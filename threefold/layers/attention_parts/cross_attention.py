@@ -7,20 +7,21 @@ Vaswani et al. 2017, "Attention Is All You Need".
 from __future__ import annotations
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from threefold.errors import ThreefoldError
 from threefold.layers.attention_parts.heads import Heads
 from threefold.layers.checks import check_dropout
 from threefold.layers.heads import split_heads
 from threefold.layers.padding import PaddedRows
+from threefold.layers.placement import Placed
 from threefold.memory import state as states
 from threefold.memory.attention import attend, attention_weights
 from threefold.memory.padding import readable_elements
 from threefold.memory.state import State
 
 
-class CrossAttention(nn.Module):
+class CrossAttention(Placed):
     """Every element of x reads the whole source; its keys and values are the state."""
 
     def __init__(
@@ -83,7 +84,7 @@ class CrossAttention(nn.Module):
             source, lengths = aligned.align(source), aligned.lengths
             source = source[:, : int(lengths.max())]
         keys, values = (
-            split_heads(project(source), self.heads.groups)
+            split_heads(project(source).to(self.dtype), self.heads.groups)
             for project in (self.heads.key, self.heads.value)
         )
         return {"keys": keys, "values": values, "position": lengths}
@@ -97,8 +98,7 @@ class CrossAttention(nn.Module):
             length = states.history_length(state) if isinstance(state, dict) else 0
             leaf = (length, self.heads.groups, self.heads.size)
             shapes = {"keys": leaf, "values": leaf, "position": ()}
-            dtype = self.heads.query.weight.dtype
-            states.check(state, shapes, len(x), dtype, "CrossAttention")
+            states.check(state, shapes, len(x), self.dtype, "CrossAttention", self.device)
         elif source is None:
             raise ThreefoldError("CrossAttention: neither a source nor a state was given")
         elif source.dim() != 3 or source.shape[::2] != (len(x), self.source_width):

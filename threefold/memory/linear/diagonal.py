@@ -12,6 +12,7 @@ from torch import Tensor
 
 from threefold.errors import ThreefoldError
 from threefold.kernels import ops
+from threefold.kernels.autocast import full_precision
 from threefold.memory.associative_scan import Element, associative_scan, compose_affine
 from threefold.memory.forms import FORMS, plan_chunk, plan_form
 from threefold.memory.linear.selective import selective_recurrence
@@ -19,6 +20,7 @@ from threefold.memory.linear.selective import selective_recurrence
 NAME = "diagonal_recurrence"  # in error messages
 
 
+@full_precision
 def diagonal_recurrence(
     decay: Tensor,
     write: Tensor,
@@ -39,14 +41,8 @@ def diagonal_recurrence(
             "decay without batch and length"
         )
     form = plan_form(form, write.shape[1], FORMS, NAME)
-
-    def plain() -> tuple[Tensor, Tensor]:
-        return plain_diagonal(decay, write, state, form, lengths)
-
-    # The step is the definition that the other forms are tested against.
-    if form == "chunk":
-        return ops.diagonal_recurrence(decay, write, state, lengths, otherwise=plain)
-    return plain()
+    by_kernel = ops.diagonal_recurrence(decay, write, state, lengths, form=form)
+    return by_kernel or plain_diagonal(decay, write, state, form, lengths)
 
 
 def plain_diagonal(

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from threefold.errors import ThreefoldError
 from threefold.kernels import ops
+from threefold.kernels.autocast import full_precision
 from threefold.memory.forms import FORMS, plan_chunk, plan_form
 from threefold.memory.linear.engine import run
 from threefold.memory.linear.structures import Tokens
@@ -67,6 +68,7 @@ def linear_recurrence(
     )
 
 
+@full_precision
 def recur(
     query: Tensor,
     key: Tensor,
@@ -95,45 +97,21 @@ def recur(
     shape = (value.shape[0], value.shape[2], key.shape[-1], value.shape[-1])
     before = checked_state(state, shape, dtype, value.device)
 
-    def plain() -> tuple[Tensor, Tensor]:
-        out, after = run(heads_first(given, lengths), before, form, size)
-        return out.transpose(1, 2), after
-
-    # Kernels run the chunk form of default length, and one element without gradients. The step
-    # with gradients, and chunks of a given length, are the definitions they are tested against.
-    one = form == "step" and length == 1 and not torch.is_grad_enabled()
-    if one or (form == "chunk" and chunk is None):
-        out, after = run_kernel(given, before, lengths, check_values, plain)
-    else:
-        if check_values is not None:
-            check_values()
-        out, after = plain()
-    return out.to(value.dtype), after
-
-
-def run_kernel(
-    tokens: Tokens,
-    memory: Tensor,
-    lengths: Tensor | None,
-    check: Callable[[], None] | None,
-    otherwise: Callable[[], tuple[Tensor, Tensor]],
-) -> tuple[Tensor, Tensor]:
-    """The native kernel for these tokens, or `otherwise()` where there is none."""
-    return ops.linear_recurrence(
-        tokens.query,
-        tokens.key,
-        tokens.value,
-        memory,
-        log_decay=tokens.log_decay,
-        log_decay_value=tokens.log_decay_value,
-        strength=tokens.strength,
-        write=tokens.write,
-        read=tokens.read,
-        bonus=tokens.bonus,
+    by_kernel = ops.linear_recurrence(
+        **given._asdict(),
+        state=before,
         lengths=lengths,
-        check=check,
-        otherwise=otherwise,
+        check=check_values,
+        form=form,
+        chunk=chunk,
     )
+    if by_kernel is not None:
+        out, after = by_kernel
+        return out.to(value.dtype), after
+    if check_values is not None:
+        check_values()
+    out, after = run(heads_first(given, lengths), before, form, size)
+    return out.transpose(1, 2).to(value.dtype), after
 
 
 def heads_first(given: Tokens, lengths: Tensor | None) -> Tokens:

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from threefold.errors import ThreefoldError
 from threefold.kernels import ops
+from threefold.kernels.autocast import full_precision
 from threefold.memory.associative_scan import Element, associative_scan, compose_affine
 from threefold.memory.forms import FORMS, plan_chunk, plan_form
 from threefold.memory.state import memory_dtype
@@ -49,6 +50,7 @@ def selective_scan(
     )
 
 
+@full_precision
 def selective_recurrence(
     x: Tensor,
     delta: Tensor,
@@ -70,23 +72,10 @@ def selective_recurrence(
     dtype = memory_dtype(x.dtype)
     check_state(state, (x.shape[0], *A.shape), dtype)
     wide = SelectiveInputs(x, delta, A, B, C, D, gate, delta_bias).to(dtype)
-
-    def plain() -> tuple[Tensor, Tensor]:
-        return plain_selective(wide, softplus, hold, state, lengths, form)
-
-    # With gradients the step is the definition that the other forms are tested against.
-    if form == "chunk" or (form == "step" and x.shape[1] == 1 and not torch.is_grad_enabled()):
-        out, memory = ops.selective_scan(
-            *wide[:-1],
-            delta_bias=wide.delta_bias,
-            softplus=softplus,
-            hold=hold,
-            state=state,
-            lengths=lengths,
-            otherwise=plain,
-        )
-    else:
-        out, memory = plain()
+    by_kernel = ops.selective_scan(
+        **wide._asdict(), softplus=softplus, hold=hold, state=state, lengths=lengths, form=form
+    )
+    out, memory = by_kernel or plain_selective(wide, softplus, hold, state, lengths, form)
     return out.to(x.dtype), memory
 
 
