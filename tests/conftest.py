@@ -10,7 +10,7 @@ import pytest
 # files of their own kind, or other than Linux.
 EXPECTED = re.compile(
     r"not fetched|no Chromium|Linux|glibc|scikit-build-core|no native kernels"
-    r"|(pandas|polars|pyarrow|openpyxl) is not installed|make test-peers"
+    r"|(polars|pyarrow|openpyxl) is not installed|make test-peers"
 )
 
 unexpected: list[str] = []
