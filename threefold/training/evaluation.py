@@ -11,7 +11,7 @@ from torch import nn
 from threefold.errors import ThreefoldError
 from threefold.memory.state import State
 from threefold.tasks.task import Metric, accuracy
-from threefold.training.objectives import Objective, objective_for
+from threefold.training.objectives import Objective, ObjectiveOptions, objective_of
 
 
 class Scores(NamedTuple):
@@ -30,7 +30,7 @@ def evaluate(
     objective: Objective | None = None,
 ) -> Scores:
     """Mean loss and metric over batches, in eval mode; `objective` defaults to the model's kind."""
-    objective = objective or objective_for(model, metric)
+    objective = objective or objective_of(model, ObjectiveOptions(metric))
     was_training = model.training
     model.eval()
     loss, count, tally = 0.0, 0, objective.tally()

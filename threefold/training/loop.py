@@ -31,7 +31,7 @@ from threefold.training.ema import ExponentialMovingAverage
 from threefold.training.evaluation import Scores, evaluate
 from threefold.training.learning_rates import SCHEDULES
 from threefold.training.nan_finder import NOT_REPRODUCED, find_non_finite
-from threefold.training.objectives import Objective, objective_for
+from threefold.training.objectives import Objective, ObjectiveOptions, objective_of
 from threefold.training.optimizer import make_optimizer, scale_learning_rate
 from threefold.training.reporters import LoggingReporter, Reporter, ReporterGroup
 from threefold.training.run_folder import RunFolder, open_run_folder
@@ -107,8 +107,8 @@ def train(
     progress is logged.
     """
     group = ProcessGroup.current()
-    options = {"smoothing": settings.label_smoothing, "sampled": settings.scheduled_sampling}
-    objective = objective or objective_for(model, metric, **options)
+    options = ObjectiveOptions(metric, settings.label_smoothing, settings.scheduled_sampling)
+    objective = objective or objective_of(model, options)
     trainer = Trainer(model, batches, settings, objective, group)
     with (
         open_run_folder(folder, settings.keep_checkpoints, group) as run_folder,

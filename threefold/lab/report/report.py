@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 from threefold.drawing.text import format_value
 from threefold.lab.race.significance import CONFIDENCE, Interval, Verdict, interval, verdict
+from threefold.models.table import KINDS
 
 # By metric: its name, the unit of a difference, and the unit of its values.
 METRICS = {
@@ -139,9 +140,7 @@ class Subject:
     @property
     def element(self) -> str:
         """The word for one element of a sequence."""
-        return (
-            "token" if self.kind in ("language", "masked", "seq2seq", "transformer") else "element"
-        )
+        return KINDS[self.kind].element if self.kind in KINDS else "element"
 
     @property
     def unit(self) -> str:
