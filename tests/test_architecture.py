@@ -35,7 +35,7 @@ ROWS = (
 )
 RANK = {folder: len(ROWS) - i for i, row in enumerate(ROWS) for folder in row}
 # Modules beside the folders: below all of them, except those that only open the door.
-BELOW_ALL = {"errors", "_version"}
+BELOW_ALL = {"errors", "_version", "plugins"}
 DOORS = {"__init__", "__main__"}
 
 # Mixers longer than the ceiling, with the reason.

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from threefold.lab.race.race import compare as compare
     from threefold.layers.table import MIXERS as MIXERS
     from threefold.layers.table import mixer as mixer
+    from threefold.layers.table import register_mixer as register_mixer
     from threefold.memory.attention import attention as attention
     from threefold.memory.convolution import long_convolution as long_convolution
     from threefold.memory.linear.recurrence import linear_recurrence as linear_recurrence
@@ -41,6 +42,8 @@ if TYPE_CHECKING:
     from threefold.runtime.state_files import load_state as load_state
     from threefold.runtime.state_files import save_state as save_state
     from threefold.runtime.streaming import stream as stream
+    from threefold.tasks.table import register_task as register_task
+    from threefold.tasks.task import Task as Task
     from threefold.training.api import train as train
 
 _HOMES = {
@@ -56,6 +59,7 @@ _HOMES = {
     "Session": "threefold.runtime.session",
     "Spec": "threefold.models.spec",
     "Tagger": "threefold.models.tagger",
+    "Task": "threefold.tasks.task",
     "ThreefoldError": "threefold.errors",
     "Transformer": "threefold.models.transformer",
     "VisionTransformer": "threefold.models.vision",
@@ -69,6 +73,8 @@ _HOMES = {
     "long_convolution": "threefold.memory.convolution",
     "mixer": "threefold.layers.table",
     "predict": "threefold.runtime.prediction",
+    "register_mixer": "threefold.layers.table",
+    "register_task": "threefold.tasks.table",
     "save_state": "threefold.runtime.state_files",
     "selective_scan": "threefold.memory.linear.selective",
     "stream": "threefold.runtime.streaming",
@@ -89,6 +95,7 @@ __all__ = [
     "Session",
     "Spec",
     "Tagger",
+    "Task",
     "ThreefoldError",
     "Transformer",
     "VisionTransformer",
@@ -103,6 +110,8 @@ __all__ = [
     "long_convolution",
     "mixer",
     "predict",
+    "register_mixer",
+    "register_task",
     "save_state",
     "selective_scan",
     "stream",

@@ -29,6 +29,7 @@ def evaluate(
         str, typer.Option(help="Split to evaluate on: train, valid or test.")
     ] = "test",
     overrides: SetData = None,
+    plugins: options.Plugins = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Print the loss and the metric of a model on a split of its data or of other data."""

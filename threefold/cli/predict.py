@@ -39,6 +39,7 @@ def predict(
     inputs: Inputs,
     output_file: Output = None,
     batch_size: BatchSize = 32,
+    plugins: options.Plugins = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Answer new inputs with a trained model: labels, numbers, tags, texts or forecasts.
@@ -64,6 +65,7 @@ def forecast(
     horizon: Horizon = None,
     output_file: Output = None,
     plot: Plot = None,
+    plugins: options.Plugins = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Forecast the values after the last row of a table, in original units."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from threefold.cli import output
+from threefold.cli import options, output
 from threefold.errors import ThreefoldError
 
 if TYPE_CHECKING:
@@ -102,6 +102,7 @@ def stream(
     chunk_size: ChunkSize = None,
     as_json: AsJson = False,
     quiet: Quiet = False,
+    plugins: options.Plugins = None,
 ) -> None:
     """Score every element of a text or a table of any length, as it arrives."""
     check_different(None if file == "-" else Path(file), output_path, state)

@@ -248,11 +248,14 @@ def open_data(
 ) -> TrainingData:
     """Open a task or a user's file, given `DataSettings` or a name and keyword arguments.
 
-    source: data in memory, which the name only describes.  preprocessing: that of a trained model.
-    split=False: all of a user's examples in every split.
+    source: data in memory or a task, which the name only describes.  preprocessing: that of a
+    trained model.  split=False: all of a user's examples in every split.
     """
     settings = data if isinstance(data, DataSettings) else DataSettings(name=data, **options)
     name = settings.name
+    if isinstance(source, Task):
+        read_settings(settings.model_dump()).allow_only(f"{source.name}, a task in memory")
+        return TrainingData(source, settings)
     if source is not None:
         read = read_settings(settings.model_dump())
         task = user_task(source, read, preprocessing=preprocessing, split=split)

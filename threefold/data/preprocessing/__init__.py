@@ -23,7 +23,7 @@ __all__ = ["FORMS", "Chain", "Preprocessing", "Roles"]
 
 FILE = "preprocessing.json"
 VERSION = 1
-FORMS = ("text", "words", "table", "series", "sound", "image")
+FORMS = ("text", "words", "tokens", "table", "series", "sound", "image")
 
 
 @dataclass(frozen=True)
