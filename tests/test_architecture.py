@@ -22,7 +22,7 @@ PACKAGE = ROOT / "threefold"
 # Highest first.  A folder imports only from rows below its own.
 ROWS = (
     ("cli",),
-    ("lab",),
+    ("testing", "lab"),
     ("estimators",),
     ("training",),
     ("runtime",),

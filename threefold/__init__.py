@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from threefold import testing as testing
     from threefold._version import __version__ as __version__
     from threefold.errors import ThreefoldError as ThreefoldError
     from threefold.estimators.echo_state_network import EchoStateNetwork as EchoStateNetwork
@@ -78,6 +79,7 @@ _HOMES = {
     "save_state": "threefold.runtime.state_files",
     "selective_scan": "threefold.memory.linear.selective",
     "stream": "threefold.runtime.streaming",
+    "testing": "threefold.testing",
     "train": "threefold.training.api",
     "__version__": "threefold._version",
 }
@@ -115,6 +117,7 @@ __all__ = [
     "save_state",
     "selective_scan",
     "stream",
+    "testing",
     "train",
 ]
 
@@ -124,7 +127,8 @@ if not TYPE_CHECKING:  # so that type checkers report names that do not exist
     def __getattr__(name: str) -> object:
         if name not in _HOMES:
             raise AttributeError(f"module 'threefold' has no attribute {name!r}")
-        value = getattr(import_module(_HOMES[name]), name)
+        home = import_module(_HOMES[name])
+        value = home if home.__name__ == f"threefold.{name}" else getattr(home, name)
         globals()[name] = value
         return value
 
