@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from threefold import testing as testing
     from threefold._version import __version__ as __version__
     from threefold.errors import ThreefoldError as ThreefoldError
     from threefold.estimators.echo_state_network import EchoStateNetwork as EchoStateNetwork
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from threefold.lab.race.race import compare as compare
     from threefold.layers.table import MIXERS as MIXERS
     from threefold.layers.table import mixer as mixer
+    from threefold.layers.table import register_mixer as register_mixer
     from threefold.memory.attention import attention as attention
     from threefold.memory.convolution import long_convolution as long_convolution
     from threefold.memory.linear.recurrence import linear_recurrence as linear_recurrence
@@ -42,6 +44,8 @@ if TYPE_CHECKING:
     from threefold.runtime.state_files import load_state as load_state
     from threefold.runtime.state_files import save_state as save_state
     from threefold.runtime.streaming import stream as stream
+    from threefold.tasks.table import register_task as register_task
+    from threefold.tasks.task import Task as Task
     from threefold.training.api import train as train
     from threefold.training.evaluations import evaluate as evaluate
 
@@ -58,6 +62,7 @@ _HOMES = {
     "Session": "threefold.runtime.session",
     "Spec": "threefold.models.spec",
     "Tagger": "threefold.models.tagger",
+    "Task": "threefold.tasks.task",
     "ThreefoldError": "threefold.errors",
     "Transformer": "threefold.models.transformer",
     "VisionTransformer": "threefold.models.vision",
@@ -73,9 +78,12 @@ _HOMES = {
     "mixer": "threefold.layers.table",
     "attention_weights": "threefold.runtime.attention_weights",
     "predict": "threefold.runtime.prediction",
+    "register_mixer": "threefold.layers.table",
+    "register_task": "threefold.tasks.table",
     "save_state": "threefold.runtime.state_files",
     "selective_scan": "threefold.memory.linear.selective",
     "stream": "threefold.runtime.streaming",
+    "testing": "threefold.testing",
     "train": "threefold.training.api",
     "__version__": "threefold._version",
 }
@@ -93,6 +101,7 @@ __all__ = [
     "Session",
     "Spec",
     "Tagger",
+    "Task",
     "ThreefoldError",
     "Transformer",
     "VisionTransformer",
@@ -109,9 +118,12 @@ __all__ = [
     "long_convolution",
     "mixer",
     "predict",
+    "register_mixer",
+    "register_task",
     "save_state",
     "selective_scan",
     "stream",
+    "testing",
     "train",
 ]
 
@@ -121,7 +133,8 @@ if not TYPE_CHECKING:  # so that type checkers report names that do not exist
     def __getattr__(name: str) -> object:
         if name not in _HOMES:
             raise AttributeError(f"module 'threefold' has no attribute {name!r}")
-        value = getattr(import_module(_HOMES[name]), name)
+        home = import_module(_HOMES[name])
+        value = home if home.__name__ == f"threefold.{name}" else getattr(home, name)
         globals()[name] = value
         return value
 

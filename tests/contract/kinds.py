@@ -15,7 +15,7 @@ from threefold import Spec
 from threefold.data.loaders import Batch
 from threefold.models.model import Model
 from threefold.tasks.pairs import Pairs, pairs
-from threefold.training.objectives import objective_for
+from threefold.training.objectives import objective_of
 
 ROWS, LENGTH, TOKENS = 3, 12, 23
 
@@ -127,7 +127,7 @@ EXAMPLES: dict[str, Example] = {
 
 def mean_loss(model: nn.Module, rows: Any) -> Tensor:
     """The loss that training minimises."""
-    objective = objective_for(model)
+    objective = objective_of(model)
     loss = objective(model, rows, None, carry=False, progress=0.0).loss
     return loss / objective.count(rows)
 

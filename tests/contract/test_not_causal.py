@@ -6,36 +6,17 @@ import copy
 
 import pytest
 import torch
-from torch import Tensor
 
 import threefold
 from tests.contract.test_mixers import NAMES as CAUSAL
 from tests.contract.test_mixers import every_dtype, inputs, make
 from tests.tolerances import assert_close
-from threefold.layers.mixer import Mixer
+from threefold.testing import laws
 
 NAMES = tuple(name for name in threefold.MIXERS if name not in CAUSAL)
 every_mixer = pytest.mark.parametrize("name", NAMES)
 # The wrapper around one of each kind of memory.
 INNER = ("lstm", "gla", "mamba2", "lru", "slstm")
-
-
-def padded(dtype: torch.dtype) -> tuple[Tensor, Tensor, list[tuple[int, int]]]:
-    spans = [(0, 24), (5, 24), (0, 9), (7, 8), (3, 3)]  # whole, left, right, one element, nothing
-    mask = torch.zeros(5, 24, dtype=torch.bool)
-    for row, (begin, end) in enumerate(spans):
-        mask[row, begin:end] = True
-    return inputs(dtype, rows=5, length=24), mask, spans
-
-
-def assert_ignores_padding(mixer: Mixer, dtype: torch.dtype) -> None:
-    x, mask, spans = padded(dtype)
-    y, _ = mixer(x.masked_fill(~mask.unsqueeze(-1), torch.nan), mask=mask)
-    assert (y[~mask] == 0).all()
-    for row, (begin, end) in enumerate(spans):
-        if begin < end:
-            alone, _ = mixer(x[row : row + 1, begin:end])
-            assert_close(y[row : row + 1, begin:end], alone, "output", f"row {row}")
 
 
 @every_mixer
@@ -71,28 +52,17 @@ def test_every_output_sees_the_whole_sequence(name: str) -> None:
 @every_dtype
 @every_mixer
 def test_padding_does_not_exist(name: str, dtype: torch.dtype) -> None:
-    assert_ignores_padding(make(name, dtype), dtype)
+    laws.padding(make(name, dtype))
 
 
 @every_mixer
 def test_gradients_ignore_padding(name: str) -> None:
-    mixer = make(name)
-    x, mask, _ = padded(torch.float64)
-    x = x.masked_fill(~mask.unsqueeze(-1), torch.nan).requires_grad_()
-    mixer(x, mask=mask)[0].square().sum().backward()
-    assert x.grad is not None and x.grad.isfinite().all()
-    assert (x.grad[~mask] == 0).all() and (x.grad[mask] != 0).any()
-    assert all(p.grad is not None and p.grad.isfinite().all() for p in mixer.parameters())
+    laws.gradients_of_padding(make(name))
 
 
 @every_mixer
 def test_rows_do_not_see_each_other(name: str) -> None:
-    mixer = make(name, torch.float32)
-    x = inputs(torch.float32, rows=4)
-    changed = x.clone()
-    changed[[0, 1, 3]] = 2 * changed[[0, 1, 3]].flip(1) + 1
-    y, other = mixer(x)[0], mixer(changed)[0]
-    assert torch.equal(y[2], other[2]) and not torch.equal(y[1], other[1])
+    laws.rows(make(name, torch.float32))
 
 
 @every_mixer
@@ -119,7 +89,7 @@ def test_bidirectional_is_two_mixers(inner: str) -> None:
     x = inputs(torch.float64)
     ahead, back = mixer.ahead(x)[0], mixer.back(x.flip(1))[0].flip(1)
     assert_close(mixer(x)[0], mixer.out(torch.cat([ahead, back], -1)))
-    assert_ignores_padding(mixer, torch.float64)
+    laws.padding(mixer)
 
 
 def test_bidirectional_takes_options_and_refuses_itself() -> None:

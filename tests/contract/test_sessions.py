@@ -18,7 +18,7 @@ from threefold import Spec, ThreefoldError
 from threefold.data import CharacterTokenizer
 from threefold.models.pooling import POOLINGS
 from threefold.runtime.sampling import Sampling
-from threefold.runtime.session import Session, check_streams, run_model
+from threefold.runtime.session import Session, check_streams
 from threefold.runtime.state_files import describe_state, fork_state, read_state
 
 VECTORS = {"input_size": 2, "classes": 3}
@@ -177,7 +177,7 @@ def test_bad_input_is_refused(tmp_path: Path) -> None:
             session.feed(wrong)
     with pytest.raises(ThreefoldError, match=r"expected numbers \[length, 2\]"):
         Session(built("tagger")).feed(torch.zeros(3, 4))
-    with pytest.raises(ThreefoldError, match="only a LanguageModel can generate tokens"):
+    with pytest.raises(ThreefoldError, match="only a language model can generate tokens"):
         Session(built("tagger")).sample()
     with pytest.raises(ThreefoldError, match="seed is 'x'"):
         Session(built("language"), seed="x")  # type: ignore[arg-type]
@@ -204,7 +204,7 @@ def test_models_that_cannot_stream_are_refused() -> None:
             check_streams(threefold.build(spec))
     pairs: Any = threefold.build(Spec("classifier", 32, 1, "gla", options={"pair": True}))
     with pytest.raises(ThreefoldError, match="reads pairs, so it has no output after each"):
-        run_model(pairs, torch.zeros(1, 2, dtype=torch.int64), {})
+        pairs.respond(torch.zeros(1, 2, dtype=torch.int64), {})
 
 
 class TestStateFiles:

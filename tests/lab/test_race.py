@@ -280,9 +280,9 @@ def test_a_full_disk_while_tuning_is_not_divergence(
 def test_the_data_of_a_race_are_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     opened: list[int | None] = []
 
-    def counted(settings: Any) -> Any:
+    def counted(settings: Any, source: Any) -> Any:
         opened.append(settings.length)
-        return open_data(settings)
+        return open_data(settings, source=source)
 
     monkeypatch.setattr("threefold.training.data_cache.open_data", counted)
     settings = ("data.length=16",)
@@ -301,10 +301,11 @@ def test_steps_in_a_given_time() -> None:
 
 
 def test_a_plan_is_restored_from_its_file() -> None:
-    plan = make_plan(RaceRequest("recall", ("gru", "both=mamba+attention"), "5steps", **TINY))
+    request = RaceRequest("recall", ("gru", "both=mamba+attention"), "5steps", **TINY)
+    plan = make_plan(request)
     assert RacePlan.from_json(json.dumps(plan.to_dict())) == plan
     assert [c.depth for c in plan.contenders] == [1, 2]
-    assert "both=mamba+attention" in command_line(plan.request)
+    assert "both=mamba+attention" in command_line(plan, open_data("recall"))
 
 
 @pytest.mark.parametrize("version", [None, 1, 3])

@@ -230,7 +230,8 @@ class TestMixers:
 
     def test_unknown_mixer(self) -> None:
         message = refused("mixers", "mambo", start=run)
-        assert message == "Error: unknown mixer 'mambo'; did you mean 'mamba'?"
+        expected = "did you mean 'mamba'? (one of your own: --plugin MODULE)"
+        assert message == f"Error: unknown mixer 'mambo'; {expected}"
 
     def test_bad_width(self) -> None:
         assert "multiple of 16" in refused("mixers", "--width", "100")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from threefold.cli import output
-from threefold.cli.options import AsJson
+from threefold.cli.options import AsJson, Plugins
 from threefold.errors import ThreefoldError
 
 if TYPE_CHECKING:
@@ -44,6 +44,7 @@ def bench(
     table: Table = None,
     folder: Folder = None,
     json: AsJson = False,
+    plugins: Plugins = None,
 ) -> None:
     """Measure time and memory of mixers at growing lengths, and where their lines cross."""
     if table == "cost" and mixers is not None:

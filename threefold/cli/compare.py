@@ -82,6 +82,7 @@ def compare(
     series_column: options.SeriesColumn = None,
     horizon: options.Horizon = None,
     overrides: options.Set = None,
+    plugins: options.Plugins = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Race sequence models on your data and write one page with the verdict.

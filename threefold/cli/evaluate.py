@@ -61,6 +61,7 @@ def evaluate(
     page: Page = False,
     output_file: Output = None,
     overrides: SetData = None,
+    plugins: options.Plugins = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Print the metrics of a model on new data or on the test split of its own.

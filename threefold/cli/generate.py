@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from threefold.cli import output
+from threefold.cli import options, output
 from threefold.cli.stream import Model, load_model
 from threefold.errors import ThreefoldError
 
@@ -75,6 +75,7 @@ def generate(
     state: StateIn = None,
     save_state: StateOut = None,
     as_json: AsJson = False,
+    plugins: options.Plugins = None,
 ) -> None:
     """Continue a text, token by token; the state can be saved and continued later."""
     sampling = {

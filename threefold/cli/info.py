@@ -22,6 +22,7 @@ def info(
         Path,
         typer.Argument(metavar="PATH", help="Folder of a run or of a model, or a state file."),
     ],
+    plugins: options.Plugins = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Describe a saved model or a saved state."""

@@ -11,7 +11,7 @@ import typer
 
 from threefold.cli import options, output
 from threefold.drawing.text import format_bytes
-from threefold.errors import ThreefoldError, nearest
+from threefold.errors import ThreefoldError
 
 if TYPE_CHECKING:
     from threefold.layers.mixer import Mixer
@@ -30,7 +30,7 @@ LEGEND = """
 FAMILY  nonlinear cell: a classical RNN; linear recurrence: linear attention, Mamba and relatives; \
 filter: state spaces and long convolutions with \
 fixed kernels; attention: weighs all elements that it may see; Fourier transform: mixes by a fixed \
-transform; wrapper: runs another mixer.
+transform; wrapper: runs another mixer; plugin: registered by another package.
 FORMS   how a mixer runs; all its forms give the same answer. step: one element at a time; chunk: \
 pieces of a long sequence, state carried; parallel: the whole sequence at once. A mixer with \
 parallel only is not causal and cannot stream.
@@ -44,19 +44,19 @@ def mixers(
     ] = None,
     width: Width = 256,
     length: Length = 1024,
+    plugins: options.Plugins = None,
     as_json: options.AsJson = False,
 ) -> None:
     """List the mixers (sequence layers) with their forms, state size and equation."""
-    from threefold.layers.table import MIXERS
+    from threefold.layers.table import MIXERS, mixer_entry
 
     if width % 16:
         raise ThreefoldError(f"--width is {width}, expected a multiple of 16, e.g. 64 or 256")
     if name is None:
+        MIXERS.load_plugins()
         rows = [summarise(entry, width, length) for entry in MIXERS.values()]
         return output.say_json(rows) if as_json else say_rows(rows, width, length)
-    if name not in MIXERS:
-        raise ThreefoldError(f"unknown mixer {name!r}; {nearest(name, MIXERS)}")
-    detail = describe(MIXERS[name], width, length)
+    detail = describe(mixer_entry(name), width, length)
     return output.say_json(detail) if as_json else say_detail(detail)
 
 
@@ -148,7 +148,7 @@ def say_rows(rows: list[dict[str, Any]], width: int, length: int) -> None:
         (
             row["name"],
             row["title"],
-            str(row["year"]),
+            str(row["year"] or "–"),
             row["family"],
             " ".join(row["forms"]) or "cannot be built",
             "–" if row["state_bytes"] is None else format_bytes(row["state_bytes"]),
@@ -164,6 +164,10 @@ def say_rows(rows: list[dict[str, Any]], width: int, length: int) -> None:
         output.say(output.wrapped(line, output.columns(), indent=0))
 
 
+def _year(detail: dict[str, Any]) -> str:
+    return f" ({detail['year']})" if detail["year"] else ""
+
+
 def say_detail(detail: dict[str, Any]) -> None:
     width = detail["width"]
     size = detail["state_bytes"]
@@ -173,7 +177,7 @@ def say_detail(detail: dict[str, Any]) -> None:
         for o in detail["options"]
         if o["name"] not in SET_BY_THE_MODEL
     ]
-    output.say(f"{detail['name']}: {detail['title']} ({detail['year']})\n")
+    output.say(f"{detail['name']}: {detail['title']}{_year(detail)}\n")
     output.say(detail["description"] + "\n")
     output.say(detail["notes"] + "\n")
     output.say_facts(

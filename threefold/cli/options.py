@@ -42,6 +42,26 @@ SeriesColumn = Annotated[
     str | None, typer.Option(help="Tables: rows with one value of this column are one time series.")
 ]
 Horizon = Annotated[int | None, typer.Option(help="Time series: number of time steps to forecast.")]
+
+
+def _load_plugins(names: list[str] | None) -> list[str] | None:
+    from threefold.plugins import load_plugin
+
+    for name in names or ():
+        load_plugin(name)
+    return names
+
+
+Plugins = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--plugin",
+        metavar="MODULE",
+        callback=_load_plugins,
+        help="A module, or a .py file, that registers mixers or tasks of your own. "
+        "May be repeated.",
+    ),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Ranks = Annotated[
     int, typer.Option(min=1, help="Number of processes on this machine that share the work.")

@@ -45,6 +45,7 @@ def predict(
     output_file: Output = None,
     batch_size: BatchSize = 32,
     attention: Attention = None,
+    plugins: options.Plugins = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Answer new inputs with a trained model: labels, numbers, tags, texts or forecasts.
@@ -73,6 +74,7 @@ def forecast(
     horizon: Horizon = None,
     output_file: Output = None,
     plot: Plot = None,
+    plugins: options.Plugins = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Forecast the values after the last row of a table, in original units."""

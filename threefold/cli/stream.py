@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from threefold.cli import output
+from threefold.cli import options, output
 from threefold.errors import ThreefoldError
 
 if TYPE_CHECKING:
@@ -145,6 +145,7 @@ def stream(
     chunk_size: ChunkSize = None,
     as_json: AsJson = False,
     quiet: Quiet = False,
+    plugins: options.Plugins = None,
 ) -> None:
     """Score every element of a text, a table or a sound of any length, as it arrives.
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import inspect
 import json
-from importlib import import_module
+import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from threefold.cli import output
-from threefold.cli.options import AsJson
+from threefold.cli.options import AsJson, Plugins
 
 if TYPE_CHECKING:
     from threefold.tasks.table import Card
@@ -20,12 +20,14 @@ def tasks(
     name: Annotated[
         str | None, typer.Argument(metavar="[NAME]", help="Describe this task in detail.")
     ] = None,
+    plugins: Plugins = None,
     as_json: AsJson = False,
 ) -> None:
     """List the tasks with their sizes, metric, chance level and best published result."""
     from threefold.tasks.table import TASKS, card
 
     if name is None:
+        TASKS.load_plugins()
         rows = [summarise(task) for task in TASKS.values()]
         return output.say_json(rows) if as_json else say_rows(rows)
     detail = describe(card(name))
@@ -63,8 +65,7 @@ def fetched(card: Card) -> bool | None:
 
 def describe(card: Card) -> dict[str, Any]:
     """Everything that is known about a task."""
-    file = card.make.partition(".")[0]
-    text = inspect.cleandoc(import_module(f"threefold.tasks.{file}").__doc__ or "")
+    text = inspect.cleandoc(sys.modules[card.maker.__module__].__doc__ or "")
     return {
         **summarise(card),
         "vocabulary": card.vocabulary,

@@ -63,6 +63,7 @@ def train(
     ranks: options.Ranks = 1,
     tensorboard: options.TensorBoard = False,
     dry_run: DryRun = False,
+    plugins: options.Plugins = None,
 ) -> None:
     """Train a model on a task or on your own data.
 
@@ -127,6 +128,7 @@ def resume(
     folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder of a run.")],
     ranks: options.Ranks = 1,
     tensorboard: options.TensorBoard = False,
+    plugins: options.Plugins = None,
 ) -> None:
     """Resume a run from its last checkpoint.
 

@@ -1,13 +1,20 @@
-"""The table of mixers: a new mixer is one file and one line here, and the contract tests include it."""
+"""The table of mixers: a new mixer is one file and one line here, and the contract tests include it.
+
+`register_mixer` adds a mixer of another package (`threefold/plugins.py`).
+"""
 
 from __future__ import annotations
 
 import inspect
+import re
+import sys
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from threefold.errors import ThreefoldError, nearest
+from threefold.plugins import YOUR_OWN, Registry, how_to_load, plugin_of
 
 if TYPE_CHECKING:
     from threefold.layers.mixer import Mixer
@@ -15,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Entry:
-    """One mixer: the file `layers/<name>.py` holds the class `cls`."""
+    """One mixer: the file `layers/<name>.py`, or the module of a plugin, holds the class `cls`."""
 
     name: str
     cls: str
@@ -23,11 +30,20 @@ class Entry:
     year: int
     family: str  # how the past is kept; `threefold mixers` explains the words
     equation: str
+    module: str = ""  # of a registered mixer; "": layers/<name>.py
+    plugin: str = ""  # what a user imports to register it
 
     def load(self) -> type[Mixer]:
         """Import and return the class."""
+        if self.plugin:
+            return _REGISTERED[self.name]
         loaded: type[Mixer] = getattr(import_module(f"threefold.layers.{self.name}"), self.cls)
         return loaded
+
+    @property
+    def origin(self) -> dict[str, str]:
+        """Where a registered mixer comes from, as a saved model records it."""
+        return {"class": f"{self.module}:{self.cls}", "plugin": self.plugin}
 
 
 # fmt: off
@@ -83,14 +99,107 @@ _ENTRIES = (
 )
 # fmt: on
 
-MIXERS: dict[str, Entry] = {entry.name: entry for entry in _ENTRIES}
+_REGISTERED: dict[str, type[Mixer]] = {}  # classes of registered mixers by name
+NAME = re.compile(r"[A-Za-z]\w*", re.ASCII)
+
+
+def register_mixer(
+    name: str,
+    cls: type[Mixer],
+    *,
+    title: str = "",
+    equation: str = "",
+    family: str = "plugin",
+    year: int = 0,
+) -> None:
+    """Make a mixer of your own available by name, everywhere a mixer is named.
+
+    cls derives from `threefold.layers.mixer.Mixer`; `threefold.testing.check_mixer(cls)` says
+    whether it keeps the contract.  Call it where the class is defined: a saved model records that
+    module, and whoever loads the model imports it first (`--plugin MODULE`).
+    title, equation, family and year are for `threefold mixers`.
+    """
+    plugin = plugin_of(sys._getframe(1).f_globals.get("__name__", "__main__"))
+    _check_class(name, cls)
+    module, qualname = cls.__module__, cls.__qualname__
+    taken = MIXERS.get(name)
+    if taken is not None and (taken.module, taken.cls) != (module, qualname):
+        owner = taken.origin["class"] if taken.plugin else "a mixer of Threefold"
+        raise ThreefoldError(f"mixer {name!r}: the name is taken by {owner}; choose another")
+    first_line = (cls.__doc__ or "").strip().partition("\n")[0]
+    title = title or first_line.rstrip(".") or qualname
+    MIXERS[name] = Entry(name, qualname, title, year, family, equation, module, plugin)
+    _REGISTERED[name] = cls
+
+
+def _check_class(name: Any, cls: Any) -> None:
+    from threefold.layers.mixer import Mixer
+
+    if not isinstance(name, str) or not NAME.fullmatch(name):
+        raise ThreefoldError(
+            f"mixer {name!r}: expected a name of letters, digits and _, such as 'my_mixer'"
+        )
+    if not isinstance(cls, type) or not issubclass(cls, Mixer):
+        raise ThreefoldError(
+            f"mixer {name!r}: given {cls!r}, expected a class that derives from "
+            "threefold.layers.mixer.Mixer"
+        )
+    if "width" not in options_of(cls):
+        raise ThreefoldError(
+            f"mixer {name!r}: the constructor takes {', '.join(options_of(cls)) or 'nothing'}; "
+            "expected `width`, and other keywords with defaults"
+        )
+
+
+MIXERS: Registry[Entry] = Registry(
+    {entry.name: entry for entry in _ENTRIES}, "threefold.mixers", register_mixer
+)
+
+
+def mixer_entry(name: str) -> Entry:
+    """The line of a mixer; an unknown name is refused."""
+    if name not in MIXERS:
+        raise ThreefoldError(f"unknown mixer {name!r}; {nearest(name, MIXERS)} {YOUR_OWN}")
+    return MIXERS[name]
+
+
+def registered_in(value: Any) -> dict[str, Entry]:
+    """The registered mixers that are named anywhere in nested lists and mappings."""
+    entries = {name: MIXERS[name] for name in _names_in(value) if name in _REGISTERED}
+    return dict(sorted(entries.items()))
+
+
+def _names_in(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for part in value.values():
+            yield from _names_in(part)
+    elif isinstance(value, (list, tuple)):
+        for part in value:
+            yield from _names_in(part)
+
+
+def check_origins(origins: Mapping[str, Mapping[str, str]]) -> None:
+    """Refuse what a saved model needs and what is not registered, or registered otherwise."""
+    for name, origin in origins.items():
+        wanted, plugin = origin["class"], origin["plugin"]
+        if name not in MIXERS:
+            raise ThreefoldError(
+                f"needs the mixer {name!r} ({wanted}), which is not registered; "
+                f"{how_to_load(plugin)}"
+            )
+        # The module may have been renamed; a class of another name is another mixer.
+        if MIXERS[name].cls != wanted.partition(":")[2]:
+            raise ThreefoldError(
+                f"needs the mixer {name!r} of {wanted}, but this name is that of "
+                f"{MIXERS[name].origin['class'] if MIXERS[name].plugin else 'another mixer'}"
+            )
 
 
 def mixer(name: str, **options: Any) -> Mixer:
     """Make a mixer by name, e.g. `mixer("gla", width=256, heads=4)`."""
-    if name not in MIXERS:
-        raise ThreefoldError(f"unknown mixer {name!r}; {nearest(name, MIXERS)}")
-    cls = MIXERS[name].load()
+    cls = mixer_entry(name).load()
     accepted = options_of(cls)
     for option in options:
         if option not in accepted:

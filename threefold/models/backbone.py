@@ -131,6 +131,25 @@ class Backbone(Model):
             after = {POSITION: advance_position(start, inputs.shape[1], lengths), **after}
         return BackboneOutput(outputs, rows, before, after)
 
+    def example_inputs(self, batch: int, length: int) -> Tensor:
+        """Random tokens, or vectors of `input_size`, always the same."""
+        if not self.input_size:
+            return super().example_inputs(batch, length)
+        generator = torch.Generator().manual_seed(0)
+        vectors = torch.randn(batch, length, self.input_size, generator=generator)
+        return vectors.to(self.device, self.embedding.weight.dtype)
+
+    def check_streams(self) -> None:
+        """Raise an error unless the model has outputs after each element that see no later one."""
+        super().check_streams()
+        if not self.causal:
+            names = ", ".join(dict.fromkeys(name for name, _ in self.spec.entries))
+            both = ", bidirectional" if self.spec.option("bidirectional", False) else ""
+            raise ThreefoldError(
+                f"this {self.kind} model ({names}{both}) is not causal, so it cannot read a "
+                "stream; a stream needs causal mixers"
+            )
+
     def transfer_from(self, other: Backbone) -> None:
         """Copy the weights of another model: embedding, segments, stack and norm."""
         for name in ("embedding", "segments", "stack", "norm"):

@@ -30,6 +30,7 @@ class PooledModel(Backbone):
     With causal mixers it can stream: each call returns the output of all elements so far.
     """
 
+    streams = True
     outputs_option: str  # the option that says how many numbers the head returns
 
     def __init__(self, spec: Spec) -> None:
@@ -88,6 +89,29 @@ class PooledModel(Backbone):
         h = self.norm(output.outputs)
         logits: Tensor = self.head(self.pooling.running(h, output.before).to(h.dtype))
         return logits, {**self.pooling(h, output.before, None), **output.after}
+
+    def respond(
+        self, inputs: Tensor, state: State | None = None, *, last: bool = False
+    ) -> tuple[Tensor, State]:
+        """Outputs of the elements up to each one, or of all elements, and the state."""
+        if last:
+            return self(inputs, state)  # type: ignore[no-any-return]
+        return self.forward_per_element(inputs, state)
+
+    def example_inputs(self, batch: int, length: int) -> Tensor:
+        """Random sequences, or pairs of them."""
+        if not self.paired:
+            return super().example_inputs(batch, length)
+        members = super().example_inputs(2 * batch, length)
+        return members.reshape(batch, 2, *members.shape[1:])
+
+    def check_streams(self) -> None:
+        """Raise an error unless single sequences are read by causal mixers."""
+        if self.paired:
+            raise ThreefoldError(
+                f"a {self.kind} of pairs reads two texts and cannot read a single stream"
+            )
+        super().check_streams()
 
     def encode(
         self,

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
 from threefold.data.atomic_files import json_text
 from threefold.errors import ThreefoldError
+from threefold.layers.table import check_origins
 from threefold.models.spec import Spec
 
 FORMAT = "threefold"
@@ -35,11 +36,14 @@ class ModelConfig:
     tokenizer: str | None
     files: tuple[str, ...]  # everything in the folder but config.json
     sha256: str  # of the weights
+    plugins: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # origins of mixers
 
     def write(self, path: Path) -> None:
         """Write it as indented JSON."""
         values = {"format": FORMAT, "format_version": VERSION, **asdict(self)}
         values["spec"] = self.spec.to_dict()
+        if not self.plugins:
+            del values["plugins"]
         path.write_text(json_text(values), encoding="utf-8")
 
 
@@ -51,11 +55,13 @@ def read_config(folder: Path) -> ModelConfig:
             f"{folder}: contains a {values['estimator']}; load it with "
             f"threefold.{values['estimator']}.load"
         )
+    origins = _plugins(path, values)
     try:
+        check_origins(origins)
         spec = Spec.from_dict(values.get("spec"))
     except ThreefoldError as error:
         raise ThreefoldError(f"{path}: {error}") from error
-    return ModelConfig(spec=spec, **_fields(path, values))
+    return ModelConfig(spec=spec, plugins=origins, **_fields(path, values))
 
 
 def read_config_values(folder: Path) -> dict[str, Any]:
@@ -148,6 +154,16 @@ def _check_version(path: Path, values: Mapping[str, Any]) -> None:
             f"({values.get('threefold_version')}), which did not save how the data are prepared; "
             f"this one reads format {VERSION}: train the model again, or use the older version"
         )
+
+
+def _plugins(path: Path, values: Mapping[str, Any]) -> dict[str, dict[str, str]]:
+    """Where registered mixers come from: class and plugin by name."""
+    origins = values.get("plugins", {})
+    for origin in origins.values() if isinstance(origins, dict) else [None]:
+        texts = isinstance(origin, dict) and all(isinstance(v, str) for v in origin.values())
+        if not texts or sorted(origin or ()) != ["class", "plugin"]:
+            raise ThreefoldError(f"{path}: plugins is {origins!r}; the file was changed or damaged")
+    return dict(origins)
 
 
 def _fields(path: Path, values: Mapping[str, Any]) -> dict[str, Any]:

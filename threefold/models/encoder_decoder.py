@@ -78,6 +78,20 @@ class EncoderDecoder(Predictor):
         state = self.encode_source(aligned, None if rows is None else rows.lengths)
         return self._in_own_dtype(state)
 
+    def example_inputs(self, batch: int, length: int) -> Tensor:
+        """Random tokens that can be a source and a target."""
+        tokens = super().example_inputs(batch, length)
+        return tokens % min(self.spec.vocabulary, self.source_vocabulary)
+
+    def prefill(self, inputs: Tensor) -> State:
+        """The state after the source, from which the tokens of the target continue."""
+        return self.encode(inputs)
+
+    def training_outputs(self, inputs: Tensor) -> Tensor:
+        """Logits of a target that is the source."""
+        outputs: Tensor = self(inputs, self.encode(inputs))[0]
+        return outputs
+
     def forward(
         self,
         tokens: Tensor,

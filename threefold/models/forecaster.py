@@ -36,6 +36,7 @@ class Forecaster(Backbone):
     """
 
     kind = "forecaster"
+    streams = True
 
     def __init__(self, spec: Spec) -> None:
         super().__init__(spec)
@@ -121,13 +122,37 @@ class Forecaster(Backbone):
         forecast, state = self(element.unsqueeze(1), state, exogenous=more, form="step")
         return forecast.squeeze(1), state
 
+    def respond(
+        self, inputs: Tensor, state: State | None = None, *, last: bool = False
+    ) -> tuple[Tensor, State]:
+        """Forecasts from each element, or from the last; exogenous inputs follow the series."""
+        series, exogenous = self.split_inputs(inputs)
+        forecast, after = self(series, state, exogenous=exogenous)
+        return forecast[:, -1] if last else forecast, after
+
+    def training_outputs(self, inputs: Tensor) -> Tensor:
+        """Forecasts from each element; exogenous inputs follow the series."""
+        return self.respond(inputs)[0]
+
+    def interpret(self, output: Tensor) -> Tensor:
+        """A forecast is what it predicts."""
+        return output
+
+    def split_inputs(self, inputs: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Series […, channels] and exogenous inputs of […, input_size]."""
+        exogenous = inputs[..., self.channels :] if self.exogenous else None
+        return inputs[..., : self.channels], exogenous
+
+    def losses(self, forecast: Tensor, target: Tensor) -> Tensor:
+        """The pinball loss, or −log N, of each value of the target."""
+        if self.quantiles is None:
+            return gaussian_loss(forecast[..., 0], forecast[..., 1], target)
+        return pinball_loss(forecast, target, self.quantiles)
+
     def loss(self, forecast: Tensor, series: Tensor, mask: Tensor | None = None) -> Tensor:
         """The mean pinball loss, or the mean −log N, over all forecast values that are known."""
         target, counts = future_values(series, self.horizon, mask)
-        if self.quantiles is None:
-            losses = gaussian_loss(forecast[..., 0], forecast[..., 1], target)
-        else:
-            losses = pinball_loss(forecast, target, self.quantiles)
+        losses = self.losses(forecast, target)
         if not bool(counts.any()):
             raise ThreefoldError(
                 f"{self.name}: no element of the series {tuple(series.shape)} is followed by "

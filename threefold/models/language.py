@@ -21,6 +21,8 @@ class LanguageModel(Backbone, Predictor):
     """Embedding, stack, norm and head; the head is the embedding matrix unless `tie` is False."""
 
     kind = "language"
+    writes_text = True
+    streams = True
 
     def __init__(self, spec: Spec) -> None:
         super().__init__(spec)
@@ -49,6 +51,12 @@ class LanguageModel(Backbone, Predictor):
             return _zero_empty_rows(logits, output.lengths), output.after
         logits = self._predict(self.norm(output.outputs))
         return logits if output.rows is None else output.rows.restore(logits), output.after
+
+    def respond(
+        self, inputs: Tensor, state: State | None = None, *, last: bool = False
+    ) -> tuple[Tensor, State]:
+        """Logits after each token, or after the last, and the state."""
+        return self(inputs, state, last=last)  # type: ignore[no-any-return]
 
     def _predict(self, h: Tensor) -> Tensor:
         if self.head is None:

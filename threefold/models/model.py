@@ -2,6 +2,9 @@
 
 A `Predictor` maps tokens to logits of the next token and carries a state.  Text generation needs
 nothing else, so it works for language models and encoder–decoder models alike.
+
+What differs between kinds is a method here, so that sessions, scores, measurements and reports ask
+the model instead of testing for its class.
 """
 
 from __future__ import annotations
@@ -9,8 +12,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from importlib import import_module
 from os import PathLike
-from typing import Any
+from typing import Any, ClassVar
 
+import torch
 from torch import Tensor
 
 from threefold.data.preprocessing import Preprocessing
@@ -27,6 +31,8 @@ class Model(Placed, ABC):
     """A network built from a spec."""
 
     kind: str
+    writes_text: ClassVar[bool] = False  # continues a text: the tokens it reads are those it writes
+    streams: ClassVar[bool] = False  # has an output after each element of a single sequence
 
     def __init__(self, spec: Spec) -> None:
         super().__init__()
@@ -47,6 +53,48 @@ class Model(Placed, ABC):
     def parameter_count(self) -> int:
         """Number of trainable parameters; tied weights count once."""
         return sum(parameter.numel() for parameter in self.parameters())
+
+    def example_inputs(self, batch: int, length: int) -> Tensor:
+        """Random inputs that this model can read, always the same, to measure it."""
+        generator = torch.Generator().manual_seed(0)
+        tokens = torch.randint(self.spec.vocabulary, (batch, length), generator=generator)
+        return tokens.to(self.device)
+
+    def respond(
+        self, inputs: Tensor, state: State | None = None, *, last: bool = False
+    ) -> tuple[Tensor, State]:
+        """Outputs [B, L, …] after each element, or [B, …] after the last, and the new state.
+
+        This is what a stream gets; each row of inputs holds everything that is read of an element.
+        """
+        outputs, after = self(inputs, state)
+        return outputs[:, -1] if last else outputs, after
+
+    def prefill(self, inputs: Tensor) -> State:
+        """The state after a whole sequence, from which single elements continue."""
+        return self.respond(inputs, last=True)[1]
+
+    def training_outputs(self, inputs: Tensor) -> Tensor:
+        """The outputs that a loss compares with targets, for inputs as in `respond`."""
+        outputs: Tensor = self(inputs)[0]
+        return outputs
+
+    def interpret(self, output: Tensor) -> Tensor:
+        """An output as what it predicts: probabilities of tokens or classes, or numbers."""
+        return output.double().softmax(-1)
+
+    def check_streams(self) -> None:
+        """Raise an error unless the model can read a stream: causal, an output per element."""
+        if not self.streams:
+            raise ThreefoldError(
+                f"a {self.kind} model cannot read a stream, because it has no output after each "
+                "element; expected a language model, a forecaster, a tagger, a classifier or a "
+                "regressor"
+            )
+
+    def check_state(self, state: State, rows: int) -> None:
+        """Raise an error unless `state` is a state of this model for a batch of `rows`."""
+        raise ThreefoldError(f"a {self.kind} model has no state")
 
     def predict(self, inputs: Any, **options: Any) -> Any:
         """Answer raw inputs with labels, numbers, texts, tags or forecasts: `threefold.predict`."""

@@ -18,6 +18,7 @@ from threefold.data import tokenizers
 from threefold.data.atomic_files import sha256_of, write_folder
 from threefold.data.preprocessing import Preprocessing
 from threefold.errors import ThreefoldError
+from threefold.layers.table import registered_in
 from threefold.models.config import CARD, CONFIG, WEIGHTS, ModelConfig, prepare_folder, read_config
 from threefold.models.files import read_tensors, write_tensors
 from threefold.models.model import Model
@@ -116,6 +117,7 @@ def _write(model: Model, folder: Path) -> None:
         tokenizer=None if model.tokenizer is None else type(model.tokenizer).__name__,
         files=tuple(sorted({CARD, *(file.name for file in folder.iterdir())})),
         sha256=sha256_of(folder / WEIGHTS),
+        plugins={n: e.origin for n, e in registered_in(model.spec.to_dict()).items()},
     )
     (folder / CARD).write_text(_card(config), encoding="utf-8")
     config.write(folder / CONFIG)

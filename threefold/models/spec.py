@@ -15,7 +15,7 @@ from typing import Any, NoReturn, TypeAlias
 
 from threefold.blocks import BLOCKS, CHANNEL_NAMES
 from threefold.errors import ThreefoldError, nearest
-from threefold.layers.table import MIXERS, options_of
+from threefold.layers.table import mixer_entry, options_of
 from threefold.models.table import KINDS
 
 Entry: TypeAlias = "str | tuple[str, Mapping[str, Any]]"  # a name, or a name and its keywords
@@ -159,9 +159,9 @@ def _listed(mixers: Any) -> list[Any]:
 def _mixer(entry: Any, place: int) -> Entry:
     where = f"entry {place} of mixers"
     name, options = _read(entry, where)
-    _check_name("mixer", name, MIXERS)
+    known = mixer_entry(name)
     if options:  # only this case needs the class, and torch with it
-        _check_keywords("mixer", name, options, options_of(MIXERS[name].load()))
+        _check_keywords("mixer", name, options, options_of(known.load()))
     return (name, options) if options else name
 
 

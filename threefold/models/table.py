@@ -21,6 +21,7 @@ class Kind:
     name: str
     cls: str
     options: Mapping[str, Any] = field(default_factory=dict)  # names and defaults of Spec.options
+    element: str = "element"  # the word for one element of what it reads
 
     def load(self) -> type[Model]:
         """Import and return the class."""
@@ -60,7 +61,7 @@ POOLED_OPTIONS: Mapping[str, Any] = {
 }
 
 _KINDS = (
-    Kind("language", "LanguageModel", {"tie": True, **BACKBONE_OPTIONS}),
+    Kind("language", "LanguageModel", {"tie": True, **BACKBONE_OPTIONS}, "token"),
     Kind("classifier", "Classifier", {"classes": 2, **POOLED_OPTIONS}),
     Kind("regressor", "Regressor", {"outputs": 1, **POOLED_OPTIONS}),
     Kind("tagger", "Tagger", {"classes": 2, **ENCODER_OPTIONS}),
@@ -87,6 +88,7 @@ _KINDS = (
             "pooler": False,
             **BACKBONE_OPTIONS,
         },
+        "token",
     ),
     Kind(
         "vision",
@@ -112,6 +114,7 @@ _KINDS = (
             "max_source_length": 0,  # for the score `location` only
             "dropout": 0.0,
         },
+        "token",
     ),
     Kind(
         "transformer",
@@ -130,6 +133,7 @@ _KINDS = (
             "encoder_mixers": (),  # (): the same as the decoder, but not causal
             "cross_attention": {},  # its keywords; {}: those of the first attention
         },
+        "token",
     ),
 )
 

@@ -19,6 +19,7 @@ class Tagger(Backbone):
     """Assign one of `classes` to each token or vector (`input_size`)."""
 
     kind = "tagger"
+    streams = True
 
     def __init__(self, spec: Spec) -> None:
         super().__init__(spec)

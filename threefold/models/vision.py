@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from threefold.blocks.stack import Entry, non_causal_entry
 from threefold.errors import ThreefoldError, nearest
 from threefold.layers.linear import Linear
+from threefold.memory.state import State
 from threefold.models.backbone import Backbone
 from threefold.models.embedding import Projection
 from threefold.models.spec import Spec
@@ -57,6 +58,18 @@ class VisionTransformer(Backbone):
             )
         h = self.encode(images)
         return self.head(h.mean(1) if self.token is None else h[:, 0]), None
+
+    def respond(
+        self, inputs: Tensor, state: State | None = None, *, last: bool = False
+    ) -> tuple[Tensor, State]:
+        """Logits [B, classes] of whole images; there is no state ({})."""
+        return self(inputs)[0], {}
+
+    def example_inputs(self, batch: int, length: int) -> Tensor:
+        """Random images; their size gives the length."""
+        shape = (batch, self.spec.option("channels"), *self.spec.option("image"))
+        images = torch.randn(*shape, generator=torch.Generator().manual_seed(0))
+        return images.to(self.device, self.embedding.weight.dtype)
 
     def encode(self, images: Tensor) -> Tensor:
         """Outputs [B, patches, width] of the stack; a class token comes first."""

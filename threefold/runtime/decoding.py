@@ -27,7 +27,6 @@ from threefold.errors import ThreefoldError
 from threefold.layers.padding import pad_tokens
 from threefold.memory import state as states
 from threefold.memory.state import State
-from threefold.models.language import LanguageModel
 from threefold.models.model import Model, Predictor
 from threefold.runtime.beam import BeamSettings, Hypothesis, beam_search
 from threefold.runtime.sampling import Sampling, is_integer
@@ -282,7 +281,7 @@ def decodable_tokens(model: Model) -> int:
     A language model's vocabulary may be larger, for example padded to a multiple of 64.
     """
     size = model.spec.vocabulary
-    if not isinstance(model, LanguageModel) or model.tokenizer is None:
+    if not model.writes_text or model.tokenizer is None:
         return size
     return min(size, int(getattr(model.tokenizer, "vocabulary", size)))
 

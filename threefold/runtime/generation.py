@@ -19,7 +19,6 @@ from threefold.errors import ThreefoldError
 from threefold.layers.padding import PaddedRows, pad_tokens
 from threefold.memory import state as states
 from threefold.memory.state import State
-from threefold.models.language import LanguageModel
 from threefold.models.model import Model, Predictor
 from threefold.runtime.beam import BeamSettings, Hypothesis
 from threefold.runtime.decoding import DecodingRow, TokenDecoder, choose_seed
@@ -315,7 +314,7 @@ def _encode(texts: Sequence[str], mask: Tensor | None, model: Predictor) -> tupl
     """Tokens [B, L] and mask of texts."""
     if mask is not None:
         raise ThreefoldError("generate: a mask goes with tokens; leave it out with texts")
-    if not isinstance(model, LanguageModel):
+    if not model.writes_text:
         raise ThreefoldError(
             f"generate: the prompt is a text, which only a language model continues; give a "
             f"{model.kind} model the tokens to begin with, and the state after its source"

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from torch import Tensor
 
 from threefold.data.audio import Sound
 from threefold.data.preprocessing import Preprocessing
@@ -38,6 +39,7 @@ def read_raw_inputs(preprocessing: Preprocessing, inputs: Any) -> list[RawInput]
         "text": _texts,
         "file": _whole_files,
         "words": _word_lists,
+        "tokens": _tokens,
         "row": _rows,
         "series": _series,
         "sound": _media(SOUND_SUFFIXES),
@@ -59,8 +61,11 @@ def _each(inputs: Any, form: str) -> Iterable[Any]:
     """The members of a list of inputs; a single input is a list of one."""
     if isinstance(inputs, np.ndarray) and inputs.ndim == (3 if form == "series" else 4):
         return list(inputs)
-    if isinstance(inputs, np.ndarray) and form == "series" and inputs.ndim == 2:
+    inputs = inputs.numpy(force=True) if isinstance(inputs, Tensor) else inputs
+    if isinstance(inputs, np.ndarray) and form in ("series", "tokens") and inputs.ndim == 2:
         return list(inputs)  # rows are sequences, as in scikit-learn
+    if form == "tokens" and all(isinstance(token, int) for token in inputs):
+        return [inputs]
     single = isinstance(inputs, (str, bytes, Path, Mapping, np.ndarray, Sound, Table))
     if single or hasattr(inputs, "columns"):
         return [inputs]
@@ -129,6 +134,13 @@ def _word_lists(value: Any, preprocessing: Preprocessing) -> list[RawInput]:
     if isinstance(value, Sequence) and all(isinstance(word, str) for word in value):
         return [RawInput(list(value), "")]
     raise _wrong(value, "words", "a list of words, a text, a Path to a file, or a table")
+
+
+def _tokens(value: Any, preprocessing: Preprocessing) -> list[RawInput]:
+    if isinstance(value, (str, Path)):
+        raise _wrong(value, "tokens", "a list or an array of integers")
+    tokens = value.numpy(force=True) if isinstance(value, Tensor) else np.asarray(value)
+    return [RawInput(tokens, "")]
 
 
 def _series(value: Any, preprocessing: Preprocessing) -> list[RawInput]:

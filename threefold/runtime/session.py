@@ -20,13 +20,7 @@ from torch import Tensor
 from threefold.errors import ThreefoldError
 from threefold.memory import state as states
 from threefold.memory.state import State
-from threefold.models.backbone import Backbone
-from threefold.models.classifier import PooledModel
-from threefold.models.forecaster import Forecaster
-from threefold.models.language import LanguageModel
 from threefold.models.model import Model
-from threefold.models.regressor import Regressor
-from threefold.models.tagger import Tagger
 from threefold.runtime.beam import BeamSettings, Hypothesis
 from threefold.runtime.decoding import DecodingRow, TokenDecoder, choose_seed, eval_mode
 from threefold.runtime.sampling import Sampling
@@ -67,7 +61,7 @@ class Session:
         self.draws = 0  # random numbers used by sampled tokens
         self.tail: deque[int] = deque(maxlen=LONGEST_STOP)  # generated since elements were fed
         self.finish_reason = ""
-        size = self.model.spec.vocabulary if isinstance(self.model, LanguageModel) else 0
+        size = self.model.spec.vocabulary if self.model.writes_text else 0
         self.seen_tokens = np.zeros(size, dtype=bool)  # for the repetition penalty
 
     @property
@@ -82,9 +76,10 @@ class Session:
         """
         inputs = self._inputs(elements)
         with torch.no_grad(), eval_mode(self.model):
-            outputs, self.state = run_model(self.model, inputs, self.state)
-        self._advance(inputs, outputs[0, -1])
-        return outputs[0]
+            outputs, self.state = self.model.respond(inputs, self.state)
+        answers: Tensor = outputs[0]
+        self._advance(inputs, answers[-1])
+        return answers
 
     def feed(self, elements: Any) -> Tensor:
         """Read any number of elements in chunks and return the output after the last, […]."""
@@ -92,15 +87,15 @@ class Session:
         for begin in range(0, inputs.shape[1], FEED_CHUNK):
             chunk = inputs[:, begin : begin + FEED_CHUNK]
             with torch.no_grad(), eval_mode(self.model):
-                output, self.state = run_model(self.model, chunk, self.state, last=True)
+                output, self.state = self.model.respond(chunk, self.state, last=True)
             self._advance(chunk, output[0])
         assert self.last_output is not None  # there was at least one element
         return self.last_output
 
     def predict(self) -> Tensor:
         """Predict the next element: probabilities of tokens or classes, numbers or a forecast."""
-        output, numbers = self._last_output(), isinstance(self.model, Forecaster | Regressor)
-        return output if numbers else output.double().softmax(-1)
+        prediction: Tensor = self.model.interpret(self._last_output())
+        return prediction
 
     def sample(self) -> int:
         """Choose the next token by the session's sampling settings, without reading it."""
@@ -256,10 +251,10 @@ class Session:
             session.tail.extend(note["tail"])
         return session
 
-    def _language_model(self) -> LanguageModel:
-        if not isinstance(self.model, LanguageModel):
+    def _language_model(self) -> Any:
+        if not self.model.writes_text:
             raise ThreefoldError(
-                f"session: only a LanguageModel can generate tokens, this is a {self.model.name}"
+                f"session: only a language model can generate tokens, this is a {self.model.name}"
             )
         return self.model
 
@@ -320,44 +315,10 @@ def _as_tensor(elements: Any, expected: str) -> Tensor:
 
 def check_streams(model: Any) -> Any:
     """Return the model if it can read a stream: causal, with an output after each element."""
-    kinds = (LanguageModel, Forecaster, Tagger, PooledModel)
-    if not isinstance(model, kinds):
-        name = getattr(model, "kind", type(model).__name__)
+    if not isinstance(model, Model):
         raise ThreefoldError(
-            f"a {name} model cannot read a stream, because it has no output after each element; "
-            "expected a language model, a forecaster, a tagger, a classifier or a regressor"
+            f"a stream needs a model of Threefold, not a {type(model).__name__}; load one with "
+            "threefold.load(folder)"
         )
-    if isinstance(model, PooledModel) and model.paired:
-        raise ThreefoldError(
-            f"a {model.kind} of pairs reads two texts and cannot read a single stream"
-        )
-    if not model.causal:
-        raise _not_causal(model)
+    model.check_streams()
     return model
-
-
-def _not_causal(model: Any) -> ThreefoldError:
-    names = ", ".join(dict.fromkeys(name for name, _ in model.spec.entries))
-    both = ", bidirectional" if model.spec.option("bidirectional", False) else ""
-    return ThreefoldError(
-        f"this {model.kind} model ({names}{both}) is not causal, so it cannot read a stream; "
-        "a stream needs causal mixers"
-    )
-
-
-def run_model(
-    model: Backbone, inputs: Tensor, state: State, last: bool = False
-) -> tuple[Tensor, State]:
-    """Outputs [B, L, …] after each element, or [B, …] after the last, and the new state."""
-    if isinstance(model, LanguageModel):
-        return model(inputs, state, last=last)  # type: ignore[no-any-return]
-    if isinstance(model, PooledModel):
-        if last:
-            return model(inputs, state)  # type: ignore[no-any-return]
-        return model.forward_per_element(inputs, state)
-    if isinstance(model, Forecaster):
-        series, rest = inputs[..., : model.channels], inputs[..., model.channels :]
-        outputs, after = model(series, state, exogenous=rest if model.exogenous else None)
-    else:
-        outputs, after = model(inputs, state)
-    return outputs[:, -1] if last else outputs, after

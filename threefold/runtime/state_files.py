@@ -23,9 +23,8 @@ from threefold.data.atomic_files import write_file
 from threefold.errors import ThreefoldError
 from threefold.memory import state as states
 from threefold.memory.state import POSITION, State
-from threefold.models.backbone import Backbone
 from threefold.models.files import read_tensors, write_tensors
-from threefold.models.model import Model, Predictor
+from threefold.models.model import Model
 from threefold.models.saving import unique_tensors
 from threefold.models.spec import Spec
 from threefold.models.table import build
@@ -105,8 +104,6 @@ def fingerprint(model: Model) -> str:
 
 
 def _check_state(model: Model, state: State, batch_size: int) -> None:
-    if not isinstance(model, Predictor | Backbone):
-        raise ThreefoldError(f"a {model.kind} model has no state")
     model.check_state(state, batch_size)
 
 

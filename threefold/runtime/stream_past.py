@@ -21,7 +21,7 @@ from torch import Tensor
 from threefold.memory import state as states
 from threefold.memory.state import State
 from threefold.runtime.decoding import eval_mode
-from threefold.runtime.session import Session, run_model
+from threefold.runtime.session import Session
 
 WINDOWS = 64  # computed together
 
@@ -175,7 +175,8 @@ class WindowedPast(Past):
     def _run(self, windows: Tensor) -> Tensor:
         with torch.no_grad(), eval_mode(self.model):
             state = self.model.empty_state(len(windows))
-            return run_model(self.model, windows, state, last=True)[0]
+            outputs, _ = self.model.respond(windows, state, last=True)
+            return outputs
 
     def snapshot(self) -> tuple[State, list[int], dict[str, Any], dict[str, Tensor]]:
         names = list(self.inputs)

@@ -14,7 +14,7 @@ from typing import IO, Any, NamedTuple
 
 from threefold.data.stream_encoders import encoder_for
 from threefold.errors import ThreefoldError
-from threefold.models.language import LanguageModel
+from threefold.models.model import Model
 from threefold.models.saving import OpenedModel
 from threefold.runtime.sampling import Sampling
 from threefold.runtime.session import Session
@@ -110,7 +110,7 @@ class TextWriter:
     def _restore(
         self,
         path: str | PathLike[str],
-        model: LanguageModel,
+        model: Model,
         sampling: Mapping[str, Any],
         seed: int | None,
     ) -> None:
@@ -122,13 +122,13 @@ class TextWriter:
         self._decoder.decode(bytes.fromhex(note.get("incomplete_character", "")))
 
 
-def check_writes_text(opened: OpenedModel) -> LanguageModel:
+def check_writes_text(opened: OpenedModel) -> Model:
     """Return the model if it can write text."""
     model = opened.model
-    if not isinstance(model, LanguageModel):
+    if not model.writes_text:
         raise ThreefoldError(
             f"{opened.folder}: a {model.kind} model cannot write text; expected a language model "
-            "(use `threefold stream` for forecasters, taggers and classifiers)"
+            "(`threefold predict` and `threefold stream` use other models)"
         )
     if opened.tokenizer is None:
         raise ThreefoldError(

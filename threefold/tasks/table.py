@@ -1,16 +1,19 @@
 """The table of tasks: plain data that can be read without importing torch.
 
-A new task needs one file, one line here, and its published results in `published.py`.
+A new task needs one file, one line here, and its published results in `published.py`;
+`register_task` adds one of another package (`threefold/plugins.py`).
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from threefold.errors import ThreefoldError, nearest
+from threefold.plugins import YOUR_OWN, Registry, plugin_of
 from threefold.tasks.published import COMPARABLE, PUBLISHED
 
 if TYPE_CHECKING:
@@ -35,7 +38,9 @@ class Card:
     """The description of a task: its sizes, its metric, its chance level, and when it is solved."""
 
     name: str
-    make: str  # `file` or `file.function`: the function in tasks/<file>.py that makes the task
+    make: (
+        str  # `file` or `file.function` in tasks/ that makes the task; module:function of a plugin
+    )
     title: str
     domain: str  # memory, algorithm, vision, speech, text, series, …
     kind: str  # the kind of model it needs, one of MODEL_KINDS
@@ -53,6 +58,7 @@ class Card:
     )  # arguments of the function
     # Options of the model without which the task would be another one.
     model_options: Mapping[str, Any] = field(default_factory=dict, compare=False)
+    plugin: str = ""  # what a user imports to register it
 
     @property
     def lower(self) -> bool:
@@ -83,6 +89,8 @@ class Card:
     @property
     def maker(self) -> Callable[..., Task[Any]]:
         """The function that makes the task."""
+        if self.plugin:
+            return _REGISTERED[self.name]
         file, _, function = self.make.partition(".")
         maker: Callable[..., Task[Any]] = getattr(
             import_module(f"threefold.tasks.{file}"), function or file
@@ -91,7 +99,8 @@ class Card:
 
     def load(self, **options: Any) -> Task[Any]:
         """Make the task; no example is generated or read before it is asked for."""
-        return self.maker(**{**self.options, **options})
+        task = self.maker(**{**self.options, **options})
+        return replace(task, name=self.name, title=self.title) if self.plugin else task
 
 
 # fmt: off
@@ -159,13 +168,48 @@ _CARDS = (
 )
 # fmt: on
 
-TASKS: dict[str, Card] = {card.name: card for card in _CARDS}
+_REGISTERED: dict[str, Callable[..., Task[Any]]] = {}  # makers of registered tasks by name
+
+
+def register_task(
+    name: str, maker: Callable[..., Task[Any]], *, card: Card | None = None, title: str = ""
+) -> None:
+    """Make a task of your own available by name: `threefold train NAME`, races, `threefold tasks`.
+
+    maker: returns the task, e.g. by `Task.from_arrays`; its keywords are the options of the task.
+    card: the description of the task; without one the maker is called once, now.
+    """
+    plugin = plugin_of(sys._getframe(1).f_globals.get("__name__", "__main__"))
+    _check_maker(name, maker)
+    make = f"{maker.__module__}:{maker.__qualname__}"
+    taken = TASKS.get(name)
+    if taken is not None and taken.make != make:
+        raise ThreefoldError(f"task {name!r}: the name is taken by {taken.title!r}; choose another")
+    values = vars(maker() if card is None else card)
+    described = {part.name: values[part.name] for part in fields(Card)}
+    changes = {"name": name, "make": make, "plugin": plugin, "where": f"plugin {plugin}"}
+    TASKS[name] = Card(**{**described, **changes, "title": title or described["title"]})
+    _REGISTERED[name] = maker
+
+
+def _check_maker(name: Any, maker: Any) -> None:
+    if not isinstance(name, str) or not name.replace("-", "_").isidentifier():
+        raise ThreefoldError(
+            f"task {name!r}: expected a name of letters, digits, _ and -, such as 'my-task'"
+        )
+    if not callable(maker) or not hasattr(maker, "__qualname__"):
+        raise ThreefoldError(f"task {name!r}: given {maker!r}, expected a function that makes it")
+
+
+TASKS: Registry[Card] = Registry(
+    {card.name: card for card in _CARDS}, "threefold.tasks", register_task
+)
 
 
 def card(name: str) -> Card:
     """The description of a task."""
     if name not in TASKS:
-        raise ThreefoldError(f"unknown task {name!r}; {nearest(name, TASKS)}")
+        raise ThreefoldError(f"unknown task {name!r}; {nearest(name, TASKS)} {YOUR_OWN}")
     return TASKS[name]
 
 

@@ -125,6 +125,39 @@ class Task(Card, Generic[Rows]):
 
         return scaled
 
+    @staticmethod
+    def from_arrays(
+        x: Any,
+        y: Any = None,
+        *,
+        name: str = "arrays",
+        kind: str | None = None,
+        splits: Mapping[str, tuple[Any, Any]] | None = None,
+        labels: Sequence[str] = (),
+        vocabulary: int = 0,
+        horizon: int | None = None,
+    ) -> Task[Any]:
+        """A task of arrays in memory, for `train`, `compare` and `register_task`.
+
+        x: sequences [n, length(, features)] or a list of any lengths; with a `vocabulary`, tokens;
+        or texts.  y: n classes, numbers or rows of numbers, or a list of classes per element.
+        splits: {"valid": (x, y), "test": (x, y)} of your own; else 10 per cent each of the shuffled
+        examples.  labels: the names of the classes 0, 1, ….  Forecasts: one series [time(,
+        channels)] with a `horizon`, or kind="forecaster" with windows x and their futures y.
+        """
+        from threefold.tasks.user_data import from_arrays
+
+        return from_arrays(
+            x,
+            y,
+            name=name,
+            kind=kind,
+            splits=splits or {},
+            labels=labels,
+            vocabulary=vocabulary,
+            horizon=horizon,
+        )
+
     def size(self, split: str) -> int:
         """The number of examples of a split."""
         if split not in SPLITS:

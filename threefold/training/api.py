@@ -10,6 +10,8 @@ from typing import Any
 
 from threefold.errors import ThreefoldError
 from threefold.tasks.table import TASKS
+from threefold.tasks.task import Task
+from threefold.tasks.user_data.datasets import batch_size_of
 from threefold.training.config import RunConfig
 from threefold.training.durations import parse_duration
 from threefold.training.experiment import TrainedRun, prepare, run
@@ -34,7 +36,8 @@ def train(
     """Train a model and evaluate it on the test split; returns run.model, .folder, .history.
 
     data: a path, a task's name, a pandas or polars DataFrame, a dict of columns, a list of texts,
-    (inputs, targets) as arrays, or a torch Dataset.  mixers: "mamba", or a hybrid "a+b".
+    (inputs, targets) as arrays, a Task, or a torch Dataset or DataLoader: one, (train, test) or
+    (train, valid, test).  mixers: "mamba", or a hybrid "a+b".
     size: tiny, small, medium or large.  time: "5m", "90s" or seconds; without steps and time, ten
     minutes.  folder: where checkpoints, log and model are written; None writes nothing.
     kind, target: what to predict, if the data do not say.  settings: others by their full names,
@@ -44,7 +47,7 @@ def train(
         raise ThreefoldError("data is None; expected a path, a task's name, or data in memory")
     is_name = isinstance(data, (str, Path))
     values: dict[str, dict[str, Any]] = {
-        "data": {"name": _data_name(data), "seed": seed, "kind": kind, "target": target},
+        "data": {**_data_values(data), "seed": seed, "kind": kind, "target": target},
         "model": {"mixers": mixers, "size": size, "seed": seed},
         "training": {**_limits(steps, time), "seed": seed},
     }
@@ -73,11 +76,15 @@ def _tell(data: TrainingData) -> None:
             LOGGER.warning("%s: %s", description.name, note)
 
 
-def _data_name(data: Any) -> str:
+def _data_values(data: Any) -> dict[str, Any]:
+    return {"name": data_name(data), "batch_size": batch_size_of(data)}
+
+
+def data_name(data: Any) -> str:
     """The name of data: that of a task, the path of a file, or what is in memory."""
     if isinstance(data, (str, Path)):
         return str(data) if str(data) in TASKS or not Path(data).exists() else str(Path(data))
-    return type(data).__name__
+    return data.name if isinstance(data, Task) else type(data).__name__
 
 
 def _limits(steps: int | None, time: str | float | None) -> dict[str, Any]:

@@ -15,8 +15,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator
 
-from threefold.errors import ThreefoldError, nearest
-from threefold.layers.table import MIXERS
+from threefold.errors import ThreefoldError
+from threefold.layers.table import mixer_entry, registered_in
+from threefold.tasks.table import TASKS
 from threefold.training.overrides import apply_overrides
 from threefold.training.schema import Section
 from threefold.training.settings import Count, Seed, TrainingSettings
@@ -126,8 +127,7 @@ class ModelSettings(Section):
     def _check_names(cls, value: tuple[Entry, ...]) -> tuple[Entry, ...]:
         for entry in value:
             name = entry if isinstance(entry, str) else entry[0]
-            if name not in MIXERS:
-                raise ThreefoldError(f"unknown mixer {name!r}; {nearest(name, MIXERS)}")
+            mixer_entry(name)
         if not value:
             raise ThreefoldError("model.mixers is empty; expected at least one mixer, e.g. mamba")
         return value
@@ -152,16 +152,29 @@ class RunConfig(Section):
     def read(cls, values: Mapping[str, Any], overrides: Iterable[str] = ()) -> RunConfig:
         """From nested values and overrides such as `training.steps=100`."""
         plain: dict[str, Any] = json.loads(json.dumps(values, default=str))  # TOML has dates
-        plain.pop("format_version", None)
+        for note in ("format_version", "plugins"):
+            plain.pop(note, None)
         plain = apply_overrides(cls, plain, overrides)
         training = plain.get("training", {})
         if isinstance(training, dict) and not {"steps", "time"} & set(training):
             plain["training"] = {**training, "time": DEFAULT_TIME}
         return cls(**plain)
 
+    @property
+    def plugins(self) -> list[str]:
+        """The plugins that register the mixers and the task of this run."""
+        mixers = registered_in(self.model.model_dump(mode="json")).values()
+        task = TASKS.get(self.data.name)
+        names = [entry.plugin for entry in mixers] + ([] if task is None else [task.plugin])
+        return list(dict.fromkeys(filter(None, names)))
+
     def to_toml(self) -> str:
         """A TOML file that `read_toml` reads back to the same configuration."""
-        values = {"format_version": FORMAT_VERSION, **self.model_dump(mode="json")}
+        sections = self.model_dump(mode="json")
+        values: dict[str, Any] = {"format_version": FORMAT_VERSION}
+        if plugins := self.plugins:
+            values["plugins"] = plugins
+        values |= sections
         lines = [f"{key} = {_toml(value)}" for key, value in values.items() if _is_plain(value)]
         for name, section in values.items():
             if isinstance(section, Mapping):

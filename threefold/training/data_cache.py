@@ -13,9 +13,13 @@ ORDER_SETTINGS = {"batch_size", "batching", "eval_examples", "seed"}
 
 
 class DataCache:
-    """Opened data by their settings; files that have changed on disk are read again."""
+    """Opened data by their settings; files that have changed on disk are read again.
 
-    def __init__(self) -> None:
+    source: data in memory or a task, instead of what the settings name.
+    """
+
+    def __init__(self, source: Any = None) -> None:
+        self.source = source
         self._opened: dict[str, tuple[dict[str, Any], TrainingData]] = {}
 
     def open(self, settings: DataSettings) -> TrainingData:
@@ -25,6 +29,6 @@ class DataCache:
             identity, data = self._opened[key]
             if data.identity() == identity:
                 return replace(data, data=settings)
-        data = open_data(settings)
+        data = open_data(settings, source=self.source)
         self._opened[key] = (data.identity(), data)
         return data

@@ -11,7 +11,13 @@ from torch import nn
 from threefold.errors import ThreefoldError
 from threefold.memory.state import State
 from threefold.tasks.task import Metric, accuracy
-from threefold.training.objectives import BatchLoss, Objective, Tally, objective_for
+from threefold.training.objectives import (
+    BatchLoss,
+    Objective,
+    ObjectiveOptions,
+    Tally,
+    objective_of,
+)
 
 # Called after each batch, with its rows, their loss and outputs, and the metric so far.
 OnBatch = Callable[[Any, BatchLoss, Tally], None]
@@ -37,7 +43,7 @@ def evaluate(
 
     An error that `on_batch` raises ends the evaluation.
     """
-    objective = objective or objective_for(model, metric)
+    objective = objective or objective_of(model, ObjectiveOptions(metric))
     was_training = model.training
     model.eval()
     loss, count, tally = 0.0, 0, objective.tally()

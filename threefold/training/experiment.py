@@ -24,6 +24,7 @@ from threefold.drawing.page import standalone
 from threefold.errors import ThreefoldError
 from threefold.models.model import Model
 from threefold.models.table import build
+from threefold.plugins import how_to_load, missing_plugins
 from threefold.runtime.interrupts import InterruptedByUser, Interrupts
 from threefold.training.config import FORMAT_VERSION, RunConfig, read_toml
 from threefold.training.curves import draw_run, loss_chart
@@ -305,6 +306,12 @@ def read_run_values(folder: Path) -> dict[str, Any]:
             f"{path}: a run in format {version}, but this version of Threefold reads format "
             f"{FORMAT_VERSION} (settings were renamed): train again, or use the version that "
             "wrote it"
+        )
+    missing = missing_plugins(values.get("plugins", ()))
+    if missing:
+        raise ThreefoldError(
+            f"{folder}: needs the plugin {missing[0]}, which is not imported; "
+            f"{how_to_load(missing[0])}"
         )
     return values
 

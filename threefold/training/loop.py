@@ -30,7 +30,7 @@ from threefold.training.ema import ExponentialMovingAverage
 from threefold.training.evaluation import Scores, evaluate
 from threefold.training.learning_rates import SCHEDULES
 from threefold.training.nan_finder import NOT_REPRODUCED, find_non_finite
-from threefold.training.objectives import Objective, objective_for
+from threefold.training.objectives import Objective, ObjectiveOptions, objective_of
 from threefold.training.optimizer import make_optimizer, scale_learning_rate
 from threefold.training.reporters import LoggingReporter, Reporter, ReporterGroup
 from threefold.training.run_folder import RunFolder, open_run_folder
@@ -115,9 +115,10 @@ def train(
     progress is logged.  `reserve`: what of `settings.time` is not for training.
     """
     group = ProcessGroup.current()
-    objective = objective or objective_for(
-        model, smoothing=settings.label_smoothing, sampled=settings.scheduled_sampling
+    options = ObjectiveOptions(
+        smoothing=settings.label_smoothing, sampled=settings.scheduled_sampling
     )
+    objective = objective or objective_of(model, options)
     trainer = Trainer(model, batches, settings, objective, group)
     trainer.reserve = reserve or Reserve()
     with (

@@ -11,7 +11,7 @@ steps and ranks.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import torch
@@ -21,8 +21,7 @@ from torch import Tensor, nn
 from threefold.data.loaders import IGNORE, Batch
 from threefold.memory.state import State
 from threefold.models.encoder_decoder import EncoderDecoder
-from threefold.models.forecaster import Forecaster, future_values, gaussian_loss, pinball_loss
-from threefold.models.transformer import Transformer
+from threefold.models.forecaster import Forecaster, future_values
 from threefold.runtime.generation import generate
 from threefold.tasks.pairs import BEGIN, END, Pairs
 from threefold.tasks.table import LOWER_IS_BETTER
@@ -185,15 +184,14 @@ class ForecastObjective:
         carry: bool = False,
         progress: float = 0.0,
     ) -> BatchLoss:
-        assert isinstance(model, Forecaster)
-        series = rows.inputs[..., : model.channels]
-        exogenous = rows.inputs[..., model.channels :] if model.exogenous else None
+        assert isinstance(model, Forecaster)  # its spec says what the targets are
+        series, exogenous = model.split_inputs(rows.inputs)
         forecast, _ = model(series, None, exogenous=exogenous)
         future = rows.targets.reshape(len(series), -1, model.channels)
         target, _ = future_values(torch.cat([series, future], 1), model.horizon)
         target = target[:, : series.shape[1]]
         known = ~target.isnan()  # a missing value can be an input, but not a target
-        losses = _forecast_losses(model, forecast, target.nan_to_num())
+        losses = model.losses(forecast, target.nan_to_num())
         losses = torch.where(known, losses, torch.zeros_like(losses))
         last = model.point_forecast(forecast[:, -1]).reshape(rows.targets.shape)
         return BatchLoss(losses.sum(), last, None)
@@ -201,12 +199,6 @@ class ForecastObjective:
     def tally(self) -> MeanTally:
         """The mean of the metric, for forecasts from the last element."""
         return MeanTally(self.metric)
-
-
-def _forecast_losses(model: Forecaster, forecast: Tensor, target: Tensor) -> Tensor:
-    if model.quantiles is None:
-        return gaussian_loss(forecast[..., 0], forecast[..., 1], target)
-    return pinball_loss(forecast, target, model.quantiles)
 
 
 class TranslationObjective:
@@ -235,13 +227,11 @@ class TranslationObjective:
         carry: bool = False,
         progress: float = 0.0,
     ) -> BatchLoss:
-        assert isinstance(model, EncoderDecoder)
+        assert isinstance(model, EncoderDecoder)  # rows are pairs of a source and a target
         encoded = model.encode(rows.source, mask=rows.source_mask)
         share = self.sampled * progress if model.training else 0.0
         logits, _ = scheduled_sampling(model, rows.inputs, encoded, share, mask=rows.inputs_mask)
-        smoothing = self.smoothing
-        if isinstance(model, Transformer):
-            smoothing = smoothing or model.spec.option("label_smoothing")
+        smoothing = self.smoothing or model.spec.option("label_smoothing", 0.0)
         smoothing = smoothing if model.training else 0.0
         return BatchLoss(cross_entropy(logits, rows.answers, "sum", smoothing), logits, None)
 
@@ -259,15 +249,42 @@ def translate_greedily(model: Any, rows: Pairs) -> list[list[int]]:
     return generate(model, begin, state, max_tokens=max_tokens, stop=END, temperature=0.0).rows()
 
 
-def objective_for(
-    model: nn.Module, metric: Metric = accuracy, *, smoothing: float = 0.0, sampled: float = 0.0
-) -> Objective:
-    """The default objective of a model's kind."""
-    if isinstance(model, EncoderDecoder):
-        return TranslationObjective(smoothing=smoothing, sampled=sampled)
-    if isinstance(model, Forecaster):
-        return ForecastObjective(metric)
-    return PredictionObjective(metric, smoothing)
+class ObjectiveOptions(NamedTuple):
+    """What a task and the settings of a run say about an objective."""
+
+    metric: Metric = accuracy  # per target
+    smoothing: float = 0.0  # of labels
+    sampled: float = 0.0  # share of the model's own predictions among the tokens of a target
+    compare: Compare = exact_match  # of generated sequences
+    lower: bool = False  # whether a lower `compare` is better
+    class_weights: Tensor | None = None  # how much each class counts
+
+
+def _predict(options: ObjectiveOptions) -> Objective:
+    return PredictionObjective(options.metric, options.smoothing, options.class_weights)
+
+
+def _forecast(options: ObjectiveOptions) -> Objective:
+    return ForecastObjective(options.metric)
+
+
+def _translate(options: ObjectiveOptions) -> Objective:
+    compare, lower = options.compare, options.lower
+    return TranslationObjective(compare, options.smoothing, options.sampled, lower=lower)
+
+
+# By kind of model; all others predict in one pass.
+OBJECTIVES: dict[str, Callable[[ObjectiveOptions], Objective]] = {
+    "forecaster": _forecast,
+    "seq2seq": _translate,
+    "transformer": _translate,
+}
+
+
+def objective_of(model: nn.Module | str, options: ObjectiveOptions | None = None) -> Objective:
+    """The objective of a model, or of a kind of model; a plain torch module predicts."""
+    kind = model if isinstance(model, str) else getattr(model, "kind", "")
+    return OBJECTIVES.get(kind, _predict)(options or ObjectiveOptions())
 
 
 def cross_entropy(

@@ -21,7 +21,6 @@ from rich.text import Text
 from threefold.data.atomic_files import report_write_errors
 from threefold.drawing.text import format_duration, sparkline
 from threefold.errors import ThreefoldError
-from threefold.models.language import LanguageModel
 from threefold.runtime.generation import generate
 
 if TYPE_CHECKING:
@@ -238,7 +237,7 @@ class SampleReporter(Reporter):
     def on_evaluate(self, trainer: Trainer) -> None:
         model, steps = trainer.model, trainer.result.steps
         tokenizer = getattr(model, "tokenizer", None)
-        if not isinstance(model, LanguageModel) or tokenizer is None:
+        if not getattr(model, "writes_text", False) or tokenizer is None:
             return
         text = _sample(model, tokenizer)
         loss = trainer.result.scores.loss
@@ -247,7 +246,7 @@ class SampleReporter(Reporter):
             file.write(f"--- step {steps}{score}\n{text}\n")
 
 
-def _sample(model: LanguageModel, tokenizer: Any) -> str:
+def _sample(model: Any, tokenizer: Any) -> str:
     """Text that the model generates in eval mode, or the reason why it cannot."""
     was_training = model.training
     model.eval()

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -23,19 +23,13 @@ from threefold.data.shuffling import shuffled
 from threefold.errors import ThreefoldError, nearest
 from threefold.models.spec import Spec
 from threefold.tasks.pairs import Pairs
-from threefold.tasks.table import GENERATED, LOWER_IS_BETTER, TASKS
+from threefold.tasks.table import GENERATED, TASKS
 from threefold.tasks.table import task as make_task
-from threefold.tasks.task import Task
+from threefold.tasks.task import Task, accuracy
 from threefold.tasks.user_data import files_of, user_task
 from threefold.tasks.user_data.settings import FIELDS, read_settings
 from threefold.training.config import DataSettings, ModelSettings
-from threefold.training.objectives import (
-    ForecastObjective,
-    Objective,
-    PredictionObjective,
-    TranslationObjective,
-    exact_match,
-)
+from threefold.training.objectives import Objective, ObjectiveOptions, objective_of
 from threefold.training.settings import TrainingSettings
 
 # Settings of some kinds of models only.
@@ -106,15 +100,14 @@ class TrainingData:
         """The loss and the metric."""
         task, smoothing = self.task, settings.label_smoothing
         self._refuse_unused(settings)
-        if task.kind == "seq2seq":
-            compare = exact_match if task.compare is None else task.compare()
-            lower = task.metric in LOWER_IS_BETTER
-            sampled = settings.scheduled_sampling
-            return TranslationObjective(compare, smoothing, sampled, lower=lower)
-        if task.kind == "forecaster":
-            return ForecastObjective(task.measure)
+        measure = accuracy if task.kind == "seq2seq" else task.measure
         weights = self.balanced_weights if settings.class_weights else None
-        return PredictionObjective(task.measure, smoothing, weights)
+        options = ObjectiveOptions(
+            measure, smoothing, settings.scheduled_sampling, lower=task.lower, class_weights=weights
+        )
+        if task.compare is not None:
+            options = options._replace(compare=task.compare())
+        return objective_of(task.kind, options)
 
     def _refuse_unused(self, settings: TrainingSettings) -> None:
         """Refuse settings that the task's kind of model does not use."""
@@ -143,57 +136,17 @@ class TrainingData:
     def spec(self, model: ModelSettings) -> Spec:
         """The spec of a model for these data, with the given settings."""
         width, depth = model.sizes
-        kind, vocabulary, options = self._model_options(model)
+        needed = NEEDED_MODELS[self.task.kind](self, model)
         return Spec(
-            kind,
+            needed.kind,
             width,
             depth,
             tuple(model.mixers),
-            vocabulary,
+            max(needed.vocabulary, 1),
             channel=model.channel,
             block=model.block,
-            options={**options, **self.task.model_options, **model.options},
+            options={**needed.options, **self.task.model_options, **model.options},
         )
-
-    def _model_options(self, model: ModelSettings) -> tuple[str, int, dict[str, Any]]:
-        """Kind, vocabulary and options of the model."""
-        task = self.task
-        if task.kind == "seq2seq":
-            kind = model.kind or "seq2seq"
-            return kind, task.classes, self._seq2seq_options(kind)
-        if task.kind in ("language", "masked"):
-            return task.kind, task.vocabulary, {}
-        if task.kind == "vision":
-            channels, *image = self.first.inputs.shape[1:]
-            return "vision", 1, {"image": image, "channels": channels, "classes": task.classes}
-        vocabulary, features = max(task.vocabulary, 1), {"input_size": task.features}
-        if task.kind == "forecaster":
-            return "forecaster", vocabulary, self._forecaster_options()
-        if task.kind == "tagger":
-            return "tagger", vocabulary, {"classes": max(task.classes, 1), **features}
-        is_pair = self.first.inputs.dim() - (task.features > 0) == 3
-        pooled = {"pair": is_pair, **features}
-        if task.kind == "regressor":
-            return "regressor", vocabulary, {"outputs": self._outputs(), **pooled}
-        return "classifier", vocabulary, {"classes": max(task.classes, 1), **pooled}
-
-    def _outputs(self) -> int:
-        """Numbers that a regressor predicts."""
-        targets = self.first.targets
-        return 1 if targets.dim() == 1 else int(targets.shape[1])
-
-    def _forecaster_options(self) -> dict[str, Any]:
-        targets = self.first.targets
-        channels = 1 if targets.dim() == 2 else targets.shape[2]
-        options = {"horizon": targets.shape[1], "exogenous": self.task.features - channels}
-        return options if channels == 1 else {**options, "channels": channels}
-
-    def _seq2seq_options(self, kind: str) -> dict[str, Any]:
-        task = self.task
-        options: dict[str, Any] = {"source_vocabulary": task.vocabulary}
-        if kind == "transformer":
-            options["share_embeddings"] = task.vocabulary == task.classes
-        return options
 
     @property
     def tokenizer(self) -> Any:
@@ -218,6 +171,77 @@ class TrainingData:
             for tensor in _tensors(self.task.batch(split, 0, min(4, self.task.size(split)))):
                 digest.update(np.ascontiguousarray(tensor.numpy()).tobytes())
         return {f"data {self.task.name}": digest.hexdigest()}
+
+
+class NeededModel(NamedTuple):
+    """What the data need of a model."""
+
+    kind: str
+    vocabulary: int  # of tokens that it reads, or writes if it translates; 0: it reads numbers
+    options: dict[str, Any]
+
+
+def _language(data: TrainingData, model: ModelSettings) -> NeededModel:
+    return NeededModel(data.task.kind, data.task.vocabulary, {})  # or a masked one
+
+
+def _vision(data: TrainingData, model: ModelSettings) -> NeededModel:
+    channels, *image = data.first.inputs.shape[1:]
+    options = {"image": image, "channels": channels, "classes": data.task.classes}
+    return NeededModel("vision", 0, options)
+
+
+def _tagger(data: TrainingData, model: ModelSettings) -> NeededModel:
+    task = data.task
+    options = {"classes": max(task.classes, 1), "input_size": task.features}
+    return NeededModel("tagger", task.vocabulary, options)
+
+
+def _classifier(data: TrainingData, model: ModelSettings) -> NeededModel:
+    options = {"classes": max(data.task.classes, 1), **_pooled_options(data)}
+    return NeededModel("classifier", data.task.vocabulary, options)
+
+
+def _regressor(data: TrainingData, model: ModelSettings) -> NeededModel:
+    targets = data.first.targets
+    outputs = 1 if targets.dim() == 1 else targets.shape[1]
+    options = {"outputs": outputs, **_pooled_options(data)}
+    return NeededModel("regressor", data.task.vocabulary, options)
+
+
+def _pooled_options(data: TrainingData) -> dict[str, Any]:
+    features = data.task.features
+    is_pair = data.first.inputs.dim() - (features > 0) == 3
+    return {"pair": is_pair, "input_size": features}
+
+
+def _forecaster(data: TrainingData, model: ModelSettings) -> NeededModel:
+    targets = data.first.targets
+    channels = 1 if targets.dim() == 2 else targets.shape[2]
+    options = {"horizon": targets.shape[1], "exogenous": data.task.features - channels}
+    several = {} if channels == 1 else {"channels": channels}
+    return NeededModel("forecaster", data.task.vocabulary, {**options, **several})
+
+
+def _translator(data: TrainingData, model: ModelSettings) -> NeededModel:
+    task, kind = data.task, model.kind or "seq2seq"
+    options: dict[str, Any] = {"source_vocabulary": task.vocabulary}
+    if kind == "transformer":
+        options["share_embeddings"] = task.vocabulary == task.classes
+    return NeededModel(kind, task.classes, options)
+
+
+# By the kind of a task, each of MODEL_KINDS.
+NEEDED_MODELS: dict[str, Callable[[TrainingData, ModelSettings], NeededModel]] = {
+    "language": _language,
+    "masked": _language,
+    "vision": _vision,
+    "classifier": _classifier,
+    "regressor": _regressor,
+    "tagger": _tagger,
+    "forecaster": _forecaster,
+    "seq2seq": _translator,
+}
 
 
 @dataclass(frozen=True)
@@ -284,11 +308,14 @@ def open_data(
 ) -> TrainingData:
     """Open a task or a user's file, given `DataSettings` or a name and keyword arguments.
 
-    source: data in memory, which the name only describes.  preprocessing: that of a trained model.
-    split=False: all of a user's examples in every split.
+    source: data in memory or a task, which the name only describes.  preprocessing: that of a
+    trained model.  split=False: all of a user's examples in every split.
     """
     settings = data if isinstance(data, DataSettings) else DataSettings(name=data, **options)
     name = settings.name
+    if isinstance(source, Task):
+        read_settings(settings.model_dump()).allow_only(f"{source.name}, a task in memory")
+        return TrainingData(source, settings)
     if source is not None:
         read = read_settings(settings.model_dump())
         task = user_task(source, read, preprocessing=preprocessing, split=split)

@@ -24,7 +24,7 @@ __all__ = ["FORMS", "Chain", "Preprocessing", "Roles"]
 
 FILE = "preprocessing.json"
 VERSION = 1
-FORMS = ("text", "file", "words", "table", "row", "series", "sound", "image")
+FORMS = ("text", "file", "words", "tokens", "table", "row", "series", "sound", "image")
 
 
 @dataclass(frozen=True)

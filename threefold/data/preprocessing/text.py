@@ -107,6 +107,28 @@ class WordNumbers(Step):
 
 
 @dataclass(frozen=True)
+class TokenNumbers(Step):
+    """Tokens that are numbers already, from 0 to vocabulary − 1."""
+
+    NAME: ClassVar[str] = "token_numbers"
+    vocabulary: int
+
+    def apply(self, data: Any) -> Numbers:
+        """The tokens of a sequence; others than those of training are refused."""
+        tokens = np.asarray(data)
+        if tokens.ndim != 1 or tokens.dtype.kind not in "iu" or not len(tokens):
+            raise ThreefoldError(
+                f"tokens are {tokens.dtype} of shape {tokens.shape}; expected integers [length]"
+            )
+        if tokens.min() < 0 or tokens.max() >= self.vocabulary:
+            raise ThreefoldError(
+                f"tokens are from {tokens.min()} to {tokens.max()}; expected 0 to "
+                f"{self.vocabulary - 1}, a vocabulary of {self.vocabulary}"
+            )
+        return tokens.astype(np.int64)
+
+
+@dataclass(frozen=True)
 class Labels(Step):
     """Names of classes → their numbers, in the order of training."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import itertools
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ from threefold.lab.bench.measuring import (
     peak_memory,
 )
 from threefold.layers.mixer import Mixer
-from threefold.layers.table import MIXERS, mixer
+from threefold.layers.table import MIXERS, mixer, mixer_entry
 from threefold.memory.forms import FORMS
 
 REFERENCE = "attention"  # the others are compared with it, if it is measured
@@ -48,8 +48,7 @@ class Shapes:
 
     def __post_init__(self) -> None:
         for name in self.mixers:
-            if name not in MIXERS:
-                raise ThreefoldError(f"unknown mixer {name!r}; {nearest(name, MIXERS)}")
+            mixer_entry(name)
         for form in self.forms:
             if form not in (*FORMS, "auto"):
                 raise ThreefoldError(f"unknown form {form!r}; {nearest(form, (*FORMS, 'auto'))}")
@@ -290,12 +289,11 @@ def parse_lengths(text: str) -> tuple[int, ...]:
     return tuple(sorted(set(lengths)))
 
 
-def parse_names(text: str, known: Sequence[str] = tuple(MIXERS)) -> tuple[str, ...]:
+def parse_names(text: str) -> tuple[str, ...]:
     """Parse and check a list of mixers, separated by commas."""
     names = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
     if not names:
-        raise ThreefoldError(f"{text!r} names no mixer; known: {', '.join(known)}")
+        raise ThreefoldError(f"{text!r} names no mixer; known: {', '.join(MIXERS)}")
     for name in names:
-        if name not in known:
-            raise ThreefoldError(f"unknown mixer {name!r}; {nearest(name, known)}")
+        mixer_entry(name)
     return names

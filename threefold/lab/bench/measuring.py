@@ -17,13 +17,12 @@ from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from threefold.errors import ThreefoldError
 from threefold.lab.report.report import Cost
 from threefold.memory.state import leaves
-from threefold.models.encoder_decoder import EncoderDecoder
-from threefold.models.spec import Spec
+from threefold.models.model import Model
 
 Points: TypeAlias = tuple[tuple[int, float], ...]
 Work: TypeAlias = Callable[[], object]
@@ -129,48 +128,31 @@ def _resident(name: str) -> int:
     return 1024 * int(line.split()[1])
 
 
-def example_input(spec: Spec, batch: int, length: int) -> Tensor:
-    """Random tokens or numbers that a model of this spec can read."""
-    generator = torch.Generator().manual_seed(0)
-    shape = (batch, 2, length) if spec.option("pair", False) else (batch, length)
-    size = spec.option("input_size", 0)
-    if spec.kind == "forecaster":
-        size = spec.option("channels") + spec.option("exogenous")
-    if size:
-        return torch.randn(*shape, size, generator=generator)
-    largest = min(spec.vocabulary, spec.option("source_vocabulary", 0) or spec.vocabulary)
-    return torch.randint(largest, shape, generator=generator)
-
-
 def elements(x: Tensor) -> int:
     """The number of tokens or vectors in an input."""
     return math.prod(x.shape[:-1]) if x.is_floating_point() else x.numel()
 
 
-def training_step(model: nn.Module, x: Tensor) -> None:
+def training_step(model: Model, x: Tensor) -> None:
     """Forward and backward pass, without an update."""
     model.train()
-    answer: Tensor = (model(x, model.encode(x)) if isinstance(model, EncoderDecoder) else model(x))[
-        0
-    ]
-    (answer.float() ** 2).mean().backward()  # type: ignore[no-untyped-call]
+    (model.training_outputs(x).float() ** 2).mean().backward()  # type: ignore[no-untyped-call]
     for parameter in model.parameters():
         parameter.grad = None
 
 
-def prefill(model: nn.Module, x: Tensor) -> Any:
+def prefill(model: Model, x: Tensor) -> Any:
     """The state after a sequence; language models compute the last logits only."""
     model.eval()
-    last = {"last": True} if hasattr(model, "step") and x.dim() == 2 else {}
     with torch.no_grad():
-        return model.encode(x) if isinstance(model, EncoderDecoder) else model(x, **last)[1]
+        return model.prefill(x)
 
 
-def decode(model: nn.Module, x: Tensor, state: Any, elements: int = DECODED) -> None:
+def decode(model: Model, x: Tensor, state: Any, elements: int = DECODED) -> None:
     """Read elements one by one, each with the state of the one before."""
     with torch.no_grad():
         for i in range(elements):
-            state = model(x[:, i : i + 1], state)[1]
+            state = model.respond(x[:, i : i + 1], state, last=True)[1]
 
 
 def costs(
@@ -212,7 +194,7 @@ class CostMeter:
 
     def measure(self, length: int, rows: int) -> None:
         """All costs at one length, with batches of `rows` rows and with single rows."""
-        batches = {n: example_input(m.spec, rows, length) for n, m in self.models.items()}
+        batches = {n: m.example_inputs(rows, length) for n, m in self.models.items()}
         singles = {n: x[:1] for n, x in batches.items()}
         count = elements(next(iter(batches.values())))
         self._throughput("training", length, training_step, batches, count)

@@ -35,7 +35,7 @@ from threefold.lab.race.sizing import (
     count_parameters,
     match_parameters,
 )
-from threefold.layers.table import MIXERS
+from threefold.layers.table import MIXERS, mixer_entry
 from threefold.models.spec import Spec
 from threefold.models.table import build
 from threefold.training.config import DataSettings, ModelSettings, RunConfig
@@ -142,8 +142,7 @@ class RaceRequest:
             name, _, mixers = text.partition("=")
             parts = tuple((mixers or name).split("+"))
             for part in parts:
-                if part not in MIXERS:
-                    raise ThreefoldError(f"unknown mixer {part!r}; {nearest(part, MIXERS)}")
+                mixer_entry(part)
             if name in entries:
                 raise ThreefoldError(
                     f"{name!r} is listed twice; give one of them another name, e.g. b={name}"

@@ -24,6 +24,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import torch
 
@@ -44,6 +45,8 @@ from threefold.lab.race.runs import FinishedRun, train_run, tune
 from threefold.lab.report.report import BaselineResult, Contender, Cost, Report, Subject
 from threefold.models.spec import Spec
 from threefold.models.table import build
+from threefold.tasks.user_data.datasets import batch_size_of
+from threefold.training.api import data_name
 from threefold.training.checkpoints import lock_folder
 from threefold.training.config import RunConfig
 from threefold.training.data_cache import DataCache
@@ -71,7 +74,7 @@ class RaceFolder:
 
 
 def compare(
-    data: str | os.PathLike[str],
+    data: Any,
     mixers: str | Sequence[str] = DEFAULT_MIXERS,
     *,
     time: str = "10m",
@@ -83,27 +86,31 @@ def compare(
     depth: int = 2,
     parameters: int | None = None,
     learning_rate: float = 3e-3,
-    batch_size: int = 16,
+    batch_size: int | None = None,
     baselines: str = "strong",
     overrides: Sequence[str] = (),
     say: Say = lambda _: None,
 ) -> Report:
-    """Race sequence models on a task or on your own file, and report which one suits it.
+    """Race sequence models on a task or on your own data, and report which one suits them.
 
+    data: a path, a task's name, or data in memory as in `threefold.train`: data frames, arrays, a
+    Task, a torch Dataset.  batch_size: default 16, or that of a DataLoader.
     The report is displayed by notebooks and has `sentence`, `verdict`, `to_dict()` and
     `save(folder)`.  With a `folder` an interrupted race can be continued.  `overrides` are further
     settings, such as "data.length=512" or "model.mixers.mamba.state_size=64"; `say` receives
     progress messages.  `baselines`: strong, simple or none.
     """
     names = tuple(mixers.split(",")) if isinstance(mixers, str) else tuple(mixers)
+    source = None if isinstance(data, (str, os.PathLike)) else data
+    name = data_name(os.fspath(data) if source is None else data)
     request = RaceRequest(
-        os.fspath(data), names, time, match, seeds, tune, width, depth, parameters,
-        learning_rate, batch_size, tuple(overrides), baselines,
+        name, names, time, match, seeds, tune, width, depth, parameters,
+        learning_rate, batch_size or batch_size_of(source) or 16, tuple(overrides), baselines,
     )  # fmt: skip
     if folder is not None:
-        return run_race(request, RaceFolder(Path(folder)), say)
+        return run_race(request, RaceFolder(Path(folder)), say, source)
     with TemporaryDirectory(prefix="threefold-race-") as temporary:
-        return run_race(request, RaceFolder(Path(temporary)), say)
+        return run_race(request, RaceFolder(Path(temporary)), say, source)
 
 
 def default_folder(request: RaceRequest) -> Path:
@@ -112,10 +119,10 @@ def default_folder(request: RaceRequest) -> Path:
     return Path("runs") / f"compare-{Path(request.data).stem}-{digest}"
 
 
-def run_race(request: RaceRequest, folder: RaceFolder, say: Say) -> Report:
-    """Run a race, or the part of it that is not finished yet."""
+def run_race(request: RaceRequest, folder: RaceFolder, say: Say, source: Any = None) -> Report:
+    """Run a race, or the part of it that is not finished yet; source: data in memory."""
     folder.path.mkdir(parents=True, exist_ok=True)
-    cache = DataCache()
+    cache = DataCache(source)
     plan = load_or_make_plan(request, folder.path, say, cache)
     rates = learning_rates(plan, folder.path, say, cache)
     finished = train_all(plan, rates, folder, say, cache)
@@ -349,7 +356,7 @@ def make_subject(
         length=task.length,
         match=request.match,
         matched=tuple(describe_matching(plan)),
-        command=command_line(request),
+        command=command_line(plan, data),
         time=request.time,
         chance=task.chance if math.isfinite(task.chance) else None,
         resolution=1 / targets if task.metric in ("accuracy", "exact") else 0.0,
@@ -376,9 +383,16 @@ def data_hashes(
     return hashes
 
 
-def command_line(request: RaceRequest) -> str:
-    """The command that runs the same race."""
-    words = ["threefold", "compare", request.data, "--mixers", ",".join(request.mixers)]
+def command_line(plan: RacePlan, data: TrainingData) -> str:
+    """The command that runs the same race; data in memory are named by their class."""
+    request = plan.request
+    mixers = ",".join(request.mixers)
+    if data.from_user and not Path(request.data).exists():
+        return f"threefold.compare({request.data}, {mixers!r}, time={request.time!r}, …) in Python"
+    words = ["threefold", "compare", request.data, "--mixers", mixers]
+    configs = (plan.config(contender.name, 0) for contender in plan.contenders)
+    for plugin in dict.fromkeys(name for config in configs for name in config.plugins):
+        words += ["--plugin", plugin]
     for option, value, default in (
         ("--time", request.time, ""),
         ("--match", request.match, "parameters"),

@@ -24,6 +24,7 @@ from threefold.lab.race.significance import (
     paired,
     verdict,
 )
+from threefold.models.table import KINDS
 
 # By metric: its name, the unit of a difference, and the unit of its values.
 METRICS = {
@@ -175,9 +176,7 @@ class Subject:
     @property
     def element(self) -> str:
         """The word for one element of a sequence."""
-        return (
-            "token" if self.kind in ("language", "masked", "seq2seq", "transformer") else "element"
-        )
+        return KINDS[self.kind].element if self.kind in KINDS else "element"
 
     @property
     def unit(self) -> str:

@@ -27,8 +27,8 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import Any, TypeAlias
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
@@ -37,7 +37,6 @@ from threefold.data.preprocessing import Chain
 from threefold.data.preprocessing.numbers import Standardise
 from threefold.errors import ThreefoldError, nearest
 from threefold.models.forecaster import Forecaster, gaussian_loss
-from threefold.models.language import LanguageModel
 from threefold.models.regressor import Regressor
 from threefold.runtime.table_forecasts import forecast_levels
 
@@ -272,10 +271,65 @@ def original_units(model: Forecaster, values: Tensor) -> Tensor:
 
 def default_mode(model: Any) -> str:
     """Likelihood for models that have one, else predict."""
-    has_one = isinstance(model, LanguageModel) or (
+    has_one = model.kind == "language" or (
         isinstance(model, Forecaster) and model.quantiles is None
     )
     return "likelihood" if has_one else "predict"
+
+
+class ScorerOptions(NamedTuple):
+    """What a stream says about its scores."""
+
+    mode: str
+    token_texts: Sequence[str] | None  # the text of each token
+    top_k: int
+    window: int | None
+
+
+def _token_scorer(model: Any, options: ScorerOptions) -> Scorer:
+    if options.mode == "anomaly":
+        return SurpriseScorer(True, options.window)
+    if options.mode == "likelihood":
+        return LikelihoodScorer()
+    texts = options.token_texts
+    count = model.spec.vocabulary if texts is None else len(texts)
+    return TopTokensScorer("predicted_token", texts, options.top_k, count)
+
+
+def _class_scorer(model: Any, options: ScorerOptions) -> Scorer:
+    if options.mode == "anomaly":
+        return SurpriseScorer(False, options.window)
+    if options.mode == "predict":
+        return _label_scorer(model, options.top_k)
+    raise ThreefoldError(
+        f"a {model.kind} model does not predict its inputs, so they have no likelihood; use "
+        "mode predict or anomaly"
+    )
+
+
+def _forecast_scorer(model: Any, options: ScorerOptions) -> Scorer:
+    if options.mode == "predict":
+        return ForecastScorer(model)
+    return ResidualScorer(model) if options.mode == "anomaly" else DensityScorer(model)
+
+
+def _numbers_scorer(model: Any, options: ScorerOptions) -> Scorer:
+    if options.mode == "predict":
+        return NumbersScorer(model)
+    raise ThreefoldError(
+        f"a regressor predicts numbers without their probability, so mode {options.mode} has "
+        "nothing to score; use mode predict"
+    )
+
+
+# By kind of model: each that can read a stream.
+SCORERS: dict[str, Callable[[Any, ScorerOptions], Scorer]] = {
+    "language": _token_scorer,
+    "tagger": _class_scorer,
+    "classifier": _class_scorer,
+    "regressor": _numbers_scorer,
+    "forecaster": _forecast_scorer,
+}
 
 
 def make_scorer(
@@ -284,31 +338,7 @@ def make_scorer(
     """Return the scorer for a model and a mode; token_texts: the text of each token."""
     if mode not in MODES:
         raise ThreefoldError(f"unknown mode {mode!r}; {nearest(mode, MODES)}")
-    if isinstance(model, Forecaster):
-        if mode == "predict":
-            return ForecastScorer(model)
-        return ResidualScorer(model) if mode == "anomaly" else DensityScorer(model)
-    if isinstance(model, Regressor):
-        if mode == "predict":
-            return NumbersScorer(model)
-        raise ThreefoldError(
-            f"a regressor predicts numbers without their probability, so mode {mode} has nothing "
-            "to score; use mode predict"
-        )
-    tokens = isinstance(model, LanguageModel)
-    if mode == "anomaly":
-        return SurpriseScorer(tokens, window)
-    if mode == "predict":
-        if tokens:
-            count = model.spec.vocabulary if token_texts is None else len(token_texts)
-            return TopTokensScorer("predicted_token", token_texts, top_k, count)
-        return _label_scorer(model, top_k)
-    if not tokens:
-        raise ThreefoldError(
-            f"a {model.kind} model does not predict its inputs, so they have no likelihood; use "
-            "mode predict or anomaly"
-        )
-    return LikelihoodScorer()
+    return SCORERS[model.kind](model, ScorerOptions(mode, token_texts, top_k, window))
 
 
 def _label_scorer(model: Any, top_k: int) -> TopTokensScorer:

@@ -20,6 +20,7 @@ from __future__ import annotations
 import hashlib
 import stat
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,8 @@ from threefold.data.token_files import find_token_folder
 from threefold.errors import AmbiguousError, ThreefoldError, nearest
 from threefold.tasks.table import MODEL_KINDS
 from threefold.tasks.task import Task
-from threefold.tasks.user_data.arrays import arrays_task, is_arrays
+from threefold.tasks.user_data.arrays import arrays_task, is_arrays, task_from_arrays
+from threefold.tasks.user_data.datasets import dataset_task, is_dataset
 from threefold.tasks.user_data.folder import folder_task
 from threefold.tasks.user_data.pairs import RawPairs, pairs_task
 from threefold.tasks.user_data.roles import SOURCE_NAMES, TARGET_NAMES
@@ -44,8 +46,9 @@ from threefold.tasks.user_data.tags import tags_task
 from threefold.tasks.user_data.text import content_task, text_task
 from threefold.tasks.user_data.token_folder import token_folder_task
 from threefold.tasks.user_data.ts import ts_task
+from threefold.tasks.user_data.windows import windows_task
 
-__all__ = ["ReadSettings", "Reading", "files_of", "user_task"]
+__all__ = ["ReadSettings", "Reading", "files_of", "from_arrays", "user_task"]
 
 MOST_FILES_LISTED = 1000  # of a folder; more are summarised by one checksum
 TAG_SUFFIXES = (".conll", ".conllu", ".bio", ".iob")
@@ -72,6 +75,46 @@ def user_task(
     if isinstance(source, (str, Path)):
         return _path_task(Path(source), reading)
     return _object_task(source, reading)
+
+
+def from_arrays(
+    x: Any,
+    y: Any,
+    *,
+    horizon: int | None,
+    splits: Mapping[str, tuple[Any, Any]],
+    **options: Any,
+) -> Task[Any]:
+    """The task of `Task.from_arrays`."""
+    unknown = set(splits) - {"valid", "test"}
+    if unknown:
+        raise ThreefoldError(f"splits: {sorted(unknown)}; expected 'valid' and 'test'")
+    if y is None or horizon is not None or options["kind"] == "forecaster":
+        return _forecasts_from_arrays(x, y, horizon, splits, options)
+    return task_from_arrays(x, y, splits=splits, **options)
+
+
+def _forecasts_from_arrays(
+    x: Any, y: Any, horizon: int | None, splits: Mapping[str, Any], options: Mapping[str, Any]
+) -> Task[Any]:
+    if (y is None) == (horizon is None) or options["labels"] or options["vocabulary"]:
+        raise ThreefoldError(
+            "forecasts need one series x and a horizon, or windows x with their futures y and "
+            'kind="forecaster"; neither has labels or a vocabulary'
+        )
+    if y is not None:
+        return windows_task(x, y, options["name"], splits)
+    values = np.asarray(x, np.float64)
+    values = values[:, None] if values.ndim == 1 else values
+    if values.ndim != 2 or splits:
+        raise ThreefoldError(
+            f"a series is {np.shape(x)} with splits {list(splits)}; expected [time] or [time, "
+            "channels], which is split by time"
+        )
+    columns = {f"x{i + 1}": values[:, i].tolist() for i in range(values.shape[1])}
+    settings = ReadSettings(kind="forecaster", target=",".join(columns), horizon=horizon)
+    task = table_task(read_table(columns), Reading(settings))
+    return replace(task, name=options["name"], title=options["name"])
 
 
 def _path_task(path: Path, reading: Reading) -> Task[Any]:
@@ -163,6 +206,8 @@ def _object_task(source: Any, reading: Reading) -> Task[Any]:
     """Data that are in memory already."""
     if isinstance(source, str) or _is_texts(source):
         return content_task("\n".join(source).encode(), "texts", reading)
+    if is_dataset(source):
+        return dataset_task(source, reading)
     if is_arrays(source):
         return arrays_task(source, reading)
     if isinstance(source, np.ndarray) and source.ndim == 1:
@@ -173,7 +218,8 @@ def _object_task(source: Any, reading: Reading) -> Task[Any]:
         return table_task(_read_table(source, reading), reading)
     raise ThreefoldError(
         f"the data are a {type(source).__name__}; expected a path, a task's name, a data frame, a "
-        "mapping of columns, an array of rows × columns, a list of texts, or (inputs, targets)"
+        "mapping of columns, an array of rows × columns, a list of texts, (inputs, targets) as "
+        "arrays, or a torch Dataset"
     )
 
 

@@ -8,18 +8,18 @@ targets   n labels (texts or whole numbers): classifier; n numbers or [n, output
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from threefold.data.preprocessing import Chain
-from threefold.data.preprocessing.text import Tokenize
+from threefold.data.preprocessing.text import Tokenize, TokenNumbers
 from threefold.errors import ThreefoldError
 from threefold.tasks.language_modelling import learn_tokenizer
 from threefold.tasks.task import Task
 from threefold.tasks.user_data.examples import ExampleData, RawExamples, examples_task
-from threefold.tasks.user_data.settings import Reading
+from threefold.tasks.user_data.settings import Reading, ReadSettings
 from threefold.tasks.user_data.table import MOST_TEXT_TOKENS, fit_numbers
 
 
@@ -32,15 +32,43 @@ def arrays_task(source: tuple[Any, Any], reading: Reading) -> Task[Any]:
     """The task of (inputs, targets)."""
     inputs, form = read_inputs(source[0])
     targets, kind = _read_targets(source[1], reading)
-    if len(inputs) != len(targets):
-        raise ThreefoldError(
-            f"{len(inputs)} inputs and {len(targets)} targets; expected as many of each"
-        )
-    places = [f"example {number}" for number in range(1, len(inputs) + 1)]
-    raw = RawExamples(inputs, targets, places)
+    raw = _raw_examples(inputs, targets)
+    data = ExampleData("arrays", kind, form, raw, _fit_inputs(form, reading), facts=_facts(raw))
+    return examples_task(data, reading)
+
+
+def task_from_arrays(
+    x: Any,
+    y: Any,
+    *,
+    name: str,
+    kind: str | None,
+    splits: Mapping[str, tuple[Any, Any]],
+    labels: Sequence[str],
+    vocabulary: int,
+) -> Task[Any]:
+    """A task of sequences, each with a class, a number or a class per element."""
+    reading = Reading(ReadSettings(kind=kind))
+    parts = {}
+    for split, (inputs, targets) in {"train": (x, y), **splits}.items():
+        rows, form = (_read_tokens(inputs), "tokens") if vocabulary else read_inputs(inputs)
+        answers, found = _read_targets(_named(targets, labels), reading)
+        reading = Reading(ReadSettings(kind=found))  # the other splits are of the same kind
+        parts[split] = _raw_examples(rows, answers, "" if split == "train" else f"{split}, ")
+    fit = _fit_inputs(form, reading, vocabulary)
+    train = parts.pop("train")
+    data = ExampleData(name, found, form, train, fit, given=parts, facts=_facts(train))
+    return examples_task(data, reading)
+
+
+def _fit_inputs(
+    form: str, reading: Reading, vocabulary: int = 0
+) -> Callable[[Sequence[Any]], Chain]:
+    settings = reading.settings
 
     def fit(train: Sequence[Any]) -> Chain:
-        settings = reading.settings
+        if form == "tokens":
+            return Chain((TokenNumbers(vocabulary),))
         if form == "text":
             tokenizer = learn_tokenizer(
                 settings.tokenizer or "byte", train, settings.vocabulary or 4096
@@ -49,8 +77,43 @@ def arrays_task(source: tuple[Any, Any], reading: Reading) -> Task[Any]:
         columns = [f"feature {number}" for number in range(1, train[0].shape[1] + 1)]
         return fit_numbers(train, columns, settings)
 
-    facts = (("inputs", f"{len(inputs):,} {'texts' if form == 'text' else 'sequences'}"),)
-    return examples_task(ExampleData("arrays", kind, form, raw, fit, facts=facts), reading)
+    return fit
+
+
+def _raw_examples(inputs: list[Any], targets: list[Any], where: str = "") -> RawExamples:
+    if len(inputs) != len(targets):
+        raise ThreefoldError(
+            f"{where}{len(inputs)} inputs and {len(targets)} targets; expected as many of each"
+        )
+    places = [f"{where}example {number}" for number in range(1, len(inputs) + 1)]
+    return RawExamples(inputs, targets, places)
+
+
+def _facts(raw: RawExamples) -> tuple[tuple[str, str], ...]:
+    what = "texts" if isinstance(raw.inputs[0], str) else "sequences"
+    return (("inputs", f"{len(raw):,} {what}"),)
+
+
+def _read_tokens(inputs: Any) -> list[Any]:
+    if len(inputs) == 0:
+        raise ThreefoldError("no inputs; expected at least one sequence of tokens")
+    return [np.asarray(row) for row in inputs]
+
+
+def _named(targets: Any, labels: Sequence[str]) -> Any:
+    """Classes by their names, where names are given."""
+    if not labels:
+        return targets
+    try:
+        return [
+            labels[int(row)] if np.ndim(row) == 0 else [labels[int(i)] for i in row]
+            for row in targets
+        ]
+    except (IndexError, TypeError) as error:
+        raise ThreefoldError(
+            f"labels has {len(labels)} names, but the targets are not all whole numbers from 0 to "
+            f"{len(labels) - 1} ({error})"
+        ) from error
 
 
 def read_inputs(inputs: Any) -> tuple[list[Any], str]:
@@ -80,7 +143,8 @@ def read_inputs(inputs: Any) -> tuple[list[Any], str]:
 def _read_targets(targets: Any, reading: Reading) -> tuple[list[Any], str]:
     """Targets, and the kind of model that predicts them."""
     kind = reading.settings.kind or (reading.preprocessing and reading.preprocessing.kind)
-    if kind == "tagger" or (len(targets) and isinstance(targets[0], (list, tuple))):
+    nested = len(targets) and isinstance(targets[0], (list, tuple))
+    if kind == "tagger" or (kind is None and nested):
         return [[str(tag) for tag in row] for row in targets], "tagger"
     values = np.asarray(targets)
     if kind is None:

@@ -1,12 +1,13 @@
 """Examples of a user, each with a label, a number, or a tag per element: one task for all of them.
 
-Examples are shuffled in an order that is always the same and split into 80, 10 and 10 per cent.
+Examples are shuffled in an order that is always the same and split into 80, 10 and 10 per cent;
+validation and test examples of the user's own are used as they are.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,7 +16,7 @@ import numpy as np
 from threefold.data.loaders import IGNORE, Batch
 from threefold.data.preprocessing import Chain, Preprocessing, Roles
 from threefold.data.preprocessing.numbers import Standardise
-from threefold.data.preprocessing.text import Labels, Tokenize, WordNumbers
+from threefold.data.preprocessing.text import Labels, Tokenize, TokenNumbers, WordNumbers
 from threefold.data.random_by_address import permutation
 from threefold.errors import ThreefoldError
 from threefold.tasks.stored import Array, StoredExamples, pick_rows
@@ -53,7 +54,7 @@ class ExampleData:
     form: str
     examples: RawExamples
     fit_inputs: Callable[[Sequence[Any]], Chain]  # from the inputs of the training split
-    test: RawExamples | None = None  # a test split of its own
+    given: Mapping[str, RawExamples] = field(default_factory=dict)  # valid and test of their own
     roles: Roles = field(default_factory=Roles)
     context: int | None = None  # rows of one example, if a table was cut into examples
     facts: tuple[tuple[str, str], ...] = ()
@@ -101,14 +102,13 @@ def examples_task(data: ExampleData, reading: Reading) -> Task[Batch]:
 
 
 def _split(data: ExampleData, reading: Reading) -> dict[str, RawExamples]:
-    """80, 10 and 10 per cent of the shuffled examples; 90 and 10 if there is a test set."""
+    """80, 10 and 10 per cent of the shuffled examples, and those that are given."""
     if not reading.split:
         return dict.fromkeys(SPLITS, data.examples)
     count = len(data.examples)
     classes = len(set(map(str, data.examples.targets))) if data.kind == "classifier" else 2
-    ends = (0.8, 0.9, 1.0) if data.test is None else (0.9, 1.0, 1.0)
-    cuts = [0, *(int(count * part) for part in ends)]
-    if classes < 2 or count < FEWEST_EXAMPLES:
+    cuts = split_cuts(count, data.given)
+    if classes < 2 or (count < FEWEST_EXAMPLES and len(data.given) < 2):
         shown = f" of {classes} classes" if data.kind == "classifier" else ""
         raise ThreefoldError(
             f"{data.name}: {count} examples{shown}; expected at least 2 classes, and "
@@ -116,8 +116,14 @@ def _split(data: ExampleData, reading: Reading) -> dict[str, RawExamples]:
         )
     order = permutation((0, count), count)
     parts = zip(SPLITS, cuts, cuts[1:], strict=False)
-    splits = {split: _pick(data.examples, order[a:b]) for split, a, b in parts}
-    return splits if data.test is None else {**splits, "test": data.test}
+    return {split: _pick(data.examples, order[a:b]) for split, a, b in parts} | dict(data.given)
+
+
+def split_cuts(count: int, given: Collection[str]) -> list[int]:
+    """Where `count` examples are cut into train, valid and test, of which some are given."""
+    valid = (90 if "test" in given else 80) + (10 if "valid" in given else 0)
+    test = 100 if "test" in given else 90
+    return [0, *(count * part // 100 for part in (valid, test, 100))]
 
 
 def _pick(raw: RawExamples, numbers: Array) -> RawExamples:
@@ -130,7 +136,8 @@ def _pick(raw: RawExamples, numbers: Array) -> RawExamples:
 
 def _fit(data: ExampleData, train: RawExamples, settings: ReadSettings) -> Preprocessing:
     """Steps fitted to the training split; the labels are those of all examples."""
-    every = [*data.examples.targets, *(() if data.test is None else data.test.targets)]
+    parts = (data.examples, *data.given.values())
+    every = [target for part in parts for target in part.targets]
     if data.kind == "regressor":
         numbers = np.array(train.targets, np.float64).reshape(len(train), -1)
         names = data.roles.targets or [f"value {n}" for n in range(1, numbers.shape[1] + 1)]
@@ -225,8 +232,8 @@ def _chance(kind: str, encoded: dict[str, StoredExamples], preprocessing: Prepro
 
 
 def _vocabulary(preprocessing: Preprocessing) -> int:
-    step = preprocessing.inputs.find(Tokenize) or preprocessing.inputs.find(WordNumbers)
-    return int(step.vocabulary)
+    steps = (preprocessing.inputs.find(kind) for kind in (Tokenize, WordNumbers, TokenNumbers))
+    return int(next(step for step in steps if step is not None).vocabulary)
 
 
 def _error_scale(preprocessing: Preprocessing) -> tuple[float, ...]:
@@ -251,7 +258,8 @@ def _describe(
         facts.append(("values", f"from {numbers.min():.4g} to {numbers.max():.4g}"))
     if reading.split:
         sizes = " / ".join(f"{len(splits[split]):,}" for split in SPLITS)
-        how = "shuffled" if data.test is None else "shuffled; the test split is a file of its own"
+        own = " and ".join(split for split in SPLITS if split in data.given)
+        how = f"shuffled; {own} of its own" if own else "shuffled"
         facts.append(("split", f"{sizes} examples (train / validation / test), {how}"))
         notes += duplicates_note(splits["train"].inputs, splits["test"].inputs)
     return DataDescription(data.name, data.kind, tuple(facts), tuple(notes), data.otherwise)

@@ -33,7 +33,7 @@ def ts_task(path: Path, reading: Reading) -> Task[Any]:
         "series",
         examples,
         lambda train: fit_numbers(train, columns, settings),
-        test=_read(other)[0] if has_test else None,
+        given={"test": _read(other)[0]} if has_test else {},
         facts=tuple(facts),
     )
     return examples_task(data, reading)
