@@ -175,7 +175,7 @@ class WindowedPast(Past):
     def _run(self, windows: Tensor) -> Tensor:
         with torch.no_grad(), eval_mode(self.model):
             state = self.model.empty_state(len(windows))
-            outputs, _ = self.model.respond(windows, state, last=True)
+            outputs: Tensor = self.model.respond(windows, state, last=True)[0]
             return outputs
 
     def snapshot(self) -> tuple[State, list[int], dict[str, Any], dict[str, Tensor]]:
