@@ -20,6 +20,7 @@ from threefold.data import ByteTokenizer
 from threefold.models.saving import open_model
 from threefold.runtime.scores.grouping import Groups
 from threefold.runtime.scores.scorers import WARM_UP, RunningZScore
+from threefold.runtime.session import Session
 from threefold.runtime.stream_job import StreamJob
 from threefold.runtime.streaming import StreamScores, stream
 
@@ -135,6 +136,19 @@ def test_an_input_that_grew_continues_bit_for_bit(
             rest = joined([s for s in parts if len(s)])
             both = {column: first[column] + rest[column] for column in first}
             assert repr(both) == repr(expected)
+
+
+@pytest.mark.parametrize("name", ["language", "gaussian", "tagger"])
+def test_a_session_goes_on_from_the_state_of_a_stream(name: str, tmp_path: Path) -> None:
+    inputs, path = elements(name), tmp_path / "state"
+    read = stream(built(name), inputs, mode="predict", chunk_size=64)
+    list(read)
+    read.save(path)
+    session, expected = Session.load(path, built(name)), Session(built(name))
+    expected.feed(inputs)
+    assert session.position == expected.position == LENGTH
+    assert_close(session.predict().float(), expected.predict().float())
+    assert (session.seen_tokens == expected.seen_tokens).all()
 
 
 def test_a_job_stops_and_resumes_to_the_same_file(tmp_path: Path) -> None:

@@ -226,6 +226,8 @@ class TestNewRows:
         next(stopped)
         stopped.source._ended = False  # as if the file had more
         stopped.save(workdir / "s")
+        with pytest.raises(threefold.ThreefoldError, match="which is not one session"):
+            threefold.Session.load(workdir / "s", flow.model)
         assert "before the end of its file" in refused(*words, "--continue-with", "new")
         assert "continue_with is 'x'; expected same or new" in refused(
             *words, "--continue-with", "x"

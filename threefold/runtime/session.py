@@ -246,6 +246,13 @@ class Session:
             session.last_output = tensors["last_output"].to(model.device)
         if "seen_tokens" in tensors:
             session.seen_tokens = tensors["seen_tokens"].numpy().copy()
+        if not state_file.notes.get("stream", {}).get("one_session", True):
+            raise ThreefoldError(
+                f"{path}: saved by a stream of windows or of several sequences, which is not one "
+                "session; continue it with `threefold stream`"
+            )
+        if "pending" in tensors:  # what a stream read after its last complete chunk
+            session.feed(tensors["pending"])
         if note is not None:
             session.draws = note["draws"] if seed is None else 0
             session.tail.extend(note["tail"])

@@ -109,6 +109,11 @@ class CarriedPast(Past):
         positions = [session.position for session in sessions.values()]
         outputs = [s.last_output for s in sessions.values() if s.last_output is not None]
         tensors = {"last_outputs": torch.stack(outputs)} if outputs else {}
+        if self.single:  # for a session that goes on from here
+            if outputs:
+                tensors["last_output"] = outputs[0]
+            seen = next(iter(sessions.values())).seen_tokens
+            tensors["seen_tokens"] = torch.from_numpy(seen.copy())
         return state, positions, {"series": list(self.sessions)}, tensors
 
     def restore(
@@ -119,6 +124,8 @@ class CarriedPast(Past):
             session.state = states.select(state, [row])
             session.position = positions[row]
             session.last_output = tensors["last_outputs"][row].to(self.model.device)
+            if self.single:
+                session.seen_tokens = tensors["seen_tokens"].numpy().copy()
             self.sessions[name] = session
 
 

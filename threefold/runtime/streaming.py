@@ -144,6 +144,7 @@ class ScoreStream(Iterator[StreamScores]):
             "position": self.position,
             "scorers": {name: scorer.state() for name, scorer in self.scorers.items()},
             "open_group": None if groups is None else [groups.number, groups.open_row],
+            "one_session": self._is_one_session,
         }
         return StreamSnapshot(
             state, positions, note, {**tensors, "unread": torch.from_numpy(unread)}
@@ -165,6 +166,10 @@ class ScoreStream(Iterator[StreamScores]):
         if self.groups is not None:
             self.groups.number, self.groups.open_row = note["open_group"]
 
+    @property
+    def _is_one_session(self) -> bool:
+        return isinstance(self.past, CarriedPast) and self.past.single
+
     def _scorer(self, series: str) -> Scorer:
         """The scorer of a series."""
         if series not in self.scorers:
@@ -181,6 +186,8 @@ class ScoreStream(Iterator[StreamScores]):
     def _score(self, elements: Elements) -> Columns:
         prepared = self._prepare(elements)
         parts = [part for part, _ in prepared]
+        if self._boundary is not None and self._is_one_session and parts:
+            self._boundary.tensors["pending"] = parts[0].inputs
         outputs = self.past.read(parts, complete=not self.ended)
         columns: list[Columns] = []
         for part, ready in prepared:
