@@ -43,7 +43,9 @@ def forecast_table(
     for series in history_series(preprocessing, history):
         levels, values = forecast_series(model, preprocessing, series.values, steps)
         rows += _rows(series, preprocessing, levels, values)
-        notes += [*series.notes, *_notes(preprocessing, series, steps)]
+        # How to read other data is a choice of training.
+        told = [note.partition(" (--set ")[0] for note in series.notes]
+        notes += [*told, *_notes(preprocessing, series, steps)]
     return Answers(rows, notes=list(dict.fromkeys(notes)))
 
 

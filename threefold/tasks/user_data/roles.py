@@ -108,9 +108,11 @@ class _Reader:
         numbers = [name for name in self._numbers() if name not in labels]
         options = tagging_options(self.facts, self._numbers(), labels)
         label = name_columns(target=labels[0])
-        options += [f"--kind classifier {label}    each row is one sequence"]
+        options += [f"--kind classifier {label}    each row is one example"]
         options += [f"--kind tagger {label}        each row has a label, in order"]
         options += [f"--kind forecaster {name_columns(target=name)}" for name in numbers[:4]]
+        if self.time is None and len(numbers) > 1:
+            options.append(f"--kind regressor {name_columns(target=numbers[-1])}")
         if self.facts[labels[0]].type == "category" and self.time is not None:
             options += [name_columns(series_column=labels[0], target=name) for name in numbers[:1]]
         raise self._ambiguous(
