@@ -132,7 +132,8 @@ def _fit(data: ExampleData, train: RawExamples) -> Preprocessing:
     every = [target for part in parts for target in part.targets]
     if data.kind == "regressor":
         numbers = np.array(train.targets, np.float64).reshape(len(train), -1)
-        names = [data.roles.label or "value"] if numbers.shape[1] == 1 else data.roles.targets
+        roles, count = data.roles, numbers.shape[1]
+        names = [roles.label] if roles.label else roles.targets or output_names(count)
         output = Chain((Standardise.fit([numbers], names),))
     elif data.kind == "tagger":
         output = Chain((Labels.fit(tag for tags in every for tag in tags),))
@@ -140,6 +141,11 @@ def _fit(data: ExampleData, train: RawExamples) -> Preprocessing:
         output = Chain((Labels.fit(every),))
     inputs = data.fit_inputs(train.inputs)
     return Preprocessing(data.kind, data.form, inputs, output, data.roles)
+
+
+def output_names(count: int) -> list[str]:
+    """Names of the numbers of a regressor whose data have none."""
+    return ["value"] if count == 1 else [f"value_{i + 1}" for i in range(count)]
 
 
 def _encode(raw: RawExamples, preprocessing: Preprocessing) -> StoredExamples:
