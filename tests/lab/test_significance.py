@@ -108,3 +108,8 @@ def test_real_differences_are_found() -> None:
         won = verdict(scores, lower=True)
         found += won.kind == "best" and won.leader == "a"
     assert found > 190
+
+
+def test_equal_scores_are_ranked_by_name() -> None:
+    equal = verdict({"b": {0: 0.5}, "a": {0: 0.5}}, lower=False)
+    assert equal.leader == "a" and set(equal.margins) == {"b"}

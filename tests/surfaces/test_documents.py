@@ -46,10 +46,17 @@ def start(command: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.parametrize("name", ["README.md", "docs/guide.md"])
 def test_python_and_commands_run(name: str, tmp_path: Path) -> None:
-    """The Python of a page as one script, then its commands one after another."""
+    """The Python of a page as one script, then its commands one after another.
+
+    A block that begins with `# name.py` is that file.
+    """
     page = (ROOT / name).read_text(encoding="utf-8")
-    script = tmp_path / "page.py"
-    script.write_text("\n".join(blocks(page, "python")), encoding="utf-8")
+    script, python = tmp_path / "page.py", blocks(page, "python")
+    files = {m[1]: text for text in python if (m := re.match(r"# (\w+\.py)\n", text))}
+    for file, text in files.items():
+        (tmp_path / file).write_text(text, encoding="utf-8")
+    rest = [text for text in python if text not in files.values()]
+    script.write_text("\n".join(rest), encoding="utf-8")
     done = start([sys.executable, "-W", "error::UserWarning", script.name], tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stdout

@@ -59,9 +59,9 @@ def read_raw_inputs(preprocessing: Preprocessing, inputs: Any) -> list[RawInput]
 
 def _each(inputs: Any, form: str) -> Iterable[Any]:
     """The members of a list of inputs; a single input is a list of one."""
+    inputs = inputs.numpy(force=True) if isinstance(inputs, Tensor) else inputs
     if isinstance(inputs, np.ndarray) and inputs.ndim == (3 if form == "series" else 4):
         return list(inputs)
-    inputs = inputs.numpy(force=True) if isinstance(inputs, Tensor) else inputs
     if isinstance(inputs, np.ndarray) and form in ("series", "tokens") and inputs.ndim == 2:
         return list(inputs)  # rows are sequences, as in scikit-learn
     if form == "tokens" and all(isinstance(token, int) for token in inputs):

@@ -110,7 +110,8 @@ def verdict(
         name: {seed: sign * value for seed, value in by_seed.items()}
         for name, by_seed in scores.items()
     }
-    ranked = sorted(better, key=lambda name: -statistics.fmean(better[name].values()))
+    # Equal scores by name, as a report ranks them.
+    ranked = sorted(better, key=lambda name: (-statistics.fmean(better[name].values()), name))
     leader, others = ranked[0], ranked[1:]
     corrected = 1 - (1 - confidence) * min(1.0, 2 / len(ranked))
     if not others:

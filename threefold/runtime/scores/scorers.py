@@ -39,6 +39,7 @@ from threefold.errors import ThreefoldError, nearest
 from threefold.models.forecaster import Forecaster, gaussian_loss
 from threefold.models.regressor import Regressor
 from threefold.runtime.table_forecasts import forecast_levels
+from threefold.tasks.user_data.examples import output_names
 
 MODES = ("likelihood", "predict", "anomaly")
 WARM_UP = 30  # surprises before the first score
@@ -160,8 +161,8 @@ class NumbersScorer(Scorer):
         steps = None if model.preprocessing is None else model.preprocessing.outputs
         scale = None if steps is None else steps.find(Standardise)
         count = model.spec.option("outputs")
-        names = [f"value_{i + 1}" for i in range(count)] if scale is None else scale.columns
-        self.names = names if count > 1 else ["value"]
+        names = output_names(count) if scale is None else scale.columns
+        self.names = names if count > 1 else output_names(1)
         self.steps = steps or Chain()
 
     def columns(self, elements: Tensor, before: Tensor | None, outputs: Tensor) -> Columns:

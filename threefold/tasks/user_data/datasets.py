@@ -39,7 +39,7 @@ from threefold.tasks.stored import Array
 from threefold.tasks.table import SPLITS
 from threefold.tasks.task import Numbers, Task, declare_user_task, make_batch
 from threefold.tasks.user_data.description import DataDescription
-from threefold.tasks.user_data.examples import FEWEST_EXAMPLES, split_cuts
+from threefold.tasks.user_data.examples import FEWEST_EXAMPLES, output_names, split_cuts
 from threefold.tasks.user_data.settings import Reading
 
 INPUT_KEYS = ("x", "input", "inputs", "input_ids", "tokens")
@@ -210,9 +210,7 @@ class Facts:
         if self.known is not None:
             return self.known.outputs.find(Standardise)  # type: ignore[no-any-return]
         numbers = np.stack(self.targets["train"]).reshape(len(self.targets["train"]), -1)
-        count = numbers.shape[1]
-        names = ["value"] if count == 1 else [f"value_{i + 1}" for i in range(count)]
-        return Standardise.fit([numbers.astype(np.float64)], names)
+        return Standardise.fit([numbers.astype(np.float64)], output_names(numbers.shape[1]))
 
     @property
     def preprocessing(self) -> Preprocessing | None:

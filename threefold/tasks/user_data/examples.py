@@ -140,8 +140,9 @@ def _fit(data: ExampleData, train: RawExamples, settings: ReadSettings) -> Prepr
     every = [target for part in parts for target in part.targets]
     if data.kind == "regressor":
         numbers = np.array(train.targets, np.float64).reshape(len(train), -1)
-        names = data.roles.targets or [f"value {n}" for n in range(1, numbers.shape[1] + 1)]
-        names = [data.roles.label or "value"] if numbers.shape[1] == 1 else names
+        roles, count = data.roles, numbers.shape[1]
+        names = [roles.label] if roles.label and count == 1 else roles.targets
+        names = names or output_names(count)
         output = Chain((Standardise.fit([numbers], names),))
     elif data.kind == "tagger":
         output = Chain((Labels.fit(tag for tags in every for tag in tags),))
@@ -186,6 +187,11 @@ def _known_labels(
 
 def _label_set(target: Any) -> set[str]:
     return set(target) if isinstance(target, (list, tuple)) else {target}
+
+
+def output_names(count: int) -> list[str]:
+    """Names of the numbers of a regressor whose data have none."""
+    return ["value"] if count == 1 else [f"value_{i + 1}" for i in range(count)]
 
 
 def _encode(raw: RawExamples, preprocessing: Preprocessing) -> StoredExamples:
