@@ -160,7 +160,9 @@ class _Made(TorchDispatchMode):
 
 
 def _names_it(args: Any) -> bool:
-    return any(a in NAMES if not isinstance(a, Tensor) else isinstance(a, OtherTensor) for a in args)
+    return any(
+        a in NAMES if not isinstance(a, Tensor) else isinstance(a, OtherTensor) for a in args
+    )
 
 
 def _moved(x: Tensor, *args: Any, **kwargs: Any) -> Tensor:

@@ -11,6 +11,7 @@ from torch import nn
 from threefold.errors import ThreefoldError
 from threefold.memory.state import State
 from threefold.tasks.task import Metric, accuracy
+from threefold.training.devices import computing, device_of, move
 from threefold.training.objectives import Objective, objective_for
 
 
@@ -28,16 +29,21 @@ def evaluate(
     *,
     carry: bool = False,
     objective: Objective | None = None,
+    precision: str = "float32",
 ) -> Scores:
-    """Mean loss and metric over batches, in eval mode; `objective` defaults to the model's kind."""
-    objective = objective or objective_for(model, metric)
+    """Mean loss and metric over batches, in eval mode on the model's device.
+
+    `objective` defaults to the model's kind; `precision` is that of the training settings.
+    """
+    objective, device = objective or objective_for(model, metric), device_of(model)
     was_training = model.training
     model.eval()
     loss, count, tally = 0.0, 0, objective.tally()
     state: State | None = None
     try:
-        with torch.no_grad():
-            for rows in batches:
+        with torch.no_grad(), computing(device, precision):
+            for batch in batches:
+                rows = move(batch, device, precision)
                 batch_loss = objective(model, rows, state, carry=carry, progress=1.0)
                 state = batch_loss.state
                 loss += float(batch_loss.loss)

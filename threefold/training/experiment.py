@@ -29,6 +29,7 @@ from threefold.models.spec import Spec
 from threefold.models.table import build
 from threefold.training.config import FORMAT_VERSION, RunConfig, read_toml
 from threefold.training.curves import draw_run, loss_chart
+from threefold.training.devices import choose_device, place
 from threefold.training.distributed import ProcessGroup
 from threefold.training.estimate import check_memory
 from threefold.training.evaluation import Scores, evaluate
@@ -90,6 +91,7 @@ def prepare(config: RunConfig, data: TrainingData | None = None) -> PreparedRun:
         torch.manual_seed(config.model.seed)
         model = build(spec)
     model.tokenizer, model.preprocessing = data.tokenizer, data.preprocessing
+    place(model, config.training)
     batches = data.batches(config.training.carry_state)
     return PreparedRun(data, model, batches, config.data.eval_examples)
 
@@ -157,7 +159,8 @@ def _conclude(
     data, model, scores = prepared.data, prepared.model.eval(), None
     if test and trained.finished:
         tested = data.limited(prepared.test_examples)
-        scores = evaluate_split(tested, model, "test", config.training.carry_state)
+        settings = config.training
+        scores = evaluate_split(tested, model, "test", settings.carry_state, settings.precision)
     summary = summarize(config, data, model, trained.result, scores)
     if trained.folder is not None:
         model.save(trained.folder / MODEL)
@@ -166,10 +169,16 @@ def _conclude(
     return replace(trained, test=scores, summary=summary)
 
 
-def evaluate_split(data: TrainingData, model: Model, split: str, carry: bool = False) -> Scores:
+def evaluate_split(
+    data: TrainingData,
+    model: Model,
+    split: str,
+    carry: bool = False,
+    precision: str = "float32",
+) -> Scores:
     """Loss and metric of a model on a split."""
-    objective = data.objective(TrainingSettings(steps=1))
-    return evaluate(model, data.pieces(split, carry), carry=carry, objective=objective)
+    objective, batches = data.objective(TrainingSettings(steps=1)), data.pieces(split, carry)
+    return evaluate(model, batches, carry=carry, objective=objective, precision=precision)
 
 
 def title_of(config: RunConfig) -> str:
@@ -267,10 +276,12 @@ def evaluate_folder(
     values = read_run(folder).model_dump(mode="json") if is_run else {"data": {}}
     config = RunConfig.read(values if data is None else _with_data(values, data), overrides)
     training_data = open_data(config.data)
-    model = load(folder / MODEL if is_run else folder)
+    settings = config.training
+    model = load(folder / MODEL if is_run else folder, device=choose_device(settings.device))
     _check_fit(folder, model, training_data.spec(config.model), config.data.name)
-    carry = config.training.carry_state and training_data.task.corpus is not None
-    scores = evaluate_split(training_data.limited(None), model, split, carry)
+    carry = settings.carry_state and training_data.task.corpus is not None
+    limited = training_data.limited(None)
+    scores = evaluate_split(limited, model, split, carry, settings.precision)
     return Evaluation(scores, training_data, split)
 
 
