@@ -69,7 +69,7 @@ def test_the_plan_neither_reads_the_data_again_nor_changes_the_run(
 def test_too_little_memory_is_refused_from_python_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("threefold.training.estimate.machine_memory", lambda: 1000)
+    monkeypatch.setattr("threefold.training.estimate.memory_of", lambda device: 1000)
     with pytest.raises(ThreefoldError, match=r"data.batch_size=4 needs about"):
         run(config(tmp_path / "a.txt"), tmp_path / "run")
     assert not (tmp_path / "run").exists()

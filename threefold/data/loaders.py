@@ -43,7 +43,16 @@ class Batch(NamedTuple):
         length = self.inputs.shape[self.lengths.ndim]
         if bool((self.lengths == length).all()):
             return None
-        return torch.arange(length) < self.lengths.unsqueeze(-1)
+        return torch.arange(length, device=self.lengths.device) < self.lengths.unsqueeze(-1)
+
+    def to(self, device: torch.device, dtype: torch.dtype | None = None) -> Batch:
+        """The batch on a device, its numbers (not its tokens) in `dtype` if given."""
+        inputs, targets = (
+            part.to(device, dtype if part.is_floating_point() else None)
+            for part in (self.inputs, self.targets)
+        )
+        lengths = None if self.lengths is None else self.lengths.to(device)
+        return Batch(inputs, targets, self.starts.to(device), lengths)
 
 
 Batches: TypeAlias = Callable[[int], Batch]

@@ -35,7 +35,8 @@ class Sparse(NamedTuple):
     def rows(self) -> Tensor:
         """The row of each value, [E]."""
         counts = self.starts[1:] - self.starts[:-1]
-        return torch.arange(len(counts), device=counts.device).repeat_interleave(counts)
+        rows = torch.arange(len(counts), device=counts.device)
+        return rows.repeat_interleave(counts, output_size=len(self.columns))
 
 
 def sparse(dense: Tensor) -> Sparse:

@@ -68,7 +68,7 @@ class ESN(Mixer):
     def _keep(self, name: str, tensor: Tensor) -> None:
         if tensor.is_floating_point():
             tensor = tensor.to(torch.get_default_dtype())
-        self.register_buffer(name, tensor)
+        self.register_buffer(name, tensor.to(self.device))
 
     def mix(
         self, x: Tensor, state: State, form: str, lengths: Tensor | None

@@ -91,9 +91,13 @@ class Spans(NamedTuple):
         return row, element, self.position[row] + element
 
 
-def spans_of(position: Tensor, length: int, lengths: Tensor | None) -> Spans:
-    """The positions of `length` elements after `position` [B], or of `lengths[b]` in each row."""
-    starts: list[int] = position.tolist()
+def spans_of(position: Tensor, longest: int, length: int, lengths: Tensor | None) -> Spans:
+    """The positions of `length` elements after `position` [B], or of `lengths[b]` in each row.
+
+    `longest` is the length of the longest row so far. On the meta device, where positions have no
+    values, all rows have it.
+    """
+    starts: list[int] = [longest] * len(position) if position.is_meta else position.tolist()
     if lengths is None:
         return Spans(starts, [start + length for start in starts], position, None)
     ends = [start + count for start, count in zip(starts, lengths.tolist(), strict=True)]

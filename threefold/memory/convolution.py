@@ -123,7 +123,7 @@ class StreamedConvolution:
     def __init__(self, state: State, length: int, form: str, lengths: Tensor | None) -> None:
         self.past: Tensor = state["values"]
         self.position: Tensor = state["position"]
-        self.spans = spans_of(self.position, length, lengths)
+        self.spans = spans_of(self.position, self.past.shape[1], length, lengths)
         self.form, self.length = form, length
         self.inputs: list[Tensor] = []
         self.pending: PendingSums | None = None

@@ -159,12 +159,19 @@ class LegSTransitions:
         if self.current is None or self.current[0] != block:
             first = block * self.block + 1
             ahead = torch.arange(first, first + self.block, device=self.position.device)
-            # Rows at the same position share its transition.
-            counts, rows = torch.unique(self.position.unsqueeze(1) + ahead, return_inverse=True)
+            counts, rows = _shared(self.position.unsqueeze(1) + ahead)
             A, B = (part.to(self.dtype) for part in self.legs.transition(counts))
             self.current = block, rows, A, B
         _, rows, A, B = self.current
         return A[rows[:, offset]], B[rows[:, offset]]
+
+
+def _shared(positions: Tensor) -> tuple[Tensor, Tensor]:
+    """The different positions, whose transitions rows share, and the index of each among them."""
+    if positions.is_meta:  # without values, all may differ
+        index = torch.arange(positions.numel(), device=positions.device)
+        return positions.flatten(), index.view(positions.shape)
+    return torch.unique(positions, return_inverse=True)  # type: ignore[no-any-return]
 
 
 @dataclass(frozen=True)

@@ -157,8 +157,7 @@ class Filter:
             count = piece.shape[1]
             by = None if gate is None else gate[:, begin : begin + count]
             y = self._convolved(piece, taps[:, :count], by)
-            # An empty state contributes nothing.
-            if torch.compiler.is_compiling() or needs_gradient(state) or bool(state.any()):
+            if _may_contribute(state):
                 y = y + _gated(turn.respond(self.read, state, count, self.dtype), by)
             outputs.append(y)
             left = None if lengths is None else (lengths - begin).clamp(0, count)
@@ -251,6 +250,12 @@ def _finish(
         state = torch.where(here.view(-1, 1, 1), moved, state)
         at = at + size * here
     return state
+
+
+def _may_contribute(state: Tensor) -> bool:
+    """Whether a state may add to the outputs; an empty one adds nothing."""
+    unknown = torch.compiler.is_compiling() or state.is_meta or needs_gradient(state)
+    return unknown or bool(state.any())
 
 
 def _gated(y: Tensor, gate: Tensor | None) -> Tensor:

@@ -57,7 +57,7 @@ class FullHistory:
     def run(self, inputs: AttentionInputs, state: State) -> tuple[Tensor, State]:
         """Outputs [B, L, H, size], and the state after them."""
         length = inputs.query.shape[1]
-        spans = spans_of(state["position"], length, inputs.lengths)
+        spans = spans_of(state["position"], state["keys"].shape[1], length, inputs.lengths)
         keys = grow(state["keys"], inputs.key, spans)
         values = grow(state["values"], inputs.value, spans)
         out = attend_past(inputs, keys, values, spans)
@@ -132,7 +132,9 @@ def attend_window(
     seen = (distance >= 0) & (distance < size)
     # Positions before the first element of a row are empty; they are all in the first block.
     blank = size - 1 - position.clamp(max=size - 1)
-    first = seen if not blank.any() else seen & (columns >= blank.view(-1, 1, 1))
+    # The meta device has no values, so there may be some.
+    full = not blank.is_meta and not blank.any()
+    first = seen if full else seen & (columns >= blank.view(-1, 1, 1))
     if length == 1 and first is seen and inputs.bias is None and inputs.by_distance is None:
         return attend(inputs.query, keys, values, dropout=inputs.dropout)
     queries = overlapping_blocks(inputs.query, block, block, count)

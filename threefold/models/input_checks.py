@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from threefold.errors import ThreefoldError
+from threefold.kernels.autocast import under_autocast
 
 
 def check_tokens(tokens: Any, owner: str, what: str = "tokens") -> None:
@@ -26,7 +27,7 @@ def check_range(
     tokens: Tensor, aligned: Tensor, mask: Tensor | None, size: int, owner: str
 ) -> None:
     """Raise an error if a real token is not in the vocabulary; `aligned` is 0 at padding."""
-    if torch.compiler.is_compiling():
+    if torch.compiler.is_compiling() or tokens.is_meta:
         return
     low, high = aligned.aminmax()
     if low >= 0 and high < size:
@@ -47,7 +48,7 @@ def check_vectors(x: Any, size: int, dtype: torch.dtype, owner: str) -> None:
             f"{owner}: inputs are {shape}, expected vectors [batch, length, {size}] with at least "
             "one element"
         )
-    if x.dtype != dtype and not torch.is_autocast_enabled(x.device.type):
+    if x.dtype != dtype and not under_autocast(x):
         raise ThreefoldError(
             f"{owner}: inputs are {x.dtype}, the weights are {dtype}; convert one of them"
         )

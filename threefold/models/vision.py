@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from threefold.blocks.stack import Entry, non_causal_entry
 from threefold.errors import ThreefoldError, nearest
+from threefold.kernels.autocast import under_autocast
 from threefold.layers.linear import Linear
 from threefold.memory.state import State
 from threefold.models.backbone import Backbone
@@ -123,7 +124,7 @@ class VisionTransformer(Backbone):
                 f"{self.name}: images are {received}, expected [batch, "
                 f"{', '.join(map(str, expected))}] with at least one image"
             )
-        if images.dtype != dtype and not torch.is_autocast_enabled(images.device.type):
+        if images.dtype != dtype and not under_autocast(images):
             raise ThreefoldError(
                 f"{self.name}: images are {images.dtype}, the weights are {dtype}; convert one"
             )

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -70,6 +70,11 @@ class Pairs:
         mask = self.inputs_mask
         answers = self.target[:, 1:]
         return answers if mask is None else answers.masked_fill(~mask, IGNORE)
+
+    def to(self, device: torch.device, dtype: torch.dtype | None = None) -> Pairs:
+        """The pairs on a device; tokens have no other dtype."""
+        names = ("source", "target", "source_lengths", "target_lengths")
+        return replace(self, **{name: getattr(self, name).to(device) for name in names})
 
     def texts(self) -> list[list[int]]:
         """The correct answers as lists of tokens, END included."""
@@ -153,4 +158,4 @@ def _framed(rows: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
 def _mask(table: Tensor, lengths: Tensor) -> Tensor | None:
     if bool((lengths == table.shape[1]).all()):
         return None
-    return torch.arange(table.shape[1]) < lengths.unsqueeze(1)
+    return torch.arange(table.shape[1], device=lengths.device) < lengths.unsqueeze(1)

@@ -100,7 +100,7 @@ class ProcessGroup:
         return [float(number) for number in received]
 
     def gather_state(self, state: State | None) -> State | None:
-        """The carried states of all ranks in one, rows in the order of the batch."""
+        """The carried states of all ranks in one on the CPU, rows in the order of the batch."""
         if state is None or self.ranks == 1:
             return state
         content = write_safetensors(
@@ -146,6 +146,12 @@ def _slice(rows: Any, selection: slice) -> Any:
     return type(rows)(*fields)
 
 
+def backend() -> str:
+    """What carries tensors between processes: NCCL those on CUDA devices, gloo all others."""
+    has_nccl = torch.cuda.is_available() and dist.is_nccl_available()
+    return "cpu:gloo,cuda:nccl" if has_nccl else "gloo"
+
+
 @contextmanager
 def join_group() -> Iterator[ProcessGroup]:
     """Join the group that torchrun or `threefold train --ranks` started this process in."""
@@ -156,12 +162,11 @@ def join_group() -> Iterator[ProcessGroup]:
     if os.environ.get("LOCAL_WORLD_SIZE", str(ranks)) == str(ranks):
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
         os.environ.setdefault("NCCL_SOCKET_IFNAME", "lo")
-    cuda = torch.cuda.is_available()
-    if cuda:
+    if torch.cuda.is_available():
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
     rendezvous = os.environ.get("THREEFOLD_RENDEZVOUS")
     dist.init_process_group(
-        "nccl" if cuda else "gloo",
+        backend(),
         init_method=None if rendezvous is None else f"file://{rendezvous}",
         rank=int(os.environ["RANK"]),
         world_size=ranks,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Sized
 from contextlib import nullcontext
@@ -13,6 +12,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
 from threefold.errors import ThreefoldError
+from threefold.training.devices import computing, memory_of, move, place, synchronize
 from threefold.training.evaluation import evaluate
 from threefold.training.objectives import Objective
 from threefold.training.seeding import preserve_random_state, seed_step
@@ -56,6 +56,8 @@ def estimate_step(
         return tensor
 
     times = []
+    device = place(model, settings)
+    rows = move(rows, device, settings.precision)
     was_training = model.training
     model.train()
     with preserve_random_state():
@@ -63,9 +65,10 @@ def estimate_step(
             seed_step(settings.seed, 0)
             start = time.perf_counter()
             hooks = saved_tensors_hooks(record, lambda tensor: tensor)
-            with hooks if repeat == 0 else nullcontext():
+            with hooks if repeat == 0 else nullcontext(), computing(device, settings.precision):
                 loss = objective(model, rows, None, carry=settings.carry_state, progress=0.0).loss
             loss.backward()  # type: ignore[no-untyped-call]
+            synchronize(device)
             times.append(time.perf_counter() - start)
             model.zero_grad(set_to_none=True)
     model.train(was_training)
@@ -91,22 +94,14 @@ def estimate_evaluation(
 def check_memory(
     model: nn.Module, objective: Objective, first: Any, batch_size: int, settings: TrainingSettings
 ) -> None:
-    """Refuse batches that need more memory than this machine has, estimated from one example."""
-    available = machine_memory()
+    """Refuse batches that need more memory than the device has, estimated from one example."""
+    available = memory_of(place(model, settings))
     example = estimate_step(model, objective, first, settings, repeats=1)
     needed = example.weights + batch_size * example.activations
     if available is not None and needed > available:
         raise ThreefoldError(
             f"a step with data.batch_size={batch_size:,} needs about {needed / 1e9:,.1f} GB, but "
-            f"this machine has {available / 1e9:,.1f} GB; lower data.batch_size (and raise "
+            f"this device has {available / 1e9:,.1f} GB; lower data.batch_size (and raise "
             "training.gradient_accumulation), data.length or the size of the model, or set "
             "training.gradient_checkpointing=true"
         )
-
-
-def machine_memory() -> int | None:
-    """Bytes of main memory, where the system reports it."""
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, ValueError, OSError):
-        return None

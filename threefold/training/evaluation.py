@@ -11,6 +11,7 @@ from torch import nn
 from threefold.errors import ThreefoldError
 from threefold.memory.state import State
 from threefold.tasks.task import Metric, accuracy
+from threefold.training.devices import computing, device_of, move, precision_of
 from threefold.training.objectives import (
     BatchLoss,
     Objective,
@@ -38,19 +39,23 @@ def evaluate(
     carry: bool = False,
     objective: Objective | None = None,
     on_batch: OnBatch | None = None,
+    precision: str | None = None,
 ) -> Scores:
-    """Mean loss and metric over batches, in eval mode; `objective` defaults to the model's kind.
+    """Mean loss and metric over batches, in eval mode on the model's device.
 
-    An error that `on_batch` raises ends the evaluation.
+    `objective` defaults to the model's kind, `precision` (as in the training settings) to that of
+    its weights.  An error that `on_batch` raises ends the evaluation.
     """
-    objective = objective or objective_of(model, ObjectiveOptions(metric))
+    precision = precision or precision_of(model)
+    objective, device = objective or objective_of(model, ObjectiveOptions(metric)), device_of(model)
     was_training = model.training
     model.eval()
     loss, count, tally = 0.0, 0, objective.tally()
     state: State | None = None
     try:
-        with torch.no_grad():
-            for rows in batches:
+        with torch.no_grad(), computing(device, precision):
+            for batch in batches:
+                rows = move(batch, device, precision)
                 batch_loss = objective(model, rows, state, carry=carry, progress=1.0)
                 state = batch_loss.state
                 loss += float(batch_loss.loss)

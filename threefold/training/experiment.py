@@ -28,6 +28,7 @@ from threefold.plugins import how_to_load, missing_plugins
 from threefold.runtime.interrupts import InterruptedByUser, Interrupts
 from threefold.training.config import FORMAT_VERSION, RunConfig, read_toml
 from threefold.training.curves import draw_run, loss_chart
+from threefold.training.devices import place
 from threefold.training.distributed import ProcessGroup
 from threefold.training.estimate import check_memory, estimate_evaluation, estimate_step
 from threefold.training.evaluation import Scores, evaluate
@@ -103,6 +104,7 @@ def prepare(config: RunConfig, data: TrainingData | None = None) -> PreparedRun:
         torch.manual_seed(config.model.seed)
         model = build(spec)
     model.tokenizer, model.preprocessing = data.tokenizer, data.preprocessing
+    place(model, config.training)
     batches = data.batches(config.training.carry_state)
     prepared = PreparedRun(data, model, batches, config.data.eval_examples, started=started)
     return prepared if config.training.time is None else _fit_into_time(config, prepared)
@@ -237,16 +239,27 @@ def _test(config: RunConfig, prepared: PreparedRun, on_test: Progress | None) ->
         objective = prepared.data.objective(config.training)
         try:
             return evaluate(
-                prepared.model, batches, carry=carry, objective=objective, on_batch=on_batch
+                prepared.model,
+                batches,
+                carry=carry,
+                objective=objective,
+                on_batch=on_batch,
+                precision=config.training.precision,
             )
         except InterruptedByUser:
             return None
 
 
-def evaluate_split(data: TrainingData, model: Model, split: str, carry: bool = False) -> Scores:
+def evaluate_split(
+    data: TrainingData,
+    model: Model,
+    split: str,
+    carry: bool = False,
+    precision: str | None = None,
+) -> Scores:
     """Loss and metric of a model on a split."""
-    objective = data.objective(TrainingSettings(steps=1))
-    return evaluate(model, data.pieces(split, carry), carry=carry, objective=objective)
+    objective, batches = data.objective(TrainingSettings(steps=1)), data.pieces(split, carry)
+    return evaluate(model, batches, carry=carry, objective=objective, precision=precision)
 
 
 def title_of(config: RunConfig) -> str:

@@ -25,6 +25,7 @@ from threefold.errors import DivergedError, OtherProcessFailedError
 from threefold.memory.state import State
 from threefold.models.saving import unique_tensors
 from threefold.runtime.interrupts import InterruptedByUser, Interrupts
+from threefold.training.devices import computing, device_of, move, place
 from threefold.training.distributed import ProcessGroup
 from threefold.training.ema import ExponentialMovingAverage
 from threefold.training.evaluation import Scores, evaluate
@@ -174,14 +175,18 @@ def _advance(
 class Learner(nn.Module):
     """A model with its objective: the module that DistributedDataParallel wraps."""
 
-    def __init__(self, model: nn.Module, objective: Objective, carry: bool) -> None:
+    def __init__(self, model: nn.Module, objective: Objective, settings: TrainingSettings) -> None:
         super().__init__()
-        self.model, self.objective, self.carry = model, objective, carry
+        self.model, self.objective = model, objective
+        self.carry, self.precision = settings.carry_state, settings.precision
         self.state: State | None = None  # after the newest batch
 
     def forward(self, rows: Any, state: State | None, progress: float) -> Tensor:
         """The sum of the losses of a batch."""
-        batch_loss = self.objective(self.model, rows, state, carry=self.carry, progress=progress)
+        with computing(device_of(self.model), self.precision):
+            batch_loss = self.objective(
+                self.model, rows, state, carry=self.carry, progress=progress
+            )
         self.state = batch_loss.state
         return batch_loss.loss
 
@@ -199,6 +204,7 @@ class Trainer:
     ) -> None:
         self.model, self.batches, self.settings = model, batches, settings
         self.objective, self.group = objective, group or ProcessGroup()
+        self.device = place(model, settings)
         for module in model.modules():
             if isinstance(module, Stack):
                 module.gradient_checkpointing = settings.gradient_checkpointing
@@ -206,7 +212,7 @@ class Trainer:
         self.parameters = [p for p in model.parameters() if p.requires_grad]
         self.ema = ExponentialMovingAverage(model, settings.ema) if settings.ema else None
         self.best: dict[str, Tensor] | None = None  # weights of the best evaluation, with patience
-        self.local_learner = Learner(model, objective, settings.carry_state)
+        self.local_learner = Learner(model, objective, settings)
         self.learner: nn.Module | None = None  # local_learner, with gradients averaged over ranks
         self.state: State | None = None  # carried to the next batch
         self.grad_norm = math.nan  # of the newest step
@@ -242,7 +248,7 @@ class Trainer:
         start = time.perf_counter()
         step, count = self.result.steps, self.settings.gradient_accumulation
         seed_step(self.settings.seed, step, self.group.rank)
-        batches = [self.group.shard(self.batches(step * count + i)) for i in range(count)]
+        batches = [self._rows(step * count + i) for i in range(count)]
         state_before = self.state
         loss = self._backward(batches)
         self.grad_norm = self._clip()
@@ -262,6 +268,11 @@ class Trainer:
         timed = self.settings.time is not None
         self.result.seconds += self.group.broadcast(seconds)[0] if timed else seconds
         return True
+
+    def _rows(self, number: int) -> Any:
+        """This rank's rows of a batch, on the device."""
+        rows = self.group.shard(self.batches(number))
+        return move(rows, self.device, self.settings.precision)
 
     def _backward(self, batches: list[Any]) -> float:
         """Gradients of the mean loss over all targets of all ranks; returns that loss."""
@@ -361,6 +372,7 @@ class Trainer:
                         carry=self.settings.carry_state,
                         objective=self.objective,
                         on_batch=lambda *_: interrupt.check("during an evaluation"),
+                        precision=self.settings.precision,
                     )
             except InterruptedByUser:
                 done = False

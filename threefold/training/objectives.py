@@ -78,7 +78,7 @@ class MeanTally:
 
     def add(self, model: nn.Module, rows: Batch, outputs: Tensor) -> None:
         """Add a batch."""
-        scores = self.metric(outputs, rows.targets)
+        scores = self.metric(_wide(outputs), rows.targets)
         self.total += float(scores.sum())
         self.count += scores.numel()
 
@@ -244,7 +244,7 @@ def translate_greedily(model: Any, rows: Pairs) -> list[list[int]]:
     """The translation of each source by greedy decoding, END included."""
     with torch.no_grad():
         state = model.encode(rows.source, mask=rows.source_mask)
-    begin = torch.full((len(rows.source), 1), BEGIN)
+    begin = torch.full((len(rows.source), 1), BEGIN, device=rows.source.device)
     max_tokens = rows.target.shape[1] + 1
     return generate(model, begin, state, max_tokens=max_tokens, stop=END, temperature=0.0).rows()
 
@@ -296,10 +296,15 @@ def cross_entropy(
 ) -> Tensor:
     """Cross-entropy in nats, without ignored targets; logits […, classes], targets […]."""
     return F.cross_entropy(
-        logits.flatten(0, -2).float(),
+        _wide(logits.flatten(0, -2)),
         targets.flatten(),
         class_weights,
         ignore_index=IGNORE,
         reduction=reduction,
         label_smoothing=smoothing,
     )
+
+
+def _wide(outputs: Tensor) -> Tensor:
+    """Outputs in float32 at least, as losses and metrics need them."""
+    return outputs.to(torch.promote_types(outputs.dtype, torch.float32))

@@ -113,7 +113,7 @@ class RunFolder:
                     "choose another folder"
                 )
             if self.group.is_main:
-                content = {"configuration": configuration, "environment": environment()}
+                content = {"configuration": configuration, "environment": environment(trainer)}
                 write_json(path, content)
             return []
         try:
@@ -128,7 +128,7 @@ class RunFolder:
                 f"{self.folder}: already contains a run with different settings: "
                 f"{'; '.join(changes)}; choose another folder, or use the same settings"
             )
-        if changes := _changes(saved_environment, environment()):
+        if changes := _changes(saved_environment, environment(trainer)):
             return [
                 f"the environment has changed: {'; '.join(changes)}; the last digits of results "
                 "may differ"
@@ -222,17 +222,18 @@ class RunLog:
 
 def run_identity(trainer: Trainer) -> dict[str, Any]:
     """What must be unchanged for a run to resume."""
-    spec = getattr(trainer.model, "spec", None)
+    spec, settings = getattr(trainer.model, "spec", None), trainer.settings.model_dump()
     return {
-        **{f"training.{name}": value for name, value in trainer.settings.model_dump().items()},
+        **{f"training.{name}": value for name, value in settings.items() if name != "device"},
         "spec": None if spec is None else spec.to_dict(),
         "parameters": sum(p.numel() for p in trainer.model.parameters()),
     }
 
 
-def environment() -> dict[str, Any]:
+def environment(trainer: Trainer) -> dict[str, Any]:
     """What else the last digits of results depend on."""
     return {
+        "device": trainer.device.type,
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,
         "threefold": threefold.__version__,
@@ -297,7 +298,8 @@ def restore_trainer(trainer: Trainer, snapshot: Snapshot, entries: list[dict[str
     if trainer.ema is not None:
         trainer.ema.restore(dict(tensors["ema"]))
     trainer.best = dict(tensors["best"]) if "best" in tensors else None
-    trainer.state = tree(tensors["state"]) if values["has_state"] else None
+    state = {path: leaf.to(trainer.device) for path, leaf in tensors["state"].items()}
+    trainer.state = tree(state) if values["has_state"] else None
     trainer.lr_scale, trainer.skipped = values["lr_scale"], values.get("skipped", 0)
     result = trainer.result
     result.losses[:] = [nan if entry["loss"] is None else entry["loss"] for entry in entries]

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Literal, Self
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from threefold.errors import ThreefoldError
 from threefold.training.durations import as_seconds
@@ -20,6 +21,17 @@ NonNegative = Annotated[float, Field(ge=0)]
 Count = Annotated[int, Field(ge=1)]
 Seed = Annotated[int, Field(ge=0, lt=2**63)]  # what torch and TOML can hold
 Seconds = Annotated[float | None, BeforeValidator(as_seconds)]
+
+
+def _device_name(name: str) -> str:
+    if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", name):
+        raise ThreefoldError(
+            f"training.device is {name!r}, expected auto, cpu, cuda, or one of several: cuda:0, …"
+        )
+    return name
+
+
+DeviceName = Annotated[str, AfterValidator(_device_name)]
 
 
 class TrainingSettings(Section):
@@ -59,6 +71,10 @@ class TrainingSettings(Section):
     """Decay of an exponential moving average of the weights, used for evaluation; 0: no average."""
     scheduled_sampling: Fraction = 0.0
     """Seq2seq models only: share of inputs that are the model's own tokens, rising to this."""
+    device: DeviceName = "auto"
+    """Where to compute: cpu, cuda, cuda:1, …; auto: CUDA if there is a device, else the CPU."""
+    precision: Literal["float32", "bfloat16", "float64"] = "float32"
+    """bfloat16: products in bfloat16 (autocast), weights, memories and loss in float32."""
     gradient_checkpointing: bool = False
     """Recompute activations in the backward pass: less memory, more time."""
     carry_state: bool = False

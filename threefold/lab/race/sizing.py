@@ -20,7 +20,7 @@ from threefold.drawing.text import format_bytes
 from threefold.errors import ThreefoldError
 from threefold.models.spec import Spec
 from threefold.models.table import build
-from threefold.training.estimate import machine_memory
+from threefold.training.devices import memory_of
 
 TOLERANCE = 0.03
 # Widths that are tried, in this order: (multiples of, up to this many times wider or narrower).
@@ -80,7 +80,7 @@ def match_parameters(
     size = common_target(specs) if target is None else target
     if size < 1:
         raise ThreefoldError(f"a target of {size} parameters: expected at least 1")
-    memory = machine_memory()
+    memory = memory_of(torch.device("cpu"))
     if memory is not None and size * BYTES_TO_TRAIN > memory:
         raise ThreefoldError(
             f"a target of {size:,} parameters: training them needs "
