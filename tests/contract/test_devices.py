@@ -20,7 +20,7 @@ from threefold.layers.mixer import Mixer
 from threefold.memory import state as states
 from threefold.training.evaluation import evaluate
 from threefold.training.loop import Trainer
-from threefold.training.objectives import objective_for
+from threefold.training.objectives import objective_of
 from threefold.training.settings import TrainingSettings
 
 WIDTH = 16
@@ -94,7 +94,7 @@ def test_kinds_train_and_evaluate_there(kind: str) -> None:
             model = example.build()
             if elsewhere:
                 model.to(device)
-            trainer = Trainer(model, lambda step: example.rows(), settings, objective_for(model))
+            trainer = Trainer(model, lambda step: example.rows(), settings, objective_of(model))
             assert trainer.step()
             assert trainer.step()
             scores = evaluate(model, [example.rows()])
@@ -108,7 +108,7 @@ def test_a_carried_state_stays_there() -> None:
     with other_device() as device:
         model = example.build().to(device)
         settings = TrainingSettings(steps=2, carry_state=True)
-        trainer = Trainer(model, lambda step: example.rows(), settings, objective_for(model))
+        trainer = Trainer(model, lambda step: example.rows(), settings, objective_of(model))
         trainer.step()
         trainer.step()
         assert all(isinstance(leaf, OtherTensor) for _, leaf in states.leaves(trainer.state))

@@ -126,6 +126,11 @@ AsJson = Annotated[
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Do not print progress or the summary line.")]
 
+STREAM_SETTINGS = (
+    *("mode", "group_size", "top_k", "window", "context", "columns", "missing", "sound_format"),
+    "chunk_size",
+)
+
 
 def stream(
     model: Model,
@@ -152,21 +157,17 @@ def stream(
     The columns of a table are found by name and scaled as in training; answers are in original
     units: flow+1 is the forecast one step after the row, flow+1_q0.1 its lowest decile.
     """
+    settings = {name: value for name, value in locals().items() if name in STREAM_SETTINGS}
     check_different(None if file == "-" else Path(file), output_path, state)
     from threefold.runtime.interrupts import Interrupts
     from threefold.runtime.scores.files import choose_format
 
     chosen_format = choose_format(output_path, file_format)
-    options: dict[str, Any] = {
-        "mode": mode, "group_size": group_size, "top_k": top_k, "window": window,
-        "context": context, "columns": columns, "missing": missing,
-        "sound_format": sound_format, "chunk_size": chunk_size,
-    }  # fmt: skip
     opened = load_model(model, state)
     files = {"output": output_path, "format": file_format, "state": state}
-    command = resume_command(model, file, options | files)
+    command = resume_command(model, file, settings | files)
     with Interrupts() as interrupts:
-        job = open_job(opened, file, options, state, continue_with, interrupts)
+        job = open_job(opened, file, settings, state, continue_with, interrupts)
         if output_path is not None or not as_json:
             job.open_output(output_path, chosen_format)
         if not quiet:

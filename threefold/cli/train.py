@@ -82,12 +82,15 @@ def train(
     run_config = _read_config(config, settings, overrides or [])
     path = folder or _free_folder(run_config)
     if dry_run:
-        from threefold.training.experiment import prepare
-
-        _print_plan(run_config, prepare(run_config))
-        return
+        return _dry_run(run_config)
     _launch(ranks, [] if folder else ["--folder", str(path)])
     _run(run_config, path, started, tensorboard=tensorboard, announce=True)
+
+
+def _dry_run(config: RunConfig) -> None:
+    from threefold.training.experiment import prepare
+
+    _print_plan(config, prepare(config))
 
 
 def _limits(steps: int | None, time: str | None) -> dict[str, Any]:
