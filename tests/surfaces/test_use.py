@@ -511,3 +511,41 @@ def test_attention_weights_reproduce_the_layer(place: Path, tmp_path: Path) -> N
     aligned = threefold.attention_weights(pairs.model, "one two")
     shape = (1, len(aligned.queries), len(aligned.keys))
     assert aligned.layers["decoder"].shape == shape
+
+
+# ------------------------------------------------------------------------------ interrupts
+
+INTERRUPTED_IMPORT = """
+import os, signal, sys
+from threefold.cli import main
+
+class Interrupting:
+    def find_spec(self, name, path=None, target=None):
+        if name == sys.argv[1]:
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Interrupting())
+main(sys.argv[2:])
+"""
+
+
+@pytest.mark.parametrize("module", ["typer", "torch.functional"])
+def test_ctrl_c_while_a_command_starts_ends_it_without_a_traceback(module: str) -> None:
+    arguments = [sys.executable, "-c", INTERRUPTED_IMPORT, module, "predict", "nothing", "x"]
+    done = subprocess.run(arguments, capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
+def test_a_second_ctrl_c_says_what_is_left(
+    place: Path, tmp_path: Path, capsys: Any, monkeypatch: Any
+) -> None:
+    def interrupted(*arguments: Any, **options: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("threefold.training.experiment.run", interrupted)
+    train = ["train", place / "notes.txt", "--mixers", "gru", "--size", "tiny", "--steps", 1]
+    assert command(*train, "--folder", tmp_path) == 130
+    assert "nothing is left to resume" in capsys.readouterr().err
+    (tmp_path / "checkpoints" / "step-1").mkdir(parents=True)
+    assert command(*train, "--folder", tmp_path) == 130
+    assert f"threefold resume {tmp_path}" in capsys.readouterr().err
