@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -91,6 +92,15 @@ def _sentences() -> list[list[str]]:
     return own_data.sentences(60)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _one_thread() -> Iterator[None]:
+    """Models are tiny, and threads that wait for each other are slow beside other tests."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("own")
@@ -132,7 +142,11 @@ def answers(place: Path, runs: dict[str, TrainedRun]) -> dict[str, list[Any]]:
     jobs |= {name: histories(place, runs[name], name) for name in FORECASTS}
     request = [(str(place / "runs" / name), inputs) for name, inputs in jobs.items()]
     done = subprocess.run(
-        [sys.executable, "-c", CHILD], input=json.dumps(request), text=True, capture_output=True
+        [sys.executable, "-c", CHILD],
+        input=json.dumps(request),
+        text=True,
+        capture_output=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
     )
     assert done.returncode == 0, done.stderr
     return dict(zip(jobs, json.loads(done.stdout), strict=True))
