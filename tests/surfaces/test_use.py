@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -91,6 +92,15 @@ def _sentences() -> list[list[str]]:
     return own_data.sentences(60)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _one_thread() -> Iterator[None]:
+    """Models are tiny, and threads that wait for each other are slow beside other tests."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("own")
@@ -132,7 +142,11 @@ def answers(place: Path, runs: dict[str, TrainedRun]) -> dict[str, list[Any]]:
     jobs |= {name: histories(place, runs[name], name) for name in FORECASTS}
     request = [(str(place / "runs" / name), inputs) for name, inputs in jobs.items()]
     done = subprocess.run(
-        [sys.executable, "-c", CHILD], input=json.dumps(request), text=True, capture_output=True
+        [sys.executable, "-c", CHILD],
+        input=json.dumps(request),
+        text=True,
+        capture_output=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
     )
     assert done.returncode == 0, done.stderr
     return dict(zip(jobs, json.loads(done.stdout), strict=True))
@@ -511,3 +525,41 @@ def test_attention_weights_reproduce_the_layer(place: Path, tmp_path: Path) -> N
     aligned = threefold.attention_weights(pairs.model, "one two")
     shape = (1, len(aligned.queries), len(aligned.keys))
     assert aligned.layers["decoder"].shape == shape
+
+
+# ------------------------------------------------------------------------------ interrupts
+
+INTERRUPTED_IMPORT = """
+import os, signal, sys
+from threefold.cli import main
+
+class Interrupting:
+    def find_spec(self, name, path=None, target=None):
+        if name == sys.argv[1]:
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Interrupting())
+main(sys.argv[2:])
+"""
+
+
+@pytest.mark.parametrize("module", ["typer", "torch.functional"])
+def test_ctrl_c_while_a_command_starts_ends_it_without_a_traceback(module: str) -> None:
+    arguments = [sys.executable, "-c", INTERRUPTED_IMPORT, module, "predict", "nothing", "x"]
+    done = subprocess.run(arguments, capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
+def test_a_second_ctrl_c_says_what_is_left(
+    place: Path, tmp_path: Path, capsys: Any, monkeypatch: Any
+) -> None:
+    def interrupted(*arguments: Any, **options: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("threefold.training.experiment.run", interrupted)
+    train = ["train", place / "notes.txt", "--mixers", "gru", "--size", "tiny", "--steps", 1]
+    assert command(*train, "--folder", tmp_path) == 130
+    assert "nothing is left to resume" in capsys.readouterr().err
+    (tmp_path / "checkpoints" / "step-1").mkdir(parents=True)
+    assert command(*train, "--folder", tmp_path) == 130
+    assert f"threefold resume {tmp_path}" in capsys.readouterr().err

@@ -172,3 +172,15 @@ def test_two_processes_cannot_write_one_run(tmp_path: Path) -> None:
     other.join()
     with lock_folder(tmp_path):  # the lock ended with its process
         pass
+
+
+def test_a_failed_save_does_not_promise_checkpoints_that_are_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*arguments: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    checkpoints = Checkpoints(tmp_path / "checkpoints")
+    monkeypatch.setattr(checkpoints, "_write", fail)
+    with pytest.raises(ThreefoldError, match="there is no earlier checkpoint"):
+        checkpoints.save(snapshot(1))
