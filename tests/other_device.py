@@ -191,6 +191,21 @@ def other_device() -> Iterator[torch.device]:
         yield DEVICE
 
 
+def move_there(module: nn.Module) -> None:
+    """What `module.to(device)` does on a real device: weights that are shared stay shared."""
+    moved: dict[int, Tensor] = {}
+    for part in module.modules():
+        for store in (part._parameters, part._buffers):
+            for name, tensor in store.items():
+                if tensor is not None:
+                    store[name] = moved.setdefault(id(tensor), _moved_weight(tensor))
+
+
+def _moved_weight(tensor: Tensor) -> Tensor:
+    there = OtherTensor(tensor.detach().clone())
+    return nn.Parameter(there, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else there
+
+
 def lives_there(module: nn.Module) -> bool:
     """Whether all weights and buffers of a module are on the device."""
     tensors = (*module.parameters(), *module.buffers())

@@ -10,14 +10,15 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 import threefold
-from tests.contract.kinds import EXAMPLES, TOKENS, Example, language, mean_loss, text
-from tests.other_device import OtherTensor, StrayTensorError, lives_there, other_device
+from tests.contract.kinds import EXAMPLES, Example, language, mean_loss, text
+from tests.other_device import OtherTensor, StrayTensorError, lives_there, move_there, other_device
 from tests.tolerances import assert_close
 from threefold.layers.mixer import Mixer
 from threefold.memory import state as states
+from threefold.runtime.forecasting import rollout
 from threefold.training.evaluation import evaluate
 from threefold.training.loop import Trainer
 from threefold.training.objectives import objective_of
@@ -90,10 +91,10 @@ def test_kinds_train_and_evaluate_there(kind: str) -> None:
     settings = TrainingSettings(steps=2, warmup_fraction=0.0, ema=0.5)
     losses = []
     for elsewhere in (False, True):
-        with other_device() as device:
+        with other_device():
             model = example.build()
             if elsewhere:
-                model.to(device)
+                move_there(model)
             trainer = Trainer(model, lambda step: example.rows(), settings, objective_of(model))
             assert trainer.step()
             assert trainer.step()
@@ -114,17 +115,62 @@ def test_a_carried_state_stays_there() -> None:
         assert all(isinstance(leaf, OtherTensor) for _, leaf in states.leaves(trainer.state))
 
 
-@pytest.mark.parametrize("mixer", ["gla", "attention", "hyena", "hippo_rnn", "s4d", "retnet"])
-def test_generation_there(mixer: str) -> None:
-    model = Example(language(mixer), text).build().eval()
-    options = {"max_tokens": 4, "seed": 1, "temperature": 0.8, "repetition_penalty": 1.1}
-    prompts = [[1, 2, 3], [4]]
+@pytest.mark.parametrize(
+    "mixer", [name for name, entry in threefold.MIXERS.items() if entry.load().causal]
+)
+def test_language_models_train_and_generate_there(mixer: str) -> None:
+    example = Example(language(mixer), text)
+    texts = []
+    for elsewhere in (False, True):
+        with other_device():
+            model = example.build()
+            if elsewhere:
+                move_there(model)
+            settings = TrainingSettings(steps=1, optimizer="sgd", learning_rate=0.1)
+            trainer = Trainer(model, lambda step: example.rows(), settings, objective_of(model))
+            trainer.step()
+            model.eval()
+            written = threefold.generate(model, [1, 2, 3], max_tokens=2, seed=1)
+            texts.append(written.rows())
+    assert texts[0] == texts[1]
+
+
+def test_sampling_options_and_beams_there() -> None:
+    model = Example(language("gla"), text).build().eval()
+    options = {"max_tokens": 4, "seed": 1, "repetition_penalty": 1.1, "top_k": 9, "top_p": 0.9}
+    prompts = [[1, 2, 3], [4, 5, 6]]
     expected = threefold.generate(model, prompts, **options).rows()
     beams = threefold.generate(model, prompts, max_tokens=3, beams=2).rows()
-    with other_device() as device:
-        model.to(device)
+    with other_device():
+        move_there(model)
         assert threefold.generate(model, prompts, **options).rows() == expected
         assert threefold.generate(model, prompts, max_tokens=3, beams=2).rows() == beams
+
+
+def test_forecasts_and_streams_there() -> None:
+    series, later = torch.randn(2, 6, 3).split([2, 1], -1), torch.randn(2, 3, 1)
+    forecaster = EXAMPLES["forecaster"].build().eval()
+    reader = Example(language("rwkv7"), text).build().eval()
+
+    def answers(device: torch.device) -> tuple[Tensor, list[float]]:
+        values, _ = rollout(
+            forecaster,
+            series[0].to(device),
+            3,
+            exogenous=series[1].to(device),
+            future=later.to(device),
+        )
+        scores = threefold.stream(reader, [3, 1, 4, 1, 5])
+        columns = [part.columns for part in scores]
+        return values.cpu(), [x for c in columns for x in c["log_likelihood"]][1:]
+
+    expected, likelihoods = answers(torch.device("cpu"))
+    with other_device() as device:
+        move_there(forecaster)
+        move_there(reader)
+        actual, found = answers(device)
+    assert_close(actual, expected)
+    assert found == pytest.approx(likelihoods, rel=1e-4)
 
 
 def test_sessions_and_state_files_there(tmp_path: Path) -> None:
@@ -161,7 +207,6 @@ def test_stray_tensors_are_refused() -> None:
         with pytest.raises((StrayTensorError, threefold.ThreefoldError)):
             mean_loss(model, rows)
         assert mean_loss(model, rows.to(device)).item() > 0
-        model.norm.weight.data = torch.ones(32)  # a weight that was left behind
+        model.norm.weight = nn.Parameter(torch.ones(32))  # a weight that was left behind
         with pytest.raises(StrayTensorError):
             mean_loss(model, rows.to(device))
-    assert TOKENS == 23

@@ -59,7 +59,8 @@ class Learned(Positions):
     def forward(self, x: Tensor, position: Tensor, lengths: Tensor | None) -> Tensor:
         limit = len(self.table)
         count = x.shape[1] if lengths is None else lengths
-        last = max((position + count).tolist(), default=0)
+        # Positions on the meta device have no values.
+        last = 0 if position.is_meta else max((position + count).tolist(), default=0)
         if last > limit:
             raise ThreefoldError(
                 f"learned positions: element {last} is beyond the table of max_length={limit}; "

@@ -124,13 +124,14 @@ def state_for_model(
         raise ThreefoldError(
             f"{path}: this is the state of another model (in the file and in the model: {fields})"
         )
+    state = states.transform(lambda leaf: leaf.to(model.device), state_file.state)
     try:
-        _check_state(model, state_file.state, states.batch_size(state_file.state) or 1)
+        _check_state(model, state, states.batch_size(state) or 1)
     except ThreefoldError as error:
         raise ThreefoldError(f"{path}: {error}") from error
     if check_weights:
         _refuse_other_weights(path, state_file, model)
-    return states.transform(lambda leaf: leaf.to(model.device), state_file.state)
+    return state
 
 
 def _refuse_other_weights(path: str | PathLike[str], state_file: StateFile, model: Model) -> None:

@@ -62,7 +62,7 @@ class CrossAttention(Placed):
         query = split_heads(self.heads.query(x), self.heads.heads)
         lengths, keys = state["position"], state["keys"]
         seen = readable_elements(lengths, keys.shape[1])
-        mask = None if bool(seen.all()) else seen[:, None, None]
+        mask = None if not seen.is_meta and bool(seen.all()) else seen[:, None, None]
         dropout = self.dropout if self.training else 0.0
         if keys.shape[1] == 0:
             return torch.zeros_like(x), state
