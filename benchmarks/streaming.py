@@ -29,7 +29,8 @@ from benchmarks.measure import Comparison, MemoryComparison, Progress, Result, m
 from threefold import LanguageModel, Spec
 from threefold.data import ByteTokenizer, python_reference
 from threefold.runtime.scores.files import as_json_lines
-from threefold.runtime.streaming import plan_chunk_size, stream
+from threefold.runtime.stream_settings import plan_chunk_size
+from threefold.runtime.streaming import stream
 
 BYTES = 20_000_000
 BYTES_PER_LINE = 100

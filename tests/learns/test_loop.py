@@ -201,7 +201,7 @@ def test_ctrl_c_finishes_the_step_and_returns_the_result() -> None:
     result = train(Leaky(), batches, TrainingSettings(steps=100), validation=[windows(0)])
     assert result.stopped == "interrupted"
     assert result.steps == 4
-    assert math.isfinite(result.scores.loss)
+    assert result.validation == []  # an evaluation would keep the user waiting
     assert signal.getsignal(signal.SIGINT) is before
 
 

@@ -104,7 +104,7 @@ def test_s4_learns_a_delay_and_both_curves_are_drawn(tmp_path: Path) -> None:
     assert late_s4.errors[-1] < 0.5 < late_s4.errors[0]
     assert len(late_s4.errors) == len(late_s4.seconds) == 5 and late_s4.steps == 150
     lstm = late.study("lstm", replace(plan, time=0.5, steps=None), points=4)
-    assert len(lstm.errors) == 5 and lstm.seconds[-1] >= 0.5
+    assert len(lstm.errors) == 5 and 0 < lstm.seconds[-1] < 1
     late.save(late.draw([late_s4, lstm], plan), tmp_path, "delay")
     assert_drawn(tmp_path, "delay")
 

@@ -325,7 +325,7 @@ def test_a_classifier_of_texts_has_label_names(reviews: Any, home: Path) -> None
 
 
 def test_a_regressor_answers_in_original_units() -> None:
-    model: Any = threefold.build(Spec("classifier", 16, 1, "gru", options={"classes": 1}))
+    model: Any = threefold.build(Spec("regressor", 16, 1, "gru", options={"outputs": 1}))
     scale = Standardise(("price",), (500.0,), (20.0,))
     inputs = Chain((Tokenize.by(ByteTokenizer()),))
     model.tokenizer = ByteTokenizer()

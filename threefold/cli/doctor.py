@@ -6,7 +6,7 @@ import os
 import platform
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -131,6 +131,7 @@ CHECKED_WITH = {
     "long_convolution": ("long_conv", 33),
     "online_convolution": ("long_conv", 1),
     "vandermonde": ("s4d", 33),
+    "moments": ("s4d", 33),
     "reservoir": ("esn", 33),
     "cauchy": ("s4", 33),
 }
@@ -170,6 +171,22 @@ def checks() -> Iterator[tuple[str, float]]:
             with library.using("reference"):
                 expected = layer(x, state, form=form)[0]
         yield f"{operation}: native = reference", relative_error(native, expected)
+    for operation, run in classical_operations(random(4, 40, 2)).items():
+        native = run()
+        with library.using("reference"):
+            yield f"{operation}: native = reference", relative_error(native, run())
+
+
+def classical_operations(series: Tensor) -> dict[str, Callable[[], Tensor]]:
+    """The operations that no mixer has, on some series."""
+    from threefold.classical.random_convolutions import RandomConvolutions
+    from threefold.classical.time_warping import time_warping_distances
+
+    convolutions = RandomConvolutions.fit(series, features=168)
+    return {
+        "random_convolutions": lambda: convolutions.transform(series),
+        "time_warping": lambda: time_warping_distances(series, series.flip(0)),
+    }
 
 
 def relative_error(actual: Tensor, expected: Tensor) -> float:

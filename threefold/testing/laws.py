@@ -16,7 +16,6 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
 
 import torch
 from torch import Tensor
@@ -37,7 +36,7 @@ def sample(mixer: Mixer, rows: int = 3, length: int = LENGTH, seed: int = 1) -> 
     """Random inputs [rows, length, width], always the same, in the mixer's dtype."""
     generator = torch.Generator().manual_seed(seed)
     x = torch.randn(rows, length, mixer.width, generator=generator, dtype=torch.float64)
-    return x.to(_dtype(mixer))
+    return x.to(mixer.dtype)
 
 
 def assert_same_future(mixer: Mixer, actual: State, expected: State, what: str) -> None:
@@ -274,11 +273,6 @@ def autocast(mixer: Mixer) -> None:
         correlation > RESEMBLANCE,
         f"correlation with float32 is {correlation:.4f}, below {RESEMBLANCE}",
     )
-
-
-def _dtype(mixer: Mixer) -> torch.dtype:
-    tensors: Iterator[Tensor] = mixer.parameters()
-    return next((tensor.dtype for tensor in tensors), torch.float32)
 
 
 def _other_forms(mixer: Mixer) -> list[str]:
