@@ -324,3 +324,10 @@ class TestBadInput:
             threefold.mixer("gla", width=32, heads=5)
         with self.refused("width"):
             threefold.mixer("gla")
+
+
+@pytest.mark.parametrize("name", threefold.MIXERS)
+def test_an_empty_batch_has_an_empty_answer(name: str) -> None:
+    mixer = threefold.mixer(name, width=WIDTH)
+    y, _ = mixer(torch.zeros(0, LENGTH, WIDTH))
+    assert y.shape == (0, LENGTH, WIDTH)

@@ -153,6 +153,8 @@ class Mixer(Placed, Recordable, ABC):
         form, lengths, checked = plan
         if state is None:
             state, checked = self._start_state(len(x)), True
+        if not len(x):  # an empty batch: nothing to compute, in any mixer
+            return x, state
         if form == "step" and lengths is None and x.shape[1] == 1:
             stepped = replay_step(self, x, state)
             if stepped is not None:

@@ -53,7 +53,7 @@ from threefold.training.data_cache import DataCache
 from threefold.training.training_data import TrainingData
 
 PLAN, COSTS, RUNS, TUNING = "race.json", "costs.json", "runs", "tuning"
-BASELINES = "baselines.json"
+BASELINES, PLANNING = "baselines.json", "planning"
 MAX_COST_LENGTH = 16_384  # elements at which costs are measured
 MAX_COST_LENGTH_SEQ2SEQ = 4096  # these store a weight for each pair of source and target tokens
 POLL_SECONDS = 0.5  # between two looks at the locks of other processes
@@ -141,8 +141,9 @@ def run_race(request: RaceRequest, folder: RaceFolder, say: Say, source: Any = N
 def load_or_make_plan(request: RaceRequest, folder: Path, say: Say, cache: DataCache) -> RacePlan:
     """The plan in the folder; made if there is none, refused if it belongs to another race."""
     path = folder / PLAN
-    with wait_for_lock(folder / "planning", say):
+    with wait_for_lock(folder / PLANNING, say):
         if not path.is_file():
+            refuse_other_files(folder)
             plan = make_plan(request, say, cache)
             write_json(path, plan.to_dict())
             return plan
@@ -166,6 +167,16 @@ def load_or_make_plan(request: RaceRequest, folder: Path, say: Say, cache: DataC
             "choose another --folder, or use the same settings"
         )
     return plan
+
+
+def refuse_other_files(folder: Path) -> None:
+    """A race is not mixed with files of the user's."""
+    others = sorted(path.name for path in folder.iterdir() if path.name != PLANNING)
+    if others:
+        raise ThreefoldError(
+            f"{folder}: contains {others[0]} and no {PLAN}, so it is not the folder of a race; "
+            "choose another --folder"
+        )
 
 
 @contextmanager

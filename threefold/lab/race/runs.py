@@ -118,7 +118,7 @@ def score_other_lengths(
     length = data.task.length
     points = []
     for factor in (1, *LENGTH_FACTORS):
-        settings = data.data.model_copy(update={"length": factor * length})
+        settings = data.data.model_copy(update={"length": factor * length, **same_horizon(data)})
         try:
             longer = cache.open(settings) if factor > 1 else data
             if not compatible(data, longer):
@@ -131,10 +131,19 @@ def score_other_lengths(
     return tuple(points) if len(points) > 1 else ()
 
 
+def same_horizon(data: TrainingData) -> dict[str, int]:
+    """The horizon of a user's series, which would grow with the length by default."""
+    steps = data.preprocessing
+    return {} if steps is None or steps.horizon is None else {"horizon": steps.horizon}
+
+
 def compatible(one: TrainingData, other: TrainingData) -> bool:
     """Whether a model for one data set fits the other."""
     fields = ("kind", "vocabulary", "features", "classes", "metric")
-    return all(getattr(one.task, name) == getattr(other.task, name) for name in fields)
+    if not all(getattr(one.task, name) == getattr(other.task, name) for name in fields):
+        return False
+    forecasts = one.task.kind == "forecaster"
+    return not forecasts or one.first.targets.shape == other.first.targets.shape
 
 
 class CurveRecorder(Reporter):

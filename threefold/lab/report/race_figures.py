@@ -75,7 +75,7 @@ def _quality(report: Report) -> Iterator[Figure]:
         for series, c in enumerate(report.everything)
     ]
     order = f"Mean over seeds, sorted by score: {_listed(report, lambda c: c.quality.mean)}."
-    order += " The baselines are below the models." if report.baselines else ""
+    order += " The baselines are listed after the models." if report.baselines else ""
     yield range_chart(
         f"Test {report.subject.metric_name}",
         order,

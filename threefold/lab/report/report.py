@@ -197,6 +197,8 @@ class Subject:
         factor = 100 if self.unit == "percent" else 1
         if not half or math.isinf(half):
             return f"{factor * value:.4g}"
+        if self.unit == "percent" and half >= 1:  # two seeds that differ say nothing
+            return f"{factor * value:.0f} ± more than 100"
         digits = max(0, 1 - math.floor(math.log10(factor * half)))
         return f"{factor * value:.{digits}f} ± {factor * half:.{digits}f}"
 
@@ -251,10 +253,21 @@ class Report:
             models = f"Among the models: {models}" if len(self.contenders) > 1 else ""
             first = f"No sequence model beats {best.name} here: it reaches {reached}"
             return f"{first}, {leader.name} {own}. {models}".strip()
+        if self._never_better(best):
+            return (
+                f"{models} The best baseline, {best.name} ({reached}), is better than every run of "
+                f"{leader.name} ({own})."
+            )
         return (
             f"{models} The best baseline, {best.name} ({reached}), cannot be distinguished from "
             f"{leader.name} ({own})."
         )
+
+    def _never_better(self, baseline: BaselineResult) -> bool:
+        """Whether each run of the best model is worse than the baseline with the same seed."""
+        sign = 1.0 if self.subject.lower else -1.0
+        ours, theirs = self.ranked[0].scores, baseline.scores
+        return all(sign * (ours[seed] - theirs[seed]) > 0 for seed in theirs if seed in ours)
 
     def lead_over(self, baseline: BaselineResult) -> Interval:
         """How much better the best model is than a baseline, seed by seed."""
