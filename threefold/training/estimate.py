@@ -95,13 +95,14 @@ def check_memory(
     model: nn.Module, objective: Objective, first: Any, batch_size: int, settings: TrainingSettings
 ) -> None:
     """Refuse batches that need more memory than the device has, estimated from one example."""
-    available = memory_of(place(model, settings))
+    device = place(model, settings)
+    available, where = memory_of(device), "this machine" if device.type == "cpu" else str(device)
     example = estimate_step(model, objective, first, settings, repeats=1)
     needed = example.weights + batch_size * example.activations
     if available is not None and needed > available:
         raise ThreefoldError(
             f"a step with data.batch_size={batch_size:,} needs about {needed / 1e9:,.1f} GB, but "
-            f"this device has {available / 1e9:,.1f} GB; lower data.batch_size (and raise "
+            f"{where} has {available / 1e9:,.1f} GB; lower data.batch_size (and raise "
             "training.gradient_accumulation), data.length or the size of the model, or set "
             "training.gradient_checkpointing=true"
         )
