@@ -375,6 +375,7 @@ def test_the_whole_plan_is_told_before_training(place: Path, capsys: Any) -> Non
 
 
 BAD_INPUTS = [
+    ("labels", "empty.csv", "empty.csv:3: is empty"),
     ("labels", "sensors.csv", "the column review is missing; the model was trained on review"),
     ("columns", "flow.csv", "the column pressure, time is missing; the model was trained on"),
     ("columns", "broken.csv", "broken.csv:3: flow is 'broken'; expected a number"),
@@ -416,6 +417,7 @@ def _write_bad_inputs(place: Path) -> None:
     own_data.write_table(place / "slow.csv", header, rows[::3])
     rows[1][1] = "broken"
     own_data.write_table(place / "broken.csv", header, rows)
+    own_data.write_table(place / "empty.csv", ("review", "n"), [("-", 1), ("", 2)])
     own_data.write_sound(place / "fast.wav", np.zeros(100), 16_000)
     Image.fromarray(np.zeros((5, 9), "uint8")).save(place / "large.png")
 

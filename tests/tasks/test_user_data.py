@@ -144,6 +144,22 @@ def test_a_decimal_comma_can_be_said(tmp_path: Path) -> None:
     assert data.preprocessing.inputs.steps[0].mean[0] < 2  # type: ignore[attr-defined]
 
 
+def test_empty_texts_do_not_stop_the_others(tmp_path: Path) -> None:
+    path = tmp_path / "x.csv"
+    titles, bodies = ["", "-", "", *texts()[3:]], ["content", "", "", *texts()[3:]]
+    path.write_text(table("title,body,label", titles, bodies, ["a", "b"] * 30))
+    task = user_task(path, ReadSettings(features="title,body", target="label"))
+    assert task.description is not None and task.raw is not None
+    assert f"rows without a text are left out: 1, first {path}:4" in task.description.notes
+    inputs = dict(
+        task.raw(split, n) for split in ("train", "valid", "test") for n in range(task.size(split))
+    )
+    assert inputs[f"{path}:2"] == "\ncontent" and inputs[f"{path}:3"] == "-\n"
+    pairs = user_task(path, ReadSettings(kind="seq2seq", features="title", target="body"))
+    assert pairs.description is not None
+    assert f"rows without a text are left out: 3, first {path}:2" in pairs.description.notes
+
+
 def test_labels_are_compared_as_words(tmp_path: Path) -> None:
     path = tmp_path / "x.csv"
     path.write_text(table("text,label", texts(), ["yes", "yes ", "no"] * 20))
