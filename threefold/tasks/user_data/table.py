@@ -38,6 +38,7 @@ LONGEST_CUT = 128  # rows of one example, where a table of tagged rows is cut in
 
 def table_task(table: Table, reading: Reading) -> Task[Any]:
     """The task of a table, whose kind follows from the settings and the columns."""
+    reading.settings.refuse_repeated()
     found = _known_roles(table, reading) or read_roles(table, reading.settings)
     table = _without_empty_texts(table, found)
     if found.kind == "forecaster":
@@ -232,7 +233,7 @@ def fit_numbers(train: Sequence[Array], columns: Sequence[str], settings: ReadSe
     """Scaling and filling of sequences of numbers, fitted to the training split."""
     scale = Standardise.fit(train, columns)
     policy = settings.missing or "mask"
-    fill = FillMissing.fit(np.concatenate(list(train)), columns, policy)
+    fill = FillMissing.fit(scale.apply(np.concatenate(list(train))), columns, policy)
     cut = () if settings.length is None else (Truncate(settings.length),)
     return Chain((scale, fill, *cut))
 
