@@ -281,6 +281,14 @@ def test_missing_cells_wherever_they_stand(cell: str, row: int, tmp_path: Path) 
     assert facts.type == "number" and facts.missing == 1 and facts.first_missing == row + 2
     assert np.flatnonzero(np.isnan(table.numbers("a"))).tolist() == [row]
     with pytest.raises(ThreefoldError, match=rf"x\.csv:{row + 2}: a is missing"):
+        table.labels("a")
+
+
+def test_marks_of_missing_numbers_are_texts_in_a_text(tmp_path: Path) -> None:
+    rows = ["a long text", "-", "NA", "", "another text"]
+    table = read_table(put(tmp_path / "x.csv", "a,b\n" + "".join(f"{c},7\n" for c in rows)))
+    assert table.texts("a", allow_empty=True) == rows
+    with pytest.raises(ThreefoldError, match=r"x\.csv:5: a is missing"):
         table.texts("a")
 
 

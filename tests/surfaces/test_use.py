@@ -375,6 +375,7 @@ def test_the_whole_plan_is_told_before_training(place: Path, capsys: Any) -> Non
 
 
 BAD_INPUTS = [
+    ("labels", "empty.csv", "empty.csv:3: is empty"),
     ("labels", "sensors.csv", "the column review is missing; the model was trained on review"),
     ("columns", "flow.csv", "the column pressure, time is missing; the model was trained on"),
     ("columns", "broken.csv", "broken.csv:3: flow is 'broken'; expected a number"),
@@ -416,6 +417,7 @@ def _write_bad_inputs(place: Path) -> None:
     own_data.write_table(place / "slow.csv", header, rows[::3])
     rows[1][1] = "broken"
     own_data.write_table(place / "broken.csv", header, rows)
+    own_data.write_table(place / "empty.csv", ("review", "n"), [("-", 1), ("", 2)])
     own_data.write_sound(place / "fast.wav", np.zeros(100), 16_000)
     Image.fromarray(np.zeros((5, 9), "uint8")).save(place / "large.png")
 
@@ -476,7 +478,7 @@ def test_texts_arrays_and_mappings() -> None:
     assert len(threefold.generate(text.model, "film 3", max_tokens=5).text) > 0
     draw = np.random.default_rng(0).normal(size=(60, 8, 2))
     several = threefold.train((draw, draw.sum(1)), **SMALL)
-    assert set(several.model.predict(draw[:1])[0]) == {"value 1", "value 2"}
+    assert set(several.model.predict(draw[:1])[0]) == {"value_1", "value_2"}
     waves = np.sin(np.arange(200) / 3)
     series = threefold.train(waves, **SMALL)
     columns = threefold.train({"a": waves, "b": waves**2}, target="a", **SMALL)
@@ -485,6 +487,21 @@ def test_texts_arrays_and_mappings() -> None:
     for data in (None, 3, [], [1, 2]):
         with pytest.raises(ThreefoldError, match="expected a path, a task's name"):
             threefold.train(data, **SMALL)
+
+
+def test_options_of_the_data_are_keywords() -> None:
+    waves, names = np.sin(np.arange(240) / 3), ["a", "b"] * 120
+    hours = [f"2024-01-{1 + i // 48:02} {i // 2 % 24:02}:00" for i in range(240)]
+    data = {0: waves, "y": waves**2, "n": waves**3, "name": names, "t": hours}
+    options = {"series_column": "name", "time_column": "t", "horizon": 3}
+    run = threefold.train(data, target=[0, "y"], features=["n"], **options, **SMALL)
+    preprocessing = run.model.preprocessing
+    roles = preprocessing.roles
+    assert (roles.targets, roles.features, preprocessing.horizon) == (("0", "y"), ("n",), 3)
+    assert (roles.series, roles.time) == ("name", "t")
+    assert threefold.train(data, target=0, **SMALL).model.preprocessing.roles.targets == ("0",)
+    with pytest.raises(ThreefoldError, match="features: the name 'a,b' has a comma"):
+        threefold.train(data, target="y", features=["a,b"], **SMALL)
 
 
 def test_inputs_longer_than_those_of_training_are_told() -> None:

@@ -19,6 +19,7 @@ from tests.surfaces import own_data
 from threefold import ThreefoldError
 from threefold.cli import main
 from threefold.data.preprocessing import Preprocessing
+from threefold.data.preprocessing.numbers import Standardise
 from threefold.errors import AmbiguousError, nearest
 from threefold.lab.race.sizing import match_parameters
 from threefold.tasks.task import Task
@@ -144,6 +145,22 @@ def test_a_decimal_comma_can_be_said(tmp_path: Path) -> None:
     assert data.preprocessing.inputs.steps[0].mean[0] < 2  # type: ignore[attr-defined]
 
 
+def test_empty_texts_do_not_stop_the_others(tmp_path: Path) -> None:
+    path = tmp_path / "x.csv"
+    titles, bodies = ["", "-", "", *texts()[3:]], ["content", "", "", *texts()[3:]]
+    path.write_text(table("title,body,label", titles, bodies, ["a", "b"] * 30))
+    task = user_task(path, ReadSettings(features="title,body", target="label"))
+    assert task.description is not None and task.raw is not None
+    assert f"rows without a text are left out: 1, first {path}:4" in task.description.notes
+    inputs = dict(
+        task.raw(split, n) for split in ("train", "valid", "test") for n in range(task.size(split))
+    )
+    assert inputs[f"{path}:2"] == "\ncontent" and inputs[f"{path}:3"] == "-\n"
+    pairs = user_task(path, ReadSettings(kind="seq2seq", features="title", target="body"))
+    assert pairs.description is not None
+    assert f"rows without a text are left out: 3, first {path}:2" in pairs.description.notes
+
+
 def test_labels_are_compared_as_words(tmp_path: Path) -> None:
     path = tmp_path / "x.csv"
     path.write_text(table("text,label", texts(), ["yes", "yes ", "no"] * 20))
@@ -254,6 +271,44 @@ def test_numbers_at_the_edge_are_refused_with_their_line(tmp_path: Path) -> None
         user_task(path)
 
 
+def test_one_absurd_number_does_not_ruin_the_scale(tmp_path: Path) -> None:
+    tail = np.exp(3 * np.random.default_rng(0).normal(size=5000))  # to 1e4 medians and beyond
+    waves = np.sin(np.arange(5000.0))
+    rare = np.where(np.arange(5000) % 100, 0.0, 1.0)
+    ordinary = np.stack([tail, waves, rare], 1)
+    scale = Standardise.fit([ordinary], ["tail", "waves", "rare"])
+    mean = np.nansum(ordinary, 0) / 5000
+    deviation = np.sqrt(np.nansum((ordinary - mean) ** 2, 0) / 5000)
+    assert scale.mean == tuple(mean) and scale.deviation == tuple(deviation)
+    with_absurd = np.vstack([ordinary, [[1e20, -1e20, 1e20], [1e19, np.nan, 1e300]]])
+    robust = Standardise.fit([with_absurd], scale.columns)
+    assert np.allclose([robust.mean, robust.deviation], [scale.mean, scale.deviation], rtol=1e-9)
+    assert robust.absurd_counts([with_absurd]) == {"tail": 2, "waves": 1, "rare": 2}
+    path = tmp_path / "x.csv"
+    path.write_text(table("flow", [*WAVE[:20], "1e20", *WAVE[21:]]))
+    task = user_task(path)
+    assert task.description is not None
+    assert task.description.notes[0].startswith("flow: 1 number more than 10,000 deviations")
+    rows = task.rows("train", range(task.size("train")))
+    assert rows.inputs.shape[2] == 2 and float(rows.inputs.abs().max()) < 3
+    assert float(rows.targets.nan_to_num().abs().max()) < 3
+
+
+def test_arrays_that_no_model_can_learn_are_refused() -> None:
+    draw = np.random.default_rng(0).normal(size=(40, 8))
+    prices = draw.sum(1)
+    prices[3] = 1e20
+    for inputs, targets, message in [
+        (draw, prices, "example 4: value is 1e.20, more than 10,000 deviations"),
+        (draw * np.nan, draw.sum(1), "the inputs are all NaN or infinite"),
+        (draw, draw.sum(1) * np.inf, "the targets are all NaN or infinite"),
+        (draw * 1j, draw.sum(1), "the inputs are complex numbers"),
+        (draw, draw.sum(1) * 1j, "the targets are complex numbers"),
+    ]:
+        with pytest.raises(ThreefoldError, match=message):
+            user_task((inputs, targets))
+
+
 @pytest.mark.parametrize("make", [os.mkfifo, lambda path: os.symlink("/dev/zero", path)])
 def test_what_never_ends_is_not_read(make: Callable[[Path], None], tmp_path: Path) -> None:
     make(tmp_path / "x.csv")
@@ -264,8 +319,16 @@ def test_what_never_ends_is_not_read(make: Callable[[Path], None], tmp_path: Pat
 def test_a_name_that_is_not_utf_8_is_refused(tmp_path: Path) -> None:
     path = Path(os.fsdecode(os.fsencode(tmp_path) + b"/na\xffme.txt"))
     path.write_text("some text " * 500)
-    with pytest.raises(ThreefoldError, match=r"na\\udcffme.txt: the name is not valid UTF-8"):
-        user_task(path)
+    for given in (path, tmp_path):
+        with pytest.raises(ThreefoldError, match=r"na\\udcffme.txt: the name is not valid UTF-8"):
+            user_task(given)
+
+
+def test_a_column_that_is_named_twice_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "x.csv"
+    path.write_text(table("flow,load", WAVE, WAVE))
+    with pytest.raises(ThreefoldError, match="--target names the column 'flow' twice"):
+        user_task(path, ReadSettings(target="flow,flow"))
 
 
 def test_a_lone_surrogate_in_json_is_named(tmp_path: Path) -> None:

@@ -47,6 +47,11 @@ def is_missing(cell: Any) -> bool:
     return cell is None or (isinstance(cell, float) and math.isnan(cell))
 
 
+def is_blank(cell: Any) -> bool:
+    """Whether a cell holds no text: in a text, NA, null and - are words."""
+    return not cell.strip() if isinstance(cell, str) else is_missing(cell)
+
+
 def number_in(cell: Any, decimal: str = ".") -> float | None:
     """The number in a cell, perhaps infinite; None if the cell holds something else."""
     if isinstance(cell, str):

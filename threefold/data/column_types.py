@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from threefold.data.cells import (
+    is_blank,
     is_missing,
     label_of,
     resembles_number,
@@ -68,6 +69,8 @@ def describe_column(table: Table, name: str) -> ColumnFacts:
     form = detect_format(name, cells, SHARE)
     values = _value_counts(cells)
     facts = ColumnFacts(name, _type_of(cells, values, form), len(column), time_format=form)
+    if facts.type == "text":
+        missing = [i for i in missing if is_blank(column[i])]
     facts.missing = len(missing)
     facts.first_missing = lines[missing[0]] if missing else None
     facts.examples = list(dict.fromkeys(text_of(cell) for cell in cells[:100]))[:SHOWN]

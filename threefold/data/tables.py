@@ -9,7 +9,7 @@ sensors.csv:17: load is '1,001'; a thousands separator or a decimal comma? …
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from io import BytesIO
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from threefold.data.cells import (
     decimal_sign,
+    is_blank,
     is_missing,
     label_of,
     resembles_number,
@@ -101,18 +102,19 @@ class Table:
             self.name, cells, lines, place=self.place, decimal=self.decimal, notes=self.notes
         )
 
-    def texts(self, name: str) -> list[str]:
-        """A column of texts, none of which may be missing."""
-        return [text_of(cell) for cell in self._complete(name)]
+    def texts(self, name: str, *, allow_empty: bool = False) -> list[str]:
+        """A column of texts; NA, null and - are texts, and an empty cell may be allowed."""
+        cells = self.column(name) if allow_empty else self._complete(name, is_blank)
+        return ["" if is_blank(cell) else text_of(cell) for cell in cells]
 
     def labels(self, name: str) -> list[str]:
         """A column of class names (`cells.label_of`), none of which may be missing."""
-        return [label_of(cell) for cell in self._complete(name)]
+        return [label_of(cell) for cell in self._complete(name, is_missing)]
 
-    def _complete(self, name: str) -> list[Any]:
+    def _complete(self, name: str, is_absent: Callable[[Any], bool]) -> list[Any]:
         cells = self.column(name)
         for line, cell in zip(self.line_numbers, cells, strict=True):
-            if is_missing(cell):
+            if is_absent(cell):
                 raise self.error(line, f"{name} is missing")
         return cells
 

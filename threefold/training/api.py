@@ -17,6 +17,7 @@ from threefold.training.durations import parse_duration
 from threefold.training.experiment import TrainedRun, prepare, run
 from threefold.training.training_data import TrainingData, open_data
 
+Names = str | int | Sequence[str | int]  # of columns
 LOGGER = logging.getLogger("threefold.training")
 
 
@@ -30,7 +31,12 @@ def train(
     folder: str | PathLike[str] | None = None,
     seed: int = 0,
     kind: str | None = None,
-    target: str | None = None,
+    target: Names | None = None,
+    features: Names | None = None,
+    time_column: str | int | None = None,
+    group_column: str | int | None = None,
+    series_column: str | int | None = None,
+    horizon: int | None = None,
     settings: Mapping[str, Any] | None = None,
 ) -> TrainedRun:
     """Train a model and evaluate it on the test split; returns run.model, .folder, .history.
@@ -40,30 +46,51 @@ def train(
     (train, valid, test).  mixers: "mamba", or a hybrid "a+b".
     size: tiny, small, medium or large.  time: "5m", "90s" or seconds; without steps and time, ten
     minutes.  folder: where checkpoints, log and model are written; None writes nothing.
-    kind, target: what to predict, if the data do not say.  settings: others by their full names,
-    e.g. {"data.horizon": 12, "training.learning_rate": 1e-3} (`threefold config` lists them).
+    kind, target: what to predict, if the data do not say.  target, features: columns of a table,
+    as a list or separated by commas.  time_column: in the order of which rows follow each other.
+    group_column, series_column: rows with one value of it are one sequence or one time series.
+    horizon: rows to forecast.  settings: others by their full names, e.g. {"data.length": 96,
+    "training.learning_rate": 1e-3} (`threefold config` lists them); they override the arguments.
     """
     if data is None:
         raise ThreefoldError("data is None; expected a path, a task's name, or data in memory")
-    is_name = isinstance(data, (str, Path))
-    values: dict[str, dict[str, Any]] = {
-        "data": {**_data_values(data), "seed": seed, "kind": kind, "target": target},
-        "model": {"mixers": mixers, "size": size, "seed": seed},
-        "training": {**_limits(steps, time), "seed": seed},
-    }
-    for key, value in (settings or {}).items():
+    columns: dict[str, Names | None] = {"target": target, "features": features}
+    columns |= {"time_column": time_column, "group_column": group_column}
+    columns |= {"series_column": series_column}
+    read = {name: _join_names(name, given) for name, given in columns.items()}
+    read.update(**_data_values(data), seed=seed, kind=kind, horizon=horizon)
+    model = {"mixers": mixers, "size": size, "seed": seed}
+    training = {**_limits(steps, time), "seed": seed}
+    config = _config({"data": read, "model": model, "training": training}, settings or {})
+    opened = open_data(config.data, source=None if isinstance(data, (str, Path)) else data)
+    _tell(opened)
+    prepared = prepare(config, opened)
+    return run(config, None if folder is None else Path(folder), prepared=prepared)
+
+
+def _config(values: dict[str, dict[str, Any]], settings: Mapping[str, Any]) -> RunConfig:
+    """The configuration of values by section, which settings with full names override."""
+    for key, value in settings.items():
         section, _, name = key.partition(".")
         if section not in values or not name:
             raise ThreefoldError(
                 f"settings: unknown key {key!r}; expected data.…, model.… or training.…"
             )
         values[section][name] = value
-    known = {part: _given(section) for part, section in values.items()}
-    config = RunConfig.read(known)
-    opened = open_data(config.data, source=None if is_name else data)
-    _tell(opened)
-    prepared = prepare(config, opened)
-    return run(config, None if folder is None else Path(folder), prepared=prepared)
+    return RunConfig.read({part: _given(section) for part, section in values.items()})
+
+
+def _join_names(option: str, names: Names | None) -> Any:
+    """Names of columns as the settings have them, separated by commas; None stays None."""
+    if names is None or isinstance(names, str):
+        return names
+    listed = [str(name) for name in ([names] if isinstance(names, int) else names)]
+    for name in listed:
+        if "," in name:
+            raise ThreefoldError(
+                f"{option}: the name {name!r} has a comma, which separates names; rename the column"
+            )
+    return ",".join(listed)
 
 
 def _tell(data: TrainingData) -> None:

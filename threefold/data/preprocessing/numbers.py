@@ -14,6 +14,7 @@ from threefold.errors import ThreefoldError
 
 Array = NDArray[Any]
 ABSURD = 1e4  # deviations from the training mean, beyond which a number is not believed
+MOST_ABSURD = 1 / 20  # of the numbers of a column; if more are far away, that is how they are
 POLICIES = ("mask", "carry", "refuse")
 
 
@@ -28,10 +29,12 @@ class Standardise(Step):
 
     @classmethod
     def fit(cls, values: Array | Sequence[Array], columns: Sequence[str]) -> Standardise:
-        """Mean and deviation of the known values of arrays [n, columns]."""
+        """Mean and deviation of the known values of arrays [n, columns], absurd ones left out."""
         rows = np.concatenate([np.reshape(part, (-1, len(columns))) for part in values])
         known = np.where(np.isfinite(rows), rows, np.nan).astype(np.float64)
-        with np.errstate(over="ignore", invalid="ignore"):
+        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+            for column in known.T:
+                column[_absurd(column)] = np.nan
             mean, deviation = _moments(known)
         usable = np.isfinite(deviation) & (deviation > 1e-9 * np.abs(mean)) & (deviation > 0)
         deviation = np.where(usable, deviation, 1.0)  # a constant column only loses its mean
@@ -52,6 +55,37 @@ class Standardise(Step):
         """Back to the original units."""
         values: Array = np.asarray(data, np.float64) * self.deviation + np.array(self.mean)
         return values
+
+    def absurd_counts(self, values: Sequence[Array]) -> dict[str, int]:
+        """How many numbers of each column are infinite or far from the training mean, if any."""
+        counts = np.zeros(len(self.columns), np.int64)
+        for part in values:
+            counts += (np.abs(self.apply(part)) > ABSURD).sum(0)
+        return {n: c for n, c in zip(self.columns, counts.tolist(), strict=True) if c}
+
+
+def _absurd(column: Array) -> NDArray[np.bool_]:
+    """Which few numbers are so far from the median that no others lie between.
+
+    In the order of their distances, absurd are all from the first on that is more than ABSURD
+    times the root mean square of those before it: a heavy tail, which thins out, is believed.
+    """
+    none = np.zeros(len(column), bool)
+    present = column[~np.isnan(column)]
+    if not len(present):
+        return none
+    centre = np.median(present)
+    distances = np.abs(present - centre)
+    if distances.max() <= ABSURD * np.median(distances):
+        return none
+    ordered = np.sort(distances)
+    first = len(ordered) - max(1, int(MOST_ABSURD * len(ordered)))
+    spread = np.sqrt(np.cumsum(ordered**2) / np.arange(1, len(ordered) + 1))
+    far = (ordered[1:] > ABSURD * spread[:-1]) & (spread[:-1] > 0)
+    places = np.flatnonzero(far) + 1
+    if not len(places) or places[0] < first:
+        return none
+    return np.asarray(np.abs(column - centre) >= ordered[places[0]])
 
 
 def _moments(known: Array) -> tuple[Array, Array]:
@@ -77,8 +111,8 @@ class FillMissing(Step):
 
     @classmethod
     def fit(cls, values: Array, columns: Sequence[str], policy: str) -> FillMissing:
-        """`masked` are the columns in which training data lack values."""
-        complete: Array = np.asarray(np.isfinite(values).all(0))
+        """`masked` are the columns in which standardised training data lack values."""
+        complete: Array = np.asarray((np.abs(values) <= ABSURD).all(0))
         names = [name for name, whole in zip(columns, complete, strict=True) if not whole]
         return cls(tuple(columns), policy, tuple(names) if policy == "mask" else ())
 

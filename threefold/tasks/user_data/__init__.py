@@ -35,7 +35,12 @@ from threefold.data.token_files import find_token_folder
 from threefold.errors import AmbiguousError, ThreefoldError, nearest
 from threefold.tasks.table import MODEL_KINDS
 from threefold.tasks.task import Task
-from threefold.tasks.user_data.arrays import arrays_task, is_arrays, task_from_arrays
+from threefold.tasks.user_data.arrays import (
+    arrays_task,
+    is_arrays,
+    refuse_complex,
+    task_from_arrays,
+)
 from threefold.tasks.user_data.datasets import dataset_task, is_dataset
 from threefold.tasks.user_data.folder import folder_task
 from threefold.tasks.user_data.pairs import RawPairs, pairs_task
@@ -104,6 +109,7 @@ def _forecasts_from_arrays(
         )
     if y is not None:
         return windows_task(x, y, options["name"], splits)
+    refuse_complex("values", x)
     values = np.asarray(x, np.float64)
     values = values[:, None] if values.ndim == 1 else values
     if values.ndim != 2 or splits:
@@ -125,6 +131,8 @@ def _path_task(path: Path, reading: Reading) -> Task[Any]:
     if (tokens := find_token_folder(path)) is not None:
         return token_folder_task(tokens, reading)
     if path.is_dir():
+        for file in path.rglob("*"):
+            _refuse_odd_name(file)
         return folder_task(path, reading)
     if not stat.S_ISREG(path.stat().st_mode):
         raise ThreefoldError(
@@ -210,6 +218,8 @@ def _object_task(source: Any, reading: Reading) -> Task[Any]:
         return dataset_task(source, reading)
     if is_arrays(source):
         return arrays_task(source, reading)
+    if isinstance(source, np.ndarray):
+        refuse_complex("values", source)
     if isinstance(source, np.ndarray) and source.ndim == 1:
         source = source[:, None]  # a series of one column
     if isinstance(source, np.ndarray):

@@ -17,6 +17,7 @@ from threefold.data.preprocessing import Chain
 from threefold.data.preprocessing.text import Tokenize, TokenNumbers
 from threefold.errors import ThreefoldError
 from threefold.tasks.language_modelling import learn_tokenizer
+from threefold.tasks.stored import Array
 from threefold.tasks.task import Task
 from threefold.tasks.user_data.examples import ExampleData, RawExamples, examples_task
 from threefold.tasks.user_data.settings import Reading, ReadSettings
@@ -122,6 +123,7 @@ def read_inputs(inputs: Any) -> tuple[list[Any], str]:
         raise ThreefoldError("no inputs; expected at least one sequence or text")
     if all(isinstance(row, str) for row in inputs):
         return list(inputs), "text"
+    refuse_complex("inputs", inputs)
     try:
         rows = [np.asarray(row, np.float64) for row in inputs]
     except (TypeError, ValueError) as error:
@@ -137,7 +139,22 @@ def read_inputs(inputs: Any) -> tuple[list[Any], str]:
             f"the inputs have shapes {', '.join(map(str, shapes))}; expected [length] or "
             "[length, features] each, at least one element, the same number of features"
         )
+    _refuse_unknown("inputs", rows)
     return rows, "series"
+
+
+def refuse_complex(what: str, values: Any) -> None:
+    """Refuse complex numbers, of which numpy would drop the imaginary parts."""
+    if any(np.iscomplexobj(row) for row in values):
+        raise ThreefoldError(
+            f"the {what} are complex numbers; expected real ones, e.g. the real and imaginary "
+            "parts as two columns"
+        )
+
+
+def _refuse_unknown(what: str, rows: Sequence[Array]) -> None:
+    if not any(np.isfinite(row).any() for row in rows):
+        raise ThreefoldError(f"the {what} are all NaN or infinite; expected finite numbers")
 
 
 def _read_targets(targets: Any, reading: Reading) -> tuple[list[Any], str]:
@@ -149,7 +166,9 @@ def _read_targets(targets: Any, reading: Reading) -> tuple[list[Any], str]:
     values = np.asarray(targets)
     if kind is None:
         kind = "regressor" if values.dtype.kind == "f" else "classifier"
+    refuse_complex("targets", values)
     if kind == "regressor":
+        _refuse_unknown("targets", [np.asarray(values, np.float64)])
         return list(np.asarray(values, np.float64)), kind
     if values.dtype.kind == "f" and (values == values.round()).all():
         values = values.astype(np.int64)

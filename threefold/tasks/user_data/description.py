@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -56,6 +56,15 @@ def imbalance_note(labels: Sequence[str]) -> tuple[str, ...]:
         "at the recall of each class (`threefold evaluate`), or weigh them: "
         "--set training.class_weights=balanced",
     )
+
+
+def absurd_notes(counts: Mapping[str, int]) -> list[str]:
+    """A note for each column with numbers that are too far from the others to be believed."""
+    return [
+        f"{name}: {count:,} number{'s' * (count > 1)} more than 10,000 deviations from the others, "
+        f"read as missing; correct {'them' if count > 1 else 'it'} in the data"
+        for name, count in counts.items()
+    ]
 
 
 def duplicates_note(train: Sequence[Any], test: Sequence[Any]) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ import numpy as np
 
 from threefold.data.loaders import IGNORE, Batch
 from threefold.data.preprocessing import Chain, Preprocessing, Roles
-from threefold.data.preprocessing.numbers import Standardise
+from threefold.data.preprocessing.numbers import ABSURD, Standardise
 from threefold.data.preprocessing.text import Labels, Tokenize, TokenNumbers, WordNumbers
 from threefold.data.random_by_address import permutation
 from threefold.errors import ThreefoldError
@@ -24,6 +24,7 @@ from threefold.tasks.table import SPLITS
 from threefold.tasks.task import Numbers, Task, declare_user_task, make_batch
 from threefold.tasks.user_data.description import (
     DataDescription,
+    absurd_notes,
     count_labels,
     duplicates_note,
     imbalance_note,
@@ -95,7 +96,7 @@ def examples_task(data: ExampleData, reading: Reading) -> Task[Batch]:
         labels=preprocessing.labels,
         error_scale=_error_scale(preprocessing),
         preprocessing=lambda: preprocessing,
-        description=_describe(data, splits, reading),
+        description=_describe(data, splits, reading, preprocessing),
         raw=lambda split, n: (splits[split].places[n], splits[split].inputs[n]),
         skipped=skipped,
     )
@@ -143,7 +144,9 @@ def _fit(data: ExampleData, train: RawExamples, settings: ReadSettings) -> Prepr
         roles, count = data.roles, numbers.shape[1]
         names = [roles.label] if roles.label and count == 1 else roles.targets
         names = names or output_names(count)
-        output = Chain((Standardise.fit([numbers], names),))
+        scale = Standardise.fit([numbers], names)
+        _refuse_absurd_targets(scale, data.examples)
+        output = Chain((scale,))
     elif data.kind == "tagger":
         output = Chain((Labels.fit(tag for tags in every for tag in tags),))
     else:
@@ -160,6 +163,18 @@ def _fit(data: ExampleData, train: RawExamples, settings: ReadSettings) -> Prepr
         header=settings.header,
         decimal=settings.decimal,
     )
+
+
+def _refuse_absurd_targets(scale: Standardise, examples: RawExamples) -> None:
+    """Refuse a number that no regressor can learn: beside it, all others are the same."""
+    numbers = np.array(examples.targets, np.float64).reshape(len(examples), -1)
+    absurd = np.argwhere(np.abs(scale.apply(numbers)) > ABSURD)
+    if len(absurd):
+        row, column = absurd[0].tolist()
+        raise ThreefoldError(
+            f"{examples.places[row]}: {scale.columns[column]} is {numbers[row, column]:g}, more "
+            "than 10,000 deviations from the others; correct it, or leave the example out"
+        )
 
 
 def _known_labels(
@@ -249,9 +264,15 @@ def _error_scale(preprocessing: Preprocessing) -> tuple[float, ...]:
 
 
 def _describe(
-    data: ExampleData, splits: dict[str, RawExamples], reading: Reading
+    data: ExampleData,
+    splits: dict[str, RawExamples],
+    reading: Reading,
+    preprocessing: Preprocessing,
 ) -> DataDescription:
     facts, notes = list(data.facts), list(data.notes)
+    scale = preprocessing.inputs.find(Standardise)
+    if scale is not None:
+        notes += absurd_notes(scale.absurd_counts(data.examples.inputs))
     if data.kind == "classifier":
         facts.append(("classes", count_labels(data.examples.targets)))
         notes += imbalance_note(data.examples.targets)

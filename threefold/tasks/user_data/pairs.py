@@ -24,11 +24,12 @@ MOST_TOKENS = 256  # of one side, unless `length` is given
 
 
 class RawPairs(NamedTuple):
-    """Sources, targets, and where each pair stands."""
+    """Sources, targets, and where each pair stands; notes are about how they were read."""
 
     sources: Sequence[str]
     targets: Sequence[str]
     places: Sequence[str]
+    notes: Sequence[str] = ()
 
 
 def pairs_task(
@@ -100,9 +101,9 @@ def _describe(
     facts = [("pairs", f"{len(rows.sources):,}"), ("first source", repr(rows.sources[0][:60]))]
     facts.append(("first target", repr(rows.targets[0][:60])))
     if not reading.split:
-        return DataDescription(name, "seq2seq", tuple(facts))
+        return DataDescription(name, "seq2seq", tuple(facts), tuple(rows.notes))
     sizes = " / ".join(f"{len(splits[split]):,}" for split in SPLITS)
     facts.append(("split", f"{sizes} pairs (train / validation / test), shuffled"))
     texts = {split: [rows.sources[i] for i in splits[split]] for split in ("train", "test")}
-    notes = duplicates_note(texts["train"], texts["test"])
+    notes = (*rows.notes, *duplicates_note(texts["train"], texts["test"]))
     return DataDescription(name, "seq2seq", tuple(facts), notes, "--target, --features, --kind")

@@ -12,7 +12,7 @@ import numpy as np
 
 from threefold.data.loaders import Batch
 from threefold.data.preprocessing import Chain, Preprocessing
-from threefold.data.preprocessing.numbers import FillMissing, Standardise
+from threefold.data.preprocessing.numbers import ABSURD, FillMissing, Standardise
 from threefold.data.tables import Table
 from threefold.data.time_stamps import TimeAxis, TimeFacts, describe_times, parse_step, resample
 from threefold.errors import ThreefoldError
@@ -20,7 +20,7 @@ from threefold.tasks.forecasting import SPLIT_ENDS
 from threefold.tasks.stored import Array
 from threefold.tasks.table import SPLITS
 from threefold.tasks.task import Numbers, Task, declare_user_task, make_batch
-from threefold.tasks.user_data.description import DataDescription, list_names
+from threefold.tasks.user_data.description import DataDescription, absurd_notes, list_names
 from threefold.tasks.user_data.roles import TableReading
 from threefold.tasks.user_data.seasons import naive_errors, season_of
 from threefold.tasks.user_data.settings import Reading, ReadSettings
@@ -145,7 +145,7 @@ def _fit(
     columns = (*found.roles.targets, *found.roles.features)
     train = [part.values[: int(len(part.values) * SPLIT_ENDS[0])] for part in series]
     scale = Standardise.fit(train, columns)
-    fill = FillMissing.fit(np.concatenate(train), columns, settings.missing or "mask")
+    fill = FillMissing.fit(scale.apply(np.concatenate(train)), columns, settings.missing or "mask")
     shortest = min(len(part.values) for part in series)
     context = settings.length or max(1, min(LONGEST_CONTEXT, shortest // 20))
     axis = series[0].axis
@@ -181,7 +181,8 @@ class SeriesWindows:
         # The row at which each series begins in the joined ones, and where the last one ends.
         self.offsets = np.cumsum([0, *map(len, values)])
         self.inputs = np.concatenate([preprocessing.inputs.apply(part) for part in values])
-        self.targets = np.concatenate([preprocessing.outputs.apply(v[:, :count]) for v in values])
+        targets = np.concatenate([preprocessing.outputs.apply(v[:, :count]) for v in values])
+        self.targets = np.where(np.abs(targets) <= ABSURD, targets, np.nan)
         self.begins = {name: self._begins(values, name, split) for name in SPLITS}
 
     def _begins(self, values: Sequence[Array], split: str, cut: bool) -> Numbers:
@@ -270,7 +271,9 @@ def _describe(
     if reading.split:
         sizes = " / ".join(f"{len(windows.begins[split]):,}" for split in SPLITS)
         facts.append(("split", f"{sizes} windows (train / validation / test), by time"))
-    notes = [*table.notes, *(note for part in series for note in part.notes)]
+    scale = windows.preprocessing.inputs.find(Standardise)
+    absurd = absurd_notes(scale.absurd_counts([part.values for part in series]))
+    notes = [*absurd, *table.notes, *(note for part in series for note in part.notes)]
     otherwise = "--target, --features, --horizon, --time-column, --series-column, --kind"
     return DataDescription(table.name, "forecaster", tuple(facts), tuple(notes[:5]), otherwise)
 

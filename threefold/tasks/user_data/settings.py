@@ -41,6 +41,13 @@ class ReadSettings:
         """The columns of `features`; None if they are not given."""
         return None if self.features is None else split_names(self.features)
 
+    def refuse_repeated(self) -> None:
+        """Refuse a column that is named twice."""
+        for option, names in (("target", self.target_names), ("features", self.feature_names)):
+            if names and len(set(names)) < len(names):
+                twice = next(name for name in names if names.count(name) > 1)
+                raise ThreefoldError(f"--{option} names the column {twice!r} twice; name it once")
+
     def allow_only(self, what: str, *used: str) -> None:
         """Refuse settings that data of this sort do not use."""
         for part in fields(self):

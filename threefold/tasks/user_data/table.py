@@ -38,7 +38,9 @@ LONGEST_CUT = 128  # rows of one example, where a table of tagged rows is cut in
 
 def table_task(table: Table, reading: Reading) -> Task[Any]:
     """The task of a table, whose kind follows from the settings and the columns."""
+    reading.settings.refuse_repeated()
     found = _known_roles(table, reading) or read_roles(table, reading.settings)
+    table = _without_empty_texts(table, found)
     if found.kind == "forecaster":
         return forecasting_task(table, found, reading)
     if found.kind == "seq2seq":
@@ -47,10 +49,28 @@ def table_task(table: Table, reading: Reading) -> Task[Any]:
             *(*TABLE_SETTINGS, "vocabulary", "tokenizer"),
         )
         (source,), target = found.roles.texts, found.roles.label or ""
-        places = _places(table)
-        rows = RawPairs(table.texts(source), table.texts(target), places)
+        texts = table.texts(source), table.texts(target)
+        rows = RawPairs(*texts, _places(table), table.notes)
         return pairs_task(table.name, rows, reading, found.roles)
     return examples_task(_examples(table, found, reading.settings), reading)
+
+
+def _without_empty_texts(table: Table, found: TableReading) -> Table:
+    """Without the rows that have no text to read or, of a pair, none to write; with a note."""
+    if found.kind == "tagger" or not found.roles.texts:
+        return table
+    columns = [join_texts(table, found.roles.texts)]
+    if found.kind == "seq2seq":
+        columns.append(join_texts(table, [found.roles.label or ""]))
+    full = [all(row) for row in zip(*columns, strict=True)]
+    if all(full):
+        return table
+    if not any(full):
+        raise table.error(None, f"every text is empty ({list_names(found.roles.texts)})")
+    kept = table.rows([i for i, is_full in enumerate(full) if is_full])
+    first = table.position(table.line_numbers[full.index(False)])
+    kept.notes.append(f"rows without a text are left out: {full.count(False):,}, first {first}")
+    return kept
 
 
 def _known_roles(table: Table, reading: Reading) -> TableReading | None:
@@ -147,9 +167,9 @@ def _text_examples(table: Table, found: TableReading, settings: ReadSettings) ->
 
 
 def join_texts(table: Table, columns: Sequence[str]) -> list[str]:
-    """The texts of several columns, joined by a line break."""
-    parts = [table.texts(name) for name in columns]
-    return ["\n".join(row) for row in zip(*parts, strict=True)]
+    """The texts of several columns, joined by a line break; "" where all of them are empty."""
+    parts = [table.texts(name, allow_empty=True) for name in columns]
+    return ["\n".join(row) if any(row) else "" for row in zip(*parts, strict=True)]
 
 
 def _row_examples(table: Table, found: TableReading, settings: ReadSettings) -> Any:
@@ -202,7 +222,7 @@ def group_rows(
         size = context or len(table)
         parts = [list(order[first : first + size]) for first in range(0, len(order), size)]
         return {table.position(table.line_numbers[rows[0]]): rows for rows in parts}
-    names = table.texts(roles.group)
+    names = table.labels(roles.group)
     groups: dict[str, list[int]] = {name: [] for name in dict.fromkeys(names)}
     for row in order:
         groups[names[row]].append(int(row))
@@ -213,7 +233,7 @@ def fit_numbers(train: Sequence[Array], columns: Sequence[str], settings: ReadSe
     """Scaling and filling of sequences of numbers, fitted to the training split."""
     scale = Standardise.fit(train, columns)
     policy = settings.missing or "mask"
-    fill = FillMissing.fit(np.concatenate(list(train)), columns, policy)
+    fill = FillMissing.fit(scale.apply(np.concatenate(list(train))), columns, policy)
     cut = () if settings.length is None else (Truncate(settings.length),)
     return Chain((scale, fill, *cut))
 

@@ -16,6 +16,7 @@ from threefold.errors import ThreefoldError
 from threefold.tasks.stored import Array, StoredExamples
 from threefold.tasks.table import SPLITS
 from threefold.tasks.task import Numbers, Task, declare_user_task, make_batch
+from threefold.tasks.user_data.arrays import refuse_complex
 from threefold.tasks.user_data.examples import split_cuts
 
 
@@ -60,6 +61,8 @@ def last_value_error(inputs: Array, targets: Array) -> float:
 
 
 def _read(x: Any, y: Any, where: str) -> StoredExamples:
+    refuse_complex("contexts", x)
+    refuse_complex("futures", y)
     inputs, targets = np.asarray(x, np.float64), np.asarray(y, np.float64)
     inputs = inputs[..., None] if inputs.ndim == 2 else inputs
     channels = 1 if targets.ndim == 2 else targets.shape[-1]
