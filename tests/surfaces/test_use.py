@@ -563,3 +563,15 @@ def test_a_second_ctrl_c_says_what_is_left(
     (tmp_path / "checkpoints" / "step-1").mkdir(parents=True)
     assert command(*train, "--folder", tmp_path) == 130
     assert f"threefold resume {tmp_path}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["labels", "sounds", "columns"])
+def test_an_empty_argument_is_not_the_current_folder(
+    name: str, place: Path, runs: dict[str, TrainedRun], capsys: Any, monkeypatch: Any
+) -> None:
+    monkeypatch.chdir(place)
+    assert command("predict", place / "runs" / name, "") == 2
+    assert "input 1 is empty" in capsys.readouterr().err
+    if name == "sounds":
+        with pytest.raises(ThreefoldError, match="an input is empty"):
+            threefold.predict(place / "runs" / name, "")

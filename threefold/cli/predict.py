@@ -107,6 +107,8 @@ def _load(folder: Path) -> Model:
 def _read_history(history: str) -> Any:
     if history != "-":
         path = Path(history)
+        if not history:
+            raise ThreefoldError("FILE is empty; expected the name of a table, or - for stdin")
         if not path.exists():
             raise ThreefoldError(f"{path}: file not found")
         return path
@@ -116,7 +118,9 @@ def _read_history(history: str) -> Any:
 def read_arguments(model: Model, inputs: list[str]) -> list[Any]:
     """Arguments as texts or paths: what exists is a file, - the lines of standard input."""
     values: list[Any] = []
-    for text in inputs:
+    for number, text in enumerate(inputs, 1):
+        if not text:  # Path("") would be the current folder
+            raise ThreefoldError(f"input {number} is empty; expected a text, a file or a folder")
         if text == "-":
             values += _read_stdin(model)
         elif _is_existing(text):
