@@ -53,17 +53,33 @@ def predict(
     Texts are given as arguments, one per line in a file, or in a table with the column that the
     model was trained on; sounds, images and series as files.
     """
-    from threefold.runtime.prediction import predict as answer
-
     check_output(output_file)
     check_new_file(attention)
     network = _load(model)
     values = read_arguments(network, inputs)
     if attention is not None:
         _draw_attention(network, values, attention)
-    with output.progress_bar("predicting") as show:
-        answers = answer(network, values, batch_size=batch_size, on_progress=show)
+    answers = _answers(network, values, batch_size)
     write_answers(answers, output_file, as_json)
+
+
+def _answers(model: Model, values: list[Any], batch_size: int) -> Answers:
+    """The answers; a signal ends the command after the batch that is being computed."""
+    from threefold.runtime.interrupts import InterruptedByUser, Interrupts
+    from threefold.runtime.prediction import predict as answer
+
+    with Interrupts() as interrupts, output.progress_bar("predicting") as show:
+
+        def on_progress(done: int, total: int) -> None:
+            show(done, total)
+            interrupts.check(f"after {done:,} of {total:,} inputs")
+
+        try:
+            return answer(model, values, batch_size=batch_size, on_progress=on_progress)
+        except InterruptedByUser as stop:
+            message = f"{stop}; nothing was written"
+    output.complain(message)
+    raise typer.Exit(interrupts.exit_code)
 
 
 def forecast(
