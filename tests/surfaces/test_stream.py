@@ -23,6 +23,7 @@ from tests.surfaces.test_cli import good, here, refused
 from threefold import Spec
 from threefold.data import ByteTokenizer
 from threefold.data.progress import Meter
+from threefold.errors import ThreefoldError
 from threefold.models.saving import open_model
 from threefold.runtime.state_files import read_state
 
@@ -332,7 +333,12 @@ def test_errors(workdir: Path) -> None:
         assert "given twice; the input, --output and --state must" in refused(
             "stream", "text", *words
         )
+    for state in ([], ["--state", "s"]):
+        message = refused("stream", "text", "text.txt", "--output", "series.csv", *state)
+        assert "series.csv: exists already; choose another name, or delete it" in message
     assert (workdir / "series.csv").read_text() == SERIES
+    with pytest.raises(ThreefoldError, match="the input is empty"):
+        threefold.stream(threefold.load("text"), "")
     assert "without a tokenizer" in refused("stream", "bare", "text.txt")
     (workdir / "empty_run" / "checkpoints").mkdir(parents=True)
     assert "this run has not saved its model yet" in refused("stream", "empty_run", "text.txt")

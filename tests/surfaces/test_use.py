@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -580,3 +581,54 @@ def test_a_second_ctrl_c_says_what_is_left(
     (tmp_path / "checkpoints" / "step-1").mkdir(parents=True)
     assert command(*train, "--folder", tmp_path) == 130
     assert f"threefold resume {tmp_path}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["labels", "sounds", "columns"])
+def test_an_empty_argument_is_not_the_current_folder(
+    name: str, place: Path, runs: dict[str, TrainedRun], capsys: Any, monkeypatch: Any
+) -> None:
+    monkeypatch.chdir(place)
+    assert command("predict", place / "runs" / name, "") == 2
+    assert "input 1 is empty" in capsys.readouterr().err
+    if name == "sounds":
+        with pytest.raises(ThreefoldError, match="an input is empty"):
+            threefold.predict(place / "runs" / name, "")
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_during_predict_says_that_nothing_was_written(
+    number: int,
+    code: int,
+    place: Path,
+    runs: dict[str, TrainedRun],
+    tmp_path: Path,
+    capsys: Any,
+    monkeypatch: Any,
+) -> None:
+    def show(meter: Any, done: int, total: int) -> None:
+        os.kill(os.getpid(), number)
+
+    monkeypatch.setattr("threefold.data.progress.CountMeter.show", show)
+    words = ["predict", place / "runs" / "labels", place / "reviews.csv", "--batch-size", 40]
+    assert command(*words, "--output", tmp_path / "o.csv") == code
+    assert capsys.readouterr().err == (
+        "Error: stopped after 40 of 120 inputs; nothing was written\n"
+    )
+    assert not (tmp_path / "o.csv").exists()
+
+
+def test_a_forecast_needs_a_past_and_has_an_end(place: Path, runs: dict[str, TrainedRun]) -> None:
+    folder, columns = place / "runs" / "columns", ("time", "flow", "pressure")
+    rows = dict(zip(columns, map(list, zip(*own_data.series(60), strict=True)), strict=True))
+    with pytest.raises(ThreefoldError, match="horizon is 100,000,000; expected 1 to 10,000 steps"):
+        threefold.predict(folder, rows, horizon=100_000_000)
+    nothing: list[Any] = [None] * 60
+    for name in columns[1:]:
+        with pytest.raises(ThreefoldError, match=f"column {name} has no usable number in any"):
+            threefold.predict(folder, {**rows, name: nothing})
+    late = {**rows, "flow": rows["flow"][:10] + nothing[10:]}
+    with pytest.raises(ThreefoldError, match="column flow has no usable number in the last"):
+        threefold.predict(folder, late)
+    partly = threefold.predict(folder, {**rows, "pressure": [*rows["pressure"][:58], None, None]})
+    assert any("(pressure 2), and were replaced" in note for note in partly.notes)
+    assert not threefold.predict(folder, rows).notes

@@ -53,17 +53,33 @@ def predict(
     Texts are given as arguments, one per line in a file, or in a table with the column that the
     model was trained on; sounds, images and series as files.
     """
-    from threefold.runtime.prediction import predict as answer
-
     check_output(output_file)
     check_new_file(attention)
     network = _load(model)
     values = read_arguments(network, inputs)
     if attention is not None:
         _draw_attention(network, values, attention)
-    with output.progress_bar("predicting") as show:
-        answers = answer(network, values, batch_size=batch_size, on_progress=show)
+    answers = _answers(network, values, batch_size)
     write_answers(answers, output_file, as_json)
+
+
+def _answers(model: Model, values: list[Any], batch_size: int) -> Answers:
+    """The answers; a signal ends the command after the batch that is being computed."""
+    from threefold.runtime.interrupts import InterruptedByUser, Interrupts
+    from threefold.runtime.prediction import predict as answer
+
+    with Interrupts() as interrupts, output.progress_bar("predicting") as show:
+
+        def on_progress(done: int, total: int) -> None:
+            show(done, total)
+            interrupts.check(f"after {done:,} of {total:,} inputs")
+
+        try:
+            return answer(model, values, batch_size=batch_size, on_progress=on_progress)
+        except InterruptedByUser as stop:
+            message = f"{stop}; nothing was written"
+    output.complain(message)
+    raise typer.Exit(interrupts.exit_code)
 
 
 def forecast(
@@ -107,6 +123,8 @@ def _load(folder: Path) -> Model:
 def _read_history(history: str) -> Any:
     if history != "-":
         path = Path(history)
+        if not history:
+            raise ThreefoldError("FILE is empty; expected the name of a table, or - for stdin")
         if not path.exists():
             raise ThreefoldError(f"{path}: file not found")
         return path
@@ -116,7 +134,9 @@ def _read_history(history: str) -> Any:
 def read_arguments(model: Model, inputs: list[str]) -> list[Any]:
     """Arguments as texts or paths: what exists is a file, - the lines of standard input."""
     values: list[Any] = []
-    for text in inputs:
+    for number, text in enumerate(inputs, 1):
+        if not text:  # Path("") would be the current folder
+            raise ThreefoldError(f"input {number} is empty; expected a text, a file or a folder")
         if text == "-":
             values += _read_stdin(model)
         elif _is_existing(text):

@@ -21,6 +21,7 @@ class Interrupts:
 
     def __init__(self) -> None:
         self.asked = False
+        self.exit_code = 0  # of a process that the signal ends
         self._handlers: dict[int, Any] = {}  # of before
         self._wake_pipe: tuple[int, int] | None = None
         self._wakeup_descriptor = -1  # of before
@@ -68,5 +69,5 @@ class Interrupts:
         return not self.asked
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        self.asked = True
+        self.asked, self.exit_code = True, 128 + number
         signal.signal(number, self._handlers[number])

@@ -190,6 +190,8 @@ def _rows(value: Any, preprocessing: Preprocessing) -> list[RawInput]:
 def _media(suffixes: Sequence[str]) -> Any:
     def read(value: Any, preprocessing: Preprocessing) -> list[RawInput]:
         if isinstance(value, (str, Path)):
+            if value == "":  # Path("") would be the current folder
+                raise ThreefoldError("an input is empty; expected a file or a folder")
             path = Path(value)
             if not path.exists():
                 raise ThreefoldError(f"{path}: file or folder not found")

@@ -83,7 +83,10 @@ class StreamJob:
         return self.stream.position - self.first_position
 
     def open_output(self, path: Path | None, file_format: str) -> None:
-        """Write scores to a file, or to standard output (None), in jsonl or csv format."""
+        """Write scores to a file, or to standard output (None), in jsonl or csv format.
+
+        Only the file that the state continues may exist.
+        """
         saved = self.note.get("output") or {}
         same = path is not None and saved.get("path") == str(path.resolve())
         if same and saved["format"] != file_format:
@@ -91,6 +94,8 @@ class StreamJob:
                 f"{path}: was started as {saved['format']}, but now the format is {file_format}; "
                 "use the same format"
             )
+        if not same and path is not None and (path.is_file() or path.is_dir()):  # not a device
+            raise ThreefoldError(f"{path}: exists already; choose another name, or delete it")
         self.output = ScoreFile(path, file_format, saved["size"] if same else None)
         if same:
             self._written_before = 0

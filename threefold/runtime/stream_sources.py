@@ -56,6 +56,8 @@ def open_input(
     model: Any, data: Input, settings: InputSettings, wait: Wait | None = None
 ) -> StreamInput:
     """Open an input at its beginning."""
+    if isinstance(data, str) and not data:
+        raise ThreefoldError("the input is empty; expected the path of a file")
     preprocessing: Preprocessing | None = model.preprocessing
     form = "" if preprocessing is None else preprocessing.form
     data = frame_bytes(data)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from threefold.data.preprocessing import Preprocessing
-from threefold.data.preprocessing.numbers import ABSURD
+from threefold.data.preprocessing.numbers import ABSURD, FillMissing
 from threefold.data.tables import Table, read_table
 from threefold.data.time_stamps import TimeAxis
 from threefold.errors import ThreefoldError
@@ -28,6 +28,7 @@ from threefold.tasks.user_data.table import check_columns, known_reading
 
 Array = NDArray[Any]
 MOST_STEP_CHANGE = 1.4  # months differ by 1.11, weekdays and days not at all
+MOST_STEPS, MOST_HORIZONS = 10_000, 1_000  # of a forecast: the larger one
 GAUSSIAN_LEVELS = (0.1, 0.9)  # shown for models that forecast mean and deviation
 
 
@@ -35,18 +36,60 @@ def forecast_table(
     model: Any, preprocessing: Preprocessing, history: Any, horizon: int | None = None
 ) -> Answers:
     """Forecast the rows after those of a path, data frame, mapping or array of columns."""
-    steps = horizon or preprocessing.horizon or 1
-    if steps < 1:
-        raise ThreefoldError(f"horizon is {steps}, expected at least 1")
+    steps = _checked_horizon(horizon, preprocessing.horizon or 1)
     rows: list[dict[str, Any]] = []
     notes: list[str] = []
     for series in history_series(preprocessing, history):
+        refuse_unknown_past(preprocessing, series)
         levels, values = forecast_series(model, preprocessing, series.values, steps)
         rows += _rows(series, preprocessing, levels, values)
         # How to read other data is a choice of training.
         told = [note.partition(" (--set ")[0] for note in series.notes]
         notes += [*told, *_notes(preprocessing, series, steps)]
     return Answers(rows, notes=list(dict.fromkeys(notes)))
+
+
+def _checked_horizon(horizon: int | None, trained: int) -> int:
+    steps = trained if horizon is None else horizon
+    most = max(MOST_STEPS, MOST_HORIZONS * trained)
+    if not 1 <= steps <= most:
+        raise ThreefoldError(
+            f"horizon is {steps:,}; expected 1 to {most:,} steps (the model was trained to "
+            f"forecast {trained:,})"
+        )
+    return steps
+
+
+def refuse_unknown_past(preprocessing: Preprocessing, series: TimeSeries) -> None:
+    """Refuse a column without any number, and a context without any that the model needs."""
+    masked = preprocessing.inputs.find(FillMissing).masked
+    known, rows = _known(preprocessing, series), _context_rows(preprocessing, series)
+    columns = (*preprocessing.roles.targets, *preprocessing.roles.features)
+    prefix = f"series {series.name}: " if series.name else ""
+    for number, name in enumerate(columns):
+        is_target = name in preprocessing.roles.targets
+        if not known[:, number].any() and (is_target or name not in masked):
+            raise ThreefoldError(
+                f"{prefix}column {name} has no usable number in any of its {len(known):,} rows; "
+                "a forecast needs the values so far"
+            )
+        needed = is_target and name not in masked
+        if not known[-rows:, number].any() and (needed or not known[-rows:].any()):
+            raise ThreefoldError(
+                f"{prefix}column {name} has no usable number in the last {rows:,} rows, which are "
+                "all that the model reads; fill them in, or leave them out to forecast from the "
+                "last known row"
+            )
+
+
+def _known(preprocessing: Preprocessing, series: TimeSeries) -> Array:
+    """Where numbers are neither missing nor absurd."""
+    known: Array = np.abs(preprocessing.inputs.steps[0].apply(series.values)) <= ABSURD
+    return known
+
+
+def _context_rows(preprocessing: Preprocessing, series: TimeSeries) -> int:
+    return min(preprocessing.context or len(series.values), len(series.values))
 
 
 def history_series(preprocessing: Preprocessing, history: Any) -> list[TimeSeries]:
@@ -164,9 +207,29 @@ def _notes(preprocessing: Preprocessing, series: TimeSeries, steps: int) -> list
             f"{int(absurd.sum())} numbers are far outside the training data and are read as "
             f"missing; the first is {series.values[row, column]:g} in column {names[column]}"
         )
+    notes += _missing_notes(preprocessing, series)
     if len(series.values) < context:
         notes.append(
             f"the history has {len(series.values)} rows; the model was trained to read {context}, "
             "so this forecast is less certain than its evaluation says"
         )
     return notes
+
+
+def _missing_notes(preprocessing: Preprocessing, series: TimeSeries) -> list[str]:
+    """Missing numbers in the context, in columns that lacked none in training."""
+    fill = preprocessing.inputs.find(FillMissing)
+    rows = _context_rows(preprocessing, series)
+    missing = (~_known(preprocessing, series))[-rows:].sum(0).tolist()
+    counts = {
+        name: count
+        for name, count in zip(fill.columns, missing, strict=True)
+        if count and name not in fill.masked and fill.policy == "mask"
+    }
+    listed = ", ".join(f"{name} {count:,}" for name, count in counts.items())
+    if not counts:
+        return []
+    return [
+        f"numbers are missing in the last {rows:,} rows, which the model reads ({listed}), and "
+        "were replaced by the last value; the training data had none missing there"
+    ]

@@ -188,6 +188,8 @@ def _new_data(
     """Other data than those of the training: all of them, unless a split is asked for."""
     named = isinstance(source, (str, PathLike))
     name = str(source) if named else type(source).__name__
+    if not name:
+        raise ThreefoldError("DATA is empty; expected a file, a folder or the name of a task")
     values = _reading_values(trained, name)
     config = RunConfig.read({"data": values}, settings).data
     is_task = named and name in TASKS
