@@ -103,7 +103,8 @@ def test_swapped_columns_in_another_process_have_the_error_of_the_evaluation(
 
 def test_a_missing_column_is_refused(workdir: Path) -> None:
     write_rows(workdir / "a.csv", {"big": BIG, "tiny": SMALL})
-    message = refused("stream", "flow", "a.csv")
+    message = refused("stream", "flow", "a.csv", "--output", "o.csv")
+    assert not (workdir / "o.csv").exists()  # it would be in the way of the next attempt
     assert "a.csv:1: the column small is missing; the model was trained on big, small" in message
     assert "the table begins with big, tiny" in message
     (workdir / "b.csv").write_text("1000,0.1\n1001,0.2\n")
