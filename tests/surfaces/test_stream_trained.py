@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import io
 import json
 import os
@@ -25,6 +26,7 @@ from threefold.data.preprocessing import Chain, Preprocessing
 from threefold.data.preprocessing.numbers import Standardise
 from threefold.data.preprocessing.text import Tokenize
 from threefold.data.tokenizers import ByteTokenizer
+from threefold.errors import ThreefoldError
 from threefold.runtime.stream_job import StreamJob
 from threefold.runtime.streaming import stream
 
@@ -101,7 +103,8 @@ def test_swapped_columns_in_another_process_have_the_error_of_the_evaluation(
 
 def test_a_missing_column_is_refused(workdir: Path) -> None:
     write_rows(workdir / "a.csv", {"big": BIG, "tiny": SMALL})
-    message = refused("stream", "flow", "a.csv")
+    message = refused("stream", "flow", "a.csv", "--output", "o.csv")
+    assert not (workdir / "o.csv").exists()  # it would be in the way of the next attempt
     assert "a.csv:1: the column small is missing; the model was trained on big, small" in message
     assert "the table begins with big, tiny" in message
     (workdir / "b.csv").write_text("1000,0.1\n1001,0.2\n")
@@ -473,3 +476,33 @@ class TestFaults:
         environment = {**os.environ, "PYTHONPATH": root, "OMP_NUM_THREADS": "1"}
         done = subprocess.run(["bash", "-c", words], capture_output=True, env=environment)
         assert done.stdout.startswith(b'{"position":0') and done.stderr == b""
+
+
+def test_times_are_read_as_a_forecast_reads_them(home: Path, tmp_path: Path) -> None:
+    start = datetime.datetime(2024, 1, 20)
+
+    def table(name: str, form: str, minutes: int = 60, count: int = 200) -> Path:
+        times = [start + datetime.timedelta(minutes=minutes * n) for n in range(count)]
+        columns = {"time": [time.strftime(form) for time in times], "big": BIG[:count]}
+        return write_rows(tmp_path / name, columns)
+
+    run = trained(home / "stamped", table("hours.csv", "%Y-%m-%d %H:%M"), target="big", steps=2)
+    for form in ("%Y-%m-%d %H:%M:%S", "%d.%m.%Y %H:%M", "%d/%m/%Y %H:%M"):
+        path = table("other.csv", form)
+        started = stream(run.model, path, chunk_size=64)
+        rows = list(next(started).rows())
+        started.save(tmp_path / "s")
+        resumed = stream(run.model, path, state=tmp_path / "s")
+        rows += [row for part in resumed for row in part.rows()]
+        expected = (start + datetime.timedelta(hours=200)).strftime(form)
+        assert rows[-1]["time+1"] == expected == run.model.predict(path)[0]["time"]
+        assert rows[0]["time+1"] == rows[1]["time"] and len(rows) == 200
+    start = datetime.datetime(2024, 1, 1)
+    with pytest.raises(ThreefoldError, match=r"early.csv:2: .* the day or the month first"):
+        list(stream(run.model, table("early.csv", "%d/%m/%Y %H:%M", count=50)))
+    for chunk_size in (1, 64):
+        quarters = stream(
+            run.model, table("quarters.csv", "%Y-%m-%d %H:%M", 15), chunk_size=chunk_size
+        )
+        with pytest.raises(ThreefoldError, match=r"quarters.csv:6: one row every 15 minutes in"):
+            list(quarters)

@@ -295,6 +295,9 @@ def test_what_is_wrong_is_said(
     monkeypatch.chdir(tmp_path)
     model = threefold.load(classifier)
     numbers = write(tmp_path / "n.csv", ("text", "other"), [("a", 1), ("b", 2)])
+    slow = write(
+        tmp_path / "s.csv", ("time", "flow", "level"), [flow(3 * n, 0.0) for n in range(60)]
+    )
     for subject, data, options, message in (
         (tmp_path / "nope", None, {}, "nope: no such folder"),
         (classifier / "model", None, {}, r"give DATA as well: .*or evaluate the run"),
@@ -308,6 +311,8 @@ def test_what_is_wrong_is_said(
         (forecaster, None, {"stride": 0}, "stride is 0, expected at least 1"),
         (classifier, None, {"unknown": "drop"}, "expected 'refuse' or 'skip'"),
         (classifier, None, {"settings": ["training.steps=1"]}, "only change settings of the data"),
+        (forecaster, slow, {}, "s.csv: one row every 3 hours .* trained on one every 1 hour"),
+        (classifier, "", {}, "DATA is empty"),
         (classifier, "recall", {}, "is a classifier model, but recall needs a"),
     ):
         with pytest.raises(ThreefoldError, match=message):

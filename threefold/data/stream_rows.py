@@ -29,6 +29,7 @@ from threefold.data.cells import (
     text_of,
     usable_number,
 )
+from threefold.data.row_times import RowTimes
 from threefold.data.stream_encoders import (
     Elements,
     Encoder,
@@ -87,8 +88,8 @@ class RowEncoder(Encoder):
 
     line_by_line = True
 
-    def __init__(self, layout: RowLayout) -> None:
-        self.layout = layout
+    def __init__(self, layout: RowLayout, times: RowTimes | None = None) -> None:
+        self.layout, self.times = layout, times
         self.type = row_type(len(layout.names))
         self.limits = layout.limits or ((-LARGEST_NUMBER, LARGEST_NUMBER),) * len(layout.names)
         self.separator = ""  # of the cells; JSON_LINES for objects
@@ -100,20 +101,42 @@ class RowEncoder(Encoder):
     def encode(self, data: bytes, final: bool) -> tuple[Elements, int]:
         used = complete_lines(data, final)
         rows: list[tuple[Any, ...]] = []
+        places: list[int] = []
         at = 0
         for line in BytesIO(data[:used]):
             row = self._element(line, at)
-            rows += [] if row is None else [row]
+            if row is not None:
+                rows.append(row)
+                places.append(at)
             at += len(line)
+        if self.times is not None and rows:
+            self._check_times(self.times, rows, places)
         return np.array(rows, dtype=self.type), used
+
+    def _check_times(
+        self, times: RowTimes, rows: Sequence[tuple[Any, ...]], places: Sequence[int]
+    ) -> None:
+        at = places[0]
+        try:
+            times.choose_format([time for _, time, _, _ in rows])
+            for place, (_, time, series, skipped) in zip(places, rows, strict=True):
+                at = place
+                if not skipped:
+                    times.check_step(series, time)
+        except ThreefoldError as error:
+            raise UnreadableError(at, str(error)) from error
 
     def settings(self) -> dict[str, Any]:
         names = ("separator", "cells", "places", "expects_header", "ignored")
-        return {name: getattr(self, name) for name in names}
+        times = {} if self.times is None else {"times": self.times.state()}
+        return {name: getattr(self, name) for name in names} | times
 
     def restore(self, settings: dict[str, Any]) -> None:
-        for name, value in settings.items():
-            setattr(self, name, value)
+        times = settings.get("times")
+        if self.times is not None and times is not None:
+            self.times.restore(times)
+        for name in settings.keys() - {"times"}:
+            setattr(self, name, settings[name])
 
     def restart(self) -> None:
         """Expect a header, or more lines with the columns so far."""

@@ -24,6 +24,7 @@ from torch import Tensor
 
 from threefold.data.preprocessing import Preprocessing
 from threefold.data.preprocessing.numbers import ABSURD, FillMissing, Standardise
+from threefold.data.row_times import RowTimes
 from threefold.data.stream_bins import OpenBin
 from threefold.data.stream_encoders import Elements
 from threefold.data.time_stamps import TimeAxis, parse_step
@@ -185,14 +186,16 @@ class RowReader(StreamReader):
         known: FillMissing | None = None if chain is None else chain.find(FillMissing)
         self.fill = known or FillMissing(self.columns, "carry")
         self.limit = ABSURD if self.scale is not None else np.inf
-        self.axis: TimeAxis | None = None
+        self.times: RowTimes | None = None
         self.named_series, self.step, has_time = False, None, False
         if preprocessing is not None:
             roles = preprocessing.roles
             self.named_series = (roles.series or roles.group) is not None
             has_time = roles.time is not None
             if has_time and preprocessing.time_axis is not None:
-                self.axis = TimeAxis.from_dict(preprocessing.time_axis)
+                trained = TimeAxis.from_dict(preprocessing.time_axis)
+                checked = preprocessing.resample is None
+                self.times = RowTimes(trained, preprocessing.day_first, checked)
             self.step = (
                 None if preprocessing.resample is None else parse_step(preprocessing.resample)
             )
@@ -202,6 +205,11 @@ class RowReader(StreamReader):
         self.counts: Counter[str] = Counter()  # lines and rows with something to tell
         self.missing: Counter[str] = Counter()  # by column
         self.stamps: dict[float, str] = {}  # of the moments written last
+
+    @property
+    def axis(self) -> TimeAxis | None:
+        """The times, as the stream writes them."""
+        return None if self.times is None else self.times.axis
 
     def segments(self, elements: Elements) -> Iterator[SeriesRows]:
         rows = np.flatnonzero(~elements["skipped"])
@@ -313,12 +321,16 @@ class RowReader(StreamReader):
             "memories": {name: memory.to_dict() for name, memory in self.memories.items()},
             "counts": dict(self.counts),
             "missing": dict(self.missing),
+            "times": None if self.times is None else self.times.state(),
         }
 
     def restore(self, state: dict[str, Any]) -> None:
         memories = state["memories"].items()
         self.memories = {name: SeriesMemory.from_dict(values) for name, values in memories}
         self.counts, self.missing = Counter(state["counts"]), Counter(state["missing"])
+        times = state.get("times")
+        if self.times is not None and times is not None:
+            self.times.restore(times)
 
     def summary(self) -> dict[str, Any]:
         names = {

@@ -113,12 +113,22 @@ class StreamJob:
         except ThreefoldError:
             with suppress(ThreefoldError):  # the chunks before the error are valid
                 self.save()
+            self._remove_empty_output()
             raise
         self.save()
         self.stream.source.close()
         if self.output is not None:
             self.output.close()
         self.seconds = time.monotonic() - start
+
+    def _remove_empty_output(self) -> None:
+        """Leave no empty file behind that would be in the way of the next attempt."""
+        path = None if self.output is None else self.output.path
+        if self.output is None or path is None or self.output.size or self.state_path is not None:
+            return
+        self.output.close()
+        if path.is_file():  # not a device
+            path.unlink()
 
     def _run_chunks(self, should_stop: Callable[[], bool], on_chunk: Callable[[], None]) -> None:
         saved = time.monotonic()

@@ -168,7 +168,7 @@ def _open_rows(model: Any, data: Input, settings: InputSettings, wait: Wait | No
         return StreamInput(Source(rows, ArrayEncoder(len(columns), rows=True), wait), reader)
     _refuse_binary_table(data)
     layout = _layout(model, columns, settings.columns, policy)
-    return StreamInput(Source(data, RowEncoder(layout), wait), reader)
+    return StreamInput(Source(data, RowEncoder(layout, reader.times), wait), reader)
 
 
 def _believed(data: bytes, reader: RowReader) -> bytes:

@@ -157,8 +157,8 @@ class ScoreStream(Iterator[StreamScores]):
         self.past.restore(state, state_file.position or [], note["past"], tensors)
         unread = tensors["unread"].numpy().tobytes()
         position = SourcePosition(**note["input_position"], unread=unread)
+        self.reader.restore(note["reader"])  # first: it knows how the source writes times
         self.source.restore(position, continue_with)
-        self.reader.restore(note["reader"])
         self.taken, self.position = note["taken"], note["position"]
         self.skip = note["repeated"]
         for name, values in note["scorers"].items():

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from threefold.data.preprocessing import Preprocessing
 from threefold.data.preprocessing.numbers import ABSURD, FillMissing
+from threefold.data.row_times import other_step
 from threefold.data.tables import Table, read_table
 from threefold.data.time_stamps import TimeAxis
 from threefold.errors import ThreefoldError
@@ -27,7 +28,6 @@ from threefold.tasks.user_data.settings import ReadSettings
 from threefold.tasks.user_data.table import check_columns, known_reading
 
 Array = NDArray[Any]
-MOST_STEP_CHANGE = 1.4  # months differ by 1.11, weekdays and days not at all
 MOST_STEPS, MOST_HORIZONS = 10_000, 1_000  # of a forecast: the larger one
 GAUSSIAN_LEVELS = (0.1, 0.9)  # shown for models that forecast mean and deviation
 
@@ -100,22 +100,17 @@ def history_series(preprocessing: Preprocessing, history: Any) -> list[TimeSerie
     settings = ReadSettings(resample=preprocessing.resample, day_first=preprocessing.day_first)
     series = read_series(table, found, settings)
     for part in series:
-        _check_step(table, preprocessing, part)
+        check_step(table.name, preprocessing, part)
     return series
 
 
-def _check_step(table: Table, preprocessing: Preprocessing, series: TimeSeries) -> None:
+def check_step(name: str, preprocessing: Preprocessing, series: TimeSeries) -> None:
     """Refuse rows that are further apart, or closer, than those of training."""
     if preprocessing.time_axis is None or series.axis is None or len(series.values) < 3:
         return
-    trained = TimeAxis.from_dict(preprocessing.time_axis)
-    ratio = series.axis.step / trained.step
-    if trained.regular and not 1 / MOST_STEP_CHANGE < ratio < MOST_STEP_CHANGE:
-        raise ThreefoldError(
-            f"{table.name}: one row every {series.axis.step_name} in column {trained.name}, but "
-            f"the model was trained on one every {trained.step_name}; give rows of that step, or "
-            f"train with --set data.resample=STEP, which averages the rows of any table"
-        )
+    problem = other_step(TimeAxis.from_dict(preprocessing.time_axis), series.axis)
+    if problem is not None:
+        raise ThreefoldError(f"{name}: {problem}")
 
 
 def _as_table(history: Any, preprocessing: Preprocessing) -> Table:

@@ -21,6 +21,7 @@ from threefold.models.config import is_model_folder
 from threefold.models.model import Model
 from threefold.models.saving import load
 from threefold.models.spec import Spec
+from threefold.runtime.table_forecasts import check_step
 from threefold.tasks.table import SPLITS, TASKS
 from threefold.tasks.user_data import user_task
 from threefold.tasks.user_data.settings import FIELDS, read_settings
@@ -204,6 +205,8 @@ def _new_data(
         split=split is not None,
         skip_unknown=skip_unknown,
     )
+    for series in () if task.windows is None else task.windows.series:
+        check_step(task.name, task.windows.preprocessing, series)
     data = TrainingData(task, config)
     notes = [*_seen_note(trained, data, split), *_skipped_note(task.skipped)]
     return EvaluationSubject(

@@ -1,0 +1,109 @@
+"""The times of new rows beside those of training: how they are written, and how far apart they are.
+
+trained on     2024-01-01 00:00, 2024-01-01 01:00, …    one row every hour
+a stream of    28.02.2024 06:00, 28.02.2024 07:00, …    is read, and written, in its own format
+a stream of    2024-01-01 00:00, 2024-01-01 00:15, …    is refused
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from threefold.data.cells import is_missing, shown
+from threefold.data.time_formats import TimeFormat, detect_format
+from threefold.data.time_stamps import TimeAxis
+from threefold.errors import ThreefoldError
+
+MOST_STEP_CHANGE = 1.4  # months differ by 1.11, weekdays and days not at all
+FIRST_ROWS = 5  # of a series, by which its step is judged
+
+
+def other_step(trained: TimeAxis, found: TimeAxis) -> str | None:
+    """What is wrong with rows that are further apart, or closer, than those of training."""
+    ratio = found.step / trained.step
+    if not trained.regular or 1 / MOST_STEP_CHANGE < ratio < MOST_STEP_CHANGE:
+        return None
+    return (
+        f"one row every {found.step_name} in column {trained.name}, but the model was trained on "
+        f"one every {trained.step_name}; give rows of that step, or train with --set "
+        "data.resample=STEP, which averages the rows of any table"
+    )
+
+
+class RowTimes:
+    """The times of a stream of rows: `axis` is that of training, written as the stream writes it.
+
+    checked: whether the step must be that of training.
+    """
+
+    def __init__(self, trained: TimeAxis, day_first: bool | None, checked: bool) -> None:
+        self.trained, self.axis = trained, trained
+        self.day_first, self.checked = day_first, checked
+        self.is_chosen = False  # the format
+        self.first_times: dict[str, list[float]] = {}  # of each series
+
+    def choose_format(self, cells: Sequence[str]) -> None:
+        """Find the format from the first cells of a stream, unless it is known."""
+        known = [cell for cell in cells if not is_missing(cell)]
+        if self.is_chosen or not known:
+            return
+        if not all(self.trained.parse(cell) is not None for cell in known):
+            form = detect_format(self.trained.name, known)
+            if form is not None:
+                self._use(self._text_of(form, known[0]), form.zone)
+        self.is_chosen = True
+
+    def _use(self, text: str, zone: str) -> None:
+        self.axis, self.is_chosen = replace(self.trained, format=text, zone=zone), True
+
+    def _text_of(self, form: TimeFormat, cell: str) -> str:
+        """The format; of several, that of training or the one that was chosen there."""
+        texts = (form.text, *form.others)
+        chosen = [text for text in texts if _date_of(text) == _date_of(self.trained.format)]
+        if self.day_first is not None:
+            chosen += [t for t in texts if (t.index("d") < t.index("m")) == self.day_first]
+        if len(texts) == 1 or chosen:
+            return [*chosen, *texts][0]
+        raise ThreefoldError(
+            f"{self.trained.name}: is {shown(cell)} written with the day or the month first? the "
+            f"model was trained on times such as {self.trained.stamp(0)}; write them so"
+        )
+
+    def check_step(self, series: str, cell: str) -> None:
+        """Refuse a series whose first rows are further apart, or closer, than those of training."""
+        times = self.first_times.setdefault(series, [])
+        if not self.checked or len(times) >= FIRST_ROWS:
+            return
+        time = self.axis.parse(cell)
+        if time is None or (times and time <= times[-1]):
+            return
+        times.append(time)
+        if len(times) == FIRST_ROWS:
+            step = median(np.diff(times).tolist())
+            found = replace(self.axis, step=step, months=0, weekdays=False)
+            problem = other_step(self.trained, found)
+            if problem is not None:
+                raise ThreefoldError(problem)
+
+    def state(self) -> dict[str, Any]:
+        """What is known, as JSON."""
+        return {
+            "format": [self.axis.format, self.axis.zone] if self.is_chosen else None,
+            "first_times": {name: list(times) for name, times in self.first_times.items()},
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Continue with the result of `state`; a format that has been found is kept."""
+        if state["format"] is not None:
+            self._use(*state["format"])
+        self.first_times = {name: list(times) for name, times in state["first_times"].items()}
+
+
+def _date_of(form: str) -> str:
+    """The part of a format that says the date, such as %d/%m/%Y."""
+    return form.replace("%-", "%")[:8]
