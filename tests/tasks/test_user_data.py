@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from torch.utils.data import TensorDataset
 
 import threefold
 from tests.surfaces import own_data
@@ -308,6 +310,9 @@ def test_arrays_that_no_model_can_learn_are_refused() -> None:
     ]:
         with pytest.raises(ThreefoldError, match=message):
             user_task((inputs, targets))
+    items = TensorDataset(torch.tensor(draw[..., None]).float(), torch.tensor(prices).float())
+    with pytest.raises(ThreefoldError, match=r"1 of the targets [(]value[)] are"):
+        user_task(items)
 
 
 @pytest.mark.parametrize("make", [os.mkfifo, lambda path: os.symlink("/dev/zero", path)])

@@ -58,9 +58,8 @@ class Standardise(Step):
 
     def absurd_counts(self, values: Sequence[Array]) -> dict[str, int]:
         """How many numbers of each column are infinite or far from the training mean, if any."""
-        counts = np.zeros(len(self.columns), np.int64)
-        for part in values:
-            counts += (np.abs(self.apply(part)) > ABSURD).sum(0)
+        rows = np.concatenate([np.reshape(part, (-1, len(self.columns))) for part in values])
+        counts = (np.abs(self.apply(rows)) > ABSURD).sum(0)
         return {n: c for n, c in zip(self.columns, counts.tolist(), strict=True) if c}
 
 
