@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from torch.utils.data import TensorDataset
 
 import threefold
 from tests.surfaces import own_data
@@ -285,12 +287,13 @@ def test_one_absurd_number_does_not_ruin_the_scale(tmp_path: Path) -> None:
     assert np.allclose([robust.mean, robust.deviation], [scale.mean, scale.deviation], rtol=1e-9)
     assert robust.absurd_counts([with_absurd]) == {"tail": 2, "waves": 1, "rare": 2}
     path = tmp_path / "x.csv"
-    path.write_text(table("flow", [*WAVE[:20], "1e20", *WAVE[21:]]))
-    task = user_task(path)
-    assert task.description is not None
+    path.write_text(table("flow,load", [*WAVE[:20], "1e20", *WAVE[21:]], WAVE))
+    task = user_task(path, ReadSettings(target="flow"))  # neighbours are still correlated
+    assert task.description is not None and task.preprocessing is not None
+    assert task.preprocessing().naive_errors["1"][0] < 1
     assert task.description.notes[0].startswith("flow: 1 number more than 10,000 deviations")
     rows = task.rows("train", range(task.size("train")))
-    assert rows.inputs.shape[2] == 2 and float(rows.inputs.abs().max()) < 3
+    assert rows.inputs.shape[2] == 3 and float(rows.inputs.abs().max()) < 3
     assert float(rows.targets.nan_to_num().abs().max()) < 3
 
 
@@ -307,6 +310,9 @@ def test_arrays_that_no_model_can_learn_are_refused() -> None:
     ]:
         with pytest.raises(ThreefoldError, match=message):
             user_task((inputs, targets))
+    items = TensorDataset(torch.tensor(draw[..., None]).float(), torch.tensor(prices).float())
+    with pytest.raises(ThreefoldError, match=r"1 of the targets [(]value[)] are"):
+        user_task(items)
 
 
 @pytest.mark.parametrize("make", [os.mkfifo, lambda path: os.symlink("/dev/zero", path)])

@@ -32,9 +32,9 @@ class Standardise(Step):
         """Mean and deviation of the known values of arrays [n, columns], absurd ones left out."""
         rows = np.concatenate([np.reshape(part, (-1, len(columns))) for part in values])
         known = np.where(np.isfinite(rows), rows, np.nan).astype(np.float64)
-        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+        with np.errstate(over="ignore", invalid="ignore"):
             for column in known.T:
-                column[_absurd(column)] = np.nan
+                column[absurd_numbers(column)] = np.nan
             mean, deviation = _moments(known)
         usable = np.isfinite(deviation) & (deviation > 1e-9 * np.abs(mean)) & (deviation > 0)
         deviation = np.where(usable, deviation, 1.0)  # a constant column only loses its mean
@@ -58,13 +58,12 @@ class Standardise(Step):
 
     def absurd_counts(self, values: Sequence[Array]) -> dict[str, int]:
         """How many numbers of each column are infinite or far from the training mean, if any."""
-        counts = np.zeros(len(self.columns), np.int64)
-        for part in values:
-            counts += (np.abs(self.apply(part)) > ABSURD).sum(0)
+        rows = np.concatenate([np.reshape(part, (-1, len(self.columns))) for part in values])
+        counts = (np.abs(self.apply(rows)) > ABSURD).sum(0)
         return {n: c for n, c in zip(self.columns, counts.tolist(), strict=True) if c}
 
 
-def _absurd(column: Array) -> NDArray[np.bool_]:
+def absurd_numbers(column: Array) -> NDArray[np.bool_]:
     """Which few numbers are so far from the median that no others lie between.
 
     In the order of their distances, absurd are all from the first on that is more than ABSURD
@@ -80,7 +79,8 @@ def _absurd(column: Array) -> NDArray[np.bool_]:
         return none
     ordered = np.sort(distances)
     first = len(ordered) - max(1, int(MOST_ABSURD * len(ordered)))
-    spread = np.sqrt(np.cumsum(ordered**2) / np.arange(1, len(ordered) + 1))
+    with np.errstate(over="ignore"):
+        spread = np.sqrt(np.cumsum(ordered**2) / np.arange(1, len(ordered) + 1))
     far = (ordered[1:] > ABSURD * spread[:-1]) & (spread[:-1] > 0)
     places = np.flatnonzero(far) + 1
     if not len(places) or places[0] < first:

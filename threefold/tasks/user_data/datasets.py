@@ -210,7 +210,13 @@ class Facts:
         if self.known is not None:
             return self.known.outputs.find(Standardise)  # type: ignore[no-any-return]
         numbers = np.stack(self.targets["train"]).reshape(len(self.targets["train"]), -1)
-        return Standardise.fit([numbers.astype(np.float64)], output_names(numbers.shape[1]))
+        scale = Standardise.fit([numbers.astype(np.float64)], output_names(numbers.shape[1]))
+        for name, count in scale.absurd_counts([self.every]).items():
+            raise ThreefoldError(
+                f"{self.name}: {count:,} of the targets ({name}) are more than 10,000 deviations "
+                "from the others; correct them, or leave these items out"
+            )
+        return scale
 
     @property
     def preprocessing(self) -> Preprocessing | None:

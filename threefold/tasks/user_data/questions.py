@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from threefold.data.column_types import ColumnFacts
+from threefold.data.preprocessing.numbers import absurd_numbers
 from threefold.tasks.stored import Array
 
 MOST_NUMERIC_CLASSES = 20
@@ -48,6 +49,7 @@ def row_options(target: ColumnFacts) -> list[str]:
 
 def neighbours_correlate(values: Array) -> bool:
     """Whether neighbouring values are correlated more than those of shuffled rows would be."""
+    values = np.where(absurd_numbers(values), np.nan, values)
     pairs = np.stack([values[:-1], values[1:]])
     pairs = pairs[:, np.isfinite(pairs).all(0)]
     count = pairs.shape[1]

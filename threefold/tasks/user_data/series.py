@@ -146,6 +146,7 @@ def _fit(
     train = [part.values[: int(len(part.values) * SPLIT_ENDS[0])] for part in series]
     scale = Standardise.fit(train, columns)
     fill = FillMissing.fit(scale.apply(np.concatenate(train)), columns, settings.missing or "mask")
+    known = [np.where(np.abs(scale.apply(part)) <= ABSURD, part, np.nan) for part in train]
     shortest = min(len(part.values) for part in series)
     context = settings.length or max(1, min(LONGEST_CONTEXT, shortest // 20))
     axis = series[0].axis
@@ -162,7 +163,7 @@ def _fit(
         day_first=settings.day_first,
         header=settings.header,
         naive_errors=naive_errors(
-            [part[:, : len(found.roles.targets)] for part in train], (1, season_of(axis))
+            [part[:, : len(found.roles.targets)] for part in known], (1, season_of(axis))
         ),
         decimal=settings.decimal,
     )
