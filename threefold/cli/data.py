@@ -136,7 +136,7 @@ def show(
 
 @data.command()
 def check(
-    path: Annotated[Path, typer.Argument(metavar="FILE", help="Your own file or folder.")],
+    path: Annotated[str, typer.Argument(metavar="FILE", help="Your own file or folder.")],
     kind: options.Kind = None,
     target: options.Target = None,
     features: options.Features = None,
@@ -153,13 +153,15 @@ def check(
 
     settings = options.data_settings(locals())
     known = {k.removeprefix("data."): v for k, v in settings.items() if v is not None}
-    config = RunConfig.read({"data": {"name": str(path), **known}}, overrides or ())
+    if not path:
+        raise ThreefoldError("FILE is empty; expected the path of a file or folder")
+    config = RunConfig.read({"data": {"name": path, **known}}, overrides or ())
     description = open_data(config.data).task.description
     if description is None:
         raise ThreefoldError(f"{path} is a task; `threefold tasks {path}` describes it")
     if as_json:
         return output.say_json(description.to_dict())
-    output.say_facts([("data", str(path)), *description.lines()])
+    output.say_facts([("data", path), *description.lines()])
 
 
 @data.command()
