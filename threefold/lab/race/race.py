@@ -143,7 +143,7 @@ def load_or_make_plan(request: RaceRequest, folder: Path, say: Say, cache: DataC
     path = folder / PLAN
     with wait_for_lock(folder / PLANNING, say):
         if not path.is_file():
-            refuse_other_files(folder)
+            refuse_other_files(folder, Path(request.data))
             plan = make_plan(request, say, cache)
             write_json(path, plan.to_dict())
             return plan
@@ -169,9 +169,10 @@ def load_or_make_plan(request: RaceRequest, folder: Path, say: Say, cache: DataC
     return plan
 
 
-def refuse_other_files(folder: Path) -> None:
-    """A race is not mixed with files of the user's."""
-    others = sorted(path.name for path in folder.iterdir() if path.name != PLANNING)
+def refuse_other_files(folder: Path, data: Path) -> None:
+    """A race is not mixed with files of the user's, but for its own data."""
+    own = {folder / PLANNING, data}
+    others = sorted(path.name for path in folder.iterdir() if path not in own)
     if others:
         raise ThreefoldError(
             f"{folder}: contains {others[0]} and no {PLAN}, so it is not the folder of a race; "
