@@ -115,6 +115,7 @@ def test_a_race_of_forecasters_with_the_default_horizon(tmp_path: Path) -> None:
     options = {"time": "2steps", "seeds": 1, "width": 16, "depth": 1}
     found = compare(tmp_path / "flow.csv", "gru", folder=tmp_path / "race", **options)
     assert found.ranked_baselines[0].name in ("ridge", "Holt–Winters")
+    assert len(found.contenders[0].other_lengths) > 1
     mine = tmp_path / "mine"
     mine.mkdir()
     (mine / "notes.txt").write_text("mine")
