@@ -19,6 +19,7 @@ PACKAGES = {
     "mambapy": "mambapy",
     "fla": "fla-core",
     "reservoirpy": "reservoirpy",
+    "gensim": "gensim",
 }
 
 

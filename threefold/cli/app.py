@@ -27,6 +27,7 @@ from threefold.cli import (
     stream,
     tasks,
     train,
+    words,
 )
 from threefold.cli.hints import HintedCommand
 from threefold.errors import OtherProcessFailedError, ThreefoldError
@@ -62,6 +63,7 @@ for command in (
     app.command(cls=HintedCommand)(command)
 app.add_typer(runs.runs)
 app.add_typer(data.data)
+app.add_typer(words.words)
 app.add_typer(lab.lab)
 
 

@@ -29,6 +29,12 @@ Time = Annotated[
         metavar="DURATION", help="Training time, e.g. 10m or 90s, or 500steps; default: 10m."
     ),
 ]
+Embedding = Annotated[
+    str | None,
+    typer.Option(
+        metavar="VECTORS", help="Text: start from word vectors (`threefold words train`)."
+    ),
+]
 LearningRate = Annotated[float | None, typer.Option(help="Peak learning rate.")]
 Seed = Annotated[
     int | None, typer.Option(min=0, help="Seed of initial weights, data order and dropout.")
@@ -55,6 +61,7 @@ def train(
     group_column: options.GroupColumn = None,
     series_column: options.SeriesColumn = None,
     horizon: options.Horizon = None,
+    embedding: Embedding = None,
     learning_rate: LearningRate = None,
     seed: Seed = None,
     config: Config = None,
@@ -76,6 +83,7 @@ def train(
         "data.name": data,
         "model.mixers": mixers,
         "model.size": size,
+        "model.embedding": embedding,
         **_limits(steps, time),
         "training.learning_rate": learning_rate,
     }
@@ -248,6 +256,7 @@ def _print_plan(config: RunConfig, prepared: PreparedRun) -> None:
         [
             *_data_facts(config, data),
             ("model", f"{spec.kind}, {mixers}, width {spec.width}, depth {spec.depth}"),
+            *_embedding_facts(config, prepared),
             ("parameters", f"{model.parameter_count:,}"),
             ("optimizer", f"{settings.optimizer}, {rate}, {settings.schedule} schedule"),
             ("step", f"{step.elements:,} elements, about {1000 * step.seconds:.0f} ms"),
@@ -256,6 +265,13 @@ def _print_plan(config: RunConfig, prepared: PreparedRun) -> None:
             ("metric", f"{task.metric}, {task.chance:.4g} for a trivial baseline (chance level)"),
         ]
     )
+
+
+def _embedding_facts(config: RunConfig, prepared: PreparedRun) -> list[tuple[str, str]]:
+    if prepared.known_words is None:
+        return []
+    known = f"{prepared.known_words:,} of {prepared.model.spec.vocabulary:,} tokens"
+    return [("embedding", f"{known} start from {config.model.embedding}")]
 
 
 def _duration(config: RunConfig, prepared: PreparedRun, training: float) -> str:

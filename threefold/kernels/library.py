@@ -99,6 +99,8 @@ SIGNATURES = {
     "time_warping_workspace": Signature(pointers=1, integers=4),
     "random_convolutions": Signature(pointers=9, integers=6),
     "random_convolutions_workspace": Signature(pointers=1, integers=4),
+    "word_vectors": Signature(pointers=7, integers=8, numbers=2),
+    "word_vectors_workspace": Signature(pointers=1, integers=3),
     "pointwise": Signature(pointers=5, integers=2, numbers=2),
     "reduce": Signature(pointers=3, integers=2, numbers=1),
     "product": Signature(pointers=4, integers=1),

@@ -99,6 +99,8 @@ class ModelSettings(Section):
     """Feed-forward part of a block: swiglu, mlp, rwkv or none."""
     block: Entry = "pre_norm"
     """Residual wiring of a block: pre_norm, post_norm, deep_norm or plain."""
+    embedding: str | None = None
+    """Text: a file of word vectors to start from; the model reads words, and has their width."""
     options: dict[str, Any] = Field(default_factory=dict)
     """Options of the kind of model, e.g. {dropout = 0.1}; docs/guide.md names the most used."""
     seed: Seed = 0
@@ -155,6 +157,9 @@ class RunConfig(Section):
         for note in ("format_version", "plugins"):
             plain.pop(note, None)
         plain = apply_overrides(cls, plain, overrides)
+        model, data = plain.get("model"), plain.get("data")
+        if isinstance(model, dict) and model.get("embedding") and isinstance(data, dict):
+            data.setdefault("tokenizer", "word")
         training = plain.get("training", {})
         if isinstance(training, dict) and not {"steps", "time"} & set(training):
             plain["training"] = {**training, "time": DEFAULT_TIME}

@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 
+from threefold.classical.word_vectors import WordVectors
 from threefold.data.atomic_files import write_json, write_text
 from threefold.drawing.page import standalone
 from threefold.errors import ThreefoldError
@@ -37,6 +38,7 @@ from threefold.training.reporters import LoggingReporter, Reporter, SampleReport
 from threefold.training.run_folder import CHECKPOINTS, LOG, RUN
 from threefold.training.settings import TrainingSettings
 from threefold.training.training_data import EvaluationBatches, TrainingData, open_data
+from threefold.training.word_embeddings import start_embedding, with_width_of
 
 Progress = Callable[[int, int], None]
 CONFIG, SUMMARY, MODEL, SAMPLES = "config.toml", "summary.json", "model", "samples.txt"
@@ -82,6 +84,7 @@ class PreparedRun:
     model: Model
     batches: Callable[[int], Any]  # by step
     valid_examples: int | None  # of each validation; None: all
+    known_words: int | None = None  # tokens that start from given word vectors
     test_examples: int | None = None  # of the final test; None: all
     judging: float | None = None  # estimated seconds of validation and test; None: not estimated
     judging_steps: float = 0.0  # the same in times of a training step
@@ -99,14 +102,19 @@ def prepare(config: RunConfig, data: TrainingData | None = None) -> PreparedRun:
     if config.threads:
         torch.set_num_threads(config.threads)
     data = data or open_data(config.data)
-    spec = data.spec(config.model)
+    vectors = None if config.model.embedding is None else WordVectors.load(config.model.embedding)
+    settings = config.model if vectors is None else with_width_of(vectors, config.model)
+    spec = data.spec(settings)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.model.seed)
         model = build(spec)
     model.tokenizer, model.preprocessing = data.tokenizer, data.preprocessing
+    known = None
+    if vectors is not None:
+        known = start_embedding(model, vectors, str(config.model.embedding))
     place(model, config.training)
     batches = data.batches(config.training.carry_state)
-    prepared = PreparedRun(data, model, batches, config.data.eval_examples, started=started)
+    prepared = PreparedRun(data, model, batches, config.data.eval_examples, known, started=started)
     return prepared if config.training.time is None else _fit_into_time(config, prepared)
 
 

@@ -410,6 +410,21 @@ THREEFOLD_API int THREEFOLD_NAME(random_convolutions)(
 THREEFOLD_API int THREEFOLD_NAME(random_convolutions_workspace)(
     int64_t *elements, int64_t depth, int64_t length, int64_t widest, int64_t threads);
 
+/* A pass of stochastic gradient descent of word vectors by negative sampling, in place.
+ *   inputs, outputs [V, W], W whole vectors · words [N] · sentences [S + 1]: where each begins, and N
+ *   thresholds, aliases [V]: a table of aliases of the noise, thresholds in units of 2^−32
+ * cbow: 0 skip-gram, 1 the mean of the window; key: of the draws; rates: at the first word, at the last. */
+THREEFOLD_API int THREEFOLD_NAME(word_vectors)(
+    real *inputs, real *outputs, real *workspace,
+    const int64_t *words, const int64_t *sentences, const int64_t *thresholds,
+    const int64_t *aliases,
+    int64_t count, int64_t vocabulary, int64_t width, int64_t window, int64_t negatives,
+    int64_t cbow, int64_t key, int64_t threads, double first_rate, double last_rate);
+
+/* How many numbers of workspace the above needs. */
+THREEFOLD_API int THREEFOLD_NAME(word_vectors_workspace)(
+    int64_t *elements, int64_t width, int64_t negatives, int64_t threads);
+
 /* For the tests of simd.h: y = f(x), f = 0 exponential, 1 exponential_normal, 2 sigmoid, 3 silu,
  * 4 silu_slope, 5 softplus, 6 power, 7 power − 1, 8 hyperbolic_tangent. */
 THREEFOLD_API int THREEFOLD_NAME(test_function)(

@@ -16,7 +16,7 @@ from threefold.kernels import library as _library
 from threefold.kernels.autocast import under_autocast
 from threefold.kernels.dispatch import KERNELS, kernels_loaded, may_call_directly
 from threefold.kernels.ops.basic import linear, rms_norm, short_convolution, token_shift
-from threefold.kernels.ops.classical import random_convolutions, time_warping
+from threefold.kernels.ops.classical import random_convolutions, time_warping, word_vectors
 from threefold.kernels.ops.filters import (
     cauchy,
     long_convolution,
@@ -54,6 +54,7 @@ __all__ = [
     "time_warping",
     "token_shift",
     "vandermonde",
+    "word_vectors",
 ]
 
 

@@ -1,4 +1,4 @@
-"""Time warping and random convolutions, which classical models are made of."""
+"""Time warping, random convolutions and word vectors, which classical models are made of."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from threefold.kernels import classical as _classical
 from threefold.kernels.checks import check_lengths, refuse
 from threefold.kernels.classical import ConvolutionPlan
 from threefold.kernels.dispatch import kernel_for
+from threefold.kernels.word_vectors import LANES, Noise, WordPass, plain_word_vectors
 
 
 def time_warping(
@@ -42,3 +43,16 @@ def random_convolutions(
     run = kernel_for("random_convolutions", series) or _classical.plain_random_convolutions
     features: Tensor = run(series, plan, lengths)
     return features
+
+
+def word_vectors(
+    inputs: Tensor, outputs: Tensor, words: Tensor, sentences: Tensor, noise: Noise, what: WordPass
+) -> None:
+    """Train word vectors on sentences, in place: inputs and outputs [V, W], W a multiple of 16.
+
+    words [N] are numbers of rows, sentences [S + 1] where each sentence begins, and N.
+    """
+    if inputs.dim() != 2 or inputs.shape != outputs.shape or inputs.shape[1] % LANES:
+        refuse("word_vectors", "[V, W], W in 16s", {"inputs": inputs, "outputs": outputs})
+    run = kernel_for("word_vectors", inputs) or plain_word_vectors
+    run(inputs, outputs, words, sentences, noise, what)
