@@ -32,6 +32,7 @@ PUBLIC = [
     "ThreefoldError",
     "Transformer",
     "VisionTransformer",
+    "WordVectors",
     "__version__",
     "attention",
     "attention_weights",

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from threefold import testing as testing
     from threefold._version import __version__ as __version__
+    from threefold.classical.word_vectors import WordVectors as WordVectors
     from threefold.errors import ThreefoldError as ThreefoldError
     from threefold.estimators.echo_state_network import EchoStateNetwork as EchoStateNetwork
     from threefold.estimators.extreme_learning import (
@@ -66,6 +67,7 @@ _HOMES = {
     "ThreefoldError": "threefold.errors",
     "Transformer": "threefold.models.transformer",
     "VisionTransformer": "threefold.models.vision",
+    "WordVectors": "threefold.classical.word_vectors",
     "attention": "threefold.memory.attention",
     "build": "threefold.models.table",
     "compare": "threefold.lab.race.race",
@@ -105,6 +107,7 @@ __all__ = [
     "ThreefoldError",
     "Transformer",
     "VisionTransformer",
+    "WordVectors",
     "__version__",
     "attention",
     "attention_weights",

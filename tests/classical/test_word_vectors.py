@@ -103,13 +103,13 @@ def made_up_sentences(count: int) -> list[list[str]]:
 
 @pytest.mark.parametrize("method", ["skip_gram", "cbow"])
 def test_words_of_one_world_become_neighbours(method: str) -> None:
-    options = WordVectorOptions(method=method, width=10, subsample=0, passes=20)
-    vectors = WordVectors.fit(made_up_sentences(1000), options)
+    options = {"method": method, "width": 10, "subsample": 0, "passes": 20}
+    vectors = WordVectors.fit(made_up_sentences(1000), **options)
     for who in WORLDS:
         names = who.split()
         assert {word for word, _ in vectors.nearest(names[0], 2)} == set(names[1:])
     assert vectors.similarity("king", "queen") > 0.8 > 0.5 > vectors.similarity("king", "dog")
-    again = WordVectors.fit(made_up_sentences(1000), options)
+    again = WordVectors.fit([" ".join(words) + "." for words in made_up_sentences(1000)], **options)
     assert np.array_equal(vectors.vectors, again.vectors)
 
 
@@ -124,7 +124,7 @@ def test_analogies_leave_out_the_question() -> None:
 
 
 def test_files_are_word2vec_s(tmp_path: Path) -> None:
-    vectors = WordVectors.fit(made_up_sentences(50), WordVectorOptions(width=5, minimum_count=1))
+    vectors = WordVectors.fit(made_up_sentences(50), width=5, minimum_count=1)
     path = tmp_path / "vectors.txt"
     vectors.save(path)
     lines = path.read_text().splitlines()
@@ -154,9 +154,11 @@ def test_what_cannot_be_trained_or_asked_is_refused() -> None:
             WordVectorOptions(**options)  # type: ignore[arg-type]
     with pytest.raises(ThreefoldError, match="of which 0 occur 5 times or more"):
         WordVectors.fit([["one", "two"]])
-    with pytest.raises(ThreefoldError, match="expected a list of its words"):
-        WordVectors.fit(["one two"])
-    vectors = WordVectors.fit(made_up_sentences(50), WordVectorOptions(width=5, minimum_count=1))
+    with pytest.raises(ThreefoldError, match="expected a text, or a list of its words"):
+        WordVectors.fit([[1, 2]])  # type: ignore[list-item]
+    with pytest.raises(ThreefoldError, match="no setting 'widht'; did you mean 'width'"):
+        WordVectors.fit("one two", widht=3)
+    vectors = WordVectors.fit(made_up_sentences(50), width=5, minimum_count=1)
     with pytest.raises(ThreefoldError, match=r"no vector for 'quen'.*did you mean 'queen'"):
         vectors.nearest("quen")
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -92,16 +92,11 @@ class WordCorpus:
     lengths: Array  # of the sentences
 
     @classmethod
-    def read(cls, sentences: Iterable[Sequence[str]], minimum_count: int) -> WordCorpus:
+    def read(cls, sentences: Iterable[str | Sequence[str]], minimum_count: int) -> WordCorpus:
         """Number the words that occur at least `minimum_count` times; the others are left out."""
         numbers: dict[str, int] = {}
         pieces, lengths = [], []
-        for sentence in sentences:
-            if isinstance(sentence, str):
-                raise ThreefoldError(
-                    f"a sentence is the text {sentence[:40]!r}; expected a list of its words "
-                    "(`sentences_of` splits a text)"
-                )
+        for sentence in _split_texts(sentences):
             for first in range(0, len(sentence), LONGEST_SENTENCE):
                 part = sentence[first : first + LONGEST_SENTENCE]
                 found = [numbers.setdefault(word, len(numbers)) for word in part]
@@ -139,6 +134,19 @@ class WordCorpus:
         return _kept(self.text, self.lengths, drawn < stays[self.text])
 
 
+def _split_texts(sentences: Iterable[str | Sequence[str]]) -> Iterator[Sequence[str]]:
+    """Sentences as they are, and those of texts."""
+    for sentence in [sentences] if isinstance(sentences, str) else sentences:
+        if isinstance(sentence, str):
+            yield from sentences_of(sentence)
+        elif all(isinstance(word, str) for word in sentence):
+            yield sentence
+        else:
+            raise ThreefoldError(
+                f"a sentence is {sentence!r:.60}; expected a text, or a list of its words"
+            )
+
+
 def _kept(text: Array, lengths: Array, stays: Array) -> tuple[Array, Array]:
     """The words that stay, and the lengths of the sentences with two or more of them."""
     ends = np.concatenate([[0], np.cumsum(stays)])[np.cumsum(lengths)]
@@ -169,17 +177,28 @@ class WordVectors:
     @classmethod
     def fit(
         cls,
-        sentences: Iterable[Sequence[str]],
-        options: WordVectorOptions | None = None,
+        sentences: Iterable[str | Sequence[str]],
         *,
         progress: Progress | None = None,
+        **settings: Any,
     ) -> WordVectors:
-        """Train on sentences, each a list of words.
+        """Train on sentences: lists of words, or texts, which are split as `sentences_of` does.
 
-        With one thread (`torch.set_num_threads(1)`) the result is the same every time; several
-        threads change the same vectors without locks.  progress(done, total) is in words.
+        settings: those of `WordVectorOptions`.  With one thread (`torch.set_num_threads(1)`) the
+        result is the same every time; several threads change the same vectors without locks.
+        progress(done, total) is in words.
+
+        >>> vectors = WordVectors.fit(["the cat sat on the mat. the dog sat on the rug."] * 20)
+        >>> "cat" in vectors, vectors.width
+        (True, 100)
         """
-        options = options or WordVectorOptions()
+        known = [item.name for item in fields(WordVectorOptions)]
+        for name in settings:
+            if name not in known:
+                raise ThreefoldError(
+                    f"word vectors have no setting {name!r}; {nearest(name, known)}"
+                )
+        options = WordVectorOptions(**settings)
         corpus = WordCorpus.read(sentences, options.minimum_count)
         return cls(corpus.words, train_vectors(corpus, options, progress))
 

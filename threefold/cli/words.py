@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -73,7 +74,7 @@ def train(
 
     options = WordVectorOptions(
         *(method, width, window, negatives, subsample, minimum_count, passes, learning_rate, seed)
-    )
+    )  # refused before a long text is read
     if path.exists():
         raise ThreefoldError(f"{path} exists; choose another --output, or remove it first")
     sentences = _sentences(texts, by_line)
@@ -91,7 +92,7 @@ def _fit(sentences: list[list[str]], options: WordVectorOptions, path: Path) -> 
     started = monotonic()
     try:
         with output.progress_bar("words") as show:
-            vectors = WordVectors.fit(sentences, options, progress=show)
+            vectors = WordVectors.fit(sentences, progress=show, **asdict(options))
     except KeyboardInterrupt:
         output.complain("interrupted; nothing was written")
         raise typer.Exit(output.INTERRUPTED) from None
