@@ -46,6 +46,7 @@ PUBLIC = [
     "long_convolution",
     "mixer",
     "predict",
+    "quantize",
     "register_mixer",
     "register_task",
     "save_state",

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from threefold.runtime.attention_weights import attention_weights as attention_weights
     from threefold.runtime.generation import generate as generate
     from threefold.runtime.prediction import predict as predict
+    from threefold.runtime.quantisation import quantize as quantize
     from threefold.runtime.session import Session as Session
     from threefold.runtime.state_files import load_state as load_state
     from threefold.runtime.state_files import save_state as save_state
@@ -80,6 +81,7 @@ _HOMES = {
     "mixer": "threefold.layers.table",
     "attention_weights": "threefold.runtime.attention_weights",
     "predict": "threefold.runtime.prediction",
+    "quantize": "threefold.runtime.quantisation",
     "register_mixer": "threefold.layers.table",
     "register_task": "threefold.tasks.table",
     "save_state": "threefold.runtime.state_files",
@@ -121,6 +123,7 @@ __all__ = [
     "long_convolution",
     "mixer",
     "predict",
+    "quantize",
     "register_mixer",
     "register_task",
     "save_state",

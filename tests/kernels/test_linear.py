@@ -212,3 +212,25 @@ def test_wrong_input_is_refused(case: str) -> None:
     inputs, message = WRONG[case]
     with pytest.raises(ThreefoldError, match=message):
         ops.linear(*inputs)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("size", SIZES)
+def test_codes_are_the_product_of_the_widened_matrix(
+    variant: str, size: tuple[int, int], dtype: torch.dtype
+) -> None:
+    inputs, outputs = size
+    codes = torch.randint(-127, 128, (outputs, inputs), dtype=torch.int8)
+    scale, bias = torch.rand(outputs, dtype=dtype), torch.randn(outputs, dtype=dtype)
+    weight = codes.to(dtype) * scale.unsqueeze(1)
+    for batch in ((), (1,), (3,), (1, 5), (32,)):
+        x = torch.randn(*batch, inputs, dtype=dtype)
+        for offset in (None, bias):
+            y = native.forward_codes(x, codes, scale, offset)
+            assert y is not None and torch.equal(y, ops.linear_codes(x, codes, scale, offset))
+            assert_close(y, F.linear(x, weight, offset))
+    x = torch.randn(33, inputs, dtype=dtype)  # more rows than the kernel takes
+    assert native.forward_codes(x, codes, scale, bias) is None
+    assert_close(ops.linear_codes(x, codes, scale, bias), F.linear(x, weight, bias))
+    with pytest.raises(ThreefoldError, match="linear_codes"):
+        ops.linear_codes(torch.randn(2, inputs + 1, dtype=dtype), codes, scale)

@@ -89,6 +89,7 @@ SIGNATURES = {
     "vandermonde_moments": Signature(pointers=7, integers=6),
     "linear": Signature(pointers=5, integers=4),
     "linear_narrow": Signature(pointers=5, integers=5),
+    "linear_codes": Signature(pointers=6, integers=4),
     "rms_norm_forward": Signature(pointers=4, integers=5, numbers=1),
     "rms_norm_backward": Signature(pointers=8, integers=6, numbers=1),
     "token_shift_forward": Signature(pointers=6, integers=5),

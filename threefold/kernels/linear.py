@@ -20,6 +20,9 @@ from threefold.kernels.dispatch import PLAIN_TENSOR_TYPES, register_kernel
 # With more rows, torch's matrix product reuses each weight often enough from the cache.
 MAX_ROWS = 8
 
+# Codes of 8 bits would first be widened for torch's product, which pays off with more rows.
+MAX_CODE_ROWS = 32
+
 # The workspace holds rows of x padded to a multiple of this.
 _GROUP = 32
 
@@ -86,6 +89,36 @@ def forward(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor | None:
     return y
 
 
+def forward_codes(x: Tensor, codes: Tensor, scale: Tensor, bias: Tensor | None) -> Tensor | None:
+    """scale ⊙ (x codesᵀ) + bias, or None where the kernel cannot be used; x is a plain tensor."""
+    native = library.current().native
+    if native is None or x.dtype not in library.SUFFIXES or codes.dtype is not torch.int8:
+        return None
+    outputs, inputs = codes.shape
+    *batch, given = x.shape
+    rows = math.prod(batch)
+    readable = _readable(codes) and scale.dtype is x.dtype and _fits_rows(scale, outputs)
+    fits = bias is None or (bias.dtype is x.dtype and _fits_rows(bias, outputs))
+    if given != inputs or not 0 < rows <= MAX_CODE_ROWS or not inputs or not (readable and fits):
+        return None
+    x = x.contiguous()
+    y = x.new_empty([*batch, outputs])
+    workspace = _workspace(x, rows, inputs, x.dtype) if inputs % _GROUP else None
+    tensors = (y, workspace, x, codes, scale, bias)
+    pointers = [None if tensor is None else tensor.data_ptr() for tensor in tensors]
+    library.invoke("linear_codes", x.dtype, pointers, [rows, inputs, outputs])
+    return y
+
+
+def _fits_rows(vector: Tensor, outputs: int) -> bool:
+    return (
+        vector.shape == (outputs,)
+        and vector.is_contiguous()
+        and vector.is_cpu
+        and type(vector) in PLAIN_TENSOR_TYPES
+    )
+
+
 def _readable(weight: Tensor) -> bool:
     return (
         type(weight) in PLAIN_TENSOR_TYPES
@@ -109,4 +142,5 @@ def _workspace(x: Tensor, rows: int, inputs: int, dtype: torch.dtype) -> Tensor:
     return x.new_empty(rows * -(-inputs // _GROUP) * _GROUP, dtype=dtype)
 
 
+register_kernel("linear_codes", "cpu", forward_codes)
 register_kernel("linear", "cpu", forward, dtypes=(torch.float32, torch.float64, torch.bfloat16))

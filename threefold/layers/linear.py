@@ -18,6 +18,45 @@ class Linear(nn.Linear):
         return ops.linear(x, self.weight, self.bias)
 
 
+def encode_rows(weight: Tensor) -> tuple[Tensor, Tensor]:
+    """A matrix as int8 codes and one scale per row: weight ≈ scale · codes, |codes| ≤ 127."""
+    scale = weight.detach().float().abs().amax(1) / 127
+    codes = (weight.detach().float() / scale.clamp_min(1e-30).unsqueeze(1)).round()
+    return codes.clamp(-127, 127).to(torch.int8), scale
+
+
+class Encoded(nn.Module):
+    """A module whose weight is stored as int8 codes with one scale per row; see `encode`."""
+
+    codes: Tensor
+    row_scale: Tensor
+
+    @property
+    def weight(self) -> Tensor:
+        """The matrix that the codes stand for."""
+        return self.codes.to(self.row_scale.dtype) * self.row_scale.unsqueeze(1)
+
+    @classmethod
+    def encode(cls, module: nn.Module) -> None:
+        """Change a module with a weight into one of this class, in place: hooks and bias stay."""
+        weight = module.weight
+        assert isinstance(weight, Tensor)
+        codes, scale = encode_rows(weight)
+        del module.weight
+        module.__class__ = cls
+        module.register_buffer("codes", codes)
+        module.register_buffer(
+            "row_scale", scale.to(torch.promote_types(weight.dtype, torch.float32))
+        )
+
+
+class EncodedLinear(Encoded, Linear):  # type: ignore[override]
+    """y = scale ⊙ (C x) + bias: a linear map with weights of 8 bits."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return ops.linear_codes(x, self.codes, self.row_scale, self.bias)
+
+
 class LowRankProjection(nn.Module):
     """up(activation(down(x))): a low-rank map, with a bias on the output only."""
 

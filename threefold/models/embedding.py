@@ -14,8 +14,9 @@ from torch import Tensor, nn
 
 from threefold.blocks.block import make_block_norm
 from threefold.errors import ThreefoldError, nearest
+from threefold.kernels import ops
 from threefold.layers.checks import check_dropout
-from threefold.layers.linear import Linear
+from threefold.layers.linear import Encoded, Linear
 from threefold.layers.positions import make_positions
 from threefold.models.spec import Spec
 
@@ -27,6 +28,8 @@ class InputEmbedding(nn.Module, ABC):
 
     The options of the spec that control it are `models/table.py: EMBEDDING_OPTIONS`.
     """
+
+    placement: Tensor
 
     def make_parts(self, spec: Spec, max_length: int | None = None) -> None:
         """Make the parts; max_length is for learned positions where the spec gives none."""
@@ -45,6 +48,8 @@ class InputEmbedding(nn.Module, ABC):
             make_block_norm(spec.block_entry, spec.width) if spec.option("embedding_norm") else None
         )
         self.dropout = nn.Dropout(dropout)
+        # As in `Placed`: the dtype of what it gives, whatever the table is stored in.
+        self.register_buffer("placement", torch.empty(0), persistent=False)
 
     @property
     def needs_position(self) -> bool:
@@ -69,7 +74,7 @@ class InputEmbedding(nn.Module, ABC):
         of elements.  added: another embedding of each element, such as that of its segment.
         first [width]: comes before the first element of each row, such as a class token.
         """
-        x = self.look_up(inputs)
+        x = self.look_up(inputs).to(self.placement.dtype)
         if first is not None:
             x = torch.cat([first.expand(len(x), 1, -1), x], 1)
         if self.scale != 1:
@@ -95,6 +100,22 @@ class Embedding(InputEmbedding, nn.Embedding):
     def look_up(self, tokens: Tensor) -> Tensor:
         """tokens [B, L] to [B, L, width]."""
         return nn.Embedding.forward(self, tokens)
+
+    def scores(self, h: Tensor, bias: Tensor | None = None) -> Tensor:
+        """E h + bias for h [..., width]: the logits of a head that is the table itself."""
+        return ops.linear(h, self.weight, bias)
+
+
+class EncodedEmbedding(Encoded, Embedding):  # type: ignore[override]
+    """A table with weights of 8 bits and one scale per token."""
+
+    def look_up(self, tokens: Tensor) -> Tensor:
+        """tokens [B, L] to [B, L, width]."""
+        return self.codes[tokens].to(self.row_scale.dtype) * self.row_scale[tokens].unsqueeze(-1)
+
+    def scores(self, h: Tensor, bias: Tensor | None = None) -> Tensor:
+        """E h + bias, from the codes."""
+        return ops.linear_codes(h, self.codes, self.row_scale, bias)
 
 
 class Projection(InputEmbedding, Linear):

@@ -5,13 +5,15 @@ Radford et al. 2018, "Improving Language Understanding by Generative Pre-Trainin
 
 from __future__ import annotations
 
+from typing import cast
+
 from torch import Tensor, nn
 
 from threefold.errors import ThreefoldError
-from threefold.kernels import ops
 from threefold.layers.linear import Linear
 from threefold.memory.state import State
 from threefold.models.backbone import Backbone, BackboneOutput
+from threefold.models.embedding import Embedding
 from threefold.models.input_checks import last_elements
 from threefold.models.model import Predictor
 from threefold.models.spec import Spec
@@ -60,7 +62,7 @@ class LanguageModel(Backbone, Predictor):
 
     def _predict(self, h: Tensor) -> Tensor:
         if self.head is None:
-            return ops.linear(h, self.embedding.weight)
+            return cast(Embedding, self.embedding).scores(h)
         logits: Tensor = self.head(h)
         return logits
 

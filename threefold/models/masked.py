@@ -8,6 +8,8 @@ Devlin et al. 2019, "BERT: Pre-training of Deep Bidirectional Transformers"; Rei
 
 from __future__ import annotations
 
+from typing import cast
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -16,11 +18,11 @@ from threefold.blocks.block import make_block_norm
 from threefold.blocks.channel import ACTIVATIONS
 from threefold.blocks.stack import Entry, non_causal_entry
 from threefold.errors import ThreefoldError, nearest
-from threefold.kernels import ops
 from threefold.layers.linear import Linear
 from threefold.layers.padding import zero_padding
 from threefold.memory.state import State
 from threefold.models.backbone import Backbone, BackboneOutput
+from threefold.models.embedding import Embedding
 from threefold.models.spec import Spec
 
 
@@ -67,7 +69,7 @@ class MaskedLanguageModel(Backbone):
             )
         output = self.run_backbone(tokens, state, form, mask, segments)
         h = self.transform_norm(self.activate(self.transform(self.norm(output.outputs))))
-        logits = ops.linear(h, self.embedding.weight, self.bias)
+        logits = cast(Embedding, self.embedding).scores(h, self.bias)
         rows = output.rows
         return logits if rows is None else rows.restore(logits), output.after
 

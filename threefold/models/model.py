@@ -51,8 +51,9 @@ class Model(Placed, ABC):
 
     @property
     def parameter_count(self) -> int:
-        """Number of trainable parameters; tied weights count once."""
-        return sum(parameter.numel() for parameter in self.parameters())
+        """Number of trained weights, in however many bits; tied ones count once."""
+        codes = (b.numel() for name, b in self.named_buffers() if name.endswith(".codes"))
+        return sum(parameter.numel() for parameter in self.parameters()) + sum(codes)
 
     def example_inputs(self, batch: int, length: int) -> Tensor:
         """Random inputs that this model can read, always the same, to measure it."""

@@ -22,6 +22,7 @@ from threefold.layers.table import registered_in
 from threefold.models.config import CARD, CONFIG, WEIGHTS, ModelConfig, prepare_folder, read_config
 from threefold.models.files import read_tensors, write_tensors
 from threefold.models.model import Model
+from threefold.models.narrow_weights import restore_codes
 from threefold.models.table import build
 
 RUN_MODEL = "model"  # the model's folder inside the folder of a run
@@ -61,6 +62,7 @@ def load(
             model = build(config.spec)
     except ThreefoldError as error:
         raise ThreefoldError(f"{path / CONFIG}: {error}") from error
+    restore_codes(model, tensors)
     _check_match(unique_tensors(model), tensors, weights)
     if sha256_of(weights) != config.sha256:
         raise ThreefoldError(

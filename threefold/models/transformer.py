@@ -21,7 +21,6 @@ from threefold.blocks.post_norm import deep_norm_gains
 from threefold.blocks.stack import Entry, Stack, non_causal_entry
 from threefold.data.loaders import IGNORE
 from threefold.errors import ThreefoldError
-from threefold.kernels import ops
 from threefold.layers.linear import Linear
 from threefold.layers.mixer import Plan
 from threefold.layers.padding import zero_padding
@@ -94,7 +93,7 @@ class Transformer(EncoderDecoder):
     def compute_logits(self, outputs: Tensor) -> Tensor:
         """Outputs [..., width] to logits [..., vocabulary]."""
         if self.head is None:
-            return ops.linear(outputs, self.embedding.weight)
+            return self.embedding.scores(outputs)
         logits: Tensor = self.head(outputs)
         return logits
 

@@ -1,4 +1,4 @@
-/* y_ro = bias_o + Σ_i x_ri · weight_oi
+/* y_ro = bias_o + scale_o · Σ_i x_ri · weight_oi
  *
  * A product of a few rows with a large matrix, limited by reading the matrix: threads divide its
  * rows, each of which is read from memory once and used for all rows of x. Every sum consists
@@ -7,6 +7,10 @@
 #include <type_traits>
 
 #include "common.h"
+
+#if defined(__AVX2__)
+#include <immintrin.h>
+#endif
 
 namespace threefold {
 namespace {
@@ -44,6 +48,7 @@ struct Pair {
 template <typename real>
 struct Wide {
     using Stored = real;
+    using Bias = Wide;
     static constexpr int64_t group = 2 * lanes_of<real>;
 
     static Pair<real> load(const real *from) {
@@ -60,6 +65,7 @@ struct Wide {
 template <typename real>
 struct Narrow {
     using Stored = bfloat16;
+    using Bias = Narrow;
     static constexpr int64_t group = 2 * lanes_of<real>;
 
     static Pair<real> load(const bfloat16 *from) {
@@ -88,6 +94,35 @@ struct Narrow {
         const uint32_t rounded = word + 0x7fff + ((word >> 16) & 1);
         *to = value == value ? bfloat16(rounded >> 16) : bfloat16(0x7fc0);
     }
+};
+
+/* Codes from −127 to 127, which a scale for each output turns into weights. */
+template <typename real>
+struct Codes {
+    using Stored = int8_t;
+    using Bias = Wide<real>;
+    static constexpr int64_t group = 2 * lanes_of<real>;
+
+    static Vector<real> widen(const int8_t *from) {
+        constexpr int lanes = lanes_of<real>;
+        typedef int8_t Bytes __attribute__((vector_size(lanes)));
+        Bytes bytes;
+        __builtin_memcpy(&bytes, from, sizeof bytes);
+        /* By way of integers: one instruction for each conversion, where the direct one has many. */
+#if defined(__AVX512F__)
+        if constexpr (lanes == 16) return (Vector<real>)_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32((__m128i)bytes));
+#elif defined(__AVX2__)
+        if constexpr (lanes == 8) {
+            __m128i low = _mm_loadl_epi64((const __m128i *)from);
+            return (Vector<real>)_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(low));
+        }
+#endif
+        return __builtin_convertvector(bytes, Vector<real>);
+    }
+    static Pair<real> load(const int8_t *from) {
+        return {widen(from), widen(from + lanes_of<real>)};
+    }
+    static int64_t place(int64_t i) { return i; }
 };
 
 /* The narrowest vectors, whose lanes are cheap to extract. */
@@ -119,19 +154,22 @@ template <typename real, typename Weights, typename Values>
 struct Product {
     using Weight = typename Weights::Stored;
     using Value = typename Values::Stored;
+    using Bias = typename Weights::Bias;
 
     Value *y;
     real *workspace;
     const Value *x;
-    const Weight *weight, *bias;
+    const Weight *weight;
+    const typename Bias::Stored *bias;
     int64_t rows, inputs, outputs;
+    const real *scale = nullptr;
 
     static constexpr int64_t group = Weights::group;
     int64_t padded() const { return (inputs + group - 1) / group * group; }
 
     /* x as `real` in the order of the weights' pairs, with zeros up to a full group. */
     const real *prepare() const {
-        if constexpr (std::is_same_v<Weights, Wide<real>> && std::is_same_v<Values, Wide<real>>)
+        if constexpr (!std::is_same_v<Weights, Narrow<real>> && std::is_same_v<Values, Wide<real>>)
             if (inputs == padded()) return x;
         for (int64_t row = 0; row < rows; ++row) {
             real *to = workspace + row * padded();
@@ -170,9 +208,11 @@ struct Product {
         if (at < inputs)
             add(at, [&](const Weight *part) { return load_part(part, inputs - at); });
         for (int o = 0; o < Outputs; ++o) {
-            const real start = bias ? Weights::get(bias + output + o) : real(0);
+            const real start = bias ? Bias::get(bias + output + o) : real(0);
+            const real times = scale ? scale[output + o] : real(1);
             for (int r = 0; r < Rows; ++r)
-                Values::put(y + (row + r) * outputs + output + o, total<real>(sum[o][r]) + start);
+                Values::put(y + (row + r) * outputs + output + o,
+                            times * total<real>(sum[o][r]) + start);
         }
     }
 
@@ -227,6 +267,15 @@ int narrow_product(void *y, real *workspace, const void *x, const bfloat16 *weig
         using Wide = threefold::Wide<real>;                                                      \
         return threefold::Product<real, Wide, Wide>{y,    workspace, x,      weight,             \
                                                     bias, rows,      inputs, outputs}            \
+            .run(threads);                                                                       \
+    }                                                                                            \
+    int threefold_linear_codes_##suffix(real *y, real *workspace, const real *x,                 \
+                                        const int8_t *codes, const real *scale,                  \
+                                        const real *bias, int64_t rows, int64_t inputs,          \
+                                        int64_t outputs, int64_t threads) {                      \
+        using Wide = threefold::Wide<real>;                                                      \
+        return threefold::Product<real, threefold::Codes<real>, Wide>{                           \
+            y, workspace, x, codes, bias, rows, inputs, outputs, scale}                          \
             .run(threads);                                                                       \
     }                                                                                            \
     int threefold_linear_narrow_##suffix(void *y, real *workspace, const void *x,                \

@@ -123,6 +123,13 @@ THREEFOLD_API int THREEFOLD_NAME(linear_narrow)(
     const void *x, const uint16_t *weight, const uint16_t *optional bias,
     int64_t rows, int64_t inputs, int64_t outputs, int64_t narrow, int64_t threads);
 
+/* y = scale ⊙ (x codesᵀ) + bias: the same with weights of 8 bits and one scale for each output.
+ *   codes [O, I] · scale [O] · workspace as for `linear` */
+THREEFOLD_API int THREEFOLD_NAME(linear_codes)(
+    real *y, real *optional workspace,
+    const real *x, const int8_t *codes, const real *scale, const real *optional bias,
+    int64_t rows, int64_t inputs, int64_t outputs, int64_t threads);
+
 /* y = u / √(mean(u²) + eps) ⊙ weight ⊙ silu(gate), u = x; if `gate_first`, the last factor is in u.
  *   y, x, gate [N, D] · weight [G, D], row n using n mod G; N is a multiple of G */
 THREEFOLD_API int THREEFOLD_NAME(rms_norm_forward)(

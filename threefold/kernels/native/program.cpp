@@ -64,6 +64,7 @@ inline int Reader::next() {
         CALL(11, product)
         CALL(12, convert)
         CALL(13, reservoir_forward)
+        CALL(14, linear_codes)
         default: return THREEFOLD_BAD_SIZE;
     }
 }

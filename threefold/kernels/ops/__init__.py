@@ -15,7 +15,13 @@ from torch import Tensor
 from threefold.kernels import library as _library
 from threefold.kernels.autocast import under_autocast
 from threefold.kernels.dispatch import KERNELS, kernels_loaded, may_call_directly
-from threefold.kernels.ops.basic import linear, rms_norm, short_convolution, token_shift
+from threefold.kernels.ops.basic import (
+    linear,
+    linear_codes,
+    rms_norm,
+    short_convolution,
+    token_shift,
+)
 from threefold.kernels.ops.classical import random_convolutions, time_warping, word_vectors
 from threefold.kernels.ops.filters import (
     cauchy,
@@ -41,6 +47,7 @@ __all__ = [
     "diagonal_recurrence",
     "legs_recurrence",
     "linear",
+    "linear_codes",
     "linear_recurrence",
     "long_convolution",
     "moments",

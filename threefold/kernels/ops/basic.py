@@ -62,6 +62,23 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     return reference.linear(x, weight, bias)
 
 
+def linear_codes(x: Tensor, codes: Tensor, scale: Tensor, bias: Tensor | None = None) -> Tensor:
+    """`y = scale ⊙ (x codesᵀ) + bias` along the last axis: int8 codes `[O, I]`, scale `[O]`.
+
+    A few rows without gradients run on the native kernel, as in `linear`; for more of them, and
+    with gradients, the codes are widened first.
+    """
+    if codes.dim() != 2 or codes.shape[1] != x.shape[-1] or scale.shape != codes.shape[:1]:
+        given = {"x": x, "codes": codes, "scale": scale, "bias": bias}
+        refuse("linear_codes", "x […, I], codes [O, I], scale [O]", given)
+    if may_call_directly(x) and not under_autocast(x):
+        run = kernel_for("linear_codes", x)
+        y: Tensor | None = None if run is None else run(x, codes, scale, bias)
+        if y is not None:
+            return y
+    return reference.linear(x, codes.to(scale.dtype) * scale.unsqueeze(1), bias)
+
+
 def rms_norm(
     x: Tensor,
     weight: Tensor | None = None,

@@ -40,6 +40,7 @@ OPERATIONS = (
     "product",
     "convert",
     "reservoir_forward",
+    "linear_codes",
 )
 _DTYPES = (torch.float32, torch.float64)
 # Buffers are aligned to cache lines, in bytes.
