@@ -42,10 +42,10 @@ TAPS = {
 }
 
 
-def made(kind: str, **options: Any) -> Any:
+def made(kind: str, mixers: Any = MIXED, **options: Any) -> Any:
     torch.manual_seed(0)
     options = {**OPTIONS.get(kind, {}), **options}
-    return threefold.build(Spec(kind, 32, 2, MIXED, vocabulary=11, options=options)).eval()
+    return threefold.build(Spec(kind, 32, 2, mixers, vocabulary=11, options=options)).eval()
 
 
 def block() -> Any:
@@ -247,7 +247,7 @@ def test_a_replaced_linear_acts_in_forward_and_in_step(place: str) -> None:
     assert not torch.allclose(model.step(TOKENS[:, 0], state)[0], plain)
 
 
-@pytest.mark.parametrize("mixer", ["mamba", "lstm", "gla", "attention"])
+@pytest.mark.parametrize("mixer", ["mamba", "lstm", "gla", "rwkv7", "attention"])
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
 def test_a_block_can_be_compiled(mixer: str, backend: str) -> None:
     torch.compiler.reset()
@@ -329,8 +329,9 @@ def sharded(model: nn.Module) -> nn.Module:
     return copied  # type: ignore[no-any-return]
 
 
-def test_sharded_blocks_train_to_the_same_bits(one_rank: None) -> None:
-    model = made("language", dropout=0.1).train()
+@pytest.mark.parametrize("mixers", [MIXED, "rwkv7"], ids=str)
+def test_sharded_blocks_train_to_the_same_bits(one_rank: None, mixers: Any) -> None:
+    model = made("language", mixers, dropout=0.1).train()
     weights = []
     for one in (model, sharded(model)):
         optimizer = torch.optim.AdamW(one.parameters(), lr=0.01)
