@@ -48,7 +48,7 @@ def inputs(length: int = 7, seed: int = 1) -> Tensor:
 
 @pytest.mark.parametrize("mixers", MIXERS)
 def test_a_stack_with_a_handover_keeps_the_contract(mixers: str) -> None:
-    check_mixer(Stack, width=WIDTH, depth=4, mixers=MIXERS[mixers], channel=("rwkv", {}))
+    check_mixer(Stack, width=WIDTH, depth=4, mixers=MIXERS[mixers], channel=("rwkv7", {}))
 
 
 def test_first_layers_and_those_that_read_them() -> None:
@@ -84,7 +84,7 @@ def test_recorded_steps_read_the_values_of_their_own_element(
     mixers: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As one program, and block by block, where a hook or attention prevents one program."""
-    stack, x = made(mixers, channel="rwkv"), inputs(12)
+    stack, x = made(mixers, channel="rwkv7"), inputs(12)
     expected, _ = stack(x, form="chunk")
     run, crossed = library.run_program, []
     monkeypatch.setattr(library, "run_program", lambda words: (crossed.append(1), run(words)))
@@ -131,7 +131,7 @@ def test_ranks_that_do_not_fit_are_refused() -> None:
 def test_gradient_checkpointing_changes_no_bit() -> None:
     results = []
     for recompute in (False, True):
-        stack = made("hybrid", channel="rwkv").train()
+        stack = made("hybrid", channel="rwkv7").train()
         stack.gradient_checkpointing = recompute
         stack(inputs())[0].square().sum().backward()
         results.append([parameter.grad for parameter in stack.parameters()])

@@ -349,16 +349,27 @@ def rwkv7_layer(
     return torch.stack(out) @ p["out.weight"].T, first
 
 
+def rwkv7_channel(p: Parameters, x: Tensor) -> Tensor:
+    change = torch.cat([torch.zeros_like(x[:1]), x[:-1]]) - x
+    hidden = (x + change * p["shares"][0]) @ p["key.weight"].T
+    return torch.relu(hidden) ** 2 @ p["out.weight"].T
+
+
 def rwkv7_stack(p: Parameters, x: Tensor, depth: int, mixers: list[Any], **rest: Any) -> Tensor:
-    """Layers of RWKV-7 alone, x ← x + layer(norm(x)), the first one's values handed down."""
+    """x ← x + time(norm(x)), x ← x + channel(norm(x)), the first layer's values handed down."""
+
+    def part(name: str) -> Parameters:
+        return {k.removeprefix(name): value for k, value in p.items() if k.startswith(name)}
+
+    def norm(x: Tensor, name: str) -> Tensor:
+        return layer_norm(x) * p[f"{name}.weight"] + p[f"{name}.bias"]
+
     first = None
-    for layer in range(depth):
-        prefix = f"blocks.{layer}."
-        own = {k.removeprefix(prefix): value for k, value in p.items() if k.startswith(prefix)}
-        normed = layer_norm(x) * own["mixer_norm.weight"] + own["mixer_norm.bias"]
-        time_mixing = {k.removeprefix("mixer."): v for k, v in own.items()}
-        y, first = rwkv7_layer(time_mixing, normed, **mixers[0][1], first=first)
+    for block in (f"blocks.{layer}." for layer in range(depth)):
+        normed = norm(x, f"{block}mixer_norm")
+        y, first = rwkv7_layer(part(f"{block}mixer."), normed, **mixers[0][1], first=first)
         x = x + y
+        x = x + rwkv7_channel(part(f"{block}channel."), norm(x, f"{block}channel_norm"))
     return x
 
 
@@ -429,7 +440,7 @@ CASES: tuple[Case, ...] = (
         rwkv7_stack,
         {
             **{"depth": 3, "mixers": [("rwkv7", {"heads": 2})]},
-            **{"channel": ("none", {}), "block": ("pre_norm", {"norm": "layer"})},
+            **{"channel": ("rwkv7", {}), "block": ("pre_norm", {"norm": "layer"})},
         },
     ),
     ("kda", kda, {"heads": 2}),
