@@ -16,6 +16,7 @@ from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
 from torch.utils.checkpoint import checkpoint
 
 import threefold
+from tests.contract.test_mixers import VARIANTS
 from tests.tolerances import assert_close
 from threefold import Spec, ThreefoldError
 from threefold.blocks.stack import Stack
@@ -32,13 +33,6 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "classifier": {"pooling": "attention"},
     "tagger": {"segments": 2},
     "vision": {"image": (8, 8)},
-}
-# Modules of mixers that are not called, because the layer computes taps from their weights.
-TAPS = {
-    "lmu": {"units"},
-    "long_conv": {"filters"},
-    "hyena": {"filters", *(f"filters.{name}" for name in ("first", "second", "third", "last"))},
-    "h3": {"conv"},
 }
 
 
@@ -142,16 +136,34 @@ def test_encoders_and_decoders_are_called_once(kind: str, options: dict[str, Any
     assert counts == Counter(dict.fromkeys(counts, 1) | expected)
 
 
-@pytest.mark.parametrize("name", MIXERS)
-@torch.no_grad()
-def test_every_part_of_a_mixer_is_called_once(name: str) -> None:
-    mixer = threefold.mixer(name, width=32).eval()
+@pytest.mark.parametrize(
+    ("name", "options"), [*((name, {}) for name in MIXERS), *VARIANTS], ids=str
+)
+def test_every_part_of_a_mixer_is_called_once(name: str, options: dict[str, Any]) -> None:
+    """In every form, with and without gradients; twice, because taps are kept without them."""
+    mixer = threefold.mixer(name, width=32, **options).eval()
     for form in mixer.forms:
         x = torch.randn(2, 1 if form == "step" else 5, 32)
-        counts = called(mixer, lambda x=x, form=form: mixer(x, form=form))
-        others = {part for part, times in counts.items() if times != 1}
-        assert others <= TAPS.get(name, set())
-        assert all(counts[part] == 0 for part in others)
+        for gradients in (True, False, False):
+            with torch.set_grad_enabled(gradients):
+                counts = called(mixer, lambda x=x, form=form: mixer(x, form=form))
+            assert {part: times for part, times in counts.items() if times != 1} == {}
+
+
+@torch.no_grad()
+def test_a_hook_inside_a_filter_acts_and_ends() -> None:
+    """Taps that are kept give way to a hook on the network that makes them."""
+    mixer, x = threefold.mixer("hyena", width=32).eval(), torch.randn(2, 5, 32)
+    expected, state = mixer(x)
+    stepped, _ = mixer.step(x[:, 0], state)
+    handle = mixer.filters.last.register_forward_hook(lambda _, args, y: 2 * y)
+    doubled, _ = mixer(x)
+    assert not torch.allclose(doubled, expected)
+    assert_close(mixer(x, form="step")[0], doubled)
+    assert not torch.allclose(mixer.step(x[:, 0], state)[0], stepped)
+    handle.remove()
+    assert torch.equal(mixer(x)[0], expected)
+    assert_close(mixer.step(x[:, 0], state)[0], stepped)
 
 
 @torch.no_grad()
