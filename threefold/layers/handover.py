@@ -9,7 +9,7 @@ carried to the next call.  A layer that runs without a stack gets no such entry,
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, TypeAlias
 
 import torch
@@ -21,9 +21,8 @@ HANDOVER = "handover"
 Handed: TypeAlias = Mapping[str, Tensor]
 
 
-def give(names: Iterable[str], carried: State, handed: Handed | None) -> State:
+def give(names: Collection[str], carried: State, handed: Handed | None) -> State:
     """The state for a layer that declares `names`: what it carries, and what it is handed."""
-    names = list(names)
     if not names or handed is None:
         return carried
     return {**carried, HANDOVER: {name: handed[name] for name in names if name in handed}}
@@ -36,7 +35,9 @@ def put(after: State, handed: Handed) -> State:
 
 def take(after: Any) -> tuple[Any, Handed]:
     """What a layer carries on, and what it hands over."""
-    return without(after), (after or {}).get(HANDOVER, {})
+    if not after or HANDOVER not in after:
+        return after, {}
+    return without(after), after[HANDOVER]
 
 
 def without(state: Any) -> Any:

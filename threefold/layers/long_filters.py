@@ -43,7 +43,8 @@ class LongFilters(nn.Module, ABC):
         parameters = list(self.parameters())
         if not needs_gradient(*parameters):
             length = min(next_power_of_two(length), self.max_length)
-        watched = any(map(is_watched, self.children()))
+        # Without modules inside, nothing can be watched but this one, which is called anyway.
+        watched = self._modules and is_watched(self)
         cache: ParameterCache[list[PreparedFilter]] = ParameterCache() if watched else self.derived
         return cache.of(
             parameters,
