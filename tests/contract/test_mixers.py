@@ -92,7 +92,7 @@ VARIANTS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("mamba2", {"state_size": 8, "delta_limit": (0.01, 0.05)}),
     ("hgrn2", {"layer": 1, "depth": 3, "expand": 8}),
     ("rwkv6", {"heads": 4, "layer": 1, "depth": 3}),
-    ("rwkv7", {"heads": 4, "ranks": (4, 5, 6), "layer": 1, "depth": 3}),
+    ("rwkv7", {"heads": 4, "ranks": (4, 5, 3, 6), "layer": 1, "depth": 3}),
     ("abc", {"slots": 3, "heads": 2}),
     ("gsa", {"slots": 3, "heads": 2}),
 )

@@ -150,7 +150,7 @@ def test_whole_numbers_of_a_state_stay_exact(variant: str) -> None:
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("channel", ["none", "swiglu", "mlp", "rwkv"])
+@pytest.mark.parametrize("channel", ["none", "swiglu", "mlp", "rwkv", "rwkv7"])
 @pytest.mark.parametrize("mixers", [("mamba",), ("mamba2", "gated_delta_net", "rwkv6", "lstm")])
 def test_a_model_crosses_once_a_token(
     variant: str, crossings: list[int], mixers: tuple[str, ...], channel: str

@@ -15,6 +15,7 @@ from torch import Tensor
 
 import threefold
 from tests.tolerances import assert_close, relative_error
+from threefold.blocks.stack import Stack
 from threefold.layers.mixer import Mixer
 
 WIDTH, LENGTH = 16, 24
@@ -26,9 +27,10 @@ Oracle = Callable[..., Tensor]  # (parameters, x, **options)
 def make(
     name: str, dtype: torch.dtype = torch.float64, width: int = WIDTH, **options: Any
 ) -> Mixer:
-    """A mixer of which no parameter is zero, one, or the same for all channels."""
+    """A mixer, or "stack", of which no parameter is zero, one, or the same for all channels."""
     torch.manual_seed(0)
-    mixer = threefold.mixer(name, width=width, **options)
+    stack = name == "stack"
+    mixer = Stack(width, **options) if stack else threefold.mixer(name, width=width, **options)
     with torch.no_grad():
         for parameter in mixer.parameters():
             parameter += 0.3 * torch.rand_like(parameter) - 0.1

@@ -39,13 +39,13 @@ def test_lmu(recurrent: bool) -> None:
     A, B = discretise(*voelker(), ONE, "zero_order_hold")
     scale = to_voelker()
     none = torch.zeros(1)
-    units = mixer.units if recurrent else {"from_hidden": none, "from_memory": none}
+    units = dict(mixer.units.named_parameters()) if recurrent else {}
     hidden, memory = torch.zeros(3, 32).double(), torch.zeros(3, ORDER).double()
     outputs = []
     for x in inputs(torch.float64).unbind(1):
         u = mixer.encode(x).squeeze(-1)
-        u = u + (hidden * units["from_hidden"]).sum(-1)
-        u = u + (memory / scale * units["from_memory"]).sum(-1)
+        u = u + (hidden * units.get("from_hidden", none)).sum(-1)
+        u = u + (memory / scale * units.get("from_memory", none)).sum(-1)
         memory = memory @ A.mT + u.unsqueeze(-1) * B
         seen = (memory / scale) @ mixer.read.mT
         if recurrent:

@@ -222,7 +222,7 @@ class TestMixers:
 
     @pytest.mark.parametrize(
         ("name", "deviation"),
-        [("rwkv7", "value residual"), ("retnet", "xPos"), ("nystromformer", "authors' default")],
+        [("rwkv7", "smooth at zero"), ("retnet", "xPos"), ("nystromformer", "authors' default")],
     )
     def test_detail_tells_deviations_from_the_paper(self, name: str, deviation: str) -> None:
         assert deviation in good("mixers", name)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 
 def initial_delta_bias(channels: int, delta_range: tuple[float, float]) -> Tensor:
@@ -27,3 +27,9 @@ def orthogonal_gaussians(like: Tensor) -> Tensor:
     lengths = torch.linalg.vector_norm(torch.randn_like(like), dim=-1, keepdim=True)
     drawn: Tensor = directions.mT.flatten(1, 2)[:, :count] * lengths
     return drawn
+
+
+def lecun_uniform(weight: Tensor) -> Tensor:
+    """Fill a weight uniformly, with variance 1 / inputs."""
+    bound = (3 / weight.shape[1]) ** 0.5
+    return nn.init.uniform_(weight, -bound, bound)

@@ -2,7 +2,8 @@
 
 With gradients the taps are computed for each call, as many as it needs.  Without, a power of two of
 them is computed once and cached, with what streaming derives from them, until a parameter changes
-(`kernels/parameter_cache.py`).
+(`kernels/parameter_cache.py`).  While a module inside is watched, by a hook or a `forward` of its
+own, nothing is cached: it is called in each call of the layer.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from threefold.errors import ThreefoldError
 from threefold.kernels import library
 from threefold.kernels.fourier import next_power_of_two
 from threefold.kernels.parameter_cache import ParameterCache
+from threefold.kernels.replay.validity import is_watched
 from threefold.memory.buffer import needs_gradient
 from threefold.memory.convolution import PreparedFilter
 
@@ -35,13 +37,16 @@ class LongFilters(nn.Module, ABC):
     def make(self, length: int) -> list[tuple[Tensor, Tensor]]:
         """(kernel [D, length], skip [D]) of each convolution, at least float32."""
 
-    def taps(self, length: int) -> list[PreparedFilter]:
+    def forward(self, length: int) -> list[PreparedFilter]:
         """The filters with at least `length` taps, or all taps."""
         length = min(length, self.max_length)
         parameters = list(self.parameters())
         if not needs_gradient(*parameters):
             length = min(next_power_of_two(length), self.max_length)
-        return self.derived.of(
+        # Without modules inside, nothing can be watched but this one, which is called anyway.
+        watched = self._modules and is_watched(self)
+        cache: ParameterCache[list[PreparedFilter]] = ParameterCache() if watched else self.derived
+        return cache.of(
             parameters,
             lambda: [PreparedFilter(*made) for made in self.make(length)],
             length,

@@ -69,6 +69,34 @@ def long_convolution(
     return ops.long_convolution(context, kernel, skip, first=carried), context[:, length:].clone()
 
 
+def short_convolution(
+    x: Tensor,
+    weight: Tensor,
+    state: Tensor,
+    gate: Tensor | None = None,
+    *,
+    form: str,
+    lengths: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """gate ⊙ Σ_k weight_k x_{t−K+1+k} for x and gate [B, L, D], weight [D, K], after state.
+
+    In the parallel form by Fourier transforms, for many taps.  Returns it and the new state, the
+    last K−1 inputs of each row.
+    """
+    if form != "parallel":
+        y, after = ops.short_convolution(x, weight, None, state, lengths)
+        return y if gate is None else y * gate, after
+    known, length = state.shape[1], x.shape[1]
+    inputs, wide = torch.cat([state, x], 1), memory_dtype(x.dtype)
+    taps = weight.to(wide).flip(1)
+    gate = None if gate is None else gate.to(wide)
+    y = ops.long_convolution(inputs.to(wide), taps, None, gate, first=known).to(x.dtype)
+    if lengths is None:
+        return y, inputs[:, length:]
+    last = lengths.unsqueeze(1) + torch.arange(known, device=x.device)
+    return y, inputs[torch.arange(len(x), device=x.device).unsqueeze(1), last]
+
+
 class PreparedFilter:
     """A filter kernel [D, K] with skip [D]; without gradients, also prepared for streaming."""
 

@@ -134,13 +134,16 @@ def unique_tensors(model: nn.Module) -> dict[str, Tensor]:
 
 def _check_match(expected: Mapping[str, Tensor], loaded: Mapping[str, Tensor], path: Path) -> None:
     """Raise an error if names, shapes or dtypes differ from those of the spec."""
-    for what, names in (
-        ("lacks", expected.keys() - loaded.keys()),
-        ("has unknown", loaded.keys() - expected.keys()),
+    older = ", or an older version saved them, whose layers had no such parameters (see CHANGELOG)"
+    for what, names, reason in (
+        ("lacks", expected.keys() - loaded.keys(), older),
+        ("has unknown", loaded.keys() - expected.keys(), ""),
     ):
         if names:
             shown = ", ".join(sorted(names)[:3]) + (", …" if len(names) > 3 else "")
-            raise ThreefoldError(f"{path}: {what} {shown}; these are not the weights of this spec")
+            raise ThreefoldError(
+                f"{path}: {what} {shown}; these are not the weights of this spec{reason}"
+            )
     for name, target in expected.items():
         tensor = loaded[name]
         same_kind = tensor.is_floating_point() == target.is_floating_point()

@@ -96,7 +96,7 @@ class ModelSettings(Section):
     kind: Literal["seq2seq", "transformer"] | None = None
     """Seq2seq data only: which encoder–decoder; default: seq2seq."""
     channel: Entry = "swiglu"
-    """Feed-forward part of a block: swiglu, mlp, rwkv or none."""
+    """Feed-forward part of a block: swiglu, mlp, rwkv, rwkv7 or none."""
     block: Entry = "pre_norm"
     """Residual wiring of a block: pre_norm, post_norm, deep_norm or plain."""
     embedding: str | None = None
