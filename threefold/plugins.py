@@ -22,7 +22,7 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from threefold.errors import ThreefoldError
+from threefold.errors import ThreefoldError, nearest
 
 VARIABLE = "THREEFOLD_PLUGINS"
 YOUR_OWN = "(one of your own: --plugin MODULE)"  # after an unknown name
@@ -55,6 +55,12 @@ class Registry(dict[str, Value], Generic[Value]):
         if name in self:
             return self[name]
         raise KeyError(name)
+
+    def find(self, name: str, what: str) -> Value:
+        """The value of a name; an unknown one is refused with the nearest that is known."""
+        if name not in self:
+            raise ThreefoldError(f"unknown {what} {name!r}; {nearest(name, self)} {YOUR_OWN}")
+        return self[name]
 
     def load_plugins(self) -> None:
         """Import, once, what the environment and installed packages provide."""

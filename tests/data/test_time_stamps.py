@@ -17,11 +17,10 @@ from threefold.data.time_stamps import (
     TimeAxis,
     TimeFacts,
     describe_times,
-    parse_step,
     read_times,
-    resample,
     sort_by_time,
 )
+from threefold.data.time_steps import parse_step, resample
 from threefold.errors import AmbiguousError, ThreefoldError
 
 

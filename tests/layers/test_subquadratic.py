@@ -13,7 +13,6 @@ import threefold
 from tests.tolerances import assert_close, relative_error
 from threefold import ThreefoldError
 from threefold.layers.attention_parts.heads import Heads
-from threefold.layers.positions import sinusoids
 
 WIDTH, LENGTH, HEADS = 32, 48, 4
 SIZE = WIDTH // HEADS
@@ -51,53 +50,6 @@ def softmax_attention(heads: Heads, x: Tensor, seen: Tensor | None = None) -> Te
 
 def distances(length: int = LENGTH) -> Tensor:
     return torch.arange(length).unsqueeze(1) - torch.arange(length)
-
-
-class TestWindows:
-    @pytest.mark.parametrize("window", [1, 5, 33, 100])
-    @pytest.mark.parametrize("causal", [True, False])
-    def test_local_attention_is_full_attention_with_a_band(self, window: int, causal: bool) -> None:
-        mixer = make("local_attention", window=window, causal=causal, heads=4, positions="none")
-        far = distances()
-        seen = (far < window) & (far >= 0 if causal else far > -window)
-        expected = softmax_attention(mixer.attention.heads, X, seen)
-        assert_close(mixer(X)[0], expected)
-
-    @pytest.mark.parametrize("memory", [1, 7, 40, 100])
-    def test_transformer_xl_written_out(self, memory: int) -> None:
-        mixer = make("transformer_xl", memory=memory, heads=4)
-        q, k, v = heads_of(mixer.heads, X)
-        waves = mixer.distance(sinusoids(torch.arange(LENGTH), WIDTH)).unflatten(-1, (HEADS, SIZE))
-        scores = torch.zeros(2, HEADS, LENGTH, LENGTH, dtype=torch.float64)
-        for i in range(LENGTH):
-            for j in range(LENGTH):
-                scores[:, :, i, j] = -torch.inf
-                if 0 <= i - j < memory:
-                    content = (q[:, :, i] + mixer.content_bias) * k[:, :, j]
-                    place = (q[:, :, i] + mixer.distance_bias) * waves[i - j]
-                    scores[:, :, i, j] = (content + place).sum(-1) / math.sqrt(SIZE)
-        expected = mixer.heads.join((scores.softmax(-1) @ v).transpose(1, 2))
-        assert_close(mixer(X)[0], expected)
-        with torch.no_grad():
-            state, outputs = None, []
-            for piece in X.split([1, 7, 20, 1, 1, 18], 1):
-                y, state = mixer(piece, state)
-                outputs.append(y)
-        assert_close(torch.cat(outputs, 1), expected)
-
-    def test_based_is_the_sum_of_its_parts(self) -> None:
-        mixer = make("based", window=6, heads=4)
-        expected = mixer.linear(X)[0] + mixer.local(X)[0]
-        assert_close(mixer(X)[0], expected)
-        # The Taylor features: 1 + s + s²/2 for every pair, none left out.
-        q, k, v = (
-            f(X).unflatten(-1, (HEADS, -1)).transpose(1, 2)
-            for f in (mixer.linear.query, mixer.linear.key, mixer.linear.value)
-        )
-        s = q @ k.mT / math.sqrt(16)
-        weights = (1 + s + s.square() / 2).tril()
-        out = (weights / weights.sum(-1, keepdim=True)) @ v
-        assert_close(mixer.linear(X)[0], mixer.linear.out(out.transpose(1, 2).flatten(2)))
 
 
 class TestPerformer:
@@ -208,27 +160,6 @@ class TestReformer:
         everything = torch.ones(LENGTH, LENGTH, dtype=torch.bool)
         assert_close(mixer(X)[0], self.full(mixer, X, everything))
 
-    @pytest.mark.parametrize("chunk", [64, 8])
-    def test_rounds_are_a_union(self, chunk: int) -> None:
-        """Every round's pairs, by its own sorting, written out; a pair counts once."""
-        mixer = make("reformer", buckets=4, chunk=chunk, rounds=3, heads=4)
-        q = mixer.query(X).unflatten(-1, (HEADS, SIZE)).transpose(1, 2)
-        shown = torch.zeros(2, HEADS, LENGTH, LENGTH, dtype=torch.bool)
-        for rotation in mixer.rotations:
-            turned = q @ rotation
-            bucket = torch.cat([turned, -turned], -1).argmax(-1)
-            for b in range(2):
-                for h in range(HEADS):
-                    hashed = bucket[b, h].tolist()
-                    order = sorted(range(LENGTH), key=lambda i: (hashed[i], i))
-                    rank = {element: place // chunk for place, element in enumerate(order)}
-                    for i in range(LENGTH):
-                        for j in range(LENGTH):
-                            if hashed[i] == hashed[j] and rank[i] - rank[j] in (0, 1):
-                                shown[b, h, i, j] = True
-        assert 0.2 < shown.double().mean() < 0.9
-        assert_close(mixer(X)[0], self.full(mixer, X, shown))
-
     def test_near_vectors_share_buckets(self) -> None:
         mixer = make("reformer", buckets=16, rounds=1, heads=4)
         q = some(1, HEADS, 2000, SIZE)
@@ -244,23 +175,6 @@ class TestBigBird:
     def test_a_window_over_everything_is_full_attention(self) -> None:
         mixer = make("bigbird", block=8, window=11, heads=4)
         assert_close(mixer(X)[0], softmax_attention(mixer.heads, X))
-
-    def test_is_attention_on_its_graph(self) -> None:
-        mixer = make("bigbird", block=4, window=3, globals=1, random=2, heads=4)
-        count = LENGTH // 4
-        blocks, valid = mixer.pattern(torch.tensor([count]), count)
-        graph = torch.zeros(count, count, dtype=torch.bool)
-        for i in range(count):
-            chosen = blocks[0, i][valid[0, i]].tolist()
-            assert len(set(chosen)) == len(chosen)
-            near = {j for j in range(count) if abs(i - j) <= 1}
-            assert near | {0} <= set(chosen)
-            assert len(set(chosen) - near - {0}) == 2
-            graph[i, chosen] = True
-        graph[0] = True
-        seen = graph.repeat_interleave(4, 0).repeat_interleave(4, 1)
-        assert_close(mixer(X)[0], softmax_attention(mixer.heads, X, seen))
-        assert not seen.all()
 
     def test_redraw_changes_the_graph(self) -> None:
         mixer = make("bigbird", block=4, heads=4)
@@ -285,20 +199,6 @@ class TestEquations:
         mask = torch.arange(LENGTH).expand(2, -1) < 20
         y, _ = mixer(X, mask=mask)  # padding is no element
         assert_close(y[:, :20], mixer(X[:, :20])[0])
-
-    def test_luna(self) -> None:
-        mixer = make("luna", slots=5, heads=4)
-
-        def read(heads: Heads, x: Tensor, source: Tensor) -> Tensor:
-            q, k, v = (
-                f(s).unflatten(-1, (HEADS, SIZE)).transpose(1, 2)
-                for f, s in ((heads.query, x), (heads.key, source), (heads.value, source))
-            )
-            weights = (q @ k.mT / math.sqrt(SIZE)).softmax(-1)
-            return heads.join((weights @ v).transpose(1, 2))
-
-        packed = read(mixer.pack, mixer.slots.expand(2, -1, -1), X)
-        assert_close(mixer(X)[0], read(mixer.unpack, X, packed))
 
     @pytest.mark.parametrize("normalise", [True, False])
     def test_fnet(self, normalise: bool) -> None:

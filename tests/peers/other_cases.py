@@ -54,6 +54,32 @@ def mlstm(mixer: Mixer) -> Layer:
     )
 
 
+def slstm(mixer: Mixer) -> Layer:
+    module = package("xlstm.blocks.slstm.layer")
+    config = module.sLSTMLayerConfig(
+        embedding_dim=32, num_heads=2, backend="vanilla", dtype="float32",
+        enable_automatic_mixed_precision=False,
+    )  # fmt: skip
+    p = mixer.state_dict()
+    z, o = p["write.weight"].mT.chunk(2, 1)
+    i, f = p["gates.weight"].mT.chunk(2, 1)
+    recurrent = p["recurrent"].unflatten(1, (4, -1)).unbind(1)
+    biases = (p[name].view(2, 2, -1).unbind(1) for name in ("write.bias", "gates.bias"))
+    (z_bias, o_bias), (i_bias, f_bias) = biases
+    # Their order: i, f, z, o; the layer calls the matrix of i `fgate`, that of f `igate`.
+    order = (1, 2, 0, 3)
+    return load(
+        module.sLSTMLayer(config),
+        {
+            **{"conv1d.conv.weight": p["conv.weight"], "conv1d.conv.bias": p["conv.bias"]},
+            **{"fgate.weight": i, "igate.weight": f, "zgate.weight": z, "ogate.weight": o},
+            "slstm_cell._recurrent_kernel_": torch.cat([recurrent[g] for g in order], 1),
+            "slstm_cell._bias_": torch.cat([b.flatten() for b in (i_bias, f_bias, z_bias, o_bias)]),
+            "group_norm.weight": p["norm_weight"] - 1,
+        },
+    )
+
+
 def minimal(names: tuple[str, ...], peer: Any, key: str, mixer: Mixer) -> Layer:
     """minGRU and minLSTM have no biases, and read out only where they expand."""
     p = mixer.state_dict()
@@ -197,6 +223,7 @@ def rwkv7_model(model: nn.Module) -> Callable[[Tensor], Tensor]:
 CASES = (
     Parity("mamba", "mambapy MambaBlock", mamba),
     Parity("mlstm", "xlstm mLSTMLayer", mlstm, {"heads": 2}),
+    Parity("slstm", "xlstm sLSTMLayer", slstm, {"heads": 2}),
     Parity("min_gru", "minGRU-pytorch minGRU", min_gru, {"expand": 2}),
     Parity("min_lstm", "minGRU-pytorch minLSTM", min_lstm, {"expand": 2}),
     Parity("s5", "s5-pytorch S5SSM", s5, {"state_size": 32}),

@@ -74,6 +74,12 @@ def test_generated_pages_are_up_to_date(name: str) -> None:
     assert text == DOCUMENTS[name](), "run `python -m tests.surfaces.documents`"
 
 
+def test_parity_page_has_every_mixer() -> None:
+    lines = (ROOT / "docs" / "parity.md").read_text(encoding="utf-8").splitlines()
+    compared = [line.split("|")[1].strip() for line in lines if line.startswith("| ")]
+    assert list(dict.fromkeys(compared[2:])) == list(MIXERS)
+
+
 def test_readme_counts_the_forms() -> None:
     """README says how many mixers have which forms, and whose state grows."""
     layers = {name: build_without_weights(name, 64) for name in MIXERS}

@@ -422,10 +422,11 @@ class TestFaults:
 
     def test_lone_surrogates_and_broken_lines(self, workdir: Path) -> None:
         rows = [f'{{"big": {a}, "small": {b}}}' for a, b in zip(BIG[:9], SMALL[:9], strict=True)]
-        text = [rows[0], '{"big": 1, "small": 2, "x": "\\ud800"}', "no JSON", "[1]", *rows[1:]]
+        broken = ['{"big": 1, "small": 2, "x": "\\ud800"}', "no JSON", "[1]"]
+        text = [rows[0], *broken, '{"big": 1, "small": 2, "big": 3}', *rows[1:]]
         (workdir / "x.jsonl").write_text("\n".join(text) + "\n")
         done = here("stream", "flow", "x.jsonl")
-        assert len(lines_of(done.stdout)) == 9 and "3 lines were not rows" in done.stderr
+        assert len(lines_of(done.stdout)) == 9 and "4 lines were not rows" in done.stderr
         message = refused("stream", "flow", "x.jsonl", "--missing", "stop")
         assert r"x.jsonl:2: \ud800 is half of a character (a lone surrogate)" in message
 

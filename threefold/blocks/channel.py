@@ -19,7 +19,7 @@ from threefold.errors import ThreefoldError, nearest
 from threefold.kernels import ops
 from threefold.layers.linear import Linear
 from threefold.layers.mixer import Mixer
-from threefold.layers.table import options_of
+from threefold.layers.table import construct
 from threefold.layers.token_shift import shift_ramp
 from threefold.memory.state import State
 
@@ -146,12 +146,4 @@ def channel(name: str, **options: Any) -> Mixer:
     """Make a channel mixer by name, e.g. `channel("swiglu", width=256)`."""
     if name not in CHANNELS:
         raise ThreefoldError(f"unknown channel mixer {name!r}; {nearest(name, CHANNELS)}")
-    accepted = options_of(CHANNELS[name])
-    for option in options:
-        if option not in accepted:
-            raise ThreefoldError(
-                f"channel mixer {name!r} has no option {option!r}; {nearest(option, accepted)}"
-            )
-    if "width" not in options:
-        raise ThreefoldError(f"channel mixer {name!r} needs a width, e.g. width=64")
-    return CHANNELS[name](**options)
+    return construct(CHANNELS[name], f"channel mixer {name!r}", options)

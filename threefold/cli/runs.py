@@ -155,7 +155,7 @@ def _read(folder: Path) -> dict[str, Any]:
 
 
 def _status(stopped: str) -> str:
-    from threefold.training.loop import STOP_REASONS
+    from threefold.training.result import STOP_REASONS
 
     if stopped in ("", "interrupted"):
         return "can be resumed"

@@ -204,7 +204,7 @@ def _print_interrupted(folder: Path) -> None:
 def _print_result(trained: TrainedRun, folder: Path) -> None:
     import shlex
 
-    from threefold.training.loop import STOP_REASONS
+    from threefold.training.result import STOP_REASONS
 
     result, summary = trained.result, trained.summary
     metric = summary["metric"]

@@ -11,7 +11,6 @@ missing values are refused.
 from __future__ import annotations
 
 import csv
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -36,6 +35,7 @@ from threefold.data.stream_encoders import (
     UnreadableError,
     complete_lines,
 )
+from threefold.data.table_formats import json_object
 from threefold.errors import ThreefoldError, nearest
 
 CANDIDATE_SEPARATORS = "\t;,|"  # of table columns, in the order in which a line is searched
@@ -257,7 +257,10 @@ class RowEncoder(Encoder):
     def _split(self, line: str) -> Any:
         """The cells of a line: a list, or a mapping for JSON lines."""
         if self.separator == JSON_LINES:
-            return _json_object(line)
+            try:
+                return json_object(line)
+            except ValueError as error:
+                raise _BadLineError(str(error)) from error
         if '"' not in line:
             return [cell.strip() for cell in line.split(self.separator)]
         try:
@@ -320,21 +323,6 @@ def _decoded(data: bytes) -> str:
         return data.decode().strip("\r\n \ufeff")
     except UnicodeDecodeError as error:
         raise _BadLineError(f"0x{data[error.start]:02x} is not valid UTF-8") from error
-
-
-def _json_object(line: str) -> Mapping[str, Any]:
-    try:
-        row = json.loads(line)
-        if "\\u" in line:
-            json.dumps(row, ensure_ascii=False).encode()
-    except UnicodeEncodeError as error:
-        code = ord(error.object[error.start])
-        raise _BadLineError(f"\\u{code:04x} is half of a character (a lone surrogate)") from error
-    except (ValueError, RecursionError) as error:
-        raise _BadLineError(f"not JSON ({error})") from error
-    if not isinstance(row, dict):
-        raise _BadLineError(f"a JSON {type(row).__name__}; expected an object per line")
-    return row
 
 
 def _missing_columns(missing: Sequence[str], wanted: Sequence[str], cells: Sequence[str]) -> str:

@@ -211,25 +211,28 @@ def _read_json_lines(path: Path, file: IO[bytes]) -> Rows:
     objects, numbers = [], []
     for number, text in lines_of(path, file):
         if text.strip():
-            objects.append(_json_object(path, number, text))
+            try:
+                objects.append(json_object(text))
+            except ValueError as error:
+                raise file_error(path, number, str(error)) from error
             numbers.append(number)
     names = list(dict.fromkeys(name for row in objects for name in row))
     return Rows(names, [[row.get(name) for name in names] for row in objects], numbers)
 
 
-def _json_object(path: Path, number: int, text: str) -> dict[str, Any]:
-    """The object in a line of a .jsonl file."""
+def json_object(line: str) -> dict[str, Any]:
+    """The object in a line of JSON; a ValueError says what is wrong with it."""
     try:
-        row = json.loads(text, object_pairs_hook=_no_name_twice)
-        if "\\u" in text:
+        row = json.loads(line, object_pairs_hook=_no_name_twice)
+        if "\\u" in line:
             json.dumps(row, ensure_ascii=False).encode()
     except UnicodeEncodeError as error:
-        what = f"\\u{ord(error.object[error.start]):04x} is half of a character (a lone surrogate)"
-        raise file_error(path, number, what) from error
+        code = ord(error.object[error.start])
+        raise ValueError(f"\\u{code:04x} is half of a character (a lone surrogate)") from error
     except (ValueError, RecursionError) as error:
-        raise file_error(path, number, f"not JSON ({error})") from error
+        raise ValueError(f"not JSON ({error})") from error
     if not isinstance(row, dict):
-        raise file_error(path, number, f"a JSON {type(row).__name__}; expected an object per line")
+        raise ValueError(f"a JSON {type(row).__name__}; expected an object per line")
     return row
 
 

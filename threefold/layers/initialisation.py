@@ -15,6 +15,14 @@ def initial_delta_bias(channels: int, delta_range: tuple[float, float]) -> Tenso
     return delta + torch.log(-torch.expm1(-delta))
 
 
+def initialise_linears(*modules: nn.Module, gain: float = 2**-2.5) -> None:
+    """Xavier's uniform weights for all linear maps of modules; the gain is RetNet's."""
+    for module in modules:
+        for part in module.modules():
+            if isinstance(part, nn.Linear):
+                nn.init.xavier_uniform_(part.weight, gain=gain)
+
+
 def orthogonal_gaussians(like: Tensor) -> Tensor:
     """Gaussian vectors [heads, count, size], orthogonal in blocks of `size`; `like` has the shape.
 

@@ -14,7 +14,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from threefold.errors import ThreefoldError, nearest
-from threefold.plugins import YOUR_OWN, Registry, how_to_load, plugin_of
+from threefold.plugins import Registry, how_to_load, plugin_of
 
 if TYPE_CHECKING:
     from threefold.layers.mixer import Mixer
@@ -158,9 +158,7 @@ MIXERS: Registry[Entry] = Registry(
 
 def mixer_entry(name: str) -> Entry:
     """The line of a mixer; an unknown name is refused."""
-    if name not in MIXERS:
-        raise ThreefoldError(f"unknown mixer {name!r}; {nearest(name, MIXERS)} {YOUR_OWN}")
-    return MIXERS[name]
+    return MIXERS.find(name, "mixer")
 
 
 def registered_in(value: Any) -> dict[str, Entry]:
@@ -199,15 +197,17 @@ def check_origins(origins: Mapping[str, Mapping[str, str]]) -> None:
 
 def mixer(name: str, **options: Any) -> Mixer:
     """Make a mixer by name, e.g. `mixer("gla", width=256, heads=4)`."""
-    cls = mixer_entry(name).load()
+    return construct(mixer_entry(name).load(), f"mixer {name!r}", options)
+
+
+def construct(cls: type[Mixer], called: str, options: Mapping[str, Any]) -> Mixer:
+    """Make a mixer; options that it does not have and a missing width are refused."""
     accepted = options_of(cls)
     for option in options:
         if option not in accepted:
-            raise ThreefoldError(
-                f"mixer {name!r} has no option {option!r}; {nearest(option, accepted)}"
-            )
+            raise ThreefoldError(f"{called} has no option {option!r}; {nearest(option, accepted)}")
     if "width" not in options:
-        raise ThreefoldError(f"mixer {name!r} needs a width, e.g. width=64")
+        raise ThreefoldError(f"{called} needs a width, e.g. width=64")
     return cls(**options)
 
 

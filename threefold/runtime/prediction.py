@@ -101,7 +101,9 @@ def _cut_notes(chain: Chain, rows: Sequence[RawInput], encoded: Sequence[Any]) -
     ]
 
 
-def find_preprocessing(model: Model) -> Preprocessing:
+def find_preprocessing(
+    model: Model, remedy: str = "call the model with tensors, or train it with `threefold train`"
+) -> Preprocessing:
     """What stands between raw inputs and a model; of language models the tokenizer suffices."""
     if model.preprocessing is not None:
         return model.preprocessing
@@ -109,7 +111,7 @@ def find_preprocessing(model: Model) -> Preprocessing:
         return Preprocessing("language", "text", Chain((Tokenize.by(model.tokenizer),)))
     raise ThreefoldError(
         f"this {model.kind} model does not know how its inputs were prepared, so it cannot read "
-        "raw data; call the model with tensors, or train it with `threefold train`"
+        f"raw data; {remedy}"
     )
 
 

@@ -27,7 +27,8 @@ from threefold.data.preprocessing.numbers import ABSURD, FillMissing, Standardis
 from threefold.data.row_times import RowTimes
 from threefold.data.stream_bins import OpenBin
 from threefold.data.stream_encoders import Elements
-from threefold.data.time_stamps import TimeAxis, parse_step
+from threefold.data.time_stamps import TimeAxis
+from threefold.data.time_steps import parse_step
 from threefold.runtime.scores.grouping import Columns
 
 Array = NDArray[Any]

@@ -33,10 +33,12 @@ from threefold.training.devices import place
 from threefold.training.distributed import ProcessGroup
 from threefold.training.estimate import check_memory, estimate_evaluation, estimate_step
 from threefold.training.evaluation import Scores, evaluate
-from threefold.training.loop import Reserve, Result, train
+from threefold.training.loop import train
 from threefold.training.reporters import LoggingReporter, Reporter, SampleReporter
+from threefold.training.result import Result
 from threefold.training.run_folder import CHECKPOINTS, LOG, RUN
 from threefold.training.settings import TrainingSettings
+from threefold.training.trainer import Reserve
 from threefold.training.training_data import EvaluationBatches, TrainingData, open_data
 from threefold.training.word_embeddings import start_embedding, with_width_of
 

@@ -123,7 +123,7 @@ class PredictionObjective:
         class_weights: Tensor | None = None,
     ) -> None:
         self.metric, self.smoothing, self.class_weights = metric, smoothing, class_weights
-        self.lower = getattr(metric, "__name__", "") in LOWER_IS_BETTER
+        self.lower = lower_is_better(metric)
 
     def count(self, rows: Batch) -> int:
         """Targets that are neither IGNORE nor NaN."""
@@ -159,12 +159,17 @@ class PredictionObjective:
         return MeanTally(self.metric)
 
 
+def lower_is_better(metric: Metric) -> bool:
+    """Whether a smaller value of a metric is the better one."""
+    return getattr(metric, "__name__", "") in LOWER_IS_BETTER
+
+
 class ForecastObjective:
     """Forecasts: trained from every element of the context, evaluated from the last one."""
 
     def __init__(self, metric: Metric) -> None:
         self.metric = metric
-        self.lower = getattr(metric, "__name__", "") in LOWER_IS_BETTER
+        self.lower = lower_is_better(metric)
 
     def count(self, rows: Batch) -> int:
         """Number of values to forecast from the elements of the context; NaN does not count."""

@@ -21,9 +21,9 @@ from threefold.lab.studies.adding import one_layer
 from threefold.training.config import DataSettings, RunConfig
 from threefold.training.experiment import prepare
 from threefold.training.experiment import run as run_experiment
-from threefold.training.loop import Trainer
 from threefold.training.reporters import Reporter
 from threefold.training.settings import TrainingSettings
+from threefold.training.trainer import Trainer
 from threefold.training.training_data import open_data
 
 SOLVED = 0.1  # relative error

@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from threefold.data.column_types import ColumnFacts, describe
+from threefold.data.column_types import ColumnFacts
 from threefold.data.preprocessing import Roles
 from threefold.data.tables import Table
-from threefold.errors import AmbiguousError, ThreefoldError, nearest
+from threefold.errors import AmbiguousError, ThreefoldError
+from threefold.tasks.user_data.columns import CandidateColumns
 from threefold.tasks.user_data.questions import (
     MOST_NUMERIC_CLASSES,
     name_columns,
@@ -21,7 +22,6 @@ from threefold.tasks.user_data.settings import ReadSettings
 
 LABEL_NAMES = ("label", "class", "target", "category")
 SOURCE_NAMES, TARGET_NAMES = ("source", "src", "input"), ("target", "tgt", "output")
-_TYPE_NAMES = {"time": "times", "category": "categories", "empty": "nothing"}
 PAIR_SUFFIXES = (".tsv", ".tab", ".tsv.gz", ".tab.gz")
 
 
@@ -39,20 +39,8 @@ def read_roles(table: Table, settings: ReadSettings) -> TableReading:
     return _Reader(table, settings).read()
 
 
-class _Reader:
-    def __init__(self, table: Table, settings: ReadSettings) -> None:
-        self.table, self.settings = table, settings
-        self.facts = describe(table)
-        self.targets = settings.target_names
-        self._check_names()
-        self.time = self._time_column()
-        reserved = {self.time, settings.group_column, settings.series_column, *self.targets}
-        wanted = settings.feature_names
-        self.free = [
-            name
-            for name in self.facts
-            if name not in reserved and (wanted is None or name in wanted)
-        ]
+class _Reader(CandidateColumns):
+    """Chooses kind and roles."""
 
     def read(self) -> TableReading:
         kind = self.settings.kind
@@ -73,17 +61,17 @@ class _Reader:
     # ------------------------------------------------------------------------- without a kind
 
     def _without_kind(self) -> TableReading:
-        if self._texts():
+        if self.texts():
             return self._examples()
         if self.settings.group_column is not None:
-            raise self._ambiguous(
+            raise self.ambiguous(
                 "rows are grouped into sequences, but it is not said what to predict for them",
                 ["--kind classifier --target LABEL", "--kind tagger --target LABEL"],
             )
-        if not self._numbers():
+        if not self.numbers():
             raise self._without_numbers()
-        labels = [n for n in self._of_type("category") if n not in self.targets]
-        named = [n for n in self.free if n.lower() in LABEL_NAMES and n in self._numbers()]
+        labels = [n for n in self.of_type("category") if n not in self.targets]
+        named = [n for n in self.free if n.lower() in LABEL_NAMES and n in self.numbers()]
         numeric = all(self.facts[name].type == "number" for name in self.targets)
         if self.targets and numeric and not set(map(str.lower, self.targets)) & set(LABEL_NAMES):
             return self._forecaster()
@@ -97,16 +85,16 @@ class _Reader:
         if len(names) < 2:
             return ThreefoldError(
                 f"{self.table.name}: no column of numbers to forecast, and no texts with labels; "
-                f"the columns are {self._types()}"
+                f"the columns are {self.types()}"
             )
         source, target = names[0], (self.targets or names[1:])[0]
         pair = name_columns(features=source, target=target)
         options = [f"--kind classifier {pair}", f"--kind seq2seq {pair}", f"--kind tagger {pair}"]
-        return self._ambiguous("no column of numbers, and texts that may be labels", options)
+        return self.ambiguous("no column of numbers, and texts that may be labels", options)
 
     def _refuse_labels(self, labels: Sequence[str]) -> TableReading:
-        numbers = [name for name in self._numbers() if name not in labels]
-        options = tagging_options(self.facts, self._numbers(), labels)
+        numbers = [name for name in self.numbers() if name not in labels]
+        options = tagging_options(self.facts, self.numbers(), labels)
         label = name_columns(target=labels[0])
         options += [f"--kind classifier {label}    each row is one example"]
         options += [f"--kind tagger {label}        each row has a label, in order"]
@@ -115,7 +103,7 @@ class _Reader:
             options.append(f"--kind regressor {name_columns(target=numbers[-1])}")
         if self.facts[labels[0]].type == "category" and self.time is not None:
             options += [name_columns(series_column=labels[0], target=name) for name in numbers[:1]]
-        raise self._ambiguous(
+        raise self.ambiguous(
             f"columns of numbers ({', '.join(numbers[:6])}) and what may be a label "
             f"({', '.join(labels[:3])})",
             options,
@@ -124,20 +112,20 @@ class _Reader:
     # ---------------------------------------------------------------------------- forecasters
 
     def _forecaster(self) -> TableReading:
-        numbers = self._numbers()
-        usable = [name for name in numbers if not self._unusable(name)]
+        numbers = self.numbers()
+        usable = [name for name in numbers if not self.unusable(name)]
         targets = self.targets or tuple(usable if len(usable) == 1 else ())
         if not targets and not usable:
-            why = [f"{n}: {self._unusable(n)}" for n in numbers]
+            why = [f"{n}: {self.unusable(n)}" for n in numbers]
             shown = f" ({'; '.join(why)}: --target says to use it)" if why else ""
             raise ThreefoldError(
                 f"{self.table.name}: no column of numbers to forecast{shown}; the columns are "
-                f"{self._types()}"
+                f"{self.types()}"
             )
         if not targets:
             raise self._which_target(usable)
         for name in targets:
-            self._need_number(name, "forecast")
+            self.need_number(name, "forecast")
         self._refuse_unordered(targets, usable)
         features = tuple(name for name in usable if name not in targets)
         roles = Roles(
@@ -154,7 +142,7 @@ class _Reader:
         if self.time is None:
             last = name_columns(target=usable[-1])
             options.append(f"--kind regressor {last}    every row is one example, in any order")
-        return self._ambiguous("several columns could be forecast", options)
+        return self.ambiguous("several columns could be forecast", options)
 
     def _refuse_unordered(self, targets: Sequence[str], usable: Sequence[str]) -> None:
         """Ask back if rows without times may be examples: neighbours are not correlated."""
@@ -164,7 +152,7 @@ class _Reader:
             return
         if neighbours_correlate(self.table.numbers(target)):
             return
-        raise self._ambiguous(
+        raise self.ambiguous(
             f"there is no column of times, and neighbouring values of {target} are not correlated: "
             "are the rows a time series or separate examples?",
             row_options(self.facts[target]),
@@ -177,7 +165,7 @@ class _Reader:
         predicted = self._predicted()
         kind = settings.kind or self._kind_of_target(predicted.label or predicted.targets[0])
         names = (predicted.label, *predicted.targets)
-        features = tuple(name for name in self._numbers() if name not in names)
+        features = tuple(name for name in self.numbers() if name not in names)
         if settings.group_column is not None:
             group = settings.group_column
             roles = replace(predicted, features=features, time=self.time, group=group)
@@ -189,7 +177,7 @@ class _Reader:
             shown = ", ".join(name for name in names if name)
             raise ThreefoldError(
                 f"{self.table.name}: no column of texts or numbers to predict {shown} from; the "
-                f"columns are {self._types()}"
+                f"columns are {self.types()}"
             )
         return self._result(kind, replace(predicted, features=features))
 
@@ -203,7 +191,7 @@ class _Reader:
                 "several need --kind regressor"
             )
         for name in self.targets:
-            self._need_number(name, "predicted together with another")
+            self.need_number(name, "predicted together with another")
         return Roles(targets=self.targets)
 
     def _target(self) -> str:
@@ -211,30 +199,30 @@ class _Reader:
         if len(self.targets) == 1:
             return self.targets[0]
         candidates = [name for name in self.free if name.lower() in LABEL_NAMES]
-        categories = self._of_type("category")
+        categories = self.of_type("category")
         if not candidates:
             candidates = categories
         if not candidates:
-            numbers = [n for n in self._numbers() if not self._unusable(n)]
+            numbers = [n for n in self.numbers() if not self.unusable(n)]
             candidates = numbers if len(numbers) == 1 or self.settings.kind == "regressor" else []
         if len(candidates) == 1:
             self.free.remove(candidates[0])
             return candidates[0]
         if not candidates:
             raise self._no_labels()
-        raise self._ambiguous(
+        raise self.ambiguous(
             "several columns could be the label", [name_columns(target=n) for n in candidates[:8]]
         )
 
     def _no_labels(self) -> AmbiguousError:
-        texts = self._texts()
+        texts = self.texts()
         options = [name_columns(target=name) for name in self.free if name not in texts]
         if len(texts) > 1:
             pair = name_columns(features=texts[0], target=texts[1])
             options.append(f"--kind seq2seq {pair}    to translate")
             if self.table.name.lower().endswith(PAIR_SUFFIXES):
                 options.append("--kind seq2seq    to translate; the first line is a pair, too")
-        return self._ambiguous("no column looks like the labels", [*options, "--kind language"][:8])
+        return self.ambiguous("no column looks like the labels", [*options, "--kind language"][:8])
 
     def _kind_of_target(self, target: str) -> str:
         facts = self.facts[target]
@@ -242,7 +230,7 @@ class _Reader:
             return "classifier"
         if not facts.whole or facts.distinct > MOST_NUMERIC_CLASSES:
             return "regressor"
-        raise self._ambiguous(
+        raise self.ambiguous(
             f"the column {target} has {facts.distinct} different whole numbers: they may be "
             "classes or quantities",
             [
@@ -256,7 +244,7 @@ class _Reader:
         wanted = self.settings.feature_names
         if wanted is not None:
             return tuple(n for n in wanted if self.facts[n].type in ("text", "category"))
-        texts = self._texts()
+        texts = self.texts()
         if len(texts) <= 1:
             return tuple(texts)
         named = [name for name in texts if name.lower() == "text"]
@@ -266,7 +254,7 @@ class _Reader:
             return tuple(named)
         options = [name_columns(features=name) for name in texts[:6]]
         options.append(f"{name_columns(features=','.join(texts[:6]))}    joined")
-        raise self._ambiguous(f"{len(texts)} columns of text", options)
+        raise self.ambiguous(f"{len(texts)} columns of text", options)
 
     # ------------------------------------------------------------------------ taggers, pairs
 
@@ -275,15 +263,15 @@ class _Reader:
         texts = self._words()
         if texts and group is None:
             numbered = [n for n in self.facts if n not in (*texts, target)]
-            raise self._ambiguous(
+            raise self.ambiguous(
                 "which words are one sentence? Name the column of their number",
                 [name_columns(group_column=n) for n in numbered[:6]] or ["--group-column COLUMN"],
             )
-        features = () if texts else tuple(n for n in self._numbers() if n != target)
+        features = () if texts else tuple(n for n in self.numbers() if n != target)
         if not texts and not features:
             raise ThreefoldError(
                 f"{self.table.name}: no column of words or numbers to predict {target} from; the "
-                f"columns are {self._types()}"
+                f"columns are {self.types()}"
             )
         roles = Roles(texts=texts, label=target, features=features, time=self.time, group=group)
         return self._result("tagger", roles)
@@ -302,7 +290,7 @@ class _Reader:
         types = ("text", "category")
         words = [n for n in wanted or self.free if self.facts[n].type in types]
         if len(words) > 1:
-            raise self._ambiguous(
+            raise self.ambiguous(
                 "several columns of words", [name_columns(features=n) for n in words[:6]]
             )
         return tuple(words)
@@ -314,87 +302,15 @@ class _Reader:
         ]
         if len(targets) != 1:
             options = [f"--kind seq2seq {name_columns(target=name)}" for name in texts[:6]]
-            raise self._ambiguous("which column is the translation?", options)
+            raise self.ambiguous("which column is the translation?", options)
         sources = self.settings.feature_names or tuple(n for n in texts if n != targets[0])
         if len(sources) != 1:
-            raise self._ambiguous("several sources", [name_columns(features=n) for n in sources])
+            raise self.ambiguous("several sources", [name_columns(features=n) for n in sources])
         return self._result("seq2seq", Roles(texts=tuple(sources), label=targets[0]))
-
-    # ------------------------------------------------------------------------------- helpers
 
     def _result(self, kind: str, roles: Roles) -> TableReading:
         used = {*roles.texts, *roles.targets, *roles.features}
         used |= {roles.label or "", roles.time or "", roles.group or "", roles.series or ""}
         other = "not in --features" if self.settings.features else "not used"
-        dropped = {n: self._unusable(n) or other for n in self.facts if n not in used}
+        dropped = {n: self.unusable(n) or other for n in self.facts if n not in used}
         return TableReading(kind, roles, dropped, self.facts)
-
-    def _numbers(self) -> list[str]:
-        return [name for name in self.free if self.facts[name].type == "number"] + [
-            name
-            for name in self.targets
-            if self.facts[name].type == "number" and name not in self.free
-        ]
-
-    def _texts(self) -> list[str]:
-        """Columns of text; one with few different values counts if it is called text."""
-        return [
-            name
-            for name in self.free
-            if self.facts[name].type == "text"
-            or (self.facts[name].type == "category" and name.lower() == "text")
-        ]
-
-    def _of_type(self, kind: str) -> list[str]:
-        texts = self._texts()
-        return [n for n in self.free if self.facts[n].type == kind and n not in texts]
-
-    def _unusable(self, name: str) -> str:
-        """Why a column is not used as an input; empty if it is."""
-        facts = self.facts[name]
-        if facts.type == "empty":
-            return "it is empty"
-        if name in self.targets or name in (self.settings.feature_names or ()):
-            return ""
-        if facts.constant:
-            return "it is constant"
-        if facts.index:
-            return "it only counts the rows"
-        if facts.type == "number":
-            return ""
-        return {"text": "text", "category": "categories", "time": "a time"}.get(facts.type, "lists")
-
-    def _time_column(self) -> str | None:
-        if self.settings.time_column is not None:
-            return self.settings.time_column
-        times = [n for n, facts in self.facts.items() if facts.type == "time"]
-        times = [name for name in times if name not in self.targets]
-        if len(times) > 1:
-            raise self._ambiguous(
-                "several columns of times", [name_columns(time_column=n) for n in times]
-            )
-        return times[0] if times else None
-
-    def _check_names(self) -> None:
-        settings = self.settings
-        asked = [settings.time_column, settings.group_column, settings.series_column]
-        for name in (*self.targets, *(settings.feature_names or ()), *asked):
-            if name is not None and name not in self.facts:
-                raise ThreefoldError(
-                    f"{self.table.name}: no column {name!r}; {nearest(name, self.facts)}"
-                )
-
-    def _need_number(self, name: str, why: str) -> None:
-        facts = self.facts[name]
-        if facts.type != "number":
-            raise ThreefoldError(
-                f"{self.table.name}: the column {name} cannot be {why}: it contains "
-                f"{_TYPE_NAMES.get(facts.type, facts.type)}, e.g. {facts.examples[:1]!r}; the "
-                f"columns are {self._types()}"
-            )
-
-    def _types(self) -> str:
-        return ", ".join(f"{name} ({facts.type})" for name, facts in self.facts.items())
-
-    def _ambiguous(self, what: str, options: Sequence[str]) -> AmbiguousError:
-        return AmbiguousError(f"{self.table.name}: {what} (columns: {self._types()})", options)

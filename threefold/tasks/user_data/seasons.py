@@ -10,7 +10,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from threefold.data.time_stamps import DAY, TimeAxis
+from threefold.data.time_stamps import TimeAxis
+from threefold.data.time_steps import DAY
 from threefold.tasks.stored import Array
 
 

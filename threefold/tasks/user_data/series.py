@@ -14,7 +14,8 @@ from threefold.data.loaders import Batch
 from threefold.data.preprocessing import Chain, Preprocessing
 from threefold.data.preprocessing.numbers import ABSURD, FillMissing, Standardise
 from threefold.data.tables import Table
-from threefold.data.time_stamps import TimeAxis, TimeFacts, describe_times, parse_step, resample
+from threefold.data.time_stamps import TimeAxis, TimeFacts, describe_times
+from threefold.data.time_steps import parse_step, resample
 from threefold.errors import ThreefoldError
 from threefold.tasks.forecasting import SPLIT_ENDS
 from threefold.tasks.stored import Array

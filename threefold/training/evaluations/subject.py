@@ -14,13 +14,12 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from threefold.data.preprocessing import Chain, Preprocessing
-from threefold.data.preprocessing.text import Tokenize
 from threefold.errors import ThreefoldError, nearest
 from threefold.models.config import is_model_folder
 from threefold.models.model import Model
 from threefold.models.saving import load
 from threefold.models.spec import Spec
+from threefold.runtime.prediction import find_preprocessing
 from threefold.runtime.table_forecasts import check_step
 from threefold.tasks.table import SPLITS, TASKS
 from threefold.tasks.user_data import user_task
@@ -201,7 +200,9 @@ def _new_data(
     task = user_task(
         Path(name) if named else source,
         read_settings(config.model_dump()),
-        preprocessing=_preprocessing(trained),
+        preprocessing=find_preprocessing(
+            trained.model, "train it with `threefold train`, or evaluate it on its own task"
+        ),
         split=split is not None,
         skip_unknown=skip_unknown,
     )
@@ -226,18 +227,6 @@ def _reading_values(trained: TrainedModel, name: str) -> dict[str, Any]:
         read = {"resample": preprocessing.resample, "day_first": preprocessing.day_first}
         values |= {key: value for key, value in read.items() if value is not None}
     return values
-
-
-def _preprocessing(trained: TrainedModel) -> Preprocessing:
-    model = trained.model
-    if model.preprocessing is not None:
-        return model.preprocessing
-    if model.tokenizer is not None and model.kind == "language":
-        return Preprocessing("language", "text", Chain((Tokenize.by(model.tokenizer),)))
-    raise ThreefoldError(
-        f"{trained.name}: this {model.kind} model does not know how its inputs were prepared, so "
-        "it cannot read new data; train it with `threefold train`, or evaluate it on its own task"
-    )
 
 
 def _seen_note(trained: TrainedModel, data: TrainingData, split: str | None) -> list[str]:

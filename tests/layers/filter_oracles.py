@@ -3,26 +3,18 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from tests.layers.published import (
     Case,
-    Oracle,
     Parameters,
-    assert_parameters_matter,
-    assert_published,
     convolve,
-    every_case,
     gelu,
+    linear,
     short_convolution,
 )
-
-
-def linear(p: Parameters, name: str, x: Tensor) -> Tensor:
-    return x @ p[f"{name}.weight"].T + p.get(f"{name}.bias", 0.0)
 
 
 def h3(p: Parameters, x: Tensor, state_size: int, taps: int) -> Tensor:
@@ -86,24 +78,74 @@ def s5(p: Parameters, x: Tensor, state_size: int, method: str = "zero_order_hold
     return y * torch.sigmoid(linear(p, "gate", y))
 
 
+def bilinear(A: Tensor, B: Tensor, delta: Tensor) -> tuple[Tensor, Tensor]:
+    """Ā = (I − ΔA/2)⁻¹(I + ΔA/2) and B̄ = (I − ΔA/2)⁻¹ΔB of one channel."""
+    one = torch.eye(len(A), dtype=A.dtype)
+    inverse = torch.linalg.inv(one - delta / 2 * A)
+    return inverse @ (one + delta / 2 * A), inverse @ (delta * B)
+
+
+def filtered(p: Parameters, x: Tensor, systems: list[tuple[Tensor, ...]], glu: bool) -> Tensor:
+    """W gelu(Re(C s) + D x), s = Ā s₋ + B̄ x, with (Ā, B̄, C) of every channel."""
+    outputs = []
+    for channel, (A, B, C) in enumerate(systems):
+        s, y = torch.zeros_like(B), []
+        for x_t in x[:, channel]:
+            s = A @ s + B * x_t
+            y.append((C @ s).real + p["skip"][channel] * x_t)
+        outputs.append(torch.stack(y))
+    y = linear(p, "out", gelu(torch.stack(outputs, 1)))
+    if not glu:
+        return y
+    left, gate = y.chunk(2, -1)
+    return left * torch.sigmoid(gate)
+
+
+def with_conjugates(pairs: Tensor) -> Tensor:
+    """Numbers stored as pairs [..., N/2, 2], then their conjugates: [..., N]."""
+    numbers = torch.view_as_complex(pairs)
+    return torch.cat([numbers, numbers.conj()], -1)
+
+
+def s4(p: Parameters, x: Tensor, state_size: int, glu: bool = True) -> Tensor:
+    poles = with_conjugates(torch.stack([-torch.exp(p["decay_log"]), p["frequency"]], -1))
+    P, B, C = (with_conjugates(p[name]) for name in ("P", "B", "C"))
+    A = torch.diag(poles) - torch.outer(P, P.conj())
+    return filtered(
+        p, x, [(*bilinear(A, B, d), c) for d, c in zip(p["delta_log"].exp(), C, strict=True)], glu
+    )
+
+
+def s4d(
+    p: Parameters, x: Tensor, state_size: int, method: str = "zero_order_hold", glu: bool = True
+) -> Tensor:
+    poles = with_conjugates(torch.stack([-torch.exp(p["decay_log"]), p["frequency"]], -1))
+    systems = []
+    for a, c, delta in zip(poles, with_conjugates(p["C"]), p["delta_log"].exp(), strict=True):
+        one = torch.ones_like(a)
+        if method == "bilinear":
+            systems.append((*bilinear(torch.diag(a), one, delta), c))
+        else:
+            decay = torch.exp(delta * a)
+            systems.append((torch.diag(decay), (decay - 1) / a, c))
+    return filtered(p, x, systems, glu)
+
+
+def lssl(p: Parameters, x: Tensor, state_size: int, glu: bool = False) -> Tensor:
+    channels = zip(p["delta_log"].exp(), p["C"], strict=True)
+    return filtered(p, x, [(*bilinear(p["A"], p["B"], d), c) for d, c in channels], glu)
+
+
 CASES: tuple[Case, ...] = (
     ("h3", h3, {"state_size": 8, "taps": 5}),
     ("hyena", hyena, {"order": 2, "max_length": 32, "features": 9}),
     ("hyena", hyena, {"order": 3, "max_length": 24, "features": 9}),
     ("long_conv", long_conv, {"max_length": 24}),
     ("long_conv", long_conv, {"max_length": 32, "smooth": 2}),
+    *(("s4", s4, {"state_size": 8, "glu": glu}) for glu in (True, False)),
+    ("s4d", s4d, {"state_size": 8}),
+    ("s4d", s4d, {"state_size": 8, "method": "bilinear", "glu": False}),
+    *(("lssl", lssl, {"state_size": 8, "glu": glu}) for glu in (False, True)),
     ("s5", s5, {"state_size": 12}),
     ("s5", s5, {"state_size": 12, "method": "bilinear"}),
 )
-
-
-@every_case(CASES)
-def test_published_layer(name: str, oracle: Oracle, options: dict[str, Any]) -> None:
-    assert_published(name, oracle, **options)
-
-
-@every_case(CASES)
-def test_comparison_notices_every_parameter(
-    name: str, oracle: Oracle, options: dict[str, Any]
-) -> None:
-    assert_parameters_matter(name, oracle, **options)

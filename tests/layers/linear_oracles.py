@@ -5,18 +5,12 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import pytest
 import torch
 from torch import Tensor
 
-import threefold
 from tests.layers.published import (
     Case,
-    Oracle,
     Parameters,
-    assert_parameters_matter,
-    assert_published,
-    every_case,
     heads_of,
     layer_norm,
     over_time,
@@ -26,7 +20,6 @@ from tests.layers.published import (
     softplus,
     unit,
 )
-from threefold import ThreefoldError
 
 
 def zeros(*shape: int) -> Tensor:
@@ -446,31 +439,3 @@ CASES: tuple[Case, ...] = (
     ("kda", kda, {"heads": 2}),
     ("kda", kda, {"heads": 3, "expand_key": 1.5, "expand_value": 1.5, "taps": 0, "eps": 0.1}),
 )
-
-
-@every_case(CASES)
-def test_published_layer(name: str, oracle: Oracle, options: dict[str, Any]) -> None:
-    assert_published(name, oracle, **options)
-
-
-@every_case(CASES)
-def test_comparison_notices_every_parameter(
-    name: str, oracle: Oracle, options: dict[str, Any]
-) -> None:
-    assert_parameters_matter(name, oracle, **options)
-
-
-@pytest.mark.parametrize(
-    ("name", "options", "message"),
-    [
-        ("mamba2", {"groups": 3, "heads": 4}, "3 groups do not divide 4 heads"),
-        ("mamba2", {"norm_groups": 5}, "norm_groups=5 do not divide 32 channels"),
-        ("mamba2", {"delta_limit": (0.1, 0.1)}, "expected 0 ≤ low < high"),
-        ("gated_delta_net", {"heads": 4, "value_heads": 2}, "as many value heads as key heads"),
-    ],
-)
-def test_options_that_do_not_fit_are_refused(
-    name: str, options: dict[str, Any], message: str
-) -> None:
-    with pytest.raises(ThreefoldError, match=message):
-        threefold.mixer(name, width=16, **options)
