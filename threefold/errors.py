@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 
 class ThreefoldError(ValueError):
@@ -11,16 +12,35 @@ class ThreefoldError(ValueError):
 
 
 class AmbiguousError(ThreefoldError):
-    """Input that can be read in several ways; `options` are the exact ways to say which."""
+    """Input that can be read in several ways; `options` are the exact ways to say which.
 
-    def __init__(self, what: str, options: Sequence[str]) -> None:
+    questions: (what, options) of each, if there are several; `what` is then about all of them.
+    """
+
+    def __init__(
+        self, what: str, options: Sequence[str], questions: Sequence[tuple[str, list[str]]] = ()
+    ) -> None:
         self.what, self.options = what, list(options)
-        super().__init__(
-            "\n".join([what, "Choose one of:", *(f"  {option}" for option in options)])
-        )
+        self.questions = list(questions) or [(what, self.options)]
+        lines = [what] if questions else []
+        for number, (question, choices) in enumerate(self.questions, 1):
+            lines.append(f"{number}. {question}" if questions else question)
+            lines += ["Choose one of:", *(f"  {option}" for option in choices)]
+        super().__init__("\n".join(lines))
 
-    def __reduce__(self) -> tuple[type[AmbiguousError], tuple[str, list[str]]]:
-        return AmbiguousError, (self.what, self.options)
+    def __reduce__(self) -> tuple[type[AmbiguousError], tuple[Any, ...]]:
+        several = self.questions if len(self.questions) > 1 else []
+        return AmbiguousError, (self.what, self.options, several)
+
+    @staticmethod
+    def join(errors: Sequence[AmbiguousError]) -> AmbiguousError:
+        """One error that asks everything at once."""
+        questions = [question for error in errors for question in error.questions]
+        if len(questions) == 1:
+            return errors[0]
+        options = [option for _, choices in questions for option in choices]
+        what = f"{len(questions)} questions about the data; answer all of them together:"
+        return AmbiguousError(what, options, questions)
 
 
 class OtherProcessFailedError(ThreefoldError):

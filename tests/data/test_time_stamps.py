@@ -11,15 +11,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from threefold.data.resampling import parse_step, resample
 from threefold.data.tables import Table, read_table
 from threefold.data.time_formats import DATES, TimeFormat, format_time, seconds_in
 from threefold.data.time_stamps import (
     TimeAxis,
     TimeFacts,
     describe_times,
-    parse_step,
     read_times,
-    resample,
     sort_by_time,
 )
 from threefold.errors import AmbiguousError, ThreefoldError

@@ -26,8 +26,8 @@ from tests.surfaces import own_data
 from tests.tolerances import assert_close
 from threefold import ThreefoldError
 from threefold.cli import main
-from threefold.data.random_by_address import permutation
 from threefold.data.readers import read_pairs
+from threefold.tasks.user_data.splits import shuffled_split, stratified_split
 from threefold.training.experiment import TrainedRun
 
 # Reads jobs (a run's folder, and inputs or the path of a file) and prints the answers.
@@ -168,8 +168,13 @@ def histories(place: Path, run: TrainedRun, name: str) -> list[dict[str, list[An
     ]
 
 
-def test_numbers(count: int) -> list[int]:
-    return list(permutation((0, count), count)[int(count * 0.9) :].tolist())
+def test_numbers(name: str, answers: list[Any]) -> list[int]:
+    """The examples of the test split: of every class, if there are classes."""
+    if name in ("labels", "ts", "sounds", "images"):
+        splits = stratified_split(answers, ())
+        assert splits is not None
+        return splits["test"].tolist()
+    return shuffled_split(len(answers), ())["test"].tolist()
 
 
 test_numbers.__test__ = False  # type: ignore[attr-defined]
@@ -197,7 +202,7 @@ def test_answers_of_another_process_have_the_scores_of_the_run(
 ) -> None:
     given, expected = answers[name][0], truth(place, name)
     assert len(given) == len(expected)
-    numbers = test_numbers(len(given))
+    numbers = test_numbers(name, expected)
     if name == "regression":
         scores = [abs(given[n]["value"] - float(expected[n])) for n in numbers]
     elif "tags" in given[0]:
@@ -241,7 +246,7 @@ def test_forecasts_of_new_rows_have_the_error_of_the_evaluation(
         for step, answer in enumerate(given)
     ]
     expected = run.summary["test"]["metric"]
-    if name == "several series":  # the mean over both series; their scale is one
+    if name == "several series":  # training reports deviations, over both series
         expected = _error_of_one_series(run, place)
     assert np.mean(errors) == pytest.approx(expected, rel=1e-4)
     # Time stamps go on as the file has them, and quantiles surround the forecast of most steps.
@@ -262,7 +267,7 @@ def _error_of_one_series(run: TrainedRun, place: Path) -> float:
     model: Any = run.model
     with torch.no_grad():
         forecast = model.point_forecast(model(rows.inputs)[0][:, -1])
-    scale = model.preprocessing.outputs.steps[0].deviation[0]
+    scale = model.preprocessing.of_series("south").outputs.steps[0].deviation[0]
     return float((forecast.reshape(rows.targets.shape) - rows.targets).abs().mean()) * scale
 
 

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from threefold.data.resampling import TimeStep
 from threefold.data.time_formats import EPOCH, moment_of
-from threefold.data.time_stamps import TimeStep
 
 MOST_EMPTY_STEPS = 10_000  # a later time stamp is not believed
 Row = NDArray[np.float64]

@@ -14,6 +14,8 @@ from torch import Tensor
 
 from threefold.data.audio import Sound
 from threefold.data.preprocessing import Preprocessing
+from threefold.data.preprocessing.categories import column_values
+from threefold.data.preprocessing.numbers import FillMissing
 from threefold.data.readers import read_lines, read_text, text_files
 from threefold.data.table_formats import TABLE_SUFFIXES, table_suffix
 from threefold.data.tables import Table, read_table
@@ -152,7 +154,7 @@ def _series(value: Any, preprocessing: Preprocessing) -> list[RawInput]:
         raise _wrong(value, "sequences that were not in a table", "arrays, or a .ts file")
     if _is_table(value):
         table = _table(value, preprocessing)
-        rows = np.stack([table.numbers(name) for name in roles.features], 1)
+        rows = _values(table, preprocessing)
         groups = _groups(table, preprocessing)
         return [RawInput(rows[numbers], name) for name, numbers in groups.items()]
     if isinstance(value, (str, Path)):
@@ -173,8 +175,11 @@ def _rows(value: Any, preprocessing: Preprocessing) -> list[RawInput]:
     names = preprocessing.roles.features
     if _is_table(value):
         table = _table(value, preprocessing)
-        rows = np.stack([table.numbers(name) for name in names], 1)
+        rows = _values(table, preprocessing)
         return [RawInput(row[None, :], _place(table, n)) for n, row in enumerate(rows)]
+    if preprocessing.categories:
+        columns = ", ".join(preprocessing.categories)
+        raise _wrong(value, f"rows of a table with categories ({columns})", "a table")
     expected = f"a table, or {len(names)} numbers: {', '.join(names)}"
     if isinstance(value, (str, Path)):
         raise _wrong(value, "rows of a table", expected)
@@ -204,6 +209,13 @@ def _media(suffixes: Sequence[str]) -> Any:
         return [RawInput(value, "")]
 
     return read
+
+
+def _values(table: Table, preprocessing: Preprocessing) -> np.ndarray[Any, Any]:
+    """The columns that the model reads: numbers, and codes of categories."""
+    fill = preprocessing.inputs.find(FillMissing)
+    policy = None if fill is None else fill.policy
+    return column_values(table, preprocessing.roles.features, preprocessing.categories, policy)
 
 
 def _place(table: Table, row: int) -> str:

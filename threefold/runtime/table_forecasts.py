@@ -23,7 +23,8 @@ from threefold.errors import ThreefoldError
 from threefold.models.forecaster import Forecaster
 from threefold.runtime.answers import Answers
 from threefold.runtime.decoding import eval_mode
-from threefold.tasks.user_data.series import TimeSeries, read_series
+from threefold.tasks.user_data.series import read_series
+from threefold.tasks.user_data.series_windows import TimeSeries
 from threefold.tasks.user_data.settings import ReadSettings
 from threefold.tasks.user_data.table import check_columns, known_reading
 
@@ -39,13 +40,21 @@ def forecast_table(
     steps = _checked_horizon(horizon, preprocessing.horizon or 1)
     rows: list[dict[str, Any]] = []
     notes: list[str] = []
-    for series in history_series(preprocessing, history):
-        refuse_unknown_past(preprocessing, series)
-        levels, values = forecast_series(model, preprocessing, series.values, steps)
-        rows += _rows(series, preprocessing, levels, values)
+    table = _as_table(history, preprocessing)
+    for series in history_series(preprocessing, table):
+        own = preprocessing.of_series(series.name, series.values)
+        refuse_unknown_past(own, series)
+        levels, values = forecast_series(model, own, series.values, steps)
+        rows += _rows(series, own, levels, values)
         # How to read other data is a choice of training.
         told = [note.partition(" (--set ")[0] for note in series.notes]
-        notes += [*told, *_notes(preprocessing, series, steps)]
+        notes += [*told, *_notes(own, series, steps)]
+        if not preprocessing.knows_series(series.name):
+            notes.append(
+                f"series {series.name} was not in the training data; it is scaled by the "
+                f"{len(series.values):,} rows of its history"
+            )
+    notes = [*table.notes, *notes]
     return Answers(rows, notes=list(dict.fromkeys(notes)))
 
 
@@ -97,7 +106,10 @@ def history_series(preprocessing: Preprocessing, history: Any) -> list[TimeSerie
     table = _as_table(history, preprocessing)
     check_columns(table, preprocessing.roles, with_labels=True)
     found = known_reading(table, preprocessing)
-    settings = ReadSettings(resample=preprocessing.resample, day_first=preprocessing.day_first)
+    policy = preprocessing.inputs.find(FillMissing).policy
+    settings = ReadSettings(
+        resample=preprocessing.resample, day_first=preprocessing.day_first, missing=policy
+    )
     series = read_series(table, found, settings)
     for part in series:
         check_step(table.name, preprocessing, part)

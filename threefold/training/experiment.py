@@ -350,6 +350,7 @@ def summarize(
         "metric": data.metric,
         "lower_is_better": task.lower,
         "chance": task.chance,
+        "chance_name": task.chance_name,
         "parameters": model.parameter_count,
         "steps": result.steps,
         "tokens": result.tokens,

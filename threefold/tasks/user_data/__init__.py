@@ -44,7 +44,7 @@ from threefold.tasks.user_data.arrays import (
 from threefold.tasks.user_data.datasets import dataset_task, is_dataset
 from threefold.tasks.user_data.folder import folder_task
 from threefold.tasks.user_data.pairs import RawPairs, pairs_task
-from threefold.tasks.user_data.roles import SOURCE_NAMES, TARGET_NAMES
+from threefold.tasks.user_data.roles import SOURCE_NAMES, TARGET_NAMES, read_roles
 from threefold.tasks.user_data.settings import Reading, ReadSettings
 from threefold.tasks.user_data.table import table_task
 from threefold.tasks.user_data.tags import tags_task
@@ -197,9 +197,21 @@ def _read_table(source: Any, reading: Reading) -> Table:
     except AmbiguousError as error:
         is_pairs = isinstance(source, Path) and table_suffix(source) in (".tsv", ".tab")
         if not is_pairs or settings.kind is not None:
-            raise
+            raise AmbiguousError.join([error, *_further_questions(source, settings)]) from error
         option = "--kind seq2seq    every line is a pair of texts"
         raise AmbiguousError(error.what, [*error.options, option]) from error
+
+
+def _further_questions(source: Any, settings: ReadSettings) -> list[AmbiguousError]:
+    """What else would be asked if the first line of a table is data."""
+    try:
+        read_roles(read_table(source, header=False, decimal=settings.decimal), settings)
+    except AmbiguousError as error:
+        asked = [(f"if the first line is data: {what}", c) for what, c in error.questions]
+        return [AmbiguousError(what, choices) for what, choices in asked]
+    except ThreefoldError:  # which depends on the answer
+        pass
+    return []
 
 
 def _refuse_odd_name(path: Path) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 MOST_SHOWN = 8
+FEWEST_OF_A_CLASS = 3  # examples; of a class with fewer, all are for training
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,14 @@ def count_labels(labels: Sequence[str]) -> str:
     return f"{len(counts)}: {shown}" + (f" and {rest} more" if rest > 0 else "")
 
 
+def category_facts(categories: Mapping[str, Sequence[str]]) -> list[tuple[str, str]]:
+    """The columns of categories, and what they become."""
+    if not categories:
+        return []
+    shown = "; ".join(f"{name}: {list_names(known)}" for name, known in categories.items())
+    return [("categories", f"{shown} (each an input of 0 and 1)")]
+
+
 def imbalance_note(labels: Sequence[str]) -> tuple[str, ...]:
     """A note if the commonest class is at least five times as frequent as the rarest."""
     counts = Counter(labels).most_common()
@@ -55,6 +64,17 @@ def imbalance_note(labels: Sequence[str]) -> tuple[str, ...]:
         f"the classes are imbalanced: {commonest} has {most:,} examples, {rarest} {fewest:,}; look "
         "at the recall of each class (`threefold evaluate`), or weigh them: "
         "--set training.class_weights=balanced",
+    )
+
+
+def rare_note(labels: Sequence[str]) -> tuple[str, ...]:
+    """A note if classes have too few examples to be tested."""
+    rare = [name for name, count in Counter(labels).items() if count < FEWEST_OF_A_CLASS]
+    if not rare:
+        return ()
+    return (
+        f"{len(rare):,} classes have fewer than {FEWEST_OF_A_CLASS} examples, which are all for "
+        f"training, so they are not tested: {list_names(rare)}",
     )
 
 

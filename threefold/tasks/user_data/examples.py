@@ -1,13 +1,12 @@
 """Examples of a user, each with a label, a number, or a tag per element: one task for all of them.
 
-Examples are shuffled in an order that is always the same and split into 80, 10 and 10 per cent;
+Examples are shuffled and split into 80, 10 and 10 per cent, of every class if there are classes;
 validation and test examples of the user's own are used as they are.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,8 +16,8 @@ from threefold.data.loaders import IGNORE, Batch
 from threefold.data.preprocessing import Chain, Preprocessing, Roles
 from threefold.data.preprocessing.numbers import ABSURD, Standardise
 from threefold.data.preprocessing.text import Labels, Tokenize, TokenNumbers, WordNumbers
-from threefold.data.random_by_address import permutation
 from threefold.errors import ThreefoldError
+from threefold.tasks.baselines import majority_score
 from threefold.tasks.stored import Array, StoredExamples, pick_rows
 from threefold.tasks.table import SPLITS
 from threefold.tasks.task import Numbers, Task, declare_user_task, make_batch
@@ -28,10 +27,13 @@ from threefold.tasks.user_data.description import (
     count_labels,
     duplicates_note,
     imbalance_note,
+    rare_note,
 )
 from threefold.tasks.user_data.settings import Reading, ReadSettings
+from threefold.tasks.user_data.splits import shuffled_split, stratified_split
 
 FEWEST_EXAMPLES = 10
+CLASSIFYING = ("classifier", "vision")  # kinds that predict one class of an example
 
 
 @dataclass(frozen=True)
@@ -81,6 +83,7 @@ def examples_task(data: ExampleData, reading: Reading) -> Task[Batch]:
         return make_batch(inputs, targets, lengths)
 
     tokens = first.ndim == 1
+    chance, chance_name = _chance(data.kind, encoded, preprocessing)
     return declare_user_task(
         data.name,
         draw,
@@ -89,7 +92,8 @@ def examples_task(data: ExampleData, reading: Reading) -> Task[Batch]:
         length=max(len(row) for row in encoded["train"].inputs),
         sizes=tuple(len(encoded[split]) for split in SPLITS),
         metric="absolute_error" if data.kind == "regressor" else "accuracy",
-        chance=_chance(data.kind, encoded, preprocessing),
+        chance=chance,
+        chance_name=chance_name,
         vocabulary=_vocabulary(preprocessing) if tokens else 0,
         features=0 if tokens else first.shape[1],
         classes=len(preprocessing.labels),
@@ -103,28 +107,26 @@ def examples_task(data: ExampleData, reading: Reading) -> Task[Batch]:
 
 
 def _split(data: ExampleData, reading: Reading) -> dict[str, RawExamples]:
-    """80, 10 and 10 per cent of the shuffled examples, and those that are given."""
+    """80, 10 and 10 per cent of the examples, and those that are given."""
     if not reading.split:
         return dict.fromkeys(SPLITS, data.examples)
     count = len(data.examples)
-    classes = len(set(map(str, data.examples.targets))) if data.kind == "classifier" else 2
-    cuts = split_cuts(count, data.given)
+    classes = len(set(map(str, data.examples.targets))) if data.kind in CLASSIFYING else 2
     if classes < 2 or (count < FEWEST_EXAMPLES and len(data.given) < 2):
-        shown = f" of {classes} classes" if data.kind == "classifier" else ""
+        shown = f" of {classes} classes" if data.kind in CLASSIFYING else ""
         raise ThreefoldError(
             f"{data.name}: {count} examples{shown}; expected at least 2 classes, and "
             f"{FEWEST_EXAMPLES} examples or more for training, validation and test"
         )
-    order = permutation((0, count), count)
-    parts = zip(SPLITS, cuts, cuts[1:], strict=False)
-    return {split: _pick(data.examples, order[a:b]) for split, a, b in parts} | dict(data.given)
+    numbers = _class_split(data) or shuffled_split(count, data.given)
+    return {s: _pick(data.examples, part) for s, part in numbers.items()} | dict(data.given)
 
 
-def split_cuts(count: int, given: Collection[str]) -> list[int]:
-    """Where `count` examples are cut into train, valid and test, of which some are given."""
-    valid = (90 if "test" in given else 80) + (10 if "valid" in given else 0)
-    test = 100 if "test" in given else 90
-    return [0, *(count * part // 100 for part in (valid, test, 100))]
+def _class_split(data: ExampleData) -> dict[str, Numbers] | None:
+    """The split of every class; None if there are no classes, or too small ones."""
+    if data.kind not in CLASSIFYING:
+        return None
+    return stratified_split(list(map(str, data.examples.targets)), data.given)
 
 
 def _pick(raw: RawExamples, numbers: Array) -> RawExamples:
@@ -242,14 +244,19 @@ def _apply(chain: Chain, value: Any, place: str) -> Any:
         ) from error
 
 
-def _chance(kind: str, encoded: dict[str, StoredExamples], preprocessing: Preprocessing) -> float:
-    """The score of always answering the commonest class, or the mean of the training split."""
+def _chance(
+    kind: str, encoded: dict[str, StoredExamples], preprocessing: Preprocessing
+) -> tuple[float, str]:
+    """The score on the test split of an answer learnt without the inputs, and its name."""
     targets = encoded["test"].targets
     if kind == "regressor":  # the mean is 0 after scaling
         errors = np.abs(np.asarray(targets)).reshape(len(targets), -1)
-        return float((errors * _error_scale(preprocessing)).mean())
-    flat = np.concatenate([np.ravel(part) for part in targets])
-    return Counter(flat.tolist()).most_common(1)[0][1] / len(flat)
+        return float((errors * _error_scale(preprocessing)).mean()), "the mean of training"
+    train, test = (
+        np.concatenate([np.ravel(part) for part in encoded[split].targets])
+        for split in ("train", "test")
+    )
+    return majority_score(train, test), "the commonest answer of training"
 
 
 def _vocabulary(preprocessing: Preprocessing) -> int:
@@ -273,9 +280,10 @@ def _describe(
     scale = preprocessing.inputs.find(Standardise)
     if scale is not None:
         notes += absurd_notes(scale.absurd_counts(data.examples.inputs))
-    if data.kind == "classifier":
+    if data.kind in CLASSIFYING:
         facts.append(("classes", count_labels(data.examples.targets)))
         notes += imbalance_note(data.examples.targets)
+        notes += rare_note(data.examples.targets) if reading.split else ()
     elif data.kind == "tagger":
         facts.append(
             ("tags", count_labels([tag for tags in data.examples.targets for tag in tags]))
@@ -286,7 +294,8 @@ def _describe(
     if reading.split:
         sizes = " / ".join(f"{len(splits[split]):,}" for split in SPLITS)
         own = " and ".join(split for split in SPLITS if split in data.given)
-        how = f"shuffled; {own} of its own" if own else "shuffled"
+        how = "shuffled" if _class_split(data) is None else "stratified by class, shuffled"
+        how = f"{how}; {own} of its own" if own else how
         facts.append(("split", f"{sizes} examples (train / validation / test), {how}"))
         notes += duplicates_note(splits["train"].inputs, splits["test"].inputs)
     return DataDescription(data.name, data.kind, tuple(facts), tuple(notes), data.otherwise)

@@ -14,6 +14,7 @@ from threefold.tasks.stored import Array
 MOST_NUMERIC_CLASSES = 20
 DEVIATIONS = 3  # of a correlation by chance; fewer are not taken as an order in time
 FEWEST_PAIRS = 8
+PAIR_SUFFIXES = (".tsv", ".tab", ".tsv.gz", ".tab.gz")
 
 
 def name_columns(**columns: str) -> str:
@@ -56,3 +57,55 @@ def neighbours_correlate(values: Array) -> bool:
     if count < FEWEST_PAIRS or (pairs == pairs[:, :1]).all(1).any():
         return True
     return bool(abs(np.corrcoef(pairs)[0, 1]) > DEVIATIONS / np.sqrt(count))
+
+
+def label_options(
+    facts: Mapping[str, ColumnFacts], numbers: Sequence[str], labels: Sequence[str], timed: bool
+) -> list[str]:
+    """What to do with columns of numbers beside what may be a label."""
+    others = [name for name in numbers if name not in labels]
+    options = tagging_options(facts, numbers, labels)
+    label = name_columns(target=labels[0])
+    options += [f"--kind classifier {label}    each row is one example"]
+    options += [f"--kind tagger {label}        each row has a label, in order"]
+    options += [f"--kind forecaster {name_columns(target=name)}" for name in others[:4]]
+    if not timed and len(others) > 1:
+        options.append(f"--kind regressor {name_columns(target=others[-1])}")
+    if facts[labels[0]].type == "category" and timed:
+        options += [name_columns(series_column=labels[0], target=name) for name in others[:1]]
+    return options
+
+
+def forecast_options(usable: Sequence[str], timed: bool) -> list[str]:
+    """Which of several columns to forecast."""
+    options = [name_columns(target=name) for name in usable[:8]]
+    options.append(f"{name_columns(target=','.join(usable[:8]))}    all of them")
+    if not timed:
+        last = name_columns(target=usable[-1])
+        options.append(f"--kind regressor {last}    every row is one example, in any order")
+    return options
+
+
+def number_options(target: str) -> list[str]:
+    """Whether a column of few whole numbers holds classes or quantities."""
+    return [
+        f"--kind classifier {name_columns(target=target)}    they are classes",
+        f"--kind regressor {name_columns(target=target)}     they are quantities",
+    ]
+
+
+def text_options(texts: Sequence[str]) -> list[str]:
+    """Which of several columns of text to read."""
+    options = [name_columns(features=name) for name in texts[:6]]
+    return [*options, f"{name_columns(features=','.join(texts[:6]))}    joined"]
+
+
+def unlabelled_options(table: str, texts: Sequence[str], others: Sequence[str]) -> list[str]:
+    """What to do with texts beside which no column looks like labels."""
+    options = [name_columns(target=name) for name in others]
+    if len(texts) > 1:
+        pair = name_columns(features=texts[0], target=texts[1])
+        options.append(f"--kind seq2seq {pair}    to translate")
+        if table.lower().endswith(PAIR_SUFFIXES):
+            options.append("--kind seq2seq    to translate; the first line is a pair, too")
+    return [*options, "--kind language"][:8]

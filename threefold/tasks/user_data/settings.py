@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, fields
 from typing import Any
 
 from threefold.data.preprocessing import Preprocessing
-from threefold.errors import ThreefoldError
+from threefold.errors import ThreefoldError, nearest
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,13 @@ class ReadSettings:
     def feature_names(self) -> tuple[str, ...] | None:
         """The columns of `features`; None if they are not given."""
         return None if self.features is None else split_names(self.features)
+
+    def check_columns(self, table: str, known: Collection[str]) -> None:
+        """Refuse the name of a column that a table does not have."""
+        asked = (self.time_column, self.group_column, self.series_column)
+        for name in (*self.target_names, *(self.feature_names or ()), *asked):
+            if name is not None and name not in known:
+                raise ThreefoldError(f"{table}: no column {name!r}; {nearest(name, known)}")
 
     def refuse_repeated(self) -> None:
         """Refuse a column that is named twice."""

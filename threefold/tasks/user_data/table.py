@@ -9,6 +9,7 @@ import numpy as np
 
 from threefold.data.column_types import describe_column
 from threefold.data.preprocessing import Chain, Preprocessing, Roles
+from threefold.data.preprocessing.categories import Categories, OneHot, column_values
 from threefold.data.preprocessing.numbers import (
     FillMissing,
     RowAsSequence,
@@ -22,7 +23,7 @@ from threefold.errors import ThreefoldError, nearest
 from threefold.tasks.language_modelling import DEFAULT_VOCABULARY, learn_tokenizer
 from threefold.tasks.stored import Array
 from threefold.tasks.task import Task
-from threefold.tasks.user_data.description import list_names
+from threefold.tasks.user_data.description import category_facts, list_names
 from threefold.tasks.user_data.examples import ExampleData, RawExamples, examples_task
 from threefold.tasks.user_data.pairs import RawPairs, pairs_task
 from threefold.tasks.user_data.roles import TableReading, read_roles
@@ -85,9 +86,8 @@ def known_reading(table: Table, known: Preprocessing) -> TableReading:
     """The roles of the columns that a trained model expects."""
     roles = known.roles
     names = [*roles.texts, *roles.targets, *roles.features]
-    return TableReading(
-        known.kind, roles, {}, {name: describe_column(table, name) for name in names}
-    )
+    facts = {name: describe_column(table, name) for name in names}
+    return TableReading(known.kind, roles, {}, facts, known.categories)
 
 
 def check_columns(table: Table, roles: Roles, *, with_labels: bool) -> None:
@@ -116,6 +116,7 @@ def _examples(table: Table, found: TableReading, settings: ReadSettings) -> Exam
     inputs = found.roles.texts or found.roles.features
     targets = (found.roles.label,) if found.roles.label else found.roles.targets
     facts = [("inputs", list_names(inputs)), ("target", list_names(targets))]
+    facts += category_facts(found.categories)
     if found.dropped:
         facts.append(("not used", list_names([f"{n} ({w})" for n, w in found.dropped.items()])))
     otherwise = "--kind, --target, --features, --group-column"
@@ -176,12 +177,14 @@ def _row_examples(table: Table, found: TableReading, settings: ReadSettings) -> 
     """Every row is a sequence of numbers, each on the scale of its column."""
     settings.allow_only(f"{table.name}, rows of numbers", *TABLE_SETTINGS, "missing")
     columns = found.roles.features
-    rows = np.stack([table.numbers(name) for name in columns], 1)
+    rows = column_values(table, columns, found.categories, settings.missing)
     raw = RawExamples([row[None, :] for row in rows], _targets(table, found), _places(table))
 
     def fit(train: Sequence[Array]) -> Chain:
-        scale, fill, *cut = fit_numbers(train, columns, settings).steps
-        return Chain((scale, fill, RowAsSequence(), *cut))
+        steps = fit_numbers(train, columns, settings, found.categories).steps
+        cut = [step for step in steps if isinstance(step, Truncate)]
+        numbers = [step for step in steps if step not in cut]
+        return Chain((*numbers, RowAsSequence(), *cut))
 
     return raw, "row", fit
 
@@ -204,10 +207,10 @@ def _grouped_examples(
         fit = lambda train: Chain((WordNumbers.fit(train, vocabulary, settings.length),))  # noqa: E731
         return RawExamples(sequences, chosen, places), "words", fit
     columns = found.roles.features
-    values = np.stack([table.numbers(name) for name in columns], 1)
+    values = column_values(table, columns, found.categories, settings.missing)
     sequences = [values[rows] for rows in groups.values()]
     raw = RawExamples(sequences, chosen, places)
-    return raw, "series", lambda train: fit_numbers(train, columns, settings)
+    return raw, "series", lambda train: fit_numbers(train, columns, settings, found.categories)
 
 
 def group_rows(
@@ -229,13 +232,19 @@ def group_rows(
     return groups
 
 
-def fit_numbers(train: Sequence[Array], columns: Sequence[str], settings: ReadSettings) -> Chain:
-    """Scaling and filling of sequences of numbers, fitted to the training split."""
-    scale = Standardise.fit(train, columns)
+def fit_numbers(
+    train: Sequence[Array],
+    columns: Sequence[str],
+    settings: ReadSettings,
+    categories: Categories | None = None,
+) -> Chain:
+    """Scaling and filling of sequences of numbers and codes, fitted to the training split."""
+    scale = Standardise.fit(train, columns, categories or ())
     policy = settings.missing or "mask"
     fill = FillMissing.fit(scale.apply(np.concatenate(list(train))), columns, policy)
+    encode = (OneHot.fit(columns, categories),) if categories else ()
     cut = () if settings.length is None else (Truncate(settings.length),)
-    return Chain((scale, fill, *cut))
+    return Chain((scale, fill, *encode, *cut))
 
 
 def _targets(table: Table, found: TableReading) -> list[Any]:
