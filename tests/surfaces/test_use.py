@@ -77,6 +77,7 @@ CASES = {
     "ts": Case("shapes.ts", inputs=whole("shapes.ts")),
     "sounds": Case("sounds", inputs=whole("sounds")),
     "images": Case("images", inputs=whole("images")),
+    "pictures": Case("images", 20, {"kind": "vision"}, whole("images")),
     "regression": Case(
         "houses.csv", 60, {"kind": "regressor", "target": "price"}, whole("houses_order.csv")
     ),
@@ -170,7 +171,7 @@ def histories(place: Path, run: TrainedRun, name: str) -> list[dict[str, list[An
 
 def test_numbers(name: str, answers: list[Any]) -> list[int]:
     """The examples of the test split: of every class, if there are classes."""
-    if name in ("labels", "ts", "sounds", "images"):
+    if name in ("labels", "ts", "sounds", "images", "pictures"):
         splits = stratified_split(answers, ())
         assert splits is not None
         return splits["test"].tolist()
@@ -186,8 +187,8 @@ def truth(place: Path, name: str) -> list[Any]:
         column = {"labels": "sentiment", "regression": "price"}[name]
         with (place / CASES[name].data).open() as file:
             return [row[column] for row in csv.DictReader(file)]
-    if name in ("sounds", "images"):
-        return [file.parent.name for file in sorted((place / name).rglob("*.*"))]
+    if name in ("sounds", "images", "pictures"):
+        return [file.parent.name for file in sorted((place / CASES[name].data).rglob("*.*"))]
     if name == "ts":
         lines = (place / "shapes.ts").read_text().split("@data\n")[1].split()
         return [line.rpartition(":")[2] for line in lines]

@@ -441,3 +441,22 @@ def test_absurd_sizes_are_refused_at_once() -> None:
     spec = threefold.Spec("language", 16, 1, ("gru",), 16)
     with pytest.raises(ThreefoldError, match=r"training them needs .* this machine has"):
         match_parameters({"gru": spec}, 10**12)
+
+
+def test_pictures_are_cut_into_patches_that_fit(tmp_path: Path) -> None:
+    from PIL import Image
+
+    def save(size: tuple[int, int], *levels: int) -> Path:
+        shutil.rmtree(tmp_path / "x", ignore_errors=True)
+        for number in range(12):
+            path = tmp_path / "x" / str(number % 2) / f"{number}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Image.new("RGB", size, levels or (number, number, number)).save(path)
+        return tmp_path / "x"
+
+    task = user_task(save((24, 48), 255, 0, 0), ReadSettings(kind="vision"))
+    assert task.model_options == {"patch": 8} and task.features == 3 and task.length == 18
+    assert task.rows("train", [0]).inputs[0, :, 0, 0].tolist() == [1, -1, -1]
+    assert user_task(save((24, 48)), ReadSettings(kind="vision")).features == 1  # grey
+    with pytest.raises(ThreefoldError, match=r"101 × 97 pixels.*data.image_size=96x96"):
+        user_task(save((101, 97)), ReadSettings(kind="vision"))

@@ -125,6 +125,7 @@ def encode(chain: Chain, row: RawInput) -> np.ndarray[Any, Any]:
 def _answer(model: Any, preprocessing: Preprocessing, batch: list[Any]) -> list[dict[str, Any]]:
     answer = {
         "classifier": _labels,
+        "vision": _labels,
         "regressor": _numbers,
         "tagger": _tags,
         "language": _continuations,
@@ -144,7 +145,8 @@ def _padded(model: Any, batch: list[Any]) -> tuple[Tensor, Tensor]:
 
 def _labels(model: Any, preprocessing: Preprocessing, batch: list[Any]) -> list[dict[str, Any]]:
     inputs, mask = _padded(model, batch)
-    probabilities = model(inputs, mask=mask)[0].double().softmax(-1).cpu().numpy()
+    logits = model(inputs)[0] if model.kind == "vision" else model(inputs, mask=mask)[0]
+    probabilities = logits.double().softmax(-1).cpu().numpy()
     names = preprocessing.labels
     return [
         {

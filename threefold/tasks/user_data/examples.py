@@ -33,6 +33,8 @@ from threefold.tasks.user_data.settings import Reading, ReadSettings
 from threefold.tasks.user_data.splits import shuffled_split, stratified_split
 
 FEWEST_EXAMPLES = 10
+FEWEST_PATCHES, MOST_PATCHES = 16, 1024  # of a picture
+MOST_PATCH = 16  # pixels on each side
 CLASSIFYING = ("classifier", "vision")  # kinds that predict one class of an example
 
 
@@ -83,19 +85,23 @@ def examples_task(data: ExampleData, reading: Reading) -> Task[Batch]:
         return make_batch(inputs, targets, lengths)
 
     tokens = first.ndim == 1
+    shape = _picture_fields(data.name, first) if data.kind == "vision" else {}
     chance, chance_name = _chance(data.kind, encoded, preprocessing)
+    fields: dict[str, Any] = {
+        "domain": "text" if tokens else "series",
+        "length": max(len(row) for row in encoded["train"].inputs),
+        "features": 0 if tokens else first.shape[1],
+        **shape,
+    }
     return declare_user_task(
         data.name,
         draw,
         kind=data.kind,
-        domain="text" if tokens else "series",
-        length=max(len(row) for row in encoded["train"].inputs),
         sizes=tuple(len(encoded[split]) for split in SPLITS),
         metric="absolute_error" if data.kind == "regressor" else "accuracy",
         chance=chance,
         chance_name=chance_name,
         vocabulary=_vocabulary(preprocessing) if tokens else 0,
-        features=0 if tokens else first.shape[1],
         classes=len(preprocessing.labels),
         labels=preprocessing.labels,
         error_scale=_error_scale(preprocessing),
@@ -103,7 +109,29 @@ def examples_task(data: ExampleData, reading: Reading) -> Task[Batch]:
         description=_describe(data, splits, reading, preprocessing),
         raw=lambda split, n: (splits[split].places[n], splits[split].inputs[n]),
         skipped=skipped,
+        **fields,
     )
+
+
+def _picture_fields(name: str, picture: Array) -> dict[str, Any]:
+    """The size of a task of pictures [channels, height, width], and of the patches of its model."""
+    channels, height, width = picture.shape
+    divisors = [n for n in range(1, MOST_PATCH + 1) if height % n == width % n == 0]
+    enough = [n for n in divisors if height * width >= FEWEST_PATCHES * n * n]
+    patch = max(enough, default=1)
+    if height * width > MOST_PATCHES * patch * patch:
+        sides = [max(MOST_PATCH, round(side / MOST_PATCH) * MOST_PATCH) for side in (width, height)]
+        raise ThreefoldError(
+            f"{name}: images of {width} × {height} pixels cannot be cut into at most "
+            f"{MOST_PATCHES:,} equal squares; scale them: --set data.image_size="
+            f"{sides[0]}x{sides[1]}"
+        )
+    return {
+        "domain": "vision",
+        "length": height * width // patch**2,
+        "features": channels,
+        "model_options": {"patch": patch},
+    }
 
 
 def _split(data: ExampleData, reading: Reading) -> dict[str, RawExamples]:

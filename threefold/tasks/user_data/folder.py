@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from threefold.data.audio import read_wav
-from threefold.data.images import read_image
+from threefold.data.images import is_grey, read_image
 from threefold.data.preprocessing import Chain
-from threefold.data.preprocessing.media import ReadImage, ReadSound
+from threefold.data.preprocessing.media import ReadImage, ReadPicture, ReadSound
 from threefold.data.preprocessing.numbers import Truncate
 from threefold.data.preprocessing.text import Tokenize
 from threefold.data.readers import read_text
@@ -136,7 +136,11 @@ def _media(name: str, files: Sequence[Path], sounds: bool, reading: Reading) -> 
     settings = reading.settings
     what = "sounds" if sounds else "images"
     settings.allow_only(f"{name}, {what}", "length", "sampling_rate" if sounds else "image_size")
-    settings.check_kind(f"{name}, {what},", "classifier")
+    possible = ("classifier",) if sounds else ("classifier", "vision")
+    settings.check_kind(f"{name}, {what},", *possible)
+    kind = _kind_of(reading) or "classifier"
+    if kind == "vision":
+        settings.allow_only(f"{name}, whole pictures", "image_size")
     labels = [file.parent.name for file in files]
     shown = f"{len(files):,} {what} in {len(set(labels))} subfolders"
     cut = () if settings.length is None else (Truncate(settings.length),)
@@ -145,15 +149,19 @@ def _media(name: str, files: Sequence[Path], sounds: bool, reading: Reading) -> 
         if reading.preprocessing is not None:
             return reading.preprocessing.inputs
         read = _sound_step(files, settings) if sounds else _image_step(files, settings)
+        if isinstance(read, ReadImage) and kind == "vision":
+            grey = all(is_grey(read_image(file)) for file in files)
+            read = ReadPicture(read.height, read.width, read.resized, "L" if grey else "RGB")
         return Chain((read, *cut))
 
     return ExampleData(
         name,
-        "classifier",
+        kind,
         "sound" if sounds else "image",
         RawExamples(files, labels, [str(file) for file in files]),
         fit,
         facts=(("inputs", shown), ("target", "the name of the subfolder")),
+        otherwise="--kind classifier (pixel by pixel) or vision (patches)" * (not sounds),
     )
 
 
