@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Sequence
+import json
+import re
+import shlex
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 
@@ -41,6 +45,52 @@ class AmbiguousError(ThreefoldError):
         options = [option for _, choices in questions for option in choices]
         what = f"{len(questions)} questions about the data; answer all of them together:"
         return AmbiguousError(what, options, questions)
+
+
+PLACEHOLDERS = ("N", "STEP", "COLUMN", "LABEL")  # in messages: what the user must fill in
+_surface = "python"  # where messages are read: "python" or "command"
+
+
+@contextmanager
+def command_line() -> Iterator[None]:
+    """Messages of this block spell options as a shell takes them, not as Python's keywords."""
+    global _surface
+    before, _surface = _surface, "command"
+    try:
+        yield
+    finally:
+        _surface = before
+
+
+def option(name: str, value: str | None = None) -> str:
+    """An option as its user spells it: `--target flow` in a shell, `target="flow"` in Python."""
+    if _surface == "command":
+        flag = f"--{name.replace('_', '-')}"
+        return flag if value is None else f"{flag} {shlex.quote(value)}"
+    quoted = value if value in (None, *PLACEHOLDERS) else json.dumps(value, ensure_ascii=False)
+    return f"{name}={quoted or ''}"
+
+
+def setting(name: str, value: str) -> str:
+    """A setting as its user spells it: `--set data.length=96`, `settings={"data.length": 96}`."""
+    if _surface == "command":
+        return f"--set {name}={shlex.quote(value)}"
+    return f'settings={{"{name}": {_literal(value)}}}'
+
+
+def options(**values: str) -> str:
+    """Several options beside each other."""
+    between = " " if _surface == "command" else ", "
+    return between.join(option(name, value) for name, value in values.items())
+
+
+def _literal(value: str) -> str:
+    """A value as Python writes it."""
+    if value in ("true", "false"):
+        return value.title()
+    if value in PLACEHOLDERS or re.fullmatch(r"-?[0-9]+(\.[0-9]+)?", value):
+        return value
+    return json.dumps(value, ensure_ascii=False)
 
 
 class OtherProcessFailedError(ThreefoldError):

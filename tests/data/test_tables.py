@@ -7,6 +7,7 @@ import gzip
 import os
 import pickle
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,15 @@ from threefold.data.cells import label_of, number_in
 from threefold.data.column_types import describe
 from threefold.data.table_formats import is_table, refuse_unreadable, sniff_separator
 from threefold.data.tables import Table, read_table
-from threefold.errors import AmbiguousError, ThreefoldError
+from threefold.errors import AmbiguousError, ThreefoldError, command_line
+
+
+@pytest.fixture(autouse=True)
+def _on_the_command_line() -> Iterator[None]:
+    """Messages spell options as a shell takes them."""
+    with command_line():
+        yield
+
 
 CUT_GZIP = gzip.compress(b"a,b\n" * 99, mtime=0)[:-9]
 
@@ -307,7 +316,7 @@ def test_odd_cells_do_not_drop_a_column(cell: str, row: int, tmp_path: Path) -> 
 def test_thousands_separators_are_not_guessed(tmp_path: Path) -> None:
     table = read_table(put(tmp_path / "x.csv", "a;b\n1,001;1\n2,002;2\n"))
     assert describe(table)["a"].type == "number" and describe(table)["a"].odd_count == 2
-    with pytest.raises(ThreefoldError, match=r'or a decimal comma\? .*--set data.decimal=","'):
+    with pytest.raises(ThreefoldError, match=r"or a decimal comma\? .*--set data.decimal=,"):
         table.numbers("a")
     assert read_table(tmp_path / "x.csv", decimal=",").numbers("a").tolist() == [1.001, 2.002]
 

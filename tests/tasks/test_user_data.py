@@ -7,7 +7,7 @@ import json
 import os
 import random
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +22,20 @@ from threefold import ThreefoldError
 from threefold.cli import main
 from threefold.data.preprocessing import Preprocessing
 from threefold.data.preprocessing.numbers import Standardise
-from threefold.errors import AmbiguousError, nearest
+from threefold.errors import AmbiguousError, command_line, nearest
 from threefold.lab.race.sizing import match_parameters
 from threefold.tasks.task import Task
 from threefold.tasks.user_data import ReadSettings, user_task
 from threefold.training.settings import TrainingSettings
 from threefold.training.training_data import open_data
+
+
+@pytest.fixture(autouse=True)
+def _on_the_command_line() -> Iterator[None]:
+    """Messages spell options as a shell takes them."""
+    with command_line():
+        yield
+
 
 DRAW = random.Random(0)
 NUMBERS = [round(DRAW.gauss(0, 1), 3) for _ in range(120)]

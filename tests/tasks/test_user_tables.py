@@ -13,9 +13,10 @@ import pytest
 
 import threefold
 from threefold import ThreefoldError
+from threefold.cli import main
 from threefold.data.preprocessing import Preprocessing
 from threefold.data.preprocessing.categories import OneHot
-from threefold.errors import AmbiguousError
+from threefold.errors import AmbiguousError, command_line
 from threefold.lab.race.baselines import run_baselines
 from threefold.tasks.user_data import ReadSettings, user_task
 from threefold.training.config import DataSettings
@@ -194,7 +195,7 @@ def test_all_questions_are_asked_at_once(tmp_path: Path) -> None:
     stamps = [f"0{1 + i % 9}/0{1 + i // 9 % 9}/2024" for i in range(60)]
     rows = [(stamps[i], stamps[-i - 1], math.sin(i), math.cos(i)) for i in range(60)]
     path = write(tmp_path / "x.csv", "begin,end,flow,load", rows)
-    with pytest.raises(AmbiguousError) as asked:
+    with command_line(), pytest.raises(AmbiguousError) as asked:
         user_task(path, ReadSettings())
     message = str(asked.value)
     for option in ("--time-column begin", "--target flow", "data.day_first=true"):
@@ -208,7 +209,7 @@ def test_questions_behind_a_doubtful_header_are_asked_too(tmp_path: Path) -> Non
     waves = [(math.sin(i), math.cos(i)) for i in range(60)]
     path = tmp_path / "x.csv"
     path.write_text("".join(f"{a},{b}\n" for a, b in waves))
-    with pytest.raises(AmbiguousError) as asked:
+    with command_line(), pytest.raises(AmbiguousError) as asked:
         user_task(path, ReadSettings())
     assert "--set data.header=true" in asked.value.options
     assert "--target c1" in asked.value.options
@@ -245,3 +246,24 @@ def test_the_chance_level_is_learnt_from_the_training_split(tmp_path: Path) -> N
     data: Any = TrainingData(task, DataSettings(name="arrays", batch_size=4))
     majority = run_baselines(data, "simple", 1, 100, lambda text: None)[0]
     assert majority.name == "majority" and majority.scores[0] == pytest.approx(task.chance)
+
+
+# ------------------------------------------------------------------- options as users spell them
+
+
+def test_messages_spell_options_as_their_reader_does(tmp_path: Path, capsys: Any) -> None:
+    rows = [(math.sin(i), math.cos(i)) for i in range(60)]
+    path = write(tmp_path / "x.csv", 'my flow,"a,b"', rows)
+    with pytest.raises(AmbiguousError) as asked:
+        threefold.train(path, steps=1)
+    assert asked.value.options[:2] == ['target="my flow"', 'target="\\"a,b\\""']
+    assert "--" not in str(asked.value)
+    with pytest.raises(SystemExit):
+        main(["data", "check", str(path)])
+    offered = [line.strip() for line in capsys.readouterr().err.splitlines()]
+    assert "--target 'my flow'" in offered and """--target '"a,b"'""" in offered
+    assert user_task(path, ReadSettings(target='"a,b"')).kind == "forecaster"
+    with pytest.raises(ThreefoldError, match=r'settings={"data.length": N}.*horizon=N'):
+        threefold.train(path, steps=1, target=["a,b"], horizon=1000)
+    with pytest.raises(ThreefoldError, match=r"^kind is vision, but"):
+        threefold.train(["some text"] * 100, steps=1, kind="vision")

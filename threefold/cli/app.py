@@ -29,7 +29,7 @@ from threefold.cli import (
     train,
 )
 from threefold.cli.hints import HintedCommand
-from threefold.errors import OtherProcessFailedError, ThreefoldError
+from threefold.errors import OtherProcessFailedError, ThreefoldError, command_line
 
 app = typer.Typer(
     name="threefold",
@@ -91,7 +91,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     output.tolerate_narrow_encodings()
     try:
         try:
-            app(args=arguments, prog_name="threefold")
+            with command_line():
+                app(args=arguments, prog_name="threefold")
         finally:
             sys.stdout.flush()
     except OSError as error:

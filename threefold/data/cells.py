@@ -12,6 +12,8 @@ from collections.abc import Iterable
 from decimal import Decimal
 from typing import Any
 
+from threefold.errors import setting
+
 MISSING_TEXTS = frozenset(
     ["", "na", "n/a", "#n/a", "<na>", "nan", "nat", "null", "none", "-", "?"]
 )  # compared without white space and case
@@ -93,14 +95,15 @@ def why_not_a_number(cell: Any, decimal: str = ".") -> str:
     if _NUMBER[","].fullmatch(text) and not _SURE[","].fullmatch(text):
         return (
             "a thousands separator or a decimal comma? Remove the commas, "
-            'or say that they are decimal commas: --set data.decimal=","'
+            f"or say that they are decimal commas: {setting('data.decimal', ',')}"
         )
     if _NUMBER[","].fullmatch(text):
-        return 'a decimal comma? Say so: --set data.decimal=","'
+        return f"a decimal comma? Say so: {setting('data.decimal', ',')}"
     if _GROUPED.fullmatch(text):
         return "expected a number without thousands separators"
     if _NUMBER["."].fullmatch(text):
-        return 'expected a decimal comma; if it is a decimal point: --set data.decimal="."'
+        point = setting("data.decimal", ".")
+        return f"expected a decimal comma; if it is a decimal point: {point}"
     if _WITH_SIGN.fullmatch(text):
         return "expected a number without a unit"
     return "expected a number"

@@ -37,9 +37,8 @@ from threefold.data.table_formats import (
     read_rows,
     read_separated,
 )
-from threefold.errors import AmbiguousError, ThreefoldError, nearest
+from threefold.errors import AmbiguousError, ThreefoldError, nearest, setting
 
-HEADER_OPTIONS = ("--set data.header=true", "--set data.header=false")
 ROWS_BELOW = 200  # of which the first line is compared with
 
 
@@ -259,7 +258,7 @@ def _name_columns(
         reason = _may_be_data(rows.rows)
         if reason:
             what = f"{name}: is the first line a header or data? {reason}"
-            raise AmbiguousError(what, HEADER_OPTIONS)
+            raise AmbiguousError(what, header_options())
     if header is False:
         rows.names = [f"c{i}" for i in range(1, len(first) + 1)]
         return
@@ -268,6 +267,11 @@ def _name_columns(
         if not cell:
             rows.notes.append(f"column {i} has no name in the first line; it is called c{i}")
     del rows.rows[0], rows.numbers[0]
+
+
+def header_options() -> list[str]:
+    """How to say whether the first line has the names of the columns."""
+    return [setting("data.header", value) for value in ("true", "false")]
 
 
 def _may_be_data(rows: Sequence[Sequence[Any]]) -> str | None:

@@ -29,7 +29,7 @@ from threefold.data.time_formats import (
     times_in,
     zone_offset,
 )
-from threefold.errors import AmbiguousError, ThreefoldError
+from threefold.errors import AmbiguousError, ThreefoldError, setting
 
 Floats = NDArray[np.float64]
 
@@ -157,7 +157,7 @@ def time_format_of(table: Table, name: str, *, day_first: bool | None = None) ->
         what = (
             f"{table.name}: {name}: is {shown(cells[0])} written with the day or the month first?"
         )
-        raise AmbiguousError(what, ("--set data.day_first=true", "--set data.day_first=false"))
+        raise AmbiguousError(what, [setting("data.day_first", v) for v in ("true", "false")])
     texts = (form.text, *form.others)
     return TimeFormat(next(t for t in texts if _day_first(t) == day_first), form.zone)
 

@@ -21,7 +21,7 @@ import torch
 
 from threefold.data.atomic_files import write_json, write_text
 from threefold.drawing.page import standalone
-from threefold.errors import ThreefoldError
+from threefold.errors import ThreefoldError, option
 from threefold.models.model import Model
 from threefold.models.table import build
 from threefold.plugins import how_to_load, missing_plugins
@@ -277,7 +277,7 @@ def write_config(config: RunConfig, folder: Path) -> None:
             raise ThreefoldError(
                 f"{folder}: already contains a run with different settings: "
                 f"{'; '.join(existing.differences(config))}; choose "
-                "another --folder, or use the same settings"
+                f"another {option('folder').rstrip('=')}, or use the same settings"
             )
         return
     _refuse_foreign_files(folder)
@@ -295,7 +295,7 @@ def _refuse_foreign_files(folder: Path) -> None:
     if found and not (folder / RUN).is_file():
         raise ThreefoldError(
             f"{folder}: contains {', '.join(found)}, but no run of `threefold train`; nothing was "
-            "written: choose another --folder"
+            f"written: choose another {option('folder').rstrip('=')}"
         )
 
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from threefold.data.audio import Sound, read_wav, resample
 from threefold.data.images import read_image, resize_image
 from threefold.data.preprocessing.steps import Step
-from threefold.errors import ThreefoldError
+from threefold.errors import ThreefoldError, setting
 
 Array = NDArray[Any]
 
@@ -34,7 +34,7 @@ class ReadSound(Step):
                 raise ThreefoldError(
                     f"{_name(data)}: {sound.rate} samples per second, but the model was trained on "
                     f"{self.rate}; resample the sound, or train with "
-                    f"--set data.sampling_rate={self.rate}, which resamples every sound"
+                    f"{setting('data.sampling_rate', str(self.rate))}, which resamples every sound"
                 )
             samples = resample(samples, sound.rate, self.rate)
         return samples.reshape(-1, 1).astype(np.float32)
@@ -69,7 +69,8 @@ class ReadImage(Step):
             raise ThreefoldError(
                 f"{_name(data)}: {size} pixels, but the model was trained on {self.width} × "
                 f"{self.height}; scale the image, or train with "
-                f"--set data.image_size={self.width}x{self.height}, which scales every image"
+                f"{setting('data.image_size', f'{self.width}x{self.height}')}, which scales every "
+                "image"
             )
         return resize_image(pixels, self.height, self.width)
 

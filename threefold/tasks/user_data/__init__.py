@@ -31,9 +31,9 @@ from threefold.data.atomic_files import sha256_of
 from threefold.data.preprocessing import Preprocessing
 from threefold.data.readers import file_error, read_pairs
 from threefold.data.table_formats import TABLE_SUFFIXES, refuse_unreadable, table_suffix
-from threefold.data.tables import HEADER_OPTIONS, Table, read_table
+from threefold.data.tables import Table, header_options, read_table
 from threefold.data.token_files import find_token_folder
-from threefold.errors import AmbiguousError, ThreefoldError, nearest
+from threefold.errors import AmbiguousError, ThreefoldError, nearest, option
 from threefold.tasks.table import MODEL_KINDS
 from threefold.tasks.task import Task
 from threefold.tasks.user_data.arrays import (
@@ -169,7 +169,7 @@ def _lines_of_pairs(path: Path, reading: Reading) -> Task[Any]:
         header = reading.preprocessing.header
     if header is None and _may_be_names(rows):
         what = f"{path.name}: is the first line, {' and '.join(map(repr, rows[0]))}, a header?"
-        raise AmbiguousError(what, HEADER_OPTIONS)
+        raise AmbiguousError(what, header_options())
     rows = rows[1:] if header else rows
     sources, targets = zip(*rows, strict=True)
     places = [f"{path.name}, pair {number}" for number in range(1, len(rows) + 1)]
@@ -199,8 +199,8 @@ def _read_table(source: Any, reading: Reading) -> Table:
         is_pairs = isinstance(source, Path) and table_suffix(source) in (".tsv", ".tab")
         if not is_pairs or settings.kind is not None:
             raise AmbiguousError.join([error, *_further_questions(source, settings)]) from error
-        option = "--kind seq2seq    every line is a pair of texts"
-        raise AmbiguousError(error.what, [*error.options, option]) from error
+        pairs = f"{option('kind', 'seq2seq')}    every line is a pair of texts"
+        raise AmbiguousError(error.what, [*error.options, pairs]) from error
 
 
 def _further_questions(source: Any, settings: ReadSettings) -> list[AmbiguousError]:

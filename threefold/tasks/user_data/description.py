@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from threefold.errors import option, setting
+
 MOST_SHOWN = 8
 FEWEST_OF_A_CLASS = 3  # examples; of a class with fewer, all are for training
 
@@ -38,6 +40,11 @@ def list_names(names: Sequence[str]) -> str:
     return shown if len(names) <= MOST_SHOWN else f"{shown} and {len(names) - MOST_SHOWN} more"
 
 
+def list_options(*names: str) -> str:
+    """Options that change how data are read, as the user spells them."""
+    return ", ".join(map(option, names))
+
+
 def count_labels(labels: Sequence[str]) -> str:
     """The classes with their counts, the commonest first."""
     counts = Counter(labels).most_common()
@@ -63,7 +70,7 @@ def imbalance_note(labels: Sequence[str]) -> tuple[str, ...]:
     return (
         f"the classes are imbalanced: {commonest} has {most:,} examples, {rarest} {fewest:,}; look "
         "at the recall of each class (`threefold evaluate`), or weigh them: "
-        "--set training.class_weights=balanced",
+        f"{setting('training.class_weights', 'balanced')}",
     )
 
 

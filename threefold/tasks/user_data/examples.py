@@ -16,7 +16,7 @@ from threefold.data.loaders import IGNORE, Batch
 from threefold.data.preprocessing import Chain, Preprocessing, Roles
 from threefold.data.preprocessing.numbers import ABSURD, Standardise
 from threefold.data.preprocessing.text import Labels, Tokenize, TokenNumbers, WordNumbers
-from threefold.errors import ThreefoldError
+from threefold.errors import ThreefoldError, setting
 from threefold.tasks.baselines import majority_score
 from threefold.tasks.stored import Array, StoredExamples, pick_rows
 from threefold.tasks.table import SPLITS
@@ -123,8 +123,8 @@ def _picture_fields(name: str, picture: Array) -> dict[str, Any]:
         sides = [max(MOST_PATCH, round(side / MOST_PATCH) * MOST_PATCH) for side in (width, height)]
         raise ThreefoldError(
             f"{name}: images of {width} × {height} pixels cannot be cut into at most "
-            f"{MOST_PATCHES:,} equal squares; scale them: --set data.image_size="
-            f"{sides[0]}x{sides[1]}"
+            f"{MOST_PATCHES:,} equal squares; scale them: "
+            f"{setting('data.image_size', f'{sides[0]}x{sides[1]}')}"
         )
     return {
         "domain": "vision",

@@ -14,7 +14,7 @@ from threefold.data.preprocessing.media import ReadImage, ReadPicture, ReadSound
 from threefold.data.preprocessing.numbers import Truncate
 from threefold.data.preprocessing.text import Tokenize
 from threefold.data.readers import read_text
-from threefold.errors import AmbiguousError, ThreefoldError
+from threefold.errors import AmbiguousError, ThreefoldError, option, setting
 from threefold.tasks.language_modelling import DEFAULT_VOCABULARY, learn_tokenizer
 from threefold.tasks.task import Task
 from threefold.tasks.user_data.examples import ExampleData, RawExamples, examples_task
@@ -56,7 +56,8 @@ def folder_task(path: Path, reading: Reading) -> Task[Any]:
     others = sum(len(found) for kind, found in files.items() if kind != "texts")
     notes = [f"{others:,} other files of the folder are not read"] if others else []
     if len({file.parent for file in inside["texts"]}) > 1:
-        notes.append("the texts are in subfolders; --kind classifier learns to tell these apart")
+        kind = option("kind", "classifier")
+        notes.append(f"the texts are in subfolders; {kind} learns to tell these apart")
     return text_task(files["texts"], name, reading, notes)
 
 
@@ -104,7 +105,8 @@ def _refuse_without_text(path: Path, files: dict[str, list[Path]]) -> None:
     if files["tables"]:
         raise ThreefoldError(
             f"{path}: a folder of tables ({files['tables'][0].name}, …); give one of the files, or "
-            "join them into one table with a column that names the series (--series-column)"
+            "join them into one table with a column that names the series "
+            f"({option('series_column')})"
         )
     raise ThreefoldError(f"{path}: contains no file that can be read; {EXPECTED}")
 
@@ -161,7 +163,7 @@ def _media(name: str, files: Sequence[Path], sounds: bool, reading: Reading) -> 
         RawExamples(files, labels, [str(file) for file in files]),
         fit,
         facts=(("inputs", shown), ("target", "the name of the subfolder")),
-        otherwise="--kind classifier (pixel by pixel) or vision (patches)" * (not sounds),
+        otherwise="" if sounds else f"{option('kind')} classifier (by pixel) or vision (by patch)",
     )
 
 
@@ -174,7 +176,7 @@ def _sound_step(files: Sequence[Path], settings: ReadSettings) -> ReadSound:
         shown = ", ".join(f"{count} at {rate}" for rate, count in rates)
         raise AmbiguousError(
             f"{files[0].parents[1]}: sounds of different sampling rates ({shown} per second)",
-            [f"--set data.sampling_rate={rate}    resamples all" for rate, _ in rates],
+            [f"{setting('data.sampling_rate', str(r))}    resamples all" for r, _ in rates],
         )
     return ReadSound(rates[0][0])
 
@@ -193,7 +195,7 @@ def _image_step(files: Sequence[Path], settings: ReadSettings) -> ReadImage:
         shown = ", ".join(f"{count} of {w} × {h}" for (h, w), count in sizes[:4])
         raise AmbiguousError(
             f"{files[0].parents[1]}: images of different sizes ({shown} pixels)",
-            [f"--set data.image_size={w}x{h}    scales all" for (h, w), _ in sizes[:4]],
+            [f"{setting('data.image_size', f'{w}x{h}')}    scales all" for (h, w), _ in sizes[:4]],
         )
     height, width = sizes[0][0]
     return ReadImage(height, width)

@@ -15,7 +15,7 @@ from threefold.tasks.pairs import FIRST_TOKEN, Pairs, pairs
 from threefold.tasks.stored import Array
 from threefold.tasks.table import SPLITS
 from threefold.tasks.task import Numbers, Task, declare_user_task
-from threefold.tasks.user_data.description import DataDescription, duplicates_note
+from threefold.tasks.user_data.description import DataDescription, duplicates_note, list_options
 from threefold.tasks.user_data.settings import Reading
 from threefold.tasks.user_data.splits import shuffled_split
 
@@ -104,4 +104,5 @@ def _describe(
     facts.append(("split", f"{sizes} pairs (train / validation / test), shuffled"))
     texts = {split: [rows.sources[i] for i in splits[split]] for split in ("train", "test")}
     notes = (*rows.notes, *duplicates_note(texts["train"], texts["test"]))
-    return DataDescription(name, "seq2seq", tuple(facts), notes, "--target, --features, --kind")
+    otherwise = list_options("target", "features", "kind")
+    return DataDescription(name, "seq2seq", tuple(facts), notes, otherwise)

@@ -11,7 +11,7 @@ from threefold.data.preprocessing import Roles
 from threefold.data.preprocessing.categories import MOST_CATEGORIES, find_categories
 from threefold.data.tables import Table
 from threefold.data.time_stamps import time_format_of
-from threefold.errors import AmbiguousError, ThreefoldError
+from threefold.errors import AmbiguousError, ThreefoldError, option, options
 from threefold.tasks.user_data.questions import (
     MOST_NUMERIC_CLASSES,
     forecast_options,
@@ -23,7 +23,7 @@ from threefold.tasks.user_data.questions import (
     text_options,
     unlabelled_options,
 )
-from threefold.tasks.user_data.settings import ReadSettings
+from threefold.tasks.user_data.settings import ReadSettings, option_name
 
 LABEL_NAMES = ("label", "class", "target", "category")
 SOURCE_NAMES, TARGET_NAMES = ("source", "src", "input"), ("target", "tgt", "output")
@@ -105,7 +105,7 @@ class _Reader:
         if self.settings.group_column is not None:
             raise self._ambiguous(
                 "rows are grouped into sequences, but it is not said what to predict for them",
-                ["--kind classifier --target LABEL", "--kind tagger --target LABEL"],
+                [options(kind=kind, target="LABEL") for kind in ("classifier", "tagger")],
             )
         if not self._numbers():
             raise self._without_numbers()
@@ -126,9 +126,9 @@ class _Reader:
                 f"{self.table.name}: no column of numbers to forecast, and no texts with labels; "
                 f"the columns are {self._types()}"
             )
-        pair = name_columns(features=names[0], target=(self.targets or names[1:])[0])
-        options = [f"--kind {kind} {pair}" for kind in ("classifier", "seq2seq", "tagger")]
-        return self._ambiguous("no column of numbers, and texts that may be labels", options)
+        pair = {"features": names[0], "target": (self.targets or names[1:])[0]}
+        choices = [name_columns(kind=k, **pair) for k in ("classifier", "seq2seq", "tagger")]
+        return self._ambiguous("no column of numbers, and texts that may be labels", choices)
 
     def _refuse_labels(self, labels: Sequence[str]) -> TableReading:
         numbers = [name for name in self._numbers() if name not in labels]
@@ -146,7 +146,7 @@ class _Reader:
         targets = self.targets or tuple(usable if len(usable) == 1 else ())
         if not targets and not usable:
             why = [f"{n}: {self._unusable(n)}" for n in numbers]
-            shown = f" ({'; '.join(why)}: --target says to use it)" if why else ""
+            shown = f" ({'; '.join(why)}: {option('target')} says to use it)" if why else ""
             raise ThreefoldError(
                 f"{self.table.name}: no column of numbers to forecast{shown}; the columns are "
                 f"{self._types()}"
@@ -207,8 +207,8 @@ class _Reader:
             return Roles(label=self._target())
         if self.settings.kind not in (None, "regressor"):
             raise ThreefoldError(
-                f"--target {','.join(self.targets)}: a {self.settings.kind} predicts one column; "
-                "several need --kind regressor"
+                f"{name_columns(target=self.targets)}: a {self.settings.kind} predicts one column; "
+                f"several need {option('kind', 'regressor')}"
             )
         for name in self.targets:
             self._need_number(name, "predicted together with another")
@@ -280,7 +280,8 @@ class _Reader:
             numbered = [n for n in self.facts if n not in (*texts, target)]
             raise self._ambiguous(
                 "which words are one sentence? Name the column of their number",
-                [name_columns(group_column=n) for n in numbered[:6]] or ["--group-column COLUMN"],
+                [name_columns(group_column=n) for n in numbered[:6]]
+                or [option("group_column", "COLUMN")],
             )
         features = () if texts else tuple(n for n in self._numbers() if n != target)
         if not texts and not features:
@@ -311,8 +312,8 @@ class _Reader:
             n for n in texts if n.lower() in TARGET_NAMES
         ]
         if len(targets) != 1:
-            options = [f"--kind seq2seq {name_columns(target=name)}" for name in texts[:6]]
-            raise self._ambiguous("which column is the translation?", options)
+            choices = [name_columns(kind="seq2seq", target=name) for name in texts[:6]]
+            raise self._ambiguous("which column is the translation?", choices)
         sources = self.settings.feature_names or tuple(n for n in texts if n != targets[0])
         if len(sources) != 1:
             raise self._ambiguous("several sources", [name_columns(features=n) for n in sources])
@@ -323,7 +324,7 @@ class _Reader:
     def _result(self, kind: str, roles: Roles) -> TableReading:
         used = {*roles.texts, *roles.targets, *roles.features}
         used |= {roles.label or "", roles.time or "", roles.group or "", roles.series or ""}
-        other = "not in --features" if self.settings.features else "not used"
+        other = f"not in {option_name('features')}" if self.settings.features else "not used"
         dropped = {n: self._unusable(n) or other for n in self.facts if n not in used}
         codes = [name for name in roles.features if self.facts[name].type == "category"]
         categories = find_categories(self.table, codes)

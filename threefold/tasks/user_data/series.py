@@ -19,6 +19,7 @@ from threefold.data.preprocessing.series_scales import SeriesScales
 from threefold.data.resampling import parse_step, resample
 from threefold.data.tables import Table
 from threefold.data.time_stamps import TimeAxis, TimeFacts, describe_times
+from threefold.errors import option, setting
 from threefold.tasks.forecasting import SPLIT_ENDS
 from threefold.tasks.stored import Array
 from threefold.tasks.table import SPLITS
@@ -28,6 +29,7 @@ from threefold.tasks.user_data.description import (
     absurd_notes,
     category_facts,
     list_names,
+    list_options,
 )
 from threefold.tasks.user_data.roles import TableReading
 from threefold.tasks.user_data.seasons import Stretches, naive_errors, season_of
@@ -61,7 +63,7 @@ def refuse_missing(table: Table, found: TableReading, columns: Sequence[str]) ->
             raise table.error(
                 facts.first_missing,
                 f"{name} is missing (as are {facts.missing - 1:,} more of its cells); fill them "
-                "in, or use --set data.missing=mask or carry",
+                f"in, or use {setting('data.missing', 'mask')} or carry",
             )
 
 
@@ -119,18 +121,18 @@ def _gap_notes(facts: TimeFacts) -> list[str]:
     if facts.duplicates:
         notes.append(
             f"{facts.duplicates:,} rows repeat a time (the first at line {facts.first_duplicate}); "
-            "if there are several series, name their column: --series-column"
+            f"if there are several series, name their column: {option('series_column')}"
         )
     if facts.gap_count:
         gap = facts.gaps[0]
         notes.append(
             f"{facts.gap_count:,} gaps in time, the first of {gap.steps} steps after {gap.after}; "
-            "rows are taken as equally spaced (--set data.resample=STEP makes them so)"
+            f"rows are taken as equally spaced ({setting('data.resample', 'STEP')} makes them so)"
         )
     elif not facts.axis.regular:
         notes.append(
             "the times are not equally spaced, but rows are taken as if they were "
-            "(--set data.resample=STEP makes them so)"
+            f"({setting('data.resample', 'STEP')} makes them so)"
         )
     return notes
 
@@ -242,7 +244,9 @@ def _describe(
         *table.notes,
         *(note for part in series for note in part.notes),
     ]
-    otherwise = "--target, --features, --horizon, --time-column, --series-column, --kind"
+    otherwise = list_options(
+        *("target", "features", "horizon", "time_column", "series_column", "kind")
+    )
     return DataDescription(table.name, "forecaster", tuple(facts), tuple(notes[:5]), otherwise)
 
 
@@ -276,4 +280,4 @@ def _missing_fact(found: TableReading, fill: FillMissing) -> list[tuple[str, str
         "refuse": "refused",
     }[fill.policy]
     counts = ", ".join(f"{name} {count:,}" for name, count in missing)
-    return [("missing", f"{counts}; {how} (--set data.missing=mask|carry|refuse)")]
+    return [("missing", f"{counts}; {how} ({setting('data.missing', 'mask|carry|refuse')})")]

@@ -14,7 +14,7 @@ from threefold.data.loaders import Batch
 from threefold.data.preprocessing import Preprocessing
 from threefold.data.preprocessing.numbers import ABSURD, Standardise
 from threefold.data.time_stamps import TimeAxis
-from threefold.errors import ThreefoldError
+from threefold.errors import ThreefoldError, option, setting
 from threefold.tasks.forecasting import SPLIT_ENDS
 from threefold.tasks.stored import Array
 from threefold.tasks.table import SPLITS
@@ -111,7 +111,7 @@ class SeriesWindows:
             raise ThreefoldError(
                 f"{offset} time steps are too few for a context of {self.context} and a horizon of "
                 f"{self.horizon}: {split} has no window; give more rows, or a smaller length "
-                "(--set data.length=N) or horizon (--horizon N)"
+                f"({setting('data.length', 'N')}) or horizon ({option('horizon', 'N')})"
             )
         return rows
 

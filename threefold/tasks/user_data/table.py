@@ -19,11 +19,11 @@ from threefold.data.preprocessing.numbers import (
 from threefold.data.preprocessing.text import Tokenize, WordNumbers
 from threefold.data.tables import Table
 from threefold.data.time_stamps import read_times
-from threefold.errors import ThreefoldError, nearest
+from threefold.errors import ThreefoldError, nearest, option, setting
 from threefold.tasks.language_modelling import DEFAULT_VOCABULARY, learn_tokenizer
 from threefold.tasks.stored import Array
 from threefold.tasks.task import Task
-from threefold.tasks.user_data.description import category_facts, list_names
+from threefold.tasks.user_data.description import category_facts, list_names, list_options
 from threefold.tasks.user_data.examples import ExampleData, RawExamples, examples_task
 from threefold.tasks.user_data.pairs import RawPairs, pairs_task
 from threefold.tasks.user_data.roles import TableReading, read_roles
@@ -119,7 +119,7 @@ def _examples(table: Table, found: TableReading, settings: ReadSettings) -> Exam
     facts += category_facts(found.categories)
     if found.dropped:
         facts.append(("not used", list_names([f"{n} ({w})" for n, w in found.dropped.items()])))
-    otherwise = "--kind, --target, --features, --group-column"
+    otherwise = list_options("kind", "target", "features", "group_column")
     return ExampleData(
         table.name,
         found.kind,
@@ -151,7 +151,7 @@ def _missing_facts(
     if settings.missing == "refuse":
         refuse_missing(table, found, found.roles.features)
     how = {"carry": "filled"}.get(settings.missing or "", "filled and marked")
-    return [("missing", f"{counts}; {how} (--set data.missing=mask|carry|refuse)")]
+    return [("missing", f"{counts}; {how} ({setting('data.missing', 'mask|carry|refuse')})")]
 
 
 def _text_examples(table: Table, found: TableReading, settings: ReadSettings) -> Any:
@@ -259,7 +259,8 @@ def _only(labels: Sequence[Any], table: Table, group: str) -> Any:
     if len(set(labels)) > 1:
         raise ThreefoldError(
             f"{table.name}: the rows of group {group!r} have different labels ({labels[0]!r}, "
-            f"{next(x for x in labels if x != labels[0])!r}); use --kind tagger for a label per row"
+            f"{next(x for x in labels if x != labels[0])!r}); "
+            f"{option('kind', 'tagger')} has a label per row"
         )
     return labels[0]
 
