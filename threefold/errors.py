@@ -74,7 +74,7 @@ def option(name: str, value: str | None = None) -> str:
 def setting(name: str, value: str) -> str:
     """A setting as its user spells it: `--set data.length=96`, `settings={"data.length": 96}`."""
     if _surface == "command":
-        return f"--set {name}={shlex.quote(value)}"
+        return f"--set {name}={value if '|' in value else shlex.quote(value)}"
     return f'settings={{"{name}": {_literal(value)}}}'
 
 

@@ -33,7 +33,8 @@ def read_image(path: Path, colours: str = "RGB") -> NDArray[np.uint8]:
     except (UnidentifiedImageError, OSError, SyntaxError, ValueError) as error:
         if isinstance(error, ThreefoldError):
             raise
-        raise file_error(path, None, f"not an image, or damaged ({error})") from error
+        why = "" if isinstance(error, UnidentifiedImageError) else f" ({error})"
+        raise file_error(path, None, f"not an image, or damaged{why}; convert it") from error
 
 
 def is_grey(pixels: NDArray[np.uint8]) -> bool:

@@ -171,7 +171,8 @@ def read_table(
     for column in columns or ():
         table.column(column)
     if not len(table):
-        raise table.error(None, "the table has no rows below the first line")
+        names = ", ".join(table.cells)
+        raise table.error(None, f"no rows, only names of columns ({names}); expected rows below")
     return table
 
 
@@ -299,7 +300,7 @@ def _as_table(name: str, rows: Rows, decimal: str | None) -> Table:
     assert rows.names is not None  # `_name_columns` gives them where the format does not
     twice = [column for column, count in Counter(rows.names).items() if count > 1]
     if twice:
-        what = f"two columns have the same name, {twice[0]!r}: {', '.join(rows.names)}"
+        what = f"two columns are called {twice[0]!r} ({', '.join(rows.names)}); rename one of them"
         raise ThreefoldError(f"{name}{':1' if rows.place == 'line' else ''}: {what}")
     columns = zip(*rows.rows, strict=True) if rows.rows else ((),) * len(rows.names)
     cells = {column: list(values) for column, values in zip(rows.names, columns, strict=True)}

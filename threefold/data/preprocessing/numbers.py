@@ -168,7 +168,7 @@ class MissingNumberError(ThreefoldError):
     def __init__(self, row: int, column: str) -> None:
         super().__init__(
             f"row {row + 1}, column {column!r}: missing, or far outside the training data; fill "
-            "it in, or say how to treat it: --missing carry (repeat the last value) or mask"
+            "it in, or have what is missing carried (the last value repeated) or masked"
         )
         self.row, self.column = row, column
 

@@ -29,7 +29,7 @@ import numpy as np
 
 from threefold.data.atomic_files import sha256_of
 from threefold.data.preprocessing import Preprocessing
-from threefold.data.readers import file_error, read_pairs
+from threefold.data.readers import file_error, not_found, read_pairs
 from threefold.data.table_formats import TABLE_SUFFIXES, refuse_unreadable, table_suffix
 from threefold.data.tables import Table, header_options, read_table
 from threefold.data.token_files import find_token_folder
@@ -128,7 +128,7 @@ def _path_task(path: Path, reading: Reading) -> Task[Any]:
     kind = reading.settings.kind or (reading.preprocessing and reading.preprocessing.kind)
     _refuse_odd_name(path)
     if not path.exists():
-        raise ThreefoldError(f"{path}: file or folder not found, and no task has this name")
+        raise not_found(path)
     if (tokens := find_token_folder(path)) is not None:
         return token_folder_task(tokens, reading)
     if path.is_dir():

@@ -108,7 +108,7 @@ def _refuse_without_text(path: Path, files: dict[str, list[Path]]) -> None:
             "join them into one table with a column that names the series "
             f"({option('series_column')})"
         )
-    raise ThreefoldError(f"{path}: contains no file that can be read; {EXPECTED}")
+    raise ThreefoldError(f"{path}: a folder without a file that can be read; {EXPECTED}")
 
 
 def _labelled_texts(name: str, files: Sequence[Path], reading: Reading) -> ExampleData:
