@@ -267,3 +267,38 @@ def test_messages_spell_options_as_their_reader_does(tmp_path: Path, capsys: Any
         threefold.train(path, steps=1, target=["a,b"], horizon=1000)
     with pytest.raises(ThreefoldError, match=r"^kind is vision, but"):
         threefold.train(["some text"] * 100, steps=1, kind="vision")
+
+
+@pytest.mark.parametrize("kind", ["forecaster", "classifier"])
+def test_a_model_knows_how_its_dates_were_written(kind: str, tmp_path: Path) -> None:
+    """The days of the training data go up to 31, those of new data may not."""
+
+    def rows(form: str, count: int) -> list[tuple[Any, ...]]:
+        days = [(START + datetime.timedelta(days=i)).strftime(form) for i in range(count)]
+        return [(d, i // 5, math.sin(i), "ab"[i // 5 % 2]) for i, d in enumerate(days)]
+
+    options: Any = {"kind": kind, "target": "flow", "steps": 1, "mixers": "gru", "settings": SMALL}
+    if kind == "classifier":
+        options |= {"target": "label", "group_column": "n", "features": "flow"}
+    header = "date,n,flow,label"
+    known = write(tmp_path / "x.csv", header, rows("%m/%d/%Y", 200))
+    model = threefold.train(known, **options).model
+    new = write(tmp_path / "new.csv", header, rows("%m/%d/%Y", 10))
+    answers = model.predict(new)  # type: ignore[attr-defined]
+    assert kind == "classifier" or answers[0]["time"] == "01/11/2024"
+    other = write(tmp_path / "other.csv", header, rows("%Y-%m-%d", 200))
+    model = threefold.train(other, **options).model
+    with pytest.raises(
+        ThreefoldError, match=r"day or the month first\? .*2024-01-.*write them so$"
+    ):
+        model.predict(new)  # type: ignore[attr-defined]
+
+
+def test_a_tagger_tells_the_share_of_unknown_words(tmp_path: Path) -> None:
+    path = tmp_path / "x.conll"
+    path.write_text("the\tD\ndog\tN\nruns\tV\n\n" * 20)
+    model: Any = threefold.train(path, steps=1, mixers="gru", settings=SMALL).model
+    notes = model.predict(["the fax glims", "the dog"]).notes
+    assert notes and notes[0].startswith("40% of the words (2 of 5) were not in the training data")
+    assert notes[0].endswith("fax, glims")
+    assert model.predict(["the dog runs", "the cat runs"]).notes == []  # one of six

@@ -166,6 +166,12 @@ def _day_first(form: str) -> bool:
     return form.index("d") < form.index("m")
 
 
+def day_first_in(form: str) -> bool | None:
+    """Whether a format has the day before the month; None if that cannot be doubted."""
+    doubtful = form.replace("%-", "%").startswith(("%d", "%m")) and "%d" in form and "%m" in form
+    return _day_first(form) if doubtful else None
+
+
 def _parse(table: Table, name: str, form: TimeFormat) -> Floats:
     cells = table.column(name)
     times = times_in(cells, form)

@@ -21,6 +21,7 @@ from threefold.data.table_formats import TABLE_SUFFIXES, table_suffix
 from threefold.data.tables import Table, read_table
 from threefold.data.ts_files import read_ts
 from threefold.errors import ThreefoldError
+from threefold.runtime.table_forecasts import asked_of_model
 from threefold.tasks.user_data.folder import IMAGE_SUFFIXES, SOUND_SUFFIXES, TEXT_SUFFIXES
 from threefold.tasks.user_data.table import check_columns, group_rows, join_texts
 from threefold.tasks.user_data.tags import read_words
@@ -167,7 +168,8 @@ def _series(value: Any, preprocessing: Preprocessing) -> list[RawInput]:
 
 
 def _groups(table: Table, preprocessing: Preprocessing) -> dict[str, list[int]]:
-    return group_rows(table, preprocessing.roles, preprocessing.context, preprocessing.day_first)
+    roles, context, day_first = preprocessing.roles, preprocessing.context, preprocessing.day_first
+    return asked_of_model(preprocessing, lambda: group_rows(table, roles, context, day_first))
 
 
 def _rows(value: Any, preprocessing: Preprocessing) -> list[RawInput]:

@@ -6,8 +6,9 @@ number.  Beyond the trained horizon its own forecasts become its inputs, block b
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from statistics import NormalDist
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -19,7 +20,7 @@ from threefold.data.preprocessing.numbers import ABSURD, FillMissing
 from threefold.data.row_times import other_step
 from threefold.data.tables import Table, read_table
 from threefold.data.time_stamps import TimeAxis
-from threefold.errors import ThreefoldError
+from threefold.errors import AmbiguousError, ThreefoldError
 from threefold.models.forecaster import Forecaster
 from threefold.runtime.answers import Answers
 from threefold.runtime.decoding import eval_mode
@@ -29,6 +30,7 @@ from threefold.tasks.user_data.settings import ReadSettings
 from threefold.tasks.user_data.table import check_columns, known_reading
 
 Array = NDArray[Any]
+Read = TypeVar("Read")
 MOST_STEPS, MOST_HORIZONS = 10_000, 1_000  # of a forecast: the larger one
 GAUSSIAN_LEVELS = (0.1, 0.9)  # shown for models that forecast mean and deviation
 
@@ -110,10 +112,22 @@ def history_series(preprocessing: Preprocessing, history: Any) -> list[TimeSerie
     settings = ReadSettings(
         resample=preprocessing.resample, day_first=preprocessing.day_first, missing=policy
     )
-    series = read_series(table, found, settings)
+    series = asked_of_model(preprocessing, lambda: read_series(table, found, settings))
     for part in series:
         check_step(table.name, preprocessing, part)
     return series
+
+
+def asked_of_model(preprocessing: Preprocessing, read: Callable[[], Read]) -> Read:
+    """What `read` returns; a doubt is answered by how the training data were, not asked back."""
+    try:
+        return read()
+    except AmbiguousError as error:
+        axis = preprocessing.time_axis
+        example = "2024-01-31" if axis is None else TimeAxis.from_dict(axis).stamp(0)
+        raise ThreefoldError(
+            f"{error.what} The model was trained on times such as {example}; write them so"
+        ) from error
 
 
 def check_step(name: str, preprocessing: Preprocessing, series: TimeSeries) -> None:

@@ -62,6 +62,7 @@ class ExampleData:
     given: Mapping[str, RawExamples] = field(default_factory=dict)  # valid and test of their own
     roles: Roles = field(default_factory=Roles)
     context: int | None = None  # rows of one example, if a table was cut into examples
+    day_first: bool | None = None  # in dates such as 01/02/2024
     facts: tuple[tuple[str, str], ...] = ()
     notes: tuple[str, ...] = ()
     otherwise: str = ""
@@ -189,7 +190,7 @@ def _fit(data: ExampleData, train: RawExamples, settings: ReadSettings) -> Prepr
         output,
         data.roles,
         context=data.context,
-        day_first=settings.day_first,
+        day_first=data.day_first,
         header=settings.header,
         decimal=settings.decimal,
     )

@@ -18,7 +18,7 @@ from threefold.data.preprocessing.numbers import ABSURD, FillMissing, Standardis
 from threefold.data.preprocessing.series_scales import SeriesScales
 from threefold.data.resampling import parse_step, resample
 from threefold.data.tables import Table
-from threefold.data.time_stamps import TimeAxis, TimeFacts, describe_times
+from threefold.data.time_stamps import TimeAxis, TimeFacts, day_first_in, describe_times
 from threefold.errors import option, setting
 from threefold.tasks.forecasting import SPLIT_ENDS
 from threefold.tasks.stored import Array
@@ -160,7 +160,7 @@ def _fit(
         horizon=settings.horizon or max(1, context // 8),
         time_axis=None if axis is None else axis.to_dict(),
         resample=settings.resample,
-        day_first=settings.day_first,
+        day_first=settings.day_first if axis is None else day_first_in(axis.format),
         header=settings.header,
         naive_errors=naive_errors(_believed(train, scaled, found), (1, season_of(axis))),
         decimal=settings.decimal,

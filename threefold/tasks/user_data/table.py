@@ -18,7 +18,7 @@ from threefold.data.preprocessing.numbers import (
 )
 from threefold.data.preprocessing.text import Tokenize, WordNumbers
 from threefold.data.tables import Table
-from threefold.data.time_stamps import read_times
+from threefold.data.time_stamps import day_first_in, read_times, time_format_of
 from threefold.errors import ThreefoldError, nearest, option, setting
 from threefold.tasks.language_modelling import DEFAULT_VOCABULARY, learn_tokenizer
 from threefold.tasks.stored import Array
@@ -128,10 +128,18 @@ def _examples(table: Table, found: TableReading, settings: ReadSettings) -> Exam
         fit,
         roles=found.roles,
         context=context,
+        day_first=_day_first(table, found.roles.time, settings),
         facts=(*facts, *_missing_facts(table, found, settings)),
         notes=tuple(table.notes),
         otherwise=otherwise,
     )
+
+
+def _day_first(table: Table, column: str | None, settings: ReadSettings) -> bool | None:
+    """How dates are written, so that new ones need not be asked about."""
+    if column is None:
+        return None
+    return day_first_in(time_format_of(table, column, day_first=settings.day_first).text)
 
 
 def _cut_length(table: Table, found: TableReading, settings: ReadSettings) -> int | None:
