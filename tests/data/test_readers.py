@@ -157,7 +157,7 @@ def test_missing_cells_of_numbers(cell: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("cell", "why"),
     [("inf", "absurd"), ("1e999", "absurd"), ("-2e30", "absurd"), ("abc", "expected a number"),
-     ("1_000", "expected a number"), ("12 %", "without a unit"), ("1 001", "thousands separators")],
+     ("1_000", "expected a number"), ("1 0", "expected a number")],
 )  # fmt: skip
 def test_cells_that_are_no_numbers(cell: str, why: str, tmp_path: Path) -> None:
     table = read_table(put(tmp_path / "x.csv", f"a,b\n1,2\n3,{cell}\n"))

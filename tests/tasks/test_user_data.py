@@ -194,7 +194,7 @@ FOLDERS = {
     "sounds and images": (["a/1.wav", "b/1.png"], "6 sounds and 6 images"),
     "not in subfolders": (["1.wav"], "1 sounds that are not in one subfolder per class"),
     "tables": (["1.csv", "2.csv"], "a folder of tables .*--series-column"),
-    "empty": ([], "contains no file that can be read; expected texts"),
+    "empty": ([], "a folder without a file that can be read; expected texts"),
 }
 
 

@@ -24,6 +24,8 @@ from threefold.data.cells import (
     label_of,
     resembles_number,
     shown,
+    shows_groups,
+    split_unit,
     text_of,
     usable_number,
     why_not_a_number,
@@ -39,6 +41,7 @@ from threefold.data.table_formats import (
 )
 from threefold.errors import AmbiguousError, ThreefoldError, nearest, setting
 
+UNITS = "%$€£"
 ROWS_BELOW = 200  # of which the first line is compared with
 
 
@@ -120,15 +123,34 @@ class Table:
     def numbers(self, name: str, decimal: str | None = None) -> NDArray[np.float64]:
         """A column of numbers, NaN where a cell is missing; other cells are refused."""
         cells, sign = self.column(name), decimal or self.decimal_of(name)
+        grouped = bool(decimal) or self.is_grouped(name)
+        self._check_units(name, cells)
         numbers = np.full(len(cells), np.nan)
         for i, cell in enumerate(cells):
-            number = usable_number(cell, sign)
+            number = usable_number(cell, sign, grouped=grouped)
             if number is not None:
                 numbers[i] = number
             elif not is_missing(cell):
                 why = why_not_a_number(cell, sign)
                 raise self.error(self.line_numbers[i], f"{name} is {shown(cell)}; {why}")
         return numbers
+
+    def _check_units(self, name: str, cells: Sequence[Any]) -> None:
+        """Refuse cells with different units; the one that all have is told."""
+        if not any(isinstance(cell, str) and cell.strip(UNITS) != cell for cell in cells):
+            return
+        units: dict[str, tuple[int, Any]] = {}
+        for line, cell in zip(self.line_numbers, cells, strict=True):
+            if not is_missing(cell):
+                unit = split_unit(cell.strip())[1] if isinstance(cell, str) else ""
+                units.setdefault(unit, (line, cell))
+        if len(units) > 1:
+            (_, first), (line, other) = list(units.values())[:2]
+            what = f"{name} is {shown(other)}, but {shown(first)} above: expected one unit"
+            raise self.error(line, what)
+        note = f"{name}: the unit {next(iter(units), '')} is not part of the numbers"
+        if note not in self.notes:
+            self.notes.append(note)
 
     def complete_numbers(self, name: str, decimal: str | None = None) -> NDArray[np.float64]:
         """A column of numbers, none of which may be missing."""
@@ -138,6 +160,10 @@ class Table:
             cell, line = self.cells[name][missing[0]], self.line_numbers[missing[0]]
             raise self.error(line, f"{name} is {shown(cell)}; expected a finite number")
         return numbers
+
+    def is_grouped(self, name: str) -> bool:
+        """Whether commas or points separate thousands: the decimal sign is told, or cells show."""
+        return self.decimal is not None or shows_groups(self.cells[name], self.decimal_of(name))
 
     def decimal_of(self, name: str) -> str:
         """The decimal sign of a column: as told, as its cells show, or as other columns show."""

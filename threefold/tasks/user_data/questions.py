@@ -73,10 +73,11 @@ def label_options(
 ) -> list[str]:
     """What to do with columns of numbers beside what may be a label."""
     others = [name for name in numbers if name not in labels]
-    choices = tagging_options(facts, numbers, labels)
-    choices += [choice("each row is one example", kind="classifier", target=labels[0])]
+    rows = "each row is one example"
+    choices = [choice(rows, kind="classifier", target=label) for label in labels[:4]]
     choices += [choice("each row has a label, in order", kind="tagger", target=labels[0])]
     choices += [name_columns(kind="forecaster", target=name) for name in others[:4]]
+    choices += tagging_options(facts, numbers, labels)
     if not timed and len(others) > 1:
         choices.append(name_columns(kind="regressor", target=others[-1]))
     if facts[labels[0]].type == "category" and timed:
