@@ -64,7 +64,7 @@ def test_separators_and_suffixes(name: str, separator: str, tmp_path: Path) -> N
 def test_separators_in_quotes_are_text(tmp_path: Path) -> None:
     content = 'text;label\n"a, b, c; d";x\n"e;\nf";y\n'
     table = read_table(put(tmp_path / "x.csv", content))
-    assert table.texts("text") == ["a, b, c; d", "e;\nf"] and table.line_numbers == [2, 4]
+    assert table.texts("text") == ["a, b, c; d", "e;\nf"] and table.line_numbers == [2, 3]
 
 
 def test_one_column_of_texts_is_not_cut(tmp_path: Path) -> None:

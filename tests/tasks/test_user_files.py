@@ -159,3 +159,10 @@ def test_names_of_columns_may_be_anything(tmp_path: Path) -> None:
     task = user_task(tmp_path / "x.csv", settings)
     assert task.preprocessing().roles.label == "my, flow"  # type: ignore[misc]
     assert task.preprocessing().roles.features == ("from load", "import")  # type: ignore[misc]
+
+
+def test_a_row_of_several_lines_is_where_it_begins(tmp_path: Path) -> None:
+    rows = "".join(f'"dear\nfriend {i}",{"ab"[i % 2]}\n' for i in range(30))
+    (tmp_path / "x.csv").write_text(f"text,label\n{rows}")
+    task = user_task(tmp_path / "x.csv", ReadSettings(), split=False)
+    assert task.raw is not None and task.raw("test", 1)[0].endswith("x.csv:4")

@@ -302,3 +302,13 @@ def test_a_tagger_tells_the_share_of_unknown_words(tmp_path: Path) -> None:
     assert notes and notes[0].startswith("40% of the words (2 of 5) were not in the training data")
     assert notes[0].endswith("fax, glims")
     assert model.predict(["the dog runs", "the cat runs"]).notes == []  # one of six
+
+
+def test_a_model_knows_how_its_thousands_were_separated(tmp_path: Path) -> None:
+    known = {"x": [f"{1000.5 + 97 * i:,.1f}" for i in range(60)], "y": [i % 7 for i in range(60)]}
+    options: Any = {"kind": "regressor", "target": "y", "mixers": "gru", "settings": SMALL}
+    model: Any = threefold.train(known, steps=1, **options).model
+    assert model.preprocessing.decimal == "."
+    new = write(tmp_path / "new.csv", "x", [('"1,001"',), ("1001",)])
+    one, other = model.predict(new)
+    assert one == other

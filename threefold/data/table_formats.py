@@ -190,11 +190,13 @@ def read_separated(path: Path, file: IO[bytes]) -> Rows:
     )
     result = Rows(None, [], [], separator=separator)
     try:
+        number = skipped + 1  # the first line of a row, which may have several
         for row in reader:
             if row and not (len(row) == 1 and not row[0].strip()):
-                _check_width(path, reader.line_num + skipped, row, result.rows)
+                _check_width(path, number, row, result.rows)
                 result.rows.append(row)
-                result.numbers.append(reader.line_num + skipped)
+                result.numbers.append(number)
+            number = reader.line_num + skipped + 1
     except csv.Error as error:
         what = f'not a table ({error}); a quote inside a quoted cell is written ""'
         raise file_error(path, reader.line_num + skipped, what) from error

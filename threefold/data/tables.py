@@ -161,6 +161,12 @@ class Table:
             raise self.error(line, f"{name} is {shown(cell)}; expected a finite number")
         return numbers
 
+    def shown_decimal(self) -> str | None:
+        """The decimal sign, if thousands are separated and all columns agree; None otherwise."""
+        signs = {self.decimal_of(name) for name in self.cells if self.is_grouped(name)}
+        others = {decimal_sign(cells) for cells in self.cells.values()} - {None}
+        return signs.pop() if len(signs) == 1 and others <= signs else None
+
     def is_grouped(self, name: str) -> bool:
         """Whether commas or points separate thousands: the decimal sign is told, or cells show."""
         return self.decimal is not None or shows_groups(self.cells[name], self.decimal_of(name))

@@ -48,9 +48,7 @@ def forecast_table(
         refuse_unknown_past(own, series)
         levels, values = forecast_series(model, own, series.values, steps)
         rows += _rows(series, own, levels, values)
-        # How to read other data is a choice of training.
-        told = [note.partition(" (--set ")[0] for note in series.notes]
-        notes += [*told, *_notes(own, series, steps)]
+        notes += [*(note.what for note in series.notes), *_notes(own, series, steps)]
         if not preprocessing.knows_series(series.name):
             notes.append(
                 f"series {series.name} was not in the training data; it is scaled by the "

@@ -33,7 +33,12 @@ from threefold.tasks.user_data.description import (
 )
 from threefold.tasks.user_data.roles import TableReading
 from threefold.tasks.user_data.seasons import Stretches, naive_errors, season_of
-from threefold.tasks.user_data.series_windows import SeriesWindows, TimeSeries, better_naive
+from threefold.tasks.user_data.series_windows import (
+    SeriesNote,
+    SeriesWindows,
+    TimeSeries,
+    better_naive,
+)
 from threefold.tasks.user_data.settings import Reading, ReadSettings
 
 LONGEST_CONTEXT = 128  # by default
@@ -90,7 +95,7 @@ def _one_series(
     order = np.argsort(facts.times, kind="stable")
     times, values, axis = facts.times[order], values[order], facts.axis
     stretch: Array | None = np.cumsum([0, *~facts.are_neighbours])
-    notes = [] if facts.sorted else [f"the rows were sorted by {found.roles.time}"]
+    notes = [] if facts.sorted else [SeriesNote(f"the rows were sorted by {found.roles.time}")]
     if settings.resample is not None:
         times, values = resample(times, values, settings.resample)
         stretch = None
@@ -98,7 +103,7 @@ def _one_series(
     else:
         notes += _gap_notes(facts)
     prefix = f"series {name}: " if name else ""
-    told = tuple(prefix + note for note in notes)
+    told = tuple(SeriesNote(prefix + note.what, note.advice) for note in notes)
     return TimeSeries(name, values, axis, float(times[-1]), told, stretch)
 
 
@@ -115,25 +120,29 @@ def _resampled_axis(axis: TimeAxis, first: float, step: str) -> TimeAxis:
     )
 
 
-def _gap_notes(facts: TimeFacts) -> list[str]:
+def _gap_notes(facts: TimeFacts) -> list[SeriesNote]:
     """What is irregular about the times."""
     notes = []
     if facts.duplicates:
+        name = option("series_column")
         notes.append(
-            f"{facts.duplicates:,} rows repeat a time (the first at line {facts.first_duplicate}); "
-            f"if there are several series, name their column: {option('series_column')}"
+            SeriesNote(
+                f"{facts.duplicates:,} rows repeat a time (the first at line "
+                f"{facts.first_duplicate})",
+                f"; if there are several series, name their column: {name}",
+            )
         )
+    advice = f" ({setting('data.resample', 'STEP')} makes them so)"
     if facts.gap_count:
         gap = facts.gaps[0]
-        notes.append(
+        what = (
             f"{facts.gap_count:,} gaps in time, the first of {gap.steps} steps after {gap.after}; "
-            f"rows are taken as equally spaced ({setting('data.resample', 'STEP')} makes them so)"
+            "rows are taken as equally spaced"
         )
+        notes.append(SeriesNote(what, advice))
     elif not facts.axis.regular:
-        notes.append(
-            "the times are not equally spaced, but rows are taken as if they were "
-            f"({setting('data.resample', 'STEP')} makes them so)"
-        )
+        what = "the times are not equally spaced, but rows are taken as if they were"
+        notes.append(SeriesNote(what, advice))
     return notes
 
 
@@ -242,7 +251,7 @@ def _describe(
         *absurd_notes(_absurd_counts(windows, series)),
         *_unseen_notes(windows.preprocessing, series),
         *table.notes,
-        *(note for part in series for note in part.notes),
+        *("".join(note) for part in series for note in part.notes),
     ]
     otherwise = list_options(
         *("target", "features", "horizon", "time_column", "series_column", "kind")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -22,6 +23,13 @@ from threefold.tasks.task import Numbers, make_batch
 from threefold.tasks.user_data.seasons import season_of
 
 
+class SeriesNote(NamedTuple):
+    """What to know about a series, and what can be done about it in training."""
+
+    what: str
+    advice: str = ""
+
+
 @dataclass(frozen=True)
 class TimeSeries:
     """Rows of one series in the order of time; NaN is missing."""
@@ -30,7 +38,7 @@ class TimeSeries:
     values: Array  # [time, targets and features]
     axis: TimeAxis | None = None
     last: float = 0.0  # the time of the last row, in seconds since 1970
-    notes: tuple[str, ...] = ()
+    notes: tuple[SeriesNote, ...] = ()
     stretch: Array | None = None  # of each row, the number of gaps before it; None: no gaps
 
     def head(self, share: float) -> TimeSeries:

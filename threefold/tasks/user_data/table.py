@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -40,6 +41,10 @@ LONGEST_CUT = 128  # rows of one example, where a table of tagged rows is cut in
 def table_task(table: Table, reading: Reading) -> Task[Any]:
     """The task of a table, whose kind follows from the settings and the columns."""
     reading.settings.refuse_repeated()
+    if reading.preprocessing is None and (sign := table.shown_decimal()) is not None:
+        # Later tables need not show it, so it is saved with the model.
+        table.decimal = sign
+        reading = replace(reading, settings=replace(reading.settings, decimal=sign))
     found = _known_roles(table, reading) or read_roles(table, reading.settings)
     table = _without_empty_texts(table, found)
     if found.kind == "forecaster":
