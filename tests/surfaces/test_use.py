@@ -26,8 +26,8 @@ from tests.surfaces import own_data
 from tests.tolerances import assert_close
 from threefold import ThreefoldError
 from threefold.cli import main
-from threefold.data.random_by_address import permutation
 from threefold.data.readers import read_pairs
+from threefold.tasks.user_data.splits import shuffled_split, stratified_split
 from threefold.training.experiment import TrainedRun
 
 # Reads jobs (a run's folder, and inputs or the path of a file) and prints the answers.
@@ -77,6 +77,7 @@ CASES = {
     "ts": Case("shapes.ts", inputs=whole("shapes.ts")),
     "sounds": Case("sounds", inputs=whole("sounds")),
     "images": Case("images", inputs=whole("images")),
+    "pictures": Case("images", 20, {"kind": "vision"}, whole("images")),
     "regression": Case(
         "houses.csv", 60, {"kind": "regressor", "target": "price"}, whole("houses_order.csv")
     ),
@@ -168,8 +169,13 @@ def histories(place: Path, run: TrainedRun, name: str) -> list[dict[str, list[An
     ]
 
 
-def test_numbers(count: int) -> list[int]:
-    return list(permutation((0, count), count)[int(count * 0.9) :].tolist())
+def test_numbers(name: str, answers: list[Any]) -> list[int]:
+    """The examples of the test split: of every class, if there are classes."""
+    if name in ("labels", "ts", "sounds", "images", "pictures"):
+        splits = stratified_split(answers, ())
+        assert splits is not None
+        return splits["test"].tolist()
+    return shuffled_split(len(answers), ())["test"].tolist()
 
 
 test_numbers.__test__ = False  # type: ignore[attr-defined]
@@ -181,8 +187,8 @@ def truth(place: Path, name: str) -> list[Any]:
         column = {"labels": "sentiment", "regression": "price"}[name]
         with (place / CASES[name].data).open() as file:
             return [row[column] for row in csv.DictReader(file)]
-    if name in ("sounds", "images"):
-        return [file.parent.name for file in sorted((place / name).rglob("*.*"))]
+    if name in ("sounds", "images", "pictures"):
+        return [file.parent.name for file in sorted((place / CASES[name].data).rglob("*.*"))]
     if name == "ts":
         lines = (place / "shapes.ts").read_text().split("@data\n")[1].split()
         return [line.rpartition(":")[2] for line in lines]
@@ -197,7 +203,7 @@ def test_answers_of_another_process_have_the_scores_of_the_run(
 ) -> None:
     given, expected = answers[name][0], truth(place, name)
     assert len(given) == len(expected)
-    numbers = test_numbers(len(given))
+    numbers = test_numbers(name, expected)
     if name == "regression":
         scores = [abs(given[n]["value"] - float(expected[n])) for n in numbers]
     elif "tags" in given[0]:
@@ -241,7 +247,7 @@ def test_forecasts_of_new_rows_have_the_error_of_the_evaluation(
         for step, answer in enumerate(given)
     ]
     expected = run.summary["test"]["metric"]
-    if name == "several series":  # the mean over both series; their scale is one
+    if name == "several series":  # training reports deviations, over both series
         expected = _error_of_one_series(run, place)
     assert np.mean(errors) == pytest.approx(expected, rel=1e-4)
     # Time stamps go on as the file has them, and quantiles surround the forecast of most steps.
@@ -262,7 +268,7 @@ def _error_of_one_series(run: TrainedRun, place: Path) -> float:
     model: Any = run.model
     with torch.no_grad():
         forecast = model.point_forecast(model(rows.inputs)[0][:, -1])
-    scale = model.preprocessing.outputs.steps[0].deviation[0]
+    scale = model.preprocessing.of_series("south").outputs.steps[0].deviation[0]
     return float((forecast.reshape(rows.targets.shape) - rows.targets).abs().mean()) * scale
 
 
@@ -501,7 +507,7 @@ def test_options_of_the_data_are_keywords() -> None:
     assert (roles.targets, roles.features, preprocessing.horizon) == (("0", "y"), ("n",), 3)
     assert (roles.series, roles.time) == ("name", "t")
     assert threefold.train(data, target=0, **SMALL).model.preprocessing.roles.targets == ("0",)
-    with pytest.raises(ThreefoldError, match="features: the name 'a,b' has a comma"):
+    with pytest.raises(ThreefoldError, match="no column 'a,b'"):
         threefold.train(data, target="y", features=["a,b"], **SMALL)
 
 

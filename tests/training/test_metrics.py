@@ -9,7 +9,7 @@ from sklearn import metrics
 
 from tests.tolerances import TOLERANCES
 from threefold.data.time_stamps import TimeAxis
-from threefold.tasks.user_data.seasons import naive_errors, season_of
+from threefold.tasks.user_data.seasons import Stretches, naive_errors, season_of
 from threefold.training.evaluations.classification import ClassificationCounts
 from threefold.training.evaluations.forecasts import (
     forecast_errors,
@@ -122,11 +122,14 @@ def test_quantiles_by_hand() -> None:
 
 
 def test_the_naive_error_is_that_of_the_season() -> None:
-    series = [np.array([[0.0], [10.0], [2.0], [13.0]]), np.array([[5.0], [np.nan], [6.0]])]
+    values = [np.array([[0.0], [10.0], [2.0], [13.0]]), np.array([[5.0], [np.nan], [6.0]])]
+    series = [Stretches(part) for part in values]
     errors = naive_errors(series, (1, 2, 9))
     assert errors["1"] == pytest.approx([(10 + 8 + 11) / 3])
     assert errors["2"] == pytest.approx([(2 + 3 + 1) / 3])
     assert "9" not in errors  # longer than the series
+    with_gap = Stretches(values[0], np.array([0, 0, 1, 1]))  # between the second and third row
+    assert naive_errors([with_gap], (1, 2)) == {"1": [pytest.approx((10 + 11) / 2)]}
 
 
 @pytest.mark.parametrize(

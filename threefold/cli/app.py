@@ -30,7 +30,7 @@ from threefold.cli import (
     words,
 )
 from threefold.cli.hints import HintedCommand
-from threefold.errors import OtherProcessFailedError, ThreefoldError
+from threefold.errors import OtherProcessFailedError, ThreefoldError, command_line
 
 app = typer.Typer(
     name="threefold",
@@ -93,7 +93,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     output.tolerate_narrow_encodings()
     try:
         try:
-            app(args=arguments, prog_name="threefold")
+            with command_line():
+                app(args=arguments, prog_name="threefold")
         finally:
             sys.stdout.flush()
     except OSError as error:

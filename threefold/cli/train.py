@@ -221,7 +221,8 @@ def _print_result(trained: TrainedRun, folder: Path) -> None:
         if scores and scores["loss"] is not None:
             score = "" if scores["metric"] is None else f", {metric} {scores['metric']:.4f}"
             facts.append((label, f"loss {scores['loss']:.4f}{score}"))
-    facts.append(("chance level", f"{metric} {summary['chance']:.4f}"))
+    by = f" ({summary['chance_name']})" if summary["chance_name"] else ""
+    facts.append(("chance level", f"{metric} {summary['chance']:.4f}{by}"))
     if summary["published"]:
         published = "; ".join(f"{who} {value:g}" for who, value in summary["published"].items())
         facts.append(("published", published))
@@ -252,6 +253,7 @@ def _print_plan(config: RunConfig, prepared: PreparedRun) -> None:
     step = estimate_step(model, objective, prepared.batches(0), settings)
     mixers = "+".join(dict.fromkeys(name for name, _ in spec.entries))
     rate = f"learning rate {settings.learning_rate:g}"
+    chance = task.chance_name or "a trivial baseline"
     output.say_facts(
         [
             *_data_facts(config, data),
@@ -262,7 +264,7 @@ def _print_plan(config: RunConfig, prepared: PreparedRun) -> None:
             ("step", f"{step.elements:,} elements, about {1000 * step.seconds:.0f} ms"),
             ("duration", _duration(config, prepared, step.total(settings))),
             ("memory", f"about {format_bytes(step.memory)} for weights, gradients and activations"),
-            ("metric", f"{task.metric}, {task.chance:.4g} for a trivial baseline (chance level)"),
+            ("metric", f"{task.metric}, {task.chance:.4g} for {chance} (chance level)"),
         ]
     )
 

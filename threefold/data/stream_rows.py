@@ -13,7 +13,7 @@ from __future__ import annotations
 import csv
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from io import BytesIO
 from typing import Any
 
@@ -56,7 +56,8 @@ class RowLayout:
     names: of the numbers, in the model's order; `named` if a header must have them.
     limits: lowest and highest believed number of each column; others are missing.
     refuses: missing numbers are errors.  columns: those of the table to read instead of `names`,
-    by name or number from 1.  header: None if the first line shows it.
+    by name or number from 1.  header: None if the first line shows it.  categories: the known ones
+    of columns that hold no numbers; their codes begin at 1, and an unknown one is 0.
     """
 
     names: tuple[str, ...]
@@ -67,6 +68,7 @@ class RowLayout:
     refuses: bool = True
     columns: tuple[str, ...] | None = None
     header: bool | None = None
+    categories: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.columns is not None and len(self.columns) != len(self.names):
@@ -285,7 +287,21 @@ class RowEncoder(Encoder):
             False,
         )
 
+    def _code(self, name: str, cell: Any) -> float:
+        """The code of a category."""
+        known = self.layout.categories[name]
+        if is_missing(cell) and not self.layout.refuses:
+            return math.nan
+        if self.layout.refuses and label_of(cell) not in known:
+            raise _BadCellError(
+                f"column {name} is {shown(cell)}; the model was trained on {', '.join(known)}; "
+                "--missing carry reads others as none of them"
+            )
+        return 1.0 + known.index(label_of(cell)) if label_of(cell) in known else 0.0
+
     def _number(self, column: int, cell: Any) -> float:
+        if self.layout.names[column] in self.layout.categories:
+            return self._code(self.layout.names[column], cell)
         decimal = "," if self.separator == ";" and isinstance(cell, str) and "," in cell else "."
         number = usable_number(cell, decimal)
         low, high = self.limits[column]

@@ -30,7 +30,7 @@ from threefold.data.time_formats import (
     zone_offset,
 )
 from threefold.data.time_steps import DAY
-from threefold.errors import AmbiguousError, ThreefoldError
+from threefold.errors import AmbiguousError, ThreefoldError, setting
 
 Floats = NDArray[np.float64]
 
@@ -132,6 +132,7 @@ class TimeFacts:
     gap_count: int
     duplicates: int
     first_duplicate: int | None
+    are_neighbours: NDArray[np.bool_]  # of the sorted rows, each and the next: no gap, other times
 
 
 # --------------------------------------------------------------------------------- reading
@@ -156,13 +157,19 @@ def time_format_of(table: Table, name: str, *, day_first: bool | None = None) ->
         what = (
             f"{table.name}: {name}: is {shown(cells[0])} written with the day or the month first?"
         )
-        raise AmbiguousError(what, ("--set data.day_first=true", "--set data.day_first=false"))
+        raise AmbiguousError(what, [setting("data.day_first", v) for v in ("true", "false")])
     texts = (form.text, *form.others)
     return TimeFormat(next(t for t in texts if _day_first(t) == day_first), form.zone)
 
 
 def _day_first(form: str) -> bool:
     return form.index("d") < form.index("m")
+
+
+def day_first_in(form: str) -> bool | None:
+    """Whether a format has the day before the month; None if that cannot be doubted."""
+    doubtful = form.replace("%-", "%").startswith(("%d", "%m")) and "%d" in form and "%m" in form
+    return _day_first(form) if doubtful else None
 
 
 def _parse(table: Table, name: str, form: TimeFormat) -> Floats:
@@ -214,7 +221,16 @@ def describe_times(table: Table, name: str, *, day_first: bool | None = None) ->
         gap_count=len(gaps),
         duplicates=len(repeated),
         first_duplicate=min((table.line_numbers[i] for i in repeated), default=None),
+        are_neighbours=_are_neighbours(axis, clock[order]),
     )
+
+
+def _are_neighbours(axis: TimeAxis, moments: Floats) -> NDArray[np.bool_]:
+    """Whether each of the moments in order is at most one step before the next, and not equal."""
+    if len(moments) < 2:
+        return np.zeros(0, bool)
+    near: NDArray[np.bool_] = (_steps_between(axis, moments) <= 1) & (np.diff(moments) > 0)
+    return near
 
 
 def _in_one_zone(cells: Sequence[Any], times: Floats, form: TimeFormat) -> Floats:

@@ -11,7 +11,6 @@ batch.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from os import PathLike
 from typing import Any
 
@@ -29,6 +28,7 @@ from threefold.models.saving import load
 from threefold.runtime.answers import Answers
 from threefold.runtime.decoding import eval_mode
 from threefold.runtime.generation import generate
+from threefold.runtime.input_notes import input_notes
 from threefold.runtime.raw_inputs import RawInput, read_raw_inputs
 from threefold.runtime.table_forecasts import forecast_table
 from threefold.tasks.pairs import BEGIN, END, pairs
@@ -74,7 +74,7 @@ def predict(
     for row, answer in zip(rows, answers, strict=True):
         if network.kind == "tagger" and preprocessing.form == "words":
             answer["words"] = list(row.value[: len(answer["tags"])])
-    notes = _cut_notes(preprocessing.inputs, rows, encoded)
+    notes = input_notes(preprocessing, rows, encoded)
     return Answers(answers, [_shown(row) for row in rows], notes)
 
 
@@ -84,21 +84,6 @@ def _shown(row: RawInput) -> str:
         return row.source
     text = " ".join(row.value.split())
     return text if len(text) <= MOST_SHOWN else f"{text[: MOST_SHOWN - 1]}…"
-
-
-def _cut_notes(chain: Chain, rows: Sequence[RawInput], encoded: Sequence[Any]) -> list[str]:
-    """A note if inputs are longer than those of training, of which only the beginning was read."""
-    steps: list[Any] = list(chain.steps)
-    limit = next((s.length for s in steps if getattr(s, "length", None)), None)
-    whole = Chain(tuple(replace(s, length=None) if hasattr(s, "length") else s for s in steps))
-    full = [(r, e) for r, e in zip(rows, encoded, strict=True) if limit and len(e) == limit]
-    cut = [row for row, elements in full if len(whole.apply(row.value)) > len(elements)]
-    if not cut:
-        return []
-    return [
-        f"{len(cut):,} inputs are longer than the {limit:,} elements that the model was trained to "
-        f"read (the first: {cut[0].source}); only their beginning was read"
-    ]
 
 
 def find_preprocessing(
@@ -142,6 +127,7 @@ def encode(chain: Chain, row: RawInput) -> np.ndarray[Any, Any]:
 def _answer(model: Any, preprocessing: Preprocessing, batch: list[Any]) -> list[dict[str, Any]]:
     answer = {
         "classifier": _labels,
+        "vision": _labels,
         "regressor": _numbers,
         "tagger": _tags,
         "language": _continuations,
@@ -161,7 +147,8 @@ def _padded(model: Any, batch: list[Any]) -> tuple[Tensor, Tensor]:
 
 def _labels(model: Any, preprocessing: Preprocessing, batch: list[Any]) -> list[dict[str, Any]]:
     inputs, mask = _padded(model, batch)
-    probabilities = model(inputs, mask=mask)[0].double().softmax(-1).cpu().numpy()
+    logits = model(inputs)[0] if model.kind == "vision" else model(inputs, mask=mask)[0]
+    probabilities = logits.double().softmax(-1).cpu().numpy()
     names = preprocessing.labels
     return [
         {

@@ -14,11 +14,14 @@ from torch import Tensor
 
 from threefold.data.audio import Sound
 from threefold.data.preprocessing import Preprocessing
+from threefold.data.preprocessing.categories import column_values
+from threefold.data.preprocessing.numbers import FillMissing
 from threefold.data.readers import read_lines, read_text, text_files
 from threefold.data.table_formats import TABLE_SUFFIXES, table_suffix
 from threefold.data.tables import Table, read_table
 from threefold.data.ts_files import read_ts
 from threefold.errors import ThreefoldError
+from threefold.runtime.table_forecasts import asked_of_model
 from threefold.tasks.user_data.folder import IMAGE_SUFFIXES, SOUND_SUFFIXES, TEXT_SUFFIXES
 from threefold.tasks.user_data.table import check_columns, group_rows, join_texts
 from threefold.tasks.user_data.tags import read_words
@@ -152,7 +155,7 @@ def _series(value: Any, preprocessing: Preprocessing) -> list[RawInput]:
         raise _wrong(value, "sequences that were not in a table", "arrays, or a .ts file")
     if _is_table(value):
         table = _table(value, preprocessing)
-        rows = np.stack([table.numbers(name) for name in roles.features], 1)
+        rows = _values(table, preprocessing)
         groups = _groups(table, preprocessing)
         return [RawInput(rows[numbers], name) for name, numbers in groups.items()]
     if isinstance(value, (str, Path)):
@@ -165,7 +168,8 @@ def _series(value: Any, preprocessing: Preprocessing) -> list[RawInput]:
 
 
 def _groups(table: Table, preprocessing: Preprocessing) -> dict[str, list[int]]:
-    return group_rows(table, preprocessing.roles, preprocessing.context, preprocessing.day_first)
+    roles, context, day_first = preprocessing.roles, preprocessing.context, preprocessing.day_first
+    return asked_of_model(preprocessing, lambda: group_rows(table, roles, context, day_first))
 
 
 def _rows(value: Any, preprocessing: Preprocessing) -> list[RawInput]:
@@ -173,8 +177,11 @@ def _rows(value: Any, preprocessing: Preprocessing) -> list[RawInput]:
     names = preprocessing.roles.features
     if _is_table(value):
         table = _table(value, preprocessing)
-        rows = np.stack([table.numbers(name) for name in names], 1)
+        rows = _values(table, preprocessing)
         return [RawInput(row[None, :], _place(table, n)) for n, row in enumerate(rows)]
+    if preprocessing.categories:
+        columns = ", ".join(preprocessing.categories)
+        raise _wrong(value, f"rows of a table with categories ({columns})", "a table")
     expected = f"a table, or {len(names)} numbers: {', '.join(names)}"
     if isinstance(value, (str, Path)):
         raise _wrong(value, "rows of a table", expected)
@@ -204,6 +211,13 @@ def _media(suffixes: Sequence[str]) -> Any:
         return [RawInput(value, "")]
 
     return read
+
+
+def _values(table: Table, preprocessing: Preprocessing) -> np.ndarray[Any, Any]:
+    """The columns that the model reads: numbers, and codes of categories."""
+    fill = preprocessing.inputs.find(FillMissing)
+    policy = None if fill is None else fill.policy
+    return column_values(table, preprocessing.roles.features, preprocessing.categories, policy)
 
 
 def _place(table: Table, row: int) -> str:

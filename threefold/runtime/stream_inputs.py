@@ -23,7 +23,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from threefold.data.preprocessing import Preprocessing
+from threefold.data.preprocessing.categories import OneHot
 from threefold.data.preprocessing.numbers import ABSURD, FillMissing, Standardise
+from threefold.data.preprocessing.series_scales import SeriesScales
 from threefold.data.row_times import RowTimes
 from threefold.data.stream_bins import OpenBin
 from threefold.data.stream_encoders import Elements
@@ -183,10 +185,13 @@ class RowReader(StreamReader):
         self.columns, self.policy = tuple(columns), policy
         self.horizon = 0
         chain = None if preprocessing is None else preprocessing.inputs
-        self.scale: Standardise | None = None if chain is None else chain.find(Standardise)
+        self.scales: Standardise | SeriesScales | None = None
+        if chain is not None:
+            self.scales = chain.find(Standardise) or chain.find(SeriesScales)
+        self.encode: OneHot | None = None if chain is None else chain.find(OneHot)
         known: FillMissing | None = None if chain is None else chain.find(FillMissing)
         self.fill = known or FillMissing(self.columns, "carry")
-        self.limit = ABSURD if self.scale is not None else np.inf
+        self.limit = ABSURD if self.scales is not None else np.inf
         self.times: RowTimes | None = None
         self.named_series, self.step, has_time = False, None, False
         if preprocessing is not None:
@@ -240,15 +245,22 @@ class RowReader(StreamReader):
                 return None
         else:
             self._check_times(memory, moments)
-        scaled = numbers if self.scale is None else self.scale.apply(numbers)
+        scaled = self.scaled(numbers, segment.series)
         inputs, memory.last = self.fill.fill(scaled, memory.last, self.limit)
         if self.policy == "carry":
             inputs[:, len(self.columns) :] = 0.0
+        inputs = inputs if self.encode is None else self.encode.apply(inputs)
         columns: Columns = {"series": [segment.series] * len(order)} if self.named_series else {}
         columns |= self._time_columns(times, moments)
         columns |= {"missing": missing} if self.policy != "stop" else {}
         values = torch.from_numpy(np.where(np.abs(scaled) <= self.limit, scaled, np.nan))
         return Prepared(self._numbers(inputs), values.to(self.model.device), columns, order)
+
+    def scaled(self, numbers: Array, series: str = "") -> Array:
+        """Rows as the model reads them, on the scale of their series."""
+        scales = self.scales
+        scale = scales.of(series) if isinstance(scales, SeriesScales) else scales
+        return numbers if scale is None else scale.apply(numbers)
 
     def _note_missing(self, numbers: Array) -> list[str]:
         """The names of the columns that are missing in each row."""

@@ -180,6 +180,7 @@ class ScoreStream(Iterator[StreamScores]):
                 token_texts=reader.texts if isinstance(reader, TokenReader) else None,
                 top_k=settings.top_k,
                 window=settings.window,
+                series=series,
             )
         return self.scorers[series]
 

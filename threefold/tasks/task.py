@@ -93,6 +93,7 @@ class Task(Card, Generic[Rows]):
     # Applied to the training batches of a corpus: (batches, seed) → batches.
     augment: Callable[[Batches, int], Batches] | None = None
     labels: tuple[str, ...] = ()  # names of the classes, if they have names
+    chance_name: str = ""  # what gives the chance level, if it is not a constant of the task
     preprocessing: Callable[[], Preprocessing] | None = None  # saved with a trained model
     error_scale: float | tuple[float, ...] = ()  # errors of each output times this are in its units
     description: Any = None  # of a user's data: how they were understood

@@ -22,7 +22,7 @@ import torch
 from threefold.classical.word_vectors import WordVectors
 from threefold.data.atomic_files import write_json, write_text
 from threefold.drawing.page import standalone
-from threefold.errors import ThreefoldError
+from threefold.errors import ThreefoldError, option
 from threefold.models.model import Model
 from threefold.models.table import build
 from threefold.plugins import how_to_load, missing_plugins
@@ -287,7 +287,7 @@ def write_config(config: RunConfig, folder: Path) -> None:
             raise ThreefoldError(
                 f"{folder}: already contains a run with different settings: "
                 f"{'; '.join(existing.differences(config))}; choose "
-                "another --folder, or use the same settings"
+                f"another {option('folder').rstrip('=')}, or use the same settings"
             )
         return
     _refuse_foreign_files(folder)
@@ -305,7 +305,7 @@ def _refuse_foreign_files(folder: Path) -> None:
     if found and not (folder / RUN).is_file():
         raise ThreefoldError(
             f"{folder}: contains {', '.join(found)}, but no run of `threefold train`; nothing was "
-            "written: choose another --folder"
+            f"written: choose another {option('folder').rstrip('=')}"
         )
 
 
@@ -360,6 +360,7 @@ def summarize(
         "metric": data.metric,
         "lower_is_better": task.lower,
         "chance": task.chance,
+        "chance_name": task.chance_name,
         "parameters": model.parameter_count,
         "steps": result.steps,
         "tokens": result.tokens,

@@ -19,6 +19,7 @@ from threefold.data.documents import Documents
 from threefold.data.loaders import IGNORE, Batches, TokenStream, Windows
 from threefold.data.preprocessing import Preprocessing
 from threefold.data.preprocessing.text import Tokenize
+from threefold.data.readers import not_found
 from threefold.data.shuffling import shuffled
 from threefold.errors import ThreefoldError, nearest
 from threefold.models.spec import Spec
@@ -323,8 +324,8 @@ def open_data(
     if name in TASKS:
         return TrainingData(make_task(name, **_task_options(settings)), settings)
     if not Path(name).exists():
-        if "." in name or "/" in name:
-            raise ThreefoldError(f"{name}: file or folder not found")
+        if "." in name or "/" in name or Path(name).is_symlink():
+            raise not_found(Path(name))
         raise ThreefoldError(
             f"{name}: neither a file nor a task has this name; {nearest(name, TASKS)}"
         )

@@ -35,7 +35,7 @@ from threefold.data.loaders import IGNORE, Batch
 from threefold.errors import ThreefoldError
 from threefold.estimators.echo_state_network import EchoStateNetwork
 from threefold.lab.report.report import BaselineResult
-from threefold.tasks.baselines import sample_rows
+from threefold.tasks.baselines import commonest_answer, sample_rows
 from threefold.tasks.task import Task
 from threefold.training.training_data import TrainingData
 
@@ -171,6 +171,12 @@ def _shaped(task: Task[Any], answers: Tensor, batch: Batch) -> Tensor:
 
 
 def _majority(task: Task[Any], seed: int, facts: TestFacts) -> Answer:
+    answer = commonest_answer(_train(task).targets.numpy())
+    scores = torch.nn.functional.one_hot(torch.tensor(answer), task.classes).float()
+    return lambda batch: scores.expand(len(batch.inputs), -1)
+
+
+def _mean(task: Task[Any], seed: int, facts: TestFacts) -> Answer:
     mean = _targets(task, _train(task)).mean(0)
     return lambda batch: _shaped(task, mean.expand(len(batch.inputs), -1).float(), batch)
 
@@ -365,7 +371,7 @@ def _holt_winters(task: Task[Any], seed: int, facts: TestFacts) -> Answer:
 
 
 MAJORITY = Baseline("majority", _majority, simple=True)
-MEAN = Baseline("mean", _majority, simple=True)
+MEAN = Baseline("mean", _mean, simple=True)
 ROCKET = Baseline("MiniRocket", _rocket, random=True)
 WARPING = Baseline("time warping", _warping)
 ECHO_STATE = Baseline("echo state network", _echo_state, random=True)

@@ -7,6 +7,7 @@ from pathlib import Path
 from threefold.data.preprocessing import Chain
 from threefold.data.preprocessing.text import WordNumbers
 from threefold.data.readers import file_error, read_lines
+from threefold.errors import option
 from threefold.tasks.task import Task
 from threefold.tasks.user_data.examples import ExampleData, RawExamples, examples_task
 from threefold.tasks.user_data.settings import Reading
@@ -27,7 +28,7 @@ def tags_task(path: Path, reading: Reading) -> Task:  # type: ignore[type-arg]
         read_tagged(path),
         lambda train: Chain((WordNumbers.fit(train, vocabulary, settings.length),)),
         facts=(("inputs", "words, one per line"), ("target", "the tag after each word")),
-        otherwise="--kind",
+        otherwise=option("kind"),
     )
     return examples_task(data, reading)
 
