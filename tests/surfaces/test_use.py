@@ -305,32 +305,74 @@ def command(*arguments: object) -> int:
 def test_predict_prints_and_writes(
     place: Path, runs: dict[str, TrainedRun], tmp_path: Path, capsys: Any, monkeypatch: Any
 ) -> None:
-    folder, table = place / "runs" / "labels", place / "other_order.csv"
-    assert command("predict", folder, "film 3 was great", "awful, just awful", "--json") == 0
+    folder = place / "runs" / "labels"
+    texts = ["film 3 was great", "awful, just awful"]
+    assert command("predict", folder, *texts, "--json") == 0
     given = json.loads(capsys.readouterr().out)
-    assert [set(answer) for answer in given] == 2 * [{"label", "probability", "probabilities"}]
-    assert given == list(threefold.predict(folder, ["film 3 was great", "awful, just awful"]))
-    for name in ("x.csv", "x.jsonl"):
-        assert command("predict", folder, table, "--output", tmp_path / name) == 0
-    written = list(csv.DictReader((tmp_path / "x.csv").open()))
-    lines = [json.loads(line) for line in (tmp_path / "x.jsonl").read_text().splitlines()]
-    assert [row["label"] for row in written] == [row["label"] for row in lines]
-    assert written[0]["input"].endswith("other_order.csv:2") and len(lines) == 120
-    capsys.readouterr()
+    answers = threefold.predict(folder, texts)
+    assert given == answers.records() and [row["text"] for row in given] == texts
+    assert [row["prediction"] for row in given] == [answer["label"] for answer in answers]
+    assert given[1]["probability_positive"] == answers[1]["probabilities"]["positive"]
     assert command("predict", folder, "great", "--attention", tmp_path / "a.svg") == 2
     assert "no layer of this model has attention weights" in capsys.readouterr().err
     assert not (tmp_path / "a.svg").exists()
     monkeypatch.setattr("sys.stdin", Stdin(b"great\n\nawful\n"))
     assert command("predict", folder, "-") == 0
-    out = capsys.readouterr().out.splitlines()
-    assert len(out) == 3 and out[1].startswith("great") and out[2].startswith("awful")
+    header, *rows = capsys.readouterr().out.splitlines()
+    assert header.split()[:3] == ["input", "text", "prediction"]
+    assert [row.split()[2] for row in rows] == ["great", "awful"]
     monkeypatch.setattr("sys.stdin", Stdin((place / "houses.csv").read_bytes()))
     assert command("predict", place / "runs" / "regression", "-", "--json") == 0
-    assert {"value"} == set(json.loads(capsys.readouterr().out)[149])
+    last = json.loads(capsys.readouterr().out)[149]
+    assert list(last) == ["input", "rooms", "area", "age", "price", "prediction"]
+
+
+def test_answers_stand_beside_the_rows_they_belong_to(
+    place: Path, runs: dict[str, TrainedRun], tmp_path: Path, capsys: Any
+) -> None:
+    """One rule for .csv, .jsonl, --json and the table: input, own columns, prediction."""
+    folder, table = place / "runs" / "labels", tmp_path / "mine.csv"
+    rows = [("007", "great", "a, b"), ("008", "awful", "")]
+    own_data.write_table(table, ("id", "review", "prediction"), rows)
+    for name in ("x.csv", "x.jsonl"):
+        assert command("predict", folder, table, "--output", tmp_path / name) == 0
+    capsys.readouterr()
+    assert command("predict", folder, table, "--json") == 0
+    printed = json.loads(capsys.readouterr().out)
+    with (tmp_path / "x.csv").open() as file:
+        written = list(csv.DictReader(file))
+    lines = [json.loads(line) for line in (tmp_path / "x.jsonl").read_text().splitlines()]
+    assert printed == lines
+    assert [{k: str(v) for k, v in row.items()} for row in lines] == written
+    names = ["input", "id", "review", "input_prediction", "prediction", "probability"]
+    assert list(written[0]) == [*names, "probability_negative", "probability_positive"]
+    assert [row["input"] for row in written] == [f"{table}:2", f"{table}:3"]
+    assert [tuple(row.values())[1:4] for row in written] == rows
+    assert command("predict", folder, table) == 0
+    assert capsys.readouterr().out.splitlines()[0].split() == list(written[0])
+
+
+def test_answers_of_taggers_have_a_row_per_word_in_tables(
+    place: Path, runs: dict[str, TrainedRun], tmp_path: Path
+) -> None:
     tagged = tmp_path / "t.csv"
     assert command("predict", place / "runs" / "conll", "the dog", "--output", tagged) == 0
     with tagged.open() as file:
-        assert [row["tag"] for row in csv.DictReader(file)] == ["D", "N"]
+        assert [tuple(row.values())[1:] for row in csv.DictReader(file)] == [
+            ("1", "the", "D"),
+            ("2", "dog", "N"),
+        ]
+    words = {"word": ["the", "dog", "eats"], "sentence": ["a", "a", "b"], "at": [0, 4, 0]}
+    answers = threefold.predict(place / "runs" / "tagged table", words)
+    assert [record["sentence"] for record in answers.records()] == ["a", "b"]
+    assert [(row["at"], row["word"]) for row in answers.table()] == [
+        (0, "the"),
+        (4, "dog"),
+        (0, "eats"),
+    ]
+    assert {tuple(row) for row in answers.table()} == {
+        ("input", "sentence", "element", "word", "at", "prediction")
+    }
 
 
 class Stdin:
@@ -466,7 +508,7 @@ def test_data_frames(kind: str) -> None:
     assert answers == run.model.predict(["great", "awful"])
     assert set(answers[0]["probabilities"]) == {"positive", "negative"}
     if kind == "pandas":
-        assert list(answers.to_pandas()["label"]) == [answer["label"] for answer in answers]
+        assert list(answers.to_pandas()["prediction"]) == [answer["label"] for answer in answers]
 
 
 def test_texts_arrays_and_mappings() -> None:
