@@ -25,7 +25,7 @@ import threefold
 from tests.surfaces import own_data
 from tests.tolerances import assert_close
 from threefold import ThreefoldError
-from threefold.cli import main
+from threefold.cli import main, output
 from threefold.data.random_by_address import permutation
 from threefold.data.readers import read_pairs
 from threefold.training.experiment import TrainedRun
@@ -591,7 +591,7 @@ def test_attention_weights_reproduce_the_layer(place: Path, tmp_path: Path) -> N
 
 INTERRUPTED_IMPORT = """
 import os, signal, sys
-from threefold.cli import main
+from threefold.cli import main, output
 
 class Interrupting:
     def find_spec(self, name, path=None, target=None):
@@ -657,6 +657,60 @@ def test_a_signal_during_predict_says_that_nothing_was_written(
         "Error: stopped after 40 of 120 inputs; nothing was written\n"
     )
     assert not (tmp_path / "o.csv").exists()
+
+
+def test_missing_numbers_are_told_with_the_answers(runs: dict[str, TrainedRun]) -> None:
+    rows = {"age": [5, 7], "rooms": [3, None], "area": [50, 1e20]}
+    answers = runs["regression"].model.predict(rows)
+    assert len(answers) == 2 and len(answers.notes) == 1
+    assert (
+        "missing or absurd in 1 inputs (rooms 1, area 1; the first: dict, row 2)"
+        in (answers.notes[0])
+    )
+    assert not runs["regression"].model.predict({"age": [5], "rooms": [3], "area": [50]}).notes
+
+
+def test_a_tagged_file_is_read_without_its_tags(
+    place: Path, runs: dict[str, TrainedRun], answers: dict[str, list[Any]]
+) -> None:
+    again = runs["conll"].model.predict(place / "words.conll")
+    assert [answer["words"] for answer in again] == _sentences()
+    assert list(again) == answers["conll"][0]
+
+
+def test_an_empty_target_is_named(place: Path, runs: dict[str, TrainedRun]) -> None:
+    with (place / "sensors.csv").open() as file:
+        rows = [(row["time"], "", row["pressure"]) for row in csv.DictReader(file)]
+    own_data.write_table(place / "untold.csv", ("time", "flow", "pressure"), rows)
+    with pytest.raises(ThreefoldError, match="the target flow has no usable number in 400 rows"):
+        threefold.evaluate(runs["columns"], place / "untold.csv")
+
+
+def test_errors_of_several_targets_have_their_own_units(place: Path, capsys: Any) -> None:
+    settings = ["--set", "model.width=16", "--set", "model.depth=1", "--mixers", "gru"]
+    limits = ["--steps", "5", "--target"]
+    for data, kind, targets in (
+        ("houses.csv", ["--kind", "regressor"], ("price", "age")),
+        ("sensors.csv", ["--horizon", "2"], ("flow", "pressure")),
+    ):
+        folder = place / "runs" / f"two {data}"
+        train = ["train", place / data, *kind, *settings, *limits, ",".join(targets)]
+        assert command(*train, "--folder", folder) == 0
+        told = capsys.readouterr().out
+        assert command("evaluate", folder, "--json") == 0
+        values = json.loads(capsys.readouterr().out)
+        errors = values.get("outputs") or values["by_target"]
+        summary = json.loads((folder / "summary.json").read_text())
+        for name in targets:
+            assert summary["by_target"][name] == pytest.approx(errors[name]["mae"], rel=1e-4)
+            naive = errors[name].get("baseline") or errors[name]["baselines"]["last value"]
+            assert summary["chance_by_target"][name] == pytest.approx(naive["mae"], rel=1e-4)
+        first = output.scores_text(summary, "test")
+        assert first in told and f"absolute_error {targets[0]} " in first
+        assert f", {targets[1]} " in first and output.chance_text(summary) in told
+        assert command("evaluate", folder) == 0
+        shown = capsys.readouterr().out
+        assert "absolute error" not in shown and all(name in shown for name in targets)
 
 
 def test_a_forecast_needs_a_past_and_has_an_end(place: Path, runs: dict[str, TrainedRun]) -> None:

@@ -197,6 +197,7 @@ def test_numbers_texts_and_translations(tmp_path: Path) -> None:
     values = threefold.evaluate(trained, pairs)
     assert values["n"] == 40 and 0 <= values["bleu"] <= 100 and 0 <= values["chrf"] <= 100
     assert values["worst"][0]["target"].isdigit()
+    assert values["bleu_order"] < 4 and "so BLEU counts" in values["notes"][-1]
 
 
 def test_translations_without_sacrebleu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -148,6 +148,8 @@ def test_seasons_follow_from_the_step(step: float, more: dict, season: int) -> N
 
 def test_translations_by_sacrebleu() -> None:
     same = ["the cat sat on the mat", "a dog ran over the hill"]
-    assert text_scores(same, same) == pytest.approx({"bleu": 100, "chrf": 100})
+    assert text_scores(same, same) == pytest.approx({"bleu": 100, "bleu_order": 4, "chrf": 100})
+    short = ["one two", "two"]  # no sequence of 4 words, of which BLEU would be 0
+    assert text_scores(short, short) == pytest.approx({"bleu": 100, "bleu_order": 2, "chrf": 100})
     worse = text_scores(["the cat sat", "nothing alike"], same)
     assert worse is not None and worse["chrf"] < 60

@@ -199,7 +199,6 @@ def _print_result(trained: TrainedRun, folder: Path) -> None:
     from threefold.training.loop import STOP_REASONS
 
     result, summary = trained.result, trained.summary
-    metric = summary["metric"]
     if not trained.finished:
         output.say(f"stopped after step {result.steps:,} and saved; to resume:")
         output.say(f"  threefold resume {shlex.quote(str(folder))}")
@@ -209,11 +208,9 @@ def _print_result(trained: TrainedRun, folder: Path) -> None:
         ("steps", f"{result.steps:,}"),
     ]
     for split, label in (("valid", "validation"), ("test", "test")):
-        scores = summary[split]
-        if scores and scores["loss"] is not None:
-            score = "" if scores["metric"] is None else f", {metric} {scores['metric']:.4f}"
-            facts.append((label, f"loss {scores['loss']:.4f}{score}"))
-    facts.append(("chance level", f"{metric} {summary['chance']:.4f}"))
+        if text := output.scores_text(summary, split):
+            facts.append((label, text))
+    facts.append(("chance level", output.chance_text(summary)))
     if summary["published"]:
         published = "; ".join(f"{who} {value:g}" for who, value in summary["published"].items())
         facts.append(("published", published))

@@ -24,6 +24,13 @@ def format_value(value: float, unit: str) -> str:
     return {"bytes": format_bytes, "seconds": format_seconds}.get(unit, format_count)(value)
 
 
+def format_number(value: float) -> str:
+    """A number with four digits at least: 0.01234, 1,234, 158,453; very large ones as 1.235e+12."""
+    if isinstance(value, int) or 1e4 <= abs(value) < 1e9:
+        return f"{value:,.0f}"
+    return f"{value:.4g}"
+
+
 def format_bytes(value: float) -> str:
     """Bytes with three significant digits, e.g. 64 KiB."""
     return _with_unit(value, BYTE_UNITS, 1024)

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from threefold.data.padding import pad_rows
 from threefold.data.preprocessing import Chain, Preprocessing
-from threefold.data.preprocessing.numbers import Standardise
+from threefold.data.preprocessing.numbers import ABSURD, FillMissing, Standardise
 from threefold.data.preprocessing.text import Tokenize, TokenizeMasked
 from threefold.errors import ThreefoldError
 from threefold.models.model import Model
@@ -76,6 +76,7 @@ def predict(
             for row, answer in zip(rows, answers, strict=True)
         ]
     notes = _cut_notes(preprocessing.inputs, rows, encoded)
+    notes += _missing_notes(preprocessing.inputs, rows)
     columns = [_own_columns(*pair) for pair in zip(rows, answers, strict=True)]
     return Answers(answers, [row.source for row in rows], columns, notes)
 
@@ -101,6 +102,26 @@ def _cut_notes(chain: Chain, rows: Sequence[RawInput], encoded: Sequence[Any]) -
     return [
         f"{len(cut):,} inputs are longer than the {limit:,} elements that the model was trained to "
         f"read (the first: {cut[0].source}); only their beginning was read"
+    ]
+
+
+def _missing_notes(chain: Chain, rows: Sequence[RawInput]) -> list[str]:
+    """A note if numbers are missing in columns that lacked none in training."""
+    fill: FillMissing | None = chain.find(FillMissing)
+    if fill is None:
+        return []
+    unmarked = [i for i, name in enumerate(fill.columns) if name not in fill.masked]
+    gone = [~(np.abs(chain.steps[0].apply(row.value)) <= ABSURD)[:, unmarked] for row in rows]
+    first = next((row.source for row, cells in zip(rows, gone, strict=True) if cells.any()), None)
+    if first is None:
+        return []
+    counts = np.sum([cells.sum(0) for cells in gone], 0).tolist()
+    names = [fill.columns[i] for i in unmarked]
+    listed = ", ".join(f"{n} {count:,}" for n, count in zip(names, counts, strict=True) if count)
+    return [
+        f"numbers are missing or absurd in {sum(bool(cells.any()) for cells in gone):,} inputs "
+        f"({listed}; the first: {first}) and were replaced by the last value of the input, or by "
+        "the mean of the training data, which had none missing there"
     ]
 
 

@@ -36,6 +36,7 @@ from threefold.training.loop import Reserve, Result, train
 from threefold.training.reporters import LoggingReporter, Reporter, SampleReporter
 from threefold.training.run_folder import CHECKPOINTS, LOG, RUN
 from threefold.training.settings import TrainingSettings
+from threefold.training.target_errors import TargetErrors
 from threefold.training.training_data import EvaluationBatches, TrainingData, open_data
 
 Progress = Callable[[int, int], None]
@@ -208,13 +209,16 @@ def _conclude(
 ) -> TrainedRun:
     """Save a trained model if there is a folder, evaluate it, write its summary and figures."""
     data, model, scores = prepared.data, prepared.model.eval(), None
+    errors = TargetErrors.of(data)
     if trained.folder is not None:
         model.save(trained.folder / MODEL)
     if test and trained.finished:
-        scores = _test(config, prepared, on_test)
+        scores = _test(config, prepared, on_test, errors)
         if scores is None:
             trained.result.stopped = "interrupted"
     summary = summarize(config, data, model, trained.result, scores)
+    if errors is not None:
+        summary |= {"by_target": None} if scores is None else errors.values()
     if prepared.test_examples is not None:
         summary["test_examples"] = min(prepared.test_examples, data.task.size("test"))
     if trained.folder is not None:
@@ -223,7 +227,12 @@ def _conclude(
     return replace(trained, test=scores, summary=summary)
 
 
-def _test(config: RunConfig, prepared: PreparedRun, on_test: Progress | None) -> Scores | None:
+def _test(
+    config: RunConfig,
+    prepared: PreparedRun,
+    on_test: Progress | None,
+    errors: TargetErrors | None,
+) -> Scores | None:
     """Loss and metric on the test split; None if there was a signal meanwhile."""
     carry, done = config.training.carry_state, 0
     batches = prepared.split_batches("test", carry)
@@ -232,6 +241,8 @@ def _test(config: RunConfig, prepared: PreparedRun, on_test: Progress | None) ->
         def on_batch(*batch: Any) -> None:
             nonlocal done
             done += 1
+            if errors is not None:
+                errors(*batch)
             if on_test is not None:
                 on_test(done, len(batches))
             interrupts.check("during the test")
