@@ -396,7 +396,8 @@ class TestDemo:
         assert "did you mean 'gla'" in refused("demo", "--mixers", "mamba,glaa")
 
     def test_no_mixer(self) -> None:
-        assert "names no mixer" in refused("demo", "--mixers", ",")
+        assert "a name is empty" in refused("demo", "--mixers", ",")
+        assert "'gru,': a name is empty" in refused("compare", "recall", "--mixers", "gru,")
 
     def test_bad_seconds(self) -> None:
         assert "--time" in refused("demo", "--time", "0s")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -591,23 +592,64 @@ def test_attention_weights_reproduce_the_layer(place: Path, tmp_path: Path) -> N
 
 INTERRUPTED_IMPORT = """
 import os, signal, sys
-from threefold.cli import main, output
+from threefold.cli import main
+
+module, number = sys.argv[1:3]
+del sys.argv[1:3]
 
 class Interrupting:
     def find_spec(self, name, path=None, target=None):
-        if name == sys.argv[1]:
-            os.kill(os.getpid(), signal.SIGINT)
+        if name == module:
+            os.kill(os.getpid(), getattr(signal, number))
 
 sys.meta_path.insert(0, Interrupting())
-main(sys.argv[2:])
+main()
 """
 
 
-@pytest.mark.parametrize("module", ["typer", "torch.functional"])
-def test_ctrl_c_while_a_command_starts_ends_it_without_a_traceback(module: str) -> None:
-    arguments = [sys.executable, "-c", INTERRUPTED_IMPORT, module, "predict", "nothing", "x"]
+@pytest.mark.parametrize("module", ["typer", "torch.functional", "threefold.models.files"])
+@pytest.mark.parametrize("number", ["SIGINT", "SIGTERM"])
+def test_a_signal_while_a_command_starts_ends_it_without_a_traceback(
+    module: str, number: str
+) -> None:
+    words = ["forecast", "nothing", "x y"]
+    arguments = [sys.executable, "-c", INTERRUPTED_IMPORT, module, number, *words]
     done = subprocess.run(arguments, capture_output=True, text=True)
-    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+    said = "Error: interrupted; to run it again: threefold forecast nothing 'x y'\n"
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", said)
+
+
+@pytest.mark.parametrize("where", ["learning_rates", "train_all", "measure_costs"])
+def test_a_race_that_is_interrupted_says_how_to_go_on(
+    where: str, tmp_path: Path, capsys: Any, monkeypatch: Any
+) -> None:
+    def interrupted(*arguments: Any, **options: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(f"threefold.lab.race.race.{where}", interrupted)
+    words = ["compare", "recall", "--mixers", "gru,rnn", "--time", "1steps", "--seeds", "2"]
+    words += ["--width", "16", "--depth", "1", "--folder", str(tmp_path / "race")]
+    assert command(*words) == 130
+    assert capsys.readouterr().err.endswith(
+        "Error: interrupted; finished runs are kept; to run it again: threefold "
+        f"{shlex.join(words)}\n"
+    )
+
+
+def test_an_interrupted_study_ends(capsys: Any, monkeypatch: Any) -> None:
+    from threefold.training.loop import Trainer
+
+    step = Trainer.step
+
+    def interrupt(trainer: Trainer, *arguments: Any) -> Any:
+        os.kill(os.getpid(), signal.SIGTERM)
+        return step(trainer, *arguments)
+
+    monkeypatch.setattr(Trainer, "step", interrupt)
+    assert command("lab", "delay", "--elements", "4") == 130
+    assert "Error: stopped after step 1; to run it again: threefold lab delay --elements 4" in (
+        capsys.readouterr().err
+    )
 
 
 def test_a_second_ctrl_c_says_what_is_left(
@@ -637,10 +679,9 @@ def test_an_empty_argument_is_not_the_current_folder(
             threefold.predict(place / "runs" / name, "")
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_during_predict_says_that_nothing_was_written(
     number: int,
-    code: int,
     place: Path,
     runs: dict[str, TrainedRun],
     tmp_path: Path,
@@ -652,9 +693,11 @@ def test_a_signal_during_predict_says_that_nothing_was_written(
 
     monkeypatch.setattr("threefold.data.progress.CountMeter.show", show)
     words = ["predict", place / "runs" / "labels", place / "reviews.csv", "--batch-size", 40]
-    assert command(*words, "--output", tmp_path / "o.csv") == code
+    words += ["--output", tmp_path / "o.csv"]
+    assert command(*words) == 130
     assert capsys.readouterr().err == (
-        "Error: stopped after 40 of 120 inputs; nothing was written\n"
+        "Error: stopped after 40 of 120 inputs; nothing was written; to run it again: threefold "
+        f"{shlex.join(map(str, words))}\n"
     )
     assert not (tmp_path / "o.csv").exists()
 

@@ -28,11 +28,12 @@ from threefold.cli import (
     tasks,
     train,
 )
-from threefold.cli.hints import HintedCommand
+from threefold.cli.hints import Commands, HintedCommand
 from threefold.errors import OtherProcessFailedError, ThreefoldError
 
 app = typer.Typer(
     name="threefold",
+    cls=Commands,
     help="Neural sequence models, from the RNN to Mamba, that run step by step, in chunks and in "
     "parallel, with the same results.",
     no_args_is_help=True,
@@ -91,7 +92,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     output.tolerate_narrow_encodings()
     try:
         try:
-            app(args=arguments, prog_name="threefold")
+            words = list(sys.argv[1:] if arguments is None else arguments)
+            app(args=words, prog_name="threefold", obj=words)
         finally:
             sys.stdout.flush()
     except OSError as error:

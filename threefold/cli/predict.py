@@ -66,21 +66,16 @@ def predict(
 
 def _answers(model: Model, values: list[Any], batch_size: int) -> Answers:
     """The answers; a signal ends the command after the batch that is being computed."""
-    from threefold.runtime.interrupts import InterruptedByUser, Interrupts
+    from threefold.runtime.interrupts import Interrupts
     from threefold.runtime.prediction import predict as answer
 
     with Interrupts() as interrupts, output.progress_bar("predicting") as show:
 
         def on_progress(done: int, total: int) -> None:
             show(done, total)
-            interrupts.check(f"after {done:,} of {total:,} inputs")
+            interrupts.check(f"after {done:,} of {total:,} inputs; nothing was written")
 
-        try:
-            return answer(model, values, batch_size=batch_size, on_progress=on_progress)
-        except InterruptedByUser as stop:
-            message = f"{stop}; nothing was written"
-    output.complain(message)
-    raise typer.Exit(interrupts.exit_code)
+        return answer(model, values, batch_size=batch_size, on_progress=on_progress)
 
 
 def forecast(

@@ -62,6 +62,12 @@ class TrainedRun:
         """Whether the run has ended, rather than been interrupted."""
         return self.result.stopped != "interrupted"
 
+    def complete(self) -> TrainedRun:
+        """The run, if it was not interrupted."""
+        if not self.finished:
+            raise InterruptedByUser(f"stopped after step {self.result.steps:,}")
+        return self
+
     @property
     def history(self) -> list[dict[str, Any]]:
         """Step, loss, learning rate and, where evaluated, valid_loss and valid_metric."""
