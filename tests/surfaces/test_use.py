@@ -636,6 +636,37 @@ def test_a_race_that_is_interrupted_says_how_to_go_on(
     )
 
 
+def test_a_run_on_a_relative_path_resumes_from_another_folder(
+    place: Path, tmp_path: Path, capsys: Any, monkeypatch: Any
+) -> None:
+    from threefold.training.loop import Trainer
+
+    step = Trainer.step
+
+    def interrupt(trainer: Trainer, *arguments: Any) -> Any:
+        if trainer.result.steps == 1:
+            os.kill(os.getpid(), signal.SIGINT)
+        return step(trainer, *arguments)
+
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "reviews.csv").write_bytes((place / "reviews.csv").read_bytes())
+    monkeypatch.chdir(tmp_path)
+    train = ["train", "data/reviews.csv", "--mixers", "gru", "--size", "tiny", "--steps", 3]
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "step", interrupt)
+        assert command(*train, "--folder", "run") == 130
+    monkeypatch.chdir(tmp_path / "data")
+    assert command("resume", tmp_path / "run") == 0
+    assert json.loads((tmp_path / "run" / "summary.json").read_text())["steps"] == 3
+    (tmp_path / "run" / "summary.json").unlink()
+    (tmp_path / "data" / "reviews.csv").unlink()
+    capsys.readouterr()
+    assert command("resume", tmp_path / "run") == 2
+    assert f"was trained on data/reviews.csv, but there is no {tmp_path}/data/reviews.csv" in (
+        capsys.readouterr().err
+    )
+
+
 def test_an_interrupted_study_ends(capsys: Any, monkeypatch: Any) -> None:
     from threefold.training.loop import Trainer
 

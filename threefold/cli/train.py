@@ -84,7 +84,7 @@ def train(
     if dry_run:
         return _dry_run(run_config)
     _launch(ranks, [] if folder else ["--folder", str(path)])
-    _run(run_config, path, started, tensorboard=tensorboard, announce=True)
+    _run(run_config, path, started, tensorboard=tensorboard)
 
 
 def _dry_run(config: RunConfig) -> None:
@@ -138,6 +138,7 @@ def resume(
     A run limited by --steps ends with the same weights, bit for bit, as if it had never stopped.
     """
     started = monotonic()
+    from threefold.training.data_paths import find_data
     from threefold.training.experiment import finished_steps, read_run
 
     config = read_run(folder)
@@ -147,24 +148,34 @@ def resume(
             "To train longer, start a new run with more --steps or --time."
         )
         return
+    name = find_data(folder, config.data.name, "put the data there, or resume in their folder")
     _launch(ranks, [])
-    _run(config, folder, started, tensorboard=tensorboard, announce=False)
+    _run(config, folder, started, tensorboard=tensorboard, data_name=name)
 
 
 def _run(
-    config: RunConfig, folder: Path, started: float, *, tensorboard: bool, announce: bool
+    config: RunConfig,
+    folder: Path,
+    started: float,
+    *,
+    tensorboard: bool,
+    data_name: str | None = None,
 ) -> None:
+    """Train; data_name: where the data of a run are that is resumed."""
     from rich.console import Console
 
     from threefold.kernels.system_memory import keep_memory
     from threefold.training.distributed import join_group
     from threefold.training.experiment import prepare, run, title_of
     from threefold.training.reporters import TensorBoardReporter, console_reporter
+    from threefold.training.training_data import open_data
 
     keep_memory()
     with join_group() as group:
-        prepared = replace(prepare(config), started=started)
-        if group.is_main and announce:
+        name = data_name or config.data.name
+        data = open_data(config.data.model_copy(update={"name": name}))
+        prepared = replace(prepare(config, data), started=started)
+        if group.is_main and data_name is None:
             _print_plan(config, prepared)
             output.say(f"folder      {folder}")
         reporters = [console_reporter(Console(), title_of(config))]

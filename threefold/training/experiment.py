@@ -28,6 +28,7 @@ from threefold.plugins import how_to_load, missing_plugins
 from threefold.runtime.interrupts import InterruptedByUser, Interrupts
 from threefold.training.config import FORMAT_VERSION, RunConfig, read_toml
 from threefold.training.curves import draw_run, loss_chart
+from threefold.training.data_paths import path_note
 from threefold.training.devices import place
 from threefold.training.distributed import ProcessGroup
 from threefold.training.estimate import check_memory, estimate_evaluation, estimate_step
@@ -302,7 +303,7 @@ def write_config(config: RunConfig, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ThreefoldError(f"{folder}: cannot be created ({error.strerror})") from error
-    write_text(path, config.to_toml())
+    write_text(path, path_note(config.data.name) + config.to_toml())
 
 
 def _refuse_foreign_files(folder: Path) -> None:
@@ -363,7 +364,6 @@ def summarize(
     values: dict[str, Any] = {
         "title": title_of(config),
         "task": task.name,
-        "data_path": _data_path(data),
         "metric": data.metric,
         "lower_is_better": task.lower,
         "chance": task.chance,
@@ -382,12 +382,6 @@ def summarize(
     if task.labels:
         values["labels"] = list(task.labels)
     return values
-
-
-def _data_path(data: TrainingData) -> str | None:
-    """Where a user's file is, so that it is found from another working directory."""
-    path = Path(data.data.name)
-    return str(path.resolve()) if data.from_user and path.exists() else None
 
 
 def _scores(scores: Scores) -> dict[str, float | None]:
