@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -785,6 +786,11 @@ def test_errors_of_several_targets_have_their_own_units(place: Path, capsys: Any
         assert command("evaluate", folder) == 0
         shown = capsys.readouterr().out
         assert "absolute error" not in shown and all(name in shown for name in targets)
+        page = threefold.evaluate(folder).page()
+        if "outputs" in values:
+            assert re.search(r"<h1>MAE [\d,.]+ of price, [\d,.]+ of age</h1>", page)
+            assert "Answers and targets: age" in page  # and inputs are named
+            assert re.search(r'<td class="text">rooms \d, area [\d.]+</td>', page)
 
 
 def test_a_forecast_needs_a_past_and_has_an_end(place: Path, runs: dict[str, TrainedRun]) -> None:

@@ -16,7 +16,11 @@ from threefold.training.evaluations.forecasts import (
     interval_coverages,
     quantile_errors,
 )
-from threefold.training.evaluations.regression import mean_baseline, regression_errors
+from threefold.training.evaluations.regression import (
+    answers_by_size,
+    mean_baseline,
+    regression_errors,
+)
 from threefold.training.evaluations.translation import text_scores
 
 EXACT = TOLERANCES[torch.float64, "output"]
@@ -144,6 +148,16 @@ def test_the_naive_error_is_that_of_the_season() -> None:
 def test_seasons_follow_from_the_step(step: float, more: dict, season: int) -> None:
     assert season_of(TimeAxis("t", "iso", 0.0, step, **more)) == season
     assert season_of(None) == 1
+
+
+def test_answers_are_grouped_by_the_size_of_their_targets() -> None:
+    targets = np.arange(40.0)[::-1].copy()
+    targets[3] = np.nan  # 36
+    groups = answers_by_size(2 * np.arange(40.0)[::-1], targets)
+    assert [group["n"] for group in groups] == [6, 6, 6, 6, 5, 5, 5]
+    assert groups[0]["target"] == 2.5 and groups[0]["answer"] == 5
+    assert groups[0]["low"] == 1 and groups[0]["high"] == 9
+    assert answers_by_size(np.ones(3), np.ones(3))[0]["n"] == 3
 
 
 def test_translations_by_sacrebleu() -> None:

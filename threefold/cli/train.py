@@ -172,8 +172,8 @@ def _run(
 
     keep_memory()
     with join_group() as group:
-        name = data_name or config.data.name
-        data = open_data(config.data.model_copy(update={"name": name}))
+        found = config.data.model_copy(update={"name": data_name})
+        data = None if data_name is None else open_data(found)
         prepared = replace(prepare(config, data), started=started)
         if group.is_main and data_name is None:
             _print_plan(config, prepared)
@@ -220,6 +220,8 @@ def _print_result(trained: TrainedRun, folder: Path) -> None:
     ]
     for split, label in (("valid", "validation"), ("test", "test")):
         if text := output.scores_text(summary, split):
+            if split == "test" and "test_examples" in summary:
+                text += f" (of a sample of {summary['test_examples']:,} examples)"
             facts.append((label, text))
     facts.append(("chance level", output.chance_text(summary)))
     if summary["published"]:

@@ -223,15 +223,15 @@ def _conclude(
         scores = _test(config, prepared, on_test, errors)
         if scores is None:
             trained.result.stopped = "interrupted"
-    summary = summarize(config, data, model, trained.result, scores)
+    summary = summarize(config, data, model, trained.result, scores and scores[0])
     if errors is not None:
         summary |= {"by_target": None} if scores is None else errors.values()
-    if prepared.test_examples is not None:
-        summary["test_examples"] = min(prepared.test_examples, data.task.size("test"))
+    if scores is not None and scores[1] < data.task.size("test"):
+        summary["test_examples"] = scores[1]
     if trained.folder is not None:
         write_json(trained.folder / SUMMARY, summary)
         draw_run(trained.folder)
-    return replace(trained, test=scores, summary=summary)
+    return replace(trained, test=scores and scores[0], summary=summary)
 
 
 def _test(
@@ -239,10 +239,14 @@ def _test(
     prepared: PreparedRun,
     on_test: Progress | None,
     errors: TargetErrors | None,
-) -> Scores | None:
-    """Loss and metric on the test split; None if there was a signal meanwhile."""
-    carry, done = config.training.carry_state, 0
-    batches = prepared.split_batches("test", carry)
+) -> tuple[Scores, int] | None:
+    """Scores on the test split, and of how many examples; None if there was a signal meanwhile.
+
+    A run with a time limit tests as many examples as there is time for.
+    """
+    carry, done, limit = config.training.carry_state, 0, config.training.time
+    deadline = None if limit is None else prepared.started + (1 - FINISHING) * limit
+    batches = replace(prepared.split_batches("test", carry), deadline=deadline)
     with Interrupts() as interrupts:
 
         def on_batch(*batch: Any) -> None:
@@ -256,7 +260,7 @@ def _test(
 
         objective = prepared.data.objective(config.training)
         try:
-            return evaluate(
+            scores = evaluate(
                 prepared.model,
                 batches,
                 carry=carry,
@@ -266,6 +270,9 @@ def _test(
             )
         except InterruptedByUser:
             return None
+    size = prepared.data.task.size("test")
+    most = min(prepared.test_examples or size, size)
+    return scores, most if done == len(batches) else done * config.data.batch_size
 
 
 def evaluate_split(
