@@ -80,7 +80,7 @@ class Registry(dict[str, Value], Generic[Value]):
                 value = point.load()
                 if callable(value):
                     self.add(point.name, value)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             warnings.warn(
                 f"the entry point {point.name} = {point.value!r} of {self.group} is not available: "
                 f"{type(error).__name__}: {error}",
@@ -109,6 +109,11 @@ def load_plugin(name: str) -> None:
         raise ThreefoldError(
             f"plugin {name}: cannot be imported ({error}); expected the name of a module on "
             "Python's path or in this folder, or the path of a .py file"
+        ) from error
+    except SystemExit as error:
+        raise ThreefoldError(
+            f"plugin {name}: called sys.exit({error.code!r}) while it was imported; put what a "
+            'script does under if __name__ == "__main__"'
         ) from error
     except Exception as error:
         raise ThreefoldError(

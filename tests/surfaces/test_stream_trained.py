@@ -190,7 +190,8 @@ class TestNewRows:
     def test_in_a_file(self, workdir: Path, words: tuple[str, ...], expected: bytes) -> None:
         part = ("stream", "flow", "new.csv", "--output", "o.jsonl", "--state", "s")
         assert "--continue-with new if this file holds only what follows" in refused(*part)
-        good(*part, "--continue-with", "new")
+        summary = json.loads(good(*part, "--continue-with", "new", "--json"))
+        assert summary["missing_values"] == {"big": 1}  # without the one in old.csv
         assert (workdir / "o.jsonl").read_bytes() == expected
         good(*part)  # the same file again: nothing is new
         assert (workdir / "o.jsonl").read_bytes() == expected

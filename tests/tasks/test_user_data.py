@@ -382,8 +382,9 @@ def test_tagged_rows_without_groups_are_cut_into_examples(tmp_path: Path) -> Non
         steps=60,
         settings={"model.width": 16, "model.depth": 1, "training.learning_rate": 0.01},
     )
-    tags = [tag for answer in run.model.predict(path) for tag in answer["tags"]]
-    assert np.mean([a == b for a, b in zip(tags, labels, strict=True)]) > 0.9
+    rows = run.model.predict(path).table()
+    assert [float(row["x"]) for row in rows] == NUMBERS * 3
+    assert np.mean([row["prediction"] == row["state"] for row in rows]) > 0.9
 
 
 def test_imbalance_and_duplicates_are_told(tmp_path: Path) -> None:

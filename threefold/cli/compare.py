@@ -89,14 +89,14 @@ def compare(
 
     If it is interrupted, the same command with the same --folder continues the race.
     """
+    from threefold.lab.bench.bench import split_names
     from threefold.lab.race.planning import RaceRequest
 
     columns = options.data_settings(locals())
     given = [f"{name}={value}" for name, value in columns.items() if value is not None]
-    names = tuple(part.strip() for part in mixers.split(",") if part.strip())
     request = RaceRequest(
-        data, names, time, match, seeds, tune, width, depth, parameters, learning_rate, batch_size,
-        (*given, *(overrides or ())), baselines,
+        data, split_names(mixers), time, match, seeds, tune, width, depth, parameters,
+        learning_rate, batch_size, (*given, *(overrides or ())), baselines,
     )  # fmt: skip
     _race(request, folder, as_json)
 
@@ -105,15 +105,15 @@ def _race(request: RaceRequest, folder: Path | None, as_json: bool) -> None:
     from threefold.kernels.system_memory import keep_memory
     from threefold.lab.race.race import RaceFolder, default_folder, ranks, run_race
     from threefold.lab.race.runs import StoppedError
+    from threefold.runtime.interrupts import InterruptedByUser
 
     keep_memory()
     rank, _ = ranks()
     race_folder = RaceFolder(folder or default_folder(request), writes_report=rank == 0)
     try:
         report = run_race(request, race_folder, progress_printer())
-    except StoppedError as error:
-        output.complain(str(error))
-        raise typer.Exit(130) from None
+    except (StoppedError, KeyboardInterrupt):
+        raise InterruptedByUser("interrupted; finished runs are kept") from None
     if rank:
         return
     if as_json:

@@ -70,24 +70,19 @@ def evaluate(
     is given.
     """
     from threefold.kernels.system_memory import keep_memory
-    from threefold.runtime.interrupts import InterruptedByUser
     from threefold.training.evaluations import evaluate as measure
 
     path = _page_path(model, page, output_file)
     keep_memory()
-    try:
-        with output.progress_bar("evaluating") as show:
-            evaluation = measure(
-                *(model, data, split),
-                unknown=unknown,
-                stride=stride,
-                season=season,
-                settings=overrides or (),
-                on_progress=show,
-            )
-    except InterruptedByUser as stop:
-        output.complain(f"{stop}; nothing was written")
-        raise typer.Exit(output.INTERRUPTED) from None
+    with output.progress_bar("evaluating") as show:
+        evaluation = measure(
+            *(model, data, split),
+            unknown=unknown,
+            stride=stride,
+            season=season,
+            settings=overrides or (),
+            on_progress=show,
+        )
     if path is not None:
         evaluation.page(path)
     if as_json:

@@ -55,18 +55,12 @@ def load(
     path = find_model_folder(Path(folder))
     config = read_config(path)
     weights = path / WEIGHTS
-    tensors, _ = read_tensors(weights)
     try:
         with torch.random.fork_rng(devices=[]):  # leaves the global generator untouched
             model = build(config.spec)
     except ThreefoldError as error:
         raise ThreefoldError(f"{path / CONFIG}: {error}") from error
-    _check_match(unique_tensors(model), tensors, weights)
-    if sha256_of(weights) != config.sha256:
-        raise ThreefoldError(
-            f"{weights}: damaged, or not the weights that config.json describes (SHA-256 "
-            "differs); copy the folder or save the model again"
-        )
+    tensors = read_weights(path, config, model)
     model.to(_saved_dtype(config, path))
     for name, target in unique_tensors(model).items():
         target.data = tensors[name]  # each in its own dtype
@@ -130,6 +124,19 @@ def unique_tensors(model: nn.Module) -> dict[str, Tensor]:
     for name, tensor in tensors.items():
         first.setdefault(id(tensor), name)
     return {name: tensors[name] for name in first.values()}
+
+
+def read_weights(folder: Path, config: ModelConfig, model: nn.Module) -> dict[str, Tensor]:
+    """The weights in a model folder, which must be those of `model` and of the config."""
+    weights = folder / WEIGHTS
+    tensors, _ = read_tensors(weights)
+    _check_match(unique_tensors(model), tensors, weights)
+    if sha256_of(weights) != config.sha256:
+        raise ThreefoldError(
+            f"{weights}: damaged, or not the weights that config.json describes (SHA-256 "
+            "differs); copy the folder or save the model again"
+        )
+    return tensors
 
 
 def _check_match(expected: Mapping[str, Tensor], loaded: Mapping[str, Tensor], path: Path) -> None:

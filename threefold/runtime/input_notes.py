@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from threefold.data.preprocessing import Chain, Preprocessing
+from threefold.data.preprocessing.numbers import ABSURD, FillMissing
 from threefold.data.preprocessing.text import WordNumbers
 from threefold.runtime.raw_inputs import RawInput
 
@@ -19,9 +20,10 @@ MOST_SHOWN = 5  # unknown words
 def input_notes(
     preprocessing: Preprocessing, rows: Sequence[RawInput], encoded: Sequence[Any]
 ) -> list[str]:
-    """Inputs that were cut, and words and categories that training has not seen."""
+    """What was cut, is missing, or was not in the training data."""
     return [
         *_cut_notes(preprocessing.inputs, rows, encoded),
+        *_missing_notes(preprocessing.inputs, rows),
         *_unknown_words(preprocessing.inputs, rows),
         *_unknown_categories(preprocessing, rows),
     ]
@@ -39,6 +41,26 @@ def _cut_notes(chain: Chain, rows: Sequence[RawInput], encoded: Sequence[Any]) -
     return [
         f"{len(cut):,} inputs are longer than the {limit:,} elements that the model was trained to "
         f"read (the first: {cut[0].source}); only their beginning was read"
+    ]
+
+
+def _missing_notes(chain: Chain, rows: Sequence[RawInput]) -> list[str]:
+    """A note if numbers are missing in columns that lacked none in training."""
+    fill: FillMissing | None = chain.find(FillMissing)
+    if fill is None:
+        return []
+    unmarked = [i for i, name in enumerate(fill.columns) if name not in fill.masked]
+    gone = [~(np.abs(chain.steps[0].apply(row.value)) <= ABSURD)[:, unmarked] for row in rows]
+    first = next((row.source for row, cells in zip(rows, gone, strict=True) if cells.any()), None)
+    if first is None:
+        return []
+    counts = np.sum([cells.sum(0) for cells in gone], 0).tolist()
+    names = [fill.columns[i] for i in unmarked]
+    listed = ", ".join(f"{n} {count:,}" for n, count in zip(names, counts, strict=True) if count)
+    return [
+        f"numbers are missing or absurd in {sum(bool(cells.any()) for cells in gone):,} inputs "
+        f"({listed}; the first: {first}) and were replaced by the last value of the input, or by "
+        "the mean of the training data, which had none missing there"
     ]
 
 

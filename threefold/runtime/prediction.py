@@ -35,7 +35,6 @@ from threefold.tasks.pairs import BEGIN, END, pairs
 
 BATCH_SIZE = 32
 MOST_NEW_TOKENS = 128
-MOST_SHOWN = 40  # characters of a text in a table of answers
 Progress = Callable[[int, int], None]
 
 
@@ -71,19 +70,23 @@ def predict(
             done += len(batch)
             if on_progress is not None:
                 on_progress(done, len(rows))
-    for row, answer in zip(rows, answers, strict=True):
-        if network.kind == "tagger" and preprocessing.form == "words":
-            answer["words"] = list(row.value[: len(answer["tags"])])
+    if network.kind == "tagger" and preprocessing.form == "words":
+        answers = [
+            {"words": list(row.value[: len(answer["tags"])]), **answer}
+            for row, answer in zip(rows, answers, strict=True)
+        ]
     notes = input_notes(preprocessing, rows, encoded)
-    return Answers(answers, [_shown(row) for row in rows], notes)
+    columns = [_own_columns(*pair) for pair in zip(rows, answers, strict=True)]
+    return Answers(answers, [row.source for row in rows], columns, notes)
 
 
-def _shown(row: RawInput) -> str:
-    """The source of an input, or its text if it has none."""
-    if not row.source.startswith("input ") or not isinstance(row.value, str):
-        return row.source
-    text = " ".join(row.value.split())
-    return text if len(text) <= MOST_SHOWN else f"{text[: MOST_SHOWN - 1]}…"
+def _own_columns(row: RawInput, answer: dict[str, Any]) -> dict[str, Any]:
+    """What the user's table has beside an input; lists have a cell for each element."""
+    elements = len(answer.get("tags", ()))
+    return {
+        name: cells[:elements] if isinstance(cells, list) else cells
+        for name, cells in row.columns.items()
+    }
 
 
 def find_preprocessing(

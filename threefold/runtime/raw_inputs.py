@@ -30,10 +30,11 @@ TEXT_PATTERNS = [f"*{suffix}" for suffix in TEXT_SUFFIXES]
 
 
 class RawInput(NamedTuple):
-    """One input, and where it comes from."""
+    """One input, where it comes from, and the cells of its table by column."""
 
     value: Any
     source: str
+    columns: Mapping[str, Any] = {}
 
 
 def read_raw_inputs(preprocessing: Preprocessing, inputs: Any) -> list[RawInput]:
@@ -53,10 +54,9 @@ def read_raw_inputs(preprocessing: Preprocessing, inputs: Any) -> list[RawInput]
         rows += readers[preprocessing.form](value, preprocessing)
     if not rows:
         raise ThreefoldError("no inputs; expected at least one")
-    numbered = (row for row in rows)
     return [
-        row if row.source else RawInput(row.value, f"input {number}")
-        for number, row in enumerate(numbered, 1)
+        row if row.source else row._replace(source=f"input {number}")
+        for number, row in enumerate(rows, 1)
     ]
 
 
@@ -104,15 +104,16 @@ def _texts(value: Any, preprocessing: Preprocessing) -> list[RawInput]:
                 "the texts themselves, or a file with one text per line"
             )
         texts = join_texts(table, preprocessing.roles.texts)
-        return [RawInput(t, _place(table, row)) for row, t in enumerate(texts)]
+        return [RawInput(t, _place(table, n), _cells(table, n)) for n, t in enumerate(texts)]
     if isinstance(value, Path) and value.is_dir():
         return _whole_files(value, preprocessing)
     if isinstance(value, Path):
         lines = [(number, text) for number, text in read_lines(value) if text.strip()]
-        return [RawInput(text, f"{value.name}:{number}") for number, text in lines]
+        places = [f"{value.name}:{number}" for number, _ in lines]
+        return [RawInput(t, p, {"text": t}) for p, (_, t) in zip(places, lines, strict=True)]
     if not isinstance(value, str):
         raise _wrong(value, "texts", "a text, a Path to a file, or a table")
-    return [RawInput(value, "")]
+    return [RawInput(value, "", {"text": value})]
 
 
 def _whole_files(value: Any, preprocessing: Preprocessing) -> list[RawInput]:
@@ -128,8 +129,10 @@ def _word_lists(value: Any, preprocessing: Preprocessing) -> list[RawInput]:
         table = _table(value, preprocessing)
         words = table.texts(preprocessing.roles.texts[0])
         groups = _groups(table, preprocessing)
-        lists = {name: [words[row] for row in rows] for name, rows in groups.items()}
-        return [RawInput(sentence, name) for name, sentence in lists.items()]
+        own = _group_cells(table, groups, with_lists=True)
+        return [
+            RawInput([words[n] for n in rows], name, own[name]) for name, rows in groups.items()
+        ]
     if isinstance(value, Path):
         return [RawInput(sentence, place) for sentence, place in read_words(value)]
     if isinstance(value, str):
@@ -157,7 +160,8 @@ def _series(value: Any, preprocessing: Preprocessing) -> list[RawInput]:
         table = _table(value, preprocessing)
         rows = _values(table, preprocessing)
         groups = _groups(table, preprocessing)
-        return [RawInput(rows[numbers], name) for name, numbers in groups.items()]
+        own = _group_cells(table, groups, with_lists=preprocessing.kind == "tagger")
+        return [RawInput(rows[n], name, own[name]) for name, n in groups.items()]
     if isinstance(value, (str, Path)):
         raise _wrong(value, "sequences of numbers", "an array, a .ts file or a table")
     try:
@@ -178,7 +182,9 @@ def _rows(value: Any, preprocessing: Preprocessing) -> list[RawInput]:
     if _is_table(value):
         table = _table(value, preprocessing)
         rows = _values(table, preprocessing)
-        return [RawInput(row[None, :], _place(table, n)) for n, row in enumerate(rows)]
+        return [
+            RawInput(row[None, :], _place(table, n), _cells(table, n)) for n, row in enumerate(rows)
+        ]
     if preprocessing.categories:
         columns = ", ".join(preprocessing.categories)
         raise _wrong(value, f"rows of a table with categories ({columns})", "a table")
@@ -222,6 +228,24 @@ def _values(table: Table, preprocessing: Preprocessing) -> np.ndarray[Any, Any]:
 
 def _place(table: Table, row: int) -> str:
     return table.position(table.line_numbers[row])
+
+
+def _cells(table: Table, row: int) -> dict[str, Any]:
+    return {name: cells[row] for name, cells in table.cells.items()}
+
+
+def _group_cells(
+    table: Table, groups: Mapping[str, list[int]], *, with_lists: bool = False
+) -> dict[str, dict[str, Any]]:
+    """By group: the columns that have one cell in every group; the cells of others as lists."""
+    own: dict[str, dict[str, Any]] = {name: {} for name in groups}
+    for column, cells in table.cells.items():
+        parts = {name: [cells[row] for row in rows] for name, rows in groups.items()}
+        is_single = all(part.count(part[0]) == len(part) for part in parts.values())
+        for name, part in parts.items():
+            if is_single or with_lists:
+                own[name][column] = part[0] if is_single else part
+    return own
 
 
 def _wrong(value: Any, trained: str, expected: str) -> ThreefoldError:

@@ -34,6 +34,7 @@ from threefold.data.time_steps import parse_step
 from threefold.runtime.scores.grouping import Columns
 
 Array = NDArray[Any]
+Tallies = dict[str, dict[str, int]]  # counts by what was counted, and by column
 GAP = 1.5  # steps of time between two rows, from which it is a gap
 
 
@@ -61,6 +62,7 @@ class StreamReader(ABC):
 
     def __init__(self, model: Any) -> None:
         self.model = model
+        self.told_before: Tallies = {}  # of the inputs before this one, which the state continues
 
     def segments(self, elements: Elements) -> Iterator[SeriesRows]:
         """The elements by series, in order."""
@@ -78,8 +80,12 @@ class StreamReader(ABC):
         """Continue with the result of `state`."""
         assert not state  # readers that have a state override both methods
 
+    def tallies(self) -> Tallies:
+        """What was counted since the stream began."""
+        return {}
+
     def summary(self) -> dict[str, Any]:
-        """What is to be told at the end, as JSON."""
+        """What is to be told of this input at the end, as JSON."""
         return {}
 
     def _numbers(self, values: Array) -> Tensor:
@@ -332,8 +338,8 @@ class RowReader(StreamReader):
     def state(self) -> dict[str, Any]:
         return {
             "memories": {name: memory.to_dict() for name, memory in self.memories.items()},
-            "counts": dict(self.counts),
-            "missing": dict(self.missing),
+            **self.tallies(),
+            "told_before": self.told_before,
             "times": None if self.times is None else self.times.state(),
         }
 
@@ -341,9 +347,13 @@ class RowReader(StreamReader):
         memories = state["memories"].items()
         self.memories = {name: SeriesMemory.from_dict(values) for name, values in memories}
         self.counts, self.missing = Counter(state["counts"]), Counter(state["missing"])
+        self.told_before = state["told_before"]
         times = state.get("times")
         if self.times is not None and times is not None:
             self.times.restore(times)
+
+    def tallies(self) -> Tallies:
+        return {"counts": dict(self.counts), "missing": dict(self.missing)}
 
     def summary(self) -> dict[str, Any]:
         names = {
@@ -353,18 +363,18 @@ class RowReader(StreamReader):
             "untimed": "rows_without_a_time",
             "gaps": "gaps_in_time",
         }
-        told: dict[str, Any] = {
-            name: self.counts[key] for key, name in names.items() if self.counts[key]
-        }
-        if self.missing:
-            told["missing_values"] = dict(self.missing)
-        return {**told, "notes": self._notes()} if told else {}
+        counts = self.counts - Counter(self.told_before.get("counts"))
+        missing = self.missing - Counter(self.told_before.get("missing"))
+        told: dict[str, Any] = {name: counts[key] for key, name in names.items() if counts[key]}
+        if missing:
+            told["missing_values"] = dict(missing)
+        return {**told, "notes": self._notes(counts, missing)} if told else {}
 
-    def _notes(self) -> list[str]:
-        counts, notes = self.counts, []
+    def _notes(self, counts: Counter[str], missing: Counter[str]) -> list[str]:
+        notes = []
         if counts["missing"]:
-            listed = ", ".join(f"{name} {count:,}" for name, count in self.missing.items())
-            marked = "" if self.policy != "mask" else self._marked()
+            listed = ", ".join(f"{name} {count:,}" for name, count in missing.items())
+            marked = "" if self.policy != "mask" else self._marked(missing)
             notes.append(
                 f"{counts['missing']:,} rows had missing or absurd values ({listed}), replaced by "
                 f"the last value of the column{marked}"
@@ -385,8 +395,8 @@ class RowReader(StreamReader):
             notes.append(f"{counts['gaps']:,} gaps in time; rows were taken as equally spaced")
         return notes
 
-    def _marked(self) -> str:
-        unmarked = [name for name in self.missing if name not in self.fill.masked]
+    def _marked(self, missing: Counter[str]) -> str:
+        unmarked = [name for name in missing if name not in self.fill.masked]
         if not unmarked:
             return ", and marked as missing"
         return (

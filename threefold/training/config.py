@@ -154,7 +154,7 @@ class RunConfig(Section):
     def read(cls, values: Mapping[str, Any], overrides: Iterable[str] = ()) -> RunConfig:
         """From nested values and overrides such as `training.steps=100`."""
         plain: dict[str, Any] = json.loads(json.dumps(values, default=str))  # TOML has dates
-        for note in ("format_version", "plugins"):
+        for note in ("format_version", "plugins", "data_path"):
             plain.pop(note, None)
         plain = apply_overrides(cls, plain, overrides)
         model, data = plain.get("model"), plain.get("data")

@@ -29,6 +29,7 @@ from threefold.plugins import how_to_load, missing_plugins
 from threefold.runtime.interrupts import InterruptedByUser, Interrupts
 from threefold.training.config import FORMAT_VERSION, RunConfig, read_toml
 from threefold.training.curves import draw_run, loss_chart
+from threefold.training.data_paths import path_note
 from threefold.training.devices import place
 from threefold.training.distributed import ProcessGroup
 from threefold.training.estimate import check_memory, estimate_evaluation, estimate_step
@@ -38,6 +39,7 @@ from threefold.training.reporters import LoggingReporter, Reporter, SampleReport
 from threefold.training.result import Result
 from threefold.training.run_folder import CHECKPOINTS, LOG, RUN
 from threefold.training.settings import TrainingSettings
+from threefold.training.target_errors import TargetErrors
 from threefold.training.trainer import Reserve
 from threefold.training.training_data import EvaluationBatches, TrainingData, open_data
 from threefold.training.word_embeddings import start_embedding, with_width_of
@@ -64,6 +66,12 @@ class TrainedRun:
     def finished(self) -> bool:
         """Whether the run has ended, rather than been interrupted."""
         return self.result.stopped != "interrupted"
+
+    def complete(self) -> TrainedRun:
+        """The run, if it was not interrupted."""
+        if not self.finished:
+            raise InterruptedByUser(f"stopped after step {self.result.steps:,}")
+        return self
 
     @property
     def history(self) -> list[dict[str, Any]]:
@@ -218,37 +226,51 @@ def _conclude(
 ) -> TrainedRun:
     """Save a trained model if there is a folder, evaluate it, write its summary and figures."""
     data, model, scores = prepared.data, prepared.model.eval(), None
+    errors = TargetErrors.of(data)
     if trained.folder is not None:
         model.save(trained.folder / MODEL)
     if test and trained.finished:
-        scores = _test(config, prepared, on_test)
+        scores = _test(config, prepared, on_test, errors)
         if scores is None:
             trained.result.stopped = "interrupted"
-    summary = summarize(config, data, model, trained.result, scores)
-    if prepared.test_examples is not None:
-        summary["test_examples"] = min(prepared.test_examples, data.task.size("test"))
+    summary = summarize(config, data, model, trained.result, scores and scores[0])
+    if errors is not None:
+        summary |= {"by_target": None} if scores is None else errors.values()
+    if scores is not None and scores[1] < data.task.size("test"):
+        summary["test_examples"] = scores[1]
     if trained.folder is not None:
         write_json(trained.folder / SUMMARY, summary)
         draw_run(trained.folder)
-    return replace(trained, test=scores, summary=summary)
+    return replace(trained, test=scores and scores[0], summary=summary)
 
 
-def _test(config: RunConfig, prepared: PreparedRun, on_test: Progress | None) -> Scores | None:
-    """Loss and metric on the test split; None if there was a signal meanwhile."""
-    carry, done = config.training.carry_state, 0
-    batches = prepared.split_batches("test", carry)
+def _test(
+    config: RunConfig,
+    prepared: PreparedRun,
+    on_test: Progress | None,
+    errors: TargetErrors | None,
+) -> tuple[Scores, int] | None:
+    """Scores on the test split, and of how many examples; None if there was a signal meanwhile.
+
+    A run with a time limit tests as many examples as there is time for.
+    """
+    carry, done, limit = config.training.carry_state, 0, config.training.time
+    deadline = None if limit is None else prepared.started + (1 - FINISHING) * limit
+    batches = replace(prepared.split_batches("test", carry), deadline=deadline)
     with Interrupts() as interrupts:
 
         def on_batch(*batch: Any) -> None:
             nonlocal done
             done += 1
+            if errors is not None:
+                errors(*batch)
             if on_test is not None:
                 on_test(done, len(batches))
             interrupts.check("during the test")
 
         objective = prepared.data.objective(config.training)
         try:
-            return evaluate(
+            scores = evaluate(
                 prepared.model,
                 batches,
                 carry=carry,
@@ -258,6 +280,9 @@ def _test(config: RunConfig, prepared: PreparedRun, on_test: Progress | None) ->
             )
         except InterruptedByUser:
             return None
+    size = prepared.data.task.size("test")
+    most = min(prepared.test_examples or size, size)
+    return scores, most if done == len(batches) else done * config.data.batch_size
 
 
 def evaluate_split(
@@ -295,7 +320,7 @@ def write_config(config: RunConfig, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ThreefoldError(f"{folder}: cannot be created ({error.strerror})") from error
-    write_text(path, config.to_toml())
+    write_text(path, path_note(config.data.name) + config.to_toml())
 
 
 def _refuse_foreign_files(folder: Path) -> None:
@@ -356,7 +381,6 @@ def summarize(
     values: dict[str, Any] = {
         "title": title_of(config),
         "task": task.name,
-        "data_path": _data_path(data),
         "metric": data.metric,
         "lower_is_better": task.lower,
         "chance": task.chance,
@@ -376,12 +400,6 @@ def summarize(
     if task.labels:
         values["labels"] = list(task.labels)
     return values
-
-
-def _data_path(data: TrainingData) -> str | None:
-    """Where a user's file is, so that it is found from another working directory."""
-    path = Path(data.data.name)
-    return str(path.resolve()) if data.from_user and path.exists() else None
 
 
 def _scores(scores: Scores) -> dict[str, float | None]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import inspect
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -247,11 +248,16 @@ NEEDED_MODELS: dict[str, Callable[[TrainingData, ModelSettings], NeededModel]] =
 
 @dataclass(frozen=True)
 class EvaluationBatches:
-    """The batches of a split, in order; may be iterated repeatedly."""
+    """The batches of a split, in order; may be iterated repeatedly.
+
+    deadline: on the monotonic clock; after it no further batch begins.  Examples then come in a
+    random order, so that those that were in time are a fair sample.
+    """
 
     data: TrainingData
     split: str
     carry: bool = False
+    deadline: float | None = None
 
     def __len__(self) -> int:
         if self.carry:
@@ -272,7 +278,11 @@ class EvaluationBatches:
             yield from map(stream, range(stream.steps_per_epoch))
             return
         indices = sample(task.size(self.split), data.eval_examples)
+        if self.deadline is not None:
+            indices = indices[shuffled((0, len(indices)), len(indices), range(len(indices)))]
         for first in range(0, len(indices), data.batch_size):
+            if first and self.deadline is not None and time.monotonic() > self.deadline:
+                return
             yield task.rows(self.split, indices[first : first + data.batch_size])
 
 

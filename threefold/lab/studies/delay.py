@@ -130,7 +130,7 @@ def study(mixer: str, plan: DelayStudy, *, points: int = 24) -> Curve:
     curve = Curve(mixer, prepared.model.parameter_count)
     reporter = CurveReporter(curve, plan.held_out(), points)
     reporter.evaluate(prepared.model, 0.0)
-    run_experiment(config, prepared=prepared, reporters=[reporter], test=False)
+    run_experiment(config, prepared=prepared, reporters=[reporter], test=False).complete()
     return curve
 
 

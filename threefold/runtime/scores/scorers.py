@@ -14,9 +14,9 @@ the stream badly finds nothing unusual.  The first 30 surprises have no score (n
 For a tagger or a classifier the surprise is −log max_c p(c), its uncertainty, scored in the same
 way; unknown inputs that it classifies with confidence are not detected (Hendrycks & Gimpel 2017, "A
 Baseline for Detecting Misclassified and Out-of-Distribution Examples in Neural Networks").
-For a gaussian forecast the score is the largest |x − μ| / σ over channels, the standardised
-residual; for quantiles it is the distance of x from the interval between the outermost two, in
-units of its width, 0 inside.
+For a forecast the score is the largest |x − μ| / σ over channels, the standardised residual.  Of
+quantiles, μ is the median and σ the deviation of the normal distribution whose interval between the
+outermost two is as wide: (q₀.₉ − q₀.₁) / 2.56.  (Halves of it would be 0 where two quantiles meet.)
 
 Units: forecasts (`flow+1`, one step after the row, and `flow+1_q0.1`, its lowest decile), values
 and expected values are those of the table; scores have none; log-likelihoods are in nats, of the
@@ -28,6 +28,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from statistics import NormalDist
 from typing import Any, NamedTuple, TypeAlias
 
 import torch
@@ -206,13 +207,8 @@ class ResidualScorer(Scorer):
     def columns(self, elements: Tensor, before: Tensor | None, outputs: Tensor) -> Columns:
         value = elements[:, : self.model.channels].double()  # NaN where it is missing
         forecast = shifted(before, outputs)[:, 0].double()  # one step ahead: [L, channels, outputs]
-        if self.model.quantiles is None:
-            scores = (value - forecast[..., 0]).abs() / forecast[..., 1]
-        else:
-            low, high = forecast[..., 0], forecast[..., -1]
-            outside = torch.maximum(low - value, value - high).clamp(min=0)
-            scores = outside / (high - low).clamp(min=SMALLEST_DEVIATION)
-            scores = torch.where(forecast.isnan().any(-1) | value.isnan(), torch.nan, scores)
+        distance = (value - self.model.point_forecast(forecast)).abs()
+        scores = distance / forecast_deviation(self.model, forecast)
         worst = scores.nan_to_num(-1).argmax(-1, keepdim=True)
         expected = original_units(self.model, self.model.point_forecast(forecast), self.series)
         return {
@@ -221,6 +217,15 @@ class ResidualScorer(Scorer):
             "expected": expected.gather(1, worst)[:, 0].tolist(),
             "score": scores.gather(1, worst)[:, 0].tolist(),
         }
+
+
+def forecast_deviation(model: Forecaster, forecast: Tensor) -> Tensor:
+    """σ of forecasts […, outputs]."""
+    if model.quantiles is None:
+        return forecast[..., 1]
+    low, high = (NormalDist().inv_cdf(model.quantiles[i]) for i in (0, -1))
+    width = forecast[..., -1] - forecast[..., 0]
+    return width.clamp(min=SMALLEST_DEVIATION) / (high - low)
 
 
 class DensityScorer(Scorer):

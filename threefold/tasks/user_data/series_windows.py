@@ -115,6 +115,12 @@ class SeriesWindows:
             offset += len(part)
         after = np.concatenate(begins)[:, None] + np.arange(self.horizon)
         rows: Numbers = after[np.isfinite(self.targets[after]).any((1, 2)), 0]
+        if len(after) and not len(rows):
+            where = f"the {split} split ({len(after):,} windows)" if cut else f"{offset:,} rows"
+            raise ThreefoldError(
+                f"the target {', '.join(self.preprocessing.roles.targets)} has no usable number in "
+                f"{where}, so there is nothing to compare forecasts with"
+            )
         if not len(rows):
             raise ThreefoldError(
                 f"{offset} time steps are too few for a context of {self.context} and a horizon of "

@@ -56,8 +56,14 @@ def read_tagged(path: Path) -> RawExamples:
 
 
 def read_words(path: Path) -> list[tuple[list[str], str]]:
-    """Sentences to tag: one per line, or one word per line with an empty line between them."""
-    lines = [(number, line.split()) for number, line in read_lines(path)]
+    """Sentences to tag: one per line, or one word per line with an empty line between them.
+
+    What follows a word after a tab is a tag, as in a file to train on, and is not read.
+    """
+    texts = list(read_lines(path))
+    if all("\t" in line for _, line in texts if line.strip()):
+        texts = [(number, line.partition("\t")[0]) for number, line in texts]
+    lines = [(number, line.split()) for number, line in texts]
     if max(len(words) for _, words in lines) > 1:
         return [(words, f"{path.name}:{number}") for number, words in lines if words]
     sentences: list[tuple[list[str], str]] = []

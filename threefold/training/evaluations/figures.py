@@ -16,7 +16,7 @@ MOST_CLASSES = 20  # of a matrix that is drawn
 def figures(values: Mapping[str, Any]) -> list[Figure]:
     """All figures for which there are numbers."""
     drawn = [*_confusion(values), *_reliability(values)]
-    return [*drawn, *_pictures(values), *_horizons(values)]
+    return [*drawn, *_answers(values), *_pictures(values), *_horizons(values)]
 
 
 def _confusion(values: Mapping[str, Any]) -> Iterator[Figure]:
@@ -51,6 +51,30 @@ def _reliability(values: Mapping[str, Any]) -> Iterator[Figure]:
     ticks = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
     x = Axis("confidence", "percent", at=ticks)
     yield line_chart("Reliability", text, lines, x, Axis("accuracy", "percent", at=ticks))
+
+
+def _answers(values: Mapping[str, Any]) -> Iterator[Figure]:
+    """The answers of a regressor beside the targets."""
+    for name, errors in values.get("outputs", {}).items():
+        groups = errors["by_size"]
+        if len(groups) < 2:
+            continue
+        ends = [groups[0]["target"], groups[-1]["target"]]
+        lines = [
+            Line("perfect", 7, [(end, end) for end in ends]),
+            Line(
+                "model",
+                0,
+                [(group["target"], group["answer"]) for group in groups],
+                band=[(group["target"], group["low"], group["high"]) for group in groups],
+            ),
+        ]
+        text = (
+            f"Examples in {len(groups)} groups by the size of their target: its mean, and the mean "
+            "of the answers; the band has the middle 80 % of them."
+        )
+        axes = Axis(f"{name}, target", "number"), Axis(f"{name}, answer", "number")
+        yield line_chart(f"Answers and targets: {name}", text, lines, *axes)
 
 
 def _horizons(values: Mapping[str, Any]) -> Iterator[Figure]:
