@@ -19,7 +19,7 @@ from torch import Tensor
 from threefold.classical.leave_one_out import LeaveOneOutFit, fit_leave_one_out
 from threefold.classical.random_convolutions import FEATURES, RandomConvolutions
 from threefold.errors import ThreefoldError
-from threefold.estimators.sequences import SequenceBatch, read_sequences
+from threefold.estimators.sequences import SequenceBatch, check_numbers, read_sequences
 from threefold.kernels.classical import ConvolutionPlan
 
 Array = NDArray[Any]
@@ -88,7 +88,7 @@ class RocketClassifier(ClassifierMixin, _Rocket):  # type: ignore[misc]
         self.classes_, numbers = np.unique(labels, return_inverse=True)
         if len(self.classes_) < 2:
             raise ThreefoldError(
-                f"y contains one class only, {self.classes_[0]!r}; expected at least two"
+                f"y contains one class only, {self.classes_.tolist()[0]!r}; expected at least two"
             )
         signs = np.where(np.arange(len(self.classes_)) == numbers[:, None], 1.0, -1.0)
         fit = self._fit(batch, torch.from_numpy(signs), sample_weight)
@@ -117,15 +117,7 @@ class RocketRegressor(RegressorMixin, _Rocket):  # type: ignore[misc]
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Fit the features, then the ridge."""
         batch = read_sequences(self, X, reset=True)
-        if y is None:
-            raise ThreefoldError("this regressor requires y to be passed, but the target y is None")
-        targets = np.asarray(y, np.float64)
-        if targets.ndim == 2 and targets.shape[1] == 1:
-            targets = column_or_1d(targets, warn=True)
-        if targets.ndim not in (1, 2) or not np.isfinite(targets).all():
-            raise ThreefoldError(
-                f"y is {targets.shape}; expected finite numbers [N] or [N, outputs]"
-            )
+        targets = check_numbers(y, len(batch))
         _check_length(batch, targets)
         self.n_outputs_ = 1 if targets.ndim == 1 else targets.shape[1]
         self._single = targets.ndim == 1
