@@ -170,8 +170,12 @@ def test_missing_numbers() -> None:
     x, y, _ = waves(40)
     gaps = x.copy()
     gaps[::3, 5:9] = np.nan
-    with pytest.raises(ValueError, match="NaN"):
+    with pytest.raises(
+        ThreefoldError, match=r'contains NaN\. Fill the gaps, or say missing="carry'
+    ):
         SequenceClassifier(**SMALL, steps=5).fit(gaps, y)
+    with pytest.raises(ThreefoldError, match=r"X\[0\], element 3, .*10,000 deviations"):
+        SequenceClassifier(**SMALL, steps=5).fit(np.where(np.arange(30) == 3, 1e30, x), y)
     for missing in ("carry", "mask"):
         model = SequenceClassifier(**SMALL, steps=60, missing=missing).fit(gaps, y)
         assert model.score(gaps, y) > 0.8
@@ -193,6 +197,10 @@ def test_what_does_not_fit_is_refused() -> None:
         SequenceClassifier("grru").fit(x, y)
     with pytest.raises(ThreefoldError, match="time is '9'"):
         SequenceClassifier(time="9").fit(x, y)
+    with pytest.raises(ThreefoldError, match=r"columns that are not numbers: label \(could not"):
+        model.fit(pd.DataFrame(x).rename(columns=str).assign(label=y), y)
+    with pytest.raises(ThreefoldError, match=r"y\[3\] is missing"):
+        model.fit(x, np.where(np.arange(20) == 3, None, y))
     with pytest.raises(ThreefoldError, match="20 sequences and 19 labels"):
         SequenceClassifier(**SMALL).fit(x, y[1:])
 

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from threefold.classical.autoregression import repeat_last
 from threefold.classical.smoothing import Rates, fit_rates, forecast_window
-from threefold.classical.time_warping import nearest_neighbours
+from threefold.classical.time_warping import nearest_neighbours, time_warping_distances
 from threefold.data.padding import pad_rows
 from threefold.errors import ThreefoldError
 
@@ -64,6 +64,12 @@ class Neighbours:
                 f"{len(rows)} series of {inputs.shape[1]} elements are too many to compare all"
             )
         return cls(inputs, lengths, answers)
+
+    def leave_one_out(self) -> Array:
+        """The number of the nearest other series of each."""
+        inputs, lengths = torch.from_numpy(self.inputs), torch.from_numpy(self.lengths)
+        distances = time_warping_distances(inputs, inputs, lengths, lengths, window=WINDOW)
+        return np.asarray(distances.fill_diagonal_(torch.inf).argmin(1).numpy())
 
     def __call__(self, rows: Sequence[Array]) -> Array:
         """Answers [N, outputs]."""

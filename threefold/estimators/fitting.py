@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from rich.console import Console
 
 from threefold.data.preprocessing import Chain, Preprocessing
-from threefold.data.preprocessing.numbers import Standardise
+from threefold.data.preprocessing.numbers import MissingNumberError, Standardise
 from threefold.data.preprocessing.text import Labels
 from threefold.errors import ThreefoldError
 from threefold.models.model import Model
@@ -126,6 +126,8 @@ def fit_preprocessing(
     names: of the classes; none for numbers.
     """
     inputs = fit_inputs(form, Reading(settings))(examples.rows)
+    if settings.missing == "refuse":
+        encode_rows(Preprocessing(kind, form, inputs), examples.rows)
     if kind == "classifier":
         return Preprocessing(kind, form, inputs, Chain((Labels(tuple(names)),)))
     scale = Standardise.fit([examples.targets], output_names(examples.targets.shape[1]))
@@ -139,6 +141,11 @@ def encode_rows(preprocessing: Preprocessing, rows: Sequence[Any]) -> list[Array
     for number, row in enumerate(rows):
         try:
             encoded.append(preprocessing.inputs.apply(row))
+        except MissingNumberError as error:
+            raise ThreefoldError(
+                f"X[{number}], element {error.row}, channel {error.column!r}: more than 10,000 "
+                'deviations from the others; correct it, or say missing="carry" or "mask"'
+            ) from error
         except ThreefoldError as error:
             raise ThreefoldError(f"X[{number}]: {error}") from error
         if not len(encoded[-1]):

@@ -44,6 +44,11 @@ class ForecastData:
         cls, values: Array, roles: Roles, context: int, horizon: int, missing: str
     ) -> ForecastData:
         """Scale and fill the series, and cut it."""
+        if len(values) < context + horizon:
+            raise ThreefoldError(
+                f"{len(values)} rows are too few for a context of {context} and a horizon of "
+                f"{horizon}; expected at least {context + horizon}: give more, or smaller ones"
+            )
         settings = ReadSettings(length=context, horizon=horizon, missing=missing)
         reading, series = Reading(settings, split=False), [TimeSeries("", values)]
         preprocessing = fit_series(series, roles, reading)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Self
 
 import numpy as np
@@ -145,9 +146,7 @@ class SequenceClassifier(ClassifierMixin, _OfSequences):  # type: ignore[misc]
         return [
             RaceModel("majority", lambda e, p: class_shares(e.targets, e.weights, count), _call),
             RaceModel("MiniRocket", lambda e, p: _fit_rocket(e, p, seed), _rocket_shares(count)),
-            RaceModel(
-                "time warping", lambda e, p: _remember(e, p, np.eye(count)[e.targets]), _call
-            ),
+            RaceModel("time warping", lambda e, p: _remember_classes(e, p, count), _call),
         ]
 
 
@@ -202,6 +201,12 @@ class SequenceRegressor(RegressorMixin, _OfSequences):  # type: ignore[misc]
 def checked_labels(y: Any, count: int) -> Array:
     """Labels [N] of any type, one for each sequence."""
     labels: Array = column_or_1d(y, warn=True)
+    missing = [n for n, label in enumerate(labels.tolist()) if label is None or label != label]
+    if missing:
+        raise ThreefoldError(
+            f"y[{missing[0]}] is missing (None or NaN), as are {len(missing) - 1} more labels; "
+            "leave these examples out"
+        )
     check_classification_targets(labels)
     if len(labels) != count:
         raise ThreefoldError(f"{count} sequences and {len(labels)} labels; expected as many")
@@ -231,6 +236,17 @@ def _call(fitted: Any, rows: Sequence[Array]) -> Array:
 def _scaled(examples: TrainingExamples, preprocessing: Preprocessing) -> Array:
     scaled: Array = preprocessing.outputs.apply(examples.targets)
     return scaled
+
+
+def _remember_classes(
+    examples: TrainingExamples, preprocessing: Preprocessing, classes: int
+) -> Neighbours:
+    """Neighbours as sure of their class as the training examples are right about each other."""
+    same = np.eye(classes)[examples.targets]
+    known = _remember(examples, preprocessing, same)
+    right = (examples.targets[known.leave_one_out()] == examples.targets).sum()
+    sure = (right + 1) / (len(examples) + 2)
+    return replace(known, answers=sure * same + (1 - sure) / (classes - 1) * (1 - same))
 
 
 def _remember(

@@ -60,14 +60,7 @@ def read_sequences(
         if reset:
             estimator.n_features_in_ = batch.values.shape[1]
     else:
-        array = validate_data(
-            estimator,
-            data,
-            reset=reset,
-            allow_nd=True,
-            dtype=np.float64,
-            ensure_all_finite=finite,
-        )
+        array = _validated(estimator, data, reset, finite)
         if array.ndim > 3:
             raise ThreefoldError(
                 f"X is {array.shape}, expected [sequences, length] or [sequences, length, channels]"
@@ -83,6 +76,37 @@ def read_sequences(
             f"{estimator.n_channels_in_}"
         )
     return batch
+
+
+def _validated(estimator: Any, data: Any, reset: bool, finite: Any) -> Array:
+    """The array of a table or of three axes, checked by scikit-learn; errors say what to do."""
+    checks = {"allow_nd": True, "dtype": np.float64, "ensure_all_finite": finite}
+    try:
+        array: Array = validate_data(estimator, data, reset=reset, **checks)
+    except ValueError as error:
+        first = str(error).partition("\n")[0]
+        if "contains NaN" in first and hasattr(estimator, "missing"):
+            raise ThreefoldError(
+                f'{first} Fill the gaps, or say missing="carry" (repeat the last value) or "mask" '
+                f"({type(estimator).__name__} is told to refuse NaN)"
+            ) from error
+        if "could not convert" in first and (texts := _text_columns(data)):
+            raise ThreefoldError(
+                f"X has columns that are not numbers: {', '.join(texts)} ({first}); leave them out"
+            ) from error
+        raise
+    return array
+
+
+def _text_columns(data: Any) -> list[str]:
+    """The names of the columns of a data frame that cannot be read as numbers."""
+    names = []
+    for name in getattr(data, "columns", ()):
+        try:
+            np.asarray(data[name], np.float64)
+        except (TypeError, ValueError):
+            names.append(str(name))
+    return names
 
 
 def check_numbers(y: Any, count: int) -> Array:

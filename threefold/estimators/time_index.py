@@ -6,6 +6,7 @@ pandas; pandas is imported only to make an index for those who gave one.
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,8 @@ def describe_index(index: Any) -> dict[str, Any]:
         return {"kind": "period", "last": str(index[-1]), "freq": index.freqstr, "name": name}
     if kind == "DatetimeIndex":
         freq = index.freqstr or (index.inferred_freq if len(index) > 2 else None)
+        if freq is None and len(index) > 2:
+            _warn_uneven("times")
         step = None if len(index) < 2 else float(np.median(np.diff(index.asi8)))
         scale = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}[index.unit]
         zone = None if index.tz is None else str(index.tz)
@@ -39,7 +42,17 @@ def describe_index(index: Any) -> dict[str, Any]:
         )
     steps = np.diff(np.asarray(index, np.float64))
     step = float(np.median(steps)) if len(steps) else 1.0
+    if len(steps) and not np.allclose(steps, step):
+        _warn_uneven("numbers")
     return {"kind": "number", "last": float(index[-1]), "step": step, "name": name}
+
+
+def _warn_uneven(what: str) -> None:
+    warnings.warn(
+        f"the {what} of the index are not equally spaced, but rows are taken as if they were; the "
+        "forecasts continue with the usual step (y.resample(…) or y.asfreq(…) makes them even)",
+        stacklevel=5,
+    )
 
 
 def check_order(index: Any) -> None:
