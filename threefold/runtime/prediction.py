@@ -89,6 +89,20 @@ def _own_columns(row: RawInput, answer: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def pooled_outputs(
+    model: Any, encoded: Sequence[Any], batch_size: int = BATCH_SIZE
+) -> np.ndarray[Any, Any]:
+    """What a classifier or regressor returns [N, outputs] for encoded inputs, in their order."""
+    outputs: list[Any] = [None] * len(encoded)
+    with torch.no_grad(), eval_mode(model):
+        for numbers in _batches(encoded, batch_size):
+            inputs, mask = _padded(model, [encoded[number] for number in numbers])
+            answers = model(inputs, mask=mask)[0].double().cpu().numpy()
+            for number, answer in zip(numbers, answers, strict=True):
+                outputs[number] = answer
+    return np.stack(outputs)
+
+
 def find_preprocessing(
     model: Model, remedy: str = "call the model with tensors, or train it with `threefold train`"
 ) -> Preprocessing:

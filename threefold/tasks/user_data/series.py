@@ -55,9 +55,9 @@ def forecasting_task(table: Table, found: TableReading, reading: Reading) -> Tas
     series = read_series(table, found, settings)
     if settings.missing == "refuse":
         refuse_missing(table, found, (*found.roles.targets, *found.roles.features))
-    preprocessing = reading.preprocessing or _fit(series, found, settings)
+    preprocessing = reading.preprocessing or fit_series(series, found, reading)
     windows = SeriesWindows(series, preprocessing, split=reading.split)
-    return _task(table.name, windows, _describe(table, found, series, windows, reading))
+    return series_task(table.name, windows, _describe(table, found, series, windows, reading))
 
 
 def refuse_missing(table: Table, found: TableReading, columns: Sequence[str]) -> None:
@@ -146,12 +146,13 @@ def _gap_notes(facts: TimeFacts) -> list[SeriesNote]:
     return notes
 
 
-def _fit(
-    series: Sequence[TimeSeries], found: TableReading, settings: ReadSettings
+def fit_series(
+    series: Sequence[TimeSeries], found: TableReading, reading: Reading
 ) -> Preprocessing:
-    """Scaling and filling, fitted to the first 70 per cent of every series."""
+    """Scaling and filling, fitted to the first 70 per cent of every series, or to all of it."""
+    settings, share = reading.settings, SPLIT_ENDS[0] if reading.split else 1.0
     columns = (*found.roles.targets, *found.roles.features)
-    train = [part.head(SPLIT_ENDS[0]) for part in series]
+    train = [part.head(share) for part in series]
     scale = _fit_scale(train, found, columns)
     scaled = [_scale_of(scale, part).apply(part.values) for part in train]
     fill = FillMissing.fit(np.concatenate(scaled), columns, settings.missing or "mask")
@@ -201,7 +202,10 @@ def _believed(
     ]
 
 
-def _task(name: str, windows: SeriesWindows, description: DataDescription) -> Task[Batch]:
+def series_task(
+    name: str, windows: SeriesWindows, description: DataDescription | None = None
+) -> Task[Batch]:
+    """The task of forecasting what follows each window."""
     chance, chance_name = better_naive(windows)
     return declare_user_task(
         name,
