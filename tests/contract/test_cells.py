@@ -14,7 +14,7 @@ from tests.tolerances import assert_close
 from threefold.layers.cell_mixer import CellMixer
 
 σ, tanh = torch.sigmoid, torch.tanh
-CELLS = ("rnn", "lstm", "peephole_lstm", "coupled_lstm", "gru")
+CELLS = ("rnn", "lstm", "peephole_lstm", "coupled_lstm", "gru", "ur_lstm", "ur_gru")
 every_cell = pytest.mark.parametrize("name", CELLS)
 
 

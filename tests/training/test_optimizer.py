@@ -102,6 +102,8 @@ SLOW_PARAMETERS = {
     "s4d": {"delta_log", "decay_log", "frequency"},
     "s5": {"delta_log", "decay_log", "frequency"},
     "h3": {"step_log", "decay_log", "angle"},
+    "tcn": set(),  # no filter is fixed in time: what is between them is not linear
+    "lmu_fft": set(),  # nothing of its filter is learnt
     "long_conv": {"coefficients"},
     "hyena": {"weight", "bias", "frequency"},  # the network that makes its filters
 }
