@@ -15,7 +15,7 @@ from threefold.memory import state as states
 ROWS, LENGTH, WIDTH = 2, 24, 32
 # Layers of ReLUs: where rounding moves a unit across 0 its gradient changes by all of it, so the
 # largest difference says nothing, and gradients are compared as vectors, |a − b| / |b|.
-KINKED = {"tcn"}
+KINKED = {"tcn", "ckconv"}
 
 
 def _mixer(name: str) -> tuple[Mixer, Tensor]:

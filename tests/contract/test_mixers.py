@@ -83,6 +83,7 @@ VARIANTS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("rg_lru", {"scale_first": False}),
     ("long_conv", {"smooth": 3, "max_length": 80}),
     ("hyena", {"order": 3, "taps": 4, "hidden": 8, "features": 5, "max_length": 80}),
+    ("ckconv", {"hidden": 6, "frequency": 10.0, "max_length": 80}),
     ("h3", {"state_size": 6, "taps": 5}),
     ("lssl", {"state_size": 6, "measure": "legt", "method": "zero_order_hold"}),
     ("s5", {"state_size": 16, "blocks": 2, "method": "bilinear", "rate": 0.5}),

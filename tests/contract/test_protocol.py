@@ -37,6 +37,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 TAPS = {
     "lmu": {"units"},
     "long_conv": {"filters"},
+    "ckconv": {"filters"},
     "hyena": {"filters", *(f"filters.{name}" for name in ("first", "second", "third", "last"))},
     "h3": {"conv"},
 }

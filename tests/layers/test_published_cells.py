@@ -225,6 +225,8 @@ def test_a_matrix_that_is_edited_is_made_again() -> None:
         ("tcn", {"dropout": 1.0}, "dropout"),
         ("lipschitz_rnn", {"beta": 0.2}, "beta=0.2"),
         ("exp_rnn", {"init": "caley"}, "'cayley'"),
+        ("ckconv", {"frequency": 0.0}, "frequency=0.0"),
+        ("ckconv", {"max_length": 0}, "max_length is 0"),
     ],
 )
 def test_bad_options(name: str, options: dict[str, Any], message: str) -> None:

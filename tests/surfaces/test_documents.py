@@ -87,7 +87,7 @@ def test_readme_counts_the_forms() -> None:
     assert f"{words[forms[('parallel',)]]} mixers are not causal" in README
     causal = {name: layer for name, layer in layers.items() if layer.causal}
     growing = [n for n, layer in causal.items() if layer.state_size(10) != layer.state_size(10**6)]
-    assert growing == ["attention", "long_conv", "hyena"]
+    assert growing == ["attention", "long_conv", "ckconv", "hyena"]
 
 
 def test_links_lead_somewhere() -> None:

@@ -106,6 +106,10 @@ SLOW_PARAMETERS = {
     "lmu_fft": set(),  # nothing of its filter is learnt
     "long_conv": {"coefficients"},
     "hyena": {"weight", "bias", "frequency"},  # the network that makes its filters
+    "ckconv": {
+        *("first_weight", "second_direction", "second_magnitude", "third_direction"),
+        *("third_magnitude", "first_bias", "second_bias", "third_bias"),
+    },
 }
 
 

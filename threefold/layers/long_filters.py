@@ -8,6 +8,7 @@ them is computed once and cached, with what streaming derives from them, until a
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import Any, Self
 
 from torch import Tensor, nn
@@ -32,8 +33,8 @@ class LongFilters(nn.Module, ABC):
         self.register_load_state_dict_post_hook(_forget)  # type: ignore[no-untyped-call]
 
     @abstractmethod
-    def make(self, length: int) -> list[tuple[Tensor, Tensor]]:
-        """(kernel [D, length], skip [D]) of each convolution, at least float32."""
+    def make(self, length: int) -> Sequence[tuple[Tensor, Tensor | None]]:
+        """(kernel, skip) of each convolution as in `PreparedFilter`, at least float32."""
 
     def taps(self, length: int) -> list[PreparedFilter]:
         """The filters with at least `length` taps, or all taps."""

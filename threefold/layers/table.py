@@ -80,6 +80,7 @@ _ENTRIES = (
     Entry("tcn", "TCN", "Temporal convolutional network", 2018, "filter", "x ← φ(φ(k ∗_d φ(k' ∗_d x)) + x),  d = 1, 2, 4, …"),
     Entry("lmu_fft", "LMUFFT", "Parallel Legendre memory unit", 2021, "filter", "u = φ(E x),  m = Ā m₋ + B̄ u,  y = φ(V m + W x)"),
     Entry("long_conv", "LongConv", "Long convolution", 2023, "filter", "y = k ∗ x + d⊙x,  k = sign(c)·max(|c| − λ, 0)"),
+    Entry("ckconv", "CKConv", "Continuous kernel convolution", 2022, "filter", "z = φ(N(ψ₂ ∗ φ(N(ψ₁ ∗ x)))),  y = φ(z + x),  ψ(t) = W₃ sin(ω W₂ sin(ω W₁ t))"),
     Entry("h3", "H3", "H3 (hungry hungry hippos)", 2022, "filter", "o = q ⊙ SSM_diagonal(SSM_shift(k) ⊙ v)"),
     Entry("hyena", "Hyena", "Hyena", 2023, "filter", "v ← h_n ∗ (x_n⊙v) + d_n⊙(x_n⊙v),  o = x_N⊙v,  h(t) = window(t)⊙network(t)"),
     Entry("lssl", "LSSL", "Linear state-space layer", 2021, "filter", "s = Ā s₋ + B̄ x,  o = C s + D x"),

@@ -70,11 +70,15 @@ def long_convolution(
 
 
 class PreparedFilter:
-    """A filter kernel [D, K] with skip [D]; without gradients, also prepared for streaming."""
+    """A filter kernel [D, K] with skip [D]; without gradients, also prepared for streaming.
+
+    A kernel [K, D, D'] is from all channels to all; it has no skip.
+    """
 
     def __init__(self, kernel: Tensor, skip: Tensor | None = None) -> None:
         self.kernel, self.skip = kernel, skip
-        self.online = ops.online_filter(kernel, skip)
+        self.mixes_channels = kernel.dim() == 3
+        self.online = None if self.mixes_channels else ops.online_filter(kernel, skip)
 
 
 class PendingSums(NotCopied):
@@ -160,6 +164,8 @@ class StreamedConvolution:
         if streams and self.form == "step" and runs_on_kernels(self.form, self.length):
             return _gated(self._online(x, taps, group), gate)
         context, first = self._context(x, group)
+        if taps.mixes_channels:
+            return _gated(_across_channels(context, taps.kernel, first, self.form), gate)
         kernel = taps.kernel[:, : context.shape[1]]
         if self.form == "step":
             return _gated(_sum(context, kernel, taps.skip), gate)
@@ -209,6 +215,19 @@ class StreamedConvolution:
             past = past[:, : self.spans.start]
             first = past.shape[1]
         return torch.cat([past, x], 1) if first else x, first
+
+
+def _across_channels(context: Tensor, kernel: Tensor, first: int, form: str) -> Tensor:
+    """Outputs [B, S − first, D'] of context [B, S, D] from `first` on; kernel [K, D, D'], K ≥ S."""
+    length, wide = context.shape[1], memory_dtype(context.dtype)
+    x, kernel = context.to(wide), kernel[:length].to(wide)
+    if form == "step":
+        y = (x.flip(1).flatten(1) @ kernel.flatten(0, 1)).unsqueeze(1)
+    else:
+        size = next_power_of_two(2 * length - 1)
+        spectrum = torch.fft.rfft(x, size, 1).transpose(0, 1) @ torch.fft.rfft(kernel, size, 0)
+        y = torch.fft.irfft(spectrum, size, 0)[first:length].transpose(0, 1)
+    return y.to(context.dtype)
 
 
 def _gated(y: Tensor, gate: Tensor | None) -> Tensor:
