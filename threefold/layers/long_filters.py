@@ -8,8 +8,7 @@ them is computed once and cached, with what streaming derives from them, until a
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from torch import Tensor, nn
 
@@ -18,25 +17,32 @@ from threefold.kernels import library
 from threefold.kernels.fourier import next_power_of_two
 from threefold.kernels.parameter_cache import ParameterCache
 from threefold.memory.buffer import needs_gradient
-from threefold.memory.convolution import PreparedFilter
+from threefold.memory.convolution import MixingFilter, PreparedFilter
+
+Filter = PreparedFilter | MixingFilter
 
 
 class LongFilters(nn.Module, ABC):
     """Filters of up to `max_length` taps per channel, for one or more convolutions."""
+
+    prepared: ClassVar[type[Filter]] = PreparedFilter  # what is made of a kernel and its skip
 
     def __init__(self, max_length: int, owner: str) -> None:
         super().__init__()
         if max_length < 1:
             raise ThreefoldError(f"{owner}: max_length is {max_length}, expected at least 1 tap")
         self.max_length = max_length
-        self.derived: ParameterCache[list[PreparedFilter]] = ParameterCache()
+        self.derived: ParameterCache[list[Filter]] = ParameterCache()
         self.register_load_state_dict_post_hook(_forget)  # type: ignore[no-untyped-call]
 
     @abstractmethod
-    def make(self, length: int) -> Sequence[tuple[Tensor, Tensor | None]]:
-        """(kernel, skip) of each convolution as in `PreparedFilter`, at least float32."""
+    def make(self, length: int) -> list[tuple[Tensor, Tensor]]:
+        """(kernel [D, length], skip [D]) of each convolution, at least float32.
 
-    def taps(self, length: int) -> list[PreparedFilter]:
+        With prepared = MixingFilter, basis and mixing.
+        """
+
+    def taps(self, length: int) -> list[Filter]:
         """The filters with at least `length` taps, or all taps."""
         length = min(length, self.max_length)
         parameters = list(self.parameters())
@@ -44,7 +50,7 @@ class LongFilters(nn.Module, ABC):
             length = min(next_power_of_two(length), self.max_length)
         return self.derived.of(
             parameters,
-            lambda: [PreparedFilter(*made) for made in self.make(length)],
+            lambda: [self.prepared(*made) for made in self.make(length)],
             length,
             library.current(),
         )
