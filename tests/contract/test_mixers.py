@@ -40,6 +40,8 @@ HISTORY_VARIANTS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("performer", {"features": 20, "heads": 4, "positions": "none"}),
     ("performer", {"causal": False, "heads": 2}),
     ("local_attention", {"window": 5, "causal": False}),
+    ("longformer", {"window": 3, "globals": 2, "heads": 4, "bias": True}),
+    ("longformer", {"window": 1, "positions": "sinusoidal"}),
     ("bigbird", {"block": 2, "random": 2, "globals": 1, "heads": 2}),
     ("bigbird", {"block": 3, "random": 0, "globals": 0, "window": 5}),
     ("reformer", {"buckets": 4, "chunk": 4, "rounds": 3, "heads": 2}),

@@ -63,6 +63,26 @@ class TestWindows:
         expected = softmax_attention(mixer.attention.heads, X, seen)
         assert_close(mixer(X)[0], expected)
 
+    @pytest.mark.parametrize(("window", "count"), [(1, 1), (5, 3), (100, 2), (3, 60)])
+    def test_longformer_written_out(self, window: int, count: int) -> None:
+        mixer = make("longformer", window=window, globals=count, heads=4, positions="none")
+        with torch.no_grad():
+            for name in ("query", "key", "value"):  # they start equal to the local ones
+                weight = mixer.get_parameter(f"global_{name}.weight")
+                assert torch.equal(weight, mixer.get_parameter(f"heads.{name}.weight"))
+                weight += 0.1 * torch.randn_like(weight)
+        places = torch.arange(LENGTH)
+        seen = (distances().abs() < window) | (places < count)
+        expected = softmax_attention(mixer.heads, X, seen)
+        q, k, v = (
+            mixer.get_submodule(f"global_{name}")(X).unflatten(-1, (4, -1)).transpose(1, 2)
+            for name in ("query", "key", "value")
+        )
+        whole = (q @ k.mT / math.sqrt(q.shape[-1])).softmax(-1) @ v
+        whole = mixer.heads.join(whole.transpose(1, 2))
+        expected = torch.where((places < count).unsqueeze(-1), whole, expected)
+        assert_close(mixer(X)[0], expected)
+
     @pytest.mark.parametrize("memory", [1, 7, 40, 100])
     def test_transformer_xl_written_out(self, memory: int) -> None:
         mixer = make("transformer_xl", memory=memory, heads=4)
@@ -320,6 +340,8 @@ class TestEquations:
         ("local_attention", {"window": 0}, "window is 0"),
         ("transformer_xl", {"memory": 0}, "memory is 0"),
         ("bigbird", {"window": 2}, "an odd window"),
+        ("longformer", {"globals": 0}, "globals=0.*local_attention"),
+        ("longformer", {"positions": "alibi"}, "'alibi'.*rotary"),
         ("reformer", {"buckets": 3}, "an even number of buckets"),
         ("linformer", {"rank": 0}, "rank is 0"),
         ("nystromformer", {"taps": 4}, "an odd number or 0"),

@@ -82,7 +82,7 @@ def test_readme_counts_the_forms() -> None:
     assert (
         f"{forms['step', 'chunk', 'parallel']} of the {len(MIXERS)} mixers have all three" in README
     )
-    words = {13: "thirteen", 7: "seven"}
+    words = {13: "thirteen", 8: "eight"}
     assert f"{words[forms['step', 'chunk']]} nonlinear cells" in README
     assert f"{words[forms[('parallel',)]]} mixers are not causal" in README
     causal = {name: layer for name, layer in layers.items() if layer.causal}

@@ -68,6 +68,7 @@ _ENTRIES = (
     Entry("rg_lru", "RGLRU", "Real-gated linear recurrent unit (Griffin)", 2024, "linear recurrence", "h = a⊙h₋ + √(1−a²)⊙(i⊙x)"),
     Entry("attention", "Attention", "Attention", 2017, "attention", "o_i = Σ_j a_ij v_j,  a_i = softmax_j(q_iᵀk_j/√K),  j ≤ i"),
     Entry("local_attention", "LocalAttention", "Local attention (Longformer's window)", 2020, "attention", "o_i = Σ_j a_ij v_j,  i − window < j ≤ i"),
+    Entry("longformer", "Longformer", "Longformer", 2020, "attention", "o_i = Σ_j a_ij v_j,  |i − j| < window or j global;  a global i reads all j"),
     Entry("transformer_xl", "TransformerXL", "Transformer-XL", 2019, "attention", "a_i = softmax_j((q_i+u)ᵀk_j + (q_i+w)ᵀW_r r_{i−j}),  i − memory < j ≤ i"),
     Entry("bigbird", "BigBird", "BigBird", 2020, "attention", "o_i = Σ_j a_ij v_j,  j in global, nearby and random blocks"),
     Entry("reformer", "Reformer", "Reformer", 2020, "attention", "o_i = Σ_j a_ij v_j,  h(q_j) = h(q_i),  k = q/|q|"),
