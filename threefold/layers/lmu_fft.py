@@ -13,7 +13,6 @@ from threefold.errors import ThreefoldError, nearest
 from threefold.kernels.parameter_cache import ParameterCache
 from threefold.layers.checks import check_hippo_sizes
 from threefold.layers.linear import Linear
-from threefold.layers.lmu import lecun_uniform
 from threefold.layers.mixer import Mixer
 from threefold.layers.precision import upcast
 from threefold.memory.cell import ACTIVATIONS
@@ -54,7 +53,7 @@ class LMUFFT(Mixer):
         self.out = Linear(memories * order, width)
         for layer in (self.input, self.out):
             nn.init.xavier_normal_(layer.weight)
-        lecun_uniform(self.encode.weight)
+        nn.init.kaiming_uniform_(self.encode.weight, nonlinearity="linear")
         for layer in (self.encode, self.out):
             nn.init.zeros_(layer.bias)
         self.derived: ParameterCache[tuple[Tensor, ...]] = ParameterCache()
