@@ -12,7 +12,7 @@ import threefold
 from tests.contract.test_mixers import inputs
 from threefold.layers.cell_mixer import CellMixer
 
-CELLS = ("rnn", "lstm", "peephole_lstm", "coupled_lstm", "gru")
+CELLS = ("rnn", "lstm", "peephole_lstm", "coupled_lstm", "gru", "ur_lstm", "ur_gru")
 every_cell = pytest.mark.parametrize("name", CELLS)
 
 

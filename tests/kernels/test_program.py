@@ -33,7 +33,7 @@ OPTIONS: list[dict[str, Any]] = [
 GROWS = "its state grows"
 COUNTS = "what it does depends on how many elements there were"
 NOT_RECORDED = {
-    **dict.fromkeys(("attention", "long_conv", "hyena"), GROWS),
+    **dict.fromkeys(("attention", "long_conv", "ckconv", "hyena"), GROWS),
     **dict.fromkeys(("local_attention", "transformer_xl", "based", "hippo_rnn"), COUNTS),
 }
 CAUSAL = [name for name, entry in MIXERS.items() if entry.load().causal]

@@ -12,6 +12,7 @@ from tests.layers.published import (
     Parameters,
     convolve,
     gelu,
+    layer_norm,
     linear,
     short_convolution,
 )
@@ -59,6 +60,29 @@ def long_conv(p: Parameters, x: Tensor, max_length: int, smooth: int = 0) -> Ten
     y = gelu(convolve(x, kernel) + p["filters.skip"] * x)
     value, gate = linear(p, "out", y).chunk(2, -1)
     return value * torch.sigmoid(gate)
+
+
+def ckconv(p: Parameters, x: Tensor, max_length: int, hidden: int, frequency: float) -> Tensor:
+    width, y = x.shape[1], x
+    for n in range(2):
+        z = torch.linspace(1, -1, max_length, dtype=torch.float64).unsqueeze(1)
+        for layer in ("first", "second", "third"):
+            if layer == "first":
+                weight = p["filters.first_weight"][n]
+            else:
+                v, g = p[f"filters.{layer}_direction"][n], p[f"filters.{layer}_magnitude"][n]
+                weight = torch.stack(
+                    [g[i] * v[i] / v[i].square().sum().sqrt() for i in range(len(v))]
+                )
+            z = z @ weight.T + p[f"filters.{layer}_bias"][n]
+            z = z if layer == "third" else torch.sin(frequency * z)
+        out = []
+        for t in range(len(x)):
+            lags = [y[t - m] @ z[m].view(width, width) for m in range(t + 1)]
+            out.append(torch.stack(lags).sum(0) + p["bias"][n])
+        y = layer_norm(torch.stack(out)) * p[f"norms.{n}.weight"] + p[f"norms.{n}.bias"]
+        y = torch.relu(y)
+    return linear(p, "out", torch.relu(y + x))
 
 
 def s5(p: Parameters, x: Tensor, state_size: int, method: str = "zero_order_hold") -> Tensor:
@@ -146,6 +170,8 @@ CASES: tuple[Case, ...] = (
     ("s4d", s4d, {"state_size": 8}),
     ("s4d", s4d, {"state_size": 8, "method": "bilinear", "glu": False}),
     *(("lssl", lssl, {"state_size": 8, "glu": glu}) for glu in (False, True)),
+    ("ckconv", ckconv, {"max_length": 24, "hidden": 6, "frequency": 3.0}),
+    ("ckconv", ckconv, {"max_length": 40, "hidden": 5, "frequency": 7.0}),
     ("s5", s5, {"state_size": 12}),
     ("s5", s5, {"state_size": 12, "method": "bilinear"}),
 )

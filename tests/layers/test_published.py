@@ -7,7 +7,13 @@ from typing import Any
 import pytest
 
 import threefold
-from tests.layers import attention_oracles, cell_oracles, filter_oracles, linear_oracles
+from tests.layers import (
+    attention_oracles,
+    cell_oracles,
+    filter_oracles,
+    linear_oracles,
+    pixel_oracles,
+)
 from tests.layers.published import Oracle, assert_parameters_matter, assert_published
 from threefold import ThreefoldError
 
@@ -16,6 +22,7 @@ CASES = (
     *attention_oracles.CASES,
     *filter_oracles.CASES,
     *linear_oracles.CASES,
+    *pixel_oracles.CASES,
 )
 every_case = pytest.mark.parametrize(
     ("name", "oracle", "options"),

@@ -52,6 +52,28 @@ def distances(length: int = LENGTH) -> Tensor:
     return torch.arange(length).unsqueeze(1) - torch.arange(length)
 
 
+class TestWindows:
+    @pytest.mark.parametrize(("window", "count"), [(1, 1), (5, 3), (100, 2), (3, 60)])
+    def test_longformer_written_out(self, window: int, count: int) -> None:
+        mixer = make("longformer", window=window, globals=count, heads=4, positions="none")
+        with torch.no_grad():
+            for name in ("query", "key", "value"):  # they start equal to the local ones
+                weight = mixer.get_parameter(f"global_{name}.weight")
+                assert torch.equal(weight, mixer.get_parameter(f"heads.{name}.weight"))
+                weight += 0.1 * torch.randn_like(weight)
+        places = torch.arange(LENGTH)
+        seen = (distances().abs() < window) | (places < count)
+        expected = softmax_attention(mixer.heads, X, seen)
+        q, k, v = (
+            mixer.get_submodule(f"global_{name}")(X).unflatten(-1, (4, -1)).transpose(1, 2)
+            for name in ("query", "key", "value")
+        )
+        whole = (q @ k.mT / math.sqrt(q.shape[-1])).softmax(-1) @ v
+        whole = mixer.heads.join(whole.transpose(1, 2))
+        expected = torch.where((places < count).unsqueeze(-1), whole, expected)
+        assert_close(mixer(X)[0], expected)
+
+
 class TestPerformer:
     @pytest.mark.parametrize("causal", [True, False])
     def test_error_falls_with_the_root_of_the_features(self, causal: bool) -> None:
@@ -220,6 +242,8 @@ class TestEquations:
         ("local_attention", {"window": 0}, "window is 0"),
         ("transformer_xl", {"memory": 0}, "memory is 0"),
         ("bigbird", {"window": 2}, "an odd window"),
+        ("longformer", {"globals": 0}, "globals=0.*local_attention"),
+        ("longformer", {"positions": "alibi"}, "'alibi'.*rotary"),
         ("reformer", {"buckets": 3}, "an even number of buckets"),
         ("linformer", {"rank": 0}, "rank is 0"),
         ("nystromformer", {"taps": 4}, "an odd number or 0"),

@@ -10,7 +10,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.layers import attention_oracles, cell_oracles, filter_oracles, linear_oracles
+from tests.layers import (
+    attention_oracles,
+    cell_oracles,
+    filter_oracles,
+    linear_oracles,
+    pixel_oracles,
+)
 from tests.layers.published import Case, parameters_of, run
 from tests.peers import fla_cases, other_cases, torch_cases, transformers_cases
 from tests.peers.parity import DTYPES, Deviations, Layer, Parity
@@ -20,7 +26,7 @@ from threefold.layers.mixer import Mixer
 from threefold.layers.table import MIXERS
 
 PAGE = Path(__file__).parent.parent.parent / "docs" / "parity.md"
-ORACLES = (attention_oracles, cell_oracles, filter_oracles, linear_oracles)
+ORACLES = (attention_oracles, cell_oracles, filter_oracles, linear_oracles, pixel_oracles)
 LIBRARIES = (
     *("torch", "transformers", "flash-linear-attention", "mambapy", "xlstm", "minGRU-pytorch"),
     *("s5-pytorch", "linformer", "performer-pytorch", "rwkv", "reservoirpy"),
@@ -61,7 +67,7 @@ def oracle_cases(compared: set[str]) -> list[Parity]:
             where = f"{module.__name__.replace('.', '/')}.py: {oracle.__name__}"
             parity = Parity(name, where, partial(oracle_layer, case), options, width=16)
             cases.setdefault(name, parity)
-    return [case for name, case in cases.items() if name not in compared]
+    return [case for name, case in cases.items() if name in MIXERS and name not in compared]
 
 
 LIBRARY_CASES = (

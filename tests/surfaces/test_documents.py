@@ -88,12 +88,12 @@ def test_readme_counts_the_forms() -> None:
     assert (
         f"{forms['step', 'chunk', 'parallel']} of the {len(MIXERS)} mixers have all three" in README
     )
-    words = {9: "nine", 7: "seven"}
+    words = {13: "thirteen", 8: "eight"}
     assert f"{words[forms['step', 'chunk']]} nonlinear cells" in README
     assert f"{words[forms[('parallel',)]]} mixers are not causal" in README
     causal = {name: layer for name, layer in layers.items() if layer.causal}
     growing = [n for n, layer in causal.items() if layer.state_size(10) != layer.state_size(10**6)]
-    assert growing == ["attention", "long_conv", "hyena"]
+    assert growing == ["attention", "long_conv", "ckconv", "hyena"]
 
 
 def test_links_lead_somewhere() -> None:

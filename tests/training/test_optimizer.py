@@ -102,8 +102,14 @@ SLOW_PARAMETERS = {
     "s4d": {"delta_log", "decay_log", "frequency"},
     "s5": {"delta_log", "decay_log", "frequency"},
     "h3": {"step_log", "decay_log", "angle"},
+    "tcn": set(),  # no filter is fixed in time: what is between them is not linear
+    "lmu_fft": set(),  # nothing of its filter is learnt
     "long_conv": {"coefficients"},
     "hyena": {"weight", "bias", "frequency"},  # the network that makes its filters
+    "ckconv": {
+        *("first_weight", "second_direction", "second_magnitude", "third_direction"),
+        *("third_magnitude", "first_bias", "second_bias", "third_bias"),
+    },
 }
 
 

@@ -87,6 +87,20 @@ def digits(
     say_lines(run(folder, DigitsStudy(epochs=epochs, seeds=tuple(range(seeds)))))
 
 
+@lab.command()
+def deepnet(
+    folder: Folder = Path(),
+    depth: Annotated[int, typer.Option(min=1, help="Layers of the deep Transformers.")] = 200,
+    width: Width = 16,
+    steps: Annotated[int, typer.Option(min=1, help="Training steps of each.")] = 150,
+    seeds: Annotated[int, typer.Option(min=1, max=20, help="Number of seeds.")] = 3,
+) -> None:
+    """Train Transformers of 200 layers with DeepNorm and with post-norm."""
+    from threefold.lab.studies.deepnet import DeepNetStudy, run
+
+    say_lines(run(folder, DeepNetStudy(depth, width, steps, tuple(range(seeds)))))
+
+
 @lab.command("sampling-rates")
 def sampling_rates(
     folder: Folder = Path(),
