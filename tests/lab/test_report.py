@@ -10,8 +10,10 @@ import pytest
 from tests.lab.reports import contender, report
 from threefold.drawing.text import format_value
 from threefold.lab.report.markdown import markdown
-from threefold.lab.report.page import caption, columns, page
-from threefold.lab.report.report import Contender, Report, still_learning
+from threefold.lab.report.page import page
+from threefold.lab.report.report import Contender, Report
+from threefold.lab.report.sentences import still_learning
+from threefold.lab.report.tables import caption, columns
 
 
 def scored(name: str, *scores: float, decode: float = 1e-4) -> Contender:

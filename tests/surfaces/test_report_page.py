@@ -15,7 +15,7 @@ from tests import browser
 from tests.lab.reports import MODELS, report
 from threefold.drawing.page import standalone, style
 from threefold.lab.report.page import page
-from threefold.lab.report.race_figures import figures
+from threefold.lab.report.sections import figures
 
 PROGRAM = browser.find()
 needs_browser = pytest.mark.skipif(

@@ -34,7 +34,8 @@ from threefold.classical.time_warping import nearest_neighbours
 from threefold.data.loaders import IGNORE, Batch
 from threefold.errors import ThreefoldError
 from threefold.estimators.echo_state_network import EchoStateNetwork
-from threefold.lab.report.report import BaselineResult
+from threefold.lab.race.probes import FittedBaseline, ProbeSizes, probe_baseline
+from threefold.lab.report.results import BaselineResult
 from threefold.tasks.baselines import sample_rows
 from threefold.tasks.task import Task
 from threefold.training.training_data import TrainingData
@@ -59,6 +60,8 @@ class Baseline:
     fit: Callable[[Task[Any], int, TestFacts], Answer]  # (task, seed, what will be asked)
     simple: bool = False  # also raced with --baselines simple
     random: bool = False  # depends on the seed
+    log_odds: bool = False  # of classes are what it answers
+    predicts: bool = True  # element by element, so that its speed and memory mean something
 
 
 @dataclass(frozen=True)
@@ -96,35 +99,50 @@ def _pairs(task: Task[Any]) -> bool:
 
 
 def run_baselines(
-    data: TrainingData, level: str, seeds: int, examples: int, say: Callable[[str], None]
+    data: TrainingData,
+    level: str,
+    seeds: int,
+    examples: int,
+    say: Callable[[str], None],
+    sizes: ProbeSizes | None = None,
 ) -> list[BaselineResult]:
-    """Fit and score all baselines; one that cannot be fitted is left out, and told."""
+    """Fit and score all baselines; one that cannot be fitted is left out, and told.
+
+    sizes: of the examples on which they are also measured as the models are.
+    """
     task = data.task
     pieces = list(data.limited(examples).pieces("test"))
     if level == "none" or not isinstance(pieces[0], Batch):
         return []
-    facts = TestFacts(sum(len(p.inputs) for p in pieces), task.length)
     results = []
     for baseline in baselines_for(task, level):
         say(f"fitting the baseline {baseline.name}")
         try:
-            results.append(_run(baseline, task, pieces, seeds, facts))
+            results.append(_run(baseline, data, pieces, seeds, sizes))
         except ThreefoldError as error:
             say(f"the baseline {baseline.name} was left out: {error}")
     return results
 
 
 def _run(
-    baseline: Baseline, task: Task[Any], pieces: Sequence[Batch], seeds: int, facts: TestFacts
+    baseline: Baseline,
+    data: TrainingData,
+    pieces: Sequence[Batch],
+    seeds: int,
+    sizes: ProbeSizes | None,
 ) -> BaselineResult:
-    scores, fitting, asking = [], [], []
+    task, scores, fitting, asking = data.task, [], [], []
+    examples = sum(len(p.inputs) for p in pieces)
+    extras: dict[str, Any] = {} if baseline.predicts else {"predicts": False}
     for seed in range(seeds if baseline.random else 1):
         start = time.perf_counter()
-        answer = baseline.fit(task, seed, facts)
+        answer = baseline.fit(task, seed, TestFacts(examples, task.length))
         fitted = time.perf_counter()
         scores.append(score(task, answer, pieces))
         fitting.append(fitted - start)
         asking.append(time.perf_counter() - fitted)
+        if seed == 0 and sizes is not None and baseline.predicts:
+            extras = _probe(baseline, data, answer, asking[0] / examples, sizes)
     repeated = scores if baseline.random else scores * seeds
     elements = sum(int(np.prod(p.inputs.shape[:2])) for p in pieces)
     return BaselineResult(
@@ -132,7 +150,20 @@ def _run(
         tuple(enumerate(repeated)),
         statistics.fmean(fitting),
         statistics.fmean(asking) / max(1, elements),
+        extras,
     )
+
+
+def _probe(
+    baseline: Baseline, data: TrainingData, answer: Answer, seconds: float, sizes: ProbeSizes
+) -> dict[str, Any]:
+    """What is also measured of the models."""
+
+    def scored(rows: Sequence[Batch]) -> float:
+        return score(data.task, answer, rows)
+
+    fitted = FittedBaseline(answer, scored, baseline.log_odds, seconds)
+    return probe_baseline(data, fitted, sizes)
 
 
 def score(task: Task[Any], answer: Answer, pieces: Iterable[Batch]) -> float:
@@ -267,8 +298,8 @@ def _ngrams(task: Task[Any], seed: int, facts: TestFacts) -> Answer:
     def answer(batch: Batch) -> Tensor:
         bits = []
         for inputs, targets in zip(batch.inputs.numpy(), batch.targets.numpy(), strict=True):
-            row = np.concatenate([inputs[:1], targets])
-            bits.append(-model.log_probabilities(row)[1:] / math.log(2))
+            came, wanted = np.append(inputs, targets[-1:]), np.append(inputs[:1], targets)
+            bits.append(-model.log_probabilities(came, wanted)[1:] / math.log(2))
         return torch.from_numpy(np.concatenate(bits))
 
     return answer
@@ -370,10 +401,10 @@ ROCKET = Baseline("MiniRocket", _rocket, random=True)
 WARPING = Baseline("time warping", _warping)
 ECHO_STATE = Baseline("echo state network", _echo_state, random=True)
 PIXELS = Baseline("ridge on pixels", _pixels, simple=True)
-LOGISTIC = Baseline("logistic regression", _logistic)
+LOGISTIC = Baseline("logistic regression", _logistic, log_odds=True)
 COMMONEST_TAG = Baseline("commonest tag", _commonest_tag, simple=True)
 NGRAMS = Baseline("n-grams", _ngrams)
-XZ = Baseline("xz", _xz, simple=True)
+XZ = Baseline("xz", _xz, simple=True, predicts=False)
 LAST_VALUE = Baseline("last value", _last_value, simple=True)
 SEASONAL = Baseline("seasonal naive", _seasonal, simple=True)
 AUTOREGRESSION = Baseline("ridge", _autoregression)
