@@ -21,6 +21,7 @@ Point: TypeAlias = tuple[float, float]
 WIDTH, HEIGHT = 410, 290
 TOP, BOTTOM = 14, 46
 LABEL_GAP = 13.0
+TITLE_SIZE = 9.5  # of the title of an axis, whose letters are not bold
 LONGEST_LABEL = 16  # letters of a name at the end of a line; the legend and the table have all
 
 
@@ -137,6 +138,8 @@ def frame(horizontal: Scale, vertical: Scale) -> list[str]:
         parts.append(f'<text class="tick y" x="{left - 7:.0f}" y="{y + 4:.1f}">{text}</text>')
     hint = {"low": "lower is better", "high": "higher is better"}.get(vertical.axis.better, "")
     title = f"{vertical.axis.title}{f' ({hint})' if hint else ''}"
+    if text_width(title, TITLE_SIZE) > HEIGHT:
+        title = vertical.axis.title
     middle = TOP + (HEIGHT - TOP - BOTTOM) / 2
     parts.append(
         f'<text class="axis" transform="translate(13 {middle:.0f}) rotate(-90)">{escape(title)}'

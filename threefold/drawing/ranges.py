@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from html import escape
 from typing import NamedTuple
 
@@ -29,15 +30,15 @@ def range_chart(
 ) -> Figure:
     """One row for each range: every value, the mean and its interval; `zero` adds a line at 0."""
     height = TOP + ROW_HEIGHT * len(rows) + BOTTOM
-    unit = "number" if zero else x.unit
+    limits = replace(x, unit="number", least=-math.inf) if zero else x  # differences have none
     left = 16 + max((text_width(row.name) for row in rows), default=0)
-    shown = [*_extent(rows, unit), *([0.0] if zero else [])]
+    shown = [*_extent(rows, limits), *([0.0] if zero else [])]
     horizontal = scale(x, shown, left, WIDTH - left - 16)
     parts = grid(horizontal, TOP, height - BOTTOM)
     if zero:
         parts.append(f'<path class="here" d="M{horizontal(0):.1f} {TOP}V{height - BOTTOM}"/>')
     for i, row in enumerate(rows):
-        parts += _range(row, horizontal, left, TOP + ROW_HEIGHT * i + ROW_HEIGHT // 2, unit)
+        parts += _range(row, horizontal, left, TOP + ROW_HEIGHT * i + ROW_HEIGHT // 2, limits)
     numbers = tuple(
         (
             row.name,
@@ -51,18 +52,18 @@ def range_chart(
     return figure_of(title, description, parts, header, numbers, (WIDTH, height))
 
 
-def _extent(rows: Sequence[Range], unit: str) -> list[float]:
+def _extent(rows: Sequence[Range], limits: Axis) -> list[float]:
     """All values and all finite ends of intervals."""
     known = [row for row in rows if math.isfinite(row.half)]
-    ends = [end for row in known for end in interval_ends(row.mean, row.half, unit)]
+    ends = [end for row in known for end in interval_ends(row.mean, row.half, limits)]
     return ends + [value for row in rows for value in row.values]
 
 
-def _range(row: Range, horizontal: Scale, left: float, middle: int, unit: str) -> list[str]:
+def _range(row: Range, horizontal: Scale, left: float, middle: int, limits: Axis) -> list[str]:
     """Name, interval, single values and mean of one row at the height `middle`."""
     parts = [f'<text class="name" x="{left - 8:.0f}" y="{middle + 4}">{escape(row.name)}</text>']
     if math.isfinite(row.half):
-        low, high = map(horizontal, interval_ends(row.mean, row.half, unit))
+        low, high = map(horizontal, interval_ends(row.mean, row.half, limits))
         parts.append(
             f'<path class="interval" '
             f'd="M{low:.1f} {middle}H{high:.1f}M{low:.1f} {middle - 5}v10M{high:.1f} '

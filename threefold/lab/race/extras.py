@@ -67,7 +67,9 @@ def quantity_of(data: TrainingData) -> str:
     """What absolute errors are measured in: the columns that are predicted, if they have names."""
     steps = data.preprocessing if data.task.metric == "absolute_error" else None
     scale = None if steps is None else steps.outputs.find(Standardise)
-    return "" if scale is None else " and ".join(scale.columns)
+    if scale is None:
+        return ""
+    return " and ".join(scale.columns) if len(scale.columns) <= 2 else "each target"
 
 
 def measure_extras(

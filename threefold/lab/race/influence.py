@@ -55,8 +55,8 @@ def influence(outputs: Outputs, rows: Sequence[Batch]) -> list[list[float]]:
         for (batch, other), answer in zip(pairs, before, strict=True):
             replaced, differs = _replace_at(batch, other, distance)
             changes.append(_change(outputs(replaced), answer)[differs])
-        median = _median(changes)
-        curve.append([distance, median / whole if whole > 0 else 0.0])
+        if sum(map(len, changes)):  # else all examples are equal there
+            curve.append([distance, _median(changes) / whole if whole > 0 else 0.0])
     return curve
 
 
@@ -101,6 +101,5 @@ def _change(after: Tensor, before: Tensor) -> Tensor:
 
 
 def _median(parts: Sequence[Tensor]) -> float:
-    """The median of all examples; 0 if there is none."""
-    values = torch.cat(list(parts))
-    return float(values.quantile(0.5)) if len(values) else 0.0
+    """The median of all examples."""
+    return float(torch.cat(list(parts)).quantile(0.5))

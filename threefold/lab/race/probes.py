@@ -34,6 +34,7 @@ SHARE = 0.4  # of the elements that a run trains with; a forward pass takes a th
 MOST_ELEMENTS = 400_000  # of one model, all passes together
 FEWEST_EXAMPLES = 8
 SECONDS = 5.0  # of one model or baseline; what would take longer is left out
+NUMBER_BYTES = 8
 CALIBRATION, ROBUSTNESS, INFLUENCE = 0.25, 0.5, 0.25  # shares of the elements
 
 
@@ -94,6 +95,7 @@ def curves(
     kinds = damages.damage_kinds(data.task, rows)
     if kinds and watch.allows(sizes.robustness, damages.PASSES):
         found["robustness"] = damages.robustness(score, rows, kinds)
+        found["robustness_of"] = sizes.robustness
     if influences.has_past(data.task, rows[0]) and watch.allows(sizes.influence, influences.PASSES):
         found["influence"] = influences.influence(outputs, _rows(data, sizes.influence))
     return found
@@ -173,18 +175,20 @@ def probe_baseline(data: TrainingData, fitted: FittedBaseline, sizes: ProbeSizes
 
 
 def held_bytes(answer: Callable[..., Any]) -> int:
-    """Bytes of all arrays that a fitted function refers to, without the data themselves."""
-    arrays = {id(array): array.nbytes for array in _arrays(answer, set())}
-    return sum(arrays.values())
+    """Bytes of all numbers that a fitted function refers to, without the task itself."""
+    return sum(_sizes(answer, set()))
 
 
-def _arrays(value: Any, seen: set[int]) -> Iterator[Tensor | Array]:
-    """The arrays inside closures, objects and containers."""
+def _sizes(value: Any, seen: set[int]) -> Iterator[int]:
+    """The bytes of numbers and arrays inside closures, objects and containers."""
+    if isinstance(value, (int, float)):
+        yield NUMBER_BYTES
+        return
     if id(value) in seen or isinstance(value, (Task, type, str, bytes)):
         return
     seen.add(id(value))
     if isinstance(value, (Tensor, np.ndarray)):
-        yield value
+        yield value.nbytes
         return
     parts: list[Any] = []
     if isinstance(value, dict):
@@ -196,4 +200,4 @@ def _arrays(value: Any, seen: set[int]) -> Iterator[Tensor | Array]:
     elif is_dataclass(value) or hasattr(value, "__dict__"):
         parts = list(vars(value).values())
     for part in parts:
-        yield from _arrays(part, seen)
+        yield from _sizes(part, seen)

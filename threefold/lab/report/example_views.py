@@ -22,6 +22,7 @@ class ExampleView(NamedTuple):
     figure: Figure | None = None
     text: str = ""
     html: str = ""  # the text with shades, instead of the plain one
+    small: bool = False  # a drawing without axes
 
 
 def example_views(report: Report) -> list[ExampleView]:
@@ -38,9 +39,16 @@ def example_figures(report: Report) -> Iterator[Figure]:
 def examples_note(report: Report) -> str:
     """Of which model the examples are, and among how many they were found."""
     leader = report.ranked[0]
-    of = leader.extras.get("worst_of")
+    of, form = leader.extras.get("worst_of"), leader.extras["worst"][0]["form"]
     among = f", found among {of:,} test examples" if of else ""
-    return f"Of {leader.name}{among}."
+    return NOTES.get(form, "The most confident wrong answers of {}{}.").format(leader.name, among)
+
+
+# By form of the examples: what they are.
+NOTES = {
+    "stretch": "The parts of the test text that surprised {} most{}.",
+    "forecast": "A typical forecast of {} and those with the largest errors{}.",
+}
 
 
 def _caption(item: Mapping[str, Any]) -> str:
@@ -68,12 +76,13 @@ def _series(item: Mapping[str, Any], number: int) -> ExampleView:
     more = item["more_channels"]
     extra = f"; {more} more channels are not drawn" if more else ""
     figure = curves_figure(f"Example {number}", f"{caption}{extra}", item["places"], item["curves"])
-    return ExampleView(f"{caption}{extra}", figure)
+    return ExampleView(f"{caption}{extra}", figure, small=True)
 
 
 def _image(item: Mapping[str, Any], number: int) -> ExampleView:
     caption = _caption(item)
-    return ExampleView(caption, image_figure(f"Example {number}", caption, item["pixels"]))
+    figure = image_figure(f"Example {number}", caption, item["pixels"])
+    return ExampleView(caption, figure, small=True)
 
 
 def _text(item: Mapping[str, Any], number: int) -> ExampleView:
@@ -81,7 +90,7 @@ def _text(item: Mapping[str, Any], number: int) -> ExampleView:
 
 
 def _forecast(item: Mapping[str, Any], number: int) -> ExampleView:
-    title = "A typical forecast" if item["title"] == "typical" else f"Forecast {number}"
+    title = "A typical forecast" if item["title"] == "typical" else f"Large error {number - 1}"
     low, high = item["levels"]
     text = f"{item['target']}, {item['place']}; the band lies between the quantiles {low:g} and "
     return ExampleView(

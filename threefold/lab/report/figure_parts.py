@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 
 from threefold.drawing.axes import Axis
@@ -14,7 +15,8 @@ def score_axis(report: Report) -> Axis:
     """The axis of the task's metric."""
     subject = report.subject
     better = "low" if subject.lower else "high"
-    return Axis(subject.metric_with_unit, subject.unit, better=better)
+    least = -math.inf if subject.metric == "loss" else 0.0  # a density may be above 1
+    return Axis(subject.metric_with_unit, subject.unit, better=better, least=least)
 
 
 def models(report: Report) -> Iterator[tuple[int, Contender]]:

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Sequence
 from threefold.drawing.charts import Figure
 from threefold.lab.report.example_views import example_views, examples_note
 from threefold.lab.report.report import Report
-from threefold.lab.report.sections import SECTIONS, Section, section_figures
+from threefold.lab.report.sections import SECTIONS, ReportSection, section_figures
+from threefold.lab.report.story import is_sample
 from threefold.lab.report.summary import summary
 from threefold.lab.report.tables import BASELINES, baseline_rows, caption, columns
 
@@ -16,6 +17,7 @@ def markdown(report: Report) -> str:
     """The report as a Markdown document."""
     subject = report.subject
     parts = [f"# {subject.title}", f"**{report.sentence}**", " ".join(summary(report))]
+    parts += [_quoted(text[1:-1]) if is_sample(text) else text for text in subject.story]
     if report.warnings:
         parts += ["## Limitations", listed(report.warnings)]
     parts += ["## Result", _result(report), caption(report)]
@@ -37,7 +39,7 @@ def markdown(report: Report) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _figures(report: Report, section: Section) -> list[str]:
+def _figures(report: Report, section: ReportSection) -> list[str]:
     return [image(figure) for figure in section_figures(report, section)]
 
 
@@ -54,9 +56,12 @@ def _examples(report: Report) -> list[str]:
         if view.figure is not None:
             parts.append(image(view.figure))
         else:
-            quoted = "\n".join(f"> {line}" for line in view.text.splitlines())
-            parts.append(f"{view.caption}\n\n{quoted}")
+            parts.append(f"{view.caption}\n\n{_quoted(view.text)}")
     return parts
+
+
+def _quoted(text: str) -> str:
+    return "\n".join(f"> {line}" for line in text.splitlines())
 
 
 def _result(report: Report) -> str:

@@ -21,7 +21,8 @@ from threefold.lab.report.example_views import (
 )
 from threefold.lab.report.figure_parts import everything
 from threefold.lab.report.report import Report
-from threefold.lab.report.sections import SECTIONS, Section, section_figures
+from threefold.lab.report.sections import SECTIONS, ReportSection, section_figures
+from threefold.lab.report.story import is_sample
 from threefold.lab.report.summary import summary
 from threefold.lab.report.tables import BASELINES, baseline_rows, caption, columns
 
@@ -58,6 +59,7 @@ def _header(report: Report) -> str:
 <h1>{escape(report.sentence)}</h1>
 {_summary(report)}
 {_confidence(report)}
+{_story(report)}
 {_facts(report)}
 {_warnings(report)}
 <nav aria-label="Sections"><ul><li><a href="#result">Result</a></li>{shown}\
@@ -71,6 +73,17 @@ def _summary(report: Report) -> str:
     return f'<p class="lead summary"><b>In short.</b> {text}</p>'
 
 
+def _story(report: Report) -> str:
+    """What happened here, for newcomers; a sample of text is a quotation."""
+    paragraphs = "".join(
+        f"<blockquote>{escape(text[1:-1])}</blockquote>"
+        if is_sample(text)
+        else f"<p>{escape(text)}</p>"
+        for text in report.subject.story
+    )
+    return f'<div class="story">{paragraphs}</div>' if paragraphs else ""
+
+
 def _confidence(report: Report) -> str:
     verdict = report.verdict
     seeds = min(len(c.runs) for c in report.contenders)
@@ -78,8 +91,8 @@ def _confidence(report: Report) -> str:
         return ""
     confidence = format_value(verdict.confidence, "percent")
     return (
-        f'<p class="muted">With {confidence} confidence, from {seeds} seeds per model. '
-        "For each seed, all models were trained on the same batches in the same order.</p>"
+        f'<p class="muted">Models are compared with {confidence} confidence, from {seeds} seeds '
+        "each; for each seed, all models were trained on the same batches in the same order.</p>"
     )
 
 
@@ -130,7 +143,7 @@ def _body(report: Report) -> str:
     return "\n".join(parts)
 
 
-def _content(report: Report, section: Section) -> str:
+def _content(report: Report, section: ReportSection) -> str:
     """The figures of a section, or the examples; empty if there are none."""
     if section.slug == "examples":
         return _examples(report)
@@ -153,14 +166,14 @@ def _examples(report: Report) -> str:
     if not views:
         return ""
     note = f'<p class="muted">{escape(examples_note(report))}</p>'
-    wide = any(view.figure and view.figure.title.endswith("forecast") for view in views)
+    wide = any(view.figure and not view.small for view in views)
     cards = "".join(map(_card, views))
     shades = shade_legend() if any(view.html for view in views) else ""
     return f'{note}{shades}<div class="{"pair" if wide else "cards"}">{cards}</div>'
 
 
 def _card(view: ExampleView) -> str:
-    if view.figure is not None and view.figure.title.startswith("Example"):
+    if view.figure is not None and view.small:
         return (
             f'<figure class="example" id="figure-{view.figure.slug}">'
             f"<figcaption>{escape(view.caption)}</figcaption>{view.figure.svg}</figure>"
@@ -189,7 +202,7 @@ def _table(report: Report) -> str:
         rows.append(f"<tr{lead}>{name}{cells}</tr>")
     return (
         '<div class="scroll" tabindex="0" role="region" aria-label="Result, table">'
-        f"<table><caption>{caption(report)}</caption>"
+        f"<table><caption><span>{caption(report)}</span></caption>"
         f'<thead><tr><th scope="col">model</th>{head}</tr>'
         f"</thead><tbody>{''.join(rows)}</tbody></table></div>"
     )

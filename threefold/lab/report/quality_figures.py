@@ -104,8 +104,8 @@ def _front(report: Report) -> Iterator[Figure]:
     dots = [Dot(c.name, s, times[c.name], c.quality.mean, size=sizes[c.name]) for s, c in chosen]
     listed = ", ".join(f"{name} ({format_value(sizes[name], 'bytes')})" for name in front)
     text = (
-        "The larger a bubble, the more memory one stream needs: weights and state. Nothing beats "
-        f"those with a ring in quality, time and memory at once: {listed}."
+        "The larger a bubble, the more memory one stream needs for weights and state. Nothing "
+        f"beats those with a ring in quality, time and memory together: {listed}."
     )
     element = report.subject.element
     yield dot_chart(

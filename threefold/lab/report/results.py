@@ -165,6 +165,7 @@ class Subject:
     hashes: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()  # warnings of the race itself
     quantity: str = ""  # what errors are measured in, e.g. the name of a column
+    story: tuple[str, ...] = ()  # paragraphs for newcomers; one in quotation marks is a sample
 
     @property
     def metric_name(self) -> str:

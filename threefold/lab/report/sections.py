@@ -11,7 +11,7 @@ from threefold.lab.report.example_views import example_figures
 from threefold.lab.report.report import Report
 
 
-class Section(NamedTuple):
+class ReportSection(NamedTuple):
     """A part of the page."""
 
     slug: str
@@ -21,64 +21,63 @@ class Section(NamedTuple):
 
 
 SECTIONS = (
-    Section(
+    ReportSection(
         "quality",
         "Quality",
         "Pale dots are seeds, the marker is their mean, the bar its 99 % confidence interval.",
         quality_figures.quality,
     ),
-    Section(
+    ReportSection(
         "price",
         "Quality against cost",
-        "Nothing beats those on the Pareto front, which is a dashed line or rings, in quality and "
-        "cost.",
+        "Nothing beats those on the Pareto front, drawn as rings or as a dashed line, in quality "
+        "and cost together.",
         quality_figures.price,
     ),
-    Section(
+    ReportSection(
         "calibration",
         "How sure the models may be",
         "Whether what a model calls likely happens as often as it says.",
         trust_figures.calibration,
     ),
-    Section(
+    ReportSection(
         "robustness",
         "When the inputs get worse",
-        "The trained models on damaged and on longer inputs, which they have not seen in training. "
-        "All curves use the same test examples, a part of all.",
+        "The trained models on damaged and on longer inputs, which they have not seen in training.",
         trust_figures.robustness,
     ),
-    Section(
+    ReportSection(
         "influence",
         "How far back the models look",
         "An answer that one element cannot change does not use it.",
         trust_figures.influence,
     ),
-    Section(
+    ReportSection(
         "examples",
         "The most wrong answers",
-        "Test examples on which the best model is most wrong. Look here for wrong labels and for "
-        "cases that the training data lack.",
+        "Where the best model fails; look here for mistakes in the data and for cases that the "
+        "training data lack.",
         example_figures,
     ),
-    Section(
+    ReportSection(
         "learning",
         "Learning curves",
         "Validation scores by the amount of data and by the training time.",
         quality_figures.learning,
     ),
-    Section(
+    ReportSection(
         "speed",
         "Speed",
         "Throughput of training and of inference at growing sequence lengths.",
         cost_figures.speed,
     ),
-    Section(
+    ReportSection(
         "streaming",
         "Prefill and decode",
         "The time to read a prompt, and the time per element after it, with batch size 1.",
         cost_figures.streaming,
     ),
-    Section(
+    ReportSection(
         "memory",
         "Memory",
         "The peak memory of a training step with batch size 1, and the state of one stream.",
@@ -92,6 +91,6 @@ def figures(report: Report) -> list[Figure]:
     return [figure for section in SECTIONS for figure in section_figures(report, section)]
 
 
-def section_figures(report: Report, section: Section) -> list[Figure]:
+def section_figures(report: Report, section: ReportSection) -> list[Figure]:
     """The figures of one section for which there are numbers."""
     return [figure for figure in section.draw(report) if figure.rows]

@@ -31,6 +31,7 @@ def verdict_sentence(report: Report) -> str:
     if relation == "better":
         return f"{models} The best baseline, {best.name}, reaches {reached}."
     if relation == "worse":
+        models = models.replace("A tie", "a tie", 1) if models.startswith("A tie") else models
         models = f"Among the models: {models}" if len(report.contenders) > 1 else ""
         first = f"No sequence model beats {best.name} here: it reaches {reached}"
         return f"{first}, {leader.name} {own}. {models}".strip()

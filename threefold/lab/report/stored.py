@@ -20,7 +20,7 @@ Values = Mapping[str, Any]
 
 def read_subject(values: Values) -> Subject:
     """What the race was about."""
-    listed = {name: tuple(values[name]) for name in ("matched", "notes")}
+    listed = {name: tuple(values.get(name, ())) for name in ("matched", "notes", "story")}
     return Subject(**{**values, **listed})
 
 

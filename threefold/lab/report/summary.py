@@ -35,8 +35,8 @@ OVERCONFIDENT = 0.05  # calibration error from which on probabilities should not
 def summary(report: Report) -> list[str]:
     """The paragraph, sentence by sentence."""
     chosen = recommended(report)
-    sentences = [_which(report, chosen), _how_sure(report), *_cost(report, chosen)]
-    sentences += [*_caution(chosen), _next(report, chosen)]
+    sentences = [_which(report, chosen), _cost(report, chosen), *_caution(chosen)]
+    sentences += [_how_sure(report), _next(report, chosen)]
     return [text for text in sentences if text]
 
 
@@ -85,7 +85,7 @@ def _which(report: Report, chosen: Contender | BaselineResult) -> str:
         first += ", the best of the models" if len(report.contenders) > 1 else ""
     text = f"{first}. It {_means(report, chosen)}"
     if not report.baselines:
-        return f"{text}. No simple method was tried beside it."
+        return f"{text}. No simple method took part."
     best = report.ranked_baselines[0]
     return f"{text}; the best simple method, {best.name}, {_means(report, best)}{_gain(report)}."
 
@@ -112,25 +112,22 @@ def _how_sure(report: Report) -> str:
     if report.verdict.kind == "best":
         return f"That {report.verdict.leader} is the best model is {sure} certain: {trained}."
     if report.verdict.kind == "tie":
-        return (
-            f"The differences among the best models are within chance: {trained}, with different "
-            "results."
-        )
+        return f"The differences among the best models may be chance, although {trained}."
     return f"No other model took part, and {trained}."
 
 
-def _cost(report: Report, chosen: Contender | BaselineResult) -> Iterator[str]:
+def _cost(report: Report, chosen: Contender | BaselineResult) -> str:
     """Time of one element, memory, and time to train."""
     parts = []
     if 0 < chosen.decode_seconds < math.inf:
-        each = format_value(float(f"{chosen.decode_seconds:.2g}"), "seconds")
+        each = format_value(chosen.decode_seconds, "seconds")
         parts.append(f"{each} for each {report.subject.element}")
     if 0 < chosen.running_bytes < math.inf:
-        parts.append(f"{format_value(float(f'{chosen.running_bytes:.2g}'), 'bytes')} of memory")
-    fitted = "was fitted" if isinstance(chosen, BaselineResult) else "was trained once"
-    took = format_value(float(f"{chosen.seconds:.2g}"), "seconds")
+        parts.append(f"{format_value(chosen.running_bytes, 'bytes')} of memory")
+    fitted = "was fitted" if isinstance(chosen, BaselineResult) else "was trained"
+    took = format_value(chosen.seconds, "seconds")
     needs = f"It needs {join_words(parts)} on this machine, and" if parts else "It"
-    yield f"{needs} {fitted} in {took}."
+    return f"{needs} {fitted} in {took}."
 
 
 def _caution(chosen: Contender | BaselineResult) -> Iterator[str]:

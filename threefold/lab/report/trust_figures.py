@@ -11,7 +11,7 @@ from threefold.drawing.text import format_value
 from threefold.lab.report.figure_parts import baseline_levels, everything, models, score_axis
 from threefold.lab.report.report import BaselineResult, Contender, Report
 
-FEWEST_ANSWERS = 5  # of a point of a reliability diagram
+FEWEST_ANSWERS, FEWEST_SHARE = 5, 0.01  # of a point of a reliability diagram
 NO_INFLUENCE = 1e-4  # the lower end of the axis; less is drawn there
 REACH = 0.01  # influence from which on an element counts as seen
 
@@ -48,12 +48,11 @@ def _reliability(report: Report) -> Iterator[Figure]:
     lines, errors = [], []
     for series, one in everything(report):
         if found := calibration_of(one, "confidence"):
-            bins = [b for b in found["bins"] if b["n"] >= FEWEST_ANSWERS]
-            lines.append(Line(one.name, series, [(b["confidence"], b["accuracy"]) for b in bins]))
+            lines.append(Line(one.name, series, _reliable_points(found["bins"])))
             errors.append(f"{one.name} {format_value(found['error'], 'percent')}")
     if not any(line.points for line in lines):
         return
-    ticks = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
+    ticks = (0.0, 0.25, 0.5, 0.75, 1.0)
     answer = "next token" if report.subject.kind == "language" else "answer"
     yield line_chart(
         "Reliability",
@@ -65,6 +64,12 @@ def _reliability(report: Report) -> Iterator[Figure]:
         Axis("share of right answers", "percent", at=ticks),
         guides=[Guide([(0.0, 0.0), (1.0, 1.0)], "")],
     )
+
+
+def _reliable_points(bins: Sequence[dict[str, Any]]) -> list[tuple[float, float]]:
+    """(confidence, accuracy) of the bins with enough answers to say something."""
+    fewest = max(FEWEST_ANSWERS, FEWEST_SHARE * sum(b["n"] for b in bins))
+    return [(b["confidence"], b["accuracy"]) for b in bins if b["n"] >= fewest]
 
 
 def _coverage(report: Report) -> Iterator[Figure]:
@@ -88,7 +93,7 @@ def _coverage(report: Report) -> Iterator[Figure]:
         lines,
         Axis("steps ahead"),
         Axis("share inside the band", "percent"),
-        guides=[Guide([(1.0, nominal), (longest, nominal)], "as it should be")],
+        guides=[Guide([(1.0, nominal), (longest, nominal)], "")],
     )
 
 
@@ -101,7 +106,7 @@ def robustness(report: Report) -> Iterator[Figure]:
             for series, one in everything(report)
         ]
         strengths = sorted({x for line in lines for x, _ in line.points})
-        text = f"{DAMAGE_TEXTS[kind]} {_most_robust(report, kind)}".strip()
+        text = f"{DAMAGE_TEXTS[kind]} {_best_at_the_end(report, lines)}".strip()
         yield line_chart(
             title.format(element=element),
             text,
@@ -118,17 +123,16 @@ def _curve(one: Contender | BaselineResult, kind: str) -> Sequence[Sequence[floa
     return points
 
 
-def _most_robust(report: Report, kind: str) -> str:
-    """Which model loses least from the first to the last point."""
-    sign = 1.0 if report.subject.lower else -1.0
-    losses = {}
-    for _, one in models(report):
-        points = _curve(one, kind)
-        if points and points[0][1] is not None and points[-1][1] is not None:
-            losses[one.name] = sign * (points[-1][1] - points[0][1])
-    if len(losses) < 2:
+def _best_at_the_end(report: Report, lines: Sequence[Line]) -> str:
+    """Which model or baseline is best at the strongest damage."""
+    ends = {line.name: line.points[-1][1] for line in lines if line.points}
+    if len(ends) < 2:
         return ""
-    return f"{min(losses, key=lambda name: losses[name])} loses least up to the strongest damage."
+    best = (min if report.subject.lower else max)(ends, key=lambda name: ends[name])
+    score = format_value(ends[best], report.subject.unit)
+    count = report.ranked[0].extras.get("robustness_of")
+    among = f" Measured on {count:,} test examples." if count else ""
+    return f"Best at the strongest damage: {best} ({score}).{among}"
 
 
 def _lengths(report: Report) -> Figure:
