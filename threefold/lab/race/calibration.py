@@ -36,12 +36,12 @@ def calibration(data: TrainingData, model: Model, numbers: Array) -> dict[str, A
         with measure.watching(model):
             evaluate(model, rows, objective=objective, on_batch=measure)
         return coverage(measure.values())
-    if targets_of(rows[0]).is_floating_point():
+    if isinstance(rows[0], Pairs) or rows[0].targets.is_floating_point():
         return None
     bins = ConfidenceBins()
 
     def add(batch: Any, batch_loss: BatchLoss, _: Any) -> None:
-        count_answers(bins, batch_loss.outputs, targets_of(batch))
+        count_answers(bins, batch_loss.outputs, batch.targets)
 
     evaluate(model, rows, objective=objective, on_batch=add)
     return confidence(bins)
@@ -54,12 +54,6 @@ def batches_of(data: TrainingData, numbers: Array) -> list[Any]:
         data.task.rows("test", numbers[first : first + size])
         for first in range(0, len(numbers), size)
     ]
-
-
-def targets_of(rows: Any) -> Tensor:
-    """The targets of a batch; of pairs the tokens of their targets."""
-    targets: Tensor = rows.answers if isinstance(rows, Pairs) else rows.targets
-    return targets
 
 
 def count_answers(bins: ConfidenceBins, logits: Tensor, targets: Tensor) -> None:

@@ -166,7 +166,7 @@ def _stretches(data: TrainingData, model: Model, numbers: Array) -> list[Example
         nats = F.cross_entropy(logits, rows.targets, reduction="none", ignore_index=IGNORE)
         bits = nats.double().cpu() / math.log(2)
         for row, target in zip(bits, rows.targets.cpu(), strict=True):
-            mean, start, end = _most_surprising(row)
+            mean, start, end = most_surprising(row)
             first = max(0, start - BEFORE)
             found.append((mean, int(numbers[seen]), target[first:end], row[first:end]))
             seen += 1
@@ -185,7 +185,7 @@ def _stretches(data: TrainingData, model: Model, numbers: Array) -> list[Example
     ]
 
 
-def _most_surprising(bits: torch.Tensor) -> tuple[float, int, int]:
+def most_surprising(bits: torch.Tensor) -> tuple[float, int, int]:
     """Mean bits, start and end of the most surprising stretch of a window."""
     length = min(STRETCH, len(bits))
     means = bits.unfold(0, length, 1).mean(1)

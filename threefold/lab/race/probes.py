@@ -64,6 +64,12 @@ class Stopwatch:
     start: float = field(default_factory=time.perf_counter)
     example_seconds: float = 0.0
 
+    def time(self, score: Score, rows: Sequence[Any]) -> None:
+        """Measure how long an example takes."""
+        start = time.perf_counter()
+        score(rows)
+        self.example_seconds = (time.perf_counter() - start) / sum(len(r.inputs) for r in rows)
+
     def allows(self, examples: int, passes: int) -> bool:
         """Whether the passes would end in time."""
         spent = time.perf_counter() - self.start
@@ -72,17 +78,19 @@ class Stopwatch:
 
 def probe_model(data: TrainingData, model: Model, sizes: ProbeSizes) -> dict[str, Any]:
     """Calibration, robustness and influence of a trained model, as JSON values."""
-    watch = Stopwatch()
-    numbers = sample(data.task.size("test"), sizes.calibration)
     found: dict[str, Any] = {"weight_bytes": weight_bytes(model)}
-    if (values := calibration(data, model, numbers)) is not None:
-        found["calibration"] = values
-        watch.example_seconds = (time.perf_counter() - watch.start) / len(numbers)
     objective = data.objective(TrainingSettings(steps=1))
 
     def score(rows: Sequence[Any]) -> float:
         return evaluate(model, rows, objective=objective).metric
 
+    first = _rows(data, min(data.data.batch_size, sizes.robustness))
+    score(first)  # the first call also imports and prepares
+    watch = Stopwatch()
+    watch.time(score, first)
+    numbers = sample(data.task.size("test"), sizes.calibration)
+    if (values := calibration(data, model, numbers)) is not None:
+        found["calibration"] = values
     return found | curves(data, score, model_outputs(data, model), sizes, watch)
 
 
