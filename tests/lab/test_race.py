@@ -312,9 +312,10 @@ def test_the_data_of_a_race_are_read_once(tmp_path: Path, monkeypatch: pytest.Mo
 def test_steps_in_a_given_time() -> None:
     taken = {"fast": StepTimes(0.01, 0.01), "slow": StepTimes(0.03, 0.01)}
     same = steps_within(RaceRequest("parity", ("gru",), "100s", seeds=2), taken)
-    assert same == {"fast": 1000, "slow": 1000}  # 0.8 · 100 s for two seeds of 0.04 s per step
+    # 0.8 · 100 s for 0.04 s per step of both, two seeds and a fifth of a run for measurements.
+    assert same == {"fast": 909, "slow": 909}
     timed = steps_within(RaceRequest("parity", ("gru",), "100s", "time", seeds=2), taken)
-    assert timed == {"fast": 2000, "slow": 666}
+    assert timed == {"fast": 1818, "slow": 606}
     with pytest.raises(ThreefoldError, match=r"too short for one step of slow .* --time 1s"):
         steps_within(RaceRequest("parity", ("gru",), "0.01s", seeds=2), taken)
 

@@ -31,9 +31,10 @@ from threefold.training.settings import TrainingSettings
 from threefold.training.training_data import TrainingData, sample
 
 SHARE = 0.4  # of the elements that a run trains with; a forward pass takes a third of a step
-MOST_ELEMENTS = 400_000  # of one model, all passes together
+PROBE_COST = 0.2  # runs of full length that measuring one model takes, at most
+MOST_ELEMENTS = 200_000  # of one model, all passes together
 FEWEST_EXAMPLES = 8
-SECONDS = 5.0  # of one model or baseline; what would take longer is left out
+SECONDS = 8.0  # of one model or baseline; what would take longer is left out
 NUMBER_BYTES = 8
 CALIBRATION, ROBUSTNESS, INFLUENCE = 0.25, 0.5, 0.25  # shares of the elements
 
