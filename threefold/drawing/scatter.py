@@ -22,6 +22,7 @@ from threefold.drawing.charts import (
 from threefold.drawing.series_style import belongs, colour, marker
 
 SMALLEST_BUBBLE, LARGEST_BUBBLE = 8.0, 22.0  # radii
+FAR_LABEL = 20.0  # distance from which on a line leads from a dot to its name
 
 
 @dataclass(frozen=True)
@@ -130,6 +131,12 @@ def _dot_names(
         left, right, anchor, height = (free or tries)[0]
         taken.append((left, right, height))
         at = left if anchor == "start" else right
+        x, y = horizontal(dot.x), vertical(dot.y)
+        if abs(height - y) > FAR_LABEL:
+            parts.append(
+                f'<path class="lead" {belongs(dot.series)} d="M{x:.1f} {y:.1f}L{at:.1f} '
+                f'{height:.1f}"/>'
+            )
         parts.append(
             f'<text class="label {colour(dot.series)}" {belongs(dot.series)} x="{at:.1f}" '
             f'y="{height + 4:.1f}" text-anchor="{anchor}">{escape(dot.name)}</text>'

@@ -108,7 +108,7 @@ def _how_sure(report: Report) -> str:
     if seeds == 1:
         return "Each model was trained once only, so the order of the models may be chance."
     sure = format_value(report.verdict.confidence, "percent")
-    trained = f"each model was trained {seeds} times"
+    trained = f"each model was trained {'twice' if seeds == 2 else f'{seeds} times'}"
     if report.verdict.kind == "best":
         return f"That {report.verdict.leader} is the best model is {sure} certain: {trained}."
     if report.verdict.kind == "tie":
