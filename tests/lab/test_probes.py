@@ -286,7 +286,7 @@ def test_sizes_follow_from_the_training_and_have_limits() -> None:
     large = probe_sizes(task, 10**9)
     assert large.robustness * task.length * 10 <= MOST_ELEMENTS / 2
     assert large == probe_sizes(task, 10**10)
-    small_sizes = probe_sizes(task, 500_000)
+    small_sizes = probe_sizes(task, 200_000)
     assert 8 < small_sizes.robustness < large.robustness
 
 

@@ -22,6 +22,8 @@ from threefold.drawing.charts import (
 from threefold.drawing.series_style import belongs, colour, marker
 
 SMALLEST_BUBBLE, LARGEST_BUBBLE = 8.0, 22.0  # radii
+# Up and down from a dot, where its name may stand, nearest first.
+LABEL_SHIFTS = tuple(sign * LABEL_GAP * i for i in range(14) for sign in (-1, 1))
 FAR_LABEL = 20.0  # distance from which on a line leads from a dot to its name
 
 
@@ -152,7 +154,7 @@ def _label_places(
     sides = [(x + gap, x + gap + size, "start"), (x - gap - size, x - gap, "end")]
     return [
         (left, right, anchor, y + shift)
-        for shift in (0, -13, 13, -26, 26, -39, 39, -52, 52, -65, 65, 78, 91)
+        for shift in LABEL_SHIFTS
         for left, right, anchor in sides
         if right < WIDTH and left > horizontal.start and TOP <= y + shift <= HEIGHT - BOTTOM
     ]
