@@ -125,6 +125,9 @@ def test_the_summary_recommends_a_winner() -> None:
     assert "That mamba is the best model is 99 % certain: each model was trained 3 times." in text
     assert text.endswith("Next: train it on all your data, with `threefold train reference "
                          "--mixers mamba`.")  # fmt: skip
+    settings = replace(made.subject, command="threefold compare a.csv --set data.horizon=3")
+    last = summary(replace(made, subject=settings))[-1]
+    assert last.endswith("`threefold train a.csv --mixers mamba --set data.horizon=3`.")
     assert "No simple method took part." in " ".join(summary(made))
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Iterator
+from itertools import pairwise
 
 from threefold.drawing.text import format_value
 from threefold.lab.report.report import BaselineResult, Contender, Report
@@ -166,4 +167,7 @@ def _train_command(report: Report, chosen: Contender) -> str:
     words = shlex.split(report.subject.command)
     if words[:2] != ["threefold", "compare"]:
         return "with threefold.train"
-    return f"with `threefold train {shlex.quote(words[2])} --mixers {chosen.mixer}`"
+    given = [b for a, b in pairwise(words) if a == "--set" and b.startswith("data.")]
+    sets = [word for setting in given for word in ("--set", setting)]
+    command = ["threefold", "train", words[2], "--mixers", chosen.mixer, *sets]
+    return f"with `{shlex.join(command)}`"
