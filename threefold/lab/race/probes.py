@@ -31,10 +31,12 @@ from threefold.training.settings import TrainingSettings
 from threefold.training.training_data import TrainingData, sample
 
 SHARE = 0.4  # of the elements that a run trains with; a forward pass takes a third of a step
-PROBE_COST = 0.2  # runs of full length that measuring one model takes, at most
+# Runs of full length that measuring one model is planned to take.  An estimate: of runs of three to
+# five seconds it took 0.08 to 0.33, of runs of one second up to 0.5.
+PROBE_COST = 0.2
 MOST_ELEMENTS = 200_000  # of one model, all passes together
 FEWEST_EXAMPLES = 8
-SECONDS = 8.0  # of one model or baseline; what would take longer is left out
+SECONDS = 8.0  # of one model or baseline; curves that would end later are left out
 NUMBER_BYTES = 8
 CALIBRATION, ROBUSTNESS, INFLUENCE = 0.25, 0.5, 0.25  # shares of the elements
 
