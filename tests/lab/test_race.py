@@ -87,6 +87,24 @@ def test_costs_and_other_lengths_are_measured(raced: tuple[Path, Any]) -> None:
     assert "<svg" in report._repr_html_()
 
 
+def test_what_is_measured_besides_scores_is_stored(raced: tuple[Path, Any]) -> None:
+    folder, report = raced
+    stored = json.loads((folder / "race" / "extras.json").read_text(encoding="utf-8"))
+    for contender in report.contenders:
+        found = contender.extras
+        assert found == stored[contender.name]
+        assert set(found["robustness"]) == {"replaced", "deleted"}
+        assert found["calibration"]["form"] == "confidence"
+        assert found["influence"][0][0] == 1 and found["influence"][-1][0] == 32
+        assert found["disk_bytes"] > found["weight_bytes"] == 4 * contender.parameters
+        assert ("worst" in found) == (contender is report.ranked[0])
+    # The same examples and damages as the models have.
+    ngrams = next(b for b in report.baselines if b.name == "n-grams")
+    strengths = [x for x, _ in ngrams.extras["robustness"]["replaced"]]
+    assert strengths == [x for x, _ in report.ranked[0].extras["robustness"]["replaced"]]
+    assert ngrams.extras["robustness_of"] == report.ranked[0].extras["robustness_of"]
+
+
 def test_files_of_a_race(raced: tuple[Path, Any]) -> None:
     folder, report = raced
     place = folder / "race"
@@ -105,6 +123,7 @@ def test_finished_runs_are_not_repeated(
         raise AssertionError("trained again")
 
     monkeypatch.setattr("threefold.training.experiment.train", never)
+    monkeypatch.setattr("threefold.lab.race.extras.load", never)
     monkeypatch.setattr("threefold.lab.race.planning.train", never)
     again = compare(
         folder / "own.txt",
@@ -293,9 +312,10 @@ def test_the_data_of_a_race_are_read_once(tmp_path: Path, monkeypatch: pytest.Mo
 def test_steps_in_a_given_time() -> None:
     taken = {"fast": StepTimes(0.01, 0.01), "slow": StepTimes(0.03, 0.01)}
     same = steps_within(RaceRequest("parity", ("gru",), "100s", seeds=2), taken)
-    assert same == {"fast": 1000, "slow": 1000}  # 0.8 · 100 s for two seeds of 0.04 s per step
+    # 0.8 · 100 s for 0.04 s per step of both, two seeds and a fifth of a run for measurements.
+    assert same == {"fast": 909, "slow": 909}
     timed = steps_within(RaceRequest("parity", ("gru",), "100s", "time", seeds=2), taken)
-    assert timed == {"fast": 2000, "slow": 666}
+    assert timed == {"fast": 1818, "slow": 606}
     with pytest.raises(ThreefoldError, match=r"too short for one step of slow .* --time 1s"):
         steps_within(RaceRequest("parity", ("gru",), "0.01s", seeds=2), taken)
 

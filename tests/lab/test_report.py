@@ -10,8 +10,11 @@ import pytest
 from tests.lab.reports import contender, report
 from threefold.drawing.text import format_value
 from threefold.lab.report.markdown import markdown
-from threefold.lab.report.page import caption, columns, page
-from threefold.lab.report.report import Contender, Report, still_learning
+from threefold.lab.report.page import page
+from threefold.lab.report.report import BaselineResult, Contender, Report
+from threefold.lab.report.sentences import still_learning
+from threefold.lab.report.summary import recommended, summary
+from threefold.lab.report.tables import caption, columns
 
 
 def scored(name: str, *scores: float, decode: float = 1e-4) -> Contender:
@@ -102,6 +105,66 @@ def test_memory_says_at_which_length_it_was_measured() -> None:
     assert "1 KiB at 16 tokens" in cells
 
 
+def baseline(score: float, seeds: int = 3) -> BaselineResult:
+    """A baseline with the same score for all seeds."""
+    results = tuple((seed, score) for seed in range(seeds))
+    return BaselineResult("n-grams", results, 0.42, 3e-6, {"memory_bytes": 4 * 2**20})
+
+
+def test_the_summary_recommends_a_winner() -> None:
+    good = {"calibration": {"form": "confidence", "error": 0.08, "bins": []}}
+    first = replace(scored("mamba", 0.90, 0.91, 0.92), extras={"weight_bytes": 2**20, **good})
+    made = told(first, scored("lstm", 0.80, 0.812, 0.818), metric="accuracy", lower=False)
+    text = " ".join(summary(replace(made, baselines=(baseline(0.82),))))
+    assert text.startswith(
+        "Use mamba, the best of the models. It is right in 91 % of the test cases; the best simple "
+        "method, n-grams, is right in 82 % of the test cases (50 % fewer mistakes). It needs 100 µs"
+    )
+    assert " for each token and " in text and " MiB of memory on this machine" in text
+    assert "Do not take its probabilities at face value: they are off by 8 percentage" in text
+    assert "That mamba is the best model is 99 % certain: each model was trained 3 times." in text
+    assert text.endswith("Next: train it on all your data, with `threefold train reference "
+                         "--mixers mamba`.")  # fmt: skip
+    settings = replace(made.subject, command="threefold compare a.csv --set data.horizon=3")
+    last = summary(replace(made, subject=settings))[-1]
+    assert last.endswith("`threefold train a.csv --mixers mamba --set data.horizon=3`.")
+    assert "No simple method took part." in " ".join(summary(made))
+
+
+def test_the_summary_recommends_a_baseline_that_is_not_beaten() -> None:
+    models = scored("a", 1.50, 1.52, 1.51), scored("b", 1.90, 1.92, 1.91)
+    lost = summary(replace(told(*models), baselines=(baseline(1.2),)))
+    assert lost[0] == (
+        "Use n-grams, a simple method: no sequence model beats it here. It has a loss of 1.2 nats; "
+        "the best sequence model, a, has a loss of 1.51 nats."
+    )
+    assert lost[1] == (
+        "It needs 3 µs for each token and 4 MiB of memory on this machine, and was fitted in "
+        "420 ms."
+    )
+    unclear = summary(replace(told(*models), baselines=(baseline(1.512),)))
+    assert "no sequence model clearly beats it" in unclear[0]
+
+
+def test_the_summary_of_a_tie_of_one_seed_and_of_short_training() -> None:
+    tied = told(scored("a", 1.0, 1.2, 1.1, decode=4e-4), scored("b", 1.1, 1.0, 1.2))
+    assert recommended(tied).name == "b"  # as good, and faster
+    text = " ".join(summary(tied))
+    assert text.startswith("Use b: it is as good as a, as far as this race can tell, and the fast")
+    assert "may be chance" in text and text.endswith("repeat this with more --seeds.")
+    once = " ".join(summary(told(scored("a", 1.0), scored("b", 2.0))))
+    assert "trained once only, so the order of the models may be chance" in once
+    short = summary(report("mamba", "lstm", steps=40))
+    assert short[-1] == "Next: repeat this with a longer --time; 40 steps of training say little."
+
+
+def test_errors_are_in_the_units_of_a_column() -> None:
+    made = told(contender("mamba"), metric="absolute_error", quantity="flow")
+    assert columns(made)[0][0] == "test absolute error, units of flow"
+    assert "is off by 1.41 (in units of flow) on average" in summary(made)[0]
+    assert "absolute error, units of flow (lower is better)" in page(made)
+
+
 def test_percentages_have_one_style() -> None:
     text = page(report()) + markdown(report())
     assert "99 %" in text and not re.search(r"\d%", text.split("</style>")[-1])
@@ -109,6 +172,9 @@ def test_percentages_have_one_style() -> None:
 
 def test_the_pareto_front() -> None:
     made = told(scored("a", 1.0, 1.0), scored("b", 2.0, 2.0), scored("c", 3.0, 3.0))
+    cost, memory = {"a": 1.0, "b": 2.0, "c": 3.0}, {"a": 9.0, "b": 9.0, "c": 1.0}
+    assert made.pareto(cost, memory) == ("a", "c")
+    assert made.pareto({"b": 2.0, "c": 3.0}) == ("b",)  # those with a cost only
     assert made.pareto({"a": 3.0, "b": 1.0, "c": 2.0}) == ("a", "b")
     assert made.pareto({"a": 1.0, "b": 2.0, "c": 3.0}) == ("a",)
 

@@ -143,7 +143,7 @@ class PlainProgress:
 
 def show(report: Report, folder: Path) -> None:
     """Print the verdict, the warnings, the table, and where the page is."""
-    from threefold.lab.report.page import columns
+    from threefold.lab.report.tables import columns
 
     table = columns(report)
     header = ["model", *(title for title, _, _ in table)]

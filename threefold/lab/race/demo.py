@@ -13,6 +13,7 @@ from threefold.data.tokenizers import ByteTokenizer
 from threefold.lab.race.planning import DEFAULT_MIXERS, RaceRequest
 from threefold.lab.race.race import RaceFolder, run_race
 from threefold.lab.report.report import Report
+from threefold.lab.report.story import with_story
 from threefold.models.model import Predictor
 from threefold.models.saving import load
 from threefold.runtime.generation import generate
@@ -42,7 +43,10 @@ def race(
     )
     race_folder = RaceFolder(folder)
     report = run_race(request, race_folder, say)
-    return report, sample(race_folder.run(report.ranked[0].name, 0) / "model")
+    text_sample = sample(race_folder.run(report.ranked[0].name, 0) / "model")
+    report = with_story(report, text_sample)
+    report.save(folder)
+    return report, text_sample
 
 
 def sample(folder: Path, length: int = 240) -> str:

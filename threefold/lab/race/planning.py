@@ -28,6 +28,7 @@ import torch
 from threefold.errors import ThreefoldError, nearest
 from threefold.lab.bench.bench import length_option
 from threefold.lab.race.baselines import LEVELS
+from threefold.lab.race.probes import PROBE_COST
 from threefold.lab.race.sizing import (
     TOLERANCE,
     Sized,
@@ -380,7 +381,7 @@ def time_steps(
 def steps_within(request: RaceRequest, times: dict[str, StepTimes]) -> dict[str, int]:
     """Steps of each contender within the time limit, which must allow at least one step."""
     assert request.duration.seconds is not None
-    runs = request.seeds + (TUNING_COST if request.tune else 0.0)
+    runs = request.seeds + PROBE_COST + (TUNING_COST if request.tune else 0.0)
     training = TRAINING_SHARE * request.duration.seconds / runs  # for one run of every contender
     if request.match == "time":
         share = training / len(times)

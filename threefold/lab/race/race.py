@@ -3,6 +3,7 @@
 race.json    the plan, made once                 costs.json    what each model costs
 runs/        one run folder per model and seed   report.html   and .md, .json, figures/
 tuning/      short runs with --tune              baselines.json  simple models beside them
+extras.json  what else was measured of each model
 
 Every process that is given the same folder trains the runs that are still free, so a race can be
 spread over ranks (`torchrun … -m threefold compare …`) or shells without any communication: a run
@@ -33,6 +34,7 @@ from threefold.data.atomic_files import write_json
 from threefold.errors import LockedError, ThreefoldError
 from threefold.lab.bench.measuring import costs
 from threefold.lab.race.baselines import run_baselines
+from threefold.lab.race.extras import sizes_of, with_extras
 from threefold.lab.race.planning import (
     DEFAULT_MIXERS,
     PlannedModel,
@@ -133,6 +135,7 @@ def run_race(request: RaceRequest, folder: RaceFolder, say: Say, source: Any = N
         costs_by_name = measure_costs(plan, data, folder.path, say, max(8.0, 0.3 * trained))
     report = make_report(plan, rates, finished, costs_by_name, data)
     if folder.writes_report:
+        report = with_extras(report, plan, data, folder.path, folder.run, say)
         report = replace(report, baselines=measure_baselines(plan, data, folder.path, say))
         report.save(folder.path)
     return report
@@ -289,7 +292,8 @@ def measure_baselines(
     path = folder / BASELINES
     if not path.is_file():
         request = plan.request
-        results = run_baselines(data, request.baselines, request.seeds, plan.test_examples, say)
+        limits = request.seeds, plan.test_examples
+        results = run_baselines(data, request.baselines, *limits, say, sizes_of(plan, data))
         write_json(path, [asdict(result) for result in results])
     values = json.loads(path.read_text(encoding="utf-8"))
     return tuple(

@@ -113,26 +113,31 @@ def _coverage(values: Mapping[str, Any], suffix: str, steps: Sequence[Mapping[st
 def _pictures(values: Mapping[str, Any]) -> Iterator[Figure]:
     target = next(iter(values.get("by_target", {"": None})))
     for picture in values.get("pictures", []):
-        history, horizon = picture["history"], len(picture["truth"])
-        past = _points(history, 1 - len(history))
-        truth = [*past[-1:], *_points(picture["truth"], 1)]
-        band = [
-            (float(h + 1), picture["low"][h], picture["high"][h])
-            for h in range(horizon)
-            if None not in (picture["low"][h], picture["high"][h])
-        ]
-        lines = [
-            Line("before", 7, past),
-            Line("truth", 1, truth),
-            Line("forecast", 0, _points(picture["forecast"], 1), band=band),
-        ]
         low, high = values["picture_levels"]
         name = {"typical": "A typical forecast", "worst": "The worst forecast"}[picture["title"]]
         text = (
             f"{target}, {picture['place']}; the band lies between quantiles {low:g} and {high:g}."
         )
-        axes = Axis("steps from the last known row", "number"), Axis(target, "number")
-        yield line_chart(name, text, lines, *axes)
+        yield forecast_figure(name, text, picture, target)
+
+
+def forecast_figure(title: str, text: str, picture: Mapping[str, Any], target: str) -> Figure:
+    """What was known, what came, and what was forecast, with its band."""
+    history, horizon = picture["history"], len(picture["truth"])
+    past = _points(history, 1 - len(history))
+    truth = [*past[-1:], *_points(picture["truth"], 1)]
+    band = [
+        (float(h + 1), picture["low"][h], picture["high"][h])
+        for h in range(horizon)
+        if None not in (picture["low"][h], picture["high"][h])
+    ]
+    lines = [
+        Line("before", 7, past),
+        Line("truth", 1, truth),
+        Line("forecast", 0, _points(picture["forecast"], 1), band=band),
+    ]
+    axes = Axis("steps from the last known row", "number"), Axis(target, "number")
+    return line_chart(title, text, lines, *axes)
 
 
 def _points(numbers: Sequence[float | None], first: int = 1) -> list[tuple[float, float]]:

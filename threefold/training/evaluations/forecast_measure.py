@@ -52,6 +52,8 @@ def origins_of(windows: Any, split: str, count: int, stride: int) -> Array:
 class ForecastMeasure(Measure):
     """Collects forecasts and what came; errors by step ahead, by target and by series."""
 
+    worst_pictures = 1  # forecasts with the largest errors that can be drawn
+
     def __init__(
         self, data: TrainingData, split: str, numbers: Array, season: int | None = None
     ) -> None:
@@ -198,15 +200,16 @@ class ForecastMeasure(Measure):
     def _examples(
         self, point: Array, quantiles: Array, truth: Array, scale: OriginScales
     ) -> dict[str, Any]:
-        """The origins with the largest errors, and a typical and the worst one to draw."""
+        """The origins with the largest errors, and a typical and the worst ones to draw."""
         errors = np.nan_to_num(np.nanmean(np.abs(point[..., 0] - truth[..., 0]), 1), nan=-1.0)
         order = np.argsort(-errors, kind="stable")
         worst = [
             {"place": self._place(i), "mae": float(errors[i])} for i in order[:MOST_WORST].tolist()
         ]
-        drawn = {"typical": int(order[len(order) // 2]), "worst": int(order[0])}
+        apart = self._apart(order.tolist(), truth.shape[1])
+        drawn = [("typical", int(order[len(order) // 2])), *(("worst", i) for i in apart)]
         pictures = []
-        for title, i in drawn.items():
+        for title, i in drawn:
             lines = {
                 "history": self._history(i, scale, truth.shape[1]),
                 "truth": truth[i, :, 0],
@@ -218,6 +221,18 @@ class ForecastMeasure(Measure):
             pictures.append({"title": title, "place": self._place(i), **lists})
         levels = [self.levels[0], self.levels[-1]]
         return {"worst": worst, "pictures": pictures, "picture_levels": levels}
+
+    def _apart(self, order: Sequence[int], horizon: int) -> list[int]:
+        """Those whose forecasts do not overlap with that of an earlier one."""
+        windows = self._windows
+        begins = self.numbers if windows is None else windows.begins[self.split][self.numbers]
+        chosen: list[int] = []
+        for i in order:
+            if all(abs(int(begins[i]) - int(begins[j])) >= horizon for j in chosen):
+                chosen.append(i)
+                if len(chosen) == self.worst_pictures:
+                    break
+        return chosen
 
     def _place(self, index: int) -> str:
         windows = self._windows
