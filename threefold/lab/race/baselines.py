@@ -43,6 +43,7 @@ LEVELS = ("none", "simple", "strong")
 MOST_EXAMPLES = 2000  # of the training split that a baseline reads
 MOST_NUMBERS = 40_000_000  # of their inputs
 MOST_CELLS = 1_500_000_000  # of time warping, all pairs of a training and a test series together
+MOST_FITS = 5  # of a baseline that depends on the seed
 WINDOW = 0.1  # of time warping
 FEWEST_SEASONS = 2  # within a context, to take one as a season
 SEASONALITY = 0.3  # autocorrelation from which on there is a season
@@ -96,9 +97,18 @@ def _pairs(task: Task[Any]) -> bool:
 
 
 def run_baselines(
-    data: TrainingData, level: str, seeds: int, examples: int, say: Callable[[str], None]
+    data: TrainingData,
+    level: str,
+    seeds: int,
+    examples: int,
+    say: Callable[[str], None],
+    limit: float = math.inf,
 ) -> list[BaselineResult]:
-    """Fit and score all baselines; one that cannot be fitted is left out, and told."""
+    """Fit and score all baselines; one that cannot be fitted is left out, and told.
+
+    When `limit` seconds are over, the rest is left out, too.
+    """
+    begin = time.monotonic()
     task = data.task
     pieces = list(data.limited(examples).pieces("test"))
     if level == "none" or not isinstance(pieces[0], Batch):
@@ -106,6 +116,9 @@ def run_baselines(
     facts = TestFacts(sum(len(p.inputs) for p in pieces), task.length)
     results = []
     for baseline in baselines_for(task, level):
+        if time.monotonic() - begin > limit:
+            say(f"the baseline {baseline.name} was left out: the others took {limit:.0f} s")
+            continue
         say(f"fitting the baseline {baseline.name}")
         try:
             results.append(_run(baseline, task, pieces, seeds, facts))
@@ -118,7 +131,7 @@ def _run(
     baseline: Baseline, task: Task[Any], pieces: Sequence[Batch], seeds: int, facts: TestFacts
 ) -> BaselineResult:
     scores, fitting, asking = [], [], []
-    for seed in range(seeds if baseline.random else 1):
+    for seed in range(min(seeds, MOST_FITS) if baseline.random else 1):
         start = time.perf_counter()
         answer = baseline.fit(task, seed, facts)
         fitted = time.perf_counter()

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from threefold.lab.report.page import BASELINES, baseline_rows, caption, columns
+from threefold.lab.report.evidence import best_lines, evidence
+from threefold.lab.report.page import (
+    BASELINES,
+    SHAPES,
+    baseline_rows,
+    caption,
+    columns,
+    shape_rows,
+)
 from threefold.lab.report.race_figures import SECTIONS, section_figures
 from threefold.lab.report.report import Report
 
@@ -13,6 +21,8 @@ def markdown(report: Report) -> str:
     """The report as a Markdown document."""
     subject = report.subject
     parts = [f"# {subject.title}", f"**{report.sentence}**"]
+    if evidence(report):
+        parts += ["What the verdict rests on:", listed(evidence(report))]
     if report.warnings:
         parts += ["## Limitations", listed(report.warnings)]
     parts += ["## Result", _result(report), caption(report)]
@@ -26,13 +36,13 @@ def markdown(report: Report) -> str:
                 f"![{figure.title}. {figure.description}](figures/{figure.slug}.svg)"
                 for figure in drawn
             ]
+    if report.best is not None:
+        parts += ["## Use the best model", *best_lines(report), f"```\n{report.best.command}\n```"]
     parts += ["## Reproduce this race", f"```\n{subject.command}\n```"]
     parts += ["What all models had in common:", listed(subject.matched)]
-    shapes = [
-        (c.name, c.mixer, str(c.width), str(c.depth), c.channel, f"`{c.digest[:12]}`")
-        for c in report.ranked
-    ]
-    parts.append(rows(("model", "mixer", "width", "depth", "channel mixer", "spec digest"), shapes))
+    parts.append(rows(SHAPES, shape_rows(report)))
+    if subject.tuning:
+        parts += ["What `--tune` chose:", listed(subject.tuning)]
     parts.append(rows(("component", "version"), subject.versions.items()))
     parts.append(rows(("data", "SHA-256"), ((a, f"`{b}`") for a, b in subject.hashes.items())))
     return "\n\n".join(parts) + "\n"
@@ -42,7 +52,7 @@ def _result(report: Report) -> str:
     table = columns(report)
     body = [
         [
-            c.name,
+            c.label,
             *(f"**{cells[i]}**" if best == i else cells[i] for _, cells, best in table),
         ]
         for i, c in enumerate(report.ranked)

@@ -71,7 +71,7 @@ def _score_axis(report: Report) -> Axis:
 
 def _quality(report: Report) -> Iterator[Figure]:
     rows = [
-        Range(c.name, series, c.quality.mean, c.quality.half, tuple(c.scores.values()))
+        Range(c.label, series, c.quality.mean, c.quality.half, tuple(c.scores.values()))
         for series, c in enumerate(report.everything)
     ]
     order = f"Mean over seeds, sorted by score: {_listed(report, lambda c: c.quality.mean)}."
@@ -106,7 +106,7 @@ def _behind(report: Report, leader: Contender, series: int) -> Range:
     seeds = sorted(set(leader.scores) & set(other.scores))
     gaps = tuple(sign * (other.scores[seed] - leader.scores[seed]) for seed in seeds)
     margin = report.verdict.margins[other.name]
-    return Range(other.name, series, margin.mean, margin.half, gaps)
+    return Range(other.label, series, margin.mean, margin.half, gaps)
 
 
 def _price(report: Report) -> Iterator[Figure]:
@@ -144,7 +144,7 @@ def _learning(report: Report) -> Iterator[Figure]:
     }
     for name, (axis, field) in lines.items():
         drawn = [
-            Line(c.name, series, *_mean_curve(c, field)) for series, c in enumerate(report.ranked)
+            Line(c.label, series, *_mean_curve(c, field)) for series, c in enumerate(report.ranked)
         ]
         drawn += _best_baseline(report, drawn)
         yield line_chart(

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from threefold.drawing.text import format_value
+from threefold.lab.race.sequential import InterimLook
 from threefold.lab.race.significance import (
     CONFIDENCE,
     Interval,
@@ -24,6 +25,7 @@ from threefold.lab.race.significance import (
     paired,
     verdict,
 )
+from threefold.lab.report.evidence import about_test_set, evidence
 from threefold.models.table import KINDS
 
 # By metric: its name, the unit of a difference, and the unit of its values.
@@ -92,6 +94,13 @@ class Contender:
     runs: tuple[RaceRun, ...]
     cost: Cost = Cost()
     other_lengths: tuple[tuple[int, float], ...] = ()  # (length, test score)
+    dropout: float = 0.0
+    stopped: bool = False  # whether it got fewer seeds than others, because it was clearly behind
+
+    @property
+    def label(self) -> str:
+        """The name, marked if the model was stopped early."""
+        return f"{self.name} (stopped)" if self.stopped else self.name
 
     @property
     def scores(self) -> dict[int, float]:
@@ -127,6 +136,10 @@ class BaselineResult:
     results: tuple[tuple[int, float], ...]  # (seed, score)
     fit_seconds: float
     element_seconds: float  # to answer, per element of the input
+
+    @property
+    def label(self) -> str:
+        return self.name
 
     @property
     def scores(self) -> dict[int, float]:
@@ -168,6 +181,7 @@ class Subject:
     versions: Mapping[str, str] = field(default_factory=dict)
     hashes: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()  # warnings of the race itself
+    tuning: tuple[str, ...] = ()  # what --tune chose for each model, as phrases
 
     @property
     def metric_name(self) -> str:
@@ -204,12 +218,29 @@ class Subject:
 
 
 @dataclass(frozen=True)
+class BestModel:
+    """The best sequence model of a race, as a model folder."""
+
+    name: str
+    seed: int
+    folder: str
+    command: str  # that uses it
+    refitted: str = ""  # how long it was trained on all data after the race
+
+
+@dataclass(frozen=True)
 class Report:
     """A finished race; notebooks display it like the page."""
 
     subject: Subject
     contenders: tuple[Contender, ...]
     baselines: tuple[BaselineResult, ...] = ()
+    looks: tuple[
+        InterimLook, ...
+    ] = ()  # at the results while the race was under way, and at its end
+    # How much better the leader is than each other model, with intervals over the test examples.
+    test_margins: Mapping[str, Interval] = field(default_factory=dict)
+    best: BestModel | None = None
 
     @cached_property
     def ranked_baselines(self) -> tuple[BaselineResult, ...]:
@@ -221,7 +252,9 @@ class Report:
     def ranked(self) -> tuple[Contender, ...]:
         """The contenders, best first."""
         sign = 1 if self.subject.lower else -1
-        return tuple(sorted(self.contenders, key=lambda c: (sign * c.quality.mean, c.name)))
+        return tuple(
+            sorted(self.contenders, key=lambda c: (-len(c.runs), sign * c.quality.mean, c.name))
+        )
 
     @property
     def everything(self) -> tuple[Contender | BaselineResult, ...]:
@@ -234,6 +267,7 @@ class Report:
             {c.name: c.scores for c in self.contenders},
             lower=self.subject.lower,
             resolution=self.subject.resolution,
+            looks=self.looks,
         )
 
     @cached_property
@@ -312,11 +346,12 @@ class Report:
     @cached_property
     def warnings(self) -> tuple[str, ...]:
         """Limitations of the verdict."""
-        texts = [*self.subject.notes, *self._about_seeds(), *self._about_learning()]
+        texts = [*self.subject.notes, *self._about_seeds(), *about_test_set(self)]
+        texts += self._about_learning()
         return tuple(dict.fromkeys(texts))
 
     def _about_seeds(self) -> Iterable[str]:
-        seeds = min(len(c.runs) for c in self.contenders)
+        seeds = max(len(c.runs) for c in self.contenders)
         if seeds == 1:
             yield (
                 "One seed per model: it is unknown how much of a difference is chance; use more "
@@ -384,6 +419,10 @@ class Report:
         values = {
             "verdict": {"sentence": self.sentence, **asdict(self.verdict)},
             "warnings": list(self.warnings),
+            "evidence": list(evidence(self)),
+            "looks": [look._asdict() for look in self.looks],
+            "test_margins": {name: asdict(m) for name, m in self.test_margins.items()},
+            "best": None if self.best is None else asdict(self.best),
             "subject": asdict(self.subject),
             "contenders": [
                 {**asdict(c), "quality": asdict(c.quality)} for c in self.ranked
@@ -456,6 +495,7 @@ def _plain(value: Any) -> Any:
 __all__ = [
     "CONFIDENCE",
     "BaselineResult",
+    "BestModel",
     "Contender",
     "Cost",
     "CurvePoint",

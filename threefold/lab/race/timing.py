@@ -1,0 +1,226 @@
+"""seconds asked = reading + baselines + rounds · Σ (steps + evaluations + overhead) + measuring
+
+How a time limit becomes numbers of steps: a few steps and evaluations of each model are timed, all
+other costs of a race are subtracted, and what is left is for training.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+import torch
+
+from threefold.errors import ThreefoldError
+from threefold.lab.race.request import RaceRequest
+from threefold.models.spec import Spec
+from threefold.models.table import build
+from threefold.training.experiment import evaluate_split
+from threefold.training.loop import Trainer, train
+from threefold.training.reporters import Reporter
+from threefold.training.settings import TrainingSettings
+from threefold.training.training_data import TrainingData
+
+EVALUATIONS = 12  # points of a learning curve
+# Batches of a validation and of the final test, if --time is a number of steps.
+VALID_BATCHES, TEST_BATCHES = 8, 64
+FEWEST_VALID, FEWEST_TEST = 4, 16  # batches, however short the time
+TEST_PASSES = 4  # at the training length and at three others, with as many elements each
+TRAINING_SHARE = 0.8  # of a run; the rest is for evaluations
+VALID_SHARE, TEST_SHARE = 0.08, 0.12  # of a run's training time
+BASELINE_SHARE = 0.25  # of the race at most; those that are left then are not fitted
+EXPECTED_BASELINES = 0.05  # of the race, before they are fitted
+MEASURING_SHARE = 0.1  # of the race: costs and the page
+TIMING_SHARE = 0.04  # of the race: how long steps take
+RUN_OVERHEAD = 0.35  # seconds: building and saving a model, checkpoints, figures
+TUNING_COST = 1.75  # runs of full length that tuning one model takes
+WARM_UP, TIMED = 2, 6  # steps
+MOST_PASSES = 6  # over all models
+
+
+@dataclass(frozen=True)
+class StepTimes:
+    """Seconds of one training step, and of evaluating one batch."""
+
+    step: float
+    evaluation: float
+
+
+@dataclass(frozen=True)
+class Timetable:
+    """What a time limit allows: steps by model, batches of evaluations, seconds of a run."""
+
+    steps: Mapping[str, int]
+    valid: int
+    test: int
+    seconds: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class RaceClock:
+    """How much of the time limit is used."""
+
+    started: float = field(default_factory=time.monotonic)
+
+    @property
+    def elapsed(self) -> float:
+        return time.monotonic() - self.started
+
+
+class StepClock(Reporter):
+    """Records how long each step took."""
+
+    def __init__(self) -> None:
+        self.ends = [0.0]
+
+    def on_step(self, trainer: Trainer) -> None:
+        self.ends.append(trainer.result.seconds)
+
+    @property
+    def steps(self) -> list[float]:
+        return [b - a for a, b in pairwise(self.ends)]
+
+
+def time_models(
+    data: TrainingData,
+    specs: Mapping[str, Spec],
+    training: Mapping[str, Any],
+    limit: float,
+    say: Callable[[str], None],
+) -> dict[str, StepTimes]:
+    """Times of all models, in turns, so that slow phases of the machine affect all of them."""
+    begin = time.monotonic()
+    taken: dict[str, list[StepTimes]] = {name: [] for name in specs}
+    for _ in range(MOST_PASSES):
+        for name, spec in specs.items():
+            say(f"timing {name}")
+            taken[name].append(time_steps(data, spec, training))
+        if time.monotonic() - begin > limit / 2:
+            break
+    return {
+        name: StepTimes(
+            statistics.fmean(item.step for item in items),
+            statistics.fmean(item.evaluation for item in items),
+        )
+        for name, items in taken.items()
+    }
+
+
+def time_steps(data: TrainingData, spec: Spec, training: Mapping[str, Any]) -> StepTimes:
+    """The mean time of a few steps of a temporary model, and of an evaluation."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = build(spec)
+    settings = TrainingSettings(**{**training, "steps": WARM_UP + TIMED})
+    clock = StepClock()
+    train(model, data.batches(), settings, objective=data.objective(settings), reporters=[clock])
+    one_batch, evaluations = data.limited(data.data.batch_size), []
+    for _ in range(3):
+        start = time.perf_counter()
+        evaluate_split(one_batch, model, "valid")
+        evaluations.append(time.perf_counter() - start)
+    return StepTimes(statistics.fmean(clock.steps[WARM_UP:]), statistics.fmean(evaluations[1:]))
+
+
+def choose_threads(data: TrainingData, spec: Spec, training: Mapping[str, Any]) -> int:
+    """All threads that torch has, or one if small models are as fast with it."""
+    most = torch.get_num_threads()
+    if most == 1:
+        return 1
+    times = {}
+    for threads in (most, 1):
+        with using_threads(threads):
+            times[threads] = time_steps(data, spec, training).step
+    return most if times[most] < 0.9 * times[1] else 1
+
+
+@contextmanager
+def using_threads(threads: int) -> Iterator[None]:
+    """Compute with this many threads for a while."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def rounds_of(request: RaceRequest) -> float:
+    """Runs of full length per model."""
+    return request.rounds + (TUNING_COST if request.tune else 0.0)
+
+
+def timetable(
+    request: RaceRequest,
+    times: Mapping[str, StepTimes],
+    seconds: float,
+    most: tuple[int, int] = (10**9, 10**9),
+) -> Timetable:
+    """What fits into the seconds that all runs have together; at least one step must.
+
+    most: the batches of the validation and of the test split.
+    """
+    check_one_step(request, times)
+    share = max(0.0, seconds / rounds_of(request) - len(times) * RUN_OVERHEAD)
+    steps = _steps(request, times, TRAINING_SHARE * share, {})
+    valid, test = (min(a, b) for a, b in zip(evaluation_sizes(times, steps), most, strict=True))
+    judging = {
+        name: taken.evaluation * (EVALUATIONS * valid + TEST_PASSES * test)
+        for name, taken in times.items()
+    }
+    steps = _steps(request, times, share, judging)
+    runs = {
+        name: RUN_OVERHEAD + judging[name] + steps[name] * taken.step
+        for name, taken in times.items()
+    }
+    return Timetable(steps, valid, test, runs)
+
+
+def _steps(
+    request: RaceRequest,
+    times: Mapping[str, StepTimes],
+    share: float,
+    judging: Mapping[str, float],
+) -> dict[str, int]:
+    """Steps of each model in `share` seconds for one run of all, evaluations included."""
+    if request.match == "time":
+        each = share / len(times)
+        return {
+            name: max(1, int((each - judging.get(name, 0.0)) / taken.step))
+            for name, taken in times.items()
+        }
+    total = sum(taken.step for taken in times.values())
+    return dict.fromkeys(times, max(1, int((share - sum(judging.values())) / total)))
+
+
+def evaluation_sizes(times: Mapping[str, StepTimes], steps: Mapping[str, int]) -> tuple[int, int]:
+    """Batches of each validation and of the final test: what a fifth of the time allows."""
+    # How many batches each model could evaluate in the time of its training.
+    batches = min(
+        steps[name] * taken.step / max(taken.evaluation, 1e-6) for name, taken in times.items()
+    )
+    valid = max(FEWEST_VALID, int(VALID_SHARE * batches / EVALUATIONS))
+    return valid, max(FEWEST_TEST, int(TEST_SHARE * batches / TEST_PASSES))
+
+
+def check_one_step(request: RaceRequest, times: Mapping[str, StepTimes]) -> None:
+    """Refuse a time limit that does not allow one step of each model."""
+    assert request.duration.seconds is not None
+    slowest = max(times, key=lambda name: times[name].step)
+    one = sum(taken.step for taken in times.values())
+    if request.match == "time":
+        one = times[slowest].step * len(times)
+    least = one * rounds_of(request) / TRAINING_SHARE
+    if request.duration.seconds < least:
+        raise ThreefoldError(
+            f"--time {request.time} is too short for one step of {slowest} "
+            f"({times[slowest].step:.2g} s) with {len(times)} models and {request.rounds} seeds: "
+            f"give at least --time {math.ceil(least)}s, better a hundred times as much, or use "
+            "fewer --mixers or --seeds"
+        )
