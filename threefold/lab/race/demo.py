@@ -19,6 +19,7 @@ from threefold.models.saving import load
 from threefold.runtime.generation import generate
 
 PROMPT = "The "
+PARAMETERS = 120_000
 
 
 def race(
@@ -38,6 +39,7 @@ def race(
         time=f"{seconds:g}s",
         learning_rate=5e-3,
         batch_size=8,
+        parameters=PARAMETERS,
         overrides=("data.length=128",),
     )
     race_folder = RaceFolder(folder)

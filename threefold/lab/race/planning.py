@@ -33,13 +33,13 @@ from threefold.lab.race.timing import (
     BASELINE_SHARE,
     EVALUATIONS,
     EXPECTED_BASELINES,
-    MEASURING_SHARE,
     TEST_BATCHES,
     TIMING_SHARE,
     VALID_BATCHES,
     RaceClock,
     Timetable,
     choose_threads,
+    measuring_seconds,
     time_models,
     timetable,
     using_threads,
@@ -213,7 +213,8 @@ def plan_time(
     with using_threads(threads):
         times = time_models(data, specs, training, TIMING_SHARE * total, say)
     most = tuple(-(-data.task.size(split) // request.batch_size) for split in ("valid", "test"))
-    left = (1 - MEASURING_SHARE) * total
+    elements = request.batch_size * data.task.length
+    left = total - measuring_seconds(times, elements, total)
     expected = left - clock.elapsed - EXPECTED_BASELINES * total
     test = timetable(request, times, expected, (most[0], most[1])).test
     examples = _examples(request, data, "test", test)

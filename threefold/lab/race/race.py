@@ -43,7 +43,7 @@ from threefold.lab.race.request import DEFAULT_MIXERS, RaceRequest
 from threefold.lab.race.result import make_report, model_spec, resolution
 from threefold.lab.race.rounds import Rounds, Standing
 from threefold.lab.race.runs import FinishedRun, train_run
-from threefold.lab.race.timing import MEASURING_SHARE, RaceClock, using_threads
+from threefold.lab.race.timing import MEASURING_SHARES, PAGE_SECONDS, RaceClock, using_threads
 from threefold.lab.race.tuning import Tuner, describe_choice
 from threefold.lab.report.report import BaselineResult, Cost, Report
 from threefold.models.table import build
@@ -57,7 +57,6 @@ from threefold.training.training_data import TrainingData
 MAX_COST_LENGTH = 16_384  # elements at which costs are measured
 MAX_COST_LENGTH_SEQ2SEQ = 4096  # these store a weight for each pair of source and target tokens
 FEWEST_MEASURING = 3.0  # seconds for costs, however late it is
-PAGE_SECONDS = 1.5  # to draw and write the report
 
 
 def compare(
@@ -191,8 +190,13 @@ class Race:
     ) -> tuple[Standing, dict[tuple[str, int], FinishedRun]]:
         """Every run by (name, seed): trains those that are free and waits for other processes."""
         finished: dict[tuple[str, int], FinishedRun] = {}
+        told: set[str] = set()
         while True:
             standing = rounds.standing({run: r.run.score for run, r in finished.items()})
+            for name in standing.stopped:
+                if name not in told:
+                    self.say(f"finished with {name}: it is clearly behind and gets no further seed")
+                    told.add(name)
             if not standing.missing:
                 return standing, finished
             if not self._train_missing(plan, standing, finished, cache):
@@ -224,7 +228,7 @@ class Race:
         if total is None:
             return max(8.0, 0.3 * sum(result.run.seconds for result in finished.values()))
         left = total - self.clock.elapsed - PAGE_SECONDS
-        return max(FEWEST_MEASURING, min(left, 2 * MEASURING_SHARE * total))
+        return max(FEWEST_MEASURING, min(left, MEASURING_SHARES[1] * total))
 
 
 def expected_runs(plan: RacePlan, standing: Standing) -> str:

@@ -72,12 +72,13 @@ class Verdict:
 def interval(
     values: Sequence[float], confidence: float = CONFIDENCE, resolution: float = 0.0
 ) -> Interval:
-    """The mean of independent values with its t interval, at least as wide as the resolution."""
+    """The mean of independent values with its t interval; resolution: of differences of scores."""
     if not values or not all(map(math.isfinite, values)):
         raise ThreefoldError(f"an interval of {list(values)}: expected one or more finite numbers")
     if len(values) == 1:
         return Interval(float(values[0]), math.inf, 1, confidence)
-    error = statistics.stdev(values) / math.sqrt(len(values))
+    variance = max(statistics.variance(values), rounding_variance(resolution))
+    error = math.sqrt(variance / len(values))
     half = t_quantile((1 + confidence) / 2, len(values) - 1) * error
     return Interval(statistics.fmean(values), max(half, resolution), len(values), confidence)
 
@@ -166,8 +167,17 @@ def compared(
     freedom = (len(shared) - 1) * (difference.count - 1)
     gaps = [scores[first][seed] - scores[second][seed] for seed in seeds]
     variance = max(2 * residual_variance(shared), statistics.variance(gaps))
+    variance = max(variance, rounding_variance(resolution))
     half = t_quantile((1 + confidence) / 2, freedom) * math.sqrt(variance / difference.count)
     return Interval(difference.mean, max(half, resolution), difference.count, confidence)
+
+
+def rounding_variance(resolution: float) -> float:
+    """Of the difference of two scores that are multiples of the resolution.
+
+    Without it, two seeds whose differences happen to be equal would seem to be free of chance.
+    """
+    return resolution**2 / 6
 
 
 def residual_variance(scores: Sequence[Mapping[int, float]]) -> float:

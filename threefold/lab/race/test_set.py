@@ -5,7 +5,7 @@ The bootstrap draws the test examples with replacement, the same ones for all mo
 how far the difference of two models moves.  Examples that follow each other in a text or a series
 are drawn in blocks of n^⅓, because neighbours resemble each other.
 
-Efron 1979, "Bootstrap Methods: Another InterimLook at the Jackknife"; Künsch 1989, "The Jackknife and the
+Efron 1979, "Bootstrap Methods: Another Look at the Jackknife"; Künsch 1989, "The Jackknife and the
 Bootstrap for General Stationary Observations" (blocks).
 """
 

@@ -36,7 +36,10 @@ TRAINING_SHARE = 0.8  # of a run; the rest is for evaluations
 VALID_SHARE, TEST_SHARE = 0.08, 0.12  # of a run's training time
 BASELINE_SHARE = 0.25  # of the race at most; those that are left then are not fitted
 EXPECTED_BASELINES = 0.05  # of the race, before they are fitted
-MEASURING_SHARE = 0.1  # of the race: costs and the page
+MEASURING_SHARES = 0.06, 0.2  # of the race, at least and at most: costs and the page
+MEASURED_ELEMENTS = 4096  # of a batch whose costs are measured
+MEASURED_CALLS = 20  # of each model: four lengths, five calls
+PAGE_SECONDS = 1.5  # to draw and write the report
 TIMING_SHARE = 0.04  # of the race: how long steps take
 RUN_OVERHEAD = 0.35  # seconds: building and saving a model, checkpoints, figures
 TUNING_COST = 1.75  # runs of full length that tuning one model takes
@@ -149,6 +152,17 @@ def using_threads(threads: int) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+def measuring_seconds(times: Mapping[str, StepTimes], elements: int, total: float) -> float:
+    """Seconds of a race for what comes after its runs: costs and the page.
+
+    elements: of a training batch.
+    """
+    calls = MEASURED_CALLS * MEASURED_ELEMENTS / elements
+    expected = calls * sum(taken.step + 2 * taken.evaluation for taken in times.values())
+    least, most = MEASURING_SHARES
+    return min(max(PAGE_SECONDS + expected, least * total), most * total)
 
 
 def rounds_of(request: RaceRequest) -> float:

@@ -72,11 +72,12 @@ def _looks(report: Report) -> Iterator[str]:
     looks = report.looks
     if len(looks) < 2:
         return
-    first, last = looks[0].seeds, looks[-1].seeds
+    counts = [str(look.seeds) for look in looks]
+    after = f"{', '.join(counts[:-1])} and {counts[-1]}"
     ended = "the verdict was clear" if looks[-1].spent < 1 else "all planned seeds were trained"
     yield (
-        f"The results were looked at after each seed from {first} to {last}; the race ended when "
-        f"{ended}. All looks together mislead in at most "
+        f"The results were looked at after {after} seeds; the race ended when {ended}. All looks "
+        "together mislead in at most "
         f"{format_value(1 - report.verdict.confidence, 'percent')} of races of equal models."
     )
 
