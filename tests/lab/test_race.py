@@ -7,6 +7,7 @@ import json
 import math
 import os
 import random
+import shlex
 import signal
 import subprocess
 import sys
@@ -14,11 +15,13 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import threefold
 from tests.surfaces.test_cli import here
 from threefold.errors import LockedError, ThreefoldError
+from threefold.lab.race.best import all_data
 from threefold.lab.race.planning import PlannedModel, RacePlan, make_plan
 from threefold.lab.race.race import RaceFolder, compare, run_race
 from threefold.lab.race.request import RaceRequest
@@ -30,6 +33,7 @@ from threefold.lab.race.timing import StepTimes, timetable
 from threefold.lab.race.tuning import RUNGS, TUNING_RATES, Tuner, rank_rates
 from threefold.training.checkpoints import lock_folder
 from threefold.training.data_cache import DataCache
+from threefold.training.experiment import read_run
 from threefold.training.training_data import open_data
 
 TINY = {"width": 16, "depth": 1, "batch_size": 8}
@@ -91,6 +95,65 @@ def test_files_of_a_race(raced: tuple[Path, Any]) -> None:
         assert (place / name).is_file()
     model = threefold.load(place / "runs" / "gru-1" / "model")
     assert model.parameter_count == report.contenders[0].parameters
+    examples = np.load(place / "runs" / "gru-1" / "examples.npy")
+    score = report.contenders[0].scores[1]
+    assert examples[:, 0].sum() / examples[:, 1].sum() == pytest.approx(score, rel=1e-5)
+
+
+def test_the_best_model_is_used_in_another_process(raced: tuple[Path, Any]) -> None:
+    folder, report = raced
+    place, best = folder / "race", report.best
+    losses = {
+        seed: json.loads((place / "runs" / f"{best.name}-{seed}" / "result.json").read_text())
+        for seed in (0, 1)
+    }
+    assert best.name == report.ranked[0].name
+    assert best.seed == min(losses, key=lambda seed: losses[seed]["loss"])
+    ours, run = (
+        threefold.load(path) for path in (place, place / "runs" / f"{best.name}-{best.seed}")
+    )
+    weights = zip(ours.parameters(), run.parameters(), strict=True)
+    assert all(one.equal(other) for one, other in weights)
+    # The printed command, with the folder of the race in place of best/ as well.
+    command = shlex.split(best.command)
+    assert command[:3] == ["threefold", "generate", str(place / "best")]
+    for chosen in (command[1:], ["generate", str(place), *command[3:]]):
+        done = subprocess.run(
+            [sys.executable, "-m", "threefold", *chosen], cwd=ROOT, capture_output=True, text=True
+        )
+        assert done.returncode == 0 and len(done.stdout) > 50, done.stderr
+    unfinished = folder / "unfinished"
+    unfinished.mkdir()
+    (unfinished / "race.json").write_text("{}")
+    with pytest.raises(ThreefoldError, match="no best model yet, because it has not finished"):
+        threefold.load(unfinished)
+
+
+def test_the_best_model_is_trained_on_all_data(tmp_path: Path) -> None:
+    path = tmp_path / "texts.csv"
+    rows = [f"the film was {word},{word}" for word in ("great", "awful")] * 40
+    path.write_text("text,label\n" + "\n".join(rows) + "\n")
+    place = tmp_path / "race"
+    options = {"time": "4steps", "seeds": 1, "folder": place, "baselines": "simple"}
+    report = compare(path, ("gru",), then_train="6steps", **options, **TINY)  # type: ignore[arg-type]
+    assert report.best is not None and report.best.refitted == "6steps"
+    assert report.best.command == f"threefold predict {place / 'best'} {path}"
+    refitted, raced = (threefold.load(place / name) for name in ("best", "runs/gru-0/model"))
+    weights = zip(refitted.parameters(), raced.parameters(), strict=True)
+    assert not all(one.equal(other) for one, other in weights)
+    config = json.loads((place / "race.json").read_text())
+    assert config["request"]["time"] == "4steps"
+    assert (
+        len(all_data(read_run(place / "refit-6steps"), None).task.rows("train", range(80)).targets)
+        == 80
+    )
+    assert "trained on all data for 6steps after the race" in (place / "report.md").read_text()
+    # Another duration replaces it; without one, it stays.
+    compare(path, ("gru",), **options, **TINY)  # type: ignore[arg-type]
+    kept = threefold.load(place)
+    assert all(a.equal(b) for a, b in zip(kept.parameters(), refitted.parameters(), strict=True))
+    with pytest.raises(ThreefoldError, match="--then-train is 'soon', expected a duration"):
+        compare(path, ("gru",), then_train="soon", **options, **TINY)  # type: ignore[arg-type]
 
 
 def test_finished_runs_are_not_repeated(
@@ -137,10 +200,12 @@ def without_timings(values: Any) -> Any:
     return values
 
 
-def start_race(folder: Path, place: str, rank: int = 0) -> subprocess.Popen[bytes]:
+def start_race(
+    folder: Path, place: str, rank: int = 0, seeds: str = "2", time: str = "30steps"
+) -> subprocess.Popen[bytes]:
     command = [
         sys.executable, "-m", "threefold", "compare", "own.txt", "--mixers", "gru,attention",
-        "--time", "30steps", "--seeds", "2", "--set", "data.length=32", "--width", "16",
+        "--time", time, "--seeds", seeds, "--set", "data.length=32", "--width", "16",
         "--depth", "1", "--batch-size", "8", "--folder", place,
     ]  # fmt: skip
     environment = {**os.environ, "PYTHONPATH": os.fspath(ROOT), "OMP_NUM_THREADS": "1"}
@@ -187,6 +252,26 @@ def test_killed_at_random_and_spread_over_ranks_the_report_is_the_same(
     assert without_timings(found) == without_timings(expected)
 
 
+def test_killed_with_seeds_auto_the_looks_are_the_same(tmp_path: Path) -> None:
+    text_file(tmp_path)
+    reports = []
+    for place, kill in (("undisturbed", False), ("killed", True)):
+        process = start_race(tmp_path, place, seeds="auto", time="4steps")
+        if kill:
+            while process.poll() is None and not list(tmp_path.glob("killed/runs/gru-1/*")):
+                time.sleep(0.02)
+            process.send_signal(signal.SIGKILL)
+            process.communicate()
+            process = start_race(tmp_path, place, seeds="auto", time="4steps")
+        _, errors = process.communicate(timeout=300)
+        assert process.returncode == 0, errors.decode()
+        reports.append(json.loads((tmp_path / place / "report.json").read_text(encoding="utf-8")))
+    for values in reports:
+        del values["best"]
+    assert without_timings(reports[0]) == without_timings(reports[1])
+    assert [look["seeds"] for look in reports[0]["looks"]][:2] == [2, 3]
+
+
 def tied(repetition: int, seeds: int = 3) -> bool:
     """Whether a model that races against itself, under two names, ends in a tie."""
     options = {"data": "parity", "mixers": ("a=gru", "b=gru"), "time": "12steps", "seeds": seeds}
@@ -231,12 +316,22 @@ def test_tuning_halves(tmp_path: Path) -> None:
         tune=True,
         folder=tmp_path / "race",
         overrides=("data.length=16",),
-        **TINY,
+        width=48,
+        depth=1,
+        batch_size=8,
     )
-    assert report.contenders[0].learning_rate in TUNING_RATES
+    found = report.contenders[0]
+    assert found.learning_rate in TUNING_RATES and found.dropout in (0.0, 0.1)
+    target = json.loads((tmp_path / "race" / "race.json").read_text())["target"]
+    assert abs(found.parameters - target) <= TOLERANCE * target
+    assert report.subject.tuning[0].startswith(f"gru: learning rate {found.learning_rate:g}; width")
+    assert "What `--tune` chose" in (tmp_path / "race" / "report.md").read_text()
     runs = sorted(path.name for path in (tmp_path / "race" / "tuning").glob("gru-*"))
     assert len([name for name in runs if "rung0" in name]) == RUNGS[0][0] == len(TUNING_RATES)
     assert len([name for name in runs if "rung1" in name]) == RUNGS[1][0] == 2
+    shapes = [name for name in runs if "shape" in name]
+    assert shapes and all(name.endswith("x2") for name in shapes)  # a depth of 1 cannot be halved
+    assert [name for name in runs if "dropout" in name] == ["gru-dropout-0.1"]
     assert report.subject.tuned
 
 
@@ -339,8 +434,6 @@ def test_a_smaller_evaluation_is_a_random_sample() -> None:
 
 
 def test_changed_data_are_noticed(tmp_path: Path) -> None:
-    import numpy as np
-
     from threefold.data.loaders import Windows
 
     tokens = np.arange(100) % 7

@@ -89,7 +89,7 @@ def digits(
 
 @lab.command("false-verdicts")
 def false_verdicts(
-    data: Annotated[str, typer.Option(help="A task, or your own file.")] = "parity",
+    data: Annotated[str, typer.Option(help="A task, or your own file.")] = "adding",
     mixer: Annotated[str, typer.Option(help="The mixer of the model.")] = "gru",
     steps: Annotated[int, typer.Option(min=1, help="Training steps of a run.")] = 60,
     runs: Annotated[int, typer.Option(min=10, help="Runs that are trained.")] = 60,

@@ -30,7 +30,7 @@ from threefold.training.training_data import TrainingData
 EVALUATIONS = 12  # points of a learning curve
 # Batches of a validation and of the final test, if --time is a number of steps.
 VALID_BATCHES, TEST_BATCHES = 8, 64
-FEWEST_VALID, FEWEST_TEST = 4, 16  # batches, however short the time
+FEWEST_VALID, FEWEST_TEST = 2, 8  # batches, however short the time
 TEST_PASSES = 4  # at the training length and at three others, with as many elements each
 TRAINING_SHARE = 0.8  # of a run; the rest is for evaluations
 VALID_SHARE, TEST_SHARE = 0.08, 0.12  # of a run's training time
@@ -185,7 +185,7 @@ def timetable(
     steps = _steps(request, times, TRAINING_SHARE * share, {})
     valid, test = (min(a, b) for a, b in zip(evaluation_sizes(times, steps), most, strict=True))
     judging = {
-        name: taken.evaluation * (EVALUATIONS * valid + TEST_PASSES * test)
+        name: taken.evaluation * (min(steps[name], EVALUATIONS) * valid + TEST_PASSES * test)
         for name, taken in times.items()
     }
     steps = _steps(request, times, share, judging)

@@ -54,10 +54,9 @@ class Tuner:
         best = replace(self.plan.planned(name), learning_rate=rate)
         for label, other in self._shapes(best).items():
             best, loss = self._better(best, loss, other, label)
-        if best.dropout is None and not self._has_dropout():
-            for dropout in DROPOUTS:
-                other = replace(best, dropout=dropout)
-                best, loss = self._better(best, loss, other, f"dropout-{dropout:g}")
+        for dropout in DROPOUTS if self._drops_nothing(name) else ():
+            other = replace(best, dropout=dropout)
+            best, loss = self._better(best, loss, other, f"dropout-{dropout:g}")
         return best
 
     def _rate(self, name: str) -> tuple[float, float]:
@@ -95,10 +94,11 @@ class Tuner:
                 shapes[label] = with_shape(planned, sized)
         return shapes
 
-    def _has_dropout(self) -> bool:
-        """Whether the request says how much dropout there is."""
-        model = self.plan.request.settings().get("model", {})
-        return "dropout" in model.get("options", {})
+    def _drops_nothing(self, name: str) -> bool:
+        """Whether the model could have dropout, but neither the request nor its kind sets any."""
+        config = self.plan.config(name, 0)
+        spec = self.cache.open(config.data).spec(config.model)
+        return spec.option("dropout", None) == 0 and "dropout" not in config.model.options
 
     def _loss(self, planned: PlannedModel, label: str, fraction: float) -> float:
         """The validation loss of a short run; infinite if it diverged."""
@@ -115,7 +115,7 @@ def reshaped(plan: RacePlan, name: str, data: TrainingData, factor: float) -> Si
     depth = factor * plan.planned(name).depth
     if depth < len(spec.entries) or depth % len(spec.entries):
         return None
-    width = max(16, 16 * round(plan.planned(name).width / math.sqrt(factor) / 16))
+    width = max(8, 8 * round(plan.planned(name).width / math.sqrt(factor) / 8))
     try:
         sized = solve(replace(spec, width=width, depth=int(depth)), plan.target)
     except ThreefoldError:

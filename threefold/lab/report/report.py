@@ -383,7 +383,8 @@ class Report:
         subject = self.subject
         steps = min(run.steps for c in self.contenders for run in c.runs)
         if steps < FEW_STEPS:
-            yield f"Training was short ({steps} steps); use a longer --time."
+            plural = "" if steps == 1 else "s"
+            yield f"Training was short ({steps} step{plural}); use a longer --time."
         best = self.ranked[0].quality.mean
         if subject.chance is not None and not (
             best < subject.chance if subject.lower else best > subject.chance

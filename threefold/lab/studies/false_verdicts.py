@@ -31,7 +31,7 @@ RACES: tuple[tuple[int, int | str], ...] = ((2, 3), (2, AUTO), (3, AUTO), (5, 3)
 class FalseVerdictStudy:
     """Which model is trained, how often, and how many races are resampled."""
 
-    data: str = "parity"
+    data: str = "adding"
     mixer: str = "gru"
     steps: int = 60
     runs: int = 60
