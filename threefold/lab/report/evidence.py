@@ -74,7 +74,10 @@ def _looks(report: Report) -> Iterator[str]:
         return
     counts = [str(look.seeds) for look in looks]
     after = f"{', '.join(counts[:-1])} and {counts[-1]}"
-    ended = "the verdict was clear" if looks[-1].spent < 1 else "all planned seeds were trained"
+    ended = "all planned seeds were trained"
+    if looks[-1].spent < 1:
+        clear = report.verdict.kind == "best"
+        ended = "the verdict was clear" if clear else "all other models had been stopped"
     yield (
         f"The results were looked at after {after} seeds; the race ended when {ended}. All looks "
         "together mislead in at most "
@@ -97,7 +100,7 @@ def _stopped_sentence(report: Report, name: str, seeds: int, margin: Interval) -
         if margin.settled
         else f"its distance from {leader}, {gap}, is not certain"
     )
-    return f"{name} was stopped after {seeds} seeds, because it was clearly behind; {sure}."
+    return f"{name} was stopped after {seeds} seeds, because it was clearly behind the leader then; {sure}."
 
 
 def best_lines(report: Report) -> tuple[str, ...]:
