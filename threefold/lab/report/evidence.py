@@ -100,7 +100,10 @@ def _stopped_sentence(report: Report, name: str, seeds: int, margin: Interval) -
         if margin.settled
         else f"its distance from {leader}, {gap}, is not certain"
     )
-    return f"{name} was stopped after {seeds} seeds, because it was clearly behind the leader then; {sure}."
+    return (
+        f"{name} was stopped after {seeds} seeds, because it was clearly behind the leader then; "
+        f"{sure}."
+    )
 
 
 def best_lines(report: Report) -> tuple[str, ...]:
