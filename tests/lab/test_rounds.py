@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping
+from pathlib import Path
 from statistics import NormalDist
 
 import numpy as np
 import pytest
 
+from tests.surfaces.test_cli import here
 from threefold.errors import ThreefoldError
 from threefold.lab.race.planning import PlannedModel, RacePlan
 from threefold.lab.race.request import AUTO_SEEDS, MOST_SEEDS, RaceRequest
@@ -16,6 +19,7 @@ from threefold.lab.race.rounds import Rounds, Standing
 from threefold.lab.race.sequential import InterimLook, levels, spent_error
 from threefold.lab.race.significance import verdict
 from threefold.lab.race.test_set import block_length, bootstrap_margins, bootstrap_mean
+from threefold.lab.studies.false_verdicts import FalseVerdictStudy, count_winners
 
 
 def test_the_error_is_spent_as_published() -> None:
@@ -155,3 +159,19 @@ def test_margins_over_the_test_examples() -> None:
     assert not found["c"].settled and found["b"].count == 300
     assert bootstrap_margins(examples, "a", lower=False)["b"].mean < 0
     assert not bootstrap_margins({"a": {0: easy[:4, None]}}, "a", lower=True)
+
+
+def test_false_verdicts_are_counted(tmp_path: Path) -> None:
+    options = ("--runs", "10", "--races", "20", "--steps", "1", "--data", "recall")
+    done = here("lab", "false-verdicts", *options, "--folder", str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    assert "10 runs of gru on recall: score 0." in done.stdout
+    assert done.stdout.count(" of 20 races declare a winner (") == 5
+    values = json.loads((tmp_path / "false-verdicts.json").read_text())
+    assert len(values["scores"]) == 10
+    # Runs that differ by model would be found: the count is not always zero.
+    study, scores = FalseVerdictStudy(races=40), np.random.default_rng(0).normal(size=10_000)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("threefold.lab.race.sequential.spent_error", lambda alpha, share: 0.5 * share)
+        counted = count_winners(plan(1, 3), scores, True, 0.0, study, 2, "auto")
+    assert counted.winners > 10 and counted.races == 40

@@ -8,12 +8,14 @@ its lead, but not saved: it is fitted in seconds (`threefold.estimators`, `three
 
 from __future__ import annotations
 
+import json
 import shlex
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from threefold.lab.race.folder import REFIT, RaceFolder, Say
+from threefold.data.atomic_files import write_json
+from threefold.lab.race.folder import REFIT, REFITTED, RaceFolder, Say
 from threefold.lab.race.planning import RacePlan
 from threefold.lab.race.result import Finished
 from threefold.lab.race.runs import CurveRecorder, StoppedError
@@ -35,9 +37,18 @@ def keep_best(
     """Copy the model of the leader's best run to best/, unless a refitted one is there."""
     name = report.ranked[0].name
     seed = best_seed(finished, name)
-    if not (folder.best / "config.json").is_file():
+    refitted = refitted_for(folder)
+    if not refitted:
         load(folder.run(name, seed) / MODEL).save(folder.best)
-    return BestModel(name, seed, str(folder.best), use_command(folder.best, data))
+    return BestModel(name, seed, str(folder.best), use_command(folder.best, data), refitted)
+
+
+def refitted_for(folder: RaceFolder) -> str:
+    """How long the model in best/ was trained on all data; empty if it is that of the race."""
+    path = folder.path / REFITTED
+    if not path.is_file() or not folder.best.is_dir():
+        return ""
+    return str(json.loads(path.read_text(encoding="utf-8"))["time"])
 
 
 def best_seed(finished: Finished, name: str) -> int:
@@ -72,6 +83,7 @@ def refit(
     if not trained.finished:
         raise StoppedError("interrupted; run the same command again to continue")
     trained.model.save(folder.best)
+    write_json(folder.path / REFITTED, {"time": time})
 
 
 def refit_config(plan: RacePlan, best: BestModel, time: str) -> RunConfig:

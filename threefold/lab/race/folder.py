@@ -17,7 +17,7 @@ from threefold.lab.race.request import RaceRequest
 from threefold.models.saving import RACE_MODEL, RACE_PLAN
 from threefold.training.checkpoints import lock_folder
 
-COSTS, BASELINES = "costs.json", "baselines.json"
+COSTS, BASELINES, REFITTED = "costs.json", "baselines.json", "refitted.json"
 RUNS, TUNING, PLANNING, REFIT = "runs", "tuning", "planning", "refit"
 POLL_SECONDS = 0.5  # between two looks at the locks of other processes
 

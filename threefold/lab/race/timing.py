@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -43,6 +43,7 @@ PAGE_SECONDS = 1.5  # to draw and write the report
 TIMING_SHARE = 0.04  # of the race: how long steps take
 RUN_OVERHEAD = 0.35  # seconds: building and saving a model, checkpoints, figures
 TUNING_COST = 1.75  # runs of full length that tuning one model takes
+TUNING_RUNS = 9  # short ones
 WARM_UP, TIMED = 2, 6  # steps
 MOST_PASSES = 6  # over all models
 
@@ -100,23 +101,26 @@ def time_models(
     """Times of all models, in turns, so that slow phases of the machine affect all of them."""
     begin = time.monotonic()
     taken: dict[str, list[StepTimes]] = {name: [] for name in specs}
-    for _ in range(MOST_PASSES):
+    for number in range(MOST_PASSES):
         for name, spec in specs.items():
             say(f"timing {name}")
-            taken[name].append(time_steps(data, spec, training))
-        if time.monotonic() - begin > limit / 2:
+            taken[name] += time_steps(data, spec, training)
+        spent = time.monotonic() - begin
+        if spent * (number + 2) / (number + 1) > limit:  # one more pass would take too long
             break
-    return {
-        name: StepTimes(
-            statistics.fmean(item.step for item in items),
-            statistics.fmean(item.evaluation for item in items),
-        )
-        for name, items in taken.items()
-    }
+    return {name: median_times(items) for name, items in taken.items()}
 
 
-def time_steps(data: TrainingData, spec: Spec, training: Mapping[str, Any]) -> StepTimes:
-    """The mean time of a few steps of a temporary model, and of an evaluation."""
+def median_times(items: Sequence[StepTimes]) -> StepTimes:
+    """The median of each time: a machine that is busy for a moment does not count."""
+    return StepTimes(
+        statistics.median(item.step for item in items),
+        statistics.median(item.evaluation for item in items),
+    )
+
+
+def time_steps(data: TrainingData, spec: Spec, training: Mapping[str, Any]) -> list[StepTimes]:
+    """The times of a few steps of a temporary model, each with that of an evaluation."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         model = build(spec)
@@ -124,11 +128,11 @@ def time_steps(data: TrainingData, spec: Spec, training: Mapping[str, Any]) -> S
     clock = StepClock()
     train(model, data.batches(), settings, objective=data.objective(settings), reporters=[clock])
     one_batch, evaluations = data.limited(data.data.batch_size), []
-    for _ in range(3):
+    for _ in range(1 + TIMED):
         start = time.perf_counter()
         evaluate_split(one_batch, model, "valid")
         evaluations.append(time.perf_counter() - start)
-    return StepTimes(statistics.fmean(clock.steps[WARM_UP:]), statistics.fmean(evaluations[1:]))
+    return list(map(StepTimes, clock.steps[WARM_UP:], evaluations[1:]))
 
 
 def choose_threads(data: TrainingData, spec: Spec, training: Mapping[str, Any]) -> int:
@@ -139,7 +143,7 @@ def choose_threads(data: TrainingData, spec: Spec, training: Mapping[str, Any]) 
     times = {}
     for threads in (most, 1):
         with using_threads(threads):
-            times[threads] = time_steps(data, spec, training).step
+            times[threads] = median_times(time_steps(data, spec, training)).step
     return most if times[most] < 0.9 * times[1] else 1
 
 
@@ -181,7 +185,8 @@ def timetable(
     most: the batches of the validation and of the test split.
     """
     check_one_step(request, times)
-    share = max(0.0, seconds / rounds_of(request) - len(times) * RUN_OVERHEAD)
+    overhead = (request.rounds + request.tune * TUNING_RUNS) * len(times) * RUN_OVERHEAD
+    share = max(0.0, (seconds - overhead) / rounds_of(request))
     steps = _steps(request, times, TRAINING_SHARE * share, {})
     valid, test = (min(a, b) for a, b in zip(evaluation_sizes(times, steps), most, strict=True))
     judging = {
