@@ -29,7 +29,7 @@ from threefold.lab.race.result import command_line
 from threefold.lab.race.runs import HashedBatches, train_run
 from threefold.lab.race.significance import verdict
 from threefold.lab.race.sizing import TOLERANCE
-from threefold.lab.race.timing import StepTimes, timetable
+from threefold.lab.race.timing import EvaluationLimits, StepTimes, timetable
 from threefold.lab.race.tuning import RUNGS, TUNING_RATES, Tuner, rank_rates
 from threefold.training.checkpoints import lock_folder
 from threefold.training.data_cache import DataCache
@@ -394,7 +394,7 @@ def test_steps_in_a_given_time() -> None:
         table = timetable(request, taken, 90.0)
         assert 88.0 < 2 * sum(table.seconds.values()) <= 90.0
         # The splits have only this many batches: the rest is for training.
-        small = timetable(request, taken, 90.0, (4, 5))
+        small = timetable(request, taken, 90.0, EvaluationLimits(4, 5))
         assert (small.valid, small.test) == (4, 5) and small.steps["slow"] > table.steps["slow"]
         if match == "parameters":
             assert table.steps["fast"] == table.steps["slow"]

@@ -36,6 +36,7 @@ from threefold.lab.race.timing import (
     TEST_BATCHES,
     TIMING_SHARE,
     VALID_BATCHES,
+    EvaluationLimits,
     RaceClock,
     Timetable,
     choose_threads,
@@ -212,15 +213,15 @@ def plan_time(
         threads = choose_threads(data, next(iter(specs.values())), training)
     with using_threads(threads):
         times = time_models(data, specs, training, TIMING_SHARE * total, say)
-    most = tuple(-(-data.task.size(split) // request.batch_size) for split in ("valid", "test"))
+    limits = EvaluationLimits.of(data)
     elements = request.batch_size * data.task.length
     left = total - measuring_seconds(times, elements, total)
     expected = left - clock.elapsed - EXPECTED_BASELINES * total
-    test = timetable(request, times, expected, (most[0], most[1])).test
+    test = timetable(request, times, expected, limits).test
     examples = _examples(request, data, "test", test)
     fit_baselines(data, examples, BASELINE_SHARE * total)
     # The baselines have been scored on these test examples, so their number stays.
-    table = timetable(request, times, left - clock.elapsed, (most[0], test))
+    table = timetable(request, times, left - clock.elapsed, replace(limits, test=test))
     return table, examples, threads
 
 

@@ -31,7 +31,7 @@ EVALUATIONS = 12  # points of a learning curve
 # Batches of a validation and of the final test, if --time is a number of steps.
 VALID_BATCHES, TEST_BATCHES = 8, 64
 FEWEST_VALID, FEWEST_TEST = 2, 8  # batches, however short the time
-TEST_PASSES = 4  # at the training length and at three others, with as many elements each
+LONGER_PASSES = 4  # of a test at the training length and at three others
 TRAINING_SHARE = 0.8  # of a run; the rest is for evaluations
 VALID_SHARE, TEST_SHARE = 0.08, 0.12  # of a run's training time
 BASELINE_SHARE = 0.25  # of the race at most; those that are left then are not fitted
@@ -54,6 +54,24 @@ class StepTimes:
 
     step: float
     evaluation: float
+
+
+@dataclass(frozen=True)
+class EvaluationLimits:
+    """What the data allow: batches of the validation and of the test split, passes of a test."""
+
+    valid: int = 10**9
+    test: int = 10**9
+    passes: int = LONGER_PASSES
+
+    @classmethod
+    def of(cls, data: TrainingData) -> EvaluationLimits:
+        """The limits of data; texts, series to forecast and generated tasks are tested longer, too."""
+        valid, test = (
+            -(-data.task.size(split) // data.data.batch_size) for split in ("valid", "test")
+        )
+        longer = not data.from_user or data.task.kind in ("language", "masked", "forecaster")
+        return cls(valid, test, LONGER_PASSES if longer else 1)
 
 
 @dataclass(frozen=True)
@@ -178,19 +196,16 @@ def timetable(
     request: RaceRequest,
     times: Mapping[str, StepTimes],
     seconds: float,
-    most: tuple[int, int] = (10**9, 10**9),
+    limits: EvaluationLimits = EvaluationLimits(),
 ) -> Timetable:
-    """What fits into the seconds that all runs have together; at least one step must.
-
-    most: the batches of the validation and of the test split.
-    """
+    """What fits into the seconds that all runs have together; at least one step must."""
     check_one_step(request, times)
     overhead = (request.rounds + request.tune * TUNING_RUNS) * len(times) * RUN_OVERHEAD
     share = max(0.0, (seconds - overhead) / rounds_of(request))
     steps = _steps(request, times, TRAINING_SHARE * share, {})
-    valid, test = (min(a, b) for a, b in zip(evaluation_sizes(times, steps), most, strict=True))
+    valid, test = evaluation_sizes(times, steps, limits)
     judging = {
-        name: taken.evaluation * (min(steps[name], EVALUATIONS) * valid + TEST_PASSES * test)
+        name: taken.evaluation * (min(steps[name], EVALUATIONS) * valid + limits.passes * test)
         for name, taken in times.items()
     }
     steps = _steps(request, times, share, judging)
@@ -218,14 +233,17 @@ def _steps(
     return dict.fromkeys(times, max(1, int((share - sum(judging.values())) / total)))
 
 
-def evaluation_sizes(times: Mapping[str, StepTimes], steps: Mapping[str, int]) -> tuple[int, int]:
+def evaluation_sizes(
+    times: Mapping[str, StepTimes], steps: Mapping[str, int], limits: EvaluationLimits
+) -> tuple[int, int]:
     """Batches of each validation and of the final test: what a fifth of the time allows."""
     # How many batches each model could evaluate in the time of its training.
     batches = min(
         steps[name] * taken.step / max(taken.evaluation, 1e-6) for name, taken in times.items()
     )
     valid = max(FEWEST_VALID, int(VALID_SHARE * batches / EVALUATIONS))
-    return valid, max(FEWEST_TEST, int(TEST_SHARE * batches / TEST_PASSES))
+    test = max(FEWEST_TEST, int(TEST_SHARE * batches / limits.passes))
+    return min(valid, limits.valid), min(test, limits.test)
 
 
 def check_one_step(request: RaceRequest, times: Mapping[str, StepTimes]) -> None:
