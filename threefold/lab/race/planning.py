@@ -33,6 +33,7 @@ from threefold.lab.race.timing import (
     BASELINE_SHARE,
     EVALUATIONS,
     EXPECTED_BASELINES,
+    RUN_OVERHEAD,
     TEST_BATCHES,
     TIMING_SHARE,
     VALID_BATCHES,
@@ -55,6 +56,8 @@ DEFAULT_MAX_LENGTH = 1024  # elements that every mixer can read without a larger
 
 # Fits the baselines, which a time limit pays for: (data, test examples, seconds).
 FitBaselines = Callable[[TrainingData, int, float], object]
+# Seconds of a run of one step of the plan's first model.
+Rehearse = Callable[["RacePlan"], float]
 
 
 @dataclass(frozen=True)
@@ -162,11 +165,12 @@ def make_plan(
     cache: DataCache | None = None,
     clock: RaceClock | None = None,
     fit_baselines: FitBaselines = lambda *_: None,
+    rehearse: Rehearse = lambda _: RUN_OVERHEAD,
 ) -> RacePlan:
     """Choose sizes and steps of all models, or refuse what cannot be raced.
 
     clock: since when the time limit runs.  fit_baselines: called before the steps are chosen, so
-    that its time counts.
+    that its time counts.  rehearse: the time of a very short run, which is that of its overhead.
     """
     clock = clock or RaceClock()
     say("reading the data")
@@ -185,7 +189,11 @@ def make_plan(
         table = Timetable(steps, VALID_BATCHES, TEST_BATCHES, dict.fromkeys(sized, 1.0))
         threads, test = None, _examples(request, data, "test", table.test)
     else:
-        table, test, threads = plan_time(request, data, sized, say, clock, fit_baselines)
+        batch, once = request.batch_size, Timetable(dict.fromkeys(sized, 1), 1, 1, {})
+        first = planned_model(*next(iter(sized.items())), once)
+        overhead = rehearse(RacePlan(request, (first,), target, batch, batch))
+        hooks = PlanHooks(clock, fit_baselines, overhead)
+        table, test, threads = plan_time(request, data, sized, say, hooks)
     contenders = tuple(planned_model(name, item, table) for name, item in sized.items())
     valid = _examples(request, data, "valid", table.valid)
     return RacePlan(request, contenders, target, valid, test, threads)
@@ -195,13 +203,21 @@ def _examples(request: RaceRequest, data: TrainingData, split: str, batches: int
     return min(batches * request.batch_size, data.task.size(split))
 
 
+@dataclass(frozen=True)
+class PlanHooks:
+    """What a time limit has to pay for besides steps and evaluations."""
+
+    clock: RaceClock
+    fit_baselines: FitBaselines
+    overhead: float  # seconds of each run
+
+
 def plan_time(
     request: RaceRequest,
     data: TrainingData,
     sized: dict[str, Sized],
     say: Callable[[str], None],
-    clock: RaceClock,
-    fit_baselines: FitBaselines,
+    hooks: PlanHooks,
 ) -> tuple[Timetable, int, int | None]:
     """(the timetable, the examples of the test, threads), all costs of the race counted in."""
     total = request.duration.seconds
@@ -216,18 +232,19 @@ def plan_time(
     limits = EvaluationLimits.of(data)
     elements = request.batch_size * data.task.length
     left = total - measuring_seconds(times, elements, total)
-    expected = left - clock.elapsed - EXPECTED_BASELINES * total
-    test = timetable(request, times, expected, limits).test
+    expected = left - hooks.clock.elapsed - EXPECTED_BASELINES * total
+    test = timetable(request, times, expected, limits, hooks.overhead).test
     examples = _examples(request, data, "test", test)
-    fit_baselines(data, examples, BASELINE_SHARE * total)
+    hooks.fit_baselines(data, examples, BASELINE_SHARE * total)
     # The baselines have been scored on these test examples, so their number stays.
-    table = timetable(request, times, left - clock.elapsed, replace(limits, test=test))
+    left -= hooks.clock.elapsed
+    table = timetable(request, times, left, replace(limits, test=test), hooks.overhead)
     return table, examples, threads
 
 
 def planned_model(name: str, sized: Sized, table: Timetable) -> PlannedModel:
     """A contender of the chosen size."""
-    empty = PlannedModel(name, [], 0, 0, None, 0, table.steps[name], table.seconds[name])
+    empty = PlannedModel(name, [], 0, 0, None, 0, table.steps[name], table.seconds.get(name, 1.0))
     return with_shape(empty, sized)
 
 

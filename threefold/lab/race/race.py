@@ -133,8 +133,9 @@ class Race:
         self.folder.path.mkdir(parents=True, exist_ok=True)
         cache = DataCache(self.source)
         plan = self._plan(cache)
-        planned, plan = plan, self._tuned(plan, cache)
+        planned = plan
         with nullcontext() if plan.threads is None else using_threads(plan.threads):
+            plan = self._tuned(plan, cache)
             report = self._race(plan, cache)
         if plan is not planned:
             chosen = tuple(describe_choice(planned, c) for c in plan.contenders)
@@ -165,8 +166,17 @@ class Race:
             if self.folder.writes_report:
                 fit_baselines(self.request, data, examples, self.folder.path, self.say, limit)
 
+        def rehearse(plan: RacePlan) -> float:
+            name, taken = plan.contenders[0].name, 0.0
+            with TemporaryDirectory(prefix="threefold-race-") as place:
+                for seed in (0, 1):  # the first one also warms up
+                    clock, run_folder = RaceClock(), Path(place) / f"{name}-{seed}"
+                    train_run(plan, plan.config(name, seed), run_folder, lambda *_: None, cache)
+                    taken = clock.elapsed
+            return taken
+
         def make() -> RacePlan:
-            return make_plan(self.request, self.say, cache, self.clock, fit)
+            return make_plan(self.request, self.say, cache, self.clock, fit, rehearse)
 
         return load_or_make_plan(self.request, self.folder.path, self.say, make)
 

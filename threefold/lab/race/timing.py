@@ -41,7 +41,7 @@ MEASURED_ELEMENTS = 4096  # of a batch whose costs are measured
 MEASURED_CALLS = 20  # of each model: four lengths, five calls
 PAGE_SECONDS = 1.5  # to draw and write the report
 TIMING_SHARE = 0.04  # of the race: how long steps take
-RUN_OVERHEAD = 0.35  # seconds: building and saving a model, checkpoints, figures
+RUN_OVERHEAD = 0.35  # seconds, unless it is measured: building and saving a model, figures
 TUNING_COST = 1.75  # runs of full length that tuning one model takes
 TUNING_RUNS = 9  # short ones
 WARM_UP, TIMED = 2, 6  # steps
@@ -66,7 +66,7 @@ class EvaluationLimits:
 
     @classmethod
     def of(cls, data: TrainingData) -> EvaluationLimits:
-        """The limits of data; texts, series to forecast and generated tasks are tested longer, too."""
+        """The limits of data; texts, series to forecast and generated tasks can be longer."""
         valid, test = (
             -(-data.task.size(split) // data.data.batch_size) for split in ("valid", "test")
         )
@@ -197,10 +197,11 @@ def timetable(
     times: Mapping[str, StepTimes],
     seconds: float,
     limits: EvaluationLimits = EvaluationLimits(),
+    run_overhead: float = RUN_OVERHEAD,
 ) -> Timetable:
     """What fits into the seconds that all runs have together; at least one step must."""
     check_one_step(request, times)
-    overhead = (request.rounds + request.tune * TUNING_RUNS) * len(times) * RUN_OVERHEAD
+    overhead = (request.rounds + request.tune * TUNING_RUNS) * len(times) * run_overhead
     share = max(0.0, (seconds - overhead) / rounds_of(request))
     steps = _steps(request, times, TRAINING_SHARE * share, {})
     valid, test = evaluation_sizes(times, steps, limits)
@@ -210,7 +211,7 @@ def timetable(
     }
     steps = _steps(request, times, share, judging)
     runs = {
-        name: RUN_OVERHEAD + judging[name] + steps[name] * taken.step
+        name: run_overhead + judging[name] + steps[name] * taken.step
         for name, taken in times.items()
     }
     return Timetable(steps, valid, test, runs)
