@@ -122,6 +122,10 @@ def test_a_stopped_model_never_leads() -> None:
     found = verdict(scores, lower=True, looks=looks)
     assert found.leader == "a" and found.margins["b"].mean == pytest.approx(0.5)
     assert found.margins["b"].confidence == 1 - levels(looks, 0.01)[0]
+    # Nor is it beaten by a model that was clearly worse over the seeds of both.
+    scores["b"] = {0: 1.0, 1: 1.1}
+    behind = verdict(scores, lower=True, looks=looks)
+    assert behind.margins["b"].mean < 0 and behind.kind == "tie" and behind.rivals == ("b",)
 
 
 def test_the_bootstrap_of_a_mean_has_its_closed_form() -> None:

@@ -86,7 +86,7 @@ class Rounds:
         if not self.plan.request.early_stop:
             return []
         kept = {found.leader} | (set() if self.plan.request.seeds == AUTO else {found.second})
-        return [n for n in active if n not in kept and found.margins[n].settled]
+        return [n for n in active if n not in kept and found.margins[n].positive]
 
     def _verdict(self, scores: Scores, seeds: int, looks: list[InterimLook]) -> Verdict:
         by_name = {

@@ -50,6 +50,11 @@ class Interval:
         """Whether the interval excludes zero."""
         return abs(self.mean) > self.half
 
+    @property
+    def positive(self) -> bool:
+        """Whether the whole interval is above zero."""
+        return self.mean > self.half
+
 
 @dataclass(frozen=True)
 class Verdict:
@@ -131,7 +136,8 @@ def verdict(
         name: compared(better, leader, name, by_seeds.get(len(better[name]), 1 - error), resolution)
         for name in others
     }
-    near = tuple(name for name in others if not margins[name].settled)
+    # Over the few seeds of a stopped model, the leader may even be behind it.
+    near = tuple(name for name in others if not margins[name].positive)
     single = any(math.isinf(margin.half) for margin in margins.values())
     kind = "unknown" if single else ("tie" if near else "best")
     second = others[0]

@@ -59,7 +59,7 @@ def about_test_set(report: Report) -> Iterator[str]:
     """A winner whose lead is within what another test set would change."""
     if report.verdict.kind != "best":
         return
-    near = [name for name, margin in report.test_margins.items() if not margin.settled]
+    near = [name for name, margin in report.test_margins.items() if not margin.positive]
     if near:
         names = " and ".join([", ".join(near[:-1]), near[-1]] if len(near) > 1 else near)
         yield (
@@ -97,7 +97,7 @@ def _stopped_sentence(report: Report, name: str, seeds: int, margin: Interval) -
     gap = report.subject.difference(margin.mean, margin.half)
     sure = (
         f"it is worse than {leader} by {gap}"
-        if margin.settled
+        if margin.positive
         else f"its distance from {leader}, {gap}, is not certain"
     )
     return (
