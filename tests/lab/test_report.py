@@ -9,9 +9,12 @@ import pytest
 
 from tests.lab.reports import contender, report
 from threefold.drawing.text import format_value
+from threefold.lab.race.sequential import InterimLook
+from threefold.lab.race.significance import Interval
+from threefold.lab.report.evidence import best_lines, evidence
 from threefold.lab.report.markdown import markdown
 from threefold.lab.report.page import page
-from threefold.lab.report.report import BaselineResult, Contender, Report
+from threefold.lab.report.report import BaselineResult, BestModel, Contender, Report
 from threefold.lab.report.sentences import still_learning
 from threefold.lab.report.summary import recommended, summary
 from threefold.lab.report.tables import caption, columns
@@ -194,3 +197,45 @@ def test_the_pareto_front() -> None:
 )
 def test_values_have_readable_units(value: float, unit: str, text: str) -> None:
     assert format_value(value, unit) == text
+
+
+def test_what_a_verdict_rests_on() -> None:
+    """Seeds, test examples, looks, and models that were stopped early."""
+    stopped = replace(scored("c", 3.0, 2.2), stopped=True)
+    contenders = (scored("a", 1.0, 1.1, 1.2, 1.3), scored("b", 2.0, 2.12, 2.21, 2.3), stopped)
+    looks = (InterimLook(2, 0.5), InterimLook(3, 0.75), InterimLook(4, 0.9))
+    margins = {"b": Interval(1.0, 1.5, 300, 0.99), "c": Interval(2.0, 0.1, 300, 0.99)}
+    made = replace(told(*contenders), looks=looks, test_margins=margins)
+    assert [c.name for c in made.ranked] == ["a", "b", "c"]
+    text = " ".join(evidence(made))
+    assert "Over seeds: a leads b by 1.007 ± " in text and "confidence, 4 seeds)" in text
+    assert "Over test examples: 1.0 ± 1.5 nats (99 % confidence, bootstrap of 300 examples" in text
+    assert "Most of the uncertainty comes from the test set: more test data narrow it." in text
+    assert "after 2, 3 and 4 seeds; the race ended when all other models had been stopped." in text
+    assert "mislead in at most 1 % of races" in text
+    # Two seeds at an early look: it was stopped by the leader of that time, not by a.
+    assert "c was stopped after 2 seeds" in text and "is not certain" in text
+    assert "c" in made.verdict.rivals and made.verdict.kind == "tie"
+    sure = replace(made, contenders=(contenders[0], contenders[1]))
+    assert "the race ended when the verdict was clear." in " ".join(evidence(sure))
+    assert any("on other test examples of this number it may vanish" in w for w in sure.warnings)
+    for shown in (page(made), markdown(made)):
+        assert "c (stopped)" in shown and "What the verdict rests on" in shown
+
+
+def test_the_best_model_and_a_better_baseline() -> None:
+    best = BestModel("a", 1, "race/best", "threefold predict race/best data.csv")
+    made = replace(told(scored("a", 1.0, 1.2, 1.1), scored("b", 2.0, 2.1, 2.2)), best=best)
+    assert best_lines(made) == (
+        "The best sequence model, a (seed 1, the run with the lowest validation loss), is in "
+        "race/best.",
+    )
+    ridge = BaselineResult("ridge", ((0, 0.5), (1, 0.5), (2, 0.5)), 0.1, 1e-6)
+    refitted = replace(made, baselines=(ridge,), best=replace(best, refitted="10m"))
+    assert best_lines(refitted) == (
+        "The baseline ridge is better by 0.6 nats; it is not saved. The best sequence model, a, "
+        "trained on all data for 10m after the race, is in race/best.",
+    )
+    for shown in (page(refitted), markdown(refitted)):
+        assert "threefold predict race/best data.csv" in shown and "ridge is better by" in shown
+    assert refitted.to_dict()["best"]["refitted"] == "10m"

@@ -16,7 +16,7 @@ def demo(
     time: Annotated[
         str,
         typer.Option(metavar="DURATION", help="Approximate time in total, e.g. 90s or 3m."),
-    ] = "3m",
+    ] = "6m",
     mixers: Annotated[
         str, typer.Option(help="Mixers, separated by commas; see `threefold mixers`.")
     ] = "lstm,attention,s4d,mamba,gated_delta_net",

@@ -25,6 +25,8 @@ from threefold.models.model import Model
 from threefold.models.table import build
 
 RUN_MODEL = "model"  # the model's folder inside the folder of a run
+RACE_MODEL = "best"  # the best model's folder inside the folder of a race
+RACE_PLAN = "race.json"  # marks the folder of a race
 RUN_FILES = ("run.json", "config.toml", "checkpoints")  # each marks the folder of a run
 
 
@@ -49,7 +51,7 @@ def load(
     device: str | torch.device | None = None,
     dtype: torch.dtype | None = None,
 ) -> Model:
-    """Load a saved model, or that of a run, in eval mode; dtype=None keeps the saved dtype."""
+    """Load a saved model, or that of a run or a race, in eval mode; dtype=None: as saved."""
     if dtype is not None and not dtype.is_floating_point:
         raise ThreefoldError(f"load: dtype is {dtype}, expected a floating-point dtype")
     path = find_model_folder(Path(folder))
@@ -71,7 +73,7 @@ def load(
 
 
 def open_model(path: str | PathLike[str]) -> OpenedModel:
-    """Load a model folder, or the model inside a run folder, in eval mode with its tokenizer."""
+    """Load a model, or that of a run or a race, in eval mode with its tokenizer."""
     folder = find_model_folder(Path(path))
     model = load(folder)
     tokenizer = model.tokenizer
@@ -84,11 +86,18 @@ def open_model(path: str | PathLike[str]) -> OpenedModel:
 
 
 def find_model_folder(path: Path) -> Path:
-    """Return `path` itself if it is a model folder, or the model folder inside a run folder."""
+    """The model folder: `path` itself, that of a run, or the best one of a race."""
     if (path / CONFIG).is_file() or not path.is_dir():
         return path
     if (path / RUN_MODEL).is_dir():
         return path / RUN_MODEL
+    if (path / RACE_MODEL / CONFIG).is_file():
+        return path / RACE_MODEL
+    if (path / RACE_PLAN).is_file():
+        raise ThreefoldError(
+            f"{path}: this race has no best model yet, because it has not finished; continue it "
+            f"with the command that started it and --folder {path}"
+        )
     if any((path / name).exists() for name in RUN_FILES):
         raise ThreefoldError(
             f"{path}: this run has not saved its model yet, because it has not finished; "

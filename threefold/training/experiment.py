@@ -33,7 +33,7 @@ from threefold.training.data_paths import path_note
 from threefold.training.devices import place
 from threefold.training.distributed import ProcessGroup
 from threefold.training.estimate import check_memory, estimate_evaluation, estimate_step
-from threefold.training.evaluation import Scores, evaluate
+from threefold.training.evaluation import OnBatch, Scores, evaluate
 from threefold.training.loop import train
 from threefold.training.reporters import LoggingReporter, Reporter, SampleReporter
 from threefold.training.result import Result
@@ -98,6 +98,7 @@ class PreparedRun:
     test_examples: int | None = None  # of the final test; None: all
     judging: float | None = None  # estimated seconds of validation and test; None: not estimated
     judging_steps: float = 0.0  # the same in times of a training step
+    on_test_batch: OnBatch | None = None  # sees the outputs of the final test
     started: float = field(default_factory=time.monotonic)
 
     def split_batches(self, split: str, carry: bool) -> EvaluationBatches:
@@ -266,6 +267,8 @@ def _test(
                 errors(*batch)
             if on_test is not None:
                 on_test(done, len(batches))
+            if prepared.on_test_batch is not None:
+                prepared.on_test_batch(*batch)
             interrupts.check("during the test")
 
         objective = prepared.data.objective(config.training)

@@ -12,6 +12,7 @@ They are fitted to the training split and scored on the same test examples, by t
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -31,6 +32,7 @@ from threefold.tasks.task import Task
 from threefold.training.training_data import TrainingData
 
 LEVELS = ("none", "simple", "strong")
+MOST_FITS = 5  # of a baseline that depends on the seed
 
 
 @dataclass(frozen=True)
@@ -79,18 +81,24 @@ def run_baselines(
     seeds: int,
     examples: int,
     say: Callable[[str], None],
+    limit: float = math.inf,
     sizes: ProbeSizes | None = None,
 ) -> list[BaselineResult]:
     """Fit and score all baselines; one that cannot be fitted is left out, and told.
 
+    When `limit` seconds are over, the rest is left out, too.
     sizes: of the examples on which they are also measured as the models are.
     """
+    begin = time.monotonic()
     task = data.task
     pieces = list(data.limited(examples).pieces("test"))
     if level == "none" or not isinstance(pieces[0], Batch):
         return []
     results = []
     for baseline in baselines_for(task, level):
+        if time.monotonic() - begin > limit:
+            say(f"the baseline {baseline.name} was left out: the others took {limit:.0f} s")
+            continue
         say(f"fitting the baseline {baseline.name}")
         try:
             results.append(_run(baseline, data, pieces, seeds, sizes))
@@ -109,7 +117,7 @@ def _run(
     task, scores, fitting, asking = data.task, [], [], []
     examples = sum(len(p.inputs) for p in pieces)
     extras: dict[str, Any] = {} if baseline.predicts else {"predicts": False}
-    for seed in range(seeds if baseline.random else 1):
+    for seed in range(min(seeds, MOST_FITS) if baseline.random else 1):
         start = time.perf_counter()
         answer = baseline.fit(task, seed, TestFacts(examples, task.length))
         fitted = time.perf_counter()

@@ -25,15 +25,15 @@ from threefold.models.saving import load
 from threefold.training.training_data import TrainingData, sample
 
 EXTRAS = "extras.json"
+PASSES = 4  # as many elements are read as by this many passes over the test of a race
 MODEL = "model"  # the folder of the trained model in a run folder
 
 Say = Callable[[str], None]
 
 
-def sizes_of(plan: RacePlan, data: TrainingData) -> ProbeSizes:
-    """How many test examples the measurements of a race use."""
-    elements = plan.common_steps * plan.request.batch_size * data.task.length
-    return probe_sizes(data.task, elements)
+def sizes_of(examples: int, data: TrainingData) -> ProbeSizes:
+    """How many test examples the measurements use in a race whose test has `examples`."""
+    return probe_sizes(data.task, PASSES * examples * data.task.length)
 
 
 def with_extras(
@@ -48,7 +48,7 @@ def with_extras(
 
     run_folder: from the name of a contender and a seed to its run folder.
     """
-    path, sizes = folder / EXTRAS, sizes_of(plan, data)
+    path, sizes = folder / EXTRAS, sizes_of(plan.test_examples, data)
     if not path.is_file():
         found = {}
         for contender in report.ranked:

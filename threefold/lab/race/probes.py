@@ -30,7 +30,6 @@ from threefold.training.objectives import BatchLoss
 from threefold.training.settings import TrainingSettings
 from threefold.training.training_data import TrainingData, sample
 
-SHARE = 0.4  # of the elements that a run trains with; a forward pass takes a third of a step
 # Runs of full length that measuring one model is planned to take.  An estimate: of runs of three to
 # five seconds it took 0.08 to 0.33, of runs of one second up to 0.5.
 PROBE_COST = 0.2
@@ -51,8 +50,8 @@ class ProbeSizes:
 
 
 def probe_sizes(task: Task[Any], elements: int) -> ProbeSizes:
-    """The sizes for models that are trained with that many elements each."""
-    total = min(MOST_ELEMENTS, SHARE * elements)
+    """The sizes with which about that many elements are read in all passes together."""
+    total = min(MOST_ELEMENTS, elements)
     passes = ((CALIBRATION, 1), (ROBUSTNESS, damages.PASSES), (INFLUENCE, influences.PASSES))
     most = task.size("test")
     counts = [share * total / number / max(1, task.length) for share, number in passes]

@@ -23,7 +23,7 @@ from threefold.lab.report.report import BaselineResult, Contender, Report
 def quality(report: Report) -> Iterator[Figure]:
     """Scores, and differences to the best model."""
     rows = [
-        Range(c.name, series, c.quality.mean, c.quality.half, tuple(c.scores.values()))
+        Range(c.label, series, c.quality.mean, c.quality.half, tuple(c.scores.values()))
         for series, c in everything(report)
     ]
     order = f"Mean over seeds, sorted by score: {_listed(report, lambda c: c.quality.mean)}."
@@ -41,7 +41,7 @@ def _differences(report: Report) -> Figure:
         lead = report.lead_over(baseline)
         margins[baseline.name] = lead.mean, lead.half
     behind = [
-        Range(c.name, series, *margins[c.name], _gaps(report, c))
+        Range(c.label, series, *margins[c.name], _gaps(report, c))
         for series, c in everything(report)
         if c.name in margins and c is not leader
     ]
@@ -135,7 +135,7 @@ def learning(report: Report) -> Iterator[Figure]:
         "training time": (Axis("training time", "seconds", True), 2),
     }
     for name, (axis, field) in lines.items():
-        drawn = [Line(c.name, series, *_mean_curve(c, field)) for series, c in models(report)]
+        drawn = [Line(c.label, series, *_mean_curve(c, field)) for series, c in models(report)]
         drawn += baseline_levels(report, drawn)
         yield line_chart(
             f"Validation {report.subject.metric_name} by {name}",

@@ -9,15 +9,18 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from threefold.errors import ThreefoldError
+from threefold.lab.race.sequential import InterimLook
 from threefold.lab.race.significance import CONFIDENCE, Interval, Verdict, paired, verdict
+from threefold.lab.report.evidence import evidence
 from threefold.lab.report.results import (
     BaselineResult,
+    BestModel,
     Contender,
     Cost,
     CurvePoint,
@@ -25,7 +28,12 @@ from threefold.lab.report.results import (
     Subject,
 )
 from threefold.lab.report.sentences import limitations, verdict_sentence
-from threefold.lab.report.stored import read_baseline, read_contender, read_subject
+from threefold.lab.report.stored import (
+    read_baseline,
+    read_contender,
+    read_interval,
+    read_subject,
+)
 
 
 @dataclass(frozen=True)
@@ -35,6 +43,11 @@ class Report:
     subject: Subject
     contenders: tuple[Contender, ...]
     baselines: tuple[BaselineResult, ...] = ()
+    # At the results while the race was under way, and at its end.
+    looks: tuple[InterimLook, ...] = ()
+    # How much better the leader is than each other model, with intervals over the test examples.
+    test_margins: Mapping[str, Interval] = field(default_factory=dict)
+    best: BestModel | None = None
 
     @cached_property
     def ranked_baselines(self) -> tuple[BaselineResult, ...]:
@@ -46,7 +59,9 @@ class Report:
     def ranked(self) -> tuple[Contender, ...]:
         """The contenders, best first."""
         sign = 1 if self.subject.lower else -1
-        return tuple(sorted(self.contenders, key=lambda c: (sign * c.quality.mean, c.name)))
+        return tuple(
+            sorted(self.contenders, key=lambda c: (-len(c.runs), sign * c.quality.mean, c.name))
+        )
 
     @property
     def everything(self) -> tuple[Contender | BaselineResult, ...]:
@@ -59,6 +74,7 @@ class Report:
             {c.name: c.scores for c in self.contenders},
             lower=self.subject.lower,
             resolution=self.subject.resolution,
+            looks=self.looks,
         )
 
     @cached_property
@@ -102,6 +118,10 @@ class Report:
         values = {
             "verdict": {"sentence": self.sentence, **asdict(self.verdict)},
             "warnings": list(self.warnings),
+            "evidence": list(evidence(self)),
+            "looks": [look._asdict() for look in self.looks],
+            "test_margins": {name: asdict(m) for name, m in self.test_margins.items()},
+            "best": None if self.best is None else asdict(self.best),
             "subject": asdict(self.subject),
             "contenders": [
                 {**asdict(c), "quality": asdict(c.quality)} for c in self.ranked
@@ -123,6 +143,9 @@ class Report:
             read_subject(values["subject"]),
             tuple(map(read_contender, values["contenders"])),
             tuple(map(read_baseline, values.get("baselines", ()))),
+            tuple(InterimLook(**look) for look in values.get("looks", ())),
+            {name: read_interval(item) for name, item in values.get("test_margins", {}).items()},
+            None if values.get("best") is None else BestModel(**values["best"]),
         )
 
     @classmethod
@@ -176,6 +199,7 @@ def plain_values(value: Any) -> Any:
 __all__ = [
     "CONFIDENCE",
     "BaselineResult",
+    "BestModel",
     "Contender",
     "Cost",
     "CurvePoint",

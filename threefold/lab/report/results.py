@@ -74,6 +74,13 @@ class Contender:
     cost: Cost = Cost()
     other_lengths: tuple[tuple[int, float], ...] = ()  # (length, test score)
     extras: Mapping[str, Any] = field(default_factory=dict)  # of `lab.race.extras`, JSON values
+    dropout: float = 0.0
+    stopped: bool = False  # whether it got fewer seeds than others, because it was clearly behind
+
+    @property
+    def label(self) -> str:
+        """The name, marked if the model was stopped early."""
+        return f"{self.name} (stopped)" if self.stopped else self.name
 
     @property
     def scores(self) -> dict[int, float]:
@@ -120,6 +127,10 @@ class BaselineResult:
     extras: Mapping[str, Any] = field(default_factory=dict)  # of `lab.race.extras`, JSON values
 
     @property
+    def label(self) -> str:
+        return self.name
+
+    @property
     def scores(self) -> dict[int, float]:
         return dict(self.results)
 
@@ -164,6 +175,7 @@ class Subject:
     versions: Mapping[str, str] = field(default_factory=dict)
     hashes: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()  # warnings of the race itself
+    tuning: tuple[str, ...] = ()  # what --tune chose for each model, as phrases
     quantity: str = ""  # what errors are measured in, e.g. the name of a column
     story: tuple[str, ...] = ()  # paragraphs for newcomers; one in quotation marks is a sample
 
@@ -207,3 +219,14 @@ class Subject:
             return f"{factor * value:.0f} ± more than 100"
         digits = max(0, 1 - math.floor(math.log10(factor * half)))
         return f"{factor * value:.{digits}f} ± {factor * half:.{digits}f}"
+
+
+@dataclass(frozen=True)
+class BestModel:
+    """The best sequence model of a race, as a model folder."""
+
+    name: str
+    seed: int
+    folder: str
+    command: str  # that uses it
+    refitted: str = ""  # how long it was trained on all data after the race

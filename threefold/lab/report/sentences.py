@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from threefold.drawing.text import format_value
+from threefold.lab.report.evidence import about_test_set
 from threefold.lab.report.results import BaselineResult, Contender
 
 if TYPE_CHECKING:
@@ -96,12 +97,13 @@ def _speed_sentence(report: Report) -> str:
 
 def limitations(report: Report) -> tuple[str, ...]:
     """Limitations of the verdict."""
-    texts = [*report.subject.notes, *_about_seeds(report), *_about_learning(report)]
+    texts = [*report.subject.notes, *_about_seeds(report), *about_test_set(report)]
+    texts += _about_learning(report)
     return tuple(dict.fromkeys(texts))
 
 
 def _about_seeds(report: Report) -> Iterable[str]:
-    seeds = min(len(c.runs) for c in report.contenders)
+    seeds = max(len(c.runs) for c in report.contenders)
     if seeds == 1:
         yield (
             "One seed per model: it is unknown how much of a difference is chance; use more "
@@ -135,7 +137,8 @@ def _about_learning(report: Report) -> Iterable[str]:
     subject = report.subject
     steps = min(run.steps for c in report.contenders for run in c.runs)
     if steps < FEW_STEPS:
-        yield f"Training was short ({steps} steps); use a longer --time."
+        plural = "" if steps == 1 else "s"
+        yield f"Training was short ({steps} step{plural}); use a longer --time."
     best = report.ranked[0].quality.mean
     if subject.chance is not None and not (
         best < subject.chance if subject.lower else best > subject.chance

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from threefold.lab.race.significance import Interval
 from threefold.lab.report.results import (
     BaselineResult,
     Contender,
@@ -20,7 +21,7 @@ Values = Mapping[str, Any]
 
 def read_subject(values: Values) -> Subject:
     """What the race was about."""
-    listed = {name: tuple(values.get(name, ())) for name in ("matched", "notes", "story")}
+    listed = {name: tuple(values.get(name, ())) for name in ("matched", "notes", "story", "tuning")}
     return Subject(**{**values, **listed})
 
 
@@ -39,6 +40,12 @@ def read_baseline(values: Values) -> BaselineResult:
     """A baseline with its scores."""
     results = tuple((int(seed), _number(score)) for seed, score in values["results"])
     return BaselineResult(**{**_without_quality(values), "results": results})
+
+
+def read_interval(values: Values) -> Interval:
+    """An interval; an endless one was stored as null."""
+    half = values["half"]
+    return Interval(**{**values, "half": math.inf if half is None else half})
 
 
 def _without_quality(values: Values) -> dict[str, Any]:

@@ -159,6 +159,8 @@ def _next(report: Report, chosen: Contender | BaselineResult) -> str:
         return "Next: use the simple method, or give the models more data or a longer --time."
     if report.verdict.kind != "best" and len(report.contenders) > 1 and seeds < ENOUGH_SEEDS:
         return "Next: if the difference matters to you, repeat this with more --seeds."
+    if report.best is not None and report.best.name == chosen.name:
+        return f"Next: use it, {report.best.command}; it is in {report.best.folder}."
     return f"Next: train it on all your data, {_train_command(report, chosen)}."
 
 

@@ -16,6 +16,25 @@ BASELINES = (
 )
 
 
+SHAPES = ("model", "mixer", "width", "depth", "channel mixer", "dropout", "spec digest")
+
+
+def shape_rows(report: Report) -> list[tuple[str, ...]]:
+    """The shapes of the models, for the page and for Markdown."""
+    return [
+        (
+            c.name,
+            c.mixer,
+            str(c.width),
+            str(c.depth),
+            c.channel,
+            f"{c.dropout:g}",
+            c.digest[:12],
+        )
+        for c in report.ranked
+    ]
+
+
 def baseline_rows(report: Report) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
     """The table of the baselines, for the page and for Markdown."""
     header: tuple[str, ...] = (
