@@ -174,8 +174,9 @@ def _run(
 
     from threefold.kernels.system_memory import keep_memory
     from threefold.training.distributed import join_group
-    from threefold.training.experiment import prepare, run, title_of
+    from threefold.training.experiment import prepare, run
     from threefold.training.reporters import TensorBoardReporter, console_reporter
+    from threefold.training.summary import title_of
     from threefold.training.training_data import open_data
 
     keep_memory()
@@ -325,7 +326,7 @@ def _data_facts(config: RunConfig, data: TrainingData) -> list[tuple[str, str]]:
 
 def _free_folder(config: RunConfig) -> Path:
     """runs/mamba-shakespeare-1, or the first number that is not taken."""
-    from threefold.training.experiment import title_of
+    from threefold.training.summary import title_of
 
     name = title_of(config).replace(" on ", "-").replace(" ", "-")
     number = 1

@@ -32,6 +32,7 @@ from threefold.data.stream_encoders import Elements
 from threefold.data.time_stamps import TimeAxis
 from threefold.data.time_steps import parse_step
 from threefold.runtime.scores.grouping import Columns
+from threefold.runtime.stream_notes import oddities
 
 Array = NDArray[Any]
 Tallies = dict[str, dict[str, int]]  # counts by what was counted, and by column
@@ -347,7 +348,7 @@ class RowReader(StreamReader):
         memories = state["memories"].items()
         self.memories = {name: SeriesMemory.from_dict(values) for name, values in memories}
         self.counts, self.missing = Counter(state["counts"]), Counter(state["missing"])
-        self.told_before = state["told_before"]
+        self.told_before = state.get("told_before", {})
         times = state.get("times")
         if self.times is not None and times is not None:
             self.times.restore(times)
@@ -368,38 +369,7 @@ class RowReader(StreamReader):
         told: dict[str, Any] = {name: counts[key] for key, name in names.items() if counts[key]}
         if missing:
             told["missing_values"] = dict(missing)
-        return {**told, "notes": self._notes(counts, missing)} if told else {}
-
-    def _notes(self, counts: Counter[str], missing: Counter[str]) -> list[str]:
-        notes = []
-        if counts["missing"]:
-            listed = ", ".join(f"{name} {count:,}" for name, count in missing.items())
-            marked = "" if self.policy != "mask" else self._marked(missing)
-            notes.append(
-                f"{counts['missing']:,} rows had missing or absurd values ({listed}), replaced by "
-                f"the last value of the column{marked}"
-            )
-        if counts["skipped"]:
-            notes.append(
-                f"{counts['skipped']:,} lines were not rows of the table, and were left out"
-            )
-        if counts["unsorted"]:
-            did = "read as they came" if self.step is None else "left out"
-            notes.append(
-                f"{counts['unsorted']:,} rows were not in the order of time, and were {did}"
-            )
-        if counts["untimed"]:
-            did = "" if self.step is None else ", and were left out"
-            notes.append(f"{counts['untimed']:,} rows had no time that could be read{did}")
-        if counts["gaps"]:
-            notes.append(f"{counts['gaps']:,} gaps in time; rows were taken as equally spaced")
-        return notes
-
-    def _marked(self, missing: Counter[str]) -> str:
-        unmarked = [name for name in missing if name not in self.fill.masked]
-        if not unmarked:
-            return ", and marked as missing"
-        return (
-            f"; {', '.join(unmarked)} had no missing values in training, so the model cannot be "
-            "told that they are missing"
-        )
+        if not told:
+            return {}
+        masked = self.fill.masked if self.policy == "mask" else None
+        return {**told, "notes": oddities(counts, missing, masked, self.step is not None)}

@@ -39,6 +39,7 @@ from threefold.training.reporters import LoggingReporter, Reporter, SampleReport
 from threefold.training.result import Result
 from threefold.training.run_folder import CHECKPOINTS, LOG, RUN
 from threefold.training.settings import TrainingSettings
+from threefold.training.summary import summarize, title_of
 from threefold.training.target_errors import TargetErrors
 from threefold.training.trainer import Reserve
 from threefold.training.training_data import EvaluationBatches, TrainingData, open_data
@@ -300,12 +301,6 @@ def evaluate_split(
     return evaluate(model, batches, carry=carry, objective=objective, precision=precision)
 
 
-def title_of(config: RunConfig) -> str:
-    """The title of a run, e.g. `mamba on notes.txt`."""
-    names = [entry if isinstance(entry, str) else entry[0] for entry in config.model.mixers]
-    return f"{'+'.join(dict.fromkeys(names))} on {Path(config.data.name).name}"
-
-
 def write_config(config: RunConfig, folder: Path) -> None:
     """Write config.toml if there is none yet; refuse a different one and say what differs."""
     path = folder / CONFIG
@@ -374,40 +369,3 @@ def finished_steps(folder: Path) -> int | None:
         return None if summary["stopped"] == "interrupted" else int(summary["steps"])
     except (OSError, ValueError, KeyError, TypeError):
         return None
-
-
-def summarize(
-    config: RunConfig, data: TrainingData, model: Model, result: Result, test: Scores | None
-) -> dict[str, Any]:
-    """The content of summary.json: scores, cost and baselines of a run."""
-    task = data.task
-    values: dict[str, Any] = {
-        "title": title_of(config),
-        "task": task.name,
-        "metric": data.metric,
-        "lower_is_better": task.lower,
-        "chance": task.chance,
-        "chance_name": task.chance_name,
-        "parameters": model.parameter_count,
-        "steps": result.steps,
-        "tokens": result.tokens,
-        "seconds": round(result.seconds, 3),
-        "tokens_per_second": round(result.tokens_per_second, 1),
-        "stopped": result.stopped,
-        "loss": _number(result.losses[-1] if result.losses else math.nan),
-        "valid": _scores(result.scores),
-        "test": None if test is None else _scores(test),
-        "published": dict(task.published),
-        "finished_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-    }
-    if task.labels:
-        values["labels"] = list(task.labels)
-    return values
-
-
-def _scores(scores: Scores) -> dict[str, float | None]:
-    return {"loss": _number(scores.loss), "metric": _number(scores.metric)}
-
-
-def _number(value: float) -> float | None:
-    return value if math.isfinite(value) else None
