@@ -223,7 +223,7 @@ def test_n_grams_look_back_five_tokens(tmp_path: Path) -> None:
     words = ["the", "cat", "sat", "on", "mats"]
     (tmp_path / "own.txt").write_text(" ".join(random.choice(words, 3000)))
     data = open_data(str(tmp_path / "own.txt"), length=32)
-    results = run_baselines(data, "strong", 1, 40, lambda _: None, ProbeSizes(16, 16, 32))
+    results = run_baselines(data, "strong", 1, 40, lambda _: None, sizes=ProbeSizes(16, 16, 32))
     ngrams, xz = results
     curve = {int(d): value for d, value in ngrams.extras["influence"]}
     assert curve[1] > 0.1 and all(value == 0 for d, value in curve.items() if d > 5)
@@ -286,7 +286,7 @@ def test_sizes_follow_from_the_training_and_have_limits() -> None:
     large = probe_sizes(task, 10**9)
     assert large.robustness * task.length * 10 <= MOST_ELEMENTS / 2
     assert large == probe_sizes(task, 10**10)
-    small_sizes = probe_sizes(task, 200_000)
+    small_sizes = probe_sizes(task, 100_000)
     assert 8 < small_sizes.robustness < large.robustness
 
 

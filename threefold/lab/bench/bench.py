@@ -291,15 +291,15 @@ def parse_lengths(text: str) -> tuple[int, ...]:
 
 def parse_names(text: str) -> tuple[str, ...]:
     """Parse and check a list of mixers, separated by commas."""
-    names = split_names(text)
+    names = tuple(dict.fromkeys(split_names(text)))
     for name in names:
         mixer_entry(name)
     return names
 
 
 def split_names(text: str) -> tuple[str, ...]:
-    """The names in a list that is separated by commas, each once; none may be empty."""
-    names = tuple(dict.fromkeys(part.strip() for part in text.split(",")))
+    """The names in a list that is separated by commas; none may be empty."""
+    names = tuple(part.strip() for part in text.split(","))
     if "" in names:
         raise ThreefoldError(
             f"{text!r}: a name is empty; expected mixers, separated by commas: gru,mamba (known: "
