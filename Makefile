@@ -24,8 +24,8 @@ demo: setup ## race five sequence models on real text and write one page that sh
 test: $(DEVELOPER) ## run the test suite
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 $(ARGS)
 
-test-peers: $(TEST_PEERS) ## compare whole layers with other libraries, weights copied
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q tests/peers $(ARGS)
+test-peers: $(TEST_PEERS) ## compare mixers and classical models with other libraries, and print by how much they differ
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -rs tests/peers $(ARGS)
 
 check: $(DEVELOPER) ## ruff, ruff format, mypy, and the architecture
 	$(BIN)/ruff check .

@@ -18,11 +18,11 @@ from torch import Tensor
 from benchmarks.measure import Comparison, Contender, max_ratio
 from threefold import LanguageModel, Spec
 from threefold.data.loaders import Tokens, Windows
-from threefold.training.loop import Trainer
 from threefold.training.objectives import PredictionObjective
 from threefold.training.reporters import Reporter
 from threefold.training.run_folder import RunFolder
 from threefold.training.settings import TrainingSettings
+from threefold.training.trainer import Trainer
 
 NEVER = 10**9  # more steps than any run takes
 MEMORY = ("kept",)  # as in `threefold train`

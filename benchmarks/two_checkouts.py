@@ -1,6 +1,6 @@
 """Is this checkout slower than another one?  The same work in both, taking turns in one run.
 
-    python -m benchmarks.two_checkouts FOLDER [--kernels FOLDER] [--rounds 15]
+    python -m benchmarks.two_checkouts FOLDER [--kernels FOLDER] [--rounds 15] [--mixers gla,s4d]
 
 FOLDER is another checkout of Threefold whose kernels are built, or with --kernels a folder that has
 them.  Each checkout runs in its own process; both do one piece of work in each round, so that a
@@ -15,7 +15,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
@@ -23,7 +23,7 @@ SERVE = "--serve"
 MIXERS = ("lstm", "gru", "attention", "s4d", "mamba", "mamba2", "gla", "gated_delta_net", "rwkv7")
 
 
-def works() -> dict[str, Callable[[], None]]:
+def works(mixers: Sequence[str]) -> dict[str, Callable[[], None]]:
     """Pieces of work by name, of names that every version has."""
     import torch
 
@@ -32,7 +32,7 @@ def works() -> dict[str, Callable[[], None]]:
     torch.manual_seed(0)
     torch.set_num_threads(1)
     found: dict[str, Callable[[], None]] = {}
-    for name in MIXERS:
+    for name in mixers:
         spec = threefold.Spec("language", width=64, depth=2, mixers=name)
         model = threefold.build(spec).eval()
         tokens = torch.randint(256, (2, 256))
@@ -57,12 +57,12 @@ def works() -> dict[str, Callable[[], None]]:
     return found
 
 
-def serve(folder: str) -> None:
+def serve(folder: str, mixers: str) -> None:
     """Work in one checkout: do what standard input asks for, and answer how long it took."""
     sys.path[0] = folder
     # An editable install would import this checkout, whatever the path says.
     sys.meta_path[:] = [finder for finder in sys.meta_path if "Redirecting" not in repr(finder)]
-    found = works()
+    found = works(mixers.split(","))
     print(*found, sep="\t", flush=True)
     for line in sys.stdin:
         start = time.perf_counter()
@@ -73,12 +73,12 @@ def serve(folder: str) -> None:
 class Checkout:
     """A process that works in one checkout."""
 
-    def __init__(self, folder: Path, kernels: Path | None) -> None:
+    def __init__(self, folder: Path, kernels: Path | None, mixers: str) -> None:
         environment = dict(os.environ)
         if kernels is not None:
             environment["THREEFOLD_KERNELS_FOLDER"] = os.fspath(kernels.resolve())
         self.process = subprocess.Popen(
-            [sys.executable, __file__, SERVE, os.fspath(folder)],
+            [sys.executable, __file__, SERVE, os.fspath(folder), mixers],
             env=environment,
             text=True,
             stdin=subprocess.PIPE,
@@ -103,9 +103,10 @@ def main() -> None:
     parser.add_argument("--kernels", type=Path, help="folder with the kernels of that checkout")
     parser.add_argument("--own-kernels", type=Path, help="folder with the kernels of this one")
     parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--mixers", default=",".join(MIXERS), help="names with commas between them")
     chosen = parser.parse_args()
-    ours = Checkout(ROOT, chosen.own_kernels)
-    theirs = Checkout(chosen.folder.resolve(), chosen.kernels)
+    ours = Checkout(ROOT, chosen.own_kernels, chosen.mixers)
+    theirs = Checkout(chosen.folder.resolve(), chosen.kernels, chosen.mixers)
     ratios = []
     for name in ours.names:
         times: dict[Checkout, list[float]] = {ours: [], theirs: []}
@@ -121,6 +122,6 @@ def main() -> None:
 
 if __name__ == "__main__":
     if sys.argv[1:2] == [SERVE]:
-        serve(sys.argv[2])
+        serve(*sys.argv[2:])
     else:
         main()

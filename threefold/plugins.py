@@ -22,7 +22,7 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from threefold.errors import ThreefoldError
+from threefold.errors import ThreefoldError, nearest
 
 VARIABLE = "THREEFOLD_PLUGINS"
 YOUR_OWN = "(one of your own: --plugin MODULE)"  # after an unknown name
@@ -56,6 +56,12 @@ class Registry(dict[str, Value], Generic[Value]):
             return self[name]
         raise KeyError(name)
 
+    def find(self, name: str, what: str) -> Value:
+        """The value of a name; an unknown one is refused with the nearest that is known."""
+        if name not in self:
+            raise ThreefoldError(f"unknown {what} {name!r}; {nearest(name, self)} {YOUR_OWN}")
+        return self[name]
+
     def load_plugins(self) -> None:
         """Import, once, what the environment and installed packages provide."""
         if self.loaded:
@@ -74,7 +80,7 @@ class Registry(dict[str, Value], Generic[Value]):
                 value = point.load()
                 if callable(value):
                     self.add(point.name, value)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             warnings.warn(
                 f"the entry point {point.name} = {point.value!r} of {self.group} is not available: "
                 f"{type(error).__name__}: {error}",
@@ -103,6 +109,11 @@ def load_plugin(name: str) -> None:
         raise ThreefoldError(
             f"plugin {name}: cannot be imported ({error}); expected the name of a module on "
             "Python's path or in this folder, or the path of a .py file"
+        ) from error
+    except SystemExit as error:
+        raise ThreefoldError(
+            f"plugin {name}: called sys.exit({error.code!r}) while it was imported; put what a "
+            'script does under if __name__ == "__main__"'
         ) from error
     except Exception as error:
         raise ThreefoldError(

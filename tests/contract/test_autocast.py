@@ -13,6 +13,9 @@ from threefold.layers.mixer import Mixer
 from threefold.memory import state as states
 
 ROWS, LENGTH, WIDTH = 2, 24, 32
+# Layers of ReLUs: where rounding moves a unit across 0 its gradient changes by all of it, so the
+# largest difference says nothing, and gradients are compared as vectors, |a − b| / |b|.
+KINKED = {"tcn", "ckconv"}
 
 
 def _mixer(name: str) -> tuple[Mixer, Tensor]:
@@ -39,7 +42,10 @@ def test_training(name: str) -> None:
     assert actual.keys() == expected.keys()
     for part, value in actual.items():
         quantity = "autocast output" if part == "output" else "autocast gradient"
-        assert_close(value, expected[part], quantity, f"{name}, {part}")
+        wanted = expected[part]
+        if name in KINKED and part != "output":
+            value, wanted = (value - wanted).norm() / wanted.norm() + 1, torch.ones(())
+        assert_close(value, wanted, quantity, f"{name}, {part}")
 
 
 @pytest.mark.parametrize("gradients", [True, False], ids=["with gradients", "without"])

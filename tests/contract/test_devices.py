@@ -20,9 +20,9 @@ from threefold.layers.mixer import Mixer
 from threefold.memory import state as states
 from threefold.runtime.forecasting import rollout
 from threefold.training.evaluation import evaluate
-from threefold.training.loop import Trainer
 from threefold.training.objectives import objective_of
 from threefold.training.settings import TrainingSettings
+from threefold.training.trainer import Trainer
 
 WIDTH = 16
 

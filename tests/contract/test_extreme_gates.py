@@ -25,8 +25,9 @@ CASES = [
 # within `DELTA_RANGE`, which a loaded filter may have (binary fractions: the same in float32).
 LOGARITHMS = (-50.0, 50.0)
 TIME_STEPS = (-20.0, 6.75)
-# Memories that only add up, or erase without forgetting.
+# Memories that only add up, erase without forgetting, or turn: an error of an angle adds up too.
 NOT_DECAYING = {"performer", "based", "linear_attention", "delta_net", "abc"}
+NOT_DECAYING |= {"exp_rnn", "lipschitz_rnn", "ckconv"}
 
 # Where a quotient nearly cancels its gradient is ill-conditioned (float64 itself loses three
 # digits there), so it need only be finite: Mamba-2 normalises Δ (q·k) v with Δ = 1e4, mLSTM divides

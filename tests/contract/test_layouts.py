@@ -128,6 +128,10 @@ def test_bad_folders_are_refused(folders: Any, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "lama"}))
     with pytest.raises(ThreefoldError, match="model_type 'lama'; did you mean 'llama'"):
         load_transformers(tmp_path)
+    for kind in ("delta_net", "gla", "rwkv7"):  # of flash-linear-attention: no layout, so refused
+        (tmp_path / "config.json").write_text(json.dumps({"model_type": kind, "use_gate": True}))
+        with pytest.raises(ThreefoldError, match=f"unknown model_type '{kind}'"):
+            load_transformers(tmp_path)
     _, folder = folders("llama")
     config = json.loads((folder / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps(config))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -138,18 +139,11 @@ def test_fine_tuned_classifier_equals_transformers(tmp_path: Path) -> None:
     base = load_transformers(tmp_path / "model")
     body = {name: base.spec.option(name) for name in ("positions", "max_length", "segments")}
     head = {"pooling": "first", "hidden": 32, "activation": "tanh", "classes": 5}
-    options = {"bidirectional": True, "embedding_norm": True, **body, **head}
-    spec = Spec(
-        "classifier",
-        32,
-        2,
-        base.spec.mixers,
-        61,
-        channel=base.spec.channel,
-        block=base.spec.block,
-        options=options,
-    )
-    model: Any = threefold.build(spec).eval()
+    both_ways = {"bidirectional": True, "embedding_norm": True, **body}
+    spec = base.spec
+    same = {"channel": spec.channel, "block": spec.block}
+    make = partial(Spec, width=32, depth=2, mixers=spec.mixers, vocabulary=61, **same)
+    model: Any = threefold.build(make("classifier", options={**both_ways, **head})).eval()
     model.transfer_from(base)
     with torch.no_grad():
         model.head[-1].weight.copy_(theirs.classifier.weight)
@@ -157,16 +151,7 @@ def test_fine_tuned_classifier_equals_transformers(tmp_path: Path) -> None:
     x, mask, segments, told = batch("right")
     answer, _ = model.double()(x, mask=mask, segments=segments)
     assert_close(answer, theirs.double()(**told).logits)
-    tagger = Spec(
-        "tagger",
-        32,
-        2,
-        base.spec.mixers,
-        61,
-        channel=base.spec.channel,
-        block=base.spec.block,
-        options={"bidirectional": True, "embedding_norm": True, "classes": 5, **body},
-    )
+    tagger = make("tagger", options={**both_ways, "classes": 5})
     tags: Any = threefold.build(tagger).double().eval()
     tags.transfer_from(base.double())
     expected = tags.head(base.encode(x, mask=mask, segments=segments))

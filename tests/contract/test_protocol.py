@@ -16,6 +16,7 @@ from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
 from torch.utils.checkpoint import checkpoint
 
 import threefold
+from tests.contract.test_mixers import VARIANTS
 from tests.tolerances import assert_close
 from threefold import Spec, ThreefoldError
 from threefold.blocks.stack import Stack
@@ -33,19 +34,12 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "tagger": {"segments": 2},
     "vision": {"image": (8, 8)},
 }
-# Modules of mixers that are not called, because the layer computes taps from their weights.
-TAPS = {
-    "lmu": {"units"},
-    "long_conv": {"filters"},
-    "hyena": {"filters", *(f"filters.{name}" for name in ("first", "second", "third", "last"))},
-    "h3": {"conv"},
-}
 
 
-def made(kind: str, **options: Any) -> Any:
+def made(kind: str, mixers: Any = MIXED, **options: Any) -> Any:
     torch.manual_seed(0)
     options = {**OPTIONS.get(kind, {}), **options}
-    return threefold.build(Spec(kind, 32, 2, MIXED, vocabulary=11, options=options)).eval()
+    return threefold.build(Spec(kind, 32, 2, mixers, vocabulary=11, options=options)).eval()
 
 
 def block() -> Any:
@@ -142,16 +136,34 @@ def test_encoders_and_decoders_are_called_once(kind: str, options: dict[str, Any
     assert counts == Counter(dict.fromkeys(counts, 1) | expected)
 
 
-@pytest.mark.parametrize("name", MIXERS)
-@torch.no_grad()
-def test_every_part_of_a_mixer_is_called_once(name: str) -> None:
-    mixer = threefold.mixer(name, width=32).eval()
+@pytest.mark.parametrize(
+    ("name", "options"), [*((name, {}) for name in MIXERS), *VARIANTS], ids=str
+)
+def test_every_part_of_a_mixer_is_called_once(name: str, options: dict[str, Any]) -> None:
+    """In every form, with and without gradients; twice, because taps are kept without them."""
+    mixer = threefold.mixer(name, width=32, **options).eval()
     for form in mixer.forms:
         x = torch.randn(2, 1 if form == "step" else 5, 32)
-        counts = called(mixer, lambda x=x, form=form: mixer(x, form=form))
-        others = {part for part, times in counts.items() if times != 1}
-        assert others <= TAPS.get(name, set())
-        assert all(counts[part] == 0 for part in others)
+        for gradients in (True, False, False):
+            with torch.set_grad_enabled(gradients):
+                counts = called(mixer, lambda x=x, form=form: mixer(x, form=form))
+            assert {part: times for part, times in counts.items() if times != 1} == {}
+
+
+@torch.no_grad()
+def test_a_hook_inside_a_filter_acts_and_ends() -> None:
+    """Taps that are kept give way to a hook on the network that makes them."""
+    mixer, x = threefold.mixer("hyena", width=32).eval(), torch.randn(2, 5, 32)
+    expected, state = mixer(x)
+    stepped, _ = mixer.step(x[:, 0], state)
+    handle = mixer.filters.last.register_forward_hook(lambda _, args, y: 2 * y)
+    doubled, _ = mixer(x)
+    assert not torch.allclose(doubled, expected)
+    assert_close(mixer(x, form="step")[0], doubled)
+    assert not torch.allclose(mixer.step(x[:, 0], state)[0], stepped)
+    handle.remove()
+    assert torch.equal(mixer(x)[0], expected)
+    assert_close(mixer.step(x[:, 0], state)[0], stepped)
 
 
 @torch.no_grad()
@@ -247,7 +259,7 @@ def test_a_replaced_linear_acts_in_forward_and_in_step(place: str) -> None:
     assert not torch.allclose(model.step(TOKENS[:, 0], state)[0], plain)
 
 
-@pytest.mark.parametrize("mixer", ["mamba", "lstm", "gla", "attention"])
+@pytest.mark.parametrize("mixer", ["mamba", "lstm", "gla", "rwkv7", "attention"])
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
 def test_a_block_can_be_compiled(mixer: str, backend: str) -> None:
     torch.compiler.reset()
@@ -329,8 +341,9 @@ def sharded(model: nn.Module) -> nn.Module:
     return copied  # type: ignore[no-any-return]
 
 
-def test_sharded_blocks_train_to_the_same_bits(one_rank: None) -> None:
-    model = made("language", dropout=0.1).train()
+@pytest.mark.parametrize("mixers", [MIXED, "rwkv7"], ids=str)
+def test_sharded_blocks_train_to_the_same_bits(one_rank: None, mixers: Any) -> None:
+    model = made("language", mixers, dropout=0.1).train()
     weights = []
     for one in (model, sharded(model)):
         optimizer = torch.optim.AdamW(one.parameters(), lr=0.01)
@@ -345,15 +358,16 @@ def test_sharded_blocks_train_to_the_same_bits(one_rank: None) -> None:
 
 @pytest.mark.filterwarnings("ignore:FSDP2-wrapped module")
 def test_sharded_encoders_and_decoders_have_the_same_gradients(one_rank: None) -> None:
-    """To rounding: what all cross-attentions read gets its gradients in another order."""
-    model = made("transformer").train()
+    """To the same bits: what all cross-attentions read gets its gradients in one order."""
+    spec = Spec("transformer", 32, 3, MIXED, vocabulary=11)
+    torch.manual_seed(0)
+    model = threefold.build(spec).train()
     gradients = []
     for one in (model, sharded(model)):
         torch.manual_seed(0)
         one(TOKENS, one.encode(TOKENS))[0].square().mean().backward()
         gradients.append([_whole(parameter.grad) for parameter in one.parameters()])
-    for mine, theirs in zip(*gradients, strict=True):
-        assert_close(mine, theirs, quantity="gradient")
+    assert all(map(torch.equal, *gradients))
 
 
 def _whole(tensor: Any) -> Tensor:

@@ -204,11 +204,12 @@ def test_forecasts_are_scored_by_hand() -> None:
         forecast = built("quantile")(inputs[None, :, :1], exogenous=inputs[None, :, 1:])[0][
             0, :-1, 0, 0
         ]
-    low, high, x = forecast[:, 0], forecast[:, -1], inputs[1:, 0]
-    outside = torch.maximum(low - x, x - high).clamp(min=0) / (high - low)
+    low, median, high, x = *forecast.unbind(-1), inputs[1:, 0]
+    deviation = (high - low) / (2 * 1.2815516)  # of a normal distribution with these deciles
     (scores,) = stream(built("quantile"), as_input("quantile", inputs), mode="anomaly")
-    assert_close(torch.tensor(scores.columns["score"][1:]), outside)
-    assert float(outside.max()) > 0
+    values = torch.tensor(scores.columns["score"][1:])
+    assert_close(values, (x - median).abs() / deviation)
+    assert values.min() > 0 and bool(((low < x) & (x < high)).any())  # also inside the interval
     with pytest.raises(ThreefoldError, match="a forecaster of quantiles defines no likelihood"):
         stream(built("quantile"), b"", mode="likelihood")
     with pytest.raises(ThreefoldError, match="a tagger model does not predict its inputs"):

@@ -133,8 +133,8 @@ def test_tables(tmp_path: Path) -> None:
     [
         ("x.csv", "a,b\n1,2\n3\n", r"x\.csv:3: 1 cells, expected 2 \(a, b\)"),
         ("x.csv", "a,b\n1,2,3\n", r"x\.csv:2: 3 cells, expected 2"),
-        ("x.csv", "a,a\n1,2\n", r"x\.csv:1: two columns have the same name"),
-        ("x.csv", "a,b\n", r"x\.csv: the table has no rows"),
+        ("x.csv", "a,a\n1,2\n", r"x\.csv:1: two columns are called 'a'"),
+        ("x.csv", "a,b\n", r"x\.csv: no rows, only names of columns"),
         ("x.csv", 'a,b\n1,"2\n', r"x\.csv:2: not a table"),
         ("x.jsonl", '{"a": 1}\n{"a": \n', r"x\.jsonl:2: not JSON"),
         ("x.jsonl", "[1]\n", r"x\.jsonl:1: a JSON list; expected an object"),
@@ -157,7 +157,7 @@ def test_missing_cells_of_numbers(cell: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("cell", "why"),
     [("inf", "absurd"), ("1e999", "absurd"), ("-2e30", "absurd"), ("abc", "expected a number"),
-     ("1_000", "expected a number"), ("12 %", "without a unit"), ("1 001", "thousands separators")],
+     ("1_000", "expected a number"), ("1 0", "expected a number")],
 )  # fmt: skip
 def test_cells_that_are_no_numbers(cell: str, why: str, tmp_path: Path) -> None:
     table = read_table(put(tmp_path / "x.csv", f"a,b\n1,2\n3,{cell}\n"))
@@ -327,7 +327,7 @@ def test_series(tmp_path: Path) -> None:
         (":down", "", r"x\.ts:6: unknown class '9,10'"),
         ("4,5,6:", "4,5:", r"x\.ts:5: dimensions have 3, 2 elements"),
         ("9,10:", "", r"x\.ts:6: 1 dimensions, expected 2"),
-        ("1,2", "1,?", r"x\.ts:5: dimension 1: could not convert"),
+        ("1,2", "1,x", r"x\.ts:5: dimension 1: could not convert"),
         ("1,2", "1,nan", r"x\.ts:5: dimension 1 has a value that is not finite"),
         ("@classLabel true up down", "@classLabel false", r"x\.ts:\d: dimension 3"),
         ("@classLabel true up down\n", "", r"x\.ts:\d: dimension 3: could not convert"),

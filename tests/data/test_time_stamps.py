@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -17,12 +18,18 @@ from threefold.data.time_stamps import (
     TimeAxis,
     TimeFacts,
     describe_times,
-    parse_step,
     read_times,
-    resample,
     sort_by_time,
 )
-from threefold.errors import AmbiguousError, ThreefoldError
+from threefold.data.time_steps import parse_step, resample
+from threefold.errors import AmbiguousError, ThreefoldError, command_line
+
+
+@pytest.fixture(autouse=True)
+def _on_the_command_line() -> Iterator[None]:
+    """Messages spell options as a shell takes them."""
+    with command_line():
+        yield
 
 
 def column(cells: list[Any], name: str = "t") -> Table:

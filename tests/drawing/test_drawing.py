@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import json
 import math
+import zlib
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 
+from threefold.drawing.axes import Axis, interval_ends
+from threefold.drawing.scatter import Dot, dot_chart
+from threefold.drawing.small import curves_figure, png
 from threefold.drawing.text import format_bytes, format_duration, largest, sparkline
 from threefold.training.curves import MAX_POINTS, draw_run
 
@@ -66,3 +70,50 @@ def test_a_run_without_a_log_has_no_figures(tmp_path: Path) -> None:
     assert draw_run(tmp_path) == []
     (tmp_path / "log.jsonl").write_text("")
     assert draw_run(tmp_path) == []
+
+
+def test_an_image_is_a_png_of_its_pixels() -> None:
+    pixels = [[[0], [255], [7]], [[1], [2], [3]]]
+    data = png(pixels)
+    assert data.startswith(b"\x89PNG\r\n\x1a\n") and data[16:24] == b"\0\0\0\x03\0\0\0\x02"
+    start = data.index(b"IDAT")
+    size = int.from_bytes(data[start - 4 : start], "big")
+    rows = zlib.decompress(data[start + 4 : start + 4 + size])
+    assert rows == b"\0\x00\xff\x07\0\x01\x02\x03"
+    assert png([[[1, 2, 3]]])[25] == 2  # in colours
+
+
+def test_curves_with_gaps() -> None:
+    figure = curves_figure("Example 1", "", [0, 10, 20, 30], [[1.0, None, 2.0, 3.0]])
+    path = ElementTree.fromstring(figure.svg).find(f"{SVG}g/{SVG}path")
+    assert path is not None and (path.get("d") or "").count("M") == 2
+    assert [row[1] for row in figure.rows] == ["1", "–", "2", "3"]
+
+
+def test_a_wide_interval_does_not_crowd_the_dots() -> None:
+    """An error is not below 0, and an interval of two seeds may be a hundred times the range."""
+    axis = Axis("error", "number", better="low", least=0.0)
+    assert interval_ends(1.0, 5.0, axis) == (0.0, 6.0)
+    dots = [Dot("a", 0, 1.0, 1.0, error=500.0), Dot("b", 1, 2.0, 2.0), Dot("c", 100, 3.0, 3.0)]
+    figure = dot_chart("t", "d", dots, ("a",), Axis("cost", "seconds", True), axis)
+    heights = [
+        float(circle.get("cy", "nan"))
+        for circle in ElementTree.fromstring(figure.svg).iter(f"{SVG}circle")
+    ]
+    assert max(heights) - min(heights) > 40  # of 230 pixels
+    assert [row[-1] for row in figure.rows] == ["yes", "no", "no"]
+    assert 'class="dot hollow"' in figure.svg and 'data-series="100"' in figure.svg
+
+
+def test_many_names_at_one_place_do_not_cover_each_other() -> None:
+    dots = [Dot(f"model number {i}", i, 1 + 1e-4 * i, 5 + 1e-3 * i, size=10.0**i) for i in range(9)]
+    sizes = Axis("cost", "seconds", True), Axis("score", "number"), Axis("memory", "bytes")
+    figure = dot_chart("t", "d", [*dots, Dot("far", 9, 1000.0, 9.0, size=1.0)], (), *sizes)
+    labels = [
+        (float(text.get("x", "nan")), text.get("text-anchor"), float(text.get("y", "nan")))
+        for text in ElementTree.fromstring(figure.svg).iter(f"{SVG}text")
+        if "label" in (text.get("class") or "")
+    ]
+    for i, (_, side, y) in enumerate(labels):
+        assert all(abs(y - other) >= 12.9 for _, s, other in labels[:i] if s == side)
+    assert len(figure.header) == 5

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from tests.tolerances import assert_close
@@ -14,6 +15,76 @@ from threefold.memory.linear.recurrence import recur
 Inputs = dict[str, Tensor]
 # B, L, H, G, K, V
 Size = tuple[int, int, int, int, int, int]
+
+
+DTYPES = [torch.float32, torch.float64]
+DECAYS = ("none", "fixed", "scalar", "per_key")
+ERASING = ("delta", "rank_one")  # structures of the kernel that erases; the others only decay
+
+# Sizes that are not multiples of a vector, and some that are.
+SIZES: list[Size] = [
+    (1, 1, 1, 1, 1, 1),
+    (2, 2, 3, 3, 3, 5),
+    (1, 63, 3, 1, 17, 33),
+    (1, 64, 1, 1, 64, 16),
+    (3, 65, 4, 2, 3, 70),
+    (2, 130, 1, 1, 70, 5),
+    (1, 130, 3, 3, 17, 16),
+    (1, 5, 2, 1, 64, 64),
+    (1, 70, 1, 1, 1, 33),
+]
+
+
+def make(
+    structure: tuple[str, str],
+    size: Size,
+    dtype: torch.dtype = torch.float64,
+    *,
+    strongest: float = 2.0,
+    lengths: bool = False,
+) -> Inputs:
+    """Random inputs whose transitions have norm ≤ 1; lengths include 0, 1 and L."""
+    batch, length, heads, groups, keys, values = size
+    kind, decay = structure
+
+    def draw(*shape: int) -> Tensor:
+        return torch.randn(*shape, dtype=torch.float64)
+
+    def unit(*shape: int) -> Tensor:
+        return F.normalize(draw(*shape), dim=-1)
+
+    def uniform(*shape: int) -> Tensor:
+        return torch.rand(*shape, dtype=torch.float64)
+
+    inputs = {
+        "query": unit(batch, length, groups, keys),
+        "key": unit(batch, length, groups, keys),
+        "value": draw(batch, length, heads, values),
+        "state": draw(batch, heads, keys, values),
+    }
+    shapes = {"fixed": (heads,), "scalar": (batch, length, heads)}
+    if decay != "none":
+        shape = shapes.get(decay, (batch, length, heads, keys))
+        inputs["log_decay"] = -strongest * uniform(*shape)
+    if kind == "bonus":
+        inputs["bonus"] = draw(heads, keys)
+    if kind == "two_sided":
+        inputs["log_decay_value"] = -strongest * uniform(batch, length, heads, values)
+    if kind == "delta":
+        inputs["strength"] = 2 * uniform(batch, length, heads)
+    if kind == "rank_one":
+        erased = unit(batch, length, heads, keys)
+        inputs["write"] = -erased
+        inputs["read"] = erased * uniform(batch, length, heads, 1)
+    inputs = {name: tensor.to(dtype) for name, tensor in inputs.items()}
+    if lengths:
+        inputs["lengths"] = torch.tensor([length // 2, 0, length, 1][:batch])
+    return inputs
+
+
+def timed_fields(inputs: Inputs) -> list[str]:
+    """The fields that have the time axis."""
+    return [n for n, t in inputs.items() if n not in ("state", "bonus") and t.dim() > 1]
 
 
 def by_kernel(result: Any) -> Any:

@@ -29,6 +29,10 @@ CELLS: dict[str, Cell] = {
         cells.SLSTMCell(),
         CoupledCell(gated=False),
         CoupledCell(gated=True),
+        cells.URLSTMCell(),
+        cells.URGRUCell(),
+        cells.EulerCell(),
+        cells.ModReLUCell(),
     )
 }
 every_cell = pytest.mark.parametrize("kind", CELLS)

@@ -33,7 +33,7 @@ OPTIONS: list[dict[str, Any]] = [
 GROWS = "its state grows"
 COUNTS = "what it does depends on how many elements there were"
 NOT_RECORDED = {
-    **dict.fromkeys(("attention", "long_conv", "hyena"), GROWS),
+    **dict.fromkeys(("attention", "long_conv", "ckconv", "hyena"), GROWS),
     **dict.fromkeys(("local_attention", "transformer_xl", "based", "hippo_rnn"), COUNTS),
 }
 CAUSAL = [name for name, entry in MIXERS.items() if entry.load().causal]
@@ -150,7 +150,7 @@ def test_whole_numbers_of_a_state_stay_exact(variant: str) -> None:
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("channel", ["none", "swiglu", "mlp", "rwkv"])
+@pytest.mark.parametrize("channel", ["none", "swiglu", "mlp", "rwkv", "rwkv7"])
 @pytest.mark.parametrize("mixers", [("mamba",), ("mamba2", "gated_delta_net", "rwkv6", "lstm")])
 def test_a_model_crosses_once_a_token(
     variant: str, crossings: list[int], mixers: tuple[str, ...], channel: str

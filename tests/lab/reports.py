@@ -3,10 +3,20 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
-from threefold.lab.report.report import Contender, Cost, CurvePoint, RaceRun, Report, Subject
+from threefold.lab.report.report import (
+    BaselineResult,
+    Contender,
+    Cost,
+    CurvePoint,
+    RaceRun,
+    Report,
+    Subject,
+)
 
 LENGTHS = (256, 1024, 4096, 16_384)
 # name: final loss, elements per second, decode seconds, growth of decoding, state bytes, growth
@@ -87,3 +97,87 @@ def report(*names: str, seeds: int = 3, steps: int = 1200, noise: float = 0.004)
     )
     chosen = names or tuple(MODELS)
     return Report(subject, tuple(contender(name, seeds, steps, noise) for name in chosen))
+
+
+def extras(name: str) -> dict[str, Any]:
+    """What is measured besides the scores, of a model or baseline."""
+    rng = np.random.default_rng([1, len(name), *name.encode()])
+    wrong = float(rng.uniform(0, 0.1))
+    bins = [
+        {"n": 50, "confidence": c, "accuracy": max(0.0, c - wrong), "from": c, "to": c}
+        for c in (0.15, 0.35, 0.55, 0.75, 0.95)
+    ]
+    strengths = {
+        "noise": (0.0, 0.1, 0.5, 1.0),
+        "gaps": (0.0, 0.25, 0.5),
+        "rate": (1.0, 2.0, 4.0),
+        "replaced": (0.0, 0.1, 0.2),
+        "deleted": (0.0, 0.1, 0.2),
+    }
+    return {
+        "weight_bytes": 1_000_000 + 1000 * len(name),
+        "memory_bytes": 4096 * len(name),
+        "disk_bytes": 1_100_000,
+        "calibration": {"form": "confidence", "error": wrong, "bins": bins},
+        "robustness": {
+            kind: [[s, 1.4 + wrong + s * (1 + wrong)] for s in points]
+            for kind, points in strengths.items()
+        },
+        "robustness_of": 40,
+        "influence": [[d, 0.8 * d ** -(1 + 10 * wrong)] for d in (1, 2, 4, 8, 16, 32)],
+    }
+
+
+WORST: list[dict[str, Any]] = [
+    {
+        "form": "stretch",
+        "place": "window 7",
+        "bits": 5.25,
+        "pieces": [["<p>", 0.2], ["ä", 9.0], ["\n", 3.0]],
+    },
+    {
+        "form": "series",
+        "place": "rows.csv:12",
+        "label": "up & away",
+        "answer": "down",
+        "probability": 0.97,
+        "places": [0, 1, 2, 3],
+        "curves": [[0.0, 1.0, None, 3.0], [1.0, 1.0, 1.0, 1.0]],
+        "more_channels": 2,
+    },
+    {
+        "form": "image",
+        "place": "example 3",
+        "label": "3",
+        "answer": "8",
+        "probability": 0.5,
+        "pixels": [[[0], [255]], [[128], [7]]],
+    },
+    {"form": "text", "place": "line 4", "target": 2.5, "answer": -1.25, "text": "a < b"},
+    {
+        "form": "forecast",
+        "title": "worst",
+        "place": "from row 9",
+        "target": "flow",
+        "levels": [0.1, 0.9],
+        "history": [1.0, 2.0, 3.0],
+        "truth": [3.0, 2.0],
+        "forecast": [2.5, 2.5],
+        "low": [2.0, 2.0],
+        "high": [3.0, 3.5],
+    },
+]
+
+
+def measured(plain: Report) -> Report:
+    """The report with baselines, and with everything that can be measured."""
+    leader, found = plain.ranked[0].name, {"worst": WORST, "worst_of": 64}
+    contenders = tuple(
+        replace(c, extras=extras(c.name) | (found if c.name == leader else {}))
+        for c in plain.contenders
+    )
+    baselines = tuple(
+        BaselineResult(name, tuple((seed, score) for seed in range(3)), 0.4, speed, extras(name))
+        for name, score, speed in (("n-grams", 1.5, 4e-6), ("echo state network", 1.9, 3e-5))
+    )
+    return replace(plain, contenders=contenders, baselines=baselines)

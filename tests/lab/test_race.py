@@ -7,6 +7,7 @@ import json
 import math
 import os
 import random
+import shlex
 import signal
 import subprocess
 import sys
@@ -14,25 +15,26 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import threefold
 from tests.surfaces.test_cli import here
 from threefold.errors import LockedError, ThreefoldError
-from threefold.lab.race.planning import (
-    TUNING_RATES,
-    PlannedModel,
-    RacePlan,
-    RaceRequest,
-    StepTimes,
-    make_plan,
-    steps_within,
-)
-from threefold.lab.race.race import RaceFolder, command_line, compare, run_race
-from threefold.lab.race.runs import RUNGS, HashedBatches, rank_rates, train_run, tune
+from threefold.lab.race.best import all_data
+from threefold.lab.race.planning import PlannedModel, RacePlan, make_plan
+from threefold.lab.race.probes import PROBE_COST
+from threefold.lab.race.race import RaceFolder, compare, run_race
+from threefold.lab.race.request import RaceRequest
+from threefold.lab.race.result import command_line
+from threefold.lab.race.runs import HashedBatches, train_run
 from threefold.lab.race.significance import verdict
 from threefold.lab.race.sizing import TOLERANCE
+from threefold.lab.race.timing import RUN_OVERHEAD, EvaluationLimits, StepTimes, timetable
+from threefold.lab.race.tuning import RUNGS, TUNING_RATES, Tuner, rank_rates
 from threefold.training.checkpoints import lock_folder
+from threefold.training.data_cache import DataCache
+from threefold.training.experiment import read_run
 from threefold.training.training_data import open_data
 
 TINY = {"width": 16, "depth": 1, "batch_size": 8}
@@ -87,6 +89,24 @@ def test_costs_and_other_lengths_are_measured(raced: tuple[Path, Any]) -> None:
     assert "<svg" in report._repr_html_()
 
 
+def test_what_is_measured_besides_scores_is_stored(raced: tuple[Path, Any]) -> None:
+    folder, report = raced
+    stored = json.loads((folder / "race" / "extras.json").read_text(encoding="utf-8"))
+    for contender in report.contenders:
+        found = contender.extras
+        assert found == stored[contender.name]
+        assert set(found["robustness"]) == {"replaced", "deleted"}
+        assert found["calibration"]["form"] == "confidence"
+        assert found["influence"][0][0] == 1 and found["influence"][-1][0] == 32
+        assert found["disk_bytes"] > found["weight_bytes"] == 4 * contender.parameters
+        assert ("worst" in found) == (contender is report.ranked[0])
+    # The same examples and damages as the models have.
+    ngrams = next(b for b in report.baselines if b.name == "n-grams")
+    strengths = [x for x, _ in ngrams.extras["robustness"]["replaced"]]
+    assert strengths == [x for x, _ in report.ranked[0].extras["robustness"]["replaced"]]
+    assert ngrams.extras["robustness_of"] == report.ranked[0].extras["robustness_of"]
+
+
 def test_files_of_a_race(raced: tuple[Path, Any]) -> None:
     folder, report = raced
     place = folder / "race"
@@ -94,6 +114,66 @@ def test_files_of_a_race(raced: tuple[Path, Any]) -> None:
         assert (place / name).is_file()
     model = threefold.load(place / "runs" / "gru-1" / "model")
     assert model.parameter_count == report.contenders[0].parameters
+    examples = np.load(place / "runs" / "gru-1" / "examples.npy")
+    score = report.contenders[0].scores[1]
+    assert examples[:, 0].sum() / examples[:, 1].sum() == pytest.approx(score, rel=1e-5)
+
+
+def test_the_best_model_is_used_in_another_process(raced: tuple[Path, Any]) -> None:
+    folder, report = raced
+    place, best = folder / "race", report.best
+    losses = {
+        seed: json.loads((place / "runs" / f"{best.name}-{seed}" / "result.json").read_text())
+        for seed in (0, 1)
+    }
+    assert best.name == report.ranked[0].name
+    assert best.seed == min(losses, key=lambda seed: losses[seed]["loss"])
+    ours, run = (
+        threefold.load(path) for path in (place, place / "runs" / f"{best.name}-{best.seed}")
+    )
+    weights = zip(ours.parameters(), run.parameters(), strict=True)
+    assert all(one.equal(other) for one, other in weights)
+    # The printed command, with the folder of the race in place of best/ as well.
+    command = shlex.split(best.command)
+    assert command[:3] == ["threefold", "generate", str(place / "best")]
+    for chosen in (command[1:], ["generate", str(place), *command[3:]]):
+        done = subprocess.run(
+            [sys.executable, "-m", "threefold", *chosen], cwd=ROOT, capture_output=True, text=True
+        )
+        assert done.returncode == 0 and len(done.stdout) > 50, done.stderr
+    unfinished = folder / "unfinished"
+    unfinished.mkdir()
+    (unfinished / "race.json").write_text("{}")
+    with pytest.raises(ThreefoldError, match="no best model yet, because it has not finished"):
+        threefold.load(unfinished)
+
+
+def test_the_best_model_is_trained_on_all_data(tmp_path: Path) -> None:
+    path = tmp_path / "texts.csv"
+    rows = [f"the film was {word},{word}" for word in ("great", "awful")] * 40
+    path.write_text("text,label\n" + "\n".join(rows) + "\n")
+    place = tmp_path / "race"
+    options = {"time": "4steps", "seeds": 1, "folder": place, "baselines": "simple"}
+    report = compare(path, ("gru",), then_train="6steps", **options, **TINY)  # type: ignore[arg-type]
+    assert report.best is not None and report.best.refitted == "6steps"
+    assert report.best.command == f"threefold predict {place / 'best'} {path}"
+    refitted, raced = (threefold.load(place / name) for name in ("best", "runs/gru-0/model"))
+    weights = zip(refitted.parameters(), raced.parameters(), strict=True)
+    assert not all(one.equal(other) for one, other in weights)
+    config = json.loads((place / "race.json").read_text())
+    assert config["request"]["time"] == "4steps"
+    assert (
+        len(all_data(read_run(place / "refit-6steps"), None).task.rows("train", range(80)).targets)
+        == 80
+    )
+    assert "trained on all data for 6steps after the race" in (place / "report.md").read_text()
+    # Without a duration it stays.
+    again = compare(path, ("gru",), **options, **TINY)  # type: ignore[arg-type]
+    assert again.best == report.best
+    kept = threefold.load(place)
+    assert all(a.equal(b) for a, b in zip(kept.parameters(), refitted.parameters(), strict=True))
+    with pytest.raises(ThreefoldError, match="--then-train is 'soon', expected a duration"):
+        compare(path, ("gru",), then_train="soon", **options, **TINY)  # type: ignore[arg-type]
 
 
 def test_finished_runs_are_not_repeated(
@@ -105,7 +185,8 @@ def test_finished_runs_are_not_repeated(
         raise AssertionError("trained again")
 
     monkeypatch.setattr("threefold.training.experiment.train", never)
-    monkeypatch.setattr("threefold.lab.race.planning.train", never)
+    monkeypatch.setattr("threefold.lab.race.extras.load", never)
+    monkeypatch.setattr("threefold.lab.race.timing.train", never)
     again = compare(
         folder / "own.txt",
         ("gru", "attention"),
@@ -140,10 +221,12 @@ def without_timings(values: Any) -> Any:
     return values
 
 
-def start_race(folder: Path, place: str, rank: int = 0) -> subprocess.Popen[bytes]:
+def start_race(
+    folder: Path, place: str, rank: int = 0, seeds: str = "2", time: str = "30steps"
+) -> subprocess.Popen[bytes]:
     command = [
         sys.executable, "-m", "threefold", "compare", "own.txt", "--mixers", "gru,attention",
-        "--time", "30steps", "--seeds", "2", "--set", "data.length=32", "--width", "16",
+        "--time", time, "--seeds", seeds, "--set", "data.length=32", "--width", "16",
         "--depth", "1", "--batch-size", "8", "--folder", place,
     ]  # fmt: skip
     environment = {**os.environ, "PYTHONPATH": os.fspath(ROOT), "OMP_NUM_THREADS": "1"}
@@ -185,7 +268,29 @@ def test_killed_at_random_and_spread_over_ranks_the_report_is_the_same(
     for values in (found, expected):  # Python was given the full path
         for key in ("command", "versions"):
             del values["subject"][key]
+        for key in ("folder", "command"):
+            del values["best"][key]
     assert without_timings(found) == without_timings(expected)
+
+
+def test_killed_with_seeds_auto_the_looks_are_the_same(tmp_path: Path) -> None:
+    text_file(tmp_path)
+    reports = []
+    for place, kill in (("undisturbed", False), ("killed", True)):
+        process = start_race(tmp_path, place, seeds="auto", time="4steps")
+        if kill:
+            while process.poll() is None and not list(tmp_path.glob("killed/runs/gru-1/*")):
+                time.sleep(0.02)
+            process.send_signal(signal.SIGKILL)
+            process.communicate()
+            process = start_race(tmp_path, place, seeds="auto", time="4steps")
+        _, errors = process.communicate(timeout=300)
+        assert process.returncode == 0, errors.decode()
+        reports.append(json.loads((tmp_path / place / "report.json").read_text(encoding="utf-8")))
+    for values in reports:
+        del values["best"]
+    assert without_timings(reports[0]) == without_timings(reports[1])
+    assert [look["seeds"] for look in reports[0]["looks"]][:2] == [2, 3]
 
 
 def tied(repetition: int, seeds: int = 3) -> bool:
@@ -232,12 +337,22 @@ def test_tuning_halves(tmp_path: Path) -> None:
         tune=True,
         folder=tmp_path / "race",
         overrides=("data.length=16",),
-        **TINY,
+        width=48,
+        depth=1,
+        batch_size=8,
     )
-    assert report.contenders[0].learning_rate in TUNING_RATES
+    found = report.contenders[0]
+    assert found.learning_rate in TUNING_RATES and found.dropout in (0.0, 0.1)
+    target = json.loads((tmp_path / "race" / "race.json").read_text())["target"]
+    assert abs(found.parameters - target) <= TOLERANCE * target
+    assert report.subject.tuning[0].startswith(f"gru: learning rate {found.learning_rate:g}; width")
+    assert "What `--tune` chose" in (tmp_path / "race" / "report.md").read_text()
     runs = sorted(path.name for path in (tmp_path / "race" / "tuning").glob("gru-*"))
     assert len([name for name in runs if "rung0" in name]) == RUNGS[0][0] == len(TUNING_RATES)
     assert len([name for name in runs if "rung1" in name]) == RUNGS[1][0] == 2
+    shapes = [name for name in runs if "shape" in name]
+    assert shapes and all(name.endswith("x2") for name in shapes)  # a depth of 1 cannot be halved
+    assert [name for name in runs if "dropout" in name] == ["gru-dropout-0.1"]
     assert report.subject.tuned
 
 
@@ -250,9 +365,10 @@ def tuning_plan(folder: Path) -> RacePlan:
 def test_only_divergence_counts_as_divergence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("threefold.lab.race.runs.TUNING_RATES", (1e30, 3e-3))
+    monkeypatch.setattr("threefold.lab.race.tuning.TUNING_RATES", (1e30, 3e-3))
     plan = tuning_plan(tmp_path)
-    assert tune(plan, "gru", tmp_path / "tuning", lambda *_: None) == 3e-3
+    tuned = Tuner(plan, tmp_path / "tuning", lambda *_: None, DataCache()).tune("gru")
+    assert tuned.learning_rate == 3e-3
     result = tmp_path / "tuning" / "gru-rung0-1e+30" / "result.json"
     assert json.loads(result.read_text(encoding="utf-8")) == {"loss": None}
 
@@ -260,7 +376,7 @@ def test_only_divergence_counts_as_divergence(
 def test_a_lock_while_tuning_is_not_divergence(tmp_path: Path) -> None:
     plan, first = tuning_plan(tmp_path), tmp_path / "tuning" / f"gru-rung0-{TUNING_RATES[0]:g}"
     with lock_folder(first), pytest.raises(LockedError, match="in use by another process"):
-        tune(plan, "gru", tmp_path / "tuning", lambda *_: None)
+        Tuner(plan, tmp_path / "tuning", lambda *_: None, DataCache()).tune("gru")
     assert not (first / "result.json").exists()
 
 
@@ -273,7 +389,7 @@ def test_a_full_disk_while_tuning_is_not_divergence(
     plan = tuning_plan(tmp_path)
     monkeypatch.setattr("threefold.data.atomic_files.Disk.write", full)
     with pytest.raises(ThreefoldError, match="No space left"):
-        tune(plan, "gru", tmp_path / "tuning", lambda *_: None)
+        Tuner(plan, tmp_path / "tuning", lambda *_: None, DataCache()).tune("gru")
     assert not list((tmp_path / "tuning").glob("*/result.json"))
 
 
@@ -291,13 +407,24 @@ def test_the_data_of_a_race_are_read_once(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_steps_in_a_given_time() -> None:
-    taken = {"fast": StepTimes(0.01, 0.01), "slow": StepTimes(0.03, 0.01)}
-    same = steps_within(RaceRequest("parity", ("gru",), "100s", seeds=2), taken)
-    assert same == {"fast": 1000, "slow": 1000}  # 0.8 · 100 s for two seeds of 0.04 s per step
-    timed = steps_within(RaceRequest("parity", ("gru",), "100s", "time", seeds=2), taken)
-    assert timed == {"fast": 2000, "slow": 666}
+    """Training, evaluations and the overhead of all runs fill the time, and no more."""
+    taken = {"fast": StepTimes(0.01, 0.01), "slow": StepTimes(0.03, 0.02)}
+    for match in ("parameters", "time"):
+        request = RaceRequest("parity", ("gru",), "100s", match, seeds=2)
+        table = timetable(request, taken, 90.0)
+        # Measuring what a score does not say is planned as a share of a run without its overhead.
+        probes = PROBE_COST * sum(seconds - RUN_OVERHEAD for seconds in table.seconds.values())
+        assert 88.0 < 2 * sum(table.seconds.values()) + probes <= 90.0
+        # The splits have only this many batches: the rest is for training.
+        small = timetable(request, taken, 90.0, EvaluationLimits(4, 5))
+        assert (small.valid, small.test) == (4, 5) and small.steps["slow"] > table.steps["slow"]
+        if match == "parameters":
+            assert table.steps["fast"] == table.steps["slow"]
+        else:
+            assert table.seconds["fast"] == pytest.approx(table.seconds["slow"], rel=0.01)
+    assert timetable(request, taken, 0.5).steps["slow"] == 1  # all costs but the steps themselves
     with pytest.raises(ThreefoldError, match=r"too short for one step of slow .* --time 1s"):
-        steps_within(RaceRequest("parity", ("gru",), "0.01s", seeds=2), taken)
+        timetable(RaceRequest("parity", ("gru",), "0.01s", seeds=2), taken, 0.01)
 
 
 def test_a_plan_is_restored_from_its_file() -> None:
@@ -308,7 +435,7 @@ def test_a_plan_is_restored_from_its_file() -> None:
     assert "both=mamba+attention" in command_line(plan, open_data("recall"))
 
 
-@pytest.mark.parametrize("version", [None, 1, 3])
+@pytest.mark.parametrize("version", [None, 2, 4])
 def test_races_of_another_format_are_refused(version: int | None, tmp_path: Path) -> None:
     request = RaceRequest("recall", ("gru",), "5steps", **TINY)
     plan = {**make_plan(request).to_dict(), "format_version": version}
@@ -330,8 +457,6 @@ def test_a_smaller_evaluation_is_a_random_sample() -> None:
 
 
 def test_changed_data_are_noticed(tmp_path: Path) -> None:
-    import numpy as np
-
     from threefold.data.loaders import Windows
 
     tokens = np.arange(100) % 7

@@ -9,9 +9,15 @@ import pytest
 
 from tests.lab.reports import contender, report
 from threefold.drawing.text import format_value
+from threefold.lab.race.sequential import InterimLook
+from threefold.lab.race.significance import Interval
+from threefold.lab.report.evidence import best_lines, evidence
 from threefold.lab.report.markdown import markdown
-from threefold.lab.report.page import caption, columns, page
-from threefold.lab.report.report import Contender, Report, still_learning
+from threefold.lab.report.page import page
+from threefold.lab.report.report import BaselineResult, BestModel, Contender, Report
+from threefold.lab.report.sentences import still_learning
+from threefold.lab.report.summary import recommended, summary
+from threefold.lab.report.tables import caption, columns
 
 
 def scored(name: str, *scores: float, decode: float = 1e-4) -> Contender:
@@ -102,6 +108,66 @@ def test_memory_says_at_which_length_it_was_measured() -> None:
     assert "1 KiB at 16 tokens" in cells
 
 
+def baseline(score: float, seeds: int = 3) -> BaselineResult:
+    """A baseline with the same score for all seeds."""
+    results = tuple((seed, score) for seed in range(seeds))
+    return BaselineResult("n-grams", results, 0.42, 3e-6, {"memory_bytes": 4 * 2**20})
+
+
+def test_the_summary_recommends_a_winner() -> None:
+    good = {"calibration": {"form": "confidence", "error": 0.08, "bins": []}}
+    first = replace(scored("mamba", 0.90, 0.91, 0.92), extras={"weight_bytes": 2**20, **good})
+    made = told(first, scored("lstm", 0.80, 0.812, 0.818), metric="accuracy", lower=False)
+    text = " ".join(summary(replace(made, baselines=(baseline(0.82),))))
+    assert text.startswith(
+        "Use mamba, the best of the models. It is right in 91 % of the test cases; the best simple "
+        "method, n-grams, is right in 82 % of the test cases (50 % fewer mistakes). It needs 100 µs"
+    )
+    assert " for each token and " in text and " MiB of memory on this machine" in text
+    assert "Do not take its probabilities at face value: they are off by 8 percentage" in text
+    assert "That mamba is the best model is 99 % certain: each model was trained 3 times." in text
+    assert text.endswith("Next: train it on all your data, with `threefold train reference "
+                         "--mixers mamba`.")  # fmt: skip
+    settings = replace(made.subject, command="threefold compare a.csv --set data.horizon=3")
+    last = summary(replace(made, subject=settings))[-1]
+    assert last.endswith("`threefold train a.csv --mixers mamba --set data.horizon=3`.")
+    assert "No simple method took part." in " ".join(summary(made))
+
+
+def test_the_summary_recommends_a_baseline_that_is_not_beaten() -> None:
+    models = scored("a", 1.50, 1.52, 1.51), scored("b", 1.90, 1.92, 1.91)
+    lost = summary(replace(told(*models), baselines=(baseline(1.2),)))
+    assert lost[0] == (
+        "Use n-grams, a simple method: no sequence model beats it here. It has a loss of 1.2 nats; "
+        "the best sequence model, a, has a loss of 1.51 nats."
+    )
+    assert lost[1] == (
+        "It needs 3 µs for each token and 4 MiB of memory on this machine, and was fitted in "
+        "420 ms."
+    )
+    unclear = summary(replace(told(*models), baselines=(baseline(1.512),)))
+    assert "no sequence model clearly beats it" in unclear[0]
+
+
+def test_the_summary_of_a_tie_of_one_seed_and_of_short_training() -> None:
+    tied = told(scored("a", 1.0, 1.2, 1.1, decode=4e-4), scored("b", 1.1, 1.0, 1.2))
+    assert recommended(tied).name == "b"  # as good, and faster
+    text = " ".join(summary(tied))
+    assert text.startswith("Use b: it is as good as a, as far as this race can tell, and the fast")
+    assert "may be chance" in text and text.endswith("repeat this with more --seeds.")
+    once = " ".join(summary(told(scored("a", 1.0), scored("b", 2.0))))
+    assert "trained once only, so the order of the models may be chance" in once
+    short = summary(report("mamba", "lstm", steps=40))
+    assert short[-1] == "Next: repeat this with a longer --time; 40 steps of training say little."
+
+
+def test_errors_are_in_the_units_of_a_column() -> None:
+    made = told(contender("mamba"), metric="absolute_error", quantity="flow")
+    assert columns(made)[0][0] == "test absolute error, units of flow"
+    assert "is off by 1.41 (in units of flow) on average" in summary(made)[0]
+    assert "absolute error, units of flow (lower is better)" in page(made)
+
+
 def test_percentages_have_one_style() -> None:
     text = page(report()) + markdown(report())
     assert "99 %" in text and not re.search(r"\d%", text.split("</style>")[-1])
@@ -109,6 +175,9 @@ def test_percentages_have_one_style() -> None:
 
 def test_the_pareto_front() -> None:
     made = told(scored("a", 1.0, 1.0), scored("b", 2.0, 2.0), scored("c", 3.0, 3.0))
+    cost, memory = {"a": 1.0, "b": 2.0, "c": 3.0}, {"a": 9.0, "b": 9.0, "c": 1.0}
+    assert made.pareto(cost, memory) == ("a", "c")
+    assert made.pareto({"b": 2.0, "c": 3.0}) == ("b",)  # those with a cost only
     assert made.pareto({"a": 3.0, "b": 1.0, "c": 2.0}) == ("a", "b")
     assert made.pareto({"a": 1.0, "b": 2.0, "c": 3.0}) == ("a",)
 
@@ -128,3 +197,45 @@ def test_the_pareto_front() -> None:
 )
 def test_values_have_readable_units(value: float, unit: str, text: str) -> None:
     assert format_value(value, unit) == text
+
+
+def test_what_a_verdict_rests_on() -> None:
+    """Seeds, test examples, looks, and models that were stopped early."""
+    stopped = replace(scored("c", 3.0, 2.2), stopped=True)
+    contenders = (scored("a", 1.0, 1.1, 1.2, 1.3), scored("b", 2.0, 2.12, 2.21, 2.3), stopped)
+    looks = (InterimLook(2, 0.5), InterimLook(3, 0.75), InterimLook(4, 0.9))
+    margins = {"b": Interval(1.0, 1.5, 300, 0.99), "c": Interval(2.0, 0.1, 300, 0.99)}
+    made = replace(told(*contenders), looks=looks, test_margins=margins)
+    assert [c.name for c in made.ranked] == ["a", "b", "c"]
+    text = " ".join(evidence(made))
+    assert "Over seeds: a leads b by 1.007 ± " in text and "confidence, 4 seeds)" in text
+    assert "Over test examples: 1.0 ± 1.5 nats (99 % confidence, bootstrap of 300 examples" in text
+    assert "Most of the uncertainty comes from the test set: more test data narrow it." in text
+    assert "after 2, 3 and 4 seeds; the race ended when all other models had been stopped." in text
+    assert "mislead in at most 1 % of races" in text
+    # Two seeds at an early look: it was stopped by the leader of that time, not by a.
+    assert "c was stopped after 2 seeds" in text and "is not certain" in text
+    assert "c" in made.verdict.rivals and made.verdict.kind == "tie"
+    sure = replace(made, contenders=(contenders[0], contenders[1]))
+    assert "the race ended when the verdict was clear." in " ".join(evidence(sure))
+    assert any("on other test examples of this number it may vanish" in w for w in sure.warnings)
+    for shown in (page(made), markdown(made)):
+        assert "c (stopped)" in shown and "What the verdict rests on" in shown
+
+
+def test_the_best_model_and_a_better_baseline() -> None:
+    best = BestModel("a", 1, "race/best", "threefold predict race/best data.csv")
+    made = replace(told(scored("a", 1.0, 1.2, 1.1), scored("b", 2.0, 2.1, 2.2)), best=best)
+    assert best_lines(made) == (
+        "The best sequence model, a (seed 1, the run with the lowest validation loss), is in "
+        "race/best.",
+    )
+    ridge = BaselineResult("ridge", ((0, 0.5), (1, 0.5), (2, 0.5)), 0.1, 1e-6)
+    refitted = replace(made, baselines=(ridge,), best=replace(best, refitted="10m"))
+    assert best_lines(refitted) == (
+        "The baseline ridge is better by 0.6 nats; it is not saved. The best sequence model, a, "
+        "trained on all data for 10m after the race, is in race/best.",
+    )
+    for shown in (page(refitted), markdown(refitted)):
+        assert "threefold predict race/best data.csv" in shown and "ridge is better by" in shown
+    assert refitted.to_dict()["best"]["refitted"] == "10m"

@@ -30,7 +30,9 @@ def test_interval_agrees_with_scipy() -> None:
     low, high = stats.t.interval(0.95, 2, np.mean(values), stats.sem(values))
     assert (found.low, found.high) == pytest.approx((low, high))
     assert interval([3.0]).half == math.inf
-    assert interval([1.0, 1.0, 1.0], resolution=0.01).half == 0.01
+    rounding = stats.t.ppf(0.995, 2) * math.sqrt(0.01**2 / 6 / 3)
+    assert interval([1.0, 1.0, 1.0], resolution=0.01).half == pytest.approx(rounding)
+    assert interval([1.0] * 200, resolution=0.01).half == 0.01
     with pytest.raises(ThreefoldError, match="finite"):
         interval([1.0, math.nan])
 

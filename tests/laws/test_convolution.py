@@ -18,6 +18,7 @@ from threefold.memory import state as states
 MIXERS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("long_conv", {"max_length": 200, "smooth": 2}),
     ("hyena", {"max_length": 200, "order": 3}),
+    ("ckconv", {"max_length": 200, "hidden": 8}),
 )
 every_streaming_mixer = pytest.mark.parametrize(("name", "options"), MIXERS)
 

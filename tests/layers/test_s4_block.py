@@ -30,10 +30,10 @@ def block(name: str, **options: Any) -> Any:
 
 @pytest.mark.parametrize("name", MIXERS)
 def test_norm_filter_gelu_glu_residual(name: str) -> None:
-    made = block(name, glu=True, norm=True, dropout=0.3).eval()
+    made = block(name, glu=True, norm=True, dropout=0.3, eps=0.1).eval()
     mixer = made.mixer
     x = torch.randn(2, 12, 16, dtype=torch.float64)
-    u = F.layer_norm(made.mixer_norm(x), (16,), mixer.norm.weight, mixer.norm.bias)
+    u = F.layer_norm(made.mixer_norm(x), (16,), mixer.norm.weight, mixer.norm.bias, eps=0.1)
     convolved, _ = mixer.filter().run(u, form="step")
     y = F.linear(F.gelu(convolved + mixer.skip * u), mixer.out.weight, mixer.out.bias)
     left, gate = y.chunk(2, -1)

@@ -42,6 +42,19 @@ def test_classifier_remembers_the_first_token(pooling: str) -> None:
     assert learnt(spec, x, x[:, 0], 150, 1e-2) > 0.9
 
 
+def test_global_elements_of_longformer_carry_what_a_window_cannot() -> None:
+    """Is there a 7 anywhere?  The last of 24 elements is asked, which two windows of 3 reach."""
+    x, found = rows(1000, 24, below=7), rows(1000, below=2)
+    places = rows(1000, below=20) + 1
+    x[found.bool(), places[found.bool()]] = 7
+    accuracies = {}
+    for name, options in (("longformer", {}), ("local_attention", {"causal": False})):
+        mixer = (name, {"window": 2, "heads": 2, **options})
+        spec = Spec("classifier", 32, 2, (mixer,), 8, options={"classes": 2, "pooling": "last"})
+        accuracies[name] = learnt(spec, x, found, 150, 1e-2)
+    assert accuracies["longformer"] > 0.95 > 0.65 > accuracies["local_attention"], accuracies
+
+
 def test_pairs_are_compared() -> None:
     """Whether two sequences begin with the same token."""
     x = rows(2000, 2, 6, below=4)

@@ -1,15 +1,19 @@
-"""The largest differences of all comparisons, printed as one table at the end."""
+"""What the comparisons measured, printed as tables at the end."""
 
 from __future__ import annotations
 
 import pytest
 
-ROWS: list[tuple[str, str, str, str]] = []
+ROWS: list[tuple[str, ...]] = []  # of tests/peers/table.py
+CLASSICAL: list[tuple[str, ...]] = []  # of tests/peers/test_classical.py
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    if not ROWS:
-        return
-    terminalreporter.write_line("\n| mixer | peer | float64 | float32 |\n| --- | --- | --- | --- |")
-    for row in sorted(ROWS):
-        terminalreporter.write_line(f"| {' | '.join(row)} |")
+    from tests.peers.table import HEADER, in_order
+    from tests.surfaces.documents import table
+
+    if ROWS:
+        terminalreporter.write_line("\n" + table(HEADER, in_order(ROWS)))
+    if CLASSICAL:
+        header = ("classical model", "peer", "on", "what", "measured")
+        terminalreporter.write_line("\n" + table(header, CLASSICAL))

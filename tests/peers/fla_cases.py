@@ -92,6 +92,22 @@ def retnet(mixer: Mixer) -> Layer:
     return lambda x: peer(x)[0]
 
 
+def linear_attention(mixer: Mixer) -> Layer:
+    cls = layer_class("linear_attn", "LinearAttention")
+    peer = cls(
+        hidden_size=mixer.width,
+        num_heads=2,
+        feature_map="elu",
+        output_norm="identity",
+        do_feature_map_norm=True,
+    )
+    p = mixer.state_dict()
+    for name in ("query", "key", "value", "out"):
+        p[f"{name}.bias"].zero_()  # theirs has none
+    peer = load(peer, plain(q_proj="query", k_proj="key", v_proj="value", o_proj="out")(p))
+    return lambda x: peer(x)[0]
+
+
 def hgrn2(mixer: Mixer) -> Layer:
     cls = layer_class("hgrn2", "HGRN2Attention")
     peer = cls(hidden_size=mixer.width, num_heads=2, expand_ratio=None, layer_idx=1)
@@ -130,6 +146,7 @@ RWKV6 = built("rwkv6", "RWKV6Attention", rwkv6, num_heads=2, expand_k=1.0, norm_
 CASES = (
     Parity("gla", "fla GatedLinearAttention", GLA, {"heads": 2}),
     Parity("gla", "fla GatedLinearAttention, convolved", CONVOLVED_GLA, {"heads": 2, "taps": 4}),
+    Parity("linear_attention", "fla LinearAttention", linear_attention, {"heads": 2}),
     Parity("delta_net", "fla DeltaNet", DELTA_NET, {"heads": 2}),
     Parity(
         "delta_net",

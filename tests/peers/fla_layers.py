@@ -126,6 +126,13 @@ def abc(q: Tensor, k: Tensor, v: Tensor, s: Tensor, **_: Any) -> tuple[Tensor, N
     return out.transpose(1, 2), None
 
 
+def linear_attention(
+    q: Tensor, k: Tensor, v: Tensor, normalize: bool, **_: Any
+) -> tuple[Tensor, None]:
+    function = naive("linear_attn/naive").naive_recurrent_linear_attn
+    return function(q, k, v, normalize=normalize)[0], None
+
+
 def retention(q: Tensor, k: Tensor, v: Tensor, **_: Any) -> tuple[Tensor, None]:
     return naive("retention/naive").naive_retention(*heads_first(q, k, v)).transpose(1, 2), None
 
@@ -155,7 +162,11 @@ MODULES: dict[str, dict[str, Any]] = {
         "GroupNorm": GroupNorm,
         "RotaryEmbedding": Rotary,
     },
-    "fla.modules.activations": {"ACT2FN": ACTIVATIONS, "swish": F.silu},
+    "fla.modules.activations": {
+        "ACT2FN": ACTIVATIONS,
+        "swish": F.silu,
+        "elu_p1": lambda x: F.elu(x) + 1,
+    },
     "fla.modules.feature_map": {"SwishFeatureMap": nn.SiLU},
     "fla.modules.layernorm": {"rms_norm_linear": rms_norm_linear},
     "fla.modules.rotary": {"RotaryEmbedding": Rotary},
@@ -170,7 +181,8 @@ MODULES: dict[str, dict[str, Any]] = {
     "fla.ops.delta_rule": {"fused_recurrent_delta_rule": delta},
     "fla.ops.gla": {"fused_recurrent_gla": gla},
     "fla.ops.gsa": {"fused_recurrent_gsa": gsa},
-    "fla.ops.retention": {"fused_recurrent_retention": retention},
+    "fla.ops.linear_attn": {"chunk_linear_attn": linear_attention},
+    "fla.ops.retention": {"chunk_retention": retention},
     "fla.ops.rwkv6": {"fused_recurrent_rwkv6": rwkv6},
     "fla.ops.utils.index": {},
 }

@@ -1,4 +1,8 @@
-"""A mixer and another library's layer with the same weights: how far apart their outputs are."""
+"""A mixer and another layer with the same weights: how far apart outputs, gradients, states are.
+
+A state is compared by what follows it: the mixer reads the first part of a sequence, then the rest
+from the state, and the other layer reads the whole in one pass.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 from unittest import mock
 
 import pytest
@@ -20,6 +24,16 @@ from tests.tolerances import relative_error
 from threefold.layers.mixer import Mixer
 
 Layer = Callable[[Tensor], Tensor]
+DTYPES = (torch.float64, torch.float32)
+CUT = 9  # elements before the state that is carried
+
+
+class Deviations(NamedTuple):
+    """Relative differences; None where there is nothing to compare."""
+
+    output: float
+    gradient: float | None  # of the inputs; None if the other layer has none
+    state: float | None  # None if the mixer has none
 
 
 @dataclass(frozen=True)
@@ -32,17 +46,38 @@ class Parity:
     options: Mapping[str, Any] = field(default_factory=dict)
     width: int = 32
     reason: str = ""  # why the layers may differ by more than rounding
+    differentiable: bool = True  # whether the other layer has gradients
 
-    def measure(self, dtype: torch.dtype) -> float:
-        """The relative difference of the outputs in a dtype."""
+    def measure(self, dtype: torch.dtype) -> Deviations:
+        """The differences in a dtype."""
         mixer = make(self.mixer, dtype, self.width, **self.options)
-        x = rows_of_input(dtype, self.width)
-        with torch.no_grad(), warnings.catch_warnings():
+        x = rows_of_input(dtype, self.width).requires_grad_()
+        with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            layer = self.build(mixer)
+            with torch.no_grad():
+                layer = self.build(mixer)
             with computing_in(dtype):
                 expected = layer(x)
-            return relative_error(mixer(x)[0], expected)
+                wanted = input_gradient(expected, x) if self.differentiable else None
+        actual, _ = mixer(x)
+        return Deviations(
+            relative_error(actual, expected),
+            None if wanted is None else relative_error(input_gradient(actual, x), wanted),
+            relative_error(after_a_state(mixer, x), expected[:, CUT:]) if mixer.causal else None,
+        )
+
+
+def input_gradient(y: Tensor, x: Tensor) -> Tensor:
+    """The gradient of a weighted sum of the outputs."""
+    weights = torch.linspace(-1, 1, y.numel(), dtype=torch.float64).cos().view_as(y)
+    return torch.autograd.grad((y * weights.to(y.dtype)).sum(), x)[0]
+
+
+def after_a_state(mixer: Mixer, x: Tensor) -> Tensor:
+    """The outputs after the first elements, from the state that those left."""
+    _, state = mixer(x[:, :CUT])
+    rest: Tensor = mixer(x[:, CUT:], state)[0]
+    return rest
 
 
 @contextmanager

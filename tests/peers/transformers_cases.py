@@ -176,6 +176,31 @@ def nystromformer(mixer: Mixer) -> Layer:
     return lambda x: peer(x)[0] @ p["heads.out.weight"].T + p["heads.out.bias"]
 
 
+def longformer(mixer: Mixer) -> Layer:
+    config = {
+        "class": "LongformerConfig",
+        **{"hidden_size": 32, "num_attention_heads": 4, "attention_window": [8]},
+    }
+    peer = layer_of("longformer", "LongformerSelfAttention", config, layer_id=0)
+    p = mixer.state_dict()
+    weights = {
+        f"{name}{theirs}.{kind}": p[f"{ours}{name}.{kind}"]
+        for name in ("query", "key", "value")
+        for kind in ("weight", "bias")
+        for theirs, ours in (("", "heads."), ("_global", "global_"))
+    }
+    peer = load(peer, weights)
+
+    def run(x: Tensor) -> Tensor:
+        first = (torch.arange(x.shape[1]) < 3).expand(x.shape[:2])
+        marks = {"is_index_global_attn": first, "is_global_attn": True}
+        local = torch.zeros_like(first)
+        y = peer(x, 10000.0 * first.to(x.dtype), is_index_masked=local, **marks)[0]
+        return y @ p["heads.out.weight"].T + p["heads.out.bias"]
+
+    return run
+
+
 def fnet(mixer: Mixer) -> Layer:
     config = {"class": "FNetConfig", "hidden_size": 32}
     peer = layer_of("fnet", "FNetBasicFourierTransform", config)
@@ -249,6 +274,12 @@ CASES = (
         "transformers NystromformerSelfAttention",
         nystromformer,
         {"heads": 4, "landmarks": 6, "taps": 5, "bias": True},
+    ),
+    Parity(
+        "longformer",
+        "transformers LongformerSelfAttention",
+        longformer,
+        {"heads": 4, "window": 5, "globals": 3, "bias": True, "positions": "none"},
     ),
     Parity("fnet", "transformers FNetBasicFourierTransform", fnet),
 )

@@ -35,7 +35,8 @@ def mixers() -> str:
             "# Mixers",
             "",
             "`threefold.mixer(name, width=256)` makes one; `threefold mixers NAME` shows its "
-            "options, its state and how it deviates from the paper.",
+            "options, its state and how it deviates from the paper; [parity.md](parity.md) "
+            "compares each with other libraries' layers.",
             "",
             table(("name", "full name", "year", "family", "forms", "equation"), rows),
             "",

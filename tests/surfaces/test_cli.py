@@ -20,6 +20,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 import threefold
 from threefold.cli import doctor, main
@@ -222,7 +223,7 @@ class TestMixers:
 
     @pytest.mark.parametrize(
         ("name", "deviation"),
-        [("rwkv7", "value residual"), ("retnet", "xPos"), ("nystromformer", "authors' default")],
+        [("rwkv7", "smooth at zero"), ("retnet", "xPos"), ("nystromformer", "authors' default")],
     )
     def test_detail_tells_deviations_from_the_paper(self, name: str, deviation: str) -> None:
         assert deviation in good("mixers", name)
@@ -312,6 +313,36 @@ class TestInfo:
         state.write_bytes((saved / "state.safetensors").read_bytes()[:size])
         assert "truncated" in refused("info", str(state))
 
+    @pytest.mark.parametrize(
+        ("damage", "message"),
+        [
+            ("shape", "norm.weight is (3,) torch.float32, expected (32,)"),
+            ("name", "lacks"),
+            ("byte", "SHA-256 differs"),
+            ("nan", "contains NaN (1 of"),
+            ("card", "README.md: file not found"),
+        ],
+    )
+    def test_damaged(self, saved: Path, tmp_path: Path, damage: str, message: str) -> None:
+        folder = tmp_path / "model"
+        model = threefold.load(saved / "model")
+        if damage == "nan":  # as a diverged training leaves it
+            next(model.parameters()).data[0, 0] = torch.nan
+        model.save(folder)
+        weights = folder / "model.safetensors"
+        tensors = load_file(weights)
+        if damage == "shape":
+            save_file({**tensors, "norm.weight": torch.zeros(3)}, weights)
+        if damage == "name":
+            save_file({name: tensors[name] for name in list(tensors)[1:]}, weights)
+        if damage == "byte":
+            content = bytearray(weights.read_bytes())
+            content[-1] ^= 1
+            weights.write_bytes(content)
+        if damage == "card":
+            (folder / "README.md").unlink()
+        assert message in refused("info", str(folder))
+
     def test_no_weights(self, saved: Path, tmp_path: Path) -> None:
         folder = shutil.copytree(saved / "model", tmp_path / "model")
         (folder / "model.safetensors").unlink()
@@ -365,7 +396,8 @@ class TestDemo:
         assert "did you mean 'gla'" in refused("demo", "--mixers", "mamba,glaa")
 
     def test_no_mixer(self) -> None:
-        assert "names no mixer" in refused("demo", "--mixers", ",")
+        assert "a name is empty" in refused("demo", "--mixers", ",")
+        assert "'gru,': a name is empty" in refused("compare", "recall", "--mixers", "gru,")
 
     def test_bad_seconds(self) -> None:
         assert "--time" in refused("demo", "--time", "0s")

@@ -74,6 +74,12 @@ def test_generated_pages_are_up_to_date(name: str) -> None:
     assert text == DOCUMENTS[name](), "run `python -m tests.surfaces.documents`"
 
 
+def test_parity_page_has_every_mixer() -> None:
+    lines = (ROOT / "docs" / "parity.md").read_text(encoding="utf-8").splitlines()
+    compared = [line.split("|")[1].strip() for line in lines if line.startswith("| ")]
+    assert list(dict.fromkeys(compared[2:])) == list(MIXERS)
+
+
 def test_readme_counts_the_forms() -> None:
     """README says how many mixers have which forms, and whose state grows."""
     layers = {name: build_without_weights(name, 64) for name in MIXERS}
@@ -82,12 +88,12 @@ def test_readme_counts_the_forms() -> None:
     assert (
         f"{forms['step', 'chunk', 'parallel']} of the {len(MIXERS)} mixers have all three" in README
     )
-    words = {9: "nine", 7: "seven"}
+    words = {13: "thirteen", 8: "eight"}
     assert f"{words[forms['step', 'chunk']]} nonlinear cells" in README
     assert f"{words[forms[('parallel',)]]} mixers are not causal" in README
     causal = {name: layer for name, layer in layers.items() if layer.causal}
     growing = [n for n, layer in causal.items() if layer.state_size(10) != layer.state_size(10**6)]
-    assert growing == ["attention", "long_conv", "hyena"]
+    assert growing == ["attention", "long_conv", "ckconv", "hyena"]
 
 
 def test_links_lead_somewhere() -> None:

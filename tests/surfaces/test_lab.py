@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import gzip
+import itertools
 from dataclasses import replace
 from pathlib import Path
+from statistics import fmean
 
 import pytest
 import torch
 
 import threefold
 from tests.surfaces.test_cli import here
+from threefold.lab.studies import deepnet, digits, hippo, sampling_rates
 from threefold.lab.studies import delay as late
-from threefold.lab.studies import digits, hippo, sampling_rates
 from threefold.layers.state_space_mixer import set_rate
 from threefold.tasks.chords import chords
 from threefold.tasks.delay import delay
@@ -58,10 +60,12 @@ def test_a_folder_that_cannot_be_created_is_refused(tmp_path: Path) -> None:
         ("translate luong --length 2 --width 16 --steps 2", 0, "luong          1: "),
         ("translate bahdanu --steps 2", 2, "did you mean 'bahdanau'?"),
         ("mackey-glass --seeds 1 --units 20", 0, "median"),
+        ("deepnet --depth 2 --steps 2 --seeds 1 --folder FOLDER", 0, "DeepNorm, 2 layers"),
         ("controls parity --steps 2 --examples 50", 0, "parity                  0.5000"),
     ],
 )
 def test_studies_are_commands(arguments: str, code: int, expected: str, tmp_path: Path) -> None:
+    arguments = arguments.replace("FOLDER", str(tmp_path))
     done = here("lab", *arguments.replace("PICTURE", str(tmp_path / "norms.png")).split())
     assert done.returncode == code, done.stderr
     assert expected in done.stdout + done.stderr
@@ -107,6 +111,19 @@ def test_s4_learns_a_delay_and_both_curves_are_drawn(tmp_path: Path) -> None:
     assert len(lstm.errors) == 5 and 0 < lstm.seconds[-1] < 1
     late.save(late.draw([late_s4, lstm], plan), tmp_path, "delay")
     assert_drawn(tmp_path, "delay")
+
+
+def test_deep_norm_learns_where_post_norm_does_not(tmp_path: Path) -> None:
+    plan = deepnet.DeepNetStudy(depth=100, steps=25, seeds=(0,))
+    deep, post = (deepnet.study(block, 100, 0, plan) for block in ("deep_norm", "post_norm"))
+    assert fmean(deep[-5:]) < 2.6 < 2.9 < fmean(post[-5:])
+    tokens = plan.rows(0, 1).inputs
+    rows = [deepnet.DeepNetStudy(noise=0.0).rows(0, step).inputs for step in range(3)]
+    pairs = {pair for row in torch.cat(rows).tolist() for pair in itertools.pairwise(row)}
+    assert len(pairs) == 8 and tokens.shape == (8, 16)  # one successor for each symbol
+    assert deepnet.DeepNetStudy(noise=1.0).best == pytest.approx(plan.chance) == 3.0
+    deepnet.save(deepnet.draw({"both": [deep, post]}, plan), tmp_path, "deepnet")
+    assert_drawn(tmp_path, "deepnet")
 
 
 def test_the_study_of_digits(tmp_path: Path) -> None:

@@ -83,7 +83,9 @@ def test_a_file_is_a_plugin(tmp_path: Path) -> None:
         )
         assert shown["class"] == "my_mixer.LeakyMean" and shown["title"] == "Leaky mean"
     (tmp_path / "broken.py").write_text("1 / 0")
+    (tmp_path / "script.py").write_text("import sys; sys.exit(0)")
     for name, message in (
+        ("script.py", "script.py: called sys.exit(0) while it was imported"),
         ("broken.py", "broken.py: failed while it was imported (ZeroDivisionError"),
         ("nowhere", "plugin nowhere: cannot be imported (No module named 'nowhere')"),
         ("nowhere.py", "nowhere.py: file not found"),

@@ -11,12 +11,14 @@ import torch
 
 import threefold
 from tests.tolerances import assert_close
+from threefold.cli.app import main
 from threefold.errors import ThreefoldError
 from threefold.layers.linear import Encoded, encode_rows
 from threefold.models.model import Model
 from threefold.models.narrow_weights import NARROW, narrow_modules, narrow_weights
 from threefold.models.spec import Spec
 from threefold.models.table import build
+from threefold.training.evaluations.narrow import evaluate_narrow
 
 CAUSAL = [name for name, entry in threefold.MIXERS.items() if entry.load().causal]
 
@@ -121,3 +123,51 @@ def test_what_cannot_be_narrowed_is_refused() -> None:
         threefold.quantize(threefold.quantize(model, "int8"), "bfloat16")
     with pytest.raises(ThreefoldError, match="expected a model"):
         threefold.quantize("runs/mine")  # type: ignore[type-var]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small language model that has learned something."""
+    folder = tmp_path_factory.mktemp("narrow")
+    text = folder / "tale.txt"
+    text.write_text("the cat sat on the mat and the dog sat on the rug. " * 200)
+    run = threefold.train(
+        text, mixers="gla", steps=40, folder=folder / "run", settings={"model.width": 32}
+    )
+    assert run.folder is not None
+    return Path(run.folder)
+
+
+def command(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
+    with pytest.raises(SystemExit) as left:
+        main(list(map(str, arguments)))
+    printed = capsys.readouterr()
+    return printed.out + printed.err if left.value.code in (0, None) else f"failed: {printed.err}"
+
+
+def test_commands_use_narrow_weights(
+    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    printed = command(capsys, "evaluate", trained, "--weights", "int8")
+    assert "weights in int8: the loss is" in printed
+    evaluation = evaluate_narrow(trained, "int8")
+    ordinary = threefold.evaluate(trained)
+    assert evaluation["weights"]["loss_as_trained"] == ordinary["loss"]
+    assert 0 < abs(evaluation["weights"]["change"]) < 0.02
+    state, other = tmp_path / "state", tmp_path / "other"
+    options = ("--max-tokens", 8, "--temperature", 0, "--weights", "int8")
+    first = command(capsys, "generate", trained, "the cat", *options, "--save-state", state)
+    whole = command(capsys, "generate", trained, "the cat", *options[:1], 16, *options[2:])
+    after = command(capsys, "generate", trained, "--state", state, *options)
+    assert not first.startswith("failed") and whole.startswith(first.splitlines()[0])
+    assert after.strip() and whole.strip().endswith(after.strip().splitlines()[-1])
+    assert "failed" in command(capsys, "generate", trained, "--state", state)  # of other weights
+    assert "unknown weights 'int4'" in command(
+        capsys, "generate", trained, "a", "--weights", "int4"
+    )
+    (tmp_path / "more.txt").write_text("the dog sat")
+    streamed = command(
+        *(capsys, "stream", trained, tmp_path / "more.txt", "--weights", "int8"),
+        *("--state", other, "--output", tmp_path / "scores.csv"),
+    )
+    assert not streamed.startswith("failed"), streamed

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-import threefold
 from tests.surfaces.test_cli import here
 from threefold.data.fetch import cached
 from threefold.data.packages import PACKAGES
 from threefold.lab.recipes import recipe as recipes
 from threefold.lab.recipes.recipe import FOLDER, RECIPES, Requirement, train_recipe
+from threefold.runtime.interrupts import InterruptedByUser
 from threefold.tasks.table import card
 from threefold.training.config import RunConfig
 from threefold.training.evaluation import evaluate
@@ -94,7 +94,7 @@ def test_an_interrupted_recipe_is_not_evaluated(monkeypatch: pytest.MonkeyPatch)
     whole = run(RECIPES["recall-delta_net"].config(SHORT), test=False)
     whole.result.stopped = "interrupted"
     monkeypatch.setattr("threefold.training.experiment.run", lambda *_, **__: whole)
-    with pytest.raises(threefold.ThreefoldError, match="interrupted before the end of training"):
+    with pytest.raises(InterruptedByUser, match="stopped after step"):
         train_recipe("recall-delta_net")
 
 

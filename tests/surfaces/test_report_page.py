@@ -12,10 +12,12 @@ from xml.etree import ElementTree
 import pytest
 
 from tests import browser
-from tests.lab.reports import MODELS, report
+from tests.lab.reports import MODELS, measured, report
 from threefold.drawing.page import standalone, style
+from threefold.errors import ThreefoldError
 from threefold.lab.report.page import page
-from threefold.lab.report.race_figures import figures
+from threefold.lab.report.report import Report
+from threefold.lab.report.sections import figures
 
 PROGRAM = browser.find()
 needs_browser = pytest.mark.skipif(
@@ -109,14 +111,16 @@ def test_every_colour_is_a_variable() -> None:
 
 
 def test_the_page_is_well_formed_and_loads_nothing() -> None:
-    text = page(report())
+    text = page(measured(report()))
     outline = Outline(text)
     assert outline.wrong == []
-    assert outline.loads == []
+    assert outline.loads == ["script"]  # its text is in the page
+    assert not re.search(r"fetch\(|XMLHttp|import|eval\(|WebSocket", text.split("<script>")[1])
     assert len(outline.ids) == len(set(outline.ids))
     assert all(link.startswith("#") and link[1:] in outline.ids for link in outline.links)
     steps = zip(outline.headings, outline.headings[1:], strict=False)
     assert outline.headings[0] == 1 and all(b <= a + 1 for a, b in steps)
+    assert set(re.findall(r'href="([^"#]{0,15})', text)) <= {"", "data:image/png;"}
     addresses = set(re.findall(r"https?://[^\"' <)]+", text))
     assert addresses <= {"http://www.w3.org/2000/svg"}  # a namespace, not an address to load
     assert "url(" not in text and "@import" not in text
@@ -128,8 +132,9 @@ def test_the_outline_checker_fails() -> None:
 
 
 def test_every_figure_says_what_it_is() -> None:
-    drawn = figures(report())
-    assert len(drawn) == 13
+    assert len(figures(report())) == 13
+    drawn = figures(measured(report()))
+    assert len(drawn) == 13 + 8 + 3  # and the front, calibration, robustness, influence, examples
     for figure in drawn:
         root = ElementTree.fromstring(standalone(figure))
         assert root.get("role") == "img"
@@ -142,7 +147,7 @@ def test_every_figure_says_what_it_is() -> None:
 
 
 def test_nothing_is_drawn_outside_its_figure() -> None:
-    for figure in figures(report()):
+    for figure in figures(measured(report())):
         root = ElementTree.fromstring(figure.svg)
         _, _, width, height = map(float, (root.get("viewBox") or "").split())
         for circle in root.iter(f"{XML}circle"):
@@ -161,7 +166,7 @@ def test_names_are_escaped() -> None:
 
 
 def test_the_same_in_three_files(tmp_path: Path) -> None:
-    made = report()
+    made = measured(report())
     path = made.save(tmp_path)
     assert path.name == "report.html" and made.sentence in path.read_text(encoding="utf-8")
     text = (tmp_path / "report.md").read_text(encoding="utf-8")
@@ -171,17 +176,49 @@ def test_the_same_in_three_files(tmp_path: Path) -> None:
         assert f"| {name} |" in text
     for link in re.findall(r"\]\((figures/[^)]+)\)", text):
         assert (tmp_path / link).is_file()
-    assert len(re.findall(r"!\[", text)) == 13
+    assert len(re.findall(r"!\[", text)) == 24
+    assert "> a < b" in text and "true: up & away, answered: down (probability 97 %)" in text
     assert values["contenders"][0]["name"] == made.ranked[0].name
     single = report(seeds=1).to_dict()
     assert single["contenders"][0]["quality"]["half"] is None  # JSON has no infinity
+
+
+def test_the_page_is_drawn_again_from_its_numbers(tmp_path: Path) -> None:
+    made = measured(report())
+    made.save(tmp_path)
+    again = Report.load(tmp_path)
+    assert page(again) == page(made) and again.to_dict() == made.to_dict()
+    alone = report("mamba", seeds=1)
+    assert page(Report.from_dict(json.loads(alone.to_json()))) == page(alone)
+    with pytest.raises(ThreefoldError, match="give the folder of a finished race"):
+        Report.load(tmp_path / "nothing")
+
+
+def test_baselines_are_in_every_figure_of_scores() -> None:
+    made = measured(report())
+    without = {"training-throughput", "prefill-time", "peak-training-memory", "state-size"}
+    for figure in figures(made):
+        if not figure.slug.startswith(("example", "large-error")):
+            drawn = 'data-series="100"' in figure.svg
+            assert drawn == (figure.slug not in without), figure.title
+
+
+def test_texts_are_shaded_by_surprise() -> None:
+    text = page(measured(report()))
+    assert '<span class="h0" title="0.2 bits">&lt;p&gt;</span>' in text
+    assert '<span class="h4" title="9.0 bits">ä</span>' in text
+    assert '<span class="h2" title="3.0 bits">⏎' in text
+    for dark in (False, True):
+        found = colours(style(), dark)
+        for level in range(1, 5):
+            assert contrast(found["ink"], found[f"h{level}"]) >= TEXT, (level, dark)
 
 
 @pytest.fixture(scope="module")
 def tab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[browser.Page]:
     """The page in a browser."""
     folder = tmp_path_factory.mktemp("page")
-    report().save(folder)
+    measured(report()).save(folder)
     assert PROGRAM is not None
     with browser.browser(PROGRAM, folder / "profile") as tab:
         tab.look(1280, 900)
@@ -193,7 +230,9 @@ def tab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[browser.Page]:
 class TestInABrowser:
     def test_quiet_console_and_no_requests(self, tab: browser.Page) -> None:
         assert tab.complaints == []
-        assert [address for address in tab.requests if not address.startswith("file:")] == []
+        assert [
+            address for address in tab.requests if not address.startswith(("file:", "data:"))
+        ] == []
         assert tab.evaluate("document.title").startswith("The Python language reference")
 
     @pytest.mark.parametrize("width", [320, 390, 768, 1280])
@@ -254,7 +293,7 @@ class TestInABrowser:
         tab.look(1280, 900)
         tab.evaluate("document.activeElement.blur(); window.scrollTo(0, 0)")
         wanted = tab.evaluate(
-            "document.querySelectorAll('a, summary, [tabindex]').length"
+            "document.querySelectorAll('a, summary, button, [tabindex]').length"
             " - document.querySelectorAll('details [tabindex]').length"
         )
         seen = set()
@@ -272,6 +311,47 @@ class TestInABrowser:
         tab.evaluate("document.querySelector('summary').focus()")
         tab.press("Enter")
         assert tab.evaluate("document.querySelector('details').open") is True
+
+    def test_a_model_is_hidden_by_its_button(self, tab: browser.Page) -> None:
+        tab.look(1280, 900)
+        shown = (
+            "[...document.querySelectorAll('.by-model [data-series=\"0\"]')]"
+            ".filter(e => e.getClientRects().length).length"
+        )
+        before = tab.evaluate(shown)
+        others = tab.evaluate(shown.replace("0", "1", 1))
+        tab.evaluate("document.querySelector('.legend button').focus()")
+        tab.press("Enter")
+        assert before > 20 and tab.evaluate(shown) == 0
+        assert tab.evaluate(shown.replace("0", "1", 1)) == others
+        pressed = "document.querySelector('.legend button').getAttribute('aria-pressed')"
+        assert tab.evaluate(pressed) == "false"
+        tab.press("Enter")
+        assert tab.evaluate(shown) == before and tab.evaluate(pressed) == "true"
+
+    def test_a_point_shows_its_numbers(self, tab: browser.Page) -> None:
+        tab.look(1280, 900)
+        place = tab.evaluate(
+            "(() => {const f = document.querySelector('#figure-influence-of-the-past');"
+            "f.scrollIntoView(); const b = f.querySelector('[data-series=\"0\"] .dot')"
+            ".getBoundingClientRect(); return [b.left + b.width / 2, b.top + b.height / 2]})()"
+        )
+        for shift in (3, 0):
+            tab("Input.dispatchMouseEvent", type="mouseMoved", x=place[0] + shift, y=place[1])
+        assert tab.evaluate("document.querySelector('.tip').hidden") is False
+        assert tab.evaluate("document.querySelector('.tip').textContent") == "mamba: 1, 80 %"
+
+    def test_everything_is_there_without_scripts(self, tab: browser.Page, tmp_path: Path) -> None:
+        shown = tab.evaluate("location.pathname")
+        texts = []
+        for disabled in (True, False):
+            tab("Emulation.setScriptExecutionDisabled", value=disabled)
+            tab.open(Path(shown))
+            buttons = tab.evaluate("document.querySelectorAll('button').length")
+            assert (buttons == 0) == disabled
+            texts.append(tab.evaluate("document.querySelector('main').textContent"))
+        assert texts[0] == texts[1]
+        assert tab.evaluate("document.querySelectorAll('.legend li').length") == len(MODELS) + 2
 
     def test_prints(self, tab: browser.Page) -> None:
         tab.look(1280, 900)

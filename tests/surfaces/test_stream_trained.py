@@ -190,7 +190,8 @@ class TestNewRows:
     def test_in_a_file(self, workdir: Path, words: tuple[str, ...], expected: bytes) -> None:
         part = ("stream", "flow", "new.csv", "--output", "o.jsonl", "--state", "s")
         assert "--continue-with new if this file holds only what follows" in refused(*part)
-        good(*part, "--continue-with", "new")
+        summary = json.loads(good(*part, "--continue-with", "new", "--json"))
+        assert summary["missing_values"] == {"big": 1}  # without the one in old.csv
         assert (workdir / "o.jsonl").read_bytes() == expected
         good(*part)  # the same file again: nothing is new
         assert (workdir / "o.jsonl").read_bytes() == expected
@@ -422,10 +423,11 @@ class TestFaults:
 
     def test_lone_surrogates_and_broken_lines(self, workdir: Path) -> None:
         rows = [f'{{"big": {a}, "small": {b}}}' for a, b in zip(BIG[:9], SMALL[:9], strict=True)]
-        text = [rows[0], '{"big": 1, "small": 2, "x": "\\ud800"}', "no JSON", "[1]", *rows[1:]]
+        broken = ['{"big": 1, "small": 2, "x": "\\ud800"}', "no JSON", "[1]"]
+        text = [rows[0], *broken, '{"big": 1, "small": 2, "big": 3}', *rows[1:]]
         (workdir / "x.jsonl").write_text("\n".join(text) + "\n")
         done = here("stream", "flow", "x.jsonl")
-        assert len(lines_of(done.stdout)) == 9 and "3 lines were not rows" in done.stderr
+        assert len(lines_of(done.stdout)) == 9 and "4 lines were not rows" in done.stderr
         message = refused("stream", "flow", "x.jsonl", "--missing", "stop")
         assert r"x.jsonl:2: \ud800 is half of a character (a lone surrogate)" in message
 

@@ -206,12 +206,10 @@ def test_numbers_are_predicted_in_their_own_units(place: Path, capsys: Any, targ
     call = [sys.executable, "-m", "threefold", "predict", "run", "--json"]
     texts = [f"a house with {'room ' * n}" for n in (2, 7)]
     done = subprocess.run([*call, *texts], capture_output=True, text=True, check=True, cwd=place)
-    answers = [
-        dict(zip(("price", "area"), a.values(), strict=False)) for a in json.loads(done.stdout)
-    ]
-    assert list(json.loads(done.stdout)[0]) == (
-        ["value"] if target == "price" else ["price", "area"]
-    )
+    names = ["prediction"] if target == "price" else ["prediction_price", "prediction_area"]
+    given = json.loads(done.stdout)
+    assert list(given[0]) == ["input", "text", *names]
+    answers = [dict(zip(("price", "area"), (a[n] for n in names), strict=False)) for a in given]
     for answer, rooms in zip(answers, (2, 7), strict=True):
         assert answer["price"] == pytest.approx(1000 * rooms, abs=1000)
         assert answer.get("area", 20 * rooms) == pytest.approx(20 * rooms, abs=20)

@@ -9,6 +9,8 @@ from __future__ import annotations
 import csv
 import json
 import os
+import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -25,9 +27,9 @@ import threefold
 from tests.surfaces import own_data
 from tests.tolerances import assert_close
 from threefold import ThreefoldError
-from threefold.cli import main
-from threefold.data.random_by_address import permutation
+from threefold.cli import main, output
 from threefold.data.readers import read_pairs
+from threefold.tasks.user_data.splits import shuffled_split, stratified_split
 from threefold.training.experiment import TrainedRun
 
 # Reads jobs (a run's folder, and inputs or the path of a file) and prints the answers.
@@ -77,6 +79,7 @@ CASES = {
     "ts": Case("shapes.ts", inputs=whole("shapes.ts")),
     "sounds": Case("sounds", inputs=whole("sounds")),
     "images": Case("images", inputs=whole("images")),
+    "pictures": Case("images", 20, {"kind": "vision"}, whole("images")),
     "regression": Case(
         "houses.csv", 60, {"kind": "regressor", "target": "price"}, whole("houses_order.csv")
     ),
@@ -168,8 +171,13 @@ def histories(place: Path, run: TrainedRun, name: str) -> list[dict[str, list[An
     ]
 
 
-def test_numbers(count: int) -> list[int]:
-    return list(permutation((0, count), count)[int(count * 0.9) :].tolist())
+def test_numbers(name: str, answers: list[Any]) -> list[int]:
+    """The examples of the test split: of every class, if there are classes."""
+    if name in ("labels", "ts", "sounds", "images", "pictures"):
+        splits = stratified_split(answers, ())
+        assert splits is not None
+        return splits["test"].tolist()
+    return shuffled_split(len(answers), ())["test"].tolist()
 
 
 test_numbers.__test__ = False  # type: ignore[attr-defined]
@@ -181,8 +189,8 @@ def truth(place: Path, name: str) -> list[Any]:
         column = {"labels": "sentiment", "regression": "price"}[name]
         with (place / CASES[name].data).open() as file:
             return [row[column] for row in csv.DictReader(file)]
-    if name in ("sounds", "images"):
-        return [file.parent.name for file in sorted((place / name).rglob("*.*"))]
+    if name in ("sounds", "images", "pictures"):
+        return [file.parent.name for file in sorted((place / CASES[name].data).rglob("*.*"))]
     if name == "ts":
         lines = (place / "shapes.ts").read_text().split("@data\n")[1].split()
         return [line.rpartition(":")[2] for line in lines]
@@ -197,7 +205,7 @@ def test_answers_of_another_process_have_the_scores_of_the_run(
 ) -> None:
     given, expected = answers[name][0], truth(place, name)
     assert len(given) == len(expected)
-    numbers = test_numbers(len(given))
+    numbers = test_numbers(name, expected)
     if name == "regression":
         scores = [abs(given[n]["value"] - float(expected[n])) for n in numbers]
     elif "tags" in given[0]:
@@ -241,7 +249,7 @@ def test_forecasts_of_new_rows_have_the_error_of_the_evaluation(
         for step, answer in enumerate(given)
     ]
     expected = run.summary["test"]["metric"]
-    if name == "several series":  # the mean over both series; their scale is one
+    if name == "several series":  # training reports deviations, over both series
         expected = _error_of_one_series(run, place)
     assert np.mean(errors) == pytest.approx(expected, rel=1e-4)
     # Time stamps go on as the file has them, and quantiles surround the forecast of most steps.
@@ -262,7 +270,7 @@ def _error_of_one_series(run: TrainedRun, place: Path) -> float:
     model: Any = run.model
     with torch.no_grad():
         forecast = model.point_forecast(model(rows.inputs)[0][:, -1])
-    scale = model.preprocessing.outputs.steps[0].deviation[0]
+    scale = model.preprocessing.of_series("south").outputs.steps[0].deviation[0]
     return float((forecast.reshape(rows.targets.shape) - rows.targets).abs().mean()) * scale
 
 
@@ -305,32 +313,74 @@ def command(*arguments: object) -> int:
 def test_predict_prints_and_writes(
     place: Path, runs: dict[str, TrainedRun], tmp_path: Path, capsys: Any, monkeypatch: Any
 ) -> None:
-    folder, table = place / "runs" / "labels", place / "other_order.csv"
-    assert command("predict", folder, "film 3 was great", "awful, just awful", "--json") == 0
+    folder = place / "runs" / "labels"
+    texts = ["film 3 was great", "awful, just awful"]
+    assert command("predict", folder, *texts, "--json") == 0
     given = json.loads(capsys.readouterr().out)
-    assert [set(answer) for answer in given] == 2 * [{"label", "probability", "probabilities"}]
-    assert given == list(threefold.predict(folder, ["film 3 was great", "awful, just awful"]))
-    for name in ("x.csv", "x.jsonl"):
-        assert command("predict", folder, table, "--output", tmp_path / name) == 0
-    written = list(csv.DictReader((tmp_path / "x.csv").open()))
-    lines = [json.loads(line) for line in (tmp_path / "x.jsonl").read_text().splitlines()]
-    assert [row["label"] for row in written] == [row["label"] for row in lines]
-    assert written[0]["input"].endswith("other_order.csv:2") and len(lines) == 120
-    capsys.readouterr()
+    answers = threefold.predict(folder, texts)
+    assert given == answers.records() and [row["text"] for row in given] == texts
+    assert [row["prediction"] for row in given] == [answer["label"] for answer in answers]
+    assert given[1]["probability_positive"] == answers[1]["probabilities"]["positive"]
     assert command("predict", folder, "great", "--attention", tmp_path / "a.svg") == 2
     assert "no layer of this model has attention weights" in capsys.readouterr().err
     assert not (tmp_path / "a.svg").exists()
     monkeypatch.setattr("sys.stdin", Stdin(b"great\n\nawful\n"))
     assert command("predict", folder, "-") == 0
-    out = capsys.readouterr().out.splitlines()
-    assert len(out) == 3 and out[1].startswith("great") and out[2].startswith("awful")
+    header, *rows = capsys.readouterr().out.splitlines()
+    assert header.split()[:3] == ["input", "text", "prediction"]
+    assert [row.split()[2] for row in rows] == ["great", "awful"]
     monkeypatch.setattr("sys.stdin", Stdin((place / "houses.csv").read_bytes()))
     assert command("predict", place / "runs" / "regression", "-", "--json") == 0
-    assert {"value"} == set(json.loads(capsys.readouterr().out)[149])
+    last = json.loads(capsys.readouterr().out)[149]
+    assert list(last) == ["input", "rooms", "area", "age", "price", "prediction"]
+
+
+def test_answers_stand_beside_the_rows_they_belong_to(
+    place: Path, runs: dict[str, TrainedRun], tmp_path: Path, capsys: Any
+) -> None:
+    """One rule for .csv, .jsonl, --json and the table: input, own columns, prediction."""
+    folder, table = place / "runs" / "labels", tmp_path / "mine.csv"
+    rows = [("007", "great", "a, b"), ("008", "awful", "")]
+    own_data.write_table(table, ("id", "review", "prediction"), rows)
+    for name in ("x.csv", "x.jsonl"):
+        assert command("predict", folder, table, "--output", tmp_path / name) == 0
+    capsys.readouterr()
+    assert command("predict", folder, table, "--json") == 0
+    printed = json.loads(capsys.readouterr().out)
+    with (tmp_path / "x.csv").open() as file:
+        written = list(csv.DictReader(file))
+    lines = [json.loads(line) for line in (tmp_path / "x.jsonl").read_text().splitlines()]
+    assert printed == lines
+    assert [{k: str(v) for k, v in row.items()} for row in lines] == written
+    names = ["input", "id", "review", "input_prediction", "prediction", "probability"]
+    assert list(written[0]) == [*names, "probability_negative", "probability_positive"]
+    assert [row["input"] for row in written] == [f"{table}:2", f"{table}:3"]
+    assert [tuple(row.values())[1:4] for row in written] == rows
+    assert command("predict", folder, table) == 0
+    assert capsys.readouterr().out.splitlines()[0].split() == list(written[0])
+
+
+def test_answers_of_taggers_have_a_row_per_word_in_tables(
+    place: Path, runs: dict[str, TrainedRun], tmp_path: Path
+) -> None:
     tagged = tmp_path / "t.csv"
     assert command("predict", place / "runs" / "conll", "the dog", "--output", tagged) == 0
     with tagged.open() as file:
-        assert [row["tag"] for row in csv.DictReader(file)] == ["D", "N"]
+        assert [tuple(row.values())[1:] for row in csv.DictReader(file)] == [
+            ("1", "the", "D"),
+            ("2", "dog", "N"),
+        ]
+    words = {"word": ["the", "dog", "eats"], "sentence": ["a", "a", "b"], "at": [0, 4, 0]}
+    answers = threefold.predict(place / "runs" / "tagged table", words)
+    assert [record["sentence"] for record in answers.records()] == ["a", "b"]
+    assert [(row["at"], row["word"]) for row in answers.table()] == [
+        (0, "the"),
+        (4, "dog"),
+        (0, "eats"),
+    ]
+    assert {tuple(row) for row in answers.table()} == {
+        ("input", "sentence", "element", "word", "at", "prediction")
+    }
 
 
 class Stdin:
@@ -466,7 +516,7 @@ def test_data_frames(kind: str) -> None:
     assert answers == run.model.predict(["great", "awful"])
     assert set(answers[0]["probabilities"]) == {"positive", "negative"}
     if kind == "pandas":
-        assert list(answers.to_pandas()["label"]) == [answer["label"] for answer in answers]
+        assert list(answers.to_pandas()["prediction"]) == [answer["label"] for answer in answers]
 
 
 def test_texts_arrays_and_mappings() -> None:
@@ -501,7 +551,7 @@ def test_options_of_the_data_are_keywords() -> None:
     assert (roles.targets, roles.features, preprocessing.horizon) == (("0", "y"), ("n",), 3)
     assert (roles.series, roles.time) == ("name", "t")
     assert threefold.train(data, target=0, **SMALL).model.preprocessing.roles.targets == ("0",)
-    with pytest.raises(ThreefoldError, match="features: the name 'a,b' has a comma"):
+    with pytest.raises(ThreefoldError, match="no column 'a,b'"):
         threefold.train(data, target="y", features=["a,b"], **SMALL)
 
 
@@ -551,21 +601,93 @@ INTERRUPTED_IMPORT = """
 import os, signal, sys
 from threefold.cli import main
 
+module, number = sys.argv[1:3]
+del sys.argv[1:3]
+
 class Interrupting:
     def find_spec(self, name, path=None, target=None):
-        if name == sys.argv[1]:
-            os.kill(os.getpid(), signal.SIGINT)
+        if name == module:
+            os.kill(os.getpid(), getattr(signal, number))
 
 sys.meta_path.insert(0, Interrupting())
-main(sys.argv[2:])
+main()
 """
 
 
-@pytest.mark.parametrize("module", ["typer", "torch.functional"])
-def test_ctrl_c_while_a_command_starts_ends_it_without_a_traceback(module: str) -> None:
-    arguments = [sys.executable, "-c", INTERRUPTED_IMPORT, module, "predict", "nothing", "x"]
+@pytest.mark.parametrize("module", ["typer", "torch.functional", "threefold.models.files"])
+@pytest.mark.parametrize("number", ["SIGINT", "SIGTERM"])
+def test_a_signal_while_a_command_starts_ends_it_without_a_traceback(
+    module: str, number: str
+) -> None:
+    words = ["forecast", "nothing", "x y"]
+    arguments = [sys.executable, "-c", INTERRUPTED_IMPORT, module, number, *words]
     done = subprocess.run(arguments, capture_output=True, text=True)
-    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+    said = "Error: interrupted; to run it again: threefold forecast nothing 'x y'\n"
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", said)
+
+
+@pytest.mark.parametrize("where", ["learning_rates", "train_all", "measure_costs"])
+def test_a_race_that_is_interrupted_says_how_to_go_on(
+    where: str, tmp_path: Path, capsys: Any, monkeypatch: Any
+) -> None:
+    def interrupted(*arguments: Any, **options: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(f"threefold.lab.race.race.{where}", interrupted)
+    words = ["compare", "recall", "--mixers", "gru,rnn", "--time", "1steps", "--seeds", "2"]
+    words += ["--width", "16", "--depth", "1", "--folder", str(tmp_path / "race")]
+    assert command(*words) == 130
+    assert capsys.readouterr().err.endswith(
+        "Error: interrupted; finished runs are kept; to run it again: threefold "
+        f"{shlex.join(words)}\n"
+    )
+
+
+def test_a_run_on_a_relative_path_resumes_from_another_folder(
+    place: Path, tmp_path: Path, capsys: Any, monkeypatch: Any
+) -> None:
+    from threefold.training.loop import Trainer
+
+    step = Trainer.step
+
+    def interrupt(trainer: Trainer, *arguments: Any) -> Any:
+        if trainer.result.steps == 1:
+            os.kill(os.getpid(), signal.SIGINT)
+        return step(trainer, *arguments)
+
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "reviews.csv").write_bytes((place / "reviews.csv").read_bytes())
+    monkeypatch.chdir(tmp_path)
+    train = ["train", "data/reviews.csv", "--mixers", "gru", "--size", "tiny", "--steps", 3]
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "step", interrupt)
+        assert command(*train, "--folder", "run") == 130
+    monkeypatch.chdir(tmp_path / "data")
+    assert command("resume", tmp_path / "run") == 0
+    assert json.loads((tmp_path / "run" / "summary.json").read_text())["steps"] == 3
+    (tmp_path / "run" / "summary.json").unlink()
+    (tmp_path / "data" / "reviews.csv").unlink()
+    capsys.readouterr()
+    assert command("resume", tmp_path / "run") == 2
+    assert f"was trained on data/reviews.csv, but there is no {tmp_path}/data/reviews.csv" in (
+        capsys.readouterr().err
+    )
+
+
+def test_an_interrupted_study_ends(capsys: Any, monkeypatch: Any) -> None:
+    from threefold.training.loop import Trainer
+
+    step = Trainer.step
+
+    def interrupt(trainer: Trainer, *arguments: Any) -> Any:
+        os.kill(os.getpid(), signal.SIGTERM)
+        return step(trainer, *arguments)
+
+    monkeypatch.setattr(Trainer, "step", interrupt)
+    assert command("lab", "delay", "--elements", "4") == 130
+    assert "Error: stopped after step 1; to run it again: threefold lab delay --elements 4" in (
+        capsys.readouterr().err
+    )
 
 
 def test_a_second_ctrl_c_says_what_is_left(
@@ -595,10 +717,9 @@ def test_an_empty_argument_is_not_the_current_folder(
             threefold.predict(place / "runs" / name, "")
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_during_predict_says_that_nothing_was_written(
     number: int,
-    code: int,
     place: Path,
     runs: dict[str, TrainedRun],
     tmp_path: Path,
@@ -610,11 +731,72 @@ def test_a_signal_during_predict_says_that_nothing_was_written(
 
     monkeypatch.setattr("threefold.data.progress.CountMeter.show", show)
     words = ["predict", place / "runs" / "labels", place / "reviews.csv", "--batch-size", 40]
-    assert command(*words, "--output", tmp_path / "o.csv") == code
+    words += ["--output", tmp_path / "o.csv"]
+    assert command(*words) == 130
     assert capsys.readouterr().err == (
-        "Error: stopped after 40 of 120 inputs; nothing was written\n"
+        "Error: stopped after 40 of 120 inputs; nothing was written; to run it again: threefold "
+        f"{shlex.join(map(str, words))}\n"
     )
     assert not (tmp_path / "o.csv").exists()
+
+
+def test_missing_numbers_are_told_with_the_answers(runs: dict[str, TrainedRun]) -> None:
+    rows = {"age": [5, 7], "rooms": [3, None], "area": [50, 1e20]}
+    answers = runs["regression"].model.predict(rows)
+    assert len(answers) == 2 and len(answers.notes) == 1
+    assert (
+        "missing or absurd in 1 inputs (rooms 1, area 1; the first: dict, row 2)"
+        in (answers.notes[0])
+    )
+    assert not runs["regression"].model.predict({"age": [5], "rooms": [3], "area": [50]}).notes
+
+
+def test_a_tagged_file_is_read_without_its_tags(
+    place: Path, runs: dict[str, TrainedRun], answers: dict[str, list[Any]]
+) -> None:
+    again = runs["conll"].model.predict(place / "words.conll")
+    assert [answer["words"] for answer in again] == _sentences()
+    assert list(again) == answers["conll"][0]
+
+
+def test_an_empty_target_is_named(place: Path, runs: dict[str, TrainedRun]) -> None:
+    with (place / "sensors.csv").open() as file:
+        rows = [(row["time"], "", row["pressure"]) for row in csv.DictReader(file)]
+    own_data.write_table(place / "untold.csv", ("time", "flow", "pressure"), rows)
+    with pytest.raises(ThreefoldError, match="the target flow has no usable number in 400 rows"):
+        threefold.evaluate(runs["columns"], place / "untold.csv")
+
+
+def test_errors_of_several_targets_have_their_own_units(place: Path, capsys: Any) -> None:
+    settings = ["--set", "model.width=16", "--set", "model.depth=1", "--mixers", "gru"]
+    limits = ["--steps", "5", "--target"]
+    for data, kind, targets in (
+        ("houses.csv", ["--kind", "regressor"], ("price", "age")),
+        ("sensors.csv", ["--horizon", "2"], ("flow", "pressure")),
+    ):
+        folder = place / "runs" / f"two {data}"
+        train = ["train", place / data, *kind, *settings, *limits, ",".join(targets)]
+        assert command(*train, "--folder", folder) == 0
+        told = capsys.readouterr().out
+        assert command("evaluate", folder, "--json") == 0
+        values = json.loads(capsys.readouterr().out)
+        errors = values.get("outputs") or values["by_target"]
+        summary = json.loads((folder / "summary.json").read_text())
+        for name in targets:
+            assert summary["by_target"][name] == pytest.approx(errors[name]["mae"], rel=1e-4)
+            naive = errors[name].get("baseline") or errors[name]["baselines"]["last value"]
+            assert summary["chance_by_target"][name] == pytest.approx(naive["mae"], rel=1e-4)
+        first = output.scores_text(summary, "test")
+        assert first in told and f"absolute_error {targets[0]} " in first
+        assert f", {targets[1]} " in first and output.chance_text(summary) in told
+        assert command("evaluate", folder) == 0
+        shown = capsys.readouterr().out
+        assert "absolute error" not in shown and all(name in shown for name in targets)
+        page = threefold.evaluate(folder).page()
+        if "outputs" in values:
+            assert re.search(r"<h1>MAE [\d,.]+ of price, [\d,.]+ of age</h1>", page)
+            assert "Answers and targets: age" in page  # and inputs are named
+            assert re.search(r'<td class="text">rooms \d, area [\d.]+</td>', page)
 
 
 def test_a_forecast_needs_a_past_and_has_an_end(place: Path, runs: dict[str, TrainedRun]) -> None:

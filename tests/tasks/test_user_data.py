@@ -7,7 +7,7 @@ import json
 import os
 import random
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +22,20 @@ from threefold import ThreefoldError
 from threefold.cli import main
 from threefold.data.preprocessing import Preprocessing
 from threefold.data.preprocessing.numbers import Standardise
-from threefold.errors import AmbiguousError, nearest
+from threefold.errors import AmbiguousError, command_line, nearest
 from threefold.lab.race.sizing import match_parameters
 from threefold.tasks.task import Task
 from threefold.tasks.user_data import ReadSettings, user_task
 from threefold.training.settings import TrainingSettings
 from threefold.training.training_data import open_data
+
+
+@pytest.fixture(autouse=True)
+def _on_the_command_line() -> Iterator[None]:
+    """Messages spell options as a shell takes them."""
+    with command_line():
+        yield
+
 
 DRAW = random.Random(0)
 NUMBERS = [round(DRAW.gauss(0, 1), 3) for _ in range(120)]
@@ -186,7 +194,7 @@ FOLDERS = {
     "sounds and images": (["a/1.wav", "b/1.png"], "6 sounds and 6 images"),
     "not in subfolders": (["1.wav"], "1 sounds that are not in one subfolder per class"),
     "tables": (["1.csv", "2.csv"], "a folder of tables .*--series-column"),
-    "empty": ([], "contains no file that can be read; expected texts"),
+    "empty": ([], "a folder without a file that can be read; expected texts"),
 }
 
 
@@ -374,8 +382,9 @@ def test_tagged_rows_without_groups_are_cut_into_examples(tmp_path: Path) -> Non
         steps=60,
         settings={"model.width": 16, "model.depth": 1, "training.learning_rate": 0.01},
     )
-    tags = [tag for answer in run.model.predict(path) for tag in answer["tags"]]
-    assert np.mean([a == b for a, b in zip(tags, labels, strict=True)]) > 0.9
+    rows = run.model.predict(path).table()
+    assert [float(row["x"]) for row in rows] == NUMBERS * 3
+    assert np.mean([row["prediction"] == row["state"] for row in rows]) > 0.9
 
 
 def test_imbalance_and_duplicates_are_told(tmp_path: Path) -> None:
@@ -441,3 +450,22 @@ def test_absurd_sizes_are_refused_at_once() -> None:
     spec = threefold.Spec("language", 16, 1, ("gru",), 16)
     with pytest.raises(ThreefoldError, match=r"training them needs .* this machine has"):
         match_parameters({"gru": spec}, 10**12)
+
+
+def test_pictures_are_cut_into_patches_that_fit(tmp_path: Path) -> None:
+    from PIL import Image
+
+    def save(size: tuple[int, int], *levels: int) -> Path:
+        shutil.rmtree(tmp_path / "x", ignore_errors=True)
+        for number in range(12):
+            path = tmp_path / "x" / str(number % 2) / f"{number}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Image.new("RGB", size, levels or (number, number, number)).save(path)
+        return tmp_path / "x"
+
+    task = user_task(save((24, 48), 255, 0, 0), ReadSettings(kind="vision"))
+    assert task.model_options == {"patch": 8} and task.features == 3 and task.length == 18
+    assert task.rows("train", [0]).inputs[0, :, 0, 0].tolist() == [1, -1, -1]
+    assert user_task(save((24, 48)), ReadSettings(kind="vision")).features == 1  # grey
+    with pytest.raises(ThreefoldError, match=r"101 × 97 pixels.*data.image_size=96x96"):
+        user_task(save((101, 97)), ReadSettings(kind="vision"))

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from threefold.errors import ThreefoldError
+from threefold.errors import ThreefoldError, command_line
 from threefold.training.config import RunConfig, read_toml
 from threefold.training.durations import Duration, parse_duration
 from threefold.training.settings import TrainingSettings
@@ -60,7 +60,9 @@ def test_durations(text: str, steps: int | None, seconds: float | None) -> None:
 
 @pytest.mark.parametrize("text", ["10", "m", "-3s", "0s", "1.5steps", "10 parsecs", ""])
 def test_invalid_durations_are_refused(text: str) -> None:
-    with pytest.raises(ThreefoldError, match=r"--time is .*, expected a"):
+    with pytest.raises(ThreefoldError, match=r"^time is .*, expected a"):
+        parse_duration(text)
+    with command_line(), pytest.raises(ThreefoldError, match=r"^--time is .*, expected a"):
         parse_duration(text)
 
 

@@ -197,6 +197,7 @@ def test_numbers_texts_and_translations(tmp_path: Path) -> None:
     values = threefold.evaluate(trained, pairs)
     assert values["n"] == 40 and 0 <= values["bleu"] <= 100 and 0 <= values["chrf"] <= 100
     assert values["worst"][0]["target"].isdigit()
+    assert values["bleu_order"] < 4 and "so BLEU counts" in values["notes"][-1]
 
 
 def test_translations_without_sacrebleu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -330,9 +331,10 @@ def test_data_that_moved_or_changed_are_named(classifier: Path, tmp_path: Path) 
         else:
             copy.mkdir(exist_ok=True)
             (copy / name).write_bytes(source.read_bytes())
-    summary = json.loads((copy / "summary.json").read_text())
     path = tmp_path / "elsewhere" / "reviews.csv"
-    (copy / "summary.json").write_text(json.dumps({**summary, "data_path": str(path)}))
+    lines = (copy / "config.toml").read_text().splitlines(keepends=True)
+    assert lines[0].startswith("data_path = ")
+    (copy / "config.toml").write_text("".join([f'data_path = "{path}"\n', *lines[1:]]))
     with pytest.raises(ThreefoldError, match=rf"there is no {path} and no reviews.csv"):
         threefold.evaluate(copy)
     path.parent.mkdir()

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import json
 import logging
+import math
+import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from tests.surfaces.test_train_commands import command
 from threefold.errors import ThreefoldError
@@ -92,3 +96,23 @@ def test_data_are_opened_once_unless_their_files_change(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("another text\n" * 100)
     assert cache.open(settings).task is not first.task
     assert prepare(config(tmp_path / "b.txt"), first).data is first
+
+
+def test_a_test_that_is_late_takes_a_fair_sample(tmp_path: Path) -> None:
+    """The time limit is over when the test begins: one batch, of examples from everywhere."""
+    config = RunConfig.read(
+        {
+            "data": {"name": "recall", "batch_size": 4},
+            "model": {"mixers": ["gru"], "width": 16, "depth": 1},
+            "training": {"time": 5.0},
+        }
+    )
+    late = replace(prepare(config), started=time.monotonic() - 100, test_examples=40)
+    trained = run(config, tmp_path / "run", prepared=late, reporters=())
+    assert trained.summary["test_examples"] == 4 and trained.test is not None
+    batches = replace(late.split_batches("test", False), deadline=math.inf)
+    plain = [rows.inputs for rows in late.split_batches("test", False)]
+    mixed = [rows.inputs for rows in batches]
+    assert len(plain) == len(mixed) == 10 and not torch.equal(plain[0], mixed[0])
+    order = [sorted(map(tuple, torch.cat(part).tolist())) for part in (plain, mixed)]
+    assert order[0] == order[1]

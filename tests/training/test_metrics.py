@@ -9,14 +9,18 @@ from sklearn import metrics
 
 from tests.tolerances import TOLERANCES
 from threefold.data.time_stamps import TimeAxis
-from threefold.tasks.user_data.seasons import naive_errors, season_of
+from threefold.tasks.user_data.seasons import Stretches, naive_errors, season_of
 from threefold.training.evaluations.classification import ClassificationCounts
 from threefold.training.evaluations.forecasts import (
     forecast_errors,
     interval_coverages,
     quantile_errors,
 )
-from threefold.training.evaluations.regression import mean_baseline, regression_errors
+from threefold.training.evaluations.regression import (
+    answers_by_size,
+    mean_baseline,
+    regression_errors,
+)
 from threefold.training.evaluations.translation import text_scores
 
 EXACT = TOLERANCES[torch.float64, "output"]
@@ -122,11 +126,14 @@ def test_quantiles_by_hand() -> None:
 
 
 def test_the_naive_error_is_that_of_the_season() -> None:
-    series = [np.array([[0.0], [10.0], [2.0], [13.0]]), np.array([[5.0], [np.nan], [6.0]])]
+    values = [np.array([[0.0], [10.0], [2.0], [13.0]]), np.array([[5.0], [np.nan], [6.0]])]
+    series = [Stretches(part) for part in values]
     errors = naive_errors(series, (1, 2, 9))
     assert errors["1"] == pytest.approx([(10 + 8 + 11) / 3])
     assert errors["2"] == pytest.approx([(2 + 3 + 1) / 3])
     assert "9" not in errors  # longer than the series
+    with_gap = Stretches(values[0], np.array([0, 0, 1, 1]))  # between the second and third row
+    assert naive_errors([with_gap], (1, 2)) == {"1": [pytest.approx((10 + 11) / 2)]}
 
 
 @pytest.mark.parametrize(
@@ -146,8 +153,20 @@ def test_seasons_follow_from_the_step(step: float, more: dict, season: int) -> N
     assert season_of(None) == 1
 
 
+def test_answers_are_grouped_by_the_size_of_their_targets() -> None:
+    targets = np.arange(40.0)[::-1].copy()
+    targets[3] = np.nan  # 36
+    groups = answers_by_size(2 * np.arange(40.0)[::-1], targets)
+    assert [group["n"] for group in groups] == [6, 6, 6, 6, 5, 5, 5]
+    assert groups[0]["target"] == 2.5 and groups[0]["answer"] == 5
+    assert groups[0]["low"] == 1 and groups[0]["high"] == 9
+    assert answers_by_size(np.ones(3), np.ones(3))[0]["n"] == 3
+
+
 def test_translations_by_sacrebleu() -> None:
     same = ["the cat sat on the mat", "a dog ran over the hill"]
-    assert text_scores(same, same) == pytest.approx({"bleu": 100, "chrf": 100})
+    assert text_scores(same, same) == pytest.approx({"bleu": 100, "bleu_order": 4, "chrf": 100})
+    short = ["one two", "two"]  # no sequence of 4 words, of which BLEU would be 0
+    assert text_scores(short, short) == pytest.approx({"bleu": 100, "bleu_order": 2, "chrf": 100})
     worse = text_scores(["the cat sat", "nothing alike"], same)
     assert worse is not None and worse["chrf"] < 60

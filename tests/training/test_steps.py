@@ -20,12 +20,12 @@ from threefold.models.spec import Spec
 from threefold.training import Result, TrainingSettings, train
 from threefold.training.distributed import ProcessGroup
 from threefold.training.learning_rates import SCHEDULES
-from threefold.training.loop import Trainer
 from threefold.training.nan_finder import NOT_REPRODUCED, find_non_finite
 from threefold.training.objectives import PredictionObjective
 from threefold.training.optimizer import make_optimizer
 from threefold.training.reporters import SampleReporter, TensorBoardReporter
 from threefold.training.settings import OptimizerName
+from threefold.training.trainer import Trainer
 
 EXACT = TOLERANCES[torch.float32, "gradient"]
 

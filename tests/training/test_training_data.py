@@ -152,7 +152,7 @@ def test_unsuitable_data_are_refused_before_training(tmp_path: Path) -> None:
         open_data("copying", options={"lenght": 3})
     table = tmp_path / "t.csv"
     table.write_text("a,b\nx,y\nz,w\n")
-    with pytest.raises(AmbiguousError, match="--kind seq2seq --features a --target b"):
+    with pytest.raises(AmbiguousError, match='kind="seq2seq", features="a", target="b"'):
         open_data(str(table))
     run_config = RunConfig.read({"data": {"name": "copying"}, "model": {"mixers": "fnet"}})
     with pytest.raises(ThreefoldError, match="sees later tokens"):

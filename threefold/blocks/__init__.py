@@ -13,6 +13,6 @@ BLOCKS: dict[str, str] = {
 }
 
 # The names in `blocks/channel.py`, without importing torch; a test compares the two.
-CHANNEL_NAMES = ("none", "swiglu", "mlp", "rwkv")
+CHANNEL_NAMES = ("none", "swiglu", "mlp", "rwkv", "rwkv7")
 
 __all__ = ["BLOCKS", "CHANNEL_NAMES"]

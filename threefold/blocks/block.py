@@ -15,6 +15,7 @@ from threefold.blocks.composite import Composite, without_empty
 from threefold.blocks.norms import make_norm
 from threefold.errors import ThreefoldError, nearest
 from threefold.layers.checks import check_dropout
+from threefold.layers.handover import HANDOVER, Handed, give, put, take
 from threefold.layers.mixer import Mixer, Plan
 from threefold.layers.padding import zero_padding
 from threefold.layers.table import options_of
@@ -65,6 +66,8 @@ class Block(Composite):
         self.channel_norm = None if channel is None else self.make_norm()
         self.dropout = nn.Dropout(dropout)
         self.declare_forms()
+        for part in self.parts.values():
+            self.hands_over(**part.handover)
 
     def final_norm(self) -> nn.Module:
         """The module after the last block of a stack: another norm, or the identity."""
@@ -87,16 +90,20 @@ class Block(Composite):
         self, x: Tensor, state: State, form: str, lengths: Tensor | None
     ) -> tuple[Tensor, State]:
         result: State = {}
+        handed: Handed | None = state.get(HANDOVER)
+        own: dict[str, Tensor] = {}
         for name, part in self.parts.items():
             norm: nn.Module = self._modules[f"{name}_norm"]  # type: ignore[assignment]
-            carried = state.get(name, {})
+            carried = give(part.handover, state.get(name, {}), handed)
             # A norm may change the zeros after the end of a row.
             inputs = zero_padding(self.before(x, norm), lengths)
             part_form = _form_of(part, form, carried, inputs.shape[1])
             plan = Plan(part_form, lengths, state_checked=True)
-            y, result[name] = part(inputs, carried, plan=plan)
+            y, after = part(inputs, carried, plan=plan)
+            result[name], new = take(after)
+            own.update(new)
             x = self.after(x, self.dropout(zero_padding(y, lengths)), norm)
-        return x, without_empty(result)
+        return x, put(without_empty(result), own)
 
 
 class PreNorm(Block):

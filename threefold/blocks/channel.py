@@ -1,7 +1,8 @@
 """Channel mixers: y_t from x_t, or from x_t and x_{t−1}, under the contract of a mixer.
 
 They follow a mixer in a block; the state of a stateless one is an empty dict.
-Shazeer 2020, "GLU Variants Improve Transformer"; Peng et al. 2024, "Eagle and Finch".
+Shazeer 2020, "GLU Variants Improve Transformer"; Peng et al. 2024, "Eagle and Finch"; Peng et al.
+2025, "RWKV-7 'Goose'".
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from threefold.errors import ThreefoldError, nearest
 from threefold.kernels import ops
 from threefold.layers.linear import Linear
 from threefold.layers.mixer import Mixer
-from threefold.layers.table import options_of
+from threefold.layers.table import construct
 from threefold.layers.token_shift import shift_ramp
 from threefold.memory.state import State
 
@@ -106,19 +107,43 @@ class RWKVChannel(Mixer):
         return torch.sigmoid(self.receptance(for_receptance)) * y, {"shift": last}
 
 
-CHANNELS: dict[str, type[Mixer]] = {"swiglu": SwiGLU, "mlp": MLP, "rwkv": RWKVChannel}
+class RWKV7Channel(Mixer):
+    """RWKV-7's channel mixing: y = W_v relu(W_k x_k)², with x_k as in RWKV-6.
+
+    The hidden size is 4 times the width.  `out` starts small instead of at zero, as in `rwkv`.
+    """
+
+    no_decay: ClassVar[tuple[str, ...]] = ("shares",)
+
+    def __init__(
+        self, width: int, *, hidden: int | None = None, layer: int = 0, depth: int = 1
+    ) -> None:
+        super().__init__(width)
+        hidden = 4 * width if hidden is None else hidden
+        self.shares = nn.Parameter(shift_ramp(width, (1 - layer / depth) ** 4).unsqueeze(0))
+        self.key = Linear(width, hidden, bias=False)
+        self.out = Linear(hidden, width, bias=False)
+        self.carries(shift=(width,))
+        for module, bound in ((self.key, 0.5), (self.out, 0.05)):
+            nn.init.uniform_(module.weight, -bound * width**-0.5, bound * width**-0.5)
+
+    def mix(
+        self, x: Tensor, state: State, form: str, lengths: Tensor | None
+    ) -> tuple[Tensor, State]:
+        mixtures, last = ops.token_shift(x, self.shares, state["shift"], lengths)
+        return self.out(F.relu(self.key(mixtures[0])).square()), {"shift": last}
+
+
+CHANNELS: dict[str, type[Mixer]] = {
+    "swiglu": SwiGLU,
+    "mlp": MLP,
+    "rwkv": RWKVChannel,
+    "rwkv7": RWKV7Channel,
+}
 
 
 def channel(name: str, **options: Any) -> Mixer:
     """Make a channel mixer by name, e.g. `channel("swiglu", width=256)`."""
     if name not in CHANNELS:
         raise ThreefoldError(f"unknown channel mixer {name!r}; {nearest(name, CHANNELS)}")
-    accepted = options_of(CHANNELS[name])
-    for option in options:
-        if option not in accepted:
-            raise ThreefoldError(
-                f"channel mixer {name!r} has no option {option!r}; {nearest(option, accepted)}"
-            )
-    if "width" not in options:
-        raise ThreefoldError(f"channel mixer {name!r} needs a width, e.g. width=64")
-    return CHANNELS[name](**options)
+    return construct(CHANNELS[name], f"channel mixer {name!r}", options)

@@ -12,6 +12,7 @@ from typing import Any
 from torch import Tensor
 
 from threefold.errors import ThreefoldError
+from threefold.layers.handover import without
 from threefold.layers.mixer import Mixer
 from threefold.memory.forms import FORMS
 from threefold.memory.state import State
@@ -50,6 +51,7 @@ class Composite(Mixer):
     def check_state(self, state: Any, rows: int) -> None:
         """Raise an error unless `state` is a state of this mixer for a batch of `rows`."""
         self._refuse_state_if_not_causal()
+        state = without(state)
         if not isinstance(state, dict):
             raise ThreefoldError(
                 f"{self.name}: state must be a dict from empty_state or an earlier call, "

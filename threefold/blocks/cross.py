@@ -41,6 +41,9 @@ class Cross(Mixer):
 
     def read_source(self, source: Tensor, lengths: Tensor | None) -> State:
         """The state for a source [B, M, width] aligned at 0, with `lengths` per row."""
+        # A view of its own: gradients of keys and values are added here before those of other
+        # layers, in one order, whether or not FSDP puts a node of its own in between.
+        source = source.view_as(source)
         if lengths is None:
             return self.attention.read_source(source)
         return self.attention.read_source(source, real_elements(lengths, source.shape[1]))

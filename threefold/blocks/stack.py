@@ -15,6 +15,7 @@ from threefold.blocks.channel import CHANNELS, channel
 from threefold.blocks.composite import Composite, without_empty
 from threefold.blocks.cross import Cross
 from threefold.errors import ThreefoldError
+from threefold.layers.handover import give, take
 from threefold.layers.mixer import Mixer, Plan
 from threefold.layers.table import MIXERS, mixer, options_of
 from threefold.memory.state import State
@@ -49,7 +50,8 @@ class Stack(Composite):
         blocks = []
         for layer in range(depth):
             entry = mixers[layer % len(mixers)]
-            place = {"layer": layer, "depth": depth}
+            first = not any(same_mixer(entry, mixers[i]) for i in range(min(layer, len(mixers))))
+            place = {"layer": layer, "depth": depth, "first": first}
             parts = make_mixer(entry, width, place), make_channel(channel, width, place)
             attention = None if cross is None else make_cross(cross, width)
             blocks.append(make_block(block, *parts, attention, depth=depth, dropout=dropout))
@@ -71,20 +73,30 @@ class Stack(Composite):
         self, x: Tensor, state: State, form: str, lengths: Tensor | None
     ) -> tuple[Tensor, State]:
         result: State = {}
+        handed: dict[str, Tensor] = {}
         plan = Plan(form, lengths, state_checked=True)
         recompute = self.gradient_checkpointing and self.training and torch.is_grad_enabled()
         for name, block in self.parts.items():
-            carried = state.get(name, {})
+            carried = give(block.handover, state.get(name, {}), handed)
             if recompute:
                 x, after = checkpoint(block, x, carried, plan=plan, use_reentrant=False)
             else:
                 x, after = block(x, carried, plan=plan)
-            result[name] = after
+            result[name], new = take(after)
+            handed.update(new)
         return x, without_empty(result)
 
 
+def same_mixer(one: Entry, other: Entry) -> bool:
+    """Whether two entries are of one mixer, with any options; wrapped mixers are compared too."""
+    return (one[0], one[1].get("mixer")) == (other[0], other[1].get("mixer"))
+
+
 def make_mixer(entry: Entry, width: int, place: Mapping[str, int]) -> Mixer:
-    """Make a mixer by name, with `layer` and `depth` if its constructor takes them."""
+    """Make a mixer by name, with the keywords of its `place` that its constructor takes.
+
+    layer, depth: its index and the number of layers; first: no earlier layer has this mixer.
+    """
     accepted = options_of(MIXERS[entry[0]].load()) if entry[0] in MIXERS else ()
     return _make(mixer, "mixer", entry, width, place, accepted)
 

@@ -54,22 +54,32 @@ class NGrams:
             orders.append(_smooth(keys[k], adjusted, vocabulary, prefixes))
         return cls(vocabulary, tuple(orders))
 
-    def log_probabilities(self, tokens: Array) -> Array:
-        """log p of each token after all tokens before it (at most the model's order)."""
+    def log_probabilities(self, tokens: Array, wanted: Array | None = None) -> Array:
+        """log p of each token after all tokens before it (at most the model's order).
+
+        wanted: tokens that are asked for in place of those that came.
+        """
         text = _check(tokens, self.vocabulary)
+        asked = text if wanted is None else _check(wanted, self.vocabulary)
         probability = np.full(len(text), 1 / self.vocabulary)
         # The number of the (k−1)-gram before each token; that of no tokens is 0.
         prefix = np.zeros(len(text), np.int64)
         for order in self.orders:
             seen = prefix != UNSEEN
-            gram = np.full(len(text), UNSEEN)
-            gram[seen] = _find(order.keys, prefix[seen] * self.vocabulary + text[seen])
+            gram = self._grams(order, prefix, text)
+            scored = gram if wanted is None else self._grams(order, prefix, asked)
             probability[seen] *= order.rest[prefix[seen]]
-            found = gram != UNSEEN
-            probability[found] += order.discounted[gram[found]]
+            found = scored != UNSEEN
+            probability[found] += order.discounted[scored[found]]
             prefix = np.concatenate([[UNSEEN], gram[:-1]])
         logarithms: Array = np.log(probability)
         return logarithms
+
+    def _grams(self, order: _Order, prefix: Numbers, tokens: Numbers) -> Numbers:
+        """The number of the k-gram that each token completes."""
+        gram, seen = np.full(len(tokens), UNSEEN), prefix != UNSEEN
+        gram[seen] = _find(order.keys, prefix[seen] * self.vocabulary + tokens[seen])
+        return gram
 
     def distribution(self, context: Array) -> Array:
         """p of every token after a context."""

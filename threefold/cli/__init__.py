@@ -8,6 +8,7 @@ cannot be used, with one message on stderr · 3 another of several processes say
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import sys
 import threading
@@ -22,7 +23,8 @@ INTERRUPTED = 130
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line; always raises SystemExit."""
     if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGINT, _interrupt)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, _interrupt)
     from threefold.cli.app import main as run
 
     run(arguments)
@@ -32,5 +34,11 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
     """Before torch is imported nothing has begun, and an exception in an import may get lost."""
     torch = sys.modules.get("torch")
     if torch is None or getattr(torch.__spec__, "_initializing", False):
+        os.write(2, f"Error: {stopped_text(sys.argv[1:])}\n".encode(errors="backslashreplace"))
         os._exit(INTERRUPTED)
     raise KeyboardInterrupt
+
+
+def stopped_text(words: Sequence[str], what: str = "interrupted; to run it again") -> str:
+    """What a command says that was interrupted; words: its arguments."""
+    return f"{what}: {shlex.join(['threefold', *words])}"

@@ -29,11 +29,12 @@ from threefold.cli import (
     train,
     words,
 )
-from threefold.cli.hints import HintedCommand
-from threefold.errors import OtherProcessFailedError, ThreefoldError
+from threefold.cli.hints import Commands, HintedCommand
+from threefold.errors import OtherProcessFailedError, ThreefoldError, command_line
 
 app = typer.Typer(
     name="threefold",
+    cls=Commands,
     help="Neural sequence models, from the RNN to Mamba, that run step by step, in chunks and in "
     "parallel, with the same results.",
     no_args_is_help=True,
@@ -93,7 +94,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     output.tolerate_narrow_encodings()
     try:
         try:
-            app(args=arguments, prog_name="threefold")
+            given = list(sys.argv[1:] if arguments is None else arguments)
+            with command_line():
+                app(args=given, prog_name="threefold", obj=given)
         finally:
             sys.stdout.flush()
     except OSError as error:

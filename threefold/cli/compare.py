@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from threefold.cli import options, output
+from threefold.errors import ThreefoldError
 
 if TYPE_CHECKING:
-    from threefold.lab.race.planning import RaceRequest
+    from threefold.lab.race.request import RaceRequest
     from threefold.lab.report.report import Report
 
 PROGRESS_SECONDS = 10  # between two lines of progress that are not written to a terminal
@@ -33,14 +34,39 @@ Time = Annotated[
     str,
     typer.Option(
         metavar="DURATION",
-        help="Training time in total, e.g. 10m or 90s, or steps for each model, e.g. 500steps.",
+        help="Time of the whole race, e.g. 10m or 90s, or steps for each model, e.g. 500steps.",
     ),
 ]
 Match = Annotated[
     Literal["parameters", "time", "tokens"], typer.Option(help="What all models have in common.")
 ]
-Seeds = Annotated[int, typer.Option(min=1, help="Number of runs of each model.")]
-Tune = Annotated[bool, typer.Option("--tune", help="Choose the learning rate of each model first.")]
+Seeds = Annotated[
+    str,
+    typer.Option(
+        metavar="N|auto",
+        help="Runs of each model; auto: until the verdict is clear or the time is over.",
+    ),
+]
+Tune = Annotated[
+    bool,
+    typer.Option(
+        "--tune", help="First choose learning rate, width against depth and dropout of each model."
+    ),
+]
+EarlyStop = Annotated[
+    bool,
+    typer.Option(
+        "--early-stop/--no-early-stop",
+        help="No further seeds for models that are clearly behind the leader.",
+    ),
+]
+ThenTrain = Annotated[
+    str | None,
+    typer.Option(
+        metavar="DURATION",
+        help="After the race, train the best model on all data for this long, e.g. 10m.",
+    ),
+]
 Folder = Annotated[
     Path | None,
     typer.Option(help="Folder of the race; default: runs/compare-NAME-ID, one per set of options."),
@@ -65,7 +91,7 @@ def compare(
     mixers: Mixers = MIXERS,
     time: Time = "10m",
     match: Match = "parameters",
-    seeds: Seeds = 3,
+    seeds: Seeds = "3",
     tune: Tune = False,
     folder: Folder = None,
     width: Width = 64,
@@ -74,6 +100,8 @@ def compare(
     learning_rate: LearningRate = 3e-3,
     batch_size: BatchSize = 16,
     baselines: Baselines = "strong",
+    early_stop: EarlyStop = True,
+    then_train: ThenTrain = None,
     kind: options.Kind = None,
     target: options.Target = None,
     features: options.Features = None,
@@ -87,33 +115,43 @@ def compare(
 ) -> None:
     """Race sequence models on your data and write one page with the verdict.
 
-    If it is interrupted, the same command with the same --folder continues the race.
+    The best model is saved in the folder of the race: `threefold predict FOLDER …` uses it.
+    If the race is interrupted, the same command with the same --folder continues it.
     """
-    from threefold.lab.race.planning import RaceRequest
+    from threefold.lab.bench.bench import split_names
+    from threefold.lab.race.request import RaceRequest
 
     columns = options.data_settings(locals())
     given = [f"{name}={value}" for name, value in columns.items() if value is not None]
-    names = tuple(part.strip() for part in mixers.split(",") if part.strip())
     request = RaceRequest(
-        data, names, time, match, seeds, tune, width, depth, parameters, learning_rate, batch_size,
-        (*given, *(overrides or ())), baselines,
+        data, split_names(mixers), time, match, parse_seeds(seeds), tune, width, depth, parameters,
+        learning_rate, batch_size, (*given, *(overrides or ())), baselines, early_stop,
     )  # fmt: skip
-    _race(request, folder, as_json)
+    _race(request, folder, as_json, then_train)
 
 
-def _race(request: RaceRequest, folder: Path | None, as_json: bool) -> None:
+def parse_seeds(text: str) -> int | str:
+    """A number of seeds, or auto."""
+    if text == "auto":
+        return text
+    if not text.isdecimal() or int(text) < 1:
+        raise ThreefoldError(f"--seeds is {text!r}, expected a number from 1 on, or auto")
+    return int(text)
+
+
+def _race(request: RaceRequest, folder: Path | None, as_json: bool, then_train: str | None) -> None:
     from threefold.kernels.system_memory import keep_memory
     from threefold.lab.race.race import RaceFolder, default_folder, ranks, run_race
     from threefold.lab.race.runs import StoppedError
+    from threefold.runtime.interrupts import InterruptedByUser
 
     keep_memory()
     rank, _ = ranks()
     race_folder = RaceFolder(folder or default_folder(request), writes_report=rank == 0)
     try:
-        report = run_race(request, race_folder, progress_printer())
-    except StoppedError as error:
-        output.complain(str(error))
-        raise typer.Exit(130) from None
+        report = run_race(request, race_folder, progress_printer(), then_train=then_train)
+    except (StoppedError, KeyboardInterrupt):
+        raise InterruptedByUser("interrupted; finished runs are kept") from None
     if rank:
         return
     if as_json:
@@ -143,15 +181,22 @@ class PlainProgress:
 
 def show(report: Report, folder: Path) -> None:
     """Print the verdict, the warnings, the table, and where the page is."""
-    from threefold.lab.report.page import columns
+    from threefold.lab.report.evidence import best_lines, evidence
+    from threefold.lab.report.tables import columns
 
     table = columns(report)
     header = ["model", *(title for title, _, _ in table)]
-    rows = [[c.name, *(cells[i] for _, cells, _ in table)] for i, c in enumerate(report.ranked)]
+    rows = [[c.label, *(cells[i] for _, cells, _ in table)] for i, c in enumerate(report.ranked)]
     output.whisper("")
     output.say(output.paint(report.sentence, "head"))
+    for text in evidence(report):
+        output.say(text)
     for warning in report.warnings:
         output.say(output.paint(f"note: {warning}", "weak"))
     output.say()
     output.say_table(header, rows, fold=header[-3:])
     output.say(f"\nreport: {folder / 'report.html'}")
+    for line in best_lines(report):
+        output.say(line)
+    if report.best is not None:
+        output.say(f"use it: {report.best.command}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -59,6 +59,7 @@ def evaluate(
     stride: Stride = 1,
     season: Season = None,
     page: Page = False,
+    weights: options.Weights = None,
     output_file: Output = None,
     overrides: SetData = None,
     plugins: options.Plugins = None,
@@ -70,24 +71,18 @@ def evaluate(
     is given.
     """
     from threefold.kernels.system_memory import keep_memory
-    from threefold.runtime.interrupts import InterruptedByUser
     from threefold.training.evaluations import evaluate as measure
+    from threefold.training.evaluations.narrow import evaluate_narrow
 
     path = _page_path(model, page, output_file)
     keep_memory()
-    try:
-        with output.progress_bar("evaluating") as show:
-            evaluation = measure(
-                *(model, data, split),
-                unknown=unknown,
-                stride=stride,
-                season=season,
-                settings=overrides or (),
-                on_progress=show,
-            )
-    except InterruptedByUser as stop:
-        output.complain(f"{stop}; nothing was written")
-        raise typer.Exit(output.INTERRUPTED) from None
+    asked: dict[str, Any] = {"unknown": unknown, "stride": stride, "season": season}
+    asked["settings"] = overrides or ()
+    with output.progress_bar("evaluating") as show:
+        if weights is None:
+            evaluation = measure(model, data, split, on_progress=show, **asked)
+        else:
+            evaluation = evaluate_narrow(model, weights, data, split, on_progress=show, **asked)
     if path is not None:
         evaluation.page(path)
     if as_json:

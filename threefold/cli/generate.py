@@ -15,6 +15,7 @@ from threefold.cli.stream import Model, load_model
 from threefold.errors import ThreefoldError
 
 if TYPE_CHECKING:
+    from threefold.models.saving import OpenedModel
     from threefold.runtime.text_writer import TextWriter
 
 Prompt = Annotated[str | None, typer.Argument(help="Text to continue; - reads it from stdin.")]
@@ -74,6 +75,7 @@ def generate(
     length_penalty: LengthPenalty = 0.0,
     state: StateIn = None,
     save_state: StateOut = None,
+    weights: options.Weights = None,
     as_json: AsJson = False,
     plugins: options.Plugins = None,
 ) -> None:
@@ -89,7 +91,8 @@ def generate(
     check_beams(beams, length_penalty, sampled=bool(sampling), max_tokens=max_tokens)
     from threefold.runtime.interrupts import Interrupts
 
-    writer = open_writer(model, sampling, seed, state, save_state)
+    opened = load_model(model, save_state, weights)
+    writer = open_writer(opened, sampling, seed, state)
     read_prompt(writer, prompt)
     generated = GeneratedText(keep=as_json)
     with Interrupts() as interrupts:
@@ -119,12 +122,11 @@ def check_beams(
 
 
 def open_writer(
-    model: str, sampling: dict[str, Any], seed: int | None, state: Path | None, save: Path | None
+    opened: OpenedModel, sampling: dict[str, Any], seed: int | None, state: Path | None
 ) -> TextWriter:
-    """Load the model, and the state if there is one."""
+    """A writer, with the state if there is one."""
     from threefold.runtime.text_writer import TextWriter
 
-    opened = load_model(model, save)
     return TextWriter(opened, sampling=sampling, seed=seed, state_path=state)
 
 

@@ -1,10 +1,13 @@
-"""What to use in place of an option that a command does not have."""
+"""Commands that say what to use in place of an unknown option, and how to go on when stopped."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from typer.core import TyperCommand
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+from threefold.cli import output, stopped_text
 
 # By the option that was typed: words of other libraries, and of other commands.
 INSTEAD = {
@@ -48,3 +51,14 @@ class HintedCommand(TyperCommand):
             if usable and hasattr(error, "possibilities"):
                 error.possibilities = usable[:1]
             raise
+
+
+class Commands(TyperGroup):
+    """All commands; one that is interrupted and does not say so itself is shown again."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt as stop:
+            output.complain(stopped_text(ctx.obj, f"{str(stop) or 'interrupted'}; to run it again"))
+            raise typer.Exit(output.INTERRUPTED) from None

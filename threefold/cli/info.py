@@ -1,4 +1,4 @@
-"""`threefold info`: describe a saved model or state, without loading the weights of a model."""
+"""`threefold info`: describe a saved model or state, and check that it is whole."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from threefold.drawing.text import format_bytes
 from threefold.errors import ThreefoldError
 
 if TYPE_CHECKING:
-    from threefold.models.spec import Spec
+    from threefold.models.config import ModelConfig
 
 STATE_LENGTH = 1024  # elements after which the size of the state is given
 
@@ -41,10 +41,11 @@ def info(
 
 
 def describe_model(folder: Path) -> dict[str, Any]:
-    """Describe a model from its config.json and the header of its weights."""
-    from threefold.models.config import WEIGHTS, read_config
+    """Describe a model from its config.json, and check its weights."""
+    from threefold.models.config import read_config
 
     config = read_config(folder)
+    model = build_empty(config)
     files = [file for file in folder.rglob("*") if file.is_file()]
     return {
         "type": "model",
@@ -52,42 +53,48 @@ def describe_model(folder: Path) -> dict[str, Any]:
         "spec": config.spec.to_dict(),
         "parameters": config.parameters,
         "dtype": config.dtype,
-        "tensors": count_tensors(folder / WEIGHTS),
+        "tensors": check_weights(folder, config, model),
         "bytes_on_disk": sum(file.stat().st_size for file in files),
         "files": sorted(file.name for file in files),
-        **abilities(config.spec, config.dtype),
+        "forms": list(model.forms),
+        "state_bytes": model.state_size(STATE_LENGTH),
         "tokenizer": config.tokenizer,
         "digest": config.spec.digest,
         "threefold_version": config.threefold_version,
     }
 
 
-def count_tensors(weights: Path) -> int:
-    """Count the tensors in a safetensors file; its header is checked against the file's size."""
-    from safetensors import SafetensorError, safe_open
-
-    if not weights.is_file():
-        raise ThreefoldError(
-            f"{weights}: file not found, so the model has no weights; copy or save it again"
-        )
-    try:
-        with safe_open(weights, framework="numpy") as file:
-            return len(file.keys())
-    except (SafetensorError, OSError) as error:
-        raise ThreefoldError(
-            f"{weights}: not a safetensors file, or truncated ({error}); copy or save it again"
-        ) from error
-
-
-def abilities(spec: Spec, dtype: str) -> dict[str, Any]:
-    """Return the forms and the state size of the model of a spec, built without weights."""
+def build_empty(config: ModelConfig) -> Any:
+    """The model of a config, without weights."""
     import torch
 
     from threefold.models.table import build
 
     with torch.device("meta"):
-        model: Any = build(spec).to(getattr(torch, dtype, torch.float32))
-    return {"forms": list(model.forms), "state_bytes": model.state_size(STATE_LENGTH)}
+        return build(config.spec).to(getattr(torch, config.dtype, torch.float32))
+
+
+def check_weights(folder: Path, config: ModelConfig, model: Any) -> int:
+    """Count the tensors; refuse files that are absent, and weights that cannot be those saved."""
+    from threefold.models.config import WEIGHTS
+    from threefold.models.saving import read_weights
+
+    weights = folder / WEIGHTS
+    if not weights.is_file():
+        raise ThreefoldError(
+            f"{weights}: file not found, so the model has no weights; copy or save it again"
+        )
+    missing = [name for name in config.files if not (folder / name).exists()]
+    if missing:
+        raise ThreefoldError(f"{folder / missing[0]}: file not found; copy the model again")
+    tensors = read_weights(folder, config, model)
+    bad = [name for name, tensor in tensors.items() if bool(tensor.isnan().any())]
+    if bad:
+        raise ThreefoldError(
+            f"{weights}: {bad[0]} contains NaN ({len(bad):,} of {len(tensors):,} tensors do), so "
+            "every answer of this model is NaN; train it again with a lower learning rate"
+        )
+    return len(tensors)
 
 
 def say(facts: dict[str, Any]) -> None:

@@ -87,6 +87,37 @@ def digits(
     say_lines(run(folder, DigitsStudy(epochs=epochs, seeds=tuple(range(seeds)))))
 
 
+@lab.command()
+def deepnet(
+    folder: Folder = Path(),
+    depth: Annotated[int, typer.Option(min=1, help="Layers of the deep Transformers.")] = 200,
+    width: Width = 16,
+    steps: Annotated[int, typer.Option(min=1, help="Training steps of each.")] = 150,
+    seeds: Annotated[int, typer.Option(min=1, max=20, help="Number of seeds.")] = 3,
+) -> None:
+    """Train Transformers of 200 layers with DeepNorm and with post-norm."""
+    from threefold.lab.studies.deepnet import DeepNetStudy, run
+
+    say_lines(run(folder, DeepNetStudy(depth, width, steps, tuple(range(seeds)))))
+
+
+@lab.command("false-verdicts")
+def false_verdicts(
+    data: Annotated[str, typer.Option(help="A task, or your own file.")] = "adding",
+    mixer: Annotated[str, typer.Option(help="The mixer of the model.")] = "gru",
+    steps: Annotated[int, typer.Option(min=1, help="Training steps of a run.")] = 60,
+    runs: Annotated[int, typer.Option(min=10, help="Runs that are trained.")] = 60,
+    races: Annotated[int, typer.Option(min=1, help="Races that are resampled.")] = 2000,
+    folder: Annotated[Path, typer.Option(help="Folder of the runs.")] = Path("runs/false-verdicts"),
+) -> None:
+    """Count how often races of equal models declare a winner."""
+    from threefold.cli.compare import progress_printer
+    from threefold.lab.studies.false_verdicts import FalseVerdictStudy, run
+
+    study = FalseVerdictStudy(data=data, mixer=mixer, steps=steps, runs=runs, races=races)
+    say_lines(run(folder, study, progress_printer()))
+
+
 @lab.command("sampling-rates")
 def sampling_rates(
     folder: Folder = Path(),

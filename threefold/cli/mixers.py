@@ -25,7 +25,7 @@ Length = Annotated[
     ),
 ]
 
-SET_BY_THE_MODEL = ("width", "layer", "depth")  # options that a user does not choose
+SET_BY_THE_MODEL = ("width", "layer", "depth", "first")  # options that a user does not choose
 LEGEND = """
 FAMILY  nonlinear cell: a classical RNN; linear recurrence: linear attention, Mamba and relatives; \
 filter: state spaces and long convolutions with \

@@ -26,8 +26,8 @@ Set = Annotated[
 Kind = Annotated[
     str | None,
     typer.Option(
-        help="What to train on your own data: language, classifier, regressor, tagger, "
-        "forecaster or seq2seq; default: from the data."
+        help="What to train on your own data: language, masked, classifier, regressor, tagger, "
+        "forecaster, seq2seq or vision; default: from the data."
     ),
 ]
 Target = Annotated[str | None, typer.Option(help="Tables: the column to predict.")]
@@ -42,6 +42,16 @@ SeriesColumn = Annotated[
     str | None, typer.Option(help="Tables: rows with one value of this column are one time series.")
 ]
 Horizon = Annotated[int | None, typer.Option(help="Time series: number of time steps to forecast.")]
+
+
+Weights = Annotated[
+    str | None,
+    typer.Option(
+        metavar="TYPE",
+        help="Store large weights in int8 or bfloat16: less memory, faster steps, a little less "
+        "exact. `threefold evaluate MODEL --weights int8` says what it costs.",
+    ),
+]
 
 
 def _load_plugins(names: list[str] | None) -> list[str] | None:

@@ -8,7 +8,7 @@ import re
 import shutil
 import sys
 import textwrap
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from io import TextIOWrapper
 from typing import IO, Any
@@ -156,3 +156,30 @@ def wrapped(text: str, width: int | None, indent: int) -> str:
         break_long_words=False,
         break_on_hyphens=False,
     )
+
+
+def scores_text(summary: Mapping[str, Any], split: str) -> str:
+    """Loss and metric of a run; of several targets the error of each, in its units."""
+    scores = summary.get(split)
+    if not scores or scores["loss"] is None:
+        return ""
+    loss, metric = f"loss {scores['loss']:.4f}", summary["metric"]
+    if "by_target" in summary:
+        errors = summary["by_target"] if split == "test" else None
+        return f"{loss}, {metric} {_by_target(errors)}" if errors else loss
+    return loss if scores["metric"] is None else f"{loss}, {metric} {scores['metric']:.4f}"
+
+
+def chance_text(summary: Mapping[str, Any]) -> str:
+    """The metric of a trivial answer."""
+    errors, name = summary.get("chance_by_target"), summary.get("chance_name")
+    if errors:
+        return f"{summary['metric']} {_by_target(errors)}"
+    by = f" ({name})" if name else ""
+    return f"{summary['metric']} {summary['chance']:.4f}{by}"
+
+
+def _by_target(errors: Mapping[str, float | None]) -> str:
+    from threefold.drawing.text import format_number
+
+    return ", ".join(f"{n} {'–' if x is None else format_number(x)}" for n, x in errors.items())

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 MOST_ROWS_SHOWN = 50  # on a terminal
 MOST_CLASSES_SHOWN = 5  # with their probabilities
+MOST_SHOWN = 40  # characters of a cell on a terminal
 ModelFolder = Annotated[
     Path, typer.Argument(metavar="MODEL", help="Folder of a run or of a saved model.")
 ]
@@ -65,21 +66,16 @@ def predict(
 
 def _answers(model: Model, values: list[Any], batch_size: int) -> Answers:
     """The answers; a signal ends the command after the batch that is being computed."""
-    from threefold.runtime.interrupts import InterruptedByUser, Interrupts
+    from threefold.runtime.interrupts import Interrupts
     from threefold.runtime.prediction import predict as answer
 
     with Interrupts() as interrupts, output.progress_bar("predicting") as show:
 
         def on_progress(done: int, total: int) -> None:
             show(done, total)
-            interrupts.check(f"after {done:,} of {total:,} inputs")
+            interrupts.check(f"after {done:,} of {total:,} inputs; nothing was written")
 
-        try:
-            return answer(model, values, batch_size=batch_size, on_progress=on_progress)
-        except InterruptedByUser as stop:
-            message = f"{stop}; nothing was written"
-    output.complain(message)
-    raise typer.Exit(interrupts.exit_code)
+        return answer(model, values, batch_size=batch_size, on_progress=on_progress)
 
 
 def forecast(
@@ -204,7 +200,7 @@ def write_answers(answers: Answers, path: Path | None, as_json: bool) -> None:
 
         write(answers, path)
     if as_json:
-        output.say_json(list(answers))
+        output.say_json(answers.records())
     elif path is not None:
         output.say(f"{len(answers):,} answers in {path}")
     else:
@@ -212,23 +208,34 @@ def write_answers(answers: Answers, path: Path | None, as_json: bool) -> None:
 
 
 def _show(answers: Answers) -> None:
-    rows = answers.flat()
+    from threefold.runtime.answers import PROBABILITY
+
+    rows = answers.table()
     header = list(dict.fromkeys(name for row in rows for name in row))
-    classes = [name for name in header if name.startswith("p(")]
-    if len(classes) > MOST_CLASSES_SHOWN:
-        header = [name for name in header if name not in classes]
-    with_source = any(answers.sources)
-    cells = [[_cell(row.get(name, "")) for name in header] for row in rows]
-    if with_source:
-        header = ["input", *header]
-        cells = [[source, *row] for source, row in zip(answers.sources, cells, strict=True)]
-    output.say_table(header, cells[:MOST_ROWS_SHOWN])
-    if len(cells) > MOST_ROWS_SHOWN:
-        output.say(f"… and {len(cells) - MOST_ROWS_SHOWN:,} more (--output FILE writes all)")
+    classes = [name for name in header if name.startswith(PROBABILITY)]
+    hidden = classes if len(classes) > MOST_CLASSES_SHOWN else []
+    cells = {name: [_cell(row.get(name, "")) for row in rows[:MOST_ROWS_SHOWN]] for name in header}
+    own = dict.fromkeys(name for columns in answers.columns for name in columns)
+    if not _fits([name for name in header if name not in hidden], cells):
+        hidden += [name for name in own if name in header]
+    shown = [name for name in header if name not in hidden]
+    output.say_table(shown, list(zip(*(cells[name] for name in shown), strict=True)))
+    more = [f"{len(rows) - MOST_ROWS_SHOWN:,} rows"] if len(rows) > MOST_ROWS_SHOWN else []
+    more += [f"{len(hidden):,} columns"] if hidden else []
+    if more:
+        output.say(f"… and {' and '.join(more)} more (--output FILE writes all)")
+
+
+def _fits(names: list[str], cells: dict[str, list[str]]) -> bool:
+    """Whether columns fit the terminal."""
+    widths = [max(map(len, [name, *cells[name]])) + len(output.GAP) for name in names]
+    width = output.columns()
+    return width is None or sum(widths) <= width + len(output.GAP)
 
 
 def _cell(value: Any) -> str:
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
+    text = f"{value:.6g}" if isinstance(value, float) else " ".join(str(value).split())
+    return text if len(text) <= MOST_SHOWN else f"{text[: MOST_SHOWN - 1]}…"
 
 
 def _draw_attention(model: Model, values: list[Any], path: Path) -> None:

@@ -147,6 +147,7 @@ def _read(folder: Path) -> dict[str, Any]:
         "metric": summary.get("metric", ""),
         "valid": summary.get("valid"),
         "test": summary.get("test"),
+        **({"by_target": summary["by_target"]} if "by_target" in summary else {}),
         "parameters": summary.get("parameters"),
         "checkpoints": sorted(map(str, (folder / "checkpoints").glob("step-*"))),
         "changed": (log if log.is_file() else folder / "config.toml").stat().st_mtime,
@@ -155,7 +156,7 @@ def _read(folder: Path) -> dict[str, Any]:
 
 
 def _status(stopped: str) -> str:
-    from threefold.training.loop import STOP_REASONS
+    from threefold.training.result import STOP_REASONS
 
     if stopped in ("", "interrupted"):
         return "can be resumed"
@@ -163,8 +164,4 @@ def _status(stopped: str) -> str:
 
 
 def _scores(run: dict[str, Any], split: str) -> str:
-    scores = run[split]
-    if not scores or scores["loss"] is None:
-        return "–"
-    metric = "" if scores["metric"] is None else f", {run['metric']} {scores['metric']:.4f}"
-    return f"loss {scores['loss']:.4f}{metric}"
+    return output.scores_text(run, split) or "–"

@@ -148,6 +148,7 @@ def stream(
     missing: Missing = None,
     sound_format: SoundFormat = None,
     chunk_size: ChunkSize = None,
+    weights: options.Weights = None,
     as_json: AsJson = False,
     quiet: Quiet = False,
     plugins: options.Plugins = None,
@@ -163,7 +164,7 @@ def stream(
     from threefold.runtime.scores.files import choose_format
 
     chosen_format = choose_format(output_path, file_format)
-    opened = load_model(model, state)
+    opened = load_model(model, state, weights)
     files = {"output": output_path, "format": file_format, "state": state}
     command = resume_command(model, file, settings | files)
     with Interrupts() as interrupts:
@@ -176,7 +177,7 @@ def stream(
     report(job, as_json, quiet, command)
 
 
-def load_model(folder: str, state: Path | None) -> OpenedModel:
+def load_model(folder: str, state: Path | None, weights: str | None = None) -> OpenedModel:
     """Load a model, after checking that its state can be saved to a file."""
     from threefold.data.atomic_files import check_writable
     from threefold.kernels.system_memory import keep_memory
@@ -185,7 +186,14 @@ def load_model(folder: str, state: Path | None) -> OpenedModel:
     if state is not None:
         check_writable(state)
     keep_memory()
-    return open_model(folder)
+    opened = open_model(folder)
+    if weights is None:
+        return opened
+    from threefold.runtime.quantisation import quantize
+
+    # A state belongs to the weights that made it.
+    digest = f"{opened.sha256} in {weights}"
+    return opened._replace(model=quantize(opened.model, weights), sha256=digest)
 
 
 def open_job(

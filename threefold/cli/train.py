@@ -92,7 +92,7 @@ def train(
     if dry_run:
         return _dry_run(run_config)
     _launch(ranks, [] if folder else ["--folder", str(path)])
-    _run(run_config, path, started, tensorboard=tensorboard, announce=True)
+    _run(run_config, path, started, tensorboard=tensorboard)
 
 
 def _dry_run(config: RunConfig) -> None:
@@ -146,6 +146,7 @@ def resume(
     A run limited by --steps ends with the same weights, bit for bit, as if it had never stopped.
     """
     started = monotonic()
+    from threefold.training.data_paths import find_data
     from threefold.training.experiment import finished_steps, read_run
 
     config = read_run(folder)
@@ -155,24 +156,35 @@ def resume(
             "To train longer, start a new run with more --steps or --time."
         )
         return
+    name = find_data(folder, config.data.name, "put the data there, or resume in their folder")
     _launch(ranks, [])
-    _run(config, folder, started, tensorboard=tensorboard, announce=False)
+    _run(config, folder, started, tensorboard=tensorboard, data_name=name)
 
 
 def _run(
-    config: RunConfig, folder: Path, started: float, *, tensorboard: bool, announce: bool
+    config: RunConfig,
+    folder: Path,
+    started: float,
+    *,
+    tensorboard: bool,
+    data_name: str | None = None,
 ) -> None:
+    """Train; data_name: where the data of a run are that is resumed."""
     from rich.console import Console
 
     from threefold.kernels.system_memory import keep_memory
     from threefold.training.distributed import join_group
-    from threefold.training.experiment import prepare, run, title_of
+    from threefold.training.experiment import prepare, run
     from threefold.training.reporters import TensorBoardReporter, console_reporter
+    from threefold.training.summary import title_of
+    from threefold.training.training_data import open_data
 
     keep_memory()
     with join_group() as group:
-        prepared = replace(prepare(config), started=started)
-        if group.is_main and announce:
+        found = config.data.model_copy(update={"name": data_name})
+        data = None if data_name is None else open_data(found)
+        prepared = replace(prepare(config, data), started=started)
+        if group.is_main and data_name is None:
             _print_plan(config, prepared)
             output.say(f"folder      {folder}")
         reporters = [console_reporter(Console(), title_of(config))]
@@ -204,10 +216,9 @@ def _print_interrupted(folder: Path) -> None:
 def _print_result(trained: TrainedRun, folder: Path) -> None:
     import shlex
 
-    from threefold.training.loop import STOP_REASONS
+    from threefold.training.result import STOP_REASONS
 
     result, summary = trained.result, trained.summary
-    metric = summary["metric"]
     if not trained.finished:
         output.say(f"stopped after step {result.steps:,} and saved; to resume:")
         output.say(f"  threefold resume {shlex.quote(str(folder))}")
@@ -217,11 +228,11 @@ def _print_result(trained: TrainedRun, folder: Path) -> None:
         ("steps", f"{result.steps:,}"),
     ]
     for split, label in (("valid", "validation"), ("test", "test")):
-        scores = summary[split]
-        if scores and scores["loss"] is not None:
-            score = "" if scores["metric"] is None else f", {metric} {scores['metric']:.4f}"
-            facts.append((label, f"loss {scores['loss']:.4f}{score}"))
-    facts.append(("chance level", f"{metric} {summary['chance']:.4f}"))
+        if text := output.scores_text(summary, split):
+            if split == "test" and "test_examples" in summary:
+                text += f" (of a sample of {summary['test_examples']:,} examples)"
+            facts.append((label, text))
+    facts.append(("chance level", output.chance_text(summary)))
     if summary["published"]:
         published = "; ".join(f"{who} {value:g}" for who, value in summary["published"].items())
         facts.append(("published", published))
@@ -252,6 +263,7 @@ def _print_plan(config: RunConfig, prepared: PreparedRun) -> None:
     step = estimate_step(model, objective, prepared.batches(0), settings)
     mixers = "+".join(dict.fromkeys(name for name, _ in spec.entries))
     rate = f"learning rate {settings.learning_rate:g}"
+    chance = task.chance_name or "a trivial baseline"
     output.say_facts(
         [
             *_data_facts(config, data),
@@ -262,7 +274,7 @@ def _print_plan(config: RunConfig, prepared: PreparedRun) -> None:
             ("step", f"{step.elements:,} elements, about {1000 * step.seconds:.0f} ms"),
             ("duration", _duration(config, prepared, step.total(settings))),
             ("memory", f"about {format_bytes(step.memory)} for weights, gradients and activations"),
-            ("metric", f"{task.metric}, {task.chance:.4g} for a trivial baseline (chance level)"),
+            ("metric", f"{task.metric}, {task.chance:.4g} for {chance} (chance level)"),
         ]
     )
 
@@ -314,7 +326,7 @@ def _data_facts(config: RunConfig, data: TrainingData) -> list[tuple[str, str]]:
 
 def _free_folder(config: RunConfig) -> Path:
     """runs/mamba-shakespeare-1, or the first number that is not taken."""
-    from threefold.training.experiment import title_of
+    from threefold.training.summary import title_of
 
     name = title_of(config).replace(" on ", "-").replace(" ", "-")
     number = 1

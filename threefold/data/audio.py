@@ -59,7 +59,9 @@ def _header_and_data(path: Path) -> tuple[bytes, bytes]:
     """The two chunks that every WAV file has: its format and its samples."""
     content = read_bytes(path)
     if content[:4] != b"RIFF" or content[8:12] != b"WAVE":
-        raise file_error(path, None, "not a WAV file: it does not begin with RIFF … WAVE")
+        raise file_error(
+            path, None, "not a WAV file: it does not begin with RIFF … WAVE; convert it"
+        )
     chunks = _chunks(content, path)
     if b"fmt " not in chunks or b"data" not in chunks or len(chunks[b"fmt "]) < 16:
         raise file_error(path, None, "not a valid WAV file: its format or its data are missing")

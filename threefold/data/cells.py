@@ -12,6 +12,8 @@ from collections.abc import Iterable
 from decimal import Decimal
 from typing import Any
 
+from threefold.errors import setting
+
 MISSING_TEXTS = frozenset(
     ["", "na", "n/a", "#n/a", "<na>", "nan", "nat", "null", "none", "-", "?"]
 )  # compared without white space and case
@@ -28,7 +30,20 @@ _EXPONENT = r"(?:[eE][+-]?[0-9]+)?"
 _SURE = {sign: re.compile(_DECIMALS.format(re.escape(sign)) + _EXPONENT) for sign in ".,"}
 _GROUPED = re.compile(r"[+-]?[0-9]{1,3}(?:([,. '\u00a0\u2009\u202f])[0-9]{3})(?:\1[0-9]{3})*"
                       r"(?:[.,][0-9]*)?")  # fmt: skip
-_WITH_SIGN = re.compile(r"[$€£]?\s*[+-]?[0-9]+(?:[.,][0-9]+)?\s*[%$€£]?")
+# Groups of thousands that cannot be decimals: 1 000 and 1'000'000,50.
+_SPACED = re.compile(r"[+-]?[0-9]{1,3}(?:([ '’\u00a0\u2009\u202f])[0-9]{3})(?:\1[0-9]{3})*"
+                     r"(?:[.,][0-9]*)?")  # fmt: skip
+_GROUPED_BY = {
+    ".": re.compile(r"[+-]?[0-9]{1,3}(?:,[0-9]{3})+(?:\.[0-9]*)?"),
+    ",": re.compile(r"[+-]?[0-9]{1,3}(?:\.[0-9]{3})+(?:,[0-9]*)?"),
+}
+# The same, where only one of both signs can be the decimal one: 1,234.5 and 1,234,567.
+_SURE_GROUPS = {
+    sign: re.compile(rf"[+-]?[0-9]{{1,3}}(?:(?:{other}[0-9]{{3}}){{2,}}(?:{own}[0-9]*)?"
+                     rf"|{other}[0-9]{{3}}{own}[0-9]*)")
+    for sign, own, other in ((".", r"\.", ","), (",", ",", r"\."))
+}  # fmt: skip
+_UNIT = re.compile(r"([+-]?)\s*([$€£]?)\s*([^%$€£]*?)\s*([%$€£]?)")
 _INFINITE = re.compile(r"[+-]?inf(?:inity)?", re.IGNORECASE)
 
 
@@ -52,10 +67,26 @@ def is_blank(cell: Any) -> bool:
     return not cell.strip() if isinstance(cell, str) else is_missing(cell)
 
 
-def number_in(cell: Any, decimal: str = ".") -> float | None:
-    """The number in a cell, perhaps infinite; None if the cell holds something else."""
+def split_unit(text: str) -> tuple[str, str]:
+    """A text without the sign of a currency or of per cent around it, and that sign."""
+    match = _UNIT.fullmatch(text)
+    if match is None or (match[2] and match[4]):
+        return text, ""
+    return match[1] + match[3], match[2] or match[4]
+
+
+def number_in(cell: Any, decimal: str = ".", *, grouped: bool = False) -> float | None:
+    """The number in a cell, perhaps infinite; None if the cell holds something else.
+
+    Its unit and spaces between thousands are left out; grouped: thousands may also be separated
+    by the other of the two decimal signs.
+    """
     if isinstance(cell, str):
-        text = cell.strip()
+        text = split_unit(cell.strip())[0]
+        if _SPACED.fullmatch(text):
+            text = re.sub(r"[ '’\u00a0\u2009\u202f]", "", text)
+        elif grouped and _GROUPED_BY[decimal].fullmatch(text):
+            text = text.replace("," if decimal == "." else ".", "")
         if not _NUMBER[decimal].fullmatch(text):
             return None
         return float(text.replace(",", ".") if decimal == "," else text)
@@ -67,9 +98,9 @@ def number_in(cell: Any, decimal: str = ".") -> float | None:
         return math.inf
 
 
-def usable_number(cell: Any, decimal: str = ".") -> float | None:
+def usable_number(cell: Any, decimal: str = ".", *, grouped: bool = False) -> float | None:
     """The number in a cell if it is finite and not absurdly large, else None."""
-    number = number_in(cell, decimal)
+    number = number_in(cell, decimal, grouped=grouped)
     return number if number is not None and abs(number) <= LARGEST_NUMBER else None
 
 
@@ -80,29 +111,27 @@ def resembles_number(cell: Any) -> bool:
     text = cell.strip()
     if text[:1].isalpha() and text[:1] not in "iI":
         return False
-    patterns = (*_NUMBER.values(), _GROUPED, _WITH_SIGN, _INFINITE)
+    text = split_unit(text)[0]
+    patterns = (*_NUMBER.values(), _GROUPED, _SPACED, _INFINITE)
     return any(pattern.fullmatch(text) for pattern in patterns)
 
 
 def why_not_a_number(cell: Any, decimal: str = ".") -> str:
     """Why a cell of a column of numbers is refused, and what to do."""
     number = number_in(cell, decimal)
-    text = cell.strip() if isinstance(cell, str) else ""
+    text = split_unit(cell.strip())[0] if isinstance(cell, str) else ""
     if number is not None or _INFINITE.fullmatch(text):
         return f"absurd: expected a number of at most {LARGEST_NUMBER:g}"
     if _NUMBER[","].fullmatch(text) and not _SURE[","].fullmatch(text):
-        return (
-            "a thousands separator or a decimal comma? Remove the commas, "
-            'or say that they are decimal commas: --set data.decimal=","'
-        )
+        point, comma = (setting("data.decimal", sign) for sign in ".,")
+        return f"a decimal comma ({comma}), or a comma between thousands ({point})? Say so"
     if _NUMBER[","].fullmatch(text):
-        return 'a decimal comma? Say so: --set data.decimal=","'
+        return f"a decimal comma? Say so: {setting('data.decimal', ',')}"
     if _GROUPED.fullmatch(text):
         return "expected a number without thousands separators"
     if _NUMBER["."].fullmatch(text):
-        return 'expected a decimal comma; if it is a decimal point: --set data.decimal="."'
-    if _WITH_SIGN.fullmatch(text):
-        return "expected a number without a unit"
+        point = setting("data.decimal", ".")
+        return f"expected a decimal comma; if it is a decimal point: {point}"
     return "expected a number"
 
 
@@ -112,11 +141,19 @@ def decimal_sign(cells: Iterable[Any]) -> str | None:
     for cell in cells:
         if isinstance(cell, str) and ("," in cell or "." in cell) and not cell[:1].isalpha():
             text = cell.strip()
-            point = point or _SURE["."].fullmatch(text) is not None
-            comma = comma or _SURE[","].fullmatch(text) is not None
+            text = split_unit(text)[0]
+            fits = {s: _SURE[s].fullmatch(text) or _SURE_GROUPS[s].fullmatch(text) for s in ".,"}
+            point, comma = point or fits["."] is not None, comma or fits[","] is not None
     if point and not comma:
         return "."
     return "," if comma and not point else None
+
+
+def shows_groups(cells: Iterable[Any], decimal: str) -> bool:
+    """Whether a cell of a column must have groups of thousands, as 1,234.5 and 1,234,567."""
+    pattern = _SURE_GROUPS[decimal]
+    texts = (split_unit(cell.strip())[0] for cell in cells if isinstance(cell, str))
+    return any(pattern.fullmatch(text) for text in texts)
 
 
 def text_of(cell: Any) -> str:

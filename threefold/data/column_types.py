@@ -78,8 +78,9 @@ def describe_column(table: Table, name: str) -> ColumnFacts:
     if facts.type == "category" or len(values) <= SHOWN_COUNTS:
         facts.counts = values.most_common(SHOWN_COUNTS)
     if facts.type == "number":
-        decimal = table.decimal_of(name)
-        _measure(facts, present, [usable_number(cell, decimal) for cell in cells])
+        decimal, grouped = table.decimal_of(name), table.is_grouped(name)
+        numbers = [usable_number(cell, decimal, grouped=grouped) for cell in cells]
+        _measure(facts, present, numbers)
     elif form:
         _measure(facts, present, times_in(cells, form))
     return facts

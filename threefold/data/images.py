@@ -33,11 +33,17 @@ def read_image(path: Path, colours: str = "RGB") -> NDArray[np.uint8]:
     except (UnidentifiedImageError, OSError, SyntaxError, ValueError) as error:
         if isinstance(error, ThreefoldError):
             raise
-        raise file_error(path, None, f"not an image, or damaged ({error})") from error
+        why = "" if isinstance(error, UnidentifiedImageError) else f" ({error})"
+        raise file_error(path, None, f"not an image, or damaged{why}; convert it") from error
+
+
+def is_grey(pixels: NDArray[np.uint8]) -> bool:
+    """Whether an image [height, width, 3] has no colours."""
+    return bool((pixels == pixels[..., :1]).all())
 
 
 def resize_image(pixels: NDArray[np.uint8], height: int, width: int) -> NDArray[np.uint8]:
-    """A grey image [height, width] in another size, by Pillow's bilinear filter."""
+    """An image [height, width(, 3)] in another size, by Pillow's bilinear filter."""
     from PIL import Image
 
     return np.array(Image.fromarray(pixels).resize((width, height), Image.Resampling.BILINEAR))

@@ -10,6 +10,7 @@ import stat
 import zlib
 from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
+from io import BytesIO
 from pathlib import Path
 from typing import IO
 
@@ -17,6 +18,7 @@ from threefold.errors import ThreefoldError
 
 LONGEST_LINE = 1 << 26  # bytes, in a table; the lines of a text may have any length
 CHUNK_BYTES = 1 << 20  # read at a time
+UTF_16_MARKS = (b"\xff\xfe", b"\xfe\xff")
 
 
 def file_error(path: Path, line: int | None, what: str) -> ThreefoldError:
@@ -144,9 +146,17 @@ def _whole_characters(content: bytes) -> int:
 
 def _undecodable(byte: int, column: int, encoding: str) -> str:
     return (
-        f"byte {column} of the line, 0x{byte:02x}, is not valid {encoding.upper()}; is this a text "
-        "file? Convert it, or read it as bytes"
+        f"byte {column} of the line, 0x{byte:02x}, is not valid {encoding.upper()}; if this is a "
+        "text in another encoding, save it as UTF-8, e.g. iconv -f LATIN1 -t UTF-8 FILE > NEW"
     )
+
+
+def not_found(path: Path) -> ThreefoldError:
+    """The error for a file or folder that does not exist."""
+    if path.is_symlink():
+        target = path.readlink()
+        return file_error(path, None, f"a link to {target}, which does not exist or leads back")
+    return file_error(path, None, "file or folder not found")
 
 
 def read_lines(path: Path) -> Iterator[tuple[int, str]]:
@@ -161,7 +171,7 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
 
 def lines_of(path: Path, file: IO[bytes]) -> Iterator[tuple[int, str]]:
     """(line number from 1, line without its end) of an open file."""
-    number = 0
+    file, number = _plain_lines(path, file), 0
     while line := file.readline(LONGEST_LINE + 1):
         number += 1
         if len(line) > LONGEST_LINE:
@@ -171,6 +181,21 @@ def lines_of(path: Path, file: IO[bytes]) -> Iterator[tuple[int, str]]:
         yield number, (text.removeprefix("\ufeff") if number == 1 else text).rstrip("\r\n")
     if number == 0:
         raise file_error(path, None, "the file is empty")
+
+
+def _plain_lines(path: Path, file: IO[bytes]) -> IO[bytes]:
+    """The file in UTF-8, its lines ended by a line feed: UTF-16 begins with a mark of its own."""
+    start = file.read(CHUNK_BYTES)
+    file.seek(0)
+    if start.startswith(UTF_16_MARKS):
+        try:
+            return BytesIO(file.read().decode("utf-16").encode())
+        except UnicodeError as error:
+            what = "begins as UTF-16 text, but is damaged; save it as UTF-8"
+            raise file_error(path, None, what) from error
+    if b"\r" in start and b"\n" not in start:  # as old Macs wrote
+        return BytesIO(file.read().replace(b"\r", b"\n"))
+    return file
 
 
 # --------------------------------------------------------------------------------- pairs

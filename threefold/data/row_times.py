@@ -17,7 +17,7 @@ import numpy as np
 from threefold.data.cells import is_missing, shown
 from threefold.data.time_formats import TimeFormat, detect_format
 from threefold.data.time_stamps import TimeAxis
-from threefold.errors import ThreefoldError
+from threefold.errors import ThreefoldError, setting
 
 MOST_STEP_CHANGE = 1.4  # months differ by 1.11, weekdays and days not at all
 FIRST_ROWS = 5  # of a series, by which its step is judged
@@ -30,8 +30,8 @@ def other_step(trained: TimeAxis, found: TimeAxis) -> str | None:
         return None
     return (
         f"one row every {found.step_name} in column {trained.name}, but the model was trained on "
-        f"one every {trained.step_name}; give rows of that step, or train with --set "
-        "data.resample=STEP, which averages the rows of any table"
+        f"one every {trained.step_name}; give rows of that step, or train with "
+        f"{setting('data.resample', 'STEP')}, which averages the rows of any table"
     )
 
 

@@ -1,11 +1,10 @@
-"""Rows of a live series, averaged over steps of time as `time_stamps.resample` does for a table.
+"""Rows of a live series, averaged over steps of time as `time_steps.resample` does for a table.
 
 A step is complete when a row of a later one comes; steps without a row are NaN.
 """
 
 from __future__ import annotations
 
-import datetime
 import math
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,8 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from threefold.data.time_formats import EPOCH, moment_of
-from threefold.data.time_stamps import TimeStep
+from threefold.data.time_steps import TimeStep, bin_begin, bin_number
 
 MOST_EMPTY_STEPS = 10_000  # a later time stamp is not believed
 Row = NDArray[np.float64]
@@ -55,20 +53,3 @@ class OpenBin:
     def to_dict(self) -> dict[str, Any]:
         """All of it, for JSON."""
         return dict(vars(self))
-
-
-def bin_number(seconds: float, step: TimeStep) -> int:
-    """The number of the step that contains a moment."""
-    if not step.months:
-        return math.floor(seconds / step.seconds)
-    date = moment_of(seconds)
-    return (12 * date.year + date.month - 1) // step.months
-
-
-def bin_begin(number: int, step: TimeStep) -> float:
-    """The first moment of a step."""
-    if not step.months:
-        return number * step.seconds
-    months = number * step.months
-    date = datetime.datetime(months // 12, months % 12 + 1, 1, tzinfo=datetime.UTC)
-    return (date - EPOCH).total_seconds()

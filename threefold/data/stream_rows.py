@@ -11,10 +11,9 @@ missing values are refused.
 from __future__ import annotations
 
 import csv
-import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from io import BytesIO
 from typing import Any
 
@@ -36,6 +35,7 @@ from threefold.data.stream_encoders import (
     UnreadableError,
     complete_lines,
 )
+from threefold.data.table_formats import json_object
 from threefold.errors import ThreefoldError, nearest
 
 CANDIDATE_SEPARATORS = "\t;,|"  # of table columns, in the order in which a line is searched
@@ -56,7 +56,8 @@ class RowLayout:
     names: of the numbers, in the model's order; `named` if a header must have them.
     limits: lowest and highest believed number of each column; others are missing.
     refuses: missing numbers are errors.  columns: those of the table to read instead of `names`,
-    by name or number from 1.  header: None if the first line shows it.
+    by name or number from 1.  header: None if the first line shows it.  categories: the known ones
+    of columns that hold no numbers; their codes begin at 1, and an unknown one is 0.
     """
 
     names: tuple[str, ...]
@@ -67,6 +68,7 @@ class RowLayout:
     refuses: bool = True
     columns: tuple[str, ...] | None = None
     header: bool | None = None
+    categories: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.columns is not None and len(self.columns) != len(self.names):
@@ -257,7 +259,10 @@ class RowEncoder(Encoder):
     def _split(self, line: str) -> Any:
         """The cells of a line: a list, or a mapping for JSON lines."""
         if self.separator == JSON_LINES:
-            return _json_object(line)
+            try:
+                return json_object(line)
+            except ValueError as error:
+                raise _BadLineError(str(error)) from error
         if '"' not in line:
             return [cell.strip() for cell in line.split(self.separator)]
         try:
@@ -282,7 +287,21 @@ class RowEncoder(Encoder):
             False,
         )
 
+    def _code(self, name: str, cell: Any) -> float:
+        """The code of a category."""
+        known = self.layout.categories[name]
+        if is_missing(cell) and not self.layout.refuses:
+            return math.nan
+        if self.layout.refuses and label_of(cell) not in known:
+            raise _BadCellError(
+                f"column {name} is {shown(cell)}; the model was trained on {', '.join(known)}; "
+                "--missing carry reads others as none of them"
+            )
+        return 1.0 + known.index(label_of(cell)) if label_of(cell) in known else 0.0
+
     def _number(self, column: int, cell: Any) -> float:
+        if self.layout.names[column] in self.layout.categories:
+            return self._code(self.layout.names[column], cell)
         decimal = "," if self.separator == ";" and isinstance(cell, str) and "," in cell else "."
         number = usable_number(cell, decimal)
         low, high = self.limits[column]
@@ -320,21 +339,6 @@ def _decoded(data: bytes) -> str:
         return data.decode().strip("\r\n \ufeff")
     except UnicodeDecodeError as error:
         raise _BadLineError(f"0x{data[error.start]:02x} is not valid UTF-8") from error
-
-
-def _json_object(line: str) -> Mapping[str, Any]:
-    try:
-        row = json.loads(line)
-        if "\\u" in line:
-            json.dumps(row, ensure_ascii=False).encode()
-    except UnicodeEncodeError as error:
-        code = ord(error.object[error.start])
-        raise _BadLineError(f"\\u{code:04x} is half of a character (a lone surrogate)") from error
-    except (ValueError, RecursionError) as error:
-        raise _BadLineError(f"not JSON ({error})") from error
-    if not isinstance(row, dict):
-        raise _BadLineError(f"a JSON {type(row).__name__}; expected an object per line")
-    return row
 
 
 def _missing_columns(missing: Sequence[str], wanted: Sequence[str], cells: Sequence[str]) -> str:

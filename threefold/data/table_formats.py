@@ -12,6 +12,7 @@ import importlib
 import io
 import json
 import re
+import shlex
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -23,7 +24,13 @@ from typing import IO, Any
 import numpy as np
 
 from threefold.data.cells import is_missing, resembles_number
-from threefold.data.readers import LONGEST_LINE, file_error, lines_of, refuse_irregular
+from threefold.data.readers import (
+    LONGEST_LINE,
+    UTF_16_MARKS,
+    file_error,
+    lines_of,
+    refuse_irregular,
+)
 
 COLUMN_SEPARATORS = {".csv": ",", ".tsv": "\t", ".tab": "\t", ".txt": ","}  # unless others fit
 JSON_LINES_SUFFIXES = (".jsonl", ".ndjson")
@@ -65,8 +72,14 @@ SIGNATURES = {
     b"%PDF": "a PDF document",
     b"\x89PNG": "an image (.png)",
     b"RIFF": "a sound (.wav)",
-    b"\xff\xfe": "UTF-16 text; save it as UTF-8",
-    b"\xfe\xff": "UTF-16 text; save it as UTF-8",
+}
+
+# How the content of files that are not text must begin, by suffix, and what they are.
+BINARY_TABLES = {
+    ".parquet": (b"PAR1", "a Parquet file"),
+    ".xlsx": (b"PK\x03\x04", "an Excel file"),
+    ".npy": (b"\x93NUMPY", "a numpy array"),
+    ".npz": (b"PK\x03\x04", "an archive of numpy arrays"),
 }
 
 
@@ -98,13 +111,34 @@ def refuse_unreadable(path: Path) -> None:
     suffix = table_suffix(path)
     if suffix in REFUSED_SUFFIXES:
         raise file_error(path, None, f"{suffix} is {REFUSED_SUFFIXES[suffix]}")
-    if suffix in (".parquet", ".xlsx", ".npy", ".npz"):
-        return
     with open_table(path) as file:
-        start = file.read(8)
+        start = file.read(1 << 10)
+    if not start:
+        raise file_error(path, None, "the file is empty")
+    if start.startswith(UTF_16_MARKS) and suffix not in TABLE_SUFFIXES:
+        command = f"iconv -f UTF-16 -t UTF-8 {shlex.quote(str(path))} > NEW"
+        raise file_error(path, None, f"UTF-16 text; save it as UTF-8, e.g. {command}")
+    if suffix in BINARY_TABLES:
+        _refuse_imitation(path, suffix, start)
+        return
     for signature, what in SIGNATURES.items():
         if start.startswith(signature):
             raise file_error(path, None, f"the content is {what}, not text as {suffix!r} says")
+
+
+def _refuse_imitation(path: Path, suffix: str, start: bytes) -> None:
+    """Refuse a file whose content is not what its name says."""
+    expected, name = BINARY_TABLES[suffix]
+    if start.startswith(expected):
+        return
+    found = [what for signature, what in SIGNATURES.items() if start.startswith(signature)]
+    if found:
+        advice = f"the content is {found[0]}; rename it"
+    elif b"\0" in start:
+        advice = "it is damaged, or something else; write it again"
+    else:
+        advice = "it looks like text; if it is a table, rename it, e.g. to .csv"
+    raise file_error(path, None, f"not {name}, although its name ends in {suffix}: {advice}")
 
 
 @contextmanager
@@ -156,11 +190,13 @@ def read_separated(path: Path, file: IO[bytes]) -> Rows:
     )
     result = Rows(None, [], [], separator=separator)
     try:
+        number = skipped + 1  # the first line of a row, which may have several
         for row in reader:
             if row and not (len(row) == 1 and not row[0].strip()):
-                _check_width(path, reader.line_num + skipped, row, result.rows)
+                _check_width(path, number, row, result.rows)
                 result.rows.append(row)
-                result.numbers.append(reader.line_num + skipped)
+                result.numbers.append(number)
+            number = reader.line_num + skipped + 1
     except csv.Error as error:
         what = f'not a table ({error}); a quote inside a quoted cell is written ""'
         raise file_error(path, reader.line_num + skipped, what) from error
@@ -170,7 +206,8 @@ def read_separated(path: Path, file: IO[bytes]) -> Rows:
 def _clean_lines(path: Path, file: IO[bytes]) -> Iterator[tuple[int, str]]:
     for number, text in lines_of(path, file):
         if "\0" in text:
-            raise file_error(path, number, "contains a NUL byte; is this a text file?")
+            what = "contains a NUL byte; expected text in UTF-8: save it so if it is UTF-16"
+            raise file_error(path, number, what)
         yield number, text
 
 
@@ -211,25 +248,28 @@ def _read_json_lines(path: Path, file: IO[bytes]) -> Rows:
     objects, numbers = [], []
     for number, text in lines_of(path, file):
         if text.strip():
-            objects.append(_json_object(path, number, text))
+            try:
+                objects.append(json_object(text))
+            except ValueError as error:
+                raise file_error(path, number, str(error)) from error
             numbers.append(number)
     names = list(dict.fromkeys(name for row in objects for name in row))
     return Rows(names, [[row.get(name) for name in names] for row in objects], numbers)
 
 
-def _json_object(path: Path, number: int, text: str) -> dict[str, Any]:
-    """The object in a line of a .jsonl file."""
+def json_object(line: str) -> dict[str, Any]:
+    """The object in a line of JSON; a ValueError says what is wrong with it."""
     try:
-        row = json.loads(text, object_pairs_hook=_no_name_twice)
-        if "\\u" in text:
+        row = json.loads(line, object_pairs_hook=_no_name_twice)
+        if "\\u" in line:
             json.dumps(row, ensure_ascii=False).encode()
     except UnicodeEncodeError as error:
-        what = f"\\u{ord(error.object[error.start]):04x} is half of a character (a lone surrogate)"
-        raise file_error(path, number, what) from error
+        code = ord(error.object[error.start])
+        raise ValueError(f"\\u{code:04x} is half of a character (a lone surrogate)") from error
     except (ValueError, RecursionError) as error:
-        raise file_error(path, number, f"not JSON ({error})") from error
+        raise ValueError(f"not JSON ({error})") from error
     if not isinstance(row, dict):
-        raise file_error(path, number, f"a JSON {type(row).__name__}; expected an object per line")
+        raise ValueError(f"a JSON {type(row).__name__}; expected an object per line")
     return row
 
 
@@ -337,7 +377,10 @@ def _load_numpy(path: Path, file: IO[bytes]) -> Any:
         loaded = np.load(io.BytesIO(file.read()))
         return dict(loaded) if isinstance(loaded, np.lib.npyio.NpzFile) else loaded
     except Exception as error:  # of numpy and zipfile, by what is wrong
-        raise file_error(path, None, f"not a readable numpy file ({error})") from error
+        why = f"damaged, or not a numpy file ({error})"
+        if "allow_pickle" in str(error):
+            why = "an array of Python objects, which could run any code when read; save numbers"
+        raise file_error(path, None, why) from error
 
 
 _READERS: dict[str, Callable[[Path, IO[bytes]], Rows]] = {

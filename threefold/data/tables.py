@@ -24,6 +24,8 @@ from threefold.data.cells import (
     label_of,
     resembles_number,
     shown,
+    shows_groups,
+    split_unit,
     text_of,
     usable_number,
     why_not_a_number,
@@ -37,9 +39,9 @@ from threefold.data.table_formats import (
     read_rows,
     read_separated,
 )
-from threefold.errors import AmbiguousError, ThreefoldError, nearest
+from threefold.errors import AmbiguousError, ThreefoldError, nearest, setting
 
-HEADER_OPTIONS = ("--set data.header=true", "--set data.header=false")
+UNITS = "%$€£"
 ROWS_BELOW = 200  # of which the first line is compared with
 
 
@@ -121,15 +123,34 @@ class Table:
     def numbers(self, name: str, decimal: str | None = None) -> NDArray[np.float64]:
         """A column of numbers, NaN where a cell is missing; other cells are refused."""
         cells, sign = self.column(name), decimal or self.decimal_of(name)
+        grouped = bool(decimal) or self.is_grouped(name)
+        self._check_units(name, cells)
         numbers = np.full(len(cells), np.nan)
         for i, cell in enumerate(cells):
-            number = usable_number(cell, sign)
+            number = usable_number(cell, sign, grouped=grouped)
             if number is not None:
                 numbers[i] = number
             elif not is_missing(cell):
                 why = why_not_a_number(cell, sign)
                 raise self.error(self.line_numbers[i], f"{name} is {shown(cell)}; {why}")
         return numbers
+
+    def _check_units(self, name: str, cells: Sequence[Any]) -> None:
+        """Refuse cells with different units; the one that all have is told."""
+        if not any(isinstance(cell, str) and cell.strip(UNITS) != cell for cell in cells):
+            return
+        units: dict[str, tuple[int, Any]] = {}
+        for line, cell in zip(self.line_numbers, cells, strict=True):
+            if not is_missing(cell):
+                unit = split_unit(cell.strip())[1] if isinstance(cell, str) else ""
+                units.setdefault(unit, (line, cell))
+        if len(units) > 1:
+            (_, first), (line, other) = list(units.values())[:2]
+            what = f"{name} is {shown(other)}, but {shown(first)} above: expected one unit"
+            raise self.error(line, what)
+        note = f"{name}: the unit {next(iter(units), '')} is not part of the numbers"
+        if note not in self.notes:
+            self.notes.append(note)
 
     def complete_numbers(self, name: str, decimal: str | None = None) -> NDArray[np.float64]:
         """A column of numbers, none of which may be missing."""
@@ -139,6 +160,16 @@ class Table:
             cell, line = self.cells[name][missing[0]], self.line_numbers[missing[0]]
             raise self.error(line, f"{name} is {shown(cell)}; expected a finite number")
         return numbers
+
+    def shown_decimal(self) -> str | None:
+        """The decimal sign, if thousands are separated and all columns agree; None otherwise."""
+        signs = {self.decimal_of(name) for name in self.cells if self.is_grouped(name)}
+        others = {decimal_sign(cells) for cells in self.cells.values()} - {None}
+        return signs.pop() if len(signs) == 1 and others <= signs else None
+
+    def is_grouped(self, name: str) -> bool:
+        """Whether commas or points separate thousands: the decimal sign is told, or cells show."""
+        return self.decimal is not None or shows_groups(self.cells[name], self.decimal_of(name))
 
     def decimal_of(self, name: str) -> str:
         """The decimal sign of a column: as told, as its cells show, or as other columns show."""
@@ -172,7 +203,8 @@ def read_table(
     for column in columns or ():
         table.column(column)
     if not len(table):
-        raise table.error(None, "the table has no rows below the first line")
+        names = ", ".join(table.cells)
+        raise table.error(None, f"no rows, only names of columns ({names}); expected rows below")
     return table
 
 
@@ -259,7 +291,7 @@ def _name_columns(
         reason = _may_be_data(rows.rows)
         if reason:
             what = f"{name}: is the first line a header or data? {reason}"
-            raise AmbiguousError(what, HEADER_OPTIONS)
+            raise AmbiguousError(what, header_options())
     if header is False:
         rows.names = [f"c{i}" for i in range(1, len(first) + 1)]
         return
@@ -268,6 +300,11 @@ def _name_columns(
         if not cell:
             rows.notes.append(f"column {i} has no name in the first line; it is called c{i}")
     del rows.rows[0], rows.numbers[0]
+
+
+def header_options() -> list[str]:
+    """How to say whether the first line has the names of the columns."""
+    return [setting("data.header", value) for value in ("true", "false")]
 
 
 def _may_be_data(rows: Sequence[Sequence[Any]]) -> str | None:
@@ -295,7 +332,7 @@ def _as_table(name: str, rows: Rows, decimal: str | None) -> Table:
     assert rows.names is not None  # `_name_columns` gives them where the format does not
     twice = [column for column, count in Counter(rows.names).items() if count > 1]
     if twice:
-        what = f"two columns have the same name, {twice[0]!r}: {', '.join(rows.names)}"
+        what = f"two columns are called {twice[0]!r} ({', '.join(rows.names)}); rename one of them"
         raise ThreefoldError(f"{name}{':1' if rows.place == 'line' else ''}: {what}")
     columns = zip(*rows.rows, strict=True) if rows.rows else ((),) * len(rows.names)
     cells = {column: list(values) for column, values in zip(rows.names, columns, strict=True)}

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import calendar
 import datetime
-import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
 
@@ -30,23 +29,14 @@ from threefold.data.time_formats import (
     times_in,
     zone_offset,
 )
-from threefold.errors import AmbiguousError, ThreefoldError
+from threefold.data.time_steps import DAY
+from threefold.errors import AmbiguousError, ThreefoldError, setting
 
 Floats = NDArray[np.float64]
 
-DAY = 86_400.0
 TOLERANCE = 1e-2  # of a step, by which the stamps of a regular series may be off
 SHOWN_GAPS = 5
-MOST_BINS = 100_000_000
 UNITS = {"day": DAY, "hour": 3600.0, "minute": 60.0, "second": 1.0}
-UNIT_NAMES = {
-    **dict.fromkeys(("s", "sec", "second", "seconds"), 1.0),
-    **dict.fromkeys(("m", "min", "minute", "minutes"), 60.0),
-    **dict.fromkeys(("h", "hour", "hours"), 3600.0),
-    **dict.fromkeys(("d", "day", "days"), DAY),
-    **dict.fromkeys(("w", "week", "weeks"), 7 * DAY),
-}
-MONTH_NAMES = {"month": 1, "months": 1, "quarter": 3, "quarters": 3, "year": 12, "years": 12}
 
 
 class Gap(NamedTuple):
@@ -142,6 +132,7 @@ class TimeFacts:
     gap_count: int
     duplicates: int
     first_duplicate: int | None
+    are_neighbours: NDArray[np.bool_]  # of the sorted rows, each and the next: no gap, other times
 
 
 # --------------------------------------------------------------------------------- reading
@@ -166,13 +157,19 @@ def time_format_of(table: Table, name: str, *, day_first: bool | None = None) ->
         what = (
             f"{table.name}: {name}: is {shown(cells[0])} written with the day or the month first?"
         )
-        raise AmbiguousError(what, ("--set data.day_first=true", "--set data.day_first=false"))
+        raise AmbiguousError(what, [setting("data.day_first", v) for v in ("true", "false")])
     texts = (form.text, *form.others)
     return TimeFormat(next(t for t in texts if _day_first(t) == day_first), form.zone)
 
 
 def _day_first(form: str) -> bool:
     return form.index("d") < form.index("m")
+
+
+def day_first_in(form: str) -> bool | None:
+    """Whether a format has the day before the month; None if that cannot be doubted."""
+    doubtful = form.replace("%-", "%").startswith(("%d", "%m")) and "%d" in form and "%m" in form
+    return _day_first(form) if doubtful else None
 
 
 def _parse(table: Table, name: str, form: TimeFormat) -> Floats:
@@ -224,7 +221,16 @@ def describe_times(table: Table, name: str, *, day_first: bool | None = None) ->
         gap_count=len(gaps),
         duplicates=len(repeated),
         first_duplicate=min((table.line_numbers[i] for i in repeated), default=None),
+        are_neighbours=_are_neighbours(axis, clock[order]),
     )
+
+
+def _are_neighbours(axis: TimeAxis, moments: Floats) -> NDArray[np.bool_]:
+    """Whether each of the moments in order is at most one step before the next, and not equal."""
+    if len(moments) < 2:
+        return np.zeros(0, bool)
+    near: NDArray[np.bool_] = (_steps_between(axis, moments) <= 1) & (np.diff(moments) > 0)
+    return near
 
 
 def _in_one_zone(cells: Sequence[Any], times: Floats, form: TimeFormat) -> Floats:
@@ -333,68 +339,3 @@ def _days(year: int, month: int) -> int:
 
 def _counted(count: int, unit: str) -> str:
     return f"{count} {unit}" if count == 1 else f"{count} {unit}s"
-
-
-# ------------------------------------------------------------------------------ resampling
-
-
-class TimeStep(NamedTuple):
-    """A length of time: seconds, or months."""
-
-    seconds: float
-    months: int = 0
-
-
-def parse_step(text: str | float) -> TimeStep:
-    """A step such as "15min", "1 hour", "1 month", or a number of seconds."""
-    match = re.fullmatch(r"\s*([0-9.]*)\s*([a-z]*)\s*", str(text).lower())
-    number, unit = (match[1] or "1", match[2] or "s") if match and match[0].strip() else ("", "")
-    if unit in MONTH_NAMES and number.isdigit() and int(number):
-        return TimeStep(0.0, int(number) * MONTH_NAMES[unit])
-    if unit in UNIT_NAMES and re.fullmatch(r"[0-9]+\.?[0-9]*|\.[0-9]+", number) and float(number):
-        return TimeStep(float(number) * UNIT_NAMES[unit])
-    raise ThreefoldError(f"{text!r} is not a step; expected e.g. 30s, 15min, 1h, 1d, 1 month")
-
-
-def resample(times: Floats, values: Floats, step: str | float) -> tuple[Floats, Floats]:
-    """The begins of bins of one step, and the means of the values [rows, …] in each.
-
-    Cells that are NaN do not count; a bin without a value is NaN. Bins begin at whole steps, such
-    as full hours, and the last one may be incomplete.
-    """
-    length = parse_step(step)
-    index, start = _bins(times, length)
-    count = int(index.max()) + 1
-    if count > MOST_BINS:
-        raise ThreefoldError(
-            f"{count} steps of {step}: expected at most {MOST_BINS}; a longer step"
-        )
-    columns = values.reshape(len(values), -1)
-    means = np.stack([_bin_means(index, column, count) for column in columns.T], 1)
-    return start(count), means.reshape(count, *values.shape[1:])
-
-
-def _bins(times: Floats, step: TimeStep) -> tuple[NDArray[np.int64], Callable[[int], Floats]]:
-    """The bin of each time, and a function from a number of bins to where they begin."""
-    if not step.months:
-        index = np.floor(times / step.seconds).astype(np.int64)
-        first = int(index.min())
-        return index - first, lambda count: np.arange(first, first + count) * float(step.seconds)
-    dates = [moment_of(seconds) for seconds in times]
-    index = np.array([(12 * date.year + date.month - 1) // step.months for date in dates])
-    first = int(index.min())
-    return index - first, lambda count: np.array(
-        [_month_start((first + i) * step.months) for i in range(count)]
-    )
-
-
-def _month_start(index: int) -> float:
-    date = datetime.datetime(index // 12, index % 12 + 1, 1, tzinfo=datetime.UTC)
-    return (date - EPOCH).total_seconds()
-
-
-def _bin_means(index: NDArray[np.int64], values: Floats, count: int) -> Floats:
-    real = ~np.isnan(values)
-    sums = np.bincount(index[real], values[real], count)
-    counts = np.bincount(index[real], minlength=count)
-    return np.where(counts > 0, sums / np.maximum(counts, 1), np.nan)

@@ -37,7 +37,7 @@ class LabelledSeries:
 
 
 def read_ts(path: Path, *, labelled: bool = True) -> LabelledSeries:
-    """Read a .ts file without timestamps or missing values.
+    """Read a .ts file without timestamps; `?` is a missing value, NaN.
 
     labelled=False: series without a class are read too, and every label is empty.  A file with
     `@targetLabel true` has a number for each series (Tan et al. 2021, extrinsic regression).
@@ -115,11 +115,14 @@ def _dimensions(path: Path, number: int, parts: list[str]) -> Series:
     columns = []
     for dimension, part in enumerate(parts, 1):
         try:
-            column = np.array(part.split(","), dtype=np.float32)
+            cells = [cell.strip() for cell in part.split(",")]
+            column = np.array(["nan" if cell == "?" else cell for cell in cells], dtype=np.float32)
         except ValueError as error:
             raise file_error(path, number, f"dimension {dimension}: {error}") from error
-        if not np.isfinite(column).all():
-            raise file_error(path, number, f"dimension {dimension} has a value that is not finite")
+        missing = np.array([cell == "?" for cell in cells])
+        if not np.isfinite(column[~missing]).all():
+            what = f"dimension {dimension} has a value that is not finite; a missing one is ?"
+            raise file_error(path, number, what)
         columns.append(column)
     if len({len(column) for column in columns}) != 1:
         sizes = ", ".join(str(len(column)) for column in columns)

@@ -23,6 +23,7 @@ class Axis:
     logarithmic: bool = False
     better: str = ""
     at: tuple[float, ...] = field(default=())  # ticks, instead of round values
+    least: float = -math.inf  # no value is lower, e.g. 0 for an error
 
     def label(self, value: float) -> str:
         """A value in the unit of this axis."""
@@ -97,10 +98,10 @@ def _powers_of_two(low: float, high: float, most: int = 6) -> list[float]:
     return inside[:: math.ceil(len(inside) / most) or 1]
 
 
-def interval_ends(mean: float, half: float, unit: str) -> tuple[float, float]:
+def interval_ends(mean: float, half: float, axis: Axis) -> tuple[float, float]:
     """The ends of an interval; a percentage is never below 0 or above 100 %."""
-    low, high = mean - half, mean + half
-    return (max(low, 0.0), min(high, 1.0)) if unit == "percent" else (low, high)
+    low, high = max(mean - half, axis.least), mean + half
+    return (max(low, 0.0), min(high, 1.0)) if axis.unit == "percent" else (low, high)
 
 
 def text_width(text: str, size: float = 11.5) -> float:

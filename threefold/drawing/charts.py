@@ -13,16 +13,16 @@ from dataclasses import dataclass
 from html import escape
 from typing import NamedTuple, TypeAlias
 
-from threefold.drawing.axes import Axis, Scale, interval_ends, scale, text_width
+from threefold.drawing.axes import Axis, Scale, scale, text_width
+from threefold.drawing.series_style import belongs, colour, dash, marker
 
 Point: TypeAlias = tuple[float, float]
 
 WIDTH, HEIGHT = 410, 290
 TOP, BOTTOM = 14, 46
 LABEL_GAP = 13.0
-ROW_HEIGHT = 30
-DASHES = ("", "6 3", "2 3", "8 3 2 3", "4 2", "1 2", "10 4", "6 2 2 2")
-COLOURS = 8
+TITLE_SIZE = 9.5  # of the title of an axis, whose letters are not bold
+LONGEST_LABEL = 16  # letters of a name at the end of a line; the legend and the table have all
 
 
 @dataclass(frozen=True)
@@ -37,22 +37,18 @@ class Line:
 
 
 @dataclass(frozen=True)
-class Dot:
-    """One point of a scatter plot; `error` is the half-width of the interval of its y."""
-
-    name: str
-    series: int
-    x: float
-    y: float
-    error: float = 0.0
-
-
-@dataclass(frozen=True)
 class Mark:
     """An annotation: a crossing at (x, y), or a vertical line at x if y is None."""
 
     x: float
     y: float | None
+    text: str
+
+
+class Guide(NamedTuple):
+    """A grey line to compare with, such as what a perfect model would do."""
+
+    points: Sequence[Point]
     text: str
 
 
@@ -75,19 +71,22 @@ def line_chart(
     x: Axis,
     y: Axis,
     marks: Iterable[Mark] = (),
+    guides: Iterable[Guide] = (),
 ) -> Figure:
     """A line chart; each line is labelled at its end."""
-    marks = tuple(marks)
+    marks, guides = tuple(marks), tuple(guides)
     shown = [line for line in lines if line.points]
-    horizontal, vertical = _plane(
+    points = [p for line in shown for p in line.points]
+    points += [p for guide in guides for p in guide.points]
+    horizontal, vertical = plane(
         x,
         y,
-        [p[0] for line in shown for p in line.points] + [mark.x for mark in marks],
-        [p[1] for line in shown for p in line.points]
-        + [value for line in shown for point in line.band for value in point[1:]],
-        max((text_width(line.name + line.note) for line in shown), default=0) + 16,
+        [p[0] for p in points] + [mark.x for mark in marks],
+        [p[1] for p in points] + [v for line in shown for at in line.band for v in at[1:]],
+        max((text_width(_end_text(line)) for line in shown), default=0) + 16,
     )
-    parts = _frame(horizontal, vertical)
+    parts = frame(horizontal, vertical)
+    parts += [_guide(guide, horizontal, vertical) for guide in guides]
     parts += [_band(line, horizontal, vertical) for line in shown if line.band]
     parts += [_line(line, horizontal, vertical) for line in shown]
     parts += [_mark(mark, horizontal, vertical) for mark in marks]
@@ -99,134 +98,27 @@ def line_chart(
     return figure_of(title, description, parts, ("model", x.title, y.title), rows)
 
 
-def dot_chart(
-    title: str, description: str, dots: Sequence[Dot], front: Sequence[str], x: Axis, y: Axis
-) -> Figure:
-    """A scatter plot; the dots of the Pareto front are joined by a line."""
-    horizontal, vertical = _plane(
-        x,
-        y,
-        [dot.x for dot in dots],
-        [value for dot in dots for value in interval_ends(dot.y, dot.error, y.unit)],
-        14,
-    )
-    parts = _frame(horizontal, vertical)
-    best = sorted((dot for dot in dots if dot.name in front), key=lambda dot: dot.x)
-    if len(best) > 1:
-        path = " ".join(f"{horizontal(d.x):.1f},{vertical(d.y):.1f}" for d in best)
-        parts.append(f'<polyline class="front" points="{path}"/>')
-    for dot in dots:
-        parts.append(_dot(dot, horizontal, vertical, dot.name in front))
-    parts += _dot_names(dots, horizontal, vertical)
-    rows = tuple(
-        (
-            d.name,
-            x.label(d.x),
-            y.label(d.y),
-            "yes" if d.name in front else "no",
-        )
-        for d in dots
-    )
-    return figure_of(
-        title, description, parts, ("model", x.title, y.title, "on the Pareto front"), rows
-    )
-
-
-class Range(NamedTuple):
-    """One row of a range chart: single values, their mean and the half-width of its interval."""
-
-    name: str
-    series: int
-    mean: float
-    half: float
-    values: Sequence[float]
-
-
-def range_chart(
-    title: str, description: str, rows: Sequence[Range], x: Axis, zero: bool = False
-) -> Figure:
-    """One row for each range: every value, the mean and its interval; `zero` adds a line at 0."""
-    height = TOP + ROW_HEIGHT * len(rows) + BOTTOM
-    unit = "number" if zero else x.unit
-    left = 16 + max((text_width(row.name) for row in rows), default=0)
-    shown = [*_extent(rows, unit), *([0.0] if zero else [])]
-    horizontal = scale(x, shown, left, WIDTH - left - 16)
-    parts = _grid(horizontal, TOP, height - BOTTOM)
-    if zero:
-        parts.append(f'<path class="here" d="M{horizontal(0):.1f} {TOP}V{height - BOTTOM}"/>')
-    for i, row in enumerate(rows):
-        parts += _range(row, horizontal, left, TOP + ROW_HEIGHT * i + ROW_HEIGHT // 2, unit)
-    numbers = tuple(
-        (
-            row.name,
-            x.label(row.mean),
-            f"± {x.label(row.half)}",
-            "; ".join(x.label(value) for value in row.values),
-        )
-        for row in rows
-    )
-    header = ("model", x.title, "interval", "seeds")
-    return figure_of(title, description, parts, header, numbers, height)
-
-
-def _extent(rows: Sequence[Range], unit: str) -> list[float]:
-    """All values and all finite ends of intervals."""
-    known = [row for row in rows if math.isfinite(row.half)]
-    ends = [end for row in known for end in interval_ends(row.mean, row.half, unit)]
-    return ends + [value for row in rows for value in row.values]
-
-
-def _range(row: Range, horizontal: Scale, left: float, middle: int, unit: str) -> list[str]:
-    """Name, interval, single values and mean of one row at the height `middle`."""
-    colour = f"s{row.series % COLOURS}"
-    parts = [f'<text class="name" x="{left - 8:.0f}" y="{middle + 4}">{escape(row.name)}</text>']
-    if math.isfinite(row.half):
-        low, high = map(horizontal, interval_ends(row.mean, row.half, unit))
-        parts.append(
-            f'<path class="interval {colour}" '
-            f'd="M{low:.1f} {middle}H{high:.1f}M{low:.1f} {middle - 5}v10M{high:.1f} '
-            f'{middle - 5}v10"/>'
-        )
-    parts += [
-        f'<circle class="seed {colour}" cx="{horizontal(value):.1f}" cy="{middle}" r="3"/>'
-        for value in row.values
-    ]
-    mean = horizontal.axis.label(row.mean)
-    marker = _marker(row.series, horizontal(row.mean), middle, 5.5)
-    parts.append(f'<g class="{colour}"><title>{escape(row.name)}: {mean}</title>{marker}</g>')
-    return parts
-
-
-def swatch(series: int) -> str:
-    """A sample of a line with its marker, for a table or a legend."""
-    dash = DASHES[series % len(DASHES)]
-    return (
-        f'<svg class="swatch s{series % COLOURS}" viewBox="0 0 28 12" aria-hidden="true">'
-        f'<path class="line" d="M1 6H27" stroke-dasharray="{dash}"/>'
-        f"{_marker(series, 14, 6, 4)}</svg>"
-    )
-
-
 def figure_of(
     title: str,
     description: str,
     parts: Sequence[str],
     header: tuple[str, ...],
     rows: tuple[tuple[str, ...], ...],
-    height: float = HEIGHT,
+    size: tuple[float, float] = (WIDTH, HEIGHT),
 ) -> Figure:
     """A figure of SVG elements, with its title, its description and its numbers."""
     slug = re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")
     svg = (
-        f'<svg class="chart" xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height:g}" '
-        f'role="img" aria-labelledby="{slug}-title {slug}-desc">'
+        f'<svg class="chart" xmlns="http://www.w3.org/2000/svg" '
+        f'viewBox="0 0 {size[0]:g} {size[1]:g}" role="img" '
+        f'aria-labelledby="{slug}-title {slug}-desc">'
         f'<title id="{slug}-title">{escape(title)}</title>'
         f'<desc id="{slug}-desc">{escape(description)}</desc>{"".join(parts)}</svg>'
     )
     return Figure(slug, title, description, svg, header, rows)
 
 
-def _plane(
+def plane(
     x: Axis, y: Axis, across: Iterable[float], upwards: Iterable[float], right: float
 ) -> tuple[Scale, Scale]:
     """Both scales, with room for the tick labels on the left and `right` pixels on the right."""
@@ -235,10 +127,10 @@ def _plane(
     return scale(x, across, left, WIDTH - left - right), vertical
 
 
-def _frame(horizontal: Scale, vertical: Scale) -> list[str]:
+def frame(horizontal: Scale, vertical: Scale) -> list[str]:
     """Grid, tick labels and titles of both axes."""
     left, right = horizontal.start, horizontal.start + horizontal.span
-    parts = _grid(horizontal, TOP, HEIGHT - BOTTOM)
+    parts = grid(horizontal, TOP, HEIGHT - BOTTOM)
     for value in vertical.ticks:
         y = vertical(value)
         parts.append(f'<path class="grid" d="M{left:.0f} {y:.1f}H{right:.0f}"/>')
@@ -246,6 +138,8 @@ def _frame(horizontal: Scale, vertical: Scale) -> list[str]:
         parts.append(f'<text class="tick y" x="{left - 7:.0f}" y="{y + 4:.1f}">{text}</text>')
     hint = {"low": "lower is better", "high": "higher is better"}.get(vertical.axis.better, "")
     title = f"{vertical.axis.title}{f' ({hint})' if hint else ''}"
+    if text_width(title, TITLE_SIZE) > HEIGHT:
+        title = vertical.axis.title
     middle = TOP + (HEIGHT - TOP - BOTTOM) / 2
     parts.append(
         f'<text class="axis" transform="translate(13 {middle:.0f}) rotate(-90)">{escape(title)}'
@@ -254,7 +148,7 @@ def _frame(horizontal: Scale, vertical: Scale) -> list[str]:
     return parts
 
 
-def _grid(horizontal: Scale, top: float, bottom: float) -> list[str]:
+def grid(horizontal: Scale, top: float, bottom: float) -> list[str]:
     """Vertical grid lines, the tick labels below them, and the title of the axis."""
     parts = []
     last = -math.inf
@@ -274,16 +168,16 @@ def _grid(horizontal: Scale, top: float, bottom: float) -> list[str]:
 def _line(line: Line, horizontal: Scale, vertical: Scale) -> str:
     pixels = [(horizontal(x), vertical(y)) for x, y in line.points]
     path = " ".join(f"{x:.1f},{y:.1f}" for x, y in pixels)
-    dash = DASHES[line.series % len(DASHES)]
     every = 1 if len(pixels) <= 12 else len(pixels)  # long curves: first and last only
     markers = "".join(
         f"<g><title>{escape(line.name)}: {horizontal.axis.label(point[0])}, "
-        f"{vertical.axis.label(point[1])}</title>{_marker(line.series, *pixel, 3.5)}</g>"
+        f"{vertical.axis.label(point[1])}</title>{marker(line.series, *pixel, 3.5)}</g>"
         for i, (pixel, point) in enumerate(zip(pixels, line.points, strict=True))
         if i % every == 0 or i == len(pixels) - 1
     )
     return (
-        f'<g class="s{line.series % COLOURS}"><polyline class="line" stroke-dasharray="{dash}" '
+        f'<g class="{colour(line.series)}" {belongs(line.series)}>'
+        f'<polyline class="line" stroke-dasharray="{dash(line.series)}" '
         f'points="{path}"/>{markers}</g>'
     )
 
@@ -291,57 +185,19 @@ def _line(line: Line, horizontal: Scale, vertical: Scale) -> str:
 def _band(line: Line, horizontal: Scale, vertical: Scale) -> str:
     there = [f"{horizontal(x):.1f},{vertical(high):.1f}" for x, _, high in line.band]
     back = [f"{horizontal(x):.1f},{vertical(low):.1f}" for x, low, _ in reversed(line.band)]
-    return f'<polygon class="band s{line.series % COLOURS}" points="{" ".join(there + back)}"/>'
-
-
-def _dot(dot: Dot, horizontal: Scale, vertical: Scale, front: bool) -> str:
-    x, y = horizontal(dot.x), vertical(dot.y)
-    whisker = ""
-    if dot.error and math.isfinite(dot.error):
-        low, high = map(vertical, interval_ends(dot.y, dot.error, vertical.axis.unit))
-        whisker = f'<path class="interval" d="M{x:.1f} {high:.1f}V{low:.1f}"/>'
-    values = f"{horizontal.axis.label(dot.x)}, {vertical.axis.label(dot.y)}"
     return (
-        f'<g class="s{dot.series % COLOURS}"><title>{escape(dot.name)}: {values}</title>{whisker}'
-        f"{_marker(dot.series, x, y, 6 if front else 4)}</g>"
+        f'<polygon class="band {colour(line.series)}" {belongs(line.series)} '
+        f'points="{" ".join(there + back)}"/>'
     )
 
 
-def _dot_names(dots: Sequence[Dot], horizontal: Scale, vertical: Scale) -> list[str]:
-    """Labels of dots: to the right if there is room, and without overlaps if possible."""
-    parts: list[str] = []
-    taken: list[tuple[float, float, float]] = []  # (left, right, height) of names and dots
-    taken += [(horizontal(d.x) - 6, horizontal(d.x) + 6, vertical(d.y)) for d in dots]
-    for dot in sorted(dots, key=lambda dot: dot.x):
-        tries = _label_places(dot, horizontal, vertical)
-        free = [t for t in tries if not any(_touches(t, other) for other in taken)]
-        left, right, anchor, height = (free or tries)[0]
-        taken.append((left, right, height))
-        at = left if anchor == "start" else right
-        parts.append(
-            f'<text class="label s{dot.series % COLOURS}" x="{at:.1f}" y="{height + 4:.1f}" '
-            f'text-anchor="{anchor}">{escape(dot.name)}</text>'
-        )
-    return parts
-
-
-def _label_places(
-    dot: Dot, horizontal: Scale, vertical: Scale
-) -> list[tuple[float, float, str, float]]:
-    """(left, right, anchor, height) of the places for a dot's label in the chart, best first."""
-    x, y, size = horizontal(dot.x), vertical(dot.y), text_width(dot.name)
-    sides = [(x + 10, x + 10 + size, "start"), (x - 10 - size, x - 10, "end")]
-    return [
-        (left, right, anchor, y + shift)
-        for shift in (0, -13, 13, -26, 26, -39, 39)
-        for left, right, anchor in sides
-        if right < WIDTH and left > horizontal.start
-    ]
-
-
-def _touches(name: tuple[float, float, str, float], other: tuple[float, float, float]) -> bool:
-    left, right, _, height = name
-    return left < other[1] and other[0] < right and abs(height - other[2]) < LABEL_GAP
+def _guide(guide: Guide, horizontal: Scale, vertical: Scale) -> str:
+    path = " ".join(f"{horizontal(x):.1f},{vertical(y):.1f}" for x, y in guide.points)
+    x, y = guide.points[0]
+    return (
+        f'<polyline class="here" points="{path}"/><text class="note" '
+        f'x="{horizontal(x) + 4:.1f}" y="{vertical(y) - 4:.1f}">{escape(guide.text)}</text>'
+    )
 
 
 def _mark(mark: Mark, horizontal: Scale, vertical: Scale) -> str:
@@ -373,27 +229,18 @@ def _spread(items: Sequence[tuple[Line, float]]) -> list[tuple[Line, float]]:
     return [(line, height) for (line, _), height in zip(order, heights, strict=True)]
 
 
-def _label(line: Line, x: float, y: float, horizontal: Scale, height: float) -> str:
+def _end_text(line: Line) -> str:
+    """What stands at the end of a line."""
     text = f"{line.name}{line.note}"
+    return text if len(text) <= LONGEST_LABEL else f"{text[: LONGEST_LABEL - 1].rstrip()}…"
+
+
+def _label(line: Line, x: float, y: float, horizontal: Scale, height: float) -> str:
+    text = _end_text(line)
     start = round(horizontal.start + horizontal.span) + 10
     return (
+        f"<g {belongs(line.series)}>"
         f'<path class="lead" d="M{x + 5:.1f} {y:.1f}L{start - 4} {height:.1f}"/>'
-        f'<text class="label s{line.series % COLOURS}" x="{start}" y="{height + 4:.1f}">'
-        f"{escape(text)}</text>"
+        f'<text class="label {colour(line.series)}" x="{start}" y="{height + 4:.1f}">'
+        f"{escape(text)}</text></g>"
     )
-
-
-def _marker(series: int, x: float, y: float, r: float) -> str:
-    """A marker; there are six shapes."""
-    shape = series % 6
-    if shape == 0:
-        return f'<circle class="dot" cx="{x:.1f}" cy="{y:.1f}" r="{r:g}"/>'
-    corners = {
-        1: ((-1, -1), (1, -1), (1, 1), (-1, 1)),
-        2: ((0, -1.3), (1.2, 0.9), (-1.2, 0.9)),
-        3: ((0, -1.4), (1.4, 0), (0, 1.4), (-1.4, 0)),
-        4: ((0, 1.3), (1.2, -0.9), (-1.2, -0.9)),
-        5: ((-0.5, -1.3), (0.5, -1.3), (1.3, 0), (0.5, 1.3), (-0.5, 1.3), (-1.3, 0)),
-    }[shape]
-    points = " ".join(f"{x + r * 0.95 * a:.1f},{y + r * 0.95 * b:.1f}" for a, b in corners)
-    return f'<polygon class="dot" points="{points}"/>'

@@ -47,7 +47,9 @@ def matrix_chart(
         if count
     )
     height = top + cell * len(names) + 10
-    return figure_of(title, description, parts, ("label", "answer", "number"), rows, height)
+    return figure_of(
+        title, description, parts, ("label", "answer", "number"), rows, (WIDTH, height)
+    )
 
 
 def _row(

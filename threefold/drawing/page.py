@@ -1,4 +1,4 @@
-"""HTML pages that need nothing else: no network, no script, figures as inline SVG."""
+"""HTML pages that need nothing else: no network, figures as inline SVG."""
 
 from __future__ import annotations
 
@@ -13,6 +13,12 @@ from threefold.drawing.charts import Figure
 def style() -> str:
     """The style sheet of pages and figures."""
     return (files("threefold.drawing") / "page.css").read_text(encoding="utf-8")
+
+
+def script() -> str:
+    """The script of pages with a legend, as an element."""
+    text = (files("threefold.drawing") / "page.js").read_text(encoding="utf-8")
+    return f"<script>\n{text}</script>"
 
 
 def document(title: str, body: str) -> str:

@@ -20,8 +20,15 @@ def format_value(value: float, unit: str) -> str:
     if unit == "percent":
         return f"{100 * value:.3g} %"
     if unit == "number":
-        return f"{value:.4g}"
+        return format_number(value) if abs(value) >= 1e5 else f"{value:.4g}"
     return {"bytes": format_bytes, "seconds": format_seconds}.get(unit, format_count)(value)
+
+
+def format_number(value: float) -> str:
+    """A number with four digits at least: 0.01234, 1,234, 158,453; very large ones as 1.235e+12."""
+    if isinstance(value, int) or 1e3 <= abs(value) < 1e9:
+        return f"{value:,.0f}"
+    return f"{value:.4g}"
 
 
 def format_bytes(value: float) -> str:

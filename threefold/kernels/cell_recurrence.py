@@ -44,6 +44,10 @@ CELL_KINDS = {
     "slstm": CellKind(4, 4, 6),
     "rnn_memory": CellKind(1, 1, 0, 1),
     "gated_memory": CellKind(2, 1, 2, 1),
+    "ur_lstm": CellKind(4, 2, 5),
+    "ur_gru": CellKind(4, 1, 4),
+    "euler": CellKind(2, 1, 1, 1),
+    "rnn_modrelu": CellKind(1, 1, 0, 1),
 }
 _NUMBERS = {kind: number for number, kind in enumerate(CELL_KINDS)}
 
@@ -149,7 +153,8 @@ def _backward(
     if mask is not None:
         seen = seen * mask.unsqueeze(1)
     grad_recurrent = _of_recurrent(grad_inputs, seen, saved, len(recurrent), kind)
-    return grad_inputs, grad_state, grad_recurrent, _of_extra(grad_inputs, state, saved, kind)
+    grad_extra = _of_extra(grad_inputs, state, out, saved, kind)
+    return grad_inputs, grad_state, grad_recurrent, grad_extra
 
 
 def _before(first: Tensor, following: Tensor) -> Tensor:
@@ -160,13 +165,13 @@ def _before(first: Tensor, following: Tensor) -> Tensor:
 def _of_recurrent(grads: Tensor, seen: Tensor, saved: Tensor, blocks: int, kind: str) -> Tensor:
     """The gradient of the recurrent matrices [N, G·S, S]."""
     size = grads.shape[-1] // blocks
-    if kind.startswith("gru"):
-        candidate, reset = grads[:, :, 2:], saved[:, :, :1]
+    if "gru" in kind:
+        gates, candidate, reset = grads[:, :, :-1], grads[:, :, -1:], saved[:, :, :1]
         # n = tanh(x + r ⊙ U h₋), or tanh(x + U (r ⊙ h₋)): r multiplies one factor or the other.
         if "after" in kind:
-            pairs = [(grads[:, :, :2], seen), (candidate * reset, seen)]
+            pairs = [(gates, seen), (candidate * reset, seen)]
         else:
-            pairs = [(grads[:, :, :2], seen), (candidate, seen * reset.squeeze(2))]
+            pairs = [(gates, seen), (candidate, seen * reset.squeeze(2))]
     else:
         pairs = [(grads, seen)]
     made = [_product(grad, read, blocks, size) for grad, read in pairs]
@@ -184,8 +189,8 @@ def _product(grads: Tensor, read: Tensor, blocks: int, size: int) -> Tensor:
     return product.reshape(blocks, gates * size, size)
 
 
-def _of_extra(grads: Tensor, state: Tensor, saved: Tensor, kind: str) -> Tensor:
-    """The gradient of the peepholes or of the inner bias; empty where there is neither.
+def _of_extra(grads: Tensor, state: Tensor, out: Tensor, saved: Tensor, kind: str) -> Tensor:
+    """The gradient of peepholes, inner bias, step size or modReLU's bias; empty if there is none.
 
     The mask of linear units has no gradient: zeros.
     """
@@ -196,6 +201,10 @@ def _of_extra(grads: Tensor, state: Tensor, saved: Tensor, kind: str) -> Tensor:
         return torch.stack([(grads[:, :, gate] * seen).sum((0, 1)) for gate, seen in pairs])
     if "after" in kind:
         return (grads[:, :, 2] * saved[:, :, 0]).sum((0, 1)).unsqueeze(0)
+    if kind == "euler":
+        return (grads[:, :, 0] * saved[:, :, 0]).sum((0, 1)).unsqueeze(0)
+    if kind == "rnn_modrelu":
+        return (grads[:, :, 0] * out.sign()).sum((0, 1)).unsqueeze(0)
     if kind.endswith("memory"):
         return grads.new_zeros(1, grads.shape[-1])
     return grads.new_empty(0)

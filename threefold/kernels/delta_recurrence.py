@@ -187,7 +187,7 @@ def _added_up(grads: Tensor, heads: int) -> Tensor:
     grad = grads[0] if len(grads) == 1 else grads.sum(0)
     if grad.shape[2] == heads:
         return grad
-    return grad.view(*grad.shape[:2], heads, -1, grad.shape[-1]).sum(3)
+    return torch.unflatten(grad, 2, (heads, grad.shape[2] // heads)).sum(3)
 
 
 def _backward_shapes(

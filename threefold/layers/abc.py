@@ -13,9 +13,10 @@ from functools import partial
 from typing import ClassVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from threefold.layers.heads import choose_heads, expand_width, split_heads
+from threefold.layers.initialisation import initialise_linears
 from threefold.layers.linear import Linear
 from threefold.layers.mixer import Mixer
 from threefold.layers.norms import RMSNorm
@@ -67,8 +68,7 @@ class BoundedMemoryControl(Mixer):
             maximum=(self.heads, slots),
             position=(),
         )
-        for module in (self.query, self.key, self.value, self.slot, self.gate, self.out):
-            nn.init.xavier_uniform_(module.weight, gain=2**-2.5)
+        initialise_linears(self)
 
     def mix(
         self, x: Tensor, state: State, form: str, lengths: Tensor | None
@@ -82,10 +82,8 @@ class BoundedMemoryControl(Mixer):
         query = upcast(query) * query.shape[-1] ** -0.5
         query, key = rotate(query, upcast(key), position, frequencies)
         slot = upcast(slot).clamp(-self.clamp, self.clamp)
-        # The maximum of an empty slot (n = 0; a used slot has n ≥ 1) is below every s.
-        lowest = torch.finfo(slot.dtype).min / 2
-        maximum = state["maximum"].masked_fill(memory["sum"].squeeze(-2) == 0, lowest)
-        gates = stabilise(torch.zeros_like(slot), slot, maximum, lengths)
+        empty = memory["sum"].squeeze(-2) == 0  # a used slot has n ≥ 1
+        gates = stabilise(torch.zeros_like(slot), slot, state["maximum"], lengths, empty=empty)
         weight, log_decay = gates.log_input.exp(), gates.log_decay
         run = partial(recur, form=form, lengths=lengths)
         one = torch.ones_like(slot[..., :1])

@@ -6,14 +6,16 @@ dropout (Gal & Ghahramani 2016: one mask for all elements of a call), and the re
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from threefold.errors import ThreefoldError, nearest
+from threefold.kernels.parameter_cache import ParameterCache
 from threefold.layers.checks import check_dropout
 from threefold.layers.linear import Linear
 from threefold.layers.mixer import Mixer
@@ -71,6 +73,15 @@ class CellMixer(Mixer):
         """Parameters of the cell other than the recurrent matrices."""
         return None
 
+    def project(self, x: Tensor) -> Tensor:
+        """The inputs of all gates [B, L, G·H]."""
+        projected: Tensor = self.input(x)
+        return projected
+
+    def weights(self, mask: Tensor | None) -> CellWeights:
+        """What the cell's step reads: the recurrent matrices and other parameters."""
+        return CellWeights(self.recurrent, self.extra, mask)
+
     def gate(self, index: int) -> Tensor:
         """The bias of one gate [H], for changes in place."""
         return self.input.bias.detach()[index * self.hidden : (index + 1) * self.hidden]
@@ -80,11 +91,54 @@ class CellMixer(Mixer):
     ) -> tuple[Tensor, State]:
         mask = locked_mask(self, x, self.recurrent_dropout, self.hidden)
         seen = locked_mask(self, x, self.dropout, self.width)
-        inputs = self.input(x if seen is None else x * seen.unsqueeze(1))
-        weights = CellWeights(self.recurrent, self.extra, mask)
-        y, state = run(self.cell, inputs, state, weights, form, lengths)
+        inputs = self.project(x if seen is None else x * seen.unsqueeze(1))
+        y, state = run(self.cell, inputs, state, self.weights(mask), form, lengths)
         y = y.to(x.dtype)
         return (y if self.out is None else self.out(y)), state
+
+
+class StructuredCellMixer(CellMixer):
+    """A cell whose recurrent matrices have a structure: they are made from free parameters.
+
+    They are made for each call with gradients, otherwise once until a parameter changes.
+    """
+
+    def __init__(
+        self,
+        width: int,
+        cell: Cell,
+        *,
+        hidden: int | None,
+        dropout: float,
+        recurrent_dropout: float,
+    ) -> None:
+        super().__init__(
+            width,
+            cell,
+            hidden=hidden,
+            init="orthogonal",  # of the free parameters; each mixer draws its own
+            dropout=dropout,
+            recurrent_dropout=recurrent_dropout,
+            readout=True,
+        )
+        self.derived: ParameterCache[Tensor] = ParameterCache()
+
+    @abstractmethod
+    def matrices(self) -> Tensor:
+        """The recurrent matrices [1, G·H, H] of the current parameters, at least float32."""
+
+    def weights(self, mask: Tensor | None) -> CellWeights:
+        made = self.derived.of([self.recurrent], self.matrices)
+        return CellWeights(made, self.extra, mask)
+
+    def prepare_step(self) -> None:
+        """Compute what a step needs besides the parameters, before it is recorded."""
+        self.weights(None)
+
+    def train(self, mode: bool = True) -> Self:
+        """As in torch; the matrices are computed again."""
+        self.derived.forget()
+        return super().train(mode)
 
 
 def locked_mask(mixer: Mixer, x: Tensor, dropout: float, size: int) -> Tensor | None:

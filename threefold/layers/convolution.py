@@ -1,14 +1,16 @@
-"""Short causal convolutions, alone and after the projections to query, key and value."""
+"""Causal convolutions of a few taps: of each channel, of all of them, and after projections."""
 
 from __future__ import annotations
 
 import math
+from typing import Self
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from threefold.kernels import ops
+from threefold.kernels.parameter_cache import ParameterCache
 from threefold.layers.heads import split_heads
 from threefold.layers.linear import Linear
 
@@ -33,6 +35,55 @@ class ShortConvolution(nn.Module):
     def forward(self, x: Tensor, state: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
         """x [B, L, channels], state [B, taps−1, channels]."""
         return ops.short_convolution(x, self.weight, self.bias, state, lengths, silu=self.silu)
+
+
+class DilatedConvolution(nn.Module):
+    """y_t = Σ_k W_k x_{t−d·k} + b over all channels, taps d elements apart; state: the last inputs.
+
+    W = g v/|v| has weight normalisation (Salimans & Kingma 2016): a `direction` v and a `magnitude`
+    g for each output.
+    """
+
+    def __init__(self, inputs: int, outputs: int, taps: int, dilation: int) -> None:
+        super().__init__()
+        self.taps, self.dilation = taps, dilation
+        bound = (inputs * taps) ** -0.5
+        direction = torch.empty(outputs, taps, inputs).uniform_(-bound, bound)
+        self.direction = nn.Parameter(direction)  # the last tap is for the present element
+        self.magnitude = nn.Parameter(direction.flatten(1).norm(dim=1))
+        self.bias = nn.Parameter(torch.empty(outputs).uniform_(-bound, bound))
+        self.derived: ParameterCache[Tensor] = ParameterCache()
+
+    @property
+    def state_shape(self) -> tuple[int, int]:
+        return (self.taps - 1) * self.dilation, self.direction.shape[2]
+
+    def weight(self) -> Tensor:
+        """W [outputs, taps · inputs]; without gradients computed once until a parameter changes."""
+
+        def make() -> Tensor:
+            rows = self.direction.flatten(1)
+            scale: Tensor = self.magnitude / rows.norm(dim=1)
+            return rows * scale.unsqueeze(1)
+
+        return self.derived.of([self.direction, self.magnitude], make)
+
+    def train(self, mode: bool = True) -> Self:
+        """As in torch; the weight is computed again."""
+        self.derived.forget()
+        return super().train(mode)
+
+    def forward(self, x: Tensor, state: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
+        """x [B, L, inputs], state [B, (taps−1)·dilation, inputs]."""
+        length, (carried, channels) = x.shape[1], self.state_shape
+        context = torch.cat([state, x], 1)
+        starts = range(0, carried + 1, self.dilation)
+        columns = torch.cat([context[:, start : start + length] for start in starts], -1)
+        y = ops.linear(columns, self.weight(), self.bias)
+        if lengths is None:
+            return y, context[:, length:].clone()
+        last = lengths.unsqueeze(1) + torch.arange(carried, device=x.device)
+        return y, context.gather(1, last.unsqueeze(-1).expand(-1, -1, channels))
 
 
 class ConvolvedHeads(nn.Module):

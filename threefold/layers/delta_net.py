@@ -9,10 +9,11 @@ from __future__ import annotations
 from typing import ClassVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from threefold.layers.convolution import ConvolvedHeads
 from threefold.layers.heads import choose_heads, expand_width
+from threefold.layers.initialisation import initialise_linears
 from threefold.layers.linear import Linear
 from threefold.layers.mixer import Mixer
 from threefold.layers.norms import RMSNorm, l2_normalize
@@ -51,9 +52,7 @@ class DeltaNet(Mixer):
         self.norm = RMSNorm(value_size, eps)
         self.out = Linear(values, width, bias=False)
         self.carries(memory=(self.heads, key_size, value_size), conv=self.convolved.state_shape)
-        for module in self.modules():
-            if isinstance(module, nn.Linear):
-                nn.init.xavier_uniform_(module.weight, gain=2**-2.5)
+        initialise_linears(self)
 
     def mix(
         self, x: Tensor, state: State, form: str, lengths: Tensor | None

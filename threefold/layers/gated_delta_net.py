@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from threefold.errors import ThreefoldError
 from threefold.layers.convolution import ConvolvedHeads
 from threefold.layers.heads import choose_heads, expand_width, split_heads
-from threefold.layers.initialisation import initial_delta_bias
+from threefold.layers.initialisation import initial_delta_bias, initialise_linears
 from threefold.layers.linear import Linear
 from threefold.layers.mixer import Mixer
 from threefold.layers.norms import RMSNorm, l2_normalize
@@ -70,9 +70,7 @@ class GatedDeltaNet(Mixer):
         self.norm = RMSNorm(value_size, eps)
         self.out = Linear(values, width, bias=False)
         self.carries(memory=(self.heads, key_size, value_size), conv=self.convolved.state_shape)
-        for module in self.modules():
-            if isinstance(module, nn.Linear):
-                nn.init.xavier_uniform_(module.weight, gain=2**-2.5)
+        initialise_linears(self)
 
     def mix(
         self, x: Tensor, state: State, form: str, lengths: Tensor | None

@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from threefold.layers.heads import choose_heads, split_heads
+from threefold.layers.initialisation import initialise_linears
 from threefold.layers.linear import Linear
 from threefold.layers.mixer import Mixer
 from threefold.layers.norms import l2_normalize
@@ -52,8 +53,7 @@ class GatedRFA(Mixer):
         self.register_buffer("random", torch.empty(self.heads, features, size))
         self.redraw()
         self.carries(memory=(self.heads, 2 * features, size + 1))
-        for module in (self.query, self.key, self.value, self.forget, self.out):
-            nn.init.xavier_uniform_(module.weight, gain=2**-0.5)
+        initialise_linears(self, gain=2**-0.5)
         for module in (self.forget, self.out):
             nn.init.zeros_(module.bias)
 

@@ -9,10 +9,11 @@ from __future__ import annotations
 from typing import ClassVar
 
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from threefold.layers.convolution import ConvolvedHeads
 from threefold.layers.heads import choose_heads, expand_width, split_heads
+from threefold.layers.initialisation import initialise_linears
 from threefold.layers.linear import Linear, LowRankProjection
 from threefold.layers.mixer import Mixer
 from threefold.layers.norms import RMSNorm
@@ -57,9 +58,7 @@ class GatedLinearAttention(Mixer):
         self.carries(memory=(self.heads, key_size, value_size))
         if taps:
             self.carries(conv=self.convolved.state_shape)
-        for module in (*self.convolved.modules(), self.gate, self.out):
-            if isinstance(module, nn.Linear):
-                nn.init.xavier_uniform_(module.weight, gain=2**-2.5)
+        initialise_linears(self.convolved, self.gate, self.out)
 
     def mix(
         self, x: Tensor, state: State, form: str, lengths: Tensor | None

@@ -11,9 +11,10 @@ import math
 from typing import ClassVar
 
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from threefold.layers.heads import choose_heads, expand_width, split_heads
+from threefold.layers.initialisation import initialise_linears
 from threefold.layers.linear import Linear
 from threefold.layers.mixer import Mixer
 from threefold.layers.norms import RMSNorm
@@ -56,8 +57,7 @@ class GatedSlotAttention(Mixer):
         self.carries(
             memory={"key": (self.heads, key_size, slots), "value": (self.heads, slots, value_size)}
         )
-        for module in (self.query, self.key, self.value, self.forget, self.out):
-            nn.init.xavier_uniform_(module.weight, gain=2**-2.5)
+        initialise_linears(self)
 
     def mix(
         self, x: Tensor, state: State, form: str, lengths: Tensor | None

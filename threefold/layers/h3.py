@@ -14,7 +14,6 @@ import torch
 from torch import Tensor, nn
 
 from threefold.errors import ThreefoldError
-from threefold.kernels import ops
 from threefold.layers.convolution import ShortConvolution
 from threefold.layers.linear import Linear
 from threefold.layers.precision import upcast
@@ -27,9 +26,25 @@ from threefold.layers.state_space_mixer import (
     flat,
     shaped,
 )
+from threefold.memory.convolution import short_convolution
 from threefold.memory.discretisation import check_delta
 from threefold.memory.filter import Filter, diagonal_filter
 from threefold.memory.state import State
+
+
+class Shift(ShortConvolution):
+    """shift(k)⊙v: a short convolution of so many taps that the parallel form is by Fourier."""
+
+    def forward(
+        self,
+        x: Tensor,
+        state: Tensor,
+        lengths: Tensor | None,
+        gate: Tensor | None = None,
+        form: str = "chunk",
+    ) -> tuple[Tensor, Tensor]:
+        """x and gate [B, L, channels], state [B, taps−1, channels]: the last inputs."""
+        return short_convolution(x, self.weight, state, gate, form=form, lengths=lengths)
 
 
 class H3(Discretised[Filter]):
@@ -59,7 +74,7 @@ class H3(Discretised[Filter]):
         if taps < 1:
             raise ThreefoldError(f"{self.name}: taps={taps}, expected at least 1")
         self.project = Linear(width, 3 * width)
-        self.conv = ShortConvolution(width, taps, silu=False)
+        self.conv = Shift(width, taps, silu=False)
         steps = torch.rand(width) * math.log(high / low) + math.log(low)
         self.step_log = nn.Parameter(steps)
         self.decay_log = nn.Parameter(torch.full((width, pairs), math.log(0.5)))
@@ -88,29 +103,12 @@ class H3(Discretised[Filter]):
         self, x: Tensor, state: State, form: str, lengths: Tensor | None
     ) -> tuple[Tensor, State]:
         query, key, value = self.project(x).chunk(3, -1)
-        if form == "parallel":
-            found, conv = self._find_at_once(key, value, state["conv"], lengths)
-        else:
-            shifted, conv = self.conv(key, state["conv"], lengths)
-            found = shifted * value
+        found, conv = self.conv(key, state["conv"], lengths, gate=value, form=form)
         fixed = self.derive()
         before = flat(state["memory"])
         o, memory = fixed.run(upcast(found), before, form=form, lengths=lengths, gate=query)
         after = {"conv": conv, "memory": shaped(memory, state["memory"])}
         return self.out(o.to(x.dtype)), after
-
-    def _find_at_once(
-        self, key: Tensor, value: Tensor, before: Tensor, lengths: Tensor | None
-    ) -> tuple[Tensor, Tensor]:
-        """shift(k)⊙v by Fourier transforms, and the last keys of each row."""
-        known, length = before.shape[1], key.shape[1]
-        keys = torch.cat([before, key], 1)
-        taps = upcast(self.conv.weight).flip(1)
-        y = ops.long_convolution(upcast(keys), taps, None, upcast(value), first=known)
-        if lengths is None:
-            return y.to(key.dtype), keys[:, length:]
-        last = lengths.unsqueeze(1) + torch.arange(known, device=key.device)
-        return y.to(key.dtype), keys[torch.arange(len(key), device=key.device).unsqueeze(1), last]
 
     def check_loaded(self) -> None:
         """Raise an error if parameters loaded from a file are not finite."""

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from threefold.errors import ThreefoldError
 from threefold.layers.heads import choose_heads, split_heads
+from threefold.layers.initialisation import initialise_linears
 from threefold.layers.linear import Linear
 from threefold.layers.mixer import Mixer
 from threefold.layers.norms import RMSNorm
@@ -60,8 +61,7 @@ class HGRN2(Mixer):
         odds = layer / (depth - layer)
         self.bound = nn.Parameter(torch.full((width,), math.log(odds))) if layer else None
         self.carries(memory=(self.heads, size, size))
-        for module in (self.query, self.forget, self.value, self.out):
-            nn.init.xavier_uniform_(module.weight, gain=2**-2.5)
+        initialise_linears(self)
 
     def keep(self, forget: Tensor) -> tuple[Tensor, Tensor]:
         """log α and 1 − α = (1−γ)(1−σ(forget)), both without cancellation."""

@@ -19,7 +19,7 @@ from threefold.layers.linear import Linear
 from threefold.layers.mixer import Mixer
 from threefold.layers.positions import advance_position
 from threefold.layers.precision import upcast
-from threefold.memory.coupled import CoupledGated, CoupledResult
+from threefold.memory.coupled import CoupledGated
 from threefold.memory.hippo import discretised_hippo
 from threefold.memory.state import State
 
@@ -79,21 +79,10 @@ class HippoRNN(Mixer):
             after["position"] = advance_position(state["position"], x.shape[1], lengths)
             ran = units.run_legs(*given, state["position"], form, lengths)
         else:
-            ran = self._fixed(units, given, form, lengths)
+            made = discretised_hippo(self.measure, self.order, self.window, "bilinear")
+            transition, write = (part.to(inputs) for part in made)
+            ran = units.run(*given, (transition, write), form, lengths)
         y, hidden, projection = ran
         after["memory"] = {"hidden": hidden, "projection": projection}
         y = y.to(x.dtype)
         return y if self.out is None else self.out(y), after
-
-    def _fixed(
-        self,
-        units: CoupledGated,
-        given: tuple[Tensor, Tensor, Tensor],
-        form: str,
-        lengths: Tensor | None,
-    ) -> CoupledResult:
-        made = discretised_hippo(self.measure, self.order, self.window, "bilinear")
-        transition, write = (part.to(given[0]) for part in made)
-        if form == "step":
-            return units.step_loop(*given, lambda _: (transition, write), lengths)
-        return units.run(*given, transition, write, lengths)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from threefold.errors import ThreefoldError
 from threefold.layers.convolution import ShortConvolution
-from threefold.layers.linear import Linear
+from threefold.layers.linear import Linear, WideLinear
 from threefold.layers.long_filters import LongFilters
 from threefold.layers.mixer import Mixer
 from threefold.layers.precision import upcast
@@ -40,34 +40,28 @@ class ImplicitFilters(LongFilters):
     ) -> None:
         super().__init__(max_length, owner)
         self.width, self.convolutions, self.bands = width, convolutions, (features - 1) // 2
-        self.first, self.second = Linear(features, hidden), Linear(hidden, hidden)
-        self.third = Linear(hidden, hidden)
-        self.last = Linear(hidden, convolutions * width, bias=False)
+        self.first, self.second = WideLinear(features, hidden), WideLinear(hidden, hidden)
+        self.third = WideLinear(hidden, hidden)
+        self.last = WideLinear(hidden, convolutions * width, bias=False)
         self.frequency = nn.Parameter(torch.full((hidden,), 10.0))
         self.skip = nn.Parameter(torch.randn(convolutions, width))
 
     def make(self, length: int) -> list[tuple[Tensor, Tensor]]:
         """The first taps of the filters of every convolution."""
-        weight = self.first.weight
+        frequency = upcast(self.frequency)
         # Float64 keeps times exact: a band turns up to bands · 2π in max_length elements.
-        time = torch.arange(length, dtype=torch.float64, device=weight.device).unsqueeze(1)
+        time = torch.arange(length, dtype=torch.float64, device=frequency.device).unsqueeze(1)
         bands = torch.linspace(1e-4, self.bands - 1, self.bands, dtype=torch.float64)
-        angles = 2 * math.pi / self.max_length * time * bands.to(weight.device)
+        angles = 2 * math.pi / self.max_length * time * bands.to(frequency.device)
         share = time / max(self.max_length - 1, 1)
-        x = torch.cat([share, angles.cos(), -angles.sin()], 1).to(upcast(weight).dtype)
+        x = torch.cat([share, angles.cos(), -angles.sin()], 1).to(frequency.dtype)
         for layer in (self.first, self.second, self.third):
-            x = torch.sin(upcast(self.frequency) * _apply(layer, x))
+            x = torch.sin(frequency * layer(x))
         rates = torch.linspace(_SLOWEST, _FASTEST, self.width, dtype=torch.float64)
         window = torch.exp(-share.to(x.dtype) * rates.to(x))
-        kernels = torch.unflatten(_apply(self.last, x), 1, (self.convolutions, self.width))
+        kernels = torch.unflatten(self.last(x), 1, (self.convolutions, self.width))
         kernels = (kernels * window.unsqueeze(1)).permute(1, 2, 0)
         return list(zip(kernels, upcast(self.skip), strict=True))
-
-
-def _apply(layer: Linear, x: Tensor) -> Tensor:
-    """Apply a linear layer in the dtype of the filter, which is at least float32."""
-    y = x @ upcast(layer.weight).T
-    return y if layer.bias is None else y + upcast(layer.bias)
 
 
 class Hyena(Mixer):
@@ -115,6 +109,6 @@ class Hyena(Mixer):
         projected, conv = self.conv(self.project(x), state["conv"], lengths)
         value, first, *gates = projected.chunk(self.order + 1, -1)
         value = first * value
-        for gate, taps in zip(gates, self.filters.taps(stream.longest), strict=True):
+        for gate, taps in zip(gates, self.filters(stream.longest), strict=True):
             value = stream.convolve(value, taps, gate)
         return self.out(value), {"conv": conv, **stream.after()}

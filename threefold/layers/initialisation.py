@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 
 def initial_delta_bias(channels: int, delta_range: tuple[float, float]) -> Tensor:
@@ -13,6 +13,14 @@ def initial_delta_bias(channels: int, delta_range: tuple[float, float]) -> Tenso
     low, high = (math.log(limit) for limit in delta_range)
     delta = torch.empty(channels).uniform_(low, high).exp().clamp(min=1e-4)
     return delta + torch.log(-torch.expm1(-delta))
+
+
+def initialise_linears(*modules: nn.Module, gain: float = 2**-2.5) -> None:
+    """Xavier's uniform weights for all linear maps of modules; the gain is RetNet's."""
+    for module in modules:
+        for part in module.modules():
+            if isinstance(part, nn.Linear):
+                nn.init.xavier_uniform_(part.weight, gain=gain)
 
 
 def orthogonal_gaussians(like: Tensor) -> Tensor:
@@ -27,3 +35,9 @@ def orthogonal_gaussians(like: Tensor) -> Tensor:
     lengths = torch.linalg.vector_norm(torch.randn_like(like), dim=-1, keepdim=True)
     drawn: Tensor = directions.mT.flatten(1, 2)[:, :count] * lengths
     return drawn
+
+
+def lecun_uniform(weight: Tensor) -> Tensor:
+    """Fill a weight uniformly, with variance 1 / inputs."""
+    bound = (3 / weight.shape[1]) ** 0.5
+    return nn.init.uniform_(weight, -bound, bound)

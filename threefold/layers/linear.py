@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from threefold.kernels import ops
 from threefold.layers.heads import split_heads
+from threefold.layers.precision import upcast
 
 
 class Linear(nn.Linear):
@@ -16,6 +17,14 @@ class Linear(nn.Linear):
 
     def forward(self, x: Tensor) -> Tensor:
         return ops.linear(x, self.weight, self.bias)
+
+
+class WideLinear(Linear):
+    """A linear map in the dtype of its input, at least float32, in which filters are made."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = x @ upcast(self.weight).T
+        return y if self.bias is None else y + upcast(self.bias)
 
 
 def encode_rows(weight: Tensor) -> tuple[Tensor, Tensor]:

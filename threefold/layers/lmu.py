@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from threefold.kernels.parameter_cache import ParameterCache
 from threefold.layers.cell_mixer import CellMixer
 from threefold.layers.checks import check_hippo_sizes
+from threefold.layers.initialisation import lecun_uniform
 from threefold.layers.linear import Linear
 from threefold.layers.mixer import Mixer
 from threefold.layers.precision import upcast
@@ -24,6 +25,31 @@ from threefold.memory.filter_states import filter_states
 from threefold.memory.forms import FORMS
 from threefold.memory.hippo import discretised_hippo
 from threefold.memory.state import State
+
+
+class RecurrentUnits(nn.Module):
+    """U, e_h and e_m, and the units that read and write the memory through them."""
+
+    def __init__(self, hidden: int, memories: int, order: int) -> None:
+        super().__init__()
+        self.recurrent = nn.Parameter(nn.init.xavier_normal_(torch.empty(hidden, hidden)))
+        self.from_hidden = nn.Parameter(lecun_uniform(torch.empty(memories, hidden)))
+        self.from_memory = nn.Parameter(torch.zeros(memories, memories * order))
+
+    def forward(
+        self,
+        inputs: tuple[Tensor, Tensor],
+        system: tuple[Tensor, Tensor, Tensor],
+        memory: State,
+        form: str,
+        lengths: Tensor | None,
+    ) -> tuple[Tensor, State]:
+        """All h from `inputs` (W x, e_x x) by `system` (V, Ā, B̄), and the memory after them."""
+        own = upcast(self.recurrent), upcast(self.from_hidden), upcast(self.from_memory)
+        units = CoupledTanh(*own, *system)
+        before = memory["hidden"], memory["projection"]
+        y, hidden, last = units.run(*inputs, *before, form, lengths)
+        return y, {"hidden": hidden, "projection": last}
 
 
 class LMU(Mixer):
@@ -61,15 +87,7 @@ class LMU(Mixer):
             nn.init.xavier_normal_(weight)
         lecun_uniform(self.encode.weight)
         self.derived: ParameterCache[tuple[Tensor, ...]] = ParameterCache()
-        self.units: nn.ParameterDict | None = None
-        if recurrent:
-            self.units = nn.ParameterDict(
-                {
-                    "recurrent": nn.init.xavier_normal_(torch.empty(hidden, hidden)),
-                    "from_hidden": lecun_uniform(torch.empty(memories, hidden)),
-                    "from_memory": torch.zeros(memories, memories * order),
-                }
-            )
+        self.units = RecurrentUnits(hidden, memories, order) if recurrent else None
         self.out = Linear(hidden, width) if hidden != width else None
         own = {"hidden": (hidden,)} if recurrent else {}
         self.carries(memory={**own, "projection": (memories, order)})
@@ -91,22 +109,12 @@ class LMU(Mixer):
         self, x: Tensor, state: State, form: str, lengths: Tensor | None
     ) -> tuple[Tensor, State]:
         given, said, read = upcast(self.input(x)), upcast(self.encode(x)), upcast(self.read)
-        transition, write = self.system(said)
-        memory, after = state["memory"]["projection"], {}
+        system, memory = self.system(said), state["memory"]
         if self.units is None:
-            found, last = filter_states(said, memory, transition, write, form=form, lengths=lengths)
-            y = torch.tanh(given + found.flatten(2) @ read.mT)
+            before = memory["projection"]
+            found, last = filter_states(said, before, *system, form=form, lengths=lengths)
+            y, after = torch.tanh(given + found.flatten(2) @ read.mT), {"projection": last}
         else:
-            # A ParameterDict is sorted by name.
-            from_hidden, from_memory, recurrent = (upcast(part) for part in self.units.values())
-            units = CoupledTanh(recurrent, read, from_hidden, from_memory, transition, write)
-            run = units.step_loop if form == "step" else units.run
-            y, after["hidden"], last = run(given, said, state["memory"]["hidden"], memory, lengths)
+            y, after = self.units((given, said), (read, *system), memory, form, lengths)
         y = y.to(x.dtype)
-        return y if self.out is None else self.out(y), {"memory": {**after, "projection": last}}
-
-
-def lecun_uniform(weight: Tensor) -> Tensor:
-    """Fill a weight uniformly, with variance 1 / inputs."""
-    bound = (3 / weight.shape[1]) ** 0.5
-    return nn.init.uniform_(weight, -bound, bound)
+        return y if self.out is None else self.out(y), {"memory": after}

@@ -78,6 +78,6 @@ class LongConv(Mixer):
     ) -> tuple[Tensor, State]:
         stream = StreamedConvolution(state, x.shape[1], form, lengths)
         stream.check(self.filters.max_length, self.name)
-        (taps,) = self.filters.taps(stream.longest)
+        (taps,) = self.filters(stream.longest)
         y = stream.convolve(x, taps)
         return F.glu(self.out(F.gelu(y)), -1), stream.after()

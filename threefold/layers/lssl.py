@@ -7,7 +7,7 @@ State-Space Layers".
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -45,10 +45,10 @@ class LSSL(FilterMixer):
         glu: bool = False,
         dropout: float = 0.0,
         norm: bool = False,
+        eps: float = 1e-5,
     ) -> None:
-        super().__init__(
-            width, delta_range=delta_range, rate=rate, glu=glu, dropout=dropout, norm=norm
-        )
+        around: dict[str, Any] = {"glu": glu, "dropout": dropout, "norm": norm, "eps": eps}
+        super().__init__(width, delta_range=delta_range, rate=rate, **around)
         check_method(method, self.name)
         self.method = method
         A, B = initial_system(measure, state_size)

@@ -19,6 +19,7 @@ from threefold.kernels.autocast import under_autocast
 from threefold.kernels.replay.program import Program
 from threefold.kernels.replay.stepping import Recordable, replay_step
 from threefold.kernels.replay.validity import attribute_set
+from threefold.layers.handover import HANDOVER, alone, at_element, join_elements, without
 from threefold.layers.padding import PaddedRows
 from threefold.layers.placement import Placed
 from threefold.memory import state as states
@@ -54,6 +55,7 @@ class Mixer(Placed, Recordable, ABC):
             raise ThreefoldError(f"{self.name}: width is {width!r}, expected an integer, 1 or more")
         self.width = width
         self._shapes: dict[str, Any] = {}
+        self.handover: dict[str, tuple[int, ...]] = {}
         # Recorded steps by batch size, dtype and number of threads.
         self.programs: dict[tuple[int, torch.dtype, int], Program | None] = {}
 
@@ -82,6 +84,14 @@ class Mixer(Placed, Recordable, ABC):
     def carries(self, **shapes: tuple[int, ...] | Mapping[str, Any]) -> None:
         """Declare the shapes of the state leaves by name, without the batch axis."""
         self._shapes.update(shapes)
+
+    def hands_over(self, **shapes: tuple[int, ...]) -> None:
+        """Declare what layers of a stack hand to later ones: tensors [B, L, *shape] by name.
+
+        In a stack, `mix` then finds in `state["handover"]` what earlier layers handed over, and
+        returns what it hands over itself, if anything, in the same place (`layers/handover.py`).
+        """
+        self.handover.update(shapes)
 
     def state_shapes(self, length: int) -> Mapping[str, Any]:
         """Shapes of the leaves of one row after `length` elements."""
@@ -144,6 +154,7 @@ class Mixer(Placed, Recordable, ABC):
     def check_state(self, state: Any, rows: int) -> None:
         """Raise an error unless `state` is a state of this mixer for a batch of `rows`."""
         self._refuse_state_if_not_causal()
+        state = without(state)
         # The length of a history is read from the state itself.
         length = states.history_length(state) if isinstance(state, dict) else 0
         shapes = self.state_shapes(length)
@@ -162,9 +173,9 @@ class Mixer(Placed, Recordable, ABC):
         if not checked:
             self.check_state(state, len(x))
             state = states.for_autograd(state)
-        y, state = self._mix_elements(x, state, form, lengths)
-        none: Any = None
-        return y, state if self.causal else none
+        y, after = self._mix_elements(x, state, form, lengths)
+        none: Any = alone(after)
+        return y, after if self.causal else none
 
     def _start_state(self, rows: int) -> State:
         return self.empty_state(rows) if self.causal else {}
@@ -175,12 +186,14 @@ class Mixer(Placed, Recordable, ABC):
         """`mix`, in a loop for several steps."""
         if form != "step" or x.shape[1] == 1:
             return self.mix(x, state, form, lengths)
-        outputs = []
+        given = state.get(HANDOVER)
+        outputs, handed = [], []
         for t in range(x.shape[1]):
             real = None if lengths is None else (lengths > t).long()
-            y, state = self.mix(x[:, t : t + 1], state, "step", real)
+            y, state = self.mix(x[:, t : t + 1], at_element(state, given, t), "step", real)
             outputs.append(y)
-        return torch.cat(outputs, 1), state
+            handed.append(state.get(HANDOVER))
+        return torch.cat(outputs, 1), join_elements(state, handed)
 
     def _check_input(self, x: Tensor) -> None:
         check_dense(x, self.name)

@@ -117,10 +117,10 @@ class Performer(Mixer):
     ) -> tuple[Tensor, State]:
         """The causal sums, relative to the largest exponent so far."""
         exponents, largest = self.exponents(key)
-        # On an empty memory any scale is right: there the maximum is below every exponent.
-        lowest = torch.finfo(largest.dtype).min / 2
-        maximum = state["maximum"].masked_fill(_empty(state["memory"]), lowest)
-        gates = stabilise(torch.zeros_like(largest), largest, maximum, lengths)
+        empty = _empty(state["memory"])
+        gates = stabilise(
+            torch.zeros_like(largest), largest, state["maximum"], lengths, empty=empty
+        )
         out, memory = recur(
             query,
             self.features(exponents, gates.maxima),

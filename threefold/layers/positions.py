@@ -213,12 +213,14 @@ def rotate(
 
     `position` int64 [B] is where each row starts, `frequencies` float64 [size//2].  Angles are
     float64 (float32 is off by 1.6e-2 after a million elements).  An odd last channel is unchanged.
+    There may be fewer queries than keys: those of the first elements.
     """
-    elements = position.unsqueeze(1) + torch.arange(query.shape[1], device=query.device)
+    elements = position.unsqueeze(1) + torch.arange(key.shape[1], device=key.device)
     angle = (elements.unsqueeze(-1) * frequencies).unsqueeze(2)
     dtype = memory_dtype(query.dtype)
     cos, sin = angle.cos().to(dtype), angle.sin().to(dtype)
-    return _rotate_pairs(query, cos, sin), _rotate_pairs(key, cos, sin)
+    count = query.shape[1]
+    return _rotate_pairs(query, cos[:, :count], sin[:, :count]), _rotate_pairs(key, cos, sin)
 
 
 def _rotate_pairs(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from threefold.kernels import ops
 from threefold.layers.heads import choose_heads, split_heads
+from threefold.layers.initialisation import initialise_linears
 from threefold.layers.linear import Linear
 from threefold.layers.mixer import Mixer
 from threefold.layers.positions import advance_position, rotate
@@ -49,8 +50,7 @@ class RetNet(Mixer):
         self.eps = eps
         self.out = Linear(values, width, bias=False)
         self.carries(memory=(self.heads, width // self.heads, values // self.heads), position=())
-        for module in (self.query, self.key, self.value, self.gate):
-            nn.init.xavier_uniform_(module.weight, gain=2**-2.5)
+        initialise_linears(self.query, self.key, self.value, self.gate)
         nn.init.xavier_uniform_(self.out.weight)
 
     def mix(

@@ -7,7 +7,7 @@ Gu, Goel & Ré 2022, "Efficiently Modeling Long Sequences with Structured State 
 from __future__ import annotations
 
 import math
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import nn
@@ -40,10 +40,10 @@ class S4(FilterMixer):
         glu: bool = True,
         dropout: float = 0.0,
         norm: bool = False,
+        eps: float = 1e-5,
     ) -> None:
-        super().__init__(
-            width, delta_range=delta_range, rate=rate, glu=glu, dropout=dropout, norm=norm
-        )
+        around: dict[str, Any] = {"glu": glu, "dropout": dropout, "norm": norm, "eps": eps}
+        super().__init__(width, delta_range=delta_range, rate=rate, **around)
         pairs = count_pairs(self.name, state_size)
         poles, P, B = normal_plus_low_rank(state_size)
         self.decay_log = nn.Parameter(torch.log(-poles.real).float())

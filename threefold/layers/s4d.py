@@ -7,7 +7,7 @@ Gu et al. 2022, "On the Parameterization and Initialization of Diagonal State Sp
 from __future__ import annotations
 
 import math
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -44,10 +44,10 @@ class S4D(FilterMixer):
         glu: bool = True,
         dropout: float = 0.0,
         norm: bool = False,
+        eps: float = 1e-5,
     ) -> None:
-        super().__init__(
-            width, delta_range=delta_range, rate=rate, glu=glu, dropout=dropout, norm=norm
-        )
+        around: dict[str, Any] = {"glu": glu, "dropout": dropout, "norm": norm, "eps": eps}
+        super().__init__(width, delta_range=delta_range, rate=rate, **around)
         pairs = count_pairs(self.name, state_size)
         check_method(method, self.name)
         self.method = method

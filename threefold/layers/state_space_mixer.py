@@ -82,6 +82,7 @@ class FilterMixer(Discretised[Filter]):
         glu: bool,
         dropout: float,
         norm: bool,
+        eps: float,
     ) -> None:
         super().__init__(width)
         check_dropout(self.name, dropout=dropout)
@@ -89,7 +90,7 @@ class FilterMixer(Discretised[Filter]):
         self.rate, self.dropout = check_rate(rate, self.name), dropout
         self.delta_log = nn.Parameter(torch.empty(width).uniform_(math.log(low), math.log(high)))
         self.skip = nn.Parameter(torch.randn(width))
-        self.norm = nn.LayerNorm(width) if norm else None
+        self.norm = nn.LayerNorm(width, eps) if norm else None
         self.out = Linear(width, 2 * width if glu else width)
         self.glu = glu
 

@@ -14,7 +14,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from threefold.errors import ThreefoldError, nearest
-from threefold.plugins import YOUR_OWN, Registry, how_to_load, plugin_of
+from threefold.plugins import Registry, how_to_load, plugin_of
 
 if TYPE_CHECKING:
     from threefold.layers.mixer import Mixer
@@ -56,6 +56,10 @@ _ENTRIES = (
     Entry("esn", "ESN", "Echo state network", 2001, "nonlinear cell", "h = (1−α) h₋ + α tanh(W_in x + b + W h₋),  y = W_o [x; h],  W fixed"),
     Entry("bidirectional", "Bidirectional", "Both directions of any mixer", 1997, "wrapper", "y = W [ahead(x); back(x reversed) reversed]"),
     Entry("lmu", "LMU", "Legendre memory unit", 2019, "nonlinear cell", "u = e·[x; h₋; m₋],  m = Ā m₋ + B̄ u,  h = tanh(W x + U h₋ + V m)"),
+    Entry("ur_lstm", "URLSTM", "LSTM with uniform and refine gates", 2020, "nonlinear cell", "c = g⊙c₋ + (1−g)⊙n,  g = r⊙(1−(1−f)²) + (1−r)⊙f²,  h = o⊙tanh(c)"),
+    Entry("ur_gru", "URGRU", "GRU with uniform and refine gates", 2020, "nonlinear cell", "h = g⊙h₋ + (1−g)⊙tanh(W x + U(s⊙h₋)),  g = r⊙(1−(1−f)²) + (1−r)⊙f²"),
+    Entry("lipschitz_rnn", "LipschitzRNN", "Lipschitz RNN", 2021, "nonlinear cell", "h = h₋ + ε A h₋ + ε tanh(W h₋ + U x),  A, W = (1−β)(M+Mᵀ) + β(M−Mᵀ) − γ I"),
+    Entry("exp_rnn", "ExpRNN", "Exponential RNN (orthogonal)", 2019, "nonlinear cell", "h = modReLU(exp(A) h₋ + W x),  Aᵀ = −A"),
     Entry("hippo_rnn", "HippoRNN", "HiPPO-RNN", 2020, "nonlinear cell", "h = (1−g)⊙h₋ + g⊙tanh(W [x; h₋; c₋]),  c = Ā_t c₋ + B̄_t (w h)"),
     Entry("slstm", "SLSTM", "xLSTM's scalar LSTM", 2024, "nonlinear cell", "c = f c₋ + i z,  n = f n₋ + i,  h = o c/n"),
     Entry("min_gru", "MinGRU", "Minimal GRU", 2024, "linear recurrence", "h = (1−z)⊙h₋ + z⊙h̃"),
@@ -64,6 +68,7 @@ _ENTRIES = (
     Entry("rg_lru", "RGLRU", "Real-gated linear recurrent unit (Griffin)", 2024, "linear recurrence", "h = a⊙h₋ + √(1−a²)⊙(i⊙x)"),
     Entry("attention", "Attention", "Attention", 2017, "attention", "o_i = Σ_j a_ij v_j,  a_i = softmax_j(q_iᵀk_j/√K),  j ≤ i"),
     Entry("local_attention", "LocalAttention", "Local attention (Longformer's window)", 2020, "attention", "o_i = Σ_j a_ij v_j,  i − window < j ≤ i"),
+    Entry("longformer", "Longformer", "Longformer", 2020, "attention", "o_i = Σ_j a_ij v_j,  |i − j| < window or j global;  a global i reads all j"),
     Entry("transformer_xl", "TransformerXL", "Transformer-XL", 2019, "attention", "a_i = softmax_j((q_i+u)ᵀk_j + (q_i+w)ᵀW_r r_{i−j}),  i − memory < j ≤ i"),
     Entry("bigbird", "BigBird", "BigBird", 2020, "attention", "o_i = Σ_j a_ij v_j,  j in global, nearby and random blocks"),
     Entry("reformer", "Reformer", "Reformer", 2020, "attention", "o_i = Σ_j a_ij v_j,  h(q_j) = h(q_i),  k = q/|q|"),
@@ -73,7 +78,10 @@ _ENTRIES = (
     Entry("fnet", "FNet", "FNet", 2022, "Fourier transform", "Y = Re(F_L X F_D)"),
     Entry("performer", "Performer", "Performer (FAVOR+)", 2021, "linear recurrence", "S = e^{m₋−m} S₋ + φ(k)⊗v,  o = Sᵀφ(q) / (z·φ(q)),  φ(x) = e^{Wx − |x|²/2 − m}"),
     Entry("based", "Based", "Based", 2024, "linear recurrence", "S = S₋ + φ(k)⊗v,  o = Sᵀφ(q) / (z·φ(q)) + window,  φ(q)·φ(k) = 1 + s + s²/2"),
+    Entry("tcn", "TCN", "Temporal convolutional network", 2018, "filter", "x ← φ(φ(k ∗_d φ(k' ∗_d x)) + x),  d = 1, 2, 4, …"),
+    Entry("lmu_fft", "LMUFFT", "Parallel Legendre memory unit", 2021, "filter", "u = φ(E x),  m = Ā m₋ + B̄ u,  y = φ(V m + W x)"),
     Entry("long_conv", "LongConv", "Long convolution", 2023, "filter", "y = k ∗ x + d⊙x,  k = sign(c)·max(|c| − λ, 0)"),
+    Entry("ckconv", "CKConv", "Continuous kernel convolution", 2022, "filter", "z = φ(N(ψ₂ ∗ φ(N(ψ₁ ∗ x)))),  y = φ(z + x),  ψ(t) = W₃ sin(ω W₂ sin(ω W₁ t))"),
     Entry("h3", "H3", "H3 (hungry hungry hippos)", 2022, "filter", "o = q ⊙ SSM_diagonal(SSM_shift(k) ⊙ v)"),
     Entry("hyena", "Hyena", "Hyena", 2023, "filter", "v ← h_n ∗ (x_n⊙v) + d_n⊙(x_n⊙v),  o = x_N⊙v,  h(t) = window(t)⊙network(t)"),
     Entry("lssl", "LSSL", "Linear state-space layer", 2021, "filter", "s = Ā s₋ + B̄ x,  o = C s + D x"),
@@ -158,9 +166,7 @@ MIXERS: Registry[Entry] = Registry(
 
 def mixer_entry(name: str) -> Entry:
     """The line of a mixer; an unknown name is refused."""
-    if name not in MIXERS:
-        raise ThreefoldError(f"unknown mixer {name!r}; {nearest(name, MIXERS)} {YOUR_OWN}")
-    return MIXERS[name]
+    return MIXERS.find(name, "mixer")
 
 
 def registered_in(value: Any) -> dict[str, Entry]:
@@ -199,15 +205,17 @@ def check_origins(origins: Mapping[str, Mapping[str, str]]) -> None:
 
 def mixer(name: str, **options: Any) -> Mixer:
     """Make a mixer by name, e.g. `mixer("gla", width=256, heads=4)`."""
-    cls = mixer_entry(name).load()
+    return construct(mixer_entry(name).load(), f"mixer {name!r}", options)
+
+
+def construct(cls: type[Mixer], called: str, options: Mapping[str, Any]) -> Mixer:
+    """Make a mixer; options that it does not have and a missing width are refused."""
     accepted = options_of(cls)
     for option in options:
         if option not in accepted:
-            raise ThreefoldError(
-                f"mixer {name!r} has no option {option!r}; {nearest(option, accepted)}"
-            )
+            raise ThreefoldError(f"{called} has no option {option!r}; {nearest(option, accepted)}")
     if "width" not in options:
-        raise ThreefoldError(f"mixer {name!r} needs a width, e.g. width=64")
+        raise ThreefoldError(f"{called} needs a width, e.g. width=64")
     return cls(**options)
 
 

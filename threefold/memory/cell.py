@@ -29,7 +29,8 @@ class CellWeights(NamedTuple):
     """What a cell's step reads besides its input and its state."""
 
     recurrent: Tensor  # [N, G·S, S]: N diagonal blocks, each with its G gates
-    extra: Tensor | None = None  # GRU's inner bias [1, H], or peepholes [3, H] or [3, H, H]
+    # GRU's inner bias, Euler's step or modReLU's bias [1, H], or peepholes [3, H] or [3, H, H].
+    extra: Tensor | None = None
     mask: Tensor | None = None  # [B, H], locked dropout of h in the products
 
     def seen(self, hidden: Tensor) -> Tensor:
@@ -170,6 +171,73 @@ class GRUCell(Cell):
             read = weights.product(reset * seen, 2)[:, 0]
         candidate = torch.tanh(inputs[:, 2] + read)
         return (candidate + keep * (hidden - candidate),)
+
+
+def refine(forget: Tensor, refinement: Tensor) -> tuple[Tensor, Tensor]:
+    """The share of the past g = f² + 2 r f (1−f) of a refined gate, and 1 − g.
+
+    r moves g from f² to 1 − (1−f)²; pre-activations of f and r in, 1 − g without cancellation out.
+    """
+    f, rest = torch.sigmoid(forget), torch.sigmoid(-forget)
+    past = f * (f + 2 * torch.sigmoid(refinement) * rest)
+    return past, rest * (rest + 2 * torch.sigmoid(-refinement) * f)
+
+
+class URLSTMCell(Cell):
+    """c = g⊙c₋ + (1−g)⊙n,  h = o⊙tanh(c),  with the refined gate g of f and r."""
+
+    gates = 4
+    leaves = ("hidden", "cell")
+    kind = "ur_lstm"
+
+    def step(self, inputs: Tensor, parts: CellParts, weights: CellWeights) -> CellParts:
+        hidden, cell = parts
+        f, r, n, o = (inputs + weights.product(weights.seen(hidden))).unbind(1)
+        past, present = refine(f, r)
+        cell = past * cell + present * torch.tanh(n)
+        return torch.sigmoid(o) * torch.tanh(cell), cell
+
+
+class URGRUCell(Cell):
+    """h = g⊙h₋ + (1−g)⊙n,  n = tanh(x + U(reset⊙h₋)),  with the refined gate g of f and r."""
+
+    gates = 4
+    kind = "ur_gru"
+
+    def step(self, inputs: Tensor, parts: CellParts, weights: CellWeights) -> CellParts:
+        (hidden,) = parts
+        seen = weights.seen(hidden)
+        reset, f, r = (inputs[:, :3] + weights.product(seen, 0, 3)).unbind(1)
+        read = weights.product(torch.sigmoid(reset) * seen, 3)[:, 0]
+        past, present = refine(f, r)
+        return (past * hidden + present * torch.tanh(inputs[:, 3] + read),)
+
+
+class EulerCell(Cell):
+    """h = x₀ + U₀ h₋ + ε tanh(x₁ + U₁ h₋): a step of h' = A h + tanh(W h + x), U₀ = I + ε A."""
+
+    gates = 2
+    kind = "euler"
+
+    def step(self, inputs: Tensor, parts: CellParts, weights: CellWeights) -> CellParts:
+        (hidden,) = parts
+        assert weights.extra is not None
+        moved, slope = (inputs + weights.product(weights.seen(hidden))).unbind(1)
+        return (moved + weights.extra[0] * torch.tanh(slope),)
+
+
+class ModReLUCell(Cell):
+    """h = sign(a)⊙max(|a| + b, 0),  a = x + U h₋."""
+
+    gates = 1
+    kind = "rnn_modrelu"
+
+    def step(self, inputs: Tensor, parts: CellParts, weights: CellWeights) -> CellParts:
+        (hidden,) = parts
+        assert weights.extra is not None
+        (a,) = (inputs + weights.product(weights.seen(hidden))).unbind(1)
+        size = torch.relu(a.abs() + weights.extra[0])
+        return (torch.where(a == 0, 0.0, torch.where(a < 0, -size, size)),)
 
 
 class SLSTMCell(Cell):

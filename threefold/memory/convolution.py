@@ -12,6 +12,7 @@ parallel  one Fourier transform
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cached_property
 from threading import Lock
 from typing import Any
 
@@ -69,12 +70,79 @@ def long_convolution(
     return ops.long_convolution(context, kernel, skip, first=carried), context[:, length:].clone()
 
 
+def short_convolution(
+    x: Tensor,
+    weight: Tensor,
+    state: Tensor,
+    gate: Tensor | None = None,
+    *,
+    form: str,
+    lengths: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """gate ⊙ Σ_k weight_k x_{t−K+1+k} for x and gate [B, L, D], weight [D, K], after state.
+
+    In the parallel form by Fourier transforms, for many taps.  Returns it and the new state, the
+    last K−1 inputs of each row.
+    """
+    if form != "parallel":
+        y, after = ops.short_convolution(x, weight, None, state, lengths)
+        return y if gate is None else y * gate, after
+    known, length = state.shape[1], x.shape[1]
+    inputs, wide = torch.cat([state, x], 1), memory_dtype(x.dtype)
+    taps = weight.to(wide).flip(1)
+    gate = None if gate is None else gate.to(wide)
+    y = ops.long_convolution(inputs.to(wide), taps, None, gate, first=known).to(x.dtype)
+    if lengths is None:
+        return y, inputs[:, length:]
+    last = lengths.unsqueeze(1) + torch.arange(known, device=x.device)
+    return y, inputs[torch.arange(len(x), device=x.device).unsqueeze(1), last]
+
+
 class PreparedFilter:
     """A filter kernel [D, K] with skip [D]; without gradients, also prepared for streaming."""
 
     def __init__(self, kernel: Tensor, skip: Tensor | None = None) -> None:
         self.kernel, self.skip = kernel, skip
         self.online = ops.online_filter(kernel, skip)
+
+
+class MixingFilter:
+    """A kernel between all channels, of few shapes in time: kernel_m = Σ_r basis_{m,r} mixing_r.
+
+    basis [K, R], mixing [R, D, D'].  Only the basis is Fourier-transformed: the spectrum of the
+    kernel is a product with it.
+    """
+
+    def __init__(self, basis: Tensor, mixing: Tensor) -> None:
+        self.basis, self.mixing = basis, mixing
+
+    @cached_property
+    def kernel(self) -> Tensor:
+        """[K, D, D']."""
+        return torch.einsum("kr,rio->kio", self.basis, self.mixing)
+
+    def run(self, context: Tensor, first: int, form: str) -> Tensor:
+        """Outputs [B, S − first, D'] of context [B, S, D] from `first` on; S ≤ K."""
+        length, wide = context.shape[1], memory_dtype(context.dtype)
+        x = context.to(wide)
+        if form == "step":
+            y = (x.flip(1).flatten(1) @ self.kernel[:length].flatten(0, 1).to(wide)).unsqueeze(1)
+        else:
+            y = self._transformed(x)[:, first:]
+        return y.to(context.dtype)
+
+    def _transformed(self, x: Tensor) -> Tensor:
+        """All outputs [B, S, D'] of x [B, S, D], by products of real and imaginary parts."""
+        rows, length, _ = x.shape
+        size = next_power_of_two(2 * length - 1)
+        basis = torch.view_as_real(torch.fft.rfft(self.basis[:length].to(x.dtype), size, 0))
+        mixing = self.mixing.to(x.dtype)
+        real, imaginary = (torch.einsum("fr,rio->fio", part, mixing) for part in basis.unbind(-1))
+        both = torch.view_as_real(torch.fft.rfft(x, size, 1)).permute(1, 3, 0, 2).flatten(1, 2)
+        a, b = torch.split(both @ real, rows, 1), torch.split(both @ imaginary, rows, 1)
+        spectrum = torch.complex(a[0] - b[1], a[1] + b[0])
+        y: Tensor = torch.fft.irfft(spectrum, size, 0)
+        return y[:length].transpose(0, 1)
 
 
 class PendingSums(NotCopied):
@@ -149,13 +217,17 @@ class StreamedConvolution:
             )
 
     @full_precision
-    def convolve(self, x: Tensor, taps: PreparedFilter, gate: Tensor | None = None) -> Tensor:
+    def convolve(
+        self, x: Tensor, taps: PreparedFilter | MixingFilter, gate: Tensor | None = None
+    ) -> Tensor:
         """Convolve x [B, L, D] with the next filter, which has taps for the longest row at least.
 
         The outputs are multiplied by the gate [B, L, D], if given.
         """
         group = len(self.inputs)
         self.inputs.append(x)
+        if isinstance(taps, MixingFilter):
+            return _gated(taps.run(*self._context(x, group), self.form), gate)
         streams = taps.online is not None and x.dtype == taps.kernel.dtype == self.past.dtype
         if streams and self.form == "step" and runs_on_kernels(self.form, self.length):
             return _gated(self._online(x, taps, group), gate)

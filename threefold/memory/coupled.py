@@ -28,9 +28,9 @@ class CoupledTanh(NamedTuple):
     """u = u_x + e_h h₋ + e_m m₋,  m = Ā m₋ + B̄ u,  h = tanh(x + U h₋ + V m)."""
 
     recurrent: Tensor  # U [H, H]
-    read: Tensor  # V [H, M·N]
     from_hidden: Tensor  # e_h [M, H]
     from_memory: Tensor  # e_m [M, M·N]
+    read: Tensor  # V [H, M·N]
     transition: Tensor
     write: Tensor
 
@@ -52,9 +52,17 @@ class CoupledTanh(NamedTuple):
 
     @full_precision
     def run(
-        self, x: Tensor, said: Tensor, hidden: Tensor, memory: Tensor, lengths: Tensor | None
+        self,
+        x: Tensor,
+        said: Tensor,
+        hidden: Tensor,
+        memory: Tensor,
+        form: str,
+        lengths: Tensor | None,
     ) -> CoupledResult:
         """The same as one loop with one matrix: m's equation is substituted into h's."""
+        if form == "step":
+            return self.step_loop(x, said, hidden, memory, lengths)
         push, turn = (
             _block_diagonal(self.write.unsqueeze(-1), memory),
             _block_diagonal(self.transition, memory),
@@ -104,14 +112,17 @@ class CoupledGated(NamedTuple):
         x: Tensor,
         hidden: Tensor,
         memory: Tensor,
-        transition: Tensor,
-        write: Tensor,
+        system: tuple[Tensor, Tensor],
+        form: str,
         lengths: Tensor | None,
     ) -> CoupledResult:
-        """The fused loop, for fixed Ā and B̄.
+        """The same for fixed Ā and B̄, the `system`, in a fused loop unless the form is the step.
 
         It carries p = m − B̄ (w h), which does not depend on the new h.
         """
+        if form == "step":
+            return self.step_loop(x, hidden, memory, lambda _: system, lengths)
+        transition, write = system
         turn = _block_diagonal(transition, memory)
         push = _block_diagonal(write.unsqueeze(-1), memory) @ self.say
         of_memory = torch.cat([turn @ push, turn], 1)

@@ -7,6 +7,7 @@ For layers that read every number of the state, with one transition for all chan
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from threefold.kernels import ops
@@ -33,20 +34,20 @@ def filter_states(
         if lengths is not None:
             after = torch.where((lengths > 0).view(-1, 1, 1), after, state)
         return after.unsqueeze(1), after
-    length = u.shape[1]
+    batch, length, memories = u.shape
     size = plan_chunk(None, length, form)
+    pieces = -(-length // size)
     taps = powers(write, transition, size)
-    blocks, before = [], state
-    for begin in range(0, length, size):
-        piece = u[:, begin : begin + size]
-        count = piece.shape[1]
-        decayed = powers(before @ transition.mT, transition, count).movedim(0, 1)
-        convolve = _convolved if form == "parallel" else _summed
-        blocks.append(decayed + convolve(piece, taps[:count]))
-        before = blocks[-1][:, -1]
-    states = torch.cat(blocks, 1)
+    cut = F.pad(u, (0, 0, 0, pieces * size - length)).view(batch * pieces, size, memories)
+    gained = (_convolved if form == "parallel" else _summed)(cut, taps)
+    gained = gained.view(batch, pieces, size, memories, -1)
+    starts, turn = [state], torch.linalg.matrix_power(transition, size)
+    for piece in range(pieces - 1):
+        starts.append(starts[-1] @ turn.mT + gained[:, piece, -1])
+    decayed = powers(torch.stack(starts, 1) @ transition.mT, transition, size).movedim(0, 2)
+    states = (decayed + gained).flatten(1, 2)[:, :length]
     if lengths is None:
-        return states, before
+        return states, states[:, -1]
     rows = torch.arange(len(u), device=u.device)
     last = states[rows, (lengths - 1).clamp(min=0)]
     return states, torch.where((lengths > 0).view(-1, 1, 1), last, state)

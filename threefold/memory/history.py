@@ -208,8 +208,11 @@ def attend_everywhere(inputs: AttentionInputs) -> Tensor:
     return torch.cat(outputs, 1)
 
 
-def attend_band(inputs: AttentionInputs, size: int) -> Tensor:
-    """Query i reads the elements j with |i − j| < size, in blocks as in `attend_window`."""
+def attend_band(inputs: AttentionInputs, size: int, shared: int = 0) -> Tensor:
+    """Query i reads the elements j with |i − j| < size, in blocks as in `attend_window`.
+
+    All queries also read the first `shared` elements; then there must be no bias.
+    """
     rows, length = inputs.query.shape[:2]
     device = inputs.query.device
     block = min(max(size, 32), length)
@@ -220,15 +223,25 @@ def attend_band(inputs: AttentionInputs, size: int) -> Tensor:
         inputs.lengths if inputs.lengths is not None else torch.tensor([length], device=device)
     )
     positions = columns - (size - 1) + block * torch.arange(count, device=device).unsqueeze(1)
-    real = (positions >= 0) & (positions < lengths.clamp(min=1).view(-1, 1, 1))
+    ends = lengths.clamp(min=1).view(-1, 1, 1)
+    real = (positions >= min(shared, length)) & (positions < ends)
     seen = (distance.abs() < size) & real.unsqueeze(-2)
     # A padding query may read nothing; it reads the middle column, and its output is dropped.
     seen = seen | ((distance == 0) & ~seen.any(-1, keepdim=True))
+    if shared:
+        first = (torch.arange(min(shared, length), device=device) < ends).unsqueeze(-2)
+        first = first.expand(len(lengths), count, block, -1)
+        seen = torch.cat([first, seen.expand(len(lengths), -1, -1, -1)], -1)
     mask = visibility_mask(
         seen.expand(rows, -1, -1, -1).flatten(0, 1), distance, inputs.bias, inputs.query.dtype
     )
-    padded = (F.pad(x, (0, 0, 0, 0, size - 1, 0)) for x in (inputs.key, inputs.value))
-    sources = (overlapping_blocks(x, span, block, count).flatten(0, 1) for x in padded)
+    sources = []
+    for x in (inputs.key, inputs.value):
+        blocks = overlapping_blocks(F.pad(x, (0, 0, 0, 0, size - 1, 0)), span, block, count)
+        common = x[:, None, :shared].expand(-1, count, -1, -1, -1)
+        sources.append(
+            torch.cat([common, blocks], 2).flatten(0, 1) if shared else blocks.flatten(0, 1)
+        )
     queries = overlapping_blocks(inputs.query, block, block, count).flatten(0, 1)
     out = attend(queries, *sources, mask=mask, dropout=inputs.dropout)
     return torch.unflatten(out, 0, (rows, count)).flatten(1, 2)[:, :length]

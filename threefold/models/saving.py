@@ -26,6 +26,8 @@ from threefold.models.narrow_weights import restore_codes
 from threefold.models.table import build
 
 RUN_MODEL = "model"  # the model's folder inside the folder of a run
+RACE_MODEL = "best"  # the best model's folder inside the folder of a race
+RACE_PLAN = "race.json"  # marks the folder of a race
 RUN_FILES = ("run.json", "config.toml", "checkpoints")  # each marks the folder of a run
 
 
@@ -50,25 +52,18 @@ def load(
     device: str | torch.device | None = None,
     dtype: torch.dtype | None = None,
 ) -> Model:
-    """Load a saved model, or that of a run, in eval mode; dtype=None keeps the saved dtype."""
+    """Load a saved model, or that of a run or a race, in eval mode; dtype=None: as saved."""
     if dtype is not None and not dtype.is_floating_point:
         raise ThreefoldError(f"load: dtype is {dtype}, expected a floating-point dtype")
     path = find_model_folder(Path(folder))
     config = read_config(path)
     weights = path / WEIGHTS
-    tensors, _ = read_tensors(weights)
     try:
         with torch.random.fork_rng(devices=[]):  # leaves the global generator untouched
             model = build(config.spec)
     except ThreefoldError as error:
         raise ThreefoldError(f"{path / CONFIG}: {error}") from error
-    restore_codes(model, tensors)
-    _check_match(unique_tensors(model), tensors, weights)
-    if sha256_of(weights) != config.sha256:
-        raise ThreefoldError(
-            f"{weights}: damaged, or not the weights that config.json describes (SHA-256 "
-            "differs); copy the folder or save the model again"
-        )
+    tensors = read_weights(path, config, model)
     model.to(_saved_dtype(config, path))
     for name, target in unique_tensors(model).items():
         target.data = tensors[name]  # each in its own dtype
@@ -79,7 +74,7 @@ def load(
 
 
 def open_model(path: str | PathLike[str]) -> OpenedModel:
-    """Load a model folder, or the model inside a run folder, in eval mode with its tokenizer."""
+    """Load a model, or that of a run or a race, in eval mode with its tokenizer."""
     folder = find_model_folder(Path(path))
     model = load(folder)
     tokenizer = model.tokenizer
@@ -92,11 +87,18 @@ def open_model(path: str | PathLike[str]) -> OpenedModel:
 
 
 def find_model_folder(path: Path) -> Path:
-    """Return `path` itself if it is a model folder, or the model folder inside a run folder."""
+    """The model folder: `path` itself, that of a run, or the best one of a race."""
     if (path / CONFIG).is_file() or not path.is_dir():
         return path
     if (path / RUN_MODEL).is_dir():
         return path / RUN_MODEL
+    if (path / RACE_MODEL / CONFIG).is_file():
+        return path / RACE_MODEL
+    if (path / RACE_PLAN).is_file():
+        raise ThreefoldError(
+            f"{path}: this race has no best model yet, because it has not finished; continue it "
+            f"with the command that started it and --folder {path}"
+        )
     if any((path / name).exists() for name in RUN_FILES):
         raise ThreefoldError(
             f"{path}: this run has not saved its model yet, because it has not finished; "
@@ -134,15 +136,32 @@ def unique_tensors(model: nn.Module) -> dict[str, Tensor]:
     return {name: tensors[name] for name in first.values()}
 
 
+def read_weights(folder: Path, config: ModelConfig, model: nn.Module) -> dict[str, Tensor]:
+    """The weights in a model folder, which must be those of `model` and of the config."""
+    weights = folder / WEIGHTS
+    tensors, _ = read_tensors(weights)
+    restore_codes(model, tensors)
+    _check_match(unique_tensors(model), tensors, weights)
+    if sha256_of(weights) != config.sha256:
+        raise ThreefoldError(
+            f"{weights}: damaged, or not the weights that config.json describes (SHA-256 "
+            "differs); copy the folder or save the model again"
+        )
+    return tensors
+
+
 def _check_match(expected: Mapping[str, Tensor], loaded: Mapping[str, Tensor], path: Path) -> None:
     """Raise an error if names, shapes or dtypes differ from those of the spec."""
-    for what, names in (
-        ("lacks", expected.keys() - loaded.keys()),
-        ("has unknown", loaded.keys() - expected.keys()),
+    older = ", or an older version saved them, whose layers had no such parameters (see CHANGELOG)"
+    for what, names, reason in (
+        ("lacks", expected.keys() - loaded.keys(), older),
+        ("has unknown", loaded.keys() - expected.keys(), ""),
     ):
         if names:
             shown = ", ".join(sorted(names)[:3]) + (", …" if len(names) > 3 else "")
-            raise ThreefoldError(f"{path}: {what} {shown}; these are not the weights of this spec")
+            raise ThreefoldError(
+                f"{path}: {what} {shown}; these are not the weights of this spec{reason}"
+            )
     for name, target in expected.items():
         tensor = loaded[name]
         same_kind = tensor.is_floating_point() == target.is_floating_point()

@@ -21,7 +21,6 @@ class Interrupts:
 
     def __init__(self) -> None:
         self.asked = False
-        self.exit_code = 0  # of a process that the signal ends
         self._handlers: dict[int, Any] = {}  # of before
         self._wake_pipe: tuple[int, int] | None = None
         self._wakeup_descriptor = -1  # of before
@@ -69,5 +68,5 @@ class Interrupts:
         return not self.asked
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        self.asked, self.exit_code = True, 128 + number
+        self.asked = True
         signal.signal(number, self._handlers[number])

@@ -11,7 +11,6 @@ batch.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from os import PathLike
 from typing import Any
 
@@ -29,13 +28,13 @@ from threefold.models.saving import load
 from threefold.runtime.answers import Answers
 from threefold.runtime.decoding import eval_mode
 from threefold.runtime.generation import generate
+from threefold.runtime.input_notes import input_notes
 from threefold.runtime.raw_inputs import RawInput, read_raw_inputs
 from threefold.runtime.table_forecasts import forecast_table
 from threefold.tasks.pairs import BEGIN, END, pairs
 
 BATCH_SIZE = 32
 MOST_NEW_TOKENS = 128
-MOST_SHOWN = 40  # characters of a text in a table of answers
 Progress = Callable[[int, int], None]
 
 
@@ -71,37 +70,42 @@ def predict(
             done += len(batch)
             if on_progress is not None:
                 on_progress(done, len(rows))
-    for row, answer in zip(rows, answers, strict=True):
-        if network.kind == "tagger" and preprocessing.form == "words":
-            answer["words"] = list(row.value[: len(answer["tags"])])
-    notes = _cut_notes(preprocessing.inputs, rows, encoded)
-    return Answers(answers, [_shown(row) for row in rows], notes)
+    if network.kind == "tagger" and preprocessing.form == "words":
+        answers = [
+            {"words": list(row.value[: len(answer["tags"])]), **answer}
+            for row, answer in zip(rows, answers, strict=True)
+        ]
+    notes = input_notes(preprocessing, rows, encoded)
+    columns = [_own_columns(*pair) for pair in zip(rows, answers, strict=True)]
+    return Answers(answers, [row.source for row in rows], columns, notes)
 
 
-def _shown(row: RawInput) -> str:
-    """The source of an input, or its text if it has none."""
-    if not row.source.startswith("input ") or not isinstance(row.value, str):
-        return row.source
-    text = " ".join(row.value.split())
-    return text if len(text) <= MOST_SHOWN else f"{text[: MOST_SHOWN - 1]}…"
+def _own_columns(row: RawInput, answer: dict[str, Any]) -> dict[str, Any]:
+    """What the user's table has beside an input; lists have a cell for each element."""
+    elements = len(answer.get("tags", ()))
+    return {
+        name: cells[:elements] if isinstance(cells, list) else cells
+        for name, cells in row.columns.items()
+    }
 
 
-def _cut_notes(chain: Chain, rows: Sequence[RawInput], encoded: Sequence[Any]) -> list[str]:
-    """A note if inputs are longer than those of training, of which only the beginning was read."""
-    steps: list[Any] = list(chain.steps)
-    limit = next((s.length for s in steps if getattr(s, "length", None)), None)
-    whole = Chain(tuple(replace(s, length=None) if hasattr(s, "length") else s for s in steps))
-    full = [(r, e) for r, e in zip(rows, encoded, strict=True) if limit and len(e) == limit]
-    cut = [row for row, elements in full if len(whole.apply(row.value)) > len(elements)]
-    if not cut:
-        return []
-    return [
-        f"{len(cut):,} inputs are longer than the {limit:,} elements that the model was trained to "
-        f"read (the first: {cut[0].source}); only their beginning was read"
-    ]
+def pooled_outputs(
+    model: Any, encoded: Sequence[Any], batch_size: int = BATCH_SIZE
+) -> np.ndarray[Any, Any]:
+    """What a classifier or regressor returns [N, outputs] for encoded inputs, in their order."""
+    outputs: list[Any] = [None] * len(encoded)
+    with torch.no_grad(), eval_mode(model):
+        for numbers in _batches(encoded, batch_size):
+            inputs, mask = _padded(model, [encoded[number] for number in numbers])
+            answers = model(inputs, mask=mask)[0].double().cpu().numpy()
+            for number, answer in zip(numbers, answers, strict=True):
+                outputs[number] = answer
+    return np.stack(outputs)
 
 
-def find_preprocessing(model: Model) -> Preprocessing:
+def find_preprocessing(
+    model: Model, remedy: str = "call the model with tensors, or train it with `threefold train`"
+) -> Preprocessing:
     """What stands between raw inputs and a model; of language models the tokenizer suffices."""
     if model.preprocessing is not None:
         return model.preprocessing
@@ -109,7 +113,7 @@ def find_preprocessing(model: Model) -> Preprocessing:
         return Preprocessing("language", "text", Chain((Tokenize.by(model.tokenizer),)))
     raise ThreefoldError(
         f"this {model.kind} model does not know how its inputs were prepared, so it cannot read "
-        "raw data; call the model with tensors, or train it with `threefold train`"
+        f"raw data; {remedy}"
     )
 
 
@@ -140,6 +144,7 @@ def encode(chain: Chain, row: RawInput) -> np.ndarray[Any, Any]:
 def _answer(model: Any, preprocessing: Preprocessing, batch: list[Any]) -> list[dict[str, Any]]:
     answer = {
         "classifier": _labels,
+        "vision": _labels,
         "regressor": _numbers,
         "tagger": _tags,
         "language": _continuations,
@@ -159,7 +164,8 @@ def _padded(model: Any, batch: list[Any]) -> tuple[Tensor, Tensor]:
 
 def _labels(model: Any, preprocessing: Preprocessing, batch: list[Any]) -> list[dict[str, Any]]:
     inputs, mask = _padded(model, batch)
-    probabilities = model(inputs, mask=mask)[0].double().softmax(-1).cpu().numpy()
+    logits = model(inputs)[0] if model.kind == "vision" else model(inputs, mask=mask)[0]
+    probabilities = logits.double().softmax(-1).cpu().numpy()
     names = preprocessing.labels
     return [
         {

@@ -14,11 +14,14 @@ from torch import Tensor
 
 from threefold.data.audio import Sound
 from threefold.data.preprocessing import Preprocessing
+from threefold.data.preprocessing.categories import column_values
+from threefold.data.preprocessing.numbers import FillMissing
 from threefold.data.readers import read_lines, read_text, text_files
 from threefold.data.table_formats import TABLE_SUFFIXES, table_suffix
 from threefold.data.tables import Table, read_table
 from threefold.data.ts_files import read_ts
 from threefold.errors import ThreefoldError
+from threefold.runtime.table_forecasts import asked_of_model
 from threefold.tasks.user_data.folder import IMAGE_SUFFIXES, SOUND_SUFFIXES, TEXT_SUFFIXES
 from threefold.tasks.user_data.table import check_columns, group_rows, join_texts
 from threefold.tasks.user_data.tags import read_words
@@ -27,10 +30,11 @@ TEXT_PATTERNS = [f"*{suffix}" for suffix in TEXT_SUFFIXES]
 
 
 class RawInput(NamedTuple):
-    """One input, and where it comes from."""
+    """One input, where it comes from, and the cells of its table by column."""
 
     value: Any
     source: str
+    columns: Mapping[str, Any] = {}
 
 
 def read_raw_inputs(preprocessing: Preprocessing, inputs: Any) -> list[RawInput]:
@@ -50,10 +54,9 @@ def read_raw_inputs(preprocessing: Preprocessing, inputs: Any) -> list[RawInput]
         rows += readers[preprocessing.form](value, preprocessing)
     if not rows:
         raise ThreefoldError("no inputs; expected at least one")
-    numbered = (row for row in rows)
     return [
-        row if row.source else RawInput(row.value, f"input {number}")
-        for number, row in enumerate(numbered, 1)
+        row if row.source else row._replace(source=f"input {number}")
+        for number, row in enumerate(rows, 1)
     ]
 
 
@@ -101,15 +104,16 @@ def _texts(value: Any, preprocessing: Preprocessing) -> list[RawInput]:
                 "the texts themselves, or a file with one text per line"
             )
         texts = join_texts(table, preprocessing.roles.texts)
-        return [RawInput(t, _place(table, row)) for row, t in enumerate(texts)]
+        return [RawInput(t, _place(table, n), _cells(table, n)) for n, t in enumerate(texts)]
     if isinstance(value, Path) and value.is_dir():
         return _whole_files(value, preprocessing)
     if isinstance(value, Path):
         lines = [(number, text) for number, text in read_lines(value) if text.strip()]
-        return [RawInput(text, f"{value.name}:{number}") for number, text in lines]
+        places = [f"{value.name}:{number}" for number, _ in lines]
+        return [RawInput(t, p, {"text": t}) for p, (_, t) in zip(places, lines, strict=True)]
     if not isinstance(value, str):
         raise _wrong(value, "texts", "a text, a Path to a file, or a table")
-    return [RawInput(value, "")]
+    return [RawInput(value, "", {"text": value})]
 
 
 def _whole_files(value: Any, preprocessing: Preprocessing) -> list[RawInput]:
@@ -125,8 +129,10 @@ def _word_lists(value: Any, preprocessing: Preprocessing) -> list[RawInput]:
         table = _table(value, preprocessing)
         words = table.texts(preprocessing.roles.texts[0])
         groups = _groups(table, preprocessing)
-        lists = {name: [words[row] for row in rows] for name, rows in groups.items()}
-        return [RawInput(sentence, name) for name, sentence in lists.items()]
+        own = _group_cells(table, groups, with_lists=True)
+        return [
+            RawInput([words[n] for n in rows], name, own[name]) for name, rows in groups.items()
+        ]
     if isinstance(value, Path):
         return [RawInput(sentence, place) for sentence, place in read_words(value)]
     if isinstance(value, str):
@@ -152,9 +158,10 @@ def _series(value: Any, preprocessing: Preprocessing) -> list[RawInput]:
         raise _wrong(value, "sequences that were not in a table", "arrays, or a .ts file")
     if _is_table(value):
         table = _table(value, preprocessing)
-        rows = np.stack([table.numbers(name) for name in roles.features], 1)
+        rows = _values(table, preprocessing)
         groups = _groups(table, preprocessing)
-        return [RawInput(rows[numbers], name) for name, numbers in groups.items()]
+        own = _group_cells(table, groups, with_lists=preprocessing.kind == "tagger")
+        return [RawInput(rows[n], name, own[name]) for name, n in groups.items()]
     if isinstance(value, (str, Path)):
         raise _wrong(value, "sequences of numbers", "an array, a .ts file or a table")
     try:
@@ -165,7 +172,8 @@ def _series(value: Any, preprocessing: Preprocessing) -> list[RawInput]:
 
 
 def _groups(table: Table, preprocessing: Preprocessing) -> dict[str, list[int]]:
-    return group_rows(table, preprocessing.roles, preprocessing.context, preprocessing.day_first)
+    roles, context, day_first = preprocessing.roles, preprocessing.context, preprocessing.day_first
+    return asked_of_model(preprocessing, lambda: group_rows(table, roles, context, day_first))
 
 
 def _rows(value: Any, preprocessing: Preprocessing) -> list[RawInput]:
@@ -173,8 +181,13 @@ def _rows(value: Any, preprocessing: Preprocessing) -> list[RawInput]:
     names = preprocessing.roles.features
     if _is_table(value):
         table = _table(value, preprocessing)
-        rows = np.stack([table.numbers(name) for name in names], 1)
-        return [RawInput(row[None, :], _place(table, n)) for n, row in enumerate(rows)]
+        rows = _values(table, preprocessing)
+        return [
+            RawInput(row[None, :], _place(table, n), _cells(table, n)) for n, row in enumerate(rows)
+        ]
+    if preprocessing.categories:
+        columns = ", ".join(preprocessing.categories)
+        raise _wrong(value, f"rows of a table with categories ({columns})", "a table")
     expected = f"a table, or {len(names)} numbers: {', '.join(names)}"
     if isinstance(value, (str, Path)):
         raise _wrong(value, "rows of a table", expected)
@@ -206,8 +219,33 @@ def _media(suffixes: Sequence[str]) -> Any:
     return read
 
 
+def _values(table: Table, preprocessing: Preprocessing) -> np.ndarray[Any, Any]:
+    """The columns that the model reads: numbers, and codes of categories."""
+    fill = preprocessing.inputs.find(FillMissing)
+    policy = None if fill is None else fill.policy
+    return column_values(table, preprocessing.roles.features, preprocessing.categories, policy)
+
+
 def _place(table: Table, row: int) -> str:
     return table.position(table.line_numbers[row])
+
+
+def _cells(table: Table, row: int) -> dict[str, Any]:
+    return {name: cells[row] for name, cells in table.cells.items()}
+
+
+def _group_cells(
+    table: Table, groups: Mapping[str, list[int]], *, with_lists: bool = False
+) -> dict[str, dict[str, Any]]:
+    """By group: the columns that have one cell in every group; the cells of others as lists."""
+    own: dict[str, dict[str, Any]] = {name: {} for name in groups}
+    for column, cells in table.cells.items():
+        parts = {name: [cells[row] for row in rows] for name, rows in groups.items()}
+        is_single = all(part.count(part[0]) == len(part) for part in parts.values())
+        for name, part in parts.items():
+            if is_single or with_lists:
+                own[name][column] = part[0] if is_single else part
+    return own
 
 
 def _wrong(value: Any, trained: str, expected: str) -> ThreefoldError:

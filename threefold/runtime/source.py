@@ -140,14 +140,15 @@ class Source:
             unread,
         )
 
-    def restore(self, position: SourcePosition, continue_with: str | None = None) -> None:
-        """Continue where another source stopped.
+    def restore(self, position: SourcePosition, continue_with: str | None = None) -> bool:
+        """Continue where another source stopped; returns whether this is a new input.
 
         continue_with: "same" for the same file, perhaps grown, "new" for an input that holds only
         what follows; None is the same file, or for a pipe that was read before what follows.
         """
         self.encoder.restore(position.encoder)
-        if self._choose(position, continue_with) == "same":
+        is_new = self._choose(position, continue_with) == "new"
+        if not is_new:
             assert self._file is not None  # `_choose` has checked it
             self.offset, self.line = position.offset, position.line
             self._skip(self._file, position)
@@ -166,6 +167,7 @@ class Source:
             )
         if position.taken:
             self.take(position.taken)
+        return is_new
 
     def _choose(self, position: SourcePosition, continue_with: str | None) -> str:
         """Whether this is the same input or a new one, as told; what is unclear is refused."""

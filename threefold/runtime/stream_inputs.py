@@ -23,14 +23,19 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from threefold.data.preprocessing import Preprocessing
+from threefold.data.preprocessing.categories import OneHot
 from threefold.data.preprocessing.numbers import ABSURD, FillMissing, Standardise
+from threefold.data.preprocessing.series_scales import SeriesScales
 from threefold.data.row_times import RowTimes
 from threefold.data.stream_bins import OpenBin
 from threefold.data.stream_encoders import Elements
-from threefold.data.time_stamps import TimeAxis, parse_step
+from threefold.data.time_stamps import TimeAxis
+from threefold.data.time_steps import parse_step
 from threefold.runtime.scores.grouping import Columns
+from threefold.runtime.stream_notes import oddities
 
 Array = NDArray[Any]
+Tallies = dict[str, dict[str, int]]  # counts by what was counted, and by column
 GAP = 1.5  # steps of time between two rows, from which it is a gap
 
 
@@ -58,6 +63,7 @@ class StreamReader(ABC):
 
     def __init__(self, model: Any) -> None:
         self.model = model
+        self.told_before: Tallies = {}  # of the inputs before this one, which the state continues
 
     def segments(self, elements: Elements) -> Iterator[SeriesRows]:
         """The elements by series, in order."""
@@ -75,8 +81,12 @@ class StreamReader(ABC):
         """Continue with the result of `state`."""
         assert not state  # readers that have a state override both methods
 
+    def tallies(self) -> Tallies:
+        """What was counted since the stream began."""
+        return {}
+
     def summary(self) -> dict[str, Any]:
-        """What is to be told at the end, as JSON."""
+        """What is to be told of this input at the end, as JSON."""
         return {}
 
     def _numbers(self, values: Array) -> Tensor:
@@ -182,10 +192,13 @@ class RowReader(StreamReader):
         self.columns, self.policy = tuple(columns), policy
         self.horizon = 0
         chain = None if preprocessing is None else preprocessing.inputs
-        self.scale: Standardise | None = None if chain is None else chain.find(Standardise)
+        self.scales: Standardise | SeriesScales | None = None
+        if chain is not None:
+            self.scales = chain.find(Standardise) or chain.find(SeriesScales)
+        self.encode: OneHot | None = None if chain is None else chain.find(OneHot)
         known: FillMissing | None = None if chain is None else chain.find(FillMissing)
         self.fill = known or FillMissing(self.columns, "carry")
-        self.limit = ABSURD if self.scale is not None else np.inf
+        self.limit = ABSURD if self.scales is not None else np.inf
         self.times: RowTimes | None = None
         self.named_series, self.step, has_time = False, None, False
         if preprocessing is not None:
@@ -239,15 +252,22 @@ class RowReader(StreamReader):
                 return None
         else:
             self._check_times(memory, moments)
-        scaled = numbers if self.scale is None else self.scale.apply(numbers)
+        scaled = self.scaled(numbers, segment.series)
         inputs, memory.last = self.fill.fill(scaled, memory.last, self.limit)
         if self.policy == "carry":
             inputs[:, len(self.columns) :] = 0.0
+        inputs = inputs if self.encode is None else self.encode.apply(inputs)
         columns: Columns = {"series": [segment.series] * len(order)} if self.named_series else {}
         columns |= self._time_columns(times, moments)
         columns |= {"missing": missing} if self.policy != "stop" else {}
         values = torch.from_numpy(np.where(np.abs(scaled) <= self.limit, scaled, np.nan))
         return Prepared(self._numbers(inputs), values.to(self.model.device), columns, order)
+
+    def scaled(self, numbers: Array, series: str = "") -> Array:
+        """Rows as the model reads them, on the scale of their series."""
+        scales = self.scales
+        scale = scales.of(series) if isinstance(scales, SeriesScales) else scales
+        return numbers if scale is None else scale.apply(numbers)
 
     def _note_missing(self, numbers: Array) -> list[str]:
         """The names of the columns that are missing in each row."""
@@ -319,8 +339,8 @@ class RowReader(StreamReader):
     def state(self) -> dict[str, Any]:
         return {
             "memories": {name: memory.to_dict() for name, memory in self.memories.items()},
-            "counts": dict(self.counts),
-            "missing": dict(self.missing),
+            **self.tallies(),
+            "told_before": self.told_before,
             "times": None if self.times is None else self.times.state(),
         }
 
@@ -328,9 +348,13 @@ class RowReader(StreamReader):
         memories = state["memories"].items()
         self.memories = {name: SeriesMemory.from_dict(values) for name, values in memories}
         self.counts, self.missing = Counter(state["counts"]), Counter(state["missing"])
+        self.told_before = state.get("told_before", {})
         times = state.get("times")
         if self.times is not None and times is not None:
             self.times.restore(times)
+
+    def tallies(self) -> Tallies:
+        return {"counts": dict(self.counts), "missing": dict(self.missing)}
 
     def summary(self) -> dict[str, Any]:
         names = {
@@ -340,43 +364,12 @@ class RowReader(StreamReader):
             "untimed": "rows_without_a_time",
             "gaps": "gaps_in_time",
         }
-        told: dict[str, Any] = {
-            name: self.counts[key] for key, name in names.items() if self.counts[key]
-        }
-        if self.missing:
-            told["missing_values"] = dict(self.missing)
-        return {**told, "notes": self._notes()} if told else {}
-
-    def _notes(self) -> list[str]:
-        counts, notes = self.counts, []
-        if counts["missing"]:
-            listed = ", ".join(f"{name} {count:,}" for name, count in self.missing.items())
-            marked = "" if self.policy != "mask" else self._marked()
-            notes.append(
-                f"{counts['missing']:,} rows had missing or absurd values ({listed}), replaced by "
-                f"the last value of the column{marked}"
-            )
-        if counts["skipped"]:
-            notes.append(
-                f"{counts['skipped']:,} lines were not rows of the table, and were left out"
-            )
-        if counts["unsorted"]:
-            did = "read as they came" if self.step is None else "left out"
-            notes.append(
-                f"{counts['unsorted']:,} rows were not in the order of time, and were {did}"
-            )
-        if counts["untimed"]:
-            did = "" if self.step is None else ", and were left out"
-            notes.append(f"{counts['untimed']:,} rows had no time that could be read{did}")
-        if counts["gaps"]:
-            notes.append(f"{counts['gaps']:,} gaps in time; rows were taken as equally spaced")
-        return notes
-
-    def _marked(self) -> str:
-        unmarked = [name for name in self.missing if name not in self.fill.masked]
-        if not unmarked:
-            return ", and marked as missing"
-        return (
-            f"; {', '.join(unmarked)} had no missing values in training, so the model cannot be "
-            "told that they are missing"
-        )
+        counts = self.counts - Counter(self.told_before.get("counts"))
+        missing = self.missing - Counter(self.told_before.get("missing"))
+        told: dict[str, Any] = {name: counts[key] for key, name in names.items() if counts[key]}
+        if missing:
+            told["missing_values"] = dict(missing)
+        if not told:
+            return {}
+        masked = self.fill.masked if self.policy == "mask" else None
+        return {**told, "notes": oddities(counts, missing, masked, self.step is not None)}

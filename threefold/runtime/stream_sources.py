@@ -12,11 +12,11 @@ from threefold.data.cells import LARGEST_NUMBER
 from threefold.data.preprocessing import Preprocessing
 from threefold.data.preprocessing.media import ReadSound
 from threefold.data.preprocessing.numbers import (
-    ABSURD,
     FillMissing,
     MissingNumberError,
     Standardise,
 )
+from threefold.data.preprocessing.series_scales import SeriesScales
 from threefold.data.preprocessing.text import WordNumbers
 from threefold.data.stream_encoders import WordListEncoder, encoder_for
 from threefold.data.stream_rows import RowEncoder, RowLayout
@@ -174,7 +174,7 @@ def _open_rows(model: Any, data: Input, settings: InputSettings, wait: Wait | No
 def _believed(data: bytes, reader: RowReader) -> bytes:
     """The bytes of rows with NaN for absurd numbers, which are refused if the policy is stop."""
     rows = np.frombuffer(data, np.float64).reshape(-1, len(reader.columns))
-    scaled = rows if reader.scale is None else reader.scale.apply(rows)
+    scaled = reader.scaled(rows)
     missing = ~((np.abs(rows) <= LARGEST_NUMBER) & (np.abs(scaled) <= reader.limit))
     if reader.policy == "stop" and missing.any():
         row, column = np.argwhere(missing)[0].tolist()
@@ -185,10 +185,15 @@ def _believed(data: bytes, reader: RowReader) -> bytes:
 def column_names(model: Any) -> tuple[str, ...]:
     """The names of the numbers that a model of numbers reads, in its order."""
     preprocessing = model.preprocessing
-    scale = None if preprocessing is None else preprocessing.inputs.find(Standardise)
+    scale = None if preprocessing is None else _scale(preprocessing)
     if scale is not None:
-        return tuple(scale.columns)
+        return scale.columns
     return tuple(f"x{number}" for number in range(1, model.input_size + 1))
+
+
+def _scale(preprocessing: Preprocessing) -> Standardise | SeriesScales | None:
+    inputs = preprocessing.inputs
+    return inputs.find(Standardise) or inputs.find(SeriesScales)  # type: ignore[no-any-return]
 
 
 def _policy(model: Any, asked: str | None) -> str:
@@ -217,19 +222,18 @@ def _layout(
     roles = preprocessing.roles
     named = columns == (*roles.targets, *roles.features)
     _refuse_row_sequences(preprocessing, named)
-    scale: Standardise = preprocessing.inputs.find(Standardise)
-    spread = [
-        (m - ABSURD * d, m + ABSURD * d) for m, d in zip(scale.mean, scale.deviation, strict=True)
-    ]
+    scale = _scale(preprocessing)
+    assert scale is not None  # of a model that reads a table
     return RowLayout(
         columns,
         named,
         roles.time,
         roles.series or roles.group,
-        tuple(spread),
+        tuple(scale.limits),
         policy == "stop",
         chosen,
         preprocessing.header,
+        preprocessing.categories,
     )
 
 

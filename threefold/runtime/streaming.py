@@ -119,6 +119,7 @@ class ScoreStream(Iterator[StreamScores]):
             **snapshot.note,
             "answered": self.position,
             "repeated": self._repeated,
+            "tallies": self.reader.tallies(),
             **notes,
         }
         save_state(
@@ -158,7 +159,8 @@ class ScoreStream(Iterator[StreamScores]):
         unread = tensors["unread"].numpy().tobytes()
         position = SourcePosition(**note["input_position"], unread=unread)
         self.reader.restore(note["reader"])  # first: it knows how the source writes times
-        self.source.restore(position, continue_with)
+        if self.source.restore(position, continue_with):
+            self.reader.told_before = note["tallies"]
         self.taken, self.position = note["taken"], note["position"]
         self.skip = note["repeated"]
         for name, values in note["scorers"].items():
@@ -180,6 +182,7 @@ class ScoreStream(Iterator[StreamScores]):
                 token_texts=reader.texts if isinstance(reader, TokenReader) else None,
                 top_k=settings.top_k,
                 window=settings.window,
+                series=series,
             )
         return self.scorers[series]
 

@@ -6,8 +6,9 @@ number.  Beyond the trained horizon its own forecasts become its inputs, block b
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from statistics import NormalDist
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -19,15 +20,17 @@ from threefold.data.preprocessing.numbers import ABSURD, FillMissing
 from threefold.data.row_times import other_step
 from threefold.data.tables import Table, read_table
 from threefold.data.time_stamps import TimeAxis
-from threefold.errors import ThreefoldError
+from threefold.errors import AmbiguousError, ThreefoldError
 from threefold.models.forecaster import Forecaster
 from threefold.runtime.answers import Answers
 from threefold.runtime.decoding import eval_mode
-from threefold.tasks.user_data.series import TimeSeries, read_series
+from threefold.tasks.user_data.series import read_series
+from threefold.tasks.user_data.series_windows import TimeSeries
 from threefold.tasks.user_data.settings import ReadSettings
 from threefold.tasks.user_data.table import check_columns, known_reading
 
 Array = NDArray[Any]
+Read = TypeVar("Read")
 MOST_STEPS, MOST_HORIZONS = 10_000, 1_000  # of a forecast: the larger one
 GAUSSIAN_LEVELS = (0.1, 0.9)  # shown for models that forecast mean and deviation
 
@@ -39,13 +42,19 @@ def forecast_table(
     steps = _checked_horizon(horizon, preprocessing.horizon or 1)
     rows: list[dict[str, Any]] = []
     notes: list[str] = []
-    for series in history_series(preprocessing, history):
-        refuse_unknown_past(preprocessing, series)
-        levels, values = forecast_series(model, preprocessing, series.values, steps)
-        rows += _rows(series, preprocessing, levels, values)
-        # How to read other data is a choice of training.
-        told = [note.partition(" (--set ")[0] for note in series.notes]
-        notes += [*told, *_notes(preprocessing, series, steps)]
+    table = _as_table(history, preprocessing)
+    for series in history_series(preprocessing, table):
+        own = preprocessing.of_series(series.name, series.values)
+        refuse_unknown_past(own, series)
+        levels, values = forecast_series(model, own, series.values, steps)
+        rows += _rows(series, own, levels, values)
+        notes += [*(note.what for note in series.notes), *_notes(own, series, steps)]
+        if not preprocessing.knows_series(series.name):
+            notes.append(
+                f"series {series.name} was not in the training data; it is scaled by the "
+                f"{len(series.values):,} rows of its history"
+            )
+    notes = [*table.notes, *notes]
     return Answers(rows, notes=list(dict.fromkeys(notes)))
 
 
@@ -97,11 +106,26 @@ def history_series(preprocessing: Preprocessing, history: Any) -> list[TimeSerie
     table = _as_table(history, preprocessing)
     check_columns(table, preprocessing.roles, with_labels=True)
     found = known_reading(table, preprocessing)
-    settings = ReadSettings(resample=preprocessing.resample, day_first=preprocessing.day_first)
-    series = read_series(table, found, settings)
+    policy = preprocessing.inputs.find(FillMissing).policy
+    settings = ReadSettings(
+        resample=preprocessing.resample, day_first=preprocessing.day_first, missing=policy
+    )
+    series = asked_of_model(preprocessing, lambda: read_series(table, found, settings))
     for part in series:
         check_step(table.name, preprocessing, part)
     return series
+
+
+def asked_of_model(preprocessing: Preprocessing, read: Callable[[], Read]) -> Read:
+    """What `read` returns; a doubt is answered by how the training data were, not asked back."""
+    try:
+        return read()
+    except AmbiguousError as error:
+        axis = preprocessing.time_axis
+        example = "2024-01-31" if axis is None else TimeAxis.from_dict(axis).stamp(0)
+        raise ThreefoldError(
+            f"{error.what} The model was trained on times such as {example}; write them so"
+        ) from error
 
 
 def check_step(name: str, preprocessing: Preprocessing, series: TimeSeries) -> None:

@@ -68,11 +68,20 @@ def sample_rows(task: Task[Batch], split: str, most: int) -> Batch:
     return task.rows(split, np.unique(np.linspace(0, size - 1, min(size, most)).astype(np.int64)))
 
 
+def commonest_answer(answers: Array) -> int:
+    """The commonest class among answers; the first of several."""
+    return int(np.bincount(answers[answers != IGNORE]).argmax())
+
+
+def majority_score(train: Array, test: Array) -> float:
+    """Accuracy on test answers of always giving the commonest answer of the training split."""
+    return float((test[test != IGNORE] == commonest_answer(train)).mean())
+
+
 def majority(task: Task[Batch], most: int = MOST_EXAMPLES) -> float:
-    """Accuracy of always giving the commonest answer of the training split."""
-    answers, right = (sample_rows(task, split, most).targets.numpy() for split in ("train", "test"))
-    commonest = np.bincount(answers[answers != IGNORE]).argmax()
-    return float((right[right != IGNORE] == commonest).mean())
+    """`majority_score` of a task."""
+    train, test = (sample_rows(task, split, most).targets.numpy() for split in ("train", "test"))
+    return majority_score(train, test)
 
 
 def mean(task: Task[Batch], most: int = MOST_EXAMPLES) -> float:

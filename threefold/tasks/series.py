@@ -18,6 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from threefold.data.loaders import Batch
+from threefold.data.readers import file_error
 from threefold.data.ts_files import LabelledSeries, read_ts, read_ucr
 from threefold.errors import ThreefoldError, nearest
 from threefold.tasks.stored import (
@@ -118,4 +119,7 @@ def standardise() -> Prepare:
 
 
 def _read(path: Path) -> LabelledSeries:
-    return read_ts(path) if path.suffix == ".ts" else read_ucr(path)
+    content = read_ts(path) if path.suffix == ".ts" else read_ucr(path)
+    if any(np.isnan(part).any() for part in content.series):
+        raise file_error(path, None, "values are missing; expected a data set without gaps")
+    return content

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field, fields, replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from threefold.errors import ThreefoldError, nearest
-from threefold.plugins import YOUR_OWN, Registry, plugin_of
+from threefold.errors import ThreefoldError
+from threefold.plugins import Registry, plugin_of
 from threefold.tasks.published import COMPARABLE, PUBLISHED
 
 if TYPE_CHECKING:
@@ -208,9 +208,7 @@ TASKS: Registry[Card] = Registry(
 
 def card(name: str) -> Card:
     """The description of a task."""
-    if name not in TASKS:
-        raise ThreefoldError(f"unknown task {name!r}; {nearest(name, TASKS)} {YOUR_OWN}")
-    return TASKS[name]
+    return TASKS.find(name, "task")
 
 
 def task(name: str, **options: Any) -> Task[Any]:

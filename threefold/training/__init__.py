@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from threefold.training.evaluation import Scores, evaluate
 from threefold.training.learning_rates import constant, cosine, inverse_square_root, linear, stable
-from threefold.training.loop import Result, train
+from threefold.training.loop import train
 from threefold.training.optimizer import adamw, make_optimizer, parameter_groups
+from threefold.training.result import Result
 from threefold.training.scheduled_sampling import scheduled_sampling
 from threefold.training.settings import TrainingSettings
 from threefold.training.truncated_bptt import carry_state, cut_segments, truncated_bptt

@@ -12,6 +12,7 @@ from threefold.errors import ThreefoldError
 from threefold.tasks.table import TASKS
 from threefold.tasks.task import Task
 from threefold.tasks.user_data.datasets import batch_size_of
+from threefold.tasks.user_data.settings import join_names
 from threefold.training.config import RunConfig
 from threefold.training.durations import parse_duration
 from threefold.training.experiment import TrainedRun, prepare, run
@@ -57,7 +58,7 @@ def train(
     columns: dict[str, Names | None] = {"target": target, "features": features}
     columns |= {"time_column": time_column, "group_column": group_column}
     columns |= {"series_column": series_column}
-    read = {name: _join_names(name, given) for name, given in columns.items()}
+    read = {name: _join_names(given) for name, given in columns.items()}
     read.update(**_data_values(data), seed=seed, kind=kind, horizon=horizon)
     model = {"mixers": mixers, "size": size, "seed": seed}
     training = {**_limits(steps, time), "seed": seed}
@@ -80,17 +81,11 @@ def _config(values: dict[str, dict[str, Any]], settings: Mapping[str, Any]) -> R
     return RunConfig.read({part: _given(section) for part, section in values.items()})
 
 
-def _join_names(option: str, names: Names | None) -> Any:
+def _join_names(names: Names | None) -> Any:
     """Names of columns as the settings have them, separated by commas; None stays None."""
     if names is None or isinstance(names, str):
         return names
-    listed = [str(name) for name in ([names] if isinstance(names, int) else names)]
-    for name in listed:
-        if "," in name:
-            raise ThreefoldError(
-                f"{option}: the name {name!r} has a comma, which separates names; rename the column"
-            )
-    return ",".join(listed)
+    return join_names([str(name) for name in ([names] if isinstance(names, int) else names)])
 
 
 def _tell(data: TrainingData) -> None:

@@ -96,7 +96,7 @@ class ModelSettings(Section):
     kind: Literal["seq2seq", "transformer"] | None = None
     """Seq2seq data only: which encoder–decoder; default: seq2seq."""
     channel: Entry = "swiglu"
-    """Feed-forward part of a block: swiglu, mlp, rwkv or none."""
+    """Feed-forward part of a block: swiglu, mlp, rwkv, rwkv7 or none."""
     block: Entry = "pre_norm"
     """Residual wiring of a block: pre_norm, post_norm, deep_norm or plain."""
     embedding: str | None = None
@@ -154,7 +154,7 @@ class RunConfig(Section):
     def read(cls, values: Mapping[str, Any], overrides: Iterable[str] = ()) -> RunConfig:
         """From nested values and overrides such as `training.steps=100`."""
         plain: dict[str, Any] = json.loads(json.dumps(values, default=str))  # TOML has dates
-        for note in ("format_version", "plugins"):
+        for note in ("format_version", "plugins", "data_path"):
             plain.pop(note, None)
         plain = apply_overrides(cls, plain, overrides)
         model, data = plain.get("model"), plain.get("data")

@@ -22,21 +22,26 @@ import torch
 from threefold.classical.word_vectors import WordVectors
 from threefold.data.atomic_files import write_json, write_text
 from threefold.drawing.page import standalone
-from threefold.errors import ThreefoldError
+from threefold.errors import ThreefoldError, option
 from threefold.models.model import Model
 from threefold.models.table import build
 from threefold.plugins import how_to_load, missing_plugins
 from threefold.runtime.interrupts import InterruptedByUser, Interrupts
 from threefold.training.config import FORMAT_VERSION, RunConfig, read_toml
 from threefold.training.curves import draw_run, loss_chart
+from threefold.training.data_paths import path_note
 from threefold.training.devices import place
 from threefold.training.distributed import ProcessGroup
 from threefold.training.estimate import check_memory, estimate_evaluation, estimate_step
-from threefold.training.evaluation import Scores, evaluate
-from threefold.training.loop import Reserve, Result, train
+from threefold.training.evaluation import OnBatch, Scores, evaluate
+from threefold.training.loop import train
 from threefold.training.reporters import LoggingReporter, Reporter, SampleReporter
+from threefold.training.result import Result
 from threefold.training.run_folder import CHECKPOINTS, LOG, RUN
 from threefold.training.settings import TrainingSettings
+from threefold.training.summary import summarize, title_of
+from threefold.training.target_errors import TargetErrors
+from threefold.training.trainer import Reserve
 from threefold.training.training_data import EvaluationBatches, TrainingData, open_data
 from threefold.training.word_embeddings import start_embedding, with_width_of
 
@@ -63,6 +68,12 @@ class TrainedRun:
         """Whether the run has ended, rather than been interrupted."""
         return self.result.stopped != "interrupted"
 
+    def complete(self) -> TrainedRun:
+        """The run, if it was not interrupted."""
+        if not self.finished:
+            raise InterruptedByUser(f"stopped after step {self.result.steps:,}")
+        return self
+
     @property
     def history(self) -> list[dict[str, Any]]:
         """Step, loss, learning rate and, where evaluated, valid_loss and valid_metric."""
@@ -88,6 +99,7 @@ class PreparedRun:
     test_examples: int | None = None  # of the final test; None: all
     judging: float | None = None  # estimated seconds of validation and test; None: not estimated
     judging_steps: float = 0.0  # the same in times of a training step
+    on_test_batch: OnBatch | None = None  # sees the outputs of the final test
     started: float = field(default_factory=time.monotonic)
 
     def split_batches(self, split: str, carry: bool) -> EvaluationBatches:
@@ -216,37 +228,53 @@ def _conclude(
 ) -> TrainedRun:
     """Save a trained model if there is a folder, evaluate it, write its summary and figures."""
     data, model, scores = prepared.data, prepared.model.eval(), None
+    errors = TargetErrors.of(data)
     if trained.folder is not None:
         model.save(trained.folder / MODEL)
     if test and trained.finished:
-        scores = _test(config, prepared, on_test)
+        scores = _test(config, prepared, on_test, errors)
         if scores is None:
             trained.result.stopped = "interrupted"
-    summary = summarize(config, data, model, trained.result, scores)
-    if prepared.test_examples is not None:
-        summary["test_examples"] = min(prepared.test_examples, data.task.size("test"))
+    summary = summarize(config, data, model, trained.result, scores and scores[0])
+    if errors is not None:
+        summary |= {"by_target": None} if scores is None else errors.values()
+    if scores is not None and scores[1] < data.task.size("test"):
+        summary["test_examples"] = scores[1]
     if trained.folder is not None:
         write_json(trained.folder / SUMMARY, summary)
         draw_run(trained.folder)
-    return replace(trained, test=scores, summary=summary)
+    return replace(trained, test=scores and scores[0], summary=summary)
 
 
-def _test(config: RunConfig, prepared: PreparedRun, on_test: Progress | None) -> Scores | None:
-    """Loss and metric on the test split; None if there was a signal meanwhile."""
-    carry, done = config.training.carry_state, 0
-    batches = prepared.split_batches("test", carry)
+def _test(
+    config: RunConfig,
+    prepared: PreparedRun,
+    on_test: Progress | None,
+    errors: TargetErrors | None,
+) -> tuple[Scores, int] | None:
+    """Scores on the test split, and of how many examples; None if there was a signal meanwhile.
+
+    A run with a time limit tests as many examples as there is time for.
+    """
+    carry, done, limit = config.training.carry_state, 0, config.training.time
+    deadline = None if limit is None else prepared.started + (1 - FINISHING) * limit
+    batches = replace(prepared.split_batches("test", carry), deadline=deadline)
     with Interrupts() as interrupts:
 
         def on_batch(*batch: Any) -> None:
             nonlocal done
             done += 1
+            if errors is not None:
+                errors(*batch)
             if on_test is not None:
                 on_test(done, len(batches))
+            if prepared.on_test_batch is not None:
+                prepared.on_test_batch(*batch)
             interrupts.check("during the test")
 
         objective = prepared.data.objective(config.training)
         try:
-            return evaluate(
+            scores = evaluate(
                 prepared.model,
                 batches,
                 carry=carry,
@@ -256,6 +284,9 @@ def _test(config: RunConfig, prepared: PreparedRun, on_test: Progress | None) ->
             )
         except InterruptedByUser:
             return None
+    size = prepared.data.task.size("test")
+    most = min(prepared.test_examples or size, size)
+    return scores, most if done == len(batches) else done * config.data.batch_size
 
 
 def evaluate_split(
@@ -270,12 +301,6 @@ def evaluate_split(
     return evaluate(model, batches, carry=carry, objective=objective, precision=precision)
 
 
-def title_of(config: RunConfig) -> str:
-    """The title of a run, e.g. `mamba on notes.txt`."""
-    names = [entry if isinstance(entry, str) else entry[0] for entry in config.model.mixers]
-    return f"{'+'.join(dict.fromkeys(names))} on {Path(config.data.name).name}"
-
-
 def write_config(config: RunConfig, folder: Path) -> None:
     """Write config.toml if there is none yet; refuse a different one and say what differs."""
     path = folder / CONFIG
@@ -285,7 +310,7 @@ def write_config(config: RunConfig, folder: Path) -> None:
             raise ThreefoldError(
                 f"{folder}: already contains a run with different settings: "
                 f"{'; '.join(existing.differences(config))}; choose "
-                "another --folder, or use the same settings"
+                f"another {option('folder').rstrip('=')}, or use the same settings"
             )
         return
     _refuse_foreign_files(folder)
@@ -293,7 +318,7 @@ def write_config(config: RunConfig, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ThreefoldError(f"{folder}: cannot be created ({error.strerror})") from error
-    write_text(path, config.to_toml())
+    write_text(path, path_note(config.data.name) + config.to_toml())
 
 
 def _refuse_foreign_files(folder: Path) -> None:
@@ -303,7 +328,7 @@ def _refuse_foreign_files(folder: Path) -> None:
     if found and not (folder / RUN).is_file():
         raise ThreefoldError(
             f"{folder}: contains {', '.join(found)}, but no run of `threefold train`; nothing was "
-            "written: choose another --folder"
+            f"written: choose another {option('folder').rstrip('=')}"
         )
 
 
@@ -344,46 +369,3 @@ def finished_steps(folder: Path) -> int | None:
         return None if summary["stopped"] == "interrupted" else int(summary["steps"])
     except (OSError, ValueError, KeyError, TypeError):
         return None
-
-
-def summarize(
-    config: RunConfig, data: TrainingData, model: Model, result: Result, test: Scores | None
-) -> dict[str, Any]:
-    """The content of summary.json: scores, cost and baselines of a run."""
-    task = data.task
-    values: dict[str, Any] = {
-        "title": title_of(config),
-        "task": task.name,
-        "data_path": _data_path(data),
-        "metric": data.metric,
-        "lower_is_better": task.lower,
-        "chance": task.chance,
-        "parameters": model.parameter_count,
-        "steps": result.steps,
-        "tokens": result.tokens,
-        "seconds": round(result.seconds, 3),
-        "tokens_per_second": round(result.tokens_per_second, 1),
-        "stopped": result.stopped,
-        "loss": _number(result.losses[-1] if result.losses else math.nan),
-        "valid": _scores(result.scores),
-        "test": None if test is None else _scores(test),
-        "published": dict(task.published),
-        "finished_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-    }
-    if task.labels:
-        values["labels"] = list(task.labels)
-    return values
-
-
-def _data_path(data: TrainingData) -> str | None:
-    """Where a user's file is, so that it is found from another working directory."""
-    path = Path(data.data.name)
-    return str(path.resolve()) if data.from_user and path.exists() else None
-
-
-def _scores(scores: Scores) -> dict[str, float | None]:
-    return {"loss": _number(scores.loss), "metric": _number(scores.metric)}
-
-
-def _number(value: float) -> float | None:
-    return value if math.isfinite(value) else None

@@ -24,7 +24,7 @@ from threefold.errors import ThreefoldError
 from threefold.runtime.generation import generate
 
 if TYPE_CHECKING:
-    from threefold.training.loop import Trainer
+    from threefold.training.trainer import Trainer
 
 logger = logging.getLogger("threefold.training")
 

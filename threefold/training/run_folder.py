@@ -32,7 +32,7 @@ from threefold.training.distributed import ProcessGroup
 from threefold.training.evaluation import Scores
 
 if TYPE_CHECKING:
-    from threefold.training.loop import Trainer
+    from threefold.training.trainer import Trainer
 
 RUN, LOG, CHECKPOINTS = "run.json", "log.jsonl", "checkpoints"
 MIN_LR_SCALE = 1 / 64  # rollbacks halve the learning rate down to this fraction

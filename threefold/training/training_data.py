@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import inspect
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,6 +20,7 @@ from threefold.data.documents import Documents
 from threefold.data.loaders import IGNORE, Batches, TokenStream, Windows
 from threefold.data.preprocessing import Preprocessing
 from threefold.data.preprocessing.text import Tokenize
+from threefold.data.readers import not_found
 from threefold.data.shuffling import shuffled
 from threefold.errors import ThreefoldError, nearest
 from threefold.models.spec import Spec
@@ -246,11 +248,16 @@ NEEDED_MODELS: dict[str, Callable[[TrainingData, ModelSettings], NeededModel]] =
 
 @dataclass(frozen=True)
 class EvaluationBatches:
-    """The batches of a split, in order; may be iterated repeatedly."""
+    """The batches of a split, in order; may be iterated repeatedly.
+
+    deadline: on the monotonic clock; after it no further batch begins.  Examples then come in a
+    random order, so that those that were in time are a fair sample.
+    """
 
     data: TrainingData
     split: str
     carry: bool = False
+    deadline: float | None = None
 
     def __len__(self) -> int:
         if self.carry:
@@ -271,7 +278,11 @@ class EvaluationBatches:
             yield from map(stream, range(stream.steps_per_epoch))
             return
         indices = sample(task.size(self.split), data.eval_examples)
+        if self.deadline is not None:
+            indices = indices[shuffled((0, len(indices)), len(indices), range(len(indices)))]
         for first in range(0, len(indices), data.batch_size):
+            if first and self.deadline is not None and time.monotonic() > self.deadline:
+                return
             yield task.rows(self.split, indices[first : first + data.batch_size])
 
 
@@ -323,8 +334,8 @@ def open_data(
     if name in TASKS:
         return TrainingData(make_task(name, **_task_options(settings)), settings)
     if not Path(name).exists():
-        if "." in name or "/" in name:
-            raise ThreefoldError(f"{name}: file or folder not found")
+        if "." in name or "/" in name or Path(name).is_symlink():
+            raise not_found(Path(name))
         raise ThreefoldError(
             f"{name}: neither a file nor a task has this name; {nearest(name, TASKS)}"
         )

@@ -11,11 +11,13 @@ steps, read from the model's folder, so that no use can scale or order its colum
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
 from threefold.data.atomic_files import json_text
+from threefold.data.preprocessing.categories import OneHot
+from threefold.data.preprocessing.series_scales import SeriesScales
 from threefold.data.preprocessing.steps import Step, read_step
 from threefold.data.preprocessing.text import Labels
 from threefold.errors import ThreefoldError
@@ -96,6 +98,34 @@ class Preprocessing:
         """The names of the classes, in the model's order."""
         step = self.outputs.find(Labels)
         return () if step is None else step.names
+
+    def of_series(self, name: str, history: Any = None) -> Preprocessing:
+        """The same for one series, if each has its own scale.
+
+        history: its rows [n, columns], by which a series is scaled that training has not seen.
+        """
+        scales = self.inputs.find(SeriesScales)
+        if scales is None:
+            return self
+        scale = scales.of(name, history)
+        chains = (self.inputs, self.outputs)
+        inputs, outputs = (
+            Chain(tuple(scale.select(s.columns) if isinstance(s, SeriesScales) else s
+                        for s in chain.steps))
+            for chain in chains
+        )  # fmt: skip
+        return replace(self, inputs=inputs, outputs=outputs)
+
+    def knows_series(self, name: str) -> bool:
+        """Whether training has seen a series, or its name does not matter."""
+        scales = self.inputs.find(SeriesScales)
+        return scales is None or name in scales.scales
+
+    @property
+    def categories(self) -> dict[str, list[str]]:
+        """The categories of columns of categories."""
+        step = self.inputs.find(OneHot)
+        return {} if step is None else step.categories
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON values."""

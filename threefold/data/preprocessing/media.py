@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from threefold.data.audio import Sound, read_wav, resample
 from threefold.data.images import read_image, resize_image
 from threefold.data.preprocessing.steps import Step
-from threefold.errors import ThreefoldError
+from threefold.errors import ThreefoldError, setting
 
 Array = NDArray[Any]
 
@@ -34,7 +34,7 @@ class ReadSound(Step):
                 raise ThreefoldError(
                     f"{_name(data)}: {sound.rate} samples per second, but the model was trained on "
                     f"{self.rate}; resample the sound, or train with "
-                    f"--set data.sampling_rate={self.rate}, which resamples every sound"
+                    f"{setting('data.sampling_rate', str(self.rate))}, which resamples every sound"
                 )
             samples = resample(samples, sound.rate, self.rate)
         return samples.reshape(-1, 1).astype(np.float32)
@@ -51,17 +51,42 @@ class ReadImage(Step):
 
     def apply(self, data: Path | str | Array) -> Array:
         """The pixels, row by row."""
-        pixels = np.asarray(data) if isinstance(data, np.ndarray) else read_image(Path(data), "L")
-        if pixels.shape != (self.height, self.width):
-            if not self.resized:
-                size = " × ".join(map(str, pixels.shape[::-1]))
-                raise ThreefoldError(
-                    f"{_name(data)}: {size} pixels, but the model was trained on {self.width} × "
-                    f"{self.height}; scale the image, or train with "
-                    f"--set data.image_size={self.width}x{self.height}, which scales every image"
-                )
-            pixels = resize_image(pixels, self.height, self.width)
-        return pixels.reshape(-1, 1).astype(np.float32) / np.float32(255)
+        return self.pixels(data, "L").reshape(-1, 1).astype(np.float32) / np.float32(255)
+
+    def pixels(self, data: Path | str | Array, colours: str) -> Array:
+        """The image as [height, width(, 3)] from 0 to 255."""
+        pixels = np.asarray(data) if isinstance(data, np.ndarray) else None
+        pixels = read_image(Path(data), colours) if pixels is None else pixels  # type: ignore[arg-type]
+        if pixels.ndim != (2 if colours == "L" else 3):
+            raise ThreefoldError(
+                f"an image of shape {pixels.shape}; expected [height, width"
+                f"{'' if colours == 'L' else ', 3'}]"
+            )
+        if pixels.shape[:2] == (self.height, self.width):
+            return pixels
+        if not self.resized:
+            size = " × ".join(map(str, pixels.shape[1::-1]))
+            raise ThreefoldError(
+                f"{_name(data)}: {size} pixels, but the model was trained on {self.width} × "
+                f"{self.height}; scale the image, or train with "
+                f"{setting('data.image_size', f'{self.width}x{self.height}')}, which scales every "
+                "image"
+            )
+        return resize_image(pixels, self.height, self.width)
+
+
+@dataclass(frozen=True)
+class ReadPicture(ReadImage):
+    """An image → a whole picture [channels, height, width] from −1 to 1, cut into patches later."""
+
+    NAME: ClassVar[str] = "read_picture"
+    colours: str = "RGB"  # or L, grey
+
+    def apply(self, data: Path | str | Array) -> Array:
+        """The picture, of one channel or of three."""
+        pixels = self.pixels(data, self.colours)
+        channels = pixels[None] if self.colours == "L" else np.moveaxis(pixels, -1, 0)
+        return channels.astype(np.float32) / np.float32(127.5) - np.float32(1)
 
 
 def _name(data: Any) -> str:

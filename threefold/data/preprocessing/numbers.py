@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -28,8 +28,16 @@ class Standardise(Step):
     deviation: tuple[float, ...]
 
     @classmethod
-    def fit(cls, values: Array | Sequence[Array], columns: Sequence[str]) -> Standardise:
-        """Mean and deviation of the known values of arrays [n, columns], absurd ones left out."""
+    def fit(
+        cls,
+        values: Array | Sequence[Array],
+        columns: Sequence[str],
+        unscaled: Collection[str] = (),
+    ) -> Standardise:
+        """Mean and deviation of the known values of arrays [n, columns], absurd ones left out.
+
+        unscaled: columns of codes, which stay as they are.
+        """
         rows = np.concatenate([np.reshape(part, (-1, len(columns))) for part in values])
         known = np.where(np.isfinite(rows), rows, np.nan).astype(np.float64)
         with np.errstate(over="ignore", invalid="ignore"):
@@ -38,6 +46,8 @@ class Standardise(Step):
             mean, deviation = _moments(known)
         usable = np.isfinite(deviation) & (deviation > 1e-9 * np.abs(mean)) & (deviation > 0)
         deviation = np.where(usable, deviation, 1.0)  # a constant column only loses its mean
+        kept = np.array([name in unscaled for name in columns], bool)
+        mean, deviation = np.where(kept, 0.0, mean), np.where(kept, 1.0, deviation)
         return cls(tuple(columns), tuple(mean.tolist()), tuple(deviation.tolist()))
 
     def select(self, columns: Sequence[str]) -> Standardise:
@@ -45,6 +55,12 @@ class Standardise(Step):
         chosen = [self.columns.index(name) for name in columns]
         mean, deviation = ([part[i] for i in chosen] for part in (self.mean, self.deviation))
         return Standardise(tuple(columns), tuple(mean), tuple(deviation))
+
+    @property
+    def limits(self) -> list[tuple[float, float]]:
+        """The lowest and the highest number of each column that is believed."""
+        pairs = zip(self.mean, self.deviation, strict=True)
+        return [(mean - ABSURD * spread, mean + ABSURD * spread) for mean, spread in pairs]
 
     def apply(self, data: Array) -> Array:
         """Standardise [..., columns]."""
@@ -152,7 +168,7 @@ class MissingNumberError(ThreefoldError):
     def __init__(self, row: int, column: str) -> None:
         super().__init__(
             f"row {row + 1}, column {column!r}: missing, or far outside the training data; fill "
-            "it in, or say how to treat it: --missing carry (repeat the last value) or mask"
+            "it in, or have what is missing carried (the last value repeated) or masked"
         )
         self.row, self.column = row, column
 

@@ -40,8 +40,10 @@ class Step(ABC):
 
 def read_step(values: dict[str, Any]) -> Step:
     """The step that `Step.to_dict` described."""
+    import threefold.data.preprocessing.categories
     import threefold.data.preprocessing.media
     import threefold.data.preprocessing.numbers
+    import threefold.data.preprocessing.series_scales
     import threefold.data.preprocessing.text  # noqa: F401
 
     name = values.get("step")

@@ -3,6 +3,8 @@
  * gru      h = z h₋ + (1−z) n                            r, z = σ(a),  n = tanh(x + U(r h₋))
  * slstm    c = f c₋ + i z,  n = f n₋ + i,  h = o c/n     i = e^a,  f, o = σ(a),  z = tanh(a)
  * memory   h = φ(a) or h₋ + g (tanh(a) − h₋),  m = a     units h with a linear memory m
+ * refined  c = g c₋ + (1−g) n,     g = f² + 2 r f (1−f)  f, r = σ(a): the LSTM and GRU of UR gates
+ * euler    h = a₀ + ε tanh(a₁)                           a₀ = (I + ε A) h₋
  *
  * What each cell does to one vector of units, and its derivative. A cell names how many gates it
  * has, how many parts it carries (the first is h), and how many numbers a unit saves of every
@@ -51,6 +53,51 @@ struct Rnn {
         else grad[0] = part[0];
         product[0] = grad[0];
         part[0] = V{};
+    }
+};
+
+/* modReLU: h = sign(a) max(|a| + b, 0); extra is b. */
+template <typename real>
+struct RnnModRelu {
+    using V = Vector<real>;
+    static constexpr int gates = 1, parts = 1, kept = 0, extras = 1;
+    static constexpr int slot[] = {-1};
+    static constexpr bool two_phases = false;
+
+    static void forward(const V *x, const V *u, V *part, const V *extra, V *) {
+        const V a = x[0] + u[0];
+        const V size = (a < real(0) ? -a : a) + extra[0];
+        const V with_sign = a < real(0) ? -size : size;
+        /* NaN is neither: it stays. */
+        part[0] = a == real(0) ? V{} : with_sign;
+        part[0] = size <= real(0) ? V{} : part[0];
+    }
+    static void backward(const V *, const V *, V h, const V *, V *part, V *grad, V *product) {
+        grad[0] = h == real(0) ? V{} : part[0];
+        product[0] = grad[0];
+        part[0] = V{};
+    }
+};
+
+/* One step of Euler's method of size ε, which is extra; the first product is (I + ε A) h₋. */
+template <typename real>
+struct Euler {
+    using V = Vector<real>;
+    static constexpr int gates = 2, parts = 1, kept = 1, extras = 1;
+    static constexpr int slot[] = {-1};
+    static constexpr bool two_phases = false;
+
+    static void forward(const V *x, const V *u, V *part, const V *extra, V *keep) {
+        keep[0] = hyperbolic_tangent<real>(x[1] + u[1]);
+        part[0] = x[0] + u[0] + extra[0] * keep[0];
+    }
+    static void backward(const V *keep, const V *, V, const V *extra, V *part, V *grad,
+                         V *product) {
+        grad[0] = part[0];
+        grad[1] = part[0] * extra[0] * slope_of_tanh<real>(keep[0]);
+        part[0] = V{};
+        product[0] = grad[0];
+        product[1] = grad[1];
     }
 };
 
@@ -122,6 +169,57 @@ struct CoupledLstm {
     }
 };
 
+/* A gate f that r refines: the past's share g = f² + 2 r f (1−f), and 1 − g without cancellation. */
+template <typename real>
+struct Refined {
+    using V = Vector<real>;
+    V f, rest, r, r_rest;
+
+    static Refined of(V a, V b) {
+        return {sigmoid<real>(a), sigmoid<real>(-a), sigmoid<real>(b), sigmoid<real>(-b)};
+    }
+    static Refined of_gates(V f, V r) { return {f, real(1) - f, r, real(1) - r}; }
+    V past() const { return f * (f + real(2) * r * rest); }
+    V present() const { return rest * (rest + real(2) * r_rest * f); }
+    /* Derivatives of g by the pre-activations of f and r. */
+    V by_f() const { return real(2) * (f * r_rest + r * rest) * f * rest; }
+    V by_r() const { return real(2) * f * rest * r * r_rest; }
+};
+
+/* Gates in the order f, r, n, o. */
+template <typename real>
+struct UrLstm {
+    using V = Vector<real>;
+    static constexpr int gates = 4, parts = 2, kept = 5, extras = 0;
+    static constexpr int slot[] = {-1, 4};
+    static constexpr bool two_phases = false;
+
+    static void forward(const V *x, const V *u, V *part, const V *, V *keep) {
+        const auto g = Refined<real>::of(x[0] + u[0], x[1] + u[1]);
+        keep[0] = g.f;
+        keep[1] = g.r;
+        keep[2] = hyperbolic_tangent<real>(x[2] + u[2]);
+        keep[3] = sigmoid<real>(x[3] + u[3]);
+        keep[4] = part[1] = g.past() * part[1] + g.present() * keep[2];
+        part[0] = keep[3] * hyperbolic_tangent<real>(part[1]);
+    }
+    static void backward(const V *keep, const V *before, V, const V *, V *part, V *grad,
+                         V *product) {
+        const auto g = Refined<real>::of_gates(keep[0], keep[1]);
+        const V n = keep[2], o = keep[3];
+        const V squashed = hyperbolic_tangent<real>(keep[4]);
+        const V cell = part[1] + part[0] * o * slope_of_tanh<real>(squashed);
+        const V share = cell * (before[1] - n);
+        grad[0] = share * g.by_f();
+        grad[1] = share * g.by_r();
+        grad[2] = cell * g.present() * slope_of_tanh<real>(n);
+        grad[3] = part[0] * squashed * slope_of_sigmoid<real>(o);
+        part[1] = cell * g.past();
+        part[0] = V{};
+        for (int k = 0; k < 4; ++k) product[k] = grad[k];
+    }
+};
+
 /* z as the share of the past, also where the pre-activation is that of the new share. */
 template <typename real, bool writes>
 inline Vector<real> keeping(Vector<real> a) {
@@ -190,6 +288,38 @@ struct Gru {
     static void reset_backward(V r, V seen, V moved, V &grad, V &grad_seen) {
         grad = moved * seen * slope_of_sigmoid<real>(r);
         grad_seen = moved * r;
+    }
+};
+
+/* Gates in the order reset, f, r, n; the reset gate as in Gru. */
+template <typename real>
+struct UrGru {
+    using V = Vector<real>;
+    static constexpr int gates = 4, parts = 1, kept = 4, extras = 0;
+    static constexpr int slot[] = {-1};
+    static constexpr bool two_phases = true;
+
+    static V reset(const V *x, const V *u) { return Gru<real, false>::reset(x, u); }
+    static void forward(const V *x, const V *u, V *part, const V *, V *keep) {
+        const auto g = Refined<real>::of(x[1] + u[1], x[2] + u[2]);
+        keep[0] = u[0];
+        keep[1] = g.f;
+        keep[2] = g.r;
+        keep[3] = hyperbolic_tangent<real>(x[3] + u[3]);
+        part[0] = g.past() * part[0] + g.present() * keep[3];
+    }
+    static void backward(const V *keep, const V *before, V, const V *, V *part, V *grad,
+                         V *product) {
+        const auto g = Refined<real>::of_gates(keep[1], keep[2]);
+        const V n = keep[3], share = part[0] * (before[0] - n);
+        grad[1] = share * g.by_f();
+        grad[2] = share * g.by_r();
+        grad[3] = part[0] * g.present() * slope_of_tanh<real>(n);
+        part[0] = part[0] * g.past();
+        for (int k = 1; k < 4; ++k) product[k] = grad[k];
+    }
+    static void reset_backward(V r, V seen, V moved, V &grad, V &grad_seen) {
+        Gru<real, false>::reset_backward(r, seen, moved, grad, grad_seen);
     }
 };
 

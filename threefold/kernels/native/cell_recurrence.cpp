@@ -30,6 +30,10 @@ int with_kind(int64_t kind, const Body &body) {
         case 11: return body(Slstm<real>{});
         case 12: return body(RnnMemory<real>{});
         case 13: return body(GatedMemory<real>{});
+        case 14: return body(UrLstm<real>{});
+        case 15: return body(UrGru<real>{});
+        case 16: return body(Euler<real>{});
+        case 17: return body(RnnModRelu<real>{});
         default: return THREEFOLD_BAD_SIZE;
     }
 }

@@ -48,6 +48,7 @@ _LINE = 64
 
 State = dict[str, Any]
 LeafPath = tuple[str, ...]
+Leaf = tuple[LeafPath, tuple[int, ...], torch.dtype]
 
 
 class CannotRecordError(Exception):
@@ -73,7 +74,8 @@ class Listing:
 
     dtype: torch.dtype
     shape: tuple[int, ...]
-    leaves: list[tuple[LeafPath, tuple[int, ...], torch.dtype]]
+    leaves: list[Leaf]  # of the state before the step
+    results: list[Leaf] = field(default_factory=list)  # of the state after it
     calls: list[list[Word]] = field(default_factory=list)
     buffers: dict[int, int] = field(default_factory=dict)
     # Objects whose addresses the calls contain: they must stay alive.
@@ -139,12 +141,12 @@ class Program:
 
     def run(self, x: Tensor, state: State) -> tuple[Tensor, State] | None:
         """Step on x [B, 1, width] after `state`; None if their shapes or dtypes do not fit."""
-        before = self._leaves_of(state)
-        if before is None or x.dtype is not self._listing.dtype or x.shape != self._listing.shape:
+        before, listing = self._leaves_of(state), self._listing
+        if before is None or x.dtype is not listing.dtype or x.shape != listing.shape:
             return None
         x = x.contiguous()
         y = x.new_empty(x.shape)
-        after = [leaf.new_empty(leaf.shape) for leaf in before]
+        after = [torch.empty(shape, dtype=_stored(dtype)) for _, shape, dtype in listing.results]
         frame = self._take_frame()
         words = frame.words
         for kind, tensors in (("x", (x,)), ("y", (y,)), ("before", before), ("after", after)):
@@ -191,12 +193,17 @@ class Program:
 
     def _tree(self, leaves: list[Tensor]) -> State:
         tree: State = {}
-        for (path, _, dtype), leaf in zip(self._listing.leaves, leaves, strict=True):
+        for (path, _, dtype), leaf in zip(self._listing.results, leaves, strict=True):
             node = tree
             for name in path[:-1]:
                 node = node.setdefault(name, {})
             node[path[-1]] = leaf.long() if dtype is torch.int64 else leaf
         return tree
+
+
+def _stored(dtype: torch.dtype) -> torch.dtype:
+    """The dtype of a leaf inside a program: integers are float64."""
+    return torch.float64 if dtype is torch.int64 else dtype
 
 
 def _arrange(listing: Listing) -> tuple[dict[int, int], int]:

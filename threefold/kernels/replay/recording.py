@@ -326,18 +326,22 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def finish(self, y: Tensor, after: State) -> None:
         """Make the last calls write into the program's outputs, or copy the results there."""
-        wanted = dict(state_leaves(after))
-        if list(wanted) != [path for path, *_ in self.listing.leaves]:
-            raise CannotRecordError("the state has different leaves after the step")
+        results = [(path, tuple(leaf.shape), leaf.dtype) for path, leaf in state_leaves(after)]
+        before = {path: kind for path, *kind in self.listing.leaves}
+        # Leaves on one side only are handed from layer to layer, and not carried.
+        if any(before.get(path, kind) != kind for path, *kind in results):
+            raise CannotRecordError("a leaf of the state changes its shape or dtype")
+        if (tuple(y.shape), y.dtype) != (self.listing.shape, self.listing.dtype):
+            raise CannotRecordError("the output has another shape or dtype than the input")
+        self.listing.results = results
         outputs = [(y, Operand("y", 0))]
-        outputs += [(leaf, Operand("after", i)) for i, leaf in enumerate(wanted.values())]
+        outputs += [(leaf, Operand("after", i)) for i, (_, leaf) in enumerate(state_leaves(after))]
         renamed: dict[int, Operand] = {}
         for tensor, operand in outputs:
             if not tensor.numel():
                 continue
-            shape, dtype = self._expected(operand)
-            if tuple(tensor.shape) != shape or tensor.dtype is not dtype:
-                raise CannotRecordError("a leaf of the state changes its shape or dtype")
+            if tensor.dtype not in (*_REAL, torch.int64):
+                raise CannotRecordError(f"a result is {tensor.dtype}")
             source = self._find(tensor.untyped_storage().data_ptr())
             complete = tensor.is_contiguous() and source.end - source.begin == tensor.nbytes
             known = source.operand
@@ -350,12 +354,6 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 if isinstance(word, Operand) and word.kind == "buffer" and word.index in renamed:
                     target = renamed[word.index]
                     call[at] = Operand(target.kind, target.index, word.offset)
-
-    def _expected(self, operand: Operand) -> tuple[tuple[int, ...], torch.dtype]:
-        if operand.kind == "y":
-            return self.listing.shape, self.listing.dtype
-        _, shape, dtype = self.listing.leaves[operand.index]
-        return shape, dtype
 
     def _copy_out(self, tensor: Tensor, operand: Operand) -> None:
         target = torch.empty(tensor.shape, dtype=tensor.dtype)

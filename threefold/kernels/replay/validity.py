@@ -83,10 +83,7 @@ class Validity:
 
 def is_watched(owner: nn.Module) -> bool:
     """Whether calls of `owner` or of a submodule are watched."""
-    return any(_global_hooks()) or any(
-        module._forward_hooks or module._forward_pre_hooks or _overrides(module.__dict__)
-        for module in owner.modules()
-    )
+    return any(_global_hooks()) or _has_watched(owner)
 
 
 def parameters_and_buffers(owner: nn.Module) -> list[tuple[Mapping[str, Any], str, Tensor]]:
@@ -106,6 +103,13 @@ def _plain_attributes(module: nn.Module) -> dict[str, Any]:
         for name, value in module.__dict__.items()
         if isinstance(value, (bool, int, float, str, tuple)) and name != "training"
     }
+
+
+def _has_watched(module: nn.Module) -> bool:
+    if module._forward_hooks or module._forward_pre_hooks or _overrides(module.__dict__):
+        return True
+    # Several times as fast as `modules()`, which matters in a step.
+    return any(part is not None and _has_watched(part) for part in module._modules.values())
 
 
 def _overrides(attributes: Mapping[str, Any]) -> bool:

@@ -291,9 +291,18 @@ def parse_lengths(text: str) -> tuple[int, ...]:
 
 def parse_names(text: str) -> tuple[str, ...]:
     """Parse and check a list of mixers, separated by commas."""
-    names = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
-    if not names:
-        raise ThreefoldError(f"{text!r} names no mixer; known: {', '.join(MIXERS)}")
+    names = tuple(dict.fromkeys(split_names(text)))
     for name in names:
         mixer_entry(name)
+    return names
+
+
+def split_names(text: str) -> tuple[str, ...]:
+    """The names in a list that is separated by commas; none may be empty."""
+    names = tuple(part.strip() for part in text.split(","))
+    if "" in names:
+        raise ThreefoldError(
+            f"{text!r}: a name is empty; expected mixers, separated by commas: gru,mamba (known: "
+            f"{', '.join(MIXERS)})"
+        )
     return names

@@ -166,14 +166,16 @@ def costs(
 ) -> dict[str, Cost]:
     """The costs of each model at each length; batches have about `tokens` elements.
 
-    Lengths that a model refuses, or that take too long, are left out for this model.  When half of
-    the `limit` in seconds is over, no length beyond the third is measured.
+    Lengths that a model refuses, or that take too long, are left out for this model.  No length is
+    begun that would take more than the `limit` in seconds, if it takes as long as the last one.
     """
-    begin = time.monotonic()
+    begin = before = time.monotonic()
     meter = CostMeter(models, seconds, progress)
     for i, length in enumerate(sorted(lengths)):
-        if i >= MIN_LENGTHS and time.monotonic() - begin > limit / 2:
+        now = time.monotonic()
+        if i and now - begin + (now - before) > limit:
             break
+        before = now
         meter.measure(length, max(1, tokens // length))
     return meter.costs()
 

@@ -10,15 +10,17 @@ from pathlib import Path
 
 from threefold.data.python_manual import python_reference
 from threefold.data.tokenizers import ByteTokenizer
-from threefold.lab.race.planning import DEFAULT_MIXERS, RaceRequest
-from threefold.lab.race.race import RaceFolder, run_race
+from threefold.lab.race.folder import RaceFolder
+from threefold.lab.race.race import run_race
+from threefold.lab.race.request import DEFAULT_MIXERS, RaceRequest
 from threefold.lab.report.report import Report
+from threefold.lab.report.story import with_story
 from threefold.models.model import Predictor
 from threefold.models.saving import load
 from threefold.runtime.generation import generate
 
 PROMPT = "The "
-OVERHEAD = 0.3  # of the time: evaluations beyond their share, costs, the page
+PARAMETERS = 120_000
 
 
 def race(
@@ -35,14 +37,18 @@ def race(
     request = RaceRequest(
         str(text),
         tuple(mixers),
-        time=f"{round((1 - OVERHEAD) * seconds, 1):g}s",
+        time=f"{seconds:g}s",
         learning_rate=5e-3,
         batch_size=8,
+        parameters=PARAMETERS,
         overrides=("data.length=128",),
     )
     race_folder = RaceFolder(folder)
     report = run_race(request, race_folder, say)
-    return report, sample(race_folder.run(report.ranked[0].name, 0) / "model")
+    text_sample = sample(race_folder.best)
+    report = with_story(report, text_sample)
+    report.save(folder)
+    return report, text_sample
 
 
 def sample(folder: Path, length: int = 240) -> str:

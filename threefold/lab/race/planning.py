@@ -5,9 +5,9 @@ What all models have in common     parameters    batches of a seed    training
   --match time                     within 3 %    the same first ones  the same time
   --match tokens                   not matched   the same             the same number of steps
 
-A time limit is converted to a number of steps once, by timing a few steps of each model.  From then
-on nothing depends on the clock, so an interrupted race ends with the same numbers.  Models and data
-that cannot be raced are refused here, before anything is trained.
+A time limit is converted to a number of steps once (`timing.py`).  From then on nothing depends on
+the clock, so an interrupted race ends with the same numbers.  Models and data that cannot be raced
+are refused here, before anything is trained.
 """
 
 from __future__ import annotations
@@ -15,19 +15,13 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import re
-import statistics
-import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
-from itertools import pairwise
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-import torch
-
-from threefold.errors import ThreefoldError, nearest
+from threefold.errors import ThreefoldError
 from threefold.lab.bench.bench import length_option
-from threefold.lab.race.baselines import LEVELS
+from threefold.lab.race.request import RaceRequest
 from threefold.lab.race.sizing import (
     TOLERANCE,
     Sized,
@@ -35,124 +29,35 @@ from threefold.lab.race.sizing import (
     count_parameters,
     match_parameters,
 )
-from threefold.layers.table import MIXERS, mixer_entry
+from threefold.lab.race.timing import (
+    BASELINE_SHARE,
+    EVALUATIONS,
+    EXPECTED_BASELINES,
+    RUN_OVERHEAD,
+    TEST_BATCHES,
+    TIMING_SHARE,
+    VALID_BATCHES,
+    EvaluationLimits,
+    RaceClock,
+    Timetable,
+    choose_threads,
+    measuring_seconds,
+    time_models,
+    timetable,
+    using_threads,
+)
 from threefold.models.spec import Spec
-from threefold.models.table import build
 from threefold.training.config import DataSettings, ModelSettings, RunConfig
 from threefold.training.data_cache import DataCache
-from threefold.training.durations import Duration, parse_duration
-from threefold.training.experiment import evaluate_split
-from threefold.training.loop import Trainer, train
-from threefold.training.overrides import apply_overrides, parse_override
-from threefold.training.reporters import Reporter
-from threefold.training.settings import TrainingSettings
 from threefold.training.training_data import TrainingData
 
-FORMAT_VERSION = 2  # of race.json and of the folder around it
-DEFAULT_MIXERS = ("lstm", "attention", "s4d", "mamba", "gated_delta_net")
-MATCHES = ("parameters", "time", "tokens")
-# Settings that cannot be overridden in a race, with what to use instead.
-RESERVED = {
-    "data.name": "DATA is the first argument",
-    "data.batch_size": "use --batch-size",
-    "data.seed": "the seed differs from run to run; use --seeds",
-    "model.mixers": "use --mixers",
-    "model.size": "use --width, --depth or --parameters",
-    "model.width": "use --width",
-    "model.depth": "use --depth",
-    "model.seed": "the seed differs from run to run; use --seeds",
-    "training.steps": "use --time 500steps",
-    "training.time": "use --time",
-    "training.learning_rate": "use --learning-rate or --tune",
-    "training.seed": "the seed differs from run to run; use --seeds",
-    "training.eval_every": "the curves have 12 points",
-    "training.on_non_finite": "a run that diverges is rolled back",
-    "training.save_every": "the race saves eight times a run",
-    "training.keep_checkpoints": "the race keeps one checkpoint",
-    "training.target_score": "all models train for the same number of steps",
-    "training.patience": "all models train for the same number of steps",
-    "training.final_lr": "it is a tenth of the learning rate, which --tune chooses",
-}
-EVALUATIONS = 12  # points of a learning curve
-# Batches of a validation and of the final test, if --time is a number of steps.
-VALID_BATCHES, TEST_BATCHES = 8, 64
-TRAINING_SHARE = 0.8  # of a time limit; the rest is for evaluations
+FORMAT_VERSION = 3  # of race.json and of the folder around it
 DEFAULT_MAX_LENGTH = 1024  # elements that every mixer can read without a larger max_length
-TUNING_RATES = (1e-3, 3e-3, 1e-2, 3e-4)  # learning rates that --tune tries, most likely first
-TUNING_COST = 1.0  # runs of full length that tuning one model takes
 
-
-@dataclass(frozen=True)
-class RaceRequest:
-    """The arguments of `threefold compare`."""
-
-    data: str
-    mixers: tuple[str, ...] = DEFAULT_MIXERS  # names, or name=mixer to choose another name
-    time: str = "10m"  # total training time, or steps for each model such as 200steps
-    match: str = "parameters"
-    seeds: int = 3
-    tune: bool = False
-    width: int = 64
-    depth: int = 2
-    parameters: int | None = None  # target; None: the median of the models as they are
-    learning_rate: float = 3e-3
-    batch_size: int = 16
-    overrides: tuple[str, ...] = ()  # other settings, such as data.length=512
-    baselines: str = "strong"  # simple models beside the others: strong, simple or none
-
-    def __post_init__(self) -> None:
-        if self.match not in MATCHES:
-            raise ThreefoldError(f"unknown match {self.match!r}; {nearest(self.match, MATCHES)}")
-        if self.baselines not in LEVELS:
-            raise ThreefoldError(
-                f"unknown --baselines {self.baselines!r}; expected one of {', '.join(LEVELS)}"
-            )
-        if self.seeds < 1:
-            raise ThreefoldError(f"--seeds {self.seeds}: expected at least 1")
-        if not self.learning_rate > 0:
-            raise ThreefoldError(
-                f"--learning-rate {self.learning_rate}: expected more than 0, e.g. 0.003"
-            )
-        if self.duration.steps is not None and self.match == "time":
-            raise ThreefoldError(f"--time {self.time} with --match time: expected a time, e.g. 10m")
-        _ = self.entries
-        for text in self.overrides:
-            check_override(text)
-
-    @property
-    def duration(self) -> Duration:
-        """How long the race takes, or how many steps each model trains for."""
-        return parse_duration(self.time)
-
-    def settings(self) -> dict[str, Any]:
-        """The sections of the configuration, from all overrides except options of mixers."""
-        chosen = [text for text in self.overrides if not text.startswith("model.mixers.")]
-        return apply_overrides(RunConfig, {"data": {"name": self.data}}, chosen)
-
-    def mixer_options(self, name: str) -> dict[str, Any]:
-        """Options of a mixer, from overrides such as model.mixers.mamba.state_size=64."""
-        paths = map(parse_override, self.overrides)
-        return {path[3]: value for path, value in paths if path[:3] == ["model", "mixers", name]}
-
-    @property
-    def entries(self) -> dict[str, tuple[str, ...]]:
-        """The mixers of each contender by its name; a+b is a hybrid of both."""
-        entries: dict[str, tuple[str, ...]] = {}
-        for text in self.mixers:
-            name, _, mixers = text.partition("=")
-            parts = tuple((mixers or name).split("+"))
-            for part in parts:
-                mixer_entry(part)
-            if name in entries:
-                raise ThreefoldError(
-                    f"{name!r} is listed twice; give one of them another name, e.g. b={name}"
-                )
-            if not re.fullmatch(r"[\w+.-]+", name):
-                raise ThreefoldError(f"{name!r}: a name may only have letters, digits and _ + . -")
-            entries[name] = parts
-        if not entries:
-            raise ThreefoldError(f"no mixer to race; known: {', '.join(MIXERS)}")
-        return entries
+# Fits the baselines, which a time limit pays for: (data, test examples, seconds).
+FitBaselines = Callable[[TrainingData, int, float], object]
+# Seconds of a run of one step of the plan's first model.
+Rehearse = Callable[["RacePlan"], float]
 
 
 @dataclass(frozen=True)
@@ -166,15 +71,19 @@ class PlannedModel:
     channel: Any
     parameters: int
     steps: int
+    seconds: float = 1.0  # expected, of one run
+    learning_rate: float | None = None  # None: that of the request
+    dropout: float | None = None  # None: that of the request
 
-    @property
-    def architecture(self) -> dict[str, Any]:
+    def architecture(self, options: dict[str, Any]) -> dict[str, Any]:
         """The section `model` of its runs' configuration, without the seed."""
+        chosen = {} if self.dropout is None else {"dropout": self.dropout}
         return {
             "mixers": self.mixers,
             "width": self.width,
             "depth": self.depth,
             "channel": self.channel,
+            "options": {**options, **chosen},
         }
 
 
@@ -187,32 +96,44 @@ class RacePlan:
     target: int  # parameters
     valid_examples: int  # of each validation
     test_examples: int  # of the final evaluation
+    threads: int | None = None  # that torch computes with; None: as it is
+
+    def planned(self, name: str) -> PlannedModel:
+        """The contender with this name."""
+        return next(c for c in self.contenders if c.name == name)
+
+    def learning_rate(self, name: str) -> float:
+        """The learning rate of a contender."""
+        return self.planned(name).learning_rate or self.request.learning_rate
 
     @property
     def common_steps(self) -> int:
         """The number of steps that all models train for, on the same batches."""
         return min(contender.steps for contender in self.contenders)
 
-    def config(self, name: str, seed: int, rate: float = 0.0, fraction: float = 1.0) -> RunConfig:
-        """The configuration of one run; tuning uses another rate and a `fraction` of the steps."""
-        planned = next(c for c in self.contenders if c.name == name)
+    def config(self, name: str, seed: int, fraction: float = 1.0) -> RunConfig:
+        """The configuration of one run; tuning uses a `fraction` of the steps."""
+        planned = self.planned(name)
         steps = max(1, round(planned.steps * fraction))
         model_seed = weights_seed(name, seed)
         request = self.request
         values = request.settings()
         data = {**values["data"], "batch_size": request.batch_size, "seed": seed}
-        model = {**values.get("model", {}), **planned.architecture, "seed": model_seed}
+        model = values.get("model", {})
+        model = {**model, **planned.architecture(model.get("options", {})), "seed": model_seed}
         training = {
             **values.get("training", {}),
             "steps": steps,
             "eval_every": max(1, steps // EVALUATIONS),
-            "learning_rate": rate or request.learning_rate,
+            "learning_rate": self.learning_rate(name),
             "on_non_finite": "roll_back",
             "save_every": max(10, steps // 8),
             "keep_checkpoints": 1,
             "seed": model_seed,
         }
-        return RunConfig(**{**values, "data": data, "model": model, "training": training})
+        threads = {} if self.threads is None else {"threads": self.threads}
+        sections = {"data": data, "model": model, "training": training}
+        return RunConfig(**{**threads, **values, **sections})
 
     def to_dict(self) -> dict[str, Any]:
         """The content of race.json."""
@@ -238,64 +159,106 @@ def weights_seed(name: str, seed: int) -> int:
     return int.from_bytes(hashlib.sha256(f"{name} {seed}".encode()).digest()[:4], "big")
 
 
-def check_override(text: str) -> None:
-    """Refuse settings that the race itself decides, and mixers that do not exist."""
-    path, _ = parse_override(text)
-    if path[:2] == ["model", "mixers"] and len(path) > 2:
-        apply_overrides(RunConfig, {"model": {"mixers": [path[2]]}}, [text])
-        return
-    key = ".".join(path)
-    if key in RESERVED:
-        raise ThreefoldError(f"--set {text!r}: in a race, {RESERVED[key]}")
-
-
 def make_plan(
     request: RaceRequest,
-    progress: Callable[[str], None] = lambda _: None,
+    say: Callable[[str], None] = lambda _: None,
     cache: DataCache | None = None,
+    clock: RaceClock | None = None,
+    fit_baselines: FitBaselines = lambda *_: None,
+    rehearse: Rehearse = lambda _: RUN_OVERHEAD,
 ) -> RacePlan:
-    """Choose sizes and steps of all models, or refuse what cannot be raced."""
-    progress("reading the data")
+    """Choose sizes and steps of all models, or refuse what cannot be raced.
+
+    clock: since when the time limit runs.  fit_baselines: called before the steps are chosen, so
+    that its time counts.  rehearse: the time of a very short run, which is that of its overhead.
+    """
+    clock = clock or RaceClock()
+    say("reading the data")
     settings = {**request.settings()["data"], "batch_size": request.batch_size}
     data = (cache or DataCache()).open(DataSettings(**settings))
     check_data(data)
-    progress("choosing model sizes")
+    say("choosing model sizes")
     specs = {name: model_spec(data, request, mixers) for name, mixers in request.entries.items()}
     target = request.parameters or common_target(specs)
     if request.match == "tokens":
         sized = {n: Sized(s, count_parameters(s), 0.0) for n, s in specs.items()}
     else:
         sized = match_parameters(specs, target)
-    steps, valid, test = choose_steps(request, data, sized, progress)
-    contenders = tuple(planned_model(name, item, steps[name]) for name, item in sized.items())
-    sizes = (min(valid, data.task.size("valid")), min(test, data.task.size("test")))
-    return RacePlan(request, contenders, target, *sizes)
+    if request.duration.steps is not None:
+        steps = dict.fromkeys(sized, request.duration.steps)
+        table = Timetable(steps, VALID_BATCHES, TEST_BATCHES, dict.fromkeys(sized, 1.0))
+        threads, test = None, _examples(request, data, "test", table.test)
+    else:
+        batch, once = request.batch_size, Timetable(dict.fromkeys(sized, 1), 1, 1, {})
+        first = planned_model(*next(iter(sized.items())), once)
+        overhead = rehearse(RacePlan(request, (first,), target, batch, batch))
+        hooks = PlanHooks(clock, fit_baselines, overhead)
+        table, test, threads = plan_time(request, data, sized, say, hooks)
+    contenders = tuple(planned_model(name, item, table) for name, item in sized.items())
+    valid = _examples(request, data, "valid", table.valid)
+    return RacePlan(request, contenders, target, valid, test, threads)
 
 
-def choose_steps(
+def _examples(request: RaceRequest, data: TrainingData, split: str, batches: int) -> int:
+    return min(batches * request.batch_size, data.task.size(split))
+
+
+@dataclass(frozen=True)
+class PlanHooks:
+    """What a time limit has to pay for besides steps and evaluations."""
+
+    clock: RaceClock
+    fit_baselines: FitBaselines
+    overhead: float  # seconds of each run
+
+
+def plan_time(
     request: RaceRequest,
     data: TrainingData,
     sized: dict[str, Sized],
-    progress: Callable[[str], None],
-) -> tuple[dict[str, int], int, int]:
-    """(steps of each model, examples of each validation, examples of the final test)."""
-    if request.duration.steps is not None:
-        steps = dict.fromkeys(sized, request.duration.steps)
-        return steps, VALID_BATCHES * request.batch_size, TEST_BATCHES * request.batch_size
+    say: Callable[[str], None],
+    hooks: PlanHooks,
+) -> tuple[Timetable, int, int | None]:
+    """(the timetable, the examples of the test, threads), all costs of the race counted in."""
+    total = request.duration.seconds
+    assert total is not None
     training = request.settings().get("training", {})
-    times = {}
-    for name, item in sized.items():
-        progress(f"timing {name}")
-        times[name] = time_steps(data, item.spec, training)
-    steps = steps_within(request, times)
-    return steps, *evaluation_sizes(request.batch_size, times, steps)
+    specs = {name: item.spec for name, item in sized.items()}
+    threads = request.settings().get("threads")
+    if threads is None:
+        threads = choose_threads(data, next(iter(specs.values())), training)
+    with using_threads(threads):
+        times = time_models(data, specs, training, TIMING_SHARE * total, say)
+    limits = EvaluationLimits.of(data)
+    elements = request.batch_size * data.task.length
+    left = total - measuring_seconds(times, elements, total)
+    expected = left - hooks.clock.elapsed - EXPECTED_BASELINES * total
+    test = timetable(request, times, expected, limits, hooks.overhead).test
+    examples = _examples(request, data, "test", test)
+    hooks.fit_baselines(data, examples, BASELINE_SHARE * total)
+    # The baselines have been scored on these test examples, so their number stays.
+    left -= hooks.clock.elapsed
+    table = timetable(request, times, left, replace(limits, test=test), hooks.overhead)
+    return table, examples, threads
 
 
-def planned_model(name: str, sized: Sized, steps: int) -> PlannedModel:
+def planned_model(name: str, sized: Sized, table: Timetable) -> PlannedModel:
     """A contender of the chosen size."""
+    empty = PlannedModel(name, [], 0, 0, None, 0, table.steps[name], table.seconds.get(name, 1.0))
+    return with_shape(empty, sized)
+
+
+def with_shape(planned: PlannedModel, sized: Sized) -> PlannedModel:
+    """The contender with another shape."""
     spec = sized.spec.to_dict()
-    shape = spec["mixers"], sized.spec.width, sized.spec.depth, spec["channel"]
-    return PlannedModel(name, *shape, sized.parameters, steps)
+    return replace(
+        planned,
+        mixers=spec["mixers"],
+        width=sized.spec.width,
+        depth=sized.spec.depth,
+        channel=spec["channel"],
+        parameters=sized.parameters,
+    )
 
 
 def check_data(data: TrainingData) -> None:
@@ -334,91 +297,6 @@ def model_spec(data: TrainingData, request: RaceRequest, mixers: tuple[str, ...]
         names = "+".join(mixers)
         raise ThreefoldError(f"{names} cannot do {data.task.name}: {error}") from error
     return spec
-
-
-@dataclass(frozen=True)
-class StepTimes:
-    """Seconds of one training step, and of evaluating one batch."""
-
-    step: float
-    evaluation: float
-
-
-class StepClock(Reporter):
-    """Records how long each step took."""
-
-    def __init__(self) -> None:
-        self.ends = [0.0]
-
-    def on_step(self, trainer: Trainer) -> None:
-        self.ends.append(trainer.result.seconds)
-
-    @property
-    def steps(self) -> list[float]:
-        return [b - a for a, b in pairwise(self.ends)]
-
-
-def time_steps(
-    data: TrainingData, spec: Spec, training: dict[str, Any], steps: int = 8
-) -> StepTimes:
-    """The median time of a few steps of a temporary model, without the first two (warm-up)."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        model = build(spec)
-    settings, clock = TrainingSettings(**{**training, "steps": steps}), StepClock()
-    objective = data.objective(settings)
-    train(model, data.batches(), settings, objective=objective, reporters=[clock])
-    one_batch = data.limited(data.data.batch_size)
-    evaluations = []
-    for _ in range(3):
-        start = time.perf_counter()
-        evaluate_split(one_batch, model, "valid")
-        evaluations.append(time.perf_counter() - start)
-    return StepTimes(statistics.median(clock.steps[2:]), min(evaluations))
-
-
-def steps_within(request: RaceRequest, times: dict[str, StepTimes]) -> dict[str, int]:
-    """Steps of each contender within the time limit, which must allow at least one step."""
-    assert request.duration.seconds is not None
-    runs = request.seeds + (TUNING_COST if request.tune else 0.0)
-    training = TRAINING_SHARE * request.duration.seconds / runs  # for one run of every contender
-    if request.match == "time":
-        share = training / len(times)
-        steps = {name: int(share / taken.step) for name, taken in times.items()}
-    else:
-        total = sum(taken.step for taken in times.values())
-        steps = dict.fromkeys(times, int(training / total))
-    if min(steps.values()) < 1:
-        raise ThreefoldError(too_short(request, times, runs))
-    return steps
-
-
-def too_short(request: RaceRequest, times: dict[str, StepTimes], runs: float) -> str:
-    """The message for a time limit that does not allow one step."""
-    slowest = max(times, key=lambda name: times[name].step)
-    if request.match == "time":
-        least = times[slowest].step * len(times) * runs / TRAINING_SHARE
-    else:
-        least = sum(taken.step for taken in times.values()) * runs / TRAINING_SHARE
-    return (
-        f"--time {request.time} is too short for one step of {slowest} "
-        f"({times[slowest].step:.2g} s) with {len(times)} models and {request.seeds} seeds: give "
-        f"at least --time {math.ceil(least)}s, better a hundred times as much, or use fewer "
-        "--mixers or --seeds"
-    )
-
-
-def evaluation_sizes(
-    batch: int, times: dict[str, StepTimes], steps: dict[str, int]
-) -> tuple[int, int]:
-    """Examples of each validation and of the final test: what a fifth of the time allows."""
-    # How many batches each model could evaluate in the time of its training.
-    batches = min(
-        steps[name] * taken.step / max(taken.evaluation, 1e-6) for name, taken in times.items()
-    )
-    valid = max(4, int(0.08 * batches / EVALUATIONS))
-    test = max(16, int(0.12 * batches))
-    return batch * valid, batch * test
 
 
 def describe_matching(plan: RacePlan) -> Sequence[str]:

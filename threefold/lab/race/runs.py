@@ -8,18 +8,19 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from torch import Tensor
 
-from threefold.data.atomic_files import report_write_errors, write_json
-from threefold.errors import DivergedError, ThreefoldError
-from threefold.lab.race.planning import TUNING_RATES, RacePlan
+from threefold.data.atomic_files import report_write_errors, write_file, write_json
+from threefold.errors import ThreefoldError
+from threefold.lab.race.planning import RacePlan
+from threefold.lab.race.test_set import Examples, ExampleScores
 from threefold.lab.report.report import CurvePoint, RaceRun
 from threefold.models.model import Model
 from threefold.training import experiment
@@ -31,11 +32,8 @@ from threefold.training.reporters import Reporter
 from threefold.training.training_data import TrainingData
 
 RESULT, BATCHES, CURVE = "result.json", "batches.txt", "curve.jsonl"
+EXAMPLES = "examples.npy"  # scores of each test example
 LENGTH_FACTORS = (2, 4, 8)  # of the training length, for the evaluation at other lengths
-TUNING_SEED = 1_000_003  # not used by any run of a race
-INDISTINCT = 0.01  # relative difference of losses below which short runs cannot be ranked
-# Successive halving: (number of learning rates that remain, fraction of a run's steps).
-RUNGS = ((len(TUNING_RATES), 1 / 8), (2, 1 / 4))
 INTERRUPTED = "interrupted; run the same command again to continue"
 
 Progress = Callable[[float, float], None]  # (fraction of the run that is done, newest loss)
@@ -52,6 +50,7 @@ class FinishedRun:
     run: RaceRun
     other_lengths: tuple[tuple[int, float], ...]  # (length, test score)
     loss: float  # of the last validation
+    examples: Examples | None = None  # scores of each test example; None: there is only a total
 
 
 def train_run(
@@ -63,30 +62,40 @@ def train_run(
 ) -> FinishedRun:
     """Train and evaluate one run, or read its result if it is finished."""
     if folder is not None and (folder / RESULT).is_file():
-        return read_result(folder / RESULT)
+        return read_result(folder)
     cache = cache or DataCache()
-    prepared = _prepare(plan, config, cache)
+    prepared = prepare_run(plan, config, cache)
+    scores = example_scores(prepared.data)
     batches, recorder = HashedBatches(prepared.batches, folder), CurveRecorder(folder, progress)
-    trained = _run(config, folder, replace(prepared, batches=batches), recorder)
+    watched = replace(
+        prepared, batches=batches, on_test_batch=None if scores is None else scores.on_batch
+    )
+    trained = train_to_end(config, folder, watched, recorder)
     result, test = trained.result, trained.test
     assert test is not None  # the run has ended
     digest = batches.digest(plan.common_steps)
     effort = result.steps, result.tokens, result.seconds
     run = RaceRun(config.data.seed, test.metric, *effort, recorder.points, digest)
     lengths = score_other_lengths(cache, prepared.data, trained.model, plan.test_examples)
-    finished = FinishedRun(run, lengths, result.scores.loss)
+    examples = None if scores is None else scores.array
+    finished = FinishedRun(run, lengths, result.scores.loss, examples)
     if folder is not None:
-        write_json(folder / RESULT, asdict(finished))
+        write_result(folder, finished)
     return finished
 
 
-def _prepare(plan: RacePlan, config: RunConfig, cache: DataCache) -> PreparedRun:
+def example_scores(data: TrainingData) -> ExampleScores | None:
+    """What collects the score of each example; None if the metric is one of the whole split."""
+    return None if data.task.kind == "seq2seq" else ExampleScores(data.task.measure)
+
+
+def prepare_run(plan: RacePlan, config: RunConfig, cache: DataCache) -> PreparedRun:
     """Data and model of a run that is evaluated on as many examples as all others."""
     prepared = prepare(config, cache.open(config.data))
     return replace(prepared, valid_examples=plan.valid_examples, test_examples=plan.test_examples)
 
 
-def _run(
+def train_to_end(
     config: RunConfig,
     folder: Path | None,
     prepared: PreparedRun,
@@ -102,13 +111,28 @@ def _run(
     return trained
 
 
-def read_result(path: Path) -> FinishedRun:
-    """The content of result.json."""
-    values = json.loads(path.read_text(encoding="utf-8"))
+def write_result(folder: Path, finished: FinishedRun) -> None:
+    """Write the result; result.json comes last, because it marks a finished run."""
+    if finished.examples is not None:
+        write_file(folder / EXAMPLES, partial(save_array, finished.examples))
+    write_json(folder / RESULT, asdict(replace(finished, examples=None)))
+
+
+def save_array(array: Examples, path: Path) -> None:
+    """Write an array to a path as it is named."""
+    with path.open("wb") as file:
+        np.save(file, array)
+
+
+def read_result(folder: Path) -> FinishedRun:
+    """The result of a finished run."""
+    values = json.loads((folder / RESULT).read_text(encoding="utf-8"))
     run = values["run"]
     run["curve"] = tuple(CurvePoint(*point) for point in run["curve"])
     lengths = tuple((int(length), score) for length, score in values["other_lengths"])
-    return FinishedRun(RaceRun(**run), lengths, values["loss"])
+    path = folder / EXAMPLES
+    examples = np.load(path) if path.is_file() else None
+    return FinishedRun(RaceRun(**run), lengths, values["loss"], examples)
 
 
 def score_other_lengths(
@@ -235,66 +259,3 @@ def append_line(path: Path | None, line: str) -> None:
     if path is not None:
         with report_write_errors(path), path.open("a", encoding="utf-8") as file:
             file.write(line + "\n")
-
-
-def tune(
-    plan: RacePlan,
-    name: str,
-    folder: Path | None,
-    progress: Progress,
-    cache: DataCache | None = None,
-) -> float:
-    """The learning rate of a contender by successive halving: many short runs, few longer ones.
-
-    Each rung trains from scratch with a complete schedule and is ranked by its validation loss.
-    Learning rates whose losses are too close to be ranked, for example because nothing is learnt
-    yet, are ordered by how close they are to the default.
-    Jamieson & Talwalkar 2016, "Non-stochastic Best Arm Identification and Hyperparameter
-    Optimization".
-    """
-    rates, cache = list(TUNING_RATES), cache or DataCache()
-    for rung, (count, fraction) in enumerate(RUNGS):
-        losses = {}
-        for rate in rates[:count]:
-            run_folder = None if folder is None else folder / f"{name}-rung{rung}-{rate:g}"
-            config = plan.config(name, TUNING_SEED, rate, fraction)
-            losses[rate] = _tuning_loss(plan, config, run_folder, progress, cache)
-        rates = rank_rates(losses, plan.request.learning_rate)
-    return rates[0]
-
-
-def rank_rates(losses: Mapping[float, float], default: float) -> list[float]:
-    """Learning rates, best first; those with equal losses by their distance from the default."""
-    best = min(losses.values())
-    near = best + INDISTINCT * abs(best)
-    return sorted(
-        losses,
-        key=lambda rate: (
-            (0, abs(math.log(rate / default))) if losses[rate] <= near else (1, losses[rate])
-        ),
-    )
-
-
-def _tuning_loss(
-    plan: RacePlan, config: RunConfig, folder: Path | None, progress: Progress, cache: DataCache
-) -> float:
-    """The validation loss of a short run; infinite if it diverged."""
-    if folder is not None and (folder / RESULT).is_file():
-        return read_loss(folder / RESULT)
-    training = config.training.model_copy(update={"eval_every": None})
-    short = config.model_copy(update={"training": training})
-    recorder = CurveRecorder(None, progress)
-    try:
-        trained = _run(short, folder, _prepare(plan, short, cache), recorder, test=False)
-        loss = trained.result.scores.loss
-    except DivergedError:
-        loss = math.inf
-    if folder is not None:
-        write_json(folder / RESULT, {"loss": loss if math.isfinite(loss) else None})
-    return loss
-
-
-def read_loss(path: Path) -> float:
-    """The loss of a finished tuning run."""
-    loss = json.loads(path.read_text(encoding="utf-8"))["loss"]
-    return math.inf if loss is None else float(loss)

@@ -6,7 +6,9 @@ pooled over the k models (a randomised block design, (k−1)(n−1) degrees of f
 taken to be less than what the two compared models show.  A model is called best only if it beats
 every other one; each comparison uses a confidence of 1 − 0.01 · 2/k for k models, so that equally
 good models get a winner by chance in at most 1 race in 100 (the intersection of k − 1 tests, for
-any of the k models that may lead).
+any of the k models that may lead).  A race with several looks spends this error over them
+(`sequential.py`); a model that was stopped after n seeds is compared over these, at the level of
+the look after n seeds.
 
 Student 1908, "The Probable Error of a Mean"; Fisher 1935, "The Design of Experiments"; Berger
 1982, "Multiparameter Hypothesis Testing and Acceptance Sampling".
@@ -21,6 +23,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from threefold.errors import ThreefoldError
+from threefold.lab.race.sequential import InterimLook, levels
 
 CONFIDENCE = 0.99
 
@@ -47,6 +50,11 @@ class Interval:
         """Whether the interval excludes zero."""
         return abs(self.mean) > self.half
 
+    @property
+    def positive(self) -> bool:
+        """Whether the whole interval is above zero."""
+        return self.mean > self.half
+
 
 @dataclass(frozen=True)
 class Verdict:
@@ -63,18 +71,19 @@ class Verdict:
     margin: Interval | None  # of the leader over the runner-up; positive: the leader is better
     margins: Mapping[str, Interval]  # of the leader over each other model
     confidence: float
-    corrected: float  # of each single comparison
+    corrected: float  # of each single comparison, at the last look
 
 
 def interval(
     values: Sequence[float], confidence: float = CONFIDENCE, resolution: float = 0.0
 ) -> Interval:
-    """The mean of independent values with its t interval, at least as wide as the resolution."""
+    """The mean of independent values with its t interval; resolution: of differences of scores."""
     if not values or not all(map(math.isfinite, values)):
         raise ThreefoldError(f"an interval of {list(values)}: expected one or more finite numbers")
     if len(values) == 1:
         return Interval(float(values[0]), math.inf, 1, confidence)
-    error = statistics.stdev(values) / math.sqrt(len(values))
+    variance = max(statistics.variance(values), rounding_variance(resolution))
+    error = math.sqrt(variance / len(values))
     half = t_quantile((1 + confidence) / 2, len(values) - 1) * error
     return Interval(statistics.fmean(values), max(half, resolution), len(values), confidence)
 
@@ -98,10 +107,12 @@ def verdict(
     lower: bool,
     confidence: float = CONFIDENCE,
     resolution: float = 0.0,
+    looks: Sequence[InterimLook] = (),
 ) -> Verdict:
     """The verdict on scores by name and seed; `lower`: whether lower scores are better.
 
-    `resolution` is the smallest difference that the evaluation can resolve.
+    `resolution` is the smallest difference that the evaluation can resolve, `looks` are all looks
+    at this race so far.  A model with fewer seeds than others was stopped early and never leads.
     """
     if not scores:
         raise ThreefoldError("a verdict needs at least one model with a score")
@@ -111,17 +122,32 @@ def verdict(
         for name, by_seed in scores.items()
     }
     # Equal scores by name, as a report ranks them.
-    ranked = sorted(better, key=lambda name: (-statistics.fmean(better[name].values()), name))
+    ranked = sorted(
+        better,
+        key=lambda name: (-len(better[name]), -statistics.fmean(better[name].values()), name),
+    )
     leader, others = ranked[0], ranked[1:]
-    corrected = 1 - (1 - confidence) * min(1.0, 2 / len(ranked))
+    error = (1 - confidence) * min(1.0, 2 / len(ranked))
+    by_seeds = confidences(looks, error)
+    corrected = by_seeds.get(len(better[leader]), 1 - error)
     if not others:
         return Verdict("unknown", leader, (), "", None, {}, confidence, corrected)
-    margins = {name: compared(better, leader, name, corrected, resolution) for name in others}
-    near = tuple(name for name in others if not margins[name].settled)
+    margins = {
+        name: compared(better, leader, name, by_seeds.get(len(better[name]), 1 - error), resolution)
+        for name in others
+    }
+    # Over the few seeds of a stopped model, the leader may even be behind it.
+    near = tuple(name for name in others if not margins[name].positive)
     single = any(math.isinf(margin.half) for margin in margins.values())
     kind = "unknown" if single else ("tie" if near else "best")
     second = others[0]
     return Verdict(kind, leader, near, second, margins[second], margins, confidence, corrected)
+
+
+def confidences(looks: Sequence[InterimLook], error: float) -> dict[int, float]:
+    """The confidence of a comparison over this many seeds, by seeds."""
+    found = levels(looks, error)
+    return {look.seeds: 1 - level for look, level in zip(looks, found, strict=True)}
 
 
 def compared(
@@ -131,16 +157,33 @@ def compared(
     confidence: float,
     resolution: float,
 ) -> Interval:
-    """first − second, seed by seed, with the variance pooled over all models."""
+    """first − second, seed by seed, with the variance pooled over all models with these seeds."""
+    if confidence >= 1:  # a look that is too early to tell anything
+        difference = paired(scores[first], scores[second])
+        return Interval(difference.mean, math.inf, difference.count, 1.0)
     difference = paired(scores[first], scores[second], confidence, resolution)
-    seeds = sorted(scores[first])
-    if difference.count < 2 or any(sorted(by_seed) != seeds for by_seed in scores.values()):
+    seeds = sorted(set(scores[first]) & set(scores[second]))
+    shared = [
+        {seed: by_seed[seed] for seed in seeds}
+        for by_seed in scores.values()
+        if by_seed.keys() >= set(seeds)
+    ]
+    if difference.count < 2:
         return difference
-    freedom = (len(scores) - 1) * (difference.count - 1)
+    freedom = (len(shared) - 1) * (difference.count - 1)
     gaps = [scores[first][seed] - scores[second][seed] for seed in seeds]
-    variance = max(2 * residual_variance(list(scores.values())), statistics.variance(gaps))
+    variance = max(2 * residual_variance(shared), statistics.variance(gaps))
+    variance = max(variance, rounding_variance(resolution))
     half = t_quantile((1 + confidence) / 2, freedom) * math.sqrt(variance / difference.count)
     return Interval(difference.mean, max(half, resolution), difference.count, confidence)
+
+
+def rounding_variance(resolution: float) -> float:
+    """Of the difference of two scores that are multiples of the resolution.
+
+    Without it, two seeds whose differences happen to be equal would seem to be free of chance.
+    """
+    return resolution**2 / 6
 
 
 def residual_variance(scores: Sequence[Mapping[int, float]]) -> float:

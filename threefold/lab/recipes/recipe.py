@@ -158,11 +158,8 @@ def train_recipe(
     chosen, start, cache = recipe(name), time.perf_counter(), DataCache()
     config = chosen.config(overrides)
     prepared = prepare(config, cache.open(config.data))
-    reached = run(config, folder, prepared=prepared, reporters=reporters, test=False)
-    if not reached.finished:
-        raise ThreefoldError(
-            f"{name}: interrupted before the end of training; nothing was evaluated"
-        )
+    ended = run(config, folder, prepared=prepared, reporters=reporters, test=False)
+    reached = ended.complete()
     lengths = [0, chosen.length] if chosen.length else [0]
     scores = tuple(chosen.score(_evaluate(config, cache, reached, length)) for length in lengths)
     return RecipeResult(chosen, scores, (time.perf_counter() - start) / 60, reached)

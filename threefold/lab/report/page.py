@@ -1,19 +1,38 @@
-"""A report as one self-contained HTML page: no network, no script, figures as SVG."""
+"""A report as one self-contained HTML page: no network, figures as SVG.
+
+A small script hides models and shows the numbers of points; without it nothing is missing.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from html import escape
 
 from threefold._version import __version__
-from threefold.drawing.charts import swatch
-from threefold.drawing.page import document, figure_block, style, table
+from threefold.drawing.page import document, figure_block, script, style, table
+from threefold.drawing.series_style import swatch
 from threefold.drawing.text import format_value
-from threefold.lab.report.race_figures import SECTIONS, section_figures
-from threefold.lab.report.report import Contender, Report
-
-Column = tuple[str, list[str], int | None]  # title, cells, row of the best cell
+from threefold.lab.report.evidence import best_lines, evidence
+from threefold.lab.report.example_views import (
+    ExampleView,
+    example_views,
+    examples_note,
+    shade_legend,
+)
+from threefold.lab.report.figure_parts import everything
+from threefold.lab.report.report import Report
+from threefold.lab.report.sections import SECTIONS, ReportSection, section_figures
+from threefold.lab.report.story import is_sample
+from threefold.lab.report.summary import summary
+from threefold.lab.report.tables import (
+    BASELINES,
+    SHAPES,
+    baseline_rows,
+    caption,
+    columns,
+    shape_rows,
+)
 
 
 def page(report: Report) -> str:
@@ -22,13 +41,15 @@ def page(report: Report) -> str:
 <main>
 {_header(report)}
 {_body(report)}
+{_best(report)}
 {_reproduce(report)}
-</main>"""
+</main>
+{script()}"""
     return document(f"{report.subject.title}: {report.sentence}", body)
 
 
 def fragment(report: Report) -> str:
-    """The report for a notebook: without a document around it."""
+    """The report for a notebook: without a document around it, and without a script."""
     return (
         f"<style>{style()}</style>"
         f'<div class="threefold fragment">{_header(report)}{_body(report)}</div>'
@@ -38,14 +59,16 @@ def fragment(report: Report) -> str:
 def _header(report: Report) -> str:
     subject = report.subject
     shown = "".join(
-        f'<li><a href="#{slug}">{escape(title)}</a></li>'
-        for slug, title, _ in SECTIONS
-        if section_figures(report, slug)
+        f'<li><a href="#{section.slug}">{escape(section.title)}</a></li>'
+        for section in SECTIONS
+        if _content(report, section)
     )
     return f"""<header>
 <p class="kicker"><b>threefold compare</b> · {escape(subject.title)}</p>
 <h1>{escape(report.sentence)}</h1>
+{_summary(report)}
 {_confidence(report)}
+{_story(report)}
 {_facts(report)}
 {_warnings(report)}
 <nav aria-label="Sections"><ul><li><a href="#result">Result</a></li>{shown}\
@@ -53,15 +76,33 @@ def _header(report: Report) -> str:
 </header>"""
 
 
+def _summary(report: Report) -> str:
+    """The paragraph that needs no statistics."""
+    text = " ".join(map(escape, summary(report)))
+    return f'<p class="lead summary"><b>In short.</b> {text}</p>'
+
+
+def _story(report: Report) -> str:
+    """What happened here, for newcomers; a sample of text is a quotation."""
+    paragraphs = "".join(
+        f"<blockquote>{escape(text[1:-1])}</blockquote>"
+        if is_sample(text)
+        else f"<p>{escape(text)}</p>"
+        for text in report.subject.story
+    )
+    return f'<div class="story">{paragraphs}</div>' if paragraphs else ""
+
+
 def _confidence(report: Report) -> str:
     verdict = report.verdict
-    seeds = min(len(c.runs) for c in report.contenders)
+    seeds = max(len(c.runs) for c in report.contenders)
     if verdict.margin is None or math.isinf(verdict.margin.half):
         return ""
     confidence = format_value(verdict.confidence, "percent")
     return (
-        f'<p class="lead">With {confidence} confidence, from {seeds} seeds per model. '
-        "For each seed, all models were trained on the same batches in the same order.</p>"
+        f'<p class="muted">Models are compared with {confidence} confidence, from {seeds} seeds '
+        "each; for each seed, all models were trained on the same batches in the same order.</p>"
+        f"{_details('What the verdict rests on', evidence(report))}"
     )
 
 
@@ -70,7 +111,7 @@ def _facts(report: Report) -> str:
     sizes = sorted(c.parameters for c in report.contenders)
     tokens = sorted(run.tokens for run in runs)
     facts = [
-        ("models × seeds", f"{len(report.contenders)} × {len(report.contenders[0].runs)}"),
+        ("models × seeds", f"{len(report.contenders)} × {_range(_seeds(report))}"),
         ("parameters", _range(sizes)),
         (f"{report.subject.element}s read per run", _range(tokens)),
         ("total training time", format_value(sum(run.seconds for run in runs), "seconds")),
@@ -78,6 +119,30 @@ def _facts(report: Report) -> str:
     ]
     cells = "".join(f"<div><dt>{a}</dt><dd>{escape(b)}</dd></div>" for a, b in facts)
     return f'<dl class="facts">{cells}</dl>'
+
+
+def _seeds(report: Report) -> list[int]:
+    return sorted(len(c.runs) for c in report.contenders)
+
+
+def _details(title: str, texts: Sequence[str]) -> str:
+    """Sentences that can be unfolded."""
+    if not texts:
+        return ""
+    items = "".join(f"<li>{escape(text)}</li>" for text in texts)
+    return f"<details><summary>{escape(title)}</summary><ul>{items}</ul></details>"
+
+
+def _best(report: Report) -> str:
+    """Where the best model is, and how to use it."""
+    if report.best is None:
+        return ""
+    text = " ".join(best_lines(report))
+    return (
+        '<section aria-labelledby="use"><h2 id="use">Use the best model</h2>'
+        f"<p>{escape(text)}</p>"
+        f'<pre tabindex="0"><code>{escape(report.best.command)}</code></pre></section>'
+    )
 
 
 def _range(values: Sequence[float]) -> str:
@@ -101,110 +166,60 @@ def _body(report: Report) -> str:
         header, rows = baseline_rows(report)
         parts.append(f"<h3>Baselines</h3><p>{BASELINES}</p>{table(header, rows, 'Baselines')}")
     parts.append("</section>")
-    for slug, title, text in SECTIONS:
-        drawn = section_figures(report, slug)
-        if drawn:
-            shown = "".join(map(figure_block, drawn))
+    parts.append(_legend(report))
+    for section in SECTIONS:
+        if content := _content(report, section):
             parts.append(
-                f'<section aria-labelledby="{slug}"><h2 id="{slug}">{escape(title)}</h2>'
-                f'<p class="muted">{escape(text)}</p><div class="pair">{shown}</div></section>'
+                f'<section aria-labelledby="{section.slug}"><h2 id="{section.slug}">'
+                f'{escape(section.title)}</h2><p class="muted">{escape(section.text)}</p>'
+                f"{content}</section>"
             )
     return "\n".join(parts)
 
 
-BASELINES = (
-    "Simple models that were fitted to the same training data and scored on the same test "
-    "examples: a sequence model that does not beat them is not worth its cost."
-)
+def _content(report: Report, section: ReportSection) -> str:
+    """The figures of a section, or the examples; empty if there are none."""
+    if section.slug == "examples":
+        return _examples(report)
+    drawn = "".join(map(figure_block, section_figures(report, section)))
+    return f'<div class="pair by-model">{drawn}</div>' if drawn else ""
 
 
-def baseline_rows(report: Report) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    """The table of the baselines, for the page and for Markdown."""
-    header: tuple[str, ...] = (
-        "baseline",
-        f"test {report.subject.metric_name}",
-        "time to fit",
-        "time per element",
+def _legend(report: Report) -> str:
+    """Models and baselines with their lines; a script makes it switch them on and off."""
+    items = "".join(
+        f'<li data-key="{series}">{swatch(series)}{escape(one.name)}</li>'
+        for series, one in everything(report)
     )
-    rows: list[tuple[str, ...]] = [
-        (
-            b.name,
-            report.subject.score(b.quality.mean, b.quality.half),
-            format_value(b.fit_seconds, "seconds"),
-            format_value(b.element_seconds, "seconds"),
+    return f'<ul class="legend" aria-label="Models and baselines in the figures">{items}</ul>'
+
+
+def _examples(report: Report) -> str:
+    """The most wrong answers: drawings as cards, texts with their shades."""
+    views = example_views(report)
+    if not views:
+        return ""
+    note = f'<p class="muted">{escape(examples_note(report))}</p>'
+    wide = any(view.figure and not view.small for view in views)
+    cards = "".join(map(_card, views))
+    shades = shade_legend() if any(view.html for view in views) else ""
+    return f'{note}{shades}<div class="{"pair" if wide else "cards"}">{cards}</div>'
+
+
+def _card(view: ExampleView) -> str:
+    if view.figure is not None and view.small:
+        return (
+            f'<figure class="example" id="figure-{view.figure.slug}">'
+            f"<figcaption>{escape(view.caption)}</figcaption>{view.figure.svg}</figure>"
         )
-        for b in report.ranked_baselines
-    ]
-    return header, rows
-
-
-def columns(report: Report) -> list[Column]:
-    """The columns of the table, for the page and for Markdown."""
-    ranked, subject = report.ranked, report.subject
-    qualities = [_quality(report, c) for c in ranked]
-    listed: list[Column] = [(f"test {subject.metric_name}", qualities, 0)]
-
-    def add(title: str, values: Iterable[float], unit: str, best: str = "") -> None:
-        numbers = list(values)
-        if any(math.isfinite(v) for v in numbers):
-            cells = [format_value(v, unit) for v in numbers]
-            listed.append((title, cells, _best_row(numbers, best)))
-
-    add("parameters", (c.parameters for c in ranked), "count")
-    add("learning rate", (c.learning_rate for c in ranked), "number")
-    add(f"training speed, {subject.element}s/s", (c.training_rate for c in ranked), "count", "high")
-    decode = (1 / c.decode_seconds for c in ranked)
-    add(f"decode speed, {subject.element}s/s", decode, "count", "high")
-    memory = _bytes_column("peak training memory", [c.cost.memory for c in ranked], subject.element)
-    state = _bytes_column("state per stream", [c.cost.state for c in ranked], subject.element)
-    return [*listed, *memory, *state]
-
-
-def _bytes_column(
-    title: str, costs: Sequence[Sequence[tuple[int, float]]], element: str
-) -> list[Column]:
-    """The bytes at the longest measured length, with that length; nothing if not measured."""
-    lengths = {points[-1][0] for points in costs if points}
-    if not lengths:
-        return []
-    numbers = [_last(points) for points in costs]
-    cells = [format_value(value, "bytes") for value in numbers]
-    if len(lengths) == 1:
-        best = _best_row(numbers, "low")
-        return [(f"{title} at {lengths.pop():,} {element}s", cells, best)]
-    # Bytes at different lengths cannot be compared, so none of them is best.
-    at = [f" at {points[-1][0]:,} {element}s" if points else "" for points in costs]
-    return [(title, [cell + length for cell, length in zip(cells, at, strict=True)], None)]
-
-
-def _best_row(numbers: list[float], best: str) -> int | None:
-    """The row of the "low"est or "high"est finite number; None where no number is best ("")."""
-    if not best:
-        return None
-    choose = min if best == "low" else max
-    return numbers.index(choose(v for v in numbers if math.isfinite(v)))
-
-
-def caption(report: Report) -> str:
-    """How to read the table, and after how many elements decoding was measured."""
-    order = "Best model first." if report.verdict.kind == "best" else "Sorted by score."
-    texts = [
-        f"{order} ± is half the width of the 99 % confidence interval of the mean over seeds; the "
-        "best value of each column is bold."
-    ]
-    costs = [c.cost for c in report.ranked]
-    decode = sorted({cost.decode[0][0] for cost in costs if cost.decode})
-    if len(decode) == 1:
-        texts.append(f"Decode speed was measured after {decode[0]:,} {report.subject.element}s.")
-    return " ".join(texts)
-
-
-def _quality(report: Report, contender: Contender) -> str:
-    return report.subject.score(contender.quality.mean, contender.quality.half)
-
-
-def _last(points: Sequence[tuple[int, float]]) -> float:
-    return points[-1][1] if points else math.nan
+    if view.figure is not None:
+        return figure_block(view.figure)
+    text = view.html or escape(view.text)
+    look = "surprise" if view.html else "quoted"
+    return (
+        f'<figure class="example"><figcaption>{escape(view.caption)}</figcaption>'
+        f'<p class="{look}">{text}</p></figure>'
+    )
 
 
 def _table(report: Report) -> str:
@@ -217,11 +232,11 @@ def _table(report: Report) -> str:
             for _, cells, best in listed
         )
         lead = ' class="lead-row"' if i == 0 else ""
-        name = f'<th scope="row">{swatch(i)}{escape(contender.name)}</th>'
+        name = f'<th scope="row">{swatch(i)}{escape(contender.label)}</th>'
         rows.append(f"<tr{lead}>{name}{cells}</tr>")
     return (
         '<div class="scroll" tabindex="0" role="region" aria-label="Result, table">'
-        f"<table><caption>{caption(report)}</caption>"
+        f"<table><caption><span>{caption(report)}</span></caption>"
         f'<thead><tr><th scope="col">model</th>{head}</tr>'
         f"</thead><tbody>{''.join(rows)}</tbody></table></div>"
     )
@@ -236,12 +251,7 @@ def _soften(cell: str) -> str:
 
 
 def _shapes(report: Report) -> str:
-    header = ("model", "mixer", "width", "depth", "channel mixer", "spec digest")
-    rows = (
-        (c.name, c.mixer, str(c.width), str(c.depth), c.channel, c.digest[:12])
-        for c in report.ranked
-    )
-    return table(header, rows, "Shapes")
+    return table(SHAPES, shape_rows(report), "Shapes")
 
 
 def _reproduce(report: Report) -> str:
@@ -256,7 +266,7 @@ def _reproduce(report: Report) -> str:
     return f"""<section aria-labelledby="reproduce"><h2 id="reproduce">Reproduce this race</h2>
 <pre tabindex="0"><code>{escape(subject.command)}</code></pre>
 <h3>What all models had in common</h3><ul>{common}</ul>
-<h3>The models</h3>{shapes}
+<h3>The models</h3>{shapes}{_details("What --tune chose", subject.tuning)}
 <h3>Versions</h3>{versions}
 <h3>Hashes (SHA-256)</h3><ul>{hashes}</ul></section>
 <footer>Generated by Threefold {__version__}. This page loads nothing and sends nothing; \

@@ -105,7 +105,7 @@ def study(mixer: str, plan: AddingStudy) -> tuple[AddingResult, Model]:
     config = plan.config(mixer)
     if plan.steps == 0:
         return AddingResult(mixer, card("adding").chance, 0, 0.0), prepare(config).model
-    trained = run(config, reporters=(), test=False)
+    trained = run(config, reporters=(), test=False).complete()
     errors = [scores.metric for _, scores in trained.result.validation]
     result = AddingResult(mixer, min(errors), trained.result.steps, trained.result.seconds)
     return result, trained.model

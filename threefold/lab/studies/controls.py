@@ -98,7 +98,7 @@ def accuracy(tested: Task[Any], plan: ControlStudy) -> float:
     )
     prepared = prepare(config, TrainingData(tested, config.data))
     few = replace(prepared, valid_examples=plan.batch_size, test_examples=plan.examples)
-    scores = run(config, prepared=few, reporters=()).test
+    scores = run(config, prepared=few, reporters=()).complete().test
     assert scores is not None
     return scores.metric
 

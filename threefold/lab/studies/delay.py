@@ -21,9 +21,9 @@ from threefold.lab.studies.adding import one_layer
 from threefold.training.config import DataSettings, RunConfig
 from threefold.training.experiment import prepare
 from threefold.training.experiment import run as run_experiment
-from threefold.training.loop import Trainer
 from threefold.training.reporters import Reporter
 from threefold.training.settings import TrainingSettings
+from threefold.training.trainer import Trainer
 from threefold.training.training_data import open_data
 
 SOLVED = 0.1  # relative error
@@ -130,7 +130,7 @@ def study(mixer: str, plan: DelayStudy, *, points: int = 24) -> Curve:
     curve = Curve(mixer, prepared.model.parameter_count)
     reporter = CurveReporter(curve, plan.held_out(), points)
     reporter.evaluate(prepared.model, 0.0)
-    run_experiment(config, prepared=prepared, reporters=[reporter], test=False)
+    run_experiment(config, prepared=prepared, reporters=[reporter], test=False).complete()
     return curve
 
 

@@ -72,7 +72,7 @@ class DigitsResult:
 
 def study(measure: str, seed: int, plan: DigitsStudy) -> DigitsResult:
     """Train one model."""
-    trained = run_experiment(plan.config(measure, seed), reporters=())
+    trained = run_experiment(plan.config(measure, seed), reporters=()).complete()
     assert trained.test is not None
     return DigitsResult(
         [scores.metric for _, scores in trained.result.validation], trained.test.metric

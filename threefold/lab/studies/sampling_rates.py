@@ -87,7 +87,7 @@ class Accuracies:
 
 def train(plan: SamplingRateStudy) -> Model:
     """The classifier, trained on new sounds at the full rate; the learning rate decays to 0."""
-    return run_experiment(plan.config, reporters=(), test=False).model
+    return run_experiment(plan.config, reporters=(), test=False).complete().model
 
 
 def measure(

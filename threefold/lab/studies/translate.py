@@ -191,7 +191,7 @@ def study(name: str, plan: TranslationStudy) -> EncoderDecoder:
         assert config.training.steps is not None
         hidden = HiddenInputs(prepared.batches, plan, config.training.steps)
         prepared = replace(prepared, batches=hidden)
-    model = run(config, prepared=prepared, reporters=(), test=False).model
+    model = run(config, prepared=prepared, reporters=(), test=False).complete().model
     assert isinstance(model, EncoderDecoder)
     return model
 

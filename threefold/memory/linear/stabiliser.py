@@ -27,9 +27,19 @@ class Stabilised(NamedTuple):
 
 
 def stabilise(
-    log_decay: Tensor, log_input: Tensor, maximum: Tensor, lengths: Tensor | None = None
+    log_decay: Tensor,
+    log_input: Tensor,
+    maximum: Tensor,
+    lengths: Tensor | None = None,
+    *,
+    empty: Tensor | None = None,
 ) -> Stabilised:
-    """Gates [B, L, ...] relative to their running maximum, which starts at `maximum` [B, ...]."""
+    """Gates [B, L, ...] relative to their running maximum, which starts at `maximum` [B, ...].
+
+    empty [B, ...]: where a memory contains nothing, so that its maximum is below every gate.
+    """
+    if empty is not None:
+        maximum = maximum.masked_fill(empty, torch.finfo(maximum.dtype).min / 2)
     if lengths is not None:
         past_end = torch.arange(log_decay.shape[1], device=lengths.device) >= lengths[:, None]
         past_end = past_end.view(*past_end.shape, *[1] * (log_decay.dim() - 2))

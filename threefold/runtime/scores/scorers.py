@@ -14,9 +14,9 @@ the stream badly finds nothing unusual.  The first 30 surprises have no score (n
 For a tagger or a classifier the surprise is −log max_c p(c), its uncertainty, scored in the same
 way; unknown inputs that it classifies with confidence are not detected (Hendrycks & Gimpel 2017, "A
 Baseline for Detecting Misclassified and Out-of-Distribution Examples in Neural Networks").
-For a gaussian forecast the score is the largest |x − μ| / σ over channels, the standardised
-residual; for quantiles it is the distance of x from the interval between the outermost two, in
-units of its width, 0 inside.
+For a forecast the score is the largest |x − μ| / σ over channels, the standardised residual.  Of
+quantiles, μ is the median and σ the deviation of the normal distribution whose interval between the
+outermost two is as wide: (q₀.₉ − q₀.₁) / 2.56.  (Halves of it would be 0 where two quantiles meet.)
 
 Units: forecasts (`flow+1`, one step after the row, and `flow+1_q0.1`, its lowest decile), values
 and expected values are those of the table; scores have none; log-likelihoods are in nats, of the
@@ -28,6 +28,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from statistics import NormalDist
 from typing import Any, NamedTuple, TypeAlias
 
 import torch
@@ -173,12 +174,14 @@ class NumbersScorer(Scorer):
 class ForecastScorer(Scorer):
     """The whole forecast in original units: flow+1, flow+1_q0.1, …, flow+2, …"""
 
-    def __init__(self, model: Forecaster) -> None:
-        self.model, self.names = model, target_names(model)
+    def __init__(self, model: Forecaster, series: str) -> None:
+        self.model, self.names, self.series = model, target_names(model), series
 
     def columns(self, elements: Tensor, before: Tensor | None, outputs: Tensor) -> Columns:
         levels, numbers = forecast_levels(self.model, outputs.double().cpu())
-        values = [original_units(self.model, torch.from_numpy(part)) for part in numbers]
+        values = [
+            original_units(self.model, torch.from_numpy(part), self.series) for part in numbers
+        ]
         columns: Columns = {}
         for step in range(self.model.horizon):
             for channel, name in enumerate(self.names):
@@ -193,32 +196,36 @@ class ResidualScorer(Scorer):
 
     reduction = "largest"
 
-    def __init__(self, model: Forecaster) -> None:
+    def __init__(self, model: Forecaster, series: str) -> None:
         if model.quantiles is not None and len(model.quantiles) < 2:
             raise ThreefoldError(
                 f"anomaly scores need an interval, but this forecaster has one quantile "
                 f"({model.quantiles[0]:g}); expected at least two, or a gaussian head"
             )
-        self.model, self.names = model, target_names(model)
+        self.model, self.names, self.series = model, target_names(model), series
 
     def columns(self, elements: Tensor, before: Tensor | None, outputs: Tensor) -> Columns:
         value = elements[:, : self.model.channels].double()  # NaN where it is missing
         forecast = shifted(before, outputs)[:, 0].double()  # one step ahead: [L, channels, outputs]
-        if self.model.quantiles is None:
-            scores = (value - forecast[..., 0]).abs() / forecast[..., 1]
-        else:
-            low, high = forecast[..., 0], forecast[..., -1]
-            outside = torch.maximum(low - value, value - high).clamp(min=0)
-            scores = outside / (high - low).clamp(min=SMALLEST_DEVIATION)
-            scores = torch.where(forecast.isnan().any(-1) | value.isnan(), torch.nan, scores)
+        distance = (value - self.model.point_forecast(forecast)).abs()
+        scores = distance / forecast_deviation(self.model, forecast)
         worst = scores.nan_to_num(-1).argmax(-1, keepdim=True)
-        expected = original_units(self.model, self.model.point_forecast(forecast))
+        expected = original_units(self.model, self.model.point_forecast(forecast), self.series)
         return {
             "column": [self.names[index] for index in worst[:, 0].tolist()],
-            "value": original_units(self.model, value).gather(1, worst)[:, 0].tolist(),
+            "value": original_units(self.model, value, self.series).gather(1, worst)[:, 0].tolist(),
             "expected": expected.gather(1, worst)[:, 0].tolist(),
             "score": scores.gather(1, worst)[:, 0].tolist(),
         }
+
+
+def forecast_deviation(model: Forecaster, forecast: Tensor) -> Tensor:
+    """σ of forecasts […, outputs]."""
+    if model.quantiles is None:
+        return forecast[..., 1]
+    low, high = (NormalDist().inv_cdf(model.quantiles[i]) for i in (0, -1))
+    width = forecast[..., -1] - forecast[..., 0]
+    return width.clamp(min=SMALLEST_DEVIATION) / (high - low)
 
 
 class DensityScorer(Scorer):
@@ -263,11 +270,12 @@ def target_names(model: Forecaster) -> tuple[str, ...]:
     return targets or tuple(f"x{channel}" for channel in range(1, model.channels + 1))
 
 
-def original_units(model: Forecaster, values: Tensor) -> Tensor:
+def original_units(model: Forecaster, values: Tensor, series: str) -> Tensor:
     """Values […, channels] in the units of the table that the model was trained on."""
     if model.preprocessing is None:
         return values
-    return torch.from_numpy(model.preprocessing.outputs.invert(values.double().cpu().numpy()))
+    steps = model.preprocessing.of_series(series).outputs
+    return torch.from_numpy(steps.invert(values.double().cpu().numpy()))
 
 
 def default_mode(model: Any) -> str:
@@ -285,6 +293,7 @@ class ScorerOptions(NamedTuple):
     token_texts: Sequence[str] | None  # the text of each token
     top_k: int
     window: int | None
+    series: str  # whose elements are scored, if there are several
 
 
 def _token_scorer(model: Any, options: ScorerOptions) -> Scorer:
@@ -310,8 +319,10 @@ def _class_scorer(model: Any, options: ScorerOptions) -> Scorer:
 
 def _forecast_scorer(model: Any, options: ScorerOptions) -> Scorer:
     if options.mode == "predict":
-        return ForecastScorer(model)
-    return ResidualScorer(model) if options.mode == "anomaly" else DensityScorer(model)
+        return ForecastScorer(model, options.series)
+    return (
+        ResidualScorer(model, options.series) if options.mode == "anomaly" else DensityScorer(model)
+    )
 
 
 def _numbers_scorer(model: Any, options: ScorerOptions) -> Scorer:
@@ -334,12 +345,18 @@ SCORERS: dict[str, Callable[[Any, ScorerOptions], Scorer]] = {
 
 
 def make_scorer(
-    model: Any, mode: str, *, token_texts: Sequence[str] | None, top_k: int, window: int | None
+    model: Any,
+    mode: str,
+    *,
+    token_texts: Sequence[str] | None,
+    top_k: int,
+    window: int | None,
+    series: str = "",
 ) -> Scorer:
     """Return the scorer for a model and a mode; token_texts: the text of each token."""
     if mode not in MODES:
         raise ThreefoldError(f"unknown mode {mode!r}; {nearest(mode, MODES)}")
-    return SCORERS[model.kind](model, ScorerOptions(mode, token_texts, top_k, window))
+    return SCORERS[model.kind](model, ScorerOptions(mode, token_texts, top_k, window, series))
 
 
 def _label_scorer(model: Any, top_k: int) -> TopTokensScorer:

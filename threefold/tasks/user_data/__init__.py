@@ -9,6 +9,7 @@
     shapes.ts, shapes_TRAIN.ts         series with classes       classifier
     words/{yes,no}/*.wav               sounds, class by folder   classifier
     digits/{0,1}/*.png                 images, class by folder   classifier, pixel by pixel
+    digits/ --kind vision              the same                  vision model, by patches
     verses.tsv --kind seq2seq          two texts, tab between    seq2seq
     words.conll, --kind tagger         a word and a tag a line   tagger
 
@@ -28,11 +29,11 @@ import numpy as np
 
 from threefold.data.atomic_files import sha256_of
 from threefold.data.preprocessing import Preprocessing
-from threefold.data.readers import file_error, read_pairs
+from threefold.data.readers import file_error, not_found, read_pairs
 from threefold.data.table_formats import TABLE_SUFFIXES, refuse_unreadable, table_suffix
-from threefold.data.tables import HEADER_OPTIONS, Table, read_table
+from threefold.data.tables import Table, header_options, read_table
 from threefold.data.token_files import find_token_folder
-from threefold.errors import AmbiguousError, ThreefoldError, nearest
+from threefold.errors import AmbiguousError, ThreefoldError, nearest, option
 from threefold.tasks.table import MODEL_KINDS
 from threefold.tasks.task import Task
 from threefold.tasks.user_data.arrays import (
@@ -44,7 +45,7 @@ from threefold.tasks.user_data.arrays import (
 from threefold.tasks.user_data.datasets import dataset_task, is_dataset
 from threefold.tasks.user_data.folder import folder_task
 from threefold.tasks.user_data.pairs import RawPairs, pairs_task
-from threefold.tasks.user_data.roles import SOURCE_NAMES, TARGET_NAMES
+from threefold.tasks.user_data.roles import SOURCE_NAMES, TARGET_NAMES, read_roles
 from threefold.tasks.user_data.settings import Reading, ReadSettings
 from threefold.tasks.user_data.table import table_task
 from threefold.tasks.user_data.tags import tags_task
@@ -127,7 +128,7 @@ def _path_task(path: Path, reading: Reading) -> Task[Any]:
     kind = reading.settings.kind or (reading.preprocessing and reading.preprocessing.kind)
     _refuse_odd_name(path)
     if not path.exists():
-        raise ThreefoldError(f"{path}: file or folder not found, and no task has this name")
+        raise not_found(path)
     if (tokens := find_token_folder(path)) is not None:
         return token_folder_task(tokens, reading)
     if path.is_dir():
@@ -168,7 +169,7 @@ def _lines_of_pairs(path: Path, reading: Reading) -> Task[Any]:
         header = reading.preprocessing.header
     if header is None and _may_be_names(rows):
         what = f"{path.name}: is the first line, {' and '.join(map(repr, rows[0]))}, a header?"
-        raise AmbiguousError(what, HEADER_OPTIONS)
+        raise AmbiguousError(what, header_options())
     rows = rows[1:] if header else rows
     sources, targets = zip(*rows, strict=True)
     places = [f"{path.name}, pair {number}" for number in range(1, len(rows) + 1)]
@@ -197,9 +198,21 @@ def _read_table(source: Any, reading: Reading) -> Table:
     except AmbiguousError as error:
         is_pairs = isinstance(source, Path) and table_suffix(source) in (".tsv", ".tab")
         if not is_pairs or settings.kind is not None:
-            raise
-        option = "--kind seq2seq    every line is a pair of texts"
-        raise AmbiguousError(error.what, [*error.options, option]) from error
+            raise AmbiguousError.join([error, *_further_questions(source, settings)]) from error
+        pairs = f"{option('kind', 'seq2seq')}    every line is a pair of texts"
+        raise AmbiguousError(error.what, [*error.options, pairs]) from error
+
+
+def _further_questions(source: Any, settings: ReadSettings) -> list[AmbiguousError]:
+    """What else would be asked if the first line of a table is data."""
+    try:
+        read_roles(read_table(source, header=False, decimal=settings.decimal), settings)
+    except AmbiguousError as error:
+        asked = [(f"if the first line is data: {what}", c) for what, c in error.questions]
+        return [AmbiguousError(what, choices) for what, choices in asked]
+    except ThreefoldError:  # which depends on the answer
+        pass
+    return []
 
 
 def _refuse_odd_name(path: Path) -> None:

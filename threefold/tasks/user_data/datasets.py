@@ -11,7 +11,6 @@ same whenever it is read: a run that resumes, and models that are compared, need
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -33,14 +32,15 @@ from threefold.data.padding import pad_rows
 from threefold.data.preprocessing import Chain, Preprocessing
 from threefold.data.preprocessing.numbers import Standardise
 from threefold.data.preprocessing.text import Labels, TokenNumbers
-from threefold.data.random_by_address import permutation
 from threefold.errors import ThreefoldError
+from threefold.tasks.baselines import majority_score
 from threefold.tasks.stored import Array
 from threefold.tasks.table import SPLITS
 from threefold.tasks.task import Numbers, Task, declare_user_task, make_batch
 from threefold.tasks.user_data.description import DataDescription
-from threefold.tasks.user_data.examples import FEWEST_EXAMPLES, output_names, split_cuts
+from threefold.tasks.user_data.examples import FEWEST_EXAMPLES, output_names
 from threefold.tasks.user_data.settings import Reading
+from threefold.tasks.user_data.splits import shuffled_split
 
 INPUT_KEYS = ("x", "input", "inputs", "input_ids", "tokens")
 TARGET_KEYS = ("y", "target", "targets", "label", "labels")
@@ -243,8 +243,8 @@ class Facts:
         """The score on the test split of the commonest class, the mean, or the last value."""
         test = self.targets["test"]
         if self.classes:
-            flat = np.concatenate([np.ravel(row) for row in test])
-            return Counter(flat.tolist()).most_common(1)[0][1] / len(flat)
+            flat = [np.concatenate(list(map(np.ravel, self.targets[s]))) for s in ("train", "test")]
+            return majority_score(flat[0], flat[1])
         if self.scale is not None:
             numbers = np.stack(test).reshape(len(test), -1)
             return float(np.abs(numbers - np.array(self.scale.mean)).mean())
@@ -300,9 +300,8 @@ def _split(name: str, datasets: Sequence[Any], reading: Reading) -> dict[str, It
             f"{name}: {count} items; expected at least {FEWEST_EXAMPLES} for training, validation "
             "and test"
         )
-    cuts, order = split_cuts(count, given), permutation((0, count), count).tolist()
-    parts = zip(SPLITS, cuts, cuts[1:], strict=False)
-    return {split: Items(datasets[0], order[a:b], name) for split, a, b in parts} | given
+    parts = shuffled_split(count, given).items()
+    return {split: Items(datasets[0], rows.tolist(), name) for split, rows in parts} | given
 
 
 def _pair(item: Any, place: str) -> tuple[Any, Any]:

@@ -7,7 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from threefold.errors import option, setting
+
 MOST_SHOWN = 8
+FEWEST_OF_A_CLASS = 3  # examples; of a class with fewer, all are for training
 
 
 @dataclass(frozen=True)
@@ -37,12 +40,25 @@ def list_names(names: Sequence[str]) -> str:
     return shown if len(names) <= MOST_SHOWN else f"{shown} and {len(names) - MOST_SHOWN} more"
 
 
+def list_options(*names: str) -> str:
+    """Options that change how data are read, as the user spells them."""
+    return ", ".join(map(option, names))
+
+
 def count_labels(labels: Sequence[str]) -> str:
     """The classes with their counts, the commonest first."""
     counts = Counter(labels).most_common()
     shown = ", ".join(f"{name} {count:,}" for name, count in counts[:MOST_SHOWN])
     rest = len(counts) - MOST_SHOWN
     return f"{len(counts)}: {shown}" + (f" and {rest} more" if rest > 0 else "")
+
+
+def category_facts(categories: Mapping[str, Sequence[str]]) -> list[tuple[str, str]]:
+    """The columns of categories, and what they become."""
+    if not categories:
+        return []
+    shown = "; ".join(f"{name}: {list_names(known)}" for name, known in categories.items())
+    return [("categories", f"{shown} (each an input of 0 and 1)")]
 
 
 def imbalance_note(labels: Sequence[str]) -> tuple[str, ...]:
@@ -54,7 +70,18 @@ def imbalance_note(labels: Sequence[str]) -> tuple[str, ...]:
     return (
         f"the classes are imbalanced: {commonest} has {most:,} examples, {rarest} {fewest:,}; look "
         "at the recall of each class (`threefold evaluate`), or weigh them: "
-        "--set training.class_weights=balanced",
+        f"{setting('training.class_weights', 'balanced')}",
+    )
+
+
+def rare_note(labels: Sequence[str]) -> tuple[str, ...]:
+    """A note if classes have too few examples to be tested."""
+    rare = [name for name, count in Counter(labels).items() if count < FEWEST_OF_A_CLASS]
+    if not rare:
+        return ()
+    return (
+        f"{len(rare):,} classes have fewer than {FEWEST_OF_A_CLASS} examples, which are all for "
+        f"training, so they are not tested: {list_names(rare)}",
     )
 
 

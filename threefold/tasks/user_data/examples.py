@@ -1,13 +1,12 @@
 """Examples of a user, each with a label, a number, or a tag per element: one task for all of them.
 
-Examples are shuffled in an order that is always the same and split into 80, 10 and 10 per cent;
+Examples are shuffled and split into 80, 10 and 10 per cent, of every class if there are classes;
 validation and test examples of the user's own are used as they are.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,8 +16,8 @@ from threefold.data.loaders import IGNORE, Batch
 from threefold.data.preprocessing import Chain, Preprocessing, Roles
 from threefold.data.preprocessing.numbers import ABSURD, Standardise
 from threefold.data.preprocessing.text import Labels, Tokenize, TokenNumbers, WordNumbers
-from threefold.data.random_by_address import permutation
-from threefold.errors import ThreefoldError
+from threefold.errors import ThreefoldError, setting
+from threefold.tasks.baselines import majority_score
 from threefold.tasks.stored import Array, StoredExamples, pick_rows
 from threefold.tasks.table import SPLITS
 from threefold.tasks.task import Numbers, Task, declare_user_task, make_batch
@@ -28,10 +27,15 @@ from threefold.tasks.user_data.description import (
     count_labels,
     duplicates_note,
     imbalance_note,
+    rare_note,
 )
 from threefold.tasks.user_data.settings import Reading, ReadSettings
+from threefold.tasks.user_data.splits import shuffled_split, stratified_split
 
 FEWEST_EXAMPLES = 10
+FEWEST_PATCHES, MOST_PATCHES = 16, 1024  # of a picture
+MOST_PATCH = 16  # pixels on each side
+CLASSIFYING = ("classifier", "vision")  # kinds that predict one class of an example
 
 
 @dataclass(frozen=True)
@@ -41,6 +45,7 @@ class RawExamples:
     inputs: Sequence[Any]
     targets: Sequence[Any]  # labels, numbers, or lists of tags
     places: Sequence[str]  # e.g. reviews.csv:17
+    weights: Array | None = None  # how much each example counts in training
 
     def __len__(self) -> int:
         return len(self.inputs)
@@ -58,6 +63,7 @@ class ExampleData:
     given: Mapping[str, RawExamples] = field(default_factory=dict)  # valid and test of their own
     roles: Roles = field(default_factory=Roles)
     context: int | None = None  # rows of one example, if a table was cut into examples
+    day_first: bool | None = None  # in dates such as 01/02/2024
     facts: tuple[tuple[str, str], ...] = ()
     notes: tuple[str, ...] = ()
     otherwise: str = ""
@@ -78,20 +84,27 @@ def examples_task(data: ExampleData, reading: Reading) -> Task[Batch]:
         examples = encoded[split]
         inputs, lengths = pick_rows(examples.inputs, numbers)
         targets, _ = pick_rows(examples.targets, numbers, IGNORE)
-        return make_batch(inputs, targets, lengths)
+        weights = splits[split].weights
+        return make_batch(inputs, targets, lengths, None if weights is None else weights[numbers])
 
     tokens = first.ndim == 1
+    shape = _picture_fields(data.name, first) if data.kind == "vision" else {}
+    chance, chance_name = _chance(data.kind, encoded, preprocessing)
+    fields: dict[str, Any] = {
+        "domain": "text" if tokens else "series",
+        "length": max(len(row) for row in encoded["train"].inputs),
+        "features": 0 if tokens else first.shape[1],
+        **shape,
+    }
     return declare_user_task(
         data.name,
         draw,
         kind=data.kind,
-        domain="text" if tokens else "series",
-        length=max(len(row) for row in encoded["train"].inputs),
         sizes=tuple(len(encoded[split]) for split in SPLITS),
         metric="absolute_error" if data.kind == "regressor" else "accuracy",
-        chance=_chance(data.kind, encoded, preprocessing),
+        chance=chance,
+        chance_name=chance_name,
         vocabulary=_vocabulary(preprocessing) if tokens else 0,
-        features=0 if tokens else first.shape[1],
         classes=len(preprocessing.labels),
         labels=preprocessing.labels,
         error_scale=_error_scale(preprocessing),
@@ -99,32 +112,52 @@ def examples_task(data: ExampleData, reading: Reading) -> Task[Batch]:
         description=_describe(data, splits, reading, preprocessing),
         raw=lambda split, n: (splits[split].places[n], splits[split].inputs[n]),
         skipped=skipped,
+        **fields,
     )
 
 
+def _picture_fields(name: str, picture: Array) -> dict[str, Any]:
+    """The size of a task of pictures [channels, height, width], and of the patches of its model."""
+    channels, height, width = picture.shape
+    divisors = [n for n in range(1, MOST_PATCH + 1) if height % n == width % n == 0]
+    enough = [n for n in divisors if height * width >= FEWEST_PATCHES * n * n]
+    patch = max(enough, default=1)
+    if height * width > MOST_PATCHES * patch * patch:
+        sides = [max(MOST_PATCH, round(side / MOST_PATCH) * MOST_PATCH) for side in (width, height)]
+        raise ThreefoldError(
+            f"{name}: images of {width} × {height} pixels cannot be cut into at most "
+            f"{MOST_PATCHES:,} equal squares; scale them: "
+            f"{setting('data.image_size', f'{sides[0]}x{sides[1]}')}"
+        )
+    return {
+        "domain": "vision",
+        "length": height * width // patch**2,
+        "features": channels,
+        "model_options": {"patch": patch},
+    }
+
+
 def _split(data: ExampleData, reading: Reading) -> dict[str, RawExamples]:
-    """80, 10 and 10 per cent of the shuffled examples, and those that are given."""
+    """80, 10 and 10 per cent of the examples, and those that are given."""
     if not reading.split:
         return dict.fromkeys(SPLITS, data.examples)
     count = len(data.examples)
-    classes = len(set(map(str, data.examples.targets))) if data.kind == "classifier" else 2
-    cuts = split_cuts(count, data.given)
+    classes = len(set(map(str, data.examples.targets))) if data.kind in CLASSIFYING else 2
     if classes < 2 or (count < FEWEST_EXAMPLES and len(data.given) < 2):
-        shown = f" of {classes} classes" if data.kind == "classifier" else ""
+        shown = f" of {classes} classes" if data.kind in CLASSIFYING else ""
         raise ThreefoldError(
             f"{data.name}: {count} examples{shown}; expected at least 2 classes, and "
             f"{FEWEST_EXAMPLES} examples or more for training, validation and test"
         )
-    order = permutation((0, count), count)
-    parts = zip(SPLITS, cuts, cuts[1:], strict=False)
-    return {split: _pick(data.examples, order[a:b]) for split, a, b in parts} | dict(data.given)
+    numbers = _class_split(data) or shuffled_split(count, data.given)
+    return {s: _pick(data.examples, part) for s, part in numbers.items()} | dict(data.given)
 
 
-def split_cuts(count: int, given: Collection[str]) -> list[int]:
-    """Where `count` examples are cut into train, valid and test, of which some are given."""
-    valid = (90 if "test" in given else 80) + (10 if "valid" in given else 0)
-    test = 100 if "test" in given else 90
-    return [0, *(count * part // 100 for part in (valid, test, 100))]
+def _class_split(data: ExampleData) -> dict[str, Numbers] | None:
+    """The split of every class; None if there are no classes, or too small ones."""
+    if data.kind not in CLASSIFYING:
+        return None
+    return stratified_split(list(map(str, data.examples.targets)), data.given)
 
 
 def _pick(raw: RawExamples, numbers: Array) -> RawExamples:
@@ -132,6 +165,7 @@ def _pick(raw: RawExamples, numbers: Array) -> RawExamples:
         [raw.inputs[n] for n in numbers],
         [raw.targets[n] for n in numbers],
         [raw.places[n] for n in numbers],
+        None if raw.weights is None else raw.weights[numbers],
     )
 
 
@@ -145,7 +179,7 @@ def _fit(data: ExampleData, train: RawExamples, settings: ReadSettings) -> Prepr
         names = [roles.label] if roles.label and count == 1 else roles.targets
         names = names or output_names(count)
         scale = Standardise.fit([numbers], names)
-        _refuse_absurd_targets(scale, data.examples)
+        refuse_absurd_targets(scale, data.examples)
         output = Chain((scale,))
     elif data.kind == "tagger":
         output = Chain((Labels.fit(tag for tags in every for tag in tags),))
@@ -159,13 +193,13 @@ def _fit(data: ExampleData, train: RawExamples, settings: ReadSettings) -> Prepr
         output,
         data.roles,
         context=data.context,
-        day_first=settings.day_first,
+        day_first=data.day_first,
         header=settings.header,
         decimal=settings.decimal,
     )
 
 
-def _refuse_absurd_targets(scale: Standardise, examples: RawExamples) -> None:
+def refuse_absurd_targets(scale: Standardise, examples: RawExamples) -> None:
     """Refuse a number that no regressor can learn: beside it, all others are the same."""
     numbers = np.array(examples.targets, np.float64).reshape(len(examples), -1)
     absurd = np.argwhere(np.abs(scale.apply(numbers)) > ABSURD)
@@ -242,14 +276,19 @@ def _apply(chain: Chain, value: Any, place: str) -> Any:
         ) from error
 
 
-def _chance(kind: str, encoded: dict[str, StoredExamples], preprocessing: Preprocessing) -> float:
-    """The score of always answering the commonest class, or the mean of the training split."""
+def _chance(
+    kind: str, encoded: dict[str, StoredExamples], preprocessing: Preprocessing
+) -> tuple[float, str]:
+    """The score on the test split of an answer learnt without the inputs, and its name."""
     targets = encoded["test"].targets
     if kind == "regressor":  # the mean is 0 after scaling
         errors = np.abs(np.asarray(targets)).reshape(len(targets), -1)
-        return float((errors * _error_scale(preprocessing)).mean())
-    flat = np.concatenate([np.ravel(part) for part in targets])
-    return Counter(flat.tolist()).most_common(1)[0][1] / len(flat)
+        return float((errors * _error_scale(preprocessing)).mean()), "the mean of training"
+    train, test = (
+        np.concatenate([np.ravel(part) for part in encoded[split].targets])
+        for split in ("train", "test")
+    )
+    return majority_score(train, test), "the commonest answer of training"
 
 
 def _vocabulary(preprocessing: Preprocessing) -> int:
@@ -273,9 +312,10 @@ def _describe(
     scale = preprocessing.inputs.find(Standardise)
     if scale is not None:
         notes += absurd_notes(scale.absurd_counts(data.examples.inputs))
-    if data.kind == "classifier":
+    if data.kind in CLASSIFYING:
         facts.append(("classes", count_labels(data.examples.targets)))
         notes += imbalance_note(data.examples.targets)
+        notes += rare_note(data.examples.targets) if reading.split else ()
     elif data.kind == "tagger":
         facts.append(
             ("tags", count_labels([tag for tags in data.examples.targets for tag in tags]))
@@ -286,7 +326,8 @@ def _describe(
     if reading.split:
         sizes = " / ".join(f"{len(splits[split]):,}" for split in SPLITS)
         own = " and ".join(split for split in SPLITS if split in data.given)
-        how = f"shuffled; {own} of its own" if own else "shuffled"
+        how = "shuffled" if _class_split(data) is None else "stratified by class, shuffled"
+        how = f"{how}; {own} of its own" if own else how
         facts.append(("split", f"{sizes} examples (train / validation / test), {how}"))
         notes += duplicates_note(splits["train"].inputs, splits["test"].inputs)
     return DataDescription(data.name, data.kind, tuple(facts), tuple(notes), data.otherwise)

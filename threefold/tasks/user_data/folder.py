@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from threefold.data.audio import read_wav
-from threefold.data.images import read_image
+from threefold.data.images import is_grey, read_image
 from threefold.data.preprocessing import Chain
-from threefold.data.preprocessing.media import ReadImage, ReadSound
+from threefold.data.preprocessing.media import ReadImage, ReadPicture, ReadSound
 from threefold.data.preprocessing.numbers import Truncate
 from threefold.data.preprocessing.text import Tokenize
 from threefold.data.readers import read_text
-from threefold.errors import AmbiguousError, ThreefoldError
+from threefold.errors import AmbiguousError, ThreefoldError, option, setting
 from threefold.tasks.language_modelling import DEFAULT_VOCABULARY, learn_tokenizer
 from threefold.tasks.task import Task
 from threefold.tasks.user_data.examples import ExampleData, RawExamples, examples_task
@@ -56,7 +56,8 @@ def folder_task(path: Path, reading: Reading) -> Task[Any]:
     others = sum(len(found) for kind, found in files.items() if kind != "texts")
     notes = [f"{others:,} other files of the folder are not read"] if others else []
     if len({file.parent for file in inside["texts"]}) > 1:
-        notes.append("the texts are in subfolders; --kind classifier learns to tell these apart")
+        kind = option("kind", "classifier")
+        notes.append(f"the texts are in subfolders; {kind} learns to tell these apart")
     return text_task(files["texts"], name, reading, notes)
 
 
@@ -104,9 +105,10 @@ def _refuse_without_text(path: Path, files: dict[str, list[Path]]) -> None:
     if files["tables"]:
         raise ThreefoldError(
             f"{path}: a folder of tables ({files['tables'][0].name}, …); give one of the files, or "
-            "join them into one table with a column that names the series (--series-column)"
+            "join them into one table with a column that names the series "
+            f"({option('series_column')})"
         )
-    raise ThreefoldError(f"{path}: contains no file that can be read; {EXPECTED}")
+    raise ThreefoldError(f"{path}: a folder without a file that can be read; {EXPECTED}")
 
 
 def _labelled_texts(name: str, files: Sequence[Path], reading: Reading) -> ExampleData:
@@ -136,7 +138,11 @@ def _media(name: str, files: Sequence[Path], sounds: bool, reading: Reading) -> 
     settings = reading.settings
     what = "sounds" if sounds else "images"
     settings.allow_only(f"{name}, {what}", "length", "sampling_rate" if sounds else "image_size")
-    settings.check_kind(f"{name}, {what},", "classifier")
+    possible = ("classifier",) if sounds else ("classifier", "vision")
+    settings.check_kind(f"{name}, {what},", *possible)
+    kind = _kind_of(reading) or "classifier"
+    if kind == "vision":
+        settings.allow_only(f"{name}, whole pictures", "image_size")
     labels = [file.parent.name for file in files]
     shown = f"{len(files):,} {what} in {len(set(labels))} subfolders"
     cut = () if settings.length is None else (Truncate(settings.length),)
@@ -145,15 +151,19 @@ def _media(name: str, files: Sequence[Path], sounds: bool, reading: Reading) -> 
         if reading.preprocessing is not None:
             return reading.preprocessing.inputs
         read = _sound_step(files, settings) if sounds else _image_step(files, settings)
+        if isinstance(read, ReadImage) and kind == "vision":
+            grey = all(is_grey(read_image(file)) for file in files)
+            read = ReadPicture(read.height, read.width, read.resized, "L" if grey else "RGB")
         return Chain((read, *cut))
 
     return ExampleData(
         name,
-        "classifier",
+        kind,
         "sound" if sounds else "image",
         RawExamples(files, labels, [str(file) for file in files]),
         fit,
         facts=(("inputs", shown), ("target", "the name of the subfolder")),
+        otherwise="" if sounds else f"{option('kind')} classifier (by pixel) or vision (by patch)",
     )
 
 
@@ -166,7 +176,7 @@ def _sound_step(files: Sequence[Path], settings: ReadSettings) -> ReadSound:
         shown = ", ".join(f"{count} at {rate}" for rate, count in rates)
         raise AmbiguousError(
             f"{files[0].parents[1]}: sounds of different sampling rates ({shown} per second)",
-            [f"--set data.sampling_rate={rate}    resamples all" for rate, _ in rates],
+            [f"{setting('data.sampling_rate', str(r))}    resamples all" for r, _ in rates],
         )
     return ReadSound(rates[0][0])
 
@@ -185,7 +195,7 @@ def _image_step(files: Sequence[Path], settings: ReadSettings) -> ReadImage:
         shown = ", ".join(f"{count} of {w} × {h}" for (h, w), count in sizes[:4])
         raise AmbiguousError(
             f"{files[0].parents[1]}: images of different sizes ({shown} pixels)",
-            [f"--set data.image_size={w}x{h}    scales all" for (h, w), _ in sizes[:4]],
+            [f"{setting('data.image_size', f'{w}x{h}')}    scales all" for (h, w), _ in sizes[:4]],
         )
     height, width = sizes[0][0]
     return ReadImage(height, width)

@@ -9,15 +9,15 @@ import numpy as np
 
 from threefold.data.preprocessing import Chain, Preprocessing, Roles
 from threefold.data.preprocessing.text import Tokenize
-from threefold.data.random_by_address import permutation
 from threefold.errors import ThreefoldError
 from threefold.tasks.language_modelling import learn_tokenizer
 from threefold.tasks.pairs import FIRST_TOKEN, Pairs, pairs
 from threefold.tasks.stored import Array
 from threefold.tasks.table import SPLITS
 from threefold.tasks.task import Numbers, Task, declare_user_task
-from threefold.tasks.user_data.description import DataDescription, duplicates_note
+from threefold.tasks.user_data.description import DataDescription, duplicates_note, list_options
 from threefold.tasks.user_data.settings import Reading
+from threefold.tasks.user_data.splits import shuffled_split
 
 FEWEST_PAIRS = 10
 MOST_TOKENS = 256  # of one side, unless `length` is given
@@ -75,9 +75,7 @@ def _split(name: str, count: int, reading: Reading) -> dict[str, Array]:
         return dict.fromkeys(SPLITS, np.arange(count))
     if count < FEWEST_PAIRS:
         raise ThreefoldError(f"{name}: {count} pairs are too few; expected ten or more")
-    order = permutation((0, count), count)
-    cuts = [int(count * part) for part in (0, 0.8, 0.9, 1)]
-    return {s: order[a:b] for s, a, b in zip(SPLITS, cuts, cuts[1:], strict=False)}
+    return shuffled_split(count, ())
 
 
 def _fit(rows: RawPairs, train: Array, reading: Reading, roles: Roles) -> Preprocessing:
@@ -106,4 +104,5 @@ def _describe(
     facts.append(("split", f"{sizes} pairs (train / validation / test), shuffled"))
     texts = {split: [rows.sources[i] for i in splits[split]] for split in ("train", "test")}
     notes = (*rows.notes, *duplicates_note(texts["train"], texts["test"]))
-    return DataDescription(name, "seq2seq", tuple(facts), notes, "--target, --features, --kind")
+    otherwise = list_options("target", "features", "kind")
+    return DataDescription(name, "seq2seq", tuple(facts), notes, otherwise)

@@ -2,24 +2,35 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from threefold.data.column_types import ColumnFacts
 from threefold.data.preprocessing.numbers import absurd_numbers
+from threefold.errors import option, options
 from threefold.tasks.stored import Array
+from threefold.tasks.user_data.settings import join_names
 
 MOST_NUMERIC_CLASSES = 20
 DEVIATIONS = 3  # of a correlation by chance; fewer are not taken as an order in time
 FEWEST_PAIRS = 8
+PAIR_SUFFIXES = (".tsv", ".tab", ".tsv.gz", ".tab.gz")
 
 
-def name_columns(**columns: str) -> str:
-    """Options that name columns, quoted for a shell where they need it."""
-    named = columns.items()
-    return " ".join(f"--{key.replace('_', '-')} {shlex.quote(name)}" for key, name in named)
+def name_columns(**values: str | Sequence[str]) -> str:
+    """Options that name columns, as the user spells them."""
+    lists = {key: [value] if isinstance(value, str) else value for key, value in values.items()}
+    named = {
+        key: join_names(names) if key in ("target", "features") else names[0]
+        for key, names in lists.items()
+    }
+    return options(**named)
+
+
+def choice(meaning: str, **values: str | Sequence[str]) -> str:
+    """Options, and what they mean."""
+    return f"{name_columns(**values)}    {meaning}"
 
 
 def tagging_options(
@@ -31,20 +42,19 @@ def tagging_options(
     if len(categories) < 2 or not groups:
         return []
     words, tags = categories[:2]
-    named = name_columns(target=tags, features=words, group_column=groups[0])
-    return [f"--kind tagger {named}    a tag for each word"]
+    named = {"target": tags, "features": words, "group_column": groups[0]}
+    return [choice("a tag for each word", kind="tagger", **named)]
 
 
 def row_options(target: ColumnFacts) -> list[str]:
     """What the rows of a table without times may be."""
-    name = name_columns(target=target.name)
-    options = [
-        f"--kind regressor {name}     every row is one example, in any order",
-        f"--kind forecaster {name}    the rows follow one another in time",
+    choices = [
+        choice("every row is one example, in any order", kind="regressor", target=target.name),
+        choice("the rows follow one another in time", kind="forecaster", target=target.name),
     ]
     if target.whole and target.distinct <= MOST_NUMERIC_CLASSES:
-        options.insert(1, f"--kind classifier {name}    the numbers are classes")
-    return options
+        choices.insert(1, choice("the numbers are classes", kind="classifier", target=target.name))
+    return choices
 
 
 def neighbours_correlate(values: Array) -> bool:
@@ -56,3 +66,55 @@ def neighbours_correlate(values: Array) -> bool:
     if count < FEWEST_PAIRS or (pairs == pairs[:, :1]).all(1).any():
         return True
     return bool(abs(np.corrcoef(pairs)[0, 1]) > DEVIATIONS / np.sqrt(count))
+
+
+def label_options(
+    facts: Mapping[str, ColumnFacts], numbers: Sequence[str], labels: Sequence[str], timed: bool
+) -> list[str]:
+    """What to do with columns of numbers beside what may be a label."""
+    others = [name for name in numbers if name not in labels]
+    rows = "each row is one example"
+    choices = [choice(rows, kind="classifier", target=label) for label in labels[:4]]
+    choices += [choice("each row has a label, in order", kind="tagger", target=labels[0])]
+    choices += [name_columns(kind="forecaster", target=name) for name in others[:4]]
+    choices += tagging_options(facts, numbers, labels)
+    if not timed and len(others) > 1:
+        choices.append(name_columns(kind="regressor", target=others[-1]))
+    if facts[labels[0]].type == "category" and timed:
+        choices += [name_columns(series_column=labels[0], target=name) for name in others[:1]]
+    return choices
+
+
+def forecast_options(usable: Sequence[str], timed: bool) -> list[str]:
+    """Which of several columns to forecast."""
+    choices = [name_columns(target=name) for name in usable[:8]]
+    choices.append(choice("all of them", target=usable[:8]))
+    if not timed:
+        rows = "every row is one example, in any order"
+        choices.append(choice(rows, kind="regressor", target=usable[-1]))
+    return choices
+
+
+def number_options(target: str) -> list[str]:
+    """Whether a column of few whole numbers holds classes or quantities."""
+    return [
+        choice("they are classes", kind="classifier", target=target),
+        choice("they are quantities", kind="regressor", target=target),
+    ]
+
+
+def text_options(texts: Sequence[str]) -> list[str]:
+    """Which of several columns of text to read."""
+    choices = [name_columns(features=name) for name in texts[:6]]
+    return [*choices, choice("joined", features=texts[:6])]
+
+
+def unlabelled_options(table: str, texts: Sequence[str], others: Sequence[str]) -> list[str]:
+    """What to do with texts beside which no column looks like labels."""
+    choices = [name_columns(target=name) for name in others]
+    if len(texts) > 1:
+        pair = {"features": texts[0], "target": texts[1]}
+        choices.append(choice("to translate", kind="seq2seq", **pair))
+        if table.lower().endswith(PAIR_SUFFIXES):
+            choices.append(choice("to translate; the first line is a pair, too", kind="seq2seq"))
+    return [*choices, option("kind", "language")][:8]

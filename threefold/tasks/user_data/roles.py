@@ -8,21 +8,26 @@ from typing import NamedTuple
 
 from threefold.data.column_types import ColumnFacts, describe
 from threefold.data.preprocessing import Roles
+from threefold.data.preprocessing.categories import MOST_CATEGORIES, find_categories
 from threefold.data.tables import Table
-from threefold.errors import AmbiguousError, ThreefoldError, nearest
+from threefold.data.time_stamps import time_format_of
+from threefold.errors import AmbiguousError, ThreefoldError, option, options
 from threefold.tasks.user_data.questions import (
     MOST_NUMERIC_CLASSES,
+    forecast_options,
+    label_options,
     name_columns,
     neighbours_correlate,
+    number_options,
     row_options,
-    tagging_options,
+    text_options,
+    unlabelled_options,
 )
-from threefold.tasks.user_data.settings import ReadSettings
+from threefold.tasks.user_data.settings import ReadSettings, option_name
 
 LABEL_NAMES = ("label", "class", "target", "category")
 SOURCE_NAMES, TARGET_NAMES = ("source", "src", "input"), ("target", "tgt", "output")
 _TYPE_NAMES = {"time": "times", "category": "categories", "empty": "nothing"}
-PAIR_SUFFIXES = (".tsv", ".tab", ".tsv.gz", ".tab.gz")
 
 
 class TableReading(NamedTuple):
@@ -32,6 +37,7 @@ class TableReading(NamedTuple):
     roles: Roles
     dropped: dict[str, str]
     facts: Mapping[str, ColumnFacts]
+    categories: Mapping[str, Sequence[str]]  # the known ones of those inputs that are not numbers
 
 
 def read_roles(table: Table, settings: ReadSettings) -> TableReading:
@@ -43,8 +49,9 @@ class _Reader:
     def __init__(self, table: Table, settings: ReadSettings) -> None:
         self.table, self.settings = table, settings
         self.facts = describe(table)
+        self.questions: list[AmbiguousError] = []
         self.targets = settings.target_names
-        self._check_names()
+        settings.check_columns(table.name, self.facts)
         self.time = self._time_column()
         reserved = {self.time, settings.group_column, settings.series_column, *self.targets}
         wanted = settings.feature_names
@@ -55,6 +62,21 @@ class _Reader:
         ]
 
     def read(self) -> TableReading:
+        """Decide everything; all questions are asked together."""
+        try:
+            reading = self._read()
+        except AmbiguousError as error:
+            raise AmbiguousError.join([*self.questions, error]) from error
+        try:
+            if (time := reading.roles.time) is not None:
+                time_format_of(self.table, time, day_first=self.settings.day_first)
+        except AmbiguousError as error:
+            self.questions.append(error)
+        if self.questions:
+            raise AmbiguousError.join(self.questions)
+        return reading
+
+    def _read(self) -> TableReading:
         kind = self.settings.kind
         readers = {
             "seq2seq": self._pairs,
@@ -63,12 +85,17 @@ class _Reader:
             "classifier": self._examples,
             "regressor": self._examples,
         }
-        if kind is not None and kind not in readers:
-            raise ThreefoldError(
-                f"{self.table.name}: a table cannot train a {kind} model; expected one of "
-                f"{', '.join(readers)}"
-            )
-        return readers[kind]() if kind else self._without_kind()
+        if kind is None:
+            return self._without_kind()
+        if kind in readers:
+            return readers[kind]()
+        names = ", ".join(readers)
+        what = f"a table cannot train a {kind} model; expected one of {names}"
+        raise self.table.error(None, what)
+
+    def _ask(self, what: str, options: Sequence[str]) -> None:
+        """Keep a question; reading goes on with the first answer, to find all the others."""
+        self.questions.append(self._ambiguous(what, options))
 
     # ------------------------------------------------------------------------- without a kind
 
@@ -78,7 +105,7 @@ class _Reader:
         if self.settings.group_column is not None:
             raise self._ambiguous(
                 "rows are grouped into sequences, but it is not said what to predict for them",
-                ["--kind classifier --target LABEL", "--kind tagger --target LABEL"],
+                [options(kind=kind, target="LABEL") for kind in ("classifier", "tagger")],
             )
         if not self._numbers():
             raise self._without_numbers()
@@ -99,26 +126,16 @@ class _Reader:
                 f"{self.table.name}: no column of numbers to forecast, and no texts with labels; "
                 f"the columns are {self._types()}"
             )
-        source, target = names[0], (self.targets or names[1:])[0]
-        pair = name_columns(features=source, target=target)
-        options = [f"--kind classifier {pair}", f"--kind seq2seq {pair}", f"--kind tagger {pair}"]
-        return self._ambiguous("no column of numbers, and texts that may be labels", options)
+        pair = {"features": names[0], "target": (self.targets or names[1:])[0]}
+        choices = [name_columns(kind=k, **pair) for k in ("classifier", "seq2seq", "tagger")]
+        return self._ambiguous("no column of numbers, and texts that may be labels", choices)
 
     def _refuse_labels(self, labels: Sequence[str]) -> TableReading:
         numbers = [name for name in self._numbers() if name not in labels]
-        options = tagging_options(self.facts, self._numbers(), labels)
-        label = name_columns(target=labels[0])
-        options += [f"--kind classifier {label}    each row is one example"]
-        options += [f"--kind tagger {label}        each row has a label, in order"]
-        options += [f"--kind forecaster {name_columns(target=name)}" for name in numbers[:4]]
-        if self.time is None and len(numbers) > 1:
-            options.append(f"--kind regressor {name_columns(target=numbers[-1])}")
-        if self.facts[labels[0]].type == "category" and self.time is not None:
-            options += [name_columns(series_column=labels[0], target=name) for name in numbers[:1]]
         raise self._ambiguous(
             f"columns of numbers ({', '.join(numbers[:6])}) and what may be a label "
             f"({', '.join(labels[:3])})",
-            options,
+            label_options(self.facts, self._numbers(), labels, self.time is not None),
         )
 
     # ---------------------------------------------------------------------------- forecasters
@@ -129,17 +146,20 @@ class _Reader:
         targets = self.targets or tuple(usable if len(usable) == 1 else ())
         if not targets and not usable:
             why = [f"{n}: {self._unusable(n)}" for n in numbers]
-            shown = f" ({'; '.join(why)}: --target says to use it)" if why else ""
+            shown = f" ({'; '.join(why)}: {option('target')} says to use it)" if why else ""
             raise ThreefoldError(
                 f"{self.table.name}: no column of numbers to forecast{shown}; the columns are "
                 f"{self._types()}"
             )
-        if not targets:
-            raise self._which_target(usable)
+        if targets:
+            self._ask_about_order(targets[0], usable)
+        else:
+            timed = self.time is not None
+            self._ask("several columns could be forecast", forecast_options(usable, timed))
+            targets = (usable[0],)
         for name in targets:
             self._need_number(name, "forecast")
-        self._refuse_unordered(targets, usable)
-        features = tuple(name for name in usable if name not in targets)
+        features = tuple(name for name in (*usable, *self._categories()) if name not in targets)
         roles = Roles(
             targets=targets,
             features=features,
@@ -148,23 +168,15 @@ class _Reader:
         )
         return self._result("forecaster", roles)
 
-    def _which_target(self, usable: Sequence[str]) -> AmbiguousError:
-        options = [name_columns(target=name) for name in usable[:8]]
-        options.append(f"{name_columns(target=','.join(usable[:8]))}    all of them")
-        if self.time is None:
-            last = name_columns(target=usable[-1])
-            options.append(f"--kind regressor {last}    every row is one example, in any order")
-        return self._ambiguous("several columns could be forecast", options)
-
-    def _refuse_unordered(self, targets: Sequence[str], usable: Sequence[str]) -> None:
+    def _ask_about_order(self, target: str, usable: Sequence[str]) -> None:
         """Ask back if rows without times may be examples: neighbours are not correlated."""
-        settings, target = self.settings, targets[0]
+        settings = self.settings
         said = (settings.kind, settings.horizon, settings.length, settings.series_column, self.time)
         if len(usable) < 2 or any(value is not None for value in said):
             return
-        if neighbours_correlate(self.table.numbers(target)):
+        if self.facts[target].type != "number" or neighbours_correlate(self.table.numbers(target)):
             return
-        raise self._ambiguous(
+        self._ask(
             f"there is no column of times, and neighbouring values of {target} are not correlated: "
             "are the rows a time series or separate examples?",
             row_options(self.facts[target]),
@@ -177,20 +189,16 @@ class _Reader:
         predicted = self._predicted()
         kind = settings.kind or self._kind_of_target(predicted.label or predicted.targets[0])
         names = (predicted.label, *predicted.targets)
-        features = tuple(name for name in self._numbers() if name not in names)
+        inputs = (*self._numbers(), *self._categories())
+        features = tuple(name for name in inputs if name not in names)
         if settings.group_column is not None:
-            group = settings.group_column
-            roles = replace(predicted, features=features, time=self.time, group=group)
-            return self._result(kind, roles)
+            predicted = replace(predicted, time=self.time, group=settings.group_column)
+            return self._result(kind, replace(predicted, features=features))
         texts = self._text_features()
         if texts:
             return self._result(kind, replace(predicted, texts=texts))
         if not features:
-            shown = ", ".join(name for name in names if name)
-            raise ThreefoldError(
-                f"{self.table.name}: no column of texts or numbers to predict {shown} from; the "
-                f"columns are {self._types()}"
-            )
+            raise self._nothing_to_read("texts", ", ".join(name for name in names if name))
         return self._result(kind, replace(predicted, features=features))
 
     def _predicted(self) -> Roles:
@@ -199,8 +207,8 @@ class _Reader:
             return Roles(label=self._target())
         if self.settings.kind not in (None, "regressor"):
             raise ThreefoldError(
-                f"--target {','.join(self.targets)}: a {self.settings.kind} predicts one column; "
-                "several need --kind regressor"
+                f"{name_columns(target=self.targets)}: a {self.settings.kind} predicts one column; "
+                f"several need {option('kind', 'regressor')}"
             )
         for name in self.targets:
             self._need_number(name, "predicted together with another")
@@ -211,9 +219,7 @@ class _Reader:
         if len(self.targets) == 1:
             return self.targets[0]
         candidates = [name for name in self.free if name.lower() in LABEL_NAMES]
-        categories = self._of_type("category")
-        if not candidates:
-            candidates = categories
+        candidates = candidates or self._of_type("category")
         if not candidates:
             numbers = [n for n in self._numbers() if not self._unusable(n)]
             candidates = numbers if len(numbers) == 1 or self.settings.kind == "regressor" else []
@@ -222,19 +228,16 @@ class _Reader:
             return candidates[0]
         if not candidates:
             raise self._no_labels()
-        raise self._ambiguous(
+        self._ask(
             "several columns could be the label", [name_columns(target=n) for n in candidates[:8]]
         )
+        self.free.remove(candidates[0])
+        return candidates[0]
 
     def _no_labels(self) -> AmbiguousError:
-        texts = self._texts()
-        options = [name_columns(target=name) for name in self.free if name not in texts]
-        if len(texts) > 1:
-            pair = name_columns(features=texts[0], target=texts[1])
-            options.append(f"--kind seq2seq {pair}    to translate")
-            if self.table.name.lower().endswith(PAIR_SUFFIXES):
-                options.append("--kind seq2seq    to translate; the first line is a pair, too")
-        return self._ambiguous("no column looks like the labels", [*options, "--kind language"][:8])
+        others = [name for name in self.free if name not in self._texts()]
+        options = unlabelled_options(self.table.name, self._texts(), others)
+        return self._ambiguous("no column looks like the labels", options)
 
     def _kind_of_target(self, target: str) -> str:
         facts = self.facts[target]
@@ -242,19 +245,20 @@ class _Reader:
             return "classifier"
         if not facts.whole or facts.distinct > MOST_NUMERIC_CLASSES:
             return "regressor"
-        raise self._ambiguous(
+        self._ask(
             f"the column {target} has {facts.distinct} different whole numbers: they may be "
             "classes or quantities",
-            [
-                f"--kind classifier {name_columns(target=target)}    they are classes",
-                f"--kind regressor {name_columns(target=target)}     they are quantities",
-            ],
+            number_options(target),
         )
+        return "classifier"
 
     def _text_features(self) -> tuple[str, ...]:
         """The columns of text to read; several must be asked for."""
         wanted = self.settings.feature_names
         if wanted is not None:
+            types = {self.facts[name].type for name in wanted}
+            if "text" not in types and "number" in types:
+                return ()
             return tuple(n for n in wanted if self.facts[n].type in ("text", "category"))
         texts = self._texts()
         if len(texts) <= 1:
@@ -264,9 +268,8 @@ class _Reader:
             self.facts[n].type == "text" for n in texts if n != named[0]
         ):
             return tuple(named)
-        options = [name_columns(features=name) for name in texts[:6]]
-        options.append(f"{name_columns(features=','.join(texts[:6]))}    joined")
-        raise self._ambiguous(f"{len(texts)} columns of text", options)
+        self._ask(f"{len(texts)} columns of text", text_options(texts))
+        return (texts[0],)
 
     # ------------------------------------------------------------------------ taggers, pairs
 
@@ -277,14 +280,12 @@ class _Reader:
             numbered = [n for n in self.facts if n not in (*texts, target)]
             raise self._ambiguous(
                 "which words are one sentence? Name the column of their number",
-                [name_columns(group_column=n) for n in numbered[:6]] or ["--group-column COLUMN"],
+                [name_columns(group_column=n) for n in numbered[:6]]
+                or [option("group_column", "COLUMN")],
             )
         features = () if texts else tuple(n for n in self._numbers() if n != target)
         if not texts and not features:
-            raise ThreefoldError(
-                f"{self.table.name}: no column of words or numbers to predict {target} from; the "
-                f"columns are {self._types()}"
-            )
+            raise self._nothing_to_read("words", target)
         roles = Roles(texts=texts, label=target, features=features, time=self.time, group=group)
         return self._result("tagger", roles)
 
@@ -302,10 +303,8 @@ class _Reader:
         types = ("text", "category")
         words = [n for n in wanted or self.free if self.facts[n].type in types]
         if len(words) > 1:
-            raise self._ambiguous(
-                "several columns of words", [name_columns(features=n) for n in words[:6]]
-            )
-        return tuple(words)
+            self._ask("several columns of words", [name_columns(features=n) for n in words[:6]])
+        return tuple(words[:1])
 
     def _pairs(self) -> TableReading:
         texts = [n for n in self.facts if self.facts[n].type in ("text", "category")]
@@ -313,8 +312,8 @@ class _Reader:
             n for n in texts if n.lower() in TARGET_NAMES
         ]
         if len(targets) != 1:
-            options = [f"--kind seq2seq {name_columns(target=name)}" for name in texts[:6]]
-            raise self._ambiguous("which column is the translation?", options)
+            choices = [name_columns(kind="seq2seq", target=name) for name in texts[:6]]
+            raise self._ambiguous("which column is the translation?", choices)
         sources = self.settings.feature_names or tuple(n for n in texts if n != targets[0])
         if len(sources) != 1:
             raise self._ambiguous("several sources", [name_columns(features=n) for n in sources])
@@ -325,9 +324,15 @@ class _Reader:
     def _result(self, kind: str, roles: Roles) -> TableReading:
         used = {*roles.texts, *roles.targets, *roles.features}
         used |= {roles.label or "", roles.time or "", roles.group or "", roles.series or ""}
-        other = "not in --features" if self.settings.features else "not used"
+        other = f"not in {option_name('features')}" if self.settings.features else "not used"
         dropped = {n: self._unusable(n) or other for n in self.facts if n not in used}
-        return TableReading(kind, roles, dropped, self.facts)
+        codes = [name for name in roles.features if self.facts[name].type == "category"]
+        categories = find_categories(self.table, codes)
+        return TableReading(kind, roles, dropped, self.facts, categories)
+
+    def _categories(self) -> list[str]:
+        """Columns of categories that are inputs."""
+        return [name for name in self._of_type("category") if not self._unusable(name)]
 
     def _numbers(self) -> list[str]:
         return [name for name in self.free if self.facts[name].type == "number"] + [
@@ -360,9 +365,11 @@ class _Reader:
             return "it is constant"
         if facts.index:
             return "it only counts the rows"
-        if facts.type == "number":
+        if facts.type == "category" and facts.distinct > MOST_CATEGORIES:
+            return f"more than {MOST_CATEGORIES} categories"
+        if facts.type in ("number", "category"):
             return ""
-        return {"text": "text", "category": "categories", "time": "a time"}.get(facts.type, "lists")
+        return {"text": "text", "time": "a time"}.get(facts.type, "lists")
 
     def _time_column(self) -> str | None:
         if self.settings.time_column is not None:
@@ -370,19 +377,8 @@ class _Reader:
         times = [n for n, facts in self.facts.items() if facts.type == "time"]
         times = [name for name in times if name not in self.targets]
         if len(times) > 1:
-            raise self._ambiguous(
-                "several columns of times", [name_columns(time_column=n) for n in times]
-            )
+            self._ask("several columns of times", [name_columns(time_column=n) for n in times])
         return times[0] if times else None
-
-    def _check_names(self) -> None:
-        settings = self.settings
-        asked = [settings.time_column, settings.group_column, settings.series_column]
-        for name in (*self.targets, *(settings.feature_names or ()), *asked):
-            if name is not None and name not in self.facts:
-                raise ThreefoldError(
-                    f"{self.table.name}: no column {name!r}; {nearest(name, self.facts)}"
-                )
 
     def _need_number(self, name: str, why: str) -> None:
         facts = self.facts[name]
@@ -392,6 +388,10 @@ class _Reader:
                 f"{_TYPE_NAMES.get(facts.type, facts.type)}, e.g. {facts.examples[:1]!r}; the "
                 f"columns are {self._types()}"
             )
+
+    def _nothing_to_read(self, other: str, target: str) -> ThreefoldError:
+        what = f"no column of {other} or numbers to predict {target} from; the columns are "
+        return self.table.error(None, what + self._types())
 
     def _types(self) -> str:
         return ", ".join(f"{name} ({facts.type})" for name, facts in self.facts.items())

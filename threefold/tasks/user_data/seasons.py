@@ -7,10 +7,12 @@ compared with these (Hyndman & Koehler 2006).  m is 1, and the season that the t
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
-from threefold.data.time_stamps import DAY, TimeAxis
+from threefold.data.time_stamps import TimeAxis
+from threefold.data.time_steps import DAY
 from threefold.tasks.stored import Array
 
 
@@ -28,14 +30,28 @@ def season_of(axis: TimeAxis | None) -> int:
     return {1: 7, 7: 52}.get(round(axis.step / DAY), 1)
 
 
-def naive_errors(parts: Sequence[Array], seasons: Sequence[int]) -> dict[str, list[float]]:
-    """The mean change of each column [time, columns] over as many rows; seasons too long left out.
+class Stretches(NamedTuple):
+    """Rows of one series; those of one stretch follow each other without a gap in time."""
 
-    Missing numbers do not count.
+    values: Array  # [time, columns]
+    stretch: Array | None = None  # the number of gaps before each row; None: there are none
+
+    def changes(self, season: int) -> Array:
+        """|y_t − y_{t−season}| within a stretch."""
+        changes: Array = np.abs(self.values[season:] - self.values[:-season])
+        if self.stretch is not None:
+            changes = changes[self.stretch[season:] == self.stretch[:-season]]
+        return changes
+
+
+def naive_errors(parts: Sequence[Stretches], seasons: Sequence[int]) -> dict[str, list[float]]:
+    """The mean change of each column over as many rows; seasons too long are left out.
+
+    Missing numbers do not count, nor do rows between which others are missing.
     """
     errors = {}
     for season in dict.fromkeys(seasons):
-        changes = [np.abs(part[season:] - part[:-season]) for part in parts if len(part) > season]
+        changes = [part.changes(season) for part in parts if len(part.values) > season]
         pooled = np.concatenate(changes) if changes else np.empty((0, 1))
         known = np.isfinite(pooled)
         if len(pooled) and known.any(0).all():

@@ -5,42 +5,43 @@ Each series is split by time: the first 70 per cent are for training, the next 1
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from threefold.data.loaders import Batch
 from threefold.data.preprocessing import Chain, Preprocessing
+from threefold.data.preprocessing.categories import OneHot, column_values
 from threefold.data.preprocessing.numbers import ABSURD, FillMissing, Standardise
+from threefold.data.preprocessing.series_scales import SeriesScales
 from threefold.data.tables import Table
-from threefold.data.time_stamps import TimeAxis, TimeFacts, describe_times, parse_step, resample
-from threefold.errors import ThreefoldError
+from threefold.data.time_stamps import TimeAxis, TimeFacts, day_first_in, describe_times
+from threefold.data.time_steps import parse_step, resample
+from threefold.errors import option, setting
 from threefold.tasks.forecasting import SPLIT_ENDS
 from threefold.tasks.stored import Array
 from threefold.tasks.table import SPLITS
-from threefold.tasks.task import Numbers, Task, declare_user_task, make_batch
-from threefold.tasks.user_data.description import DataDescription, absurd_notes, list_names
+from threefold.tasks.task import Task, declare_user_task
+from threefold.tasks.user_data.description import (
+    DataDescription,
+    absurd_notes,
+    category_facts,
+    list_names,
+    list_options,
+)
 from threefold.tasks.user_data.roles import TableReading
-from threefold.tasks.user_data.seasons import naive_errors, season_of
+from threefold.tasks.user_data.seasons import Stretches, naive_errors, season_of
+from threefold.tasks.user_data.series_windows import (
+    SeriesNote,
+    SeriesWindows,
+    TimeSeries,
+    better_naive,
+)
 from threefold.tasks.user_data.settings import Reading, ReadSettings
 
 LONGEST_CONTEXT = 128  # by default
-
-
-@dataclass(frozen=True)
-class TimeSeries:
-    """Rows of one series in the order of time; NaN is missing."""
-
-    name: str
-    values: Array  # [time, targets and features]
-    axis: TimeAxis | None = None
-    last: float = 0.0  # the time of the last row, in seconds since 1970
-    notes: tuple[str, ...] = ()
-
-    def stamp(self, step: int) -> str | None:
-        """The time stamp some steps after the last row, as the table writes it."""
-        return None if self.axis is None else self.axis.stamp(step, after=self.last)
 
 
 def forecasting_task(table: Table, found: TableReading, reading: Reading) -> Task[Batch]:
@@ -54,9 +55,9 @@ def forecasting_task(table: Table, found: TableReading, reading: Reading) -> Tas
     series = read_series(table, found, settings)
     if settings.missing == "refuse":
         refuse_missing(table, found, (*found.roles.targets, *found.roles.features))
-    preprocessing = reading.preprocessing or _fit(series, found, settings)
+    preprocessing = reading.preprocessing or fit_series(series, found, reading)
     windows = SeriesWindows(series, preprocessing, split=reading.split)
-    return _task(table.name, windows, _describe(table, found, series, windows, reading))
+    return series_task(table.name, windows, _describe(table, found, series, windows, reading))
 
 
 def refuse_missing(table: Table, found: TableReading, columns: Sequence[str]) -> None:
@@ -67,14 +68,14 @@ def refuse_missing(table: Table, found: TableReading, columns: Sequence[str]) ->
             raise table.error(
                 facts.first_missing,
                 f"{name} is missing (as are {facts.missing - 1:,} more of its cells); fill them "
-                "in, or use --set data.missing=mask or carry",
+                f"in, or use {setting('data.missing', 'mask')} or carry",
             )
 
 
 def read_series(table: Table, found: TableReading, settings: ReadSettings) -> list[TimeSeries]:
     """The series of a table, each sorted by time."""
     columns = (*found.roles.targets, *found.roles.features)
-    matrix = np.stack([table.numbers(name) for name in columns], 1)
+    matrix = column_values(table, columns, found.categories, settings.missing)
     if found.roles.series is None:
         return [_one_series("", table, matrix, found, settings)]
     names = np.array(table.labels(found.roles.series))
@@ -93,14 +94,17 @@ def _one_series(
     facts = describe_times(table, found.roles.time, day_first=settings.day_first)
     order = np.argsort(facts.times, kind="stable")
     times, values, axis = facts.times[order], values[order], facts.axis
-    notes = [] if facts.sorted else [f"the rows were sorted by {found.roles.time}"]
+    stretch: Array | None = np.cumsum([0, *~facts.are_neighbours])
+    notes = [] if facts.sorted else [SeriesNote(f"the rows were sorted by {found.roles.time}")]
     if settings.resample is not None:
         times, values = resample(times, values, settings.resample)
+        stretch = None
         axis = _resampled_axis(axis, times[0], settings.resample)
     else:
         notes += _gap_notes(facts)
     prefix = f"series {name}: " if name else ""
-    return TimeSeries(name, values, axis, float(times[-1]), tuple(prefix + note for note in notes))
+    told = tuple(SeriesNote(prefix + note.what, note.advice) for note in notes)
+    return TimeSeries(name, values, axis, float(times[-1]), told, stretch)
 
 
 def _resampled_axis(axis: TimeAxis, first: float, step: str) -> TimeAxis:
@@ -116,121 +120,93 @@ def _resampled_axis(axis: TimeAxis, first: float, step: str) -> TimeAxis:
     )
 
 
-def _gap_notes(facts: TimeFacts) -> list[str]:
+def _gap_notes(facts: TimeFacts) -> list[SeriesNote]:
     """What is irregular about the times."""
     notes = []
     if facts.duplicates:
+        name = option("series_column")
         notes.append(
-            f"{facts.duplicates:,} rows repeat a time (the first at line {facts.first_duplicate}); "
-            "if there are several series, name their column: --series-column"
+            SeriesNote(
+                f"{facts.duplicates:,} rows repeat a time (the first at line "
+                f"{facts.first_duplicate})",
+                f"; if there are several series, name their column: {name}",
+            )
         )
+    advice = f" ({setting('data.resample', 'STEP')} makes them so)"
     if facts.gap_count:
         gap = facts.gaps[0]
-        notes.append(
+        what = (
             f"{facts.gap_count:,} gaps in time, the first of {gap.steps} steps after {gap.after}; "
-            "rows are taken as equally spaced (--set data.resample=STEP makes them so)"
+            "rows are taken as equally spaced"
         )
+        notes.append(SeriesNote(what, advice))
     elif not facts.axis.regular:
-        notes.append(
-            "the times are not equally spaced, but rows are taken as if they were "
-            "(--set data.resample=STEP makes them so)"
-        )
+        what = "the times are not equally spaced, but rows are taken as if they were"
+        notes.append(SeriesNote(what, advice))
     return notes
 
 
-def _fit(
-    series: Sequence[TimeSeries], found: TableReading, settings: ReadSettings
+def fit_series(
+    series: Sequence[TimeSeries], found: TableReading, reading: Reading
 ) -> Preprocessing:
-    """Scaling and filling, fitted to the first 70 per cent of every series."""
+    """Scaling and filling, fitted to the first 70 per cent of every series, or to all of it."""
+    settings, share = reading.settings, SPLIT_ENDS[0] if reading.split else 1.0
     columns = (*found.roles.targets, *found.roles.features)
-    train = [part.values[: int(len(part.values) * SPLIT_ENDS[0])] for part in series]
-    scale = Standardise.fit(train, columns)
-    fill = FillMissing.fit(scale.apply(np.concatenate(train)), columns, settings.missing or "mask")
-    known = [np.where(np.abs(scale.apply(part)) <= ABSURD, part, np.nan) for part in train]
+    train = [part.head(share) for part in series]
+    scale = _fit_scale(train, found, columns)
+    scaled = [_scale_of(scale, part).apply(part.values) for part in train]
+    fill = FillMissing.fit(np.concatenate(scaled), columns, settings.missing or "mask")
+    encode = (OneHot.fit(columns, found.categories),) if found.categories else ()
     shortest = min(len(part.values) for part in series)
     context = settings.length or max(1, min(LONGEST_CONTEXT, shortest // 20))
     axis = series[0].axis
     return Preprocessing(
         "forecaster",
         "table",
-        Chain((scale, fill)),
+        Chain((scale, fill, *encode)),
         Chain((scale.select(found.roles.targets),)),
         found.roles,
         context=context,
         horizon=settings.horizon or max(1, context // 8),
         time_axis=None if axis is None else axis.to_dict(),
         resample=settings.resample,
-        day_first=settings.day_first,
+        day_first=settings.day_first if axis is None else day_first_in(axis.format),
         header=settings.header,
-        naive_errors=naive_errors(
-            [part[:, : len(found.roles.targets)] for part in known], (1, season_of(axis))
-        ),
+        naive_errors=naive_errors(_believed(train, scaled, found), (1, season_of(axis))),
         decimal=settings.decimal,
     )
 
 
-class SeriesWindows:
-    """Contexts and the values that follow, standardised, of every split."""
-
-    def __init__(
-        self, series: Sequence[TimeSeries], preprocessing: Preprocessing, split: bool
-    ) -> None:
-        self.preprocessing, self.series = preprocessing, tuple(series)
-        self.context, self.horizon = preprocessing.context or 1, preprocessing.horizon or 1
-        count = len(preprocessing.roles.targets)
-        values = [part.values for part in series]
-        # The row at which each series begins in the joined ones, and where the last one ends.
-        self.offsets = np.cumsum([0, *map(len, values)])
-        self.inputs = np.concatenate([preprocessing.inputs.apply(part) for part in values])
-        targets = np.concatenate([preprocessing.outputs.apply(v[:, :count]) for v in values])
-        self.targets = np.where(np.abs(targets) <= ABSURD, targets, np.nan)
-        self.begins = {name: self._begins(values, name, split) for name in SPLITS}
-
-    def _begins(self, values: Sequence[Array], split: str, cut: bool) -> Numbers:
-        """The rows at which a forecast of a split begins, in all series together."""
-        begins, offset = [], 0
-        for part in values:
-            low, high = _bounds(len(part), split) if cut else (0, len(part))
-            first = max(low, self.context)
-            begins.append(np.arange(first, high - self.horizon + 1) + offset)
-            offset += len(part)
-        after = np.concatenate(begins)[:, None] + np.arange(self.horizon)
-        rows: Numbers = after[np.isfinite(self.targets[after]).any((1, 2)), 0]
-        if not len(rows):
-            raise ThreefoldError(
-                f"{offset} time steps are too few for a context of {self.context} and a horizon of "
-                f"{self.horizon}: {split} has no window; give more rows, or a smaller length "
-                "(--set data.length=N) or horizon (--horizon N)"
-            )
-        return rows
-
-    def draw(self, split: str, numbers: Numbers) -> Batch:
-        """The windows with these numbers; missing targets are NaN."""
-        begins = self.begins[split][numbers][:, None]
-        inputs = self.inputs[begins + np.arange(-self.context, 0)]
-        targets = self.targets[begins + np.arange(self.horizon)]
-        return make_batch(inputs, targets[..., 0] if targets.shape[-1] == 1 else targets)
-
-    @property
-    def error_scale(self) -> float:
-        """The deviation of a single target: errors in original units."""
-        scale = self.preprocessing.outputs.find(Standardise)
-        return scale.deviation[0] if len(scale.columns) == 1 else 1.0
-
-    def last_value_error(self) -> float:
-        """The mean error on the test split of repeating the last value, in original units."""
-        begins, filled = self.begins["test"], self.inputs[:, : self.targets.shape[1]]
-        future = self.targets[begins[:, None] + np.arange(self.horizon)]
-        return float(np.nanmean(np.abs(future - filled[begins - 1][:, None]))) * self.error_scale
+def _fit_scale(
+    train: Sequence[TimeSeries], found: TableReading, columns: Sequence[str]
+) -> Standardise | SeriesScales:
+    """One scale, or one for each of several series."""
+    if found.roles.series is None:
+        return Standardise.fit([part.values for part in train], columns, found.categories)
+    values = {part.name: part.values for part in train}
+    return SeriesScales.fit(values, columns, found.categories)
 
 
-def _bounds(length: int, split: str) -> tuple[int, int]:
-    ends = [0, *(int(length * part) for part in SPLIT_ENDS), length]
-    position = SPLITS.index(split)
-    return ends[position], ends[position + 1]
+def _scale_of(scale: Standardise | SeriesScales, part: TimeSeries) -> Standardise:
+    return scale if isinstance(scale, Standardise) else scale.of(part.name)
 
 
-def _task(name: str, windows: SeriesWindows, description: DataDescription) -> Task[Batch]:
+def _believed(
+    train: Sequence[TimeSeries], scaled: Sequence[Array], found: TableReading
+) -> list[Stretches]:
+    """The targets of every series, with NaN for what is absurd."""
+    count = len(found.roles.targets)
+    return [
+        Stretches(np.where(np.abs(x) <= ABSURD, part.values, np.nan)[:, :count], part.stretch)
+        for part, x in zip(train, scaled, strict=True)
+    ]
+
+
+def series_task(
+    name: str, windows: SeriesWindows, description: DataDescription | None = None
+) -> Task[Batch]:
+    """The task of forecasting what follows each window."""
+    chance, chance_name = better_naive(windows)
     return declare_user_task(
         name,
         windows.draw,
@@ -239,7 +215,8 @@ def _task(name: str, windows: SeriesWindows, description: DataDescription) -> Ta
         length=windows.context,
         sizes=tuple(len(windows.begins[split]) for split in SPLITS),
         metric="absolute_error",
-        chance=windows.last_value_error(),
+        chance=chance,
+        chance_name=chance_name,
         features=windows.inputs.shape[1],
         error_scale=windows.error_scale,
         preprocessing=lambda: windows.preprocessing,
@@ -264,7 +241,9 @@ def _describe(
     if roles.time is not None and series[0].axis is not None:
         facts.append(("time", f"column {roles.time}, one row every {series[0].axis.step_name}"))
     if roles.series is not None:
-        facts.append(("series", f"{len(series)} in column {roles.series}"))
+        shown = f"{len(series)} in column {roles.series}, each on its own scale"
+        facts.append(("series", f"{shown}; training reports errors in deviations of a series"))
+    facts += category_facts(found.categories)
     facts += _missing_fact(found, fill)
     if found.dropped:
         texts = [f"{name} ({why})" for name, why in found.dropped.items()]
@@ -272,11 +251,35 @@ def _describe(
     if reading.split:
         sizes = " / ".join(f"{len(windows.begins[split]):,}" for split in SPLITS)
         facts.append(("split", f"{sizes} windows (train / validation / test), by time"))
-    scale = windows.preprocessing.inputs.find(Standardise)
-    absurd = absurd_notes(scale.absurd_counts([part.values for part in series]))
-    notes = [*absurd, *table.notes, *(note for part in series for note in part.notes)]
-    otherwise = "--target, --features, --horizon, --time-column, --series-column, --kind"
+    notes = [
+        *absurd_notes(_absurd_counts(windows, series)),
+        *_unseen_notes(windows.preprocessing, series),
+        *table.notes,
+        *("".join(note) for part in series for note in part.notes),
+    ]
+    otherwise = list_options(
+        *("target", "features", "horizon", "time_column", "series_column", "kind")
+    )
     return DataDescription(table.name, "forecaster", tuple(facts), tuple(notes[:5]), otherwise)
+
+
+def _absurd_counts(windows: SeriesWindows, series: Sequence[TimeSeries]) -> Counter[str]:
+    counts: Counter[str] = Counter()
+    for part in series:
+        own = windows.preprocessing.of_series(part.name, part.values[: windows.context])
+        counts.update(own.inputs.find(Standardise).absurd_counts([part.values]))
+    return counts
+
+
+def _unseen_notes(preprocessing: Preprocessing, series: Sequence[TimeSeries]) -> list[str]:
+    """A note if series are not those of training."""
+    new = [part.name for part in series if not preprocessing.knows_series(part.name)]
+    if not new:
+        return []
+    return [
+        f"{len(new):,} series were not in the training data ({list_names(new)}); each is scaled by "
+        "its first rows"
+    ]
 
 
 def _missing_fact(found: TableReading, fill: FillMissing) -> list[tuple[str, str]]:
@@ -290,4 +293,4 @@ def _missing_fact(found: TableReading, fill: FillMissing) -> list[tuple[str, str
         "refuse": "refused",
     }[fill.policy]
     counts = ", ".join(f"{name} {count:,}" for name, count in missing)
-    return [("missing", f"{counts}; {how} (--set data.missing=mask|carry|refuse)")]
+    return [("missing", f"{counts}; {how} ({setting('data.missing', 'mask|carry|refuse')})")]

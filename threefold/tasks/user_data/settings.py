@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import csv
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
 from threefold.data.preprocessing import Preprocessing
-from threefold.errors import ThreefoldError
+from threefold.errors import ThreefoldError, nearest, option
 
 
 @dataclass(frozen=True)
@@ -41,12 +43,19 @@ class ReadSettings:
         """The columns of `features`; None if they are not given."""
         return None if self.features is None else split_names(self.features)
 
+    def check_columns(self, table: str, known: Collection[str]) -> None:
+        """Refuse the name of a column that a table does not have."""
+        asked = (self.time_column, self.group_column, self.series_column)
+        for name in (*self.target_names, *(self.feature_names or ()), *asked):
+            if name is not None and name not in known:
+                raise ThreefoldError(f"{table}: no column {name!r}; {nearest(name, known)}")
+
     def refuse_repeated(self) -> None:
         """Refuse a column that is named twice."""
-        for option, names in (("target", self.target_names), ("features", self.feature_names)):
+        for name, names in (("target", self.target_names), ("features", self.feature_names)):
             if names and len(set(names)) < len(names):
                 twice = next(name for name in names if names.count(name) > 1)
-                raise ThreefoldError(f"--{option} names the column {twice!r} twice; name it once")
+                raise ThreefoldError(f"{option(name)} names the column {twice!r} twice")
 
     def allow_only(self, what: str, *used: str) -> None:
         """Refuse settings that data of this sort do not use."""
@@ -55,15 +64,15 @@ class ReadSettings:
             if value is not None and part.name != "kind" and part.name not in used:
                 raise ThreefoldError(
                     f"{option_name(part.name)} is {value!r}, but it does not apply to {what}; "
-                    "leave it out, or say with --kind what the data are"
+                    f"leave it out, or say with {option('kind')} what the data are"
                 )
 
     def check_kind(self, what: str, *possible: str) -> None:
         """Refuse a kind of model that data of this sort cannot train."""
         if self.kind is not None and self.kind not in possible:
             raise ThreefoldError(
-                f"--kind is {self.kind}, but {what} can only train a {' or '.join(possible)} "
-                "model; leave it out, or give other data"
+                f"{option_name('kind')} is {self.kind}, but {what} can only train a "
+                f"{' or '.join(possible)} model; leave it out, or give other data"
             )
 
 
@@ -71,13 +80,20 @@ OPTIONS = {"kind", "target", "features", "time_column", "group_column", "series_
 
 
 def option_name(field: str) -> str:
-    """A setting as the command line spells it."""
-    return f"--{field.replace('_', '-')}" if field in OPTIONS else f"data.{field}"
+    """A setting as its user spells it, without a value."""
+    return option(field).rstrip("=") if field in OPTIONS else f"data.{field}"
 
 
 def split_names(text: str | None) -> tuple[str, ...]:
-    """Names separated by commas."""
-    return tuple(name for part in (text or "").split(",") if (name := part.strip()))
+    """Names separated by commas; one that has a comma itself is in double quotes."""
+    cells = next(csv.reader([text or ""], skipinitialspace=True), [])
+    return tuple(name for cell in cells if (name := cell.strip()))
+
+
+def join_names(names: Sequence[str]) -> str:
+    """What `split_names` takes apart."""
+    quoted = [f'"{n.replace(chr(34), chr(34) * 2)}"' if "," in n or '"' in n else n for n in names]
+    return ",".join(quoted)
 
 
 FIELDS: tuple[str, ...] = tuple(part.name for part in fields(ReadSettings))

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from threefold.data.column_types import describe_column
 from threefold.data.preprocessing import Chain, Preprocessing, Roles
+from threefold.data.preprocessing.categories import Categories, OneHot, column_values
 from threefold.data.preprocessing.numbers import (
     FillMissing,
     RowAsSequence,
@@ -17,12 +19,12 @@ from threefold.data.preprocessing.numbers import (
 )
 from threefold.data.preprocessing.text import Tokenize, WordNumbers
 from threefold.data.tables import Table
-from threefold.data.time_stamps import read_times
-from threefold.errors import ThreefoldError, nearest
+from threefold.data.time_stamps import day_first_in, read_times, time_format_of
+from threefold.errors import ThreefoldError, nearest, option, setting
 from threefold.tasks.language_modelling import DEFAULT_VOCABULARY, learn_tokenizer
 from threefold.tasks.stored import Array
 from threefold.tasks.task import Task
-from threefold.tasks.user_data.description import list_names
+from threefold.tasks.user_data.description import category_facts, list_names, list_options
 from threefold.tasks.user_data.examples import ExampleData, RawExamples, examples_task
 from threefold.tasks.user_data.pairs import RawPairs, pairs_task
 from threefold.tasks.user_data.roles import TableReading, read_roles
@@ -39,6 +41,10 @@ LONGEST_CUT = 128  # rows of one example, where a table of tagged rows is cut in
 def table_task(table: Table, reading: Reading) -> Task[Any]:
     """The task of a table, whose kind follows from the settings and the columns."""
     reading.settings.refuse_repeated()
+    if reading.preprocessing is None and (sign := table.shown_decimal()) is not None:
+        # Later tables need not show it, so it is saved with the model.
+        table.decimal = sign
+        reading = replace(reading, settings=replace(reading.settings, decimal=sign))
     found = _known_roles(table, reading) or read_roles(table, reading.settings)
     table = _without_empty_texts(table, found)
     if found.kind == "forecaster":
@@ -85,9 +91,8 @@ def known_reading(table: Table, known: Preprocessing) -> TableReading:
     """The roles of the columns that a trained model expects."""
     roles = known.roles
     names = [*roles.texts, *roles.targets, *roles.features]
-    return TableReading(
-        known.kind, roles, {}, {name: describe_column(table, name) for name in names}
-    )
+    facts = {name: describe_column(table, name) for name in names}
+    return TableReading(known.kind, roles, {}, facts, known.categories)
 
 
 def check_columns(table: Table, roles: Roles, *, with_labels: bool) -> None:
@@ -116,9 +121,10 @@ def _examples(table: Table, found: TableReading, settings: ReadSettings) -> Exam
     inputs = found.roles.texts or found.roles.features
     targets = (found.roles.label,) if found.roles.label else found.roles.targets
     facts = [("inputs", list_names(inputs)), ("target", list_names(targets))]
+    facts += category_facts(found.categories)
     if found.dropped:
         facts.append(("not used", list_names([f"{n} ({w})" for n, w in found.dropped.items()])))
-    otherwise = "--kind, --target, --features, --group-column"
+    otherwise = list_options("kind", "target", "features", "group_column")
     return ExampleData(
         table.name,
         found.kind,
@@ -127,10 +133,18 @@ def _examples(table: Table, found: TableReading, settings: ReadSettings) -> Exam
         fit,
         roles=found.roles,
         context=context,
+        day_first=_day_first(table, found.roles.time, settings),
         facts=(*facts, *_missing_facts(table, found, settings)),
         notes=tuple(table.notes),
         otherwise=otherwise,
     )
+
+
+def _day_first(table: Table, column: str | None, settings: ReadSettings) -> bool | None:
+    """How dates are written, so that new ones need not be asked about."""
+    if column is None:
+        return None
+    return day_first_in(time_format_of(table, column, day_first=settings.day_first).text)
 
 
 def _cut_length(table: Table, found: TableReading, settings: ReadSettings) -> int | None:
@@ -150,7 +164,7 @@ def _missing_facts(
     if settings.missing == "refuse":
         refuse_missing(table, found, found.roles.features)
     how = {"carry": "filled"}.get(settings.missing or "", "filled and marked")
-    return [("missing", f"{counts}; {how} (--set data.missing=mask|carry|refuse)")]
+    return [("missing", f"{counts}; {how} ({setting('data.missing', 'mask|carry|refuse')})")]
 
 
 def _text_examples(table: Table, found: TableReading, settings: ReadSettings) -> Any:
@@ -176,12 +190,14 @@ def _row_examples(table: Table, found: TableReading, settings: ReadSettings) -> 
     """Every row is a sequence of numbers, each on the scale of its column."""
     settings.allow_only(f"{table.name}, rows of numbers", *TABLE_SETTINGS, "missing")
     columns = found.roles.features
-    rows = np.stack([table.numbers(name) for name in columns], 1)
+    rows = column_values(table, columns, found.categories, settings.missing)
     raw = RawExamples([row[None, :] for row in rows], _targets(table, found), _places(table))
 
     def fit(train: Sequence[Array]) -> Chain:
-        scale, fill, *cut = fit_numbers(train, columns, settings).steps
-        return Chain((scale, fill, RowAsSequence(), *cut))
+        steps = fit_numbers(train, columns, settings, found.categories).steps
+        cut = [step for step in steps if isinstance(step, Truncate)]
+        numbers = [step for step in steps if step not in cut]
+        return Chain((*numbers, RowAsSequence(), *cut))
 
     return raw, "row", fit
 
@@ -204,10 +220,10 @@ def _grouped_examples(
         fit = lambda train: Chain((WordNumbers.fit(train, vocabulary, settings.length),))  # noqa: E731
         return RawExamples(sequences, chosen, places), "words", fit
     columns = found.roles.features
-    values = np.stack([table.numbers(name) for name in columns], 1)
+    values = column_values(table, columns, found.categories, settings.missing)
     sequences = [values[rows] for rows in groups.values()]
     raw = RawExamples(sequences, chosen, places)
-    return raw, "series", lambda train: fit_numbers(train, columns, settings)
+    return raw, "series", lambda train: fit_numbers(train, columns, settings, found.categories)
 
 
 def group_rows(
@@ -229,13 +245,19 @@ def group_rows(
     return groups
 
 
-def fit_numbers(train: Sequence[Array], columns: Sequence[str], settings: ReadSettings) -> Chain:
-    """Scaling and filling of sequences of numbers, fitted to the training split."""
-    scale = Standardise.fit(train, columns)
+def fit_numbers(
+    train: Sequence[Array],
+    columns: Sequence[str],
+    settings: ReadSettings,
+    categories: Categories | None = None,
+) -> Chain:
+    """Scaling and filling of sequences of numbers and codes, fitted to the training split."""
+    scale = Standardise.fit(train, columns, categories or ())
     policy = settings.missing or "mask"
     fill = FillMissing.fit(scale.apply(np.concatenate(list(train))), columns, policy)
+    encode = (OneHot.fit(columns, categories),) if categories else ()
     cut = () if settings.length is None else (Truncate(settings.length),)
-    return Chain((scale, fill, *cut))
+    return Chain((scale, fill, *encode, *cut))
 
 
 def _targets(table: Table, found: TableReading) -> list[Any]:
@@ -250,7 +272,8 @@ def _only(labels: Sequence[Any], table: Table, group: str) -> Any:
     if len(set(labels)) > 1:
         raise ThreefoldError(
             f"{table.name}: the rows of group {group!r} have different labels ({labels[0]!r}, "
-            f"{next(x for x in labels if x != labels[0])!r}); use --kind tagger for a label per row"
+            f"{next(x for x in labels if x != labels[0])!r}); "
+            f"{option('kind', 'tagger')} has a label per row"
         )
     return labels[0]
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from threefold.data.preprocessing import Chain
 from threefold.data.preprocessing.text import WordNumbers
 from threefold.data.readers import file_error, read_lines
+from threefold.errors import option
 from threefold.tasks.task import Task
 from threefold.tasks.user_data.examples import ExampleData, RawExamples, examples_task
 from threefold.tasks.user_data.settings import Reading
@@ -27,7 +28,7 @@ def tags_task(path: Path, reading: Reading) -> Task:  # type: ignore[type-arg]
         read_tagged(path),
         lambda train: Chain((WordNumbers.fit(train, vocabulary, settings.length),)),
         facts=(("inputs", "words, one per line"), ("target", "the tag after each word")),
-        otherwise="--kind",
+        otherwise=option("kind"),
     )
     return examples_task(data, reading)
 
@@ -55,8 +56,14 @@ def read_tagged(path: Path) -> RawExamples:
 
 
 def read_words(path: Path) -> list[tuple[list[str], str]]:
-    """Sentences to tag: one per line, or one word per line with an empty line between them."""
-    lines = [(number, line.split()) for number, line in read_lines(path)]
+    """Sentences to tag: one per line, or one word per line with an empty line between them.
+
+    What follows a word after a tab is a tag, as in a file to train on, and is not read.
+    """
+    texts = list(read_lines(path))
+    if all("\t" in line for _, line in texts if line.strip()):
+        texts = [(number, line.partition("\t")[0]) for number, line in texts]
+    lines = [(number, line.split()) for number, line in texts]
     if max(len(words) for _, words in lines) > 1:
         return [(words, f"{path.name}:{number}") for number, words in lines if words]
     sentences: list[tuple[list[str], str]] = []

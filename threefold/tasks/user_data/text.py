@@ -12,6 +12,7 @@ from threefold.data.preprocessing import Chain, Preprocessing
 from threefold.data.preprocessing.text import Tokenize, TokenizeMasked
 from threefold.data.readers import decode_text, read_byte_chunks
 from threefold.data.tokenizers import ByteTokenizer, Tokenizer
+from threefold.errors import option, setting
 from threefold.tasks.language_modelling import (
     DEFAULT_LENGTH,
     DEFAULT_VOCABULARY,
@@ -121,7 +122,7 @@ def _describe(
     if reading.split:
         sizes = " / ".join(f"{len(corpus.tokens[split]):,}" for split in SPLITS)
         shown.append(("split", f"{sizes} tokens (train / validation / test), by position"))
-    otherwise = "--set data.tokenizer=byte|character|bpe|word, --kind"
+    otherwise = f"{setting('data.tokenizer', 'byte|character|bpe|word')}, {option('kind')}"
     return DataDescription(name, kind, tuple(shown), notes, otherwise)
 
 

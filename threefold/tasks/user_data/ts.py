@@ -5,7 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from threefold.data.ts_files import read_ts
+from threefold.errors import setting
 from threefold.tasks.task import Task
 from threefold.tasks.user_data.examples import ExampleData, RawExamples, examples_task
 from threefold.tasks.user_data.settings import Reading
@@ -25,6 +28,10 @@ def ts_task(path: Path, reading: Reading) -> Task[Any]:
     width = "a number" if len(columns) == 1 else f"{len(columns)} numbers"
     target = f"the {target_name(numeric)} of a series"
     facts = [("inputs", f"{width} per element"), ("target", target)]
+    missing = sum(int(np.isnan(part).sum()) for part in examples.inputs)
+    if missing:
+        how = setting("data.missing", "mask|carry|refuse")
+        facts.append(("missing", f"{missing:,} values; filled and marked ({how})"))
     if has_test:
         facts.append(("test split", other.name))
     data = ExampleData(

@@ -17,7 +17,7 @@ from threefold.tasks.stored import Array, StoredExamples
 from threefold.tasks.table import SPLITS
 from threefold.tasks.task import Numbers, Task, declare_user_task, make_batch
 from threefold.tasks.user_data.arrays import refuse_complex
-from threefold.tasks.user_data.examples import split_cuts
+from threefold.tasks.user_data.splits import split_cuts
 
 
 def windows_task(x: Any, y: Any, name: str, splits: Mapping[str, tuple[Any, Any]]) -> Task[Batch]:

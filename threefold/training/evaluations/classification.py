@@ -35,13 +35,45 @@ class WrongAnswer(NamedTuple):
     answer: int
 
 
+class ConfidenceBins:
+    """How often answers of a confidence are right, batch by batch."""
+
+    def __init__(self, bins: int = BINS) -> None:
+        self.bins = np.zeros((bins, 3))  # number, sum of confidence, number of right answers
+
+    def add(self, confidence: Array, right: Array) -> None:
+        """Add the confidence of answers [n], and which of them are right."""
+        bins = np.minimum((confidence * len(self.bins)).astype(np.int64), len(self.bins) - 1)
+        np.add.at(self.bins, bins, np.stack([np.ones(len(right)), confidence, right], 1))
+
+    @property
+    def calibration_error(self) -> float:
+        """The mean distance between confidence and accuracy, weighted by the size of a bin."""
+        _, confidence, right = self.bins.T
+        return float(np.abs(right - confidence).sum() / self.bins[:, 0].sum())
+
+    def values(self) -> list[dict[str, Any]]:
+        """The bins that are not empty: their range, and what happened in them."""
+        return [
+            {
+                "from": number / len(self.bins),
+                "to": (number + 1) / len(self.bins),
+                "n": int(count),
+                "confidence": confidence / count,
+                "accuracy": right / count,
+            }
+            for number, (count, confidence, right) in enumerate(self.bins.tolist())
+            if count
+        ]
+
+
 class ClassificationCounts:
     """Confusion matrix, bins of confidence and the worst answers, batch by batch."""
 
     def __init__(self, names: Sequence[str], bins: int = BINS) -> None:
         self.names = tuple(names)
         self.matrix = np.zeros((len(names), len(names)), np.int64)  # [label, answer]
-        self.bins = np.zeros((bins, 3))  # number, sum of confidence, number of right answers
+        self.bins = ConfidenceBins(bins)
         self._worst: list[tuple[float, int, int, WrongAnswer]] = []
 
     def add(
@@ -54,8 +86,7 @@ class ClassificationCounts:
         confidence = weights.max(1) / weights.sum(1)
         np.add.at(self.matrix, (labels, answers), 1)
         right = answers == labels
-        bins = np.minimum((confidence * len(self.bins)).astype(np.int64), len(self.bins) - 1)
-        np.add.at(self.bins, bins, np.stack([np.ones(len(labels)), confidence, right], 1))
+        self.bins.add(confidence, right)
         places = np.zeros_like(examples) if positions is None else positions
         for row in np.flatnonzero(~right).tolist():
             values = (int(column[row]) for column in (examples, places, labels, answers))
@@ -86,13 +117,13 @@ class ClassificationCounts:
             "correct": right,
             "balanced_accuracy": float(np.mean(recalls)),
             "macro_f1": float(np.mean(scores)),
-            "calibration_error": self.calibration_error,
+            "calibration_error": self.bins.calibration_error,
             "baseline": {
                 "name": f"always {self.names[commonest]}",
                 "accuracy": int(support[commonest]) / total,
             },
             "classes": rows,
-            "calibration": self._calibration(),
+            "calibration": self.bins.values(),
             "most_confused": self._most_confused(),
         }
         if len(self.names) <= LARGEST_MATRIX:
@@ -110,26 +141,6 @@ class ClassificationCounts:
             "support": support,
             "answered": answered,
         }
-
-    @property
-    def calibration_error(self) -> float:
-        """The mean distance between confidence and accuracy, weighted by the size of a bin."""
-        _, confidence, right = self.bins.T
-        return float(np.abs(right - confidence).sum() / self.bins[:, 0].sum())
-
-    def _calibration(self) -> list[dict[str, Any]]:
-        """The bins that are not empty: their range, and what happened in them."""
-        return [
-            {
-                "from": number / len(self.bins),
-                "to": (number + 1) / len(self.bins),
-                "n": int(count),
-                "confidence": confidence / count,
-                "accuracy": right / count,
-            }
-            for number, (count, confidence, right) in enumerate(self.bins.tolist())
-            if count
-        ]
 
     def _most_confused(self) -> list[dict[str, Any]]:
         """The commonest mistakes."""

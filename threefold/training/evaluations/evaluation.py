@@ -102,7 +102,8 @@ def evaluate_subject(
             measure(*batch)
             if on_progress is not None:
                 on_progress(min(measure.seen, len(numbers)), len(numbers))
-            interrupts.check(f"after {measure.seen:,} of {len(numbers):,} examples")
+            done = f"{measure.seen:,} of {len(numbers):,} examples"
+            interrupts.check(f"after {done}; nothing was written")
 
         scores = evaluate_batches(
             subject.model,

@@ -16,7 +16,7 @@ MOST_CLASSES = 20  # of a matrix that is drawn
 def figures(values: Mapping[str, Any]) -> list[Figure]:
     """All figures for which there are numbers."""
     drawn = [*_confusion(values), *_reliability(values)]
-    return [*drawn, *_pictures(values), *_horizons(values)]
+    return [*drawn, *_answers(values), *_pictures(values), *_horizons(values)]
 
 
 def _confusion(values: Mapping[str, Any]) -> Iterator[Figure]:
@@ -51,6 +51,30 @@ def _reliability(values: Mapping[str, Any]) -> Iterator[Figure]:
     ticks = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
     x = Axis("confidence", "percent", at=ticks)
     yield line_chart("Reliability", text, lines, x, Axis("accuracy", "percent", at=ticks))
+
+
+def _answers(values: Mapping[str, Any]) -> Iterator[Figure]:
+    """The answers of a regressor beside the targets."""
+    for name, errors in values.get("outputs", {}).items():
+        groups = errors["by_size"]
+        if len(groups) < 2:
+            continue
+        ends = [groups[0]["target"], groups[-1]["target"]]
+        lines = [
+            Line("perfect", 7, [(end, end) for end in ends]),
+            Line(
+                "model",
+                0,
+                [(group["target"], group["answer"]) for group in groups],
+                band=[(group["target"], group["low"], group["high"]) for group in groups],
+            ),
+        ]
+        text = (
+            f"Examples in {len(groups)} groups by the size of their target: its mean, and the mean "
+            "of the answers; the band has the middle 80 % of them."
+        )
+        axes = Axis(f"{name}, target", "number"), Axis(f"{name}, answer", "number")
+        yield line_chart(f"Answers and targets: {name}", text, lines, *axes)
 
 
 def _horizons(values: Mapping[str, Any]) -> Iterator[Figure]:
@@ -89,26 +113,31 @@ def _coverage(values: Mapping[str, Any], suffix: str, steps: Sequence[Mapping[st
 def _pictures(values: Mapping[str, Any]) -> Iterator[Figure]:
     target = next(iter(values.get("by_target", {"": None})))
     for picture in values.get("pictures", []):
-        history, horizon = picture["history"], len(picture["truth"])
-        past = _points(history, 1 - len(history))
-        truth = [*past[-1:], *_points(picture["truth"], 1)]
-        band = [
-            (float(h + 1), picture["low"][h], picture["high"][h])
-            for h in range(horizon)
-            if None not in (picture["low"][h], picture["high"][h])
-        ]
-        lines = [
-            Line("before", 7, past),
-            Line("truth", 1, truth),
-            Line("forecast", 0, _points(picture["forecast"], 1), band=band),
-        ]
         low, high = values["picture_levels"]
         name = {"typical": "A typical forecast", "worst": "The worst forecast"}[picture["title"]]
         text = (
             f"{target}, {picture['place']}; the band lies between quantiles {low:g} and {high:g}."
         )
-        axes = Axis("steps from the last known row", "number"), Axis(target, "number")
-        yield line_chart(name, text, lines, *axes)
+        yield forecast_figure(name, text, picture, target)
+
+
+def forecast_figure(title: str, text: str, picture: Mapping[str, Any], target: str) -> Figure:
+    """What was known, what came, and what was forecast, with its band."""
+    history, horizon = picture["history"], len(picture["truth"])
+    past = _points(history, 1 - len(history))
+    truth = [*past[-1:], *_points(picture["truth"], 1)]
+    band = [
+        (float(h + 1), picture["low"][h], picture["high"][h])
+        for h in range(horizon)
+        if None not in (picture["low"][h], picture["high"][h])
+    ]
+    lines = [
+        Line("before", 7, past),
+        Line("truth", 1, truth),
+        Line("forecast", 0, _points(picture["forecast"], 1), band=band),
+    ]
+    axes = Axis("steps from the last known row", "number"), Axis(target, "number")
+    return line_chart(title, text, lines, *axes)
 
 
 def _points(numbers: Sequence[float | None], first: int = 1) -> list[tuple[float, float]]:

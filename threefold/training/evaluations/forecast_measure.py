@@ -21,8 +21,8 @@ from threefold.data.preprocessing.numbers import Standardise
 from threefold.errors import ThreefoldError
 from threefold.models.forecaster import Forecaster
 from threefold.models.model import Model
-from threefold.tasks.user_data.seasons import naive_errors, season_of
-from threefold.tasks.user_data.series import SeriesWindows
+from threefold.tasks.user_data.seasons import Stretches, naive_errors, season_of
+from threefold.tasks.user_data.series_windows import OriginScales, SeriesWindows
 from threefold.training.evaluations.forecasts import (
     forecast_errors,
     interval_coverages,
@@ -44,13 +44,15 @@ def origins_of(windows: Any, split: str, count: int, stride: int) -> Array:
     if not isinstance(windows, SeriesWindows):
         return np.arange(0, count, stride)
     begins = windows.begins[split]
-    series = np.searchsorted(windows.offsets, begins, side="right") - 1
+    series = windows.members(begins)
     first = begins[np.searchsorted(series, series)]
     return np.flatnonzero((begins - first) % stride == 0)
 
 
 class ForecastMeasure(Measure):
     """Collects forecasts and what came; errors by step ahead, by target and by series."""
+
+    worst_pictures = 1  # forecasts with the largest errors that can be drawn
 
     def __init__(
         self, data: TrainingData, split: str, numbers: Array, season: int | None = None
@@ -96,15 +98,17 @@ class ForecastMeasure(Measure):
         return windows if isinstance(windows, SeriesWindows) else None
 
     @property
-    def _scale(self) -> Standardise:
+    def _scale(self) -> OriginScales:
         """From standardised numbers to original units; a task without units stays as it is."""
-        preprocessing = self.data.preprocessing
+        preprocessing, windows = self.data.preprocessing, self._windows
+        if windows is not None:
+            return windows.origin_scales(self.split, self.numbers)
         step = None if preprocessing is None else preprocessing.outputs.find(Standardise)
         if step is not None:
-            return step  # type: ignore[no-any-return]
+            return OriginScales.by([step])
         count = self.truth[0].shape[2]
         names = ["value"] if count == 1 else [f"value {n}" for n in range(1, count + 1)]
-        return Standardise(tuple(names), (0.0,) * count, (1.0,) * count)
+        return OriginScales.by([Standardise(tuple(names), (0.0,) * count, (1.0,) * count)])
 
     def values(self) -> dict[str, Any]:
         """Errors of each target, and of all together if there is only one."""
@@ -134,7 +138,7 @@ class ForecastMeasure(Measure):
             "by_target": targets,
             "units": "original" if self.data.preprocessing is not None else "standardised",
         }
-        values |= self._by_series(point, truth, naive)
+        values |= self._by_series(point, truth, season)
         return {**values, **self._examples(point, quantiles, truth, scale)}
 
     def _naive(self) -> tuple[int, list[float | None], str]:
@@ -159,49 +163,53 @@ class ForecastMeasure(Measure):
         windows, count = self._windows, self.truth[0].shape[2]
         if windows is None:
             return None
-        parts = [part.values[:, :count] for part in windows.series]
+        parts = [Stretches(part.values[:, :count], part.stretch) for part in windows.series]
         return naive_errors(parts, [season]).get(str(season))
 
-    def _baselines(self, scale: Standardise, season: int, horizon: int) -> dict[str, Array]:
+    def _baselines(self, scale: OriginScales, season: int, horizon: int) -> dict[str, Array]:
         """Forecasts [origins, horizon, targets] without a model, in original units."""
         last = scale.invert(np.concatenate(self.last))
         baselines = {"last value": np.repeat(last[:, None], horizon, 1)}
         windows = self._windows
         if season > 1 and windows is not None:
-            seasonal = _season_ago(windows, self.split, self.numbers, season, horizon)
+            seasonal = windows.naive_forecasts(self.split, season, self.numbers)
             if np.isfinite(seasonal).any():
                 baselines["value of a season ago"] = scale.invert(seasonal)
         return baselines
 
-    def _by_series(
-        self, point: Array, truth: Array, naive: Sequence[float | None]
-    ) -> dict[str, Any]:
-        """The errors of each series, the worst first, if there are several."""
+    def _by_series(self, point: Array, truth: Array, season: int) -> dict[str, Any]:
+        """The errors of each series, the worst first, if there are several.
+
+        Each is compared with how far it changes itself: series may be of different levels.
+        """
         windows = self._windows
         if windows is None or len(windows.series) < 2:
             return {}
-        begins = windows.begins[self.split][self.numbers]
-        member = np.searchsorted(windows.offsets, begins, side="right") - 1
+        member = windows.members(windows.begins[self.split][self.numbers])
         rows = []
         for number in np.unique(member).tolist():
             chosen = member == number
-            errors = forecast_errors(point[chosen, :, 0], truth[chosen, :, 0], naive[0])
-            rows.append({"series": windows.series[number].name, "n": int(chosen.sum()), **errors})
+            series = windows.series[number]
+            own = naive_errors([Stretches(series.values[:, :1], series.stretch)], [season])
+            naive = own.get(str(season), [None])[0]
+            errors = forecast_errors(point[chosen, :, 0], truth[chosen, :, 0], naive)
+            rows.append({"series": series.name, "n": int(chosen.sum()), **errors})
         rows.sort(key=lambda row: -(row["mae"] or 0.0))
         return {"by_series": rows[:MOST_SERIES], "n_series": len(windows.series)}
 
     def _examples(
-        self, point: Array, quantiles: Array, truth: Array, scale: Standardise
+        self, point: Array, quantiles: Array, truth: Array, scale: OriginScales
     ) -> dict[str, Any]:
-        """The origins with the largest errors, and a typical and the worst one to draw."""
+        """The origins with the largest errors, and a typical and the worst ones to draw."""
         errors = np.nan_to_num(np.nanmean(np.abs(point[..., 0] - truth[..., 0]), 1), nan=-1.0)
         order = np.argsort(-errors, kind="stable")
         worst = [
             {"place": self._place(i), "mae": float(errors[i])} for i in order[:MOST_WORST].tolist()
         ]
-        drawn = {"typical": int(order[len(order) // 2]), "worst": int(order[0])}
+        apart = self._apart(order.tolist(), truth.shape[1])
+        drawn = [("typical", int(order[len(order) // 2])), *(("worst", i) for i in apart)]
         pictures = []
-        for title, i in drawn.items():
+        for title, i in drawn:
             lines = {
                 "history": self._history(i, scale, truth.shape[1]),
                 "truth": truth[i, :, 0],
@@ -213,6 +221,18 @@ class ForecastMeasure(Measure):
             pictures.append({"title": title, "place": self._place(i), **lists})
         levels = [self.levels[0], self.levels[-1]]
         return {"worst": worst, "pictures": pictures, "picture_levels": levels}
+
+    def _apart(self, order: Sequence[int], horizon: int) -> list[int]:
+        """Those whose forecasts do not overlap with that of an earlier one."""
+        windows = self._windows
+        begins = self.numbers if windows is None else windows.begins[self.split][self.numbers]
+        chosen: list[int] = []
+        for i in order:
+            if all(abs(int(begins[i]) - int(begins[j])) >= horizon for j in chosen):
+                chosen.append(i)
+                if len(chosen) == self.worst_pictures:
+                    break
+        return chosen
 
     def _place(self, index: int) -> str:
         windows = self._windows
@@ -227,7 +247,7 @@ class ForecastMeasure(Measure):
         where = stamp or f"row {row + 1:,}"
         return f"{series.name}, from {where}" if series.name else f"from {where}"
 
-    def _history(self, index: int, scale: Standardise, horizon: int) -> Array:
+    def _history(self, index: int, scale: OriginScales, horizon: int) -> Array:
         """The rows before a forecast, of the first target."""
         steps = HISTORY_STEPS * horizon
         number = int(self.numbers[index])
@@ -235,11 +255,11 @@ class ForecastMeasure(Measure):
         if windows is None:
             count = len(scale.columns)
             inputs = self.data.task.rows(self.split, [number]).inputs[0, -steps:, :count]
-            return scale.invert(inputs.double().numpy())[:, 0]
+            return scale.of_origin(index).invert(inputs.double().numpy())[:, 0]
         begin = int(windows.begins[self.split][number])
         first = int(windows.offsets[windows.offsets <= begin].max())
         rows = windows.targets[max(first, begin - steps) : begin]
-        return scale.invert(rows)[:, 0]
+        return scale.of_origin(index).invert(rows)[:, 0]
 
 
 def _array(tensor: Tensor) -> Array:
@@ -253,19 +273,6 @@ def _spread(model: Forecaster, outputs: Tensor) -> Tensor:
     mean, deviation = outputs[..., :1].double(), outputs[..., 1:].double()
     steps = torch.tensor([NormalDist().inv_cdf(level) for level in GAUSSIAN_LEVELS]).double()
     return mean + deviation * steps.to(mean.device)
-
-
-def _season_ago(
-    windows: SeriesWindows, split: str, numbers: Array, season: int, horizon: int
-) -> Array:
-    """Values of the season before each origin, repeated; NaN where the series began later."""
-    begins = windows.begins[split][numbers]
-    steps = np.arange(horizon) % season - season
-    rows = begins[:, None] + steps
-    member = np.searchsorted(windows.offsets, begins, side="right") - 1
-    known = (begins - season >= windows.offsets[member])[:, None, None]
-    filled = windows.inputs[np.maximum(rows, 0), : windows.targets.shape[1]]
-    return np.where(known, filled, np.nan)
 
 
 def _target_values(

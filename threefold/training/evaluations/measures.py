@@ -24,6 +24,7 @@ from threefold.data.tokenizers import ByteTokenizer
 from threefold.models.model import Model
 from threefold.training.evaluations.classification import ClassificationCounts
 from threefold.training.evaluations.regression import (
+    answers_by_size,
     largest_errors,
     mean_baseline,
     regression_errors,
@@ -67,9 +68,17 @@ class Measure(ABC):
         """Where an example stands and what it is, for a list of the worst ones."""
         if self.data.task.raw is not None:
             place, value = self.data.task.raw(self.split, int(number))
-            return {"place": place, "input": shorten(value, position)}
+            return {"place": place, "input": self._named(value) or shorten(value, position)}
         inputs = self.data.task.rows(self.split, [int(number)]).inputs[0]
         return {"place": f"example {number + 1}", "input": shorten(inputs, position)}
+
+    def _named(self, value: Any) -> str:
+        """The numbers of one row of a table with their names; empty for other inputs."""
+        preprocessing = self.data.preprocessing
+        if preprocessing is None or preprocessing.form != "row":
+            return ""
+        numbers = zip(preprocessing.roles.features, np.ravel(value).tolist(), strict=True)
+        return shorten(", ".join(f"{name} {number:g}" for name, number in numbers))
 
 
 def shorten(value: Any, position: int | None = None) -> str:
@@ -172,7 +181,11 @@ class RegressionMeasure(Measure):
             baseline["name"] = "mean of these targets"
         else:
             baseline = mean_baseline(targets, self._outputs.mean[column])
-        return {**regression_errors(answers, targets), "baseline": baseline}
+        return {
+            **regression_errors(answers, targets),
+            "baseline": baseline,
+            "by_size": answers_by_size(answers, targets),
+        }
 
     def _worst(self, answers: Array, targets: Array, names: list[str]) -> list[dict[str, Any]]:
         """The largest errors, relative to the deviation of their output."""

@@ -19,7 +19,6 @@ from threefold.training.evaluations.tables import (
     title_of,
 )
 
-TEXTS = ("input", "target", "answer", "label", "place")  # columns that are not numbers
 SENTENCES = ("model", "data", "baseline", "MASE compares with")  # facts too long for a cell
 SECTIONS = (
     ("figures", "Figures"),
@@ -63,7 +62,11 @@ def evaluation_page(values: Mapping[str, Any]) -> str:
 
 
 def _sentence(values: Mapping[str, Any]) -> str:
-    """The headline figure with its baseline."""
+    """The headline figure with its baseline; of several outputs that of each."""
+    outputs = values.get("outputs", {})
+    if len(outputs) > 1:
+        errors = (f"{format_metric('mae', e['mae'])} of {name}" for name, e in outputs.items())
+        return f"MAE {', '.join(errors)}"
     name = headline(values)
     title = title_of(name)
     text = f"{title[0].upper()}{title[1:]} {format_metric(name, values.get(name))}"
@@ -75,6 +78,11 @@ def _sentence(values: Mapping[str, Any]) -> str:
 
 def _verdict(values: Mapping[str, Any]) -> str:
     """What the headline is compared with, and whether the model is better."""
+    outputs = values.get("outputs", {})
+    if len(outputs) > 1:
+        won = [name for name, e in outputs.items() if e["mae"] < e["baseline"]["mae"]]
+        better = f"for {', '.join(won)}" if won else "for none of them"
+        return f"The model in {values['model']} is better than the mean {better}."
     name = headline(values)
     baseline = values.get("baseline") or {}
     ours, theirs = values.get(name), baseline.get(name)
@@ -122,10 +130,17 @@ def _worst(values: Mapping[str, Any]) -> str:
     rows: Sequence[Mapping[str, Any]] = values.get("worst", [])
     if not rows:
         return ""
-    names = list(rows[0])
-    head = "".join(f'<th scope="col">{escape(title_of(name))}</th>' for name in names)
+    first, *names = rows[0]
+    texts = {name for name in names if isinstance(rows[0][name], str)}
+    head = "".join(
+        f'<th scope="col"{_text_class(name in texts)}>{escape(title_of(name))}</th>'
+        for name in (first, *names)
+    )
     lines = "".join(
-        "<tr>" + "".join(_cell(name, row.get(name)) for name in names) + "</tr>" for row in rows
+        f'<tr><th scope="row">{escape(format_metric(first, row[first]))}</th>'
+        + "".join(_cell(name, row.get(name), name in texts) for name in names)
+        + "</tr>"
+        for row in rows
     )
     return (
         '<div class="scroll" tabindex="0" role="region" aria-label="The worst answers">'
@@ -133,6 +148,9 @@ def _worst(values: Mapping[str, Any]) -> str:
     )
 
 
-def _cell(name: str, value: Any) -> str:
-    text = escape(format_metric(name, value))
-    return f'<td class="text">{text}</td>' if name in TEXTS[:3] else f"<td>{text}</td>"
+def _cell(name: str, value: Any, is_text: bool) -> str:
+    return f"<td{_text_class(is_text)}>{escape(format_metric(name, value))}</td>"
+
+
+def _text_class(is_text: bool) -> str:
+    return ' class="text"' if is_text else ""

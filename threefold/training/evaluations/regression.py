@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[Any]
+MOST_GROUPS, SMALLEST_GROUP = 10, 5  # of targets that are drawn
 
 
 def regression_errors(answers: Array, targets: Array) -> dict[str, Any]:
@@ -24,6 +25,24 @@ def regression_errors(answers: Array, targets: Array) -> dict[str, Any]:
         "rmse": float(np.sqrt((error**2).mean())),
         "r2": 1 - float((error**2).sum()) / spread if spread > 0 else None,
     }
+
+
+def answers_by_size(answers: Array, targets: Array) -> list[dict[str, Any]]:
+    """Mean target and answer, and the middle 80 % of answers, in groups of similar targets."""
+    known = np.flatnonzero(np.isfinite(targets))
+    order = known[np.argsort(targets[known], kind="stable")]
+    groups = np.array_split(order, max(1, min(MOST_GROUPS, len(order) // SMALLEST_GROUP)))
+    return [
+        {
+            "n": len(group),
+            "target": float(targets[group].mean()),
+            "answer": float(answers[group].mean()),
+            "low": float(np.quantile(answers[group], 0.1)),
+            "high": float(np.quantile(answers[group], 0.9)),
+        }
+        for group in groups
+        if len(group)
+    ]
 
 
 def mean_baseline(targets: Array, mean: float) -> dict[str, Any]:

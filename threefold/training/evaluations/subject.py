@@ -14,19 +14,19 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from threefold.data.preprocessing import Chain, Preprocessing
-from threefold.data.preprocessing.text import Tokenize
 from threefold.errors import ThreefoldError, nearest
 from threefold.models.config import is_model_folder
 from threefold.models.model import Model
 from threefold.models.saving import load
 from threefold.models.spec import Spec
+from threefold.runtime.prediction import find_preprocessing
 from threefold.runtime.table_forecasts import check_step
 from threefold.tasks.table import SPLITS, TASKS
 from threefold.tasks.user_data import user_task
 from threefold.tasks.user_data.settings import FIELDS, read_settings
 from threefold.training.config import ModelSettings, RunConfig
-from threefold.training.experiment import CONFIG, MODEL, SUMMARY, TrainedRun, read_run
+from threefold.training.data_paths import find_data
+from threefold.training.experiment import CONFIG, MODEL, TrainedRun, read_run
 from threefold.training.overrides import parse_override
 from threefold.training.run_folder import RUN
 from threefold.training.training_data import TrainingData, open_data
@@ -119,7 +119,8 @@ def _own_data(trained: TrainedModel, split: str, settings: Sequence[str]) -> Eva
     if trained.data is not None and not settings:
         data = trained.data
     else:
-        name = _find_data(trained, config.data.name)
+        hint = f"give the data as well: `threefold evaluate {trained.name} DATA --split test`"
+        name = find_data(trained.folder, config.data.name, hint)
         found = config.data.model_copy(update={"name": name})
         data = open_data(found, preprocessing=trained.model.preprocessing)
         notes += _changed_note(trained, data)
@@ -128,33 +129,6 @@ def _own_data(trained: TrainedModel, split: str, settings: Sequence[str]) -> Eva
     return EvaluationSubject(
         trained.name, trained.model, data.limited(None), split, False, carry, tuple(notes)
     )
-
-
-def _find_data(trained: TrainedModel, name: str) -> str:
-    """Where the data of a run are: where they were, or at the same place relative to here."""
-    if name in TASKS and not Path(name).exists():
-        return name
-    candidates = [*_recorded_paths(trained.folder), name]
-    for path in candidates:
-        if Path(path).exists():
-            return path
-    if name in TASKS:
-        return name
-    raise ThreefoldError(
-        f"{trained.name}: was trained on {name}, but there is no "
-        f"{' and no '.join(dict.fromkeys(candidates))}; give the data as well: "
-        f"`threefold evaluate {trained.name} DATA --split test`"
-    )
-
-
-def _recorded_paths(folder: Path | None) -> list[str]:
-    if folder is None:
-        return []
-    try:
-        path = json.loads((folder / SUMMARY).read_text(encoding="utf-8")).get("data_path")
-    except (OSError, ValueError, AttributeError):
-        return []
-    return [path] if isinstance(path, str) else []
 
 
 def _changed_note(trained: TrainedModel, data: TrainingData) -> list[str]:
@@ -201,7 +175,9 @@ def _new_data(
     task = user_task(
         Path(name) if named else source,
         read_settings(config.model_dump()),
-        preprocessing=_preprocessing(trained),
+        preprocessing=find_preprocessing(
+            trained.model, "train it with `threefold train`, or evaluate it on its own task"
+        ),
         split=split is not None,
         skip_unknown=skip_unknown,
     )
@@ -226,18 +202,6 @@ def _reading_values(trained: TrainedModel, name: str) -> dict[str, Any]:
         read = {"resample": preprocessing.resample, "day_first": preprocessing.day_first}
         values |= {key: value for key, value in read.items() if value is not None}
     return values
-
-
-def _preprocessing(trained: TrainedModel) -> Preprocessing:
-    model = trained.model
-    if model.preprocessing is not None:
-        return model.preprocessing
-    if model.tokenizer is not None and model.kind == "language":
-        return Preprocessing("language", "text", Chain((Tokenize.by(model.tokenizer),)))
-    raise ThreefoldError(
-        f"{trained.name}: this {model.kind} model does not know how its inputs were prepared, so "
-        "it cannot read new data; train it with `threefold train`, or evaluate it on its own task"
-    )
 
 
 def _seen_note(trained: TrainedModel, data: TrainingData, split: str | None) -> list[str]:

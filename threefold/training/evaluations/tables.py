@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from threefold.drawing.text import format_number
+
 MOST_CLASSES = 30
 MOST_STEPS = 12  # of a horizon in a table
 UNITS = {
@@ -68,9 +70,7 @@ def format_metric(name: str, value: Any) -> str:
         return f"{100 * value:.1f} %"
     if unit == "per cent":
         return f"{value:.1f} %"
-    if isinstance(value, int):
-        return f"{value:,}"
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+    return format_number(value) if isinstance(value, (int, float)) else str(value)
 
 
 def headline(values: Mapping[str, Any]) -> str:
@@ -85,6 +85,9 @@ def facts(values: Mapping[str, Any]) -> list[tuple[str, str]]:
     rows.append(("loss", format_metric("loss", values["loss"])))
     shown = [name for name in SHOWN if name in values]
     metric = values["metric"]
+    outputs = values.get("outputs", {})
+    if len(outputs) > 1:  # their mean would have no unit
+        return [*rows, *(_output_fact(*item) for item in outputs.items())]
     if not shown:
         shown = [metric]
     rows += [(title_of(name), _fact(values, name)) for name in shown]
@@ -97,6 +100,12 @@ def facts(values: Mapping[str, Any]) -> list[tuple[str, str]]:
     if scale := values.get("mase_scale"):
         rows.append(("MASE compares with", _scale(scale)))
     return rows
+
+
+def _output_fact(name: str, errors: Mapping[str, Any]) -> tuple[str, str]:
+    baseline = errors["baseline"]
+    other = f"{format_metric('mae', baseline['mae'])} for the {baseline['name']}"
+    return f"MAE of {name}", f"{format_metric('mae', errors['mae'])} ({other})"
 
 
 def _data(values: Mapping[str, Any]) -> str:

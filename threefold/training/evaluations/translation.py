@@ -16,18 +16,25 @@ from threefold.training.evaluations.measures import MOST_WORST, Array, Measure, 
 from threefold.training.objectives import BatchLoss, TranslationTally
 from threefold.training.training_data import TrainingData
 
+USUAL_ORDER = 4  # the longest n-grams of BLEU
 MISSING = "BLEU and chrF need sacrebleu, which is not installed: pip install 'threefold[translate]'"
 
 
-def text_scores(answers: Sequence[str], references: Sequence[str]) -> dict[str, float] | None:
-    """BLEU and chrF from 0 to 100; None if sacrebleu is not installed."""
+def text_scores(answers: Sequence[str], references: Sequence[str]) -> dict[str, Any] | None:
+    """BLEU and chrF from 0 to 100; None if sacrebleu is not installed.
+
+    BLEU counts n-grams up to n = 4, or as long as the longest answer (`bleu_order`): without one of
+    4 words it would be 0 for perfect answers.  In longer texts it is the usual one.
+    """
     try:
         import sacrebleu
     except ImportError:
         return None
     right = [list(references)]
+    bleu = sacrebleu.corpus_bleu(list(answers), right, use_effective_order=True)
     return {
-        "bleu": float(sacrebleu.corpus_bleu(list(answers), right).score),
+        "bleu": float(bleu.score),
+        "bleu_order": sum(total > 0 for total in bleu.totals),
         "chrf": float(sacrebleu.corpus_chrf(list(answers), right).score),
     }
 
@@ -53,8 +60,13 @@ class TranslationMeasure(Measure):
         answers, references = self._texts(self.answers), self._texts(self.references)
         values: dict[str, Any] = {"targets": len(right), "exact_match": float(np.mean(right))}
         if self._tokenize is not None:
-            scores: dict[str, Any] | None = text_scores(answers, references)
+            scores = text_scores(answers, references)
             values |= scores or {"bleu": None, "chrf": None, "notes": [MISSING]}
+            if scores is not None and scores["bleu_order"] < USUAL_ORDER:
+                values["notes"] = [
+                    f"no answer has {USUAL_ORDER} words, so BLEU counts sequences of up to "
+                    f"{scores['bleu_order']} words; do not compare it with published figures"
+                ]
         wrong = [i for i, is_right in enumerate(right) if not is_right]
         wrong.sort(key=lambda i: (_overlap(self.answers[i], self.references[i]), i))
         values["worst"] = [

@@ -5,18 +5,12 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import pytest
 import torch
 from torch import Tensor
 
-import threefold
 from tests.layers.published import (
     Case,
-    Oracle,
     Parameters,
-    assert_parameters_matter,
-    assert_published,
-    every_case,
     heads_of,
     layer_norm,
     over_time,
@@ -26,7 +20,6 @@ from tests.layers.published import (
     softplus,
     unit,
 )
-from threefold import ThreefoldError
 
 
 def zeros(*shape: int) -> Tensor:
@@ -315,9 +308,16 @@ def rwkv7(
     p: Parameters,
     x: Tensor,
     heads: int,
-    ranks: tuple[int, int, int] | None = None,
+    ranks: tuple[int, int, int, int] | None = None,
     eps: float | None = None,
 ) -> Tensor:
+    return rwkv7_layer(p, x, heads, eps)[0]
+
+
+def rwkv7_layer(
+    p: Parameters, x: Tensor, heads: int, eps: float | None = None, first: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """The outputs, and the values of the first layer: `first`, or those of this layer."""
     change = torch.cat([torch.zeros_like(x[:1]), x[:-1]]) - x
     x_r, x_w, x_k, x_v, x_a, x_g = (x + change * mu for mu in p["shares"])
     decay = p["decay_bias"] + torch.tanh(x_w @ p["decay_down"]) @ p["decay_up"]
@@ -325,6 +325,10 @@ def rwkv7(
     a = torch.sigmoid(p["rate_bias"] + x_a @ p["rate_down"] @ p["rate_up"])
     gate = torch.sigmoid(x_g @ p["gate_down"]) @ p["gate_up"]
     r, k, v = (y @ p[f"{f}.weight"].T for y, f in ((x_r, "query"), (x_k, "key"), (x_v, "value")))
+    if first is not None:
+        share = torch.sigmoid(p["residual.bias"] + x_v @ p["residual.down"] @ p["residual.up"])
+        v = v + (first - v) * share
+    first = v if first is None else first
     kappa = unit(heads_of(k * p["erase_scale"], heads), 1e-12)
     k = k * (1 + (a - 1) * p["write_scale"])
     r, k, v, w, a, gate = (heads_of(y, heads) for y in (r, k, v, w, a, gate))
@@ -335,7 +339,31 @@ def rwkv7(
         o = layer_norm(read(r_t, S), eps or 1e-5 * size) * p["norm.weight"] + p["norm.bias"]
         o = o + (r_t * k_t * p["bonus"]).sum(-1, keepdim=True) * v_t
         out.append((o * g_t).flatten())
-    return torch.stack(out) @ p["out.weight"].T
+    return torch.stack(out) @ p["out.weight"].T, first
+
+
+def rwkv7_channel(p: Parameters, x: Tensor) -> Tensor:
+    change = torch.cat([torch.zeros_like(x[:1]), x[:-1]]) - x
+    hidden = (x + change * p["shares"][0]) @ p["key.weight"].T
+    return torch.relu(hidden) ** 2 @ p["out.weight"].T
+
+
+def rwkv7_stack(p: Parameters, x: Tensor, depth: int, mixers: list[Any], **rest: Any) -> Tensor:
+    """x ← x + time(norm(x)), x ← x + channel(norm(x)), the first layer's values handed down."""
+
+    def part(name: str) -> Parameters:
+        return {k.removeprefix(name): value for k, value in p.items() if k.startswith(name)}
+
+    def norm(x: Tensor, name: str) -> Tensor:
+        return layer_norm(x) * p[f"{name}.weight"] + p[f"{name}.bias"]
+
+    first = None
+    for block in (f"blocks.{layer}." for layer in range(depth)):
+        normed = norm(x, f"{block}mixer_norm")
+        y, first = rwkv7_layer(part(f"{block}mixer."), normed, **mixers[0][1], first=first)
+        x = x + y
+        x = x + rwkv7_channel(part(f"{block}channel."), norm(x, f"{block}channel_norm"))
+    return x
 
 
 def kda(
@@ -399,35 +427,15 @@ CASES: tuple[Case, ...] = (
     ("gated_delta_net", gated_delta_net, {"heads": 2, "value_heads": 4, "eps": 0.1}),
     ("gated_delta_net", gated_delta_net, {"heads": 2, "taps": 0}),
     ("rwkv7", rwkv7, {"heads": 2}),
-    ("rwkv7", rwkv7, {"heads": 2, "ranks": (3, 5, 7), "eps": 0.1}),
+    ("rwkv7", rwkv7, {"heads": 2, "ranks": (3, 5, 4, 7), "eps": 0.1}),
+    (
+        "stack",
+        rwkv7_stack,
+        {
+            **{"depth": 3, "mixers": [("rwkv7", {"heads": 2})]},
+            **{"channel": ("rwkv7", {}), "block": ("pre_norm", {"norm": "layer"})},
+        },
+    ),
     ("kda", kda, {"heads": 2}),
     ("kda", kda, {"heads": 3, "expand_key": 1.5, "expand_value": 1.5, "taps": 0, "eps": 0.1}),
 )
-
-
-@every_case(CASES)
-def test_published_layer(name: str, oracle: Oracle, options: dict[str, Any]) -> None:
-    assert_published(name, oracle, **options)
-
-
-@every_case(CASES)
-def test_comparison_notices_every_parameter(
-    name: str, oracle: Oracle, options: dict[str, Any]
-) -> None:
-    assert_parameters_matter(name, oracle, **options)
-
-
-@pytest.mark.parametrize(
-    ("name", "options", "message"),
-    [
-        ("mamba2", {"groups": 3, "heads": 4}, "3 groups do not divide 4 heads"),
-        ("mamba2", {"norm_groups": 5}, "norm_groups=5 do not divide 32 channels"),
-        ("mamba2", {"delta_limit": (0.1, 0.1)}, "expected 0 ≤ low < high"),
-        ("gated_delta_net", {"heads": 4, "value_heads": 2}, "as many value heads as key heads"),
-    ],
-)
-def test_options_that_do_not_fit_are_refused(
-    name: str, options: dict[str, Any], message: str
-) -> None:
-    with pytest.raises(ThreefoldError, match=message):
-        threefold.mixer(name, width=16, **options)

@@ -1,0 +1,314 @@
+"""Tables of a user: several series, categories, gaps, stratified splits, all questions at once."""
+
+from __future__ import annotations
+
+import datetime
+import math
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import threefold
+from threefold import ThreefoldError
+from threefold.cli import main
+from threefold.data.preprocessing import Preprocessing
+from threefold.data.preprocessing.categories import OneHot
+from threefold.errors import AmbiguousError, command_line
+from threefold.lab.race.baselines import run_baselines
+from threefold.tasks.user_data import ReadSettings, user_task
+from threefold.training.config import DataSettings
+from threefold.training.training_data import TrainingData
+
+START = datetime.datetime(2024, 1, 1)
+SMALL = {"model.width": 16, "model.depth": 1}
+
+
+def write(path: Path, header: str, rows: Any) -> Path:
+    lines = [header, *(",".join(map(str, row)) for row in rows)]
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def day(number: int) -> str:
+    return (START + datetime.timedelta(days=number)).strftime("%Y-%m-%d")
+
+
+def facts(task: Any) -> dict[str, str]:
+    return dict(task.description.facts)
+
+
+# ----------------------------------------------------------------------------- several series
+
+LEVELS = {"kiosk": 2.0, "mall": 50_000.0}
+
+
+def shop_rows(shops: dict[str, float], days: range) -> list[tuple[Any, ...]]:
+    return [
+        (day(i), shop, level * (1 + 0.3 * math.sin(2 * math.pi * i / 7) + 0.02 * math.sin(i * i)))
+        for i in days
+        for shop, level in shops.items()
+    ]
+
+
+@pytest.fixture(scope="module")
+def shops(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    folder = tmp_path_factory.mktemp("shops")
+    path = write(folder / "shops.csv", "date,shop,sales", shop_rows(LEVELS, range(200)))
+    options = {"target": "sales", "series_column": "shop", "horizon": 3, "mixers": "gru"}
+    settings = {**SMALL, "data.length": 14, "training.learning_rate": 0.01}
+    run = threefold.train(
+        path, folder=folder / "run", steps=150, settings=settings, seed=0, **options
+    )
+    return folder, run
+
+
+def test_series_of_different_levels_are_forecast_in_their_own_units(shops: Any) -> None:
+    """With one scale for all, the small series is a constant for the model."""
+    folder, _ = shops
+    path = write(folder / "new.csv", "date,shop,sales", shop_rows(LEVELS, range(200, 240)))
+    answers = threefold.load(folder / "run").predict(path)  # type: ignore[attr-defined]
+    truth = {(shop, stamp): sales for stamp, shop, sales in shop_rows(LEVELS, range(250))}
+    for answer in answers:
+        level = LEVELS[answer["series"]]
+        expected = truth[answer["series"], answer["time"]]
+        assert answer["sales"] == pytest.approx(expected, abs=0.1 * level), answer
+
+
+def test_a_series_that_training_has_not_seen_is_scaled_by_its_history(shops: Any) -> None:
+    folder, run = shops
+    new = {"garage": 700.0}
+    path = write(folder / "garage.csv", "date,shop,sales", shop_rows(new, range(200, 240)))
+    answers = run.model.predict(path)
+    assert any("garage was not in the training data" in note for note in answers.notes)
+    assert all(400 < answer["sales"] < 1000 for answer in answers)
+    scores = threefold.evaluate(run.model, path)
+    assert scores["mae"] < 300
+    assert "kiosk" in Preprocessing.read(folder / "run" / "model").inputs.steps[0].scales  # type: ignore
+
+
+def test_evaluation_and_streams_use_the_scale_of_each_series(shops: Any) -> None:
+    folder, run = shops
+    scores = threefold.evaluate(run.model, folder / "shops.csv", split="test")
+    by_name = {row["series"]: row for row in scores["by_series"]}
+    assert by_name["kiosk"]["mae"] < 1 and by_name["mall"]["mae"] > 50
+    ratio = by_name["kiosk"]["mase"] / by_name["mall"]["mase"]
+    assert ratio == pytest.approx(1, rel=1e-3)  # the same curve, at two levels
+    chunks = threefold.stream(run.model, folder / "shops.csv")
+    rows = [row for chunk in chunks for row in chunk.rows()]
+    last = {row["series"]: row["sales+1"] for row in rows}
+    for shop, level in LEVELS.items():
+        assert 0.5 * level < last[shop] < 1.5 * level
+
+
+def test_the_scale_of_mase_leaves_out_gaps(tmp_path: Path) -> None:
+    days = [*range(100), *range(1000, 1100)]
+    rows = [(day(i), i) for i in days]  # one a day, and 900 over the gap
+    task = user_task(write(tmp_path / "x.csv", "date,flow", rows), ReadSettings(target="flow"))
+    assert task.preprocessing().naive_errors["1"] == [1.0]  # type: ignore[misc]
+    assert task.preprocessing().naive_errors["7"] == [7.0]  # type: ignore[misc]
+
+
+def test_the_chance_level_of_a_forecast_is_the_better_naive_one(tmp_path: Path) -> None:
+    weekly = [(day(i), 10 + (i % 7) ** 2) for i in range(200)]
+    task = user_task(write(tmp_path / "x.csv", "date,flow", weekly), ReadSettings(target="flow"))
+    assert task.chance == pytest.approx(0) and task.chance_name == "the value of 7 rows ago"
+    drift = [(day(i), float(i)) for i in range(200)]
+    task = user_task(write(tmp_path / "y.csv", "date,flow", drift), ReadSettings(target="flow"))
+    assert task.chance_name == "the last value repeated"
+
+
+# --------------------------------------------------------------------------------- categories
+
+COLOURS = {"red": 1.0, "green": 5.0, "blue": -3.0}
+
+
+def painted(count: int) -> list[tuple[Any, ...]]:
+    draw = np.random.default_rng(0)
+    names = draw.choice(list(COLOURS), count)
+    return [(n, round(float(x), 3), round(COLOURS[n] + 0.1 * float(x), 4))
+            for n, x in zip(names.tolist(), draw.normal(size=count), strict=True)]  # fmt: skip
+
+
+def test_categories_are_inputs_of_tables(tmp_path: Path) -> None:
+    path = write(tmp_path / "paint.csv", "colour,x,price", painted(150))
+    settings = {**SMALL, "training.learning_rate": 0.02}
+    options: Any = {"kind": "regressor", "target": "price", "mixers": "gru", "steps": 150}
+    run = threefold.train(path, folder=tmp_path / "run", settings=settings, **options)
+    assert run.summary["test"]["metric"] < 1, "the price follows from the colour"
+    description = run.data.task.description  # type: ignore[attr-defined]
+    assert "colour: blue, green, red" in dict(description.facts)["categories"]
+    model = threefold.load(tmp_path / "run")
+    new = write(tmp_path / "new.csv", "x,colour", [(0, "green"), (0, "blue"), (0, "pink")])
+    answers = model.predict(new)  # type: ignore[attr-defined]
+    assert answers[0]["value"] == pytest.approx(5, abs=1)
+    assert answers[1]["value"] == pytest.approx(-3, abs=1)
+    assert any("colour: 1 inputs" in note and "new.csv:4" in note for note in answers.notes)
+    with pytest.raises(ThreefoldError, match=r"with categories .colour.*expected a table"):
+        model.predict([[1.0, 2.0]])  # type: ignore[attr-defined]
+
+
+def test_unknown_categories_are_refused_if_missing_values_are(tmp_path: Path) -> None:
+    path = write(tmp_path / "paint.csv", "colour,x,price", painted(60))
+    options = ReadSettings(kind="regressor", target="price", missing="refuse")
+    known = user_task(path, options).preprocessing()  # type: ignore[misc]
+    other = write(tmp_path / "new.csv", "colour,x,price", [("pink", 0, 1)])
+    with pytest.raises(ThreefoldError, match=r"new.csv:2: colour is 'pink'; .*trained on blue"):
+        user_task(other, options, preprocessing=known, split=False)
+
+
+@pytest.mark.parametrize("kind", ["forecaster", "classifier", "grouped classifier"])
+def test_categories_of_every_kind_of_table(kind: str, tmp_path: Path) -> None:
+    rows = [
+        (i // 10, x, colour, "yes" if i // 10 % 2 else "no")
+        for i, (colour, x, _) in enumerate(painted(200))
+    ]
+    path = write(tmp_path / "x.csv", "number,x,colour,label", rows)
+    settings = {
+        "forecaster": ReadSettings(kind="forecaster", target="x"),
+        "classifier": ReadSettings(kind="classifier", target="label"),
+        "grouped classifier": ReadSettings(
+            kind="classifier", target="label", group_column="number"
+        ),
+    }[kind]
+    task = user_task(path, settings)
+    known = task.preprocessing()  # type: ignore[misc]
+    assert known.categories["colour"] == ["blue", "green", "red"]
+    assert "colour" in facts(task)["categories"]
+    assert Preprocessing.from_dict(known.to_dict()) == known
+
+
+def test_one_hot_is_inverted() -> None:
+    step = OneHot.fit(("a", "b", "c"), {"b": ["x", "y"]})
+    values = np.array([[1.0, 2.0, 3.0, 0.0], [4.0, 0.0, 5.0, 1.0], [6.0, 1.0, 7.0, 0.0]])
+    encoded = step.apply(values)
+    assert encoded.tolist() == [[1, 3, 0, 0, 1], [4, 5, 1, 0, 0], [6, 7, 0, 1, 0]]
+    assert step.invert(encoded).tolist() == values.tolist()
+
+
+# ------------------------------------------------------------------------------ all questions
+
+
+def test_all_questions_are_asked_at_once(tmp_path: Path) -> None:
+    stamps = [f"0{1 + i % 9}/0{1 + i // 9 % 9}/2024" for i in range(60)]
+    rows = [(stamps[i], stamps[-i - 1], math.sin(i), math.cos(i)) for i in range(60)]
+    path = write(tmp_path / "x.csv", "begin,end,flow,load", rows)
+    with command_line(), pytest.raises(AmbiguousError) as asked:
+        user_task(path, ReadSettings())
+    message = str(asked.value)
+    for option in ("--time-column begin", "--target flow", "data.day_first=true"):
+        assert option in message, message
+    assert len(asked.value.questions) == 3
+    answered = ReadSettings(time_column="begin", target="flow", day_first=True)
+    assert user_task(path, answered).kind == "forecaster"
+
+
+def test_questions_behind_a_doubtful_header_are_asked_too(tmp_path: Path) -> None:
+    waves = [(math.sin(i), math.cos(i)) for i in range(60)]
+    path = tmp_path / "x.csv"
+    path.write_text("".join(f"{a},{b}\n" for a, b in waves))
+    with command_line(), pytest.raises(AmbiguousError) as asked:
+        user_task(path, ReadSettings())
+    assert "--set data.header=true" in asked.value.options
+    assert "--target c1" in asked.value.options
+    assert Counter(len(choices) > 1 for _, choices in asked.value.questions) == {True: 2}
+
+
+# ---------------------------------------------------------------------------- splits, chance
+
+
+def test_every_class_is_in_the_test_split(tmp_path: Path) -> None:
+    labels = ["common"] * 100 + ["rare"] * 3 + ["other"] * 30 + ["once"]
+    path = write(tmp_path / "x.csv", "x,y,label", [(i % 7, i % 5, n) for i, n in enumerate(labels)])
+    task = user_task(path, ReadSettings(kind="classifier", target="label"))
+    names = task.preprocessing().labels  # type: ignore[misc]
+    drawn = {
+        split: Counter(names[i] for i in task.examples(split).targets.tolist())
+        for split in ("train", "valid", "test")
+    }
+    assert drawn["test"] == {"common": 10, "other": 3, "rare": 1}
+    assert drawn["train"]["once"] == 1 and drawn["train"]["rare"] >= 1
+    assert sum(drawn["valid"].values()) == 13
+    assert sum(map(sum, (part.values() for part in drawn.values()))) == len(labels)
+    assert "stratified by class" in facts(task)["split"]
+    assert any("not tested: once" in note for note in task.description.notes)
+
+
+def test_the_chance_level_is_learnt_from_the_training_split(tmp_path: Path) -> None:
+    """The commonest class of the test split was taken, which no model can know."""
+    x = [np.ones(3)] * 20
+    y = {"train": ["a"] * 12 + ["b"] * 8, "valid": ["a", "b"], "test": ["b"] * 9 + ["a"]}
+    splits: Any = {name: (x[: len(y[name])], y[name]) for name in ("valid", "test")}
+    task = threefold.Task.from_arrays(x, y["train"], splits=splits)
+    assert task.chance == pytest.approx(0.1)
+    data: Any = TrainingData(task, DataSettings(name="arrays", batch_size=4))
+    majority = run_baselines(data, "simple", 1, 100, lambda text: None)[0]
+    assert majority.name == "majority" and majority.scores[0] == pytest.approx(task.chance)
+
+
+# ------------------------------------------------------------------- options as users spell them
+
+
+def test_messages_spell_options_as_their_reader_does(tmp_path: Path, capsys: Any) -> None:
+    rows = [(math.sin(i), math.cos(i)) for i in range(60)]
+    path = write(tmp_path / "x.csv", 'my flow,"a,b"', rows)
+    with pytest.raises(AmbiguousError) as asked:
+        threefold.train(path, steps=1)
+    assert asked.value.options[:2] == ['target="my flow"', 'target="\\"a,b\\""']
+    assert "--" not in str(asked.value)
+    with pytest.raises(SystemExit):
+        main(["data", "check", str(path)])
+    offered = [line.strip() for line in capsys.readouterr().err.splitlines()]
+    assert "--target 'my flow'" in offered and """--target '"a,b"'""" in offered
+    assert user_task(path, ReadSettings(target='"a,b"')).kind == "forecaster"
+    with pytest.raises(ThreefoldError, match=r'settings={"data.length": N}.*horizon=N'):
+        threefold.train(path, steps=1, target=["a,b"], horizon=1000)
+    with pytest.raises(ThreefoldError, match=r"^kind is vision, but"):
+        threefold.train(["some text"] * 100, steps=1, kind="vision")
+
+
+@pytest.mark.parametrize("kind", ["forecaster", "classifier"])
+def test_a_model_knows_how_its_dates_were_written(kind: str, tmp_path: Path) -> None:
+    """The days of the training data go up to 31, those of new data may not."""
+
+    def rows(form: str, count: int) -> list[tuple[Any, ...]]:
+        days = [(START + datetime.timedelta(days=i)).strftime(form) for i in range(count)]
+        return [(d, i // 5, math.sin(i), "ab"[i // 5 % 2]) for i, d in enumerate(days)]
+
+    options: Any = {"kind": kind, "target": "flow", "steps": 1, "mixers": "gru", "settings": SMALL}
+    if kind == "classifier":
+        options |= {"target": "label", "group_column": "n", "features": "flow"}
+    header = "date,n,flow,label"
+    known = write(tmp_path / "x.csv", header, rows("%m/%d/%Y", 200))
+    model = threefold.train(known, **options).model
+    new = write(tmp_path / "new.csv", header, rows("%m/%d/%Y", 10))
+    answers = model.predict(new)  # type: ignore[attr-defined]
+    assert kind == "classifier" or answers[0]["time"] == "01/11/2024"
+    other = write(tmp_path / "other.csv", header, rows("%Y-%m-%d", 200))
+    model = threefold.train(other, **options).model
+    with pytest.raises(
+        ThreefoldError, match=r"day or the month first\? .*2024-01-.*write them so$"
+    ):
+        model.predict(new)  # type: ignore[attr-defined]
+
+
+def test_a_tagger_tells_the_share_of_unknown_words(tmp_path: Path) -> None:
+    path = tmp_path / "x.conll"
+    path.write_text("the\tD\ndog\tN\nruns\tV\n\n" * 20)
+    model: Any = threefold.train(path, steps=1, mixers="gru", settings=SMALL).model
+    notes = model.predict(["the fax glims", "the dog"]).notes
+    assert notes and notes[0].startswith("40% of the words (2 of 5) were not in the training data")
+    assert notes[0].endswith("fax, glims")
+    assert model.predict(["the dog runs", "the cat runs"]).notes == []  # one of six
+
+
+def test_a_model_knows_how_its_thousands_were_separated(tmp_path: Path) -> None:
+    known = {"x": [f"{1000.5 + 97 * i:,.1f}" for i in range(60)], "y": [i % 7 for i in range(60)]}
+    options: Any = {"kind": "regressor", "target": "y", "mixers": "gru", "settings": SMALL}
+    model: Any = threefold.train(known, steps=1, **options).model
+    assert model.preprocessing.decimal == "."
+    new = write(tmp_path / "new.csv", "x", [('"1,001"',), ("1001",)])
+    one, other = model.predict(new)
+    assert one == other

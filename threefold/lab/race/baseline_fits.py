@@ -1,0 +1,249 @@
+"""How the baselines of a race are fitted: each takes a task and returns how it answers a batch."""
+
+from __future__ import annotations
+
+import lzma
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from threefold.classical.autoregression import RidgeAutoregression
+from threefold.classical.hashed_ngrams import TextLogistic
+from threefold.classical.leave_one_out import LeaveOneOutFit, fit_leave_one_out
+from threefold.classical.ngrams import NGrams
+from threefold.classical.random_convolutions import RandomConvolutions
+from threefold.classical.seasons import season_of
+from threefold.classical.smoothing import fit_rates, forecast_window
+from threefold.classical.time_warping import nearest_neighbours
+from threefold.data.loaders import IGNORE, Batch
+from threefold.errors import ThreefoldError
+from threefold.estimators.echo_state_network import EchoStateNetwork
+from threefold.tasks.baselines import commonest_answer, sample_rows
+from threefold.tasks.task import Task
+
+MOST_EXAMPLES = 2000  # of the training split that a baseline reads
+MOST_NUMBERS = 40_000_000  # of their inputs
+MOST_CELLS = 1_500_000_000  # of time warping, all pairs of a training and a test series together
+WINDOW = 0.1  # of time warping
+
+# From a batch to what the task's metric takes: scores of classes, or numbers.
+Answer = Callable[[Batch], Tensor]
+
+
+@dataclass(frozen=True)
+class TestFacts:
+    """How much the baselines will be asked."""
+
+    examples: int
+    length: int
+
+
+def _train(task: Task[Any], most: int = MOST_EXAMPLES) -> Batch:
+    """Training examples, as many as a baseline reads."""
+    numbers = max(1, task.length * max(1, task.features))
+    return sample_rows(task, "train", max(20, min(most, MOST_NUMBERS // numbers)))
+
+
+def _lengths(batch: Batch) -> Tensor | None:
+    return None if batch.mask is None else batch.lengths
+
+
+# ------------------------------------------------------------- one class or number per sequence
+
+
+def _targets(task: Task[Any], batch: Batch) -> Tensor:
+    """±1 for each class, or the numbers, [N, outputs] in float64."""
+    if not task.classes:
+        return batch.targets.double().reshape(len(batch.targets), -1)
+    return 2 * torch.nn.functional.one_hot(batch.targets, task.classes).double() - 1
+
+
+def _shaped(task: Task[Any], answers: Tensor, batch: Batch) -> Tensor:
+    return answers if task.classes else answers.reshape(batch.targets.shape)
+
+
+def fit_majority(task: Task[Any], seed: int, facts: TestFacts) -> Answer:
+    answer = commonest_answer(_train(task).targets.numpy())
+    scores = torch.nn.functional.one_hot(torch.tensor(answer), task.classes).float()
+    return lambda batch: scores.expand(len(batch.inputs), -1)
+
+
+def fit_mean(task: Task[Any], seed: int, facts: TestFacts) -> Answer:
+    mean = _targets(task, _train(task)).mean(0)
+    return lambda batch: _shaped(task, mean.expand(len(batch.inputs), -1).float(), batch)
+
+
+def _ridge(task: Task[Any], features: Tensor, train: Batch) -> tuple[LeaveOneOutFit, Tensor]:
+    """A ridge on features of equal spread, and that spread."""
+    spread = features.std(0, correction=0)
+    spread = torch.where(spread > 0, spread, 1.0)
+    return fit_leave_one_out(features / spread, _targets(task, train)), spread
+
+
+def fit_rocket(task: Task[Any], seed: int, facts: TestFacts) -> Answer:
+    train = _train(task)
+    transform = RandomConvolutions.fit(train.inputs, _lengths(train), seed=seed)
+    fit, spread = _ridge(task, transform.transform(train.inputs, _lengths(train)).double(), train)
+
+    def answer(batch: Batch) -> Tensor:
+        features = transform.transform(batch.inputs, _lengths(batch)).double()
+        return _shaped(task, fit(features / spread).float(), batch)
+
+    return answer
+
+
+def fit_warping(task: Task[Any], seed: int, facts: TestFacts) -> Answer:
+    cells = facts.examples * facts.length * max(1, WINDOW * 2 * facts.length) * task.features
+    train = _train(task, min(MOST_EXAMPLES, max(20, int(MOST_CELLS / cells))))
+    known, targets = train.inputs.double(), _targets(task, train)
+
+    def answer(batch: Batch) -> Tensor:
+        near, _ = nearest_neighbours(
+            batch.inputs.double(), known, _lengths(batch), _lengths(train), window=WINDOW
+        )
+        return _shaped(task, targets[near].float(), batch)
+
+    return answer
+
+
+def fit_echo_state(task: Task[Any], seed: int, facts: TestFacts) -> Answer:
+    """Mean states of a reservoir and a ridge."""
+    train = _train(task)
+    network = EchoStateNetwork(units=200, seed=seed, bias_scale=0.5, squares=True)
+
+    def features(batch: Batch) -> Tensor:
+        lengths = batch.lengths if batch.mask is not None else None
+        rows = [
+            row if lengths is None else row[: int(lengths[i])] for i, row in enumerate(batch.inputs)
+        ]
+        states = [network.states(row.double()) for row in rows]
+        return torch.stack([torch.cat([s.mean(0), s[-1], s.std(0, correction=0)]) for s in states])
+
+    fit, spread = _ridge(task, features(train), train)
+    return lambda batch: _shaped(task, fit(features(batch) / spread).float(), batch)
+
+
+def fit_pixels(task: Task[Any], seed: int, facts: TestFacts) -> Answer:
+    train = _train(task)
+    fit, spread = _ridge(task, train.inputs.flatten(1).double(), train)
+    return lambda batch: fit(batch.inputs.flatten(1).double() / spread).float()
+
+
+def fit_logistic(task: Task[Any], seed: int, facts: TestFacts) -> Answer:
+    train = _train(task, 4000)
+    order = 4 if task.vocabulary <= 512 else 2  # of characters, or of words
+    model = TextLogistic.fit(
+        _rows(train), train.targets.numpy(), task.classes, order=order, seed=seed
+    )
+    return lambda batch: model.scores(_rows(batch))
+
+
+def _rows(batch: Batch) -> list[Any]:
+    lengths = batch.lengths if batch.mask is not None else None
+    rows = batch.inputs.numpy()
+    return [row if lengths is None else row[: int(lengths[i])] for i, row in enumerate(rows)]
+
+
+def fit_commonest_tag(task: Task[Any], seed: int, facts: TestFacts) -> Answer:
+    train = _train(task, 20_000)
+    table = torch.zeros(task.vocabulary, task.classes)
+    counts = train.targets != IGNORE
+    places = train.inputs[counts] * task.classes + train.targets[counts]
+    table.view(-1).index_add_(0, places, torch.ones(len(places)))
+    table += 1e-3 * table.sum(0) / table.sum()  # for words that training has not seen
+    return lambda batch: table[batch.inputs]
+
+
+# --------------------------------------------------------------------------------------- language
+
+
+def fit_ngrams(task: Task[Any], seed: int, facts: TestFacts) -> Answer:
+    assert task.corpus is not None
+    text = task.corpus().tokens["train"]
+    model = NGrams.fit(text, task.vocabulary, 6 if task.vocabulary <= 512 else 4)
+
+    def answer(batch: Batch) -> Tensor:
+        bits = []
+        for inputs, targets in zip(batch.inputs.numpy(), batch.targets.numpy(), strict=True):
+            came, wanted = np.append(inputs, targets[-1:]), np.append(inputs[:1], targets)
+            bits.append(-model.log_probabilities(came, wanted)[1:] / math.log(2))
+        return torch.from_numpy(np.concatenate(bits))
+
+    return answer
+
+
+def fit_xz(task: Task[Any], seed: int, facts: TestFacts) -> Answer:
+    """Bits per token that xz needs for the test split behind the training split."""
+    assert task.corpus is not None
+    corpus = task.corpus()
+    texts = [corpus.tokenizer.decode(corpus.tokens[split]).encode() for split in ("train", "test")]
+    options = {"format": lzma.FORMAT_RAW, "filters": [{"id": lzma.FILTER_LZMA2, "preset": 9}]}
+    sizes = [len(lzma.compress(text, **options)) for text in (texts[0], b"".join(texts))]  # type: ignore[arg-type]
+    bits = 8 * (sizes[1] - sizes[0]) / len(corpus.tokens["test"])
+    return lambda batch: torch.full((batch.targets.numel(),), bits)
+
+
+# -------------------------------------------------------------------------------------- forecasts
+
+
+def _horizon(task: Task[Any]) -> tuple[int, int]:
+    """Steps and channels of a forecast."""
+    shape = task.rows("train", [0]).targets.shape
+    return int(shape[1]), 1 if len(shape) == 2 else int(shape[2])
+
+
+def _as_targets(forecast: Tensor, batch: Batch) -> Tensor:
+    return forecast.float().reshape(batch.targets.shape)
+
+
+def fit_last_value(task: Task[Any], seed: int, facts: TestFacts) -> Answer:
+    horizon, channels = _horizon(task)
+    return lambda batch: _as_targets(batch.inputs[:, -1:, :channels].expand(-1, horizon, -1), batch)
+
+
+def fit_seasonal(task: Task[Any], seed: int, facts: TestFacts) -> Answer:
+    horizon, channels = _horizon(task)
+    season = season_of(_train(task, 500).inputs[:, :, 0])
+    if not season:
+        raise ThreefoldError("no season was found in the training windows")
+
+    def answer(batch: Batch) -> Tensor:
+        last = batch.inputs[:, -season:, :channels]
+        return _as_targets(last.repeat(1, -(-horizon // season), 1)[:, :horizon], batch)
+
+    return answer
+
+
+def fit_autoregression(task: Task[Any], seed: int, facts: TestFacts) -> Answer:
+    horizon, channels = _horizon(task)
+    train = _train(task, 20_000)
+    held = sample_rows(task, "valid", 1000)
+    windows = [
+        (b.inputs, b.targets.reshape(len(b.targets), horizon, channels)) for b in (train, held)
+    ]
+    season = season_of(train.inputs[:500, :, 0])
+    model = RidgeAutoregression.fit(*windows[0], season=season, held_out=windows[1])
+    return lambda batch: _as_targets(model.predict(batch.inputs), batch)
+
+
+def fit_holt_winters(task: Task[Any], seed: int, facts: TestFacts) -> Answer:
+    horizon, channels = _horizon(task)
+    windows = _train(task, 500).inputs[:, :, :channels]
+    season = season_of(windows[:, :, 0])
+    chosen = windows[:: max(1, len(windows) // 4)][:4].numpy()
+    rates = [fit_rates(list(chosen[:, :, c]), season=season, seed=seed) for c in range(channels)]
+
+    def answer(batch: Batch) -> Tensor:
+        rows = batch.inputs[:, :, :channels].numpy()
+        forecasts = [
+            [forecast_window(row[:, c], rates[c], horizon, season=season) for c in range(channels)]
+            for row in rows
+        ]
+        return _as_targets(torch.from_numpy(np.array(forecasts)).transpose(1, 2), batch)
+
+    return answer

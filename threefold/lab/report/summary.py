@@ -1,0 +1,175 @@
+"""A paragraph that needs no statistics: which model, how sure, how much better, what it costs, and
+what to do next."""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections.abc import Iterator
+from itertools import pairwise
+
+from threefold.drawing.text import format_value
+from threefold.lab.report.report import BaselineResult, Contender, Report
+from threefold.lab.report.sentences import (
+    ENOUGH_SEEDS,
+    FEW_STEPS,
+    join_words,
+    relation_to,
+    still_learning,
+)
+
+# By metric: what a score means in words.
+MEANINGS = {
+    "accuracy": "is right in {} of the test cases",
+    "exact": "gets {} of the test sequences entirely right",
+    "bits": "needs {} bits to predict one token",
+    "loss": "has a loss of {} nats",
+    "squared_error": "has a mean squared error of {}",
+    "absolute_error": "is off by {} on average",
+    "bleu": "reaches {} BLEU points",
+    "phoneme_error": "gets {} of the phonemes wrong",
+}
+NOTABLE = 0.02  # relative improvement that is worth a number
+OVERCONFIDENT = 0.05  # calibration error from which on probabilities should not be trusted
+
+
+def summary(report: Report) -> list[str]:
+    """The paragraph, sentence by sentence."""
+    chosen = recommended(report)
+    sentences = [_which(report, chosen), _cost(report, chosen), *_caution(chosen)]
+    sentences += [_how_sure(report), _next(report, chosen)]
+    return [text for text in sentences if text]
+
+
+def recommended(report: Report) -> Contender | BaselineResult:
+    """The best baseline if no model is clearly better, else the cheapest of the best models."""
+    if _relation(report) in ("worse", "never better", "unclear"):
+        return report.ranked_baselines[0]
+    if report.verdict.kind != "tie":
+        return report.ranked[0]
+    tied = {report.verdict.leader, *report.verdict.rivals}
+    known = [c for c in report.ranked if c.name in tied and c.decode_seconds < math.inf]
+    return min(known, key=lambda c: c.decode_seconds) if known else report.ranked[0]
+
+
+def _relation(report: Report) -> str:
+    """How the best model compares with the best baseline; "" without baselines."""
+    return relation_to(report, report.ranked_baselines[0]) if report.baselines else ""
+
+
+def _means(report: Report, one: Contender | BaselineResult) -> str:
+    """What the score of a model means."""
+    subject, score = report.subject, one.quality.mean
+    text = format_value(score, "percent") if subject.unit == "percent" else f"{score:.3g}"
+    if subject.metric == "absolute_error" and subject.quantity:
+        text = f"{text} (in units of {subject.quantity})"
+    return MEANINGS.get(subject.metric, f"has a {subject.metric_name} of {{}}").format(text)
+
+
+def _which(report: Report, chosen: Contender | BaselineResult) -> str:
+    """The recommendation, against the best of the other sort."""
+    leader, relation = report.ranked[0], _relation(report)
+    if isinstance(chosen, BaselineResult):
+        clear = "no sequence model" if relation == "worse" else "no sequence model clearly"
+        return (
+            f"Use {chosen.name}, a simple method: {clear} beats it here. "
+            f"It {_means(report, chosen)}; "
+            f"the best sequence model, {leader.name}, {_means(report, leader)}."
+        )
+    tied = report.verdict.kind == "tie"
+    first = f"Use {chosen.name}"
+    if tied:
+        others = [name for name in (leader.name, *report.verdict.rivals) if name != chosen.name]
+        first += f": it is as good as {join_words(others)}, as far as this race can tell"
+        first += ", and the fastest of them" if chosen.decode_seconds < math.inf else ""
+    else:
+        first += ", the best of the models" if len(report.contenders) > 1 else ""
+    text = f"{first}. It {_means(report, chosen)}"
+    if not report.baselines:
+        return f"{text}. No simple method took part."
+    best = report.ranked_baselines[0]
+    return f"{text}; the best simple method, {best.name}, {_means(report, best)}{_gain(report)}."
+
+
+def _gain(report: Report) -> str:
+    """How much better the best model is than the best baseline, in words."""
+    ours, theirs = report.ranked[0].quality.mean, report.ranked_baselines[0].quality.mean
+    if report.subject.metric in ("accuracy", "exact"):
+        ours, theirs, what = 1 - ours, 1 - theirs, "fewer mistakes"
+    elif report.subject.lower:
+        what = "fewer bits" if report.subject.metric == "bits" else "less error"
+    else:
+        return ""
+    share = 1 - ours / theirs if theirs > 0 else 0.0
+    return f" ({100 * share:.0f} % {what})" if share >= NOTABLE else ""
+
+
+def _how_sure(report: Report) -> str:
+    seeds = min(len(c.runs) for c in report.contenders)
+    if seeds == 1:
+        return "Each model was trained once only, so the order of the models may be chance."
+    sure = format_value(report.verdict.confidence, "percent")
+    trained = f"each model was trained {'twice' if seeds == 2 else f'{seeds} times'}"
+    if report.verdict.kind == "best":
+        return f"That {report.verdict.leader} is the best model is {sure} certain: {trained}."
+    if report.verdict.kind == "tie":
+        return f"The differences among the best models may be chance, although {trained}."
+    return f"No other model took part, and {trained}."
+
+
+def _cost(report: Report, chosen: Contender | BaselineResult) -> str:
+    """Time of one element, memory, and time to train."""
+    parts = []
+    if 0 < chosen.decode_seconds < math.inf:
+        each = format_value(chosen.decode_seconds, "seconds")
+        parts.append(f"{each} for each {report.subject.element}")
+    if 0 < chosen.running_bytes < math.inf:
+        parts.append(f"{format_value(chosen.running_bytes, 'bytes')} of memory")
+    fitted = "was fitted" if isinstance(chosen, BaselineResult) else "was trained"
+    took = format_value(chosen.seconds, "seconds")
+    needs = f"It needs {join_words(parts)} on this machine, and" if parts else "It"
+    return f"{needs} {fitted} in {took}."
+
+
+def _caution(chosen: Contender | BaselineResult) -> Iterator[str]:
+    """Probabilities that are not to be trusted."""
+    found = chosen.extras.get("calibration") or {}
+    error = found.get("error")
+    if error is not None and error >= OVERCONFIDENT:
+        off = f"{100 * error:.0f} percentage points"
+        yield f"Do not take its probabilities at face value: they are off by {off} on average."
+    actual, nominal = found.get("actual"), found.get("nominal")
+    if actual is not None and nominal is not None and abs(actual - nominal) >= OVERCONFIDENT:
+        told, true = (format_value(round(value, 2), "percent") for value in (nominal, actual))
+        yield f"Its bands should contain {told} of the values and contain {true}."
+
+
+def _next(report: Report, chosen: Contender | BaselineResult) -> str:
+    """What to do next."""
+    steps = min(run.steps for c in report.contenders for run in c.runs)
+    seeds = min(len(c.runs) for c in report.contenders)
+    falling = [c.name for c in report.contenders if still_learning(c)]
+    if steps < FEW_STEPS:
+        return f"Next: repeat this with a longer --time; {steps} steps of training say little."
+    if falling:
+        names = join_words(falling)
+        verb = "was" if len(falling) == 1 else "were"
+        return f"Next: repeat this with a longer --time, because {names} {verb} still improving."
+    if isinstance(chosen, BaselineResult):
+        return "Next: use the simple method, or give the models more data or a longer --time."
+    if report.verdict.kind != "best" and len(report.contenders) > 1 and seeds < ENOUGH_SEEDS:
+        return "Next: if the difference matters to you, repeat this with more --seeds."
+    if report.best is not None and report.best.name == chosen.name:
+        return f"Next: use it, {report.best.command}; it is in {report.best.folder}."
+    return f"Next: train it on all your data, {_train_command(report, chosen)}."
+
+
+def _train_command(report: Report, chosen: Contender) -> str:
+    """The command that trains the chosen model alone."""
+    words = shlex.split(report.subject.command)
+    if words[:2] != ["threefold", "compare"]:
+        return "with threefold.train"
+    given = [b for a, b in pairwise(words) if a == "--set" and b.startswith("data.")]
+    sets = [word for setting in given for word in ("--set", setting)]
+    command = ["threefold", "train", words[2], "--mixers", chosen.mixer, *sets]
+    return f"with `{shlex.join(command)}`"

@@ -1,0 +1,134 @@
+"""The tables of a report, for the page, for Markdown and for the terminal."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+from threefold.drawing.text import format_value
+from threefold.lab.report.report import Contender, Report
+
+Column = tuple[str, list[str], int | None]  # title, cells, row of the best cell
+
+BASELINES = (
+    "Simple models that were fitted to the same training data and scored on the same test "
+    "examples: a sequence model that does not beat them is not worth its cost."
+)
+
+
+SHAPES = ("model", "mixer", "width", "depth", "channel mixer", "dropout", "spec digest")
+
+
+def shape_rows(report: Report) -> list[tuple[str, ...]]:
+    """The shapes of the models, for the page and for Markdown."""
+    return [
+        (
+            c.name,
+            c.mixer,
+            str(c.width),
+            str(c.depth),
+            c.channel,
+            f"{c.dropout:g}",
+            c.digest[:12],
+        )
+        for c in report.ranked
+    ]
+
+
+def baseline_rows(report: Report) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """The table of the baselines, for the page and for Markdown."""
+    header: tuple[str, ...] = (
+        "baseline",
+        f"test {report.subject.metric_with_unit}",
+        "time to fit",
+        f"time per {report.subject.element}",
+        "memory",
+    )
+    rows: list[tuple[str, ...]] = [
+        (
+            b.name,
+            report.subject.score(b.quality.mean, b.quality.half),
+            format_value(b.fit_seconds, "seconds"),
+            format_value(b.decode_seconds, "seconds"),
+            format_value(b.running_bytes, "bytes"),
+        )
+        for b in report.ranked_baselines
+    ]
+    return header, rows
+
+
+def columns(report: Report) -> list[Column]:
+    """The columns of the table, for the page and for Markdown."""
+    ranked, subject = report.ranked, report.subject
+    qualities = [_quality(report, c) for c in ranked]
+    listed: list[Column] = [(f"test {subject.metric_with_unit}", qualities, 0)]
+
+    def add(title: str, values: Iterable[float], unit: str, best: str = "") -> None:
+        numbers = list(values)
+        if any(math.isfinite(v) for v in numbers):
+            cells = [format_value(v, unit) for v in numbers]
+            listed.append((title, cells, _best_row(numbers, best)))
+
+    add("parameters", (c.parameters for c in ranked), "count")
+    add("learning rate", (c.learning_rate for c in ranked), "number")
+    add(f"training speed, {subject.element}s/s", (c.training_rate for c in ranked), "count", "high")
+    decode = (1 / c.decode_seconds for c in ranked)
+    add(f"decode speed, {subject.element}s/s", decode, "count", "high")
+    memory = _bytes_column("peak training memory", [c.cost.memory for c in ranked], subject.element)
+    state = _bytes_column("state per stream", [c.cost.state for c in ranked], subject.element)
+    add("size on disk", (c.extras.get("disk_bytes", math.nan) for c in ranked), "bytes", "low")
+    found = [c.extras.get("calibration") or {} for c in ranked]
+    add("calibration error", (f.get("error", math.nan) for f in found), "percent", "low")
+    bands = {f["nominal"] for f in found if "nominal" in f}
+    if len(bands) == 1:
+        share = format_value(bands.pop(), "percent")
+        actual = [f.get("actual", math.nan) for f in found]
+        add(f"values inside the {share} band", actual, "percent")
+    return [*listed, *memory, *state]
+
+
+def _bytes_column(
+    title: str, costs: Sequence[Sequence[tuple[int, float]]], element: str
+) -> list[Column]:
+    """The bytes at the longest measured length, with that length; nothing if not measured."""
+    lengths = {points[-1][0] for points in costs if points}
+    if not lengths:
+        return []
+    numbers = [_last(points) for points in costs]
+    cells = [format_value(value, "bytes") for value in numbers]
+    if len(lengths) == 1:
+        best = _best_row(numbers, "low")
+        return [(f"{title} at {lengths.pop():,} {element}s", cells, best)]
+    # Bytes at different lengths cannot be compared, so none of them is best.
+    at = [f" at {points[-1][0]:,} {element}s" if points else "" for points in costs]
+    return [(title, [cell + length for cell, length in zip(cells, at, strict=True)], None)]
+
+
+def _best_row(numbers: list[float], best: str) -> int | None:
+    """The row of the "low"est or "high"est finite number; None where no number is best ("")."""
+    if not best:
+        return None
+    choose = min if best == "low" else max
+    return numbers.index(choose(v for v in numbers if math.isfinite(v)))
+
+
+def caption(report: Report) -> str:
+    """How to read the table, and after how many elements decoding was measured."""
+    order = "Best model first." if report.verdict.kind == "best" else "Sorted by score."
+    texts = [
+        f"{order} ± is half the width of the 99 % confidence interval of the mean over seeds; the "
+        "best value of each column is bold."
+    ]
+    costs = [c.cost for c in report.ranked]
+    decode = sorted({cost.decode[0][0] for cost in costs if cost.decode})
+    if len(decode) == 1:
+        texts.append(f"Decode speed was measured after {decode[0]:,} {report.subject.element}s.")
+    return " ".join(texts)
+
+
+def _quality(report: Report, contender: Contender) -> str:
+    return report.subject.score(contender.quality.mean, contender.quality.half)
+
+
+def _last(points: Sequence[tuple[int, float]]) -> float:
+    return points[-1][1] if points else math.nan

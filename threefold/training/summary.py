@@ -1,0 +1,57 @@
+"""summary.json: scores, cost and baselines of a run."""
+
+from __future__ import annotations
+
+import math
+import time
+from pathlib import Path
+from typing import Any
+
+from threefold.models.model import Model
+from threefold.training.config import RunConfig
+from threefold.training.evaluation import Scores
+from threefold.training.result import Result
+from threefold.training.training_data import TrainingData
+
+
+def title_of(config: RunConfig) -> str:
+    """The title of a run, e.g. `mamba on notes.txt`."""
+    names = [entry if isinstance(entry, str) else entry[0] for entry in config.model.mixers]
+    return f"{'+'.join(dict.fromkeys(names))} on {Path(config.data.name).name}"
+
+
+def summarize(
+    config: RunConfig, data: TrainingData, model: Model, result: Result, test: Scores | None
+) -> dict[str, Any]:
+    """The content of summary.json: scores, cost and baselines of a run."""
+    task = data.task
+    values: dict[str, Any] = {
+        "title": title_of(config),
+        "task": task.name,
+        "metric": data.metric,
+        "lower_is_better": task.lower,
+        "chance": task.chance,
+        "chance_name": task.chance_name,
+        "parameters": model.parameter_count,
+        "steps": result.steps,
+        "tokens": result.tokens,
+        "seconds": round(result.seconds, 3),
+        "tokens_per_second": round(result.tokens_per_second, 1),
+        "stopped": result.stopped,
+        "loss": _number(result.losses[-1] if result.losses else math.nan),
+        "valid": _scores(result.scores),
+        "test": None if test is None else _scores(test),
+        "published": dict(task.published),
+        "finished_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+    }
+    if task.labels:
+        values["labels"] = list(task.labels)
+    return values
+
+
+def _scores(scores: Scores) -> dict[str, float | None]:
+    return {"loss": _number(scores.loss), "metric": _number(scores.metric)}
+
+
+def _number(value: float) -> float | None:
+    return value if math.isfinite(value) else None
