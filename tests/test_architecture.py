@@ -68,6 +68,7 @@ MANY_PARAMETERS: dict[str, str] = {
     "threefold.kernels.*": "the tensors of an operation and what its backward pass needs",
     "threefold.blocks.*.__init__": "the constructor is the configuration",
     "threefold.layers.*.__init__": "the constructor is the configuration",
+    "threefold.estimators.*.__init__": "the constructor is the configuration",
     "threefold.models.presets.*": "the sizes and options of published models",
     "threefold.memory.linear.recurrence.linear_recurrence": "a public operation",
     "threefold.memory.linear.recurrence.recur": "the same for mixers, with lengths",

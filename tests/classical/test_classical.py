@@ -112,12 +112,13 @@ def test_leave_one_out_is_what_it_says(shape: tuple[int, int]) -> None:
 def test_weights_count_examples_several_times() -> None:
     x, y = series(1, 30, 4)[0], series(1, 30, 1, 1)[0]
     weights = torch.arange(30) % 3 + 1.0
-    weighted = fit_leave_one_out(x, y, [1.0], weights)
-    rows = torch.arange(30).repeat_interleave((weights).long())
-    # Weights are scaled to have a mean of one, so the strength belongs to the number of examples.
-    repeated = fit_leave_one_out(x[rows], y[rows], [len(rows) / 30])
+    weighted = fit_leave_one_out(x, y, STRENGTHS, weights)
+    rows = torch.arange(30).repeat_interleave(weights.long())
+    repeated = fit_leave_one_out(x[rows], y[rows], STRENGTHS)
+    assert weighted.errors == pytest.approx(repeated.errors)
     assert_close(weighted.weight, repeated.weight)
     assert_close(weighted.offset, repeated.offset)
+    assert_close(weighted.left_out[rows], repeated.left_out)  # of each copy without it
 
 
 def test_autoregression_finds_the_rule_of_a_series() -> None:

@@ -36,7 +36,11 @@ class LeaveOneOutFit(NamedTuple):
 def fit_leave_one_out(
     x: Tensor, y: Tensor, strengths: Sequence[float] = STRENGTHS, weights: Tensor | None = None
 ) -> LeaveOneOutFit:
-    """Ridge of features x [N, F] and targets y [N, O]; weights [N] count examples several times."""
+    """Ridge of features x [N, F] and targets y [N, O].
+
+    weights [N], above 0, count examples several times: 2 is the same as two copies of an example,
+    of which one is left out at a time.
+    """
     if x.dim() != 2 or y.dim() != 2 or len(x) != len(y) or len(x) < 2:
         raise ThreefoldError(
             f"fit: x is {tuple(x.shape)} and y is {tuple(y.shape)}, expected [examples, features] "
@@ -44,24 +48,24 @@ def fit_leave_one_out(
         )
     if not strengths or min(strengths) <= 0:
         raise ThreefoldError(f"fit: strengths are {list(strengths)}, expected numbers above 0")
-    share = torch.ones(len(x), dtype=x.dtype) if weights is None else weights.to(x.dtype)
-    share = share / share.sum()
+    counts = torch.ones(len(x), dtype=x.dtype) if weights is None else weights.to(x.dtype)
+    share = counts / counts.sum()
     x_mean, y_mean = share @ x, share @ y
-    root = (share * len(x)).sqrt().unsqueeze(1)
+    root = counts.sqrt().unsqueeze(1)
     centred, targets = (x - x_mean) * root, (y - y_mean) * root
-    spectrum = _Spectrum(centred, targets, share)
+    spectrum = _Spectrum(centred, targets, counts)
     errors = {strength: spectrum.error(strength) for strength in sorted(strengths)}
     chosen = min(errors, key=errors.__getitem__)
     weight = spectrum.solve(chosen)
-    left_out = y - spectrum.residuals(chosen) / root
+    left_out = y - spectrum.residuals(chosen)
     return LeaveOneOutFit(weight, y_mean - x_mean @ weight, chosen, errors, left_out)
 
 
 class _Spectrum:
     """The eigenvectors of XXᵀ or XᵀX, whichever is smaller."""
 
-    def __init__(self, x: Tensor, y: Tensor, share: Tensor) -> None:
-        self.x, self.y, self.share = x, y, share
+    def __init__(self, x: Tensor, y: Tensor, counts: Tensor) -> None:
+        self.x, self.y, self.counts = x, y, counts
         self.by_rows = len(x) <= x.shape[1]
         squares = x @ x.T if self.by_rows else x.T @ x
         values: Tensor
@@ -79,14 +83,17 @@ class _Spectrum:
 
     def error(self, strength: float) -> float:
         """The mean squared error on examples that are left out, one at a time."""
-        return float(self.residuals(strength).square().mean())
+        squares = self.residuals(strength).square().mean(1)
+        return float(self.counts @ squares / self.counts.sum())
 
     def residuals(self, strength: float) -> Tensor:
         """Target minus answer [N, O] of examples that are left out, one at a time."""
         factors = self._factors(strength)
         residuals = self.y - self.rows @ (factors.unsqueeze(1) * self.projected)
-        leverage = (self.rows.square() @ factors) + self.share  # the mean is fitted, too
-        return residuals / (1 - leverage).clamp_min(1e-12).unsqueeze(1)
+        # Of one copy; the mean is fitted, too.
+        leverage = (self.rows.square() @ factors) / self.counts + 1 / self.counts.sum()
+        rest = (1 - self.counts.clamp(max=1) * leverage).clamp_min(1e-12)
+        return residuals / (self.counts.sqrt() * rest).unsqueeze(1)
 
     def solve(self, strength: float) -> Tensor:
         """The weights [F, O]."""

@@ -42,10 +42,14 @@ class RandomConvolutions:
         series: Tensor,
         lengths: Tensor | None = None,
         *,
+        weights: Tensor | None = None,
         features: int = FEATURES,
         seed: int = 0,
     ) -> RandomConvolutions:
-        """Choose dilations, channels and biases for series [N, L, D]."""
+        """Choose dilations, channels and biases for series [N, L, D].
+
+        weights [N]: how likely each series is drawn; None: all alike.
+        """
         if series.dim() != 3 or 0 in series.shape:
             raise ThreefoldError(
                 f"series are {tuple(series.shape)}, expected [examples, length, channels]"
@@ -61,7 +65,14 @@ class RandomConvolutions:
             torch.from_numpy(chosen),
             torch.zeros(int(counts.sum()) * len(KERNELS)),
         )
-        plan = plan._replace(biases=_fit_biases(random, series, lengths, plan))
+        shape = channel_counts.shape
+        if weights is None:
+            examples = torch.from_numpy(random.integers(len(series), size=shape))
+        else:
+            ends = weights.double().cumsum(0)
+            drawn = torch.from_numpy(random.random(shape)) * ends[-1]
+            examples = torch.searchsorted(ends, drawn, right=True).clamp(max=len(series) - 1)
+        plan = plan._replace(biases=_fit_biases(series, lengths, plan, examples))
         return cls(plan, length, channels)
 
     def transform(self, series: Tensor, lengths: Tensor | None = None) -> Tensor:
@@ -111,11 +122,10 @@ def _choose_channels(
 
 
 def _fit_biases(
-    random: np.random.Generator, series: Tensor, lengths: Tensor | None, plan: ConvolutionPlan
+    series: Tensor, lengths: Tensor | None, plan: ConvolutionPlan, examples: Tensor
 ) -> Tensor:
     """Quantiles of each kernel's response to a training example drawn for it."""
     levels = torch.from_numpy(quantile_levels(len(plan.biases)))
-    examples = torch.from_numpy(random.integers(len(series), size=plan.channel_counts.shape))
     last = None if lengths is None else lengths[examples]
     parts, first = [], 0
     channels = torch.split(plan.channels, plan.channel_counts.flatten().tolist())

@@ -34,6 +34,7 @@ class Batch(NamedTuple):
     lengths: Tensor | None = (
         None  # [B] int64: elements without padding; of pairs [B, 2]; None: no padding
     )
+    weights: Tensor | None = None  # [B]: how much each row counts in training; None: all the same
 
     @property
     def mask(self) -> Tensor | None:
@@ -52,7 +53,8 @@ class Batch(NamedTuple):
             for part in (self.inputs, self.targets)
         )
         lengths = None if self.lengths is None else self.lengths.to(device)
-        return Batch(inputs, targets, self.starts.to(device), lengths)
+        weights = None if self.weights is None else self.weights.to(device)
+        return Batch(inputs, targets, self.starts.to(device), lengths, weights)
 
 
 Batches: TypeAlias = Callable[[int], Batch]

@@ -18,15 +18,32 @@ if TYPE_CHECKING:
     )
     from threefold.estimators.rocket import RocketClassifier as RocketClassifier
     from threefold.estimators.rocket import RocketRegressor as RocketRegressor
+    from threefold.estimators.sequence_estimators import SequenceClassifier as SequenceClassifier
+    from threefold.estimators.sequence_estimators import SequenceRegressor as SequenceRegressor
+    from threefold.estimators.sequence_forecaster import SequenceForecaster as SequenceForecaster
+    from threefold.estimators.text_classifier import TextClassifier as TextClassifier
 
 _HOMES = {
     "EchoStateNetwork": "echo_state_network",
     "ExtremeLearningMachine": "extreme_learning",
     "RocketClassifier": "rocket",
     "RocketRegressor": "rocket",
+    "SequenceClassifier": "sequence_estimators",
+    "SequenceForecaster": "sequence_forecaster",
+    "SequenceRegressor": "sequence_estimators",
+    "TextClassifier": "text_classifier",
 }
 
-__all__ = ["EchoStateNetwork", "ExtremeLearningMachine", "RocketClassifier", "RocketRegressor"]
+__all__ = [
+    "EchoStateNetwork",
+    "ExtremeLearningMachine",
+    "RocketClassifier",
+    "RocketRegressor",
+    "SequenceClassifier",
+    "SequenceForecaster",
+    "SequenceRegressor",
+    "TextClassifier",
+]
 
 
 if not TYPE_CHECKING:  # so that type checkers report names that do not exist

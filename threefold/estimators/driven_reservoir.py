@@ -72,7 +72,7 @@ class DrivenReservoir(RidgeEstimator):
             if not getattr(self, setting) >= 0:
                 raise self._bad(setting, "0 or more")
         if self.activation not in reservoir.ACTIVATIONS:
-            known = nearest(self.activation, reservoir.ACTIVATIONS)
+            known = nearest(str(self.activation), reservoir.ACTIVATIONS)
             raise ThreefoldError(f"{self.name}: unknown activation {self.activation!r}; {known}")
 
     @property

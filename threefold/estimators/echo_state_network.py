@@ -26,6 +26,7 @@ from threefold.estimators.inputs import (
     pair_series,
     read_series,
 )
+from threefold.estimators.protocol import WhenClassifying
 from threefold.estimators.ridge_estimator import r_squared
 from threefold.memory.state import State, join
 
@@ -175,7 +176,7 @@ class EchoStateNetwork(DrivenReservoir):
                 raise ThreefoldError(
                     "predict: classification is of whole series and takes neither state nor teacher"
                 )
-            return self._labels(inputs, self.decision_function(inputs))
+            return self._labels(inputs, self._scores(inputs))
         teachers = None if teacher is None else read_series("teacher", teacher)
         pairs = _align(inputs, teachers)
         results, ends = [], []
@@ -202,8 +203,13 @@ class EchoStateNetwork(DrivenReservoir):
         output = parts[-1][-1:] if teacher is None else piece.state["output"]
         return torch.cat(parts), {"memory": piece.state["memory"], "output": output}
 
-    def decision_function(self, inputs: ArrayLike | None) -> Tensor:
+    @WhenClassifying
+    def decision_function(self, inputs: ArrayLike | None) -> Any:
         """Scores [series, classes], the read-out of the mean features; the largest is the label."""
+        return match_array_type(inputs, self._scores(inputs))
+
+    def _scores(self, inputs: ArrayLike | None) -> Tensor:
+        self._learned("readout")
         return self._read_out(
             torch.cat([self._mean_features(series) for series in self._several(inputs)])
         )
@@ -247,7 +253,7 @@ class EchoStateNetwork(DrivenReservoir):
     def score(self, inputs: ArrayLike | None, targets: ArrayLike) -> float:
         """R² after the wash-out (with feedback: of one-step predictions), or the accuracy."""
         if self.classify:
-            return self._accuracy(targets, self.decision_function(inputs))
+            return self._accuracy(targets, self._scores(inputs))
         predictions, expected = [], []
         for series, known in self._pairs(inputs, targets):
             start = self._empty_state(self.readout.shape[1])

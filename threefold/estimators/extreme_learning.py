@@ -22,6 +22,7 @@ from threefold.estimators.inputs import (
     one_hot_labels,
     read_series,
 )
+from threefold.estimators.protocol import WhenClassifying
 from threefold.estimators.ridge_estimator import RidgeEstimator, r_squared
 from threefold.memory.cell import ACTIVATIONS
 from threefold.memory.spectrum import random_matrix
@@ -60,7 +61,7 @@ class ExtremeLearningMachine(RidgeEstimator):
         if self.units < 1:
             raise self._bad("units", "at least 1")
         if self.activation not in ACTIVATIONS:
-            known = nearest(self.activation, ACTIVATIONS)
+            known = nearest(str(self.activation), ACTIVATIONS)
             raise ThreefoldError(f"{self.name}: unknown activation {self.activation!r}; {known}")
 
     def draw(self, inputs: int) -> None:
@@ -106,17 +107,21 @@ class ExtremeLearningMachine(RidgeEstimator):
 
     def predict(self, inputs: Array) -> Any:
         """Outputs [N, O], or one label per row."""
-        scores = self.decision_function(inputs)
+        scores = self._scores(inputs)
         return self._labels(inputs, scores) if self.classify else match_array_type(inputs, scores)
 
-    def decision_function(self, inputs: Array) -> Tensor:
+    @WhenClassifying
+    def decision_function(self, inputs: Array) -> Any:
         """The read-out [N, O]; with `classify`, the largest output of a row is its label."""
+        return match_array_type(inputs, self._scores(inputs))
+
+    def _scores(self, inputs: Array) -> Tensor:
         rows = _rows("inputs", inputs)
         return torch.cat([self._read_out(features) for _, features in self._pieces(rows)])
 
     def score(self, inputs: Array, targets: ArrayLike) -> float:
         """R², or with `classify` the accuracy."""
-        outputs = self.decision_function(inputs)
+        outputs = self._scores(inputs)
         if self.classify:
             return self._accuracy(targets, outputs)
         _, target_rows = self._targets(len(outputs), targets)

@@ -45,7 +45,8 @@ class Series:
         if not bool(torch.isfinite(part).all()):
             index = first + int((~torch.isfinite(part)).any(1).int().argmax())
             raise ThreefoldError(
-                f"{self.name}: element {index} is not finite; fill the gap or cut the series there"
+                f"{self.name}: element {index} is not finite (NaN or inf); fill the gap or cut the "
+                "series there"
             )
         return part
 
@@ -55,13 +56,22 @@ class Series:
 
 def has_several_series(data: ArrayLike) -> bool:
     """Whether the data are several series: a list of arrays, or a three-dimensional array."""
+    data = _frame_as_array(data)
     if isinstance(data, Tensor | np.ndarray):
         return data.ndim == 3
     return len(data) > 0 and np.ndim(data[0]) > 0
 
 
+def _frame_as_array(data: Any) -> Any:
+    """A data frame, or what else can be an array, as one; tensors, lists and arrays as they are."""
+    known = isinstance(data, Tensor | np.ndarray | list | tuple)
+    return np.asarray(data) if not known and hasattr(data, "__array__") else data
+
+
 def read_series(name: str, data: ArrayLike) -> list[Series]:
     """Check one series [L] or [L, size], or several of the same size; none may be empty."""
+    _refuse_none(data)
+    data = _frame_as_array(data)
     several = has_several_series(data)
     arrays = list(data) if several else [data]
     result = [Series(_name(name, i, several), _array(name, a)) for i, a in enumerate(arrays)]
@@ -99,14 +109,22 @@ def pair_series(
 
 def one_hot_labels(labels: ArrayLike, count: int) -> tuple[list[Any], Tensor]:
     """The sorted classes, and the labels in one-hot encoding, float64 [N, classes]."""
+    _refuse_none(labels)
     array = labels.cpu().numpy() if isinstance(labels, Tensor) else np.asarray(labels)
+    if array.dtype.kind == "O" and all(isinstance(label, str) for label in array.flat):
+        array = array.astype(str)
+    if array.dtype.kind == "f" and (array == np.round(array)).all():
+        array = array.astype(np.int64)
     if array.shape != (count,) or array.dtype.kind not in "biuUS":
         raise ThreefoldError(
-            f"labels are {array.shape} of {array.dtype}, expected {count} integers or strings"
+            f"Unknown label type: labels are {array.shape} of {array.dtype}, expected {count} "
+            "integers or strings"
         )
     classes, indices = np.unique(array, return_inverse=True)
     if len(classes) < 2:
-        raise ThreefoldError(f"labels are all {classes[0]!r}, expected at least two classes")
+        raise ThreefoldError(
+            f"labels are all {classes.tolist()[0]!r}: one class, expected at least two classes"
+        )
     identity = torch.eye(len(classes), dtype=torch.float64)
     return classes.tolist(), identity[torch.from_numpy(indices.reshape(-1))]
 
@@ -117,8 +135,20 @@ def match_array_type(data: ArrayLike | None, result: Tensor) -> Any:
     return result if isinstance(first, Tensor) else result.numpy()
 
 
+def _refuse_none(data: Any) -> None:
+    if data is None:
+        raise ThreefoldError("fit requires y to be passed, but the target y is None")
+    if hasattr(data, "toarray"):
+        raise ThreefoldError("sparse input is not supported; convert it with .toarray()")
+
+
 def _array(name: str, data: Any) -> Array:
     if isinstance(data, Tensor | np.ndarray):
+        if np.iscomplexobj(data) if isinstance(data, np.ndarray) else data.is_complex():
+            raise ThreefoldError(
+                f"Complex data not supported: {name} are complex numbers; give the real and "
+                "imaginary parts as two columns"
+            )
         return data
     try:
         return np.asarray(data, dtype=np.float64)

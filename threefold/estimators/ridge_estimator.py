@@ -22,6 +22,7 @@ from threefold.classical import ridge
 from threefold.data.atomic_files import json_text, sha256_of, write_folder
 from threefold.errors import ThreefoldError
 from threefold.estimators.inputs import ArrayLike, match_array_type
+from threefold.estimators.protocol import ScikitProtocol, not_fitted
 from threefold.models.config import (
     CONFIG,
     FORMAT,
@@ -37,7 +38,7 @@ RECURSION_TENSORS = ("online", "covariance")
 
 
 @dataclass(kw_only=True, eq=False)
-class RidgeEstimator:
+class RidgeEstimator(ScikitProtocol):
     """An estimator: settings are the constructor's keywords, weights are in `tensors`.
 
     Several values of `regularisation` are compared by cross-validation on `folds` folds.  `precise`
@@ -107,7 +108,7 @@ class RidgeEstimator:
 
     def _learned(self, name: str) -> Tensor:
         if name not in self.tensors:
-            raise ThreefoldError(f"{self.name}: not fitted yet; call fit first")
+            raise not_fitted(f"{self.name}: not fitted yet; call fit first")
         return self.tensors[name]
 
     def _solve(self, folds: ridge.FoldStatistics, classes: list[Any] | None = None) -> None:

@@ -13,13 +13,15 @@ import torch
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import _check_sample_weight, check_is_fitted, column_or_1d
+from sklearn.utils.validation import check_is_fitted, column_or_1d
 from torch import Tensor
 
 from threefold.classical.leave_one_out import LeaveOneOutFit, fit_leave_one_out
 from threefold.classical.random_convolutions import FEATURES, RandomConvolutions
 from threefold.errors import ThreefoldError
-from threefold.estimators.sequences import SequenceBatch, read_sequences
+from threefold.estimators.fitting import softmax
+from threefold.estimators.neural import checked_weights, seed_of
+from threefold.estimators.sequences import SequenceBatch, check_numbers, read_sequences
 from threefold.kernels.classical import ConvolutionPlan
 
 Array = NDArray[Any]
@@ -38,23 +40,25 @@ class _Rocket(BaseEstimator):  # type: ignore[misc]
         tags.input_tags.three_d_array = True
         return tags
 
-    def _fit(self, batch: SequenceBatch, targets: Tensor, weights: Any) -> LeaveOneOutFit:
+    def _fit(self, batch: SequenceBatch, targets: Tensor, weights: Tensor) -> LeaveOneOutFit:
         if self.n_features < 84:
             raise ThreefoldError(
                 f"n_features is {self.n_features}, expected at least 84, one for each kernel"
             )
-        seed = self.random_state if isinstance(self.random_state, (int, np.integer)) else 0
+        distinct, counts = _distinct(batch, weights)
         transform = RandomConvolutions.fit(
-            batch.values.float(), batch.lengths, features=self.n_features, seed=int(seed)
+            distinct.values.float(),
+            distinct.lengths,
+            weights=counts,
+            features=self.n_features,
+            seed=seed_of(self.random_state),
         )
         self.plan_ = {name: part.numpy() for name, part in transform.plan._asdict().items()}
         features = self._features(batch)
-        spread = features.std(0, correction=0)
-        self.scale_ = torch.where(spread > 0, spread, 1.0).numpy()
-        checked = None
-        if weights is not None:
-            checked = torch.from_numpy(_check_sample_weight(weights, batch.values.numpy()))
-        fit = fit_leave_one_out(features / torch.from_numpy(self.scale_), targets, weights=checked)
+        share = weights / weights.sum()
+        spread = (share @ (features - share @ features).square()).sqrt()
+        self.scale_ = torch.where(spread > 1e-12, spread, 1.0).numpy()
+        fit = fit_leave_one_out(features / torch.from_numpy(self.scale_), targets, weights=weights)
         self.coef_, self.intercept_ = fit.weight.T.numpy(), fit.offset.numpy()
         self.strength_ = fit.strength
         return fit
@@ -88,11 +92,12 @@ class RocketClassifier(ClassifierMixin, _Rocket):  # type: ignore[misc]
         self.classes_, numbers = np.unique(labels, return_inverse=True)
         if len(self.classes_) < 2:
             raise ThreefoldError(
-                f"y contains one class only, {self.classes_[0]!r}; expected at least two"
+                f"y contains one class only, {self.classes_.tolist()[0]!r}; expected at least two"
             )
         signs = np.where(np.arange(len(self.classes_)) == numbers[:, None], 1.0, -1.0)
-        fit = self._fit(batch, torch.from_numpy(signs), sample_weight)
-        self.temperature_ = _temperature(fit.left_out.numpy(), numbers)
+        batch, weights, kept = _counted(batch, sample_weight)
+        fit = self._fit(batch, torch.from_numpy(signs[kept]), weights)
+        self.temperature_ = _temperature(fit.left_out.numpy(), numbers[kept], weights.numpy())
         return self
 
     def decision_function(self, X: Any) -> Array:
@@ -102,7 +107,7 @@ class RocketClassifier(ClassifierMixin, _Rocket):  # type: ignore[misc]
 
     def predict_proba(self, X: Any) -> Array:
         """Probabilities [N, classes]."""
-        return _softmax(self._answer(X) / self.temperature_)
+        return softmax(self._answer(X) / self.temperature_)
 
     def predict(self, X: Any) -> Array:
         """The likeliest class of each sequence."""
@@ -117,19 +122,12 @@ class RocketRegressor(RegressorMixin, _Rocket):  # type: ignore[misc]
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Fit the features, then the ridge."""
         batch = read_sequences(self, X, reset=True)
-        if y is None:
-            raise ThreefoldError("this regressor requires y to be passed, but the target y is None")
-        targets = np.asarray(y, np.float64)
-        if targets.ndim == 2 and targets.shape[1] == 1:
-            targets = column_or_1d(targets, warn=True)
-        if targets.ndim not in (1, 2) or not np.isfinite(targets).all():
-            raise ThreefoldError(
-                f"y is {targets.shape}; expected finite numbers [N] or [N, outputs]"
-            )
+        targets = check_numbers(y, len(batch))
         _check_length(batch, targets)
         self.n_outputs_ = 1 if targets.ndim == 1 else targets.shape[1]
         self._single = targets.ndim == 1
-        self._fit(batch, torch.from_numpy(targets.reshape(len(targets), -1)), sample_weight)
+        batch, weights, kept = _counted(batch, sample_weight)
+        self._fit(batch, torch.from_numpy(targets.reshape(len(targets), -1)[kept]), weights)
         return self
 
     def predict(self, X: Any) -> Array:
@@ -145,14 +143,37 @@ def _check_length(batch: SequenceBatch, targets: Array) -> None:
         raise ThreefoldError("one sequence (n_samples=1) cannot be fitted; expected at least two")
 
 
-def _softmax(scores: Array) -> Array:
-    exponentials = np.exp(scores - scores.max(1, keepdims=True))
-    shares: Array = exponentials / exponentials.sum(1, keepdims=True)
-    return shares
+def _counted(batch: SequenceBatch, sample_weight: Any) -> tuple[SequenceBatch, Tensor, Array]:
+    """The sequences of a weight above 0, their weights, and their numbers."""
+    weights = checked_weights(sample_weight, len(batch))
+    weights = np.ones(len(batch)) if weights is None else weights
+    kept = np.flatnonzero(weights > 0)
+    if len(kept) < 2:
+        raise ThreefoldError(
+            f"{len(kept)} sequences have a sample_weight above 0; expected at least two"
+        )
+    lengths = None if batch.lengths is None else batch.lengths[kept]
+    return SequenceBatch(batch.values[kept], lengths), torch.from_numpy(weights[kept]), kept
 
 
-def _temperature(scores: Array, numbers: Array) -> float:
+def _distinct(batch: SequenceBatch, weights: Tensor) -> tuple[SequenceBatch, Tensor]:
+    """The different sequences in an order of their own, and the sum of the weights of each.
+
+    What is drawn among them depends neither on the order of the examples nor on whether one has a
+    weight of two or is there twice.
+    """
+    lengths = torch.full((len(batch),), batch.values.shape[1])
+    lengths = lengths if batch.lengths is None else batch.lengths
+    keys = torch.cat([batch.values.flatten(1), lengths.unsqueeze(1)], 1).numpy()
+    _, first, inverse = np.unique(keys, axis=0, return_index=True, return_inverse=True)
+    counts = np.bincount(inverse.reshape(-1), weights.numpy())
+    part = None if batch.lengths is None else batch.lengths[first]
+    return SequenceBatch(batch.values[first], part), torch.from_numpy(counts)
+
+
+def _temperature(scores: Array, numbers: Array, weights: Array) -> float:
     """The temperature at which the right classes are likeliest."""
-    losses = [-np.log(_softmax(scores / t)[np.arange(len(scores)), numbers] + 1e-300).mean()
-              for t in TEMPERATURES]  # fmt: skip
+    rows = np.arange(len(scores))
+    likely = [softmax(scores / t)[rows, numbers] + 1e-300 for t in TEMPERATURES]
+    losses = [np.average(-np.log(share), weights=weights) for share in likely]
     return float(TEMPERATURES[int(np.argmin(losses))])

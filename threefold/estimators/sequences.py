@@ -6,10 +6,19 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from sklearn.utils.validation import check_array, validate_data
+from numpy.typing import NDArray
+from sklearn.utils.validation import (
+    _check_feature_names,
+    check_array,
+    column_or_1d,
+    validate_data,
+)
 from torch import Tensor
 
-from threefold.errors import ThreefoldError
+from threefold.data.preprocessing.numbers import POLICIES
+from threefold.errors import ThreefoldError, nearest
+
+Array = NDArray[Any]
 
 
 class SequenceBatch(NamedTuple):
@@ -21,19 +30,37 @@ class SequenceBatch(NamedTuple):
     def __len__(self) -> int:
         return len(self.values)
 
+    def rows(self) -> list[Array]:
+        """Each sequence as an array [L, D] of its own length."""
+        values = self.values.numpy()
+        if self.lengths is None:
+            return list(values)
+        return [row[:length] for row, length in zip(values, self.lengths.tolist(), strict=True)]
 
-def read_sequences(estimator: Any, data: Any, *, reset: bool) -> SequenceBatch:
+
+def read_sequences(
+    estimator: Any, data: Any, *, reset: bool, missing: str = "refuse"
+) -> SequenceBatch:
     """Check the sequences of an estimator; `reset` while it is fitted, when their form is noted.
 
-    data: [N, L] (each row is a sequence), [N, L, D], a data frame with one sequence per row, or a
-    list of arrays [L] or [L, D] whose lengths may differ.
+    data: [N, L] (each row is a sequence), [N, L, D], a data frame with one sequence per row (of
+    numbers, or a column of lists for each channel), or a list of arrays [L] or [L, D] whose lengths
+    may differ.  missing: NaN is an error if it is "refuse".
     """
-    if _is_ragged(data):
-        batch = _ragged(data)
+    if missing not in POLICIES:
+        raise ThreefoldError(f"missing is {missing!r}; {nearest(str(missing), POLICIES)}")
+    finite: Any = True if missing == "refuse" else "allow-nan"
+    if _has_lists(data):
+        _check_feature_names(estimator, data, reset=reset)
+        batch = _ragged(_cells(data), finite)
+        if reset:
+            estimator.n_features_in_ = len(getattr(data, "columns", (0,)))
+    elif _is_ragged(data):
+        batch = _ragged(data, finite)
         if reset:
             estimator.n_features_in_ = batch.values.shape[1]
     else:
-        array = validate_data(estimator, data, reset=reset, allow_nd=True, dtype=np.float64)
+        array = _validated(estimator, data, reset, finite)
         if array.ndim > 3:
             raise ThreefoldError(
                 f"X is {array.shape}, expected [sequences, length] or [sequences, length, channels]"
@@ -51,6 +78,88 @@ def read_sequences(estimator: Any, data: Any, *, reset: bool) -> SequenceBatch:
     return batch
 
 
+def _validated(estimator: Any, data: Any, reset: bool, finite: Any) -> Array:
+    """The array of a table or of three axes, checked by scikit-learn; errors say what to do."""
+    checks = {"allow_nd": True, "dtype": np.float64, "ensure_all_finite": finite}
+    try:
+        array: Array = validate_data(estimator, data, reset=reset, **checks)
+    except ValueError as error:
+        first = str(error).partition("\n")[0]
+        if "contains NaN" in first and hasattr(estimator, "missing"):
+            raise ThreefoldError(
+                f'{first} Fill the gaps, or say missing="carry" (repeat the last value) or "mask" '
+                f"({type(estimator).__name__} is told to refuse NaN)"
+            ) from error
+        if "could not convert" in first and (texts := _text_columns(data)):
+            raise ThreefoldError(
+                f"X has columns that are not numbers: {', '.join(texts)} ({first}); leave them out"
+            ) from error
+        raise
+    return array
+
+
+def _text_columns(data: Any) -> list[str]:
+    """The names of the columns of a data frame that cannot be read as numbers."""
+    names = []
+    for name in getattr(data, "columns", ()):
+        try:
+            np.asarray(data[name], np.float64)
+        except (TypeError, ValueError):
+            names.append(str(name))
+    return names
+
+
+def check_numbers(y: Any, count: int) -> Array:
+    """Targets of a regressor: finite numbers [N] or [N, outputs], one row for each sequence."""
+    if y is None:
+        raise ThreefoldError("this regressor requires y to be passed, but the target y is None")
+    try:
+        targets: Array = np.asarray(y, np.float64)
+    except (TypeError, ValueError) as error:
+        raise ThreefoldError(f"y cannot be read as numbers ({error})") from error
+    if targets.ndim == 2 and targets.shape[1] == 1:
+        targets = column_or_1d(targets, warn=True)
+    if targets.ndim not in (1, 2) or not np.isfinite(targets).all():
+        raise ThreefoldError(
+            f"y is {targets.shape}; expected finite numbers, no NaN or inf, [N] or [N, outputs]"
+        )
+    if len(targets) != count:
+        raise ThreefoldError(f"{count} sequences and {len(targets)} targets; expected as many")
+    return targets
+
+
+def _has_lists(data: Any) -> bool:
+    """Whether a data frame or a column of one has lists or arrays as cells."""
+    if hasattr(data, "columns"):
+        return bool(len(data) and len(data.columns)) and _is_list(data[data.columns[0]])
+    return hasattr(data, "to_list") and _is_list(data)
+
+
+def _is_list(column: Any) -> bool:
+    try:
+        first = next(iter(column))
+    except (TypeError, StopIteration):
+        return False
+    return hasattr(first, "__len__") and not isinstance(first, (str, bytes))
+
+
+def _cells(data: Any) -> list[Array]:
+    """Rows [L, channels] of a frame whose cells are lists, or of one such column."""
+    if not hasattr(data, "columns"):
+        return [np.asarray(cell, np.float64) for cell in data]
+    columns = [[np.asarray(cell, np.float64) for cell in data[name]] for name in data.columns]
+    rows = []
+    for number, cells in enumerate(zip(*columns, strict=True)):
+        lengths = {len(cell) for cell in cells}
+        if len(lengths) > 1:
+            raise ThreefoldError(
+                f"row {number} of X has lists of {sorted(lengths)} elements; expected the same in "
+                "all columns, each of which is a channel of the sequence"
+            )
+        rows.append(np.stack(cells, 1))
+    return rows
+
+
 def _is_ragged(data: Any) -> bool:
     """Whether data are a list of arrays, rather than one array or rows of numbers."""
     if not isinstance(data, (list, tuple)) or not len(data):
@@ -61,11 +170,15 @@ def _is_ragged(data: Any) -> bool:
     return len(shapes) > 1 or any(len(shape) == 2 for shape in shapes)
 
 
-def _ragged(data: Any) -> SequenceBatch:
+def _ragged(data: Any, finite: Any = True) -> SequenceBatch:
     rows = []
     for number, row in enumerate(data):
         checked = check_array(
-            np.asarray(row), ensure_2d=False, dtype=np.float64, input_name=f"X[{number}]"
+            np.asarray(row),
+            ensure_2d=False,
+            dtype=np.float64,
+            input_name=f"X[{number}]",
+            ensure_all_finite=finite,
         )
         rows.append(torch.from_numpy(checked.reshape(len(checked), -1)))
     channels = {row.shape[1] for row in rows}

@@ -78,6 +78,20 @@ def predict(
     return Answers(answers, [_shown(row) for row in rows], notes)
 
 
+def pooled_outputs(
+    model: Any, encoded: Sequence[Any], batch_size: int = BATCH_SIZE
+) -> np.ndarray[Any, Any]:
+    """What a classifier or regressor returns [N, outputs] for encoded inputs, in their order."""
+    outputs: list[Any] = [None] * len(encoded)
+    with torch.no_grad(), eval_mode(model):
+        for numbers in _batches(encoded, batch_size):
+            inputs, mask = _padded(model, [encoded[number] for number in numbers])
+            answers = model(inputs, mask=mask)[0].double().cpu().numpy()
+            for number, answer in zip(numbers, answers, strict=True):
+                outputs[number] = answer
+    return np.stack(outputs)
+
+
 def _shown(row: RawInput) -> str:
     """The source of an input, or its text if it has none."""
     if not row.source.startswith("input ") or not isinstance(row.value, str):

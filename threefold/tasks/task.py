@@ -256,7 +256,10 @@ def declare_user_task(name: str, draw: Draw[Rows], **fields: Any) -> Task[Rows]:
 
 
 def make_batch(
-    inputs: NDArray[Any], targets: NDArray[Any], lengths: NDArray[np.int64] | None = None
+    inputs: NDArray[Any],
+    targets: NDArray[Any],
+    lengths: NDArray[np.int64] | None = None,
+    weights: NDArray[Any] | None = None,
 ) -> Batch:
     """Arrays as a batch: tokens as int64, numbers as float32; every row begins a sequence."""
     input_tensor, target_tensor = (
@@ -265,7 +268,8 @@ def make_batch(
     )
     starts = torch.ones(len(input_tensor), dtype=torch.bool)
     row_lengths = None if lengths is None else torch.from_numpy(lengths)
-    return Batch(input_tensor, target_tensor, starts, row_lengths)
+    row_weights = None if weights is None else torch.from_numpy(weights.astype(np.float32))
+    return Batch(input_tensor, target_tensor, starts, row_lengths, row_weights)
 
 
 def address(seed: int, split: str, *more: int) -> tuple[int, ...]:

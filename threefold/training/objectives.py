@@ -147,12 +147,23 @@ class PredictionObjective:
         outputs, after = model(rows.inputs, **arguments)
         if rows.targets.is_floating_point():
             outputs = outputs.reshape(rows.targets.shape)
-            loss = squared_error(outputs, rows.targets).sum()
-        else:
-            smoothing = self.smoothing if model.training else 0.0
-            weights = self.class_weights if model.training else None
-            loss = cross_entropy(outputs, rows.targets, "sum", smoothing, weights)
+        loss = self._loss(outputs, rows, model.training)
         return BatchLoss(loss, outputs, after if carry else None)
+
+    def _loss(self, outputs: Tensor, rows: Batch, training: bool) -> Tensor:
+        """The sum over all targets; smoothing and weights are for training only."""
+        weights = rows.weights if training else None
+        if rows.targets.is_floating_point():
+            if weights is None:
+                return squared_error(outputs, rows.targets).sum()
+            root = weights.to(outputs.dtype).sqrt().view(-1, *[1] * (outputs.dim() - 1))
+            return squared_error(outputs * root, rows.targets * root).sum()
+        smoothing = self.smoothing if training else 0.0
+        classes = self.class_weights if training else None
+        if weights is None:
+            return cross_entropy(outputs, rows.targets, "sum", smoothing, classes)
+        each = cross_entropy(outputs, rows.targets, "none", smoothing, classes)
+        return (each.view(len(weights), -1).sum(1) * weights).sum()
 
     def tally(self) -> MeanTally:
         """The mean of the metric."""

@@ -29,6 +29,7 @@ from threefold.classical.hashed_ngrams import TextLogistic
 from threefold.classical.leave_one_out import LeaveOneOutFit, fit_leave_one_out
 from threefold.classical.ngrams import NGrams
 from threefold.classical.random_convolutions import RandomConvolutions
+from threefold.classical.seasons import season_of
 from threefold.classical.smoothing import fit_rates, forecast_window
 from threefold.classical.time_warping import nearest_neighbours
 from threefold.data.loaders import IGNORE, Batch
@@ -44,8 +45,6 @@ MOST_EXAMPLES = 2000  # of the training split that a baseline reads
 MOST_NUMBERS = 40_000_000  # of their inputs
 MOST_CELLS = 1_500_000_000  # of time warping, all pairs of a training and a test series together
 WINDOW = 0.1  # of time warping
-FEWEST_SEASONS = 2  # within a context, to take one as a season
-SEASONALITY = 0.3  # autocorrelation from which on there is a season
 
 # From a batch to what the task's metric takes: scores of classes, or numbers.
 Answer = Callable[[Batch], Tensor]
@@ -301,24 +300,6 @@ def _as_targets(forecast: Tensor, batch: Batch) -> Tensor:
 def _last_value(task: Task[Any], seed: int, facts: TestFacts) -> Answer:
     horizon, channels = _horizon(task)
     return lambda batch: _as_targets(batch.inputs[:, -1:, :channels].expand(-1, horizon, -1), batch)
-
-
-def season_of(windows: Tensor) -> int:
-    """The lag at which the changes of windows [N, C] resemble themselves most; 0 if none does."""
-    changes = windows.diff(dim=1).double()
-    changes = changes - changes.mean()
-    energy = float(changes.square().mean()) or 1.0
-    longest = windows.shape[1] // FEWEST_SEASONS
-    alike = {
-        lag: float((changes[:, lag:] * changes[:, :-lag]).mean()) / energy
-        for lag in range(2, longest + 1)
-    }
-    peaks = [k for k in alike if alike[k] >= max(alike.get(k - 1, -1), alike.get(k + 1, -1))]
-    best = max(peaks, key=alike.__getitem__, default=0)
-    if not best or alike[best] < SEASONALITY:
-        return 0
-    # The shortest of the lags that are nearly as good: a season repeats at its multiples, too.
-    return min(k for k in peaks if alike[k] >= 0.9 * alike[best])
 
 
 def _seasonal(task: Task[Any], seed: int, facts: TestFacts) -> Answer:

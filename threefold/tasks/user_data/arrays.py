@@ -34,7 +34,7 @@ def arrays_task(source: tuple[Any, Any], reading: Reading) -> Task[Any]:
     inputs, form = read_inputs(source[0])
     targets, kind = _read_targets(source[1], reading)
     raw = _raw_examples(inputs, targets)
-    data = ExampleData("arrays", kind, form, raw, _fit_inputs(form, reading), facts=_facts(raw))
+    data = ExampleData("arrays", kind, form, raw, fit_inputs(form, reading), facts=_facts(raw))
     return examples_task(data, reading)
 
 
@@ -56,15 +56,16 @@ def task_from_arrays(
         answers, found = _read_targets(_named(targets, labels), reading)
         reading = Reading(ReadSettings(kind=found))  # the other splits are of the same kind
         parts[split] = _raw_examples(rows, answers, "" if split == "train" else f"{split}, ")
-    fit = _fit_inputs(form, reading, vocabulary)
+    fit = fit_inputs(form, reading, vocabulary)
     train = parts.pop("train")
     data = ExampleData(name, found, form, train, fit, given=parts, facts=_facts(train))
     return examples_task(data, reading)
 
 
-def _fit_inputs(
+def fit_inputs(
     form: str, reading: Reading, vocabulary: int = 0
 ) -> Callable[[Sequence[Any]], Chain]:
+    """How the steps of texts, tokens or numbers are fitted to the training split."""
     settings = reading.settings
 
     def fit(train: Sequence[Any]) -> Chain:

@@ -41,6 +41,7 @@ class RawExamples:
     inputs: Sequence[Any]
     targets: Sequence[Any]  # labels, numbers, or lists of tags
     places: Sequence[str]  # e.g. reviews.csv:17
+    weights: Array | None = None  # how much each example counts in training
 
     def __len__(self) -> int:
         return len(self.inputs)
@@ -78,7 +79,8 @@ def examples_task(data: ExampleData, reading: Reading) -> Task[Batch]:
         examples = encoded[split]
         inputs, lengths = pick_rows(examples.inputs, numbers)
         targets, _ = pick_rows(examples.targets, numbers, IGNORE)
-        return make_batch(inputs, targets, lengths)
+        weights = splits[split].weights
+        return make_batch(inputs, targets, lengths, None if weights is None else weights[numbers])
 
     tokens = first.ndim == 1
     return declare_user_task(
@@ -132,6 +134,7 @@ def _pick(raw: RawExamples, numbers: Array) -> RawExamples:
         [raw.inputs[n] for n in numbers],
         [raw.targets[n] for n in numbers],
         [raw.places[n] for n in numbers],
+        None if raw.weights is None else raw.weights[numbers],
     )
 
 
@@ -145,7 +148,7 @@ def _fit(data: ExampleData, train: RawExamples, settings: ReadSettings) -> Prepr
         names = [roles.label] if roles.label and count == 1 else roles.targets
         names = names or output_names(count)
         scale = Standardise.fit([numbers], names)
-        _refuse_absurd_targets(scale, data.examples)
+        refuse_absurd_targets(scale, data.examples)
         output = Chain((scale,))
     elif data.kind == "tagger":
         output = Chain((Labels.fit(tag for tags in every for tag in tags),))
@@ -165,7 +168,7 @@ def _fit(data: ExampleData, train: RawExamples, settings: ReadSettings) -> Prepr
     )
 
 
-def _refuse_absurd_targets(scale: Standardise, examples: RawExamples) -> None:
+def refuse_absurd_targets(scale: Standardise, examples: RawExamples) -> None:
     """Refuse a number that no regressor can learn: beside it, all others are the same."""
     numbers = np.array(examples.targets, np.float64).reshape(len(examples), -1)
     absurd = np.argwhere(np.abs(scale.apply(numbers)) > ABSURD)

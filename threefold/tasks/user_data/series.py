@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from threefold.data.loaders import Batch
-from threefold.data.preprocessing import Chain, Preprocessing
+from threefold.data.preprocessing import Chain, Preprocessing, Roles
 from threefold.data.preprocessing.numbers import ABSURD, FillMissing, Standardise
 from threefold.data.tables import Table
 from threefold.data.time_stamps import TimeAxis, TimeFacts, describe_times
@@ -55,9 +55,9 @@ def forecasting_task(table: Table, found: TableReading, reading: Reading) -> Tas
     series = read_series(table, found, settings)
     if settings.missing == "refuse":
         refuse_missing(table, found, (*found.roles.targets, *found.roles.features))
-    preprocessing = reading.preprocessing or _fit(series, found, settings)
+    preprocessing = reading.preprocessing or fit_series(series, found.roles, reading)
     windows = SeriesWindows(series, preprocessing, split=reading.split)
-    return _task(table.name, windows, _describe(table, found, series, windows, reading))
+    return series_task(table.name, windows, _describe(table, found, series, windows, reading))
 
 
 def refuse_missing(table: Table, found: TableReading, columns: Sequence[str]) -> None:
@@ -139,12 +139,11 @@ def _gap_notes(facts: TimeFacts) -> list[str]:
     return notes
 
 
-def _fit(
-    series: Sequence[TimeSeries], found: TableReading, settings: ReadSettings
-) -> Preprocessing:
-    """Scaling and filling, fitted to the first 70 per cent of every series."""
-    columns = (*found.roles.targets, *found.roles.features)
-    train = [part.values[: int(len(part.values) * SPLIT_ENDS[0])] for part in series]
+def fit_series(series: Sequence[TimeSeries], roles: Roles, reading: Reading) -> Preprocessing:
+    """Scaling and filling, fitted to the first 70 per cent of every series, or to all of it."""
+    settings, share = reading.settings, SPLIT_ENDS[0] if reading.split else 1.0
+    columns = (*roles.targets, *roles.features)
+    train = [part.values[: int(len(part.values) * share)] for part in series]
     scale = Standardise.fit(train, columns)
     fill = FillMissing.fit(scale.apply(np.concatenate(train)), columns, settings.missing or "mask")
     known = [np.where(np.abs(scale.apply(part)) <= ABSURD, part, np.nan) for part in train]
@@ -155,8 +154,8 @@ def _fit(
         "forecaster",
         "table",
         Chain((scale, fill)),
-        Chain((scale.select(found.roles.targets),)),
-        found.roles,
+        Chain((scale.select(roles.targets),)),
+        roles,
         context=context,
         horizon=settings.horizon or max(1, context // 8),
         time_axis=None if axis is None else axis.to_dict(),
@@ -164,7 +163,7 @@ def _fit(
         day_first=settings.day_first,
         header=settings.header,
         naive_errors=naive_errors(
-            [part[:, : len(found.roles.targets)] for part in known], (1, season_of(axis))
+            [part[:, : len(roles.targets)] for part in known], (1, season_of(axis))
         ),
         decimal=settings.decimal,
     )
@@ -231,7 +230,10 @@ def _bounds(length: int, split: str) -> tuple[int, int]:
     return ends[position], ends[position + 1]
 
 
-def _task(name: str, windows: SeriesWindows, description: DataDescription) -> Task[Batch]:
+def series_task(
+    name: str, windows: SeriesWindows, description: DataDescription | None = None
+) -> Task[Batch]:
+    """The task of forecasting what follows each window."""
     return declare_user_task(
         name,
         windows.draw,
