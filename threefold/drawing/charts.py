@@ -151,7 +151,7 @@ def range_chart(
     left = 16 + max((text_width(row.name) for row in rows), default=0)
     shown = [*_extent(rows, unit), *([0.0] if zero else [])]
     horizontal = scale(x, shown, left, WIDTH - left - 16)
-    parts = _grid(horizontal, TOP, height - BOTTOM)
+    parts = horizontal_grid(horizontal, TOP, height - BOTTOM)
     if zero:
         parts.append(f'<path class="here" d="M{horizontal(0):.1f} {TOP}V{height - BOTTOM}"/>')
     for i, row in enumerate(rows):
@@ -238,7 +238,7 @@ def _plane(
 def _frame(horizontal: Scale, vertical: Scale) -> list[str]:
     """Grid, tick labels and titles of both axes."""
     left, right = horizontal.start, horizontal.start + horizontal.span
-    parts = _grid(horizontal, TOP, HEIGHT - BOTTOM)
+    parts = horizontal_grid(horizontal, TOP, HEIGHT - BOTTOM)
     for value in vertical.ticks:
         y = vertical(value)
         parts.append(f'<path class="grid" d="M{left:.0f} {y:.1f}H{right:.0f}"/>')
@@ -254,7 +254,7 @@ def _frame(horizontal: Scale, vertical: Scale) -> list[str]:
     return parts
 
 
-def _grid(horizontal: Scale, top: float, bottom: float) -> list[str]:
+def horizontal_grid(horizontal: Scale, top: float, bottom: float) -> list[str]:
     """Vertical grid lines, the tick labels below them, and the title of the axis."""
     parts = []
     last = -math.inf

@@ -227,4 +227,4 @@ def spiking_reservoir(
         refuse("spiking_reservoir", expected, given)
     plain = _spiking_reservoir.plain_spiking_reservoir
     run = kernel_for("spiking_reservoir", drive) or plain
-    return run(drive, wiring, state, constants, synaptic, dynamic)  # type: ignore[no-any-return]
+    return run(drive, wiring, state, constants, synaptic, dynamic)
