@@ -126,7 +126,7 @@ sys.modules["sklearn"] = None
 import numpy as np
 import threefold
 assert not any(name.startswith("sklearn.") for name in sys.modules)
-from threefold.estimators import EchoStateNetwork
+from threefold.estimators import EchoStateNetwork, LiquidStateMachine
 from threefold.errors import ThreefoldError
 wave = np.sin(np.arange(200) / 5)
 network = EchoStateNetwork(units=20)
@@ -135,6 +135,7 @@ try:
 except ThreefoldError as error:
     assert "call fit first" in str(error)
 network.fit(wave[:-1], wave[1:])
+LiquidStateMachine(grid=(3, 2, 2)).fit(wave[:-1], wave[1:])
 import threefold.estimators
 for name in ("SequenceClassifier", "SequenceForecaster", "TextClassifier", "RocketClassifier"):
     try:

@@ -215,9 +215,9 @@ class TestBadInput:
     def test_a_silent_liquid_is_reported(self) -> None:
         machine = LiquidStateMachine(input_scale=0.01, **SMALL)
         message = r"silent: no neuron spiked in 50 steps \(0 Hz\).*raise input_scale \(0.01\)"
-        with pytest.warns(UserWarning, match=message):
+        with pytest.warns(UserWarning, match=message) as caught:
             machine.fit(trains(50), trains(50))
-        assert machine.firing_rate == 0
+        assert machine.firing_rate == 0 and caught[0].filename == __file__
         with pytest.warns(UserWarning, match="silent"):
             machine.raster(trains(50))
 

@@ -250,7 +250,7 @@ def test_saved_and_loaded(tmp_path: Path) -> None:
     assert again == again and again.settings == network.settings
     assert torch.equal(again.predict(u), network.predict(u))
     assert torch.equal(again.generate(9, inputs=u[:9]), network.generate(9, inputs=u[:9]))
-    with pytest.raises(ThreefoldError, match=r"threefold\.EchoStateNetwork\.load"):
+    with pytest.raises(ThreefoldError, match=r"threefold\.estimators\.EchoStateNetwork\.load"):
         threefold.load(tmp_path / "echo")
     with pytest.raises(ThreefoldError, match="samples are not saved"):
         again.partial_fit(u, u)

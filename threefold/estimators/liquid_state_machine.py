@@ -321,4 +321,5 @@ class LiquidStateMachine(ReservoirEstimator):
             )
 
     def _warn(self, finding: str, advice: str) -> None:
-        warnings.warn(f"{self.name}: the liquid {finding}; {advice}", UserWarning, stacklevel=4)
+        # Past the context manager and the method that was called, to its caller.
+        warnings.warn(f"{self.name}: the liquid {finding}; {advice}", UserWarning, stacklevel=5)
