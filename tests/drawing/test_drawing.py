@@ -58,6 +58,10 @@ def test_curves_of_a_run(tmp_path: Path) -> None:
     for path in (loss, rate):
         text = path.read_text(encoding="utf-8")
         assert text.startswith("<svg") and "<style>" in text
+        # The rules are for an svg inside the class, as on a page.
+        root = ElementTree.fromstring(text)
+        assert root.get("class") == "threefold" and root.get("viewBox") == "0 0 410 290"
+        assert [child.get("class") for child in root if child.tag == f"{SVG}svg"] == ["chart"]
         for line in ElementTree.fromstring(text).iter(f"{SVG}polyline"):
             points = [pair.split(",") for pair in (line.get("points") or "").split()]
             assert len(points) <= MAX_POINTS

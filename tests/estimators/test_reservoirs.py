@@ -17,7 +17,11 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import check_estimator
 
 from threefold.errors import ThreefoldError
-from threefold.estimators import EchoStateNetwork, ExtremeLearningMachine
+from threefold.estimators import (
+    EchoStateNetwork,
+    ExtremeLearningMachine,
+    LiquidStateMachine,
+)
 
 AXIS = "rows of a list are series, so a list of lists is not one table"
 WORDS = "refused with a message of our own"
@@ -48,12 +52,13 @@ SERIES = {
         ExtremeLearningMachine(units=20),
         ExtremeLearningMachine(units=20, classify=True),
         EchoStateNetwork(units=20, wash_out=0),
+        LiquidStateMachine(grid=(5, 2, 2)),
     ],
-    ids=["numbers", "labels", "series"],
+    ids=["numbers", "labels", "series", "spikes"],
 )
 @pytest.mark.filterwarnings("ignore")
 def test_scikit_learn_accepts_it(estimator: Any) -> None:
-    series = SERIES if isinstance(estimator, EchoStateNetwork) else {}
+    series = {} if isinstance(estimator, ExtremeLearningMachine) else SERIES
     results = check_estimator(
         estimator, expected_failed_checks={**EXPECTED_FAILURES, **series}, on_skip=None
     )
@@ -121,7 +126,7 @@ sys.modules["sklearn"] = None
 import numpy as np
 import threefold
 assert not any(name.startswith("sklearn.") for name in sys.modules)
-from threefold.estimators import EchoStateNetwork
+from threefold.estimators import EchoStateNetwork, LiquidStateMachine
 from threefold.errors import ThreefoldError
 wave = np.sin(np.arange(200) / 5)
 network = EchoStateNetwork(units=20)
@@ -130,6 +135,7 @@ try:
 except ThreefoldError as error:
     assert "call fit first" in str(error)
 network.fit(wave[:-1], wave[1:])
+LiquidStateMachine(grid=(3, 2, 2)).fit(wave[:-1], wave[1:])
 import threefold.estimators
 for name in ("SequenceClassifier", "SequenceForecaster", "TextClassifier", "RocketClassifier"):
     try:

@@ -11,7 +11,7 @@ import torch
 
 from tests.tolerances import assert_close
 from threefold.errors import ThreefoldError
-from threefold.estimators import echo_state_network, extreme_learning
+from threefold.estimators import echo_state_network, extreme_learning, liquid_state_machine
 from threefold.estimators.extreme_learning import ExtremeLearningMachine
 
 
@@ -105,7 +105,7 @@ def test_bad_input() -> None:
         ExtremeLearningMachine(units=5).fit(x, x).predict(x[:, :2])
 
 
-@pytest.mark.parametrize("module", [extreme_learning, echo_state_network])
+@pytest.mark.parametrize("module", [extreme_learning, echo_state_network, liquid_state_machine])
 def test_the_examples_run(module: object) -> None:
     result = doctest.testmod(module)  # type: ignore[arg-type]
     assert result.attempted >= 4 and result.failed == 0

@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import threefold
 from tests.tolerances import assert_close
 from threefold.errors import ThreefoldError
-from threefold.estimators import driven_reservoir
+from threefold.estimators import reservoir_estimator
 from threefold.estimators.echo_state_network import EchoStateNetwork
 from threefold.memory import state as states
 from threefold.memory.spectrum import random_matrix, scale_to_radius, spectral_radius
@@ -63,7 +63,7 @@ OPTIONS: tuple[dict[str, Any], ...] = (
 def test_states_ridge_and_predictions_as_written(
     options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(driven_reservoir, "PIECE_LENGTH", 37)
+    monkeypatch.setattr(reservoir_estimator, "PIECE_LENGTH", 37)
     u, y = noise(200, 2), noise(200, 2).roll(3, 0)
     network = EchoStateNetwork(units=30, wash_out=50, regularisation=1e-3, **options).fit(u, y)
     x = written_out(network, u, y)
@@ -230,7 +230,7 @@ class Largest(TorchDispatchMode):
 
 
 def test_memory_does_not_grow_with_the_length(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(driven_reservoir, "PIECE_LENGTH", 100)
+    monkeypatch.setattr(reservoir_estimator, "PIECE_LENGTH", 100)
     found = []
     for length in (1000, 4000):
         u = noise(length)
@@ -250,7 +250,7 @@ def test_saved_and_loaded(tmp_path: Path) -> None:
     assert again == again and again.settings == network.settings
     assert torch.equal(again.predict(u), network.predict(u))
     assert torch.equal(again.generate(9, inputs=u[:9]), network.generate(9, inputs=u[:9]))
-    with pytest.raises(ThreefoldError, match=r"threefold\.EchoStateNetwork\.load"):
+    with pytest.raises(ThreefoldError, match=r"threefold\.estimators\.EchoStateNetwork\.load"):
         threefold.load(tmp_path / "echo")
     with pytest.raises(ThreefoldError, match="samples are not saved"):
         again.partial_fit(u, u)

@@ -49,7 +49,13 @@ def plain_page(command: str, title: str, body: str) -> str:
 def standalone(figure: Figure) -> str:
     """A figure as an SVG file that contains its own style sheet."""
     start, rest = figure.svg.split(">", 1)
-    return f"{start.replace('chart', 'threefold chart', 1)}><style>{style()}</style>{rest}\n"
+    names, drawing = rest.split("</desc>", 1)
+    box = start.partition('viewBox="')[2].partition('"')[0]
+    # The rules of the style sheet are for an svg inside an element of the class threefold.
+    return (
+        f"{start.replace('chart', 'threefold', 1)}><style>{style()}</style>{names}</desc>"
+        f'<svg class="chart" viewBox="{box}">{drawing}</svg>\n'
+    )
 
 
 def figure_block(figure: Figure) -> str:

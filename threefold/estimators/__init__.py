@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from threefold.estimators.extreme_learning import (
         ExtremeLearningMachine as ExtremeLearningMachine,
     )
+    from threefold.estimators.liquid_state_machine import LiquidStateMachine as LiquidStateMachine
     from threefold.estimators.rocket import RocketClassifier as RocketClassifier
     from threefold.estimators.rocket import RocketRegressor as RocketRegressor
     from threefold.estimators.sequence_estimators import SequenceClassifier as SequenceClassifier
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "EchoStateNetwork": "echo_state_network",
     "ExtremeLearningMachine": "extreme_learning",
+    "LiquidStateMachine": "liquid_state_machine",
     "RocketClassifier": "rocket",
     "RocketRegressor": "rocket",
     "SequenceClassifier": "sequence_estimators",
@@ -37,6 +39,7 @@ _HOMES = {
 __all__ = [
     "EchoStateNetwork",
     "ExtremeLearningMachine",
+    "LiquidStateMachine",
     "RocketClassifier",
     "RocketRegressor",
     "SequenceClassifier",

@@ -8,39 +8,28 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor
 
 from threefold.errors import ThreefoldError, nearest
 from threefold.estimators.inputs import Array, Series
-from threefold.estimators.ridge_estimator import RidgeEstimator, row_major_copy
+from threefold.estimators.reservoir_estimator import (
+    ReservoirEstimator,
+    ReservoirPiece,
+    piece_ends,
+)
+from threefold.estimators.ridge_estimator import row_major_copy
 from threefold.memory import reservoir
 from threefold.memory.spectrum import random_matrix, scale_to_radius
-from threefold.memory.state import State, join
+from threefold.memory.state import State
 
-# Elements whose states are in memory at the same time, whatever the length of a series.
-PIECE_LENGTH = 1024
 MATRICES = ("weight", "weight_in", "bias", "feedback")
 
 
-class ReservoirPiece(NamedTuple):
-    """A piece of a series after it ran through the reservoir."""
-
-    first: int  # index of its first element in the series
-    features: Tensor  # [elements, features]
-    state: State  # after this piece
-
-    def after_wash_out(self, wash_out: int, targets: Series) -> tuple[Tensor, Tensor]:
-        """Features and targets of the elements after the wash-out."""
-        skip = min(max(0, wash_out - self.first), len(self.features))
-        last = self.first + len(self.features)
-        return self.features[skip:], targets.read(self.first + skip, last)
-
-
 @dataclass(kw_only=True, eq=False)
-class DrivenReservoir(RidgeEstimator):
+class DrivenReservoir(ReservoirEstimator):
     """The reservoir of an echo state network, without fit and predict."""
 
     units: int = 500
@@ -56,7 +45,6 @@ class DrivenReservoir(RidgeEstimator):
     noise: float = 0.0
     squares: bool = False
     direct: bool = True
-    wash_out: int = 100
 
     drawn = (*reservoir.Sparse._fields, "weight_in", "bias", "feedback")
 
@@ -68,7 +56,7 @@ class DrivenReservoir(RidgeEstimator):
             raise self._bad(
                 "leak", "a number above 0 and at most 1 (1 keeps nothing of the old state)"
             )
-        for setting in ("input_scale", "bias_scale", "feedback_scale", "noise", "wash_out"):
+        for setting in ("input_scale", "bias_scale", "feedback_scale", "noise"):
             if not getattr(self, setting) >= 0:
                 raise self._bad(setting, "0 or more")
         if self.activation not in reservoir.ACTIVATIONS:
@@ -79,13 +67,6 @@ class DrivenReservoir(RidgeEstimator):
     def weight(self) -> reservoir.Sparse:
         """W as a sparse matrix, row by row."""
         return reservoir.Sparse(*(self._learned(name) for name in reservoir.Sparse._fields))
-
-    @property
-    def state(self) -> State | None:
-        """The state at the end of the last fit, one row per series."""
-        if "end.memory" not in self.tensors:
-            return None
-        return {name: self.tensors[f"end.{name}"] for name in ("memory", "output")}
 
     def draw(self, inputs: int, outputs: int) -> None:
         """Draw a reservoir for the given sizes; the same seed gives the same reservoir."""
@@ -143,13 +124,6 @@ class DrivenReservoir(RidgeEstimator):
                 f"{self._feedback_size}, the size of W_fb"
             )
 
-    def _check_size(self, inputs: int) -> None:
-        expected = self._learned("weight_in").shape[1]
-        if inputs != expected:
-            raise ThreefoldError(
-                f"inputs with {inputs} numbers per element, expected {expected}, the size of W_in"
-            )
-
     @property
     def _feedback_size(self) -> int:
         """Number of outputs that are fed back."""
@@ -158,15 +132,6 @@ class DrivenReservoir(RidgeEstimator):
     def _empty_state(self, outputs: int) -> State:
         zeros = self._learned("bias").new_zeros
         return {"memory": zeros(1, self.units), "output": zeros(1, outputs)}
-
-    def _store_end(self, ends: list[State], targets: Any) -> State:
-        """Store the states at the end of a fit, and whether the targets were tensors."""
-        end = join(ends)
-        self.tensors |= {f"end.{name}": leaf for name, leaf in end.items()}
-        self._torch = isinstance(
-            targets[0] if isinstance(targets, list | tuple) else targets, Tensor
-        )
-        return end
 
     def _drive(self, inputs: Tensor, before: Tensor) -> Tensor:
         """W_in u + b + W_fb y₋ for inputs [N, I] and previous outputs [N, O]."""
@@ -196,8 +161,7 @@ class DrivenReservoir(RidgeEstimator):
         assert driver is not None
         self._check_size(inputs.size if inputs else 0)
         memory, output = state["memory"], state["output"]
-        for first in range(0, driver.length, PIECE_LENGTH):
-            last = min(first + PIECE_LENGTH, driver.length)
+        for first, last in piece_ends(driver.length):
             u = inputs.read(first, last) if inputs else memory.new_empty(last - first, 0)
             before = output
             if teacher is not None:
@@ -232,13 +196,6 @@ class DrivenReservoir(RidgeEstimator):
                 "regularisation, add noise while fitting, or choose a bounded activation"
             )
         return outputs, {"memory": memory, "output": output}
-
-    def _row(self, state: State | None, row: int, rows: int, outputs: int) -> State:
-        """One row of a carried state, or the empty state."""
-        if state is None:
-            return self._empty_state(outputs)
-        self._check_state(state, outputs, rows)
-        return {name: leaf[row : row + 1] for name, leaf in state.items()}
 
     def _check_state(self, state: State, outputs: int, rows: int | None = None) -> None:
         shapes = {name: tuple(leaf.shape) for name, leaf in state.items()}

@@ -7,9 +7,8 @@ Jaeger & Haas 2004, "Harnessing nonlinearity".
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,15 +19,10 @@ from threefold.estimators.inputs import (
     Array,
     ArrayLike,
     Series,
-    has_several_series,
     match_array_type,
-    one_hot_labels,
-    pair_series,
     read_series,
 )
-from threefold.estimators.protocol import WhenClassifying
-from threefold.estimators.ridge_estimator import r_squared
-from threefold.memory.state import State, join
+from threefold.memory.state import State
 
 
 @dataclass(kw_only=True, eq=False)
@@ -71,56 +65,6 @@ class EchoStateNetwork(DrivenReservoir):
             inputs, torch.cat([p.features[:, first : first + self.units] for p in pieces])
         )
 
-    def fit(self, inputs: ArrayLike | None, targets: ArrayLike) -> Self:
-        """Fit the read-out; inputs=None for a network that is driven by its feedback alone."""
-        if self.classify:
-            return self._fit_labels(inputs, targets)
-        pairs = self._pairs(inputs, targets)
-        self._prepare(pairs[0][0].size if pairs[0][0] else 0, pairs[0][1].size)
-        folds, ends, seen = self._folds, [], 0
-        total = sum(max(0, target.length - self.wash_out) for _, target in pairs)
-        noise = torch.Generator().manual_seed(self.seed + 1)
-        for series, target in pairs:
-            for piece in self._pieces(series, target, self._empty_state(target.size), noise):
-                features, known = piece.after_wash_out(self.wash_out, target)
-                for fold, rows in _fold_slices(seen, len(known), total, folds.count):
-                    folds.add(features[rows], known[rows], fold)
-                seen += len(known)
-            ends.append(piece.state)
-        self._solve(folds)
-        self._store_end(ends, targets)
-        return self
-
-    def partial_fit(
-        self,
-        inputs: ArrayLike | None,
-        targets: ArrayLike,
-        *,
-        state: State | None = None,
-        return_state: bool = False,
-    ) -> Any:
-        """Continue with more elements by recursive least squares, `forgetting` the older ones.
-
-        A series starts with its wash-out, unless it continues from a `state`.  The offset is one
-        more weight here, penalised like the others.
-        """
-        if self.classify:
-            raise self._bad("classify", "False for partial_fit, which learns element by element")
-        pairs = self._pairs(inputs, targets)
-        if "weight_in" not in self.tensors:
-            self._prepare(pairs[0][0].size if pairs[0][0] else 0, pairs[0][1].size)
-        ends = []
-        for i, (series, target) in enumerate(pairs):
-            start = self._row(state, i, len(pairs), target.size)
-            for piece in self._pieces(series, target, start):
-                features, known = piece.after_wash_out(0 if state else self.wash_out, target)
-                recursion = self._recursion(features.shape[1], target.size)
-                recursion.add(features, known, self.forgetting)
-                self._store(recursion)
-            ends.append(piece.state)
-        end = self._store_end(ends, targets)
-        return (self, end) if return_state else self
-
     def _pairs(
         self, inputs: ArrayLike | None, targets: ArrayLike
     ) -> list[tuple[Series | None, Series]]:
@@ -128,35 +72,7 @@ class EchoStateNetwork(DrivenReservoir):
             raise ThreefoldError(
                 f"{self.name}: nothing drives the reservoir; give inputs or a feedback_scale"
             )
-        return list(pair_series(inputs, targets))
-
-    def _fit_labels(self, inputs: ArrayLike | None, labels: ArrayLike) -> Self:
-        inputs_list = self._several(inputs)
-        classes, one_hot = one_hot_labels(labels, len(inputs_list))
-        self._prepare(inputs_list[0].size, len(classes))
-        folds = self._folds
-        for i, series in enumerate(inputs_list):
-            folds.add(self._mean_features(series), one_hot[i : i + 1], i % folds.count)
-        self._solve(folds, classes)
-        return self
-
-    def _several(self, inputs: ArrayLike | None) -> list[Series]:
-        if inputs is None or not has_several_series(inputs):
-            raise ThreefoldError(f"{self.name}: given one series, expected several to classify")
-        return read_series("inputs", inputs)
-
-    def _mean_features(self, series: Series) -> Tensor:
-        """The mean features after the wash-out, [1, features]."""
-        if series.length <= self.wash_out:
-            raise ThreefoldError(
-                f"{series.name}: {series.length} elements, all within the wash-out of "
-                f"{self.wash_out}; shorten the wash-out"
-            )
-        sums = [
-            piece.features[max(0, self.wash_out - piece.first) :].sum(0, keepdim=True)
-            for piece in self._pieces(series, None, self._empty_state(0))
-        ]
-        return torch.cat(sums).sum(0, keepdim=True) / (series.length - self.wash_out)
+        return super()._pairs(inputs, targets)
 
     def predict(
         self,
@@ -171,23 +87,11 @@ class EchoStateNetwork(DrivenReservoir):
         Prediction continues from `state`; with `return_state` the new state is returned too.  A
         network with feedback gets its own outputs back, or those of the `teacher`.
         """
-        if self.classify:
-            if return_state or not (teacher is None and state is None):
-                raise ThreefoldError(
-                    "predict: classification is of whole series and takes neither state nor teacher"
-                )
-            return self._labels(inputs, self._scores(inputs))
-        teachers = None if teacher is None else read_series("teacher", teacher)
-        pairs = _align(inputs, teachers)
-        results, ends = [], []
-        for i, (series, teacher_series) in enumerate(pairs):
-            start = self._row(state, i, len(pairs), self.readout.shape[1])
-            outputs, after = self._predict_one(series, teacher_series, start)
-            results.append(match_array_type(_first(inputs, teacher), outputs))
-            ends.append(after)
-        several = has_several_series(_first(inputs, teacher))
-        prediction = results if several else results[0]
-        return (prediction, join(ends)) if return_state else prediction
+        if inputs is None and teacher is None:
+            raise ThreefoldError(
+                "predict: neither inputs nor a teacher were given; call generate to run free"
+            )
+        return self._predict(inputs, teacher, state, return_state)
 
     def _predict_one(
         self, series: Series | None, teacher: Series | None, state: State
@@ -197,22 +101,9 @@ class EchoStateNetwork(DrivenReservoir):
             self._check_size(series.size)
             outputs, state = self._run_free(series.read_all().unsqueeze(0), state, series.length)
             return outputs[0], state
-        parts = []
-        for piece in self._pieces(series, teacher, state):
-            parts.append(self._read_out(piece.features))
-        output = parts[-1][-1:] if teacher is None else piece.state["output"]
-        return torch.cat(parts), {"memory": piece.state["memory"], "output": output}
-
-    @WhenClassifying
-    def decision_function(self, inputs: ArrayLike | None) -> Any:
-        """Scores [series, classes], the read-out of the mean features; the largest is the label."""
-        return match_array_type(inputs, self._scores(inputs))
-
-    def _scores(self, inputs: ArrayLike | None) -> Tensor:
-        self._learned("readout")
-        return self._read_out(
-            torch.cat([self._mean_features(series) for series in self._several(inputs)])
-        )
+        outputs, after = super()._predict_one(series, teacher, state)
+        output = outputs[-1:] if teacher is None else after["output"]
+        return outputs, {"memory": after["memory"], "output": output}
 
     def generate(
         self, steps: int, *, inputs: Array | None = None, state: State | None = None
@@ -249,45 +140,3 @@ class EchoStateNetwork(DrivenReservoir):
         )
         result = outputs[0] if rows == 1 else outputs
         return match_array_type(inputs, result) if inputs is not None or not self._torch else result
-
-    def score(self, inputs: ArrayLike | None, targets: ArrayLike) -> float:
-        """R² after the wash-out (with feedback: of one-step predictions), or the accuracy."""
-        if self.classify:
-            return self._accuracy(targets, self._scores(inputs))
-        predictions, expected = [], []
-        for series, known in self._pairs(inputs, targets):
-            start = self._empty_state(self.readout.shape[1])
-            outputs, _ = self._predict_one(series, known if self._feedback_size else None, start)
-            predictions.append(outputs[self.wash_out :])
-            expected.append(known.read_all()[self.wash_out :])
-        return r_squared(predictions, expected)
-
-
-def _fold_slices(first: int, count: int, total: int, folds: int) -> Iterator[tuple[int, slice]]:
-    """Cut elements first … first + count − 1 of `total` at the ends of equal folds."""
-    start = 0
-    while start < count:
-        fold = (first + start) * folds // total
-        end = -(-(fold + 1) * total // folds) - first  # the first element of the next fold
-        yield fold, slice(start, min(end, count))
-        start = min(end, count)
-
-
-def _first(*arguments: ArrayLike | None) -> ArrayLike:
-    """The first argument that is not None."""
-    return next(argument for argument in arguments if argument is not None)
-
-
-def _align(
-    inputs: ArrayLike | None, teacher: list[Series] | None
-) -> list[tuple[Series | None, Series | None]]:
-    """Pairs of input series and teachers; one of the two may be absent."""
-    if inputs is None and teacher is None:
-        raise ThreefoldError(
-            "predict: neither inputs nor a teacher were given; call generate to run free"
-        )
-    series = None if inputs is None else read_series("inputs", inputs)
-    if series and teacher and [s.length for s in series] != [s.length for s in teacher]:
-        raise ThreefoldError("predict: inputs and teacher differ in length")
-    nothing: list[Series | None] = [None] * len(series or teacher or [])
-    return list(zip(series or nothing, teacher or nothing, strict=True))

@@ -1,6 +1,6 @@
 """y = Wᵀφ + b: fixed random features φ, and a read-out in closed form.
 
-Shared by the echo state network and the extreme learning machine: the ridge, its regularisation
+Shared by the reservoirs and the extreme learning machine: the ridge, its regularisation
 chosen by cross-validation, recursive least squares for new samples, labels, saving and loading.
 """
 

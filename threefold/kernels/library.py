@@ -102,6 +102,7 @@ SIGNATURES = {
     "random_convolutions_workspace": Signature(pointers=1, integers=4),
     "word_vectors": Signature(pointers=7, integers=8, numbers=2),
     "word_vectors_workspace": Signature(pointers=1, integers=3),
+    "spiking_reservoir": Signature(pointers=20, integers=8, numbers=8),
     "pointwise": Signature(pointers=5, integers=2, numbers=2),
     "reduce": Signature(pointers=3, integers=2, numbers=1),
     "product": Signature(pointers=4, integers=1),

@@ -53,7 +53,7 @@ def read_config(folder: Path) -> ModelConfig:
     if "estimator" in values:
         raise ThreefoldError(
             f"{folder}: contains a {values['estimator']}; load it with "
-            f"threefold.{values['estimator']}.load"
+            f"threefold.estimators.{values['estimator']}.load"
         )
     origins = _plugins(path, values)
     try:

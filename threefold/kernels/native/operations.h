@@ -432,6 +432,26 @@ THREEFOLD_API int THREEFOLD_NAME(word_vectors)(
 THREEFOLD_API int THREEFOLD_NAME(word_vectors_workspace)(
     int64_t *elements, int64_t width, int64_t negatives, int64_t threads);
 
+/* Leaky integrate-and-fire neurons: v_t = leak v_{t−1} + gain (currents + background), a spike and the
+ * reset where v_t ≥ threshold, then held at the reset for the neuron's period. The state is updated in place.
+ *   traces, spikes, drive [B, L, N] · state: potential, refractory, trace, since [B, N] · current [B, 2, N],
+ *   excitatory and inhibitory · pending [B, slots, 2, N], the next step first · use, resource [B, E]
+ *   weights, targets, delays [E], of the sending neuron n: starts[n] … starts[n+1] − 1 · starts [N+1]
+ *   utilisation, recovery, facilitation [E]: U, and what is left of D and F after a step
+ *   inhibitory, periods [N]
+ * delays: 1 … slots steps. synaptic: 1 if the drive is added to the excitatory current. dynamic: 1 if
+ * efficacies follow the spikes; else use, resource and the last three of [E] are not read. */
+THREEFOLD_API int THREEFOLD_NAME(spiking_reservoir)(
+    real *traces, real *spikes, real *potential, real *refractory, real *current, real *pending,
+    real *trace, real *since, real *use, real *resource,
+    const real *drive, const real *weights, const int32_t *targets, const int32_t *delays,
+    const int64_t *starts, const real *utilisation, const real *recovery, const real *facilitation,
+    const real *inhibitory, const real *periods,
+    int64_t batch, int64_t length, int64_t units, int64_t count, int64_t slots, int64_t synaptic,
+    int64_t dynamic, int64_t threads,
+    double leak, double gain, double background, double threshold, double reset,
+    double excitatory_decay, double inhibitory_decay, double trace_decay);
+
 /* For the tests of simd.h: y = f(x), f = 0 exponential, 1 exponential_normal, 2 sigmoid, 3 silu,
  * 4 silu_slope, 5 softplus, 6 power, 7 power − 1, 8 hyperbolic_tangent. */
 THREEFOLD_API int THREEFOLD_NAME(test_function)(

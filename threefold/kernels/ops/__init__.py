@@ -37,6 +37,7 @@ from threefold.kernels.ops.recurrences import (
     linear_recurrence,
     reservoir,
     selective_scan,
+    spiking_reservoir,
 )
 from threefold.kernels.replay import program as _program
 
@@ -58,6 +59,7 @@ __all__ = [
     "runs_programs",
     "selective_scan",
     "short_convolution",
+    "spiking_reservoir",
     "time_warping",
     "token_shift",
     "vandermonde",

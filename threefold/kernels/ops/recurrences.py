@@ -1,7 +1,8 @@
 """Recurrences: the linear memory, Mamba's scan, diagonal recurrences, nonlinear cells, reservoirs.
 
 Their definitions in plain torch belong to `memory`, which runs them where an operation returns
-None: no kernel serves the device, dtype, form or options.
+None: no kernel serves the device, dtype, form or options.  Only spiking neurons have no memory of
+their own there: their definition is in `kernels/spiking_reservoir.py`.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from threefold.kernels import diagonal_recurrence as _diagonal_recurrence
 from threefold.kernels import legs_recurrence as _legs_recurrence
 from threefold.kernels import reservoir as _reservoir
 from threefold.kernels import selective_scan as _selective_scan
+from threefold.kernels import spiking_reservoir as _spiking_reservoir
 from threefold.kernels.checks import check_lengths, refuse
 from threefold.kernels.decay_recurrence import DecayInputs
 from threefold.kernels.delta_recurrence import DeltaInputs
@@ -203,3 +205,26 @@ def reservoir(
         given = {"drive": drive, "weight": weight.values, "state": state, "lengths": lengths}
         refuse("reservoir", expected, given)
     return run(drive, weight, state, lengths, activation, leak)  # type: ignore[no-any-return]
+
+
+def spiking_reservoir(
+    drive: Tensor,
+    wiring: _spiking_reservoir.SpikingWiring,
+    state: _spiking_reservoir.SpikingState,
+    constants: _spiking_reservoir.SpikingConstants,
+    *,
+    synaptic: bool = False,
+    dynamic: bool = False,
+) -> tuple[Tensor, Tensor, _spiking_reservoir.SpikingState]:
+    """Traces (filtered spikes) and spikes of integrate-and-fire neurons, and the state after them.
+
+    drive [B, L, N] is a current, or with `synaptic` is added to the excitatory synaptic current;
+    `dynamic`: the efficacy of a synapse follows the spikes before.  There are no gradients.
+    """
+    expected = _spiking_reservoir.expected(drive, wiring, state, dynamic)
+    if expected:
+        given = {"drive": drive, "weights": wiring.weights, "delays": wiring.delays, **state}
+        refuse("spiking_reservoir", expected, given)
+    plain = _spiking_reservoir.plain_spiking_reservoir
+    run = kernel_for("spiking_reservoir", drive) or plain
+    return run(drive, wiring, state, constants, synaptic, dynamic)
