@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from threefold.drawing.axes import Axis, scale, text_width
-from threefold.drawing.charts import BOTTOM, COLOURS, TOP, WIDTH, Figure, figure_of, grid
+from threefold.drawing.charts import BOTTOM, TOP, WIDTH, Figure, figure_of, grid
+from threefold.drawing.series_style import colour
 
 LEAST_HEIGHT, MOST_HEIGHT, ROW = 120.0, 640.0, 3.0
 
@@ -28,15 +29,15 @@ def raster_chart(
     for series, (name, neurons) in enumerate(groups):
         middle = TOP + pitch * (first + len(neurons) / 2)
         parts.append(
-            f'<text class="label s{series % COLOURS}" text-anchor="end" x="{left - 8:.0f}" '
+            f'<text class="label {colour(series)}" text-anchor="end" x="{left - 8:.0f}" '
             f'y="{middle + 4:.1f}">{name}</text>'
         )
         for number, times in enumerate(neurons):
             y = TOP + pitch * (first + number)
             strokes = "".join(f"M{horizontal(at):.1f} {y:.1f}v{0.8 * pitch:.2f}" for at in times)
             if strokes:
-                parts.append(f'<path class="spike s{series % COLOURS}" d="{strokes}"/>')
+                parts.append(f'<path class="spike {colour(series)}" d="{strokes}"/>')
             table.append((f"{name} {number}", f"{len(times):,}"))
         first += len(neurons)
     header, height = ("neuron", "spikes"), TOP + inside + BOTTOM
-    return figure_of(title, description, parts, header, tuple(table), height)
+    return figure_of(title, description, parts, header, tuple(table), (WIDTH, height))
