@@ -51,7 +51,7 @@ def _vgg(counts: Sequence[int], last: int = 3) -> ImageNetwork:
     """Stages of 3 × 3 convolutions; `last`: the kernel of the third ones."""
     channels = (64, 128, 256, 512, 512)
     kernels = (3, 3, last, 3)
-    stages = tuple(
+    stages: tuple[tuple[Row, ...], ...] = tuple(
         (*(ConvRow(size, kernels[place]) for place in range(count)), PoolRow(2))
         for size, count in zip(channels, counts, strict=True)
     )
@@ -61,7 +61,7 @@ def _vgg(counts: Sequence[int], last: int = 3) -> ImageNetwork:
 def _resnet(counts: Sequence[int], *, bottleneck: bool, groups: int = 1) -> ImageNetwork:
     """Stages of residual blocks; from the second on, the first block halves the sides."""
     inner = 128 if groups > 1 else 64
-    stages = []
+    stages: list[tuple[Row, ...]] = []
     for stage, count in enumerate(counts):
         row = ResidualRow(64 * 2**stage)
         if bottleneck:
