@@ -76,11 +76,9 @@ class SwinTransformer(ImageModel):
         self.norm = nn.LayerNorm(self.feature_width)
         classes = spec.option("classes")
         self.head = Linear(self.feature_width, classes) if classes else None
-        for module in self.modules():
-            if isinstance(module, nn.Linear):
-                nn.init.trunc_normal_(module.weight, std=0.02)
-                if module.bias is not None:
-                    nn.init.zeros_(module.bias)
+        if self.head is not None:
+            nn.init.normal_(self.head.weight, std=0.02)
+            nn.init.zeros_(self.head.bias)
 
     @property
     def feature_width(self) -> int:

@@ -121,7 +121,10 @@ def _picture_fields(data: ExampleData, picture: Array) -> dict[str, Any]:
     channels, height, width = picture.shape
     shape = {"domain": "vision", "features": channels}
     if data.kind != "vision":
-        return {**shape, "length": height * width}
+        # Patches that can be merged once.
+        patches = [n for n in (1, 2, 4) if height % (2 * n) == width % (2 * n) == 0]
+        options = {"patch": max(patches, default=1)} if data.kind == "swin" else {}
+        return {**shape, "length": height * width, "model_options": options}
     divisors = [n for n in range(1, MOST_PATCH + 1) if height % n == width % n == 0]
     enough = [n for n in divisors if height * width >= FEWEST_PATCHES * n * n]
     patch = max(enough, default=1)
