@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 import threefold
+from tests.contract.kinds import EXAMPLES
 from tests.contract.test_masked import saved, shaken
 from tests.tolerances import assert_close
 from threefold import Spec, ThreefoldError
@@ -19,6 +20,10 @@ from threefold.memory.attention import attention_weights
 from threefold.models.image_networks import NETWORKS
 from threefold.models.presets import image_network, swin
 from threefold.models.pretrained.transformers import load_transformers
+from threefold.training import TrainingSettings, train
+from threefold.training.estimate import estimate_step
+from threefold.training.objectives import objective_of
+from threefold.training.reporters import Reporter
 
 # At 1,000 classes and 224 × 224 pixels: AlexNet with its two groups, VGG and Swin-T as in their
 # papers, GoogLeNet without auxiliary heads, the residual networks as everywhere.
@@ -168,6 +173,31 @@ def test_saving_loading_and_rows(kind: str, options: dict[str, Any], tmp_path: P
     assert torch.equal(again(x)[0], logits)
     assert "mixers" not in (tmp_path / "model" / "README.md").read_text()
     assert Spec.from_json(model.spec.to_json()) == model.spec and model.spec.mixers == ()
+
+
+def test_running_statistics_belong_to_the_run() -> None:
+    """Estimates leave them alone, and the best weights have those of their evaluation."""
+    model, rows = EXAMPLES["convolutional"].build(), EXAMPLES["convolutional"].rows()
+    before = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    settings = TrainingSettings(steps=9, eval_every=1, patience=2, ema=0.5, learning_rate=1.0)
+    estimate_step(model, objective_of(model), rows, settings)
+    assert all(torch.equal(before[name], buffer) for name, buffer in model.named_buffers())
+    seen: list[dict[str, Tensor]] = []
+
+    class Watch(Reporter):
+        def on_evaluate(self, trainer: Any) -> None:
+            seen.append({name: buffer.clone() for name, buffer in model.named_buffers()})
+
+    result = train(
+        model, lambda step: rows, settings, validation=[rows], reporters=[Watch()]
+    ).validation
+    best = min(range(len(seen)), key=lambda number: result[number][1].loss)
+    assert best < len(seen) - 1, "the last evaluation was the best: nothing was restored"
+    after = dict(model.named_buffers())
+    assert all(torch.equal(after[name], value) for name, value in seen[best].items())
+    one = small("convolutional", depth=4, image=(8, 8))
+    with pytest.raises(ThreefoldError, match="cannot be trained on one image with one position"):
+        one.train()(torch.zeros(1, 1, 8, 8))
 
 
 def test_bad_input_is_refused() -> None:
