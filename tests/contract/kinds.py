@@ -118,6 +118,13 @@ EXAMPLES: dict[str, Example] = {
         ),
         images,
     ),
+    "convolutional": Example(
+        Spec("convolutional", 8, 2, options={"image": (8, 8), "channels": 1, "classes": 3}), images
+    ),
+    "swin": Example(
+        Spec("swin", 16, 2, options={"image": (8, 8), "channels": 1, "classes": 3, "patch": 1}),
+        images,
+    ),
     "seq2seq": Example(Spec("seq2seq", 32, 1, "lstm", TOKENS), translations),
     "transformer": Example(
         Spec("transformer", 32, 1, "attention", TOKENS, options={**_DROPOUT}), translations

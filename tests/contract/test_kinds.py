@@ -12,21 +12,22 @@ from threefold import Spec, ThreefoldError
 from threefold.lab.bench.measuring import costs
 from threefold.models.table import KINDS
 from threefold.runtime.scores.scorers import SCORERS
-from threefold.tasks.table import MODEL_KINDS
+from threefold.tasks.table import IMAGE_KINDS, MODEL_KINDS
 from threefold.training.training_data import NEEDED_MODELS
 
 OPTIONS: dict[str, dict[str, Any]] = {
     "forecaster": {"channels": 2, "exogenous": 1, "horizon": 3},
     "regressor": {"input_size": 3, "outputs": 2},
-    "vision": {"image": (8, 8)},
+    **{kind: {"image": (8, 8)} for kind in IMAGE_KINDS},
     "seq2seq": {"source_vocabulary": 11},
 }
 STREAMING = {"language", "classifier", "regressor", "tagger", "forecaster"}
+STATEFUL = set(KINDS) - {"masked", *IMAGE_KINDS}
 every_kind = pytest.mark.parametrize("kind", KINDS)
 
 
 def built(kind: str) -> Any:
-    mixer = "gru" if kind not in ("masked", "vision") else "attention"
+    mixer = ("gru" if kind in STATEFUL else "attention") if KINDS[kind].has_mixers else ()
     torch.manual_seed(0)
     return threefold.build(Spec(kind, 16, 1, mixer, 17, options=OPTIONS.get(kind, {})))
 
@@ -39,13 +40,13 @@ def test_inputs_outputs_and_state_fit_each_other(kind: str) -> None:
     outputs = model.training_outputs(inputs)
     assert len(outputs) == 2 and outputs.requires_grad and bool(outputs.isfinite().all())
     state = model.eval().prefill(inputs)
-    if kind not in ("masked", "vision"):
+    if kind in STATEFUL:
         model.check_state(state, 2)
         answer, _ = model.respond(inputs[:, :1], state, last=True)
         assert answer.shape[0] == 2
     cost = costs({kind: model}, [16], tokens=32, seconds=0)[kind]
     assert cost.training and cost.inference
-    assert bool(cost.decode) == (kind not in ("masked", "vision"))
+    assert bool(cost.decode) == (kind in STATEFUL)
 
 
 @every_kind

@@ -25,6 +25,7 @@ from threefold.layers.mixer import Mixer
 from threefold.layers.table import MIXERS
 from threefold.memory.state import State, leaves
 from threefold.models.table import KINDS
+from threefold.tasks.table import IMAGE_KINDS
 
 MIXED = ("mamba", "attention")
 TOKENS = torch.randint(0, 11, (2, 6), generator=torch.Generator().manual_seed(1))
@@ -32,13 +33,14 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "language": {"tie": False},
     "classifier": {"pooling": "attention"},
     "tagger": {"segments": 2},
-    "vision": {"image": (8, 8)},
+    **{kind: {"image": (8, 8)} for kind in IMAGE_KINDS},
 }
 
 
 def made(kind: str, mixers: Any = MIXED, **options: Any) -> Any:
     torch.manual_seed(0)
     options = {**OPTIONS.get(kind, {}), **options}
+    mixers = mixers if KINDS[kind].has_mixers else ()
     return threefold.build(Spec(kind, 32, 2, mixers, vocabulary=11, options=options)).eval()
 
 
@@ -79,7 +81,7 @@ def more_than_once(model: nn.Module) -> dict[str, int]:
 
 
 def reading(kind: str) -> Tensor:
-    if kind == "vision":
+    if kind in IMAGE_KINDS:
         return torch.randn(2, 3, 8, 8)
     return torch.randn(2, 6, 1) if kind == "forecaster" else TOKENS
 
@@ -97,12 +99,12 @@ def test_every_module_is_called_once(kind: str, options: dict[str, Any]) -> None
     model = made(kind, **options)
     inputs, expected = reading(kind), more_than_once(model)
     runs = [lambda: model(inputs)]
-    if kind != "vision":
+    if kind not in IMAGE_KINDS:
         # Several steps are a loop inside each mixer, so its own parts are called in it.
         runs = [
             lambda form=form: model(inputs, form=form) for form in model.forms if form != "step"
         ]
-    if "step" in model.forms and kind != "vision":
+    if kind not in IMAGE_KINDS and "step" in model.forms:
         _, state = model(inputs)
         runs += [lambda: model.step(inputs[:, 0]), lambda: model.step(inputs[:, 0], state)]
     for no_gradients in (False, True):

@@ -23,7 +23,8 @@ from threefold.tasks.table import MODEL_KINDS, SPLITS, TASKS, task
 from threefold.tasks.task import METRICS
 from threefold.tasks.translation import texts_of
 
-DERIVED = ("digits8-images",)  # from the examples of another task, whose checksum is compared
+# From the examples of another task, whose checksum is compared.
+DERIVED = ("digits8-images", "fashion-images", "cifar-images")
 REAL = [name for name in TASKS if set(TASKS[name].where.split(" + ")) & set(PACKAGES)]
 
 

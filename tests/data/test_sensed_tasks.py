@@ -51,6 +51,9 @@ def test_mnist_in_order_and_permuted(tmp_path: Path) -> None:
     assert one.inputs.min() >= 0 and one.inputs.max() <= 1 and one.targets.tolist() == [3]
     assert not torch.equal(one.inputs, other.inputs)
     assert torch.equal(one.inputs.sort(1).values, other.inputs.sort(1).values)
+    whole = task("fashion-images", folder=tmp_path).rows("test", [3]).inputs
+    assert whole.shape == (1, 1, 28, 28)
+    assert torch.equal(whole.flatten(), 2 * one.inputs.flatten() - 1)
     idx(tmp_path / "t10k-labels-idx1-ubyte", np.arange(9))
     with pytest.raises(ThreefoldError, match="t10k has 10 images and 9 labels"):
         task("smnist", folder=tmp_path)
@@ -71,6 +74,10 @@ def test_cifar_in_colour_and_grey(tmp_path: Path) -> None:
     (tmp_path / "test_labels.json").write_text(json.dumps([0, 1, 2, 9]))
     colour = task("scifar", folder=tmp_path).rows("test", [3])
     assert colour.inputs.shape == (1, 1024, 3) and colour.targets.tolist() == [9]
+    whole = task("cifar-images", folder=tmp_path, kind="swin")
+    assert whole.kind == "swin"
+    planes = torch.from_numpy(pixels[5, 3].reshape(32, 32, 3)).permute(2, 0, 1)
+    assert torch.allclose(whole.rows("test", [3]).inputs[0], planes.float() / 127.5 - 1, atol=1e-6)
     grey = task("image", folder=tmp_path).rows("test", [3]).inputs
     expected = (pixels[5, 3].astype(float) @ [299, 587, 114] // 1000).astype(np.int64)
     assert grey.dtype == torch.int64 and grey[0].tolist() == expected.tolist()

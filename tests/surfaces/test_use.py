@@ -80,6 +80,8 @@ CASES = {
     "sounds": Case("sounds", inputs=whole("sounds")),
     "images": Case("images", inputs=whole("images")),
     "pictures": Case("images", 20, {"kind": "vision"}, whole("images")),
+    "convolutional": Case("images", 20, {"kind": "convolutional", "mixers": None}, whole("images")),
+    "swin": Case("images", 20, {"kind": "swin", "mixers": None}, whole("images")),
     "regression": Case(
         "houses.csv", 60, {"kind": "regressor", "target": "price"}, whole("houses_order.csv")
     ),
@@ -89,6 +91,7 @@ CASES = {
         "shops.csv", 20, {"target": "sales", "settings": {"data.series_column": "shop"}}
     ),
 }
+IMAGES = ("images", "pictures", "convolutional", "swin")
 FORECASTS = ("column", "columns", "several series")
 
 
@@ -122,10 +125,10 @@ def runs(place: Path) -> dict[str, TrainedRun]:
     return {
         name: threefold.train(
             place / case.data,
-            mixers="gru",
             steps=case.steps,
             folder=place / "runs" / name,
             **{
+                "mixers": "gru",
                 **case.options,
                 "settings": {"model.width": 24, "model.depth": 1, **_settings(case)},
             },
@@ -173,7 +176,7 @@ def histories(place: Path, run: TrainedRun, name: str) -> list[dict[str, list[An
 
 def test_numbers(name: str, answers: list[Any]) -> list[int]:
     """The examples of the test split: of every class, if there are classes."""
-    if name in ("labels", "ts", "sounds", "images", "pictures"):
+    if name in ("labels", "ts", "sounds", *IMAGES):
         splits = stratified_split(answers, ())
         assert splits is not None
         return splits["test"].tolist()
@@ -189,7 +192,7 @@ def truth(place: Path, name: str) -> list[Any]:
         column = {"labels": "sentiment", "regression": "price"}[name]
         with (place / CASES[name].data).open() as file:
             return [row[column] for row in csv.DictReader(file)]
-    if name in ("sounds", "images", "pictures"):
+    if name in ("sounds", *IMAGES):
         return [file.parent.name for file in sorted((place / CASES[name].data).rglob("*.*"))]
     if name == "ts":
         lines = (place / "shapes.ts").read_text().split("@data\n")[1].split()

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from threefold.errors import ThreefoldError, command_line
-from threefold.training.config import RunConfig, read_toml
+from threefold.training.config import ModelSettings, RunConfig, read_toml
 from threefold.training.durations import Duration, parse_duration
 from threefold.training.settings import TrainingSettings
+from threefold.training.training_data import open_data
 
 DATA = {"data": {"name": "copying"}}
 
@@ -38,8 +39,23 @@ def test_set_changes_any_key() -> None:
         config.training.steps == 5 and config.training.carry_state and config.data.batch_size == 3
     )
     assert config.model.mixers == ("gla", "lstm")
-    assert config.model.sizes == (128, 4)
+    assert config.model.sizes_of("language") == (128, 4)
     assert RunConfig.read(DATA).training.time == 600
+
+
+def test_kinds_without_mixers_have_none() -> None:
+    data = {"name": "digits8-images", "kind": "swin"}
+    config = RunConfig.read({"data": data})
+    assert config.model.mixers == () and config.model.sizes_of("swin") == (64, 2)
+    assert RunConfig.read(tomllib.loads(config.to_toml())) == config
+    opened = open_data("digits8-images", kind="swin")
+    assert opened.spec(config.model).mixers == opened.spec(ModelSettings()).mixers == ()
+    with pytest.raises(ThreefoldError, match="a swin model is not made of mixers; leave out mixer"):
+        opened.spec(RunConfig.read({"data": data, "model": {"mixers": "gla"}}).model)
+    with pytest.raises(ThreefoldError, match="mixers is empty"):
+        open_data("digits8-images").spec(config.model)
+    with pytest.raises(ThreefoldError, match="a tagger model does not read images"):
+        open_data("digits8-images", kind="tagger")
 
 
 def test_set_reaches_the_options_of_a_mixer() -> None:

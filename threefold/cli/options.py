@@ -27,7 +27,7 @@ Kind = Annotated[
     str | None,
     typer.Option(
         help="What to train on your own data: language, masked, classifier, regressor, tagger, "
-        "forecaster, seq2seq or vision; default: from the data."
+        "forecaster, seq2seq; images: vision, convolutional or swin; default: from the data."
     ),
 ]
 Target = Annotated[str | None, typer.Option(help="Tables: the column to predict.")]

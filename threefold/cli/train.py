@@ -262,12 +262,13 @@ def _print_plan(config: RunConfig, prepared: PreparedRun) -> None:
     check_memory(model, objective, data.first, config.data.batch_size, settings)
     step = estimate_step(model, objective, prepared.batches(0), settings)
     mixers = "+".join(dict.fromkeys(name for name, _ in spec.entries))
+    parts = [spec.kind, mixers or spec.option("network", ""), f"width {spec.width}"]
     rate = f"learning rate {settings.learning_rate:g}"
     chance = task.chance_name or "a trivial baseline"
     output.say_facts(
         [
             *_data_facts(config, data),
-            ("model", f"{spec.kind}, {mixers}, width {spec.width}, depth {spec.depth}"),
+            ("model", ", ".join(filter(None, [*parts, f"depth {spec.depth}"]))),
             *_embedding_facts(config, prepared),
             ("parameters", f"{model.parameter_count:,}"),
             ("optimizer", f"{settings.optimizer}, {rate}, {settings.schedule} schedule"),

@@ -7,8 +7,10 @@ transformer  post-norm encoder–decoder, sinusoidal positions, √width, ReLU, 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
+from threefold.errors import ThreefoldError, nearest
 from threefold.models.spec import Spec
 
 
@@ -191,4 +193,51 @@ def vit(
             "embedding_dropout": dropout,
             "init": "bert",
         },
+    )
+
+
+def image_network(
+    network: str = "resnet50",
+    *,
+    width: int | None = None,
+    depth: int | None = None,
+    classes: int = 1000,
+) -> Spec:
+    """A network of `image_networks.py` for 224 × 224 pixels, at its published size by default."""
+    from threefold.models.image_networks import NETWORKS
+
+    if network not in NETWORKS:
+        raise ThreefoldError(f"unknown network {network!r}; {nearest(network, NETWORKS)}")
+    published = NETWORKS[network]
+    return Spec(
+        "convolutional",
+        width or published.width,
+        depth or len(published.stages),
+        options={
+            "network": network,
+            "image": (224, 224),
+            "classes": classes,
+            "dropout": published.dropout,
+        },
+    )
+
+
+def swin(
+    *,
+    width: int = 96,
+    blocks: Sequence[int] = (2, 2, 6, 2),
+    heads: int = 3,
+    image: tuple[int, int] = (224, 224),
+    channels: int = 3,
+    patch: int = 4,
+    window: int = 7,
+    classes: int = 1000,
+) -> Spec:
+    """Liu et al. 2021, "Swin Transformer"; without stochastic depth."""
+    options = {"image": image, "channels": channels, "patch": patch, "classes": classes}
+    return Spec(
+        "swin",
+        width,
+        len(blocks),
+        options={**options, "blocks": blocks, "heads": heads, "window": window},
     )

@@ -222,7 +222,17 @@ def _read_tokenizer(name: str | None, folder: Path) -> Any:
 def _card(config: ModelConfig) -> str:
     """The model card: what the model is and how to load it."""
     spec = config.spec
-    mixers = ", ".join(f"`{name}`" for name, _ in spec.entries)
+    facts = {
+        "mixers": ", ".join(f"`{name}`" for name, _ in spec.entries),
+        "network": spec.option("network", ""),
+        "width × depth": f"{spec.width} × {spec.depth}",
+        "vocabulary": spec.vocabulary if spec.entries else "",
+        "channel mixer": f"`{spec.channel_entry[0]}`" if spec.entries else "",
+        "dtype": config.dtype,
+        "tokenizer": config.tokenizer or "none",
+        "written by": f"Threefold {config.threefold_version}",
+    }
+    rows = "\n".join(f"| {name} | {value} |" for name, value in facts.items() if value)
     return f"""---
 library_name: threefold
 ---
@@ -230,13 +240,7 @@ library_name: threefold
 
 | | |
 |---|---|
-| mixers | {mixers} |
-| width × depth | {spec.width} × {spec.depth} |
-| vocabulary | {spec.vocabulary} |
-| channel mixer | `{spec.channel_entry[0]}` |
-| dtype | {config.dtype} |
-| tokenizer | {config.tokenizer or "none"} |
-| written by | Threefold {config.threefold_version} |
+{rows}
 
 ```python
 import threefold

@@ -41,13 +41,14 @@ class Spec:
     """The description of a model, e.g. `Spec("language", width=64, depth=2, mixers="mamba")`.
 
     An entry of `mixers` is a name or (name, keywords); they repeat over the depth (a hybrid).
-    `options` are the keywords of the kind.
+    `options` are the keywords of the kind.  Kinds that are not made of mixers (convolutional, swin)
+    have neither mixers nor a channel mixer nor a wiring of blocks, and refuse them.
     """
 
     kind: str
     width: int
     depth: int
-    mixers: str | Sequence[Entry]
+    mixers: str | Sequence[Entry] = ()
     vocabulary: int = 256
     channel: Entry = "swiglu"
     block: Entry = "pre_norm"
@@ -57,7 +58,8 @@ class Spec:
         _check_name("kind", self.kind, KINDS)
         for name, largest in LARGEST.items():
             _check_whole(name, getattr(self, name), largest)
-        entries = [_mixer(entry, place) for place, entry in enumerate(_listed(self.mixers))]
+        listed = _listed(self.mixers) if KINDS[self.kind].has_mixers else _none(self)
+        entries = [_mixer(entry, place) for place, entry in enumerate(listed)]
         object.__setattr__(self, "mixers", tuple(entries))
         object.__setattr__(self, "channel", _channel(self.channel))
         object.__setattr__(self, "block", _block(self.block))
@@ -154,6 +156,19 @@ def _listed(mixers: Any) -> list[Any]:
             f"spec: mixers is {mixers!r}, expected a name or a tuple of names and (name, keywords)"
         )
     return list(mixers)
+
+
+def _none(spec: Spec) -> list[Any]:
+    """No mixers; refuse them and what goes with them."""
+    usual = {item.name: item.default for item in fields(Spec)}
+    for name in ("mixers", "channel", "block"):
+        value = getattr(spec, name)
+        if value not in (usual[name], []):
+            raise ThreefoldError(
+                f"spec: {name} is {value!r}, but a {spec.kind} model is not made of mixers; leave "
+                f"out {name}"
+            )
+    return []
 
 
 def _mixer(entry: Any, place: int) -> Entry:

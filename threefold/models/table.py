@@ -22,6 +22,10 @@ class Kind:
     cls: str
     options: Mapping[str, Any] = field(default_factory=dict)  # names and defaults of Spec.options
     element: str = "element"  # the word for one element of what it reads
+    # Whether a Spec names its mixers, channel mixer and wiring; otherwise it may not.
+    has_mixers: bool = True
+    # Width and depth by name, where the usual ones do not suit it.
+    sizes: Mapping[str, tuple[int, int]] = field(default_factory=dict)
 
     def load(self) -> type[Model]:
         """Import and return the class."""
@@ -60,6 +64,13 @@ POOLED_OPTIONS: Mapping[str, Any] = {
     **ENCODER_OPTIONS,
 }
 
+# Options that `models/image_model.py` reads.
+IMAGE_OPTIONS: Mapping[str, Any] = {
+    "image": (32, 32),  # height and width
+    "channels": 3,
+    "classes": 10,  # 0: no head
+}
+
 _KINDS = (
     Kind("language", "LanguageModel", {"tie": True, **BACKBONE_OPTIONS}, "token"),
     Kind("classifier", "Classifier", {"classes": 2, **POOLED_OPTIONS}),
@@ -94,13 +105,37 @@ _KINDS = (
         "vision",
         "VisionTransformer",
         {
-            "image": (32, 32),  # height and width
-            "channels": 3,
+            **IMAGE_OPTIONS,
             "patch": 4,
-            "classes": 10,
             "pooling": "class",  # or mean, without a class token
             **{**BACKBONE_OPTIONS, "positions": "learned"},  # max_length follows from the image
         },
+    ),
+    Kind(
+        "convolutional",
+        "ConvolutionalNetwork",
+        {
+            "network": "resnet18",  # of `image_networks.py`
+            **IMAGE_OPTIONS,
+            "stem": "auto",  # published, small, or auto: small for less than 64 pixels
+            "dropout": 0.0,  # in the head
+        },
+        has_mixers=False,
+        sizes={"tiny": (16, 2), "small": (32, 3), "medium": (64, 4), "large": (128, 4)},
+    ),
+    Kind(
+        "swin",
+        "SwinTransformer",
+        {
+            **IMAGE_OPTIONS,
+            "patch": 4,
+            "blocks": (),  # of each stage; (): two
+            "window": 0,  # side of the windows in patches; 0: the largest up to 7 that fits
+            "heads": 0,  # of the first stage; 0: of a size near 32
+            "dropout": 0.0,
+        },
+        has_mixers=False,
+        sizes={"tiny": (32, 2), "small": (64, 2), "medium": (96, 3), "large": (128, 4)},
     ),
     Kind(
         "seq2seq",

@@ -13,17 +13,16 @@ from torch import Tensor, nn
 
 from threefold.blocks.stack import Entry, non_causal_entry
 from threefold.errors import ThreefoldError, nearest
-from threefold.kernels.autocast import under_autocast
 from threefold.layers.linear import Linear
-from threefold.memory.state import State
 from threefold.models.backbone import Backbone
 from threefold.models.embedding import Projection
+from threefold.models.image_model import ImageModel, check_patch, cut_patches
 from threefold.models.spec import Spec
 
 POOLINGS = ("class", "mean")
 
 
-class VisionTransformer(Backbone):
+class VisionTransformer(ImageModel, Backbone):
     """Images [B, channels, height, width] to one of `classes` (0: no head, see `encode`)."""
 
     kind = "vision"
@@ -51,26 +50,14 @@ class VisionTransformer(Backbone):
         size: int = self.spec.option("channels") * self.spec.option("patch") ** 2
         return size
 
-    def forward(self, images: Tensor) -> tuple[Tensor, None]:
-        """Logits [B, classes]; there is no state (None)."""
-        if self.head is None:
-            raise ThreefoldError(
-                f'{self.name}: has no head; build it with options={{"classes": 10}}, or use encode'
-            )
-        h = self.encode(images)
-        return self.head(h.mean(1) if self.token is None else h[:, 0]), None
+    @property
+    def feature_width(self) -> int:
+        """Size of the features at one position."""
+        return self.spec.width
 
-    def respond(
-        self, inputs: Tensor, state: State | None = None, *, last: bool = False
-    ) -> tuple[Tensor, State]:
-        """Logits [B, classes] of whole images; there is no state ({})."""
-        return self(inputs)[0], {}
-
-    def example_inputs(self, batch: int, length: int) -> Tensor:
-        """Random images; their size gives the length."""
-        shape = (batch, self.spec.option("channels"), *self.spec.option("image"))
-        images = torch.randn(*shape, generator=torch.Generator().manual_seed(0))
-        return images.to(self.device, self.embedding.weight.dtype)
+    def pool(self, features: Tensor) -> Tensor:
+        """The output at the class token, or the mean of the patches."""
+        return super().pool(features) if self.token is None else features[:, 0]
 
     def encode(self, images: Tensor) -> Tensor:
         """Outputs [B, patches, width] of the stack; a class token comes first."""
@@ -81,30 +68,18 @@ class VisionTransformer(Backbone):
 
     def patches(self, images: Tensor) -> Tensor:
         """Cut images into patches [B, patches, channels · patch²], row by row."""
-        self._check_images(images)
-        patch, channels = self.spec.option("patch"), self.spec.option("channels")
-        down, across = self.grid
-        cut = images.reshape(len(images), channels, down, patch, across, patch)
-        return cut.permute(0, 2, 4, 1, 3, 5).reshape(len(images), down * across, self.input_size)
+        self.check_images(images)
+        return cut_patches(images, self.spec.option("patch"))
 
     def check_options(self) -> None:
         """Raise an error if images cannot be cut into such patches."""
         spec = self.spec
-        image, patch, channels = spec.option("image"), spec.option("patch"), spec.option("channels")
-        is_size = len(image) == 2 and all(isinstance(side, int) and side > 0 for side in image)
-        if not is_size or patch < 1 or channels < 1 or any(side % patch for side in image):
-            raise ThreefoldError(
-                f"{self.name}: image {image}, patch {patch}, channels {channels}; expected a "
-                "height and a width that are multiples of the patch, and at least 1 channel"
-            )
+        self.check_image_options()
+        check_patch(self.name, spec.option("image"), spec.option("patch"))
         if spec.option("pooling") not in POOLINGS:
             name = spec.option("pooling")
             raise ThreefoldError(
                 f"{self.name}: unknown pooling {name!r}; {nearest(name, POOLINGS)}"
-            )
-        if spec.option("classes") < 0:
-            raise ThreefoldError(
-                f"{self.name}: {spec.option('classes')} classes, expected 1 or more, or 0: no head"
             )
 
     def _make_embedding(self) -> Projection:
@@ -114,17 +89,3 @@ class VisionTransformer(Backbone):
 
     def _entries(self) -> list[Entry]:
         return [non_causal_entry(entry) for entry in self.spec.entries]
-
-    def _check_images(self, images: Tensor) -> None:
-        expected = (self.spec.option("channels"), *self.spec.option("image"))
-        dtype = self.dtype
-        if not isinstance(images, Tensor) or images.shape[1:] != expected or len(images) == 0:
-            received = tuple(images.shape) if isinstance(images, Tensor) else type(images).__name__
-            raise ThreefoldError(
-                f"{self.name}: images are {received}, expected [batch, "
-                f"{', '.join(map(str, expected))}] with at least one image"
-            )
-        if images.dtype != dtype and not under_autocast(images):
-            raise ThreefoldError(
-                f"{self.name}: images are {images.dtype}, the weights are {dtype}; convert one"
-            )

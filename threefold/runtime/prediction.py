@@ -32,6 +32,7 @@ from threefold.runtime.input_notes import input_notes
 from threefold.runtime.raw_inputs import RawInput, read_raw_inputs
 from threefold.runtime.table_forecasts import forecast_table
 from threefold.tasks.pairs import BEGIN, END, pairs
+from threefold.tasks.table import IMAGE_KINDS
 
 BATCH_SIZE = 32
 MOST_NEW_TOKENS = 128
@@ -144,7 +145,7 @@ def encode(chain: Chain, row: RawInput) -> np.ndarray[Any, Any]:
 def _answer(model: Any, preprocessing: Preprocessing, batch: list[Any]) -> list[dict[str, Any]]:
     answer = {
         "classifier": _labels,
-        "vision": _labels,
+        **dict.fromkeys(IMAGE_KINDS, _labels),
         "regressor": _numbers,
         "tagger": _tags,
         "language": _continuations,
@@ -164,7 +165,7 @@ def _padded(model: Any, batch: list[Any]) -> tuple[Tensor, Tensor]:
 
 def _labels(model: Any, preprocessing: Preprocessing, batch: list[Any]) -> list[dict[str, Any]]:
     inputs, mask = _padded(model, batch)
-    logits = model(inputs)[0] if model.kind == "vision" else model(inputs, mask=mask)[0]
+    logits = model(inputs)[0] if model.kind in IMAGE_KINDS else model(inputs, mask=mask)[0]
     probabilities = logits.double().softmax(-1).cpu().numpy()
     names = preprocessing.labels
     return [

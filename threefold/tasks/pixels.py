@@ -6,8 +6,8 @@
 
 Numbers are from 0 to 1.  The test sets are the published ones; the last tenth of the published
 training sets is for validation.  Solved: the score of a plain LSTM (Gu et al. 2022, table 8).
-pMNIST's order is our own: each paper draws its own, and their results agree.  `digits8-images` are
-whole images from −1 to 1, for models that read patches (kind `vision`).
+pMNIST's order is our own: each paper draws its own, and their results agree.  `image_tasks.py` has
+whole images.
 Le, Jaitly & Hinton 2015, "A Simple Way to Initialize Recurrent Networks of Rectified Linear Units".
 """
 
@@ -22,10 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
-import torch.nn.functional as F
 from numpy.typing import NDArray
-from torch import Tensor
 
 from threefold.data.images import read_idx, read_image
 from threefold.data.loaders import Batch
@@ -40,9 +37,8 @@ from threefold.tasks.stored import (
     first_existing,
     stored,
 )
-from threefold.tasks.task import Numbers, Task, declare
+from threefold.tasks.task import Task
 
-MOVES = 9  # positions of a training image of digits8-images
 FASHION = "usr/share/datasets/fashion-mnist"
 
 
@@ -154,25 +150,6 @@ def digits8(folder: Path | None = None) -> Task[Batch]:
     )
 
 
-def digits8_images(folder: Path | None = None) -> Task[Batch]:
-    """The same as images [1, 8, 8] from −1 to 1; training images at nine positions each.
-
-    Example 9 i + p of the training split is image i, moved by up to a pixel in each direction.
-    """
-    images = digits8(folder)
-
-    def draw(split: str, numbers: Numbers) -> Batch:
-        positions = MOVES if split == "train" else 1
-        rows = images.draw(split, numbers // positions)
-        pixels = 2 * rows.inputs.reshape(-1, 1, 8, 8) - 1
-        if split == "train":
-            pixels = _moved(pixels, numbers % MOVES)
-        return rows._replace(inputs=pixels)
-
-    train, valid, test = images.sizes
-    return declare("digits8-images", draw, sizes=(MOVES * train, valid, test))
-
-
 def _read_digits(folder: Path | None) -> Splits:
     source = folder or _installed_digits()
     path = data_folder(source, "scikit-learn", "sklearn/datasets/data") / "digits.csv.gz"
@@ -190,18 +167,6 @@ def _installed_digits() -> Path | None:
         return None
     folder = Path(package.origin).parent / "datasets" / "data"
     return folder if (folder / "digits.csv.gz").is_file() else None
-
-
-def _moved(images: Tensor, positions: Numbers) -> Tensor:
-    """Move images by up to a pixel; new pixels at the border are background (−1)."""
-    size, wide = images.shape[-1], F.pad(images, (1, 1, 1, 1), value=-1.0)
-    return torch.stack(
-        [
-            image[:, down : down + size, across : across + size]
-            for image, position in zip(wide, positions.tolist(), strict=True)
-            for down, across in [divmod(position, 3)]
-        ]
-    )
 
 
 def last_tenth(inputs: Array, targets: Array, test: Array, test_targets: Array) -> Splits:

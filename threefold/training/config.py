@@ -17,6 +17,7 @@ from pydantic import Field, field_validator
 
 from threefold.errors import ThreefoldError
 from threefold.layers.table import mixer_entry, registered_in
+from threefold.models.table import KINDS
 from threefold.tasks.table import TASKS
 from threefold.training.overrides import apply_overrides
 from threefold.training.schema import Section
@@ -37,7 +38,7 @@ class DataSettings(Section):
     name: str
     """A task of `threefold tasks`, or the path of your own file or folder."""
     kind: str | None = None
-    """Your own data: language, masked, classifier, regressor, tagger, forecaster, seq2seq."""
+    """What to train, e.g. classifier or forecaster; images: vision, convolutional or swin."""
     tokenizer: Literal["byte", "character", "bpe", "word"] | None = None
     """How text is cut into tokens; default: byte, or what the task declares."""
     vocabulary: Annotated[int, Field(ge=16)] | None = None
@@ -88,7 +89,7 @@ class ModelSettings(Section):
     mixers: tuple[Entry, ...] = ("mamba",)
     """Mixers of the blocks, repeated over the depth; several make a hybrid."""
     size: Literal["tiny", "small", "medium", "large"] = "small"
-    """Width and depth by name: tiny 64 × 2, small 128 × 4, medium 256 × 6, large 512 × 8."""
+    """Width × depth: tiny 64 × 2, small 128 × 4, medium 256 × 6, large 512 × 8; images: other."""
     width: Count | None = None
     """Model width; default: from the size."""
     depth: Count | None = None
@@ -130,15 +131,20 @@ class ModelSettings(Section):
         for entry in value:
             name = entry if isinstance(entry, str) else entry[0]
             mixer_entry(name)
-        if not value:
-            raise ThreefoldError("model.mixers is empty; expected at least one mixer, e.g. mamba")
         return value
 
-    @property
-    def sizes(self) -> tuple[int, int]:
-        """Width and depth."""
-        width, depth = SIZES[self.size]
+    def sizes_of(self, kind: str) -> tuple[int, int]:
+        """Width and depth of a kind of model."""
+        width, depth = (KINDS[kind].sizes or SIZES)[self.size]
         return self.width or width, self.depth or depth
+
+    def mixers_of(self, kind: str) -> tuple[Entry, ...]:
+        """The mixers of a kind of model; the default is for those that are made of mixers."""
+        if not KINDS[kind].has_mixers and "mixers" not in self.model_fields_set:
+            return ()
+        if KINDS[kind].has_mixers and not self.mixers:
+            raise ThreefoldError("model.mixers is empty; expected at least one mixer, e.g. mamba")
+        return self.mixers
 
 
 class RunConfig(Section):
@@ -160,6 +166,8 @@ class RunConfig(Section):
         model, data = plain.get("model"), plain.get("data")
         if isinstance(model, dict) and model.get("embedding") and isinstance(data, dict):
             data.setdefault("tokenizer", "word")
+        if isinstance(data, dict) and not _has_mixers(data):
+            plain["model"] = {"mixers": (), **(model or {})}
         training = plain.get("training", {})
         if isinstance(training, dict) and not {"steps", "time"} & set(training):
             plain["training"] = {**training, "time": DEFAULT_TIME}
@@ -198,6 +206,13 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise ThreefoldError(f"{path}: cannot be read ({error.strerror})") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ThreefoldError(f"{path}: not TOML ({error})") from error
+
+
+def _has_mixers(data: Mapping[str, Any]) -> bool:
+    """Whether the kind of model that the data are for is made of mixers."""
+    task = TASKS.get(str(data.get("name")))
+    kind = KINDS.get(str(data.get("kind") or (task and task.kind)))
+    return kind is None or kind.has_mixers
 
 
 def _names(text: str, separator: str) -> list[str]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sized
-from contextlib import nullcontext
+from collections.abc import Iterator, Sized
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -59,8 +59,8 @@ def estimate_step(
     device = place(model, settings)
     rows = move(rows, device, settings.precision)
     was_training = model.training
-    model.train()
-    with preserve_random_state():
+    model.train(len(rows.inputs) > 1)  # batch norms have no statistics of a single example
+    with preserve_random_state(), _preserved_buffers(model):
         for repeat in range(repeats):
             seed_step(settings.seed, 0)
             start = time.perf_counter()
@@ -80,6 +80,15 @@ def estimate_step(
     elements = int(rows.inputs.shape[0] * rows.inputs.shape[1]) * accumulation
     weights = copies * sum(parameters.values())
     return StepEstimate(min(times) * accumulation, weights, activations, elements)
+
+
+@contextmanager
+def _preserved_buffers(model: nn.Module) -> Iterator[None]:
+    """Leave the running statistics of batch norms as they are."""
+    before = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    yield
+    for name, buffer in model.named_buffers():
+        buffer.copy_(before[name])
 
 
 def estimate_evaluation(

@@ -17,7 +17,8 @@ from threefold.training.training_data import TrainingData
 def title_of(config: RunConfig) -> str:
     """The title of a run, e.g. `mamba on notes.txt`."""
     names = [entry if isinstance(entry, str) else entry[0] for entry in config.model.mixers]
-    return f"{'+'.join(dict.fromkeys(names))} on {Path(config.data.name).name}"
+    network = config.model.options.get("network") or config.data.kind
+    return f"{'+'.join(dict.fromkeys(names)) or network} on {Path(config.data.name).name}"
 
 
 def summarize(

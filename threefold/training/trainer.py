@@ -259,7 +259,8 @@ class Trainer:
         best = min(self._validation_losses, default=math.inf)
         self.result.validation.append((self.result.steps, scores))
         if self.settings.patience is not None and scores.loss < best:
-            weights = unique_tensors(self.model) if self.ema is None else self.ema.mean
+            averaged = {} if self.ema is None else self.ema.mean
+            weights = {**unique_tensors(self.model), **averaged}
             self.best = {name: tensor.detach().clone() for name, tensor in weights.items()}
         self.result.stopped = self._target_reached or self.result.stopped or self._out_of_patience
         reporter.on_evaluate(self)

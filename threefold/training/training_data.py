@@ -25,7 +25,7 @@ from threefold.data.shuffling import shuffled
 from threefold.errors import ThreefoldError, nearest
 from threefold.models.spec import Spec
 from threefold.tasks.pairs import Pairs
-from threefold.tasks.table import GENERATED, TASKS
+from threefold.tasks.table import GENERATED, IMAGE_KINDS, TASKS
 from threefold.tasks.table import task as make_task
 from threefold.tasks.task import Task, accuracy
 from threefold.tasks.user_data import files_of, user_task
@@ -137,13 +137,13 @@ class TrainingData:
 
     def spec(self, model: ModelSettings) -> Spec:
         """The spec of a model for these data, with the given settings."""
-        width, depth = model.sizes
         needed = NEEDED_MODELS[self.task.kind](self, model)
+        width, depth = model.sizes_of(needed.kind)
         return Spec(
             needed.kind,
             width,
             depth,
-            tuple(model.mixers),
+            model.mixers_of(needed.kind),
             max(needed.vocabulary, 1),
             channel=model.channel,
             block=model.block,
@@ -187,10 +187,10 @@ def _language(data: TrainingData, model: ModelSettings) -> NeededModel:
     return NeededModel(data.task.kind, data.task.vocabulary, {})  # or a masked one
 
 
-def _vision(data: TrainingData, model: ModelSettings) -> NeededModel:
+def _images(data: TrainingData, model: ModelSettings) -> NeededModel:
     channels, *image = data.first.inputs.shape[1:]
     options = {"image": image, "channels": channels, "classes": data.task.classes}
-    return NeededModel("vision", 0, options)
+    return NeededModel(data.task.kind, 0, options)
 
 
 def _tagger(data: TrainingData, model: ModelSettings) -> NeededModel:
@@ -237,7 +237,7 @@ def _translator(data: TrainingData, model: ModelSettings) -> NeededModel:
 NEEDED_MODELS: dict[str, Callable[[TrainingData, ModelSettings], NeededModel]] = {
     "language": _language,
     "masked": _language,
-    "vision": _vision,
+    **dict.fromkeys(IMAGE_KINDS, _images),
     "classifier": _classifier,
     "regressor": _regressor,
     "tagger": _tagger,

@@ -287,6 +287,22 @@ _RECIPES = (
         0.4,
     ),
     Recipe(
+        "digits8-swin",
+        "digits of 8 × 8 pixels: a Swin Transformer, 16 patches in windows of 2 × 2",
+        PERCENT,
+        Requirement("≥", 95),
+        (98.6,),
+        1.1,
+    ),
+    Recipe(
+        "fashion-resnet",
+        "Fashion-MNIST as images: a ResNet-18, a quarter of its width, three stages",
+        PERCENT,
+        Requirement("≥", 89),
+        (90.7,),
+        3.4,
+    ),
+    Recipe(
         "masked-code-attention",
         "masked bytes of Python's standard library: BERT, far below the unigram 4.6 bits",
         "bits",

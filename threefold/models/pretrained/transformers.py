@@ -1,7 +1,8 @@
 """Weights of other libraries: a table from our names to theirs, and a spec from their config.
 
     ours                              theirs
-    stack.blocks.*.mixer.heads.query  layers.*.self_attn.q_proj    * is the index of the layer
+    stack.blocks.*.mixer.heads.query  layers.*.self_attn.q_proj    * is the index of the layer,
+                                                                   several in their order
     stack.blocks.*.mixer.heads.key    h.*.attn.c_attn#1/3          the second of three equal chunks
 
 A name without its last component stands for weight and bias.  Only safetensors files are read.
@@ -24,6 +25,9 @@ from threefold.errors import ThreefoldError, nearest
 from threefold.models.files import read_tensors
 from threefold.models.model import Model
 from threefold.models.presets import bert, gpt2, llama, vit
+from threefold.models.pretrained.configs import ACTIVATION_NAMES, refuse_unusual
+from threefold.models.pretrained.images import RESNET_NAMES, SWIN_NAMES, resnet_spec, swin_spec
+from threefold.models.saving import unique_tensors
 from threefold.models.spec import Spec
 from threefold.models.table import build
 
@@ -65,7 +69,7 @@ def load_weights(
     available = {name.removeprefix(layout.prefix): tensor for name, tensor in tensors.items()}
     used: set[str] = set()
     with torch.no_grad():
-        for name, target in model.named_parameters():
+        for name, target in unique_tensors(model).items():
             source = _translate(name, layout, owner)
             tensor, part = _take(available, source, layout, owner, name)
             if re.search(layout.reshaped, part) and tensor.numel() == target.numel():
@@ -89,8 +93,8 @@ def load_weights(
 
 def _translate(name: str, layout: WeightLayout, owner: str) -> str:
     """The name of one of our parameters in the other library."""
-    number = re.search(r"\.(\d+)\.", name)
-    starred = re.sub(r"\.\d+\.", ".*.", name)
+    numbers = re.findall(r"\.(\d+)(?=\.)", name)
+    starred = re.sub(r"\.\d+(?=\.)", ".*", name)
     module, _, kind = starred.rpartition(".")
     if starred in layout.names:
         source = layout.names[starred]
@@ -100,7 +104,9 @@ def _translate(name: str, layout: WeightLayout, owner: str) -> str:
         source += part
     else:
         raise ThreefoldError(f"{owner}: the layout has no counterpart for {name}")
-    return source.replace("*", number[1]) if number else source
+    for number in numbers:
+        source = source.replace("*", number, 1)
+    return source
 
 
 def _take(
@@ -136,26 +142,13 @@ def _read_config(folder: Path) -> dict[str, Any]:
 # ------------------------------------------------------------------------------- the table
 
 
-ACTIVATION_NAMES = {
-    "gelu_new": "gelu_tanh",
-    "gelu_pytorch_tanh": "gelu_tanh",
-}  # other names are the same
-
-
-def _refuse_unusual(kind: str, config: Mapping[str, Any], usual: Mapping[str, Any]) -> None:
-    """Raise an error if a config asks for something that a Spec cannot express."""
-    for name, value in usual.items():
-        if config.get(name, value) != value:
-            raise ThreefoldError(f"{kind}: {name} is {config[name]!r}; only {value!r} is supported")
-
-
 def _gpt2_spec(config: Mapping[str, Any]) -> Spec:
     usual = {
         "scale_attn_weights": True,
         "scale_attn_by_inverse_layer_idx": False,
         "add_cross_attention": False,
     }
-    _refuse_unusual("gpt2", config, usual)
+    refuse_unusual("gpt2", config, usual)
     activation = config.get("activation_function", "gelu_new")
     return gpt2(
         width=config["n_embd"],
@@ -173,8 +166,8 @@ def _gpt2_spec(config: Mapping[str, Any]) -> Spec:
 
 def _llama_spec(config: Mapping[str, Any]) -> Spec:
     rotary = config.get("rope_parameters") or config.get("rope_scaling") or {}
-    _refuse_unusual("llama", config, {"hidden_act": "silu", "mlp_bias": False, "pretraining_tp": 1})
-    _refuse_unusual("llama", rotary, {"rope_type": "default"})
+    refuse_unusual("llama", config, {"hidden_act": "silu", "mlp_bias": False, "pretraining_tp": 1})
+    refuse_unusual("llama", rotary, {"rope_type": "default"})
     return llama(
         width=config["hidden_size"],
         depth=config["num_hidden_layers"],
@@ -192,7 +185,7 @@ def _llama_spec(config: Mapping[str, Any]) -> Spec:
 
 def _bert_spec(config: Mapping[str, Any]) -> Spec:
     usual = {"position_embedding_type": "absolute", "is_decoder": False}
-    _refuse_unusual("bert", config, {**usual, "add_cross_attention": False})
+    refuse_unusual("bert", config, {**usual, "add_cross_attention": False})
     heads = {"BertModel": (False, True), "BertForMaskedLM": (True, False)}
     name = (config.get("architectures") or ["BertModel"])[0]
     if name not in {*heads, "BertForPreTraining"}:
@@ -223,7 +216,7 @@ def _encoder_settings(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _vit_spec(config: Mapping[str, Any]) -> Spec:
-    _refuse_unusual("vit", config, {"qkv_bias": True})
+    refuse_unusual("vit", config, {"qkv_bias": True})
     names = ("ViTModel", "ViTForImageClassification")
     name = (config.get("architectures") or ["ViTModel"])[0]
     if name not in names:
@@ -383,4 +376,16 @@ TORCH = WeightLayout(
     }
 )
 
-LAYOUTS: dict[str, WeightLayout] = {"gpt2": GPT2, "llama": LLAMA, "bert": BERT, "vit": VIT}
+RESNET = WeightLayout(RESNET_NAMES, "resnet.", spec=resnet_spec)
+SWIN = WeightLayout(
+    SWIN_NAMES,
+    "swin.",
+    ignored=r"relative_position_index$|mask_token$",
+    reshaped=r"projection\.weight$",
+    spec=swin_spec,
+)
+
+LAYOUTS: dict[str, WeightLayout] = {
+    **{"gpt2": GPT2, "llama": LLAMA, "bert": BERT, "vit": VIT},
+    **{"resnet": RESNET, "swin": SWIN},
+}

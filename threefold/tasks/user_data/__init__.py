@@ -9,7 +9,8 @@
     shapes.ts, shapes_TRAIN.ts         series with classes       classifier
     words/{yes,no}/*.wav               sounds, class by folder   classifier
     digits/{0,1}/*.png                 images, class by folder   classifier, pixel by pixel
-    digits/ --kind vision              the same                  vision model, by patches
+    digits/ --kind vision              the same                  vision model, by patches; also
+                                                                 convolutional and swin
     verses.tsv --kind seq2seq          two texts, tab between    seq2seq
     words.conll, --kind tagger         a word and a tag a line   tagger
 

@@ -19,7 +19,7 @@ from threefold.data.preprocessing.text import Labels, Tokenize, TokenNumbers, Wo
 from threefold.errors import ThreefoldError, setting
 from threefold.tasks.baselines import majority_score
 from threefold.tasks.stored import Array, StoredExamples, pick_rows
-from threefold.tasks.table import SPLITS
+from threefold.tasks.table import IMAGE_KINDS, SPLITS
 from threefold.tasks.task import Numbers, Task, declare_user_task, make_batch
 from threefold.tasks.user_data.description import (
     DataDescription,
@@ -35,7 +35,7 @@ from threefold.tasks.user_data.splits import shuffled_split, stratified_split
 FEWEST_EXAMPLES = 10
 FEWEST_PATCHES, MOST_PATCHES = 16, 1024  # of a picture
 MOST_PATCH = 16  # pixels on each side
-CLASSIFYING = ("classifier", "vision")  # kinds that predict one class of an example
+CLASSIFYING = ("classifier", *IMAGE_KINDS)  # kinds that predict one class of an example
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ def examples_task(data: ExampleData, reading: Reading) -> Task[Batch]:
         return make_batch(inputs, targets, lengths, None if weights is None else weights[numbers])
 
     tokens = first.ndim == 1
-    shape = _picture_fields(data.name, first) if data.kind == "vision" else {}
+    shape = _picture_fields(data, first) if data.kind in IMAGE_KINDS else {}
     chance, chance_name = _chance(data.kind, encoded, preprocessing)
     fields: dict[str, Any] = {
         "domain": "text" if tokens else "series",
@@ -116,23 +116,28 @@ def examples_task(data: ExampleData, reading: Reading) -> Task[Batch]:
     )
 
 
-def _picture_fields(name: str, picture: Array) -> dict[str, Any]:
+def _picture_fields(data: ExampleData, picture: Array) -> dict[str, Any]:
     """The size of a task of pictures [channels, height, width], and of the patches of its model."""
     channels, height, width = picture.shape
+    shape = {"domain": "vision", "features": channels}
+    if data.kind != "vision":
+        # Patches that can be merged once.
+        patches = [n for n in (1, 2, 4) if height % (2 * n) == width % (2 * n) == 0]
+        options = {"patch": max(patches, default=1)} if data.kind == "swin" else {}
+        return {**shape, "length": height * width, "model_options": options}
     divisors = [n for n in range(1, MOST_PATCH + 1) if height % n == width % n == 0]
     enough = [n for n in divisors if height * width >= FEWEST_PATCHES * n * n]
     patch = max(enough, default=1)
     if height * width > MOST_PATCHES * patch * patch:
         sides = [max(MOST_PATCH, round(side / MOST_PATCH) * MOST_PATCH) for side in (width, height)]
         raise ThreefoldError(
-            f"{name}: images of {width} × {height} pixels cannot be cut into at most "
+            f"{data.name}: images of {width} × {height} pixels cannot be cut into at most "
             f"{MOST_PATCHES:,} equal squares; scale them: "
             f"{setting('data.image_size', f'{sides[0]}x{sides[1]}')}"
         )
     return {
-        "domain": "vision",
+        **shape,
         "length": height * width // patch**2,
-        "features": channels,
         "model_options": {"patch": patch},
     }
 

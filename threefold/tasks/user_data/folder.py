@@ -16,8 +16,14 @@ from threefold.data.preprocessing.text import Tokenize
 from threefold.data.readers import read_text
 from threefold.errors import AmbiguousError, ThreefoldError, option, setting
 from threefold.tasks.language_modelling import DEFAULT_VOCABULARY, learn_tokenizer
+from threefold.tasks.table import IMAGE_KINDS
 from threefold.tasks.task import Task
-from threefold.tasks.user_data.examples import ExampleData, RawExamples, examples_task
+from threefold.tasks.user_data.examples import (
+    CLASSIFYING,
+    ExampleData,
+    RawExamples,
+    examples_task,
+)
 from threefold.tasks.user_data.settings import Reading, ReadSettings
 from threefold.tasks.user_data.text import text_task
 
@@ -138,10 +144,10 @@ def _media(name: str, files: Sequence[Path], sounds: bool, reading: Reading) -> 
     settings = reading.settings
     what = "sounds" if sounds else "images"
     settings.allow_only(f"{name}, {what}", "length", "sampling_rate" if sounds else "image_size")
-    possible = ("classifier",) if sounds else ("classifier", "vision")
+    possible = ("classifier",) if sounds else CLASSIFYING
     settings.check_kind(f"{name}, {what},", *possible)
     kind = _kind_of(reading) or "classifier"
-    if kind == "vision":
+    if kind in IMAGE_KINDS:
         settings.allow_only(f"{name}, whole pictures", "image_size")
     labels = [file.parent.name for file in files]
     shown = f"{len(files):,} {what} in {len(set(labels))} subfolders"
@@ -151,7 +157,7 @@ def _media(name: str, files: Sequence[Path], sounds: bool, reading: Reading) -> 
         if reading.preprocessing is not None:
             return reading.preprocessing.inputs
         read = _sound_step(files, settings) if sounds else _image_step(files, settings)
-        if isinstance(read, ReadImage) and kind == "vision":
+        if isinstance(read, ReadImage) and kind in IMAGE_KINDS:
             grey = all(is_grey(read_image(file)) for file in files)
             read = ReadPicture(read.height, read.width, read.resized, "L" if grey else "RGB")
         return Chain((read, *cut))
@@ -163,7 +169,9 @@ def _media(name: str, files: Sequence[Path], sounds: bool, reading: Reading) -> 
         RawExamples(files, labels, [str(file) for file in files]),
         fit,
         facts=(("inputs", shown), ("target", "the name of the subfolder")),
-        otherwise="" if sounds else f"{option('kind')} classifier (by pixel) or vision (by patch)",
+        otherwise=""
+        if sounds
+        else f"{option('kind')} classifier (by pixel), {', '.join(IMAGE_KINDS)}",
     )
 
 
