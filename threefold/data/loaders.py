@@ -34,6 +34,8 @@ class Batch(NamedTuple):
     lengths: Tensor | None = (
         None  # [B] int64: elements without padding; of pairs [B, 2]; None: no padding
     )
+    # [B, L] int64: the places of predicted elements in a factorisation order, 0: given (XLNet)
+    ranks: Tensor | None = None
 
     @property
     def mask(self) -> Tensor | None:
@@ -51,8 +53,8 @@ class Batch(NamedTuple):
             part.to(device, dtype if part.is_floating_point() else None)
             for part in (self.inputs, self.targets)
         )
-        lengths = None if self.lengths is None else self.lengths.to(device)
-        return Batch(inputs, targets, self.starts.to(device), lengths)
+        lengths, ranks = (None if x is None else x.to(device) for x in (self.lengths, self.ranks))
+        return Batch(inputs, targets, self.starts.to(device), lengths, ranks)
 
 
 Batches: TypeAlias = Callable[[int], Batch]

@@ -24,6 +24,8 @@ from threefold.errors import ThreefoldError, nearest
 from threefold.models.files import read_tensors
 from threefold.models.model import Model
 from threefold.models.presets import bert, gpt2, llama, vit
+from threefold.models.pretrained.configs import ACTIVATION_NAMES, refuse_unusual
+from threefold.models.pretrained.xlnet import XLNET_NAMES, xlnet_matrices, xlnet_spec
 from threefold.models.spec import Spec
 from threefold.models.table import build
 
@@ -38,6 +40,8 @@ class WeightLayout:
     ignored: str = r"(?!)"  # pattern of names that are not weights
     reshaped: str = r"(?!)"  # pattern of names stored in another shape, in the same order
     spec: Callable[[Mapping[str, Any]], Spec] | None = None
+    # Applied to all tensors first, where they are no matrices [outputs, inputs].
+    prepare: Callable[[Mapping[str, Tensor]], Mapping[str, Tensor]] = dict
 
 
 def load_transformers(folder: str | PathLike[str]) -> Model:
@@ -62,7 +66,8 @@ def load_weights(
     model: Model, tensors: Mapping[str, Tensor], layout: WeightLayout, owner: str
 ) -> None:
     """Copy the tensors of another library into a model; names and shapes must match exactly."""
-    available = {name.removeprefix(layout.prefix): tensor for name, tensor in tensors.items()}
+    prepared = layout.prepare(tensors)
+    available = {name.removeprefix(layout.prefix): tensor for name, tensor in prepared.items()}
     used: set[str] = set()
     with torch.no_grad():
         for name, target in model.named_parameters():
@@ -136,26 +141,13 @@ def _read_config(folder: Path) -> dict[str, Any]:
 # ------------------------------------------------------------------------------- the table
 
 
-ACTIVATION_NAMES = {
-    "gelu_new": "gelu_tanh",
-    "gelu_pytorch_tanh": "gelu_tanh",
-}  # other names are the same
-
-
-def _refuse_unusual(kind: str, config: Mapping[str, Any], usual: Mapping[str, Any]) -> None:
-    """Raise an error if a config asks for something that a Spec cannot express."""
-    for name, value in usual.items():
-        if config.get(name, value) != value:
-            raise ThreefoldError(f"{kind}: {name} is {config[name]!r}; only {value!r} is supported")
-
-
 def _gpt2_spec(config: Mapping[str, Any]) -> Spec:
     usual = {
         "scale_attn_weights": True,
         "scale_attn_by_inverse_layer_idx": False,
         "add_cross_attention": False,
     }
-    _refuse_unusual("gpt2", config, usual)
+    refuse_unusual("gpt2", config, usual)
     activation = config.get("activation_function", "gelu_new")
     return gpt2(
         width=config["n_embd"],
@@ -173,8 +165,8 @@ def _gpt2_spec(config: Mapping[str, Any]) -> Spec:
 
 def _llama_spec(config: Mapping[str, Any]) -> Spec:
     rotary = config.get("rope_parameters") or config.get("rope_scaling") or {}
-    _refuse_unusual("llama", config, {"hidden_act": "silu", "mlp_bias": False, "pretraining_tp": 1})
-    _refuse_unusual("llama", rotary, {"rope_type": "default"})
+    refuse_unusual("llama", config, {"hidden_act": "silu", "mlp_bias": False, "pretraining_tp": 1})
+    refuse_unusual("llama", rotary, {"rope_type": "default"})
     return llama(
         width=config["hidden_size"],
         depth=config["num_hidden_layers"],
@@ -192,7 +184,7 @@ def _llama_spec(config: Mapping[str, Any]) -> Spec:
 
 def _bert_spec(config: Mapping[str, Any]) -> Spec:
     usual = {"position_embedding_type": "absolute", "is_decoder": False}
-    _refuse_unusual("bert", config, {**usual, "add_cross_attention": False})
+    refuse_unusual("bert", config, {**usual, "add_cross_attention": False})
     heads = {"BertModel": (False, True), "BertForMaskedLM": (True, False)}
     name = (config.get("architectures") or ["BertModel"])[0]
     if name not in {*heads, "BertForPreTraining"}:
@@ -223,7 +215,7 @@ def _encoder_settings(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _vit_spec(config: Mapping[str, Any]) -> Spec:
-    _refuse_unusual("vit", config, {"qkv_bias": True})
+    refuse_unusual("vit", config, {"qkv_bias": True})
     names = ("ViTModel", "ViTForImageClassification")
     name = (config.get("architectures") or ["ViTModel"])[0]
     if name not in names:
@@ -383,4 +375,8 @@ TORCH = WeightLayout(
     }
 )
 
-LAYOUTS: dict[str, WeightLayout] = {"gpt2": GPT2, "llama": LLAMA, "bert": BERT, "vit": VIT}
+XLNET = WeightLayout(XLNET_NAMES, "transformer.", spec=xlnet_spec, prepare=xlnet_matrices)
+
+LAYOUTS: dict[str, WeightLayout] = {
+    **{"gpt2": GPT2, "llama": LLAMA, "bert": BERT, "vit": VIT, "xlnet": XLNET}
+}
