@@ -11,14 +11,16 @@ Yang et al. 2019, "XLNet: Generalized Autoregressive Pretraining for Language Un
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from threefold.data.loaders import IGNORE, Batch, Batches
-from threefold.data.random_by_address import uniform
+from threefold.data.random_by_address import permutation, uniform
 from threefold.errors import ThreefoldError
 
 ONE_OF = 6  # K: one of so many tokens is predicted
@@ -34,8 +36,8 @@ def draw_ranks(drawn: Tensor, lengths: Tensor | None = None, one_of: int = ONE_O
     rows, length = drawn.shape
     if one_of < 1 or length < 2:
         raise ThreefoldError(
-            f"a factorisation order of {length} tokens, of which one in {one_of} is predicted; "
-            "expected at least 2 tokens, one to read and one to predict, and at least one in 1"
+            f"a window of {length} tokens, one in {one_of} to predict; a factorisation order needs "
+            "at least 2 tokens, one to read and one to predict: give a longer text or window"
         )
     real = drawn.new_full((rows,), length, dtype=torch.int64) if lengths is None else lengths
     padding = torch.arange(length, device=drawn.device) >= real.unsqueeze(1)
@@ -43,6 +45,19 @@ def draw_ranks(drawn: Tensor, lengths: Tensor | None = None, one_of: int = ONE_O
     order = drawn.masked_fill(padding, -1.0).argsort(dim=1, stable=True)
     count = torch.where(real > 1, (real // one_of).clamp(min=1), 0)
     return (order.argsort(1) - (length - count).unsqueeze(1) + 1).clamp(min=0)
+
+
+def cover_ranks(lengths: Sequence[int], one_of: int = ONE_OF) -> Tensor:
+    """Ranks [one_of, B, L] with which every token is predicted once; L is the longest length.
+
+    One order per length, in `one_of` parts: each is predicted given all others, as in training.
+    """
+    ranks = torch.zeros(one_of, len(lengths), max(lengths), dtype=torch.int64)
+    for row, length in enumerate(lengths):
+        order = permutation((PERMUTED, length), length)
+        for part, chosen in enumerate(np.array_split(order, one_of)):
+            ranks[part, row, torch.from_numpy(chosen)] = torch.arange(1, len(chosen) + 1)
+    return ranks
 
 
 def permute_batch(batch: Batch, drawn: NDArray[Any]) -> Batch:

@@ -61,7 +61,7 @@ class TwoStreamAttention(Mixer):
             self.segments = nn.Parameter(torch.empty(2, *shape).normal_(std=0.02))
             self.segment_bias = nn.Parameter(torch.zeros(shape))
         self.memory, self.dropout = memory, dropout
-        self.carries(window=(memory, width))
+        self.carries(window=(memory, 1, width))  # as one head, for `slide`
 
     def mix(
         self, x: Tensor, state: State, form: str, lengths: Tensor | None
@@ -69,9 +69,11 @@ class TwoStreamAttention(Mixer):
         window, seen = state.get("window"), state["seen"]
         length = seen.shape[-1] - (0 if window is None else self.memory)
         content = x[:, :length]
-        past = content.new_zeros(len(x), self.memory, self.width) if window is None else window
-        context, after = slide(past, content, state.get("lengths"))
-        query, key, value = self.heads(x, content if window is None else context.to(x.dtype))
+        new = content.unsqueeze(2)
+        past = new.new_zeros(len(x), self.memory, 1, self.width) if window is None else window
+        context, after = slide(past, new, state.get("lengths"))
+        source = content if window is None else context.squeeze(2).to(x.dtype)
+        query, key, value = self.heads(x, source)
         scores = self._by_distance(query, state["distance"], length)
         if self.segments is not None and "differs" in state:
             scores = scores + self._by_segment(query, state["differs"])

@@ -122,7 +122,8 @@ class XLNet(Model):
         """
         if self.bias is None:
             raise ThreefoldError(
-                f'{self.name}: has no head; build it with options={{"lm_head": True}}, or use encode'
+                f'{self.name}: has no head; build it with options={{"lm_head": True}}, or use '
+                "encode"
             )
         if ranks is None:
             check_tokens(tokens, self.name)

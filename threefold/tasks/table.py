@@ -20,9 +20,10 @@ if TYPE_CHECKING:
     from threefold.tasks.task import Task
 
 SPLITS = ("train", "valid", "test")
+TEXT_KINDS = ("language", "masked", "xlnet")  # trained on text alone
 MODEL_KINDS = (
-    *("language", "masked", "classifier", "regressor", "vision"),
-    *("tagger", "seq2seq", "forecaster"),
+    *TEXT_KINDS,
+    *("classifier", "regressor", "vision", "tagger", "seq2seq", "forecaster"),
 )
 LOWER_IS_BETTER = (
     "squared_error",

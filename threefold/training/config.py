@@ -37,7 +37,7 @@ class DataSettings(Section):
     name: str
     """A task of `threefold tasks`, or the path of your own file or folder."""
     kind: str | None = None
-    """Your own data: language, masked, classifier, regressor, tagger, forecaster, seq2seq."""
+    """Own data: language, masked, xlnet, classifier, regressor, tagger, forecaster, seq2seq."""
     tokenizer: Literal["byte", "character", "bpe", "word"] | None = None
     """How text is cut into tokens; default: byte, or what the task declares."""
     vocabulary: Annotated[int, Field(ge=16)] | None = None
@@ -160,6 +160,8 @@ class RunConfig(Section):
         model, data = plain.get("model"), plain.get("data")
         if isinstance(model, dict) and model.get("embedding") and isinstance(data, dict):
             data.setdefault("tokenizer", "word")
+        if isinstance(data, dict) and data.get("kind") == "xlnet":
+            plain.setdefault("model", {}).setdefault("mixers", ["transformer_xl"])
         training = plain.get("training", {})
         if isinstance(training, dict) and not {"steps", "time"} & set(training):
             plain["training"] = {**training, "time": DEFAULT_TIME}

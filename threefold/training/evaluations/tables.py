@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from threefold.tasks.table import TEXT_KINDS
+
 MOST_CLASSES = 30
 MOST_STEPS = 12  # of a horizon in a table
 UNITS = {
@@ -101,10 +103,11 @@ def facts(values: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 def _data(values: Mapping[str, Any]) -> str:
     split = "all of it" if values["split"] == "all" else f"{values['split']} split"
-    names = {"forecaster": "origins", "language": "windows", "tagger": "sequences"}
-    what = names.get(values["kind"], "examples")
+    names = {"forecaster": "origins", "tagger": "sequences"}
+    is_text = values["kind"] in TEXT_KINDS
+    what = "windows" if is_text else names.get(values["kind"], "examples")
     parts = [f"{values['data']}, {split}, {values['n']:,} {what}"]
-    if values["kind"] == "language":
+    if is_text:
         size = "" if values["bytes"] is None else f", {values['bytes']:,} bytes"
         parts.append(f"{values['tokens']:,} tokens{size}")
     elif values.get("targets", values["n"]) != values["n"]:
