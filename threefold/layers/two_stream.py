@@ -79,9 +79,8 @@ class TwoStreamAttention(Mixer):
             scores = scores + self._by_segment(query, state["differs"])
         mask = restrict(scores * self.heads.size**-0.5, seen.unsqueeze(1))
         dropout = self.dropout if self.training else 0.0
+        # A query that may read nothing (the first of an order, without memory) gets zeros.
         out = attend(query + self.content_bias, key, value, mask=mask, dropout=dropout)
-        # A query that may read nothing: the first of an order, without memory.
-        out = out.masked_fill(~seen.any(-1)[..., None, None], 0)
         return self.heads.join(out), {"window": after}
 
     def _by_distance(self, query: Tensor, distance: Tensor, length: int) -> Tensor:
