@@ -33,6 +33,7 @@ PUBLIC = [
     "Transformer",
     "VisionTransformer",
     "WordVectors",
+    "XLNet",
     "__version__",
     "attention",
     "attention_weights",

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from threefold.models.tagger import Tagger as Tagger
     from threefold.models.transformer import Transformer as Transformer
     from threefold.models.vision import VisionTransformer as VisionTransformer
+    from threefold.models.xlnet import XLNet as XLNet
     from threefold.runtime.attention_weights import attention_weights as attention_weights
     from threefold.runtime.generation import generate as generate
     from threefold.runtime.prediction import predict as predict
@@ -69,6 +70,7 @@ _HOMES = {
     "Transformer": "threefold.models.transformer",
     "VisionTransformer": "threefold.models.vision",
     "WordVectors": "threefold.classical.word_vectors",
+    "XLNet": "threefold.models.xlnet",
     "attention": "threefold.memory.attention",
     "build": "threefold.models.table",
     "compare": "threefold.lab.race.race",
@@ -110,6 +112,7 @@ __all__ = [
     "Transformer",
     "VisionTransformer",
     "WordVectors",
+    "XLNet",
     "__version__",
     "attention",
     "attention_weights",

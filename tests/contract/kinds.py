@@ -13,6 +13,8 @@ from torch import Tensor, nn
 import threefold
 from threefold import Spec
 from threefold.data.loaders import Batch
+from threefold.data.permutation import permute_batch
+from threefold.data.random_by_address import uniform
 from threefold.models.model import Model
 from threefold.tasks.pairs import Pairs, pairs
 from threefold.training.objectives import objective_of
@@ -48,6 +50,11 @@ def _numbers(seed: int, *shape: int) -> Tensor:
 def text(*, padded: bool = True) -> Batch:
     """Tokens, and the tokens to predict."""
     return _batch(_tokens(1, ROWS, LENGTH), _tokens(2, ROWS, LENGTH), padded=padded)
+
+
+def permuted() -> Batch:
+    """Tokens, and those to predict in an order that is drawn for each row."""
+    return permute_batch(text(), uniform((0,), ROWS, LENGTH))
 
 
 def labelled() -> Batch:
@@ -106,6 +113,9 @@ EXAMPLES: dict[str, Example] = {
     ),
     "masked": Example(
         Spec("masked", 32, 1, "attention", TOKENS, options={"positions": "sinusoidal"}), text
+    ),
+    "xlnet": Example(
+        Spec("xlnet", 32, 2, (("transformer_xl", {"heads": 2, "memory": 4}),), TOKENS), permuted
     ),
     "vision": Example(
         Spec(

@@ -22,12 +22,13 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "seq2seq": {"source_vocabulary": 11},
 }
 STREAMING = {"language", "classifier", "regressor", "tagger", "forecaster"}
-STATEFUL = set(KINDS) - {"masked", *IMAGE_KINDS}
+STATEFUL = set(KINDS) - {"masked", "xlnet", *IMAGE_KINDS}
 every_kind = pytest.mark.parametrize("kind", KINDS)
 
 
 def built(kind: str) -> Any:
-    mixer = ("gru" if kind in STATEFUL else "attention") if KINDS[kind].has_mixers else ()
+    mixer: Any = ("gru" if kind in STATEFUL else "attention") if KINDS[kind].has_mixers else ()
+    mixer = "transformer_xl" if kind == "xlnet" else mixer
     torch.manual_seed(0)
     return threefold.build(Spec(kind, 16, 1, mixer, 17, options=OPTIONS.get(kind, {})))
 

@@ -141,7 +141,7 @@ def test_pieces_follow_one_another(batch: int, length: int, epoch: int) -> None:
 def test_windows_reach_both_ends_and_no_further() -> None:
     tokens = np.arange(20)
     windows = Windows(tokens, batch_size=200, length=16)
-    inputs, targets, starts, _ = windows(0)
+    inputs, targets, starts, *_ = windows(0)
     assert torch.equal(targets, inputs + 1)
     assert sorted(set(inputs[:, 0].tolist())) == [0, 1, 2, 3]
     assert starts.all()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -165,3 +166,34 @@ def test_masked_model_falls_below_the_unigram_entropy() -> None:
     train(model, batches, settings)
     scores = evaluate(model, [batches(10**6)])
     assert scores.loss < 0.5 * math.log(12)
+
+
+def test_xlnet_learns_words_and_fills_gaps_in_order(tmp_path: Path) -> None:
+    """From a file, through saving and loading, with memory; bad texts get one message each."""
+    words = ["stone", "river", "cloud", "apple"]
+    numbers = torch.randint(4, (1200,), generator=torch.Generator().manual_seed(0)).tolist()
+    text = tmp_path / "words.txt"
+    text.write_text(" ".join(words[number] for number in numbers))
+    settings = {"data.length": 24, "data.tokenizer": "character", "model.width": 48}
+    settings |= {"training.learning_rate": 5e-3, "training.carry_state": True}
+    mixers = [("transformer_xl", {"memory": 24})]
+    options = {"kind": "xlnet", "mixers": mixers, "size": "tiny", "steps": 350}
+    trained = threefold.train(text, folder=tmp_path / "run", settings=settings, **options)
+    assert trained.test is not None and trained.data is not None
+    assert trained.test.metric < 0.8 < trained.data.task.chance / 3
+    scores = threefold.evaluate(tmp_path / "run", split="test")
+    assert scores["bits"] == pytest.approx(trained.test.metric)
+    gaps = ["stone r[MASK][MASK]er cloud", "apple clo[MASK]d stone river"]
+    answers = threefold.predict(tmp_path / "run", gaps)
+    assert [answer["text"] for answer in answers] == [
+        "stone river cloud",
+        "apple cloud stone river",
+    ]
+    odd = threefold.predict(tmp_path / "run", ["stone rivvr cloud"])[0]["bits"]
+    assert odd > 2 * answers[0]["bits"]
+    for wrong, message in (("", "is empty"), ("stöne", "ö")):
+        with pytest.raises(threefold.ThreefoldError, match=message):
+            threefold.predict(tmp_path / "run", [wrong])
+    text.write_text("st")
+    with pytest.raises(threefold.ThreefoldError, match="a window of 1 tokens"):
+        threefold.evaluate(tmp_path / "run", text)

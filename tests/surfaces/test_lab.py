@@ -55,6 +55,7 @@ def test_a_folder_that_cannot_be_created_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "expected"),
     [
+        ("objectives TEXT --steps 2 --length 8 --width 16", 0, "xlnet"),
         ("adding gru --length 8 --width 16 --steps 2", 0, "gru             not solved"),
         ("gradients rnn --steps 0 --length 8 --width 16 --picture PICTURE", 0, "by distance  1: "),
         ("translate luong --length 2 --width 16 --steps 2", 0, "luong          1: "),
@@ -65,11 +66,13 @@ def test_a_folder_that_cannot_be_created_is_refused(tmp_path: Path) -> None:
     ],
 )
 def test_studies_are_commands(arguments: str, code: int, expected: str, tmp_path: Path) -> None:
-    arguments = arguments.replace("FOLDER", str(tmp_path))
-    done = here("lab", *arguments.replace("PICTURE", str(tmp_path / "norms.png")).split())
+    text, picture = tmp_path / "text.txt", tmp_path / "norms.png"
+    text.write_text("the cat sat on the mat. " * 30)
+    arguments = arguments.replace("TEXT", str(text)).replace("FOLDER", str(tmp_path))
+    done = here("lab", *arguments.replace("PICTURE", str(picture)).split())
     assert done.returncode == code, done.stderr
     assert expected in done.stdout + done.stderr
-    assert (tmp_path / "norms.png").is_file() == ("PICTURE" in arguments)
+    assert picture.is_file() == ("PICTURE" in arguments)
 
 
 def test_accuracy_stays_at_half_the_rate(tmp_path: Path) -> None:

@@ -52,11 +52,15 @@ class Stack(Composite):
             entry = mixers[layer % len(mixers)]
             first = not any(same_mixer(entry, mixers[i]) for i in range(min(layer, len(mixers))))
             place = {"layer": layer, "depth": depth, "first": first}
-            parts = make_mixer(entry, width, place), make_channel(channel, width, place)
+            parts = self.make_mixer(entry, place), make_channel(channel, width, place)
             attention = None if cross is None else make_cross(cross, width)
             blocks.append(make_block(block, *parts, attention, depth=depth, dropout=dropout))
         self.blocks = nn.ModuleList(blocks)
         self.declare_forms()
+
+    def make_mixer(self, entry: Entry, place: Mapping[str, int]) -> Mixer:
+        """The mixer of one block."""
+        return make_mixer(entry, self.width, place)
 
     @property
     def parts(self) -> dict[str, Mixer]:

@@ -204,6 +204,24 @@ def adding(
 
 
 @lab.command()
+def objectives(
+    text: Annotated[
+        Path | None,
+        typer.Argument(metavar="[TEXT]", help="A text file; default: Python's standard library."),
+    ] = None,
+    steps: Annotated[int, typer.Option(min=1, help="Training steps.")] = 1000,
+    length: Annotated[int, typer.Option(min=2, help="Tokens per window.")] = 64,
+    width: Width = 128,
+    seed: Seed = 0,
+) -> None:
+    """Compare causal, masked and permuted language modelling."""
+    from threefold.lab.studies.objectives import ObjectiveStudy, table
+
+    study = ObjectiveStudy(text=text, steps=steps, length=length, width=width, seed=seed)
+    say_lines(table(study))
+
+
+@lab.command()
 def gradients(
     mixers: Mixers = None,
     picture: Annotated[Path, typer.Option(help="File of the figure.")] = Path("gradients.png"),

@@ -35,6 +35,8 @@ class Batch(NamedTuple):
         None  # [B] int64: elements without padding; of pairs [B, 2]; None: no padding
     )
     weights: Tensor | None = None  # [B]: how much each row counts in training; None: all the same
+    # [B, L] int64: the places of predicted elements in a factorisation order, 0: given (XLNet)
+    ranks: Tensor | None = None
 
     @property
     def mask(self) -> Tensor | None:
@@ -52,9 +54,9 @@ class Batch(NamedTuple):
             part.to(device, dtype if part.is_floating_point() else None)
             for part in (self.inputs, self.targets)
         )
-        lengths = None if self.lengths is None else self.lengths.to(device)
-        weights = None if self.weights is None else self.weights.to(device)
-        return Batch(inputs, targets, self.starts.to(device), lengths, weights)
+        more = (self.lengths, self.weights, self.ranks)
+        lengths, weights, ranks = (None if part is None else part.to(device) for part in more)
+        return Batch(inputs, targets, self.starts.to(device), lengths, weights, ranks)
 
 
 Batches: TypeAlias = Callable[[int], Batch]

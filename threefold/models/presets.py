@@ -161,6 +161,32 @@ def bert(
     )
 
 
+def xlnet(
+    *,
+    width: int = 1024,
+    depth: int = 24,
+    heads: int = 16,
+    vocabulary: int = 32000,
+    memory: int = 512,
+    hidden: int | None = None,
+    activation: str = "gelu",
+    eps: float = 1e-12,
+    dropout: float = 0.1,
+    lm_head: bool = True,
+) -> Spec:
+    """Yang et al. 2019, "XLNet: Generalized Autoregressive Pretraining"."""
+    return Spec(
+        "xlnet",
+        width,
+        depth,
+        (("transformer_xl", {"heads": heads, "memory": memory}),),
+        vocabulary,
+        channel=("mlp", {"hidden": hidden or 4 * width, "activation": activation}),
+        block=("post_norm", {"norm": "layer", "eps": eps}),
+        options={"segments": True, "dropout": dropout, "lm_head": lm_head},
+    )
+
+
 def vit(
     *,
     width: int = 768,

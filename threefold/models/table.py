@@ -101,6 +101,7 @@ _KINDS = (
         },
         "token",
     ),
+    Kind("xlnet", "XLNet", {"segments": False, "lm_head": True, "dropout": 0.0}, "token"),
     Kind(
         "vision",
         "VisionTransformer",

@@ -2,6 +2,7 @@
 
     classifier   {"label", "probability", "probabilities"}     language, seq2seq   {"text"}
     regressor    {"value"}, or one value per output            tagger              {"words", "tags"}
+    masked       {"text"}, with its gaps filled                xlnet               {"text", "bits"}
     forecaster   {"step", "time", "flow", "flow_q0.1", …} for each step ahead (`forecasting.py`)
 
 Inputs are padded to batches; padding does not exist for a model, so answers do not depend on the
@@ -10,6 +11,7 @@ batch.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from os import PathLike
 from typing import Any
@@ -19,6 +21,7 @@ import torch
 from torch import Tensor
 
 from threefold.data.padding import pad_rows
+from threefold.data.permutation import cover_ranks
 from threefold.data.preprocessing import Chain, Preprocessing
 from threefold.data.preprocessing.numbers import Standardise
 from threefold.data.preprocessing.text import Tokenize, TokenizeMasked
@@ -150,6 +153,7 @@ def _answer(model: Any, preprocessing: Preprocessing, batch: list[Any]) -> list[
         "tagger": _tags,
         "language": _continuations,
         "masked": _filled,
+        "xlnet": _filled_in_order,
     }.get(model.kind, _translations)
     return answer(model, preprocessing, batch)
 
@@ -215,6 +219,31 @@ def _filled(model: Any, preprocessing: Preprocessing, batch: list[Any]) -> list[
     best = model(inputs, mask=mask)[0][..., : step.mask_token].argmax(-1)
     filled = best.where(inputs == step.mask_token, inputs).cpu().tolist()
     return [{"text": step.invert(row[: len(x)])} for row, x in zip(filled, batch, strict=True)]
+
+
+def _filled_in_order(
+    model: Any, preprocessing: Preprocessing, batch: list[Any]
+) -> list[dict[str, Any]]:
+    """Texts whose gaps `[MASK]` are filled from left to right, each given those before it.
+
+    bits: −log₂ p per token of the whole text, each sixth of it given the rest, as in training.
+    """
+    step: TokenizeMasked = preprocessing.inputs.find(TokenizeMasked)
+    inputs, mask = _padded(model, batch)
+    gaps = (inputs == step.mask_token) & mask
+    ranks = gaps.cumsum(1).where(gaps, 0)
+    inputs = inputs.masked_fill(gaps, 0)
+    for rank in range(1, int(ranks.max()) + 1):  # a gap reads no gap of a higher rank
+        best = model(inputs, mask=mask, ranks=ranks)[0].argmax(-1)
+        inputs = best.where(ranks == rank, inputs)
+    nats = torch.zeros(len(batch), dtype=torch.float64, device=model.device)
+    for part in cover_ranks([len(x) for x in batch]).to(model.device):
+        logits = model(inputs, mask=mask, ranks=part)[0].double().log_softmax(-1)
+        scores = logits.gather(-1, inputs.unsqueeze(-1)).squeeze(-1)
+        nats -= scores.where(part > 0, 0.0).sum(1)
+    bits = nats / mask.sum(1) / math.log(2)
+    rows = zip(inputs.cpu().tolist(), batch, bits.tolist(), strict=True)
+    return [{"text": step.invert(row[: len(x)]), "bits": score} for row, x, score in rows]
 
 
 def _translations(

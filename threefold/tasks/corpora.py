@@ -163,9 +163,9 @@ def language(
     if length < 1:
         raise ThreefoldError(f"{name}: windows of {length} tokens; expected at least 1")
     read = partial(corpus, name, tokenizer, vocabulary, folder)
-    windows = TextWindows(name, read, length, masked)
+    windows = TextWindows(name, read, length, "masked" if masked else "language")
     standard = (CARD_TOKENIZERS.get(name, "byte"), DEFAULT_LENGTH, None)
     is_standard = (tokenizer, length, folder) == standard and name != "code"
     changes = {} if is_standard else windows.fields()
     task = declare(f"masked-{name}" if masked else name, windows.draw, **changes)
-    return replace(task, corpus=read, augment=windows.augment if masked else None)
+    return replace(task, corpus=read, augment=windows.augment)

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from threefold.data.documents import DocumentChunks
 from threefold.data.loaders import Batch, Batches
 from threefold.data.masking import MASKED, MaskedBatches, mask_batch
+from threefold.data.permutation import PERMUTED, PermutedBatches, permute_batch
 from threefold.data.random_by_address import by_row
 from threefold.data.tokenizers import (
     BPETokenizer,
@@ -93,26 +94,35 @@ def _texts_to_learn(parts: Mapping[str, Any], name: str) -> Sequence[str]:
 class TextWindows:
     """The examples of a text: windows of `length` inputs and their next tokens.
 
-    Where documents are known, windows are their chunks.  masked: some inputs are masked, and these
-    are the targets; the mask token follows those of the tokenizer.
+    Where documents are known, windows are their chunks.  kind: masked, some inputs are masked, and
+    these are the targets (the mask token follows those of the tokenizer); xlnet, the targets are
+    the last inputs of an order that is drawn for each window.
     """
 
     name: str
     corpus: Callable[[], Corpus]
     length: int
-    masked: bool = False
+    kind: str = "language"
 
     def draw(self, split: str, numbers: Numbers) -> Batch:
         """The windows with these numbers."""
         rows = self._rows(split, numbers)
-        if not self.masked:
+        if self.kind == "xlnet":
+            return permute_batch(rows, by_row(address(PERMUTED, split), numbers, self.length))
+        if self.kind != "masked":
             return rows
         drawn = by_row(address(MASKED, split), numbers, 3, self.length).swapaxes(0, 1)
         return mask_batch(rows, self.vocabulary, self.vocabulary, np.ascontiguousarray(drawn))
 
-    def augment(self, batches: Batches, seed: int) -> Batches:
-        """Training batches with tokens masked anew at every step."""
-        return MaskedBatches(batches, self.vocabulary, self.vocabulary, seed=seed)
+    @property
+    def augment(self) -> Callable[[Batches, int], Batches] | None:
+        """From batches and a seed to batches with masks or orders drawn anew at every step."""
+        if self.kind == "xlnet":
+            return lambda batches, seed: PermutedBatches(batches, seed=seed)
+        if self.kind == "masked":
+            size = self.vocabulary
+            return lambda batches, seed: MaskedBatches(batches, size, size, seed=seed)
+        return None
 
     @property
     def vocabulary(self) -> int:
@@ -121,7 +131,7 @@ class TextWindows:
 
     def fields(self) -> dict[str, Any]:
         """What a task declares of them."""
-        tokens, total = self.corpus().tokens, self.vocabulary + self.masked
+        tokens, total = self.corpus().tokens, self.vocabulary + (self.kind == "masked")
         return {
             "length": self.length,
             "sizes": self._sizes(),

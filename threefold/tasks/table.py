@@ -20,9 +20,10 @@ if TYPE_CHECKING:
     from threefold.tasks.task import Task
 
 SPLITS = ("train", "valid", "test")
+TEXT_KINDS = ("language", "masked", "xlnet")  # trained on text alone
 IMAGE_KINDS = ("vision", "convolutional", "swin")  # of whole images, all for the same tasks
 MODEL_KINDS = (
-    *("language", "masked", "classifier", "regressor", *IMAGE_KINDS),
+    *(*TEXT_KINDS, "classifier", "regressor", *IMAGE_KINDS),
     *("tagger", "seq2seq", "forecaster"),
 )
 LOWER_IS_BETTER = (

@@ -44,7 +44,7 @@ def train(
 
     data: a path, a task's name, a pandas or polars DataFrame, a dict of columns, a list of texts,
     (inputs, targets) as arrays, a Task, or a torch Dataset or DataLoader: one, (train, test) or
-    (train, valid, test).  mixers: "mamba" (the default), or a hybrid "a+b".
+    (train, valid, test).  mixers: "gla", or a hybrid "a+b"; default: mamba (xlnet: transformer_xl).
     size: tiny, small, medium or large.  time: "5m", "90s" or seconds; without steps and time, ten
     minutes.  folder: where checkpoints, log and model are written; None writes nothing.
     kind, target: what to predict, if the data do not say.  target, features: columns of a table,

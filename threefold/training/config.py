@@ -38,7 +38,7 @@ class DataSettings(Section):
     name: str
     """A task of `threefold tasks`, or the path of your own file or folder."""
     kind: str | None = None
-    """What to train, e.g. classifier or forecaster; images: vision, convolutional or swin."""
+    """What to train, e.g. classifier, forecaster or xlnet; images: vision, convolutional, swin."""
     tokenizer: Literal["byte", "character", "bpe", "word"] | None = None
     """How text is cut into tokens; default: byte, or what the task declares."""
     vocabulary: Annotated[int, Field(ge=16)] | None = None
@@ -168,6 +168,8 @@ class RunConfig(Section):
             data.setdefault("tokenizer", "word")
         if isinstance(data, dict) and not _has_mixers(data):
             plain["model"] = {"mixers": (), **(model or {})}
+        if isinstance(data, dict) and data.get("kind") == "xlnet":
+            plain.setdefault("model", {}).setdefault("mixers", ["transformer_xl"])
         training = plain.get("training", {})
         if isinstance(training, dict) and not {"steps", "time"} & set(training):
             plain["training"] = {**training, "time": DEFAULT_TIME}

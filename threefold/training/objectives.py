@@ -1,6 +1,7 @@
 """The loss and the metric of each kind of model.
 
     tokens, labels   −log p(target)                    language, masked, classifier, tagger, …
+    permuted tokens  −log p(target | earlier in order) xlnet: orders are part of the batch
     numbers          (answer − target)²                regressor and tagger
     forecaster       pinball loss, or −log N(μ, σ²)    from every element of the context
     translators      −log p(target), teacher forcing   metric of greedily decoded translations
@@ -141,8 +142,8 @@ class PredictionObjective:
         progress: float = 0.0,
     ) -> BatchLoss:
         before = None if state is None or not carry else carry_state(state, rows.starts)
-        # Image models accept neither argument, so pass only those that are set.
-        optional = {"state": before, "mask": rows.mask}
+        # Image models accept none of these arguments, so pass only those that are set.
+        optional = {"state": before, "mask": rows.mask, "ranks": rows.ranks}
         arguments = {name: value for name, value in optional.items() if value is not None}
         outputs, after = model(rows.inputs, **arguments)
         if rows.targets.is_floating_point():

@@ -184,7 +184,7 @@ class NeededModel(NamedTuple):
 
 
 def _language(data: TrainingData, model: ModelSettings) -> NeededModel:
-    return NeededModel(data.task.kind, data.task.vocabulary, {})  # or a masked one
+    return NeededModel(data.task.kind, data.task.vocabulary, {})  # or a masked one, or XLNet
 
 
 def _images(data: TrainingData, model: ModelSettings) -> NeededModel:
@@ -237,6 +237,7 @@ def _translator(data: TrainingData, model: ModelSettings) -> NeededModel:
 NEEDED_MODELS: dict[str, Callable[[TrainingData, ModelSettings], NeededModel]] = {
     "language": _language,
     "masked": _language,
+    "xlnet": _language,
     **dict.fromkeys(IMAGE_KINDS, _images),
     "classifier": _classifier,
     "regressor": _regressor,
@@ -275,7 +276,8 @@ class EvaluationBatches:
         task, data = self.data.task, self.data.data
         if self.carry:
             stream = self._stream()
-            yield from map(stream, range(stream.steps_per_epoch))
+            batches = stream if task.augment is None else task.augment(stream, data.seed)
+            yield from map(batches, range(stream.steps_per_epoch))
             return
         indices = sample(task.size(self.split), data.eval_examples)
         if self.deadline is not None:

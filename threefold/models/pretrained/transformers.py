@@ -27,6 +27,7 @@ from threefold.models.model import Model
 from threefold.models.presets import bert, gpt2, llama, vit
 from threefold.models.pretrained.configs import ACTIVATION_NAMES, refuse_unusual
 from threefold.models.pretrained.images import RESNET_NAMES, SWIN_NAMES, resnet_spec, swin_spec
+from threefold.models.pretrained.xlnet import XLNET_NAMES, xlnet_matrices, xlnet_spec
 from threefold.models.saving import unique_tensors
 from threefold.models.spec import Spec
 from threefold.models.table import build
@@ -42,6 +43,8 @@ class WeightLayout:
     ignored: str = r"(?!)"  # pattern of names that are not weights
     reshaped: str = r"(?!)"  # pattern of names stored in another shape, in the same order
     spec: Callable[[Mapping[str, Any]], Spec] | None = None
+    # Applied to all tensors first, where they are no matrices [outputs, inputs].
+    prepare: Callable[[Mapping[str, Tensor]], Mapping[str, Tensor]] = dict
 
 
 def load_transformers(folder: str | PathLike[str]) -> Model:
@@ -66,7 +69,8 @@ def load_weights(
     model: Model, tensors: Mapping[str, Tensor], layout: WeightLayout, owner: str
 ) -> None:
     """Copy the tensors of another library into a model; names and shapes must match exactly."""
-    available = {name.removeprefix(layout.prefix): tensor for name, tensor in tensors.items()}
+    prepared = layout.prepare(tensors)
+    available = {name.removeprefix(layout.prefix): tensor for name, tensor in prepared.items()}
     used: set[str] = set()
     with torch.no_grad():
         for name, target in unique_tensors(model).items():
@@ -385,7 +389,9 @@ SWIN = WeightLayout(
     spec=swin_spec,
 )
 
+XLNET = WeightLayout(XLNET_NAMES, "transformer.", spec=xlnet_spec, prepare=xlnet_matrices)
+
 LAYOUTS: dict[str, WeightLayout] = {
-    **{"gpt2": GPT2, "llama": LLAMA, "bert": BERT, "vit": VIT},
+    **{"gpt2": GPT2, "llama": LLAMA, "bert": BERT, "vit": VIT, "xlnet": XLNET},
     **{"resnet": RESNET, "swin": SWIN},
 }

@@ -2,6 +2,7 @@
 
     notes.txt, books/                  text                      language model (bytes, words, …)
     notes.txt --kind masked            text                      masked model, as BERT
+    notes.txt --kind xlnet             text                      XLNet: any order of the tokens
     corpus/data.tokens                 a token folder            the same, of any size
     mails.csv                          texts with labels         classifier
     prices.csv                         texts with numbers        regressor
@@ -35,7 +36,7 @@ from threefold.data.table_formats import TABLE_SUFFIXES, refuse_unreadable, tabl
 from threefold.data.tables import Table, header_options, read_table
 from threefold.data.token_files import find_token_folder
 from threefold.errors import AmbiguousError, ThreefoldError, nearest, option
-from threefold.tasks.table import MODEL_KINDS
+from threefold.tasks.table import MODEL_KINDS, TEXT_KINDS
 from threefold.tasks.task import Task
 from threefold.tasks.user_data.arrays import (
     arrays_task,
@@ -148,7 +149,7 @@ def _path_task(path: Path, reading: Reading) -> Task[Any]:
         return tags_task(path, reading)
     if kind == "seq2seq" and not _names_columns(suffix, reading):
         return _lines_of_pairs(path, reading)
-    if suffix in TABLE_SUFFIXES and kind not in ("language", "masked"):
+    if suffix in TABLE_SUFFIXES and kind not in TEXT_KINDS:
         return table_task(_read_table(path, reading), reading)
     refuse_unreadable(path)
     return text_task([path], path.name, reading)

@@ -1,4 +1,4 @@
-"""A user's text: windows of its tokens, for a language model or a masked one."""
+"""A user's text: windows of its tokens, for a language model, a masked one or XLNet."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from threefold.tasks.language_modelling import (
     split_by_position,
     text_corpus,
 )
-from threefold.tasks.table import SPLITS
+from threefold.tasks.table import SPLITS, TEXT_KINDS
 from threefold.tasks.task import Corpus, Task, declare_user_task
 from threefold.tasks.user_data.description import DataDescription
 from threefold.tasks.user_data.settings import Reading
@@ -43,7 +43,7 @@ def text_task(
 def content_task(content: bytes, name: str, reading: Reading, files: int = 1) -> Task[Batch]:
     """Windows of the tokens of a text in UTF-8, or of any bytes."""
     reading.settings.allow_only(f"{name}, a text", "tokenizer", "vocabulary", "length")
-    reading.settings.check_kind(f"{name}, a text,", "language", "masked")
+    reading.settings.check_kind(f"{name}, a text,", *TEXT_KINDS)
     source = "" if files == 1 else f"{files:,} files, "
     facts = [("text", f"{source}{len(content):,} bytes")]
     corpus = _corpus(content, name, reading)
@@ -57,15 +57,15 @@ def corpus_task(
     facts: Sequence[tuple[str, str]],
     notes: tuple[str, ...] = (),
 ) -> Task[Batch]:
-    """Windows of tokens, to predict the next ones or, with the kind `masked`, masked ones."""
+    """Windows of tokens, to predict the next ones, masked ones, or the last ones of an order."""
     settings, known = reading.settings, reading.preprocessing
     kind = settings.kind or ("language" if known is None else known.kind)
-    masked = kind == "masked"
     length = settings.length or _default_length(corpus)
     if not reading.split:  # a short text is one short window
         length = max(1, min(length, len(corpus.tokens["test"]) - 1))
-    windows = TextWindows(name, lambda: corpus, length, masked)
-    chain = Chain(((TokenizeMasked if masked else Tokenize).by(corpus.tokenizer),))
+    windows = TextWindows(name, lambda: corpus, length, kind)
+    # Masked models and XLNet fill gaps.
+    chain = Chain(((Tokenize if kind == "language" else TokenizeMasked).by(corpus.tokenizer),))
     preprocessing = known or Preprocessing(kind, "text", chain)
     return declare_user_task(
         name,
@@ -74,7 +74,7 @@ def corpus_task(
         domain="language",
         metric="bits",
         corpus=windows.corpus,
-        augment=windows.augment if masked else None,
+        augment=windows.augment,
         preprocessing=lambda: preprocessing,
         description=_describe(name, kind, corpus, reading, facts, notes),
         **windows.fields(),

@@ -15,6 +15,7 @@ from threefold.data.atomic_files import write_text
 from threefold.errors import ThreefoldError
 from threefold.models.model import Model
 from threefold.runtime.interrupts import Interrupts
+from threefold.tasks.table import TEXT_KINDS
 from threefold.tasks.task import make_batch
 from threefold.training.evaluation import Scores
 from threefold.training.evaluation import evaluate as evaluate_batches
@@ -151,7 +152,7 @@ def _measure(subject: EvaluationSubject, numbers: Array, season: int | None) -> 
         raise ThreefoldError(f"season is {season}, but this is a {data.task.kind} model")
     if targets.is_floating_point():
         return RegressionMeasure(data, split, numbers)
-    if subject.model.kind == "language":
+    if subject.model.kind in TEXT_KINDS:
         return LanguageMeasure(data, split, numbers)
     return ClassificationMeasure(data, split, numbers, int(subject.model.spec.option("classes")))
 
@@ -168,8 +169,10 @@ def _batches(subject: EvaluationSubject, numbers: Array) -> Iterator[Any]:
     if subject.whole and task.corpus is not None:
         tokens = task.corpus().tokens[subject.split]
         rest = np.asarray(tokens[len(numbers) * task.length :], np.int64)
-        if len(rest) > 1:
-            yield make_batch(rest[None, :-1], rest[None, 1:])
+        if len(rest) > 1 + (task.augment is not None):  # an order needs two tokens
+            batch = make_batch(rest[None, :-1], rest[None, 1:])
+            drawn = task.augment and task.augment(lambda _: batch, data.data.seed)(len(numbers))
+            yield drawn or batch
 
 
 def _finite(value: float) -> float | None:

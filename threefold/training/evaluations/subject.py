@@ -21,7 +21,7 @@ from threefold.models.saving import load
 from threefold.models.spec import Spec
 from threefold.runtime.prediction import find_preprocessing
 from threefold.runtime.table_forecasts import check_step
-from threefold.tasks.table import SPLITS, TASKS
+from threefold.tasks.table import SPLITS, TASKS, TEXT_KINDS
 from threefold.tasks.user_data import user_task
 from threefold.tasks.user_data.settings import FIELDS, read_settings
 from threefold.training.config import ModelSettings, RunConfig
@@ -196,7 +196,7 @@ def _reading_values(trained: TrainedModel, name: str) -> dict[str, Any]:
     preprocessing = trained.model.preprocessing
     if trained.config is not None:
         values["batch_size"] = trained.config.data.batch_size
-        if trained.model.kind == "language" and trained.config.data.length is not None:
+        if trained.model.kind in TEXT_KINDS and trained.config.data.length is not None:
             values["length"] = trained.config.data.length
     if preprocessing is not None and preprocessing.kind == "forecaster":
         read = {"resample": preprocessing.resample, "day_first": preprocessing.day_first}

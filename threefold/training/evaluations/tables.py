@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from threefold.drawing.text import format_number
+from threefold.tasks.table import TEXT_KINDS
 
 MOST_CLASSES = 30
 MOST_STEPS = 12  # of a horizon in a table
@@ -110,10 +111,11 @@ def _output_fact(name: str, errors: Mapping[str, Any]) -> tuple[str, str]:
 
 def _data(values: Mapping[str, Any]) -> str:
     split = "all of it" if values["split"] == "all" else f"{values['split']} split"
-    names = {"forecaster": "origins", "language": "windows", "tagger": "sequences"}
-    what = names.get(values["kind"], "examples")
+    names = {"forecaster": "origins", "tagger": "sequences"}
+    is_text = values["kind"] in TEXT_KINDS
+    what = "windows" if is_text else names.get(values["kind"], "examples")
     parts = [f"{values['data']}, {split}, {values['n']:,} {what}"]
-    if values["kind"] == "language":
+    if is_text:
         size = "" if values["bytes"] is None else f", {values['bytes']:,} bytes"
         parts.append(f"{values['tokens']:,} tokens{size}")
     elif values.get("targets", values["n"]) != values["n"]:
