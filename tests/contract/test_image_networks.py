@@ -15,6 +15,7 @@ from tests.contract.kinds import EXAMPLES
 from tests.contract.test_masked import saved, shaken
 from tests.tolerances import assert_close
 from threefold import Spec, ThreefoldError
+from threefold.cli.info import describe_model, say
 from threefold.layers.window_attention import WindowAttention
 from threefold.memory.attention import attention_weights
 from threefold.models.image_networks import NETWORKS
@@ -172,6 +173,9 @@ def test_saving_loading_and_rows(kind: str, options: dict[str, Any], tmp_path: P
     again: Any = threefold.load(tmp_path / "model")
     assert torch.equal(again(x)[0], logits)
     assert "mixers" not in (tmp_path / "model" / "README.md").read_text()
+    facts = describe_model(tmp_path / "model")
+    assert facts["forms"] == ["parallel"] and facts["state_bytes"] == 0
+    say(facts)
     assert Spec.from_json(model.spec.to_json()) == model.spec and model.spec.mixers == ()
 
 

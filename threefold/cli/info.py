@@ -47,6 +47,7 @@ def describe_model(folder: Path) -> dict[str, Any]:
     config = read_config(folder)
     model = build_empty(config)
     files = [file for file in folder.rglob("*") if file.is_file()]
+    has_state = hasattr(model, "state_size") and getattr(model, "causal", True)
     return {
         "type": "model",
         "path": str(folder),
@@ -56,8 +57,8 @@ def describe_model(folder: Path) -> dict[str, Any]:
         "tensors": check_weights(folder, config, model),
         "bytes_on_disk": sum(file.stat().st_size for file in files),
         "files": sorted(file.name for file in files),
-        "forms": list(model.forms),
-        "state_bytes": model.state_size(STATE_LENGTH),
+        "forms": list(getattr(model, "forms", ("parallel",))),
+        "state_bytes": model.state_size(STATE_LENGTH) if has_state else 0,
         "tokenizer": config.tokenizer,
         "digest": config.spec.digest,
         "threefold_version": config.threefold_version,
@@ -101,15 +102,16 @@ def say(facts: dict[str, Any]) -> None:
     is_state = facts["type"] == "state"
     spec = facts["spec"]
     output.say(f"{facts['path']}: a {'state of a ' if is_state else ''}{spec['kind']} model\n")
+    blocks = f"{entry_text(spec['channel'])} in {entry_text(spec['block'])} blocks"
+    of_mixers = [
+        ("mixers", ", ".join(map(entry_text, spec["mixers"]))),
+        ("vocabulary", str(spec["vocabulary"])),
+        ("channel mixer", blocks),
+    ]
     output.say_facts(
         (
-            ("mixers", ", ".join(map(entry_text, spec["mixers"]))),
             ("width × depth", f"{spec['width']} × {spec['depth']}"),
-            ("vocabulary", str(spec["vocabulary"])),
-            (
-                "channel mixer",
-                f"{entry_text(spec['channel'])} in {entry_text(spec['block'])} blocks",
-            ),
+            *(of_mixers if spec["mixers"] else []),
             ("options", [f"{name} = {value}" for name, value in spec["options"].items()]),
             *(state_facts(facts) if is_state else model_facts(facts)),
             ("spec digest", facts["digest"][:12]),
