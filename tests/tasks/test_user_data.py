@@ -237,7 +237,11 @@ def test_texts_in_subfolders_are_classes_if_asked(tmp_path: Path) -> None:
 
 
 REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
-    "a kind": ("notes.txt", {"kind": "classifier"}, "can only train a language or masked model"),
+    "a kind": (
+        "notes.txt",
+        {"kind": "classifier"},
+        "can only train a language or masked or xlnet model",
+    ),
     "a horizon of texts": ("reviews.csv", {"horizon": 3}, "--horizon is 3, but it does not apply"),
     "a target of a text": ("notes.txt", {"target": "x"}, "--target is 'x', but it does not apply"),
     "a rate of a table": ("flow.csv", {"sampling_rate": 8}, "data.sampling_rate is 8, but it does"),

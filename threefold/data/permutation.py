@@ -1,7 +1,7 @@
 """Permutation language modelling: an order of the tokens is drawn, and its last part is predicted.
 
     tokens    t h e   c a t        order    6 1 4 0 3 2 5        K = 3: the last two are targets
-    ranks     0 0 1 0 0 2 0  …     targets  · · e · · a ·        2 is predicted, then 5 given 2
+    ranks     0 0 1 0 0 2 0        targets  · · e · · a ·        2 is predicted, then 5 given 2
 
 Each target is predicted from all tokens before it in the order, on both sides of it; the others
 are given, and read each other.

@@ -25,6 +25,7 @@ from torch import Tensor
 
 from threefold.data.random_by_address import by_row
 from threefold.data.readers import read_text
+from threefold.errors import ThreefoldError
 from threefold.models.model import Model
 from threefold.runtime.decoding import eval_mode
 from threefold.tasks.corpora import content
@@ -93,7 +94,8 @@ def table(study: ObjectiveStudy) -> Iterator[str]:
         config = study.config(name)
         prepared = prepare(config, study.data(name))
         trained = run(config, prepared=prepared, reporters=(), samples=False)
-        assert trained.test is not None
+        if trained.test is None:
+            raise ThreefoldError(f"interrupted while the {name} model was trained or tested")
         loss, count = trained.test.loss, trained.model.parameter_count
         gap = one_gap(trained.model, prepared.data, study.batch_size)
         yield f"{name:<12}{count:>12,}{loss:>12.4f}{loss / math.log(2):>8.3f}{gap:>16.3f}"
