@@ -14,7 +14,7 @@ import threefold
 from threefold import Spec
 from threefold.data.loaders import Batch
 from threefold.models.model import Model
-from threefold.tasks.pairs import Pairs, pairs
+from threefold.tasks.pairs import Pairs, captions, pairs
 from threefold.training.objectives import objective_of
 
 ROWS, LENGTH, TOKENS = 3, 12, 23
@@ -76,6 +76,11 @@ def translations() -> Pairs:
     return pairs("reversal", sources, [row[::-1] for row in sources], TOKENS, TOKENS)
 
 
+def described() -> Pairs:
+    """Images of one channel and texts of different lengths."""
+    return captions("described", _numbers(1, ROWS, 1, 8, 8), [[4, 5, 6, 7], [8, 9], [10]], TOKENS)
+
+
 def language(mixer: Any, **options: Any) -> Spec:
     """A language model of one block."""
     return Spec("language", 32, 1, mixer, TOKENS, options=options)
@@ -117,6 +122,9 @@ EXAMPLES: dict[str, Example] = {
             options={"image": (8, 8), "channels": 1, "classes": 3},
         ),
         images,
+    ),
+    "captioner": Example(
+        Spec("captioner", 32, 1, "gru", TOKENS, options={"image": (8, 8), "channels": 1}), described
     ),
     "seq2seq": Example(Spec("seq2seq", 32, 1, "lstm", TOKENS), translations),
     "transformer": Example(

@@ -52,7 +52,7 @@ def test_kinds_on_meta(kind: str) -> None:
     with torch.device("meta"):
         model = threefold.build(example.spec)
     rows = example.rows()
-    if kind in ("seq2seq", "transformer"):
+    if kind in ("seq2seq", "transformer", "captioner"):
         state = model.encode(rows.source.to("meta"))
         outputs, state = model(rows.inputs.to("meta"), state)
     else:

@@ -87,7 +87,7 @@ def reading(kind: str) -> Tensor:
 @pytest.mark.parametrize(
     ("kind", "options"),
     [
-        *((kind, {}) for kind in KINDS if kind not in ("seq2seq", "transformer")),
+        *((kind, {}) for kind in KINDS if kind not in ("seq2seq", "transformer", "captioner")),
         ("classifier", {"bidirectional": True}),
         ("tagger", {"bidirectional": True}),
     ],
@@ -120,6 +120,8 @@ def test_every_module_is_called_once(kind: str, options: dict[str, Any]) -> None
         ("seq2seq", {"attention": "bahdanau"}),
         ("seq2seq", {"attention": "luong"}),
         ("seq2seq", {"attention": "luong", "input_feeding": True}),
+        ("captioner", {"attention": "bahdanau"}),
+        ("captioner", {"attention": "none", "encoder": "vector", "input_size": 3}),
     ],
     ids=str,
 )
@@ -127,7 +129,8 @@ def test_every_module_is_called_once(kind: str, options: dict[str, Any]) -> None
 def test_encoders_and_decoders_are_called_once(kind: str, options: dict[str, Any]) -> None:
     model = made(kind, **options)
     expected = more_than_once(model)
-    counts = called(model, lambda: model.step(TOKENS[:, 0], model.encode(TOKENS)))
+    source = model.example_inputs(2, 6)
+    counts = called(model, lambda: model.step(TOKENS[:, 0], model.encode(source)))
     for name in counts:
         if getattr(model, "bridge", None) and name.startswith(("decoder.stack", "decoder.norm")):
             expected[name] = 2 * expected.get(name, 1)  # reads the summary of the source first

@@ -60,6 +60,14 @@ POOLED_OPTIONS: Mapping[str, Any] = {
     **ENCODER_OPTIONS,
 }
 
+# Options of models with a decoder of `models/decoders.py`, which `models/decoder_model.py` reads.
+DECODER_OPTIONS: Mapping[str, Any] = {
+    "attention": "bahdanau",  # none, bahdanau or luong
+    "score": "",  # "": additive with bahdanau, general with luong
+    "input_feeding": False,
+    "dropout": 0.0,
+}
+
 _KINDS = (
     Kind("language", "LanguageModel", {"tie": True, **BACKBONE_OPTIONS}, "token"),
     Kind("classifier", "Classifier", {"classes": 2, **POOLED_OPTIONS}),
@@ -106,13 +114,25 @@ _KINDS = (
         "seq2seq",
         "Seq2Seq",
         {
-            "attention": "bahdanau",  # none, bahdanau or luong
-            "score": "",  # "": additive with bahdanau, general with luong
-            "input_feeding": False,
+            **DECODER_OPTIONS,
             "bidirectional": True,  # the encoder
             "source_vocabulary": 0,  # 0: the same as the target
             "max_source_length": 0,  # for the score `location` only
-            "dropout": 0.0,
+        },
+        "token",
+    ),
+    Kind(
+        "captioner",
+        "Captioner",
+        {
+            **DECODER_OPTIONS,
+            "encoder": "patches",  # or vector: a name of models/source_encoders.py
+            "image": (16, 16),  # height and width
+            "channels": 3,
+            "patch": 4,
+            "input_size": 0,  # of the encoder `vector`: numbers of each vector
+            "encoder_mixers": (),  # (): the same as the decoder, but not causal
+            "encoder_depth": 0,  # 0: the same as the decoder
         },
         "token",
     ),

@@ -8,6 +8,8 @@ Scale".
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
@@ -81,22 +83,14 @@ class VisionTransformer(Backbone):
 
     def patches(self, images: Tensor) -> Tensor:
         """Cut images into patches [B, patches, channels · patch²], row by row."""
-        self._check_images(images)
-        patch, channels = self.spec.option("patch"), self.spec.option("channels")
-        down, across = self.grid
-        cut = images.reshape(len(images), channels, down, patch, across, patch)
-        return cut.permute(0, 2, 4, 1, 3, 5).reshape(len(images), down * across, self.input_size)
+        expected = (self.spec.option("channels"), *self.spec.option("image"))
+        check_images(images, expected, self.dtype, self.name)
+        return cut_patches(images, self.spec.option("patch"))
 
     def check_options(self) -> None:
         """Raise an error if images cannot be cut into such patches."""
         spec = self.spec
-        image, patch, channels = spec.option("image"), spec.option("patch"), spec.option("channels")
-        is_size = len(image) == 2 and all(isinstance(side, int) and side > 0 for side in image)
-        if not is_size or patch < 1 or channels < 1 or any(side % patch for side in image):
-            raise ThreefoldError(
-                f"{self.name}: image {image}, patch {patch}, channels {channels}; expected a "
-                "height and a width that are multiples of the patch, and at least 1 channel"
-            )
+        check_patches(spec, self.name)
         if spec.option("pooling") not in POOLINGS:
             name = spec.option("pooling")
             raise ThreefoldError(
@@ -115,16 +109,34 @@ class VisionTransformer(Backbone):
     def _entries(self) -> list[Entry]:
         return [non_causal_entry(entry) for entry in self.spec.entries]
 
-    def _check_images(self, images: Tensor) -> None:
-        expected = (self.spec.option("channels"), *self.spec.option("image"))
-        dtype = self.dtype
-        if not isinstance(images, Tensor) or images.shape[1:] != expected or len(images) == 0:
-            received = tuple(images.shape) if isinstance(images, Tensor) else type(images).__name__
-            raise ThreefoldError(
-                f"{self.name}: images are {received}, expected [batch, "
-                f"{', '.join(map(str, expected))}] with at least one image"
-            )
-        if images.dtype != dtype and not under_autocast(images):
-            raise ThreefoldError(
-                f"{self.name}: images are {images.dtype}, the weights are {dtype}; convert one"
-            )
+
+def check_patches(spec: Spec, owner: str) -> None:
+    """Raise an error unless images of the spec's size can be cut into patches of the spec's."""
+    image, patch, channels = map(spec.option, ("image", "patch", "channels"))
+    is_size = len(image) == 2 and all(isinstance(side, int) and side > 0 for side in image)
+    if not is_size or patch < 1 or channels < 1 or any(side % patch for side in image):
+        raise ThreefoldError(
+            f"{owner}: image {image}, patch {patch}, channels {channels}; expected a "
+            "height and a width that are multiples of the patch, and at least 1 channel"
+        )
+
+
+def check_images(images: Any, expected: tuple[int, ...], dtype: torch.dtype, owner: str) -> None:
+    """Raise an error unless images are [B, channels, height, width] as expected, in this dtype."""
+    if not isinstance(images, Tensor) or images.shape[1:] != expected or len(images) == 0:
+        received = tuple(images.shape) if isinstance(images, Tensor) else type(images).__name__
+        raise ThreefoldError(
+            f"{owner}: images are {received}, expected [batch, "
+            f"{', '.join(map(str, expected))}] with at least one image"
+        )
+    if images.dtype != dtype and not under_autocast(images):
+        raise ThreefoldError(
+            f"{owner}: images are {images.dtype}, the weights are {dtype}; convert one"
+        )
+
+
+def cut_patches(images: Tensor, patch: int) -> Tensor:
+    """Images [B, channels, height, width] as patches [B, patches, channels · patch²], by rows."""
+    count, channels, height, width = images.shape
+    cut = images.reshape(count, channels, height // patch, patch, width // patch, patch)
+    return cut.permute(0, 2, 4, 1, 3, 5).flatten(1, 2).flatten(2)

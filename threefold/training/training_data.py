@@ -33,7 +33,11 @@ from threefold.training.objectives import Objective, ObjectiveOptions, objective
 from threefold.training.settings import TrainingSettings
 
 # Settings of some kinds of models only.
-KIND_SETTINGS = {"scheduled_sampling": ("seq2seq",), "class_weights": ("classifier", "tagger")}
+KIND_SETTINGS = {
+    "scheduled_sampling": ("seq2seq", "captioner"),
+    "class_weights": ("classifier", "tagger"),
+}
+WRITERS = ("seq2seq", "captioner")  # kinds of tasks whose answers are generated texts
 EVAL_LANES = 8  # batch size of an evaluation that carries its state
 
 
@@ -100,7 +104,7 @@ class TrainingData:
         """The loss and the metric."""
         task, smoothing = self.task, settings.label_smoothing
         self._refuse_unused(settings)
-        measure = accuracy if task.kind == "seq2seq" else task.measure
+        measure = accuracy if task.kind in WRITERS else task.measure
         weights = self.balanced_weights if settings.class_weights else None
         options = ObjectiveOptions(
             measure, smoothing, settings.scheduled_sampling, lower=task.lower, class_weights=weights
@@ -231,6 +235,15 @@ def _translator(data: TrainingData, model: ModelSettings) -> NeededModel:
     return NeededModel(kind, task.classes, options)
 
 
+def _captioner(data: TrainingData, model: ModelSettings) -> NeededModel:
+    source = data.first.source
+    if source.dim() < 4:
+        options = {"encoder": "vector", "input_size": source.shape[-1]}
+    else:
+        options = {"image": tuple(source.shape[2:]), "channels": source.shape[1]}
+    return NeededModel("captioner", data.task.classes, options)
+
+
 # By the kind of a task, each of MODEL_KINDS.
 NEEDED_MODELS: dict[str, Callable[[TrainingData, ModelSettings], NeededModel]] = {
     "language": _language,
@@ -241,6 +254,7 @@ NEEDED_MODELS: dict[str, Callable[[TrainingData, ModelSettings], NeededModel]] =
     "tagger": _tagger,
     "forecaster": _forecaster,
     "seq2seq": _translator,
+    "captioner": _captioner,
 }
 
 

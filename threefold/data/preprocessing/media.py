@@ -64,5 +64,39 @@ class ReadImage(Step):
         return pixels.reshape(-1, 1).astype(np.float32) / np.float32(255)
 
 
+@dataclass(frozen=True)
+class ReadPicture(Step):
+    """An image → levels from −1 to 1, [channels, height, width], for models that read patches."""
+
+    NAME: ClassVar[str] = "read_picture"
+    height: int
+    width: int
+    channels: int = 3  # 3: red, green and blue; 1: grey
+
+    def apply(self, data: Path | str | Array) -> Array:
+        """The levels; an array has levels from 0 to 255, [height, width] or with colours last."""
+        colours = "RGB" if self.channels == 3 else "L"
+        pixels = data if isinstance(data, np.ndarray) else read_image(Path(data), colours)
+        pixels = pixels[..., None] if pixels.ndim == 2 else pixels
+        expected = (self.height, self.width, self.channels)
+        if pixels.shape != expected:
+            raise ThreefoldError(
+                f"{_name(data)}: an image {_size(pixels.shape)}, but the model was trained on "
+                f"{_size(expected)} (height, width, colours); scale or convert it"
+            )
+        if pixels.dtype.kind not in "uif" or not bool(((pixels >= 0) & (pixels <= 255)).all()):
+            raise ThreefoldError(f"{_name(data)}: levels are not numbers from 0 to 255")
+        return picture_levels(pixels)
+
+
+def picture_levels(pixels: Array) -> Array:
+    """Levels from 0 to 255 [..., height, width, channels] as −1 to 1, with the channels first."""
+    return np.moveaxis(pixels, -1, -3).astype(np.float32) / np.float32(127.5) - np.float32(1)
+
+
+def _size(shape: tuple[int, ...]) -> str:
+    return " × ".join(map(str, shape))
+
+
 def _name(data: Any) -> str:
     return str(data) if isinstance(data, (str, Path)) else f"a {type(data).__name__}"
