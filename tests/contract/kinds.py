@@ -55,6 +55,15 @@ def labelled() -> Batch:
     return _batch(_tokens(1, ROWS, LENGTH), _tokens(2, ROWS, most=3))
 
 
+def documents() -> Batch:
+    """Tokens in sentences of four and three, and one of three classes per row."""
+    tokens = _tokens(1, ROWS, LENGTH, most=TOKENS - 1)
+    tokens[:, 3] = tokens[:, 6] = tokens[:, LENGTH - 1] = TOKENS - 1
+    lengths = torch.tensor([LENGTH, LENGTH - 5, 4])
+    starts = torch.ones(ROWS, dtype=torch.bool)
+    return Batch(tokens, _tokens(2, ROWS, most=3), starts, lengths)
+
+
 def tagged() -> Batch:
     """Vectors, and one of three classes per element."""
     return _batch(_numbers(1, ROWS, LENGTH, 5), _tokens(2, ROWS, LENGTH, most=3))
@@ -94,6 +103,9 @@ EXAMPLES: dict[str, Example] = {
     "classifier": Example(
         Spec("classifier", 32, 1, "mamba", TOKENS, options={"classes": 3, "positions": "binary"}),
         labelled,
+    ),
+    "hierarchical": Example(
+        Spec("hierarchical", 32, 1, "gla", TOKENS, options={"classes": 3}), documents
     ),
     "tagger": Example(
         Spec("tagger", 32, 1, "gru", TOKENS, options={"classes": 3, "input_size": 5}), tagged

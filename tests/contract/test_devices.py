@@ -46,7 +46,8 @@ def test_mixers_on_meta(name: str) -> None:
                 assert all(leaf.is_meta for _, leaf in states.leaves(state))
 
 
-@pytest.mark.parametrize("kind", EXAMPLES)
+# The shapes inside a hierarchical model depend on its tokens, which have no values there.
+@pytest.mark.parametrize("kind", [kind for kind in EXAMPLES if kind != "hierarchical"])
 def test_kinds_on_meta(kind: str) -> None:
     example = EXAMPLES[kind]
     with torch.device("meta"):

@@ -81,6 +81,8 @@ def more_than_once(model: nn.Module) -> dict[str, int]:
 def reading(kind: str) -> Tensor:
     if kind == "vision":
         return torch.randn(2, 3, 8, 8)
+    if kind == "hierarchical":
+        return torch.tensor([[1, 2, 10, 3, 4, 10], [5, 10, 6, 7, 8, 10]])
     return torch.randn(2, 6, 1) if kind == "forecaster" else TOKENS
 
 

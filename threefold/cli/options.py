@@ -26,8 +26,8 @@ Set = Annotated[
 Kind = Annotated[
     str | None,
     typer.Option(
-        help="What to train on your own data: language, classifier, regressor, tagger, "
-        "forecaster or seq2seq; default: from the data."
+        help="What to train on your own data: language, classifier, hierarchical, regressor, "
+        "tagger, forecaster or seq2seq; default: from the data."
     ),
 ]
 Target = Annotated[str | None, typer.Option(help="Tables: the column to predict.")]

@@ -72,6 +72,21 @@ _KINDS = (
     Kind("language", "LanguageModel", {"tie": True, **BACKBONE_OPTIONS}, "token"),
     Kind("classifier", "Classifier", {"classes": 2, **POOLED_OPTIONS}),
     Kind("regressor", "Regressor", {"outputs": 1, **POOLED_OPTIONS}),
+    Kind(
+        "hierarchical",
+        "HierarchicalClassifier",
+        {
+            "classes": 2,
+            "document_mixers": (),  # of the sentences; (): the same as of the words
+            "document_depth": 0,  # 0: the same as that of the words
+            "sentence_pooling": "attention",  # of words: last, first, mean or attention
+            "pooling": "attention",  # of sentences
+            "bidirectional": False,  # both levels
+            "dropout": 0.0,
+            **EMBEDDING_OPTIONS,  # of words; positions count from the start of a sentence
+        },
+        "token",
+    ),
     Kind("tagger", "Tagger", {"classes": 2, **ENCODER_OPTIONS}),
     Kind(
         "forecaster",

@@ -69,6 +69,11 @@ def attention_weights(model: Model | str | PathLike[str], inputs: Any) -> Attent
     the image.  Layers without softmax attention have no weights.
     """
     network: Any = model if isinstance(model, Model) else load(model)
+    if network.kind == "hierarchical":
+        raise ThreefoldError(
+            "a hierarchical model has weights for every sentence apart, not for one sequence; "
+            "call the mixers of model.words and model.document instead"
+        )
     preprocessing = find_preprocessing(network)
     with torch.no_grad(), eval_mode(network), _watch(network) as layers:
         if network.kind == "forecaster":

@@ -2,7 +2,7 @@
 
     classifier   {"label", "probability", "probabilities"}     language, seq2seq   {"text"}
     regressor    {"value"}, or one value per output            tagger              {"words", "tags"}
-    captioner    {"text"}
+    captioner    {"text"}                                      hierarchical        as classifier
     forecaster   {"step", "time", "flow", "flow_q0.1", …} for each step ahead (`forecasting.py`)
 
 Inputs are padded to batches; padding does not exist for a model, so answers do not depend on the
@@ -92,7 +92,8 @@ def _cut_notes(chain: Chain, rows: Sequence[RawInput], encoded: Sequence[Any]) -
     steps: list[Any] = list(chain.steps)
     limit = next((s.length for s in steps if getattr(s, "length", None)), None)
     whole = Chain(tuple(replace(s, length=None) if hasattr(s, "length") else s for s in steps))
-    full = [(r, e) for r, e in zip(rows, encoded, strict=True) if limit and len(e) == limit]
+    # Sentences that are cut may lack one more element, where a sentence ended.
+    full = [(r, e) for r, e in zip(rows, encoded, strict=True) if limit and len(e) >= limit - 1]
     cut = [row for row, elements in full if len(whole.apply(row.value)) > len(elements)]
     if not cut:
         return []
@@ -143,6 +144,7 @@ def encode(chain: Chain, row: RawInput) -> np.ndarray[Any, Any]:
 def _answer(model: Any, preprocessing: Preprocessing, batch: list[Any]) -> list[dict[str, Any]]:
     answer = {
         "classifier": _labels,
+        "hierarchical": _labels,
         "regressor": _numbers,
         "tagger": _tags,
         "language": _continuations,

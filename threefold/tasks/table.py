@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 SPLITS = ("train", "valid", "test")
 MODEL_KINDS = (
-    *("language", "masked", "classifier", "regressor", "vision"),
+    *("language", "masked", "classifier", "hierarchical", "regressor", "vision"),
     *("tagger", "seq2seq", "captioner", "forecaster"),
 )
 LOWER_IS_BETTER = (

@@ -37,7 +37,7 @@ class DataSettings(Section):
     name: str
     """A task of `threefold tasks`, or the path of your own file or folder."""
     kind: str | None = None
-    """Your own data: language, masked, classifier, regressor, tagger, forecaster, seq2seq."""
+    """Of your data: language, masked, classifier, hierarchical, regressor, tagger, forecaster, …"""
     tokenizer: Literal["byte", "character", "bpe", "word"] | None = None
     """How text is cut into tokens; default: byte, or what the task declares."""
     vocabulary: Annotated[int, Field(ge=16)] | None = None

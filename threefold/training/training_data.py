@@ -35,7 +35,7 @@ from threefold.training.settings import TrainingSettings
 # Settings of some kinds of models only.
 KIND_SETTINGS = {
     "scheduled_sampling": ("seq2seq", "captioner"),
-    "class_weights": ("classifier", "tagger"),
+    "class_weights": ("classifier", "hierarchical", "tagger"),
 }
 WRITERS = ("seq2seq", "captioner")  # kinds of tasks whose answers are generated texts
 EVAL_LANES = 8  # batch size of an evaluation that carries its state
@@ -117,8 +117,9 @@ class TrainingData:
         """Refuse settings that the task's kind of model does not use."""
         for name, kinds in KIND_SETTINGS.items():
             if (value := getattr(settings, name)) and self.task.kind not in kinds:
+                shown = " and ".join((", ".join(kinds[:-1]), kinds[-1]))
                 raise ThreefoldError(
-                    f"training.{name} is {value}, but only {' and '.join(kinds)} models use it and "
+                    f"training.{name} is {value}, but only {shown} models use it and "
                     f"{self.task.name} needs a {self.task.kind} model; remove it"
                 )
 
@@ -158,7 +159,11 @@ class TrainingData:
         if self.task.corpus is not None:
             return self.task.corpus().tokenizer
         step = None if self.preprocessing is None else self.preprocessing.inputs.find(Tokenize)
-        return None if step is None or step.offset else step.tokenizer
+        return (
+            None
+            if step is None or step.offset or self.task.kind == "hierarchical"
+            else step.tokenizer
+        )
 
     @cached_property
     def preprocessing(self) -> Preprocessing | None:
@@ -206,6 +211,16 @@ def _classifier(data: TrainingData, model: ModelSettings) -> NeededModel:
     return NeededModel("classifier", data.task.vocabulary, options)
 
 
+def _hierarchical(data: TrainingData, model: ModelSettings) -> NeededModel:
+    task = data.task
+    if task.features or not task.vocabulary:
+        raise ThreefoldError(
+            f"{task.name}: a hierarchical model reads documents of sentences, but these are "
+            "numbers; expected texts with labels, or another --kind"
+        )
+    return NeededModel("hierarchical", task.vocabulary, {"classes": max(task.classes, 1)})
+
+
 def _regressor(data: TrainingData, model: ModelSettings) -> NeededModel:
     targets = data.first.targets
     outputs = 1 if targets.dim() == 1 else targets.shape[1]
@@ -250,6 +265,7 @@ NEEDED_MODELS: dict[str, Callable[[TrainingData, ModelSettings], NeededModel]] =
     "masked": _language,
     "vision": _vision,
     "classifier": _classifier,
+    "hierarchical": _hierarchical,
     "regressor": _regressor,
     "tagger": _tagger,
     "forecaster": _forecaster,

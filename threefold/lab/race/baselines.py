@@ -69,6 +69,9 @@ class TestFacts:
     length: int
 
 
+POOLED = ("classifier", "hierarchical", "regressor")  # kinds with one answer per sequence
+
+
 def baselines_for(task: Task[Any], level: str) -> list[Baseline]:
     """The baselines that suit a task."""
     chosen: list[Baseline] = []
@@ -78,7 +81,7 @@ def baselines_for(task: Task[Any], level: str) -> list[Baseline]:
         chosen = [LAST_VALUE, SEASONAL, AUTOREGRESSION, HOLT_WINTERS]
     elif task.kind == "tagger" and task.vocabulary:
         chosen = [COMMONEST_TAG]
-    elif task.kind in ("classifier", "regressor") and task.metric in SCORED and not _pairs(task):
+    elif task.kind in POOLED and task.metric in SCORED and not _pairs(task):
         chosen = [MAJORITY if task.classes else MEAN]
         if task.features:
             chosen += [ROCKET, WARPING, ECHO_STATE] + [PIXELS] * (task.domain == "vision")

@@ -32,6 +32,7 @@ from threefold.tasks.user_data.description import (
 from threefold.tasks.user_data.settings import Reading, ReadSettings
 
 FEWEST_EXAMPLES = 10
+LABELLED = ("classifier", "hierarchical")  # kinds with one label per example
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,7 @@ class ExampleData:
     """A set of examples and how to read them."""
 
     name: str
-    kind: str  # classifier, regressor or tagger
+    kind: str  # classifier, hierarchical, regressor or tagger
     form: str
     examples: RawExamples
     fit_inputs: Callable[[Sequence[Any]], Chain]  # from the inputs of the training split
@@ -107,10 +108,11 @@ def _split(data: ExampleData, reading: Reading) -> dict[str, RawExamples]:
     if not reading.split:
         return dict.fromkeys(SPLITS, data.examples)
     count = len(data.examples)
-    classes = len(set(map(str, data.examples.targets))) if data.kind == "classifier" else 2
+    labelled = data.kind in LABELLED
+    classes = len(set(map(str, data.examples.targets))) if labelled else 2
     cuts = split_cuts(count, data.given)
     if classes < 2 or (count < FEWEST_EXAMPLES and len(data.given) < 2):
-        shown = f" of {classes} classes" if data.kind == "classifier" else ""
+        shown = f" of {classes} classes" if labelled else ""
         raise ThreefoldError(
             f"{data.name}: {count} examples{shown}; expected at least 2 classes, and "
             f"{FEWEST_EXAMPLES} examples or more for training, validation and test"
@@ -273,7 +275,7 @@ def _describe(
     scale = preprocessing.inputs.find(Standardise)
     if scale is not None:
         notes += absurd_notes(scale.absurd_counts(data.examples.inputs))
-    if data.kind == "classifier":
+    if data.kind in LABELLED:
         facts.append(("classes", count_labels(data.examples.targets)))
         notes += imbalance_note(data.examples.targets)
     elif data.kind == "tagger":

@@ -12,14 +12,18 @@ from threefold.data.images import read_image
 from threefold.data.preprocessing import Chain
 from threefold.data.preprocessing.media import ReadImage, ReadSound
 from threefold.data.preprocessing.numbers import Truncate
-from threefold.data.preprocessing.text import Tokenize
 from threefold.data.readers import read_text
 from threefold.errors import AmbiguousError, ThreefoldError
-from threefold.tasks.language_modelling import DEFAULT_VOCABULARY, learn_tokenizer
 from threefold.tasks.task import Task
-from threefold.tasks.user_data.examples import ExampleData, RawExamples, examples_task
+from threefold.tasks.user_data.examples import (
+    LABELLED,
+    ExampleData,
+    RawExamples,
+    examples_task,
+)
 from threefold.tasks.user_data.settings import Reading, ReadSettings
 from threefold.tasks.user_data.text import text_task
+from threefold.tasks.user_data.text_inputs import fit_texts
 
 TEXT_SUFFIXES = (
     *(".txt", ".md", ".text", ".log", ".tex", ".html", ".xml", ".json", ".py", ".c", ".abc"),
@@ -49,7 +53,7 @@ def folder_task(path: Path, reading: Reading) -> Task[Any]:
         _refuse_mixture(path, inside)
         data = _media(name, inside[media[0]], media[0] == "sounds", reading)
         return examples_task(data, reading)
-    if _kind_of(reading) == "classifier" and inside["texts"]:
+    if reading.kind in LABELLED and inside["texts"]:
         return examples_task(_labelled_texts(name, inside["texts"], reading), reading)
     files = _by_kind(sorted(path.rglob("*"), key=lambda file: file.relative_to(path).as_posix()))
     _refuse_without_text(path, files)
@@ -58,11 +62,6 @@ def folder_task(path: Path, reading: Reading) -> Task[Any]:
     if len({file.parent for file in inside["texts"]}) > 1:
         notes.append("the texts are in subfolders; --kind classifier learns to tell these apart")
     return text_task(files["texts"], name, reading, notes)
-
-
-def _kind_of(reading: Reading) -> str | None:
-    known = reading.preprocessing
-    return reading.settings.kind or (None if known is None else known.kind)
 
 
 def _folders(path: Path) -> list[Path]:
@@ -114,20 +113,14 @@ def _labelled_texts(name: str, files: Sequence[Path], reading: Reading) -> Examp
     settings = reading.settings
     settings.allow_only(f"{name}, texts with classes", "length", "tokenizer", "vocabulary")
     labels = [file.parent.name for file in files]
-
-    def fit(train: Sequence[str]) -> Chain:
-        tokenizer = learn_tokenizer(
-            settings.tokenizer or "byte", train, settings.vocabulary or DEFAULT_VOCABULARY
-        )
-        return Chain((Tokenize.by(tokenizer, settings.length or MOST_TEXT_TOKENS),))
-
+    kind = reading.kind or "classifier"
     shown = f"{len(files):,} texts in {len(set(labels))} subfolders"
     return ExampleData(
         name,
-        "classifier",
+        kind,
         "file",
         RawExamples([read_text(file) for file in files], labels, [str(file) for file in files]),
-        fit,
+        lambda texts: fit_texts(kind, texts, settings),
         facts=(("inputs", shown), ("target", "the name of the subfolder")),
     )
 

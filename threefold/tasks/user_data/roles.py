@@ -49,6 +49,7 @@ class _Reader(CandidateColumns):
             "forecaster": self._forecaster,
             "tagger": self._tagger,
             "classifier": self._examples,
+            "hierarchical": self._examples,
             "regressor": self._examples,
         }
         if kind is not None and kind not in readers:
