@@ -12,20 +12,25 @@ import pytest
 import threefold
 from threefold.data.random_by_address import integers
 
-GOOD = ("The food was good.", "We liked it a lot!", "A fine evening.")
-BAD = ("The food was bad.", "We hated all of it!", "A dull evening.")
+SUBJECTS = ("The food", "Our room", "That walk", "His speech", "The music", "The service")
+GOOD, BAD = ("good", "lovely", "fine", "great"), ("bad", "awful", "dull", "poor")
+FILLER = ("It was on a Monday.", "We were six!", "Did it rain?", "We came by train.")
 
 
 def write_reviews(path: Path, count: int) -> None:
     """Reviews with the same sentences in both classes: only which comes last tells them apart."""
-    draws = integers((7,), 3, count, 3)
+    draws = integers((7,), 12, count, 6)
     with path.open("w", newline="") as file:
         table = csv.writer(file)
         table.writerow(["review", "label"])
-        for number, (a, b, order) in enumerate(draws.tolist()):
+        for number, (a, b, c, d, filler, place) in enumerate(draws.tolist()):
             better = number % 2 == 0
-            parts = [BAD[a], GOOD[b]] if better else [GOOD[a], BAD[b]]
-            parts.insert(order, "It was on a Monday.")
+            first, last = (BAD, GOOD) if better else (GOOD, BAD)
+            parts = [
+                f"{SUBJECTS[a % 6]} was {first[c % 4]}.",
+                f"{SUBJECTS[b % 6]} was {last[d % 4]}.",
+            ]
+            parts.insert(place % 3, FILLER[filler % 4])
             table.writerow([" ".join(parts), "improved" if better else "declined"])
 
 
@@ -45,9 +50,10 @@ def test_the_order_of_sentences_is_learned(tmp_path: Path) -> None:
     assert threefold.evaluate(tmp_path / "run")["accuracy"] > 0.9
     with pytest.raises(threefold.ThreefoldError, match="every sentence apart"):
         threefold.attention_weights(run.model, "Good. Bad.")
-    review = f"{GOOD[1]} It was on a Monday. {BAD[2]}"
-    expected = run.model.predict([review])[0]
-    assert expected["label"] == "declined"
+    sentences = ["Our room was great.", "Did it rain?", "The music was poor."]
+    review = " ".join(sentences)
+    expected, turned = run.model.predict([review, " ".join(reversed(sentences))])
+    assert (expected["label"], turned["label"]) == ("declined", "improved")
     code = (
         "import sys, threefold; "
         "print(threefold.load(sys.argv[1]).predict([sys.argv[2]])[0]['probability'], end='')"
