@@ -56,7 +56,7 @@ def draw_attention_on_image(
     """Draw where a captioner looks: weights [words, positions] over an image, word by word.
 
     image [channels, height, width], from −1 to 1, of 1 or 3 channels; grid: the rows and columns of
-    positions.  What a word does not look at is dark.
+    positions.  What a word does not look at is grey.
     """
     down, across = grid
     if weights.dim() != 2 or weights.shape != (len(words), down * across):
@@ -79,8 +79,8 @@ def draw_attention_on_image(
         axis.imshow(pixels.clamp(0, 1).numpy())
     for axis, share in zip(axes[1:], shares, strict=True):
         shade = 0.85 * (1 - share / share.max().clamp(min=1e-12))
-        black = shade.new_zeros(shade.shape).numpy()
-        axis.imshow(black, cmap="gray", alpha=shade.numpy(), extent=extent)
+        grey = shade.new_full(shade.shape, 0.6).numpy()  # seen on dark and on light images
+        axis.imshow(grey, cmap="gray", vmin=0, vmax=1, alpha=shade.numpy(), extent=extent)
     _save(figure, path)
     return figure
 
