@@ -16,6 +16,7 @@ import threefold
 
 # A name is added or removed here on purpose, with a line in CHANGELOG.md.
 PUBLIC = [
+    "Captioner",
     "Classifier",
     "EchoStateNetwork",
     "ExtremeLearningMachine",

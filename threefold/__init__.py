@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from threefold.memory.convolution import long_convolution as long_convolution
     from threefold.memory.linear.recurrence import linear_recurrence as linear_recurrence
     from threefold.memory.linear.selective import selective_scan as selective_scan
+    from threefold.models.captioner import Captioner as Captioner
     from threefold.models.classifier import Classifier as Classifier
     from threefold.models.forecaster import Forecaster as Forecaster
     from threefold.models.language import LanguageModel as LanguageModel
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
     from threefold.training.evaluations import evaluate as evaluate
 
 _HOMES = {
+    "Captioner": "threefold.models.captioner",
     "Classifier": "threefold.models.classifier",
     "EchoStateNetwork": "threefold.estimators.echo_state_network",
     "ExtremeLearningMachine": "threefold.estimators.extreme_learning",
@@ -96,6 +98,7 @@ _HOMES = {
 
 __all__ = [
     "MIXERS",
+    "Captioner",
     "Classifier",
     "EchoStateNetwork",
     "ExtremeLearningMachine",

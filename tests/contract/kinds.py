@@ -16,7 +16,7 @@ from threefold.data.loaders import Batch
 from threefold.data.permutation import permute_batch
 from threefold.data.random_by_address import uniform
 from threefold.models.model import Model
-from threefold.tasks.pairs import Pairs, pairs
+from threefold.tasks.pairs import Pairs, captions, pairs
 from threefold.training.objectives import objective_of
 
 ROWS, LENGTH, TOKENS = 3, 12, 23
@@ -62,6 +62,15 @@ def labelled() -> Batch:
     return _batch(_tokens(1, ROWS, LENGTH), _tokens(2, ROWS, most=3))
 
 
+def documents() -> Batch:
+    """Tokens in sentences of four and three, and one of three classes per row."""
+    tokens = _tokens(1, ROWS, LENGTH, most=TOKENS - 1)
+    tokens[:, 3] = tokens[:, 6] = tokens[:, LENGTH - 1] = TOKENS - 1
+    lengths = torch.tensor([LENGTH, LENGTH - 5, 4])
+    starts = torch.ones(ROWS, dtype=torch.bool)
+    return Batch(tokens, _tokens(2, ROWS, most=3), starts, lengths)
+
+
 def tagged() -> Batch:
     """Vectors, and one of three classes per element."""
     return _batch(_numbers(1, ROWS, LENGTH, 5), _tokens(2, ROWS, LENGTH, most=3))
@@ -83,6 +92,11 @@ def translations() -> Pairs:
     return pairs("reversal", sources, [row[::-1] for row in sources], TOKENS, TOKENS)
 
 
+def described() -> Pairs:
+    """Images of one channel and texts of different lengths."""
+    return captions("described", _numbers(1, ROWS, 1, 8, 8), [[4, 5, 6, 7], [8, 9], [10]], TOKENS)
+
+
 def language(mixer: Any, **options: Any) -> Spec:
     """A language model of one block."""
     return Spec("language", 32, 1, mixer, TOKENS, options=options)
@@ -96,6 +110,9 @@ EXAMPLES: dict[str, Example] = {
     "classifier": Example(
         Spec("classifier", 32, 1, "mamba", TOKENS, options={"classes": 3, "positions": "binary"}),
         labelled,
+    ),
+    "hierarchical": Example(
+        Spec("hierarchical", 32, 1, "gla", TOKENS, options={"classes": 3}), documents
     ),
     "tagger": Example(
         Spec("tagger", 32, 1, "gru", TOKENS, options={"classes": 3, "input_size": 5}), tagged
@@ -134,6 +151,9 @@ EXAMPLES: dict[str, Example] = {
     "swin": Example(
         Spec("swin", 16, 2, options={"image": (8, 8), "channels": 1, "classes": 3, "patch": 1}),
         images,
+    ),
+    "captioner": Example(
+        Spec("captioner", 32, 1, "gru", TOKENS, options={"image": (8, 8), "channels": 1}), described
     ),
     "seq2seq": Example(Spec("seq2seq", 32, 1, "lstm", TOKENS), translations),
     "transformer": Example(

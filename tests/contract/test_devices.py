@@ -46,13 +46,14 @@ def test_mixers_on_meta(name: str) -> None:
                 assert all(leaf.is_meta for _, leaf in states.leaves(state))
 
 
-@pytest.mark.parametrize("kind", EXAMPLES)
+# The shapes inside a hierarchical model depend on its tokens, which have no values there.
+@pytest.mark.parametrize("kind", [kind for kind in EXAMPLES if kind != "hierarchical"])
 def test_kinds_on_meta(kind: str) -> None:
     example = EXAMPLES[kind]
     with torch.device("meta"):
         model = threefold.build(example.spec)
     rows = example.rows()
-    if kind in ("seq2seq", "transformer"):
+    if kind in ("seq2seq", "transformer", "captioner"):
         state = model.encode(rows.source.to("meta"))
         outputs, state = model(rows.inputs.to("meta"), state)
     else:

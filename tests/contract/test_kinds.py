@@ -43,7 +43,7 @@ def test_inputs_outputs_and_state_fit_each_other(kind: str) -> None:
     state = model.eval().prefill(inputs)
     if kind in STATEFUL:
         model.check_state(state, 2)
-        answer, _ = model.respond(inputs[:, :1], state, last=True)
+        answer, _ = model.respond(model.continuation(inputs, 1), state, last=True)
         assert answer.shape[0] == 2
     cost = costs({kind: model}, [16], tokens=32, seconds=0)[kind]
     assert cost.training and cost.inference

@@ -83,13 +83,15 @@ def more_than_once(model: nn.Module) -> dict[str, int]:
 def reading(kind: str) -> Tensor:
     if kind in IMAGE_KINDS:
         return torch.randn(2, 3, 8, 8)
+    if kind == "hierarchical":
+        return torch.tensor([[1, 2, 10, 3, 4, 10], [5, 10, 6, 7, 8, 10]])
     return torch.randn(2, 6, 1) if kind == "forecaster" else TOKENS
 
 
 @pytest.mark.parametrize(
     ("kind", "options"),
     [
-        *((kind, {}) for kind in KINDS if kind not in ("seq2seq", "transformer")),
+        *((kind, {}) for kind in KINDS if kind not in ("seq2seq", "transformer", "captioner")),
         ("classifier", {"bidirectional": True}),
         ("tagger", {"bidirectional": True}),
     ],
@@ -122,6 +124,8 @@ def test_every_module_is_called_once(kind: str, options: dict[str, Any]) -> None
         ("seq2seq", {"attention": "bahdanau"}),
         ("seq2seq", {"attention": "luong"}),
         ("seq2seq", {"attention": "luong", "input_feeding": True}),
+        ("captioner", {"attention": "bahdanau"}),
+        ("captioner", {"attention": "none", "encoder": "vector", "input_size": 3}),
     ],
     ids=str,
 )
@@ -129,7 +133,8 @@ def test_every_module_is_called_once(kind: str, options: dict[str, Any]) -> None
 def test_encoders_and_decoders_are_called_once(kind: str, options: dict[str, Any]) -> None:
     model = made(kind, **options)
     expected = more_than_once(model)
-    counts = called(model, lambda: model.step(TOKENS[:, 0], model.encode(TOKENS)))
+    source = model.example_inputs(2, 6)
+    counts = called(model, lambda: model.step(TOKENS[:, 0], model.encode(source)))
     for name in counts:
         if getattr(model, "bridge", None) and name.startswith(("decoder.stack", "decoder.norm")):
             expected[name] = 2 * expected.get(name, 1)  # reads the summary of the source first

@@ -113,7 +113,7 @@ def test_a_configuration_by_file_and_by_set(place: Path, capsys: Any) -> None:
         (["train", "notes.txt", "--set", 'data.options={"x"=1}'], "notes.txt is a file"),
         (
             ["train", "notes.txt", *SMALL, "--set", "training.scheduled_sampling=0.5"],
-            "only seq2seq models use it",
+            "only seq2seq and captioner models use it",
         ),
         (
             ["train", "notes.txt", *SMALL, *SIZE, "--set", "data.batch_size=999999999"],

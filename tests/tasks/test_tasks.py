@@ -38,6 +38,7 @@ HASHES = {
     "pathfinder128": "097d744d19be004c",
     "reversal": "2d4b32d714bfa18b",
     "number_to_words": "78c70682b0aa1228",
+    "shapes": "b0aa2e2e215a78f3",
 }
 MADE_HERE = list(HASHES)
 
@@ -74,6 +75,11 @@ def test_a_task_is_what_its_card_says(name: str) -> None:
     assert declared.reached(declared.solved) and not declared.reached(declared.chance)
     assert all(0 <= figure <= 1 for figure in declared.published.values())
     rows = made.batch("test", 0, 16)
+    if declared.kind == "captioner":
+        channels, *sides = rows.source.shape[1:]
+        assert channels == declared.features and sides[0] * sides[1] == declared.length
+        assert rows.vocabulary == declared.classes > int(rows.target.max())
+        return
     if declared.kind == "seq2seq":
         assert rows.source.shape[1] <= declared.length
         assert rows.source_vocabulary == declared.vocabulary

@@ -419,7 +419,7 @@ def test_balanced_classes_weigh_the_same(place: Path, tmp_path: Path) -> None:
     data = open_data(str(path), features="text", target="label", kind="classifier")
     counts = [int((data.task.rows("train", range(80)).targets == n).sum()) for n in (0, 1)]
     assert data.balanced_weights.tolist() == pytest.approx([40 / count for count in counts])
-    with pytest.raises(ThreefoldError, match="only classifier and tagger models use it"):
+    with pytest.raises(ThreefoldError, match="classifier, hierarchical and tagger models"):
         open_data(str(place / "flow.csv")).objective(
             TrainingSettings(steps=1, class_weights="balanced")
         )

@@ -26,8 +26,9 @@ Set = Annotated[
 Kind = Annotated[
     str | None,
     typer.Option(
-        help="What to train on your own data: language, masked, classifier, regressor, tagger, "
-        "forecaster, seq2seq; images: vision, convolutional or swin; default: from the data."
+        help="What to train on your own data: language, masked, xlnet, classifier, hierarchical, "
+        "regressor, tagger, forecaster, seq2seq; images: vision, convolutional or swin; default: "
+        "from the data."
     ),
 ]
 Target = Annotated[str | None, typer.Option(help="Tables: the column to predict.")]

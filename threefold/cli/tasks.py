@@ -165,7 +165,7 @@ def output_kind(detail: dict[str, Any]) -> str:
     """What a model answers."""
     if not detail["classes"]:
         return "numbers"
-    what = "tokens" if detail["kind"] in ("language", "seq2seq") else "classes"
+    what = "tokens" if detail["kind"] in ("language", "seq2seq", "captioner") else "classes"
     return f"one of {detail['classes']:,} {what}"
 
 

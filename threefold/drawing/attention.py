@@ -45,6 +45,46 @@ def draw_weights(
     return figure
 
 
+def draw_attention_on_image(
+    weights: Tensor,
+    image: Tensor,
+    grid: tuple[int, int],
+    path: str | PathLike[str] | None = None,
+    *,
+    words: Sequence[str],
+) -> Any:
+    """Draw where a captioner looks: weights [words, positions] over an image, word by word.
+
+    image [channels, height, width], from −1 to 1, of 1 or 3 channels; grid: the rows and columns of
+    positions.  What a word does not look at is grey.
+    """
+    down, across = grid
+    if weights.dim() != 2 or weights.shape != (len(words), down * across):
+        raise ThreefoldError(
+            f"draw_attention_on_image: weights are {tuple(weights.shape)}, expected "
+            f"[{len(words)} words, {down} · {across} positions]"
+        )
+    if image.dim() != 3 or len(image) not in (1, 3):
+        raise ThreefoldError(
+            f"draw_attention_on_image: the image is {tuple(image.shape)}, expected [channels, "
+            "height, width] with 1 or 3 channels"
+        )
+    pixels = (image.detach().float().cpu().expand(3, -1, -1).permute(1, 2, 0) + 1) / 2
+    shares = weights.detach().float().cpu().view(-1, down, across)
+    extent = (-0.5, image.shape[2] - 0.5, image.shape[1] - 0.5, -0.5)
+    figure, axes = _grid(len(words) + 1, min(len(words) + 1, 6), (1.5, 1.7))
+    for axis, title in zip(axes, ["image", *words], strict=True):
+        axis.set_axis_off()
+        axis.set_title(title, fontsize=8)
+        axis.imshow(pixels.clamp(0, 1).numpy())
+    for axis, share in zip(axes[1:], shares, strict=True):
+        shade = 0.85 * (1 - share / share.max().clamp(min=1e-12))
+        grey = shade.new_full(shade.shape, 0.6).numpy()  # seen on dark and on light images
+        axis.imshow(grey, cmap="gray", vmin=0, vmax=1, alpha=shade.numpy(), extent=extent)
+    _save(figure, path)
+    return figure
+
+
 def draw_sheet(
     images: Tensor, path: str | PathLike[str] | None = None, *, titles: Sequence[str] | None = None
 ) -> Any:

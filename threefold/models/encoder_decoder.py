@@ -1,4 +1,4 @@
-"""p(y | x) = Π_i p(y_i | y_1 … y_{i−1}, x): a source sequence to a target sequence.
+"""p(y | x) = Π_i p(y_i | y_1 … y_{i−1}, x): a source (tokens, an image, a vector) to a text.
 
 `encode` reads a source once and returns the state from which the target is predicted token by
 token.  From there on the model is used like a language model, so `threefold.generate` works.
@@ -28,15 +28,10 @@ class EncoderDecoder(Predictor):
     def __init__(self, spec: Spec) -> None:
         super().__init__(spec)
         check_dropout(self.name, dropout=spec.option("dropout"))
-        if spec.option("source_vocabulary") < 0:
-            raise ThreefoldError(
-                f"{self.name}: source_vocabulary is {spec.option('source_vocabulary')}, "
-                "expected 1 or more, or 0 for the same as the target"
-            )
 
     @abstractmethod
-    def encode_source(self, source: Tensor, lengths: Tensor | None) -> State:
-        """The state before the target, for tokens [B, M] aligned at 0, with `lengths` per row."""
+    def encode(self, source: Tensor, *, mask: Tensor | None = None) -> State:
+        """Encode sources; returns the state from which their targets are predicted."""
 
     @abstractmethod
     def decode(
@@ -59,38 +54,13 @@ class EncoderDecoder(Predictor):
         return {}
 
     @property
-    def source_vocabulary(self) -> int:
-        """Number of different source tokens."""
-        size: int = self.spec.option("source_vocabulary")
-        return size or self.spec.vocabulary
-
-    @property
     def causal(self) -> bool:
         """Always True: later target tokens are never seen."""
         return True
 
-    def encode(self, source: Tensor, *, mask: Tensor | None = None) -> State:
-        """Encode sources [B, M]; returns the state from which their targets are predicted."""
-        check_tokens(source, self.name, "the source's tokens")
-        rows = None if mask is None else PaddedRows(mask, source.shape, self.name)
-        aligned = source if rows is None else rows.align(source)
-        check_range(source, aligned, mask, self.source_vocabulary, f"{self.name}, source")
-        state = self.encode_source(aligned, None if rows is None else rows.lengths)
-        return self._in_own_dtype(state)
-
-    def example_inputs(self, batch: int, length: int) -> Tensor:
-        """Random tokens that can be a source and a target."""
-        tokens = super().example_inputs(batch, length)
-        return tokens % min(self.spec.vocabulary, self.source_vocabulary)
-
     def prefill(self, inputs: Tensor) -> State:
         """The state after the source, from which the tokens of the target continue."""
         return self.encode(inputs)
-
-    def training_outputs(self, inputs: Tensor) -> Tensor:
-        """Logits of a target that is the source."""
-        outputs: Tensor = self(inputs, self.encode(inputs))[0]
-        return outputs
 
     def forward(
         self,
@@ -146,3 +116,44 @@ class EncoderDecoder(Predictor):
                 f"{self.name}: the state is not a state of this model; expected the result "
                 "of model.encode(source) or of an earlier call"
             )
+
+
+class TokenSource(EncoderDecoder):
+    """The base of models whose source is a sequence of tokens, of its own vocabulary or not."""
+
+    def __init__(self, spec: Spec) -> None:
+        super().__init__(spec)
+        if spec.option("source_vocabulary") < 0:
+            raise ThreefoldError(
+                f"{self.name}: source_vocabulary is {spec.option('source_vocabulary')}, "
+                "expected 1 or more, or 0 for the same as the target"
+            )
+
+    @abstractmethod
+    def encode_source(self, source: Tensor, lengths: Tensor | None) -> State:
+        """The state before the target, for tokens [B, M] aligned at 0, with `lengths` per row."""
+
+    @property
+    def source_vocabulary(self) -> int:
+        """Number of different source tokens."""
+        size: int = self.spec.option("source_vocabulary")
+        return size or self.spec.vocabulary
+
+    def encode(self, source: Tensor, *, mask: Tensor | None = None) -> State:
+        """Encode sources [B, M]; returns the state from which their targets are predicted."""
+        check_tokens(source, self.name, "the source's tokens")
+        rows = None if mask is None else PaddedRows(mask, source.shape, self.name)
+        aligned = source if rows is None else rows.align(source)
+        check_range(source, aligned, mask, self.source_vocabulary, f"{self.name}, source")
+        state = self.encode_source(aligned, None if rows is None else rows.lengths)
+        return self._in_own_dtype(state)
+
+    def example_inputs(self, batch: int, length: int) -> Tensor:
+        """Random tokens that can be a source and a target."""
+        tokens = super().example_inputs(batch, length)
+        return tokens % min(self.spec.vocabulary, self.source_vocabulary)
+
+    def training_outputs(self, inputs: Tensor) -> Tensor:
+        """Logits of a target that is the source."""
+        outputs: Tensor = self(inputs, self.encode(inputs))[0]
+        return outputs

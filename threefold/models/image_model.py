@@ -11,6 +11,7 @@ spec, and are refused otherwise.
 from __future__ import annotations
 
 from abc import abstractmethod
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -66,13 +67,7 @@ class ImageModel(Model):
 
     def check_image_options(self) -> None:
         """Raise an error unless image, channels and classes are sizes."""
-        image, channels = self.spec.option("image"), self.spec.option("channels")
-        sides = [side for side in image if isinstance(side, int) and side > 0]
-        if len(image) != 2 or len(sides) != 2 or channels < 1:
-            raise ThreefoldError(
-                f"{self.name}: image {image}, channels {channels}; expected a height and a width "
-                "in pixels, and at least 1 channel"
-            )
+        check_image_size(self.name, self.spec.option("image"), self.spec.option("channels"))
         if self.spec.option("classes") < 0:
             raise ThreefoldError(
                 f"{self.name}: {self.spec.option('classes')} classes, expected 1 or more, or 0: "
@@ -82,16 +77,31 @@ class ImageModel(Model):
     def check_images(self, images: Tensor) -> None:
         """Raise an error unless images have the size of the spec and the dtype of the weights."""
         expected = (self.spec.option("channels"), *self.spec.option("image"))
-        if not isinstance(images, Tensor) or images.shape[1:] != expected or len(images) == 0:
-            received = tuple(images.shape) if isinstance(images, Tensor) else type(images).__name__
-            raise ThreefoldError(
-                f"{self.name}: images are {received}, expected [batch, "
-                f"{', '.join(map(str, expected))}] with at least one image"
-            )
-        if images.dtype != self.dtype and not under_autocast(images):
-            raise ThreefoldError(
-                f"{self.name}: images are {images.dtype}, the weights are {self.dtype}; convert one"
-            )
+        check_images(images, expected, self.dtype, self.name)
+
+
+def check_images(images: Any, expected: tuple[int, ...], dtype: torch.dtype, owner: str) -> None:
+    """Raise an error unless images are [B, channels, height, width] as expected, in this dtype."""
+    if not isinstance(images, Tensor) or images.shape[1:] != expected or len(images) == 0:
+        received = tuple(images.shape) if isinstance(images, Tensor) else type(images).__name__
+        raise ThreefoldError(
+            f"{owner}: images are {received}, expected [batch, "
+            f"{', '.join(map(str, expected))}] with at least one image"
+        )
+    if images.dtype != dtype and not under_autocast(images):
+        raise ThreefoldError(
+            f"{owner}: images are {images.dtype}, the weights are {dtype}; convert one"
+        )
+
+
+def check_image_size(owner: str, image: Any, channels: int) -> None:
+    """Raise an error unless these are a height, a width and a number of channels."""
+    sides = [side for side in image if isinstance(side, int) and side > 0]
+    if len(image) != 2 or len(sides) != 2 or channels < 1:
+        raise ThreefoldError(
+            f"{owner}: image {image}, channels {channels}; expected a height and a width in "
+            "pixels, and at least 1 channel"
+        )
 
 
 def check_patch(owner: str, image: tuple[int, int], patch: int) -> None:

@@ -75,6 +75,10 @@ class Model(Placed, ABC):
         """The state after a whole sequence, from which single elements continue."""
         return self.respond(inputs, last=True)[1]
 
+    def continuation(self, inputs: Tensor, count: int) -> Tensor:
+        """`count` elements per row that may follow a prefill of `inputs`, to measure decoding."""
+        return inputs[:, :count]
+
     def training_outputs(self, inputs: Tensor) -> Tensor:
         """The outputs that a loss compares with targets, for inputs as in `respond`."""
         outputs: Tensor = self(inputs)[0]

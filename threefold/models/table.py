@@ -71,10 +71,33 @@ IMAGE_OPTIONS: Mapping[str, Any] = {
     "classes": 10,  # 0: no head
 }
 
+# Options of models with a decoder of `models/decoders.py`, which `models/decoder_model.py` reads.
+DECODER_OPTIONS: Mapping[str, Any] = {
+    "attention": "bahdanau",  # none, bahdanau or luong
+    "score": "",  # "": additive with bahdanau, general with luong
+    "input_feeding": False,
+    "dropout": 0.0,
+}
+
 _KINDS = (
     Kind("language", "LanguageModel", {"tie": True, **BACKBONE_OPTIONS}, "token"),
     Kind("classifier", "Classifier", {"classes": 2, **POOLED_OPTIONS}),
     Kind("regressor", "Regressor", {"outputs": 1, **POOLED_OPTIONS}),
+    Kind(
+        "hierarchical",
+        "HierarchicalClassifier",
+        {
+            "classes": 2,
+            "document_mixers": (),  # of the sentences; (): the same as of the words
+            "document_depth": 0,  # 0: the same as that of the words
+            "sentence_pooling": "attention",  # of words: last, first, mean or attention
+            "pooling": "attention",  # of sentences
+            "bidirectional": False,  # both levels
+            "dropout": 0.0,
+            **EMBEDDING_OPTIONS,  # of words; positions count from the start of a sentence
+        },
+        "token",
+    ),
     Kind("tagger", "Tagger", {"classes": 2, **ENCODER_OPTIONS}),
     Kind(
         "forecaster",
@@ -142,13 +165,25 @@ _KINDS = (
         "seq2seq",
         "Seq2Seq",
         {
-            "attention": "bahdanau",  # none, bahdanau or luong
-            "score": "",  # "": additive with bahdanau, general with luong
-            "input_feeding": False,
+            **DECODER_OPTIONS,
             "bidirectional": True,  # the encoder
             "source_vocabulary": 0,  # 0: the same as the target
             "max_source_length": 0,  # for the score `location` only
-            "dropout": 0.0,
+        },
+        "token",
+    ),
+    Kind(
+        "captioner",
+        "Captioner",
+        {
+            **DECODER_OPTIONS,
+            "encoder": "patches",  # or vector: a name of models/source_encoders.py
+            "image": (16, 16),  # height and width
+            "channels": 3,
+            "patch": 4,
+            "input_size": 0,  # of the encoder `vector`: numbers of each vector
+            "encoder_mixers": (),  # (): the same as the decoder, but not causal
+            "encoder_depth": 0,  # 0: the same as the decoder
         },
         "token",
     ),

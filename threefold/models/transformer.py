@@ -29,11 +29,11 @@ from threefold.memory import state as states
 from threefold.memory.state import POSITION, State
 from threefold.models.decoders import DecoderOutput
 from threefold.models.embedding import Embedding
-from threefold.models.encoder_decoder import EncoderDecoder
+from threefold.models.encoder_decoder import TokenSource
 from threefold.models.spec import Spec
 
 
-class Transformer(EncoderDecoder):
+class Transformer(TokenSource):
     """An encoder and a decoder of blocks with the same `mixers`, not causal in the encoder.
 
     options: encoder_mixers and encoder_depth, if they differ in the encoder; cross_attention, its

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from threefold.data.preprocessing import Chain, Preprocessing
 from threefold.data.preprocessing.text import Tokenize, WordNumbers
-from threefold.drawing.attention import draw_weights
+from threefold.drawing.attention import draw_attention_on_image, draw_weights
 from threefold.errors import ThreefoldError, nearest
 from threefold.layers.attention import Attention
 from threefold.layers.attention_parts.cross_attention import CrossAttention
@@ -41,12 +41,20 @@ class AttentionWeights:
     layers: dict[str, Tensor]
     queries: list[str]
     keys: list[str]
+    image: Tensor | None = None  # of a captioner: what the queries look at
+    grid: tuple[int, int] | None = None  # rows and columns of keys in it
 
     def draw(self, path: str | PathLike[str] | None = None, layer: str | None = None) -> Any:
-        """Draw the heads of a layer, by default the last; needs matplotlib (the extra `plot`)."""
+        """Draw the heads of a layer, by default the last, or where in an image each word looks.
+
+        Needs matplotlib (the extra `plot`).
+        """
         name = list(self.layers)[-1] if layer is None else layer
         if name not in self.layers:
             raise ThreefoldError(f"no layer {name!r} with attention; {nearest(name, self.layers)}")
+        if self.image is not None and self.grid is not None:
+            weights = self.layers[name][0]
+            return draw_attention_on_image(weights, self.image, self.grid, path, words=self.queries)
         queries, keys = (
             labels if len(labels) <= MOST_LABELS else None for labels in (self.queries, self.keys)
         )
@@ -57,9 +65,15 @@ def attention_weights(model: Model | str | PathLike[str], inputs: Any) -> Attent
     """The attention weights of every layer that has them, for one raw input.
 
     Causal models: row i reads columns 0 … i.  Translators: rows are the tokens of the model's own
-    translation, columns those of the source.  Layers without softmax attention have no weights.
+    translation, columns those of the source; captioners: those of its caption, and the positions in
+    the image.  Layers without softmax attention have no weights.
     """
     network: Any = model if isinstance(model, Model) else load(model)
+    if network.kind == "hierarchical":
+        raise ThreefoldError(
+            "a hierarchical model has weights for every sentence apart, not for one sequence; "
+            "call the mixers of model.words and model.document instead"
+        )
     preprocessing = find_preprocessing(network)
     with torch.no_grad(), eval_mode(network), _watch(network) as layers:
         if network.kind == "forecaster":
@@ -69,6 +83,8 @@ def attention_weights(model: Model | str | PathLike[str], inputs: Any) -> Attent
         if len(rows) != 1:
             raise ThreefoldError(f"{len(rows)} inputs; attention weights are those of one input")
         encoded = encode(preprocessing.inputs, rows[0])
+        if network.kind == "captioner":
+            return _captioner(network, preprocessing, encoded)
         keys = _labels(preprocessing.inputs, encoded.tolist(), rows[0].value)
         if network.kind in ("seq2seq", "transformer"):
             return _translator(network, preprocessing, encoded, keys)
@@ -154,9 +170,7 @@ def _translator(
     model: Any, preprocessing: Preprocessing, source: Any, keys: list[str]
 ) -> AttentionWeights:
     """The weights of the model's own translation over the source."""
-    made = translate(model, preprocessing, [source])[0]
-    queries = [repr(preprocessing.outputs.invert([t]))[1:-1] or "end" for t in made]
-    tokens = torch.tensor([[BEGIN, *made[:-1]]], device=model.device)
+    tokens, queries = _written(model, preprocessing, source)
     row = torch.tensor([[BEGIN, *source.tolist(), END]], device=model.device)
     keys = ["begin", *keys, "end"]
     if isinstance(model, Seq2Seq):
@@ -165,3 +179,20 @@ def _translator(
         model(tokens, model.encode(row))
     cross = {name: part for name, part in layers.items() if "cross" in name}
     return AttentionWeights(cross, queries, keys)
+
+
+def _captioner(model: Any, preprocessing: Preprocessing, image: Any) -> AttentionWeights:
+    """The weights of the model's own caption over the positions of an image."""
+    tokens, queries = _written(model, preprocessing, image)
+    pixels = torch.from_numpy(image)
+    layers = {"decoder": model.align(pixels.to(model.device, model.dtype).unsqueeze(0), tokens)}
+    down, across = model.encoder.grid
+    keys = [f"{row},{column}" for row in range(down) for column in range(across)]
+    return AttentionWeights(layers, queries, keys, pixels, model.encoder.grid)
+
+
+def _written(model: Any, preprocessing: Preprocessing, source: Any) -> tuple[Tensor, list[str]]:
+    """The tokens [1, L] that the decoder reads while it writes its text, and what each writes."""
+    made = translate(model, preprocessing, [source])[0]
+    queries = [repr(preprocessing.outputs.invert([t]))[1:-1] or "end" for t in made]
+    return torch.tensor([[BEGIN, *made[:-1]]], device=model.device), queries

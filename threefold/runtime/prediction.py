@@ -3,6 +3,7 @@
     classifier   {"label", "probability", "probabilities"}     language, seq2seq   {"text"}
     regressor    {"value"}, or one value per output            tagger              {"words", "tags"}
     masked       {"text"}, with its gaps filled                xlnet               {"text", "bits"}
+    captioner    {"text"}                                      hierarchical        as classifier
     forecaster   {"step", "time", "flow", "flow_q0.1", …} for each step ahead (`forecasting.py`)
 
 Inputs are padded to batches; padding does not exist for a model, so answers do not depend on the
@@ -149,6 +150,7 @@ def _answer(model: Any, preprocessing: Preprocessing, batch: list[Any]) -> list[
     answer = {
         "classifier": _labels,
         **dict.fromkeys(IMAGE_KINDS, _labels),
+        "hierarchical": _labels,
         "regressor": _numbers,
         "tagger": _tags,
         "language": _continuations,
@@ -254,13 +256,16 @@ def _translations(
 
 
 def translate(model: Any, preprocessing: Preprocessing, batch: list[Any]) -> list[list[int]]:
-    """The tokens of greedy translations of sources, their ends included."""
+    """The tokens of greedy translations or captions of sources, their ends included."""
     step = preprocessing.outputs.find(Tokenize)
-    rows = [row.tolist() for row in batch]
-    made = pairs("inputs", rows, rows, 0, 0)  # the targets are not used
-    mask = made.source_mask
-    source = made.source.to(model.device)
-    state = model.encode(source, mask=None if mask is None else mask.to(model.device))
+    if model.kind == "captioner":
+        state = model.encode(torch.from_numpy(np.stack(batch)).to(model.device, model.dtype))
+    else:
+        rows = [row.tolist() for row in batch]
+        made = pairs("inputs", rows, rows, 0, 0)  # the targets are not used
+        mask = made.source_mask
+        source = made.source.to(model.device)
+        state = model.encode(source, mask=None if mask is None else mask.to(model.device))
     begin = torch.full((len(batch), 1), BEGIN, device=model.device)
     most = (step.length or MOST_NEW_TOKENS) + 1
     return generate(model, begin, state, max_tokens=most, stop=END, temperature=0.0).rows()

@@ -1,10 +1,11 @@
-"""Pairs of sequences, a source and its target, for sequence-to-sequence models.
+"""Pairs of a source and its target, for sequence-to-sequence models and captioners.
 
     source   ⟨ 7 2 5 ⟩        ⟨ is BEGIN, ⟩ is END; padding comes at the end
     target   ⟨ 5 2 7 ⟩        without ⟩ it is the decoder's input, without ⟨ its output
 
 The source has BEGIN and END too: a decoder attends to them when it has to begin or to end (without
-them, a source that ends with two equal symbols is taken to end one symbol earlier).
+them, a source that ends with two equal symbols is taken to end one symbol earlier).  The source of
+a captioner is an image or a vector, without BEGIN, END and padding.
 
 An answer counts if all of it is correct, END included.  No source of one split is in another: by
 their checksum, a tenth of all sources is for `test`, a tenth for `valid`, the rest for `train`.
@@ -36,9 +37,9 @@ class Pairs:
     """A batch of pairs; unless the task has its own metric, an answer counts if it is exact."""
 
     name: str
-    source: Tensor  # [N, M] int64, from BEGIN to END, padded with 0
+    source: Tensor  # [N, M] int64, from BEGIN to END, padded with 0; or images or vectors, floats
     target: Tensor  # [N, L] int64, from BEGIN to END, padded with 0
-    source_lengths: Tensor  # [N], BEGIN and END included
+    source_lengths: Tensor | None  # [N], BEGIN and END included; None: images or vectors
     target_lengths: Tensor  # [N], BEGIN and END included
     source_vocabulary: int
     vocabulary: int
@@ -46,13 +47,15 @@ class Pairs:
 
     @property
     def lengths(self) -> Tensor:
-        """The lengths of sources and targets, [N, 2]."""
+        """The lengths of sources and targets, [N, 2]; of images and vectors only of targets."""
+        if self.source_lengths is None:
+            return self.target_lengths.unsqueeze(-1)
         return torch.stack([self.source_lengths, self.target_lengths], -1)
 
     @property
     def source_mask(self) -> Tensor | None:
         """True for elements that are not padding; None if there is no padding."""
-        return _mask(self.source, self.source_lengths)
+        return None if self.source_lengths is None else _mask(self.source, self.source_lengths)
 
     @property
     def inputs(self) -> Tensor:
@@ -72,9 +75,15 @@ class Pairs:
         return answers if mask is None else answers.masked_fill(~mask, IGNORE)
 
     def to(self, device: torch.device, dtype: torch.dtype | None = None) -> Pairs:
-        """The pairs on a device; tokens have no other dtype."""
-        names = ("source", "target", "source_lengths", "target_lengths")
-        return replace(self, **{name: getattr(self, name).to(device) for name in names})
+        """The pairs on a device, numbers (not tokens) of sources in `dtype` if given."""
+        lengths = None if self.source_lengths is None else self.source_lengths.to(device)
+        return replace(
+            self,
+            source=self.source.to(device, dtype if self.source.is_floating_point() else None),
+            target=self.target.to(device),
+            source_lengths=lengths,
+            target_lengths=self.target_lengths.to(device),
+        )
 
     def texts(self) -> list[list[int]]:
         """The correct answers as lists of tokens, END included."""
@@ -108,6 +117,19 @@ def pairs(
         vocabulary,
         tuple(references),
     )
+
+
+def captions(
+    name: str, sources: Tensor, targets: Sequence[Sequence[int]], vocabulary: int
+) -> Pairs:
+    """Make a batch of images or vectors [N, …] and texts; BEGIN and END are added to each text."""
+    if len(sources) == 0 or len(sources) != len(targets):
+        raise ThreefoldError(
+            f"{name}: {len(sources)} sources and {len(targets)} targets; expected the same number, "
+            "at least one"
+        )
+    target, target_lengths = _framed(targets)
+    return Pairs(name, sources, target, None, target_lengths, 0, vocabulary)
 
 
 def check_lengths(name: str, lengths: tuple[int, int], most: int) -> None:

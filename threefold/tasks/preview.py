@@ -34,6 +34,10 @@ def draw(task: Task[Any], split: str, number: int, width: int = 72) -> list[str]
 
 
 def _draw_pair(task: Task[Any], split: str, number: int, rows: Pairs, width: int) -> list[str]:
+    if rows.source_lengths is None:
+        step = None if task.preprocessing is None else task.preprocessing().outputs
+        text = str(rows.texts()[0]) if step is None else step.invert(rows.texts()[0])
+        return [*_numbers(task, rows.source[0].numpy(), width), f"→ {cut(text, width)}"]
     source = rows.source[0, : int(rows.source_lengths[0])].tolist()
     target = rows.texts()[0]
     texts = _spelling(task, split, number)

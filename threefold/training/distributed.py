@@ -139,7 +139,7 @@ def _slice(rows: Any, selection: slice) -> Any:
             rows,
             source=rows.source[selection],
             target=rows.target[selection],
-            source_lengths=rows.source_lengths[selection],
+            source_lengths=None if rows.source_lengths is None else rows.source_lengths[selection],
             target_lengths=rows.target_lengths[selection],
         )
     fields: list[Tensor | None] = [None if item is None else item[selection] for item in rows]

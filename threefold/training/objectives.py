@@ -4,7 +4,8 @@
     permuted tokens  −log p(target | earlier in order) xlnet: orders are part of the batch
     numbers          (answer − target)²                regressor and tagger
     forecaster       pinball loss, or −log N(μ, σ²)    from every element of the context
-    translators      −log p(target), teacher forcing   metric of greedily decoded translations
+    translators,     −log p(target), teacher forcing   metric of greedily decoded texts
+    captioners
 
 Losses are sums and counts, so that the mean does not depend on how rows are divided into batches,
 steps and ranks.
@@ -295,6 +296,7 @@ OBJECTIVES: dict[str, Callable[[ObjectiveOptions], Objective]] = {
     "forecaster": _forecast,
     "seq2seq": _translate,
     "transformer": _translate,
+    "captioner": _translate,
 }
 
 

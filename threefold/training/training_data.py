@@ -35,7 +35,11 @@ from threefold.training.objectives import Objective, ObjectiveOptions, objective
 from threefold.training.settings import TrainingSettings
 
 # Settings of some kinds of models only.
-KIND_SETTINGS = {"scheduled_sampling": ("seq2seq",), "class_weights": ("classifier", "tagger")}
+KIND_SETTINGS = {
+    "scheduled_sampling": ("seq2seq", "captioner"),
+    "class_weights": ("classifier", "hierarchical", "tagger"),
+}
+WRITERS = ("seq2seq", "captioner")  # kinds of tasks whose answers are generated texts
 EVAL_LANES = 8  # batch size of an evaluation that carries its state
 
 
@@ -102,7 +106,7 @@ class TrainingData:
         """The loss and the metric."""
         task, smoothing = self.task, settings.label_smoothing
         self._refuse_unused(settings)
-        measure = accuracy if task.kind == "seq2seq" else task.measure
+        measure = accuracy if task.kind in WRITERS else task.measure
         weights = self.balanced_weights if settings.class_weights else None
         options = ObjectiveOptions(
             measure, smoothing, settings.scheduled_sampling, lower=task.lower, class_weights=weights
@@ -115,8 +119,9 @@ class TrainingData:
         """Refuse settings that the task's kind of model does not use."""
         for name, kinds in KIND_SETTINGS.items():
             if (value := getattr(settings, name)) and self.task.kind not in kinds:
+                shown = " and ".join((", ".join(kinds[:-1]), kinds[-1]))
                 raise ThreefoldError(
-                    f"training.{name} is {value}, but only {' and '.join(kinds)} models use it and "
+                    f"training.{name} is {value}, but only {shown} models use it and "
                     f"{self.task.name} needs a {self.task.kind} model; remove it"
                 )
 
@@ -156,7 +161,11 @@ class TrainingData:
         if self.task.corpus is not None:
             return self.task.corpus().tokenizer
         step = None if self.preprocessing is None else self.preprocessing.inputs.find(Tokenize)
-        return None if step is None or step.offset else step.tokenizer
+        return (
+            None
+            if step is None or step.offset or self.task.kind == "hierarchical"
+            else step.tokenizer
+        )
 
     @cached_property
     def preprocessing(self) -> Preprocessing | None:
@@ -204,6 +213,16 @@ def _classifier(data: TrainingData, model: ModelSettings) -> NeededModel:
     return NeededModel("classifier", data.task.vocabulary, options)
 
 
+def _hierarchical(data: TrainingData, model: ModelSettings) -> NeededModel:
+    task = data.task
+    if task.features or not task.vocabulary:
+        raise ThreefoldError(
+            f"{task.name}: a hierarchical model reads documents of sentences, but these are "
+            "numbers; expected texts with labels, or another --kind"
+        )
+    return NeededModel("hierarchical", task.vocabulary, {"classes": max(task.classes, 1)})
+
+
 def _regressor(data: TrainingData, model: ModelSettings) -> NeededModel:
     targets = data.first.targets
     outputs = 1 if targets.dim() == 1 else targets.shape[1]
@@ -233,6 +252,15 @@ def _translator(data: TrainingData, model: ModelSettings) -> NeededModel:
     return NeededModel(kind, task.classes, options)
 
 
+def _captioner(data: TrainingData, model: ModelSettings) -> NeededModel:
+    source = data.first.source
+    if source.dim() < 4:
+        options = {"encoder": "vector", "input_size": source.shape[-1]}
+    else:
+        options = {"image": tuple(source.shape[2:]), "channels": source.shape[1]}
+    return NeededModel("captioner", data.task.classes, options)
+
+
 # By the kind of a task, each of MODEL_KINDS.
 NEEDED_MODELS: dict[str, Callable[[TrainingData, ModelSettings], NeededModel]] = {
     "language": _language,
@@ -240,10 +268,12 @@ NEEDED_MODELS: dict[str, Callable[[TrainingData, ModelSettings], NeededModel]] =
     "xlnet": _language,
     **dict.fromkeys(IMAGE_KINDS, _images),
     "classifier": _classifier,
+    "hierarchical": _hierarchical,
     "regressor": _regressor,
     "tagger": _tagger,
     "forecaster": _forecaster,
     "seq2seq": _translator,
+    "captioner": _captioner,
 }
 
 

@@ -85,8 +85,14 @@ class ReadPicture(ReadImage):
     def apply(self, data: Path | str | Array) -> Array:
         """The picture, of one channel or of three."""
         pixels = self.pixels(data, self.colours)
-        channels = pixels[None] if self.colours == "L" else np.moveaxis(pixels, -1, 0)
-        return channels.astype(np.float32) / np.float32(127.5) - np.float32(1)
+        if pixels.dtype.kind not in "uif" or not bool(((pixels >= 0) & (pixels <= 255)).all()):
+            raise ThreefoldError(f"{_name(data)}: levels are not numbers from 0 to 255")
+        return picture_levels(pixels[..., None] if self.colours == "L" else pixels)
+
+
+def picture_levels(pixels: Array) -> Array:
+    """Levels from 0 to 255 [..., height, width, channels] as −1 to 1, with the channels first."""
+    return np.moveaxis(pixels, -1, -3).astype(np.float32) / np.float32(127.5) - np.float32(1)
 
 
 def _name(data: Any) -> str:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import Any, ClassVar
 
 import numpy as np
@@ -19,6 +21,8 @@ from threefold.errors import ThreefoldError, nearest
 Numbers = NDArray[np.int64]
 MOST_LABELS_SHOWN = 12
 MASK_WORD = "[MASK]"
+# A sentence ends after . ! ? … and what closes it, before white space, or at the end of a line.
+SENTENCE_END = r"(?<=[.!?…])[\"'”’)\]]*\s+|\s*\n\s*"
 
 
 @dataclass(frozen=True)
@@ -70,6 +74,52 @@ class TokenizeMasked(Tokenize):
         parts = [super(TokenizeMasked, self).apply(part) for part in data.split(MASK_WORD)]
         gap = np.array([self.mask_token], np.int64)
         return np.concatenate([parts[0], *(x for part in parts[1:] for x in (gap, part))])
+
+
+def split_sentences(text: str, pattern: str = SENTENCE_END) -> list[str]:
+    """The sentences of a text, without the white space between them; empty ones do not count."""
+    cuts = [match.end() for match in re.finditer(pattern, text)]
+    parts = (text[a:b].strip() for a, b in pairwise([0, *cuts, len(text)]))
+    return [part for part in parts if part]
+
+
+@dataclass(frozen=True)
+class TokenizeSentences(Tokenize):
+    """Text → the tokens of its sentences, with one more token at the end of each."""
+
+    NAME: ClassVar[str] = "tokenize_sentences"
+    pattern: str = SENTENCE_END  # what lies between two sentences, or ends the first of them
+
+    @property
+    def vocabulary(self) -> int:
+        """The number of tokens, with the one that ends a sentence."""
+        return self.tokenizer.vocabulary + 1
+
+    @property
+    def end(self) -> int:
+        """The token that ends a sentence."""
+        return self.tokenizer.vocabulary
+
+    def apply(self, data: str) -> Numbers:
+        """The tokens of a document; one that is too long is cut, and ends there."""
+        sentences = split_sentences(data, self.pattern)
+        if not sentences:
+            raise ThreefoldError("the text is empty; expected at least one sentence")
+        tokens = [t for s in sentences for t in (*self.tokenizer.encode(s).tolist(), self.end)]
+        if self.length is not None and len(tokens) > self.length:
+            tokens = tokens[: self.length - 1]
+            tokens += [self.end] if not tokens or tokens[-1] != self.end else []
+        return np.array(tokens, np.int64)
+
+    def invert(self, data: Iterable[int]) -> str:
+        """The text of tokens, sentence after sentence."""
+        sentences: list[list[int]] = [[]]
+        for token in map(int, data):
+            if token == self.end:
+                sentences.append([])
+            else:
+                sentences[-1].append(token)
+        return " ".join(self.tokenizer.decode(sentence) for sentence in sentences if sentence)
 
 
 @dataclass(frozen=True)

@@ -150,9 +150,10 @@ def prefill(model: Model, x: Tensor) -> Any:
 
 def decode(model: Model, x: Tensor, state: Any, elements: int = DECODED) -> None:
     """Read elements one by one, each with the state of the one before."""
+    following = model.continuation(x, elements)
     with torch.no_grad():
         for i in range(elements):
-            state = model.respond(x[:, i : i + 1], state, last=True)[1]
+            state = model.respond(following[:, i : i + 1], state, last=True)[1]
 
 
 def costs(

@@ -47,6 +47,9 @@ class Baseline:
     predicts: bool = True  # element by element, so that its speed and memory mean something
 
 
+POOLED = ("classifier", "hierarchical", "regressor")  # kinds with one answer per sequence
+
+
 def baselines_for(task: Task[Any], level: str) -> list[Baseline]:
     """The baselines that suit a task."""
     chosen: list[Baseline] = []
@@ -58,7 +61,7 @@ def baselines_for(task: Task[Any], level: str) -> list[Baseline]:
         chosen = [MAJORITY, PIXELS]
     elif task.kind == "tagger" and task.vocabulary:
         chosen = [COMMONEST_TAG]
-    elif task.kind in ("classifier", "regressor") and task.metric in SCORED and not _pairs(task):
+    elif task.kind in POOLED and task.metric in SCORED and not _pairs(task):
         chosen = [MAJORITY if task.classes else MEAN]
         if task.features:
             chosen += [ROCKET, WARPING, ECHO_STATE] + [PIXELS] * (task.domain == "vision")

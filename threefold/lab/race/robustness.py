@@ -49,7 +49,8 @@ def damage_kinds(task: Task[Any], rows: Sequence[Rows]) -> list[DamageKind]:
     """The ways that suit the inputs of a task."""
     first = rows[0]
     if isinstance(first, Pairs):
-        return [DamageKind("replaced", TOKENS, _replace_source)]
+        is_text = first.source_lengths is not None  # else images or vectors
+        return [DamageKind("replaced", TOKENS, _replace_source)] if is_text else []
     if first.inputs.is_floating_point():
         kinds = [DamageKind("noise", NOISE, _noise(channel_deviations(rows)))]
         if first.inputs.dim() == 3:  # [B, L, features]; an image has no order in time
@@ -173,6 +174,7 @@ def _delete(batch: Batch, share: float, generator: torch.Generator) -> Batch:
 
 def _replace_source(rows: Pairs, share: float, generator: torch.Generator) -> Pairs:
     """Replace tokens of the sources; BEGIN and END stay."""
+    assert rows.source_lengths is not None
     source, places = rows.source, torch.arange(rows.source.shape[1])
     inner = (places > 0) & (places < rows.source_lengths[:, None] - 1)
     if not bool(inner.any()):

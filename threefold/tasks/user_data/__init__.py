@@ -127,7 +127,7 @@ def _forecasts_from_arrays(
 
 
 def _path_task(path: Path, reading: Reading) -> Task[Any]:
-    kind = reading.settings.kind or (reading.preprocessing and reading.preprocessing.kind)
+    kind = reading.kind
     _refuse_odd_name(path)
     if not path.exists():
         raise not_found(path)

@@ -14,14 +14,19 @@ from typing import Any
 import numpy as np
 
 from threefold.data.preprocessing import Chain
-from threefold.data.preprocessing.text import Tokenize, TokenNumbers
+from threefold.data.preprocessing.text import TokenNumbers
 from threefold.errors import ThreefoldError
-from threefold.tasks.language_modelling import learn_tokenizer
 from threefold.tasks.stored import Array
 from threefold.tasks.task import Task
-from threefold.tasks.user_data.examples import ExampleData, RawExamples, examples_task
+from threefold.tasks.user_data.examples import (
+    LABELLED,
+    ExampleData,
+    RawExamples,
+    examples_task,
+)
 from threefold.tasks.user_data.settings import Reading, ReadSettings
-from threefold.tasks.user_data.table import MOST_TEXT_TOKENS, fit_numbers
+from threefold.tasks.user_data.table import fit_numbers
+from threefold.tasks.user_data.text_inputs import fit_texts
 
 
 def is_arrays(source: Any) -> bool:
@@ -72,10 +77,7 @@ def fit_inputs(
         if form == "tokens":
             return Chain((TokenNumbers(vocabulary),))
         if form == "text":
-            tokenizer = learn_tokenizer(
-                settings.tokenizer or "byte", train, settings.vocabulary or 4096
-            )
-            return Chain((Tokenize.by(tokenizer, settings.length or MOST_TEXT_TOKENS),))
+            return fit_texts(reading.kind or "classifier", train, settings)
         columns = [f"feature {number}" for number in range(1, train[0].shape[1] + 1)]
         return fit_numbers(train, columns, settings)
 
@@ -160,7 +162,7 @@ def _refuse_unknown(what: str, rows: Sequence[Array]) -> None:
 
 def _read_targets(targets: Any, reading: Reading) -> tuple[list[Any], str]:
     """Targets, and the kind of model that predicts them."""
-    kind = reading.settings.kind or (reading.preprocessing and reading.preprocessing.kind)
+    kind = reading.kind
     nested = len(targets) and isinstance(targets[0], (list, tuple))
     if kind == "tagger" or (kind is None and nested):
         return [[str(tag) for tag in row] for row in targets], "tagger"
@@ -173,4 +175,4 @@ def _read_targets(targets: Any, reading: Reading) -> tuple[list[Any], str]:
         return list(np.asarray(values, np.float64)), kind
     if values.dtype.kind == "f" and (values == values.round()).all():
         values = values.astype(np.int64)
-    return [str(label) for label in values.tolist()], "classifier"
+    return [str(label) for label in values.tolist()], kind if kind in LABELLED else "classifier"

@@ -35,7 +35,8 @@ from threefold.tasks.user_data.splits import shuffled_split, stratified_split
 FEWEST_EXAMPLES = 10
 FEWEST_PATCHES, MOST_PATCHES = 16, 1024  # of a picture
 MOST_PATCH = 16  # pixels on each side
-CLASSIFYING = ("classifier", *IMAGE_KINDS)  # kinds that predict one class of an example
+LABELLED = ("classifier", "hierarchical")  # kinds with one label per example
+CLASSIFYING = (*LABELLED, *IMAGE_KINDS)  # kinds that predict one class of an example
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,7 @@ class ExampleData:
     """A set of examples and how to read them."""
 
     name: str
-    kind: str  # classifier, regressor or tagger
+    kind: str  # classifier, hierarchical, regressor or tagger
     form: str
     examples: RawExamples
     fit_inputs: Callable[[Sequence[Any]], Chain]  # from the inputs of the training split

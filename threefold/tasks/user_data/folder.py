@@ -12,20 +12,19 @@ from threefold.data.images import is_grey, read_image
 from threefold.data.preprocessing import Chain
 from threefold.data.preprocessing.media import ReadImage, ReadPicture, ReadSound
 from threefold.data.preprocessing.numbers import Truncate
-from threefold.data.preprocessing.text import Tokenize
 from threefold.data.readers import read_text
 from threefold.errors import AmbiguousError, ThreefoldError, option, setting
-from threefold.tasks.language_modelling import DEFAULT_VOCABULARY, learn_tokenizer
 from threefold.tasks.table import IMAGE_KINDS
 from threefold.tasks.task import Task
 from threefold.tasks.user_data.examples import (
-    CLASSIFYING,
+    LABELLED,
     ExampleData,
     RawExamples,
     examples_task,
 )
 from threefold.tasks.user_data.settings import Reading, ReadSettings
 from threefold.tasks.user_data.text import text_task
+from threefold.tasks.user_data.text_inputs import fit_texts
 
 TEXT_SUFFIXES = (
     *(".txt", ".md", ".text", ".log", ".tex", ".html", ".xml", ".json", ".py", ".c", ".abc"),
@@ -55,7 +54,7 @@ def folder_task(path: Path, reading: Reading) -> Task[Any]:
         _refuse_mixture(path, inside)
         data = _media(name, inside[media[0]], media[0] == "sounds", reading)
         return examples_task(data, reading)
-    if _kind_of(reading) == "classifier" and inside["texts"]:
+    if reading.kind in LABELLED and inside["texts"]:
         return examples_task(_labelled_texts(name, inside["texts"], reading), reading)
     files = _by_kind(sorted(path.rglob("*"), key=lambda file: file.relative_to(path).as_posix()))
     _refuse_without_text(path, files)
@@ -65,11 +64,6 @@ def folder_task(path: Path, reading: Reading) -> Task[Any]:
         kind = option("kind", "classifier")
         notes.append(f"the texts are in subfolders; {kind} learns to tell these apart")
     return text_task(files["texts"], name, reading, notes)
-
-
-def _kind_of(reading: Reading) -> str | None:
-    known = reading.preprocessing
-    return reading.settings.kind or (None if known is None else known.kind)
 
 
 def _folders(path: Path) -> list[Path]:
@@ -122,20 +116,14 @@ def _labelled_texts(name: str, files: Sequence[Path], reading: Reading) -> Examp
     settings = reading.settings
     settings.allow_only(f"{name}, texts with classes", "length", "tokenizer", "vocabulary")
     labels = [file.parent.name for file in files]
-
-    def fit(train: Sequence[str]) -> Chain:
-        tokenizer = learn_tokenizer(
-            settings.tokenizer or "byte", train, settings.vocabulary or DEFAULT_VOCABULARY
-        )
-        return Chain((Tokenize.by(tokenizer, settings.length or MOST_TEXT_TOKENS),))
-
+    kind = reading.kind or "classifier"
     shown = f"{len(files):,} texts in {len(set(labels))} subfolders"
     return ExampleData(
         name,
-        "classifier",
+        kind,
         "file",
         RawExamples([read_text(file) for file in files], labels, [str(file) for file in files]),
-        fit,
+        lambda texts: fit_texts(kind, texts, settings),
         facts=(("inputs", shown), ("target", "the name of the subfolder")),
     )
 
@@ -144,9 +132,9 @@ def _media(name: str, files: Sequence[Path], sounds: bool, reading: Reading) -> 
     settings = reading.settings
     what = "sounds" if sounds else "images"
     settings.allow_only(f"{name}, {what}", "length", "sampling_rate" if sounds else "image_size")
-    possible = ("classifier",) if sounds else CLASSIFYING
+    possible = ("classifier",) if sounds else ("classifier", *IMAGE_KINDS)
     settings.check_kind(f"{name}, {what},", *possible)
-    kind = _kind_of(reading) or "classifier"
+    kind = reading.kind or "classifier"
     if kind in IMAGE_KINDS:
         settings.allow_only(f"{name}, whole pictures", "image_size")
     labels = [file.parent.name for file in files]

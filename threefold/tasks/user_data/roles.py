@@ -83,6 +83,7 @@ class _Reader:
             "forecaster": self._forecaster,
             "tagger": self._tagger,
             "classifier": self._examples,
+            "hierarchical": self._examples,
             "regressor": self._examples,
         }
         if kind is None:

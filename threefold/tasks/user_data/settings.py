@@ -117,3 +117,9 @@ class Reading:
     preprocessing: Preprocessing | None = None
     split: bool = True
     skip_unknown: bool = False
+
+    @property
+    def kind(self) -> str | None:
+        """The kind of model that was asked for, or that of the trained model; None: neither."""
+        known = self.preprocessing
+        return self.settings.kind or (None if known is None else known.kind)

@@ -17,11 +17,10 @@ from threefold.data.preprocessing.numbers import (
     Standardise,
     Truncate,
 )
-from threefold.data.preprocessing.text import Tokenize, WordNumbers
+from threefold.data.preprocessing.text import WordNumbers
 from threefold.data.tables import Table
 from threefold.data.time_stamps import day_first_in, read_times, time_format_of
 from threefold.errors import ThreefoldError, nearest, option, setting
-from threefold.tasks.language_modelling import DEFAULT_VOCABULARY, learn_tokenizer
 from threefold.tasks.stored import Array
 from threefold.tasks.task import Task
 from threefold.tasks.user_data.description import category_facts, list_names, list_options
@@ -30,8 +29,8 @@ from threefold.tasks.user_data.pairs import RawPairs, pairs_task
 from threefold.tasks.user_data.roles import TableReading, read_roles
 from threefold.tasks.user_data.series import forecasting_task, refuse_missing
 from threefold.tasks.user_data.settings import Reading, ReadSettings
+from threefold.tasks.user_data.text_inputs import fit_texts
 
-MOST_TEXT_TOKENS = 4096  # of one example, unless `length` is given
 MOST_WORDS = 25_000
 TABLE_SETTINGS = ("target", "features", "header", "decimal", "length")
 GROUP_SETTINGS = (*TABLE_SETTINGS, "time_column", "group_column", "day_first")
@@ -170,14 +169,7 @@ def _missing_facts(
 def _text_examples(table: Table, found: TableReading, settings: ReadSettings) -> Any:
     settings.allow_only(f"{table.name}, texts", *TABLE_SETTINGS, "tokenizer", "vocabulary")
     raw = RawExamples(join_texts(table, found.roles.texts), _targets(table, found), _places(table))
-    length = settings.length or MOST_TEXT_TOKENS
-
-    def fit(texts: Sequence[str]) -> Chain:
-        vocabulary = settings.vocabulary or DEFAULT_VOCABULARY
-        tokenizer = learn_tokenizer(settings.tokenizer or "byte", texts, vocabulary)
-        return Chain((Tokenize.by(tokenizer, length),))
-
-    return raw, "text", fit
+    return raw, "text", lambda texts: fit_texts(found.kind, texts, settings)
 
 
 def join_texts(table: Table, columns: Sequence[str]) -> list[str]:

@@ -33,6 +33,7 @@ from threefold.training.evaluations.tables import facts, tables
 from threefold.training.evaluations.translation import TranslationMeasure
 from threefold.training.experiment import TrainedRun
 from threefold.training.settings import TrainingSettings
+from threefold.training.training_data import WRITERS
 
 Progress = Callable[[int, int], None]
 UNKNOWN = ("refuse", "skip")
@@ -143,7 +144,7 @@ def _collect(
 def _measure(subject: EvaluationSubject, numbers: Array, season: int | None) -> Measure:
     """What is measured of this kind of model."""
     data, split = subject.data, subject.split
-    if data.task.kind == "seq2seq":
+    if data.task.kind in WRITERS:
         return TranslationMeasure(data, split, numbers)
     targets = data.task.rows(split, [0]).targets
     if subject.model.kind == "forecaster":

@@ -22,6 +22,7 @@ from threefold.data.loaders import IGNORE, Batch
 from threefold.data.preprocessing.numbers import Standardise
 from threefold.data.tokenizers import ByteTokenizer
 from threefold.models.model import Model
+from threefold.tasks.pairs import Pairs
 from threefold.training.evaluations.classification import ClassificationCounts
 from threefold.training.evaluations.regression import (
     answers_by_size,
@@ -69,7 +70,8 @@ class Measure(ABC):
         if self.data.task.raw is not None:
             place, value = self.data.task.raw(self.split, int(number))
             return {"place": place, "input": self._named(value) or shorten(value, position)}
-        inputs = self.data.task.rows(self.split, [int(number)]).inputs[0]
+        rows = self.data.task.rows(self.split, [int(number)])
+        inputs = rows.source[0] if isinstance(rows, Pairs) else rows.inputs[0]
         return {"place": f"example {number + 1}", "input": shorten(inputs, position)}
 
     def _named(self, value: Any) -> str:
@@ -87,6 +89,8 @@ def shorten(value: Any, position: int | None = None) -> str:
         return value.name
     if isinstance(value, str):
         return value if len(value) <= MOST_CHARACTERS else value[: MOST_CHARACTERS - 1] + "…"
+    if isinstance(value, (np.ndarray, Tensor)) and value.ndim > 2:
+        return f"an image of {' × '.join(map(str, value.shape))} numbers"
     if isinstance(value, (np.ndarray, Tensor)) and value.ndim > 1:
         return f"{value.shape[0]:,} elements of {value.shape[1]} numbers"
     words = [f"[{x}]" if i == position else str(x) for i, x in enumerate(_items(value))]
