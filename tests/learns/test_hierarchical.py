@@ -18,7 +18,11 @@ FILLER = ("It was on a Monday.", "We were six!", "Did it rain?", "We came by tra
 
 
 def write_reviews(path: Path, count: int) -> None:
-    """Reviews with the same sentences in both classes: only which comes last tells them apart."""
+    """Reviews with the same sentences in both classes: only which comes last tells them apart.
+
+    No review is written twice, so those of the test split are new.
+    """
+    written: set[str] = set()
     draws = integers((7,), 12, count, 6)
     with path.open("w", newline="") as file:
         table = csv.writer(file)
@@ -31,7 +35,10 @@ def write_reviews(path: Path, count: int) -> None:
                 f"{SUBJECTS[b % 6]} was {last[d % 4]}.",
             ]
             parts.insert(place % 3, FILLER[filler % 4])
-            table.writerow([" ".join(parts), "improved" if better else "declined"])
+            review = " ".join(parts)
+            if review not in written:
+                table.writerow([review, "improved" if better else "declined"])
+            written.add(review)
 
 
 def test_the_order_of_sentences_is_learned(tmp_path: Path) -> None:
