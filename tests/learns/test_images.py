@@ -14,8 +14,8 @@ pytest.importorskip("sklearn")
 @pytest.mark.parametrize(
     ("kind", "steps", "threshold", "settings"),
     [
-        # Reached: 0.97, 0.91 (seed 0; a guess is right in a tenth of all cases).
-        ("convolutional", 150, 0.93, {"model.width": 8, "model.depth": 2}),
+        # Reached: 0.956, 0.914 (test split, seed 0; a guess is right in a tenth of all cases).
+        ("convolutional", 150, 0.9, {"model.width": 8, "model.depth": 2}),
         (
             "swin",
             300,
