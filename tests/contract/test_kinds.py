@@ -13,7 +13,7 @@ from threefold.lab.bench.measuring import costs
 from threefold.models.table import KINDS
 from threefold.runtime.scores.scorers import SCORERS
 from threefold.tasks.table import IMAGE_KINDS, MODEL_KINDS
-from threefold.training.training_data import NEEDED_MODELS
+from threefold.training.needed_models import NEEDED_MODELS
 
 OPTIONS: dict[str, dict[str, Any]] = {
     "forecaster": {"channels": 2, "exogenous": 1, "horizon": 3},

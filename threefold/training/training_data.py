@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -25,12 +25,13 @@ from threefold.data.shuffling import shuffled
 from threefold.errors import ThreefoldError, nearest
 from threefold.models.spec import Spec
 from threefold.tasks.pairs import Pairs
-from threefold.tasks.table import GENERATED, IMAGE_KINDS, TASKS
+from threefold.tasks.table import GENERATED, TASKS
 from threefold.tasks.table import task as make_task
 from threefold.tasks.task import Task, accuracy
 from threefold.tasks.user_data import files_of, user_task
 from threefold.tasks.user_data.settings import FIELDS, read_settings
 from threefold.training.config import DataSettings, ModelSettings
+from threefold.training.needed_models import NEEDED_MODELS
 from threefold.training.objectives import Objective, ObjectiveOptions, objective_of
 from threefold.training.settings import TrainingSettings
 
@@ -182,99 +183,6 @@ class TrainingData:
             for tensor in _tensors(self.task.batch(split, 0, min(4, self.task.size(split)))):
                 digest.update(np.ascontiguousarray(tensor.numpy()).tobytes())
         return {f"data {self.task.name}": digest.hexdigest()}
-
-
-class NeededModel(NamedTuple):
-    """What the data need of a model."""
-
-    kind: str
-    vocabulary: int  # of tokens that it reads, or writes if it translates; 0: it reads numbers
-    options: dict[str, Any]
-
-
-def _language(data: TrainingData, model: ModelSettings) -> NeededModel:
-    return NeededModel(data.task.kind, data.task.vocabulary, {})  # or a masked one, or XLNet
-
-
-def _images(data: TrainingData, model: ModelSettings) -> NeededModel:
-    channels, *image = data.first.inputs.shape[1:]
-    options = {"image": image, "channels": channels, "classes": data.task.classes}
-    return NeededModel(data.task.kind, 0, options)
-
-
-def _tagger(data: TrainingData, model: ModelSettings) -> NeededModel:
-    task = data.task
-    options = {"classes": max(task.classes, 1), "input_size": task.features}
-    return NeededModel("tagger", task.vocabulary, options)
-
-
-def _classifier(data: TrainingData, model: ModelSettings) -> NeededModel:
-    options = {"classes": max(data.task.classes, 1), **_pooled_options(data)}
-    return NeededModel("classifier", data.task.vocabulary, options)
-
-
-def _hierarchical(data: TrainingData, model: ModelSettings) -> NeededModel:
-    task = data.task
-    if task.features or not task.vocabulary:
-        raise ThreefoldError(
-            f"{task.name}: a hierarchical model reads documents of sentences, but these are "
-            "numbers; expected texts with labels, or another --kind"
-        )
-    return NeededModel("hierarchical", task.vocabulary, {"classes": max(task.classes, 1)})
-
-
-def _regressor(data: TrainingData, model: ModelSettings) -> NeededModel:
-    targets = data.first.targets
-    outputs = 1 if targets.dim() == 1 else targets.shape[1]
-    options = {"outputs": outputs, **_pooled_options(data)}
-    return NeededModel("regressor", data.task.vocabulary, options)
-
-
-def _pooled_options(data: TrainingData) -> dict[str, Any]:
-    features = data.task.features
-    is_pair = data.first.inputs.dim() - (features > 0) == 3
-    return {"pair": is_pair, "input_size": features}
-
-
-def _forecaster(data: TrainingData, model: ModelSettings) -> NeededModel:
-    targets = data.first.targets
-    channels = 1 if targets.dim() == 2 else targets.shape[2]
-    options = {"horizon": targets.shape[1], "exogenous": data.task.features - channels}
-    several = {} if channels == 1 else {"channels": channels}
-    return NeededModel("forecaster", data.task.vocabulary, {**options, **several})
-
-
-def _translator(data: TrainingData, model: ModelSettings) -> NeededModel:
-    task, kind = data.task, model.kind or "seq2seq"
-    options: dict[str, Any] = {"source_vocabulary": task.vocabulary}
-    if kind == "transformer":
-        options["share_embeddings"] = task.vocabulary == task.classes
-    return NeededModel(kind, task.classes, options)
-
-
-def _captioner(data: TrainingData, model: ModelSettings) -> NeededModel:
-    source = data.first.source
-    if source.dim() < 4:
-        options = {"encoder": "vector", "input_size": source.shape[-1]}
-    else:
-        options = {"image": tuple(source.shape[2:]), "channels": source.shape[1]}
-    return NeededModel("captioner", data.task.classes, options)
-
-
-# By the kind of a task, each of MODEL_KINDS.
-NEEDED_MODELS: dict[str, Callable[[TrainingData, ModelSettings], NeededModel]] = {
-    "language": _language,
-    "masked": _language,
-    "xlnet": _language,
-    **dict.fromkeys(IMAGE_KINDS, _images),
-    "classifier": _classifier,
-    "hierarchical": _hierarchical,
-    "regressor": _regressor,
-    "tagger": _tagger,
-    "forecaster": _forecaster,
-    "seq2seq": _translator,
-    "captioner": _captioner,
-}
 
 
 @dataclass(frozen=True)

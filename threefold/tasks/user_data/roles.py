@@ -82,9 +82,7 @@ class _Reader:
             "seq2seq": self._pairs,
             "forecaster": self._forecaster,
             "tagger": self._tagger,
-            "classifier": self._examples,
-            "hierarchical": self._examples,
-            "regressor": self._examples,
+            **dict.fromkeys(("classifier", "hierarchical", "regressor"), self._examples),
         }
         if kind is None:
             return self._without_kind()
