@@ -107,8 +107,9 @@ def tcn(p: Parameters, x: Tensor, levels: int, taps: int, hidden: int = 16) -> T
             "parametrizations.weight.original1": v,
         }
         conv.load_state_dict(state)
+        conv.requires_grad_(False)
         padded = nn.functional.pad(x, ((taps - 1) * distance, 0))
-        convolved: Tensor = conv(padded[None])[0].detach()
+        convolved: Tensor = conv(padded[None])[0]
         return torch.relu(convolved)
 
     y = x.T
