@@ -157,8 +157,8 @@ def test_raw_images_from_another_process(tmp_path: Path) -> None:
     for name in ("words.png", "two.svg"):
         assert (tmp_path / name).stat().st_size > 1000
     for raw, message in (
-        (np.zeros((16, 16)), r"16 × 16 × 1, but the model was trained on 16 × 16 × 3"),
-        (np.zeros((8, 16, 3)), "8 × 16 × 3"),
+        (np.zeros((16, 16)), r"shape \(16, 16\); expected \[height, width, 3\]"),
+        (np.zeros((8, 16, 3)), "16 × 8 pixels, but the model was trained on 16 × 16"),
         (np.full((16, 16, 3), 256), "levels are not numbers from 0 to 255"),
         (np.full((16, 16, 3), np.nan), "levels are not numbers from 0 to 255"),
     ):
