@@ -629,7 +629,7 @@ def test_a_signal_while_a_command_starts_ends_it_without_a_traceback(
     assert (done.returncode, done.stdout, done.stderr) == (130, "", said)
 
 
-@pytest.mark.parametrize("where", ["learning_rates", "train_all", "measure_costs"])
+@pytest.mark.parametrize("where", ["Race._plan", "Race._train_all", "measure_costs"])
 def test_a_race_that_is_interrupted_says_how_to_go_on(
     where: str, tmp_path: Path, capsys: Any, monkeypatch: Any
 ) -> None:

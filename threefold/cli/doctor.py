@@ -180,11 +180,32 @@ def checks() -> Iterator[tuple[str, float]]:
 
 def classical_operations(series: Tensor) -> dict[str, Callable[[], Tensor]]:
     """The operations that no mixer has, on some series."""
+    import torch
+
     from threefold.classical.random_convolutions import RandomConvolutions
     from threefold.classical.time_warping import time_warping_distances
+    from threefold.classical.word_vectors import WordVectors
+    from threefold.estimators.liquid_state_machine import LiquidStateMachine
+    from threefold.kernels import ops
+    from threefold.layers.linear import encode_rows
 
     convolutions = RandomConvolutions.fit(series, features=168)
+    codes, scale = encode_rows(series[1])
+    # One sentence is read by one thread: several would change the last digits.
+    words = [f"w{number % 7}" for number in range(40)]
+
+    def word_vectors() -> Tensor:
+        vectors = WordVectors.fit([words], width=4, minimum_count=1, passes=20)
+        return torch.from_numpy(vectors.vectors)
+
+    def spikes() -> Tensor:
+        states = LiquidStateMachine(input_scale=100.0).states(10 * series[0].abs())
+        return torch.as_tensor(states)
+
     return {
+        "linear_codes": torch.no_grad()(lambda: ops.linear_codes(series[0, :4], codes, scale)),
+        "word_vectors": word_vectors,
+        "spiking_reservoir": spikes,
         "random_convolutions": lambda: convolutions.transform(series),
         "time_warping": lambda: time_warping_distances(series, series.flip(0)),
     }
