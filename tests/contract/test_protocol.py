@@ -28,6 +28,8 @@ from threefold.models.table import KINDS
 from threefold.tasks.table import IMAGE_KINDS
 
 MIXED = ("mamba", "attention")
+# Models with a source, below and in test_captioner.py, and XLNet, in test_xlnet.py.
+ELSEWHERE = ("seq2seq", "transformer", "captioner", "xlnet")
 TOKENS = torch.randint(0, 11, (2, 6), generator=torch.Generator().manual_seed(1))
 OPTIONS: dict[str, dict[str, Any]] = {
     "language": {"tie": False},
@@ -91,7 +93,7 @@ def reading(kind: str) -> Tensor:
 @pytest.mark.parametrize(
     ("kind", "options"),
     [
-        *((kind, {}) for kind in KINDS if kind not in ("seq2seq", "transformer", "captioner")),
+        *((kind, {}) for kind in KINDS if kind not in ELSEWHERE),
         ("classifier", {"bidirectional": True}),
         ("tagger", {"bidirectional": True}),
     ],

@@ -24,7 +24,7 @@ from threefold.tasks.task import METRICS
 from threefold.tasks.translation import texts_of
 
 # From the examples of another task, whose checksum is compared.
-DERIVED = ("digits8-images", "fashion-images", "cifar-images")
+DERIVED = ("digits8-images", "digits8-words", "fashion-images", "cifar-images")
 REAL = [name for name in TASKS if set(TASKS[name].where.split(" + ")) & set(PACKAGES)]
 
 
