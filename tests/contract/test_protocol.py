@@ -28,7 +28,7 @@ from threefold.models.table import KINDS
 from threefold.tasks.table import IMAGE_KINDS
 
 MIXED = ("mamba", "attention")
-# Models with a source, below and in test_captioner.py, and XLNet, in test_xlnet.py.
+# Models with a source are below, XLNet is in test_xlnet.py.
 ELSEWHERE = ("seq2seq", "transformer", "captioner", "xlnet")
 TOKENS = torch.randint(0, 11, (2, 6), generator=torch.Generator().manual_seed(1))
 OPTIONS: dict[str, dict[str, Any]] = {
