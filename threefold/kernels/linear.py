@@ -20,8 +20,8 @@ from threefold.kernels.dispatch import PLAIN_TENSOR_TYPES, register_kernel
 # With more rows, torch's matrix product reuses each weight often enough from the cache.
 MAX_ROWS = 8
 
-# Codes of 8 bits would first be widened for torch's product, which pays off with more rows.
-MAX_CODE_ROWS = 32
+# Narrow weights would first be widened for torch's product, which pays off with more rows.
+MAX_NARROW_ROWS = 32
 
 # The workspace holds rows of x padded to a multiple of this.
 _GROUP = 32
@@ -64,13 +64,14 @@ def forward(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor | None:
     outputs, inputs = weight.shape
     *batch, given = x.shape
     rows = math.prod(batch)
-    if given != inputs or not 0 < rows <= MAX_ROWS or not inputs or not _fits(bias, weight):
+    narrow = kernel[0] == "linear_narrow"
+    most = MAX_NARROW_ROWS if narrow else MAX_ROWS
+    if given != inputs or not 0 < rows <= most or not inputs or not _fits(bias, weight):
         return None
     if not x.is_contiguous():
         x = x.contiguous()
     batch.append(outputs)
     y = x.new_empty(batch)
-    narrow = kernel[0] == "linear_narrow"
     workspace = _workspace(x, rows, inputs, kernel[1]) if narrow or inputs % _GROUP else None
     status = native.function(*kernel)(
         y.data_ptr(),
@@ -99,7 +100,7 @@ def forward_codes(x: Tensor, codes: Tensor, scale: Tensor, bias: Tensor | None) 
     rows = math.prod(batch)
     readable = _readable(codes) and scale.dtype is x.dtype and _fits_rows(scale, outputs)
     fits = bias is None or (bias.dtype is x.dtype and _fits_rows(bias, outputs))
-    if given != inputs or not 0 < rows <= MAX_CODE_ROWS or not inputs or not (readable and fits):
+    if given != inputs or not 0 < rows <= MAX_NARROW_ROWS or not inputs or not (readable and fits):
         return None
     x = x.contiguous()
     y = x.new_empty([*batch, outputs])
