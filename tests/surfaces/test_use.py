@@ -476,7 +476,7 @@ def _write_bad_inputs(place: Path) -> None:
     Image.fromarray(np.zeros((5, 9), "uint8")).save(place / "large.png")
 
 
-def test_folders_without_a_model(place: Path, capsys: Any) -> None:
+def test_folders_without_a_model(place: Path, runs: dict[str, TrainedRun], capsys: Any) -> None:
     (place / "started").mkdir()
     (place / "started" / "config.toml").touch()
     for folder, message in (
