@@ -183,7 +183,7 @@ def test_dates_are_times_however_they_are_written(tmp_path: Path) -> None:
     path.write_text(table("day,flow", days, WAVE[:60]))
     task = user_task(path)
     assert facts(task)["inputs"] == "flow" and facts(task)["time"].startswith("column day")
-    assert any("1 gaps in time" in note for note in task.description.notes)  # type: ignore[union-attr]
+    assert any("one gap in time, of " in note for note in task.description.notes)  # type: ignore[union-attr]
 
 
 # Folders, by their files: what happens, or the message.

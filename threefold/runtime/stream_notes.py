@@ -32,7 +32,8 @@ def oddities(
         did = "" if not binned else ", and were left out"
         notes.append(f"{counts['untimed']:,} rows had no time that could be read{did}")
     if counts["gaps"]:
-        notes.append(f"{counts['gaps']:,} gaps in time; rows were taken as equally spaced")
+        gaps = "one gap" if counts["gaps"] == 1 else f"{counts['gaps']:,} gaps"
+        notes.append(f"{gaps} in time; rows were taken as equally spaced")
     return notes
 
 

@@ -135,10 +135,10 @@ def _gap_notes(facts: TimeFacts) -> list[SeriesNote]:
     advice = f" ({setting('data.resample', 'STEP')} makes them so)"
     if facts.gap_count:
         gap = facts.gaps[0]
-        what = (
-            f"{facts.gap_count:,} gaps in time, the first of {gap.steps} steps after {gap.after}; "
-            "rows are taken as equally spaced"
-        )
+        first = f"of {gap.steps} steps after {gap.after}"
+        gaps = f"{facts.gap_count:,} gaps in time, the first {first}"
+        gaps = f"one gap in time, {first}" if facts.gap_count == 1 else gaps
+        what = f"{gaps}; rows are taken as equally spaced"
         notes.append(SeriesNote(what, advice))
     elif not facts.axis.regular:
         what = "the times are not equally spaced, but rows are taken as if they were"
