@@ -230,6 +230,8 @@ def test_the_best_model_and_a_better_baseline() -> None:
         "The best sequence model, a (seed 1, the run with the lowest validation loss), is in "
         "race/best.",
     )
+    equal = BaselineResult("ridge", ((0, 1.0), (1, 1.2), (2, 1.1)), 0.1, 1e-6)
+    assert best_lines(replace(made, baselines=(equal,))) == best_lines(made)
     ridge = BaselineResult("ridge", ((0, 0.5), (1, 0.5), (2, 0.5)), 0.1, 1e-6)
     refitted = replace(made, baselines=(ridge,), best=replace(best, refitted="10m"))
     assert best_lines(refitted) == (

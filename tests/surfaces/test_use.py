@@ -429,7 +429,7 @@ def test_the_whole_plan_is_told_before_training(place: Path, capsys: Any) -> Non
 
 
 BAD_INPUTS = [
-    ("labels", "empty.csv", "empty.csv:3: is empty"),
+    ("labels", "empty.csv", "empty.csv:3: the input is empty"),
     ("labels", "sensors.csv", "the column review is missing; the model was trained on review"),
     ("columns", "flow.csv", "the column pressure, time is missing; the model was trained on"),
     ("columns", "broken.csv", "broken.csv:3: flow is 'broken'; expected a number"),

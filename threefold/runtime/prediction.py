@@ -142,7 +142,9 @@ def encode(chain: Chain, row: RawInput) -> np.ndarray[Any, Any]:
             f"training data ({error})"
         ) from error
     if len(encoded) == 0:
-        raise ThreefoldError(f"{row.source}: is empty; expected at least one element")
+        raise ThreefoldError(
+            f"{row.source}: the input is empty; expected at least one element. Leave it out"
+        )
     return encoded
 
 

@@ -118,7 +118,7 @@ def best_lines(report: Report) -> tuple[str, ...]:
     )
     kept = f"The best sequence model, {best.name}{trained}, is in {best.folder}."
     baseline = report.ranked_baselines[0] if report.ranked_baselines else None
-    if baseline is None or (margin := report.lead_over(baseline)).mean > 0:
+    if baseline is None or (margin := report.lead_over(baseline)).mean >= 0:
         return (kept,)
     gap = report.subject.difference(-margin.mean)
     return (f"The baseline {baseline.name} is better by {gap}; it is not saved. {kept}",)
