@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import polars
 import pytest
 from sklearn.base import clone
 from sklearn.model_selection import GridSearchCV, TimeSeriesSplit
 from sklearn.utils import estimator_checks
 from sklearn.utils.estimator_checks import check_estimator
 
-from tests.estimators.polars_data import polars_series
 from threefold.errors import ThreefoldError
 from threefold.estimators import SequenceForecaster
 
@@ -66,7 +66,7 @@ def test_forms_of_series() -> None:
     y = daily()
     model = SequenceForecaster(horizon=3, **{**SMALL, "steps": 5})
     expected = clone(model).fit(y).predict().to_numpy()
-    for data in (y.to_numpy(), y.tolist(), *polars_series(y.to_numpy())):
+    for data in (y.to_numpy(), y.tolist(), polars.Series(y.to_numpy())):
         assert np.array_equal(clone(model).fit(data).predict(), expected)
     periods = y.set_axis(pd.period_range("2020-01", periods=len(y), freq="M"))
     assert str(clone(model).fit(periods).predict().index[0]) == "2040-01"

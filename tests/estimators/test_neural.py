@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import polars
 import pytest
 import torch
 from sklearn.base import clone
@@ -21,7 +22,6 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils import estimator_checks
 from sklearn.utils.estimator_checks import check_estimator
 
-from tests.estimators.polars_data import polars_frames, polars_series
 from threefold.errors import ThreefoldError
 from threefold.estimators import SequenceClassifier, SequenceRegressor, TextClassifier
 from threefold.estimators.fitting import TrainingExamples, train_model
@@ -78,7 +78,8 @@ def test_every_form_of_sequences_gives_the_same_answers() -> None:
         "pandas": pd.DataFrame(x),
         "pandas cells": pd.DataFrame({"a": nested}),
         "pandas column": pd.Series(nested),
-        **polars_frames({"polars": x, "polars cells": {"a": nested}}),
+        "polars": polars.DataFrame(x),
+        "polars cells": polars.DataFrame({"a": nested}),
         "tensor": torch.from_numpy(x),
     }
     for name, data in forms.items():
@@ -273,7 +274,7 @@ def test_texts() -> None:
     model = TextClassifier(width=32, learning_rate=1e-2, steps=60).fit(x, y)
     assert model.score(new, truth) > 0.9
     assert model.predict(["good film", ""]).tolist()[0] == "+"  # an empty text is a text
-    columns = (pd.Series(new), pd.DataFrame({"text": new}), *polars_series(new), np.array(new))
+    columns = (pd.Series(new), pd.DataFrame({"text": new}), polars.Series(new), np.array(new))
     for column in columns:
         assert np.array_equal(model.predict_proba(column), model.predict_proba(new))
     search = GridSearchCV(TextClassifier(**SMALL, steps=3), {"tokenizer": ["byte", "word"]}, cv=2)
