@@ -24,16 +24,9 @@ from threefold.kernels import ops
 from threefold.kernels.autocast import full_precision
 from threefold.kernels.dispatch import runs_on_kernels
 from threefold.kernels.fourier import next_power_of_two
+from threefold.kernels.growing_buffer import GrowingBuffer, NotCopied, claim_buffer, state_view
 from threefold.kernels.online_convolution import OnlineFilter, OnlineStep, largest_tile
-from threefold.memory.buffer import (
-    GrowingBuffer,
-    NotCopied,
-    Spans,
-    claim_buffer,
-    grow,
-    spans_of,
-    state_view,
-)
+from threefold.memory.buffer import Spans, grow, spans_of
 from threefold.memory.state import State, memory_dtype
 
 # The attribute by which a leaf knows its `PendingSums`; copies of the leaf do not have it.
@@ -259,7 +252,7 @@ class StreamedConvolution:
             known: PendingSums | None = getattr(self.past, _PENDING, None)
             ready = known is not None and known.claim(spans)
             self.pending = known if known is not None and ready else PendingSums(spans.ends)
-            self.buffer = claim_buffer(self.past, spans)
+            self.buffer = claim_buffer(self.past, spans.starts, spans.ends)
         assert taps.online is not None
         last = max(spans.starts)
         step, rebuild = self.pending.step(group, taps.online, self.buffer.heads[group], last)

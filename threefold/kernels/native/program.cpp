@@ -65,6 +65,13 @@ inline int Reader::next() {
         CALL(12, convert)
         CALL(13, reservoir_forward)
         CALL(14, linear_codes)
+        CALL(15, gather)
+        CALL(16, from_integers)
+        CALL(17, to_integers)
+        CALL(18, history_step)
+        CALL(19, online_convolution)
+        CALL(20, cell_recurrence_forward)
+        CALL(21, legs_recurrence_forward)
         default: return THREEFOLD_BAD_SIZE;
     }
 }

@@ -4,6 +4,7 @@
  * Programs (program.cpp) call them in place of the torch operations of a layer.
  */
 #include <cmath>
+#include <cstring>
 #include <limits>
 
 #include "common.h"
@@ -228,6 +229,24 @@ int convert(real *out, const other *a, const int64_t *layout, int64_t threads) {
 }
 
 template <typename real>
+int gather(real *y, const real *table, const double *index, int64_t rows, int64_t width,
+           int64_t entries) {
+    if (rows < 0 || width < 0) return THREEFOLD_BAD_SIZE;
+    for (int64_t row = 0; row < rows; ++row)
+        if (!(index[row] >= 0 && index[row] < double(entries))) return THREEFOLD_BAD_INDEX;
+    for (int64_t row = 0; row < rows; ++row)
+        std::memcpy(y + row * width, table + int64_t(index[row]) * width, width * sizeof(real));
+    return THREEFOLD_OK;
+}
+
+template <typename To, typename From>
+int convert_all(To *y, const From *a, int64_t count) {
+    if (count < 0) return THREEFOLD_BAD_SIZE;
+    for (int64_t i = 0; i < count; ++i) y[i] = To(a[i]);
+    return THREEFOLD_OK;
+}
+
+template <typename real>
 struct Other {
     using type = double;
 };
@@ -240,6 +259,16 @@ struct Other<double> {
 }  // namespace threefold
 
 #define DEFINE(real, suffix)                                                                       \
+    int threefold_gather_##suffix(real *y, const real *table, const double *index, int64_t rows,   \
+                                  int64_t width, int64_t entries, int64_t) {                       \
+        return threefold::gather<real>(y, table, index, rows, width, entries);                     \
+    }                                                                                              \
+    int threefold_from_integers_##suffix(real *y, const int64_t *a, int64_t count, int64_t) {      \
+        return threefold::convert_all(y, a, count);                                                \
+    }                                                                                              \
+    int threefold_to_integers_##suffix(int64_t *y, const real *a, int64_t count, int64_t) {        \
+        return threefold::convert_all(y, a, count);                                                \
+    }                                                                                              \
     int threefold_pointwise_##suffix(real *y, const real *a, const real *b, const real *c,         \
                                      const int64_t *layout, int64_t function, int64_t threads,     \
                                      double scale, double offset) {                                \

@@ -1,0 +1,460 @@
+"""calls = what a step does, noted while it runs: native calls and torch operations
+
+A step without gradients is straight-line code, so one run shows all of it. Native calls are
+recorded with the addresses they are given; every torch operation between them must have a rule that
+translates it into native calls (`lowering.py`), or the step cannot be recorded. Views are addresses
+only. Tensors made from no tensor (`arange`) are constants; integers that a step computes are
+float64 in its program.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from array import array
+from bisect import bisect_right, insort
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch.utils._pytree import tree_leaves
+
+from threefold.kernels import library
+from threefold.kernels.dispatch import PLAIN_TENSOR_TYPES
+from threefold.kernels.parameter_cache import caches_below
+from threefold.kernels.replay.activity import recording_with
+from threefold.kernels.replay.growth import Growth
+from threefold.kernels.replay.listing import (
+    CannotRecordError,
+    Leaf,
+    Listing,
+    Operand,
+    State,
+    Word,
+    state_leaves,
+)
+from threefold.kernels.replay.lowering import AXES, FUNCTIONS, RULES
+from threefold.kernels.replay.validity import parameters_and_buffers
+
+_REAL = (torch.float32, torch.float64)
+
+# Operations that allocate without writing, and a view whose schema does not say so.
+_EMPTY = ("empty", "new_empty", "empty_like", "empty_strided", "new_empty_strided")
+_VIEWS = ("_unsafe_view",)
+# Operations that make constants; what is computed from constants alone is constant too.
+_CONSTANTS = ("arange", "linspace", "eye", "triu_indices")
+
+_READS = (Tensor.tolist, Tensor.numpy, Tensor.__array__, Tensor.item)
+
+
+@dataclass(frozen=True)
+class Region:
+    """A storage that calls may use: bytes begin … end, known to the program as `operand`."""
+
+    begin: int
+    end: int
+    operand: Operand | None  # None for memory whose address never changes
+    base: int  # that address
+    converted: bool  # int64 or bool, which are floating-point numbers in the program
+
+    def at(self, offset: int) -> Word:
+        if self.operand is None:
+            return self.base + offset
+        return Operand(self.operand.kind, self.operand.index, offset)
+
+
+class _Reads(TorchFunctionMode):
+    """Refuses what would turn a tensor into numbers of Python, which a program could not follow."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        super().__init__()
+        self._recorder = recorder
+
+    def __torch_function__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        if function in _READS and self._recorder.watches and not self._recorder.is_fixed(args[0]):
+            raise CannotRecordError(f"{function.__name__} of a tensor that a step computes")
+        return function(*args, **(kwargs or {}))
+
+
+class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Records native calls and torch operations inside `with watching()`."""
+
+    def __init__(self, owner: nn.Module, x: Tensor, state: State) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        leaves = list(state_leaves(state))
+        for path, leaf in leaves:
+            if leaf.dtype not in (*_REAL, torch.int64):
+                raise CannotRecordError(f"the state's leaf {'.'.join(path)} is {leaf.dtype}")
+        shapes = [Leaf(path, tuple(leaf.shape), leaf.dtype) for path, leaf in leaves]
+        self.listing = Listing((tuple(x.shape), x.dtype), shapes)
+        self._leaves = [leaf for _, leaf in leaves]
+        # Integers that are given to each step, by their address, for calls that read them.
+        self._integers: dict[int, Operand] = {}
+        # Leaves that grew, by the tensor after the step.
+        self._grown: dict[int, int] = {}
+        self.watches = True
+        self._alive: list[Any] = []
+        self._begins: list[int] = []
+        self._regions: dict[int, Region] = {}
+        self._constants: set[int] = set()  # addresses of the storages of constants
+        # A bool tensor is stored as numbers of the dtype that was compared.
+        self._bool_dtypes: dict[int, torch.dtype] = {}
+        for _, name, tensor in parameters_and_buffers(owner):
+            if type(tensor) not in PLAIN_TENSOR_TYPES:  # quantised or sharded: has no one address
+                raise CannotRecordError(f"{name} is a {type(tensor).__name__}")
+            self._add_region(tensor, None)
+        for module in owner.modules():
+            prepare: Any = getattr(module, "prepare_step", None)
+            if prepare is not None:
+                prepare()
+        for tensor in (t for one in caches_below(owner) for t in one.tensors()):
+            self._add_region(tensor, None)
+            self.listing.pinned.append(tensor)
+        self._add_input(x, Operand("x", 0))
+        for index, leaf in enumerate(self._leaves):
+            self._add_input(leaf, Operand("before", index))
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Record the native calls and torch operations of this thread."""
+        native = library.current().native
+        assert native is not None
+        functions = {
+            key: self._recorded(*key, function) for key, function in native.functions.items()
+        }
+        with library.calling(functions), self, _Reads(self), recording_with(self):
+            yield
+
+    @contextmanager
+    def not_watching(self) -> Iterator[None]:
+        """Run something without recording it."""
+        before, self.watches = self.watches, False
+        try:
+            with library.calling(None), _disable_current_modes():
+                yield
+        finally:
+            self.watches = before
+
+    def _recorded(
+        self, name: str, dtype: torch.dtype, function: library.Function
+    ) -> library.Function:
+        if name.endswith("_workspace"):  # asks for a size, and writes nothing
+            return function
+        pointers = library.SIGNATURES[name].pointers
+        numbers = library.SIGNATURES[name].numbers
+
+        def call(*arguments: Any) -> int:
+            sizes = arguments[pointers : len(arguments) - numbers - 1]
+            words = [self._argument(argument) for argument in arguments[:pointers]]
+            self.listing.call(name, dtype, words, sizes, arguments[len(arguments) - numbers :])
+            return function(*arguments)
+
+        return call
+
+    def _argument(self, argument: Any) -> Word:
+        if not argument:
+            return 0
+        if isinstance(argument, ctypes.Array):
+            self.listing.pinned.append(argument)
+            return ctypes.addressof(argument)
+        region = self._find(argument)
+        if region.converted and argument in self._integers:
+            return self._integers[argument]
+        if region.converted:
+            raise CannotRecordError("a native call reads integers")
+        return region.at(argument - region.begin)
+
+    def _add_region(self, tensor: Tensor, operand: Operand | None, base: int | None = None) -> None:
+        storage = tensor.untyped_storage()
+        begin = storage.data_ptr()
+        if begin and begin not in self._regions:
+            insort(self._begins, begin)
+            converted = tensor.dtype not in _REAL and (operand is not None or base is not None)
+            base = begin if base is None else base
+            self._regions[begin] = Region(begin, begin + storage.nbytes(), operand, base, converted)
+
+    def _add_input(self, tensor: Tensor, operand: Operand) -> None:
+        """A tensor that is given to each step; integers become float64 first."""
+        if tensor.dtype is not torch.int64 or not tensor.numel():
+            self._add_region(tensor, operand)
+            return
+        self._integers[tensor.data_ptr()] = operand
+        index = len(self.listing.buffers)
+        self._add_region(tensor, Operand("buffer", index))
+        self.listing.buffers[index] = tensor.nbytes
+        pointers = [Operand("buffer", index), operand]
+        self.listing.call("from_integers", torch.float64, pointers, [tensor.numel()])
+
+    def _add_constant(self, tensor: Tensor) -> None:
+        """Keep a tensor that is the same in every step; integers and bools as float64."""
+        numbers = torch.empty(0, dtype=tensor.dtype).set_(tensor.untyped_storage())
+        begin = tensor.untyped_storage().data_ptr()
+        if tensor.dtype not in _REAL:
+            numbers = numbers.double()
+            self._bool_dtypes[begin] = torch.float64
+        self.listing.pinned.append(numbers)
+        self._add_region(tensor, None, numbers.data_ptr())
+        self._constants.add(begin)
+
+    def _is_constant(self, tensor: Tensor) -> bool:
+        return tensor.untyped_storage().data_ptr() in self._constants
+
+    def is_fixed(self, tensor: Tensor) -> bool:
+        """Whether a tensor is the same in every step: a weight, a cached value or a constant."""
+        region = self._regions.get(tensor.untyped_storage().data_ptr())
+        return region is not None and region.operand is None
+
+    def _find(self, address: int) -> Region:
+        index = bisect_right(self._begins, address) - 1
+        region = self._regions[self._begins[index]] if index >= 0 else None
+        if region is None or address >= region.end:
+            raise CannotRecordError("a call reads memory that is not a weight, a state or computed")
+        return region
+
+    def _add_buffer(self, tensor: Tensor) -> None:
+        """Give a tensor with new storage a buffer of the program; bools are stored as numbers."""
+        begin, index = tensor.untyped_storage().data_ptr(), len(self.listing.buffers)
+        if begin and begin not in self._regions:
+            self._add_region(tensor, Operand("buffer", index))
+            size = tensor.untyped_storage().nbytes()
+            self.listing.buffers[index] = size * (8 if tensor.dtype is torch.bool else 1)
+
+    def dtype(self, tensor: Tensor) -> torch.dtype:
+        """The dtype of a tensor's numbers in the program."""
+        if tensor.dtype is torch.bool:
+            return self._bool_dtypes.get(tensor.untyped_storage().data_ptr(), torch.bool)
+        return torch.float64 if tensor.dtype is torch.int64 else tensor.dtype
+
+    def address(self, tensor: Tensor, dtype: torch.dtype) -> Word:
+        """The address of a tensor's first number, for a call of that dtype."""
+        if self.dtype(tensor) is not dtype:
+            raise CannotRecordError(f"a tensor of {tensor.dtype} in a call of {dtype}")
+        region = self._find(tensor.untyped_storage().data_ptr())
+        if tensor.dtype not in _REAL and not region.converted:
+            raise CannotRecordError(f"the layer holds a tensor of {tensor.dtype}")
+        return region.at(int(tensor.storage_offset()) * dtype.itemsize)
+
+    def constant(self, numbers: Sequence[int]) -> int:
+        """The address of integers that a call reads."""
+        integers = array("q", numbers)
+        self.listing.pinned.append(integers)
+        return integers.buffer_info()[0]
+
+    def __torch_dispatch__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        name = function.overloadpacket.__name__
+        given = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+        if name == "lift_fresh":  # a literal
+            self._alive.append(args[0])
+            self._add_constant(args[0])
+            return args[0]
+        if function._schema.is_mutable and given and self._is_constant(given[0]):
+            raise CannotRecordError(f"{function} changes a constant in place")
+        if not function.is_view and (
+            name in _CONSTANTS if not given else self._folds(function, given)
+        ):
+            out = function(*args, **kwargs)
+            self._alive.append(out)
+            self._add_constant(out)
+            return out
+        rule = RULES.get(name) or RULES.get(name.removesuffix("_"))
+        is_view = function.is_view or name in _VIEWS
+        if rule is None and not is_view and name not in _EMPTY:
+            with self:
+                decomposed = function.decompose(*args, **kwargs)
+            if decomposed is NotImplemented:
+                raise CannotRecordError(str(function))
+            return decomposed
+        out = function(*args, **kwargs)
+        results = [leaf for leaf in tree_leaves(out) if isinstance(leaf, Tensor)]
+        self._alive += results
+        if rule is None:
+            if not is_view:
+                for tensor in results:
+                    self._add_buffer(tensor)
+            return out
+        for tensor in results:
+            self._add_buffer(tensor)
+        try:
+            rule(self, out, *args, **kwargs)
+        except (TypeError, ValueError, RuntimeError, IndexError) as error:
+            raise CannotRecordError(f"{function}: {error}") from error
+        return out
+
+    def _folds(self, function: Any, given: list[Tensor]) -> bool:
+        """Whether the operation makes one tensor from constants alone, the same at every step."""
+        returned = function._schema.returns
+        alone = len(returned) == 1 and str(returned[0].type) == "Tensor"
+        random = torch.Tag.nondeterministic_seeded in function.tags
+        writes = function.overloadpacket.__name__ not in _EMPTY
+        plain = alone and writes and not random and not function._schema.is_mutable
+        return plain and all(map(self._is_constant, given))
+
+    def pointwise(
+        self,
+        function: str,
+        y: Tensor,
+        *inputs: Tensor,
+        scale: float = 0.0,
+        offset: float = 0.0,
+    ) -> None:
+        """y = f(inputs), with the inputs broadcast to y's shape."""
+        dtype = self.dtype(y)
+        if y.dtype is torch.bool:
+            dtype = self._bool_dtypes[y.untyped_storage().data_ptr()] = self.dtype(inputs[0])
+        alike = [x if self.dtype(x) is dtype else self.converted(x, dtype) for x in inputs]
+        spread = [x.expand(y.shape) if x.shape != y.shape else x for x in alike]
+        layout = _layout(y.shape, [y.stride(), *(x.stride() for x in spread)], 4)
+        addresses = [self.address(x, dtype) for x in (y, *spread)]
+        addresses += [0] * (4 - len(addresses))
+        pointers = [*addresses, self.constant(layout)]
+        self.listing.call(
+            "pointwise", dtype, pointers, [FUNCTIONS.index(function)], [scale, offset]
+        )
+
+    def converted(self, x: Tensor, dtype: torch.dtype) -> Tensor:
+        """x in another dtype."""
+        y = self.new(x, x.shape, dtype)
+        self.convert(y, x)
+        return y
+
+    def convert(self, y: Tensor, x: Tensor) -> None:
+        """y = x in another dtype."""
+        dtype = self.dtype(y)
+        if {self.dtype(x), dtype} != set(_REAL):
+            raise CannotRecordError(f"a conversion from {x.dtype} to {y.dtype}")
+        layout = _layout(y.shape, [y.stride(), x.expand(y.shape).stride()], 2)
+        pointers = [self.address(y, dtype), self.address(x, self.dtype(x)), self.constant(layout)]
+        self.listing.call("convert", dtype, pointers, [])
+
+    def copy(self, y: Tensor, x: Tensor) -> None:
+        """y = x."""
+        if y.dtype is torch.int64 and x.is_floating_point():
+            raise CannotRecordError("a conversion from floating point to integers")
+        if self.dtype(x) is self.dtype(y):
+            self.pointwise("copy", y, x)
+        else:
+            self.convert(y, x)
+
+    def new(self, like: Tensor, shape: Sequence[int], dtype: torch.dtype | None = None) -> Tensor:
+        """A buffer for an intermediate result of a rule."""
+        buffer = like.new_empty(shape, dtype=dtype)
+        self._alive.append(buffer)
+        self._add_buffer(buffer)
+        return buffer
+
+    def gather(self, y: Tensor, table: Tensor, index: Tensor) -> None:
+        """y = rows of a table [entries, …] by their numbers."""
+        width = y.numel() // max(index.numel(), 1)
+        if not (table.is_contiguous() and index.is_contiguous() and y.is_contiguous()):
+            raise CannotRecordError("a table or an index that is not contiguous")
+        pointers = [
+            self.address(y, y.dtype),
+            self.address(table, y.dtype),
+            self.address(index, torch.float64),
+        ]
+        self.listing.call("gather", y.dtype, pointers, [index.numel(), width, len(table)])
+
+    def add_result(self, tensor: Tensor) -> None:
+        """A tensor that a call writes, made while not watching."""
+        self._alive.append(tensor)
+        self._add_buffer(tensor)
+
+    def grow(self, leaf: Tensor, after: Tensor, growth: Growth) -> int:
+        """Note that a leaf grows to `after`; returns its number."""
+        index = self.leaf_of(leaf)
+        if index in self._grown.values():
+            raise CannotRecordError("a history that grows twice in one step")
+        self.listing.leaves[index] = replace(self.listing.leaves[index], growth=growth)
+        self._alive.append(after)
+        self._grown[id(after)] = index
+        return index
+
+    def leaf_of(self, tensor: Tensor) -> int:
+        """The number of the state's leaf that a tensor is."""
+        for index, leaf in enumerate(self._leaves):
+            if leaf is tensor:
+                return index
+        raise CannotRecordError("a history that is not a leaf of the state")
+
+    def finish(self, y: Tensor, after: State) -> None:
+        """Make the last calls write into the program's outputs, or copy the results there."""
+        before = {leaf.path: leaf for leaf in self.listing.leaves}
+        results = list(state_leaves(after))
+        for path, leaf in results:
+            source = self._grown.get(id(leaf), -1)
+            kept = before.get(path)
+            # Leaves on one side only are handed from layer to layer, and not carried.
+            if source < 0 and kept and (kept.shape, kept.dtype) != (tuple(leaf.shape), leaf.dtype):
+                raise CannotRecordError("a leaf of the state changes its shape or dtype")
+            if source >= 0 and (kept is None or self.listing.leaves[source].path != path):
+                raise CannotRecordError("a history moves to another leaf")
+            made = Leaf(path, tuple(leaf.shape), leaf.dtype, source=source)
+            self.listing.results.append(made)
+        self.listing.y = tuple(y.shape), y.dtype
+        outputs = [(y, Operand("y", 0))]
+        outputs += [
+            (leaf, Operand("after", i))
+            for i, (_, leaf) in enumerate(results)
+            if id(leaf) not in self._grown
+        ]
+        renamed: dict[int, Operand] = {}
+        for tensor, operand in outputs:
+            if tensor.numel():
+                self._output(tensor, operand, renamed)
+        for call in self.listing.calls:
+            for at, word in enumerate(call):
+                if isinstance(word, Operand) and word.kind == "buffer" and word.index in renamed:
+                    target = renamed[word.index]
+                    call[at] = Operand(target.kind, target.index, word.offset)
+
+    def _output(self, tensor: Tensor, operand: Operand, renamed: dict[int, Operand]) -> None:
+        if tensor.dtype not in (*_REAL, torch.int64):
+            raise CannotRecordError(f"a result is {tensor.dtype}")
+        if tensor.dtype is torch.int64:
+            self._integers_out(tensor, operand)
+            return
+        source = self._find(tensor.untyped_storage().data_ptr())
+        complete = tensor.is_contiguous() and source.end - source.begin == tensor.nbytes
+        known = source.operand
+        if complete and known and known.kind == "buffer" and known.index not in renamed:
+            renamed[known.index] = operand
+            return
+        target = torch.empty(tensor.shape, dtype=tensor.dtype)
+        self._alive.append(target)
+        self._add_region(target, operand)
+        self.copy(target, tensor)
+
+    def _integers_out(self, tensor: Tensor, operand: Operand) -> None:
+        source = tensor
+        if not tensor.is_contiguous():
+            source = self.new(tensor, tensor.shape)
+            self.copy(source, tensor)
+        pointers = [operand, self.address(source, torch.float64)]
+        self.listing.call("to_integers", torch.float64, pointers, [tensor.numel()])
+
+
+def _layout(shape: Sequence[int], strides: Sequence[Sequence[int]], arrays: int) -> list[int]:
+    """Sizes and strides with as few axes as possible, padded in front to four."""
+    axes: list[tuple[int, list[int]]] = []
+    for size, *steps in zip(shape, *strides, strict=True):
+        if size == 1:
+            continue
+        if axes and all(a == b * size for a, b in zip(axes[-1][1], steps, strict=True)):
+            axes[-1] = (axes[-1][0] * size, steps)
+        else:
+            axes.append((size, steps))
+    if len(axes) > AXES:
+        raise CannotRecordError(f"more than {AXES} axes")
+    axes = [(1, [0] * len(strides))] * (AXES - len(axes)) + axes
+    columns = [[steps[i] for _, steps in axes] for i in range(len(strides))]
+    columns += [[0] * AXES] * (arrays - len(strides))
+    return [size for size, _ in axes] + [step for column in columns for step in column]
