@@ -83,7 +83,7 @@ def test_values_reach_later_layers_by_the_handover(mixers: str, first: int) -> N
 def test_recorded_steps_read_the_values_of_their_own_element(
     mixers: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As one program, and block by block, where a hook or attention prevents one program."""
+    """As one program, and block by block, where a hook prevents one program."""
     stack, x = made(mixers, channel="rwkv7"), inputs(12)
     expected, _ = stack(x, form="chunk")
     crossed = count_crossings(monkeypatch)
@@ -96,7 +96,7 @@ def test_recorded_steps_read_the_values_of_their_own_element(
             outputs.append(y)
         assert_close(torch.stack(outputs, 1), expected)
         recorded = 4 if watched else 1
-        assert len(crossed) == (recorded if mixers != "with attention" else 4)
+        assert len(crossed) == recorded
         if handle is not None:
             handle.remove()
 

@@ -30,8 +30,7 @@ OPTIONS: list[dict[str, Any]] = [
     {"width": 32, "zero_order_hold": True},
 ]
 # Mixers whose steps cannot be recorded, and why.
-GROWS = "its state grows, and each element reads all of it"
-NOT_RECORDED = dict.fromkeys(("long_conv", "ckconv", "hyena"), GROWS)
+NOT_RECORDED = {"ckconv": "each element reads all before it by torch's products"}
 CAUSAL = [name for name, entry in MIXERS.items() if entry.load().causal]
 
 
@@ -98,7 +97,7 @@ def test_every_mixer_steps_at_once_or_is_known_not_to(
     variant: str, crossings: list[int], name: str, dtype: torch.dtype
 ) -> None:
     layer, x, state = make(dtype, 2, name, width=32)
-    layer(x, state, form="step")  # records
+    _, state = layer(x, state, form="step")  # records
     crossings.clear()
     stepped = layer(x, state, form="step")
     assert len(crossings) == (name not in NOT_RECORDED)
@@ -110,18 +109,19 @@ def test_every_mixer_steps_at_once_or_is_known_not_to(
 def test_inference_mode_is_no_other_way(variant: str, crossings: list[int], name: str) -> None:
     layer, x, state = make(torch.float32, 2, name, width=32)
     with torch.inference_mode():
-        layer(x, state, form="step")  # records
+        _, state = layer(x, state, form="step")  # records
         crossings.clear()
         stepped = layer(x, state, form="step")
         layer(torch.randn(2, 4, 32), state)  # what it makes and keeps is good for both
-        layer(x, state, form="step")
-    crossed = 0 if name in NOT_RECORDED else 1
-    assert len(crossings) == 2 * crossed
+    crossed = name not in NOT_RECORDED
+    assert len(crossings) == crossed
     with torch.no_grad(), library.using("reference"):
         assert_same(stepped, layer(x, state, form="step"))
+    crossings.clear()
     with torch.no_grad():
-        layer(x, state, form="step")
-    assert len(crossings) == 3 * crossed
+        for _ in range(2):  # a stream of inference mode is first copied to another
+            _, state = layer(x, state, form="step")
+    assert (len(crossings) > 0) == crossed
 
 
 @torch.no_grad()
@@ -150,7 +150,7 @@ def test_a_model_crosses_once_a_token(
     variant: str, crossings: list[int], mixers: tuple[str, ...], channel: str
 ) -> None:
     made, tokens, state = model(mixers, channel)
-    made.step(tokens, state)
+    _, state = made.step(tokens, state)
     crossings.clear()
     stepped = made.step(tokens, state)
     assert len(crossings) == 1

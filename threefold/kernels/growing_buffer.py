@@ -49,11 +49,12 @@ class GrowingBuffer(NotCopied):
         self.writable = self.storage.data.transpose(1, 2)
         self.filled = [length] * rows
         self.writable[:, :length] = past[:, :length]
-        self._counts_edits = not self.storage.is_inference()
+        # Tensors of inference mode have no count.
+        self._edits = None if self.storage.is_inference() else self.storage._version
 
     def check_edits(self) -> None:
         """Raise an error if a leaf that is a view of this buffer was edited in place."""
-        if self._counts_edits and self.storage._version:
+        if self._edits is not None and self.storage._version != self._edits:
             raise ThreefoldError(
                 "state: a history was edited in place, which changes all states that share its "
                 "memory; edit a clone instead: state[...] = leaf.clone(), then edit that"

@@ -16,7 +16,7 @@ from threefold.kernels import library
 from threefold.kernels.dispatch import register_kernel
 from threefold.kernels.growing_buffer import claim_buffer, claim_window, state_view
 from threefold.kernels.replay.activity import active_recorder
-from threefold.kernels.replay.growth import Growth
+from threefold.kernels.replay.growth import LeafGrowth
 from threefold.kernels.replay.listing import Operand
 from threefold.kernels.replay.recorder import Recorder
 
@@ -103,7 +103,7 @@ def _record(
     recorder: Recorder, step: HistoryStep, out: Tensor, keys: Tensor, values: Tensor
 ) -> None:
     position = recorder.leaf_of(step.position)
-    growth = Growth(position if step.window is None else None)
+    growth = LeafGrowth(position if step.window is None else None)
     key_leaf = recorder.grow(step.keys, keys, growth)
     value_leaf = recorder.grow(step.values, values, growth)
     recorder.add_result(out)

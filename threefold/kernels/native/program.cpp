@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "common.h"
+#include "program_operations.h"
 
 namespace threefold {
 namespace {
@@ -43,7 +44,7 @@ struct Reader {
     }
 };
 
-/* One line for each operation, float first, in the order of OPERATIONS in kernels/replay/program.py. */
+/* One line for each operation, float first, in the order of OPERATIONS in kernels/replay/listing.py. */
 #define CALL(number, name)                                                                         \
     case 2 * number: return call(threefold_##name##_f32);                                          \
     case 2 * number + 1: return call(threefold_##name##_f64);
@@ -72,6 +73,7 @@ inline int Reader::next() {
         CALL(19, online_convolution)
         CALL(20, cell_recurrence_forward)
         CALL(21, legs_recurrence_forward)
+        CALL(22, gather_narrow)
         default: return THREEFOLD_BAD_SIZE;
     }
 }

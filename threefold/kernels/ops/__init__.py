@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from threefold.kernels.dispatch import KERNELS, kernels_loaded
 from threefold.kernels.ops.basic import (
+    embedding,
     linear,
     linear_codes,
     rms_norm,
@@ -42,6 +43,7 @@ __all__ = [
     "cauchy",
     "cell_recurrence",
     "diagonal_recurrence",
+    "embedding",
     "history_step",
     "legs_recurrence",
     "linear",

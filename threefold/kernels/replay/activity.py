@@ -42,3 +42,14 @@ def ordinary_steps() -> Iterator[None]:
         yield
     finally:
         _active.busy = before
+
+
+@contextmanager
+def unwatched() -> Iterator[None]:
+    """Run something without recording it, for what notes by itself what a program has to do."""
+    recorder = active_recorder()
+    if recorder is None:
+        yield
+        return
+    with recorder.not_watching():
+        yield

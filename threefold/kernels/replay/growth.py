@@ -37,6 +37,10 @@ class Grown:
     def room(self) -> int:
         return self.buffer.room
 
+    def words(self, index: int) -> dict[str, dict[int, int]]:
+        """What a program must know of the leaf number `index`, by kind of operand."""
+        return {"storage": {index: self.address}, "room": {index: self.room}}
+
     def give_back(self, done: int) -> None:
         """Free the room of steps that were not made."""
         if done < self.steps:
@@ -50,10 +54,12 @@ class Grown:
 
 
 @dataclass(frozen=True)
-class Growth:
+class LeafGrowth:
     """How a leaf grows; `position`: the index of the leaf that counts a history's elements."""
 
     position: int | None
+    # Whether every state of the right shape will do; else some steps must run the ordinary way.
+    from_anywhere = True
 
     def claim(self, leaf: Tensor, before: Sequence[Any], steps: int) -> Grown | None:
         """Claim room for this many steps; None if the position does not fit the history."""

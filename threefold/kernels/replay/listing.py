@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from threefold.kernels.replay.growth import Growth
+from threefold.kernels.replay.growth import LeafGrowth
 
 # In the order of native/program.cpp.
 OPERATIONS = (
@@ -35,6 +35,7 @@ OPERATIONS = (
     "online_convolution",
     "cell_recurrence_forward",
     "legs_recurrence_forward",
+    "gather_narrow",
 )
 _DTYPES = (torch.float32, torch.float64)
 # Buffers are aligned to cache lines, in bytes.
@@ -55,7 +56,7 @@ class Leaf:
     path: LeafPath
     shape: tuple[int, ...]  # of a history, only the number of rows counts, and what follows axis 1
     dtype: torch.dtype
-    growth: Growth | None = None
+    growth: LeafGrowth | None = None
     source: int = -1  # of a result that grew: the leaf before the step
 
 

@@ -166,6 +166,11 @@ class Program:
         """Whether the state after a step is one to step from; a handover is not carried."""
         return len(self._result_of) == len(self.listing.leaves) == len(self.listing.results)
 
+    @property
+    def runs_from_anywhere(self) -> bool:
+        """Whether it runs on every state of the right shapes, on copies of leaves too."""
+        return all(leaf.growth is None or leaf.growth.from_anywhere for leaf in self.listing.leaves)
+
     def _claim(self, before: list[Any], steps: int) -> list[Grown] | None:
         """Make room for the new elements of the leaves that grow; None if there cannot be any."""
         grown: list[Grown] = []
@@ -187,8 +192,9 @@ class Program:
         pointers: dict[str, Any] = {"x": [x.data_ptr()], "y": [y.data_ptr()]}
         if grown:
             frame.counters[:] = array("q", [start for one in grown for start in one.starts])
-            pointers["storage"] = {i: g.address for i, g in zip(self._growing, grown, strict=True)}
-            pointers["room"] = {i: g.room for i, g in zip(self._growing, grown, strict=True)}
+            for index, one in zip(self._growing, grown, strict=True):
+                for kind, words in one.words(index).items():
+                    pointers.setdefault(kind, {}).update(words)
         threads = 1 if self._threads is None else self._threads.take()
         count = min(loop.steps, 3)
         after = [self._new_leaves() for _ in range(min(count, 2))]

@@ -10,11 +10,9 @@ float64 in its program.
 from __future__ import annotations
 
 import ctypes
-from array import array
-from bisect import bisect_right, insort
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -27,7 +25,7 @@ from threefold.kernels import library
 from threefold.kernels.dispatch import PLAIN_TENSOR_TYPES
 from threefold.kernels.parameter_cache import caches_below
 from threefold.kernels.replay.activity import recording_with
-from threefold.kernels.replay.growth import Growth
+from threefold.kernels.replay.growth import LeafGrowth
 from threefold.kernels.replay.listing import (
     CannotRecordError,
     Leaf,
@@ -37,10 +35,9 @@ from threefold.kernels.replay.listing import (
     Word,
     state_leaves,
 )
-from threefold.kernels.replay.lowering import AXES, FUNCTIONS, RULES
+from threefold.kernels.replay.lowering import FUNCTIONS, RULES
+from threefold.kernels.replay.regions import REAL, Regions, layout_of
 from threefold.kernels.replay.validity import parameters_and_buffers
-
-_REAL = (torch.float32, torch.float64)
 
 # Operations that allocate without writing, and a view whose schema does not say so.
 _EMPTY = ("empty", "new_empty", "empty_like", "empty_strided", "new_empty_strided")
@@ -48,23 +45,8 @@ _VIEWS = ("_unsafe_view",)
 # Operations that make constants; what is computed from constants alone is constant too.
 _CONSTANTS = ("arange", "linspace", "eye", "triu_indices")
 
+
 _READS = (Tensor.tolist, Tensor.numpy, Tensor.__array__, Tensor.item)
-
-
-@dataclass(frozen=True)
-class Region:
-    """A storage that calls may use: bytes begin … end, known to the program as `operand`."""
-
-    begin: int
-    end: int
-    operand: Operand | None  # None for memory whose address never changes
-    base: int  # that address
-    converted: bool  # int64 or bool, which are floating-point numbers in the program
-
-    def at(self, offset: int) -> Word:
-        if self.operand is None:
-            return self.base + offset
-        return Operand(self.operand.kind, self.operand.index, offset)
 
 
 class _Reads(TorchFunctionMode):
@@ -82,29 +64,21 @@ class _Reads(TorchFunctionMode):
         return function(*args, **(kwargs or {}))
 
 
-class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class Recorder(Regions, TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Records native calls and torch operations inside `with watching()`."""
 
     def __init__(self, owner: nn.Module, x: Tensor, state: State) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
         leaves = list(state_leaves(state))
         for path, leaf in leaves:
-            if leaf.dtype not in (*_REAL, torch.int64):
+            if leaf.dtype not in (*REAL, torch.int64):
                 raise CannotRecordError(f"the state's leaf {'.'.join(path)} is {leaf.dtype}")
         shapes = [Leaf(path, tuple(leaf.shape), leaf.dtype) for path, leaf in leaves]
-        self.listing = Listing((tuple(x.shape), x.dtype), shapes)
+        TorchDispatchMode.__init__(self)  # type: ignore[no-untyped-call]
+        Regions.__init__(self, Listing((tuple(x.shape), x.dtype), shapes))
         self._leaves = [leaf for _, leaf in leaves]
-        # Integers that are given to each step, by their address, for calls that read them.
-        self._integers: dict[int, Operand] = {}
         # Leaves that grew, by the tensor after the step.
         self._grown: dict[int, int] = {}
         self.watches = True
-        self._alive: list[Any] = []
-        self._begins: list[int] = []
-        self._regions: dict[int, Region] = {}
-        self._constants: set[int] = set()  # addresses of the storages of constants
-        # A bool tensor is stored as numbers of the dtype that was compared.
-        self._bool_dtypes: dict[int, torch.dtype] = {}
         for _, name, tensor in parameters_and_buffers(owner):
             if type(tensor) not in PLAIN_TENSOR_TYPES:  # quantised or sharded: has no one address
                 raise CannotRecordError(f"{name} is a {type(tensor).__name__}")
@@ -169,82 +143,6 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if region.converted:
             raise CannotRecordError("a native call reads integers")
         return region.at(argument - region.begin)
-
-    def _add_region(self, tensor: Tensor, operand: Operand | None, base: int | None = None) -> None:
-        storage = tensor.untyped_storage()
-        begin = storage.data_ptr()
-        if begin and begin not in self._regions:
-            insort(self._begins, begin)
-            converted = tensor.dtype not in _REAL and (operand is not None or base is not None)
-            base = begin if base is None else base
-            self._regions[begin] = Region(begin, begin + storage.nbytes(), operand, base, converted)
-
-    def _add_input(self, tensor: Tensor, operand: Operand) -> None:
-        """A tensor that is given to each step; integers become float64 first."""
-        if tensor.dtype is not torch.int64 or not tensor.numel():
-            self._add_region(tensor, operand)
-            return
-        self._integers[tensor.data_ptr()] = operand
-        index = len(self.listing.buffers)
-        self._add_region(tensor, Operand("buffer", index))
-        self.listing.buffers[index] = tensor.nbytes
-        pointers = [Operand("buffer", index), operand]
-        self.listing.call("from_integers", torch.float64, pointers, [tensor.numel()])
-
-    def _add_constant(self, tensor: Tensor) -> None:
-        """Keep a tensor that is the same in every step; integers and bools as float64."""
-        numbers = torch.empty(0, dtype=tensor.dtype).set_(tensor.untyped_storage())
-        begin = tensor.untyped_storage().data_ptr()
-        if tensor.dtype not in _REAL:
-            numbers = numbers.double()
-            self._bool_dtypes[begin] = torch.float64
-        self.listing.pinned.append(numbers)
-        self._add_region(tensor, None, numbers.data_ptr())
-        self._constants.add(begin)
-
-    def _is_constant(self, tensor: Tensor) -> bool:
-        return tensor.untyped_storage().data_ptr() in self._constants
-
-    def is_fixed(self, tensor: Tensor) -> bool:
-        """Whether a tensor is the same in every step: a weight, a cached value or a constant."""
-        region = self._regions.get(tensor.untyped_storage().data_ptr())
-        return region is not None and region.operand is None
-
-    def _find(self, address: int) -> Region:
-        index = bisect_right(self._begins, address) - 1
-        region = self._regions[self._begins[index]] if index >= 0 else None
-        if region is None or address >= region.end:
-            raise CannotRecordError("a call reads memory that is not a weight, a state or computed")
-        return region
-
-    def _add_buffer(self, tensor: Tensor) -> None:
-        """Give a tensor with new storage a buffer of the program; bools are stored as numbers."""
-        begin, index = tensor.untyped_storage().data_ptr(), len(self.listing.buffers)
-        if begin and begin not in self._regions:
-            self._add_region(tensor, Operand("buffer", index))
-            size = tensor.untyped_storage().nbytes()
-            self.listing.buffers[index] = size * (8 if tensor.dtype is torch.bool else 1)
-
-    def dtype(self, tensor: Tensor) -> torch.dtype:
-        """The dtype of a tensor's numbers in the program."""
-        if tensor.dtype is torch.bool:
-            return self._bool_dtypes.get(tensor.untyped_storage().data_ptr(), torch.bool)
-        return torch.float64 if tensor.dtype is torch.int64 else tensor.dtype
-
-    def address(self, tensor: Tensor, dtype: torch.dtype) -> Word:
-        """The address of a tensor's first number, for a call of that dtype."""
-        if self.dtype(tensor) is not dtype:
-            raise CannotRecordError(f"a tensor of {tensor.dtype} in a call of {dtype}")
-        region = self._find(tensor.untyped_storage().data_ptr())
-        if tensor.dtype not in _REAL and not region.converted:
-            raise CannotRecordError(f"the layer holds a tensor of {tensor.dtype}")
-        return region.at(int(tensor.storage_offset()) * dtype.itemsize)
-
-    def constant(self, numbers: Sequence[int]) -> int:
-        """The address of integers that a call reads."""
-        integers = array("q", numbers)
-        self.listing.pinned.append(integers)
-        return integers.buffer_info()[0]
 
     def __torch_dispatch__(
         self, function: Any, types: Any, args: Any = (), kwargs: Any = None
@@ -312,7 +210,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             dtype = self._bool_dtypes[y.untyped_storage().data_ptr()] = self.dtype(inputs[0])
         alike = [x if self.dtype(x) is dtype else self.converted(x, dtype) for x in inputs]
         spread = [x.expand(y.shape) if x.shape != y.shape else x for x in alike]
-        layout = _layout(y.shape, [y.stride(), *(x.stride() for x in spread)], 4)
+        layout = layout_of(y.shape, [y.stride(), *(x.stride() for x in spread)], 4)
         addresses = [self.address(x, dtype) for x in (y, *spread)]
         addresses += [0] * (4 - len(addresses))
         pointers = [*addresses, self.constant(layout)]
@@ -329,9 +227,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def convert(self, y: Tensor, x: Tensor) -> None:
         """y = x in another dtype."""
         dtype = self.dtype(y)
-        if {self.dtype(x), dtype} != set(_REAL):
+        if {self.dtype(x), dtype} != set(REAL):
             raise CannotRecordError(f"a conversion from {x.dtype} to {y.dtype}")
-        layout = _layout(y.shape, [y.stride(), x.expand(y.shape).stride()], 2)
+        layout = layout_of(y.shape, [y.stride(), x.expand(y.shape).stride()], 2)
         pointers = [self.address(y, dtype), self.address(x, self.dtype(x)), self.constant(layout)]
         self.listing.call("convert", dtype, pointers, [])
 
@@ -368,7 +266,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._alive.append(tensor)
         self._add_buffer(tensor)
 
-    def grow(self, leaf: Tensor, after: Tensor, growth: Growth) -> int:
+    def grow(self, leaf: Tensor, after: Tensor, growth: LeafGrowth) -> int:
         """Note that a leaf grows to `after`; returns its number."""
         index = self.leaf_of(leaf)
         if index in self._grown.values():
@@ -377,6 +275,21 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._alive.append(after)
         self._grown[id(after)] = index
         return index
+
+    def gather_narrow(self, y: Tensor, table: Tensor, scale: Tensor | None, index: Tensor) -> None:
+        """y = rows of a table of bfloat16, or of 8-bit codes with a scale for each row."""
+        self.add_result(y)
+        region = self._find(table.untyped_storage().data_ptr())
+        if region.operand is not None or not table.is_contiguous():
+            raise CannotRecordError("a narrow table that is not a weight")
+        pointers = [
+            self.address(y, y.dtype),
+            region.at(int(table.storage_offset()) * table.element_size()),
+            0 if scale is None else self.address(scale, y.dtype),
+            self.address(index.contiguous(), torch.float64),
+        ]
+        sizes = [index.numel(), table.shape[1], len(table)]
+        self.listing.call("gather_narrow", y.dtype, pointers, sizes)
 
     def leaf_of(self, tensor: Tensor) -> int:
         """The number of the state's leaf that a tensor is."""
@@ -417,7 +330,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                     call[at] = Operand(target.kind, target.index, word.offset)
 
     def _output(self, tensor: Tensor, operand: Operand, renamed: dict[int, Operand]) -> None:
-        if tensor.dtype not in (*_REAL, torch.int64):
+        if tensor.dtype not in (*REAL, torch.int64):
             raise CannotRecordError(f"a result is {tensor.dtype}")
         if tensor.dtype is torch.int64:
             self._integers_out(tensor, operand)
@@ -440,21 +353,3 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.copy(source, tensor)
         pointers = [operand, self.address(source, torch.float64)]
         self.listing.call("to_integers", torch.float64, pointers, [tensor.numel()])
-
-
-def _layout(shape: Sequence[int], strides: Sequence[Sequence[int]], arrays: int) -> list[int]:
-    """Sizes and strides with as few axes as possible, padded in front to four."""
-    axes: list[tuple[int, list[int]]] = []
-    for size, *steps in zip(shape, *strides, strict=True):
-        if size == 1:
-            continue
-        if axes and all(a == b * size for a, b in zip(axes[-1][1], steps, strict=True)):
-            axes[-1] = (axes[-1][0] * size, steps)
-        else:
-            axes.append((size, steps))
-    if len(axes) > AXES:
-        raise CannotRecordError(f"more than {AXES} axes")
-    axes = [(1, [0] * len(strides))] * (AXES - len(axes)) + axes
-    columns = [[steps[i] for _, steps in axes] for i in range(len(strides))]
-    columns += [[0] * AXES] * (arrays - len(strides))
-    return [size for size, _ in axes] + [step for column in columns for step in column]
