@@ -49,6 +49,10 @@ class CannotRecordError(Exception):
     """The step cannot be expressed as a sequence of native calls."""
 
 
+class CannotRecordYetError(CannotRecordError):
+    """A later step may be recorded."""
+
+
 @dataclass(frozen=True)
 class Leaf:
     """A leaf of a state: its place, shape and dtype, and how it grows, if it does."""

@@ -143,6 +143,8 @@ class Program:
             raise StaleProgramError
         grown = self._claim(before, loop.steps)
         if grown is None:
+            if not self.validity.holds():  # a filter with more taps
+                raise StaleProgramError
             return None
         x = x.contiguous() if loop.steps == 1 else x.clone(memory_format=torch.contiguous_format)
         y = torch.empty(self.listing.y[0], dtype=self.listing.y[1])

@@ -13,7 +13,12 @@ from torch import Tensor, nn
 
 from threefold.kernels.replay.activity import ordinary_steps
 from threefold.kernels.replay.comparison import same_results
-from threefold.kernels.replay.listing import CannotRecordError, State, state_leaves
+from threefold.kernels.replay.listing import (
+    CannotRecordError,
+    CannotRecordYetError,
+    State,
+    state_leaves,
+)
 from threefold.kernels.replay.program import FEW_ROWS, MAX_WEIGHTS, Program, StaleProgramError
 from threefold.kernels.replay.recorder import Recorder
 
@@ -45,19 +50,26 @@ def record(
             )
         program = Program(recorder.listing, owner)
         if program.runs_from_anywhere:
-            after = _compare(program, step, x, _copied(state))
-        for _ in range(_COMPARISONS):
-            after = _compare(program, step, _random_like(x, limit), after)
+            after = _compare(program, step, x, _copied(state)) or after
+        for number in range(_COMPARISONS):
+            found = _compare(program, step, _random_like(x, limit), after)
+            if found is None and number == 0 and not program.runs_from_anywhere:
+                raise CannotRecordYetError("the state of a stream that must first be extended")
+            if found is None:
+                break
+            after = found
     return program
 
 
-def _compare(program: Program, step: Step, x: Tensor, state: State) -> State:
-    """Compare program and step on x; returns the state after it."""
+def _compare(program: Program, step: Step, x: Tensor, state: State) -> State | None:
+    """Compare program and step on x; returns the state after it, None if it does not run there."""
     expected = step(x, _copied(state))
     try:
         found = program.run(x, state)
     except StaleProgramError:
         found = None
+    if found is None and not program.runs_from_anywhere:
+        return None
     if found is None or not same_results(expected, found):
         raise CannotRecordError("its program gives other numbers than the step")
     return _continued(program, state, found[1])

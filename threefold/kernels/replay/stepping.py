@@ -19,7 +19,7 @@ from threefold.kernels import library
 from threefold.kernels.autocast import under_autocast
 from threefold.kernels.dispatch import kernels_loaded, may_call_directly
 from threefold.kernels.replay.activity import recording
-from threefold.kernels.replay.listing import CannotRecordError, State
+from threefold.kernels.replay.listing import CannotRecordError, CannotRecordYetError, State
 from threefold.kernels.replay.program import (
     Loop,
     Program,
@@ -113,7 +113,10 @@ def replay(
             if is_watched(owner):  # recording would call the hooks once more
                 return None
             owner.check_state(state, len(x))  # a state that is refused says nothing about the step
-            program = owner.programs[key] = _record(owner, step, x, state, limit)
+            program = _record(owner, step, x, state, limit)
+            if program is None:
+                return None
+            owner.programs[key] = program
         if isinstance(program, Refusal) or (loop.steps > 1 and not program.loops):
             return None
         try:
@@ -127,9 +130,11 @@ def replay(
 
 def _record(
     owner: nn.Module, step: Step, x: Tensor, state: State, limit: int | None
-) -> Program | Refusal:
+) -> Program | Refusal | None:
     try:
         return record(owner, step, x, state, limit=limit)
+    except CannotRecordYetError:
+        return None
     except CannotRecordError as error:
         return Refusal(str(error))
 
