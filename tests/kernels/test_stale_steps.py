@@ -127,7 +127,7 @@ def replace_parameter(model: Any) -> None:
 
 def replace_linear(model: Any) -> None:
     mixer = part(model, "stack.blocks.1.mixer")
-    mixer.heads.out = nn.Linear(32, 32)
+    mixer.heads.out = nn.Linear(32, 32).to(model.dtype)
 
 
 def replace_norm(model: Any) -> None:
@@ -135,7 +135,7 @@ def replace_norm(model: Any) -> None:
 
 
 def replace_head(model: Any) -> None:
-    model.head = nn.Linear(32, 11)
+    model.head = nn.Linear(32, 11).to(model.dtype)
 
 
 def tie(model: Any) -> None:
