@@ -144,7 +144,7 @@ def generated(model: LanguageModel, temperature: float) -> Contender:
 
 def read_samples(mixer: str) -> Contender:
     """A forecaster of width 32 with one layer that reads a signal sample by sample."""
-    spec = Spec("forecaster", 32, 1, mixer, options={"input_size": 1, "horizon": 1})
+    spec = Spec("forecaster", 32, 1, mixer, options={"channels": 1, "horizon": 1})
     model: Any = threefold.build(spec).eval()
     samples = torch.randn(1, STEPS, 1)
 

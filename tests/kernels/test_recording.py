@@ -48,6 +48,9 @@ FUNCTIONS: dict[str, Function] = {
     "softmax": lambda x, s: x.softmax(-1) + s.softmax(-1),
     "layer norm": lambda x, s: F.layer_norm(x, x.shape[-1:], s[0, 0], s[1, 0]),
     "glu": lambda x, s: torch.cat([F.glu(torch.cat([x, s], -1))], -1),
+    "sorted": lambda x, s: torch.cat(
+        [x[..., :5].sort(-1)[0], s[..., 5:9].sort(-1, True)[0], x[..., 9:]], -1
+    ),
     "product": lambda x, s: (x @ (s.mT @ s)) + x,
     "rows": lambda x, s: torch.addmm(s[:, 0], x[:, 0], s[:, 0].mT @ s[:, 0])[:, None],
     "other precision": lambda x, s: (x.double() * s.double().exp()).to(x.dtype) + x.float().to(x),

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 # An index of the last axis is a call for each row, and a copy for each number.
 _MOST_CHOSEN = 16384
 
+# Numbers that are sorted by comparing neighbours.
+_MOST_SORTED = 16
+
 # Axes of a call's layout.
 AXES = 4
 
@@ -262,7 +265,26 @@ def _index(recorder: Recorder, y: Tensor, table: Tensor, indices: Sequence[Tenso
         recorder.gather(chosen[row], entries[row], last)
 
 
+def _sort(recorder: Recorder, out: Any, x: Tensor, dim: int = -1, descending: bool = False) -> None:
+    """Neighbours in turns, which sorts n numbers in n rounds; NaN spreads to all of them."""
+    y, order = out
+    recorder.forget(order)
+    count = x.shape[dim]
+    if count > _MOST_SORTED:
+        raise CannotRecordError(f"sorting {count} numbers")
+    recorder.copy(y, x)
+    places = [y.select(dim, i) for i in range(count)]
+    first, second = ("maximum", "minimum") if descending else ("minimum", "maximum")
+    held = recorder.new(places[0], places[0].shape)
+    for turn in range(count):
+        for a, b in zip(places[turn % 2 :: 2], places[turn % 2 + 1 :: 2], strict=False):
+            recorder.copy(held, a)
+            recorder.pointwise(first, a, held, b)
+            recorder.pointwise(second, b, held, b)
+
+
 RULES: Mapping[str, Rule] = {
+    "sort": _sort,
     "embedding": _embedding,
     "index": _index,
     **{name: _unary(name) for name in ("exp", "expm1", "log", "sin", "cos", "sigmoid", "silu")},

@@ -207,7 +207,8 @@ class Recorder(Regions, TorchDispatchMode):  # type: ignore[no-untyped-call]
         """y = f(inputs), with the inputs broadcast to y's shape."""
         dtype = self.dtype(y)
         if y.dtype is torch.bool:
-            dtype = self._bool_dtypes[y.untyped_storage().data_ptr()] = self.dtype(inputs[0])
+            dtype = self.dtype(inputs[0]) if inputs else torch.float64
+            self._bool_dtypes[y.untyped_storage().data_ptr()] = dtype
         alike = [x if self.dtype(x) is dtype else self.converted(x, dtype) for x in inputs]
         spread = [x.expand(y.shape) if x.shape != y.shape else x for x in alike]
         layout = layout_of(y.shape, [y.stride(), *(x.stride() for x in spread)], 4)

@@ -109,6 +109,12 @@ class Regions:
             size = tensor.untyped_storage().nbytes()
             self.listing.buffers[index] = size * (8 if tensor.dtype is torch.bool else 1)
 
+    def forget(self, tensor: Tensor) -> None:
+        """Refuse what reads a tensor that no call writes."""
+        begin = tensor.untyped_storage().data_ptr()
+        if self._regions.pop(begin, None) is not None:
+            self._begins.remove(begin)
+
     def dtype(self, tensor: Tensor) -> torch.dtype:
         """The dtype of a tensor's numbers in the program."""
         if tensor.dtype is torch.bool:
