@@ -25,6 +25,7 @@ from threefold.cli import (
     predict,
     runs,
     stream,
+    tables,
     tasks,
     train,
     words,
@@ -59,6 +60,7 @@ for command in (
     info.info,
     doctor.doctor,
     bench.bench,
+    tables.tables,
     demo.demo,
 ):
     app.command(cls=HintedCommand)(command)
