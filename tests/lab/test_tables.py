@@ -14,10 +14,18 @@ import pytest
 
 from tests.surfaces.test_cli import good, here, refused
 from tests.surfaces.test_report_page import Outline
-from threefold.lab.tables import cost, hippo, recall
+from threefold.lab.tables import cost, cost_rows, hippo, recall, recall_content, recall_tasks
 from threefold.lab.tables.index import TABLES
 from threefold.lab.tables.making import CELLS, CellStore, make_table
-from threefold.lab.tables.table import Advance, Cell, Content, RemadeTable, Results, Section, Values
+from threefold.lab.tables.table import (
+    Advance,
+    RemadeTable,
+    Results,
+    TableCell,
+    TableContent,
+    TableSection,
+    Values,
+)
 from threefold.runtime.interrupts import InterruptedByUser
 from threefold.training.checkpoints import lock_folder
 
@@ -76,21 +84,21 @@ class CountingTable(RemadeTable):
     def __init__(self, stop: str = "") -> None:
         self.stop, self.measured = stop, list[str]()
 
-    def cells(self, preset: str) -> list[Cell]:
+    def cells(self, preset: str) -> list[TableCell]:
         return [self._cell(f"cell-{i}") for i in range(self.presets[preset])]
 
-    def _cell(self, key: str) -> Cell:
+    def _cell(self, key: str) -> TableCell:
         def measure(folder: Path, advance: Advance) -> Values:
             if key == self.stop:
                 raise KeyboardInterrupt
             self.measured.append(key)
             return {"value": len(key)}
 
-        return Cell(key, key, {}, measure)
+        return TableCell(key, key, {}, measure)
 
-    def content(self, preset: str, results: Results) -> Content:
+    def content(self, preset: str, results: Results) -> TableContent:
         total = sum(values["value"] for values in results.values())
-        return Content(f"total {total}", (), [Section("all", "All", "")], (), (), ())
+        return TableContent(f"total {total}", (), [TableSection("all", "All", "")], (), (), ())
 
 
 def test_finished_cells_are_not_measured_again(tmp_path: Path) -> None:
@@ -151,10 +159,12 @@ def test_an_interrupted_training_continues_to_the_same_scores(tmp_path: Path) ->
     assert len(advances) == whole["steps"] == 4  # no step was repeated
 
 
-def cost_values(line: cost.LayerType, lengths: tuple[int, ...], extra: float) -> dict[str, Any]:
+def cost_values(
+    line: cost_rows.LayerType, lengths: tuple[int, ...], extra: float
+) -> dict[str, Any]:
     """Measurements that follow the published orders, times n^extra."""
 
-    def points(order: cost.Published | None) -> list[list[float]]:
+    def points(order: cost_rows.Published | None) -> list[list[float]]:
         return [] if order is None else [[n, 1e-9 * order.order(n, 64) * n**extra] for n in lengths]
 
     orders = {"forward": line.run, "training": line.run, "step": line.step, "memory": line.space}
@@ -163,16 +173,16 @@ def cost_values(line: cost.LayerType, lengths: tuple[int, ...], extra: float) ->
 
 
 def test_costs_as_published_agree_and_others_are_named() -> None:
-    table, sizes = cost.CostTable(), cost.PRESETS["minutes"]
+    table, sizes = cost.CostTable(), cost_rows.PRESETS["minutes"]
     results = {row.mixer: cost_values(row, sizes.lengths, 0.0) for row in sizes.rows}
     content = table.content("minutes", results)
     assert content.sentence.startswith("39 of 39 measured exponents")
     assert len(content.differences) == 1
-    results["gla"] = cost_values(cost.ROWS[7], sizes.lengths, 0.5)
+    results["gla"] = cost_values(cost_rows.ROWS[7], sizes.lengths, 0.5)
     content = table.content("minutes", results)
     assert content.sentence.startswith("35 of 39 measured exponents")
     assert "gla, forward pass: n^1.50 (± 0 %) measured, n^1.00 published" in content.differences[1]
-    fourier = cost.FOURIER.exponent(sizes.lengths, 64)
+    fourier = cost_rows.FOURIER.exponent(sizes.lengths, 64)
     assert 1.05 < fourier < 1.2  # the logarithm counts
 
 
@@ -193,10 +203,10 @@ def test_hippo_says_whether_the_seeds_overlap() -> None:
 
 
 def test_recall_names_what_differs_from_the_papers() -> None:
-    sizes = recall.PRESETS["minutes"]
-    scores = {(task.name, m): runs(0.995, 1) for task in recall.TASKS for m in sizes.mixers}
+    sizes = recall_tasks.PRESETS["minutes"]
+    scores = {(task.name, m): runs(0.995, 1) for task in recall_tasks.TASKS for m in sizes.mixers}
     scores["selective_copying-mini", "mamba"] = runs(0.5, 1)
-    content = recall.RecallContent(sizes, scores).content()
+    content = recall_content.RecallContent(sizes, scores).content()
     assert "Mamba" not in content.sentence and "Attention" in content.sentence
     assert "9 of 10 mixers solve it" in content.summary[0]
     said = "\n".join(content.differences)

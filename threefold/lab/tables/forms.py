@@ -21,15 +21,15 @@ from threefold.drawing.axes import Axis
 from threefold.drawing.charts import Figure, Line, line_chart
 from threefold.lab.bench.bench import format_growth, layer_work
 from threefold.lab.bench.measuring import crossing, growth, in_turns
-from threefold.lab.tables.cost import Published
+from threefold.lab.tables.cost_rows import Published
 from threefold.lab.tables.table import (
     Advance,
-    Cell,
-    Content,
-    Grid,
     RemadeTable,
     Results,
-    Section,
+    TableCell,
+    TableContent,
+    TableSection,
+    TextGrid,
     Values,
 )
 from threefold.layers.mixer import Mixer
@@ -91,7 +91,7 @@ class FormsTable(RemadeTable):
     title = "Forms of a linear memory: step, chunk and parallel"
     presets: ClassVar[Mapping[str, FormSizes]] = PRESETS
 
-    def cells(self, preset: str) -> list[Cell]:
+    def cells(self, preset: str) -> list[TableCell]:
         sizes = self.presets[preset]
         return [
             cell
@@ -99,18 +99,18 @@ class FormsTable(RemadeTable):
             for cell in (_equality_cell(sizes, name), *_time_cells(sizes, name))
         ]
 
-    def content(self, preset: str, results: Results) -> Content:
+    def content(self, preset: str, results: Results) -> TableContent:
         return FormsContent(self.presets[preset], results).content()
 
 
-def _equality_cell(sizes: FormSizes, name: str) -> Cell:
+def _equality_cell(sizes: FormSizes, name: str) -> TableCell:
     settings = {"mixer": name, "width": sizes.width, "length": sizes.compared}
-    return Cell(
+    return TableCell(
         f"{name}-equality", f"{name}: equality", settings, partial(measure_equality, sizes, name)
     )
 
 
-def _time_cells(sizes: FormSizes, name: str) -> Iterator[Cell]:
+def _time_cells(sizes: FormSizes, name: str) -> Iterator[TableCell]:
     for form in FORMS:
         settings = {
             "mixer": name,
@@ -120,7 +120,7 @@ def _time_cells(sizes: FormSizes, name: str) -> Iterator[Cell]:
             "seconds": sizes.seconds,
         }
         title, work = f"{name}: {form}", partial(measure_times, sizes, name, form)
-        yield Cell(f"{name}-{form}", title, settings, work)
+        yield TableCell(f"{name}-{form}", title, settings, work)
 
 
 def _layer(sizes: FormSizes, name: str) -> Mixer:
@@ -192,13 +192,13 @@ class FormsContent:
     sizes: FormSizes
     results: Results
 
-    def content(self) -> Content:
+    def content(self) -> TableContent:
         largest = {kind: self.largest(kind) for kind in ("float64", "float32")}
         sentence = (
             f"The forms of {len(self.sizes.mixers)} linear memories are equal up to "
             f"{largest['float64']:.0e} in float64 and {largest['float32']:.0e} in float32"
         )
-        return Content(
+        return TableContent(
             sentence,
             list(self.summary()),
             [self.equality(), self.speed()],
@@ -234,7 +234,7 @@ class FormsContent:
                 f"{ratios[-1]:.1f} times as long as chunks."
             )
 
-    def equality(self) -> Section:
+    def equality(self) -> TableSection:
         header = (
             "mixer",
             "form",
@@ -255,21 +255,21 @@ class FormsContent:
             f"{self.sizes.compared:,} elements; gradients are those of the inputs and of all "
             "parameters. No unit."
         )
-        grid = Grid("Difference to the step in a loop", text, header, tuple(rows))
-        return Section(
+        grid = TextGrid("Difference to the step in a loop", text, header, tuple(rows))
+        return TableSection(
             "equality",
             "Equality",
             "Rounding is all that may differ: float64 has 16 digits, float32 has 7.",
             (grid,),
         )
 
-    def speed(self) -> Section:
+    def speed(self) -> TableSection:
         header = (
             "mixer",
             "form",
             "published order",
             "sequential steps",
-            "its exponent here",
+            "published exponent",
             "measured",
             *(f"{n:,} elements" for n in self.sizes.lengths),
         )
@@ -278,10 +278,10 @@ class FormsContent:
             f"Time of one forward pass, and the exponent at the {FITTED} longest lengths of each "
             f"form. C is the chunk, {CHUNK_LENGTH} elements in plain torch."
         )
-        grid = Grid("Time against length", text, header, tuple(rows))
+        grid = TextGrid("Time against length", text, header, tuple(rows))
         figures = tuple(map(self._figure, self.sizes.mixers))
         where = f"One layer of width {self.sizes.width}, batch size 1, one thread, no gradients."
-        return Section("speed", "Time", where, (grid,), figures)
+        return TableSection("speed", "Time", where, (grid,), figures)
 
     def _row(self, name: str, form: str) -> tuple[str, ...]:
         points = self.points(name, form)

@@ -18,7 +18,14 @@ from threefold.drawing.axes import Axis
 from threefold.drawing.charts import Figure, Line, line_chart
 from threefold.drawing.ranges import Range, range_chart
 from threefold.lab.studies.adding import one_layer
-from threefold.lab.tables.table import Cell, Content, Grid, RemadeTable, Results, Section
+from threefold.lab.tables.table import (
+    RemadeTable,
+    Results,
+    TableCell,
+    TableContent,
+    TableSection,
+    TextGrid,
+)
 from threefold.lab.tables.training import train_cell
 from threefold.tasks.published import PUBLISHED
 from threefold.tasks.table import card
@@ -102,13 +109,13 @@ class HippoTable(RemadeTable):
     title = "A random state matrix against HiPPO's"
     presets: ClassVar[Mapping[str, HippoSizes]] = PRESETS
 
-    def cells(self, preset: str) -> list[Cell]:
+    def cells(self, preset: str) -> list[TableCell]:
         sizes = self.presets[preset]
         return [
             _cell(sizes, variant, seed) for seed in range(sizes.seeds) for variant in sizes.variants
         ]
 
-    def content(self, preset: str, results: Results) -> Content:
+    def content(self, preset: str, results: Results) -> TableContent:
         sizes = self.presets[preset]
         runs = {
             variant.name: [results[_key(variant, seed)] for seed in range(sizes.seeds)]
@@ -121,9 +128,9 @@ def _key(variant: Variant, seed: int) -> str:
     return f"{variant.name.lower().replace(', ', '-')}-{seed}"
 
 
-def _cell(sizes: HippoSizes, variant: Variant, seed: int) -> Cell:
+def _cell(sizes: HippoSizes, variant: Variant, seed: int) -> TableCell:
     config = run_config(sizes, variant, seed)
-    return Cell(
+    return TableCell(
         _key(variant, seed),
         f"{variant.name}, seed {seed}",
         {"run": config.model_dump(mode="json")},
@@ -164,8 +171,8 @@ class HippoContent:
     sizes: HippoSizes
     runs: Mapping[str, list[dict[str, Any]]]
 
-    def content(self) -> Content:
-        return Content(
+    def content(self) -> TableContent:
+        return TableContent(
             self.sentence(),
             list(self.summary()),
             [self.section()],
@@ -203,7 +210,7 @@ class HippoContent:
                 f"{_percent(fmean(self.scores('LegS, learnt')))}."
             )
 
-    def section(self) -> Section:
+    def section(self) -> TableSection:
         header = (
             "model",
             "mixer",
@@ -213,14 +220,14 @@ class HippoContent:
             "published on sMNIST, %",
             "trained parameters and A",
         )
-        grid = Grid(
+        grid = TextGrid(
             "Test accuracy",
             f"Mean of {self.sizes.seeds} seeds, then each seed; chance is "
             f"{_percent(card(self.sizes.task).chance)}.",
             header,
             tuple(self._row(variant) for variant in self.sizes.variants),
         )
-        return Section(
+        return TableSection(
             "result",
             "Result",
             f"{card(self.sizes.task).title}: the classifier sees the last output only.",

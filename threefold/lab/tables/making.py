@@ -21,7 +21,7 @@ from typing import Any
 from threefold.data.atomic_files import report_write_errors, write_json
 from threefold.errors import LockedError, ThreefoldError
 from threefold.lab.tables.report import TableReport
-from threefold.lab.tables.table import Cell, RemadeTable
+from threefold.lab.tables.table import RemadeTable, TableCell
 from threefold.training.checkpoints import lock_folder
 
 PLAN, CELLS, WORK = "table.json", "cells", "work"
@@ -54,7 +54,7 @@ def make_table(
     return report
 
 
-def _take(store: CellStore, cell: Cell, cells: list[Cell], progress: Progress) -> bool:
+def _take(store: CellStore, cell: TableCell, cells: list[TableCell], progress: Progress) -> bool:
     """Measure a cell, unless another process has it; whether it was free."""
     try:
         with lock_folder(store.work(cell)):
@@ -67,7 +67,7 @@ def _take(store: CellStore, cell: Cell, cells: list[Cell], progress: Progress) -
     return True
 
 
-def _plan(table: RemadeTable, preset: str, cells: list[Cell]) -> dict[str, Any]:
+def _plan(table: RemadeTable, preset: str, cells: list[TableCell]) -> dict[str, Any]:
     plan = {
         "table": table.name,
         "preset": preset,
@@ -115,17 +115,17 @@ class CellStore:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
-    def path(self, cell: Cell) -> Path:
+    def path(self, cell: TableCell) -> Path:
         return self.folder / CELLS / f"{cell.key}.json"
 
-    def work(self, cell: Cell) -> Path:
+    def work(self, cell: TableCell) -> Path:
         return self.folder / WORK / cell.key
 
-    def has(self, cell: Cell) -> bool:
+    def has(self, cell: TableCell) -> bool:
         """Whether a cell is stored."""
         return self.path(cell).is_file()
 
-    def read(self, cell: Cell) -> dict[str, Any]:
+    def read(self, cell: TableCell) -> dict[str, Any]:
         """A stored cell: settings, values, seconds and cpu_seconds."""
         try:
             stored: dict[str, Any] = json.loads(self.path(cell).read_text(encoding="utf-8"))
@@ -135,7 +135,7 @@ class CellStore:
             ) from error
         return stored
 
-    def fill(self, cell: Cell, advance: Callable[[float], None]) -> None:
+    def fill(self, cell: TableCell, advance: Callable[[float], None]) -> None:
         """Measure a cell and store it; the times of a resumed cell are those since then."""
         advance(0.0)
         start, cpu = time.perf_counter(), time.process_time()
@@ -150,6 +150,6 @@ class CellStore:
             },
         )
 
-    def clear(self, cell: Cell) -> None:
+    def clear(self, cell: TableCell) -> None:
         """Delete what was needed only while a cell was measured."""
         shutil.rmtree(self.work(cell), ignore_errors=True)

@@ -16,7 +16,7 @@ from threefold.drawing.series_style import swatch
 from threefold.drawing.text import format_duration
 from threefold.lab.race.result import versions
 from threefold.lab.report.markdown import image, listed, rows
-from threefold.lab.tables.table import Content, Grid, RemadeTable, Section
+from threefold.lab.tables.table import RemadeTable, TableContent, TableSection, TextGrid
 
 DIFFERENCES = "Where ours differ from the published figures, and why"
 
@@ -28,7 +28,7 @@ class TableReport:
     name: str
     title: str
     preset: str
-    content: Content
+    content: TableContent
     cells: Mapping[str, Mapping[str, Any]]  # as they are stored
 
     @staticmethod
@@ -117,20 +117,23 @@ def _header(report: TableReport) -> str:
         for name, value in report.facts
     )
     links = [(section.slug, section.title) for section in content.sections]
-    links += [("sources", "Sources"), ("reproduce", "Reproduce this table")]
+    links += [
+        ("differences", "Where ours differ"),
+        ("setup", "What was measured"),
+        ("sources", "Sources"),
+        ("reproduce", "Reproduce this table"),
+    ]
     shown = "".join(f'<li><a href="#{slug}">{escape(title)}</a></li>' for slug, title in links)
     return f"""<header>
 <p class="kicker"><b>threefold tables {report.name}</b> · {escape(report.title)}</p>
 <h1>{escape(content.sentence)}</h1>
 <p class="lead summary"><b>In short.</b> {escape(" ".join(content.summary))}</p>
 <dl class="facts">{facts}</dl>
-<section class="warnings" aria-labelledby="differences"><h2 id="differences">{DIFFERENCES}</h2>\
-{_items(content.differences)}</section>
 <nav aria-label="Sections"><ul>{shown}</ul></nav>
 </header>"""
 
 
-def _section(section: Section) -> str:
+def _section(section: TableSection) -> str:
     drawn = "".join(map(figure_block, section.figures))
     figures = f'<div class="pair by-model">{drawn}</div>' if drawn else ""
     return (
@@ -140,7 +143,7 @@ def _section(section: Section) -> str:
     )
 
 
-def _grid(grid: Grid) -> str:
+def _grid(grid: TextGrid) -> str:
     text = f'<p class="muted">{escape(grid.text)}</p>' if grid.text else ""
     return f"<h3>{escape(grid.title)}</h3>{text}{table(grid.header, grid.rows, grid.title)}"
 
@@ -160,7 +163,9 @@ def _items(texts: Sequence[str]) -> str:
 def _end(report: TableReport) -> str:
     content = report.content
     used = table(("component", "version"), versions().items(), "Versions")
-    return f"""<section aria-labelledby="setup"><h2 id="setup">What was measured</h2>\
+    return f"""<section class="warnings" aria-labelledby="differences">\
+<h2 id="differences">{DIFFERENCES}</h2>{_items(content.differences)}</section>
+<section aria-labelledby="setup"><h2 id="setup">What was measured</h2>\
 {_items(content.setup)}</section>
 <section aria-labelledby="sources"><h2 id="sources">Sources</h2>{_items(content.sources)}</section>
 <section aria-labelledby="reproduce"><h2 id="reproduce">Reproduce this table</h2>

@@ -20,7 +20,7 @@ Advance: TypeAlias = Callable[[float], None]  # the fraction of a cell that is d
 
 
 @dataclass(frozen=True)
-class Cell:
+class TableCell:
     """One measurement: `measure` gets a folder for its own files, and reports its progress."""
 
     key: str  # also the name of its file
@@ -30,7 +30,7 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Grid:
+class TextGrid:
     """A table of texts, with its title and a sentence that says how to read it."""
 
     title: str
@@ -40,23 +40,23 @@ class Grid:
 
 
 @dataclass(frozen=True)
-class Section:
+class TableSection:
     """A part of the page: a table, figures, or both."""
 
     slug: str
     title: str
     text: str
-    grids: tuple[Grid, ...] = ()
+    grids: tuple[TextGrid, ...] = ()
     figures: tuple[Figure, ...] = ()
 
 
 @dataclass(frozen=True)
-class Content:
+class TableContent:
     """What a table says."""
 
     sentence: str  # the main result
     summary: Sequence[str]
-    sections: Sequence[Section]
+    sections: Sequence[TableSection]
     differences: Sequence[str]  # to the published figures, and why
     setup: Sequence[str]  # what was measured, and how
     sources: Sequence[str]
@@ -77,9 +77,9 @@ class RemadeTable(ABC):
         return self.presets[name]
 
     @abstractmethod
-    def cells(self, preset: str) -> list[Cell]:
+    def cells(self, preset: str) -> list[TableCell]:
         """Everything to measure, in order."""
 
     @abstractmethod
-    def content(self, preset: str, results: Results) -> Content:
+    def content(self, preset: str, results: Results) -> TableContent:
         """What the results of all cells say."""
