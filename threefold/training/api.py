@@ -22,6 +22,7 @@ from threefold.training.preparation import PreparedRun, open_run_data, open_star
 from threefold.training.training_data import TrainingData
 
 Names = str | int | Sequence[str | int]  # of columns
+COLUMNS = ("target", "features", "time_column", "group_column", "series_column")
 LOGGER = logging.getLogger("threefold.training")
 
 
@@ -60,17 +61,21 @@ def train(
     adapters: a rank, e.g. 8; then only the head and low-rank adapters are trained.  settings:
     others by full names (`threefold config`), which override the arguments: {"data.length": 96}.
     """
-    if data is None:
-        raise ThreefoldError("data is None; expected a path, a task's name, or data in memory")
-    names = ("target", "features", "time_column", "group_column", "series_column")
-    given = locals()
-    read = {name: _join_names(given[name]) for name in names}
-    read.update(**_data_values(data), seed=seed, kind=kind, horizon=horizon)
-    model = {"mixers": mixers, "size": size, "seed": seed, "adapters": adapters}
-    training = {**_limits(steps, time), "seed": seed}
-    config = _config({"data": read, "model": model, "training": training}, settings or {})
+    config = _config(_values(locals()), settings or {})
     prepared, config = _prepare(config, data, from_model)
     return run(config, None if folder is None else Path(folder), prepared=prepared)
+
+
+def _values(arguments: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """The arguments of `train` as settings, by section."""
+    data, seed = arguments["data"], arguments["seed"]
+    if data is None:
+        raise ThreefoldError("data is None; expected a path, a task's name, or data in memory")
+    read = {name: _join_names(arguments[name]) for name in COLUMNS}
+    read.update(**_data_values(data), seed=seed, **{n: arguments[n] for n in ("kind", "horizon")})
+    model = {name: arguments[name] for name in ("mixers", "size", "seed", "adapters")}
+    training = {**_limits(arguments["steps"], arguments["time"]), "seed": seed}
+    return {"data": read, "model": model, "training": training}
 
 
 def _prepare(
