@@ -8,8 +8,9 @@ from pathlib import Path
 from threefold.lab.tables.table import Advance, Values
 from threefold.training.config import RunConfig
 from threefold.training.data_cache import DataCache
-from threefold.training.experiment import evaluate_split, prepare, run
+from threefold.training.experiment import evaluate_split, run
 from threefold.training.loop import Trainer
+from threefold.training.preparation import prepare
 from threefold.training.reporters import Reporter
 from threefold.training.training_data import TrainingData
 
