@@ -54,7 +54,7 @@ class TableReport:
         return [
             ("preset", self.preset),
             ("cells", str(len(self.cells))),
-            ("time", format_duration(sum(cell["seconds"] for cell in cells))),
+            ("elapsed time", format_duration(sum(cell["seconds"] for cell in cells))),
             ("CPU time", format_duration(sum(cell["cpu_seconds"] for cell in cells))),
             ("kernels", versions()["kernels"]),
         ]
