@@ -58,7 +58,7 @@ class LayerType:
 ROWS = (
     LayerType("self-attention", "attention", SQUARE, GROWING, "1", "1"),
     LayerType(
-        "restricted self-attention",
+        "restricted attention",
         "local_attention",
         RESTRICTED,
         Published("r d", lambda n, d: d),
