@@ -9,7 +9,7 @@ from threefold.drawing.axes import Axis
 from threefold.drawing.charts import Figure, Line, line_chart
 from threefold.lab.bench.bench import format_growth
 from threefold.lab.bench.measuring import growth
-from threefold.lab.tables.cost_rows import CostSizes, LayerType, Published
+from threefold.lab.tables.cost_rows import CostSizes, LayerType, Published, likely_reason
 from threefold.lab.tables.table import TableContent, TableSection, TextGrid, Values
 
 AGREE = 0.15  # the largest difference of two exponents that count as equal
@@ -232,15 +232,10 @@ class CostContent:
         )
         for line, quantity, gap in gaps:
             if abs(gap) > AGREE:
-                reason = (
-                    "costs that do not depend on the length still weigh"
-                    if gap < 0
-                    else "longer sequences no longer fit into the caches of the processor"
-                )
                 yield (
                     f"{line.row.mixer}, {QUANTITIES[quantity]}: {line.measured(quantity)} "
                     f"measured, n^{line.expected(quantity):.2f} published; probably because "
-                    f"{reason}."
+                    f"{likely_reason(gap)}."
                 )
 
     def setup(self) -> list[str]:

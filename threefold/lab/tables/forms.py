@@ -22,7 +22,7 @@ from threefold.drawing.axes import Axis
 from threefold.drawing.charts import Figure, Line, line_chart
 from threefold.lab.bench.bench import format_growth, layer_work
 from threefold.lab.bench.measuring import crossing, growth, in_turns
-from threefold.lab.tables.cost_rows import Published
+from threefold.lab.tables.cost_rows import Published, likely_reason
 from threefold.lab.tables.table import (
     Advance,
     RemadeTable,
@@ -350,12 +350,8 @@ class FormsContent:
                 if abs(gap) > 0.15:
                     yield (
                         f"{name}, {form}: n^{growth(longest).exponent:.2f} measured, "
-                        f"n^{self._expected(name, form):.2f} published; "
-                        + (
-                            "costs of projections and of the call still weigh."
-                            if gap < 0
-                            else "longer sequences no longer fit into the caches of the processor."
-                        )
+                        f"n^{self._expected(name, form):.2f} published; probably because "
+                        f"{likely_reason(gap)}."
                     )
 
     def setup(self) -> list[str]:
