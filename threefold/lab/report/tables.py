@@ -115,10 +115,10 @@ def _best_row(numbers: list[float], best: str) -> int | None:
 def caption(report: Report) -> str:
     """How to read the table, and after how many elements decoding was measured."""
     order = "Best model first." if report.verdict.kind == "best" else "Sorted by score."
-    texts = [
-        f"{order} ± is half the width of the 99 % confidence interval of the mean over seeds; the "
-        "best value of each column is bold."
-    ]
+    texts = [order]
+    if any(math.isfinite(c.quality.half) for c in report.ranked):
+        texts.append("± is half the width of the 99 % confidence interval of the mean over seeds.")
+    texts.append("The best value of each column is bold.")
     costs = [c.cost for c in report.ranked]
     decode = sorted({cost.decode[0][0] for cost in costs if cost.decode})
     if len(decode) == 1:
