@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from statistics import NormalDist
 
@@ -16,7 +17,7 @@ from tests.surfaces.test_cli import here
 from threefold.errors import ThreefoldError
 from threefold.lab.race.planning import PlannedModel, RacePlan
 from threefold.lab.race.request import AUTO_SEEDS, MOST_SEEDS, RaceRequest
-from threefold.lab.race.rounds import Rounds, Standing
+from threefold.lab.race.rounds import Rounds, Standing, slowdown
 from threefold.lab.race.sequential import InterimLook, levels, spent_error
 from threefold.lab.race.significance import verdict
 from threefold.lab.race.test_set import block_length, bootstrap_margins, bootstrap_mean
@@ -225,3 +226,16 @@ def test_false_verdicts_are_counted(tmp_path: Path) -> None:
         patch.setattr("threefold.lab.race.sequential.spent_error", lambda alpha, share: 0.5 * share)
         counted = count_winners(plan(1, 3), scores, True, 0.0, study, 2, "auto")
     assert counted.winners > 10 and counted.races == 40
+
+
+def test_a_slower_machine_affords_fewer_seeds() -> None:
+    """Decided by recorded times, so that a race that was interrupted decides the same."""
+    planned = plan(2, "auto")
+    timed = replace(planned, request=replace(planned.request, time="60s"))
+    scores = np.random.default_rng(0).normal(size=(2, MOST_SEEDS))
+    usual, _ = race(Rounds(timed, lower=True), scores)
+    taken = {(f"m{i}", seed): 2.5 for i in range(2) for seed in range(MOST_SEEDS)}
+    slow, done = race(Rounds(timed, lower=True, taken=taken), scores)
+    assert usual.looks[-1].seeds == AUTO_SEEDS and slow.looks[-1].seeds == 2
+    assert slow.looks[-1].spent == 1.0 and len(done) == 4
+    assert slowdown(timed, taken) == 2.5 and slowdown(planned, taken) == 0.0  # steps, not a time

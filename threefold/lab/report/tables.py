@@ -12,7 +12,9 @@ Column = tuple[str, list[str], int | None]  # title, cells, row of the best cell
 
 BASELINES = (
     "Simple models that were fitted to the same training data and scored on the same test "
-    "examples: a sequence model that does not beat them is not worth its cost."
+    "examples: a sequence model that does not beat them is not worth its cost. They answer whole "
+    "inputs, in batches: their time is that of an input, divided by its length. Their size is that "
+    "of all numbers that were fitted, in memory as on disk."
 )
 
 
@@ -42,7 +44,7 @@ def baseline_rows(report: Report) -> tuple[tuple[str, ...], list[tuple[str, ...]
         f"test {report.subject.metric_with_unit}",
         "time to fit",
         f"time per {report.subject.element}",
-        "memory",
+        "size",
     )
     rows: list[tuple[str, ...]] = [
         (
