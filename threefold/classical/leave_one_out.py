@@ -8,6 +8,7 @@ prediction"; Rifkin & Lippert 2007, "Notes on regularized least squares".
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -18,7 +19,7 @@ from torch.nn.functional import cross_entropy
 from threefold.errors import ThreefoldError
 
 STRENGTHS = tuple(10.0 ** (-3 + 6 * i / 9) for i in range(10))  # 1e-3 … 1e3
-TEMPERATURES = tuple(0.02 * 250 ** (i / 59) for i in range(60))  # 0.02 … 5
+TEMPERATURES = tuple(0.02 * math.pow(250, i / 59) for i in range(60))  # 0.02 … 5
 
 
 class LeaveOneOutFit(NamedTuple):
