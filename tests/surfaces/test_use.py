@@ -429,7 +429,8 @@ def test_the_whole_plan_is_told_before_training(place: Path, capsys: Any) -> Non
 
 
 BAD_INPUTS = [
-    ("labels", "empty.csv", "empty.csv:3: the input is empty"),
+    ("labels", "empty.csv", "empty.csv:2: the input is empty"),
+    ("conll", "reviews.csv", "trained on texts that were not in a table"),
     ("labels", "sensors.csv", "the column review is missing; the model was trained on review"),
     ("columns", "flow.csv", "the column pressure, time is missing; the model was trained on"),
     ("columns", "broken.csv", "broken.csv:3: flow is 'broken'; expected a number"),
@@ -471,7 +472,7 @@ def _write_bad_inputs(place: Path) -> None:
     own_data.write_table(place / "slow.csv", header, rows[::3])
     rows[1][1] = "broken"
     own_data.write_table(place / "broken.csv", header, rows)
-    own_data.write_table(place / "empty.csv", ("review", "n"), [("-", 1), ("", 2)])
+    own_data.write_table(place / "empty.csv", ("review", "n"), [("", 1), ("", 2)])
     own_data.write_sound(place / "fast.wav", np.zeros(100), 16_000)
     Image.fromarray(np.zeros((5, 9), "uint8")).save(place / "large.png")
 
@@ -752,6 +753,27 @@ def test_missing_numbers_are_told_with_the_answers(runs: dict[str, TrainedRun]) 
         in (answers.notes[0])
     )
     assert not runs["regression"].model.predict({"age": [5], "rooms": [3], "area": [50]}).notes
+
+
+def test_an_empty_text_has_an_empty_answer(
+    place: Path, runs: dict[str, TrainedRun], tmp_path: Path, capsys: Any
+) -> None:
+    rows = [("great film", "positive"), ("", "negative"), ("sad film", "negative")]
+    table = tmp_path / "new.csv"
+    own_data.write_table(table, ("review", "sentiment"), rows)
+    assert command("predict", place / "runs/labels", table, "--output", tmp_path / "out.csv") == 0
+    assert "new.csv:3 is empty; its answer is left empty" in capsys.readouterr().err
+    written = list(csv.DictReader((tmp_path / "out.csv").open()))
+    assert [bool(row["prediction"]) for row in written] == [True, False, True]
+    model = runs["labels"].model
+    answers = model.predict(["great film", None, "sad film"])
+    empty = {"negative": None, "positive": None}
+    assert answers[1] == {"label": None, "probability": None, "probabilities": empty}
+    assert [answers[0], answers[2]] == list(model.predict(["great film", "sad film"]))
+    assert answers.notes == ["input 2 is empty; its answer is left empty"]
+    assert list(runs["conll"].model.predict(["", "the dog"]))[0] == {"words": [], "tags": []}
+    values = threefold.evaluate(runs["labels"], table)
+    assert values["n"] == 2 and "rows without a text are left out: 1" in values["notes"][0]
 
 
 def test_a_tagged_file_is_read_without_its_tags(

@@ -26,7 +26,7 @@ from threefold.models.model import Model
 from threefold.models.saving import load
 from threefold.models.seq2seq import Seq2Seq
 from threefold.runtime.decoding import eval_mode
-from threefold.runtime.prediction import encode, find_preprocessing, translate
+from threefold.runtime.prediction import empty_input, encode, find_preprocessing, translate
 from threefold.runtime.raw_inputs import read_raw_inputs
 from threefold.runtime.table_forecasts import forecast_series, history_series
 from threefold.tasks.pairs import BEGIN, END
@@ -83,6 +83,8 @@ def attention_weights(model: Model | str | PathLike[str], inputs: Any) -> Attent
         if len(rows) != 1:
             raise ThreefoldError(f"{len(rows)} inputs; attention weights are those of one input")
         encoded = encode(preprocessing.inputs, rows[0])
+        if not len(encoded):
+            raise empty_input(rows[0])
         if network.kind == "captioner":
             return _captioner(network, preprocessing, encoded)
         keys = _labels(preprocessing.inputs, encoded.tolist(), rows[0].value)
