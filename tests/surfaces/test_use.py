@@ -771,9 +771,38 @@ def test_an_empty_text_has_an_empty_answer(
     assert answers[1] == {"label": None, "probability": None, "probabilities": empty}
     assert [answers[0], answers[2]] == list(model.predict(["great film", "sad film"]))
     assert answers.notes == ["input 2 is empty; its answer is left empty"]
-    assert list(runs["conll"].model.predict(["", "the dog"]))[0] == {"words": [], "tags": []}
+    assert runs["conll"].model.predict(["", "the dog"])[0] == {"words": [], "tags": []}
     values = threefold.evaluate(runs["labels"], table)
     assert values["n"] == 2 and "rows without a text are left out: 1" in values["notes"][0]
+
+
+def _write_tone(path: Path, pitch: float, rate: int, noise: float = 100) -> Path:
+    draw = np.random.default_rng(round(pitch))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    waves = np.sin(2 * np.pi * pitch * np.arange(rate // 4) / rate + draw.random())
+    samples = draw.uniform(3000, 15000) * waves + noise * draw.normal(size=len(waves))
+    own_data.write_sound(path, samples, rate)
+    return path
+
+
+@pytest.mark.parametrize("rate", [8000, 16000])
+def test_tones_are_told_apart_by_their_pitch(rate: int, tmp_path: Path) -> None:
+    pitches = {"low": np.linspace(100, 300, 20), "high": np.linspace(800, 1600, 20)}
+    for label, tones in pitches.items():
+        for pitch in tones:
+            _write_tone(tmp_path / "tones" / label / f"{pitch:.0f}.wav", float(pitch), rate)
+    settings = {"model.width": 32, "model.depth": 1, "training.learning_rate": 0.01}
+    trained = threefold.train(tmp_path / "tones", mixers="gru", steps=12, settings=settings)
+    new = {pitch: _write_tone(tmp_path / f"{pitch}.wav", pitch, rate) for pitch in (160, 240, 900)}
+    new[1300] = _write_tone(tmp_path / "clean.wav", 1300, rate, noise=0)
+    new[210] = _write_tone(tmp_path / "clean_low.wav", 210, rate, noise=0)
+    answers = trained.model.predict(list(new.values()))
+    assert [a["label"] for a in answers] == ["low" if pitch < 500 else "high" for pitch in new]
+    data = new[160].read_bytes()  # a stream of samples ends with the answer to the whole sound
+    parts = threefold.stream(trained.model, [data[:999], data[999:1500], data[1500:]])
+    last = [row for part in parts for row in part.rows()][-1]
+    assert last["label"] == "low" and last["seconds"] == pytest.approx(0.22, abs=0.01)
+    assert last["probability"] == pytest.approx(answers[0]["probability"], rel=1e-5)
 
 
 def test_a_tagged_file_is_read_without_its_tags(
