@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from threefold.data.preprocessing import Chain, Preprocessing
 from threefold.data.preprocessing.text import Tokenize, WordNumbers
 from threefold.drawing.attention import draw_attention_on_image, draw_weights
-from threefold.errors import ThreefoldError, nearest
+from threefold.errors import ThreefoldError, nearest, option
 from threefold.layers.attention import Attention
 from threefold.layers.attention_parts.cross_attention import CrossAttention
 from threefold.models.model import Model
@@ -146,7 +146,8 @@ def _found(model: Model, layers: dict[str, Tensor]) -> dict[str, Tensor]:
         mixers = ", ".join(dict.fromkeys(name for name, _ in model.spec.entries))
         raise ThreefoldError(
             f"no layer of this model has attention weights: its mixers are {mixers}; train one "
-            "with attention, e.g. --mixers attention or a hybrid such as --mixers gru+attention"
+            f"with attention, e.g. {option('mixers', 'attention')} or a hybrid such as "
+            f"{option('mixers', 'gru+attention')}"
         )
     return layers
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from threefold.data.preprocessing import Preprocessing
-from threefold.errors import ThreefoldError, nearest
+from threefold.errors import ThreefoldError, nearest, option, override
 from threefold.models.config import is_model_folder
 from threefold.models.model import Model
 from threefold.models.saving import load
@@ -77,7 +77,7 @@ def open_subject(
     for text in settings:
         if parse_override(text)[0][0] != "data":
             raise ThreefoldError(
-                f"--set {text!r}: an evaluation can only change settings of the data, such as "
+                f"{override(text)}: an evaluation can only change settings of the data, such as "
                 "data.length=1024"
             )
     trained = _trained(model)
@@ -221,8 +221,8 @@ def _seen_note(trained: TrainedModel, data: TrainingData, split: str | None) -> 
     if not _digests(trained.folder) & set(data.identity().values()):
         return []
     return [
-        "the model was trained on most of these data, so the scores are optimistic; --split test "
-        "evaluates it on the examples that it has not seen"
+        "the model was trained on most of these data, so the scores are optimistic; "
+        f"{option('split', 'test')} evaluates it on the examples that it has not seen"
     ]
 
 
@@ -264,8 +264,8 @@ def _check_fit(trained: TrainedModel, data: TrainingData) -> None:
 def _sizes(spec: Spec, needed: Spec) -> list[tuple[str, Any, Any]]:
     """What must be the same: (what, of the model, for the data)."""
     sizes: list[tuple[str, Any, Any]] = [("a vocabulary of", spec.vocabulary, needed.vocabulary)]
-    for option in ("classes", "input_size", "horizon", "channels", "exogenous"):
-        if option in spec.options and option in needed.options:
-            have, need = spec.options[option], needed.options[option]
-            sizes.append((f"{option.replace('_', ' ')}", have, need))
+    for name in ("classes", "input_size", "horizon", "channels", "exogenous"):
+        if name in spec.options and name in needed.options:
+            have, need = spec.options[name], needed.options[name]
+            sizes.append((f"{name.replace('_', ' ')}", have, need))
     return sizes
