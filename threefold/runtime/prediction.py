@@ -26,7 +26,7 @@ from threefold.data.padding import pad_rows
 from threefold.data.permutation import cover_ranks
 from threefold.data.preprocessing import Chain, Preprocessing
 from threefold.data.preprocessing.numbers import Standardise
-from threefold.data.preprocessing.text import Tokenize, TokenizeMasked
+from threefold.data.preprocessing.text import Tokenize, TokenizeMasked, WordPieces
 from threefold.errors import ThreefoldError
 from threefold.models.model import Model
 from threefold.models.saving import load
@@ -73,10 +73,8 @@ def predict(
     filled = [encoded[number] for number in full]
     answers = _in_batches(network, preprocessing, filled, batch_size, on_progress)
     if network.kind == "tagger" and preprocessing.form == "words":
-        answers = [
-            {"words": list(rows[number].value[: len(answer["tags"])]), **answer}
-            for number, answer in zip(full, answers, strict=True)
-        ]
+        tagged = zip(full, answers, strict=True)
+        answers = [_tagged_words(preprocessing, rows[n].value, answer) for n, answer in tagged]
     by_number = dict(zip(full, answers, strict=True))
     every = [by_number.get(number) or _no_answer(answers[0]) for number in range(len(rows))]
     notes = [*rows.notes, *input_notes(preprocessing.inputs, rows, encoded)]
@@ -112,6 +110,16 @@ def _no_answer(other: dict[str, Any]) -> dict[str, Any]:
         is_dict = isinstance(value, dict)
         empty[name] = dict.fromkeys(value) if is_dict else [] if name in LISTS else None
     return empty
+
+
+def _tagged_words(
+    preprocessing: Preprocessing, words: Sequence[str], answer: dict[str, Any]
+) -> dict[str, Any]:
+    """The words of a sentence with their tags, of which several tokens of a word have one."""
+    tags, pieces = answer["tags"], preprocessing.inputs.find(WordPieces)
+    if pieces is not None:
+        tags = [tags[end] for end in pieces.ends(words)]
+    return {"words": list(words[: len(tags)]), **answer, "tags": tags}
 
 
 def _own_columns(row: RawInput, answer: dict[str, Any]) -> dict[str, Any]:

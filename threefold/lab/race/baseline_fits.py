@@ -18,7 +18,7 @@ from threefold.classical.leave_one_out import LeaveOneOutFit, fit_leave_one_out
 from threefold.classical.ngrams import NGrams
 from threefold.classical.random_convolutions import RandomConvolutions
 from threefold.classical.seasons import season_of
-from threefold.classical.smoothing import fit_rates, forecast_window
+from threefold.classical.smoothing import fit_rates, forecast_windows
 from threefold.classical.time_warping import nearest_neighbours
 from threefold.data.loaders import IGNORE, Batch
 from threefold.errors import ThreefoldError
@@ -241,9 +241,9 @@ def fit_holt_winters(task: Task[Any], seed: int, facts: TestFacts) -> Answer:
     def answer(batch: Batch) -> Tensor:
         rows = batch.inputs[:, :, :channels].numpy()
         forecasts = [
-            [forecast_window(row[:, c], rates[c], horizon, season=season) for c in range(channels)]
-            for row in rows
+            forecast_windows(rows[:, :, c], rates[c], horizon, season=season)
+            for c in range(channels)
         ]
-        return _as_targets(torch.from_numpy(np.array(forecasts)).transpose(1, 2), batch)
+        return _as_targets(torch.from_numpy(np.stack(forecasts, axis=2)), batch)
 
     return answer
