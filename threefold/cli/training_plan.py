@@ -33,6 +33,7 @@ def print_plan(config: RunConfig, prepared: PreparedRun) -> None:
             *_data_facts(config, data),
             ("model", ", ".join(filter(None, [*parts, f"depth {spec.depth}"]))),
             *_embedding_facts(config, prepared),
+            *_pretraining_facts(config, prepared),
             *([] if prepared.takeover is None else [("from", prepared.takeover.shown)]),
             ("parameters", _parameters(config, model)),
             ("optimizer", f"{settings.optimizer}, {rate}, {settings.schedule} schedule"),
@@ -42,6 +43,19 @@ def print_plan(config: RunConfig, prepared: PreparedRun) -> None:
             ("metric", f"{task.metric}, {task.chance:.4g} for {chance} (chance level)"),
         ]
     )
+
+
+def _pretraining_facts(config: RunConfig, prepared: PreparedRun) -> list[tuple[str, str]]:
+    if not config.data.pretrain:
+        return []
+    from threefold.training.pretraining import pretraining_settings
+
+    settings = pretraining_settings(config)
+    limits = [f"{settings.steps:,} steps"] if settings.steps else []
+    limits += [] if settings.time is None else [format_duration(settings.time)]
+    count = len(prepared.data.task.pretraining)
+    rate = f"learning rate {settings.learning_rate:g}"
+    return [("pretraining", f"next element of {count:,} inputs, {' or '.join(limits)}, {rate}")]
 
 
 def _parameters(config: RunConfig, model: Model) -> str:

@@ -30,6 +30,7 @@ from threefold.training.estimate import check_memory
 from threefold.training.evaluation import Scores, evaluate
 from threefold.training.loop import train
 from threefold.training.preparation import PreparedRun, prepare
+from threefold.training.pretraining import pretrain
 from threefold.training.reporters import LoggingReporter, Reporter, SampleReporter
 from threefold.training.result import Result
 from threefold.training.run_folder import CHECKPOINTS, LOG, RUN
@@ -108,7 +109,10 @@ def run(
         shown = list(reporters)
     if samples and folder is not None:
         shown.append(SampleReporter(folder / SAMPLES))
-    result = _train(config, folder, prepared, shown if group.is_main else ())
+    pretrained = _pretrain(config, folder, prepared, reporters)
+    if pretrained.stopped == "interrupted":
+        return TrainedRun(pretrained, prepared.model, folder, None, config=config)
+    result = _train(config, folder, prepared, shown if group.is_main else (), pretrained)
     trained = TrainedRun(result, prepared.model, folder, None, config=config, data=prepared.data)
     if group.is_main:
         trained = _conclude(config, prepared, trained, test, on_test)
@@ -122,11 +126,32 @@ def _check_memory(config: RunConfig, prepared: PreparedRun) -> None:
     check_memory(prepared.model, objective, data.first, batch_size, settings)
 
 
+def _pretrain(
+    config: RunConfig,
+    folder: Path | None,
+    prepared: PreparedRun,
+    reporters: Sequence[Reporter] | None,
+) -> Result:
+    """Pretrain the model if that is asked for; an empty result otherwise."""
+    if not config.data.pretrain:
+        return Result()
+    if not ProcessGroup.current().is_main:
+        reporters = ()
+    elif reporters is None:
+        reporters = [LoggingReporter("pretraining")]
+    return pretrain(config, prepared.data, prepared.model, folder, reporters)
+
+
 def _train(
-    config: RunConfig, folder: Path | None, prepared: PreparedRun, reporters: Sequence[Reporter]
+    config: RunConfig,
+    folder: Path | None,
+    prepared: PreparedRun,
+    reporters: Sequence[Reporter],
+    pretrained: Result,
 ) -> Result:
     data, settings = prepared.data, config.training
-    outside = time.monotonic() - prepared.started + FINISHING * (settings.time or 0.0)
+    spent = max(time.monotonic() - prepared.started, pretrained.seconds + pretrained.other_seconds)
+    outside = spent + FINISHING * (settings.time or 0.0)
     return train(
         prepared.model,
         prepared.batches,

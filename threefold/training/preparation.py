@@ -26,6 +26,7 @@ from threefold.training.fine_tuning import (
     open_starting_model,
     starting_spec,
 )
+from threefold.training.pretraining import check_pretraining
 from threefold.training.training_data import EvaluationBatches, TrainingData, open_data
 from threefold.training.word_embeddings import start_embedding, with_width_of
 
@@ -67,6 +68,8 @@ def prepare(
     start = start or open_start(config)
     data = data or open_run_data(config, start)
     model, known, takeover = _build(config, data, start)
+    if config.data.pretrain:
+        check_pretraining(model, data)
     place(model, config.training)
     batches = data.batches(config.training.carry_state)
     prepared = PreparedRun(

@@ -33,6 +33,7 @@ class ReadSettings:
     decimal: str | None = None  # the decimal sign of a table's numbers
     sampling_rate: int | None = None
     image_size: str | None = None  # WIDTHxHEIGHT
+    pretrain: bool | None = None  # rows without a label are kept, to pretrain on
 
     @property
     def target_names(self) -> tuple[str, ...]:
