@@ -57,6 +57,12 @@ Pretrain = Annotated[
         help="Tables: first learn to predict the next element, also from rows without a label.",
     ),
 ]
+Ensemble = Annotated[
+    int | None,
+    typer.Option(
+        min=2, metavar="N", help="Train N models from other seeds and average their answers."
+    ),
+]
 LearningRate = Annotated[float | None, typer.Option(help="Peak learning rate.")]
 Seed = Annotated[
     int | None, typer.Option(min=0, help="Seed of initial weights, data order and dropout.")
@@ -87,6 +93,7 @@ def train(
     from_model: From = None,
     adapters: Adapters = None,
     pretrain: Pretrain = False,
+    ensemble: Ensemble = None,
     learning_rate: LearningRate = None,
     seed: Seed = None,
     config: Config = None,
@@ -121,6 +128,7 @@ def _settings(arguments: dict[str, Any]) -> dict[str, Any]:
         "data.name": arguments["data"],
         "data.pretrain": arguments["pretrain"] or None,
         "training.learning_rate": arguments["learning_rate"],
+        "training.ensemble": arguments["ensemble"],
     }
 
 
