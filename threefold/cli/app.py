@@ -26,6 +26,7 @@ from threefold.cli import (
     predict,
     runs,
     stream,
+    tables,
     tasks,
     train,
     words,
@@ -61,6 +62,7 @@ for command in (
     info.info,
     doctor.doctor,
     bench.bench,
+    tables.tables,
     demo.demo,
 ):
     app.command(cls=HintedCommand)(command)

@@ -177,6 +177,10 @@ class TrainingData:
         """What a model trained on these data needs to read others; None if that is unknown."""
         return None if self.task.preprocessing is None else self.task.preprocessing()
 
+    def output_step(self, kind: type[Any]) -> Any:
+        """The step of this class that turned outputs into targets; None if there is none."""
+        return None if self.preprocessing is None else self.preprocessing.outputs.find(kind)
+
     def identity(self) -> dict[str, Any]:
         """Hashes of the data, which must be unchanged when a run resumes."""
         if self.from_user and Path(self.data.name).exists():
