@@ -83,10 +83,8 @@ def examples_task(data: ExampleData, reading: Reading) -> Task[Batch]:
     splits = _split(data, reading)
     preprocessing = reading.preprocessing or _fit(data, splits["train"], reading)
     splits, skipped = _known_labels(data, splits, preprocessing, reading)
-    if reading.split:
-        encoded = {name: _encode(raw, preprocessing) for name, raw in splits.items()}
-    else:
-        encoded = dict.fromkeys(SPLITS, _encode(splits["test"], preprocessing))
+    whole = {} if reading.split else dict.fromkeys(SPLITS, _encode(splits["test"], preprocessing))
+    encoded = whole or {name: _encode(raw, preprocessing) for name, raw in splits.items()}
     first = encoded["train"].inputs[0]
 
     def draw(split: str, numbers: Numbers) -> Batch:
