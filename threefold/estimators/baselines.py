@@ -1,6 +1,7 @@
 """Simple models that `mixers="auto"` compares with sequence models, and keeps if they win.
 
-    series → class or number   mean · MiniRocket and ridge · nearest neighbour by time warping
+    series → class or number   mean · MiniRocket and ridge · nearest neighbour by time warping ·
+                               echo state network (`reservoir_readout.py`)
     texts → class              mean · logistic regression on hashed n-grams
     forecasts                  last value · seasonal naive · ridge autoregression · Holt–Winters
 
@@ -19,7 +20,7 @@ import torch
 from numpy.typing import NDArray
 
 from threefold.classical.autoregression import repeat_last
-from threefold.classical.smoothing import Rates, fit_rates, forecast_window
+from threefold.classical.smoothing import Rates, fit_rates, forecast_windows
 from threefold.classical.time_warping import nearest_neighbours, time_warping_distances
 from threefold.data.padding import pad_rows
 from threefold.errors import ThreefoldError
@@ -106,10 +107,7 @@ class SmoothedSeries:
             )
             return np.asarray(last.numpy())
         forecasts = [
-            [
-                forecast_window(row[:, channel], Rates(*rate), self.horizon, season=self.season)
-                for channel, rate in enumerate(self.rates.tolist())
-            ]
-            for row in windows
+            forecast_windows(windows[:, :, channel], Rates(*rate), self.horizon, season=self.season)
+            for channel, rate in enumerate(self.rates.tolist())
         ]
-        return np.array(forecasts).transpose(0, 2, 1)
+        return np.stack(forecasts, axis=2)
