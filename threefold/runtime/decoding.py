@@ -173,7 +173,8 @@ class TokenDecoder:
         It ends at the step in which a row ends, and after a twentieth of a second.
         """
         self._drop_finished()
-        steps = min(count, self._steps_at_once)
+        left = [row.max_tokens - row.count for row in self.rows if row.max_tokens is not None]
+        steps = min(count, self._steps_at_once, *left)
         if self.logits is not None or not self.rows or steps < 2:
             return [self.step()]
         started = time.perf_counter()
