@@ -29,6 +29,8 @@ from threefold.training.training_data import TrainingData
 
 Array = NDArray[Any]
 NEWEST = 2000  # elements in which a season is looked for
+HELD_OUT = 10  # one window in so many decides which weights are kept
+FEWEST_WINDOWS = 30  # to train on, if some are held out
 MOST_SCORED = 200  # windows on which the models of a race are compared
 Forecast = Callable[[Array], Array]  # windows [N, C, columns] → [N, horizon, channels], scaled
 
@@ -97,13 +99,19 @@ def train_forecaster(
     train: Array,
     valid: Array | None = None,
 ) -> TrainedRun:
-    """Train on the windows before the rows `train`; the best weights on `valid` are kept."""
+    """Train on the windows before the rows `train`; the best weights on `valid` are kept.
+
+    Without `valid`, the last tenth of `train` takes its place, if there are enough of them.
+    """
     schedule: dict[str, Any] = {}
+    if valid is None:
+        train, valid = _hold_out_last(train, data.windows.horizon)
     if valid is not None:
         steps = settings.limits()["steps"] or STEPS
         schedule = {"eval_every": max(1, steps // EVALUATIONS), "patience": 10**6}
     config = settings.config(len(train), "forecaster", **schedule)
     options = {**config.model.options, "quantiles": list(quantiles)}
+    options |= {"lags": 0} if valid is None else {}  # nothing to choose a linear start by
     model = config.model.model_copy(update={"options": options})
     config = config.model_copy(update={"model": model})
     if valid is None:
@@ -119,6 +127,13 @@ def train_forecaster(
 
     task = replace(task, draw=draw, sizes=(len(train), len(held), len(held)))
     return finish_run(config, prepare(config, TrainingData(task, config.data)), settings)
+
+
+def _hold_out_last(begins: Array, horizon: int) -> tuple[Array, Array | None]:
+    """The last tenth of forecasts apart, and those before that do not overlap with it."""
+    held = begins[-max(1, len(begins) // HELD_OUT) :]
+    rest = begins[begins <= held[0] - horizon]
+    return (begins, None) if len(rest) < FEWEST_WINDOWS else (rest, held)
 
 
 def model_forecast(model: Any) -> Forecast:

@@ -23,6 +23,7 @@ from threefold.classical.word_vectors import WordVectors
 from threefold.data.atomic_files import write_json, write_text
 from threefold.drawing.page import standalone
 from threefold.errors import ThreefoldError, option
+from threefold.models.forecaster import Forecaster
 from threefold.models.model import Model
 from threefold.models.table import build
 from threefold.plugins import how_to_load, missing_plugins
@@ -34,6 +35,7 @@ from threefold.training.devices import place
 from threefold.training.distributed import ProcessGroup
 from threefold.training.estimate import check_memory, estimate_evaluation, estimate_step
 from threefold.training.evaluation import OnBatch, Scores, evaluate
+from threefold.training.linear_starts import apply_start
 from threefold.training.loop import train
 from threefold.training.reporters import LoggingReporter, Reporter, SampleReporter
 from threefold.training.result import Result
@@ -48,6 +50,7 @@ from threefold.training.word_embeddings import start_embedding, with_width_of
 Progress = Callable[[int, int], None]
 CONFIG, SUMMARY, MODEL, SAMPLES = "config.toml", "summary.json", "model", "samples.txt"
 FINISHING = 0.03  # share of a time limit for the model's files, samples and figures
+START_EXAMPLES = 1000  # of each validation of a forecaster, of which there are many
 MOST_JUDGING = 0.3  # share of a time limit that the last validation and the test may take
 
 
@@ -121,12 +124,16 @@ def prepare(config: RunConfig, data: TrainingData | None = None) -> PreparedRun:
         torch.manual_seed(config.model.seed)
         model = build(spec)
     model.tokenizer, model.preprocessing = data.tokenizer, data.preprocessing
+    start = data.linear_start(settings)
+    if start is not None and isinstance(model, Forecaster):
+        apply_start(model, start)
     known = None
     if vectors is not None:
         known = start_embedding(model, vectors, str(config.model.embedding))
     place(model, config.training)
     batches = data.batches(config.training.carry_state)
-    prepared = PreparedRun(data, model, batches, config.data.eval_examples, known, started=started)
+    examples = config.data.eval_examples or (None if start is None else START_EXAMPLES)
+    prepared = PreparedRun(data, model, batches, examples, known, started=started)
     return prepared if config.training.time is None else _fit_into_time(config, prepared)
 
 
@@ -236,6 +243,9 @@ def _conclude(
         if scores is None:
             trained.result.stopped = "interrupted"
     summary = summarize(config, data, model, trained.result, scores and scores[0])
+    start = data.linear_start(config.model)
+    if start is not None:
+        summary["linear_start"] = start.summary()
     if errors is not None:
         summary |= {"by_target": None} if scores is None else errors.values()
     if scores is not None and scores[1] < data.task.size("test"):
