@@ -284,6 +284,27 @@ def translate(
     say_lines(table(models or (), plan, folder))
 
 
+@lab.command()
+def forecasts(
+    series: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="sensors, seasons, walk, electricity, pedestrians, sunspots; default: all."
+        ),
+    ] = None,
+    mixer: Annotated[str, typer.Option(help="The mixer of the model.")] = "gru",
+    width: Width = 32,
+    steps: Annotated[int, typer.Option(min=1, help="Training steps of each model.")] = 600,
+    rows: Annotated[int, typer.Option(min=500, help="Rows of the own series.")] = 30_000,
+    seed: Seed = 0,
+) -> None:
+    """Compare forecasters with the best simple forecasts, and count what their bands hold."""
+    from threefold.lab.studies.forecasts import ForecastStudy, table
+
+    plan = ForecastStudy(mixer=mixer, width=width, steps=steps, rows=rows, seed=seed)
+    say_lines(table(series or (), plan))
+
+
 @lab.command("mackey-glass")
 def mackey_glass(
     seeds: Annotated[int, typer.Option(min=1, help="Number of seeds.")] = 20,

@@ -233,12 +233,20 @@ def _print_result(trained: TrainedRun, folder: Path) -> None:
                 text += f" (of a sample of {summary['test_examples']:,} examples)"
             facts.append((label, text))
     facts.append(("chance level", output.chance_text(summary)))
+    if result.kept_step is not None:
+        facts.append(("kept", _kept_text(result.kept_step)))
     if summary["published"]:
         published = "; ".join(f"{who} {value:g}" for who, value in summary["published"].items())
         facts.append(("published", published))
     facts += [("model", str(folder / "model")), ("figures", str(folder / "figures" / "loss.svg"))]
     facts.append(("to use", _use_command(trained, shlex.quote(str(folder)))))
     output.say_facts(facts)
+
+
+def _kept_text(step: int) -> str:
+    if step == 0:
+        return "the weights before training: the linear start is the best on validation"
+    return f"the weights after step {step:,}, the best on validation"
 
 
 def _use_command(trained: TrainedRun, folder: str) -> str:
@@ -270,6 +278,7 @@ def _print_plan(config: RunConfig, prepared: PreparedRun) -> None:
             *_data_facts(config, data),
             ("model", ", ".join(filter(None, [*parts, f"depth {spec.depth}"]))),
             *_embedding_facts(config, prepared),
+            *_start_facts(config, prepared),
             ("parameters", f"{model.parameter_count:,}"),
             ("optimizer", f"{settings.optimizer}, {rate}, {settings.schedule} schedule"),
             ("step", f"{step.elements:,} elements, about {1000 * step.seconds:.0f} ms"),
@@ -287,9 +296,16 @@ def _embedding_facts(config: RunConfig, prepared: PreparedRun) -> list[tuple[str
     return [("embedding", f"{known} start from {config.model.embedding}")]
 
 
+def _start_facts(config: RunConfig, prepared: PreparedRun) -> list[tuple[str, str]]:
+    """The linear forecast that a forecaster starts from."""
+    start = prepared.data.linear_start(config.model)
+    return [] if start is None else [("starts from", start.sentence)]
+
+
 def _duration(config: RunConfig, prepared: PreparedRun, training: float) -> str:
     """How long the run takes, with its evaluations."""
     from threefold.training.experiment import judging_seconds
+    from threefold.training.trainer import EVALUATIONS, starts_fitted
 
     settings, task = config.training, prepared.data.task
     if settings.time is not None and prepared.judging is not None:
@@ -304,6 +320,8 @@ def _duration(config: RunConfig, prepared: PreparedRun, training: float) -> str:
         return f"{text}about {judging} for evaluation{sample}"
     valid, test = judging_seconds(config, prepared)
     times = 1 + (settings.steps or 0) // (settings.eval_every or math.inf)
+    if settings.eval_every is None and starts_fitted(prepared.model):
+        times = 1 + EVALUATIONS
     return (
         f"{settings.steps:,} steps, about {format_duration(training)}, and "
         f"{format_duration(times * valid + test)} for evaluation"

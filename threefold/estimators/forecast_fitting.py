@@ -126,7 +126,10 @@ def train_forecaster(
         return data.windows.draw("train", every)
 
     task = replace(task, draw=draw, sizes=(len(train), len(held), len(held)))
-    return finish_run(config, prepare(config, TrainingData(task, config.data)), settings)
+    trained = finish_run(config, prepare(config, TrainingData(task, config.data)), settings)
+    if valid is None:
+        trained.model.calibration = None  # windows of training say nothing about others
+    return trained
 
 
 def _hold_out_last(begins: Array, horizon: int) -> tuple[Array, Array | None]:

@@ -15,8 +15,10 @@ import math
 from statistics import NormalDist
 from typing import TypeAlias
 
+import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor
 
 from threefold.errors import ThreefoldError, nearest
@@ -30,6 +32,7 @@ from threefold.models.scaling import Scaling
 from threefold.models.spec import Spec
 
 HEADS = ("quantile", "gaussian")
+Array: TypeAlias = NDArray[np.float64]
 GAUSSIAN_LEVELS = (0.1, 0.5, 0.9)  # shown for models that forecast mean and deviation
 MIN_DEVIATION = 1e-4  # smallest σ, in units of the scale of the series
 
@@ -236,6 +239,15 @@ class Forecaster(Backbone):
             return forecast
         steps = [NormalDist().inv_cdf(level) for level in GAUSSIAN_LEVELS]
         return forecast[..., :1] + forecast[..., 1:] * forecast.new_tensor(steps)
+
+    def bands(self, forecast: Tensor) -> tuple[Array, Array]:
+        """Point forecasts […, steps, channels] and quantiles […, levels], calibrated if there is a
+        calibration: as numpy arrays of float64."""
+        wide = forecast.detach().double().cpu()
+        point, quantiles = self.point_forecast(wide).numpy(), self.quantile_forecast(wide).numpy()
+        if self.calibration is None:
+            return point, quantiles
+        return point, self.calibration.apply(quantiles, point)
 
     def start_from(self, residuals: Tensor) -> None:
         """Let the network begin with 0, and with the quantiles of the filter's errors [N, H, C].

@@ -19,6 +19,7 @@ from threefold.data.atomic_files import sha256_of, write_folder
 from threefold.data.preprocessing import Preprocessing
 from threefold.errors import ThreefoldError
 from threefold.layers.table import registered_in
+from threefold.models.calibration import Calibration
 from threefold.models.config import CARD, CONFIG, WEIGHTS, ModelConfig, prepare_folder, read_config
 from threefold.models.files import read_tensors, write_tensors
 from threefold.models.model import Model
@@ -70,6 +71,7 @@ def load(
     _check_loaded(model, weights)
     model.tokenizer = _read_tokenizer(config.tokenizer, path)
     model.preprocessing = Preprocessing.read(path)
+    model.calibration = Calibration.read(path)
     return model.to(device=device, dtype=dtype).eval()
 
 
@@ -113,6 +115,8 @@ def _write(model: Model, folder: Path) -> None:
         model.tokenizer.save(folder)
     if model.preprocessing is not None:
         model.preprocessing.write(folder)
+    if model.calibration is not None:
+        model.calibration.write(folder)
     config = ModelConfig(
         spec=model.spec,
         threefold_version=threefold.__version__,

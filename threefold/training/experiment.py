@@ -28,6 +28,7 @@ from threefold.models.model import Model
 from threefold.models.table import build
 from threefold.plugins import how_to_load, missing_plugins
 from threefold.runtime.interrupts import InterruptedByUser, Interrupts
+from threefold.training.calibrating import calibrate
 from threefold.training.config import FORMAT_VERSION, RunConfig, read_toml
 from threefold.training.curves import draw_run, loss_chart
 from threefold.training.data_paths import path_note
@@ -43,7 +44,7 @@ from threefold.training.run_folder import CHECKPOINTS, LOG, RUN
 from threefold.training.settings import TrainingSettings
 from threefold.training.summary import summarize, title_of
 from threefold.training.target_errors import TargetErrors
-from threefold.training.trainer import Reserve
+from threefold.training.trainer import EVALUATIONS, Reserve, starts_fitted
 from threefold.training.training_data import EvaluationBatches, TrainingData, open_data
 from threefold.training.word_embeddings import start_embedding, with_width_of
 
@@ -151,9 +152,9 @@ def _fit_into_time(config: RunConfig, prepared: PreparedRun) -> PreparedRun:
     """Evaluate on a sample, if all examples would take more than a share of the time limit."""
     limit = MOST_JUDGING * (config.training.time or math.inf)
     valid, test = judging_seconds(config, prepared)
-    sampled = prepared
-    if valid + test > limit and not config.training.carry_state:
-        share, task = limit / (valid + test), prepared.data.task
+    sampled, rounds = prepared, EVALUATIONS + 1 if starts_fitted(prepared.model) else 1
+    if rounds * valid + test > limit and not config.training.carry_state:
+        share, task = limit / (rounds * valid + test), prepared.data.task
         fewer = [
             max(1, int(share * min(task.size(split), examples or task.size(split))))
             for split, examples in (("valid", prepared.valid_examples), ("test", None))
@@ -236,6 +237,9 @@ def _conclude(
     """Save a trained model if there is a folder, evaluate it, write its summary and figures."""
     data, model, scores = prepared.data, prepared.model.eval(), None
     errors = TargetErrors.of(data)
+    if isinstance(model, Forecaster) and trained.finished:
+        timed = config.training.time is not None
+        model.calibration = calibrate(model, data, prepared.valid_examples if timed else None)
     if trained.folder is not None:
         model.save(trained.folder / MODEL)
     if test and trained.finished:

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from threefold.blocks.stack import Stack
 from threefold.errors import DivergedError, OtherProcessFailedError
 from threefold.memory.state import State
+from threefold.models.forecaster import Forecaster
 from threefold.models.saving import unique_tensors
 from threefold.runtime.interrupts import InterruptedByUser, Interrupts
 from threefold.training.devices import computing, device_of, move, place
@@ -213,7 +214,7 @@ class Trainer:
     @property
     def starts_fitted(self) -> bool:
         """Whether the model was fitted before training, which must not make it worse."""
-        return getattr(self.model, "start", None) is not None
+        return starts_fitted(self.model)
 
     @property
     def evaluation_is_due(self) -> bool:
@@ -376,6 +377,11 @@ class Trainer:
         if found_by_any and cause == NOT_REPRODUCED:  # the bad rows are those of another rank
             raise OtherProcessFailedError("another process of this run found non-finite numbers")
         return cause
+
+
+def starts_fitted(model: nn.Module) -> bool:
+    """Whether a model was fitted before training: a forecaster with a linear start."""
+    return isinstance(model, Forecaster) and model.start is not None
 
 
 def _elements(rows: Any) -> int:

@@ -164,7 +164,8 @@ class TrainingData:
         if self.task.kind != "forecaster" or not chosen:
             return None
         if lags not in self._starts:
-            self._starts[lags] = fit_start(self.task, lags=lags)
+            current = 0 if self.preprocessing is None else self.preprocessing.calendar_size
+            self._starts[lags] = fit_start(self.task, current=current, lags=lags)
         return self._starts[lags]
 
     @cached_property
