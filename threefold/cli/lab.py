@@ -295,7 +295,7 @@ def forecasts(
     mixer: Annotated[str, typer.Option(help="The mixer of the model.")] = "gru",
     width: Width = 32,
     steps: Annotated[int, typer.Option(min=1, help="Training steps of each model.")] = 600,
-    rows: Annotated[int, typer.Option(min=500, help="Rows of the own series.")] = 30_000,
+    rows: Annotated[int, typer.Option(min=500, help="Rows of the own series.")] = 40_000,
     seed: Seed = 0,
 ) -> None:
     """Compare forecasters with the best simple forecasts, and count what their bands hold."""

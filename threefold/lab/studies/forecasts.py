@@ -64,7 +64,7 @@ class ForecastStudy:
     depth: int = 1
     steps: int = 600
     batch_size: int = 32
-    rows: int = 30_000  # of the own series
+    rows: int = 40_000  # of the own series
     seed: int = 0
 
 
@@ -195,7 +195,7 @@ def measure(name: str, plan: ForecastStudy) -> ForecastResult:
     start = trained.summary["linear_start"]
     return ForecastResult(
         name,
-        f"{start['name']}, {start['lags']} lags",
+        start["name"] if start["lags"] == 1 else f"{start['name']}, {start['lags']} lags",
         int(trained.result.kept_step or 0),
         _error(point, truth),
         _baseline_errors(task, numbers, truth, plan.seed),
