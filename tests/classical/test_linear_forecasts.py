@@ -10,22 +10,22 @@ from torch import Tensor
 from tests.tolerances import assert_close
 from threefold.classical.autoregression import RidgeAutoregression
 from threefold.classical.linear_forecasts import (
-    Windows,
+    ForecastWindows,
     choose_linear,
     from_ridge,
     from_smoothing,
     repeat_value,
 )
-from threefold.classical.smoothing import fit_rates, forecast_window
+from threefold.classical.smoothing import fit_rates, forecast_windows
 
 CONTEXT, HORIZON = 24, 5
 
 
-def windows(columns: Tensor, context: int = CONTEXT, horizon: int = HORIZON) -> Windows:
+def windows(columns: Tensor, context: int = CONTEXT, horizon: int = HORIZON) -> ForecastWindows:
     """All windows of [time, columns], whose first column is the target."""
     future = columns[:, 0].unfold(0, horizon, 1)[context:].unsqueeze(-1)
     inputs = columns.unfold(0, context, 1).transpose(1, 2)[: len(future)]
-    return Windows(inputs, future)
+    return ForecastWindows(inputs, future)
 
 
 def waves(count: int = 700) -> Tensor:
@@ -52,8 +52,8 @@ def test_smoothing_and_repeated_values_as_filters() -> None:
     chosen = parts.inputs[:: len(parts.inputs) // 4, :, 0][:4].numpy()
     rates = fit_rates(list(chosen), season=12)
     for number in (0, 300):
-        window = parts.inputs[number, :, 0].numpy()
-        expected = forecast_window(window, rates, HORIZON, season=12)
+        window = parts.inputs[number : number + 1, :, 0].numpy()
+        expected = forecast_windows(window, rates, HORIZON, season=12)[0]
         found = smoothed.predict(parts.inputs[number : number + 1])[0, :, 0]
         assert np.abs(found.numpy() - expected).max() < 1e-9
     last = repeat_value(3, 1, HORIZON).predict(parts.inputs)
@@ -80,8 +80,8 @@ def test_the_best_one_is_chosen_on_held_out_windows(name: str) -> None:
     if name == "ridge":  # of a random walk nothing can be forecast; of noise around 5, its mean
         columns = noise + 5
     parts = windows(columns)  # more than are read at once
-    train = Windows(parts.inputs[:5000], parts.targets[:5000])
-    held = Windows(parts.inputs[5000:], parts.targets[5000:])
+    train = ForecastWindows(parts.inputs[:5000], parts.targets[:5000])
+    held = ForecastWindows(parts.inputs[5000:], parts.targets[5000:])
     chosen, errors = choose_linear(train, held)
     assert chosen.name == name
     assert errors[name] <= 1.01 * min(errors.values())

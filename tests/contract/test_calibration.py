@@ -91,5 +91,5 @@ def test_a_calibration_is_saved_with_the_model(tmp_path: Path) -> None:
         expected = getattr(model.calibration, name)
         assert np.array_equal(getattr(loaded.calibration, name), expected)
     (tmp_path / "model" / FILE).write_bytes(b"damaged")
-    with pytest.raises(ThreefoldError, match="calibration.safetensors"):
+    with pytest.raises(ThreefoldError, match="calibration"):
         threefold.load(tmp_path / "model")

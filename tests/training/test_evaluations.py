@@ -24,7 +24,8 @@ from threefold.runtime.interrupts import InterruptedByUser
 from threefold.training.config import RunConfig
 from threefold.training.evaluations import Evaluation
 from threefold.training.evaluations.forecast_measure import origins_of
-from threefold.training.experiment import finished_steps, prepare, run
+from threefold.training.experiment import finished_steps, run
+from threefold.training.preparation import prepare
 from threefold.training.training_data import open_data
 
 EXACT = TOLERANCES[torch.float32, "output"]
@@ -257,10 +258,10 @@ def test_a_time_limit_includes_the_evaluations(
     data = {"name": str(classifier.parent / "reviews.csv"), "batch_size": 4}
     values = {"data": data, "model": {"mixers": ["gru"], "width": 16}, "training": {"time": 10}}
     config = RunConfig.read(values)
-    monkeypatch.setattr("threefold.training.experiment.judging_seconds", lambda *_: (1.0, 1.5))
+    monkeypatch.setattr("threefold.training.preparation.judging_seconds", lambda *_: (1.0, 1.5))
     prepared = prepare(config)
     assert prepared.judging == 2.5 and prepared.test_examples is None
-    monkeypatch.setattr("threefold.training.experiment.judging_seconds", lambda *_: (4.0, 6.0))
+    monkeypatch.setattr("threefold.training.preparation.judging_seconds", lambda *_: (4.0, 6.0))
     prepared = prepare(config)
     assert prepared.judging == pytest.approx(3)  # a sample, so that time is left to train
     assert (prepared.valid_examples, prepared.test_examples) == (3, 3)

@@ -13,7 +13,7 @@ import torch
 import threefold
 from threefold.models.forecaster import Forecaster
 from threefold.training.config import RunConfig
-from threefold.training.experiment import prepare
+from threefold.training.preparation import prepare
 from threefold.training.training_data import open_data
 
 SETTINGS = {"data.length": 16, "model.width": 16, "model.depth": 1}

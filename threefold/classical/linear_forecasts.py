@@ -17,7 +17,7 @@ from torch import Tensor
 
 from threefold.classical.autoregression import RidgeAutoregression
 from threefold.classical.seasons import season_of
-from threefold.classical.smoothing import fit_rates, forecast_window
+from threefold.classical.smoothing import fit_rates, forecast_windows
 from threefold.errors import ThreefoldError
 
 SHARES = (1.0, 0.75, 0.5, 0.25)  # of the context, as numbers of lags
@@ -103,8 +103,7 @@ def from_smoothing(inputs: Tensor, targets: int, horizon: int, season: int) -> L
     impulses = np.eye(lags)[::-1]  # the newest lag first
     for target in range(targets):
         rates = fit_rates(list(chosen[:, :, target]), season=season)
-        rows = [forecast_window(impulse, rates, horizon, season=season) for impulse in impulses]
-        response = torch.from_numpy(np.array(rows))
+        response = torch.from_numpy(forecast_windows(impulses, rates, horizon, season=season))
         taps[:, target, target::targets] = response
         level[target, target::targets] = response.sum(0) - 1  # 0 but for rounding
     taps[0, :targets] = 0.0
@@ -114,7 +113,7 @@ def from_smoothing(inputs: Tensor, targets: int, horizon: int, season: int) -> L
 
 
 @dataclass(frozen=True)
-class Windows:
+class ForecastWindows:
     """Windows [N, C, columns], targets first, in the order of time, and what follows them."""
 
     inputs: Tensor
@@ -127,7 +126,7 @@ class Windows:
 
 
 def choose_linear(
-    train: Windows, held_out: Windows, *, current: int = 0, lags: int | None = None
+    train: ForecastWindows, held_out: ForecastWindows, *, current: int = 0, lags: int | None = None
 ) -> tuple[LinearForecast, dict[str, float]]:
     """The filter of least held-out error, and the least errors of all that were tried, by name.
 
@@ -153,12 +152,12 @@ def choose_linear(
     return best, errors
 
 
-def _scored(filter_: LinearForecast, held_out: Windows) -> tuple[float, LinearForecast]:
+def _scored(filter_: LinearForecast, held_out: ForecastWindows) -> tuple[float, LinearForecast]:
     error = filter_.error(held_out.inputs, held_out.targets)
     return error if error == error else float("inf"), filter_
 
 
-def _simple_forecasts(train: Windows) -> Iterator[Callable[[], LinearForecast]]:
+def _simple_forecasts(train: ForecastWindows) -> Iterator[Callable[[], LinearForecast]]:
     """The last value, that of a season ago, and smoothing where a ridge may need more windows."""
     context, columns = train.inputs.shape[1:]
     horizon, targets = train.targets.shape[1:]
@@ -171,7 +170,7 @@ def _simple_forecasts(train: Windows) -> Iterator[Callable[[], LinearForecast]]:
 
 
 def _ridges(
-    train: Windows, held_out: Windows, current: int, lags: int | None
+    train: ForecastWindows, held_out: ForecastWindows, current: int, lags: int | None
 ) -> list[LinearForecast]:
     """Ridges with most lags around the last value or season, with and without the level, and the
     best of them with fewer lags."""

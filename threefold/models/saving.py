@@ -19,6 +19,7 @@ from threefold.data.atomic_files import sha256_of, write_folder
 from threefold.data.preprocessing import Preprocessing
 from threefold.errors import ThreefoldError
 from threefold.layers.table import registered_in
+from threefold.models.adapters import adapter_rank, restore_adapters
 from threefold.models.calibration import Calibration
 from threefold.models.config import CARD, CONFIG, WEIGHTS, ModelConfig, prepare_folder, read_config
 from threefold.models.files import read_tensors, write_tensors
@@ -126,6 +127,7 @@ def _write(model: Model, folder: Path) -> None:
         files=tuple(sorted({CARD, *(file.name for file in folder.iterdir())})),
         sha256=sha256_of(folder / WEIGHTS),
         plugins={n: e.origin for n, e in registered_in(model.spec.to_dict()).items()},
+        adapters=adapter_rank(model),
     )
     (folder / CARD).write_text(_card(config), encoding="utf-8")
     config.write(folder / CONFIG)
@@ -145,6 +147,7 @@ def read_weights(folder: Path, config: ModelConfig, model: nn.Module) -> dict[st
     weights = folder / WEIGHTS
     tensors, _ = read_tensors(weights)
     restore_codes(model, tensors)
+    restore_adapters(model, tensors)
     _check_match(unique_tensors(model), tensors, weights)
     if sha256_of(weights) != config.sha256:
         raise ThreefoldError(
@@ -233,6 +236,7 @@ def _card(config: ModelConfig) -> str:
         "vocabulary": spec.vocabulary if spec.entries else "",
         "channel mixer": f"`{spec.channel_entry[0]}`" if spec.entries else "",
         "dtype": config.dtype,
+        "adapters": f"rank {config.adapters}, not merged" if config.adapters else "",
         "tokenizer": config.tokenizer or "none",
         "written by": f"Threefold {config.threefold_version}",
     }

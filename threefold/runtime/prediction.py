@@ -25,7 +25,7 @@ from threefold.data.padding import pad_rows
 from threefold.data.permutation import cover_ranks
 from threefold.data.preprocessing import Chain, Preprocessing
 from threefold.data.preprocessing.numbers import Standardise
-from threefold.data.preprocessing.text import Tokenize, TokenizeMasked
+from threefold.data.preprocessing.text import Tokenize, TokenizeMasked, WordPieces
 from threefold.errors import ThreefoldError
 from threefold.models.model import Model
 from threefold.models.saving import load
@@ -76,13 +76,21 @@ def predict(
             if on_progress is not None:
                 on_progress(done, len(rows))
     if network.kind == "tagger" and preprocessing.form == "words":
-        answers = [
-            {"words": list(row.value[: len(answer["tags"])]), **answer}
-            for row, answer in zip(rows, answers, strict=True)
-        ]
+        tagged = zip(rows, answers, strict=True)
+        answers = [_tagged_words(preprocessing, row.value, answer) for row, answer in tagged]
     notes = input_notes(preprocessing, rows, encoded)
     columns = [_own_columns(*pair) for pair in zip(rows, answers, strict=True)]
     return Answers(answers, [row.source for row in rows], columns, notes)
+
+
+def _tagged_words(
+    preprocessing: Preprocessing, words: Sequence[str], answer: dict[str, Any]
+) -> dict[str, Any]:
+    """The words of a sentence with their tags, of which several tokens of a word have one."""
+    tags, pieces = answer["tags"], preprocessing.inputs.find(WordPieces)
+    if pieces is not None:
+        tags = [tags[end] for end in pieces.ends(words)]
+    return {"words": list(words[: len(tags)]), **answer, "tags": tags}
 
 
 def _own_columns(row: RawInput, answer: dict[str, Any]) -> dict[str, Any]:

@@ -74,6 +74,11 @@ def open_input(
         assert preprocessing is not None  # it has a form
         _refuse_text_table(data, preprocessing)
         step = preprocessing.inputs.find(WordNumbers)
+        if step is None:
+            raise ThreefoldError(
+                "this tagger reads words as several tokens each, so a stream of words cannot be "
+                "read element by element; use `threefold predict`"
+            )
         return StreamInput(Source(data, WordListEncoder(step.numbers), wait), WordReader(model))
     return _open_text(model, data, wait)
 

@@ -102,6 +102,12 @@ class ModelSettings(Section):
     """Residual wiring of a block: pre_norm, post_norm, deep_norm or plain."""
     embedding: str | None = None
     """Text: a file of word vectors to start from; the model reads words, and has their width."""
+    from_model: str | None = None
+    """A saved model or a run to start from: its blocks, tokenizer, columns and scaling are kept."""
+    adapters: Count | None = None
+    """Rank of low-rank adapters, e.g. 8: only these and the head are trained; needs from_model."""
+    adapter_alpha: Annotated[float, Field(gt=0)] | None = None
+    """Adapters are multiplied by this number divided by their rank; default: twice the rank."""
     options: dict[str, Any] = Field(default_factory=dict)
     """Options of the kind of model, e.g. {dropout = 0.1}; docs/guide.md names the most used."""
     seed: Seed = 0

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from threefold.classical.linear_forecasts import LinearForecast, Windows, choose_linear
+from threefold.classical.linear_forecasts import LinearForecast, ForecastWindows, choose_linear
 from threefold.models.forecaster import Forecaster
 from threefold.tasks.task import Task
 
@@ -95,7 +95,7 @@ def apply_start(model: Forecaster, start: FittedStart) -> None:
     model.start_from(start.residuals / deviation)
 
 
-def _windows(task: Task[Any], split: str) -> Windows:
+def _windows(task: Task[Any], split: str) -> ForecastWindows:
     """Windows of a split, in the order of time, spread over all of it."""
     size = task.size(split)
     numbers = max(1, task.length * max(1, task.features))
@@ -103,4 +103,4 @@ def _windows(task: Task[Any], split: str) -> Windows:
     chosen = np.unique(np.linspace(0, size - 1, count).astype(np.int64))
     rows = task.rows(split, chosen)
     targets = rows.targets
-    return Windows(rows.inputs, targets.unsqueeze(-1) if targets.dim() == 2 else targets)
+    return ForecastWindows(rows.inputs, targets.unsqueeze(-1) if targets.dim() == 2 else targets)

@@ -36,7 +36,8 @@ from threefold.tasks.forecasting import sunspots
 from threefold.tasks.stored import data_folder
 from threefold.tasks.task import Task
 from threefold.training.config import DataSettings, ModelSettings, RunConfig
-from threefold.training.experiment import prepare, run
+from threefold.training.experiment import run
+from threefold.training.preparation import prepare
 from threefold.training.settings import TrainingSettings
 from threefold.training.training_data import open_data
 

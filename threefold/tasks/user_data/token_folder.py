@@ -91,10 +91,11 @@ def token_folder_task(folder: Path, reading: Reading) -> Task[Batch]:
 
 
 def _check_tokenizer(folder: Path, tokenizer: Tokenizer, reading: Reading) -> None:
-    if reading.preprocessing is None:
+    known = reading.preprocessing or reading.start
+    if known is None:
         return
-    trained: Tokenize = reading.preprocessing.inputs.find(Tokenize)
-    if trained.description != describe_tokenizer(tokenizer):
+    trained: Tokenize | None = known.inputs.find(Tokenize)
+    if trained is None or trained.description != describe_tokenizer(tokenizer):
         raise ThreefoldError(
             f"{folder}: was made with another tokenizer than the model; give the text itself"
         )
