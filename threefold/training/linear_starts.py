@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from threefold.classical.linear_forecasts import LinearForecast, ForecastWindows, choose_linear
+from threefold.classical.linear_forecasts import ForecastWindows, LinearForecast, choose_linear
 from threefold.models.forecaster import Forecaster
 from threefold.tasks.task import Task
 
