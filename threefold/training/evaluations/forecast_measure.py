@@ -138,7 +138,7 @@ class ForecastMeasure(Measure):
         values |= self._by_series(point, truth, season)
         calibration = None if self.model is None else self.model.calibration
         if calibration is not None:
-            values["calibration"] = {
+            values["band_calibration"] = {
                 "windows": int(calibration.count.min()),
                 "notes": calibration.notes,
             }
