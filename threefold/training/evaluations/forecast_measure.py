@@ -138,10 +138,8 @@ class ForecastMeasure(Measure):
         values |= self._by_series(point, truth, season)
         calibration = None if self.model is None else self.model.calibration
         if calibration is not None:
-            values["band_calibration"] = {
-                "windows": int(calibration.count.min()),
-                "notes": calibration.notes,
-            }
+            values["calibrated_windows"] = int(calibration.count.min())
+            values["notes"] = calibration.notes
         return {**values, **self._examples(point, quantiles, truth, scale)}
 
     def _naive(self) -> tuple[int, list[float | None], str]:
