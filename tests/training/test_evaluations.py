@@ -169,6 +169,23 @@ def test_several_series_are_listed_and_never_mixed(tmp_path: Path) -> None:
     assert {row["series"]: row["n"] for row in values["by_series"]} == {"s1": 54, "s2": 54}
     assert values["baselines"]["value of a season ago"]["mae"] == pytest.approx(0, abs=1e-4)
     assert values["baselines"]["last value"]["mae"] < 4  # not the jump between the series
+    other = write(tmp_path / "other.csv", ("name", "y"), [("s3", float(i % 5)) for i in range(60)])
+    assert (
+        "1 series were not in the training data (s3)"
+        in threefold.evaluate(trained, other)["notes"][0]
+    )
+
+
+def test_unseen_categories_and_missing_numbers_are_told(tmp_path: Path) -> None:
+    towns = {"town": ["Ulm", "Bonn"] * 30, "area": np.arange(60.0), "price": np.arange(60.0)}
+    trained = threefold.train(
+        towns, target="price", kind="regressor", mixers="gru", steps=2, settings=SMALL
+    )
+    new = {"town": ["Rome", "Bonn"], "area": [3.0, None], "price": [1.0, 2.0]}
+    notes = threefold.evaluate(trained, new)["notes"]
+    assert notes == trained.model.predict(new).notes
+    assert "town: 1 cells have a category that training has not seen" in notes[0]
+    assert "numbers are missing or absurd in 1 inputs (area 1;" in notes[1]
 
 
 def test_numbers_texts_and_translations(tmp_path: Path) -> None:

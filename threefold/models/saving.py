@@ -17,7 +17,7 @@ import threefold
 from threefold.data import tokenizers
 from threefold.data.atomic_files import sha256_of, write_folder
 from threefold.data.preprocessing import Preprocessing
-from threefold.errors import ThreefoldError
+from threefold.errors import ThreefoldError, option
 from threefold.layers.table import registered_in
 from threefold.models.adapters import adapter_rank, restore_adapters
 from threefold.models.calibration import Calibration
@@ -100,7 +100,7 @@ def find_model_folder(path: Path) -> Path:
     if (path / RACE_PLAN).is_file():
         raise ThreefoldError(
             f"{path}: this race has no best model yet, because it has not finished; continue it "
-            f"with the command that started it and --folder {path}"
+            f"with what started it and {option('folder', str(path))}"
         )
     if any((path / name).exists() for name in RUN_FILES):
         raise ThreefoldError(

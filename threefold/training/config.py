@@ -69,6 +69,8 @@ class DataSettings(Section):
     """Tables: the decimal sign of numbers; default: as the cells show."""
     sampling_rate: Count | None = None
     """Sounds: samples per second to resample to; default: as recorded."""
+    sound_inputs: Literal["frames", "samples"] | None = None
+    """Sounds: cepstral coefficients every 10 ms, or samples; default: frames of long sounds."""
     image_size: str | None = None
     """Images: WIDTHxHEIGHT to scale to; default: as they are."""
     options: dict[str, Any] = Field(default_factory=dict)

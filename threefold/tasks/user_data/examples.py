@@ -337,7 +337,8 @@ def _describe(
         notes += absurd_notes(scale.absurd_counts(data.examples.inputs))
     if data.kind in CLASSIFYING:
         facts.append(("classes", count_labels(data.examples.targets)))
-        notes += imbalance_note(data.examples.targets)
+        fitted = reading.preprocessing is None  # else it is too late to weigh classes
+        notes += imbalance_note(data.examples.targets) if fitted else ()
         notes += rare_note(data.examples.targets) if reading.split else ()
     elif data.kind == "tagger":
         facts.append(

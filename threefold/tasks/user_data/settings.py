@@ -32,6 +32,7 @@ class ReadSettings:
     header: bool | None = None
     decimal: str | None = None  # the decimal sign of a table's numbers
     sampling_rate: int | None = None
+    sound_inputs: str | None = None  # frames or samples
     image_size: str | None = None  # WIDTHxHEIGHT
 
     @property
