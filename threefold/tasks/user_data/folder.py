@@ -10,7 +10,7 @@ from typing import Any
 from threefold.data.audio import read_wav
 from threefold.data.images import is_grey, read_image
 from threefold.data.preprocessing import Chain
-from threefold.data.preprocessing.media import ReadImage, ReadPicture, ReadSound
+from threefold.data.preprocessing.media import ReadImage, ReadPicture, ReadSound, SoundFrames
 from threefold.data.preprocessing.numbers import Truncate
 from threefold.data.readers import read_text
 from threefold.errors import AmbiguousError, ThreefoldError, option, setting
@@ -29,6 +29,7 @@ from threefold.tasks.user_data.text_inputs import fit_texts
 TEXT_SUFFIXES = (
     *(".txt", ".md", ".text", ".log", ".tex", ".html", ".xml", ".json", ".py", ".c", ".abc"),
 )
+MOST_SAMPLES = 1000  # of a sound that a model reads sample by sample, unless asked to
 SOUND_SUFFIXES = (".wav",)
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif")
 TABLE_SUFFIXES = (".csv", ".tsv", ".jsonl", ".parquet", ".xlsx", ".npy", ".ts")
@@ -131,7 +132,8 @@ def _labelled_texts(name: str, files: Sequence[Path], reading: Reading) -> Examp
 def _media(name: str, files: Sequence[Path], sounds: bool, reading: Reading) -> ExampleData:
     settings = reading.settings
     what = "sounds" if sounds else "images"
-    settings.allow_only(f"{name}, {what}", "length", "sampling_rate" if sounds else "image_size")
+    own = ("sampling_rate", "sound_inputs") if sounds else ("image_size",)
+    settings.allow_only(f"{name}, {what}", "length", *own)
     possible = ("classifier",) if sounds else ("classifier", *IMAGE_KINDS)
     settings.check_kind(f"{name}, {what},", *possible)
     kind = reading.kind or "classifier"
@@ -139,6 +141,8 @@ def _media(name: str, files: Sequence[Path], sounds: bool, reading: Reading) -> 
         settings.allow_only(f"{name}, whole pictures", "image_size")
     labels = [file.parent.name for file in files]
     shown = f"{len(files):,} {what} in {len(set(labels))} subfolders"
+    if sounds:
+        shown += f", long ones as frames ({setting('data.sound_inputs', 'frames|samples')})"
     cut = () if settings.length is None else (Truncate(settings.length),)
 
     def fit(train: Sequence[Path]) -> Chain:
@@ -148,7 +152,8 @@ def _media(name: str, files: Sequence[Path], sounds: bool, reading: Reading) -> 
         if isinstance(read, ReadImage) and kind in IMAGE_KINDS:
             grey = all(is_grey(read_image(file)) for file in files)
             read = ReadPicture(read.height, read.width, read.resized, "L" if grey else "RGB")
-        return Chain((read, *cut))
+        framed = () if isinstance(read, ReadImage) else _sound_frames(read, train, settings)
+        return Chain((read, *framed, *cut))
 
     return ExampleData(
         name,
@@ -175,6 +180,18 @@ def _sound_step(files: Sequence[Path], settings: ReadSettings) -> ReadSound:
             [f"{setting('data.sampling_rate', str(r))}    resamples all" for r, _ in rates],
         )
     return ReadSound(rates[0][0])
+
+
+def _sound_frames(
+    read: ReadSound, train: Sequence[Path], settings: ReadSettings
+) -> tuple[SoundFrames, ...]:
+    """Frames of long sounds, unless something else was asked for; samples of short ones."""
+    if settings.sound_inputs == "samples":
+        return ()
+    sounds = [read.apply(file) for file in train]
+    if settings.sound_inputs is None and max(map(len, sounds)) <= MOST_SAMPLES:
+        return ()
+    return (SoundFrames.fit(sounds, read.rate),)
 
 
 def _image_step(files: Sequence[Path], settings: ReadSettings) -> ReadImage:
