@@ -318,23 +318,14 @@ def translate(
 
 @lab.command()
 def forecasts(
-    series: Annotated[
-        list[str] | None,
-        typer.Argument(
-            help="sensors, seasons, walk, electricity, pedestrians, sunspots; default: all."
-        ),
-    ] = None,
-    mixer: Annotated[str, typer.Option(help="The mixer of the model.")] = "gru",
-    width: Width = 32,
+    series: Annotated[list[str] | None, typer.Argument(help="Series; default: all six.")] = None,
     steps: Annotated[int, typer.Option(min=1, help="Training steps of each model.")] = 600,
-    rows: Annotated[int, typer.Option(min=500, help="Rows of the own series.")] = 40_000,
     seed: Seed = 0,
 ) -> None:
-    """Compare forecasters with the best simple forecasts, and count what their bands hold."""
+    """Compare forecasters with the best simple forecasts."""
     from threefold.lab.studies.forecasts import ForecastStudy, table
 
-    plan = ForecastStudy(mixer=mixer, width=width, steps=steps, rows=rows, seed=seed)
-    say_lines(table(series or (), plan))
+    say_lines(table(series or (), ForecastStudy(steps=steps, seed=seed)))
 
 
 @lab.command("mackey-glass")
