@@ -23,6 +23,7 @@ from threefold.kernels.replay.program import Loop
 from threefold.kernels.replay.stepping import Programs
 from threefold.layers.placement import Placed
 from threefold.memory.state import State
+from threefold.models.calibration import Calibration
 from threefold.models.spec import Spec
 
 # Named, not imported: a model is built without what runs it.
@@ -46,6 +47,7 @@ class Model(Placed, ABC):
         self.spec = spec
         self.tokenizer: Any = None
         self.preprocessing: Preprocessing | None = None  # from a user's data to tensors
+        self.calibration: Calibration | None = None  # of the bands of a forecaster
         self.programs: Programs = {}  # recorded steps
 
     def __getstate__(self) -> dict[str, Any]:

@@ -34,7 +34,14 @@ from threefold.kernels.parameter_cache import ParameterCache, caches_below
 _VERSION_OFFSET, _TYPE_OFFSET = 24, 8
 _PLAIN = (bool, int, float, complex, str, bytes, tuple, type(None))
 # Entries of a module's dict that say nothing about its step.
-_IGNORED = ("programs", "tokenizer", "preprocessing", "_backward_hooks", "_state_dict_hooks")
+_IGNORED = (
+    "programs",
+    "tokenizer",
+    "preprocessing",
+    "calibration",
+    "_backward_hooks",
+    "_state_dict_hooks",
+)
 
 
 def _word_at(address: int) -> int:
