@@ -10,11 +10,9 @@ import numpy as np
 
 from threefold.data.column_types import describe_column
 from threefold.data.preprocessing import Chain, Preprocessing, Roles
-from threefold.data.preprocessing.categories import Categories, OneHot, column_values
+from threefold.data.preprocessing.categories import column_values
 from threefold.data.preprocessing.numbers import (
-    FillMissing,
     RowAsSequence,
-    Standardise,
     Truncate,
 )
 from threefold.data.preprocessing.text import WordNumbers
@@ -23,8 +21,10 @@ from threefold.data.time_stamps import day_first_in, read_times, time_format_of
 from threefold.errors import ThreefoldError, nearest, option, setting
 from threefold.tasks.stored import Array
 from threefold.tasks.task import Task
+from threefold.tasks.user_data.captions import captions_task
 from threefold.tasks.user_data.description import category_facts, list_names, list_options
 from threefold.tasks.user_data.examples import ExampleData, RawExamples, examples_task
+from threefold.tasks.user_data.numbers import fit_numbers
 from threefold.tasks.user_data.pairs import RawPairs, pairs_task
 from threefold.tasks.user_data.roles import TableReading, read_roles
 from threefold.tasks.user_data.series import forecasting_task, refuse_missing
@@ -48,6 +48,8 @@ def table_task(table: Table, reading: Reading) -> Task[Any]:
     table = _without_empty_texts(table, found)
     if found.kind == "forecaster":
         return forecasting_task(table, found, reading)
+    if found.kind == "captioner":
+        return captions_task(table, found, reading)
     if found.kind == "seq2seq":
         reading.settings.allow_only(
             f"{table.name}, pairs of texts",
@@ -97,6 +99,7 @@ def known_reading(table: Table, known: Preprocessing) -> TableReading:
 def check_columns(table: Table, roles: Roles, *, with_labels: bool) -> None:
     """Refuse a table that lacks a column of the model's training data."""
     wanted = [*roles.texts, *roles.features, roles.time, roles.group, roles.series]
+    wanted.append(roles.image)
     wanted += [roles.label, *roles.targets] if with_labels else []
     missing = [name for name in wanted if name is not None and name not in table.cells]
     if missing:
@@ -235,21 +238,6 @@ def group_rows(
     for row in order:
         groups[names[row]].append(int(row))
     return groups
-
-
-def fit_numbers(
-    train: Sequence[Array],
-    columns: Sequence[str],
-    settings: ReadSettings,
-    categories: Categories | None = None,
-) -> Chain:
-    """Scaling and filling of sequences of numbers and codes, fitted to the training split."""
-    scale = Standardise.fit(train, columns, categories or ())
-    policy = settings.missing or "mask"
-    fill = FillMissing.fit(scale.apply(np.concatenate(list(train))), columns, policy)
-    encode = (OneHot.fit(columns, categories),) if categories else ()
-    cut = () if settings.length is None else (Truncate(settings.length),)
-    return Chain((scale, fill, *encode, *cut))
 
 
 def _targets(table: Table, found: TableReading) -> list[Any]:
