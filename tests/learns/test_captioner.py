@@ -20,7 +20,7 @@ def test_sentences_never_seen_are_written() -> None:
         "data.batch_size": 64,
         "data.eval_examples": 50,
     }
-    run = threefold.train("shapes", mixers="gru", steps=400, settings=settings)
+    run = threefold.train("shapes", mixers="gru", steps=600, settings=settings)
     rows = task("shapes").batch("test", 0, 200)
     with torch.no_grad():
         state = run.model.encode(rows.source)
