@@ -104,9 +104,10 @@ def test_what_is_not_images_with_texts_is_refused(tmp_path: Path) -> None:
     rows = list(csv.reader(table.open()))[1:]
     cases = [
         (("image", "text"), [*rows, ("img/99.png", "none")], "captions.csv:32: image is .*99.png"),
+        (("image", "text"), [*rows, ("img/0.png", "")], "captions.csv:32: text is missing"),
         (("image", "text"), rows[:9], "9 examples are too few; expected 10 or more"),
-        (("image", "label"), [(a, t.split()[1]) for a, t in rows], "label|one subfolder per class"),
-        (("image", "text"), [(a, "") for a, _ in rows], "text is missing"),
+        (("image", "label"), [(a, t.split()[1]) for a, t in rows], "one subfolder per class"),
+        (("image", "text"), [(a, "") for a, _ in rows], "no column of texts"),
     ]
     for names, cells, message in cases:
         with pytest.raises(ThreefoldError, match=message):

@@ -80,6 +80,7 @@ class HierarchicalClassifier(Model):
     """
 
     kind = "hierarchical"
+    streams = True  # sentence by sentence
 
     def __init__(self, spec: Spec) -> None:
         super().__init__(spec)
@@ -166,6 +167,15 @@ class HierarchicalClassifier(Model):
                 "documents and has no state"
             )
         return self._carried(self._begin(None, batch_size))
+
+    def check_streams(self) -> None:
+        """Raise an error unless documents can be read sentence by sentence."""
+        if not self.causal:
+            raise ThreefoldError(
+                "this hierarchical model cannot read a stream, because its document mixers see "
+                "later sentences; train one with causal ones, e.g. "
+                '--set model.options.document_mixers=["gru"], and without bidirectional'
+            )
 
     def check_state(self, state: State, rows: int) -> None:
         """Raise an error unless `state` is a state of this model for a batch of `rows`."""

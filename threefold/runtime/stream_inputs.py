@@ -2,6 +2,7 @@
 
     text      tokens of one long text              columns  byte, token, text
     words     words, sentence by sentence          columns  word
+    sentence  whole sentences of one document      columns  text
     sound     samples at the rate of training      columns  seconds
     rows      numbers of a table, by name          columns  series, time, missing
 
@@ -22,6 +23,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from threefold.data.padding import pad_rows
 from threefold.data.preprocessing import Preprocessing
 from threefold.data.preprocessing.categories import OneHot
 from threefold.data.preprocessing.numbers import ABSURD, FillMissing, Standardise
@@ -36,6 +38,7 @@ from threefold.runtime.stream_notes import oddities
 
 Array = NDArray[Any]
 Tallies = dict[str, dict[str, int]]  # counts by what was counted, and by column
+NO_TOKEN = -1  # behind the end of a sentence
 GAP = 1.5  # steps of time between two rows, from which it is a gap
 
 
@@ -146,6 +149,15 @@ class WordReader(StreamReader):
         chosen = elements[list(segment.rows)]
         inputs = torch.from_numpy(chosen["token"].copy()).to(self.model.device)
         return Prepared(inputs, inputs, {"word": chosen["word"].tolist()}, segment.rows)
+
+
+class SentenceReader(StreamReader):
+    """Sentences of a document, as rows of tokens that are filled up with −1."""
+
+    def prepare(self, elements: Elements, segment: SeriesRows, position: int) -> Prepared:
+        table, _ = pad_rows(list(elements["tokens"]), NO_TOKEN)
+        inputs = torch.from_numpy(table).to(self.model.device)
+        return Prepared(inputs, inputs, {"text": elements["text"].tolist()}, segment.rows)
 
 
 class SoundReader(StreamReader):

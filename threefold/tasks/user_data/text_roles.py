@@ -56,17 +56,16 @@ def _are_images(cells: Sequence[object]) -> bool:
 
 def shows_captions(table: Table, facts: Mapping[str, ColumnFacts], settings: ReadSettings) -> bool:
     """Whether a table has images and one column of texts, and nothing that may be a label."""
-    images = image_columns(table)
-    if not images or settings.group_column is not None or settings.series_column is not None:
+    images, wanted = image_columns(table), settings.feature_names
+    if not images or (wanted is not None and not set(images) & set(wanted)):
         return False
-    texts = [n for n in facts if n not in images and facts[n].type in WORDS]
-    named = [name for name in texts if name.lower() in CAPTION_NAMES]
-    if not texts:
+    texts = [name for name in facts if name not in images and facts[name].type in WORDS]
+    if not any(facts[n].type == "text" or n.lower() in CAPTION_NAMES for n in texts):
         raise ThreefoldError(
             f"{table.name}: images ({images[0]}) and no column of texts that describe them; for "
             "classes put the images into one subfolder per class and give the folder"
         )
-    return len(images) == len(texts) == 1 and (bool(named) or facts[texts[0]].type == "text")
+    return len(images) == len(texts) == 1
 
 
 def caption_roles(
