@@ -309,6 +309,35 @@ def drawn_elsewhere(sources: Sources) -> list[str]:
     return wrong
 
 
+def shell_options(sources: Sources) -> list[str]:
+    """Options spelled as in a shell, in messages that Python's users read too.
+
+    `errors.option` spells them as their reader types them.  Whole commands (`threefold …`) and the
+    arguments of other programs, which are single words, may have them; the race is left out.
+    """
+    wrong = []
+    for module, text in sources.items():
+        if folder_of(module) in ("cli", "lab") or module == "threefold.errors":
+            continue
+        for message in strings_in(ast.parse(text)):
+            bare = re.sub(r"[`>]threefold [^`<]*|pip download .*", "", message)
+            if " " in message and re.search(r"(?<![\w-])--[a-z]", bare):
+                wrong.append(f"{module}: {message!r}")
+    return wrong
+
+
+def strings_in(tree: ast.Module) -> Iterator[str]:
+    """The strings of a module that are no docstrings, with {} for what is computed."""
+    nodes = list(ast.walk(tree))
+    skipped = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
+    skipped |= {id(p) for node in nodes if isinstance(node, ast.JoinedStr) for p in node.values}
+    for node in nodes:
+        parts = node.values if isinstance(node, ast.JoinedStr) else [node]
+        if id(node) not in skipped:
+            known = [p.value if isinstance(p, ast.Constant) else "{}" for p in parts]
+            yield "".join(text for text in known if isinstance(text, str))
+
+
 def classes_of_one_name(sources: Sources) -> list[str]:
     """Public classes that share their name with another one."""
     homes: dict[str, list[str]] = {}
@@ -435,6 +464,10 @@ def test_one_name_for_one_class() -> None:
     assert classes_of_one_name(SOURCES) == []
 
 
+def test_messages_spell_options_as_their_reader_types_them() -> None:
+    assert shell_options(SOURCES) == []
+
+
 def test_one_place_draws() -> None:
     assert drawn_elsewhere(SOURCES) == []
 
@@ -478,6 +511,12 @@ class TestCheckersFail:
             "print(threefold.__version__, threefold.linear_recurrence)"
         )
         assert wrong_imports({"threefold.layers.good": text}) == []
+
+    def test_shell_options(self) -> None:
+        bad = "raise ThreefoldError(f'{name}: use --missing carry')"
+        fine = "'''Use --set.'''\nrun('--quiet')\nsay(f'`threefold train {x} --steps 3`')"
+        assert len(shell_options({"threefold.data.bad": bad})) == 1
+        assert shell_options({"threefold.data.good": fine, "threefold.cli.good": bad}) == []
 
     def test_torch_at_start(self) -> None:
         sources = {

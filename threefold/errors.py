@@ -47,7 +47,7 @@ class AmbiguousError(ThreefoldError):
         return AmbiguousError(what, options, questions)
 
 
-PLACEHOLDERS = ("N", "STEP", "COLUMN", "LABEL")  # in messages: what the user must fill in
+PLACEHOLDERS = ("N", "STEP", "COLUMN", "LABEL", "MODULE")  # in messages: what the user must fill in
 _surface = "python"  # where messages are read: "python" or "command"
 
 
@@ -60,6 +60,16 @@ def command_line() -> Iterator[None]:
         yield
     finally:
         _surface = before
+
+
+def in_command() -> bool:
+    """Whether messages are read in a shell."""
+    return _surface == "command"
+
+
+def override(text: str) -> str:
+    """A setting that was given as key=value, as its user spells it."""
+    return f"--set {text!r}" if _surface == "command" else f"settings: {text!r}"
 
 
 def option(name: str, value: str | None = None) -> str:

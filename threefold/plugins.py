@@ -22,10 +22,9 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from threefold.errors import ThreefoldError, nearest
+from threefold.errors import ThreefoldError, in_command, nearest, option
 
 VARIABLE = "THREEFOLD_PLUGINS"
-YOUR_OWN = "(one of your own: --plugin MODULE)"  # after an unknown name
 Value = TypeVar("Value")
 
 _importing: list[str] = []  # plugins that are being imported, the outermost first
@@ -59,7 +58,7 @@ class Registry(dict[str, Value], Generic[Value]):
     def find(self, name: str, what: str) -> Value:
         """The value of a name; an unknown one is refused with the nearest that is known."""
         if name not in self:
-            raise ThreefoldError(f"unknown {what} {name!r}; {nearest(name, self)} {YOUR_OWN}")
+            raise ThreefoldError(f"unknown {what} {name!r}; {nearest(name, self)} {_your_own()}")
         return self[name]
 
     def load_plugins(self) -> None:
@@ -138,17 +137,27 @@ def missing_plugins(plugins: Iterable[str]) -> list[str]:
     return [name for name in wanted if name not in sys.modules]
 
 
+def _load(module: str) -> str:
+    """How a user loads a plugin: an option in a shell, an import in Python."""
+    if in_command():
+        return f"pass {option('plugin', module)} (or the path of its file)"
+    return f"import {module}"
+
+
+def _your_own() -> str:
+    """After an unknown name: where others come from."""
+    how = option("plugin", "MODULE") if in_command() else "import its module"
+    return f"(one of your own: {how})"
+
+
 def how_to_load(plugin: str) -> str:
     """What a user does so that a plugin is available."""
     if plugin == "__main__":
         return (
-            "it was registered in a script or notebook: put it into a module and pass --plugin "
-            "MODULE, or register it in Python before loading"
+            "it was registered in a script or notebook: put it into a module and "
+            f"{_load('MODULE')}, or register it in Python before loading"
         )
-    return (
-        f"pass --plugin {plugin} (or the path of its file), or import {plugin} in Python first; "
-        "code is never imported because a saved folder names it"
-    )
+    return f"{_load(plugin)} first; code is never imported because a saved folder names it"
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from threefold.classical.autoregression import RidgeAutoregression
 from threefold.classical.leave_one_out import STRENGTHS, fit_leave_one_out
 from threefold.classical.ngrams import NGrams, discounts
 from threefold.classical.random_convolutions import RandomConvolutions, choose_dilations
-from threefold.classical.smoothing import HoltWinters, Rates
+from threefold.classical.smoothing import HoltWinters, Rates, forecast_windows
 from threefold.classical.time_warping import nearest_neighbours, time_warping_distances
 from threefold.errors import ThreefoldError
 from threefold.kernels import library
@@ -216,3 +216,35 @@ def test_smoothing_finds_trend_and_season() -> None:
     assert np.abs(later.forecast(12) - y[240:]).mean() < 0.2
     with pytest.raises(ThreefoldError, match="two whole seasons"):
         HoltWinters.fit(y[:20], season=12)
+
+
+@pytest.mark.parametrize(("season", "trend"), [(0, False), (0, True), (5, False), (5, True)])
+def test_initial_states_have_the_least_error(season: int, trend: bool) -> None:
+    random = np.random.default_rng(2)
+    y = random.normal(size=60).cumsum() + 3 * np.sin(np.arange(60) * 2 * np.pi / 5)
+    fit = HoltWinters.fit(y, season=season, trend=trend)
+
+    def errors(state: Any) -> Any:
+        level, slope, seasons = state[0], state[1], list(state[2:]) or [0.0]
+        found = []
+        for t, value in enumerate(y):
+            expected, place = level + fit.rates.damping * slope, t % len(seasons)
+            found.append(value - expected - seasons[place])
+            level = expected + fit.rates.level * found[-1]
+            slope = fit.rates.damping * slope + fit.rates.trend * fit.rates.level * found[-1]
+            seasons[place] += fit.rates.season * found[-1]
+        return np.array(found)
+
+    zero = errors(np.zeros(2 + season))
+    free = [0, *([1] if trend else []), *range(2, 2 + season)]
+    shapes = np.stack([errors(unit) - zero for unit in np.eye(2 + season)[free]], axis=1)
+    least = zero - shapes @ np.linalg.lstsq(shapes, zero, rcond=None)[0]
+    assert fit.error == pytest.approx(float(np.mean(least**2)), rel=1e-9)
+
+
+def test_windows_are_forecast_as_single_series() -> None:
+    y = series(3, 30, 1)[:, :, 0].numpy().cumsum(1)
+    rates = Rates(0.4, 0.1, 0.3, 0.9)
+    together = forecast_windows(y, rates, 7, season=4)
+    apart = [forecast_windows(row[None], rates, 7, season=4)[0] for row in y]
+    np.testing.assert_allclose(together, apart, rtol=1e-9)

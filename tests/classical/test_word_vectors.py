@@ -22,7 +22,7 @@ from threefold.errors import ThreefoldError
 from threefold.kernels import library, ops
 from threefold.kernels.word_vectors import WordPass, _descend, noise_table, plain_word_vectors
 from threefold.training.config import RunConfig
-from threefold.training.experiment import prepare
+from threefold.training.preparation import prepare
 
 WORLDS = {"king queen prince": "wore signed ruled won", "dog cat fox": "chased ate smelled bit"}
 

@@ -76,6 +76,11 @@ def tagged() -> Batch:
     return _batch(_numbers(1, ROWS, LENGTH, 5), _tokens(2, ROWS, LENGTH, most=3))
 
 
+def measured() -> Batch:
+    """Vectors, and two numbers per row."""
+    return _batch(_numbers(1, ROWS, LENGTH, 5), _numbers(2, ROWS, 2))
+
+
 def series() -> Batch:
     """Two series with one exogenous input, and their next four values."""
     return _batch(_numbers(1, ROWS, LENGTH, 3), _numbers(2, ROWS, 4, 2), padded=False)
@@ -113,6 +118,9 @@ EXAMPLES: dict[str, Example] = {
     ),
     "hierarchical": Example(
         Spec("hierarchical", 32, 1, "gla", TOKENS, options={"classes": 3}), documents
+    ),
+    "regressor": Example(
+        Spec("regressor", 32, 1, "gru", TOKENS, options={"outputs": 2, "input_size": 5}), measured
     ),
     "tagger": Example(
         Spec("tagger", 32, 1, "gru", TOKENS, options={"classes": 3, "input_size": 5}), tagged

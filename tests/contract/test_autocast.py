@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -9,10 +12,16 @@ from torch import Tensor
 import threefold
 from tests.contract.kinds import EXAMPLES, mean_loss
 from tests.tolerances import assert_close
+from threefold import Spec
+from threefold.data.loaders import Windows
 from threefold.layers.mixer import Mixer
 from threefold.memory import state as states
+from threefold.training import TrainingSettings, train
 
 ROWS, LENGTH, WIDTH = 2, 24, 32
+CAUSAL = [name for name, entry in threefold.MIXERS.items() if entry.load().causal]
+LICENSE = Path(__file__).parents[2] / "LICENSE"
+TEXT = np.frombuffer(LICENSE.read_bytes(), np.uint8).astype(np.int64)
 # Layers of ReLUs: where rounding moves a unit across 0 its gradient changes by all of it, so the
 # largest difference says nothing, and gradients are compared as vectors, |a − b| / |b|.
 KINKED = {"tcn", "ckconv"}
@@ -49,9 +58,7 @@ def test_training(name: str) -> None:
 
 
 @pytest.mark.parametrize("gradients", [True, False], ids=["with gradients", "without"])
-@pytest.mark.parametrize(
-    "name", [name for name, entry in threefold.MIXERS.items() if entry.load().causal]
-)
+@pytest.mark.parametrize("name", CAUSAL)
 def test_steps_with_a_carried_state(name: str, gradients: bool) -> None:
     mixer, x = _mixer(name)
     mixer.eval()
@@ -82,6 +89,21 @@ def test_models(kind: str) -> None:
     assert_close(loss.float(), expected, "autocast output", kind)
     loss.backward()
     assert all(p.grad is None or bool(p.grad.isfinite().all()) for p in model.parameters())
+
+
+def _last_losses(name: str, precision: str) -> float:
+    """The mean loss of the last ten of 100 steps on a text."""
+    torch.manual_seed(0)
+    model = threefold.build(Spec("language", 32, 1, name))
+    settings = TrainingSettings(steps=100, precision=precision, learning_rate=3e-3)
+    return float(np.mean(train(model, Windows(TEXT, 4, 16), settings).losses[-10:]))
+
+
+@pytest.mark.parametrize("name", CAUSAL)
+def test_100_steps_on_a_text(name: str) -> None:
+    wide, narrow = (_last_losses(name, precision) for precision in ("float32", "bfloat16"))
+    assert wide < 4.2, "it should have learned something: a uniform guess is 5.55"
+    assert narrow == pytest.approx(wide, rel=0.02)
 
 
 def test_recurrences_run_in_full_precision() -> None:

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import threefold
+from tests.contract.kinds import EXAMPLES
 from threefold import Spec, ThreefoldError
 from threefold.lab.bench.measuring import costs
 from threefold.models.table import KINDS
@@ -73,3 +74,8 @@ def test_a_stream_gets_the_outputs_of_single_elements(kind: str) -> None:
 
 def test_every_kind_of_task_has_its_model() -> None:
     assert set(NEEDED_MODELS) == set(MODEL_KINDS) <= set(KINDS)
+
+
+def test_every_kind_has_an_example() -> None:
+    """Which tests of devices, autocast and precision are parametrised by."""
+    assert set(EXAMPLES) == set(KINDS)

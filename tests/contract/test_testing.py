@@ -85,6 +85,22 @@ class WrongSize(Mean):
         return 1
 
 
+class Narrow(Mean):
+    def mix(self, x: Tensor, state: State, form: str, lengths: Any) -> tuple[Tensor, State]:
+        y, after = super().mix(x, state, form, lengths)
+        return y[..., :3], after
+
+
+class NoState(Mean):
+    def mix(self, x: Tensor, state: State, form: str, lengths: Any) -> tuple[Tensor, State]:
+        return super().mix(x, state, form, lengths)[0], {}
+
+
+class OutputAlone(Mean):
+    def mix(self, x: Tensor, state: State, form: str, lengths: Any) -> Any:
+        return super().mix(x, state, form, lengths)[0]
+
+
 class Fails(Mean):
     def mix(self, x: Tensor, state: State, form: str, lengths: Any) -> tuple[Tensor, State]:
         raise RuntimeError("out of order")
@@ -108,7 +124,10 @@ def test_right_mixers_pass() -> None:
         (ChangesStates, "state: "),
         (Detaches, "gradients: chunk: gradient of"),
         (WrongSize, "state: state_size(40) is 1 bytes, the state holds 256"),
-        (Fails, "causality: RuntimeError: out of order"),
+        (Fails, "results: RuntimeError: out of order"),
+        (Narrow, "results: step: y is a tensor (2, 1, 3), expected (2, 1, 32), the shape of x"),
+        (NoState, "given leaves [], expected ['memory']"),
+        (OutputAlone, "results: step: mix returned a tensor (2, 1, 32), expected (y, state)"),
     ],
 )
 def test_broken_mixers_are_told_which_law_they_break(cls: type[Mixer], law: str) -> None:

@@ -14,6 +14,7 @@ from threefold.classical.hashed_ngrams import TextLogistic
 from threefold.errors import ThreefoldError
 from threefold.lab.race.baselines import baselines_for, run_baselines, season_of
 from threefold.lab.race.planning import RaceRequest
+from threefold.lab.race.probes import ProbeSizes
 from threefold.lab.race.race import compare
 from threefold.lab.report.markdown import markdown
 from threefold.lab.report.page import page
@@ -49,6 +50,14 @@ def test_series_with_classes() -> None:
     found = scores(TrainingData(small, data.data))
     assert found["MiniRocket"] > 0.9 > found["majority"]
     assert set(found) == {"majority", "MiniRocket", "time warping", "echo state network"}
+    sizes = ProbeSizes(64, 8, 8)
+    results = run_baselines(
+        TrainingData(small, data.data), "strong", 1, 64, lambda _: None, sizes=sizes
+    )
+    errors = {b.name: b.extras.get("calibration", {}).get("error") for b in results}
+    assert errors.pop("time warping") is None  # the nearest neighbour has no probabilities
+    assert errors["MiniRocket"] < 0.15 and errors["majority"] < 0.15
+    assert all(b.extras["memory_bytes"] > 0 and "robustness" in b.extras for b in results)
 
 
 def test_texts_and_language(tmp_path: Path) -> None:

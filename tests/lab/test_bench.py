@@ -13,7 +13,7 @@ import threefold
 from tests.surfaces.test_cli import here
 from tests.surfaces.test_report_page import Outline
 from threefold.errors import ThreefoldError
-from threefold.lab.bench import bench, cost_table
+from threefold.lab.bench import bench
 from threefold.lab.bench.measuring import costs, crossing, growth, in_turns, peak_memory
 
 
@@ -114,18 +114,6 @@ def test_costs_of_translators_and_of_pairs() -> None:
     assert cost.training and cost.prefill and cost.decode == () == cost.state
 
 
-def test_the_cost_table_has_a_row_for_every_quantity() -> None:
-    rows = tuple(row for row in cost_table.ROWS if row.form == "auto")
-    filled = list(
-        cost_table.measure_rows(rows[:1] + rows[-6:-4], (64, 128), width=32, seconds=0.001)
-    )
-    for line in filled:
-        assert len(line.cells()) == len(cost_table.HEADER)
-        assert math.isfinite(line.growth.exponent)
-    quantities = {row.quantity for row in cost_table.ROWS}
-    assert quantities == set(cost_table.QUANTITIES)
-
-
 def test_bench_from_the_shell(tmp_path: Path) -> None:
     command = ("bench", "gla,lstm", "--lengths", "16,32", "--batch-size", "2", "--folder")
     done = here(*command, str(tmp_path))
@@ -137,7 +125,6 @@ def test_bench_from_the_shell(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("gla", "--table", "cost"), "the rows of --table cost are fixed"),
         (("mambo",), "did you mean 'mamba'?"),
         (("gla", "--lengths", "a"), "expected whole numbers"),
         (("gla", "--forms", "chunky"), "unknown form 'chunky'; did you mean 'chunk'?"),

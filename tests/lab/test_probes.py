@@ -13,6 +13,7 @@ from torch import Tensor
 
 from threefold.classical.ngrams import NGrams
 from threefold.data.loaders import IGNORE, Batch
+from threefold.lab.race.baseline_fits import PLACES
 from threefold.lab.race.baselines import run_baselines
 from threefold.lab.race.calibration import confidence, count_answers, coverage
 from threefold.lab.race.examples import most_surprising, worst_examples
@@ -230,6 +231,8 @@ def test_n_grams_look_back_five_tokens(tmp_path: Path) -> None:
     points = ngrams.extras["robustness"]["replaced"]
     assert points[-1][1] > points[0][1] + 0.5  # a fifth of the tokens wrong costs bits
     assert ngrams.extras["memory_bytes"] > 4000
+    sure = ngrams.extras["calibration"]
+    assert sum(b["n"] for b in sure["bins"]) == 16 * PLACES and sure["error"] < 0.15
     assert xz.extras == {"predicts": False} and math.isnan(xz.decode_seconds)
 
 

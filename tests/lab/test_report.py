@@ -67,6 +67,20 @@ def test_one_seed_gives_no_verdict() -> None:
     assert "no other model took part" in alone.sentence
 
 
+def test_two_seeds_are_too_few_to_tell() -> None:
+    """Their interval would be 64 times as wide as they differ: 2 ± 92 percentage points."""
+    first, second = scored("a", 0.52, 0.58), scored("b", 0.55, 0.51)
+    made = told(first, second, metric="accuracy", lower=False)
+    assert "(a leads b by 2 percentage points; two seeds are too few to tell)" in made.sentence
+    shown = page(replace(made, baselines=(baseline(0.7, 2),))) + " ".join(evidence(made))
+    assert "two seeds are too few to tell how much of it is chance" in shown
+    assert "±" not in shown
+    equal = told(first, scored("b", 0.58, 0.52), metric="accuracy", lower=False)
+    assert "their mean scores are equal; two seeds are too few to tell" in equal.sentence
+    clear = told(scored("a", 0.9, 0.901), scored("b", 0.1, 0.101), metric="accuracy", lower=False)
+    assert clear.sentence.startswith("a is best by 80.0")
+
+
 def test_percent() -> None:
     scores = [(0.9, 0.91, 0.92), (0.8, 0.812, 0.818)]
     made = told(scored("a", *scores[0]), scored("b", *scores[1]), metric="accuracy", lower=False)

@@ -5,28 +5,75 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from statistics import NormalDist
 
 import numpy as np
 import pytest
+from scipy.signal import fftconvolve
 
 from tests.surfaces.test_cli import here
 from threefold.errors import ThreefoldError
 from threefold.lab.race.planning import PlannedModel, RacePlan
 from threefold.lab.race.request import AUTO_SEEDS, MOST_SEEDS, RaceRequest
-from threefold.lab.race.rounds import Rounds, Standing
+from threefold.lab.race.rounds import Rounds, Standing, slowdown
 from threefold.lab.race.sequential import InterimLook, levels, spent_error
 from threefold.lab.race.significance import verdict
 from threefold.lab.race.test_set import block_length, bootstrap_margins, bootstrap_mean
 from threefold.lab.studies.false_verdicts import FalseVerdictStudy, count_winners
 
 
-def test_the_error_is_spent_as_published() -> None:
-    """DeMets & Lan 1994, "Interim Analysis: The Alpha Spending Function Approach": two-sided 0.05,
-    five equal looks."""
-    spent = [spent_error(0.05, share / 5) for share in range(1, 6)]
-    assert spent == pytest.approx([0.0, 0.0008, 0.0076, 0.0244, 0.05], abs=5e-5)
+def test_the_error_is_spent_as_a_random_walk_leaves_a_band() -> None:
+    """2 − 2Φ(z/√t) is the chance that Brownian motion has exceeded z by t, on each side."""
+    random, steps, paths, alpha = np.random.default_rng(0), 20, 40_000, 0.2
+    bound = -NormalDist().inv_cdf(alpha / 4)
+    ends = np.cumsum(random.normal(0, steps**-0.5, (paths, steps)), 1)
+    begins = np.pad(ends[:, :-1], ((0, 0), (1, 0)))
+    room = np.maximum(bound - begins, 0) * np.maximum(bound - ends, 0)
+    # What happens between two ends is a Brownian bridge: it exceeds the bound with this chance.
+    inside = np.cumprod(1 - np.exp(-2 * steps * room), 1)
+    for share in (0.25, 0.5, 1.0):
+        exceeded = 2 * float(1 - inside[:, round(share * steps) - 1].mean())
+        assert exceeded == pytest.approx(spent_error(alpha, share), abs=4 * (alpha / paths) ** 0.5)
+
+
+def sequential_bounds(shares: list[float], spent: list[float], sides: int) -> list[float]:
+    """Bounds of z that spend exactly this at each look: the density of what has not crossed yet,
+    look by look, on a grid (Armitage, McPherson & Rowe 1969)."""
+    places, width = np.linspace(-8, 8, 8001, retstep=True)
+    density, before, bounds = np.zeros_like(places), 0.0, []
+    density[len(places) // 2] = 1 / width
+    for share, error in zip(shares, spent, strict=True):
+        kernel = np.exp(-(places**2) / 2 / (share - before)) / math.sqrt(
+            2 * math.pi * (share - before)
+        )
+        density, before = fftconvolve(density, kernel, mode="same") * width, share
+        tail = np.cumsum(density[::-1])[::-1] * width
+        limit = float(np.interp(-error / sides, -tail, places))
+        bounds.append(limit / math.sqrt(share))
+        density[(places > limit) | (sides == 2) & (places < -limit)] = 0
+    return bounds
+
+
+def test_boundaries_are_the_published_ones() -> None:
+    """One-sided 0.05, four equal looks, as the programs of Reboussin et al. 2000, "Computations for
+    Group Sequential Boundaries Using the Lan–DeMets Spending Function Method", print them."""
+    shares = [0.25, 0.5, 0.75, 1.0]
+    spent = [spent_error(0.1, share) / 2 for share in shares]  # on one of two sides
+    assert spent == pytest.approx([8.85754e-5, 0.0055746, 0.0236251, 0.05], rel=1e-5)
+    bounds = sequential_bounds(shares, list(np.diff(spent, prepend=0)), 1)
+    assert bounds == pytest.approx([3.74955, 2.53993, 2.01604, 1.72014], rel=2e-3)
+
+
+def test_levels_that_add_up_cost_little() -> None:
+    """The bounds of `levels` are never narrower than the exact ones, and at most 4 % wider."""
+    looks = [InterimLook(seeds, seeds / 5) for seeds in range(2, 6)]
+    found = levels(looks, 0.01)
+    bounds = [-NormalDist().inv_cdf(level / 2) for level in found]
+    exact = sequential_bounds([look.spent for look in looks], list(found), 2)
+    ratios = np.array(bounds) / exact
+    assert ratios.min() > 0.999 and 1.02 < ratios.max() < 1.045
 
 
 @pytest.mark.parametrize(("looks", "bound"), [(1, 1.96), (2, 2.9626), (3, 3.7103), (5, 4.8769)])
@@ -179,3 +226,16 @@ def test_false_verdicts_are_counted(tmp_path: Path) -> None:
         patch.setattr("threefold.lab.race.sequential.spent_error", lambda alpha, share: 0.5 * share)
         counted = count_winners(plan(1, 3), scores, True, 0.0, study, 2, "auto")
     assert counted.winners > 10 and counted.races == 40
+
+
+def test_a_slower_machine_affords_fewer_seeds() -> None:
+    """Decided by recorded times, so that a race that was interrupted decides the same."""
+    planned = plan(2, "auto")
+    timed = replace(planned, request=replace(planned.request, time="60s"))
+    scores = np.random.default_rng(0).normal(size=(2, MOST_SEEDS))
+    usual, _ = race(Rounds(timed, lower=True), scores)
+    taken = {(f"m{i}", seed): 2.5 for i in range(2) for seed in range(MOST_SEEDS)}
+    slow, done = race(Rounds(timed, lower=True, taken=taken), scores)
+    assert usual.looks[-1].seeds == AUTO_SEEDS and slow.looks[-1].seeds == 2
+    assert slow.looks[-1].spent == 1.0 and len(done) == 4
+    assert slowdown(timed, taken) == 2.5 and slowdown(planned, taken) == 0.0  # steps, not a time

@@ -30,7 +30,7 @@ from threefold.layers.table import MIXERS
 
 COMMANDS = (
     *("train", "resume", "evaluate", "runs", "generate", "stream", "compare", "bench"),
-    *("mixers", "tasks", "data", "info", "doctor", "demo", "lab"),
+    *("mixers", "tasks", "data", "info", "doctor", "demo", "lab", "tables"),
 )
 
 Run = subprocess.CompletedProcess[str]

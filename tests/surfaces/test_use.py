@@ -429,7 +429,8 @@ def test_the_whole_plan_is_told_before_training(place: Path, capsys: Any) -> Non
 
 
 BAD_INPUTS = [
-    ("labels", "empty.csv", "empty.csv:3: the input is empty"),
+    ("labels", "empty.csv", "empty.csv:2: the input is empty"),
+    ("conll", "reviews.csv", "trained on texts that were not in a table"),
     ("labels", "sensors.csv", "the column review is missing; the model was trained on review"),
     ("columns", "flow.csv", "the column pressure, time is missing; the model was trained on"),
     ("columns", "broken.csv", "broken.csv:3: flow is 'broken'; expected a number"),
@@ -471,7 +472,7 @@ def _write_bad_inputs(place: Path) -> None:
     own_data.write_table(place / "slow.csv", header, rows[::3])
     rows[1][1] = "broken"
     own_data.write_table(place / "broken.csv", header, rows)
-    own_data.write_table(place / "empty.csv", ("review", "n"), [("-", 1), ("", 2)])
+    own_data.write_table(place / "empty.csv", ("review", "n"), [("", 1), ("", 2)])
     own_data.write_sound(place / "fast.wav", np.zeros(100), 16_000)
     Image.fromarray(np.zeros((5, 9), "uint8")).save(place / "large.png")
 
@@ -752,6 +753,56 @@ def test_missing_numbers_are_told_with_the_answers(runs: dict[str, TrainedRun]) 
         in (answers.notes[0])
     )
     assert not runs["regression"].model.predict({"age": [5], "rooms": [3], "area": [50]}).notes
+
+
+def test_an_empty_text_has_an_empty_answer(
+    place: Path, runs: dict[str, TrainedRun], tmp_path: Path, capsys: Any
+) -> None:
+    rows = [("great film", "positive"), ("", "negative"), ("sad film", "negative")]
+    table = tmp_path / "new.csv"
+    own_data.write_table(table, ("review", "sentiment"), rows)
+    assert command("predict", place / "runs/labels", table, "--output", tmp_path / "out.csv") == 0
+    assert "new.csv:3 is empty; its answer is left empty" in capsys.readouterr().err
+    written = list(csv.DictReader((tmp_path / "out.csv").open()))
+    assert [bool(row["prediction"]) for row in written] == [True, False, True]
+    model = runs["labels"].model
+    answers = model.predict(["great film", None, "sad film"])
+    empty = {"negative": None, "positive": None}
+    assert answers[1] == {"label": None, "probability": None, "probabilities": empty}
+    assert [answers[0], answers[2]] == list(model.predict(["great film", "sad film"]))
+    assert answers.notes == ["input 2 is empty; its answer is left empty"]
+    assert runs["conll"].model.predict(["", "the dog"])[0] == {"words": [], "tags": []}
+    values = threefold.evaluate(runs["labels"], table)
+    assert values["n"] == 2 and "rows without a text are left out: 1" in values["notes"][0]
+
+
+def _write_tone(path: Path, pitch: float, rate: int, noise: float = 100) -> Path:
+    draw = np.random.default_rng(round(pitch))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    waves = np.sin(2 * np.pi * pitch * np.arange(rate // 4) / rate + draw.random())
+    samples = draw.uniform(3000, 15000) * waves + noise * draw.normal(size=len(waves))
+    own_data.write_sound(path, samples, rate)
+    return path
+
+
+@pytest.mark.parametrize("rate", [8000, 16000])
+def test_tones_are_told_apart_by_their_pitch(rate: int, tmp_path: Path) -> None:
+    pitches = {"low": np.linspace(100, 300, 20), "high": np.linspace(800, 1600, 20)}
+    for label, tones in pitches.items():
+        for pitch in tones:
+            _write_tone(tmp_path / "tones" / label / f"{pitch:.0f}.wav", float(pitch), rate)
+    settings = {"model.width": 32, "model.depth": 1, "training.learning_rate": 0.01}
+    trained = threefold.train(tmp_path / "tones", mixers="gru", steps=12, settings=settings)
+    new = {pitch: _write_tone(tmp_path / f"{pitch}.wav", pitch, rate) for pitch in (160, 240, 900)}
+    new[1300] = _write_tone(tmp_path / "clean.wav", 1300, rate, noise=0)
+    new[210] = _write_tone(tmp_path / "clean_low.wav", 210, rate, noise=0)
+    answers = trained.model.predict(list(new.values()))
+    assert [a["label"] for a in answers] == ["low" if pitch < 500 else "high" for pitch in new]
+    data = new[160].read_bytes()  # a stream of samples ends with the answer to the whole sound
+    parts = threefold.stream(trained.model, [data[:999], data[999:1500], data[1500:]])
+    last = [row for part in parts for row in part.rows()][-1]
+    assert last["label"] == "low" and last["seconds"] == pytest.approx(0.22, abs=0.01)
+    assert last["probability"] == pytest.approx(answers[0]["probability"], rel=1e-5)
 
 
 def test_a_tagged_file_is_read_without_its_tags(

@@ -24,7 +24,8 @@ from threefold.runtime.interrupts import InterruptedByUser
 from threefold.training.config import RunConfig
 from threefold.training.evaluations import Evaluation
 from threefold.training.evaluations.forecast_measure import origins_of
-from threefold.training.experiment import finished_steps, prepare, run
+from threefold.training.experiment import finished_steps, run
+from threefold.training.preparation import prepare
 from threefold.training.training_data import open_data
 
 EXACT = TOLERANCES[torch.float32, "output"]
@@ -168,6 +169,23 @@ def test_several_series_are_listed_and_never_mixed(tmp_path: Path) -> None:
     assert {row["series"]: row["n"] for row in values["by_series"]} == {"s1": 54, "s2": 54}
     assert values["baselines"]["value of a season ago"]["mae"] == pytest.approx(0, abs=1e-4)
     assert values["baselines"]["last value"]["mae"] < 4  # not the jump between the series
+    other = write(tmp_path / "other.csv", ("name", "y"), [("s3", float(i % 5)) for i in range(60)])
+    assert (
+        "1 series were not in the training data (s3)"
+        in threefold.evaluate(trained, other)["notes"][0]
+    )
+
+
+def test_unseen_categories_and_missing_numbers_are_told(tmp_path: Path) -> None:
+    towns = {"town": ["Ulm", "Bonn"] * 30, "area": np.arange(60.0), "price": np.arange(60.0)}
+    trained = threefold.train(
+        towns, target="price", kind="regressor", mixers="gru", steps=2, settings=SMALL
+    )
+    new = {"town": ["Rome", "Bonn"], "area": [3.0, None], "price": [1.0, 2.0]}
+    notes = threefold.evaluate(trained, new)["notes"]
+    assert notes == trained.model.predict(new).notes
+    assert "town: 1 cells have a category that training has not seen" in notes[0]
+    assert "numbers are missing or absurd in 1 inputs (area 1;" in notes[1]
 
 
 def test_numbers_texts_and_translations(tmp_path: Path) -> None:
@@ -257,10 +275,10 @@ def test_a_time_limit_includes_the_evaluations(
     data = {"name": str(classifier.parent / "reviews.csv"), "batch_size": 4}
     values = {"data": data, "model": {"mixers": ["gru"], "width": 16}, "training": {"time": 10}}
     config = RunConfig.read(values)
-    monkeypatch.setattr("threefold.training.experiment.judging_seconds", lambda *_: (1.0, 1.5))
+    monkeypatch.setattr("threefold.training.preparation.judging_seconds", lambda *_: (1.0, 1.5))
     prepared = prepare(config)
     assert prepared.judging == 2.5 and prepared.test_examples is None
-    monkeypatch.setattr("threefold.training.experiment.judging_seconds", lambda *_: (4.0, 6.0))
+    monkeypatch.setattr("threefold.training.preparation.judging_seconds", lambda *_: (4.0, 6.0))
     prepared = prepare(config)
     assert prepared.judging == pytest.approx(3)  # a sample, so that time is left to train
     assert (prepared.valid_examples, prepared.test_examples) == (3, 3)

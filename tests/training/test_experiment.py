@@ -15,10 +15,11 @@ import torch
 
 from tests.surfaces.test_train_commands import command
 from threefold.errors import ThreefoldError
-from threefold.training import curves, experiment
+from threefold.training import curves, preparation
 from threefold.training.config import RunConfig
 from threefold.training.data_cache import DataCache
-from threefold.training.experiment import prepare, run
+from threefold.training.experiment import run
+from threefold.training.preparation import prepare
 
 
 def config(path: Path, **training: Any) -> RunConfig:
@@ -61,7 +62,9 @@ def test_the_plan_neither_reads_the_data_again_nor_changes_the_run(
     expected = run(settings).history
     (tmp_path / "a.toml").write_text(settings.to_toml(), encoding="utf-8")
     monkeypatch.setattr(
-        experiment, "open_data", lambda data: opened.append(data) or DataCache().open(data)
+        preparation,
+        "open_data",
+        lambda data, **_: opened.append(data) or DataCache().open(data),
     )
     folder = tmp_path / "run"
     assert command("train", "--config", str(tmp_path / "a.toml"), "--folder", str(folder)) == 0

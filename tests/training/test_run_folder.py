@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,8 @@ from torch import nn
 from tests.training import runs
 from threefold.data.loaders import Batch
 from threefold.errors import ThreefoldError
+from threefold.models.language import LanguageModel
+from threefold.models.spec import Spec
 from threefold.training import Result, TrainingSettings, train
 from threefold.training.run_folder import RunLog
 
@@ -161,6 +164,17 @@ def test_a_run_with_other_settings_is_refused(tmp_path: Path) -> None:
         ThreefoldError, match=r"already contains a run .*training\.steps was 4 and is 5"
     ):
         runs.run(tmp_path, steps=5)
+
+
+def test_a_run_of_an_older_layer_is_refused(tmp_path: Path) -> None:
+    """As a run of several rwkv7 layers from before their value residual."""
+    spec = Spec("language", 16, 2, "rwkv7", 17)
+    older = LanguageModel(replace(spec, mixers=(("rwkv7", {"value_residual": False}),)))
+    older.spec = spec  # the same settings meant fewer parameters
+    settings = TrainingSettings(steps=1)
+    train(older, runs.rows, settings, folder=tmp_path)
+    with pytest.raises(ThreefoldError, match="although the settings are the same: parameters was"):
+        train(LanguageModel(spec), runs.rows, settings, folder=tmp_path)
 
 
 def test_kills_at_random_moments(tmp_path: Path, uninterrupted: Any) -> None:

@@ -13,7 +13,8 @@ import pytest
 from threefold.errors import AmbiguousError, ThreefoldError
 from threefold.tasks.table import GENERATED, TASKS
 from threefold.training.config import RunConfig
-from threefold.training.experiment import evaluate_split, prepare, run
+from threefold.training.experiment import evaluate_split, run
+from threefold.training.preparation import prepare
 from threefold.training.training_data import open_data, sample
 
 SHORT: dict[str, dict[str, Any]] = {

@@ -6,7 +6,9 @@
     ŷ_{t+h} = l_t + (φ + … + φʰ) b_t + s_{t+h−m}
 
 For fixed α, β, γ and φ the errors are linear in the initial level, trend and seasons, which are
-therefore solved for exactly; only those few numbers are searched.
+therefore solved for exactly; only those few numbers are searched.  With the state x, errors are
+e_t = y_t − w xₜ₋₁ and xₜ = F xₜ₋₁ + g e_t = D xₜ₋₁ + g y_t, D = F − g w, so that all errors at once
+follow from the rows w, wD, wD², …, which are doubled again and again.
 Holt 1957, "Forecasting seasonals and trends by exponentially weighted moving averages"; Winters
 1960, "Forecasting sales by exponentially weighted moving averages".
 """
@@ -25,8 +27,14 @@ from threefold.errors import ThreefoldError
 
 Array = NDArray[Any]
 LONGEST = 10_000  # newest elements that the search for parameters reads
-CANDIDATES, ROUNDS, STARTS = 24, 20, 3
+MOST_PRODUCTS = 10**8  # of one candidate: elements · (2 + season)², which also limits what it reads
+CANDIDATES, STARTS, ROUNDS = 48, 3, 40
+DAMPINGS = (1e-4, 1e-2, 1.0)  # of the steps that are tried
+DIFFERENCE = 1e-6  # of a rate, for slopes
+PRECISION = 1e-7  # of the error, at which the search ends
+FEWEST = 1e-4  # α, and 1 − α
 DAMPING = (0.8, 0.995)  # where φ is searched
+RIDGE, TINY = 1e-14, 1e-300  # against columns that others explain
 
 
 class Rates(NamedTuple):
@@ -54,9 +62,10 @@ class HoltWinters:
     ) -> HoltWinters:
         """Choose rates and initial state by the least squared one-step error of a series [T]."""
         series = _check(y, season)
-        newest = series[-LONGEST:]
-        search = _Search(season, trend, damped and trend, np.random.default_rng((seed, 22)))
-        best = search.run([newest])
+        most = max(4 * season, min(LONGEST, MOST_PRODUCTS // (2 + season) ** 2))
+        newest = series[-most:]
+        search = _Search([newest], season, trend, damped and trend)
+        best = search.run(np.random.default_rng((seed, 22)))
         initial, _ = _solve(newest, best, season, trend)
         return cls.with_state(newest, _pick(best, 0), initial[0], season=season, trend=trend)
 
@@ -65,35 +74,41 @@ class HoltWinters:
         cls, y: Array, rates: Rates, initial: Array, *, season: int = 0, trend: bool = True
     ) -> HoltWinters:
         """Smooth a series from an initial state with given rates."""
-        errors, state = _smooth(np.asarray(y, np.float64), rates, initial, season)
-        return cls(rates, season, trend, state, float(np.mean(errors**2)))
+        errors, states = _smooth(np.asarray(y, np.float64)[None], rates, initial[None], season)
+        return cls(rates, season, trend, states[0], float(np.mean(errors**2)))
 
     def forecast(self, steps: int) -> Array:
         """ŷ of the next steps."""
-        level, slope, seasons = self.state[0], self.state[1], self.state[2:]
-        damping = np.cumsum(self.rates.damping ** np.arange(1, steps + 1))
-        line: Array = level + slope * damping
-        return line + seasons[np.arange(steps) % self.season] if self.season else line
+        forecast: Array = _forecast(self.state[None], self.rates, steps, self.season)[0]
+        return forecast
 
     def update(self, y: Array) -> HoltWinters:
         """The same rates after further elements."""
-        _, state = _smooth(np.asarray(y, np.float64), self.rates, self.state, self.season)
-        return HoltWinters(self.rates, self.season, self.trend, state, self.error)
+        rows = np.asarray(y, np.float64)[None]
+        _, states = _smooth(rows, self.rates, self.state[None], self.season)
+        return HoltWinters(self.rates, self.season, self.trend, states[0], self.error)
 
 
 def fit_rates(windows: Sequence[Array], *, season: int = 0, seed: int = 0) -> Rates:
     """The rates, with a damped trend, of least error over several stretches of a series."""
-    checked = [_check(window, season) for window in windows]
-    search = _Search(season, True, True, np.random.default_rng((seed, 22)))
-    return _pick(search.run(checked), 0)
+    search = _Search([_check(window, season) for window in windows], season, True, True)
+    return _pick(search.run(np.random.default_rng((seed, 22))), 0)
 
 
-def forecast_window(y: Array, rates: Rates, steps: int, *, season: int = 0) -> Array:
-    """Forecast the steps after a stretch of a series, whose initial state is solved for."""
+def forecast_windows(y: Array, rates: Rates, steps: int, *, season: int = 0) -> Array:
+    """Forecasts [N, steps] after stretches of series [N, T], whose first states are solved for."""
     one = Rates(*(np.array([rate]) for rate in rates))
-    series = _check(y, season)
-    initial, _ = _solve(series, one, season, True)
-    return HoltWinters.with_state(series, rates, initial[0], season=season).forecast(steps)
+    rows = np.stack([_check(row, season) for row in y])
+    initial, _ = _solve(rows, one, season, True)
+    _, states = _smooth(rows, rates, initial, season)
+    return _forecast(states, rates, steps, season)
+
+
+def _forecast(states: Array, rates: Rates, steps: int, season: int) -> Array:
+    """ŷ of the next steps [N, steps] from each state [N, 2 + m]."""
+    damping = np.cumsum(rates.damping ** np.arange(1, steps + 1))
+    line: Array = states[:, :1] + states[:, 1:2] * damping
+    return line + states[:, 2 + np.arange(steps) % season] if season else line
 
 
 def _check(y: Array, season: int) -> Array:
@@ -111,110 +126,159 @@ def _check(y: Array, season: int) -> Array:
 
 
 def _smooth(y: Array, rates: Rates, initial: Array, season: int) -> tuple[Array, Array]:
-    """One-step errors [T] and the last state, from one set of rates."""
-    level, slope = float(initial[0]), float(initial[1])
-    seasons = [float(s) for s in initial[2:]] or [0.0]
-    alpha, beta, gamma, phi = (float(rate) for rate in rates)
-    errors, place, count = np.empty(len(y)), 0, len(seasons)
-    for t, value in enumerate(y.tolist()):
-        expected = level + phi * slope
-        error = value - expected - seasons[place]
-        new = expected + alpha * error
-        slope = phi * slope + beta * (new - expected)
-        level = new
+    """One-step errors [N, T] of series, and their last states, from one set of rates."""
+    level, slope = initial[:, 0], initial[:, 1]
+    seasons = initial[:, 2:].T.copy() if season else np.zeros((1, len(y)))
+    errors, place = np.empty(y.shape), 0
+    for t in range(y.shape[1]):
+        place = t % len(seasons)
+        expected = level + rates.damping * slope
+        errors[:, t] = error = y[:, t] - expected - seasons[place]
+        level = expected + rates.level * error
+        slope = rates.damping * slope + rates.trend * rates.level * error
         if season:
-            seasons[place] += gamma * (value - expected - seasons[place])
-        place = (place + 1) % count
-        errors[t] = error
-    return errors, np.array([level, slope, *(seasons[place:] + seasons[:place] if season else [])])
+            seasons[place] += rates.season * error
+    ordered = np.roll(seasons, -place - 1, axis=0)[:season]
+    return errors, np.stack([level, slope, *ordered], axis=1)
 
 
-def _responses(y: Array, rates: Rates, season: int, trend: bool) -> Array:
-    """Errors [candidates, 1 + states, T]: of y from zeros, then of nothing from each unit state."""
-    count, states = len(rates.level), 1 + trend + season
-    alpha, beta, gamma, phi = (np.asarray(rate)[:, None] for rate in rates)
-    level = np.zeros((count, 1 + states))
-    slope, seasons = np.zeros_like(level), np.zeros((max(season, 1), *level.shape))
-    level[:, 1] = 1
-    if trend:
-        slope[:, 2] = 1
-    for place in range(season):
-        seasons[place, :, 1 + 1 + trend + place] = 1
-    errors = np.empty((len(y), *level.shape))
-    value = np.zeros_like(level)
-    for t in range(len(y)):
-        value[:, 0] = y[t]
-        here = seasons[t % len(seasons)]
-        expected = level + phi * slope
-        error = value - expected - here
-        step = alpha * error
-        slope = phi * slope + beta * step
-        level = expected + step
-        if season:
-            seasons[t % season] = here + gamma * error
-        errors[t] = error
-    return errors.transpose(1, 2, 0)
+def _responses(rates: Rates, length: int, season: int) -> tuple[Array, Array]:
+    """Rows w Dᵗ [candidates, T, 2 + m] of t = 0, 1, …, and g [candidates, 2 + m]."""
+    count, size = len(rates.level), 2 + season
+    now, gain, carried = (np.zeros((count, *s)) for s in ((1, size), (size,), (size, size)))
+    now[:, 0, 0], now[:, 0, 1] = 1, rates.damping
+    carried[:, 0, 0], carried[:, 0, 1], carried[:, 1, 1] = 1, rates.damping, rates.damping
+    gain[:, 0], gain[:, 1] = rates.level, rates.trend * rates.level
+    if season:
+        now[:, 0, 2], gain[:, -1] = 1, rates.season
+        # The season that was used goes to the end.
+        carried[:, np.arange(2, size), np.roll(np.arange(2, size), -1)] = 1
+    rows, power = now, carried - gain[:, :, None] * now
+    while rows.shape[1] < length:
+        rows = np.concatenate([rows, (rows @ power)[:, : length - rows.shape[1]]], axis=1)
+        power = power @ power
+    return rows, gain
 
 
 def _solve(y: Array, rates: Rates, season: int, trend: bool) -> tuple[Array, Array]:
-    """For each candidate the best initial state [2 + season], and the mean squared error."""
-    states, losses = [], []
-    for errors in _responses(y, rates, season, trend):
-        solution = np.linalg.lstsq(errors[1:].T, -errors[0], rcond=None)[0]
-        rest = errors[0] + solution @ errors[1:]
-        head = solution[: 1 + trend]
-        states.append(np.concatenate([head, [0.0] * (not trend), solution[1 + trend :]]))
-        losses.append(float(np.mean(rest**2)))
-    return np.array(states), np.array(losses)
+    """The best initial states [N, 2 + m] and their errors [N, T].
+
+    Of one series [T] for each candidate, or of each series [N, T] for one candidate.
+    """
+    rows, gain = _responses(rates, y.shape[-1], season)
+    # Errors from a state of zeros: those of y less what y does to all later ones.
+    effect = np.einsum("cts,cs->ct", rows[:, :-1], gain)
+    errors = y - np.pad(_convolve(effect, y[..., :-1]), ((0, 0), (1, 0)))
+    # A shift between level and seasons changes nothing, nor does a slope that must be 0.
+    free = [0, *([1] if trend else []), *range(2, 1 + season)]
+    shapes = rows[:, :, free]
+    scale = np.sqrt(np.mean(shapes**2, axis=1, keepdims=True)) + TINY
+    shapes = shapes / scale
+    turned = shapes.transpose(0, 2, 1)
+    products = turned @ shapes + y.shape[-1] * RIDGE * np.eye(len(free))
+    solution = np.linalg.solve(products, turned @ errors[:, :, None])
+    states = np.zeros((len(errors), 2 + season))
+    states[:, free] = (solution / scale.transpose(0, 2, 1))[:, :, 0]
+    if season:
+        mean = states[:, 2:].mean(1, keepdims=True)
+        states[:, 2:] -= mean
+        states[:, :1] += mean
+    return states, errors - (shapes @ solution)[:, :, 0]
 
 
+def _convolve(kernels: Array, y: Array) -> Array:
+    """The first elements of the convolution of each row with y, as many as y has."""
+    length = y.shape[-1]
+    size = 2 * length
+    frequencies = np.fft.rfft(kernels, size) * np.fft.rfft(y, size)
+    return np.fft.irfft(frequencies, size)[:, :length]
+
+
+@dataclass(frozen=True)
 class _Search:
-    """Candidates spread over the cube, then the best of several descents from there."""
+    """Points spread over the unit cube of the rates, then descents from the best of them.
 
-    def __init__(self, season: int, trend: bool, damped: bool, random: np.random.Generator) -> None:
-        self.season, self.trend, self.damped, self.random = season, trend, damped, random
-        self.free = 1 + trend + (season > 0) + damped
+    A descent is Levenberg's and Marquardt's, with several dampings tried at once; all descents go
+    on side by side.  Marquardt 1963, "An algorithm for least-squares estimation of nonlinear
+    parameters".
+    """
 
-    def run(self, y: Sequence[Array]) -> Rates:
+    series: Sequence[Array]
+    season: int
+    trend: bool
+    damped: bool
+
+    @property
+    def free(self) -> int:
+        return 1 + self.trend + (self.season > 0) + self.damped
+
+    def run(self, random: np.random.Generator) -> Rates:
         """The rates of least error over all series."""
-        points = self.random.uniform(0, 1, (4 * CANDIDATES, self.free)) ** 2
+        points = random.uniform(0, 1, (CANDIDATES, self.free)) ** 2
         points[: 2**self.free] = _corners(self.free)
-        losses = self._losses(y, points)
-        starts = np.argsort(losses)[:STARTS]
-        ends = [self._descend(y, points[start], losses[start]) for start in starts]
-        point, _ = min(ends, key=lambda end: end[1])
-        return self._rates(point[None])
-
-    def _descend(self, y: Sequence[Array], point: Array, loss: float) -> tuple[Array, float]:
-        """Follow the directions that have helped, in ever smaller steps."""
-        spread = np.eye(self.free) * 0.1**2
+        losses = _losses(self.errors(points))
+        points = points[np.argsort(losses)[:STARTS]]
+        errors = self.errors(points)
         for _ in range(ROUNDS):
-            steps = self.random.multivariate_normal(np.zeros(self.free), spread, CANDIDATES)
-            points = np.clip(point + steps, 0.0, 1.0)
-            losses = self._losses(y, points)
-            elite = points[np.argsort(losses)[: CANDIDATES // 4]] - point
-            # The elite's own spread, with the last one so that no direction is lost too soon.
-            spread = 0.5 * elite.T @ elite / len(elite) + 0.4 * spread + np.eye(self.free) * 1e-12
-            if losses.min() < loss:
-                point, loss = points[int(losses.argmin())], float(losses.min())
-        return point, loss
+            before = _losses(errors)
+            points, errors = self._descend(points, errors)
+            if (_losses(errors) > (1 - PRECISION) * before).all():
+                break
+        return self.rates(points[[int(_losses(errors).argmin())]])
 
-    def _losses(self, y: Sequence[Array], points: Array) -> Array:
-        rates = self._rates(points)
-        losses = [_solve(series, rates, self.season, self.trend)[1] for series in y]
-        mean: Array = np.mean(losses, 0)
-        return mean
+    def _descend(self, points: Array, errors: Array) -> tuple[Array, Array]:
+        """The best of several steps of each descent, or where it is."""
+        count = len(points)
+        slopes = self._slopes(points, errors)
+        gradients = np.einsum("sft,st->sf", slopes, errors)
+        # A rate at its bound that would leave the cube stays where it is.
+        stuck = ((points <= 0) & (gradients > 0)) | ((points >= 1) & (gradients < 0))
+        slopes = np.where(stuck[:, :, None], 0.0, slopes)
+        curvature = slopes @ slopes.transpose(0, 2, 1)
+        diagonal = np.einsum("sff->sf", curvature)
+        damped = [
+            curvature
+            + np.eye(self.free)
+            * (d * diagonal + diagonal.max(1, keepdims=True) * RIDGE + TINY)[:, None]
+            for d in DAMPINGS
+        ]
+        downhill = np.where(stuck, 0.0, -gradients)[:, :, None]
+        tried = np.concatenate(
+            [points]
+            + [np.clip(points + np.linalg.solve(m, downhill)[:, :, 0], 0, 1) for m in damped]
+        )
+        all_errors = np.concatenate([errors, self.errors(tried[count:])])
+        best = _losses(all_errors).reshape(-1, count).argmin(0) * count + np.arange(count)
+        return tried[best], all_errors[best]
 
-    def _rates(self, points: Array) -> Rates:
+    def _slopes(self, points: Array, errors: Array) -> Array:
+        """∂e/∂p [starts, free, T]; the initial states follow the rates."""
+        steps = np.where(points > 0.5, -DIFFERENCE, DIFFERENCE)
+        moved = points[:, None] + steps[:, :, None] * np.eye(self.free)
+        changed = self.errors(moved.reshape(-1, self.free)).reshape(*points.shape, -1)
+        return (changed - errors[:, None]) / steps[:, :, None]
+
+    def errors(self, points: Array) -> Array:
+        """Errors [points, elements of all series]."""
+        rates = self.rates(points)
+        found = [_solve(series, rates, self.season, self.trend)[1] for series in self.series]
+        return np.concatenate(found, axis=1)
+
+    def rates(self, points: Array) -> Rates:
         """Points of the unit cube as rates: 0 < α < 1, 0 ≤ β ≤ 1, 0 ≤ γ ≤ 1 − α."""
         columns = iter(points.T)
-        level = np.clip(next(columns), 1e-4, 1 - 1e-4)
+        level = FEWEST + (1 - 2 * FEWEST) * next(columns)
         zero, one = np.zeros_like(level), np.ones_like(level)
         trend = next(columns) if self.trend else zero
         season = next(columns) * (1 - level) if self.season else zero
         low, high = DAMPING
         damping = low + (high - low) * next(columns) if self.damped else one
         return Rates(level, trend, season, damping)
+
+
+def _losses(errors: Array) -> Array:
+    losses: Array = np.mean(errors**2, axis=1)
+    return losses
 
 
 def _corners(free: int) -> Array:

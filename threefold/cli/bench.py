@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from threefold.cli import output
 from threefold.cli.options import AsJson, Plugins
-from threefold.errors import ThreefoldError
 
 if TYPE_CHECKING:
     from threefold.lab.bench.bench import Bench
@@ -20,17 +18,13 @@ MIXERS = "attention,lstm,s4d,mamba,gla,gated_delta_net"
 
 Mixers = Annotated[
     str | None,
-    typer.Argument(help="Mixers, separated by commas; not with --table cost.", show_default=MIXERS),
+    typer.Argument(help="Mixers, separated by commas.", show_default=MIXERS),
 ]
 Lengths = Annotated[str, typer.Option(help="Sequence lengths, e.g. 256,1k,16k.")]
 Forms = Annotated[str, typer.Option(help="Any of auto, step, chunk, parallel.")]
 Width = Annotated[int, typer.Option(min=1, help="Width of the layer.")]
 BatchSize = Annotated[int, typer.Option(min=1, help="Examples per batch.")]
 Training = Annotated[bool, typer.Option("--training", help="Also measure the backward pass.")]
-Table = Annotated[
-    Literal["cost"] | None,
-    typer.Option(help="cost: measured growth exponents next to the published complexity."),
-]
 Folder = Annotated[Path | None, typer.Option(help="Folder for a page with figures.")]
 
 
@@ -41,25 +35,15 @@ def bench(
     width: Width = 128,
     batch_size: BatchSize = 1,
     training: Training = False,
-    table: Table = None,
     folder: Folder = None,
     json: AsJson = False,
     plugins: Plugins = None,
 ) -> None:
     """Measure time and memory of mixers at growing lengths, and where their lines cross."""
-    if table == "cost" and mixers is not None:
-        raise ThreefoldError(
-            f"the rows of --table cost are fixed, so {mixers!r} cannot be chosen; remove the "
-            "mixers, or --table cost"
-        )
     from threefold.kernels.system_memory import keep_memory
     from threefold.lab.bench import bench as lab
 
     keep_memory()
-    if table == "cost":
-        chosen = lab.parse_lengths(lengths) if lengths != "256,1k,4k,16k" else None
-        _cost_table(chosen, json)
-        return
     shapes = lab.Shapes(
         lab.parse_names(MIXERS if mixers is None else mixers),
         lab.parse_lengths(lengths),
@@ -87,23 +71,3 @@ def _say_result(result: Bench) -> None:
         output.say(f"{crossing.name} is faster than {crossing.other} {start}")
     for name, reason in result.refused:
         output.say(f"{name}: {reason}")
-
-
-def _cost_table(lengths: tuple[int, ...] | None, json: bool) -> None:
-    from dataclasses import asdict
-
-    from threefold.lab.bench.cost_table import HEADER, LENGTHS, ROWS, MeasuredRow, measure_rows
-    from threefold.lab.bench.measuring import Growth
-
-    chosen = lengths or LENGTHS
-    measured = measure_rows(lengths=chosen, progress=output.whisper)
-    if json:
-        output.say_json([asdict(row) for row in measured])
-        return
-    # Each row is printed as soon as it is measured, in columns that are wide enough for all.
-    points = tuple((length, 0.0) for length in chosen)
-    widest = [MeasuredRow(row, points, Growth(-0.99, 9.99)).cells() for row in ROWS]
-    widths = [max(map(len, cells)) for cells in zip(HEADER, *widest, strict=True)]
-    for cells in chain([HEADER], (row.cells() for row in measured)):
-        padded = (cell.ljust(width) for cell, width in zip(cells, widths, strict=True))
-        output.say(output.GAP.join(padded).rstrip())

@@ -54,6 +54,7 @@ def describe_model(folder: Path) -> dict[str, Any]:
         "spec": config.spec.to_dict(),
         "parameters": config.parameters,
         "dtype": config.dtype,
+        "adapters": config.adapters,
         "tensors": check_weights(folder, config, model),
         "bytes_on_disk": sum(file.stat().st_size for file in files),
         "files": sorted(file.name for file in files),
@@ -128,9 +129,16 @@ def entry_text(entry: Any) -> str:
     return f"{name}({', '.join(f'{key}={value!r}' for key, value in options.items())})"
 
 
+def _adapter_facts(facts: dict[str, Any]) -> list[tuple[str, str]]:
+    if not facts["adapters"]:
+        return []
+    return [("adapters", f"rank {facts['adapters']}, not merged (`threefold merge` does it)")]
+
+
 def model_facts(facts: dict[str, Any]) -> list[tuple[str, str]]:
     return [
         ("parameters", f"{facts['parameters']:,} ({facts['dtype']})"),
+        *_adapter_facts(facts),
         (
             "on disk",
             f"{format_bytes(facts['bytes_on_disk'])} in {len(facts['files'])} files",

@@ -234,6 +234,8 @@ def _fits(names: list[str], cells: dict[str, list[str]]) -> bool:
 
 
 def _cell(value: Any) -> str:
+    if value is None:
+        return ""
     text = f"{value:.6g}" if isinstance(value, float) else " ".join(str(value).split())
     return text if len(text) <= MOST_SHOWN else f"{text[: MOST_SHOWN - 1]}…"
 

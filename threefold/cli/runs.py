@@ -29,11 +29,12 @@ def list_runs(
 ) -> None:
     """List the runs in a folder, newest last.
 
-    Subfolders are searched too; the runs of a race are left out.
+    Subfolders are searched too; the runs of a race or of a table are left out.
     """
     rows = []
     for path in folder.rglob("config.toml"):
-        if any((parent / "race.json").is_file() for parent in path.parents):
+        plans = (parent / name for parent in path.parents for name in ("race.json", "table.json"))
+        if any(plan.is_file() for plan in plans):
             continue
         try:
             rows.append(_read(path.parent))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from pathlib import Path
 from time import monotonic
@@ -11,13 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from threefold.cli import options, output
-from threefold.drawing.text import format_bytes, format_duration
+from threefold.cli.training_plan import print_plan
 from threefold.errors import ThreefoldError
 
 if TYPE_CHECKING:
     from threefold.training.config import RunConfig
-    from threefold.training.experiment import PreparedRun, TrainedRun
-    from threefold.training.training_data import TrainingData
+    from threefold.training.experiment import TrainedRun
 
 
 Mixers = Annotated[str | None, typer.Option(help="A mixer, or a+b for a hybrid; default: mamba.")]
@@ -33,6 +31,23 @@ Embedding = Annotated[
     str | None,
     typer.Option(
         metavar="VECTORS", help="Text: start from word vectors (`threefold words train`)."
+    ),
+]
+From = Annotated[
+    str | None,
+    typer.Option(
+        "--from",
+        metavar="MODEL",
+        help="Fine-tune a trained model, or that of a run: its tokenizer, columns and scaling are "
+        "kept, its head too if the labels are the same.",
+    ),
+]
+Adapters = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        metavar="RANK",
+        help="With --from: train only the head and low-rank adapters of this rank, e.g. 8.",
     ),
 ]
 LearningRate = Annotated[float | None, typer.Option(help="Peak learning rate.")]
@@ -62,6 +77,8 @@ def train(
     series_column: options.SeriesColumn = None,
     horizon: options.Horizon = None,
     embedding: Embedding = None,
+    from_model: From = None,
+    adapters: Adapters = None,
     learning_rate: LearningRate = None,
     seed: Seed = None,
     config: Config = None,
@@ -77,17 +94,7 @@ def train(
     Prints a plan first. Ctrl-C saves the run and prints the command that resumes it.
     """
     started = monotonic()  # before torch is imported: a time limit includes that
-    settings = {
-        **options.data_settings(locals()),
-        **{f"{section}.seed": seed for section in ("data", "model", "training")},
-        "data.name": data,
-        "model.mixers": mixers,
-        "model.size": size,
-        "model.embedding": embedding,
-        **_limits(steps, time),
-        "training.learning_rate": learning_rate,
-    }
-    run_config = _read_config(config, settings, overrides or [])
+    run_config = _read_config(config, _settings(locals()), overrides or [])
     path = folder or _free_folder(run_config)
     if dry_run:
         return _dry_run(run_config)
@@ -95,10 +102,23 @@ def train(
     _run(run_config, path, started, tensorboard=tensorboard)
 
 
-def _dry_run(config: RunConfig) -> None:
-    from threefold.training.experiment import prepare
+def _settings(arguments: dict[str, Any]) -> dict[str, Any]:
+    """The settings among the arguments of `train`, by their full names."""
+    model = ("mixers", "size", "embedding", "from_model", "adapters")
+    return {
+        **options.data_settings(arguments),
+        **{f"{section}.seed": arguments["seed"] for section in ("data", "model", "training")},
+        **{f"model.{name}": arguments[name] for name in model},
+        **_limits(arguments["steps"], arguments["time"]),
+        "data.name": arguments["data"],
+        "training.learning_rate": arguments["learning_rate"],
+    }
 
-    _print_plan(config, prepare(config))
+
+def _dry_run(config: RunConfig) -> None:
+    from threefold.training.preparation import prepare
+
+    print_plan(config, prepare(config))
 
 
 def _limits(steps: int | None, time: str | None) -> dict[str, Any]:
@@ -116,6 +136,7 @@ def _limits(steps: int | None, time: str | None) -> dict[str, Any]:
 def _read_config(path: Path | None, settings: dict[str, Any], overrides: list[str]) -> RunConfig:
     """The file at `path`, overridden by options of the command line and by --set."""
     from threefold.training.config import RunConfig, read_toml
+    from threefold.training.fine_tuning import settle
 
     values = {} if path is None else read_toml(path)
     for key, value in settings.items():
@@ -132,7 +153,7 @@ def _read_config(path: Path | None, settings: dict[str, Any], overrides: list[st
             "DATA is missing: give a file, a folder or a task, e.g. `threefold train notes.txt` "
             "(`threefold tasks` lists the tasks)"
         )
-    return RunConfig.read(values, overrides)
+    return settle(RunConfig.read(values, overrides))
 
 
 def resume(
@@ -174,18 +195,18 @@ def _run(
 
     from threefold.kernels.system_memory import keep_memory
     from threefold.training.distributed import join_group
-    from threefold.training.experiment import prepare, run
+    from threefold.training.experiment import run
+    from threefold.training.preparation import open_run_data, open_start, prepare
     from threefold.training.reporters import TensorBoardReporter, console_reporter
     from threefold.training.summary import title_of
-    from threefold.training.training_data import open_data
 
     keep_memory()
     with join_group() as group:
-        found = config.data.model_copy(update={"name": data_name})
-        data = None if data_name is None else open_data(found)
-        prepared = replace(prepare(config, data), started=started)
+        start = open_start(config)
+        data = open_run_data(config, start, data_name)
+        prepared = replace(prepare(config, data, start), started=started)
         if group.is_main and data_name is None:
-            _print_plan(config, prepared)
+            print_plan(config, prepared)
             output.say(f"folder      {folder}")
         reporters = [console_reporter(Console(), title_of(config))]
         if tensorboard and group.is_main:
@@ -250,79 +271,6 @@ def _use_command(trained: TrainedRun, folder: str) -> str:
     if trained.model.preprocessing is not None:
         return f"threefold predict {folder} INPUT…"
     return f"threefold info {folder}"
-
-
-def _print_plan(config: RunConfig, prepared: PreparedRun) -> None:
-    """Print what will be trained on which data, and the estimated cost."""
-    from threefold.training.estimate import check_memory, estimate_step
-
-    data, model, settings = prepared.data, prepared.model, config.training
-    task, spec = data.task, model.spec
-    objective = data.objective(settings)
-    check_memory(model, objective, data.first, config.data.batch_size, settings)
-    step = estimate_step(model, objective, prepared.batches(0), settings)
-    mixers = "+".join(dict.fromkeys(name for name, _ in spec.entries))
-    parts = [spec.kind, mixers or spec.option("network", ""), f"width {spec.width}"]
-    rate = f"learning rate {settings.learning_rate:g}"
-    chance = task.chance_name or "a trivial baseline"
-    output.say_facts(
-        [
-            *_data_facts(config, data),
-            ("model", ", ".join(filter(None, [*parts, f"depth {spec.depth}"]))),
-            *_embedding_facts(config, prepared),
-            ("parameters", f"{model.parameter_count:,}"),
-            ("optimizer", f"{settings.optimizer}, {rate}, {settings.schedule} schedule"),
-            ("step", f"{step.elements:,} elements, about {1000 * step.seconds:.0f} ms"),
-            ("duration", _duration(config, prepared, step.total(settings))),
-            ("memory", f"about {format_bytes(step.memory)} for weights, gradients and activations"),
-            ("metric", f"{task.metric}, {task.chance:.4g} for {chance} (chance level)"),
-        ]
-    )
-
-
-def _embedding_facts(config: RunConfig, prepared: PreparedRun) -> list[tuple[str, str]]:
-    if prepared.known_words is None:
-        return []
-    known = f"{prepared.known_words:,} of {prepared.model.spec.vocabulary:,} tokens"
-    return [("embedding", f"{known} start from {config.model.embedding}")]
-
-
-def _duration(config: RunConfig, prepared: PreparedRun, training: float) -> str:
-    """How long the run takes, with its evaluations."""
-    from threefold.training.experiment import judging_seconds
-
-    settings, task = config.training, prepared.data.task
-    if settings.time is not None and prepared.judging is not None:
-        judging = format_duration(prepared.judging)
-        text = f"{format_duration(min(settings.time, training + prepared.judging))}, of which "
-        sample = ""
-        if prepared.test_examples is not None:
-            sample = (
-                f" of a sample of {prepared.test_examples:,} of {task.size('test'):,} test examples"
-                " (`threefold evaluate` takes all)"
-            )
-        return f"{text}about {judging} for evaluation{sample}"
-    valid, test = judging_seconds(config, prepared)
-    times = 1 + (settings.steps or 0) // (settings.eval_every or math.inf)
-    return (
-        f"{settings.steps:,} steps, about {format_duration(training)}, and "
-        f"{format_duration(times * valid + test)} for evaluation"
-    )
-
-
-def _data_facts(config: RunConfig, data: TrainingData) -> list[tuple[str, str]]:
-    """What is trained on, and how a user's data were understood."""
-    task = data.task
-    if task.vocabulary:
-        values = f"vocabulary of {task.vocabulary:,}"
-    else:
-        values = f"{task.features} numbers per element"
-    length = ("length", f"{task.length:,} elements per example, {values}")
-    if task.description is not None:
-        return [("data", config.data.name), *task.description.lines(), length]
-    examples = " / ".join(f"{size:,}" for size in task.sizes)
-    title = config.data.name if data.from_user else task.title
-    return [("data", title), ("examples", f"{examples} (train / validation / test)"), length]
 
 
 def _free_folder(config: RunConfig) -> Path:

@@ -24,6 +24,7 @@ Samples: TypeAlias = NDArray[np.float32]
 PCM, FLOAT, EXTENSIBLE = 1, 3, 0xFFFE
 SINC_ZERO_CROSSINGS = 10  # on each side
 KAISER_BETA = 5.0  # shape of the window
+FLOOR = 1e-6  # power that is added to every band, whose logarithm is taken
 
 
 class Sound(NamedTuple):
@@ -158,10 +159,30 @@ def mfcc(
         samples.astype(np.float64), half, mode="reflect" if len(samples) > half else "edge"
     )
     frames = np.lib.stride_tricks.sliding_window_view(padded, window)[::hop]
+    return cepstra(frames, rate, coefficients=coefficients, mels=mels)
+
+
+def cepstra(
+    frames: NDArray[np.floating[Any]],
+    rate: int,
+    *,
+    coefficients: int = 20,
+    mels: int = 64,
+    floor: float = FLOOR,
+) -> Samples:
+    """Cepstral coefficients [n, coefficients] of frames [n, window], each by itself."""
+    energies = np.log(mel_energies(frames, rate, mels) + floor)
+    return (energies @ _cosines(mels, coefficients)).astype(np.float32)
+
+
+def mel_energies(
+    frames: NDArray[np.floating[Any]], rate: int, mels: int = 64
+) -> NDArray[np.float64]:
+    """The power [n, mels] of frames [n, window] in bands that are equally wide in mels."""
+    window = frames.shape[-1]
     hann = 0.5 - 0.5 * np.cos(2 * np.pi * np.arange(window) / window)
     power = np.abs(np.fft.rfft(frames * hann, axis=1)) ** 2
-    energies = np.log(power @ _mel_filters(rate, window, mels) + 1e-6)
-    return (energies @ _cosines(mels, coefficients)).astype(np.float32)
+    return np.asarray(power @ _mel_filters(rate, window, mels))
 
 
 @lru_cache(maxsize=32)

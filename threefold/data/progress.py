@@ -67,22 +67,23 @@ class CountMeter:
     def __init__(self, title: str) -> None:
         self.title = title
         self.start = self.shown = time.monotonic()
-        self.first: int | None = None  # what was done when the first was shown
+        self.first: float | None = None  # what was done when the first was shown
         self.progress: Any = None
 
-    def show(self, done: int, total: int) -> None:
-        """Show how many are done."""
+    def show(self, done: float, total: int, what: str = "") -> None:
+        """Show how many are done, and what is under way; a part of one counts as such a part."""
         now = time.monotonic()
         if self.first is None:
             self.first, self.start = done, now
         if sys.stderr.isatty():
             self.progress = self.progress or _count_bar(self.title, total)
-            self.progress.update(self.progress.task_ids[0], completed=done)
+            title = f"{self.title}: {what}" if what else self.title
+            self.progress.update(self.progress.task_ids[0], completed=done, description=title)
         elif now - self.shown >= LINE_INTERVAL:
             self.shown = now
             left = _time_left(total, done, self.first, max(now - self.start, 1e-9))
-            line = f"{self.title}: {done:,} of {total:,}"
-            print(", ".join(filter(None, [line, left])), file=sys.stderr, flush=True)
+            line = f"{self.title}: {int(done):,} of {total:,}"
+            print(", ".join(filter(None, [line, what, left])), file=sys.stderr, flush=True)
 
     def close(self) -> None:
         """Stop the bar."""
@@ -110,7 +111,7 @@ def download_meter(
         console.print(f"{title}: fetched in {spent:.1f} s", highlight=False)
 
 
-def _time_left(total: int, position: int, first: int, spent: float) -> str:
+def _time_left(total: float, position: float, first: float, spent: float) -> str:
     rate = (position - first) / spent
     if rate <= 0:
         return ""

@@ -36,7 +36,7 @@ from threefold.data.stream_encoders import (
     complete_lines,
 )
 from threefold.data.table_formats import json_object
-from threefold.errors import ThreefoldError, nearest
+from threefold.errors import ThreefoldError, nearest, option
 
 CANDIDATE_SEPARATORS = "\t;,|"  # of table columns, in the order in which a line is searched
 JSON_LINES = "{"  # instead of a separator
@@ -295,7 +295,7 @@ class RowEncoder(Encoder):
         if self.layout.refuses and label_of(cell) not in known:
             raise _BadCellError(
                 f"column {name} is {shown(cell)}; the model was trained on {', '.join(known)}; "
-                "--missing carry reads others as none of them"
+                f"{option('missing', 'carry')} reads others as none of them"
             )
         return 1.0 + known.index(label_of(cell)) if label_of(cell) in known else 0.0
 
@@ -315,7 +315,8 @@ class RowEncoder(Encoder):
                 else (f"far outside the training data, expected {low:.4g} to {high:.4g}")
             )
             raise _BadCellError(
-                f"column {name} is {shown(cell)}; {why}; --missing carry repeats the last value"
+                f"column {name} is {shown(cell)}; {why}; {option('missing', 'carry')} repeats the "
+                "last value"
             )
         return math.nan
 
@@ -345,5 +346,6 @@ def _missing_columns(missing: Sequence[str], wanted: Sequence[str], cells: Seque
     found = ", ".join(shown(cell)[1:-1] for cell in cells[:12])
     return (
         f"the column {', '.join(missing)} is missing; the model was trained on "
-        f"{', '.join(wanted)}, the table begins with {found}; --columns says which columns to read"
+        f"{', '.join(wanted)}, the table begins with {found}; {option('columns')} says which "
+        "columns to read"
     )

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from threefold.data.audio import EXTENSIBLE, FLOAT, PCM, decode_samples
+from threefold.data.preprocessing.media import SoundFrames
 from threefold.data.stream_encoders import Elements, Encoder, UnreadableError
 from threefold.errors import ThreefoldError
 
@@ -20,11 +21,14 @@ UNKNOWN_SIZES = (0, 0xFFFFFFFF)  # written by programs that write to a pipe
 class SoundEncoder(Encoder):
     """Samples from −1 to 1 [n, 1], channels averaged, at the rate of the model's training.
 
+    frames: makes frames [n, coefficients] of the samples, if the model reads them.
     sample_format: None for a WAV file, or a name of SOUND_FORMATS for bare samples of one channel.
     """
 
-    def __init__(self, rate: int, sample_format: str | None = None) -> None:
-        self.rate = rate
+    def __init__(
+        self, rate: int, sample_format: str | None = None, frames: SoundFrames | None = None
+    ) -> None:
+        self.rate, self.frames = rate, frames
         self.layout: list[int] = []  # encoding, channels, bits
         self.left: int | None = None  # bytes of samples to come, if the header says it
         self.missing_bytes = 0  # at the end of a truncated file
@@ -36,7 +40,7 @@ class SoundEncoder(Encoder):
         if not self.layout:
             start = self._read_header(data, final)
             if not start:
-                return np.zeros((0, 1), np.float32), 0
+                return self._elements(np.zeros((0, 1), np.float32)), 0
         encoding, channels, bits = self.layout
         frame = channels * bits // 8
         available = len(data) - start
@@ -45,12 +49,22 @@ class SoundEncoder(Encoder):
         samples = decode_samples(data[start : start + size], encoding, bits, channels)
         if not np.isfinite(samples).all():
             raise UnreadableError(start, "contains samples that are not finite")
+        done = self.left is not None and self.left - size < frame  # other chunks may follow
+        elements = self._elements(samples.reshape(-1, 1))
+        if self.frames is not None and not (final or done):
+            size = len(elements) * self.frames.hop * frame  # the rest is a part of the next frame
         if self.left is not None:
             self.left -= size
-        done = self.left is not None and self.left < frame  # other chunks may follow
         if final and not done:
             self.missing_bytes = self.left or 0
-        return samples.reshape(-1, 1), len(data) if final or done else start + size
+        return elements, len(data) if final or done else start + size
+
+    def _elements(self, samples: Elements) -> Elements:
+        """The samples, or their complete frames."""
+        if self.frames is None:
+            return samples
+        count = self.frames.count(len(samples))
+        return self.frames.apply(samples)[:count]
 
     def settings(self) -> dict[str, Any]:
         return {"layout": self.layout, "left": self.left}

@@ -43,7 +43,7 @@ def range_chart(
         (
             row.name,
             x.label(row.mean),
-            f"± {x.label(row.half)}",
+            f"± {x.label(row.half)}" if math.isfinite(row.half) else "unknown",
             "; ".join(x.label(value) for value in row.values),
         )
         for row in rows

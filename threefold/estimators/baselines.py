@@ -19,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 
 from threefold.classical.autoregression import repeat_last
-from threefold.classical.smoothing import Rates, fit_rates, forecast_window
+from threefold.classical.smoothing import Rates, fit_rates, forecast_windows
 from threefold.classical.time_warping import nearest_neighbours, time_warping_distances
 from threefold.data.padding import pad_rows
 from threefold.errors import ThreefoldError
@@ -106,10 +106,7 @@ class SmoothedSeries:
             )
             return np.asarray(last.numpy())
         forecasts = [
-            [
-                forecast_window(row[:, channel], Rates(*rate), self.horizon, season=self.season)
-                for channel, rate in enumerate(self.rates.tolist())
-            ]
-            for row in windows
+            forecast_windows(windows[:, :, channel], Rates(*rate), self.horizon, season=self.season)
+            for channel, rate in enumerate(self.rates.tolist())
         ]
-        return np.array(forecasts).transpose(0, 2, 1)
+        return np.stack(forecasts, axis=2)

@@ -129,9 +129,8 @@ class DrivenReservoir(ReservoirEstimator):
         """Number of outputs that are fed back."""
         return self._learned("feedback").shape[1]
 
-    def _empty_state(self, outputs: int) -> State:
-        zeros = self._learned("bias").new_zeros
-        return {"memory": zeros(1, self.units), "output": zeros(1, outputs)}
+    def _state_shapes(self, outputs: int) -> dict[str, tuple[int, ...]]:
+        return {"memory": (self.units,), "output": (outputs,)}
 
     def _drive(self, inputs: Tensor, before: Tensor) -> Tensor:
         """W_in u + b + W_fb y₋ for inputs [N, I] and previous outputs [N, O]."""
@@ -196,10 +195,3 @@ class DrivenReservoir(ReservoirEstimator):
                 "regularisation, add noise while fitting, or choose a bounded activation"
             )
         return outputs, {"memory": memory, "output": output}
-
-    def _check_state(self, state: State, outputs: int, rows: int | None = None) -> None:
-        shapes = {name: tuple(leaf.shape) for name, leaf in state.items()}
-        rows = shapes.get("memory", (0,))[0] if rows is None else rows
-        expected = {"memory": (rows, self.units), "output": (rows, outputs)}
-        if shapes != expected:
-            raise ThreefoldError(f"state is {shapes}, expected {expected}, as predict returns it")

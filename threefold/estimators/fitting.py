@@ -29,7 +29,8 @@ from threefold.tasks.user_data.examples import (
 from threefold.tasks.user_data.settings import Reading, ReadSettings
 from threefold.training.config import DataSettings, ModelSettings, RunConfig
 from threefold.training.durations import parse_duration
-from threefold.training.experiment import PreparedRun, TrainedRun, prepare, run
+from threefold.training.experiment import TrainedRun, run
+from threefold.training.preparation import PreparedRun, prepare
 from threefold.training.reporters import LineReporter, Reporter
 from threefold.training.settings import TrainingSettings
 from threefold.training.training_data import TrainingData

@@ -24,7 +24,8 @@ from threefold.tasks.user_data.roles import TableReading
 from threefold.tasks.user_data.series import fit_series, series_task
 from threefold.tasks.user_data.series_windows import SeriesWindows, TimeSeries
 from threefold.tasks.user_data.settings import Reading, ReadSettings
-from threefold.training.experiment import TrainedRun, prepare
+from threefold.training.experiment import TrainedRun
+from threefold.training.preparation import prepare
 from threefold.training.training_data import TrainingData
 
 Array = NDArray[Any]

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from os import PathLike
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -167,22 +167,12 @@ class LiquidStateMachine(ReservoirEstimator):
         self._check_size(inputs)
 
     def _empty_state(self, outputs: int) -> State:
-        start = self._learned("start")
-        state: State = {n: start.new_zeros(1, *shape) for n, shape in self._shapes.items()}
-        return {**state, "potential": start.unsqueeze(0)}
+        return {**super()._empty_state(outputs), "potential": self._learned("start").unsqueeze(0)}
 
-    @property
-    def _shapes(self) -> dict[str, tuple[int, ...]]:
+    def _state_shapes(self, outputs: int) -> dict[str, tuple[int, ...]]:
         delays = self._learned("delays")
         slots = int(delays.max()) if len(delays) else 1
         return state_shapes(self.units, slots, len(delays) if self.dynamics else 0)
-
-    def _check_state(self, state: State, outputs: int, rows: int | None = None) -> None:
-        shapes = {name: tuple(leaf.shape) for name, leaf in state.items()}
-        rows = shapes.get("potential", (0,))[0] if rows is None else rows
-        expected = {name: (rows, *shape) for name, shape in self._shapes.items()}
-        if shapes != expected:
-            raise ThreefoldError(f"state is {shapes}, expected {expected}, as predict returns it")
 
     def _drive(self, series: Series, first: int, last: int) -> Tensor:
         """W_in u of elements first … last − 1, [1, last − first, units]."""
@@ -227,26 +217,6 @@ class LiquidStateMachine(ReservoirEstimator):
         if inputs is None:
             raise ThreefoldError(f"{self.name}: no inputs were given; nothing drives the liquid")
         return super()._pairs(inputs, targets)
-
-    def fit(self, inputs: ArrayLike | None, targets: ArrayLike) -> Self:
-        """Fit the read-out; a liquid that is silent or saturated is reported by a warning."""
-        with self._watched():
-            return super().fit(inputs, targets)
-
-    def partial_fit(
-        self,
-        inputs: ArrayLike | None,
-        targets: ArrayLike,
-        *,
-        state: State | None = None,
-        return_state: bool = False,
-    ) -> Any:
-        """Continue with more elements by recursive least squares, `forgetting` the older ones.
-
-        A series starts with its wash-out, unless it continues from a `state`.
-        """
-        with self._watched():
-            return super().partial_fit(inputs, targets, state=state, return_state=return_state)
 
     def _label_features(self, series: Series) -> Tensor:
         if self.label_state == "mean":

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
 
@@ -62,12 +63,8 @@ class ReservoirEstimator(RidgeEstimator, ABC):
         """Draw the reservoir, unless its weights were set; then check their sizes."""
 
     @abstractmethod
-    def _empty_state(self, outputs: int) -> State:
-        """The state before the first element, one row."""
-
-    @abstractmethod
-    def _check_state(self, state: State, outputs: int, rows: int | None = None) -> None:
-        """Raise unless a carried state fits."""
+    def _state_shapes(self, outputs: int) -> dict[str, tuple[int, ...]]:
+        """The shape of each leaf of the state of one series."""
 
     @abstractmethod
     def _pieces(
@@ -79,10 +76,21 @@ class ReservoirEstimator(RidgeEstimator, ABC):
     ) -> Iterator[ReservoirPiece]:
         """Run a series piece by piece."""
 
+    @contextmanager
+    def _watched(self) -> Iterator[None]:
+        """While the reservoir is fitted."""
+        yield
+
     def fit(self, inputs: ArrayLike | None, targets: ArrayLike) -> Self:
-        """Fit the read-out; inputs=None for a network that is driven by its feedback alone."""
-        if self.classify:
-            return self._fit_labels(inputs, targets)
+        """Fit the read-out; inputs=None for a network that is driven by its feedback alone.
+
+        A liquid that is silent or saturated is reported by a warning.
+        """
+        with self._watched():
+            fit = self._fit_labels if self.classify else self._fit_series
+            return fit(inputs, targets)
+
+    def _fit_series(self, inputs: ArrayLike | None, targets: ArrayLike) -> Self:
         pairs = self._pairs(inputs, targets)
         self._prepare(pairs[0][0].size if pairs[0][0] else 0, pairs[0][1].size)
         folds, ends, seen = self._folds, [], 0
@@ -114,7 +122,15 @@ class ReservoirEstimator(RidgeEstimator, ABC):
         """
         if self.classify:
             raise self._bad("classify", "False for partial_fit, which learns element by element")
-        pairs = self._pairs(inputs, targets)
+        with self._watched():
+            ends = self._fit_further(self._pairs(inputs, targets), state)
+        end = self._store_end(ends, targets)
+        return (self, end) if return_state else self
+
+    def _fit_further(
+        self, pairs: list[tuple[Series | None, Series]], state: State | None
+    ) -> list[State]:
+        """The states at the end of each series."""
         if "weight_in" not in self.tensors:
             self._prepare(pairs[0][0].size if pairs[0][0] else 0, pairs[0][1].size)
         ends = []
@@ -126,8 +142,7 @@ class ReservoirEstimator(RidgeEstimator, ABC):
                 recursion.add(features, known, self.forgetting)
                 self._store(recursion)
             ends.append(piece.state)
-        end = self._store_end(ends, targets)
-        return (self, end) if return_state else self
+        return ends
 
     def _pairs(
         self, inputs: ArrayLike | None, targets: ArrayLike
@@ -254,6 +269,20 @@ class ReservoirEstimator(RidgeEstimator, ABC):
             raise ThreefoldError(
                 f"inputs with {inputs} numbers per element, expected {expected}, the size of W_in"
             )
+
+    def _empty_state(self, outputs: int) -> State:
+        """The state before the first element, one row."""
+        zeros = self._learned("weight_in").new_zeros
+        return {name: zeros(1, *shape) for name, shape in self._state_shapes(outputs).items()}
+
+    def _check_state(self, state: State, outputs: int, rows: int | None = None) -> None:
+        """Raise unless a carried state fits."""
+        given = {name: tuple(leaf.shape) for name, leaf in state.items()}
+        shapes = self._state_shapes(outputs)
+        rows = given.get(next(iter(shapes)), (0,))[0] if rows is None else rows
+        expected = {name: (rows, *shape) for name, shape in shapes.items()}
+        if given != expected:
+            raise ThreefoldError(f"state is {given}, expected {expected}, as predict returns it")
 
     def _row(self, state: State | None, row: int, rows: int, outputs: int) -> State:
         """One row of a carried state, or the empty state."""

@@ -97,7 +97,7 @@ class RocketClassifier(ClassifierMixin, _Rocket):  # type: ignore[misc]
         signs = np.where(np.arange(len(self.classes_)) == numbers[:, None], 1.0, -1.0)
         batch, weights, kept = _counted(batch, sample_weight)
         fit = self._fit(batch, torch.from_numpy(signs[kept]), weights)
-        self.temperature_ = _temperature(fit.left_out.numpy(), numbers[kept], weights.numpy())
+        self.temperature_ = choose_temperature(fit.left_out.numpy(), numbers[kept], weights.numpy())
         return self
 
     def decision_function(self, X: Any) -> Array:
@@ -171,7 +171,7 @@ def _distinct(batch: SequenceBatch, weights: Tensor) -> tuple[SequenceBatch, Ten
     return SequenceBatch(batch.values[first], part), torch.from_numpy(counts)
 
 
-def _temperature(scores: Array, numbers: Array, weights: Array) -> float:
+def choose_temperature(scores: Array, numbers: Array, weights: Array) -> float:
     """The temperature at which the right classes are likeliest."""
     rows = np.arange(len(scores))
     likely = [softmax(scores / t)[rows, numbers] + 1e-300 for t in TEMPERATURES]

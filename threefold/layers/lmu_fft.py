@@ -17,7 +17,7 @@ from threefold.layers.mixer import Mixer
 from threefold.layers.precision import upcast
 from threefold.memory.cell import ACTIVATIONS
 from threefold.memory.filter_states import filter_states
-from threefold.memory.hippo import discretised_hippo
+from threefold.memory.hippo import sliding_window_system
 from threefold.memory.state import State
 
 
@@ -61,12 +61,7 @@ class LMUFFT(Mixer):
 
     def system(self, like: Tensor) -> tuple[Tensor, ...]:
         """Transition and write vector of the memory, in the dtype and on the device of `like`."""
-
-        def make() -> tuple[Tensor, ...]:
-            fixed = discretised_hippo("legt", self.order, self.window, "zero_order_hold")
-            return tuple(part.to(like) for part in fixed)
-
-        return self.derived.of([], make, self.order, self.window, like.dtype, like.device)
+        return sliding_window_system(self.derived, self.order, self.window, like)
 
     def prepare_step(self) -> None:
         """Compute what a step needs besides the parameters, before it is recorded."""

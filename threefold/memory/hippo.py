@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from threefold.errors import ThreefoldError, nearest
+from threefold.kernels.parameter_cache import ParameterCache
 from threefold.memory.discretisation import check_delta, discretise
 
 
@@ -160,9 +161,7 @@ class LegS(Hippo):
     """
 
     def matrices(self) -> tuple[Tensor, Tensor]:
-        n = torch.arange(self.size, dtype=torch.float64)
-        root = torch.sqrt(2 * n + 1)
-        return -(torch.outer(root, root).tril(-1) + torch.diag(n + 1)), root
+        return _legs_matrices(self.size)
 
     def basis(self, past: Tensor) -> Tensor:
         """`past` runs from 0 (now) to 1 (the beginning)."""
@@ -212,11 +211,11 @@ class LegS(Hippo):
         return torch.stack(coefficients, -2)
 
 
-class DecayingLegS(LegS):
+class DecayingLegS(Hippo):
     """LegS without the 1/t, as in S4: a fixed filter that weights the past by e^{−s}."""
 
     def matrices(self) -> tuple[Tensor, Tensor]:
-        A, B = super().matrices()
+        A, B = _legs_matrices(self.size)
         return A / self.window, B / self.window
 
     def basis(self, past: Tensor) -> Tensor:
@@ -224,17 +223,6 @@ class DecayingLegS(LegS):
 
     def measure(self, past: Tensor) -> Tensor:
         return torch.exp(-past / self.window) / self.window
-
-    def project(
-        self,
-        signal: Tensor,
-        period: float = 1.0,
-        method: str = "bilinear",
-        *,
-        start: Tensor | None = None,
-        before: int = 0,
-    ) -> Tensor:
-        return Hippo.project(self, signal, period, method, start=start, before=before)
 
 
 MEASURES: dict[str, type[Hippo]] = {
@@ -262,6 +250,18 @@ def discretised_hippo(measure: str, size: int, window: float, method: str) -> tu
         return A.contiguous(), B.contiguous()
 
 
+def sliding_window_system(
+    cache: ParameterCache[tuple[Tensor, ...]], order: int, window: float, like: Tensor
+) -> tuple[Tensor, ...]:
+    """Ā and B̄ of LegT by zero-order hold, in the dtype and on the device of `like`."""
+
+    def make() -> tuple[Tensor, ...]:
+        fixed = discretised_hippo("legt", order, window, "zero_order_hold")
+        return tuple(part.to(like) for part in fixed)
+
+    return cache.of([], make, order, window, like.dtype, like.device)
+
+
 def normal_plus_low_rank(size: int) -> tuple[Tensor, Tensor, Tensor]:
     """LegS as V (Diag(Λ) − P Pᴴ) Vᴴ: Λ, P and B in that basis, complex128 [N/2] each.
 
@@ -270,7 +270,7 @@ def normal_plus_low_rank(size: int) -> tuple[Tensor, Tensor, Tensor]:
     """
     if size < 2 or size % 2:
         raise ThreefoldError(f"normal_plus_low_rank: size={size}, expected an even number")
-    A, B = LegS(size).matrices()
+    A, B = _legs_matrices(size)
     P = B / math.sqrt(2)
     skew = A + torch.outer(P, P) + 0.5 * torch.eye(size, dtype=torch.float64)
     # i times a skew matrix is Hermitian; its eigenvalues come as ±ω.
@@ -279,6 +279,12 @@ def normal_plus_low_rank(size: int) -> tuple[Tensor, Tensor, Tensor]:
     frequency = -values[: size // 2].flip(0)
     poles = torch.complex(torch.full_like(frequency, -0.5), frequency)
     return poles, basis.mH @ P.to(basis.dtype), basis.mH @ B.to(basis.dtype)
+
+
+def _legs_matrices(size: int) -> tuple[Tensor, Tensor]:
+    n = torch.arange(size, dtype=torch.float64)
+    root = torch.sqrt(2 * n + 1)
+    return -(torch.outer(root, root).tril(-1) + torch.diag(n + 1)), root
 
 
 def _legendre(x: Tensor, size: int) -> Tensor:

@@ -101,6 +101,11 @@ class AttentionDecoder(Decoder):
         context, weights = self.attention(query, source, mask=visible, keys=state["keys"])
         return context, weights
 
+    def attend_after(self, combine: Linear, s: Tensor, state: State) -> tuple[Tensor, Tensor]:
+        """Luong's outputs tanh(W [c; s]) of the stack's outputs s, and the attention weights."""
+        context, weights = self.attend(s, state)
+        return torch.tanh(combine(torch.cat([context, s], -1))), weights
+
 
 class LuongDecoder(AttentionDecoder):
     """Attends after the stack, so that all elements run at once."""
@@ -114,13 +119,8 @@ class LuongDecoder(AttentionDecoder):
     def forward(self, x: Tensor, state: State, form: str, lengths: Tensor | None) -> DecoderOutput:
         plan = Plan(form, lengths, state_checked=True)
         y, carried = self.stack(x, state["decoder"], plan=plan)
-        outputs, weights = self.combine_context(self.norm(y), state)
+        outputs, weights = self.attend_after(self.combine, self.norm(y), state)
         return outputs, {**state, "decoder": carried}, weights
-
-    def combine_context(self, s: Tensor, state: State) -> tuple[Tensor, Tensor]:
-        """tanh(W [c; s]) and the attention weights."""
-        context, weights = self.attend(s, state)
-        return torch.tanh(self.combine(torch.cat([context, s], -1))), weights
 
 
 class StepwiseDecoder(AttentionDecoder):
@@ -231,8 +231,7 @@ class LuongInputFeedingDecoder(StepwiseDecoder):
     ) -> tuple[tuple[Tensor, ...], Tensor, State]:
         fed = x + self.of_answer(shift.unsqueeze(1))
         s, carried = self.run_stack(fed, carried, real)
-        context, weights = self.attend(s, state)
-        output = torch.tanh(self.combine(torch.cat([context, s], -1)))
+        output, weights = self.attend_after(self.combine, s, state)
         return (output, weights), output.squeeze(1), carried
 
     def read_out(self, x: Tensor, *parts: Tensor) -> Tensor:

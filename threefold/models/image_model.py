@@ -17,8 +17,8 @@ import torch
 from torch import Tensor, nn
 
 from threefold.errors import ThreefoldError
-from threefold.kernels.autocast import under_autocast
 from threefold.memory.state import State
+from threefold.models.input_checks import check_dtype
 from threefold.models.model import Model
 
 
@@ -88,10 +88,7 @@ def check_images(images: Any, expected: tuple[int, ...], dtype: torch.dtype, own
             f"{owner}: images are {received}, expected [batch, "
             f"{', '.join(map(str, expected))}] with at least one image"
         )
-    if images.dtype != dtype and not under_autocast(images):
-        raise ThreefoldError(
-            f"{owner}: images are {images.dtype}, the weights are {dtype}; convert one"
-        )
+    check_dtype(images, dtype, owner, "images")
 
 
 def check_image_size(owner: str, image: Any, channels: int) -> None:

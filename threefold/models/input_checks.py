@@ -48,9 +48,14 @@ def check_vectors(x: Any, size: int, dtype: torch.dtype, owner: str) -> None:
             f"{owner}: inputs are {shape}, expected vectors [batch, length, {size}] with at least "
             "one element"
         )
+    check_dtype(x, dtype, owner)
+
+
+def check_dtype(x: Tensor, dtype: torch.dtype, owner: str, what: str = "inputs") -> None:
+    """Raise an error unless x has the dtype of the weights, or autocast converts it."""
     if x.dtype != dtype and not under_autocast(x):
         raise ThreefoldError(
-            f"{owner}: inputs are {x.dtype}, the weights are {dtype}; convert one of them"
+            f"{owner}: {what} are {x.dtype}, the weights are {dtype}; convert one of them"
         )
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from importlib import import_module
 from os import PathLike
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -104,6 +104,13 @@ class Model(Placed, ABC):
     def predict(self, inputs: Any, **options: Any) -> Any:
         """Answer raw inputs with labels, numbers, texts, tags or forecasts: `threefold.predict`."""
         return import_module(PREDICTION).predict(self, inputs, **options)
+
+    def merge_adapters(self) -> Self:
+        """Add low-rank adapters, if there are any, to the matrices they belong to, in place."""
+        from threefold.models.adapters import merge_adapters
+
+        merge_adapters(self)
+        return self
 
     def save(self, folder: str | PathLike[str]) -> None:
         """Write a folder that `threefold.load` reads; a failed save changes nothing."""

@@ -17,8 +17,9 @@ import threefold
 from threefold.data import tokenizers
 from threefold.data.atomic_files import sha256_of, write_folder
 from threefold.data.preprocessing import Preprocessing
-from threefold.errors import ThreefoldError
+from threefold.errors import ThreefoldError, option
 from threefold.layers.table import registered_in
+from threefold.models.adapters import adapter_rank, restore_adapters
 from threefold.models.config import CARD, CONFIG, WEIGHTS, ModelConfig, prepare_folder, read_config
 from threefold.models.files import read_tensors, write_tensors
 from threefold.models.model import Model
@@ -97,7 +98,7 @@ def find_model_folder(path: Path) -> Path:
     if (path / RACE_PLAN).is_file():
         raise ThreefoldError(
             f"{path}: this race has no best model yet, because it has not finished; continue it "
-            f"with the command that started it and --folder {path}"
+            f"with what started it and {option('folder', str(path))}"
         )
     if any((path / name).exists() for name in RUN_FILES):
         raise ThreefoldError(
@@ -122,6 +123,7 @@ def _write(model: Model, folder: Path) -> None:
         files=tuple(sorted({CARD, *(file.name for file in folder.iterdir())})),
         sha256=sha256_of(folder / WEIGHTS),
         plugins={n: e.origin for n, e in registered_in(model.spec.to_dict()).items()},
+        adapters=adapter_rank(model),
     )
     (folder / CARD).write_text(_card(config), encoding="utf-8")
     config.write(folder / CONFIG)
@@ -141,6 +143,7 @@ def read_weights(folder: Path, config: ModelConfig, model: nn.Module) -> dict[st
     weights = folder / WEIGHTS
     tensors, _ = read_tensors(weights)
     restore_codes(model, tensors)
+    restore_adapters(model, tensors)
     _check_match(unique_tensors(model), tensors, weights)
     if sha256_of(weights) != config.sha256:
         raise ThreefoldError(
@@ -229,6 +232,7 @@ def _card(config: ModelConfig) -> str:
         "vocabulary": spec.vocabulary if spec.entries else "",
         "channel mixer": f"`{spec.channel_entry[0]}`" if spec.entries else "",
         "dtype": config.dtype,
+        "adapters": f"rank {config.adapters}, not merged" if config.adapters else "",
         "tokenizer": config.tokenizer or "none",
         "written by": f"Threefold {config.threefold_version}",
     }

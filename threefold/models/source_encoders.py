@@ -18,7 +18,6 @@ from torch import Tensor, nn
 
 from threefold.blocks.stack import Stack, non_causal_entry
 from threefold.errors import ThreefoldError
-from threefold.kernels.autocast import under_autocast
 from threefold.layers.linear import Linear
 from threefold.models.convolutional import ConvolutionalNetwork
 from threefold.models.embedding import Projection
@@ -28,6 +27,7 @@ from threefold.models.image_model import (
     check_patch,
     cut_patches,
 )
+from threefold.models.input_checks import check_dtype
 from threefold.models.spec import Spec
 
 STAGES = 3  # of an image network: 14 × 14 positions of 224 × 224 pixels, as in Xu et al. 2015
@@ -151,10 +151,7 @@ class VectorEncoder(SourceEncoder):
                 f"{self.owner}: vectors are {received}, expected [batch, {self.size}], or [batch, "
                 f"positions, {self.size}], with at least one"
             )
-        if inputs.dtype != dtype and not under_autocast(inputs):
-            raise ThreefoldError(
-                f"{self.owner}: vectors are {inputs.dtype}, the weights are {dtype}; convert one"
-            )
+        check_dtype(inputs, dtype, self.owner, "vectors")
 
     def example_inputs(self, batch: int) -> Tensor:
         return torch.randn(batch, self.size, generator=torch.Generator().manual_seed(0))

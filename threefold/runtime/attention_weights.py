@@ -19,14 +19,14 @@ from torch import Tensor, nn
 from threefold.data.preprocessing import Chain, Preprocessing
 from threefold.data.preprocessing.text import Tokenize, WordNumbers
 from threefold.drawing.attention import draw_attention_on_image, draw_weights
-from threefold.errors import ThreefoldError, nearest
+from threefold.errors import ThreefoldError, nearest, option
 from threefold.layers.attention import Attention
 from threefold.layers.attention_parts.cross_attention import CrossAttention
 from threefold.models.model import Model
 from threefold.models.saving import load
 from threefold.models.seq2seq import Seq2Seq
 from threefold.runtime.decoding import eval_mode
-from threefold.runtime.prediction import encode, find_preprocessing, translate
+from threefold.runtime.prediction import empty_input, encode, find_preprocessing, translate
 from threefold.runtime.raw_inputs import read_raw_inputs
 from threefold.runtime.table_forecasts import forecast_series, history_series
 from threefold.tasks.pairs import BEGIN, END
@@ -83,6 +83,8 @@ def attention_weights(model: Model | str | PathLike[str], inputs: Any) -> Attent
         if len(rows) != 1:
             raise ThreefoldError(f"{len(rows)} inputs; attention weights are those of one input")
         encoded = encode(preprocessing.inputs, rows[0])
+        if not len(encoded):
+            raise empty_input(rows[0])
         if network.kind == "captioner":
             return _captioner(network, preprocessing, encoded)
         keys = _labels(preprocessing.inputs, encoded.tolist(), rows[0].value)
@@ -144,7 +146,8 @@ def _found(model: Model, layers: dict[str, Tensor]) -> dict[str, Tensor]:
         mixers = ", ".join(dict.fromkeys(name for name, _ in model.spec.entries))
         raise ThreefoldError(
             f"no layer of this model has attention weights: its mixers are {mixers}; train one "
-            "with attention, e.g. --mixers attention or a hybrid such as --mixers gru+attention"
+            f"with attention, e.g. {option('mixers', 'attention')} or a hybrid such as "
+            f"{option('mixers', 'gru+attention')}"
         )
     return layers
 

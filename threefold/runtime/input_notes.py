@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from threefold.data.preprocessing import Chain, Preprocessing
+from threefold.data.preprocessing import Chain
 from threefold.data.preprocessing.numbers import ABSURD, FillMissing
 from threefold.data.preprocessing.text import WordNumbers
 from threefold.runtime.raw_inputs import RawInput
@@ -17,16 +17,23 @@ MOST_UNKNOWN = 0.2  # of all words; more are told
 MOST_SHOWN = 5  # unknown words
 
 
-def input_notes(
-    preprocessing: Preprocessing, rows: Sequence[RawInput], encoded: Sequence[Any]
-) -> list[str]:
+def input_notes(chain: Chain, rows: Sequence[RawInput], encoded: Sequence[Any]) -> list[str]:
     """What was cut, is missing, or was not in the training data."""
     return [
-        *_cut_notes(preprocessing.inputs, rows, encoded),
-        *_missing_notes(preprocessing.inputs, rows),
-        *_unknown_words(preprocessing.inputs, rows),
-        *_unknown_categories(preprocessing, rows),
+        *_empty_notes(rows, encoded),
+        *_cut_notes(chain, rows, encoded),
+        *_missing_notes(chain, rows),
+        *_unknown_words(chain, rows),
     ]
+
+
+def _empty_notes(rows: Sequence[RawInput], encoded: Sequence[Any]) -> list[str]:
+    """A note if inputs have no elements, so that there is nothing to answer."""
+    empty = [row.source for row, elements in zip(rows, encoded, strict=True) if not len(elements)]
+    if not empty:
+        return []
+    many = f"{len(empty):,} inputs are empty (the first: {empty[0]}); their answers are"
+    return [f"{many if len(empty) > 1 else f'{empty[0]} is empty; its answer is'} left empty"]
 
 
 def _cut_notes(chain: Chain, rows: Sequence[RawInput], encoded: Sequence[Any]) -> list[str]:
@@ -79,18 +86,3 @@ def _unknown_words(chain: Chain, rows: Sequence[RawInput]) -> list[str]:
         f"not in the training data, and are all read as one unknown word: {shown}"
         + (", …" if len(set(unknown)) > MOST_SHOWN else "")
     ]
-
-
-def _unknown_categories(preprocessing: Preprocessing, rows: Sequence[RawInput]) -> list[str]:
-    """A note for each column with categories that training has not seen: their code is 0."""
-    notes = []
-    for name, known in preprocessing.categories.items():
-        place = preprocessing.roles.features.index(name)
-        unknown = [row.source for row in rows if (np.asarray(row.value)[:, place] == 0).any()]
-        if unknown:
-            listed = ", ".join(known[:8]) + (", …" if len(known) > 8 else "")
-            notes.append(
-                f"{name}: {len(unknown):,} inputs have a category that training has not seen (the "
-                f"first: {unknown[0]}), read as none of {listed}"
-            )
-    return notes

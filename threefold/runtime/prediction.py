@@ -6,6 +6,7 @@
     captioner    {"text"}                                      hierarchical        as classifier
     forecaster   {"step", "time", "flow", "flow_q0.1", …} for each step ahead (`forecasting.py`)
 
+The answer to an empty input has the same names with None, and a note tells it.
 Inputs are padded to batches; padding does not exist for a model, so answers do not depend on the
 batch.
 """
@@ -25,7 +26,7 @@ from threefold.data.padding import pad_rows
 from threefold.data.permutation import cover_ranks
 from threefold.data.preprocessing import Chain, Preprocessing
 from threefold.data.preprocessing.numbers import Standardise
-from threefold.data.preprocessing.text import Tokenize, TokenizeMasked
+from threefold.data.preprocessing.text import Tokenize, TokenizeMasked, WordPieces
 from threefold.errors import ThreefoldError
 from threefold.models.model import Model
 from threefold.models.saving import load
@@ -40,6 +41,7 @@ from threefold.tasks.table import IMAGE_KINDS
 
 BATCH_SIZE = 32
 MOST_NEW_TOKENS = 128
+LISTS = ("words", "tags")  # in answers of taggers
 Progress = Callable[[int, int], None]
 
 
@@ -65,24 +67,59 @@ def predict(
         raise ThreefoldError(f"horizon is {horizon}, but this is a {network.kind} model")
     rows = read_raw_inputs(preprocessing, inputs)
     encoded = [encode(preprocessing.inputs, row) for row in rows]
-    answers: list[Any] = [None] * len(rows)
+    full = [number for number, elements in enumerate(encoded) if len(elements)]
+    if not full:
+        raise empty_input(rows[0])
+    filled = [encoded[number] for number in full]
+    answers = _in_batches(network, preprocessing, filled, batch_size, on_progress)
+    if network.kind == "tagger" and preprocessing.form == "words":
+        tagged = zip(full, answers, strict=True)
+        answers = [_tagged_words(preprocessing, rows[n].value, answer) for n, answer in tagged]
+    by_number = dict(zip(full, answers, strict=True))
+    every = [by_number.get(number) or _no_answer(answers[0]) for number in range(len(rows))]
+    notes = [*rows.notes, *input_notes(preprocessing.inputs, rows, encoded)]
+    columns = [_own_columns(*pair) for pair in zip(rows, every, strict=True)]
+    return Answers(every, [row.source for row in rows], columns, notes)
+
+
+def _in_batches(
+    model: Model,
+    preprocessing: Preprocessing,
+    encoded: Sequence[Any],
+    batch_size: int,
+    on_progress: Progress | None,
+) -> list[dict[str, Any]]:
+    """The answers to encoded inputs, in their order."""
+    answers: list[Any] = [None] * len(encoded)
     done = 0
-    with torch.no_grad(), eval_mode(network):
+    with torch.no_grad(), eval_mode(model):
         for numbers in _batches(encoded, batch_size):
             batch = [encoded[number] for number in numbers]
-            for number, answer in zip(numbers, _answer(network, preprocessing, batch), strict=True):
+            for number, answer in zip(numbers, _answer(model, preprocessing, batch), strict=True):
                 answers[number] = answer
             done += len(batch)
             if on_progress is not None:
-                on_progress(done, len(rows))
-    if network.kind == "tagger" and preprocessing.form == "words":
-        answers = [
-            {"words": list(row.value[: len(answer["tags"])]), **answer}
-            for row, answer in zip(rows, answers, strict=True)
-        ]
-    notes = input_notes(preprocessing, rows, encoded)
-    columns = [_own_columns(*pair) for pair in zip(rows, answers, strict=True)]
-    return Answers(answers, [row.source for row in rows], columns, notes)
+                on_progress(done, len(encoded))
+    return answers
+
+
+def _no_answer(other: dict[str, Any]) -> dict[str, Any]:
+    """The answer to an empty input: the names of another answer, without its values."""
+    empty: dict[str, Any] = {}
+    for name, value in other.items():
+        is_dict = isinstance(value, dict)
+        empty[name] = dict.fromkeys(value) if is_dict else [] if name in LISTS else None
+    return empty
+
+
+def _tagged_words(
+    preprocessing: Preprocessing, words: Sequence[str], answer: dict[str, Any]
+) -> dict[str, Any]:
+    """The words of a sentence with their tags, of which several tokens of a word have one."""
+    tags, pieces = answer["tags"], preprocessing.inputs.find(WordPieces)
+    if pieces is not None:
+        tags = [tags[end] for end in pieces.ends(words)]
+    return {"words": list(words[: len(tags)]), **answer, "tags": tags}
 
 
 def _own_columns(row: RawInput, answer: dict[str, Any]) -> dict[str, Any]:
@@ -141,11 +178,12 @@ def encode(chain: Chain, row: RawInput) -> np.ndarray[Any, Any]:
             f"{row.source}: has the shape {np.shape(row.value)}, which does not fit the model's "
             f"training data ({error})"
         ) from error
-    if len(encoded) == 0:
-        raise ThreefoldError(
-            f"{row.source}: the input is empty; expected at least one element. Leave it out"
-        )
     return encoded
+
+
+def empty_input(row: RawInput) -> ThreefoldError:
+    """The refusal of an input without elements, where there are no others to answer."""
+    return ThreefoldError(f"{row.source}: the input is empty; expected at least one element")
 
 
 def _answer(model: Any, preprocessing: Preprocessing, batch: list[Any]) -> list[dict[str, Any]]:

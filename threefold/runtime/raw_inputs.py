@@ -5,6 +5,7 @@ Each example keeps its source (a file and a line, or its number) for answers and
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -38,7 +39,13 @@ class RawInput(NamedTuple):
     columns: Mapping[str, Any] = {}
 
 
-def read_raw_inputs(preprocessing: Preprocessing, inputs: Any) -> list[RawInput]:
+class RawInputs(list[RawInput]):
+    """Inputs, and what was noticed while their tables were read."""
+
+    notes: Sequence[str] = ()
+
+
+def read_raw_inputs(preprocessing: Preprocessing, inputs: Any) -> RawInputs:
     """The examples in anything that a user may give; a list may mix files and values."""
     readers = {
         "text": _texts,
@@ -51,14 +58,20 @@ def read_raw_inputs(preprocessing: Preprocessing, inputs: Any) -> list[RawInput]
         "image": _media(IMAGE_SUFFIXES),
     }
     rows: list[RawInput] = []
+    tables: list[Table] = []
     for value in _each(inputs, preprocessing.form):
+        if _is_table(value) and _reads_tables(preprocessing, value):
+            value = _table(value, preprocessing)
+            tables.append(value)
         rows += readers[preprocessing.form](value, preprocessing)
     if not rows:
         raise ThreefoldError("no inputs; expected at least one")
-    return [
+    read = RawInputs(
         row if row.source else row._replace(source=f"input {number}")
         for number, row in enumerate(rows, 1)
-    ]
+    )
+    read.notes = list(dict.fromkeys(note for table in tables for note in table.notes))
+    return read
 
 
 def _each(inputs: Any, form: str) -> Iterable[Any]:
@@ -82,6 +95,15 @@ def _each(inputs: Any, form: str) -> Iterable[Any]:
     return list(inputs)
 
 
+def _reads_tables(preprocessing: Preprocessing, value: Any) -> bool:
+    """Whether a table has examples for the model, not for instance the text of one."""
+    if preprocessing.form == "file":
+        return not isinstance(value, Path)
+    if preprocessing.form == "series":
+        return bool(preprocessing.roles.features)
+    return preprocessing.form in ("text", "words", "row")
+
+
 def _is_table(value: Any) -> bool:
     if isinstance(value, Path):
         return table_suffix(value) in TABLE_SUFFIXES
@@ -96,22 +118,27 @@ def _table(value: Any, preprocessing: Preprocessing) -> Table:
     return table
 
 
+def _refuse_without_texts(table: Table, preprocessing: Preprocessing) -> None:
+    if not preprocessing.roles.texts:
+        raise ThreefoldError(
+            f"{table.name}: the model was trained on texts that were not in a table; give the "
+            "texts themselves, or a file with one text per line"
+        )
+
+
 def _texts(value: Any, preprocessing: Preprocessing) -> list[RawInput]:
-    if _is_table(value):
-        table = _table(value, preprocessing)
-        if not preprocessing.roles.texts:
-            raise ThreefoldError(
-                f"{table.name}: the model was trained on texts that were not in a table; give "
-                "the texts themselves, or a file with one text per line"
-            )
-        texts = join_texts(table, preprocessing.roles.texts)
-        return [RawInput(t, _place(table, n), _cells(table, n)) for n, t in enumerate(texts)]
+    if isinstance(value, Table):
+        _refuse_without_texts(value, preprocessing)
+        texts = join_texts(value, preprocessing.roles.texts)
+        return [RawInput(t, _place(value, n), _cells(value, n)) for n, t in enumerate(texts)]
     if isinstance(value, Path) and value.is_dir():
         return _whole_files(value, preprocessing)
     if isinstance(value, Path):
         lines = [(number, text) for number, text in read_lines(value) if text.strip()]
         places = [f"{value.name}:{number}" for number, _ in lines]
         return [RawInput(t, p, {"text": t}) for p, (_, t) in zip(places, lines, strict=True)]
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        value = ""  # as pandas has a missing text
     if not isinstance(value, str):
         raise _wrong(value, "texts", "a text, a Path to a file, or a table")
     return [RawInput(value, "", {"text": value})]
@@ -126,11 +153,11 @@ def _whole_files(value: Any, preprocessing: Preprocessing) -> list[RawInput]:
 
 
 def _word_lists(value: Any, preprocessing: Preprocessing) -> list[RawInput]:
-    if _is_table(value):
-        table = _table(value, preprocessing)
-        words = table.texts(preprocessing.roles.texts[0])
-        groups = _groups(table, preprocessing)
-        own = _group_cells(table, groups, with_lists=True)
+    if isinstance(value, Table):
+        _refuse_without_texts(value, preprocessing)
+        words = value.texts(preprocessing.roles.texts[0])
+        groups = _groups(value, preprocessing)
+        own = _group_cells(value, groups, with_lists=True)
         return [
             RawInput([words[n] for n in rows], name, own[name]) for name, rows in groups.items()
         ]
@@ -157,11 +184,10 @@ def _series(value: Any, preprocessing: Preprocessing) -> list[RawInput]:
         return [RawInput(x, f"{value.name}, series {n}") for n, x in enumerate(content.series, 1)]
     if _is_table(value) and not roles.features:
         raise _wrong(value, "sequences that were not in a table", "arrays, or a .ts file")
-    if _is_table(value):
-        table = _table(value, preprocessing)
-        rows = _values(table, preprocessing)
-        groups = _groups(table, preprocessing)
-        own = _group_cells(table, groups, with_lists=preprocessing.kind == "tagger")
+    if isinstance(value, Table):
+        rows = _values(value, preprocessing)
+        groups = _groups(value, preprocessing)
+        own = _group_cells(value, groups, with_lists=preprocessing.kind == "tagger")
         return [RawInput(rows[n], name, own[name]) for name, n in groups.items()]
     if isinstance(value, (str, Path)):
         raise _wrong(value, "sequences of numbers", "an array, a .ts file or a table")
@@ -180,11 +206,10 @@ def _groups(table: Table, preprocessing: Preprocessing) -> dict[str, list[int]]:
 def _rows(value: Any, preprocessing: Preprocessing) -> list[RawInput]:
     """Rows of numbers, one answer for each."""
     names = preprocessing.roles.features
-    if _is_table(value):
-        table = _table(value, preprocessing)
-        rows = _values(table, preprocessing)
+    if isinstance(value, Table):
+        rows = _values(value, preprocessing)
         return [
-            RawInput(row[None, :], _place(table, n), _cells(table, n)) for n, row in enumerate(rows)
+            RawInput(row[None, :], _place(value, n), _cells(value, n)) for n, row in enumerate(rows)
         ]
     if preprocessing.categories:
         columns = ", ".join(preprocessing.categories)

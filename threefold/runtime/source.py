@@ -22,7 +22,7 @@ from typing import IO, Any, TypeAlias
 import numpy as np
 
 from threefold.data.stream_encoders import Elements, Encoder, UnreadableError
-from threefold.errors import ThreefoldError
+from threefold.errors import ThreefoldError, option
 
 READ_BYTES = 1 << 16  # read at a time
 HASH_BYTES = 1 << 20  # hashed at a time
@@ -189,13 +189,14 @@ class Source:
         if continue_with == "same":
             raise ThreefoldError(
                 f"{self.name}: {now}, but the state was saved while reading {before}; only a file "
-                "can be the same: use --continue-with new for an input that holds what follows"
+                f"can be the same: use {option('continue_with', 'new')} for an input that holds "
+                "what follows"
             )
         if is_file != was_file:
             raise ThreefoldError(
                 f"{self.name}: the state was saved while reading {before}, but this is {now}; "
-                "continue with the same kind of input, or say --continue-with new if it holds "
-                "only what follows"
+                f"continue with the same kind of input, or say {option('continue_with', 'new')} if "
+                "it holds only what follows"
             )
         return "new"
 
@@ -264,8 +265,8 @@ class Source:
             raise ThreefoldError(
                 f"{self.name}: has {size:,} bytes, but the state was saved after "
                 f"{position.read:,}, so the file was truncated or replaced; use the same file, or "
-                "start again without the state (--continue-with new if this file holds only what "
-                "follows)"
+                f"start again without the state ({option('continue_with', 'new')} if this file "
+                "holds only what follows)"
             )
         offset = max(0, position.offset)
         self._hash = hashlib.sha256()
@@ -277,8 +278,8 @@ class Source:
             raise ThreefoldError(
                 f"{self.name}: the first {position.read:,} bytes have changed since the state was "
                 f"saved (SHA-256 {sha256[:12]}, in the state {str(position.sha256)[:12]}); use the "
-                "same file, or start again without the state (--continue-with new if this file "
-                "holds only what follows)"
+                f"same file, or start again without the state ({option('continue_with', 'new')} if "
+                "this file holds only what follows)"
             )
         file.seek(self._start + offset)
 

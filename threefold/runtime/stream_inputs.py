@@ -161,9 +161,9 @@ class SentenceReader(StreamReader):
 
 
 class SoundReader(StreamReader):
-    """Samples of a sound at a rate."""
+    """Samples or frames of a sound, `rate` of them per second."""
 
-    def __init__(self, model: Any, rate: int) -> None:
+    def __init__(self, model: Any, rate: float) -> None:
         super().__init__(model)
         self.rate = rate
 

@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from threefold.errors import ThreefoldError
+from threefold.errors import ThreefoldError, option
 from threefold.models.saving import OpenedModel
 from threefold.runtime.scores.files import ScoreFile
 from threefold.runtime.scores.totals import Totals
@@ -66,8 +66,9 @@ class StreamJob:
         if state_path is None or not state_path.exists():
             if continue_with is not None:
                 raise ThreefoldError(
-                    f"--continue-with {continue_with}, but there is no state to continue from; "
-                    "leave it out for the first part, and name the state file with --state"
+                    f"{option('continue_with', continue_with)}, but there is no state to continue "
+                    "from; leave it out for the first part, and name the state file: "
+                    f"{option('state')}"
                 )
             stream = start_stream(opened.model, source, settings, wait)
             return cls(stream, state_path, {})

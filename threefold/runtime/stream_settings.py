@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from threefold.data.preprocessing.media import ReadSound
+from threefold.data.preprocessing.media import ReadSound, SoundFrames
 from threefold.errors import ThreefoldError
 from threefold.memory.forms import CHUNK_LENGTH
 from threefold.runtime.sampling import is_integer
@@ -86,11 +86,13 @@ def plan_chunk_size(model: Any) -> int:
 def _defaults(model: Any) -> dict[str, Any]:
     preprocessing = model.preprocessing
     sound = None if preprocessing is None else preprocessing.inputs.find(ReadSound)
+    frames = None if preprocessing is None else preprocessing.inputs.find(SoundFrames)
+    rate = 0 if sound is None else sound.rate // (1 if frames is None else frames.hop)
     context = None if preprocessing is None else preprocessing.context
     return {
         "mode": default_mode(model),
         "chunk_size": SENTENCES if model.kind == "hierarchical" else plan_chunk_size(model),
-        "group_size": 1 if sound is None else max(1, sound.rate // ROWS_PER_SECOND),
+        "group_size": max(1, rate // ROWS_PER_SECOND),
         "top_k": 1,
         "window": None,
         "context": context or ALL,

@@ -10,7 +10,7 @@ import numpy as np
 
 from threefold.data.cells import LARGEST_NUMBER
 from threefold.data.preprocessing import Preprocessing
-from threefold.data.preprocessing.media import ReadSound
+from threefold.data.preprocessing.media import ReadSound, SoundFrames
 from threefold.data.preprocessing.numbers import (
     FillMissing,
     MissingNumberError,
@@ -75,6 +75,11 @@ def open_input(
         assert preprocessing is not None  # it has a form
         _refuse_text_table(data, preprocessing)
         step = preprocessing.inputs.find(WordNumbers)
+        if step is None:
+            raise ThreefoldError(
+                "this tagger reads words as several tokens each, so a stream of words cannot be "
+                "read element by element; use `threefold predict`"
+            )
         return StreamInput(Source(data, WordListEncoder(step.numbers), wait), WordReader(model))
     if model.kind == "hierarchical":
         return _open_sentences(model, data, wait)
@@ -145,18 +150,25 @@ def _path(data: Input) -> Path | None:
 
 def _open_sound(model: Any, data: Input, settings: InputSettings, wait: Wait | None) -> StreamInput:
     _refuse_sound_settings(settings)
-    step: ReadSound = model.preprocessing.inputs.find(ReadSound)
-    reader = SoundReader(model, step.rate)
+    chain = model.preprocessing.inputs
+    step: ReadSound = chain.find(ReadSound)
+    frames: SoundFrames | None = chain.find(SoundFrames)
+    reader = SoundReader(model, step.rate if frames is None else step.rate / frames.hop)
     path = _path(data)
+    sound_format = settings.sound_format
     if is_array(data):
-        samples = array_bytes(data, 1, 0)
-        return StreamInput(Source(samples, ArrayEncoder(1), wait), reader)
-    if path is not None and path.is_file() and settings.sound_format is None:
+        data, sound_format = _sample_bytes(np.frombuffer(array_bytes(data, 1, 0))), "f32le"
+    elif path is not None and path.is_file() and sound_format is None:
         rate = wav_rate(path)
         if rate is not None and rate != step.rate:  # refused or resampled, as in training
-            samples = array_bytes(step.apply(path), 1, 0)
-            return StreamInput(Source(samples, ArrayEncoder(1), wait), reader)
-    return StreamInput(Source(data, SoundEncoder(step.rate, settings.sound_format), wait), reader)
+            data, sound_format = _sample_bytes(step.apply(path)), "f32le"
+    encoder = SoundEncoder(step.rate, sound_format, frames)
+    return StreamInput(Source(data, encoder, wait), reader)
+
+
+def _sample_bytes(samples: Any) -> bytes:
+    """Samples as the format f32le has them."""
+    return np.asarray(samples, "<f4").tobytes()
 
 
 def _refuse_sound_settings(settings: InputSettings) -> None:

@@ -18,7 +18,7 @@ import numpy as np
 
 from threefold.data.loaders import Batch
 from threefold.data.readers import file_error, read_lines
-from threefold.errors import ThreefoldError
+from threefold.errors import ThreefoldError, setting
 from threefold.tasks.stored import Array, Splits, StoredExamples, data_folder, stored
 from threefold.tasks.table import SPLITS
 from threefold.tasks.task import Task
@@ -31,7 +31,8 @@ def retrieval(folder: Path | None = None, *, length: int = 4000) -> Task[Batch]:
     if folder is None:
         raise ThreefoldError(
             "retrieval: no package registry has its data; unpack lra_release.gz and give its "
-            "folder, e.g. --folder lra_release/tsv_data, or use retrieval-bible"
+            f"folder, e.g. {setting('data.options.folder', 'lra_release/tsv_data')}, or use "
+            "retrieval-bible"
         )
     source = data_folder(folder, "")
 

@@ -28,7 +28,7 @@ from threefold.data.loaders import Batch
 from threefold.data.random_by_address import permutation
 from threefold.data.readers import file_error, read_lines, text_files
 from threefold.data.speech_synthesis import synthesise, voices_of
-from threefold.errors import ThreefoldError, nearest
+from threefold.errors import ThreefoldError, nearest, setting
 from threefold.tasks.stored import Array, Prepare, Splits, StoredExamples, stored
 from threefold.tasks.table import SPLITS
 from threefold.tasks.task import Task
@@ -49,8 +49,8 @@ def speech_commands(
     if folder is None:
         raise ThreefoldError(
             "speech-commands: no package registry has its data; unpack speech_commands_v0.02.tar.gz"
-            " and give the folder, e.g. --folder speech_commands, or use spoken-digits or "
-            "spoken-words"
+            f" and give the folder, e.g. {setting('data.options.folder', 'speech_commands')}, or "
+            "use spoken-digits or spoken-words"
         )
     root = Path(folder)
 

@@ -1,5 +1,6 @@
 """The laws of the contract, each a function that raises a ContractError with the numbers.
 
+    results        mix returns an output as wide as x, and the state that was declared
     forms          step = chunk = parallel, outputs and states, from any state
     continuation   a sequence cut anywhere, its state carried, equals the uncut one
     causality      no output changes when a later element does
@@ -16,6 +17,7 @@
 from __future__ import annotations
 
 import copy
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -53,6 +55,25 @@ def assert_same_future(mixer: Mixer, actual: State, expected: State, what: str) 
             assert_within(a, b, "state", f"{what}: {leaf}")
         else:
             require(torch.equal(a, b), f"{what}: {leaf} differs")
+
+
+def results(mixer: Mixer) -> None:
+    """`mix` returns (y, state): y has the shape of x, and the state is the declared one."""
+    x = sample(mixer, rows=2, length=1)
+    for form in mixer.forms:
+        given = mixer.empty_state(2) if mixer.causal else {}
+        returned: Any = mixer.mix(x, given, form, None)
+        require(
+            isinstance(returned, tuple) and len(returned) == 2,
+            f"{form}: mix returned {_describe(returned)}, expected (y, state)",
+        )
+        y, after = returned
+        require(
+            isinstance(y, Tensor) and y.shape == x.shape,
+            f"{form}: y is {_describe(y)}, expected {tuple(x.shape)}, the shape of x",
+        )
+        if mixer.causal:
+            mixer.check_state(after, 2)
 
 
 def forms(mixer: Mixer) -> None:
@@ -273,6 +294,10 @@ def autocast(mixer: Mixer) -> None:
         correlation > RESEMBLANCE,
         f"correlation with float32 is {correlation:.4f}, below {RESEMBLANCE}",
     )
+
+
+def _describe(value: Any) -> str:
+    return f"a tensor {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
 
 
 def _other_forms(mixer: Mixer) -> list[str]:

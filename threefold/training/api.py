@@ -9,16 +9,20 @@ from pathlib import Path
 from typing import Any
 
 from threefold.errors import ThreefoldError
+from threefold.models.model import Model
 from threefold.tasks.table import TASKS
 from threefold.tasks.task import Task
 from threefold.tasks.user_data.datasets import batch_size_of
 from threefold.tasks.user_data.settings import join_names
 from threefold.training.config import RunConfig
 from threefold.training.durations import parse_duration
-from threefold.training.experiment import TrainedRun, prepare, run
-from threefold.training.training_data import TrainingData, open_data
+from threefold.training.experiment import TrainedRun, run
+from threefold.training.fine_tuning import open_starting_model, settle
+from threefold.training.preparation import PreparedRun, open_run_data, open_start, prepare
+from threefold.training.training_data import TrainingData
 
 Names = str | int | Sequence[str | int]  # of columns
+COLUMNS = ("target", "features", "time_column", "group_column", "series_column")
 LOGGER = logging.getLogger("threefold.training")
 
 
@@ -38,6 +42,8 @@ def train(
     group_column: str | int | None = None,
     series_column: str | int | None = None,
     horizon: int | None = None,
+    from_model: Model | str | PathLike[str] | None = None,
+    adapters: int | None = None,
     settings: Mapping[str, Any] | None = None,
 ) -> TrainedRun:
     """Train a model and evaluate it on the test split; returns run.model, .folder, .history.
@@ -50,23 +56,41 @@ def train(
     kind, target: what to predict, if the data do not say.  target, features: columns of a table,
     as a list or separated by commas.  time_column: in the order of which rows follow each other.
     group_column, series_column: rows with one value of it are one sequence or one time series.
-    horizon: rows to forecast.  settings: others by their full names, e.g. {"data.length": 96,
-    "training.learning_rate": 1e-3} (`threefold config` lists them); they override the arguments.
+    horizon: rows to forecast.  from_model: a trained model, or its folder, to start from: blocks,
+    tokenizer, columns and scaling are kept, the head too if kind and labels are the same.
+    adapters: a rank, e.g. 8; then only the head and low-rank adapters are trained.  settings:
+    others by full names (`threefold config`), which override the arguments: {"data.length": 96}.
     """
+    config = _config(_values(locals()), settings or {})
+    prepared, config = _prepare(config, data, from_model)
+    return run(config, None if folder is None else Path(folder), prepared=prepared)
+
+
+def _values(arguments: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """The arguments of `train` as settings, by section."""
+    data, seed = arguments["data"], arguments["seed"]
     if data is None:
         raise ThreefoldError("data is None; expected a path, a task's name, or data in memory")
-    columns: dict[str, Names | None] = {"target": target, "features": features}
-    columns |= {"time_column": time_column, "group_column": group_column}
-    columns |= {"series_column": series_column}
-    read = {name: _join_names(given) for name, given in columns.items()}
-    read.update(**_data_values(data), seed=seed, kind=kind, horizon=horizon)
-    model = {"mixers": mixers, "size": size, "seed": seed}
-    training = {**_limits(steps, time), "seed": seed}
-    config = _config({"data": read, "model": model, "training": training}, settings or {})
-    opened = open_data(config.data, source=None if isinstance(data, (str, Path)) else data)
+    read = {name: _join_names(arguments[name]) for name in COLUMNS}
+    read.update(**_data_values(data), seed=seed, **{n: arguments[n] for n in ("kind", "horizon")})
+    model = {name: arguments[name] for name in ("mixers", "size", "seed", "adapters")}
+    training = {**_limits(arguments["steps"], arguments["time"]), "seed": seed}
+    return {"data": read, "model": model, "training": training}
+
+
+def _prepare(
+    config: RunConfig, data: Any, from_model: Model | str | PathLike[str] | None
+) -> tuple[PreparedRun, RunConfig]:
+    """Open the model to start from and the data, and build the model."""
+    in_memory = from_model if isinstance(from_model, Model) else None
+    if from_model is not None and in_memory is None:
+        model = config.model.model_copy(update={"from_model": str(from_model)})
+        config = config.model_copy(update={"model": model})
+    config = settle(config, in_memory)
+    start = open_start(config) if in_memory is None else open_starting_model(in_memory)
+    opened = open_run_data(config, start, source=None if isinstance(data, (str, Path)) else data)
     _tell(opened)
-    prepared = prepare(config, opened)
-    return run(config, None if folder is None else Path(folder), prepared=prepared)
+    return prepare(config, opened, start), config
 
 
 def _config(values: dict[str, dict[str, Any]], settings: Mapping[str, Any]) -> RunConfig:

@@ -69,6 +69,8 @@ class DataSettings(Section):
     """Tables: the decimal sign of numbers; default: as the cells show."""
     sampling_rate: Count | None = None
     """Sounds: samples per second to resample to; default: as recorded."""
+    sound_inputs: Literal["frames", "samples"] | None = None
+    """Sounds: cepstral coefficients every 10 ms, or samples; default: frames of long sounds."""
     image_size: str | None = None
     """Images: WIDTHxHEIGHT to scale to; default: as they are."""
     options: dict[str, Any] = Field(default_factory=dict)
@@ -102,6 +104,12 @@ class ModelSettings(Section):
     """Residual wiring of a block: pre_norm, post_norm, deep_norm or plain."""
     embedding: str | None = None
     """Text: a file of word vectors to start from; the model reads words, and has their width."""
+    from_model: str | None = None
+    """A saved model or a run to start from: its blocks, tokenizer, columns and scaling are kept."""
+    adapters: Count | None = None
+    """Rank of low-rank adapters, e.g. 8: only these and the head are trained; needs from_model."""
+    adapter_alpha: Annotated[float, Field(gt=0)] | None = None
+    """Adapters are multiplied by this number divided by their rank; default: twice the rank."""
     options: dict[str, Any] = Field(default_factory=dict)
     """Options of the kind of model, e.g. {dropout = 0.1}; docs/guide.md names the most used."""
     seed: Seed = 0

@@ -9,7 +9,6 @@ run/  config.toml   all settings                    model/         the saved mod
 from __future__ import annotations
 
 import json
-import math
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -17,24 +16,20 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from threefold.classical.word_vectors import WordVectors
 from threefold.data.atomic_files import write_json, write_text
 from threefold.drawing.page import standalone
 from threefold.errors import ThreefoldError, option
 from threefold.models.model import Model
-from threefold.models.table import build
 from threefold.plugins import how_to_load, missing_plugins
 from threefold.runtime.interrupts import InterruptedByUser, Interrupts
 from threefold.training.config import FORMAT_VERSION, RunConfig, read_toml
 from threefold.training.curves import draw_run, loss_chart
 from threefold.training.data_paths import path_note
-from threefold.training.devices import place
 from threefold.training.distributed import ProcessGroup
-from threefold.training.estimate import check_memory, estimate_evaluation, estimate_step
-from threefold.training.evaluation import OnBatch, Scores, evaluate
+from threefold.training.estimate import check_memory
+from threefold.training.evaluation import Scores, evaluate
 from threefold.training.loop import train
+from threefold.training.preparation import PreparedRun, prepare
 from threefold.training.reporters import LoggingReporter, Reporter, SampleReporter
 from threefold.training.result import Result
 from threefold.training.run_folder import CHECKPOINTS, LOG, RUN
@@ -42,13 +37,11 @@ from threefold.training.settings import TrainingSettings
 from threefold.training.summary import summarize, title_of
 from threefold.training.target_errors import TargetErrors
 from threefold.training.trainer import Reserve
-from threefold.training.training_data import EvaluationBatches, TrainingData, open_data
-from threefold.training.word_embeddings import start_embedding, with_width_of
+from threefold.training.training_data import TrainingData
 
 Progress = Callable[[int, int], None]
 CONFIG, SUMMARY, MODEL, SAMPLES = "config.toml", "summary.json", "model", "samples.txt"
 FINISHING = 0.03  # share of a time limit for the model's files, samples and figures
-MOST_JUDGING = 0.3  # share of a time limit that the last validation and the test may take
 
 
 @dataclass(frozen=True)
@@ -85,78 +78,6 @@ class TrainedRun:
         if path is not None:
             write_text(Path(path), text)
         return text
-
-
-@dataclass(frozen=True)
-class PreparedRun:
-    """What a run trains on and evaluates: made once, used for the plan and for the run."""
-
-    data: TrainingData
-    model: Model
-    batches: Callable[[int], Any]  # by step
-    valid_examples: int | None  # of each validation; None: all
-    known_words: int | None = None  # tokens that start from given word vectors
-    test_examples: int | None = None  # of the final test; None: all
-    judging: float | None = None  # estimated seconds of validation and test; None: not estimated
-    judging_steps: float = 0.0  # the same in times of a training step
-    on_test_batch: OnBatch | None = None  # sees the outputs of the final test
-    started: float = field(default_factory=time.monotonic)
-
-    def split_batches(self, split: str, carry: bool) -> EvaluationBatches:
-        """The batches of the validation or of the test."""
-        examples = self.valid_examples if split == "valid" else self.test_examples
-        return self.data.limited(examples).pieces(split, carry)
-
-
-def prepare(config: RunConfig, data: TrainingData | None = None) -> PreparedRun:
-    """Open the data, unless they are given, and build a model with initial weights."""
-    started = time.monotonic()
-    if config.threads:
-        torch.set_num_threads(config.threads)
-    data = data or open_data(config.data)
-    vectors = None if config.model.embedding is None else WordVectors.load(config.model.embedding)
-    settings = config.model if vectors is None else with_width_of(vectors, config.model)
-    spec = data.spec(settings)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(config.model.seed)
-        model = build(spec)
-    model.tokenizer, model.preprocessing = data.tokenizer, data.preprocessing
-    known = None
-    if vectors is not None:
-        known = start_embedding(model, vectors, str(config.model.embedding))
-    place(model, config.training)
-    batches = data.batches(config.training.carry_state)
-    prepared = PreparedRun(data, model, batches, config.data.eval_examples, known, started=started)
-    return prepared if config.training.time is None else _fit_into_time(config, prepared)
-
-
-def judging_seconds(config: RunConfig, prepared: PreparedRun) -> tuple[float, float]:
-    """The estimated time of one validation and of the test, from one batch of each."""
-    carry, objective = config.training.carry_state, prepared.data.objective(config.training)
-    valid, test = (
-        estimate_evaluation(prepared.model, objective, next(iter(batches)), batches)
-        for batches in (prepared.split_batches(split, carry) for split in ("valid", "test"))
-    )
-    return valid, test
-
-
-def _fit_into_time(config: RunConfig, prepared: PreparedRun) -> PreparedRun:
-    """Evaluate on a sample, if all examples would take more than a share of the time limit."""
-    limit = MOST_JUDGING * (config.training.time or math.inf)
-    valid, test = judging_seconds(config, prepared)
-    sampled = prepared
-    if valid + test > limit and not config.training.carry_state:
-        share, task = limit / (valid + test), prepared.data.task
-        fewer = [
-            max(1, int(share * min(task.size(split), examples or task.size(split))))
-            for split, examples in (("valid", prepared.valid_examples), ("test", None))
-        ]
-        sampled = replace(prepared, valid_examples=fewer[0], test_examples=fewer[1])
-        valid, test = share * valid, share * test
-    objective = prepared.data.objective(config.training)
-    step = estimate_step(prepared.model, objective, prepared.batches(0), config.training)
-    seconds = valid + test
-    return replace(sampled, judging=seconds, judging_steps=seconds / max(step.seconds, 1e-9))
 
 
 def run(
@@ -213,10 +134,15 @@ def _train(
         validation=prepared.split_batches("valid", settings.carry_state),
         objective=data.objective(settings),
         folder=folder,
-        identity=data.identity(),
+        identity={**data.identity(), **_start_identity(prepared)},
         reporters=reporters,
         reserve=Reserve(outside, prepared.judging_steps),
     )
+
+
+def _start_identity(prepared: PreparedRun) -> dict[str, Any]:
+    takeover = prepared.takeover
+    return {} if takeover is None else {"weights of model.from_model": takeover.sha256}
 
 
 def _conclude(

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from threefold.errors import ThreefoldError, nearest
 from threefold.kernels.parameter_cache import optimiser_stepped
+from threefold.training.frozen_layers import layer_factors
 
 if TYPE_CHECKING:
     from threefold.training.settings import TrainingSettings
@@ -75,7 +76,9 @@ class OptimizerGroup:
 def make_optimizer(model: nn.Module, settings: TrainingSettings) -> OptimizerGroup:
     """The optimiser named in the settings, with the parameter groups of the model."""
     _avoid_compiler_import()
-    groups = parameter_groups(model, settings.learning_rate, settings.weight_decay)
+    groups = parameter_groups(
+        model, settings.learning_rate, settings.weight_decay, settings.layer_decay
+    )
     if settings.optimizer != "muon":
         return OptimizerGroup([_make(settings.optimizer, groups, settings)])
     matrices = _inner_matrices(model)
@@ -136,8 +139,26 @@ def adamw(
     return torch.optim.AdamW(groups, lr=learning_rate, betas=betas)
 
 
-def parameter_groups(model: nn.Module, learning_rate: float, weight_decay: float) -> Groups:
+def parameter_groups(
+    model: nn.Module, learning_rate: float, weight_decay: float, layer_decay: float = 1.0
+) -> Groups:
     """Every trainable parameter in exactly one group; shared ones once, no group empty."""
+    groups = _typed_groups(model, learning_rate, weight_decay)
+    if layer_decay == 1:
+        return groups
+    factors = layer_factors(model, layer_decay)
+    layers = []
+    for group in groups:
+        by_factor: dict[float, list[Tensor]] = {}
+        for parameter in group["params"]:
+            by_factor.setdefault(factors.get(id(parameter), 1.0), []).append(parameter)
+        for factor, parameters in sorted(by_factor.items(), reverse=True):  # the peak first
+            rate, decay = factor * group["lr"], group["weight_decay"]
+            layers.append(_group(f"{group['name']} {factor:g}", parameters, rate, decay))
+    return layers
+
+
+def _typed_groups(model: nn.Module, learning_rate: float, weight_decay: float) -> Groups:
     slow = _declared(model, "slow")
     undecayed = _declared(model, "no_decay") | _norms(model)
     parameters: dict[str, list[Tensor]] = {"decay": [], "no_decay": [], "slow": []}

@@ -13,7 +13,7 @@ from typing import Any
 
 from pydantic.fields import FieldInfo
 
-from threefold.errors import ThreefoldError, nearest
+from threefold.errors import ThreefoldError, nearest, override
 from threefold.layers.table import MIXERS, options_of
 from threefold.training.schema import Section
 
@@ -81,7 +81,7 @@ def parse_override(text: str) -> tuple[list[str], Any]:
     key, equals, value = text.partition("=")
     path = [name.strip() for name in key.split(".")]
     if not equals or not all(path):
-        raise ThreefoldError(f"--set {text!r}: expected key=value, e.g. training.steps=100")
+        raise ThreefoldError(f"{override(text)}: expected key=value, e.g. training.steps=100")
     try:
         return path, tomllib.loads(f"value = {value}")["value"]
     except tomllib.TOMLDecodeError:
@@ -126,7 +126,7 @@ def _put(values: dict[str, Any], path: list[str], value: Any, text: str) -> None
     for name in path[:-1]:
         inner = values.get(name, {})
         if not isinstance(inner, Mapping):
-            raise ThreefoldError(f"--set {text!r}: {name} is {inner!r} and has no keys")
+            raise ThreefoldError(f"{override(text)}: {name} is {inner!r} and has no keys")
         values[name] = dict(inner)
         values = values[name]
     values[path[-1]] = value
@@ -135,23 +135,23 @@ def _put(values: dict[str, Any], path: list[str], value: Any, text: str) -> None
 def _set_mixer_option(values: dict[str, Any], path: list[str], value: Any, text: str) -> None:
     name, *option = path
     if name not in MIXERS:
-        raise ThreefoldError(f"--set {text!r}: unknown mixer {name!r}; {nearest(name, MIXERS)}")
+        raise ThreefoldError(f"{override(text)}: unknown mixer {name!r}; {nearest(name, MIXERS)}")
     if len(option) != 1:
         raise ThreefoldError(
-            f"--set {text!r}: expected model.mixers.{name}.OPTION=value; "
+            f"{override(text)}: expected model.mixers.{name}.OPTION=value; "
             f"`threefold mixers {name}` lists the options"
         )
     known = options_of(MIXERS[name].load())
     if option[0] not in known:
         raise ThreefoldError(
-            f"--set {text!r}: {name} has no option {option[0]!r}; {nearest(option[0], known)}"
+            f"{override(text)}: {name} has no option {option[0]!r}; {nearest(option[0], known)}"
         )
     model = dict(values.get("model", {}))
     entries = model.get("mixers", ("mamba",))
     entries = entries.split("+") if isinstance(entries, str) else entries
     if name not in map(_name_of, entries):
         raise ThreefoldError(
-            f"--set {text!r}: the model has no mixer {name!r}; it has "
+            f"{override(text)}: the model has no mixer {name!r}; it has "
             f"{', '.join(map(_name_of, entries))}"
         )
     model["mixers"] = [

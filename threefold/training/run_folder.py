@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import os
 import platform
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from io import FileIO
@@ -124,16 +124,26 @@ class RunFolder:
                 f"{path}: not the description of a run ({error}); choose another folder"
             ) from error
         if changes := _changes(saved_configuration, configuration):
-            raise ThreefoldError(
-                f"{self.folder}: already contains a run with different settings: "
-                f"{'; '.join(changes)}; choose another folder, or use the same settings"
-            )
+            raise ThreefoldError(f"{self.folder}: {_refusal(changes)}")
         if changes := _changes(saved_environment, environment(trainer)):
             return [
                 f"the environment has changed: {'; '.join(changes)}; the last digits of results "
                 "may differ"
             ]
         return []
+
+
+def _refusal(changes: Sequence[str]) -> str:
+    if len(changes) == 1 and changes[0].startswith("parameters "):
+        return (
+            f"contains a run of another model, although the settings are the same: {changes[0]}; "
+            "an older version made it, whose layers had other parameters (see CHANGELOG), or the "
+            "model's code has changed; train again in another folder"
+        )
+    return (
+        f"already contains a run with different settings: {'; '.join(changes)}; choose another "
+        "folder, or use the same settings"
+    )
 
 
 def _changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:

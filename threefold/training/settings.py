@@ -17,6 +17,7 @@ OptimizerName = Literal[
 ScheduleName = Literal["constant", "cosine", "linear", "inverse_square_root", "stable"]
 Fraction = Annotated[float, Field(ge=0, le=1)]
 FractionBelowOne = Annotated[float, Field(ge=0, lt=1)]
+PositiveFraction = Annotated[float, Field(gt=0, le=1)]
 NonNegative = Annotated[float, Field(ge=0)]
 Count = Annotated[int, Field(ge=1)]
 Seed = Annotated[int, Field(ge=0, lt=2**63)]  # what torch and TOML can hold
@@ -67,6 +68,10 @@ class TrainingSettings(Section):
     """Probability mass spread evenly over all classes."""
     class_weights: Literal["balanced"] | None = None
     """Classifiers and taggers only: balanced counts rare classes as much as common ones."""
+    freeze: Count | Literal["all"] | None = None
+    """Number of lowest blocks that are not trained, nor the embedding; all: only the head is."""
+    layer_decay: PositiveFraction = 1.0
+    """Factor of the learning rate from each block to the one below it; 1: all learn alike."""
     ema: FractionBelowOne = 0.0
     """Decay of an exponential moving average of the weights, used for evaluation; 0: no average."""
     scheduled_sampling: Fraction = 0.0

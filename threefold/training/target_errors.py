@@ -25,8 +25,7 @@ class TargetErrors:
     @staticmethod
     def of(data: TrainingData) -> TargetErrors | None:
         """For data with several numbers to predict; None for all others."""
-        preprocessing = data.preprocessing
-        scale = None if preprocessing is None else preprocessing.outputs.find(Standardise)
+        scale = data.output_step(Standardise)
         if scale is None or len(scale.columns) < 2:
             return None
         return TargetErrors(scale, data.task.kind == "forecaster")

@@ -156,6 +156,10 @@ class TrainingData:
             options={**needed.options, **self.task.model_options, **model.options},
         )
 
+    def needed_options(self, model: ModelSettings) -> dict[str, Any]:
+        """The options of a model that only the data decide."""
+        return NEEDED_MODELS[self.task.kind](self, model).options
+
     @property
     def tokenizer(self) -> Any:
         """The tokenizer of a model that reads text; None for other data."""
@@ -172,6 +176,10 @@ class TrainingData:
     def preprocessing(self) -> Preprocessing | None:
         """What a model trained on these data needs to read others; None if that is unknown."""
         return None if self.task.preprocessing is None else self.task.preprocessing()
+
+    def output_step(self, kind: type[Any]) -> Any:
+        """The step of this class that turned outputs into targets; None if there is none."""
+        return None if self.preprocessing is None else self.preprocessing.outputs.find(kind)
 
     def identity(self) -> dict[str, Any]:
         """Hashes of the data, which must be unchanged when a run resumes."""
@@ -254,13 +262,15 @@ def open_data(
     *,
     source: Any = None,
     preprocessing: Preprocessing | None = None,
+    start: Preprocessing | None = None,
     split: bool = True,
     **options: Any,
 ) -> TrainingData:
     """Open a task or a user's file, given `DataSettings` or a name and keyword arguments.
 
     source: data in memory or a task, which the name only describes.  preprocessing: that of a
-    trained model.  split=False: all of a user's examples in every split.
+    trained model.  start: that of a model that training starts from.  split=False: all of a user's
+    examples in every split.
     """
     settings = data if isinstance(data, DataSettings) else DataSettings(name=data, **options)
     name = settings.name
@@ -269,7 +279,7 @@ def open_data(
         return TrainingData(source, settings)
     if source is not None:
         read = read_settings(settings.model_dump())
-        task = user_task(source, read, preprocessing=preprocessing, split=split)
+        task = user_task(source, read, preprocessing=preprocessing, split=split, start=start)
         return TrainingData(task, settings)
     if name in TASKS:
         return TrainingData(make_task(name, **_task_options(settings)), settings)
@@ -285,7 +295,7 @@ def open_data(
             "file; remove it"
         )
     read = read_settings(settings.model_dump())
-    task = user_task(Path(name), read, preprocessing=preprocessing, split=split)
+    task = user_task(Path(name), read, preprocessing=preprocessing, split=split, start=start)
     return TrainingData(task, settings)
 
 

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from threefold.data.audio import Sound, read_wav, resample
+from threefold.data.audio import FLOOR, Sound, cepstra, mel_energies, read_wav, resample
 from threefold.data.images import read_image, resize_image
 from threefold.data.preprocessing.steps import Step
 from threefold.errors import ThreefoldError, setting
 
 Array = NDArray[Any]
+FRAMES_PER_SECOND, FRAME_SECONDS = 100, 0.025
+QUIETEST = 0.5  # share of the bands of training
 
 
 @dataclass(frozen=True)
@@ -38,6 +41,55 @@ class ReadSound(Step):
                 )
             samples = resample(samples, sound.rate, self.rate)
         return samples.reshape(-1, 1).astype(np.float32)
+
+
+@dataclass(frozen=True)
+class SoundFrames(Step):
+    """Samples [n, 1] → cepstral coefficients [frames, 20], standardised.
+
+    Frame i is computed from the samples i · hop … i · hop + window − 1 alone, so that a stream of
+    samples gives the same frames.  A sound shorter than a window is followed by silence.
+    floor: the median power of the bands of training, added to all: what is far quieter is the same.
+    """
+
+    NAME: ClassVar[str] = "sound_frames"
+    rate: int
+    window: int
+    hop: int
+    mean: tuple[float, ...] = ()
+    deviation: tuple[float, ...] = ()
+    floor: float = FLOOR
+
+    @classmethod
+    def fit(cls, sounds: Sequence[Array], rate: int) -> SoundFrames:
+        """Frames of 25 ms every 10 ms, on the scale of the frames of these sounds [n, 1]."""
+        hop = max(1, rate // FRAMES_PER_SECOND)
+        bare = cls(rate, max(2, round(rate * FRAME_SECONDS)), hop)
+        powers = np.concatenate([mel_energies(bare._frames(x), rate).ravel() for x in sounds])
+        quiet = np.quantile(powers[powers > 0], QUIETEST) if powers.any() else 0.0
+        bare = replace(bare, floor=max(FLOOR, float(quiet)))
+        frames = np.concatenate([bare._coefficients(sound) for sound in sounds]).astype(np.float64)
+        deviation = frames.std(0)
+        deviation[deviation < 1e-9] = 1.0  # sounds of silence
+        mean = tuple(frames.mean(0).tolist())
+        return replace(bare, mean=mean, deviation=tuple(deviation.tolist()))
+
+    def apply(self, data: Array) -> Array:
+        """The frames of a sound."""
+        scaled: Array = (self._coefficients(data) - self.mean) / np.array(self.deviation)
+        return scaled.astype(np.float32)
+
+    def count(self, samples: int) -> int:
+        """How many frames are complete."""
+        return 0 if samples < self.window else 1 + (samples - self.window) // self.hop
+
+    def _coefficients(self, data: Array) -> Array:
+        return cepstra(self._frames(data), self.rate, floor=self.floor)
+
+    def _frames(self, data: Array) -> Array:
+        samples = np.asarray(data, np.float64).reshape(-1)
+        padded = np.pad(samples, (0, max(0, self.window - len(samples))))
+        return np.lib.stride_tricks.sliding_window_view(padded, self.window)[:: self.hop]
 
 
 @dataclass(frozen=True)

@@ -162,6 +162,34 @@ class WordNumbers(Step):
 
 
 @dataclass(frozen=True)
+class WordPieces(Tokenize):
+    """A list of words → the tokens of all of them; a word is known at its last token."""
+
+    NAME: ClassVar[str] = "word_pieces"
+
+    def _pieces(self, words: Sequence[str]) -> list[Numbers]:
+        spaced = [*words[:1], *(f" {word}" for word in words[1:])]
+        return [self.tokenizer.encode(word).astype(np.int64) for word in spaced]
+
+    def apply(self, data: Sequence[str]) -> Numbers:
+        """The tokens of words with a space between them, at most `length` of them."""
+        pieces = self._pieces(data)
+        return np.concatenate(pieces or [np.zeros(0, np.int64)])[: self.length]
+
+    def ends(self, words: Sequence[str]) -> Numbers:
+        """The last token of each word that is not cut off."""
+        ends = np.cumsum([len(piece) for piece in self._pieces(words)], dtype=np.int64) - 1
+        return ends if self.length is None else ends[ends < self.length]
+
+    def spread(self, words: Sequence[str], tags: Numbers, nothing: int) -> Numbers:
+        """The tags of words as those of tokens: of the last one of a word, `nothing` elsewhere."""
+        ends = self.ends(words)
+        spread = np.full(len(self.apply(words)), nothing, np.int64)
+        spread[ends] = tags[: len(ends)]
+        return spread
+
+
+@dataclass(frozen=True)
 class TokenNumbers(Step):
     """Tokens that are numbers already, from 0 to vocabulary − 1."""
 

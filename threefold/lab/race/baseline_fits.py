@@ -14,24 +14,27 @@ from torch import Tensor
 
 from threefold.classical.autoregression import RidgeAutoregression
 from threefold.classical.hashed_ngrams import TextLogistic
-from threefold.classical.leave_one_out import LeaveOneOutFit, fit_leave_one_out
+from threefold.classical.leave_one_out import fit_leave_one_out
 from threefold.classical.ngrams import NGrams
 from threefold.classical.random_convolutions import RandomConvolutions
 from threefold.classical.seasons import season_of
-from threefold.classical.smoothing import fit_rates, forecast_window
+from threefold.classical.smoothing import fit_rates, forecast_windows
 from threefold.classical.time_warping import nearest_neighbours
 from threefold.data.loaders import IGNORE, Batch
 from threefold.errors import ThreefoldError
 from threefold.estimators.echo_state_network import EchoStateNetwork
-from threefold.tasks.baselines import commonest_answer, sample_rows
+from threefold.estimators.rocket import choose_temperature
+from threefold.tasks.baselines import sample_rows
 from threefold.tasks.task import Task
 
 MOST_EXAMPLES = 2000  # of the training split that a baseline reads
 MOST_NUMBERS = 40_000_000  # of their inputs
 MOST_CELLS = 1_500_000_000  # of time warping, all pairs of a training and a test series together
 WINDOW = 0.1  # of time warping
+PLACES = 8  # of each text at which the calibration of n-grams is measured
 
-# From a batch to what the task's metric takes: scores of classes, or numbers.
+# From a batch to what the task's metric takes: numbers, or scores of classes, which are log-odds
+# where the baseline has probabilities.
 Answer = Callable[[Batch], Tensor]
 
 
@@ -68,8 +71,8 @@ def _shaped(task: Task[Any], answers: Tensor, batch: Batch) -> Tensor:
 
 
 def fit_majority(task: Task[Any], seed: int, facts: TestFacts) -> Answer:
-    answer = commonest_answer(_train(task).targets.numpy())
-    scores = torch.nn.functional.one_hot(torch.tensor(answer), task.classes).float()
+    shares = torch.bincount(_train(task).targets, minlength=task.classes).float()
+    scores = (shares + 1e-3).log()
     return lambda batch: scores.expand(len(batch.inputs), -1)
 
 
@@ -78,21 +81,26 @@ def fit_mean(task: Task[Any], seed: int, facts: TestFacts) -> Answer:
     return lambda batch: _shaped(task, mean.expand(len(batch.inputs), -1).float(), batch)
 
 
-def _ridge(task: Task[Any], features: Tensor, train: Batch) -> tuple[LeaveOneOutFit, Tensor]:
-    """A ridge on features of equal spread, and that spread."""
+def _ridge(task: Task[Any], features: Tensor, train: Batch) -> Callable[[Tensor], Tensor]:
+    """A ridge on features of equal spread; answers for classes are log-odds."""
     spread = features.std(0, correction=0)
     spread = torch.where(spread > 0, spread, 1.0)
-    return fit_leave_one_out(features / spread, _targets(task, train)), spread
+    fit = fit_leave_one_out(features / spread, _targets(task, train))
+    weight, offset, temperature = fit.weight, fit.offset, 1.0
+    if task.classes:
+        ones = np.ones(len(features))
+        temperature = choose_temperature(fit.left_out.numpy(), train.targets.numpy(), ones)
+    return lambda found: ((found / spread) @ weight + offset).float() / temperature
 
 
 def fit_rocket(task: Task[Any], seed: int, facts: TestFacts) -> Answer:
     train = _train(task)
     transform = RandomConvolutions.fit(train.inputs, _lengths(train), seed=seed)
-    fit, spread = _ridge(task, transform.transform(train.inputs, _lengths(train)).double(), train)
+    ridge = _ridge(task, transform.transform(train.inputs, _lengths(train)).double(), train)
 
     def answer(batch: Batch) -> Tensor:
         features = transform.transform(batch.inputs, _lengths(batch)).double()
-        return _shaped(task, fit(features / spread).float(), batch)
+        return _shaped(task, ridge(features), batch)
 
     return answer
 
@@ -124,14 +132,14 @@ def fit_echo_state(task: Task[Any], seed: int, facts: TestFacts) -> Answer:
         states = [network.states(row.double()) for row in rows]
         return torch.stack([torch.cat([s.mean(0), s[-1], s.std(0, correction=0)]) for s in states])
 
-    fit, spread = _ridge(task, features(train), train)
-    return lambda batch: _shaped(task, fit(features(batch) / spread).float(), batch)
+    ridge = _ridge(task, features(train), train)
+    return lambda batch: _shaped(task, ridge(features(batch)), batch)
 
 
 def fit_pixels(task: Task[Any], seed: int, facts: TestFacts) -> Answer:
     train = _train(task)
-    fit, spread = _ridge(task, train.inputs.flatten(1).double(), train)
-    return lambda batch: fit(batch.inputs.flatten(1).double() / spread).float()
+    ridge = _ridge(task, train.inputs.flatten(1).double(), train)
+    return lambda batch: ridge(batch.inputs.flatten(1).double())
 
 
 def fit_logistic(task: Task[Any], seed: int, facts: TestFacts) -> Answer:
@@ -155,8 +163,10 @@ def fit_commonest_tag(task: Task[Any], seed: int, facts: TestFacts) -> Answer:
     counts = train.targets != IGNORE
     places = train.inputs[counts] * task.classes + train.targets[counts]
     table.view(-1).index_add_(0, places, torch.ones(len(places)))
-    table += 1e-3 * table.sum(0) / table.sum()  # for words that training has not seen
-    return lambda batch: table[batch.inputs]
+    # For words that training has not seen, and tags that it has not seen for a word.
+    table += 1e-3 * (table.sum(0) + 1e-3) / table.sum()
+    scores = table.log()
+    return lambda batch: scores[batch.inputs]
 
 
 # --------------------------------------------------------------------------------------- language
@@ -165,16 +175,29 @@ def fit_commonest_tag(task: Task[Any], seed: int, facts: TestFacts) -> Answer:
 def fit_ngrams(task: Task[Any], seed: int, facts: TestFacts) -> Answer:
     assert task.corpus is not None
     text = task.corpus().tokens["train"]
-    model = NGrams.fit(text, task.vocabulary, 6 if task.vocabulary <= 512 else 4)
+    return NGramAnswers(NGrams.fit(text, task.vocabulary, 6 if task.vocabulary <= 512 else 4))
 
-    def answer(batch: Batch) -> Tensor:
+
+@dataclass(frozen=True)
+class NGramAnswers:
+    """Bits per token, and what n-grams expect at the end of a text."""
+
+    model: NGrams
+
+    def __call__(self, batch: Batch) -> Tensor:
         bits = []
         for inputs, targets in zip(batch.inputs.numpy(), batch.targets.numpy(), strict=True):
             came, wanted = np.append(inputs, targets[-1:]), np.append(inputs[:1], targets)
-            bits.append(-model.log_probabilities(came, wanted)[1:] / math.log(2))
+            bits.append(-self.model.log_probabilities(came, wanted)[1:] / math.log(2))
         return torch.from_numpy(np.concatenate(bits))
 
-    return answer
+    def last_scores(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Log-probabilities [places, vocabulary] at a few places of each row, and what came."""
+        ends = np.linspace(1, batch.inputs.shape[1], PLACES + 1).astype(int)[1:]
+        rows = [(row, end) for row in range(len(batch.inputs)) for end in ends]
+        found = [self.model.distribution(batch.inputs[row, :end].numpy()) for row, end in rows]
+        targets = torch.stack([batch.targets[row, end - 1] for row, end in rows])
+        return torch.from_numpy(np.log(np.stack(found))), targets
 
 
 def fit_xz(task: Task[Any], seed: int, facts: TestFacts) -> Answer:
@@ -241,9 +264,9 @@ def fit_holt_winters(task: Task[Any], seed: int, facts: TestFacts) -> Answer:
     def answer(batch: Batch) -> Tensor:
         rows = batch.inputs[:, :, :channels].numpy()
         forecasts = [
-            [forecast_window(row[:, c], rates[c], horizon, season=season) for c in range(channels)]
-            for row in rows
+            forecast_windows(rows[:, :, c], rates[c], horizon, season=season)
+            for c in range(channels)
         ]
-        return _as_targets(torch.from_numpy(np.array(forecasts)).transpose(1, 2), batch)
+        return _as_targets(torch.from_numpy(np.stack(forecasts, axis=2)), batch)
 
     return answer

@@ -148,7 +148,11 @@ def _probe(
     def scored(rows: Sequence[Batch]) -> float:
         return score(data.task, answer, rows)
 
-    fitted = FittedBaseline(answer, scored, baseline.log_odds, seconds)
+    scores = None
+    if baseline.log_odds and data.task.classes:
+        scores = lambda batch: (answer(batch), batch.targets)  # noqa: E731
+    scores = getattr(answer, "last_scores", scores)
+    fitted = FittedBaseline(answer, scored, scores, seconds)
     return probe_baseline(data, fitted, sizes)
 
 
@@ -163,14 +167,14 @@ def score(task: Task[Any], answer: Answer, pieces: Iterable[Batch]) -> float:
     return total / max(1, count)
 
 
-MAJORITY = Baseline("majority", fits.fit_majority, simple=True)
+MAJORITY = Baseline("majority", fits.fit_majority, simple=True, log_odds=True)
 MEAN = Baseline("mean", fits.fit_mean, simple=True)
-ROCKET = Baseline("MiniRocket", fits.fit_rocket, random=True)
+ROCKET = Baseline("MiniRocket", fits.fit_rocket, random=True, log_odds=True)
 WARPING = Baseline("time warping", fits.fit_warping)
-ECHO_STATE = Baseline("echo state network", fits.fit_echo_state, random=True)
-PIXELS = Baseline("ridge on pixels", fits.fit_pixels, simple=True)
+ECHO_STATE = Baseline("echo state network", fits.fit_echo_state, random=True, log_odds=True)
+PIXELS = Baseline("ridge on pixels", fits.fit_pixels, simple=True, log_odds=True)
 LOGISTIC = Baseline("logistic regression", fits.fit_logistic, log_odds=True)
-COMMONEST_TAG = Baseline("commonest tag", fits.fit_commonest_tag, simple=True)
+COMMONEST_TAG = Baseline("commonest tag", fits.fit_commonest_tag, simple=True, log_odds=True)
 NGRAMS = Baseline("n-grams", fits.fit_ngrams)
 XZ = Baseline("xz", fits.fit_xz, simple=True, predicts=False)
 LAST_VALUE = Baseline("last value", fits.fit_last_value, simple=True)

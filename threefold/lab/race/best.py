@@ -21,7 +21,7 @@ from threefold.lab.race.result import Finished
 from threefold.lab.race.runs import CurveRecorder, StoppedError
 from threefold.lab.report.report import BestModel, Report
 from threefold.models.saving import load
-from threefold.training import experiment
+from threefold.training import experiment, preparation
 from threefold.training.config import RunConfig
 from threefold.training.durations import parse_duration
 from threefold.training.experiment import MODEL
@@ -64,7 +64,7 @@ def refit(
     """Train the best model again on all data, and put it into best/."""
     config = refit_config(plan, best, time)
     data = all_data(config, source)
-    prepared = experiment.prepare(config, data)
+    prepared = preparation.prepare(config, data)
     limited = min(REFIT_EXAMPLES, data.task.size("valid"))
     prepared = replace(prepared, valid_examples=limited)
 

@@ -65,8 +65,7 @@ def with_extras(
 
 def quantity_of(data: TrainingData) -> str:
     """What absolute errors are measured in: the columns that are predicted, if they have names."""
-    steps = data.preprocessing if data.task.metric == "absolute_error" else None
-    scale = None if steps is None else steps.outputs.find(Standardise)
+    scale = data.output_step(Standardise) if data.task.metric == "absolute_error" else None
     if scale is None:
         return ""
     return " and ".join(scale.columns) if len(scale.columns) <= 2 else "each target"

@@ -157,21 +157,21 @@ def answers_at_end(task: Task[Any], answers: Tensor, batch: Batch) -> Tensor:
 
 @dataclass(frozen=True)
 class FittedBaseline:
-    """A fitted baseline: how it answers, is scored, and whether its answers are log-odds."""
+    """A fitted baseline: how it answers and is scored, and what it holds likely, if it says so."""
 
     answer: Callable[[Batch], Tensor]
     score: Score
-    log_odds: bool
+    scores: Callable[[Batch], tuple[Tensor, Tensor]] | None  # log-odds of classes, and the targets
     example_seconds: float
 
 
 def probe_baseline(data: TrainingData, fitted: FittedBaseline, sizes: ProbeSizes) -> dict[str, Any]:
     """Memory, calibration, robustness and influence of a baseline, as JSON values."""
     found: dict[str, Any] = {"memory_bytes": held_bytes(fitted.answer)}
-    if fitted.log_odds:
+    if fitted.scores is not None:
         bins = ConfidenceBins()
         for batch in _rows(data, sizes.calibration):
-            count_answers(bins, fitted.answer(batch), batch.targets)
+            count_answers(bins, *fitted.scores(batch))
         found["calibration"] = confidence(bins)
 
     def outputs(batch: Batch) -> Tensor:

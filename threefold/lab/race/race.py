@@ -205,7 +205,8 @@ class Race:
         finished: dict[tuple[str, int], FinishedRun] = {}
         told: set[str] = set()
         while True:
-            standing = rounds.standing({run: r.run.score for run, r in finished.items()})
+            timed = replace(rounds, taken={run: r.run.seconds for run, r in finished.items()})
+            standing = timed.standing({run: r.run.score for run, r in finished.items()})
             for name in standing.stopped:
                 if name not in told:
                     self.say(f"finished with {name}: it is clearly behind and gets no further seed")

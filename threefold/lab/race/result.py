@@ -15,13 +15,15 @@ import torch
 from threefold._version import __version__
 from threefold.errors import ThreefoldError
 from threefold.lab.race.planning import PlannedModel, RacePlan, describe_matching
-from threefold.lab.race.rounds import Standing
+from threefold.lab.race.rounds import Standing, slowdown
 from threefold.lab.race.runs import FinishedRun
 from threefold.lab.race.significance import Interval
 from threefold.lab.race.test_set import Examples, bootstrap_margins
 from threefold.lab.report.report import Contender, Cost, Report, Subject
 from threefold.models.spec import Spec
 from threefold.training.training_data import TrainingData
+
+NOTABLY_SLOWER = 1.1  # times the planned time, from which on a race says so
 
 Finished = Mapping[tuple[str, int], FinishedRun]  # by name and seed
 
@@ -123,6 +125,13 @@ def make_subject(plan: RacePlan, data: TrainingData, finished: Finished) -> Subj
         notes.append(
             f"Evaluated on {plan.test_examples:,} of the {task.size('test'):,} test examples, "
             "drawn at random."
+        )
+    slower = slowdown(plan, {run: result.run.seconds for run, result in finished.items()})
+    if slower > NOTABLY_SLOWER:
+        notes.append(
+            f"Training took {slower:.1f} times as long as was planned: the machine was busier than "
+            f"when the race began, so the race took longer than --time {request.time}. All models "
+            "have trained for the planned number of steps, so the comparison is fair."
         )
     return Subject(
         title=task.title,

@@ -8,8 +8,10 @@
 Models are stopped between runs, never within one: learning curves cross, so half a curve shows
 nothing about its end, while a difference between finished runs can be tested.  "Clearly" is the
 test of the verdict itself, at the level of this look (`sequential.py`), so a model that was stopped
-is worse with the confidence of the race.  Everything follows from the scores of finished runs: a
-race that was interrupted, or is spread over processes, takes the same decisions.
+is worse with the confidence of the race.  Everything follows from the scores and the recorded times
+of finished runs: a race that was interrupted, or is spread over processes, takes the same
+decisions.  If the machine has become slower, --seeds auto affords fewer rounds; a number of steps
+never changes, because runs of different lengths cannot be compared.
 
 Maron & Moore 1994, "Hoeffding Races"; Birattari et al. 2002, "A Racing Algorithm for Configuring
 Metaheuristics".
@@ -18,7 +20,7 @@ Metaheuristics".
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from threefold.lab.race.planning import RacePlan
 from threefold.lab.race.request import AUTO
@@ -38,6 +40,16 @@ class Standing:
     clear: bool = False  # whether the race ended because the verdict was clear
 
 
+def slowdown(plan: RacePlan, taken: Scores) -> float:
+    """Training time of finished runs against the time that was planned for all of them; 0 if none.
+
+    What was planned also has the evaluations, so more than 1 is a machine that has become slower.
+    """
+    if not taken or plan.request.duration.seconds is None:
+        return 0.0
+    return sum(taken.values()) / sum(plan.planned(name).seconds for name, _ in taken)
+
+
 @dataclass(frozen=True)
 class Rounds:
     """Decides after each round which models get one more seed."""
@@ -45,6 +57,7 @@ class Rounds:
     plan: RacePlan
     lower: bool
     resolution: float = 0.0
+    taken: Scores = field(default_factory=dict)  # seconds of finished runs, by name and seed
 
     @property
     def adaptive(self) -> bool:
@@ -114,5 +127,11 @@ class Rounds:
         """Whether the budget pays for one more round of the models that are active now."""
         if self.plan.request.seeds != AUTO:
             return True
-        used = self._cost({run for run in scores if run[1] < seeds})
-        return used + self._cost({(n, seeds) for n in active}) <= self._budget * (1 + 1e-9)
+        done = {run for run in scores if run[1] < seeds}
+        more = self._cost(done) + self._cost({(n, seeds) for n in active})
+        return more * self._slowdown(done) <= self._budget * (1 + 1e-9)
+
+    def _slowdown(self, done: set[tuple[str, int]]) -> float:
+        """How many times as long as planned these runs took, if training alone took longer."""
+        known = done & set(self.taken)
+        return max(1.0, slowdown(self.plan, {run: self.taken[run] for run in known}))

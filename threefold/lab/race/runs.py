@@ -26,8 +26,9 @@ from threefold.models.model import Model
 from threefold.training import experiment
 from threefold.training.config import RunConfig
 from threefold.training.data_cache import DataCache
-from threefold.training.experiment import PreparedRun, TrainedRun, evaluate_split, prepare
+from threefold.training.experiment import TrainedRun, evaluate_split
 from threefold.training.loop import Trainer
+from threefold.training.preparation import PreparedRun, prepare
 from threefold.training.reporters import Reporter
 from threefold.training.training_data import TrainingData
 

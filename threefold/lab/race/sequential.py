@@ -9,9 +9,12 @@ The levels add up by Boole's inequality, which holds for t tests of any number o
 boundaries, which integrate over normal increments, would be up to 4 % narrower, but with two to
 five seeds they declare a winner of equal models in 1.2 instead of 1 race in 100.
 
-Lan & DeMets 1983, "Discrete Sequential Boundaries for Clinical Trials" (the spending function that
-resembles O'Brien & Fleming 1979, two-sided); 1989, "Group Sequential Procedures: Calendar versus
-Information Time" (t may be a share of the budget).
+Lan & DeMets 1983, "Discrete Sequential Boundaries for Clinical Trials", Biometrika 70: a test of
+one side spends 2 − 2Φ(z_{α/2}/√t), the chance that Brownian motion has exceeded z_{α/2} by t; here
+both sides spend half of α each.  Its boundaries resemble those of O'Brien & Fleming 1979, "A
+Multiple Testing Procedure for Clinical Trials", Biometrics 35.  Lan & DeMets 1989, "Group
+Sequential Procedures: Calendar Versus Information Time", Statistics in Medicine 8: t may be a share
+of the budget.
 """
 
 from __future__ import annotations

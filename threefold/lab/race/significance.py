@@ -51,6 +51,11 @@ class Interval:
         return abs(self.mean) > self.half
 
     @property
+    def telling(self) -> bool:
+        """Whether the interval of a difference is worth reading: of two seeds if it is clear."""
+        return self.count > 2 or self.settled
+
+    @property
     def positive(self) -> bool:
         """Whether the whole interval is above zero."""
         return self.mean > self.half

@@ -153,7 +153,8 @@ def train_recipe(
 ) -> RecipeResult:
     """Train a recipe as `threefold train` does, and evaluate it on the whole test split."""
     from threefold.training.data_cache import DataCache
-    from threefold.training.experiment import prepare, run
+    from threefold.training.experiment import run
+    from threefold.training.preparation import prepare
 
     chosen, start, cache = recipe(name), time.perf_counter(), DataCache()
     config = chosen.config(overrides)

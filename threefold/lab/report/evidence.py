@@ -25,6 +25,13 @@ def _seeds(report: Report) -> Iterator[str]:
     verdict, margin = report.verdict, report.verdict.margin
     if margin is None or math.isinf(margin.half):
         return
+    if not margin.telling:
+        lead = report.subject.difference(margin.mean)
+        yield (
+            f"Over seeds: {verdict.leader} leads {verdict.second} by {lead} on average; two seeds "
+            "are too few to tell how much of it is chance."
+        )
+        return
     lead = report.subject.difference(margin.mean, margin.half)
     confidence = format_value(margin.confidence, "percent")
     yield (
@@ -45,7 +52,7 @@ def _test_set(report: Report) -> Iterator[str]:
     )
     scores = [c.scores for c in report.ranked[:2]]
     seeds = paired(scores[0], scores[1], CONFIDENCE)
-    if math.isinf(seeds.half) or min(seeds.half, margin.half) == 0:
+    if not seeds.telling or math.isinf(seeds.half) or min(seeds.half, margin.half) == 0:
         return
     if seeds.half > CLEARLY_MORE * margin.half:
         yield "Most of the uncertainty comes from the seeds: more --seeds narrow it."
@@ -94,7 +101,7 @@ def _stopped(report: Report) -> Iterator[str]:
 
 def _stopped_sentence(report: Report, name: str, seeds: int, margin: Interval) -> str:
     leader = report.verdict.leader
-    gap = report.subject.difference(margin.mean, margin.half)
+    gap = report.subject.difference(margin.mean, margin.half if margin.telling else None)
     sure = (
         f"it is worse than {leader} by {gap}"
         if margin.positive

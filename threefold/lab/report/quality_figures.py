@@ -36,10 +36,9 @@ def _differences(report: Report) -> Figure:
     """How far each model and each baseline is behind the first model."""
     leader = report.ranked[0]
     confidence = format_value(report.verdict.corrected, "percent")
-    margins = {name: (m.mean, m.half) for name, m in report.verdict.margins.items()}
-    for baseline in report.baselines:
-        lead = report.lead_over(baseline)
-        margins[baseline.name] = lead.mean, lead.half
+    leads = dict(report.verdict.margins)
+    leads |= {baseline.name: report.lead_over(baseline) for baseline in report.baselines}
+    margins = {n: (m.mean, m.half if m.telling else math.inf) for n, m in leads.items()}
     behind = [
         Range(c.label, series, *margins[c.name], _gaps(report, c))
         for series, c in everything(report)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from threefold.lab.race.significance import Interval, interval
@@ -22,6 +22,16 @@ METRICS = {
     "bleu": ("BLEU", "BLEU points", "number"),
     "phoneme_error": ("phoneme error rate", "percentage points", "percent"),
 }
+
+
+def quality_of(scores: Mapping[int, float]) -> Interval:
+    """The mean score over seeds, with its interval.
+
+    That of two seeds would be 64 times as wide as they differ, which tells nobody anything: it is
+    infinite, as that of one seed.
+    """
+    quality = interval(list(scores.values()))
+    return quality if quality.count > 2 else replace(quality, half=math.inf)
 
 
 class CurvePoint(NamedTuple):
@@ -89,7 +99,7 @@ class Contender:
     @property
     def quality(self) -> Interval:
         """The mean score over seeds, with its interval."""
-        return interval(list(self.scores.values()))
+        return quality_of(self.scores)
 
     @property
     def decode_seconds(self) -> float:
@@ -152,7 +162,7 @@ class BaselineResult:
     @property
     def quality(self) -> Interval:
         """The mean score over seeds, with its interval."""
-        return interval(list(self.scores.values()))
+        return quality_of(self.scores)
 
 
 @dataclass(frozen=True)
@@ -215,8 +225,6 @@ class Subject:
         factor = 100 if self.unit == "percent" else 1
         if not half or math.isinf(half):
             return f"{factor * value:.4g}"
-        if self.unit == "percent" and half >= 1:  # two seeds that differ say nothing
-            return f"{factor * value:.0f} ± more than 100"
         digits = max(0, 1 - math.floor(math.log10(factor * half)))
         return f"{factor * value:.{digits}f} ± {factor * half:.{digits}f}"
 

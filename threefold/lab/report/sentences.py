@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from threefold.drawing.text import format_value
+from threefold.lab.race.significance import Interval
 from threefold.lab.report.evidence import about_test_set
 from threefold.lab.report.results import BaselineResult, Contender
 
@@ -71,11 +72,22 @@ def _quality_sentence(report: Report) -> str:
     margin = subject.difference(verdict.margin.mean, verdict.margin.half)
     if verdict.kind == "best":
         return f"{verdict.leader} is best by {margin}"
-    lead = f"{verdict.leader} leads {verdict.second} by {margin}"
+    lead = lead_sentence(report, verdict.margin)
     if verdict.kind == "tie":
         tied = join_words([verdict.leader, *verdict.rivals])
         return f"A tie: {tied} cannot be distinguished ({lead})"
     return f"{lead}; with one seed it is unknown how much of this is chance"
+
+
+def lead_sentence(report: Report, margin: Interval) -> str:
+    """By how much the leader leads the runner-up, with the uncertainty if that says something."""
+    verdict, subject = report.verdict, report.subject
+    who = f"{verdict.leader} leads {verdict.second} by"
+    if margin.telling or math.isinf(margin.half):
+        return f"{who} {subject.difference(margin.mean, margin.half)}"
+    if margin.mean == 0:
+        return "their mean scores are equal; two seeds are too few to tell"
+    return f"{who} {subject.difference(margin.mean)}; two seeds are too few to tell"
 
 
 def _speed_sentence(report: Report) -> str:
@@ -114,6 +126,9 @@ def _about_seeds(report: Report) -> Iterable[str]:
         yield (
             f"With {seeds} seeds only large differences can be distinguished from chance; more "
             "--seeds narrow the intervals."
+            if seeds > 2
+            else "Two seeds are too few to distinguish any but very large differences from chance; "
+            "use three or more --seeds."
         )
     yield from _about_overlap(report)
 

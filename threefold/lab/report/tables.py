@@ -12,7 +12,9 @@ Column = tuple[str, list[str], int | None]  # title, cells, row of the best cell
 
 BASELINES = (
     "Simple models that were fitted to the same training data and scored on the same test "
-    "examples: a sequence model that does not beat them is not worth its cost."
+    "examples: a sequence model that does not beat them is not worth its cost. They answer whole "
+    "inputs, in batches: their time is that of an input, divided by its length. Their size is that "
+    "of all numbers that were fitted, in memory as on disk."
 )
 
 
@@ -42,7 +44,7 @@ def baseline_rows(report: Report) -> tuple[tuple[str, ...], list[tuple[str, ...]
         f"test {report.subject.metric_with_unit}",
         "time to fit",
         f"time per {report.subject.element}",
-        "memory",
+        "size",
     )
     rows: list[tuple[str, ...]] = [
         (
@@ -115,10 +117,10 @@ def _best_row(numbers: list[float], best: str) -> int | None:
 def caption(report: Report) -> str:
     """How to read the table, and after how many elements decoding was measured."""
     order = "Best model first." if report.verdict.kind == "best" else "Sorted by score."
-    texts = [
-        f"{order} ± is half the width of the 99 % confidence interval of the mean over seeds; the "
-        "best value of each column is bold."
-    ]
+    texts = [order]
+    if any(math.isfinite(c.quality.half) for c in report.ranked):
+        texts.append("± is half the width of the 99 % confidence interval of the mean over seeds.")
+    texts.append("The best value of each column is bold.")
     costs = [c.cost for c in report.ranked]
     decode = sorted({cost.decode[0][0] for cost in costs if cost.decode})
     if len(decode) == 1:

@@ -46,24 +46,36 @@ def calibration(report: Report) -> Iterator[Figure]:
 
 def _reliability(report: Report) -> Iterator[Figure]:
     lines, errors = [], []
+    silent = []
     for series, one in everything(report):
         if found := calibration_of(one, "confidence"):
             lines.append(Line(one.name, series, _reliable_points(found["bins"])))
             errors.append(f"{one.name} {format_value(found['error'], 'percent')}")
+        else:
+            silent.append(one.name)
     if not any(line.points for line in lines):
         return
     ticks = (0.0, 0.25, 0.5, 0.75, 1.0)
+    nothing = _without(silent, "gives no probabilities", "give no probabilities")
     answer = "next token" if report.subject.kind == "language" else "answer"
     yield line_chart(
         "Reliability",
         f"How often the likeliest {answer} is right, by the probability that the model gives it; "
         "below the diagonal a model is overconfident. Expected calibration error: "
-        f"{', '.join(errors)}.",
+        f"{', '.join(errors)}.{nothing}",
         lines,
         Axis("probability of the answer", "percent", at=ticks),
         Axis("share of right answers", "percent", at=ticks),
         guides=[Guide([(0.0, 0.0), (1.0, 1.0)], "")],
     )
+
+
+def _without(names: Sequence[str], one: str, several: str) -> str:
+    """A sentence about those that a figure cannot show."""
+    if not names:
+        return ""
+    listed = " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
+    return f" {listed} {one if len(names) == 1 else several}."
 
 
 def _reliable_points(bins: Sequence[dict[str, Any]]) -> list[tuple[float, float]]:
@@ -100,6 +112,7 @@ def _coverage(report: Report) -> Iterator[Figure]:
 def robustness(report: Report) -> Iterator[Figure]:
     """A curve for each kind of damage, and the scores on longer inputs."""
     element = report.subject.element
+    unable = {b.name for b in report.baselines if not b.extras.get("predicts", True)}
     for kind, (title, axis, unit) in DAMAGES.items():
         lines = [
             Line(one.name, series, [(x, y) for x, y in _curve(one, kind) if y is not None])
@@ -107,6 +120,10 @@ def robustness(report: Report) -> Iterator[Figure]:
         ]
         strengths = sorted({x for line in lines for x, _ in line.points})
         text = f"{DAMAGE_TEXTS[kind]} {_best_at_the_end(report, lines)}".strip()
+        slow = [line.name for line in lines if not line.points and line.name not in unable]
+        if strengths:
+            late = "would have taken too long to measure"
+            text += _without(slow, late, late)
         yield line_chart(
             title.format(element=element),
             text,

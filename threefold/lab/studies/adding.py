@@ -13,7 +13,8 @@ from typing import Any
 from threefold.models.model import Model
 from threefold.tasks import card
 from threefold.training.config import DataSettings, ModelSettings, RunConfig
-from threefold.training.experiment import prepare, run
+from threefold.training.experiment import run
+from threefold.training.preparation import prepare
 from threefold.training.settings import TrainingSettings
 
 # A forget gate with a bias of 3 remembers for about e³ elements from the first step on.

@@ -26,7 +26,8 @@ from threefold.tasks.baselines import bag, majority, shuffled_labels
 from threefold.tasks.table import TASKS, task
 from threefold.tasks.task import Task
 from threefold.training.config import DataSettings, ModelSettings, RunConfig
-from threefold.training.experiment import prepare, run
+from threefold.training.experiment import run
+from threefold.training.preparation import prepare
 from threefold.training.settings import TrainingSettings
 from threefold.training.training_data import TrainingData
 

@@ -19,8 +19,8 @@ from threefold.data.loaders import Batch
 from threefold.drawing.figures import COLOURS, FAINT, GREY, INK, new_figure, save, style
 from threefold.lab.studies.adding import one_layer
 from threefold.training.config import DataSettings, RunConfig
-from threefold.training.experiment import prepare
 from threefold.training.experiment import run as run_experiment
+from threefold.training.preparation import prepare
 from threefold.training.reporters import Reporter
 from threefold.training.settings import TrainingSettings
 from threefold.training.trainer import Trainer

@@ -30,7 +30,8 @@ from threefold.models.model import Model
 from threefold.runtime.decoding import eval_mode
 from threefold.tasks.corpora import content
 from threefold.training.config import DataSettings, ModelSettings, RunConfig
-from threefold.training.experiment import prepare, run
+from threefold.training.experiment import run
+from threefold.training.preparation import prepare
 from threefold.training.settings import TrainingSettings
 from threefold.training.training_data import TrainingData, open_data
 

@@ -37,8 +37,9 @@ from threefold.tasks.pairs import BEGIN, END, Pairs
 from threefold.tasks.reversal import reversal
 from threefold.tasks.task import Task
 from threefold.training.config import DataSettings, ModelSettings, RunConfig
-from threefold.training.experiment import prepare, run
+from threefold.training.experiment import run
 from threefold.training.objectives import exact_match, translate_greedily
+from threefold.training.preparation import prepare
 from threefold.training.settings import TrainingSettings
 
 MODEL_FIELDS = ("kind", "width", "depth", "mixers", "channel", "block", "options")

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from threefold.data.atomic_files import report_write_errors
-from threefold.errors import ThreefoldError, nearest
+from threefold.errors import ThreefoldError, nearest, option
 from threefold.runtime.scores.grouping import Columns
 
 FORMATS = ("jsonl", "csv")
@@ -32,7 +32,8 @@ def choose_format(path: Path | None, requested: str | None) -> str:
     formats = {".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl", ".csv": "csv"}
     if path.suffix not in formats:
         raise ThreefoldError(
-            f"{path}: the format cannot be guessed from the suffix; use .jsonl or .csv, or --format"
+            f"{path}: the format cannot be guessed from the suffix; use .jsonl or .csv, or say "
+            f"{option('format', 'jsonl')}"
         )
     return formats[path.suffix]
 

@@ -51,6 +51,7 @@ from threefold.tasks.user_data.folder import folder_task
 from threefold.tasks.user_data.pairs import RawPairs, pairs_task
 from threefold.tasks.user_data.roles import read_roles
 from threefold.tasks.user_data.settings import Reading, ReadSettings
+from threefold.tasks.user_data.starting import as_known
 from threefold.tasks.user_data.table import table_task
 from threefold.tasks.user_data.tags import tags_task
 from threefold.tasks.user_data.text import content_task, text_task
@@ -72,14 +73,18 @@ def user_task(
     preprocessing: Preprocessing | None = None,
     split: bool = True,
     skip_unknown: bool = False,
+    start: Preprocessing | None = None,
 ) -> Task[Any]:
     """Make the task of a path, data frame, mapping of columns, list of texts, or arrays.
 
     preprocessing: that of a trained model; None fits one.  split=False: all examples in every
     split, to evaluate a model on all of a file.  skip_unknown: leave out examples whose label the
-    model does not know.
+    model does not know.  start: the preprocessing of a model that training starts from.
     """
-    reading = Reading(settings or ReadSettings(), preprocessing, split, skip_unknown)
+    settings = settings or ReadSettings()
+    if start is not None:
+        preprocessing = as_known(start, settings)
+    reading = Reading(settings, preprocessing, split, skip_unknown, start)
     kind = reading.settings.kind
     if kind and kind not in MODEL_KINDS:
         raise ThreefoldError(f"unknown kind {kind!r}; {nearest(kind, MODEL_KINDS)}")

@@ -15,7 +15,13 @@ import numpy as np
 from threefold.data.loaders import IGNORE, Batch
 from threefold.data.preprocessing import Chain, Preprocessing, Roles
 from threefold.data.preprocessing.numbers import ABSURD, Standardise
-from threefold.data.preprocessing.text import Labels, Tokenize, TokenNumbers, WordNumbers
+from threefold.data.preprocessing.text import (
+    Labels,
+    Tokenize,
+    TokenNumbers,
+    WordNumbers,
+    WordPieces,
+)
 from threefold.errors import ThreefoldError, setting
 from threefold.tasks.baselines import majority_score
 from threefold.tasks.stored import Array, StoredExamples, pick_rows
@@ -29,8 +35,9 @@ from threefold.tasks.user_data.description import (
     imbalance_note,
     rare_note,
 )
-from threefold.tasks.user_data.settings import Reading, ReadSettings
+from threefold.tasks.user_data.settings import Reading
 from threefold.tasks.user_data.splits import shuffled_split, stratified_split
+from threefold.tasks.user_data.starting import kept_inputs, kept_outputs
 
 FEWEST_EXAMPLES = 10
 FEWEST_PATCHES, MOST_PATCHES = 16, 1024  # of a picture
@@ -73,7 +80,7 @@ class ExampleData:
 def examples_task(data: ExampleData, reading: Reading) -> Task[Batch]:
     """Encode the examples, with steps fitted to the training split or those of a model."""
     splits = _split(data, reading)
-    preprocessing = reading.preprocessing or _fit(data, splits["train"], reading.settings)
+    preprocessing = reading.preprocessing or _fit(data, splits["train"], reading)
     splits, skipped = _known_labels(data, splits, preprocessing, reading)
     if reading.split:
         encoded = {name: _encode(raw, preprocessing) for name, raw in splits.items()}
@@ -175,34 +182,42 @@ def _pick(raw: RawExamples, numbers: Array) -> RawExamples:
     )
 
 
-def _fit(data: ExampleData, train: RawExamples, settings: ReadSettings) -> Preprocessing:
-    """Steps fitted to the training split; the labels are those of all examples."""
-    parts = (data.examples, *data.given.values())
-    every = [target for part in parts for target in part.targets]
-    if data.kind == "regressor":
-        numbers = np.array(train.targets, np.float64).reshape(len(train), -1)
-        roles, count = data.roles, numbers.shape[1]
-        names = [roles.label] if roles.label and count == 1 else roles.targets
-        names = names or output_names(count)
-        scale = Standardise.fit([numbers], names)
-        refuse_absurd_targets(scale, data.examples)
-        output = Chain((scale,))
-    elif data.kind == "tagger":
-        output = Chain((Labels.fit(tag for tags in every for tag in tags),))
+def _fit(data: ExampleData, train: RawExamples, reading: Reading) -> Preprocessing:
+    """Steps fitted to the training split, or those of a model to start from where they fit."""
+    settings, start = reading.settings, reading.start
+    if start is None:
+        inputs = data.fit_inputs(train.inputs)
     else:
-        output = Chain((Labels.fit(every),))
-    inputs = data.fit_inputs(train.inputs)
+        inputs = kept_inputs(start, data.name, data.kind, data.form, data.roles, settings)
     return Preprocessing(
         data.kind,
         data.form,
         inputs,
-        output,
+        _fit_outputs(data, train, start),
         data.roles,
         context=data.context,
         day_first=data.day_first,
         header=settings.header,
         decimal=settings.decimal,
     )
+
+
+def _fit_outputs(data: ExampleData, train: RawExamples, start: Preprocessing | None) -> Chain:
+    """Labels of all examples, or the scale of the numbers of the training split."""
+    parts = (data.examples, *data.given.values())
+    every = [target for part in parts for target in part.targets]
+    roles, numeric = data.roles, data.kind == "regressor"
+    named = (roles.label,) if roles.label and numeric else roles.targets
+    if start is not None and (kept := kept_outputs(start, data.kind, every, named)) is not None:
+        return kept
+    if data.kind == "tagger":
+        return Chain((Labels.fit(tag for tags in every for tag in tags),))
+    if not numeric:
+        return Chain((Labels.fit(every),))
+    numbers = np.array(train.targets, np.float64).reshape(len(train), -1)
+    scale = Standardise.fit([numbers], named or output_names(numbers.shape[1]))
+    refuse_absurd_targets(scale, data.examples)
+    return Chain((scale,))
 
 
 def refuse_absurd_targets(scale: Standardise, examples: RawExamples) -> None:
@@ -260,6 +275,8 @@ def _encode(raw: RawExamples, preprocessing: Preprocessing) -> StoredExamples:
         tags = [
             apply_chain(preprocessing.outputs, t, place + column)[: len(x)] for t, place, x in pairs
         ]
+        if (pieces := preprocessing.inputs.find(WordPieces)) is not None:
+            tags = [pieces.spread(*pair, IGNORE) for pair in zip(raw.inputs, tags, strict=True)]
         return StoredExamples(inputs, tags)
     if preprocessing.kind == "regressor":
         numbers = np.array(raw.targets, np.float64).reshape(len(raw), -1)
@@ -323,7 +340,8 @@ def _describe(
         notes += absurd_notes(scale.absurd_counts(data.examples.inputs))
     if data.kind in CLASSIFYING:
         facts.append(("classes", count_labels(data.examples.targets)))
-        notes += imbalance_note(data.examples.targets)
+        fitted = reading.preprocessing is None  # else it is too late to weigh classes
+        notes += imbalance_note(data.examples.targets) if fitted else ()
         notes += rare_note(data.examples.targets) if reading.split else ()
     elif data.kind == "tagger":
         facts.append(

@@ -9,7 +9,7 @@ from typing import Any
 
 from threefold.data.audio import read_wav
 from threefold.data.preprocessing import Chain
-from threefold.data.preprocessing.media import ReadSound
+from threefold.data.preprocessing.media import ReadSound, SoundFrames
 from threefold.data.preprocessing.numbers import Truncate
 from threefold.data.readers import read_text
 from threefold.errors import AmbiguousError, ThreefoldError, option, setting
@@ -29,6 +29,7 @@ from threefold.tasks.user_data.text_inputs import fit_texts
 TEXT_SUFFIXES = (
     *(".txt", ".md", ".text", ".log", ".tex", ".html", ".xml", ".json", ".py", ".c", ".abc"),
 )
+MOST_SAMPLES = 1000  # of a sound that a model reads sample by sample, unless asked to
 SOUND_SUFFIXES = (".wav",)
 TABLE_SUFFIXES = (".csv", ".tsv", ".jsonl", ".parquet", ".xlsx", ".npy", ".ts")
 KINDS_OF_FILES = {
@@ -130,7 +131,8 @@ def _labelled_texts(name: str, files: Sequence[Path], reading: Reading) -> Examp
 def _media(name: str, files: Sequence[Path], sounds: bool, reading: Reading) -> ExampleData:
     settings = reading.settings
     what = "sounds" if sounds else "images"
-    settings.allow_only(f"{name}, {what}", "length", "sampling_rate" if sounds else "image_size")
+    own = ("sampling_rate", "sound_inputs") if sounds else ("image_size",)
+    settings.allow_only(f"{name}, {what}", "length", *own)
     possible = ("classifier",) if sounds else ("classifier", *IMAGE_KINDS)
     settings.check_kind(f"{name}, {what},", *possible)
     kind = reading.kind or "classifier"
@@ -138,15 +140,18 @@ def _media(name: str, files: Sequence[Path], sounds: bool, reading: Reading) -> 
         settings.allow_only(f"{name}, whole pictures", "image_size")
     labels = [file.parent.name for file in files]
     shown = f"{len(files):,} {what} in {len(set(labels))} subfolders"
+    if sounds:
+        shown += f", long ones as frames ({setting('data.sound_inputs', 'frames|samples')})"
     cut = () if settings.length is None else (Truncate(settings.length),)
 
     def fit(train: Sequence[Path]) -> Chain:
         if reading.preprocessing is not None:
             return reading.preprocessing.inputs
         if sounds:
-            return Chain((_sound_step(files, settings), *cut))
-        read = picture_step if kind in IMAGE_KINDS else image_step
-        return Chain((read(str(files[0].parents[1]), files, settings), *cut))
+            read = _sound_step(files, settings)
+            return Chain((read, *_sound_frames(read, train, settings), *cut))
+        image = picture_step if kind in IMAGE_KINDS else image_step
+        return Chain((image(str(files[0].parents[1]), files, settings), *cut))
 
     return ExampleData(
         name,
@@ -173,3 +178,15 @@ def _sound_step(files: Sequence[Path], settings: ReadSettings) -> ReadSound:
             [f"{setting('data.sampling_rate', str(r))}    resamples all" for r, _ in rates],
         )
     return ReadSound(rates[0][0])
+
+
+def _sound_frames(
+    read: ReadSound, train: Sequence[Path], settings: ReadSettings
+) -> tuple[SoundFrames, ...]:
+    """Frames of long sounds, unless something else was asked for; samples of short ones."""
+    if settings.sound_inputs == "samples":
+        return ()
+    sounds = [read.apply(file) for file in train]
+    if settings.sound_inputs is None and max(map(len, sounds)) <= MOST_SAMPLES:
+        return ()
+    return (SoundFrames.fit(sounds, read.rate),)

@@ -9,6 +9,7 @@ from typing import Any
 
 from threefold.data.preprocessing import Preprocessing
 from threefold.errors import ThreefoldError, nearest, option
+from threefold.tasks.table import TEXT_KINDS
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,7 @@ class ReadSettings:
     header: bool | None = None
     decimal: str | None = None  # the decimal sign of a table's numbers
     sampling_rate: int | None = None
+    sound_inputs: str | None = None  # frames or samples
     image_size: str | None = None  # WIDTHxHEIGHT
 
     @property
@@ -111,15 +113,19 @@ class Reading:
     preprocessing: None fits one to the training split.
     split: False puts all examples into every split, to evaluate a model on a whole file.
     skip_unknown: examples with a label that the model does not know are left out, not refused.
+    start: the preprocessing of a model that training starts from (`starting.py`).
     """
 
     settings: ReadSettings
     preprocessing: Preprocessing | None = None
     split: bool = True
     skip_unknown: bool = False
+    start: Preprocessing | None = None
 
     @property
     def kind(self) -> str | None:
         """The kind of model that was asked for, or that of the trained model; None: neither."""
         known = self.preprocessing
+        if known is None and self.start is not None and self.start.kind not in TEXT_KINDS:
+            known = self.start  # texts of a language model may be labelled now
         return self.settings.kind or (None if known is None else known.kind)

@@ -20,6 +20,7 @@ from threefold.data.tables import Table
 from threefold.data.time_stamps import day_first_in, read_times, time_format_of
 from threefold.errors import ThreefoldError, nearest, option, setting
 from threefold.tasks.stored import Array
+from threefold.tasks.table import TEXT_KINDS
 from threefold.tasks.task import Task
 from threefold.tasks.user_data.captions import captions_task
 from threefold.tasks.user_data.description import category_facts, list_names, list_options
@@ -29,6 +30,7 @@ from threefold.tasks.user_data.pairs import RawPairs, pairs_task
 from threefold.tasks.user_data.roles import TableReading, read_roles
 from threefold.tasks.user_data.series import forecasting_task, refuse_missing
 from threefold.tasks.user_data.settings import Reading, ReadSettings
+from threefold.tasks.user_data.starting import ordered_like
 from threefold.tasks.user_data.text_inputs import fit_texts
 
 MOST_WORDS = 25_000
@@ -44,7 +46,7 @@ def table_task(table: Table, reading: Reading) -> Task[Any]:
         # Later tables need not show it, so it is saved with the model.
         table.decimal = sign
         reading = replace(reading, settings=replace(reading.settings, decimal=sign))
-    found = _known_roles(table, reading) or read_roles(table, reading.settings)
+    found = _known_roles(table, reading) or _read_roles(table, reading)
     table = _without_empty_texts(table, found)
     if found.kind == "forecaster":
         return forecasting_task(table, found, reading)
@@ -80,6 +82,22 @@ def _without_empty_texts(table: Table, found: TableReading) -> Table:
     return kept
 
 
+def _read_roles(table: Table, reading: Reading) -> TableReading:
+    """Roles from the settings and the columns; those of a model to start from, if they fit."""
+    start, settings = reading.start, reading.settings
+    if start is None:
+        return read_roles(table, settings)
+    same_kind = settings.kind in (None, start.kind) and start.kind not in TEXT_KINDS
+    told = settings.target is not None or settings.features is not None
+    # The name of a column of texts does not matter, those of columns of numbers do.
+    fits = not (start.roles.texts and missing_columns(table, start.roles, with_labels=True))
+    if same_kind and not told and start.roles != Roles() and fits:
+        check_columns(table, start.roles, with_labels=True)
+        return known_reading(table, start)
+    found = read_roles(table, replace(settings, kind=reading.kind))
+    return found._replace(roles=ordered_like(start, found.roles))
+
+
 def _known_roles(table: Table, reading: Reading) -> TableReading | None:
     """The roles of the columns that a trained model expects, checked against the table."""
     if reading.preprocessing is None:
@@ -98,17 +116,25 @@ def known_reading(table: Table, known: Preprocessing) -> TableReading:
 
 def check_columns(table: Table, roles: Roles, *, with_labels: bool) -> None:
     """Refuse a table that lacks a column of the model's training data."""
-    wanted = [*roles.texts, *roles.features, roles.time, roles.group, roles.series]
-    wanted.append(roles.image)
-    wanted += [roles.label, *roles.targets] if with_labels else []
-    missing = [name for name in wanted if name is not None and name not in table.cells]
+    wanted, missing = _wanted(roles, with_labels), missing_columns(table, roles, with_labels)
     if missing:
         hint = nearest(missing[0], table.cells)
         raise ThreefoldError(
             f"{table.name}: the column {', '.join(missing)} is missing; the model was trained on "
-            f"{', '.join(n for n in wanted if n)}, the table has {', '.join(table.cells)}"
+            f"{', '.join(wanted)}, the table has {', '.join(table.cells)}"
             + (f": {hint}" if hint.startswith("did you mean") else "")
         )
+
+
+def missing_columns(table: Table, roles: Roles, with_labels: bool) -> list[str]:
+    """The columns of the model's training data that a table lacks."""
+    return [name for name in _wanted(roles, with_labels) if name not in table.cells]
+
+
+def _wanted(roles: Roles, with_labels: bool) -> list[str]:
+    wanted = [*roles.texts, *roles.features, roles.time, roles.group, roles.series, roles.image]
+    wanted += [roles.label, *roles.targets] if with_labels else []
+    return [name for name in wanted if name]
 
 
 def _examples(table: Table, found: TableReading, settings: ReadSettings) -> ExampleData:

@@ -24,6 +24,7 @@ from threefold.tasks.table import SPLITS, TEXT_KINDS
 from threefold.tasks.task import Corpus, Task, declare_user_task
 from threefold.tasks.user_data.description import DataDescription
 from threefold.tasks.user_data.settings import Reading
+from threefold.tasks.user_data.starting import known_tokenizer
 
 SHORTEST_WINDOW = 32  # of a text that is too short for windows of the default length
 
@@ -59,7 +60,7 @@ def corpus_task(
 ) -> Task[Batch]:
     """Windows of tokens, to predict the next ones, masked ones, or the last ones of an order."""
     settings, known = reading.settings, reading.preprocessing
-    kind = settings.kind or ("language" if known is None else known.kind)
+    kind = settings.kind or _default_kind(known or reading.start)
     length = settings.length or _default_length(corpus)
     if not reading.split:  # a short text is one short window
         length = max(1, min(length, len(corpus.tokens["test"]) - 1))
@@ -90,7 +91,7 @@ def _default_length(corpus: Corpus) -> int:
 def _corpus(content: bytes, name: str, reading: Reading) -> Corpus:
     """The tokens of every split; without a split, all tokens in each."""
     settings = reading.settings
-    tokenizer = _known_tokenizer(reading) or settings.tokenizer or "byte"
+    tokenizer = _known_tokenizer(reading, name) or settings.tokenizer or "byte"
     vocabulary = settings.vocabulary or DEFAULT_VOCABULARY
 
     def cut(whole: Any) -> dict[str, Any]:
@@ -101,7 +102,14 @@ def _corpus(content: bytes, name: str, reading: Reading) -> Corpus:
     return text_corpus(cut(decode_text(content, name)), tokenizer, vocabulary)
 
 
-def _known_tokenizer(reading: Reading) -> Tokenizer | None:
+def _default_kind(known: Preprocessing | None) -> str:
+    """What a text is read for: the kind of the model, if that is one of texts."""
+    return known.kind if known is not None and known.kind in TEXT_KINDS else "language"
+
+
+def _known_tokenizer(reading: Reading, name: str) -> Tokenizer | None:
+    if reading.preprocessing is None and reading.start is not None:
+        return known_tokenizer(reading.start, name, reading.settings)
     if reading.preprocessing is None:
         return None
     tokenizer: Tokenizer = reading.preprocessing.inputs.find(Tokenize).tokenizer

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from threefold.data.preprocessing import Chain
 from threefold.data.preprocessing.text import Tokenize, TokenizeSentences, split_sentences
+from threefold.data.tokenizers import Tokenizer
 from threefold.tasks.language_modelling import DEFAULT_VOCABULARY, learn_tokenizer
 from threefold.tasks.user_data.settings import ReadSettings
 
@@ -18,7 +19,12 @@ def fit_texts(kind: str, texts: Sequence[str], settings: ReadSettings) -> Chain:
     vocabulary = vocabulary or DEFAULT_VOCABULARY
     if kind != "hierarchical":
         tokenizer = learn_tokenizer(settings.tokenizer or "byte", texts, vocabulary)
-        return Chain((Tokenize.by(tokenizer, length),))
+        return Chain((texts_step(kind, tokenizer, length),))
     sentences = [sentence for text in texts for sentence in split_sentences(text)]
     tokenizer = learn_tokenizer(settings.tokenizer or "word", sentences, vocabulary)
-    return Chain((TokenizeSentences.by(tokenizer, length),))
+    return Chain((texts_step(kind, tokenizer, length),))
+
+
+def texts_step(kind: str, tokenizer: Tokenizer, length: int) -> Tokenize:
+    """The step of a tokenizer for a kind of model."""
+    return (TokenizeSentences if kind == "hierarchical" else Tokenize).by(tokenizer, length)

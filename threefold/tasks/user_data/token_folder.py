@@ -18,7 +18,7 @@ from threefold.data.preprocessing.text import Tokenize
 from threefold.data.readers import read_text_chunks, text_files
 from threefold.data.token_files import TokenFile, read_token_folder, write_token_folder
 from threefold.data.tokenizers import Tokenizer, describe_tokenizer
-from threefold.errors import ThreefoldError
+from threefold.errors import ThreefoldError, option
 from threefold.tasks.language_modelling import (
     DEFAULT_VOCABULARY,
     check_tokenizer_name,
@@ -43,7 +43,7 @@ def tokenize_files(
     separator: str | None = None,
 ) -> TokenFile:
     """Tokenize a file or a folder of texts; what the tokenizer has to know is learnt first."""
-    check_tokenizer_name("--tokenizer", tokenizer)
+    check_tokenizer_name(option("tokenizer").rstrip("="), tokenizer)
     if not source.exists():
         raise ThreefoldError(f"{source}: file or folder not found")
     files = [source]
@@ -91,10 +91,11 @@ def token_folder_task(folder: Path, reading: Reading) -> Task[Batch]:
 
 
 def _check_tokenizer(folder: Path, tokenizer: Tokenizer, reading: Reading) -> None:
-    if reading.preprocessing is None:
+    known = reading.preprocessing or reading.start
+    if known is None:
         return
-    trained: Tokenize = reading.preprocessing.inputs.find(Tokenize)
-    if trained.description != describe_tokenizer(tokenizer):
+    trained: Tokenize | None = known.inputs.find(Tokenize)
+    if trained is None or trained.description != describe_tokenizer(tokenizer):
         raise ThreefoldError(
             f"{folder}: was made with another tokenizer than the model; give the text itself"
         )

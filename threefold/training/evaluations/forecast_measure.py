@@ -100,10 +100,9 @@ class ForecastMeasure(Measure):
     @property
     def _scale(self) -> OriginScales:
         """From standardised numbers to original units; a task without units stays as it is."""
-        preprocessing, windows = self.data.preprocessing, self._windows
-        if windows is not None:
-            return windows.origin_scales(self.split, self.numbers)
-        step = None if preprocessing is None else preprocessing.outputs.find(Standardise)
+        if self._windows is not None:
+            return self._windows.origin_scales(self.split, self.numbers)
+        step = self.data.output_step(Standardise)
         if step is not None:
             return OriginScales.by([step])
         count = self.truth[0].shape[2]

@@ -159,10 +159,7 @@ class RegressionMeasure(Measure):
 
     @property
     def _outputs(self) -> Standardise | None:
-        preprocessing = self.data.preprocessing
-        step: Standardise | None = (
-            None if preprocessing is None else preprocessing.outputs.find(Standardise)
-        )
+        step: Standardise | None = self.data.output_step(Standardise)
         return step
 
     def values(self) -> dict[str, Any]:

@@ -14,14 +14,18 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from threefold.errors import ThreefoldError, nearest
+from threefold.data.preprocessing import Preprocessing
+from threefold.errors import ThreefoldError, nearest, option, override
 from threefold.models.config import is_model_folder
 from threefold.models.model import Model
 from threefold.models.saving import load
 from threefold.models.spec import Spec
+from threefold.runtime.input_notes import input_notes
 from threefold.runtime.prediction import find_preprocessing
+from threefold.runtime.raw_inputs import RawInput
 from threefold.runtime.table_forecasts import check_step
 from threefold.tasks.table import SPLITS, TASKS, TEXT_KINDS
+from threefold.tasks.task import Task
 from threefold.tasks.user_data import user_task
 from threefold.tasks.user_data.settings import FIELDS, read_settings
 from threefold.training.config import ModelSettings, RunConfig
@@ -32,6 +36,7 @@ from threefold.training.run_folder import RUN
 from threefold.training.training_data import TrainingData, open_data
 
 TRANSLATORS = ("seq2seq", "transformer")
+NOTED_FORMS = ("text", "words", "row", "series")  # of inputs that are cheap to read twice
 
 
 @dataclass(frozen=True)
@@ -72,7 +77,7 @@ def open_subject(
     for text in settings:
         if parse_override(text)[0][0] != "data":
             raise ThreefoldError(
-                f"--set {text!r}: an evaluation can only change settings of the data, such as "
+                f"{override(text)}: an evaluation can only change settings of the data, such as "
                 "data.length=1024"
             )
     trained = _trained(model)
@@ -172,19 +177,25 @@ def _new_data(
         kept = {key: values[key] for key in values if key not in FIELDS}
         data = open_data(RunConfig.read({"data": kept}, settings).data)
         return EvaluationSubject(trained.name, trained.model, data, split or "test", False)
+    preprocessing = find_preprocessing(
+        trained.model, "train it with `threefold train`, or evaluate it on its own task"
+    )
     task = user_task(
         Path(name) if named else source,
         read_settings(config.model_dump()),
-        preprocessing=find_preprocessing(
-            trained.model, "train it with `threefold train`, or evaluate it on its own task"
-        ),
+        preprocessing=preprocessing,
         split=split is not None,
         skip_unknown=skip_unknown,
     )
     for series in () if task.windows is None else task.windows.series:
         check_step(task.name, task.windows.preprocessing, series)
     data = TrainingData(task, config)
-    notes = [*_seen_note(trained, data, split), *_skipped_note(task.skipped)]
+    notes = [
+        *_seen_note(trained, data, split),
+        *_skipped_note(task.skipped),
+        *(() if task.description is None else task.description.notes),
+        *_input_notes(task, preprocessing, split or "test"),
+    ]
     return EvaluationSubject(
         trained.name, trained.model, data, split or "test", split is None, notes=tuple(notes)
     )
@@ -210,9 +221,21 @@ def _seen_note(trained: TrainedModel, data: TrainingData, split: str | None) -> 
     if not _digests(trained.folder) & set(data.identity().values()):
         return []
     return [
-        "the model was trained on most of these data, so the scores are optimistic; --split test "
-        "evaluates it on the examples that it has not seen"
+        "the model was trained on most of these data, so the scores are optimistic; "
+        f"{option('split', 'test')} evaluates it on the examples that it has not seen"
     ]
+
+
+def _input_notes(task: Task[Any], preprocessing: Preprocessing, split: str) -> list[str]:
+    """What `predict` says about inputs: cut, missing, not in the training data."""
+    if task.raw is None or preprocessing.form not in NOTED_FORMS:
+        return []
+    rows = [
+        RawInput(value, place)
+        for place, value in (task.raw(split, number) for number in range(task.size(split)))
+    ]
+    chain = preprocessing.inputs
+    return input_notes(chain, rows, [chain.apply(row.value) for row in rows])
 
 
 def _skipped_note(skipped: Sequence[str]) -> list[str]:
@@ -241,8 +264,8 @@ def _check_fit(trained: TrainedModel, data: TrainingData) -> None:
 def _sizes(spec: Spec, needed: Spec) -> list[tuple[str, Any, Any]]:
     """What must be the same: (what, of the model, for the data)."""
     sizes: list[tuple[str, Any, Any]] = [("a vocabulary of", spec.vocabulary, needed.vocabulary)]
-    for option in ("classes", "input_size", "horizon", "channels", "exogenous"):
-        if option in spec.options and option in needed.options:
-            have, need = spec.options[option], needed.options[option]
-            sizes.append((f"{option.replace('_', ' ')}", have, need))
+    for name in ("classes", "input_size", "horizon", "channels", "exogenous"):
+        if name in spec.options and name in needed.options:
+            have, need = spec.options[name], needed.options[name]
+            sizes.append((f"{name.replace('_', ' ')}", have, need))
     return sizes

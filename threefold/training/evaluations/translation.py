@@ -81,10 +81,7 @@ class TranslationMeasure(Measure):
 
     @property
     def _tokenize(self) -> Tokenize | None:
-        preprocessing = self.data.preprocessing
-        step: Tokenize | None = (
-            None if preprocessing is None else preprocessing.outputs.find(Tokenize)
-        )
+        step: Tokenize | None = self.data.output_step(Tokenize)
         return step
 
     def _texts(self, rows: Sequence[Sequence[int]]) -> list[str]:

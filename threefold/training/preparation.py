@@ -1,0 +1,147 @@
+"""What a run trains: its data and its model, new or started from another one."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+
+from threefold.classical.word_vectors import WordVectors
+from threefold.models.model import Model
+from threefold.models.table import build
+from threefold.tasks.task import Task
+from threefold.training.config import RunConfig
+from threefold.training.devices import place
+from threefold.training.estimate import estimate_evaluation, estimate_step
+from threefold.training.evaluation import OnBatch
+from threefold.training.fine_tuning import (
+    StartingModel,
+    Takeover,
+    build_from,
+    choose_trained,
+    open_starting_model,
+    starting_spec,
+)
+from threefold.training.training_data import EvaluationBatches, TrainingData, open_data
+from threefold.training.word_embeddings import start_embedding, with_width_of
+
+MOST_JUDGING = 0.3  # share of a time limit that the last validation and the test may take
+
+
+@dataclass(frozen=True)
+class PreparedRun:
+    """What a run trains on and evaluates: made once, used for the plan and for the run."""
+
+    data: TrainingData
+    model: Model
+    batches: Callable[[int], Any]  # by step
+    valid_examples: int | None  # of each validation; None: all
+    known_words: int | None = None  # tokens that start from given word vectors
+    test_examples: int | None = None  # of the final test; None: all
+    judging: float | None = None  # estimated seconds of validation and test; None: not estimated
+    judging_steps: float = 0.0  # the same in times of a training step
+    on_test_batch: OnBatch | None = None  # sees the outputs of the final test
+    takeover: Takeover | None = None  # what the model has of one that it starts from
+    started: float = field(default_factory=time.monotonic)
+
+    def split_batches(self, split: str, carry: bool) -> EvaluationBatches:
+        """The batches of the validation or of the test."""
+        examples = self.valid_examples if split == "valid" else self.test_examples
+        return self.data.limited(examples).pieces(split, carry)
+
+
+def prepare(
+    config: RunConfig, data: TrainingData | None = None, start: StartingModel | None = None
+) -> PreparedRun:
+    """Open the data, unless they are given, and build a model with initial weights.
+
+    start: the model of `config.model.from_model`, if it is open already.
+    """
+    started = time.monotonic()
+    if config.threads:
+        torch.set_num_threads(config.threads)
+    start = start or open_start(config)
+    data = data or open_run_data(config, start)
+    model, known, takeover = _build(config, data, start)
+    place(model, config.training)
+    batches = data.batches(config.training.carry_state)
+    prepared = PreparedRun(
+        data,
+        model,
+        batches,
+        config.data.eval_examples,
+        known,
+        takeover=takeover,
+        started=started,
+    )
+    return prepared if config.training.time is None else _fit_into_time(config, prepared)
+
+
+def open_start(config: RunConfig) -> StartingModel | None:
+    """The model that a run starts from, if there is one."""
+    path = config.model.from_model
+    return None if path is None else open_starting_model(path)
+
+
+def open_run_data(
+    config: RunConfig, start: StartingModel | None, name: str | None = None, source: Any = None
+) -> TrainingData:
+    """The data of a run, read as by the model that it starts from; name: where they are now."""
+    settings = config.data if name is None else config.data.model_copy(update={"name": name})
+    is_task = isinstance(source, Task)
+    known = None if start is None or is_task else start.preprocessing_for(settings.name)
+    return open_data(settings, source=source, start=known)
+
+
+def _build(
+    config: RunConfig, data: TrainingData, start: StartingModel | None
+) -> tuple[Model, int | None, Takeover | None]:
+    """A new model, or one that starts from another; with its known words and what is taken over."""
+    vectors = None if config.model.embedding is None else WordVectors.load(config.model.embedding)
+    settings = config.model if vectors is None else with_width_of(vectors, config.model)
+    takeover, known = None, None
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(config.model.seed)
+        if start is None:
+            model = build(data.spec(settings))
+        else:
+            spec = starting_spec(data, settings, start)
+            model, takeover = build_from(spec, start, data.preprocessing)
+    model.tokenizer, model.preprocessing = data.tokenizer, data.preprocessing
+    if vectors is not None:
+        known = start_embedding(model, vectors, str(config.model.embedding))
+    choose_trained(model, config)
+    return model, known, takeover
+
+
+def judging_seconds(config: RunConfig, prepared: PreparedRun) -> tuple[float, float]:
+    """The estimated time of one validation and of the test, from one batch of each."""
+    carry, objective = config.training.carry_state, prepared.data.objective(config.training)
+    valid, test = (
+        estimate_evaluation(prepared.model, objective, next(iter(batches)), batches)
+        for batches in (prepared.split_batches(split, carry) for split in ("valid", "test"))
+    )
+    return valid, test
+
+
+def _fit_into_time(config: RunConfig, prepared: PreparedRun) -> PreparedRun:
+    """Evaluate on a sample, if all examples would take more than a share of the time limit."""
+    limit = MOST_JUDGING * (config.training.time or math.inf)
+    valid, test = judging_seconds(config, prepared)
+    sampled = prepared
+    if valid + test > limit and not config.training.carry_state:
+        share, task = limit / (valid + test), prepared.data.task
+        fewer = [
+            max(1, int(share * min(task.size(split), examples or task.size(split))))
+            for split, examples in (("valid", prepared.valid_examples), ("test", None))
+        ]
+        sampled = replace(prepared, valid_examples=fewer[0], test_examples=fewer[1])
+        valid, test = share * valid, share * test
+    objective = prepared.data.objective(config.training)
+    step = estimate_step(prepared.model, objective, prepared.batches(0), config.training)
+    seconds = valid + test
+    return replace(sampled, judging=seconds, judging_steps=seconds / max(step.seconds, 1e-9))
