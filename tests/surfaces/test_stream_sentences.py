@@ -18,7 +18,6 @@ from threefold.data.preprocessing import Chain, Preprocessing
 from threefold.data.preprocessing.text import Labels, TokenizeSentences
 from threefold.data.tokenizers import WordTokenizer
 
-F64 = torch.float64
 TEXT = 'It rains. "Stay here!" she said.\n\nWhy?  He left… Nobody knew\nthe way. É vero. End'
 SENTENCES = (
     *("It rains.", '"Stay here!"', "she said.", "Why?", "He left…"),
@@ -59,7 +58,7 @@ def test_after_each_sentence_is_the_answer_to_the_text_so_far(mixers: Any, optio
         for place in range(3):
             name, value = (row[f"{key}{'' if place == 0 else f'_{place + 1}'}"]
                            for key in ("label", "probability"))  # fmt: skip
-            assert_close(torch.tensor([value], dtype=F64), torch.tensor([whole[name]], dtype=F64))
+            assert_close(torch.tensor([value]), torch.tensor([whole[name]]))
 
 
 def test_cut_anywhere_and_continued(tmp_path: Path) -> None:

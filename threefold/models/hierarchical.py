@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from threefold.blocks.stack import Entry, Stack, non_causal_entry
-from threefold.errors import ThreefoldError
+from threefold.errors import ThreefoldError, setting
 from threefold.layers.checks import check_dropout
 from threefold.layers.linear import Linear
 from threefold.layers.padding import PaddedRows, pad_tokens, zero_padding
@@ -174,7 +174,7 @@ class HierarchicalClassifier(Model):
             raise ThreefoldError(
                 "this hierarchical model cannot read a stream, because its document mixers see "
                 "later sentences; train one with causal ones, e.g. "
-                '--set model.options.document_mixers=["gru"], and without bidirectional'
+                f"{setting('model.options.document_mixers', 'gru')}, and without bidirectional"
             )
 
     def check_state(self, state: State, rows: int) -> None:
