@@ -26,13 +26,13 @@ from threefold.errors import ThreefoldError, nearest
 from threefold.runtime.array_source import ArrayEncoder, array_bytes, frame_bytes, is_array
 from threefold.runtime.source import Input, Source, Wait
 from threefold.runtime.stream_inputs import (
-    RowReader,
     SentenceReader,
     SoundReader,
     StreamReader,
     TokenReader,
     WordReader,
 )
+from threefold.runtime.stream_rows import RowReader
 
 POLICIES = ("carry", "mask", "stop")
 TEXT_TABLES = (".csv", ".tsv", ".tab", ".jsonl", ".ndjson")  # what a stream reads of TABLE_SUFFIXES

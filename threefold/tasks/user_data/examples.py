@@ -210,7 +210,7 @@ def _pretraining(
     if data.unlabelled is None:
         return []
     pairs = zip(data.unlabelled.inputs, data.unlabelled.places, strict=True)
-    return [*train.inputs, *(_apply(preprocessing.inputs, x, place) for x, place in pairs)]
+    return [*train.inputs, *(apply_chain(preprocessing.inputs, x, place) for x, place in pairs)]
 
 
 def _fit_outputs(data: ExampleData, train: RawExamples, start: Preprocessing | None) -> Chain:
