@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sized
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -35,16 +35,9 @@ from threefold.training.result import Result
 from threefold.training.run_folder import RunFolder
 from threefold.training.seeding import seed_step
 from threefold.training.settings import TrainingSettings
+from threefold.training.time_budget import TimeBudget
 
-LEAST_TRAINING = 0.2  # share of a time limit that is for training, whatever else takes time
 MAX_SKIPS = 10  # consecutive steps that on_non_finite="skip" may skip
-
-
-class Reserve(NamedTuple):
-    """What of a time limit is not for training."""
-
-    outside: float = 0.0  # seconds before the first step, and of what is written after the last
-    after: float = 0.0  # the evaluations after the last step, in times of a step
 
 
 class Learner(nn.Module):
@@ -93,8 +86,11 @@ class Trainer:
         self.grad_norm = math.nan  # of the newest step
         self.lr_scale = 1.0  # factor of the learning rate; halved by each rollback
         self.skipped = 0  # consecutive steps that were skipped
+        self.evaluated = 0  # batches of the newest validation
         self.last_checkpoint: Path | None = None
-        self.reserve = Reserve()
+        self.budget: TimeBudget | None = None  # of a run with a time limit
+        if settings.time is not None:
+            self.budget = TimeBudget(settings.time, time.monotonic())
         self.result = Result()
         model.train()
 
@@ -106,6 +102,9 @@ class Trainer:
             reporter.warn(warning)
         if self.result.steps:
             reporter.message(f"resumed after step {self.result.steps:,}")
+        if self.budget is not None:
+            self.budget.begin(self.spent)
+            self._agree_on(self.budget)
         if run_folder is not None and self.result.steps:
             self.result.stopped = self._target_reached or self.end_reason or self._out_of_patience
 
@@ -139,10 +138,18 @@ class Trainer:
         self.result.learning_rates.append(self.optimizer.param_groups[0]["lr"])
         self.result.tokens += self.group.ranks * sum(map(_elements, batches))
         seconds = time.perf_counter() - start
-        # With a time limit all ranks must agree on the time, so that they end at the same step.
-        timed = self.settings.time is not None
-        self.result.seconds += self.group.broadcast(seconds)[0] if timed else seconds
+        if self.budget is not None:
+            seconds = self.group.broadcast(seconds)[0]
+            self.budget.count_step(seconds)
+        self.result.seconds += seconds
         return True
+
+    def _agree_on(self, budget: TimeBudget) -> None:
+        """All ranks must agree on the time, so that they end at the same step."""
+        names = ("before", "step", "validation", "test")
+        numbers = self.group.broadcast(*(getattr(budget, name) for name in names))
+        for name, number in zip(names, numbers, strict=True):
+            setattr(budget, name, number)
 
     def _rows(self, number: int) -> Any:
         """This rank's rows of a batch, on the device."""
@@ -179,27 +186,24 @@ class Trainer:
         fractions = [0.0]
         if self.settings.steps is not None:
             fractions.append(self.result.steps / self.settings.steps)
-        if self.settings.time is not None:
-            spent = self.result.seconds + self.result.other_seconds
-            fractions.append(spent / self._time_to_train(self.settings.time))
+        if self.budget is not None:
+            fractions.append(self.spent / self.budget.training)
         return min(max(fractions), 1.0)
 
-    def _time_to_train(self, limit: float) -> float:
-        """The time limit without what comes before and after the training, at today's speed."""
-        step = self.result.seconds / max(self.result.steps, 1)
-        left = limit - self.reserve.outside - self.reserve.after * step
-        return max(left, LEAST_TRAINING * limit)
+    @property
+    def spent(self) -> float:
+        """Seconds of all steps and of what was done between them."""
+        return self.result.seconds + self.result.other_seconds
 
     def count_other_time(self, seconds: float) -> None:
         """Count what was spent between two steps towards the time limit."""
-        timed = self.settings.time is not None
+        timed = self.budget is not None
         self.result.other_seconds += self.group.broadcast(seconds)[0] if timed else seconds
 
     @property
     def seconds_left(self) -> float:
         """Seconds left at the speed so far."""
-        spent = self.result.seconds + self.result.other_seconds
-        return spent * (1 / self.progress - 1) if self.progress else math.inf
+        return self.spent * (1 / self.progress - 1) if self.progress else math.inf
 
     @property
     def end_reason(self) -> str:
@@ -226,18 +230,37 @@ class Trainer:
         self, validation: Iterable[Any], reporter: Reporter, interrupt: Interrupts
     ) -> None:
         """Evaluate, or end the run as interrupted if there is a signal meanwhile."""
+        start = time.perf_counter()
         scores = self.evaluate(validation, interrupt)
         if scores is None:
             self.result.stopped = "interrupted"
-        else:
-            self.record_scores(scores, reporter)
+            return
+        if self.budget is not None and isinstance(validation, Sized):
+            self._count_validation(self.budget, len(validation), start, reporter)
+        self.record_scores(scores, reporter)
+
+    def _count_validation(
+        self, budget: TimeBudget, batches: int, start: float, reporter: Reporter
+    ) -> None:
+        """Note how long all batches of a validation take, and say it if some were left out."""
+        done = int(self.group.broadcast(self.evaluated)[0])
+        seconds = self.group.broadcast(time.perf_counter() - start)[0]
+        budget.count_validation(seconds * batches / max(done, 1))
+        if done < batches:
+            reporter.warn(f"validated on {done:,} of {batches:,} batches: the time is over")
 
     def evaluate(self, validation: Iterable[Any], interrupt: Interrupts) -> Scores | None:
         """Loss and metric, with averaged weights if there are any; None if interrupted.
 
-        Only the main rank computes.
+        Only the main rank computes.  With a time limit its last batches may be left out.
         """
         scores, done = Scores(math.nan, math.nan), True
+        self.evaluated = 0
+
+        def on_batch(*_: Any) -> None:
+            self.evaluated += 1
+            interrupt.check("during an evaluation")
+
         if self.group.is_main:
             try:
                 with nullcontext() if self.ema is None else self.ema.applied():
@@ -246,7 +269,7 @@ class Trainer:
                         validation,
                         carry=self.settings.carry_state,
                         objective=self.objective,
-                        on_batch=lambda *_: interrupt.check("during an evaluation"),
+                        on_batch=on_batch,
                         precision=self.settings.precision,
                     )
             except InterruptedByUser:
