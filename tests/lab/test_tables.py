@@ -109,6 +109,11 @@ def test_finished_cells_are_not_measured_again(tmp_path: Path) -> None:
     report = make_table(second, "a", tmp_path)
     assert (first.measured, second.measured) == (["cell-0", "cell-1"], ["cell-2"])
     assert report.content.sentence == "total 18"
+    path = tmp_path / CELLS / "cell-0.json"
+    stored = json.loads(path.read_text())
+    path.write_text(json.dumps(stored | {"versions": stored["versions"] | {"kernels": "old"}}))
+    again = make_table(CountingTable(), "a", tmp_path)
+    assert again.versions["kernels"] == f"old, {report.versions['kernels']}"  # as measured
 
 
 def test_cells_of_another_process_are_left_to_it(tmp_path: Path) -> None:

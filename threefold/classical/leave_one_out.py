@@ -8,15 +8,18 @@ prediction"; Rifkin & Lippert 2007, "Notes on regularized least squares".
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.functional import cross_entropy
 
 from threefold.errors import ThreefoldError
 
 STRENGTHS = tuple(10.0 ** (-3 + 6 * i / 9) for i in range(10))  # 1e-3 … 1e3
+TEMPERATURES = tuple(0.02 * math.pow(250, i / 59) for i in range(60))  # 0.02 … 5
 
 
 class LeaveOneOutFit(NamedTuple):
@@ -99,3 +102,12 @@ class _Spectrum:
         """The weights [F, O]."""
         scaled = self.projected / (self.values + strength).unsqueeze(1)
         return self.x.T @ (self.vectors @ scaled) if self.by_rows else self.vectors @ scaled
+
+
+def choose_temperature(scores: Tensor, classes: Tensor, weights: Tensor) -> float:
+    """The temperature at which a softmax of left-out scores [N, classes] is likeliest right."""
+    losses = [
+        float(weights.to(scores) @ cross_entropy(scores / t, classes, reduction="none"))
+        for t in TEMPERATURES
+    ]
+    return TEMPERATURES[losses.index(min(losses))]

@@ -55,6 +55,7 @@ def describe_model(folder: Path) -> dict[str, Any]:
         "parameters": config.parameters,
         "dtype": config.dtype,
         "adapters": config.adapters,
+        "members": config.members,
         "tensors": check_weights(folder, config, model),
         "bytes_on_disk": sum(file.stat().st_size for file in files),
         "files": sorted(file.name for file in files),
@@ -70,10 +71,12 @@ def build_empty(config: ModelConfig) -> Any:
     """The model of a config, without weights."""
     import torch
 
-    from threefold.models.table import build
+    from threefold.models.ensemble import build_members
 
     with torch.device("meta"):
-        return build(config.spec).to(getattr(torch, config.dtype, torch.float32))
+        return build_members(config.spec, config.members).to(
+            getattr(torch, config.dtype, torch.float32)
+        )
 
 
 def check_weights(folder: Path, config: ModelConfig, model: Any) -> int:
@@ -129,16 +132,19 @@ def entry_text(entry: Any) -> str:
     return f"{name}({', '.join(f'{key}={value!r}' for key, value in options.items())})"
 
 
-def _adapter_facts(facts: dict[str, Any]) -> list[tuple[str, str]]:
-    if not facts["adapters"]:
-        return []
-    return [("adapters", f"rank {facts['adapters']}, not merged (`threefold merge` does it)")]
+def _part_facts(facts: dict[str, Any]) -> list[tuple[str, str]]:
+    parts = []
+    if members := facts["members"]:
+        parts.append(("ensemble", f"{members} models, whose answers are averaged"))
+    if rank := facts["adapters"]:
+        parts.append(("adapters", f"rank {rank}, not merged (`threefold merge` does it)"))
+    return parts
 
 
 def model_facts(facts: dict[str, Any]) -> list[tuple[str, str]]:
     return [
         ("parameters", f"{facts['parameters']:,} ({facts['dtype']})"),
-        *_adapter_facts(facts),
+        *_part_facts(facts),
         (
             "on disk",
             f"{format_bytes(facts['bytes_on_disk'])} in {len(facts['files'])} files",

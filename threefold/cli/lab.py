@@ -118,6 +118,23 @@ def false_verdicts(
     say_lines(run(folder, study, progress_printer()))
 
 
+@lab.command("estimator-defaults")
+def estimator_defaults(
+    sets: Annotated[
+        str, typer.Option(help="Tasks: series with classes.")
+    ] = "gunpoint,basic-motions,japanese-vowels",
+    mixers: Annotated[str, typer.Option(help="Mixers of the model.")] = "gru",
+    folds: Annotated[int, typer.Option(min=2, help="Folds of each training split.")] = 2,
+    steps: Annotated[int | None, typer.Option(min=1, help="Training steps.")] = None,
+    seed: Seed = 0,
+) -> None:
+    """Choose defaults of estimators by cross-validation."""
+    from threefold.lab.studies.estimator_defaults import DefaultsStudy, run
+
+    study = DefaultsStudy(tuple(sets.split(",")), mixers, folds, steps, seed=seed)
+    say_lines(run(study))
+
+
 @lab.command("sampling-rates")
 def sampling_rates(
     folder: Folder = Path(),
@@ -219,6 +236,21 @@ def objectives(
 
     study = ObjectiveStudy(text=text, steps=steps, length=length, width=width, seed=seed)
     say_lines(table(study))
+
+
+@lab.command("fine-tuning")
+def fine_tuning(
+    draws: Annotated[int, typer.Option(min=1, help="Draws of labelled reviews.")] = 10,
+    labels: Annotated[int, typer.Option(min=20, help="Labelled reviews of a draw.")] = 200,
+    folder: Annotated[
+        Path | None, typer.Option(help="Keep runs and results; the same command continues them.")
+    ] = None,
+    seed: Seed = 0,
+) -> None:
+    """Compare fine-tuning, adapters and training from scratch on few labelled reviews."""
+    from threefold.lab.studies.fine_tuning import FineTuningStudy, table
+
+    say_lines(table(FineTuningStudy(draws=draws, labels=labels, folder=folder, seed=seed)))
 
 
 @lab.command()

@@ -49,6 +49,19 @@ Adapters = Annotated[
         help="With --from: train only the head and low-rank adapters of this rank, e.g. 8.",
     ),
 ]
+Pretrain = Annotated[
+    bool,
+    typer.Option(
+        "--pretrain",
+        help="Tables: first learn to predict the next element, also from rows without a label.",
+    ),
+]
+Ensemble = Annotated[
+    int | None,
+    typer.Option(
+        min=2, metavar="N", help="Train N models from other seeds and average their answers."
+    ),
+]
 LearningRate = Annotated[float | None, typer.Option(help="Peak learning rate.")]
 Seed = Annotated[
     int | None, typer.Option(min=0, help="Seed of initial weights, data order and dropout.")
@@ -78,6 +91,8 @@ def train(
     embedding: Embedding = None,
     from_model: From = None,
     adapters: Adapters = None,
+    pretrain: Pretrain = False,
+    ensemble: Ensemble = None,
     learning_rate: LearningRate = None,
     seed: Seed = None,
     config: Config = None,
@@ -110,7 +125,9 @@ def _settings(arguments: dict[str, Any]) -> dict[str, Any]:
         **{f"model.{name}": arguments[name] for name in model},
         **_limits(arguments["steps"], arguments["time"]),
         "data.name": arguments["data"],
+        "data.pretrain": arguments["pretrain"] or None,
         "training.learning_rate": arguments["learning_rate"],
+        "training.ensemble": arguments["ensemble"],
     }
 
 

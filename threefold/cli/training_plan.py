@@ -33,8 +33,10 @@ def print_plan(config: RunConfig, prepared: PreparedRun) -> None:
             *_data_facts(config, data),
             ("model", ", ".join(filter(None, [*parts, f"depth {spec.depth}"]))),
             *_embedding_facts(config, prepared),
+            *_pretraining_facts(config, prepared),
             *([] if prepared.takeover is None else [("from", prepared.takeover.shown)]),
             ("parameters", _parameters(config, model)),
+            *_ensemble_facts(config),
             ("optimizer", f"{settings.optimizer}, {rate}, {settings.schedule} schedule"),
             ("step", f"{step.elements:,} elements, about {1000 * step.seconds:.0f} ms"),
             ("duration", _duration(config, prepared, step.total(settings))),
@@ -42,6 +44,27 @@ def print_plan(config: RunConfig, prepared: PreparedRun) -> None:
             ("metric", f"{task.metric}, {task.chance:.4g} for {chance} (chance level)"),
         ]
     )
+
+
+def _pretraining_facts(config: RunConfig, prepared: PreparedRun) -> list[tuple[str, str]]:
+    if not config.data.pretrain:
+        return []
+    from threefold.training.pretraining import pretraining_settings
+
+    settings = pretraining_settings(config)
+    limits = [f"{settings.steps:,} steps"] if settings.steps else []
+    limits += [] if settings.time is None else [format_duration(settings.time)]
+    count = len(prepared.data.task.pretraining)
+    rate = f"learning rate {settings.learning_rate:g}"
+    return [("pretraining", f"next element of {count:,} inputs, {' or '.join(limits)}, {rate}")]
+
+
+def _ensemble_facts(config: RunConfig) -> list[tuple[str, str]]:
+    count, seed = config.training.ensemble, config.model.seed
+    if count is None:
+        return []
+    seeds = f"from the seeds {seed} to {seed + count - 1}"
+    return [("ensemble", f"{count} such models {seeds}, one after another; answers are averaged")]
 
 
 def _parameters(config: RunConfig, model: Model) -> str:

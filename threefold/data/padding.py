@@ -9,7 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 
-def pad_rows(rows: Sequence[NDArray[Any]], fill: int = 0) -> tuple[NDArray[Any], NDArray[np.int64]]:
+def pad_rows(
+    rows: Sequence[NDArray[Any]], fill: float = 0
+) -> tuple[NDArray[Any], NDArray[np.int64]]:
     """Rows [L, …] as an array [N, longest, …] padded at the end with `fill`, and their lengths."""
     lengths = np.array([len(row) for row in rows], dtype=np.int64)
     dtype = np.int64 if fill < 0 else rows[0].dtype

@@ -109,15 +109,15 @@ class Table:
         cells = self.column(name) if allow_empty else self._complete(name, is_blank)
         return ["" if is_blank(cell) else text_of(cell) for cell in cells]
 
-    def labels(self, name: str) -> list[str]:
+    def labels(self, name: str, hint: str = "") -> list[str]:
         """A column of class names (`cells.label_of`), none of which may be missing."""
-        return [label_of(cell) for cell in self._complete(name, is_missing)]
+        return [label_of(cell) for cell in self._complete(name, is_missing, hint)]
 
-    def _complete(self, name: str, is_absent: Callable[[Any], bool]) -> list[Any]:
+    def _complete(self, name: str, is_absent: Callable[[Any], bool], hint: str = "") -> list[Any]:
         cells = self.column(name)
         for line, cell in zip(self.line_numbers, cells, strict=True):
             if is_absent(cell):
-                raise self.error(line, f"{name} is missing")
+                raise self.error(line, f"{name} is missing{hint}")
         return cells
 
     def numbers(self, name: str, decimal: str | None = None) -> NDArray[np.float64]:

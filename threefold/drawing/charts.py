@@ -22,7 +22,7 @@ WIDTH, HEIGHT = 410, 290
 TOP, BOTTOM = 14, 46
 LABEL_GAP = 13.0
 TITLE_SIZE = 9.5  # of the title of an axis, whose letters are not bold
-LONGEST_LABEL = 16  # letters of a name at the end of a line; the legend and the table have all
+LONGEST_LABEL = 19  # letters of a name at the end of a line; the legend and the table have all
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """Simple models that `mixers="auto"` compares with sequence models, and keeps if they win.
 
-    series → class or number   mean · MiniRocket and ridge · nearest neighbour by time warping
+    series → class or number   mean · MiniRocket and ridge · nearest neighbour by time warping ·
+                               echo state network (`reservoir_readout.py`)
     texts → class              mean · logistic regression on hashed n-grams
     forecasts                  last value · seasonal naive · ridge autoregression · Holt–Winters
 

@@ -23,6 +23,7 @@ from threefold.classical.hashed_ngrams import TextLogistic
 from threefold.data.preprocessing import Preprocessing
 from threefold.errors import ThreefoldError
 from threefold.estimators.baselines import MeanAnswer, Neighbours, SmoothedSeries
+from threefold.estimators.reservoir_readout import ReservoirReadout
 from threefold.models.files import own_storage
 from threefold.models.model import Model
 from threefold.models.saving import unique_tensors
@@ -31,7 +32,10 @@ from threefold.models.table import build
 
 CLASSICAL: dict[str, Any] = {
     cls.__name__: cls
-    for cls in (MeanAnswer, Neighbours, RidgeAutoregression, SmoothedSeries, TextLogistic)
+    for cls in (
+        *(MeanAnswer, Neighbours, ReservoirReadout),
+        *(RidgeAutoregression, SmoothedSeries, TextLogistic),
+    )
 }
 
 

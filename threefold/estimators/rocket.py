@@ -16,7 +16,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d
 from torch import Tensor
 
-from threefold.classical.leave_one_out import LeaveOneOutFit, fit_leave_one_out
+from threefold.classical.leave_one_out import LeaveOneOutFit, choose_temperature, fit_leave_one_out
 from threefold.classical.random_convolutions import FEATURES, RandomConvolutions
 from threefold.errors import ThreefoldError
 from threefold.estimators.fitting import softmax
@@ -25,7 +25,6 @@ from threefold.estimators.sequences import SequenceBatch, check_numbers, read_se
 from threefold.kernels.classical import ConvolutionPlan
 
 Array = NDArray[Any]
-TEMPERATURES = np.geomspace(0.02, 5, 60)
 
 
 class _Rocket(BaseEstimator):  # type: ignore[misc]
@@ -97,7 +96,9 @@ class RocketClassifier(ClassifierMixin, _Rocket):  # type: ignore[misc]
         signs = np.where(np.arange(len(self.classes_)) == numbers[:, None], 1.0, -1.0)
         batch, weights, kept = _counted(batch, sample_weight)
         fit = self._fit(batch, torch.from_numpy(signs[kept]), weights)
-        self.temperature_ = choose_temperature(fit.left_out.numpy(), numbers[kept], weights.numpy())
+        self.temperature_ = choose_temperature(
+            fit.left_out, torch.from_numpy(numbers[kept]), weights
+        )
         return self
 
     def decision_function(self, X: Any) -> Array:
@@ -169,11 +170,3 @@ def _distinct(batch: SequenceBatch, weights: Tensor) -> tuple[SequenceBatch, Ten
     counts = np.bincount(inverse.reshape(-1), weights.numpy())
     part = None if batch.lengths is None else batch.lengths[first]
     return SequenceBatch(batch.values[first], part), torch.from_numpy(counts)
-
-
-def choose_temperature(scores: Array, numbers: Array, weights: Array) -> float:
-    """The temperature at which the right classes are likeliest."""
-    rows = np.arange(len(scores))
-    likely = [softmax(scores / t)[rows, numbers] + 1e-300 for t in TEMPERATURES]
-    losses = [np.average(-np.log(share), weights=weights) for share in likely]
-    return float(TEMPERATURES[int(np.argmin(losses))])

@@ -18,6 +18,7 @@ from threefold.estimators.baselines import MeanAnswer, Neighbours, class_shares
 from threefold.estimators.fitting import TrainingExamples, encode_rows
 from threefold.estimators.neural import NeuralEstimator, checked_weights
 from threefold.estimators.racing import RaceModel
+from threefold.estimators.reservoir_readout import ReservoirReadout
 from threefold.estimators.rocket import RocketClassifier, RocketRegressor
 from threefold.estimators.sequences import check_numbers, read_sequences
 from threefold.tasks.user_data.settings import ReadSettings
@@ -147,6 +148,11 @@ class SequenceClassifier(ClassifierMixin, _OfSequences):  # type: ignore[misc]
             RaceModel("majority", lambda e, p: class_shares(e.targets, e.weights, count), _call),
             RaceModel("MiniRocket", lambda e, p: _fit_rocket(e, p, seed), _rocket_shares(count)),
             RaceModel("time warping", lambda e, p: _remember_classes(e, p, count), _call),
+            RaceModel(
+                "echo state network",
+                lambda e, p: _fit_reservoir(e, p, seed),
+                _reservoir_shares(count),
+            ),
         ]
 
 
@@ -195,6 +201,7 @@ class SequenceRegressor(RegressorMixin, _OfSequences):  # type: ignore[misc]
             RaceModel("mean", lambda e, p: MeanAnswer(_scaled(e, p).mean(0)), _call),
             RaceModel("MiniRocket", lambda e, p: _fit_rocket(e, p, seed), _rocket_numbers),
             RaceModel("time warping", lambda e, p: _remember(e, p, _scaled(e, p)), _call),
+            RaceModel("echo state network", lambda e, p: _fit_reservoir(e, p, seed), _call),
         ]
 
 
@@ -263,6 +270,25 @@ def _fit_rocket(examples: TrainingExamples, preprocessing: Preprocessing, seed: 
     targets = _scaled(examples, preprocessing)
     targets = targets[:, 0] if targets.shape[1] == 1 else targets
     return RocketRegressor(random_state=seed).fit(rows, targets, examples.weights)
+
+
+def _fit_reservoir(
+    examples: TrainingExamples, preprocessing: Preprocessing, seed: int
+) -> ReservoirReadout:
+    rows = encode_rows(preprocessing, examples.rows)
+    classify = preprocessing.kind == "classifier"
+    targets = examples.targets if classify else _scaled(examples, preprocessing)
+    return ReservoirReadout.fit(rows, targets, examples.weights, seed)
+
+
+def _reservoir_shares(classes: int) -> Any:
+    """Probabilities; a last class that training has not seen has none."""
+
+    def answer(fitted: ReservoirReadout, rows: Sequence[Array]) -> Array:
+        shares = fitted(rows)
+        return np.pad(shares, ((0, 0), (0, classes - shares.shape[1])))
+
+    return answer
 
 
 def _rocket_shares(classes: int) -> Any:

@@ -37,13 +37,14 @@ class ModelConfig:
     files: tuple[str, ...]  # everything in the folder but config.json
     sha256: str  # of the weights
     plugins: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # origins of mixers
+    members: int = 0  # of an ensemble; 0: one model
     adapters: int = 0  # rank of low-rank adapters that are not merged; 0: none
 
     def write(self, path: Path) -> None:
         """Write it as indented JSON."""
         values = {"format": FORMAT, "format_version": VERSION, **asdict(self)}
         values["spec"] = self.spec.to_dict()
-        for name in ("plugins", "adapters"):
+        for name in ("plugins", "adapters", "members"):
             if not values[name]:
                 del values[name]
         path.write_text(json_text(values), encoding="utf-8")
@@ -178,8 +179,9 @@ def _fields(path: Path, values: Mapping[str, Any]) -> dict[str, Any]:
         "files": list,
         "sha256": str,
         "adapters": int,
+        "members": int,
     }
-    values = {"adapters": 0, **values}
+    values = {"adapters": 0, "members": 0, **values}
     for name, expected in types.items():
         if not isinstance(values.get(name), expected):
             raise ThreefoldError(

@@ -21,10 +21,10 @@ from threefold.errors import ThreefoldError, option
 from threefold.layers.table import registered_in
 from threefold.models.adapters import adapter_rank, restore_adapters
 from threefold.models.config import CARD, CONFIG, WEIGHTS, ModelConfig, prepare_folder, read_config
+from threefold.models.ensemble import build_members, member_count
 from threefold.models.files import read_tensors, write_tensors
 from threefold.models.model import Model
 from threefold.models.narrow_weights import restore_codes
-from threefold.models.table import build
 
 RUN_MODEL = "model"  # the model's folder inside the folder of a run
 RACE_MODEL = "best"  # the best model's folder inside the folder of a race
@@ -61,7 +61,7 @@ def load(
     weights = path / WEIGHTS
     try:
         with torch.random.fork_rng(devices=[]):  # leaves the global generator untouched
-            model = build(config.spec)
+            model = build_members(config.spec, config.members)
     except ThreefoldError as error:
         raise ThreefoldError(f"{path / CONFIG}: {error}") from error
     tensors = read_weights(path, config, model)
@@ -124,6 +124,7 @@ def _write(model: Model, folder: Path) -> None:
         sha256=sha256_of(folder / WEIGHTS),
         plugins={n: e.origin for n, e in registered_in(model.spec.to_dict()).items()},
         adapters=adapter_rank(model),
+        members=member_count(model),
     )
     (folder / CARD).write_text(_card(config), encoding="utf-8")
     config.write(folder / CONFIG)
@@ -232,6 +233,9 @@ def _card(config: ModelConfig) -> str:
         "vocabulary": spec.vocabulary if spec.entries else "",
         "channel mixer": f"`{spec.channel_entry[0]}`" if spec.entries else "",
         "dtype": config.dtype,
+        "ensemble": f"{config.members} models, whose answers are averaged"
+        if config.members
+        else "",
         "adapters": f"rank {config.adapters}, not merged" if config.adapters else "",
         "tokenizer": config.tokenizer or "none",
         "written by": f"Threefold {config.threefold_version}",

@@ -100,6 +100,7 @@ class Task(Card, Generic[Rows]):
     # An example as the user has it: (split, number) → where it stands, and its input.
     raw: Callable[[str, int], tuple[str, Any]] | None = None
     windows: Any = None  # of a user's series: all rows, and where forecasts begin
+    pretraining: Sequence[Any] = ()  # inputs to pretrain on, with and without a target
     skipped: tuple[str, ...] = ()  # examples that were left out, as they were asked to be
     compare: Callable[[], Compare] | None = (
         None  # of seq2seq: compares with `references`; None: exact

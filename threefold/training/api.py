@@ -44,6 +44,8 @@ def train(
     horizon: int | None = None,
     from_model: Model | str | PathLike[str] | None = None,
     adapters: int | None = None,
+    pretrain: bool = False,
+    ensemble: int | None = None,
     settings: Mapping[str, Any] | None = None,
 ) -> TrainedRun:
     """Train a model and evaluate it on the test split; returns run.model, .folder, .history.
@@ -58,8 +60,10 @@ def train(
     group_column, series_column: rows with one value of it are one sequence or one time series.
     horizon: rows to forecast.  from_model: a trained model, or its folder, to start from: blocks,
     tokenizer, columns and scaling are kept, the head too if kind and labels are the same.
-    adapters: a rank, e.g. 8; then only the head and low-rank adapters are trained.  settings:
-    others by full names (`threefold config`), which override the arguments: {"data.length": 96}.
+    adapters: a rank, e.g. 8; then only the head and low-rank adapters are trained.  pretrain:
+    first learn to predict the next element, also from rows without a label.  ensemble: how many
+    models to train from other seeds, whose answers are averaged.  settings: others by full names
+    (`threefold config`), which override the arguments: {"data.length": 96}.
     """
     config = _config(_values(locals()), settings or {})
     prepared, config = _prepare(config, data, from_model)
@@ -72,9 +76,11 @@ def _values(arguments: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     if data is None:
         raise ThreefoldError("data is None; expected a path, a task's name, or data in memory")
     read = {name: _join_names(arguments[name]) for name in COLUMNS}
+    read["pretrain"] = arguments["pretrain"] or None
     read.update(**_data_values(data), seed=seed, **{n: arguments[n] for n in ("kind", "horizon")})
     model = {name: arguments[name] for name in ("mixers", "size", "seed", "adapters")}
     training = {**_limits(arguments["steps"], arguments["time"]), "seed": seed}
+    training["ensemble"] = arguments["ensemble"]
     return {"data": read, "model": model, "training": training}
 
 

@@ -81,6 +81,8 @@ class DataSettings(Section):
     """Text: windows, stream or documents; else shuffled examples, or buckets of similar length."""
     eval_examples: Count | None = None
     """Number of examples for evaluations during training; default: the whole split."""
+    pretrain: bool | None = None
+    """Tables: first learn to predict the next element, also from the rows without a label."""
     seed: Seed = 0
     """Seed of the order of the data."""
 

@@ -25,10 +25,12 @@ from threefold.training.config import FORMAT_VERSION, RunConfig, read_toml
 from threefold.training.curves import draw_run, loss_chart
 from threefold.training.data_paths import path_note
 from threefold.training.distributed import ProcessGroup
+from threefold.training.ensembles import train_members
 from threefold.training.estimate import check_memory
 from threefold.training.evaluation import Scores, evaluate
 from threefold.training.loop import train
 from threefold.training.preparation import PreparedRun, prepare
+from threefold.training.pretraining import pretrain
 from threefold.training.reporters import LoggingReporter, Reporter, SampleReporter
 from threefold.training.result import Result
 from threefold.training.run_folder import CHECKPOINTS, LOG, RUN
@@ -105,11 +107,38 @@ def run(
         shown = list(reporters)
     if samples and folder is not None:
         shown.append(SampleReporter(folder / SAMPLES))
-    result = _train(config, folder, prepared, shown if group.is_main else ())
+    if config.training.ensemble is not None:
+        return _run_ensemble(config, folder, prepared, reporters, test, on_test)
+    pretrained = _pretrain(config, folder, prepared, reporters)
+    if pretrained.stopped == "interrupted":
+        return TrainedRun(pretrained, prepared.model, folder, None, config=config)
+    result = _train(config, folder, prepared, shown if group.is_main else (), pretrained)
     trained = TrainedRun(result, prepared.model, folder, None, config=config, data=prepared.data)
     if group.is_main:
         trained = _conclude(config, prepared, trained, test, on_test)
     group.barrier()
+    return trained
+
+
+def _run_ensemble(
+    config: RunConfig,
+    folder: Path | None,
+    prepared: PreparedRun,
+    reporters: Sequence[Reporter] | None,
+    test: bool,
+    on_test: Progress | None,
+) -> TrainedRun:
+    """Train the members one after another, each by a run of its own, and judge them as one."""
+
+    def train_member(own: RunConfig, path: Path | None, member: PreparedRun) -> Result:
+        return run(
+            own, path, prepared=member, reporters=reporters, test=False, samples=False
+        ).result
+
+    model, result = train_members(config, folder, prepared, train_member)
+    trained = TrainedRun(result, model, folder, None, config=config, data=prepared.data)
+    if trained.finished and ProcessGroup.current().is_main:
+        trained = _conclude(config, replace(prepared, model=model), trained, test, on_test)
     return trained
 
 
@@ -119,10 +148,32 @@ def _check_memory(config: RunConfig, prepared: PreparedRun) -> None:
     check_memory(prepared.model, objective, data.first, batch_size, settings)
 
 
+def _pretrain(
+    config: RunConfig,
+    folder: Path | None,
+    prepared: PreparedRun,
+    reporters: Sequence[Reporter] | None,
+) -> Result:
+    """Pretrain the model if that is asked for; an empty result otherwise."""
+    if not config.data.pretrain:
+        return Result()
+    if not ProcessGroup.current().is_main:
+        reporters = ()
+    elif reporters is None:
+        reporters = [LoggingReporter("pretraining")]
+    return pretrain(config, prepared.data, prepared.model, folder, reporters)
+
+
 def _train(
-    config: RunConfig, folder: Path | None, prepared: PreparedRun, reporters: Sequence[Reporter]
+    config: RunConfig,
+    folder: Path | None,
+    prepared: PreparedRun,
+    reporters: Sequence[Reporter],
+    pretrained: Result,
 ) -> Result:
     data, settings = prepared.data, config.training
+    if prepared.budget is not None:
+        prepared.budget.before = pretrained.seconds + pretrained.other_seconds
     return train(
         prepared.model,
         prepared.batches,
@@ -164,7 +215,8 @@ def _conclude(
         summary["test_examples"] = scores[1]
     if trained.folder is not None:
         write_json(trained.folder / SUMMARY, summary)
-        draw_run(trained.folder)
+        if (trained.folder / LOG).is_file():  # the members of an ensemble have logs of their own
+            draw_run(trained.folder)
     return replace(trained, test=scores and scores[0], summary=summary)
 
 

@@ -96,7 +96,7 @@ def settle(config: RunConfig, source: Model | None = None) -> RunConfig:
                 f"{option('adapters')} is {settings.adapters}, but adapters need a trained model: "
                 f"give {option('from', 'MODEL')}"
             )
-        return config
+        return _with_lower_rate(config) if config.data.pretrain else config
     if source is None:
         path = find_model_folder(Path(str(settings.from_model)))
         spec, name = read_config(path).spec, str(Path(str(settings.from_model)).resolve())
@@ -110,15 +110,17 @@ def settle(config: RunConfig, source: Model | None = None) -> RunConfig:
         "block": spec.block_entry,
     }
     _refuse_decided(settings, spec, name)
-    training: dict[str, Any] = {}
-    if "learning_rate" not in config.training.model_fields_set and settings.adapters is None:
-        training["learning_rate"] = FINE_TUNING_RATE
-    return config.model_copy(
-        update={
-            "model": settings.model_copy(update={**decided, "from_model": name}),
-            "training": config.training.model_copy(update=training),
-        }
-    )
+    model = settings.model_copy(update={**decided, "from_model": name})
+    settled = config.model_copy(update={"model": model})
+    return settled if settings.adapters is not None else _with_lower_rate(settled)
+
+
+def _with_lower_rate(config: RunConfig) -> RunConfig:
+    """Without a learning rate of the user's: that of trained weights."""
+    if "learning_rate" in config.training.model_fields_set:
+        return config
+    training = config.training.model_copy(update={"learning_rate": FINE_TUNING_RATE})
+    return config.model_copy(update={"training": training})
 
 
 def _refuse_decided(settings: ModelSettings, spec: Spec, name: str) -> None:
@@ -187,15 +189,20 @@ def build_from(
     return model, Takeover(start.name, start.model.kind, start.sha256, new)
 
 
-def take_over(model: Model, source: Model, name: str) -> tuple[str, ...]:
-    """Copy weights from one model to another; returns the parts that are new."""
+def take_over(model: Model, source: Model, name: str, *, heads: bool = True) -> tuple[str, ...]:
+    """Copy weights from one model to another; returns the parts that are new.
+
+    heads: copy a head that gives the same answers, too.
+    """
     mine, theirs = unique_tensors(model), unique_tensors(source)
-    keep_head = same_answers(model, source)
+    keep_head = heads and same_answers(model, source)
     new: dict[str, None] = {}
     for key, tensor in mine.items():
         part, other = key.split(".")[0], theirs.get(key)
         if part in HEADS and not keep_head:
             new[part] = None
+            continue
+        if ".adapter_" in key:  # new, and without effect before training
             continue
         if other is None or other.shape != tensor.shape:
             shown = "has none" if other is None else f"has {tuple(other.shape)}"

@@ -10,6 +10,8 @@ from typing import Any
 import torch
 
 from threefold.classical.word_vectors import WordVectors
+from threefold.errors import ThreefoldError
+from threefold.models.ensemble import check_kind
 from threefold.models.model import Model
 from threefold.models.table import build
 from threefold.tasks.task import Task
@@ -25,6 +27,7 @@ from threefold.training.fine_tuning import (
     open_starting_model,
     starting_spec,
 )
+from threefold.training.pretraining import check_pretraining
 from threefold.training.time_budget import MOST_JUDGING, TimeBudget
 from threefold.training.training_data import EvaluationBatches, TrainingData, open_data
 from threefold.training.word_embeddings import start_embedding, with_width_of
@@ -45,6 +48,7 @@ class PreparedRun:
     budget: TimeBudget | None = None  # of a run with a time limit
     on_test_batch: OnBatch | None = None  # sees the outputs of the final test
     takeover: Takeover | None = None  # what the model has of one that it starts from
+    start: StartingModel | None = None
 
     def split_batches(self, split: str, carry: bool) -> EvaluationBatches:
         """The batches of the validation or of the test, as many as there is time for."""
@@ -73,6 +77,9 @@ def prepare(
     start = start or open_start(config)
     data = data or open_run_data(config, start)
     model, known, takeover = _build(config, data, start)
+    _check_ensemble(config, model)
+    if config.data.pretrain:
+        check_pretraining(model, data)
     place(model, config.training)
     batches = data.batches(config.training.carry_state)
     prepared = PreparedRun(
@@ -82,9 +89,20 @@ def prepare(
         config.data.eval_examples,
         known,
         takeover=takeover,
+        start=start,
     )
     limit = config.training.time
     return prepared if limit is None else _fit_into_time(config, prepared, limit, started)
+
+
+def _check_ensemble(config: RunConfig, model: Model) -> None:
+    """Refuse an ensemble that has no mean answer, or only one member."""
+    count = config.training.ensemble
+    if count is None:
+        return
+    if count < 2:
+        raise ThreefoldError(f"training.ensemble is {count}, expected 2 or more")
+    check_kind(model.kind)
 
 
 def open_start(config: RunConfig) -> StartingModel | None:

@@ -160,6 +160,9 @@ class LoggingReporter(Reporter):
         self.title = title
         self.next_progress = 0.0
 
+    def open(self) -> None:
+        self.next_progress = 0.0  # a reporter may see pretraining first
+
     def on_step(self, trainer: Trainer) -> None:
         if trainer.progress < self.next_progress:
             return

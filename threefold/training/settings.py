@@ -68,6 +68,10 @@ class TrainingSettings(Section):
     """Probability mass spread evenly over all classes."""
     class_weights: Literal["balanced"] | None = None
     """Classifiers and taggers only: balanced counts rare classes as much as common ones."""
+    ensemble: Count | None = None
+    """Number of models that are trained from other seeds, and whose answers are averaged."""
+    pretrain_steps: Count | None = None
+    """Steps of data.pretrain; default: as many as `steps`, or half of the time."""
     freeze: Count | Literal["all"] | None = None
     """Number of lowest blocks that are not trained, nor the embedding; all: only the head is."""
     layer_decay: PositiveFraction = 1.0

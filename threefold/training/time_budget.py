@@ -26,13 +26,15 @@ class TimeBudget:
     step: float = 0.0  # seconds of a step, as estimated before the first
     validation: float = 0.0  # in times of a step
     test: float = 0.0  # in times of a step
-    before: float = 0.0  # seconds before the first step of this process
+    before: float = 0.0  # seconds before the first step: of this process, and of pretraining
     earlier: float = 0.0  # seconds of earlier processes, if the run was resumed
     _recent: deque[float] = field(default_factory=deque)
 
     def begin(self, spent: float) -> None:
         """The first step is next; `spent`: seconds of the run in earlier processes."""
-        self.before, self.earlier = time.monotonic() - self.started, spent
+        elapsed = time.monotonic() - self.started
+        self.earlier = spent + max(self.before - elapsed, 0.0)  # with pretraining, if done before
+        self.before = max(self.before, elapsed)
 
     def count_step(self, seconds: float) -> None:
         """Note the time of a step."""

@@ -271,7 +271,7 @@ def format_growth(fit: Growth, points: int, variable: str = "L") -> str:
 
     Two points always fit, so their deviation says nothing and is left out.
     """
-    power = f"{variable}^{fit.exponent:.2f}"
+    power = f"{variable}^{round(fit.exponent, 2) + 0.0:.2f}"  # never -0.00
     return power if points < MIN_LENGTHS else f"{power} (± {100 * fit.residual:.0f} %)"
 
 

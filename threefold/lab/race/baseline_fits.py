@@ -14,7 +14,7 @@ from torch import Tensor
 
 from threefold.classical.autoregression import RidgeAutoregression
 from threefold.classical.hashed_ngrams import TextLogistic
-from threefold.classical.leave_one_out import fit_leave_one_out
+from threefold.classical.leave_one_out import choose_temperature, fit_leave_one_out
 from threefold.classical.ngrams import NGrams
 from threefold.classical.random_convolutions import RandomConvolutions
 from threefold.classical.seasons import season_of
@@ -22,8 +22,7 @@ from threefold.classical.smoothing import fit_rates, forecast_windows
 from threefold.classical.time_warping import nearest_neighbours
 from threefold.data.loaders import IGNORE, Batch
 from threefold.errors import ThreefoldError
-from threefold.estimators.echo_state_network import EchoStateNetwork
-from threefold.estimators.rocket import choose_temperature
+from threefold.estimators.reservoir_readout import reservoir_features
 from threefold.tasks.baselines import sample_rows
 from threefold.tasks.task import Task
 
@@ -88,8 +87,7 @@ def _ridge(task: Task[Any], features: Tensor, train: Batch) -> Callable[[Tensor]
     fit = fit_leave_one_out(features / spread, _targets(task, train))
     weight, offset, temperature = fit.weight, fit.offset, 1.0
     if task.classes:
-        ones = np.ones(len(features))
-        temperature = choose_temperature(fit.left_out.numpy(), train.targets.numpy(), ones)
+        temperature = choose_temperature(fit.left_out, train.targets, torch.ones(len(features)))
     return lambda found: ((found / spread) @ weight + offset).float() / temperature
 
 
@@ -122,15 +120,9 @@ def fit_warping(task: Task[Any], seed: int, facts: TestFacts) -> Answer:
 def fit_echo_state(task: Task[Any], seed: int, facts: TestFacts) -> Answer:
     """Mean states of a reservoir and a ridge."""
     train = _train(task)
-    network = EchoStateNetwork(units=200, seed=seed, bias_scale=0.5, squares=True)
 
     def features(batch: Batch) -> Tensor:
-        lengths = batch.lengths if batch.mask is not None else None
-        rows = [
-            row if lengths is None else row[: int(lengths[i])] for i, row in enumerate(batch.inputs)
-        ]
-        states = [network.states(row.double()) for row in rows]
-        return torch.stack([torch.cat([s.mean(0), s[-1], s.std(0, correction=0)]) for s in states])
+        return reservoir_features(_rows(batch), seed)
 
     ridge = _ridge(task, features(train), train)
     return lambda batch: _shaped(task, ridge(features(batch)), batch)

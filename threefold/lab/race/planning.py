@@ -310,10 +310,11 @@ def describe_matching(plan: RacePlan) -> Sequence[str]:
     if request.match == "time":
         batches += f", for the first {plan.common_steps:,} steps; faster models train for more"
         training = "training time: the same, converted to steps by timing each model"
+    rate = "" if request.tune else f", learning rate ({request.learning_rate:g})"
     return (
         size,
         batches,
         training,
-        "optimizer, schedule, precision and threads",
+        f"optimizer, schedule{rate}, precision and threads",
         f"evaluation: the same {plan.test_examples:,} test examples, in the same batches",
     )

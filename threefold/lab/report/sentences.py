@@ -18,6 +18,15 @@ if TYPE_CHECKING:
 STILL_LEARNING = 0.1  # share of the whole improvement in the last quarter of training
 FEW_STEPS = 100  # below which a race says little
 ENOUGH_SEEDS = 5  # from which on intervals are narrow
+TIE = "A tie: "
+# By metric: a score in a sentence; shares have their own sign.
+REACHED = {
+    "bits": "{} bits per token",
+    "loss": "a loss of {} nats",
+    "squared_error": "a squared error of {}",
+    "absolute_error": "an absolute error of {}",
+    "bleu": "{} BLEU points",
+}
 NOTABLE_SPEEDUP = 1.2  # from which on a difference in speed is mentioned
 
 
@@ -33,8 +42,10 @@ def verdict_sentence(report: Report) -> str:
     if relation == "better":
         return f"{models} The best baseline, {best.name}, reaches {reached}."
     if relation == "worse":
-        models = models.replace("A tie", "a tie", 1) if models.startswith("A tie") else models
-        models = f"Among the models: {models}" if len(report.contenders) > 1 else ""
+        models = (
+            f"Among the models, {models.removeprefix(TIE)}" if len(report.contenders) > 1 else ""
+        )
+        reached = REACHED.get(report.subject.metric, "{}").format(reached)
         first = f"No sequence model beats {best.name} here: it reaches {reached}"
         return f"{first}, {leader.name} {own}. {models}".strip()
     if relation == "never better":
@@ -75,7 +86,7 @@ def _quality_sentence(report: Report) -> str:
     lead = lead_sentence(report, verdict.margin)
     if verdict.kind == "tie":
         tied = join_words([verdict.leader, *verdict.rivals])
-        return f"A tie: {tied} cannot be distinguished ({lead})"
+        return f"{TIE}{tied} cannot be distinguished ({lead})"
     return f"{lead}; with one seed it is unknown how much of this is chance"
 
 

@@ -72,7 +72,8 @@ def columns(report: Report) -> list[Column]:
             listed.append((title, cells, _best_row(numbers, best)))
 
     add("parameters", (c.parameters for c in ranked), "count")
-    add("learning rate", (c.learning_rate for c in ranked), "number")
+    if subject.tuned:  # otherwise all models have that of the command
+        add("learning rate", (c.learning_rate for c in ranked), "number")
     add(f"training speed, {subject.element}s/s", (c.training_rate for c in ranked), "count", "high")
     decode = (1 / c.decode_seconds for c in ranked)
     add(f"decode speed, {subject.element}s/s", decode, "count", "high")

@@ -56,7 +56,7 @@ def _reliability(report: Report) -> Iterator[Figure]:
     if not any(line.points for line in lines):
         return
     ticks = (0.0, 0.25, 0.5, 0.75, 1.0)
-    nothing = _without(silent, "gives no probabilities", "give no probabilities")
+    nothing = _without("Without probabilities", silent)
     answer = "next token" if report.subject.kind == "language" else "answer"
     yield line_chart(
         "Reliability",
@@ -70,12 +70,9 @@ def _reliability(report: Report) -> Iterator[Figure]:
     )
 
 
-def _without(names: Sequence[str], one: str, several: str) -> str:
+def _without(why: str, names: Sequence[str]) -> str:
     """A sentence about those that a figure cannot show."""
-    if not names:
-        return ""
-    listed = " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
-    return f" {listed} {one if len(names) == 1 else several}."
+    return f" {why}: {', '.join(names)}." if names else ""
 
 
 def _reliable_points(bins: Sequence[dict[str, Any]]) -> list[tuple[float, float]]:
@@ -122,8 +119,7 @@ def robustness(report: Report) -> Iterator[Figure]:
         text = f"{DAMAGE_TEXTS[kind]} {_best_at_the_end(report, lines)}".strip()
         slow = [line.name for line in lines if not line.points and line.name not in unable]
         if strengths:
-            late = "would have taken too long to measure"
-            text += _without(slow, late, late)
+            text += _without("Not measured, because it would have taken too long", slow)
         yield line_chart(
             title.format(element=element),
             text,

@@ -9,7 +9,7 @@ from threefold.drawing.axes import Axis
 from threefold.drawing.charts import Figure, Line, line_chart
 from threefold.lab.bench.bench import format_growth
 from threefold.lab.bench.measuring import growth
-from threefold.lab.tables.cost_rows import CostSizes, LayerType, Published
+from threefold.lab.tables.cost_rows import CostSizes, LayerType, Published, likely_reason
 from threefold.lab.tables.table import TableContent, TableSection, TextGrid, Values
 
 AGREE = 0.15  # the largest difference of two exponents that count as equal
@@ -94,8 +94,8 @@ class CostContent:
             f"{axis.label(forward[order[0]])} ({order[0]}) to "
             f"{axis.label(forward[order[-1]])} ({order[-1]}).",
             f"Forward passes that grow faster than n^1.5: {self._growing('forward', 1.5)}. Steps "
-            "that get slower with the elements before them, more than n^0.5: "
-            f"{self._growing('step', 0.5)}.",
+            "that get slower with the elements before them, more than n^0.1: "
+            f"{self._growing('step', 0.1)}.",
         ]
 
     def _growing(self, quantity: str, least: float) -> str:
@@ -117,7 +117,6 @@ class CostContent:
             "published exponent",
             "forward",
             "forward and backward",
-            f"forward at {max(self.sizes.lengths):,}",
         )
         rows = tuple(
             (
@@ -129,7 +128,6 @@ class CostContent:
                 _number(line.expected("forward")),
                 line.measured("forward"),
                 line.measured("training"),
-                Axis("", "seconds").label(line.points("forward")[-1][1]),
             )
             for line in self.lines
         )
@@ -144,7 +142,16 @@ class CostContent:
             self._figure("Forward pass", "forward", "seconds"),
             self._figure("Forward and backward pass", "training", "seconds"),
         )
-        return TableSection("passes", "One pass", self._where(), (grid,), figures)
+        grids = (grid, self._times())
+        return TableSection("passes", "One pass", self._where(), grids, figures)
+
+    def _times(self) -> TextGrid:
+        rows = tuple(
+            (line.row.mixer, *(Axis("", "seconds").label(t) for _, t in line.points("forward")))
+            for line in self.lines
+        )
+        header = ("mixer", *(f"{n:,} elements" for n in self.sizes.lengths))
+        return TextGrid("Measured time of a forward pass", "", header, rows)
 
     def steps(self) -> TableSection:
         after = f"after {max(self.sizes.lengths):,}"
@@ -225,15 +232,10 @@ class CostContent:
         )
         for line, quantity, gap in gaps:
             if abs(gap) > AGREE:
-                reason = (
-                    "costs that do not depend on the length still weigh"
-                    if gap < 0
-                    else "longer sequences no longer fit into the caches of the processor"
-                )
                 yield (
                     f"{line.row.mixer}, {QUANTITIES[quantity]}: {line.measured(quantity)} "
                     f"measured, n^{line.expected(quantity):.2f} published; probably because "
-                    f"{reason}."
+                    f"{likely_reason(gap)}."
                 )
 
     def setup(self) -> list[str]:

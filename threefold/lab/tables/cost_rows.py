@@ -29,6 +29,13 @@ class Published:
         return growth([(n, self.order(n, width)) for n in lengths]).exponent
 
 
+def likely_reason(gap: float) -> str:
+    """Why a measured exponent is below (a negative gap) or above that of the published order."""
+    if gap < 0:
+        return "terms of lower order, such as projections and the call itself, still weigh"
+    return "longer sequences no longer fit into the caches of the processor"
+
+
 SQUARE = Published("n² d", lambda n, d: n * n * d)
 LINEAR = Published("n d²", lambda n, d: n * d * d)
 FOURIER = Published("n log n · d", lambda n, d: n * math.log(n) * d)
@@ -36,6 +43,7 @@ STATES = Published("n d N", lambda n, d: n * d)
 KERNEL = Published("k n d²", lambda n, d: n * d * d)
 RESTRICTED = Published("r n d", lambda n, d: n * d)
 SPACE = Published("n d", lambda n, d: n * d)
+IN_BLOCKS = Published("n² + n d; in blocks n d", lambda n, d: n * d)
 GROWING = Published("n d", lambda n, d: n * d)
 CONSTANT = Published("d²", lambda n, d: d * d)
 STATE = Published("d N", lambda n, d: d)
@@ -56,9 +64,9 @@ class LayerType:
 
 
 ROWS = (
-    LayerType("self-attention", "attention", SQUARE, GROWING, "1", "1"),
+    LayerType("self-attention", "attention", SQUARE, GROWING, "1", "1", IN_BLOCKS),
     LayerType(
-        "restricted self-attention",
+        "restricted attention",
         "local_attention",
         RESTRICTED,
         Published("r d", lambda n, d: d),

@@ -7,6 +7,7 @@ Yang et al. 2024, "Gated Linear Attention Transformers with Hardware-Efficient T
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ from threefold.drawing.axes import Axis
 from threefold.drawing.charts import Figure, Line, line_chart
 from threefold.lab.bench.bench import format_growth, layer_work
 from threefold.lab.bench.measuring import crossing, growth, in_turns
-from threefold.lab.tables.cost_rows import Published
+from threefold.lab.tables.cost_rows import Published, likely_reason
 from threefold.lab.tables.table import (
     Advance,
     RemadeTable,
@@ -47,6 +48,7 @@ PUBLISHED = {
 SEQUENTIAL = {"step": "n", "chunk": "n/C", "parallel": "1"}
 FITTED = 3  # the longest lengths, at which the highest power shows most
 KINDS = ("outputs", "states", "gradients")
+SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 @dataclass(frozen=True)
@@ -196,7 +198,7 @@ class FormsContent:
         largest = {kind: self.largest(kind) for kind in ("float64", "float32")}
         sentence = (
             f"The forms of {len(self.sizes.mixers)} linear memories are equal up to "
-            f"{largest['float64']:.0e} in float64 and {largest['float32']:.0e} in float32"
+            f"{_power(largest['float64'])} in float64 and {_power(largest['float32'])} in float32"
         )
         return TableContent(
             sentence,
@@ -230,8 +232,8 @@ class FormsContent:
                 for name in self.sizes.mixers
             )
             yield (
-                f"At {shared:,} elements, the {other} form takes {ratios[0]:.1f} to "
-                f"{ratios[-1]:.1f} times as long as chunks."
+                f"At {shared:,} elements, the {other} form takes {ratios[0]:.2g} to "
+                f"{ratios[-1]:.2g} times as long as chunks."
             )
 
     def equality(self) -> TableSection:
@@ -264,6 +266,11 @@ class FormsContent:
         )
 
     def speed(self) -> TableSection:
+        where = f"One layer of width {self.sizes.width}, batch size 1, one thread, no gradients."
+        figures = tuple(map(self._figure, self.sizes.mixers))
+        return TableSection("speed", "Time", where, (self._exponents(), self._times()), figures)
+
+    def _exponents(self) -> TextGrid:
         header = (
             "mixer",
             "form",
@@ -271,33 +278,39 @@ class FormsContent:
             "sequential steps",
             "published exponent",
             "measured",
-            *(f"{n:,} elements" for n in self.sizes.lengths),
+            "lengths",
         )
-        rows = [self._row(name, form) for name in self.sizes.mixers for form in FORMS]
+        rows = []
+        for name in self.sizes.mixers:
+            for form in FORMS:
+                longest = self.points(name, form)[-FITTED:]
+                rows.append(
+                    (
+                        name,
+                        form,
+                        PUBLISHED[form].text,
+                        SEQUENTIAL[form],
+                        f"n^{self._expected(name, form):.2f}",
+                        format_growth(growth(longest), len(longest), "n"),
+                        f"{longest[0][0]:,} to {longest[-1][0]:,}",
+                    )
+                )
         text = (
-            f"Time of one forward pass, and the exponent at the {FITTED} longest lengths of each "
-            f"form. C is the chunk, {CHUNK_LENGTH} elements in plain torch."
+            f"Exponents are fitted at the {FITTED} longest lengths of each form; in brackets, the "
+            f"largest deviation of a point. C is the chunk, {CHUNK_LENGTH} elements in plain torch."
         )
-        grid = TextGrid("Time against length", text, header, tuple(rows))
-        figures = tuple(map(self._figure, self.sizes.mixers))
-        where = f"One layer of width {self.sizes.width}, batch size 1, one thread, no gradients."
-        return TableSection("speed", "Time", where, (grid,), figures)
+        return TextGrid("Growth of the time with the length", text, header, tuple(rows))
 
-    def _row(self, name: str, form: str) -> tuple[str, ...]:
-        points = self.points(name, form)
-        times, longest = dict(points), points[-FITTED:]
-        cells = [
-            Axis("", "seconds").label(times[n]) if n in times else "–" for n in self.sizes.lengths
-        ]
-        return (
-            name,
-            form,
-            PUBLISHED[form].text,
-            SEQUENTIAL[form],
-            f"n^{self._expected(name, form):.2f}",
-            format_growth(growth(longest), len(longest), "n"),
-            *cells,
-        )
+    def _times(self) -> TextGrid:
+        rows = []
+        for name in self.sizes.mixers:
+            for form in FORMS:
+                times = dict(self.points(name, form))
+                known = (times.get(n, math.nan) for n in self.sizes.lengths)
+                rows.append((name, form, *(Axis("", "seconds").label(value) for value in known)))
+        header = ("mixer", "form", *(f"{n:,} elements" for n in self.sizes.lengths))
+        text = "– : not measured at this length."
+        return TextGrid("Time of one forward pass", text, header, tuple(rows))
 
     def _expected(self, name: str, form: str) -> float:
         lengths = [n for n, _ in self.points(name, form)[-FITTED:]]
@@ -337,12 +350,8 @@ class FormsContent:
                 if abs(gap) > 0.15:
                     yield (
                         f"{name}, {form}: n^{growth(longest).exponent:.2f} measured, "
-                        f"n^{self._expected(name, form):.2f} published; "
-                        + (
-                            "costs of projections and of the call still weigh."
-                            if gap < 0
-                            else "longer sequences no longer fit into the caches of the processor."
-                        )
+                        f"n^{self._expected(name, form):.2f} published; probably because "
+                        f"{likely_reason(gap)}."
                     )
 
     def setup(self) -> list[str]:
@@ -350,9 +359,19 @@ class FormsContent:
             f"Layers of width {self.sizes.width} with random weights and inputs.",
             "Times are CPU times of the process, the least of several rounds over all lengths in "
             "turns.",
-            "The step form on n elements is a loop of n steps; with native kernels the loop is "
-            "inside the kernel.",
+            "The step form on n elements is n calls of the layer's step, as in a stream; most of "
+            "its time is the cost of a call.",
+            "The parallel form of the delta rule solves a triangular system of n equations for d "
+            "columns, which has the order n² d as well.",
         ]
+
+
+def _power(value: float) -> str:
+    """A small number as a power of ten, e.g. 2 · 10⁻¹³."""
+    if value == 0:
+        return "0"
+    digit, exponent = f"{value:.0e}".split("e")
+    return f"{digit} · 10{str(int(exponent)).translate(SUPERSCRIPTS)}"
 
 
 SOURCES = (

@@ -55,7 +55,7 @@ VARIANTS = (
         "random, fixed",
         "lssl",
         _lssl("random", False),
-        "Gaussian, moved to the left until it is stable",
+        "Gaussian, made stable",
         PUBLISHED_RANDOM,
     ),
     Variant("LegS, fixed", "lssl", _lssl("legs", False), "HiPPO-LegS", PUBLISHED_HIPPO),
@@ -201,7 +201,7 @@ class HippoContent:
         yield (
             f"Fixed A, all else trained: {_percent(fmean(random))} against "
             f"{_percent(fmean(hippo))}, means of {self.sizes.seeds} seeds; {apart}. Published on "
-            f"sMNIST: {PUBLISHED_RANDOM:.0%} against {PUBLISHED_HIPPO:.0%}."
+            f"sMNIST: {100 * PUBLISHED_RANDOM:.0f} % against {100 * PUBLISHED_HIPPO:.0f} %."
         )
         if "random, learnt" in self.runs:
             yield (
@@ -218,7 +218,7 @@ class HippoContent:
             "test accuracy, %",
             "seeds, %",
             "published on sMNIST, %",
-            "trained parameters and A",
+            "parameters",
         )
         grid = TextGrid(
             "Test accuracy",
@@ -280,13 +280,13 @@ class HippoContent:
                 "shorter memory is enough, and there is less to learn from."
             )
         yield (
-            f"HiPPO-LegS: {_percent(hippo)} here, {PUBLISHED_HIPPO:.0%} published; random A: "
-            f"{_percent(random)} here, {PUBLISHED_RANDOM:.0%} published. The gap is "
+            f"HiPPO-LegS: {_percent(hippo)} here, {100 * PUBLISHED_HIPPO:.0f} % published; random "
+            f"A: {_percent(random)} here, {100 * PUBLISHED_RANDOM:.0f} % published. The gap is "
             f"{100 * (hippo - random):.0f} points here and 38 published."
         )
         yield (
-            "The random A here is moved to the left until no free motion grows, so that it is "
-            "stable; the paper does not say how its random matrix was drawn."
+            "The random A here is Gaussian, moved to the left until no free motion grows, so that "
+            "it is stable; the random matrix of the paper may have been drawn in another way."
         )
         yield (
             f"One layer of width {self.sizes.width} with states of size "

@@ -20,6 +20,7 @@ from typing import Any
 
 from threefold.data.atomic_files import report_write_errors, write_json
 from threefold.errors import LockedError, ThreefoldError
+from threefold.lab.race.result import versions
 from threefold.lab.tables.report import TableReport
 from threefold.lab.tables.table import RemadeTable, TableCell
 from threefold.training.checkpoints import lock_folder
@@ -126,7 +127,7 @@ class CellStore:
         return self.path(cell).is_file()
 
     def read(self, cell: TableCell) -> dict[str, Any]:
-        """A stored cell: settings, values, seconds and cpu_seconds."""
+        """A stored cell: settings, values, times, and the versions it was measured with."""
         try:
             stored: dict[str, Any] = json.loads(self.path(cell).read_text(encoding="utf-8"))
         except ValueError as error:
@@ -147,6 +148,7 @@ class CellStore:
                 "values": values,
                 "seconds": time.perf_counter() - start,
                 "cpu_seconds": time.process_time() - cpu,
+                "versions": versions(),
             },
         )
 

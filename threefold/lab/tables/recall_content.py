@@ -159,8 +159,8 @@ class RecallContent:
             size = self.sizes.options[task.name]
             given = ", ".join(f"{name} {value:,}" for name, value in size.items())
             yield (
-                f"{task.title.capitalize()} is smaller here ({given}) than published "
-                f"({task.published_for}), so equal figures are not to be expected."
+                f"{task.title.capitalize()} has other sizes here: {given}. Published: "
+                f"{task.published_for}. Equal figures are not to be expected."
             )
             for mixer, published in task.published.items():
                 if mixer in self.sizes.mixers:
@@ -176,7 +176,7 @@ class RecallContent:
         if ours > published + 0.05:
             why = "the task is shorter here and needs less memory"
         elif ours < published - 0.05:
-            why = "it was trained for fewer steps"
+            why = f"it was trained for {self.sizes.steps[task.name]:,} steps only"
         else:
             return
         yield (
@@ -196,7 +196,7 @@ class RecallContent:
         yield (
             f"Training: AdamW, learning rate {sizes.learning_rate:g} with a cosine schedule, "
             f"batches of {sizes.batch_size}, at most this many steps: {steps}. A run ends when "
-            f"{SOLVED:.0%} of {sizes.examples:,} validation examples are right."
+            f"{100 * SOLVED:.0f} % of {sizes.examples:,} validation examples are right."
         )
         seeds = "one seed" if sizes.seeds == 1 else f"the mean of {sizes.seeds} seeds"
         yield (

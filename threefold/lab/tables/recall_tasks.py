@@ -103,7 +103,7 @@ PRESETS = {
             "induction_heads": {"length": 64},
             "recall": {"pairs": 8, "length": 64},
         },
-        {"selective_copying-mini": 1500, "induction_heads": 1000, "recall": 1200},
+        {"selective_copying-mini": 1500, "induction_heads": 600, "recall": 800},
         longer=(256, 1024),
     ),
     "hours": RecallSizes(

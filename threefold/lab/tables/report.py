@@ -14,7 +14,6 @@ from threefold.drawing.charts import Figure
 from threefold.drawing.page import document, figure_block, script, standalone, table
 from threefold.drawing.series_style import swatch
 from threefold.drawing.text import format_duration
-from threefold.lab.race.result import versions
 from threefold.lab.report.markdown import image, listed, rows
 from threefold.lab.tables.table import RemadeTable, TableContent, TableSection, TextGrid
 
@@ -54,10 +53,19 @@ class TableReport:
         return [
             ("preset", self.preset),
             ("cells", str(len(self.cells))),
-            ("time", format_duration(sum(cell["seconds"] for cell in cells))),
+            ("elapsed time", format_duration(sum(cell["seconds"] for cell in cells))),
             ("CPU time", format_duration(sum(cell["cpu_seconds"] for cell in cells))),
-            ("kernels", versions()["kernels"]),
+            ("kernels", self.versions["kernels"]),
         ]
+
+    @property
+    def versions(self) -> dict[str, str]:
+        """What the cells were measured with; several versions of one component are all named."""
+        parts = next(iter(self.cells.values()))["versions"]
+        return {
+            part: ", ".join(dict.fromkeys(cell["versions"][part] for cell in self.cells.values()))
+            for part in parts
+        }
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values; figures only as their numbers."""
@@ -67,7 +75,7 @@ class TableReport:
                 del figure["svg"]
         head = {"table": self.name, "title": self.title, "preset": self.preset}
         cells = {"cells": {key: dict(cell) for key, cell in self.cells.items()}}
-        return {**head, "command": self.command, **content, "versions": versions(), **cells}
+        return {**head, "command": self.command, **content, "versions": self.versions, **cells}
 
     def save(self, folder: Path) -> None:
         """Write report.md, report.json, report.html and the figures."""
@@ -93,7 +101,7 @@ class TableReport:
         parts += ["## What was measured", listed(content.setup), rows(("", ""), self.facts)]
         parts += ["## Sources", listed(content.sources)]
         parts += ["## Reproduce this table", f"```\n{self.command}\n```"]
-        parts.append(rows(("component", "version"), versions().items()))
+        parts.append(rows(("component", "version"), self.versions.items()))
         return "\n\n".join(filter(None, parts)) + "\n"
 
     def page(self) -> str:
@@ -162,7 +170,7 @@ def _items(texts: Sequence[str]) -> str:
 
 def _end(report: TableReport) -> str:
     content = report.content
-    used = table(("component", "version"), versions().items(), "Versions")
+    used = table(("component", "version"), report.versions.items(), "Versions")
     return f"""<section class="warnings" aria-labelledby="differences">\
 <h2 id="differences">{DIFFERENCES}</h2>{_items(content.differences)}</section>
 <section aria-labelledby="setup"><h2 id="setup">What was measured</h2>\

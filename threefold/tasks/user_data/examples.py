@@ -68,6 +68,7 @@ class ExampleData:
     form: str
     examples: RawExamples
     fit_inputs: Callable[[Sequence[Any]], Chain]  # from the inputs of the training split
+    unlabelled: RawExamples | None = None  # without targets, to pretrain on
     given: Mapping[str, RawExamples] = field(default_factory=dict)  # valid and test of their own
     roles: Roles = field(default_factory=Roles)
     context: int | None = None  # rows of one example, if a table was cut into examples
@@ -82,10 +83,8 @@ def examples_task(data: ExampleData, reading: Reading) -> Task[Batch]:
     splits = _split(data, reading)
     preprocessing = reading.preprocessing or _fit(data, splits["train"], reading)
     splits, skipped = _known_labels(data, splits, preprocessing, reading)
-    if reading.split:
-        encoded = {name: _encode(raw, preprocessing) for name, raw in splits.items()}
-    else:
-        encoded = dict.fromkeys(SPLITS, _encode(splits["test"], preprocessing))
+    whole = {} if reading.split else dict.fromkeys(SPLITS, _encode(splits["test"], preprocessing))
+    encoded = whole or {name: _encode(raw, preprocessing) for name, raw in splits.items()}
     first = encoded["train"].inputs[0]
 
     def draw(split: str, numbers: Numbers) -> Batch:
@@ -119,6 +118,7 @@ def examples_task(data: ExampleData, reading: Reading) -> Task[Batch]:
         preprocessing=lambda: preprocessing,
         description=_describe(data, splits, reading, preprocessing),
         raw=lambda split, n: (splits[split].places[n], splits[split].inputs[n]),
+        pretraining=_pretraining(data, encoded["train"], preprocessing),
         skipped=skipped,
         **fields,
     )
@@ -186,7 +186,8 @@ def _fit(data: ExampleData, train: RawExamples, reading: Reading) -> Preprocessi
     """Steps fitted to the training split, or those of a model to start from where they fit."""
     settings, start = reading.settings, reading.start
     if start is None:
-        inputs = data.fit_inputs(train.inputs)
+        more = () if data.unlabelled is None else data.unlabelled.inputs
+        inputs = data.fit_inputs([*train.inputs, *more])
     else:
         inputs = kept_inputs(start, data.name, data.kind, data.form, data.roles, settings)
     return Preprocessing(
@@ -200,6 +201,16 @@ def _fit(data: ExampleData, train: RawExamples, reading: Reading) -> Preprocessi
         header=settings.header,
         decimal=settings.decimal,
     )
+
+
+def _pretraining(
+    data: ExampleData, train: StoredExamples, preprocessing: Preprocessing
+) -> list[Array]:
+    """The inputs of the training split, and those without a target; none without the latter."""
+    if data.unlabelled is None:
+        return []
+    pairs = zip(data.unlabelled.inputs, data.unlabelled.places, strict=True)
+    return [*train.inputs, *(_apply(preprocessing.inputs, x, place) for x, place in pairs)]
 
 
 def _fit_outputs(data: ExampleData, train: RawExamples, start: Preprocessing | None) -> Chain:
@@ -347,6 +358,8 @@ def _describe(
     else:
         numbers = np.array(data.examples.targets, np.float64)
         facts.append(("values", f"from {numbers.min():.4g} to {numbers.max():.4g}"))
+    if data.unlabelled is not None:
+        facts.append(("unlabelled", f"{len(data.unlabelled):,} examples, to pretrain on"))
     if reading.split:
         sizes = " / ".join(f"{len(splits[split]):,}" for split in SPLITS)
         own = " and ".join(split for split in SPLITS if split in data.given)

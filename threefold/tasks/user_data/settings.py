@@ -34,6 +34,7 @@ class ReadSettings:
     sampling_rate: int | None = None
     sound_inputs: str | None = None  # frames or samples
     image_size: str | None = None  # WIDTHxHEIGHT
+    pretrain: bool | None = None  # rows without a label are kept, to pretrain on
 
     @property
     def target_names(self) -> tuple[str, ...]:

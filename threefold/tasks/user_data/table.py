@@ -32,9 +32,10 @@ from threefold.tasks.user_data.series import forecasting_task, refuse_missing
 from threefold.tasks.user_data.settings import Reading, ReadSettings
 from threefold.tasks.user_data.starting import ordered_like
 from threefold.tasks.user_data.text_inputs import fit_texts
+from threefold.tasks.user_data.unlabelled import split_unlabelled
 
 MOST_WORDS = 25_000
-TABLE_SETTINGS = ("target", "features", "header", "decimal", "length")
+TABLE_SETTINGS = ("target", "features", "header", "decimal", "length", "pretrain")
 GROUP_SETTINGS = (*TABLE_SETTINGS, "time_column", "group_column", "day_first")
 LONGEST_CUT = 128  # rows of one example, where a table of tagged rows is cut into examples
 
@@ -59,7 +60,13 @@ def table_task(table: Table, reading: Reading) -> Task[Any]:
         texts = table.texts(source), table.texts(target)
         rows = RawPairs(*texts, _places(table), table.notes)
         return pairs_task(table.name, rows, reading, found.roles)
-    return examples_task(_examples(table, found, reading.settings), reading)
+    if not reading.settings.pretrain:
+        return examples_task(_examples(table, found, reading.settings), reading)
+    table, rest = split_unlabelled(table, found)
+    data = _examples(table, found, reading.settings)
+    if len(rest) and reading.preprocessing is None:
+        data = replace(data, unlabelled=_examples(rest, found, reading.settings).examples)
+    return examples_task(data, reading)
 
 
 def _without_empty_texts(table: Table, found: TableReading) -> Table:
@@ -282,7 +289,7 @@ def fit_numbers(
 def _targets(table: Table, found: TableReading) -> list[Any]:
     label = found.roles.label or ""
     if found.kind != "regressor":
-        return table.labels(label)
+        return table.labels(label, f"; {option('pretrain')} learns from rows without a label, too")
     columns = [table.complete_numbers(name) for name in found.roles.targets or (label,)]
     return columns[0].tolist() if label else np.stack(columns, 1).tolist()  # type: ignore[no-any-return]
 
