@@ -270,12 +270,20 @@ def _print_result(trained: TrainedRun, folder: Path) -> None:
                 text += f" (of a sample of {summary['test_examples']:,} examples)"
             facts.append((label, text))
     facts.append(("chance level", output.chance_text(summary)))
+    if result.kept_step is not None:
+        facts.append(("kept", _kept_text(result.kept_step)))
     if summary["published"]:
         published = "; ".join(f"{who} {value:g}" for who, value in summary["published"].items())
         facts.append(("published", published))
     facts += [("model", str(folder / "model")), ("figures", str(folder / "figures" / "loss.svg"))]
     facts.append(("to use", _use_command(trained, shlex.quote(str(folder)))))
     output.say_facts(facts)
+
+
+def _kept_text(step: int) -> str:
+    if step == 0:
+        return "the weights before training: the linear start is the best on validation"
+    return f"the weights after step {step:,}, the best on validation"
 
 
 def _use_command(trained: TrainedRun, folder: str) -> str:

@@ -108,7 +108,8 @@ _KINDS = (
             "horizon": 1,
             "head": "quantile",  # or gaussian
             "quantiles": (0.1, 0.5, 0.9),
-            "scaling": "standard",  # none, mean or standard
+            "scaling": "standard",  # none, mean or standard; without lags
+            "lags": 0,  # elements that the linear filter reads which the network corrects
             **BACKBONE_OPTIONS,
         },
     ),

@@ -164,7 +164,7 @@ def _labels(chain: Chain, elements: Sequence[Any], value: Any) -> list[str]:
 
 def _run_forecaster(model: Any, preprocessing: Preprocessing, history: Any) -> list[str]:
     series = history_series(preprocessing, history)[0]
-    forecast_series(model, preprocessing, series.values, 1)
+    forecast_series(model, preprocessing, series, 1)
     count = min(len(series.values), preprocessing.context or len(series.values))
     return [str(number) for number in range(1 - count, 1)]
 

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from threefold.data.preprocessing import Preprocessing
+from threefold.data.preprocessing.calendar import calendar_columns
 from threefold.data.preprocessing.categories import OneHot
 from threefold.data.preprocessing.numbers import ABSURD, FillMissing, Standardise
 from threefold.data.preprocessing.series_scales import SeriesScales
@@ -31,6 +32,7 @@ from threefold.data.stream_bins import OpenBin
 from threefold.data.stream_encoders import Elements
 from threefold.data.time_stamps import TimeAxis
 from threefold.data.time_steps import parse_step
+from threefold.errors import ThreefoldError
 from threefold.runtime.scores.grouping import Columns
 from threefold.runtime.stream_notes import oddities
 
@@ -168,15 +170,18 @@ class SeriesMemory:
     last: Array  # the last known number of each column, standardised
     time: float | None = None  # of the last row
     bin: OpenBin = field(default_factory=OpenBin)
+    calendar: float | None = None  # the last time that was read
 
     def to_dict(self) -> dict[str, Any]:
         """All of it, for JSON."""
-        return {"last": self.last.tolist(), "time": self.time, "bin": self.bin.to_dict()}
+        times = {"time": self.time, "calendar": self.calendar}
+        return {"last": self.last.tolist(), **times, "bin": self.bin.to_dict()}
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> SeriesMemory:
         """The memory that `to_dict` described."""
-        return cls(np.array(values["last"]), values["time"], OpenBin(**values["bin"]))
+        last, bins = np.array(values["last"]), OpenBin(**values["bin"])
+        return cls(last, values["time"], bins, values.get("calendar"))
 
 
 class RowReader(StreamReader):
@@ -213,6 +218,7 @@ class RowReader(StreamReader):
                 None if preprocessing.resample is None else parse_step(preprocessing.resample)
             )
         self.has_time = has_time
+        self.calendar = () if preprocessing is None else preprocessing.calendar
         self.single = not self.named_series and self.step is None
         self.memories: dict[str, SeriesMemory] = {}
         self.counts: Counter[str] = Counter()  # lines and rows with something to tell
@@ -257,6 +263,7 @@ class RowReader(StreamReader):
         if self.policy == "carry":
             inputs[:, len(self.columns) :] = 0.0
         inputs = inputs if self.encode is None else self.encode.apply(inputs)
+        inputs = np.hstack([inputs, self._calendar(memory, moments)]) if self.calendar else inputs
         columns: Columns = {"series": [segment.series] * len(order)} if self.named_series else {}
         columns |= self._time_columns(times, moments)
         columns |= {"missing": missing} if self.policy != "stop" else {}
@@ -268,6 +275,20 @@ class RowReader(StreamReader):
         scales = self.scales
         scale = scales.of(series) if isinstance(scales, SeriesScales) else scales
         return numbers if scale is None else scale.apply(numbers)
+
+    def _calendar(self, memory: SeriesMemory, moments: Sequence[float | None]) -> Array:
+        """The calendar of each row; one without a time has that of the row before."""
+        if self.axis is None:
+            raise ThreefoldError(
+                f"the model reads the calendar ({', '.join(self.calendar)}), but the rows have no "
+                "times; give their column"
+            )
+        known, last = [], memory.calendar
+        for moment in moments:
+            last = last if moment is None else moment
+            known.append(self.axis.first if last is None else last)
+        memory.calendar = last
+        return calendar_columns(np.array(known), self.calendar, self.axis)
 
     def _note_missing(self, numbers: Array) -> list[str]:
         """The names of the columns that are missing in each row."""

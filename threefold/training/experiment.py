@@ -18,9 +18,11 @@ from typing import Any
 from threefold.data.atomic_files import write_json, write_text
 from threefold.drawing.page import standalone
 from threefold.errors import ThreefoldError, option
+from threefold.models.forecaster import Forecaster
 from threefold.models.model import Model
 from threefold.plugins import how_to_load, missing_plugins
 from threefold.runtime.interrupts import InterruptedByUser, Interrupts
+from threefold.training.calibrating import calibrate
 from threefold.training.config import FORMAT_VERSION, RunConfig, read_toml
 from threefold.training.curves import draw_run, loss_chart
 from threefold.training.data_paths import path_note
@@ -202,6 +204,9 @@ def _conclude(
     """Save a trained model if there is a folder, evaluate it, write its summary and figures."""
     data, model, scores = prepared.data, prepared.model.eval(), None
     errors = TargetErrors.of(data)
+    if isinstance(model, Forecaster) and trained.finished:
+        timed = config.training.time is not None
+        model.calibration = calibrate(model, data, prepared.valid_examples if timed else None)
     if trained.folder is not None:
         model.save(trained.folder / MODEL)
     if test and trained.finished:
@@ -209,6 +214,9 @@ def _conclude(
         if scores is None:
             trained.result.stopped = "interrupted"
     summary = summarize(config, data, model, trained.result, scores and scores[0])
+    start = None if prepared.takeover else data.linear_start(config.model)
+    if start is not None:
+        summary["linear_start"] = start.summary()
     if errors is not None:
         summary |= {"by_target": None} if scores is None else errors.values()
     if scores is not None and scores[1] < data.task.size("test"):

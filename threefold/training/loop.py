@@ -61,8 +61,10 @@ def train(
         ReporterGroup(default_reporters(group) if reporters is None else reporters) as reporter,
     ):
         trainer.start(run_folder, reporter, identity or {})
-        if validation is not None and trainer.evaluation_is_missing:
+        if validation is not None and (trainer.evaluation_is_missing or trainer.is_before_start):
+            began = time.perf_counter()
             trainer.evaluate_and_record(validation, reporter, interrupt)
+            trainer.count_other_time(time.perf_counter() - began)
         while not trainer.result.stopped:
             _advance(trainer, run_folder, reporter, interrupt, validation)
         trainer.finish()

@@ -12,6 +12,7 @@ import torch
 from threefold.classical.word_vectors import WordVectors
 from threefold.errors import ThreefoldError
 from threefold.models.ensemble import check_kind
+from threefold.models.forecaster import Forecaster
 from threefold.models.model import Model
 from threefold.models.table import build
 from threefold.tasks.task import Task
@@ -27,11 +28,14 @@ from threefold.training.fine_tuning import (
     open_starting_model,
     starting_spec,
 )
+from threefold.training.linear_starts import apply_start
 from threefold.training.pretraining import check_pretraining
 from threefold.training.time_budget import MOST_JUDGING, TimeBudget
+from threefold.training.trainer import EVALUATIONS, starts_fitted
 from threefold.training.training_data import EvaluationBatches, TrainingData, open_data
 from threefold.training.word_embeddings import start_embedding, with_width_of
 
+START_EXAMPLES = 1000  # of each validation of a forecaster, of which there are many
 FINISHING = 0.03  # share of a time limit for the model's files, samples and figures
 
 
@@ -82,11 +86,12 @@ def prepare(
         check_pretraining(model, data)
     place(model, config.training)
     batches = data.batches(config.training.carry_state)
+    few = START_EXAMPLES if starts_fitted(model) else None
     prepared = PreparedRun(
         data,
         model,
         batches,
-        config.data.eval_examples,
+        config.data.eval_examples or few,
         known,
         takeover=takeover,
         start=start,
@@ -136,6 +141,11 @@ def _build(
             spec = starting_spec(data, settings, start)
             model, takeover = build_from(spec, start, data.preprocessing)
     model.tokenizer, model.preprocessing = data.tokenizer, data.preprocessing
+    if isinstance(model, Forecaster) and (takeover is None or "start" in takeover.new):
+        options = {**settings.options, "lags": model.lags} if takeover else settings.options
+        fitted = data.linear_start(settings.model_copy(update={"options": options}))
+        if fitted is not None:
+            apply_start(model, fitted)
     if vectors is not None:
         known = start_embedding(model, vectors, str(config.model.embedding))
     choose_trained(model, config)
@@ -158,9 +168,9 @@ def _fit_into_time(
     """Evaluate on a sample, if all examples would take more than a share of the time limit."""
     limit = MOST_JUDGING * time_limit
     valid, test = judging_seconds(config, prepared)
-    sampled = prepared
-    if valid + test > limit and not config.training.carry_state:
-        share, task = limit / (valid + test), prepared.data.task
+    sampled, rounds = prepared, EVALUATIONS + 1 if starts_fitted(prepared.model) else 1
+    if rounds * valid + test > limit and not config.training.carry_state:
+        share, task = limit / (rounds * valid + test), prepared.data.task
         fewer = [
             max(1, int(share * min(task.size(split), examples or task.size(split))))
             for split, examples in (("valid", prepared.valid_examples), ("test", None))

@@ -10,6 +10,8 @@ import time
 from collections import deque
 from dataclasses import dataclass, field
 
+from threefold.training.distributed import ProcessGroup
+
 LEAST_TRAINING = 0.2  # share of a time limit that is for training, whatever else takes time
 MOST_JUDGING = 0.3  # share of a time limit that the last validation and the test may take
 RECENT = 0.05  # share of a time limit whose newest steps give the speed …
@@ -30,11 +32,16 @@ class TimeBudget:
     earlier: float = 0.0  # seconds of earlier processes, if the run was resumed
     _recent: deque[float] = field(default_factory=deque)
 
-    def begin(self, spent: float) -> None:
-        """The first step is next; `spent`: seconds of the run in earlier processes."""
+    def begin(self, spent: float, group: ProcessGroup) -> None:
+        """The first step is next; `spent`: seconds of the run in earlier processes.
+
+        All ranks must agree on the time, so that they end at the same step.
+        """
         elapsed = time.monotonic() - self.started
         self.earlier = spent + max(self.before - elapsed, 0.0)  # with pretraining, if done before
-        self.before = max(self.before, elapsed)
+        self.before, self.step, self.validation, self.test = group.broadcast(
+            max(self.before, elapsed), self.step, self.validation, self.test
+        )
 
     def count_step(self, seconds: float) -> None:
         """Note the time of a step."""

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from threefold.blocks.stack import Stack
 from threefold.errors import DivergedError, OtherProcessFailedError
 from threefold.memory.state import State
+from threefold.models.forecaster import Forecaster
 from threefold.models.saving import unique_tensors
 from threefold.runtime.interrupts import InterruptedByUser, Interrupts
 from threefold.training.devices import computing, device_of, move, place
@@ -37,6 +38,7 @@ from threefold.training.seeding import seed_step
 from threefold.training.settings import TrainingSettings
 from threefold.training.time_budget import TimeBudget
 
+EVALUATIONS = 10  # of a run that starts from a fit and is not told when to evaluate
 MAX_SKIPS = 10  # consecutive steps that on_non_finite="skip" may skip
 
 
@@ -79,7 +81,7 @@ class Trainer:
         self.optimizer = make_optimizer(model, settings)
         self.parameters = [p for p in model.parameters() if p.requires_grad]
         self.ema = ExponentialMovingAverage(model, settings.ema) if settings.ema else None
-        self.best: dict[str, Tensor] | None = None  # weights of the best evaluation, with patience
+        self.best: dict[str, Tensor] | None = None  # weights of the best evaluation, if kept
         self.local_learner = Learner(model, objective, settings)
         self.learner: nn.Module | None = None  # local_learner, with gradients averaged over ranks
         self.state: State | None = None  # carried to the next batch
@@ -103,8 +105,7 @@ class Trainer:
         if self.result.steps:
             reporter.message(f"resumed after step {self.result.steps:,}")
         if self.budget is not None:
-            self.budget.begin(self.spent)
-            self._agree_on(self.budget)
+            self.budget.begin(self.spent, self.group)
         if run_folder is not None and self.result.steps:
             self.result.stopped = self._target_reached or self.end_reason or self._out_of_patience
 
@@ -143,13 +144,6 @@ class Trainer:
             self.budget.count_step(seconds)
         self.result.seconds += seconds
         return True
-
-    def _agree_on(self, budget: TimeBudget) -> None:
-        """All ranks must agree on the time, so that they end at the same step."""
-        names = ("before", "step", "validation", "test")
-        numbers = self.group.broadcast(*(getattr(budget, name) for name in names))
-        for name, number in zip(names, numbers, strict=True):
-            setattr(budget, name, number)
 
     def _rows(self, number: int) -> Any:
         """This rank's rows of a batch, on the device."""
@@ -197,8 +191,7 @@ class Trainer:
 
     def count_other_time(self, seconds: float) -> None:
         """Count what was spent between two steps towards the time limit."""
-        timed = self.budget is not None
-        self.result.other_seconds += self.group.broadcast(seconds)[0] if timed else seconds
+        self.result.other_seconds += self.group.broadcast(seconds)[0] if self.budget else seconds
 
     @property
     def seconds_left(self) -> float:
@@ -215,9 +208,16 @@ class Trainer:
 
     @property
     def evaluation_is_due(self) -> bool:
-        """Whether `eval_every` asks for an evaluation at this step."""
+        """Whether `eval_every` asks for an evaluation at this step, or a tenth of a run is over."""
         every = self.settings.eval_every
+        if every is None and starts_fitted(self.model):
+            return int(EVALUATIONS * self.progress) > len(self.result.validation)
         return every is not None and self.result.steps % every == 0
+
+    @property
+    def is_before_start(self) -> bool:
+        """Whether the start of a fitted model is still to be evaluated."""
+        return starts_fitted(self.model) and not self.result.steps and self.result.start is None
 
     @property
     def evaluation_is_missing(self) -> bool:
@@ -237,17 +237,20 @@ class Trainer:
             return
         if self.budget is not None and isinstance(validation, Sized):
             self._count_validation(self.budget, len(validation), start, reporter)
-        self.record_scores(scores, reporter)
+        if not self.result.steps:
+            self.result.start = scores
+            self._keep_weights()
+        else:
+            self.record_scores(scores, reporter)
 
     def _count_validation(
         self, budget: TimeBudget, batches: int, start: float, reporter: Reporter
     ) -> None:
         """Note how long all batches of a validation take, and say it if some were left out."""
-        done = int(self.group.broadcast(self.evaluated)[0])
-        seconds = self.group.broadcast(time.perf_counter() - start)[0]
+        done, seconds = self.group.broadcast(self.evaluated, time.perf_counter() - start)
         budget.count_validation(seconds * batches / max(done, 1))
         if done < batches:
-            reporter.warn(f"validated on {done:,} of {batches:,} batches: the time is over")
+            reporter.warn(f"validated on {done:,.0f} of {batches:,} batches: the time is over")
 
     def evaluate(self, validation: Iterable[Any], interrupt: Interrupts) -> Scores | None:
         """Loss and metric, with averaged weights if there are any; None if interrupted.
@@ -281,17 +284,23 @@ class Trainer:
         """Add an evaluation to the result; it may end the run."""
         best = min(self._validation_losses, default=math.inf)
         self.result.validation.append((self.result.steps, scores))
-        if self.settings.patience is not None and scores.loss < best:
-            averaged = {} if self.ema is None else self.ema.mean
-            weights = {**unique_tensors(self.model), **averaged}
-            self.best = {name: tensor.detach().clone() for name, tensor in weights.items()}
+        keeps = self.settings.patience is not None or starts_fitted(self.model)
+        if keeps and scores.loss < best:
+            self._keep_weights()
         self.result.stopped = self._target_reached or self.result.stopped or self._out_of_patience
         reporter.on_evaluate(self)
 
+    def _keep_weights(self) -> None:
+        """Remember the weights that were just evaluated."""
+        averaged = {} if self.ema is None else self.ema.mean
+        weights = {**unique_tensors(self.model), **averaged}
+        self.best = {name: tensor.detach().clone() for name, tensor in weights.items()}
+
     @property
     def _validation_losses(self) -> list[float]:
-        """The losses of all evaluations; NaN counts as infinite."""
-        losses = (scores.loss for _, scores in self.result.validation)
+        """The losses of all evaluations, that of the start included; NaN counts as infinite."""
+        start = [] if self.result.start is None else [self.result.start.loss]
+        losses = (*start, *(scores.loss for _, scores in self.result.validation))
         return [math.inf if math.isnan(loss) else loss for loss in losses]
 
     @property
@@ -316,6 +325,10 @@ class Trainer:
         if self.result.stopped == "interrupted":
             return
         weights = self.best or (None if self.ema is None else self.ema.mean)
+        if self.best is not None:
+            losses = self._validation_losses
+            steps = [0] * (self.result.start is not None) + [s for s, _ in self.result.validation]
+            self.result.kept_step = steps[losses.index(min(losses))]
         if weights is not None:
             with torch.no_grad():
                 for name, tensor in unique_tensors(self.model).items():
@@ -373,6 +386,11 @@ class Trainer:
         if found_by_any and cause == NOT_REPRODUCED:  # the bad rows are those of another rank
             raise OtherProcessFailedError("another process of this run found non-finite numbers")
         return cause
+
+
+def starts_fitted(model: nn.Module) -> bool:
+    """Whether a model was fitted before training: a forecaster with a linear start."""
+    return isinstance(model, Forecaster) and model.start is not None
 
 
 def _elements(rows: Any) -> int:

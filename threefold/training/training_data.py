@@ -30,6 +30,7 @@ from threefold.tasks.task import Task, accuracy
 from threefold.tasks.user_data import files_of, user_task
 from threefold.tasks.user_data.settings import FIELDS, read_settings
 from threefold.training.config import DataSettings, ModelSettings
+from threefold.training.linear_starts import FittedStart, fit_start
 from threefold.training.needed_models import NEEDED_MODELS
 from threefold.training.objectives import Objective, ObjectiveOptions, objective_of
 from threefold.training.settings import TrainingSettings
@@ -158,6 +159,22 @@ class TrainingData:
     def needed_options(self, model: ModelSettings) -> dict[str, Any]:
         """The options of a model that only the data decide."""
         return NEEDED_MODELS[self.task.kind](self, model).options
+
+    def linear_start(self, model: ModelSettings) -> FittedStart | None:
+        """Where a forecaster starts; None for other kinds, and if its options say so (lags = 0)."""
+        lags = model.options.get("lags")
+        chosen = lags is None or (isinstance(lags, int) and lags > 0)
+        if self.task.kind != "forecaster" or not chosen:
+            return None
+        if lags not in self._starts:
+            current = 0 if self.preprocessing is None else self.preprocessing.calendar_size
+            self._starts[lags] = fit_start(self.task, current=current, lags=lags)
+        return self._starts[lags]
+
+    @cached_property
+    def _starts(self) -> dict[int | None, FittedStart]:
+        """Fitted starts by the number of lags that was asked for."""
+        return {}
 
     @property
     def tokenizer(self) -> Any:
