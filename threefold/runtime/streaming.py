@@ -26,8 +26,9 @@ from threefold.runtime.scores.scorers import Scorer, make_scorer
 from threefold.runtime.session import check_streams
 from threefold.runtime.source import Input, SourcePosition, Wait
 from threefold.runtime.state_files import StateFile, read_state, save_state, state_for_model
-from threefold.runtime.stream_inputs import Prepared, RowReader, TokenReader
-from threefold.runtime.stream_past import CarriedPast, Part, Past, WindowedPast
+from threefold.runtime.stream_inputs import Prepared, TokenReader
+from threefold.runtime.stream_past import CarriedPast, Part, Past, SentencePast, WindowedPast
+from threefold.runtime.stream_rows import RowReader
 from threefold.runtime.stream_settings import (
     ALL,
     StreamSettings,
@@ -319,6 +320,8 @@ def _check_format(path: str | PathLike[str], note: Mapping[str, Any]) -> None:
 
 
 def _make_past(model: Any, opened: StreamInput, settings: StreamSettings) -> Past:
+    if settings.context == ALL and model.kind == "hierarchical":
+        return SentencePast(model, settings.chunk_size)
     if settings.context == ALL:
         return CarriedPast(model, settings.chunk_size, opened.reader.single)
     if not isinstance(model, Forecaster):
