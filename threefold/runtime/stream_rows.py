@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import torch
 
 from threefold.data.preprocessing import Preprocessing
 from threefold.data.preprocessing.calendar import calendar_columns
