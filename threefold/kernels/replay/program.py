@@ -40,9 +40,7 @@ CHOOSING = (
 )
 # With fewer weights than this in all products, waking a thread takes longer than it saves.
 _WORTH_THREADS = 2**20
-# Rows of a batch, and weights in all products of a step with more than a few rows: beyond them
-# torch's products reuse each weight often enough from the cache.
-MAX_ROWS, FEW_ROWS, MAX_WEIGHTS = 64, 8, 2**21
+MAX_ROWS = 64  # of a batch
 
 
 class StaleProgramError(Exception):

@@ -19,7 +19,7 @@ from threefold.kernels.replay.listing import (
     State,
     state_leaves,
 )
-from threefold.kernels.replay.program import FEW_ROWS, MAX_WEIGHTS, Program, StaleProgramError
+from threefold.kernels.replay.program import Program, StaleProgramError
 from threefold.kernels.replay.recorder import Recorder
 
 Step = Callable[[Tensor, State], tuple[Tensor, State]]
@@ -44,10 +44,6 @@ def record(
         with recorder.watching():
             y, after = step(x, state)
         recorder.finish(y, after)
-        if len(x) > FEW_ROWS and recorder.listing.weights > MAX_WEIGHTS:
-            raise CannotRecordError(
-                f"{len(x)} rows of a large model run faster on torch's products"
-            )
         program = Program(recorder.listing, owner)
         if program.runs_from_anywhere:
             after = _compare(program, step, x, _copied(state)) or after
