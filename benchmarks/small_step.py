@@ -46,6 +46,17 @@ def language_model(mixer: str, width: int = 64, depth: int = 2) -> LanguageModel
     return LanguageModel(Spec("language", width, depth, mixer, vocabulary=VOCABULARY)).eval()
 
 
+class ExportedNorm(nn.Module):
+    """The RMS norm in operations that the exporter knows."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-5) * self.weight
+
+
 class Peer(nn.Module):
     """The LSTM language model of the same size in plain torch, one step with its state."""
 
@@ -56,7 +67,7 @@ class Peer(nn.Module):
         hidden = 176
         self.gates = nn.ModuleList(nn.Linear(width, 2 * hidden) for _ in range(depth))
         self.outs = nn.ModuleList(nn.Linear(hidden, width) for _ in range(depth))
-        self.norms = nn.ModuleList(nn.RMSNorm(width) for _ in range(2 * depth + 1))
+        self.norms = nn.ModuleList(ExportedNorm(width) for _ in range(2 * depth + 1))
 
     def forward(self, token: Tensor, hidden: Tensor, cell: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         x = self.embedding(token)
@@ -67,7 +78,7 @@ class Peer(nn.Module):
             x = x + h
             value, gate = self.gates[layer](self.norms[2 * layer + 1](x)).chunk(2, -1)
             x = x + self.outs[layer](value * nn.functional.silu(gate))
-        logits = self.norms[-1](x) @ self.embedding.weight.T
+        logits = nn.functional.linear(self.norms[-1](x), self.embedding.weight)
         return logits, torch.stack([h for h, _ in after]), torch.stack([c for _, c in after])
 
 
