@@ -13,7 +13,7 @@ from typing import Any
 
 from tests.surfaces.random_requests import CAUSAL, random_model, random_settings
 from threefold.models.language import LanguageModel
-from threefold.runtime.batch import Batch
+from threefold.runtime.batch import LiveBatch
 from threefold.runtime.sampling import Sampling
 
 FILTERS = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
@@ -31,7 +31,7 @@ class Request:
     scores: list[float | None] = field(default_factory=list)
     finish_reason: str = ""
 
-    def admit(self, batch: Batch) -> int:
+    def admit(self, batch: LiveBatch) -> int:
         settings = {**self.settings}
         sampling = Sampling(**{name: settings.pop(name) for name in FILTERS if name in settings})
         return batch.admit(self.prompt, sampling=sampling, **settings)
@@ -53,7 +53,7 @@ def random_rows(chance: random.Random, model: LanguageModel, count: int) -> list
     return rows
 
 
-def serve(batch: Batch, rows: list[Request], chance: random.Random) -> None:
+def serve(batch: LiveBatch, rows: list[Request], chance: random.Random) -> None:
     """Run the rows to their ends, each admitted before the step of its arrival."""
     known: dict[int, Request] = {}
     clock = 0
@@ -77,7 +77,7 @@ def serve(batch: Batch, rows: list[Request], chance: random.Random) -> None:
 def alone(model: LanguageModel, row: Request, **settings: Any) -> Request:
     """The same request in a batch of its own."""
     copy = Request(0, row.prompt, row.settings, row.cancelled_after)
-    serve(Batch(model, **settings), [copy], random.Random(0))
+    serve(LiveBatch(model, **settings), [copy], random.Random(0))
     return copy
 
 
@@ -91,7 +91,7 @@ def compare(seed: int, rows: int = 10) -> list[str]:
         "prompt_piece": chance.choice((4, 16)),
     }
     requests = random_rows(chance, model, rows)
-    serve(Batch(model, **settings), requests, chance)
+    serve(LiveBatch(model, **settings), requests, chance)
     wrong = []
     for number, row in enumerate(requests):
         single = alone(model, row, **settings)

@@ -1,6 +1,6 @@
 """Batches of live rows: requests join and leave between two steps of one model.
 
-    batch = Batch(model)
+    batch = LiveBatch(model)
     row = batch.admit("Once upon a time", max_tokens=50, seed=0)
     while batch:
         for token in batch.step(): …
@@ -38,7 +38,7 @@ Chosen: TypeAlias = Sequence[tuple[DecodingRow, int]]
 class BatchToken:
     """One token of one row; a row whose token has a `finish_reason` has ended."""
 
-    row: int  # as returned by `Batch.admit`
+    row: int  # as returned by `LiveBatch.admit`
     token: int
     finish_reason: str = ""  # "stop" or "length"
     log_probability: float | None = None  # of the token, before temperature and filters
@@ -55,7 +55,7 @@ class BatchRow(SlotRow):
     scored: bool = False
 
 
-class Batch:
+class LiveBatch:
     """Live rows of one language model, each with its own prompt, sampling settings and end.
 
     max_rows: rows that are read or generated at the same time; others wait for their turn.

@@ -8,6 +8,7 @@ then the states move.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -26,7 +27,7 @@ from threefold.runtime.sampling import Sampling
 
 # Slots of a deterministic group: as many rows as every product of a recorded step accepts.
 GROUP = 8
-_PROBE_STEPS = 4
+_PROBE_STEPS, _PROBE_LENGTH = 4, 40
 
 
 @dataclass(eq=False)
@@ -68,7 +69,8 @@ class SlotDecoder(TokenDecoder):
 
     def __init__(self, model: Predictor, *, size: int | None = None) -> None:
         super().__init__(model)
-        self.model, self.size = model, size
+        self.model: Any = model
+        self.size = size
         self._idle_seen = np.zeros(model.spec.vocabulary, dtype=bool)
 
     @property
@@ -173,34 +175,47 @@ class FixedShapes:
 def fixed_shapes(model: Predictor) -> FixedShapes:
     """Find how the step of a model gives a row the same bits in any company.
 
-    Groups of `GROUP` slots, if the state does not grow (sums over a history depend on the longest
-    row) and a row has the same bits in every slot (it has not where a torch operation vectorises
-    over rows of odd lengths); else each row by itself.  A step that is recorded only after a stream
-    has begun is not replayed, so that it does not matter who began first.
+    Groups of `GROUP` slots, if their step is one program and a few rows of different lengths have
+    the same bits in other slots; else each row by itself, which needs no check.
     """
-    grows = any(True for _ in states.histories(model.empty_state(1)))
-    if not grows and _replayed(model, GROUP) and _same_in_all_slots(model):
+    if _replayed(model, GROUP) and _same_in_other_slots(model):
         return FixedShapes(GROUP, replayed=True)
     return FixedShapes(1, replayed=_replayed(model, 1))
 
 
-def _replayed(model: Predictor, rows: int) -> bool:
-    """Whether steps of so many rows run as one program, from any state."""
+def _replayed(model: Any, rows: int) -> bool:
+    """Whether steps of so many rows run as one program."""
     engine, state = Engine(model), model.empty_state(rows)
-    for _ in range(2):
-        _, state = engine.step(torch.zeros(rows, dtype=torch.int64, device=model.device), state)
+    engine.step(torch.zeros(rows, dtype=torch.int64, device=model.device), state)
     found = model.programs.get((rows, torch.int64, torch.get_num_threads()))
-    return isinstance(found, Program) and found.runs_from_anywhere
+    return isinstance(found, Program)
 
 
-def _same_in_all_slots(model: Predictor) -> bool:
-    """Whether equal rows have equal bits after a few steps from an empty state."""
+def _same_in_other_slots(model: Predictor) -> bool:
+    """Whether rows of different lengths have the same bits in the opposite order."""
     generator = torch.Generator().manual_seed(0)
-    engine, state = Engine(model), model.empty_state(GROUP)
-    for _ in range(_PROBE_STEPS):
-        token = torch.randint(model.spec.vocabulary, (1,), generator=generator)
-        logits, state = engine.step(token.expand(GROUP).contiguous().to(model.device), state)
-        leaves = [logits, *(leaf for _, leaf in states.leaves(state))]
-        if not all(torch.equal(leaf, leaf[:1].expand_as(leaf)) for leaf in leaves):
-            return False
-    return True
+    texts = torch.randint(model.spec.vocabulary, (GROUP, _PROBE_LENGTH), generator=generator)
+    texts = texts.to(model.device)
+    engine, lengths = OrdinaryEngine(model), range(1, _PROBE_LENGTH, _PROBE_LENGTH // GROUP)
+    try:
+        rows = [
+            engine.prefill(text[None, :length], None)[1]
+            for text, length in zip(texts, lengths, strict=True)
+        ]
+        forward, backward = (_steps(model, states.join(x), t) for x, t in _orders(rows, texts))
+    except ThreefoldError:  # the largest length of the model is shorter
+        return False
+    return all(torch.equal(a, b.flip(0)) for a, b in zip(forward, backward, strict=True))
+
+
+def _orders(rows: list[State], texts: Tensor) -> list[tuple[list[State], Tensor]]:
+    return [(rows, texts), (rows[::-1], texts.flip(0))]
+
+
+def _steps(model: Predictor, state: State, texts: Tensor) -> list[Tensor]:
+    """The logits after each of a few tokens."""
+    engine, outputs = Engine(model), []
+    for t in range(_PROBE_STEPS):
+        logits, state = engine.step(texts[:, t].contiguous(), state)
+        outputs.append(logits)
+    return outputs
