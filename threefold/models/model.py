@@ -21,6 +21,7 @@ from threefold.data.preprocessing import Preprocessing
 from threefold.errors import ThreefoldError
 from threefold.layers.placement import Placed
 from threefold.memory.state import State
+from threefold.models.alarm_calibration import AlarmCalibration
 from threefold.models.calibration import Calibration
 from threefold.models.spec import Spec
 
@@ -46,6 +47,7 @@ class Model(Placed, ABC):
         self.tokenizer: Any = None
         self.preprocessing: Preprocessing | None = None  # from a user's data to tensors
         self.calibration: Calibration | None = None  # of the bands of a forecaster
+        self.alarms: AlarmCalibration | None = None  # scores of a clean stretch
 
     @property
     def name(self) -> str:

@@ -196,5 +196,6 @@ class StreamJob:
             "output": None if output_path is None else str(output_path),
             "state": None if self.state_path is None else str(self.state_path),
             **self.totals.summary(scored_bytes),
+            **({} if stream.alarms is None else stream.alarms.summary()),
             **stream.reader.summary(),
         }
