@@ -478,7 +478,7 @@ def test_changed_data_are_noticed(tmp_path: Path) -> None:
         (("recall", "--mixers", "gru,fnet"), "fnet cannot do recall: "),
         (
             ("digits8-images", "--mixers", "gla,convolutional"),
-            "compares mixers, and a convolutional model has none; race the mixers with --kind vision",
+            "a convolutional model has none; race the mixers with --kind vision",
         ),
         (
             ("digits8-images", "--mixers", "gla", "--kind", "swin"),
