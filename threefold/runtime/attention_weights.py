@@ -186,6 +186,11 @@ def _translator(
 
 def _captioner(model: Any, preprocessing: Preprocessing, image: Any) -> AttentionWeights:
     """The weights of the model's own caption over the positions of an image."""
+    if model.encoder.grid is None:
+        raise ThreefoldError(
+            "this captioner reads vectors, which have no positions to look at; attention weights "
+            "are those of a captioner of images"
+        )
     tokens, queries = _written(model, preprocessing, image)
     pixels = torch.from_numpy(image)
     layers = {"decoder": model.align(pixels.to(model.device, model.dtype).unsqueeze(0), tokens)}

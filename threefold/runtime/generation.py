@@ -154,12 +154,8 @@ def generate(
     _check_max_tokens(max_tokens, stream)
     if beams is not None and (stream or isinstance(tokens, Generation)):
         raise ThreefoldError("generate: beam search needs a prompt and stream=False")
-    if beams is not None and seed is not None:
-        raise ThreefoldError(
-            f"generate: seed={seed} has no effect with beams={beams}, because beam search does "
-            "not sample; leave out one of them"
-        )
-    settings = _beam_settings(beams, length_penalty, max_tokens, sampling)
+    sampled = seed is not None or sampling != Sampling()
+    settings = _beam_settings(beams, length_penalty, max_tokens, sampled)
     generator = TokenGenerator(_predictor(model), sampling, parse_stops(stop, model), max_tokens)
     generator.start(tokens, state, mask, seed)
     if settings is not None:
@@ -230,8 +226,9 @@ class TokenGenerator(Iterator[Any]):
 
     def run(self) -> Generation:
         """Generate all tokens."""
-        for _ in self:
-            pass
+        while not all(row.finish_reason for row in self.rows):
+            for chosen in self.decoder.run(self.max_tokens or 1):
+                self._take(chosen)
         return self.result
 
     def search(self, settings: BeamSettings) -> Generation:
@@ -244,12 +241,17 @@ class TokenGenerator(Iterator[Any]):
     def __next__(self) -> Any:
         if all(row.finish_reason for row in self.rows):
             raise StopIteration
-        chosen = {id(row): token for row, token in self.decoder.step()}
-        tokens = [chosen.get(id(row), PADDING) for row in self.rows]
+        tokens = self._take(self.decoder.step())
+        return tokens[0] if self.unbatched else torch.tensor(tokens, device=self.decoder.device)
+
+    def _take(self, chosen: list[tuple[DecodingRow, int]]) -> list[int]:
+        """Append the tokens of one step; returns one for each row, padding for those that ended."""
+        by_row = {id(row): token for row, token in chosen}
+        tokens = [by_row.get(id(row), PADDING) for row in self.rows]
         for row, token in zip(self.tokens, tokens, strict=True):
             if token != PADDING:
                 row.append(token)
-        return tokens[0] if self.unbatched else torch.tensor(tokens, device=self.decoder.device)
+        return tokens
 
     @property
     def result(self) -> Generation:
@@ -287,16 +289,16 @@ def _check_max_tokens(max_tokens: Any, stream: bool) -> None:
 
 
 def _beam_settings(
-    beams: int | None, length_penalty: float, max_tokens: int | None, sampling: Sampling
+    beams: int | None, length_penalty: float, max_tokens: int | None, sampled: bool
 ) -> BeamSettings | None:
     if beams is None and length_penalty != 0:
         raise ThreefoldError(f"generate: length_penalty={length_penalty} is only used with beams=")
     if beams is None:
         return None
-    if sampling != Sampling():
+    if sampled:
         raise ThreefoldError(
             "generate: beam search does not sample; leave out temperature, top_k, top_p, "
-            "min_p and repetition_penalty"
+            "min_p, repetition_penalty and seed"
         )
     assert max_tokens is not None  # only a stream may be endless
     return BeamSettings(beams, length_penalty, max_tokens)

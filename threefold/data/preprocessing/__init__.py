@@ -44,6 +44,7 @@ class Roles:
     time: str | None = None
     group: str | None = None  # rows with one value of it are one sequence
     series: str | None = None  # rows with one value of it are one series
+    image: str | None = None  # files of images
 
 
 @dataclass(frozen=True)

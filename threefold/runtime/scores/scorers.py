@@ -362,6 +362,7 @@ SCORERS: dict[str, Callable[[Any, ScorerOptions], Scorer]] = {
     "language": _token_scorer,
     "tagger": _class_scorer,
     "classifier": _class_scorer,
+    "hierarchical": _class_scorer,
     "regressor": _numbers_scorer,
     "forecaster": _forecast_scorer,
 }
