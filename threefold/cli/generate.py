@@ -84,20 +84,18 @@ def generate(
     plugins: options.Plugins = None,
 ) -> None:
     """Continue a text, token by token; the state can be saved and continued later."""
-    sampling = {
-        "temperature": temperature,
-        "top_k": top_k,
-        "top_p": top_p,
-        "min_p": min_p,
-        "repetition_penalty": repetition_penalty,
-    }
-    sampling = {name: value for name, value in sampling.items() if value is not None}
+    sampling = chosen(
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        min_p=min_p,
+        repetition_penalty=repetition_penalty,
+    )
     limit = token_limit(max_tokens, endless, beams)
     check_beams(beams, length_penalty, sampled=bool(sampling) or seed is not None)
     from threefold.runtime.interrupts import Interrupts
 
-    opened = load_model(model, save_state, weights)
-    writer = open_writer(opened, sampling, seed, state)
+    writer = open_writer(load_model(model, save_state, weights), sampling, seed, state)
     read_prompt(writer, prompt)
     generated = GeneratedText(keep=as_json)
     with Interrupts() as interrupts:
@@ -110,6 +108,11 @@ def generate(
     generated.finish(writer, save_state)
     if interrupts.asked:
         report_interruption(model, save_state)
+
+
+def chosen(**options: Any) -> dict[str, Any]:
+    """The options that were given."""
+    return {name: value for name, value in options.items() if value is not None}
 
 
 def token_limit(max_tokens: int | None, endless: bool, beams: int | None) -> int | None:
