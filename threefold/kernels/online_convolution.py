@@ -18,7 +18,7 @@ from threefold.kernels import library
 from threefold.kernels.dispatch import register_kernel
 from threefold.kernels.fourier import next_power_of_two, numbers_per_point, twiddle_factors
 from threefold.kernels.growing_buffer import NotCopied, claim_buffer
-from threefold.kernels.replay.growth import Grown, LeafGrowth
+from threefold.kernels.replay.growth import Grown, LeafGrowth, StaleProgramError
 from threefold.kernels.replay.listing import Operand
 from threefold.kernels.replay.recorder import Recorder
 
@@ -120,6 +120,12 @@ class OnlineStep:
         )
         return y
 
+    def rebuild(self, position: Tensor) -> None:
+        """Compute the sums of the elements before `position` [B] again, without a new element."""
+        nothing = self.inputs.new_zeros(len(self.inputs), self.inputs.shape[2])
+        largest = largest_tile(position.tolist(), rebuild=True)
+        self.advance(nothing, -1 - position, largest, rebuild=True)
+
 
 def largest_tile(places: Sequence[int], *, rebuild: bool) -> int:
     """The largest tile that ends at one of these elements, or before it with `rebuild`."""
@@ -207,27 +213,35 @@ class StreamGrown(Grown):
 
 @dataclass(frozen=True)
 class StreamGrowth(LeafGrowth):
-    """The inputs of convolutions with these filters, one after another."""
+    """The inputs of convolutions with these filters, one after another.
+
+    It ends where the filters have no more taps; an ordinary step then makes longer ones.
+    """
 
     filters: tuple[OnlineFilter, ...]
-    from_anywhere = False
+    ends = True
 
     def claim(self, leaf: Tensor, before: Sequence[Any], steps: int) -> StreamGrown | None:
-        """Claim room and the sums of a stream; None where they must be computed first."""
+        """Claim room and the sums of a stream; None where the filters have too few taps."""
         assert self.position is not None
         starts: list[int] = before[self.position].tolist()
         ends = [start + steps for start in starts]
-        pending: PendingSums | None = getattr(leaf, PENDING, None)
-        if pending is None or not pending.serves(self.filters) or min(starts) < 0:
+        if not 0 <= min(starts) <= max(starts) <= leaf.shape[1]:
             return None
-        if max(ends) > min(filter.kernel.shape[1] for filter in self.filters):
+        taps = min(filter.kernel.shape[1] for filter in self.filters)
+        if max(starts) >= taps:  # recorded anew, it has filters with more taps
+            raise StaleProgramError
+        if max(ends) > taps:
             return None
-        if not pending.claim(starts, ends):
-            return None
+        known: PendingSums | None = getattr(leaf, PENDING, None)
+        ready = known is not None and known.serves(self.filters) and known.claim(starts, ends)
+        pending = known if known is not None and ready else PendingSums(ends)
         buffer = claim_buffer(leaf, starts, ends)
         largest = max(_largest_between(start, end) for start, end in zip(starts, ends, strict=True))
         for group, filter in enumerate(self.filters):
-            pending.step(group, filter, buffer.heads[group], max(ends) - 1)
+            step, rebuild = pending.step(group, filter, buffer.heads[group], max(ends) - 1)
+            if rebuild:
+                step.rebuild(before[self.position])
             filter.prepare(largest)
         threads, numbers = torch.get_num_threads(), numbers_per_point(leaf.dtype)
         tiles = leaf.new_empty(threads, 2 * largest, numbers)

@@ -20,6 +20,10 @@ from threefold.kernels.growing_buffer import (
 )
 
 
+class StaleProgramError(Exception):
+    """What a program was recorded from has changed, or does not reach any further."""
+
+
 @dataclass
 class Grown:
     """Room for `steps` elements after those of a leaf, claimed for one run."""
@@ -58,8 +62,8 @@ class LeafGrowth:
     """How a leaf grows; `position`: the index of the leaf that counts a history's elements."""
 
     position: int | None
-    # Whether every state of the right shape will do; else some steps must run the ordinary way.
-    from_anywhere = True
+    # Whether there are states of the right shape from which it cannot go on.
+    ends = False
 
     def claim(self, leaf: Tensor, before: Sequence[Any], steps: int) -> Grown | None:
         """Claim room for this many steps; None if the position does not fit the history."""

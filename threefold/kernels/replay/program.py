@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from threefold.errors import ThreefoldError
 from threefold.kernels import library
 from threefold.kernels.dispatch import PLAIN_TENSOR_TYPES
-from threefold.kernels.replay.growth import Grown
+from threefold.kernels.replay.growth import Grown, StaleProgramError
 from threefold.kernels.replay.listing import LINE, Leaf, Listing, Operand, State, arrange
 from threefold.kernels.replay.thread_backoff import ThreadBackoff
 from threefold.kernels.replay.validity import Validity
@@ -40,13 +40,7 @@ CHOOSING = (
 )
 # With fewer weights than this in all products, waking a thread takes longer than it saves.
 _WORTH_THREADS = 2**20
-# Rows of a batch, and weights in all products of a step with more than a few rows: beyond them
-# torch's products reuse each weight often enough from the cache.
-MAX_ROWS, FEW_ROWS, MAX_WEIGHTS = 64, 8, 2**21
-
-
-class StaleProgramError(Exception):
-    """What a program was recorded from has changed."""
+MAX_ROWS = 64  # of a batch
 
 
 class Frame:
@@ -169,9 +163,9 @@ class Program:
         return len(self._result_of) == len(self.listing.leaves) == len(self.listing.results)
 
     @property
-    def runs_from_anywhere(self) -> bool:
-        """Whether it runs on every state of the right shapes, on copies of leaves too."""
-        return all(leaf.growth is None or leaf.growth.from_anywhere for leaf in self.listing.leaves)
+    def ends(self) -> bool:
+        """Whether there are states of the right shapes from which it does not run."""
+        return any(leaf.growth is not None and leaf.growth.ends for leaf in self.listing.leaves)
 
     def _claim(self, before: list[Any], steps: int) -> list[Grown] | None:
         """Make room for the new elements of the leaves that grow; None if there cannot be any."""
@@ -179,10 +173,14 @@ class Program:
         for index in self._growing:
             growth = self.listing.leaves[index].growth
             assert growth is not None
-            made = growth.claim(before[index], before, steps)
+            made = None
+            try:
+                made = growth.claim(before[index], before, steps)
+            finally:
+                if made is None:
+                    for one in grown:
+                        one.give_back(0)
             if made is None:
-                for one in grown:
-                    one.give_back(0)
                 return None
             grown.append(made)
         return grown

@@ -13,13 +13,14 @@ from torch import Tensor, nn
 
 from threefold.kernels.replay.activity import ordinary_steps
 from threefold.kernels.replay.comparison import same_results
+from threefold.kernels.replay.growth import StaleProgramError
 from threefold.kernels.replay.listing import (
     CannotRecordError,
     CannotRecordYetError,
     State,
     state_leaves,
 )
-from threefold.kernels.replay.program import FEW_ROWS, MAX_WEIGHTS, Program, StaleProgramError
+from threefold.kernels.replay.program import Program
 from threefold.kernels.replay.recorder import Recorder
 
 Step = Callable[[Tensor, State], tuple[Tensor, State]]
@@ -44,20 +45,14 @@ def record(
         with recorder.watching():
             y, after = step(x, state)
         recorder.finish(y, after)
-        if len(x) > FEW_ROWS and recorder.listing.weights > MAX_WEIGHTS:
-            raise CannotRecordError(
-                f"{len(x)} rows of a large model run faster on torch's products"
-            )
         program = Program(recorder.listing, owner)
-        if program.runs_from_anywhere:
-            after = _compare(program, step, x, _copied(state)) or after
-        for number in range(_COMPARISONS):
-            found = _compare(program, step, _random_like(x, limit), after)
-            if found is None and number == 0 and not program.runs_from_anywhere:
-                raise CannotRecordYetError("the state of a stream that must first be extended")
+        found = _compare(program, step, x, _copied(state))
+        if found is None:
+            raise CannotRecordYetError("a stream whose filters must first get more taps")
+        for _ in range(_COMPARISONS):
+            found = _compare(program, step, _random_like(x, limit), found)
             if found is None:
                 break
-            after = found
     return program
 
 
@@ -68,7 +63,7 @@ def _compare(program: Program, step: Step, x: Tensor, state: State) -> State | N
         found = program.run(x, state)
     except StaleProgramError:
         found = None
-    if found is None and not program.runs_from_anywhere:
+    if found is None and program.ends:
         return None
     if found is None or not same_results(expected, found):
         raise CannotRecordError("its program gives other numbers than the step")

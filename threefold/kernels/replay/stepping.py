@@ -19,11 +19,11 @@ from threefold.kernels import library
 from threefold.kernels.autocast import under_autocast
 from threefold.kernels.dispatch import kernels_loaded, may_call_directly
 from threefold.kernels.replay.activity import recording
+from threefold.kernels.replay.growth import StaleProgramError
 from threefold.kernels.replay.listing import CannotRecordError, CannotRecordYetError, State
 from threefold.kernels.replay.program import (
     Loop,
     Program,
-    StaleProgramError,
     few_enough_rows,
 )
 from threefold.kernels.replay.recording import record
