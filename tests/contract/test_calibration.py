@@ -46,8 +46,18 @@ def test_too_few_windows_are_told_with_the_smallest_number() -> None:
     assert [smallest_count(level) for level in (0.1, 0.9, 0.025, 0.5)] == [9, 9, 39, 1]
     quantiles, truth = narrow(12, 0)
     notes = Calibration.fit(quantiles, truth, LEVELS).notes
-    assert len(notes) == 1 and "12 held-out windows; it needs at least 39" in notes[0]
+    assert (
+        len(notes) == 1
+        and "12 held-out windows that do not overlap; it needs at least 39" in notes[0]
+    )
     assert not Calibration.fit(*narrow(39, 0), LEVELS).notes
+    assert len(Calibration.fit(*narrow(390, 0), LEVELS, independent=38).notes) == 1
+    all_apart, overlapping = (
+        Calibration.fit(*narrow(390, 0), LEVELS, independent=count).shift for count in (390, 45)
+    )
+    # Windows that overlap say less, so that bands are wider.
+    assert (overlapping[..., :2] <= all_apart[..., :2]).all()
+    assert (overlapping[..., 3:] >= all_apart[..., 3:]).all()
     with pytest.raises(ThreefoldError, match="expected"):
         Calibration.fit(quantiles[:, :2], truth, LEVELS)
 
@@ -87,7 +97,7 @@ def test_a_calibration_is_saved_with_the_model(tmp_path: Path) -> None:
     model.calibration = Calibration.fit(*narrow(50, 0), LEVELS)
     model.save(tmp_path / "model")
     loaded = threefold.load(tmp_path / "model")
-    for name in ("levels", "width", "shift", "scores", "count"):
+    for name in ("levels", "width", "shift", "scores", "count", "independent"):
         expected = getattr(model.calibration, name)
         assert np.array_equal(getattr(loaded.calibration, name), expected)
     (tmp_path / "model" / FILE).write_bytes(b"damaged")

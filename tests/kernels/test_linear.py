@@ -13,6 +13,7 @@ from tests.tolerances import assert_close
 from threefold.errors import ThreefoldError
 from threefold.kernels import library, ops
 from threefold.kernels import linear as native
+from threefold.kernels.replay.activity import ordinary_steps
 from threefold.layers.linear import Linear
 
 DTYPES = [torch.float32, torch.float64]
@@ -234,3 +235,21 @@ def test_codes_are_the_product_of_the_widened_matrix(
     assert_close(ops.linear_codes(x, codes, scale, bias), F.linear(x, weight, bias))
     with pytest.raises(ThreefoldError, match="linear_codes"):
         ops.linear_codes(torch.randn(2, inputs + 1, dtype=dtype), codes, scale)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("rows", [9, 16, 33])
+@pytest.mark.parametrize(("inputs", "outputs"), [(64, 48), (65, 7), (3, 5), (100, 1), (31, 33)])
+def test_many_rows_have_the_bits_of_one(
+    variant: str, rows: int, inputs: int, outputs: int, dtype: torch.dtype
+) -> None:
+    """In a recorded step, where rows are the lanes of vectors."""
+    x, weight = torch.randn(rows, inputs, dtype=dtype), torch.randn(outputs, inputs, dtype=dtype)
+    bias = torch.randn(outputs, dtype=dtype)
+    with ordinary_steps():
+        together = native.forward(x, weight, bias)
+        alone = [native.forward(row, weight, bias) for row in x.split(1)]
+    assert together is not None
+    assert torch.equal(together, torch.cat([row for row in alone if row is not None]))
+    assert_close(together, F.linear(x, weight, bias))

@@ -510,3 +510,30 @@ def test_times_are_read_as_a_forecast_reads_them(home: Path, tmp_path: Path) -> 
         )
         with pytest.raises(ThreefoldError, match=r"quarters.csv:6: one row every 15 minutes in"):
             list(quarters)
+
+
+def test_windows_forecasts_and_streams_read_one_calendar(tmp_path: Path) -> None:
+    start, count = datetime.datetime(2024, 1, 1), 800
+    times = [start + datetime.timedelta(hours=i) for i in range(count)]
+    values = [float(t.hour + 3 * (t.weekday() > 4)) + 0.1 * (i % 7) for i, t in enumerate(times)]
+    columns = {"time": [t.strftime("%Y-%m-%d %H:%M") for t in times], "flow": values}
+    path = write_rows(tmp_path / "flow.csv", columns)
+    turned = write_rows(tmp_path / "turned.csv", dict(reversed(columns.items())))
+    options = {"data.length": 24, "model.width": 8, "model.options": {"quantiles": [0.005, 0.995]}}
+    run = trained(tmp_path / "run", path, target="flow", steps=2, settings=options)
+    assert run.model.preprocessing.calendar == ("day", "week")
+    assert "the time within the day and week" in dict(run.data.task.description.facts)["calendar"]
+    model = threefold.load(tmp_path / "run")
+    answers = model.predict(turned)
+    rows = [row for part in stream(model, turned, mode="predict") for row in part.rows()]
+    for step, answer in enumerate(answers, 1):
+        assert rows[-1][f"flow+{step}"] == pytest.approx(answer["flow"], rel=1e-5)
+        assert rows[-1][f"time+{step}"] == answer["time"]
+    # 79 held-out windows, every other one apart, are too few for a band of 99 per cent.
+    wanted = "39 held-out windows that do not overlap; it needs at least 199"
+    assert any(wanted in note for note in answers.notes)
+    longer = model.predict(turned, horizon=30)
+    assert abs(longer[29]["flow"] - answers[0]["flow"]) < 30  # goes on with its own calendar
+    untimed = write_rows(tmp_path / "untimed.csv", {"flow": values})
+    with pytest.raises(ThreefoldError, match="time"):
+        model.predict(untimed)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Annotated, Any
@@ -221,7 +220,7 @@ def _run(
     with join_group() as group:
         start = open_start(config)
         data = open_run_data(config, start, data_name)
-        prepared = replace(prepare(config, data, start), started=started)
+        prepared = prepare(config, data, start, started)
         if group.is_main and data_name is None:
             print_plan(config, prepared)
             output.say(f"folder      {folder}")

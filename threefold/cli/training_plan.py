@@ -102,16 +102,16 @@ def _duration(config: RunConfig, prepared: PreparedRun, training: float) -> str:
     from threefold.training.trainer import EVALUATIONS, starts_fitted
 
     settings, task = config.training, prepared.data.task
-    if settings.time is not None and prepared.judging is not None:
-        judging = format_duration(prepared.judging)
-        text = f"{format_duration(min(settings.time, training + prepared.judging))}, of which "
+    if settings.time is not None and prepared.budget is not None:
+        seconds = prepared.budget.judging
+        text = f"{format_duration(min(settings.time, training + seconds))}, of which "
         sample = ""
         if prepared.test_examples is not None:
             sample = (
                 f" of a sample of {prepared.test_examples:,} of {task.size('test'):,} test examples"
                 " (`threefold evaluate` takes all)"
             )
-        return f"{text}about {judging} for evaluation{sample}"
+        return f"{text}about {format_duration(seconds)} for evaluation{sample}"
     valid, test = judging_seconds(config, prepared)
     times = 1 + (settings.steps or 0) // (settings.eval_every or math.inf)
     if settings.eval_every is None and starts_fitted(prepared.model):

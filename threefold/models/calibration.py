@@ -1,11 +1,12 @@
 """Bands that hold: quantiles shifted by what was seen on held-out windows (split conformal).
 
     score   e = (y − ŷ_q) / w,   w = ŷ_max − ŷ_min + a tenth of its mean
-    band    ŷ_q + w · e₍ₖ₎,       k = ⌊q (n + 1)⌋ below the median, ⌈q (n + 1)⌉ above
+    band    ŷ_q + w · e at p,     p = ⌊q (n + 1)⌋ / (n + 1) below the median, ⌈q (n + 1)⌉ above
 
-For each step ahead, target and level q: of n windows like those that come, a share q lies below.
-Fewer than 1/q − 1 windows (below the median; 1/(1 − q) − 1 above) cannot say so.  The scores are
-kept at some probabilities, so that a stream can ask for another level (`adaptive_bands.py`).
+For each step ahead, target and level q: of windows like those that come, a share q lies below.  n
+is the number of windows that do not overlap.  Fewer than 1/q − 1 of them (below the median;
+1/(1 − q) − 1 above) cannot say so.  The scores are kept at some probabilities, so that a stream can
+ask for another level (`adaptive_bands.py`).
 Romano, Patterson & Candès 2019, "Conformalized Quantile Regression".
 """
 
@@ -42,10 +43,20 @@ class Calibration:
     shift: Array  # [horizon, targets, levels]; 0 at the median
     scores: Array  # [probabilities, horizon, targets, levels]
     count: Array  # [horizon, targets]: held-out values
+    independent: Array  # [1]: held-out windows that do not overlap
 
     @classmethod
-    def fit(cls, quantiles: Array, truth: Array, levels: Sequence[float]) -> Calibration:
-        """From quantiles [n, horizon, targets, levels] and what came [n, horizon, targets]."""
+    def fit(
+        cls,
+        quantiles: Array,
+        truth: Array,
+        levels: Sequence[float],
+        independent: int | None = None,
+    ) -> Calibration:
+        """From quantiles [n, horizon, targets, levels] and what came [n, horizon, targets].
+
+        independent: how many windows do not overlap; default: all.
+        """
         shape = truth.shape[1:]
         if quantiles.shape != (len(truth), *shape, len(levels)):
             raise ThreefoldError(
@@ -59,14 +70,15 @@ class Calibration:
         shift = np.zeros((*shape, len(levels)))
         kept = np.zeros((len(PROBABILITIES), *shift.shape))
         count = np.isfinite(truth).sum(0)
+        alone = np.minimum(count, len(truth) if independent is None else max(1, independent))
         for step, target in np.ndindex(*shape):
             for number, level in enumerate(levels):
                 known = np.sort(scores[:, step, target, number])[: count[step, target]]
                 if len(known):
                     kept[:, step, target, number] = np.quantile(known, PROBABILITIES)
-                    shift[step, target, number] = _conformal(known, level)
+                    shift[step, target, number] = _conformal(known, level, int(alone[step, target]))
         shift[..., np.asarray(levels) == 0.5] = 0.0
-        return cls(np.asarray(levels), width, shift, kept, count)
+        return cls(np.asarray(levels), width, shift, kept, count, np.array([alone.min()]))
 
     def apply(self, quantiles: Array, point: Array) -> Array:
         """Quantiles […, steps, targets, levels] that hold; steps beyond the horizon begin anew."""
@@ -92,7 +104,7 @@ class Calibration:
     @property
     def notes(self) -> list[str]:
         """What to know about levels for which there were too few windows."""
-        seen, notes = int(self.count.min()), []
+        seen, notes = int(self.independent[0]), []
         for low, high in zip(self.levels, self.levels[::-1], strict=True):
             if low >= 0.5:
                 break
@@ -100,8 +112,8 @@ class Calibration:
             if seen < needed:
                 notes.append(
                     f"the band from q{low:g} to q{high:g} was calibrated on {seen:,} held-out "
-                    f"windows; it needs at least {needed:,}, so it may hold less than "
-                    f"{high - low:.0%} of the values"
+                    f"windows that do not overlap; it needs at least {needed:,}, so it may hold "
+                    f"less than {high - low:.0%} of the values"
                 )
         return notes
 
@@ -147,8 +159,10 @@ def _scale(widths: Array, mean: Array) -> Array:
     return scale
 
 
-def _conformal(scores: Array, level: float) -> float:
+def _conformal(scores: Array, level: float, independent: int) -> float:
     """The score, of those in order, below which a share `level` of new ones lies."""
-    place = level * (len(scores) + 1)
+    place = level * (independent + 1)
+    rank = math.floor(place + 1e-9) if level < 0.5 else math.ceil(place - 1e-9)
+    place = rank / (independent + 1) * (len(scores) + 1)
     rank = math.floor(place + 1e-9) if level < 0.5 else math.ceil(place - 1e-9)
     return float(scores[min(max(rank, 1), len(scores)) - 1])

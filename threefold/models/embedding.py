@@ -17,6 +17,7 @@ from threefold.errors import ThreefoldError, nearest
 from threefold.kernels import ops
 from threefold.layers.checks import check_dropout
 from threefold.layers.linear import Encoded, Linear
+from threefold.layers.placement import register_placement
 from threefold.layers.positions import make_positions
 from threefold.models.spec import Spec
 
@@ -49,7 +50,7 @@ class InputEmbedding(nn.Module, ABC):
         )
         self.dropout = nn.Dropout(dropout)
         # As in `Placed`: the dtype of what it gives, whatever the table is stored in.
-        self.register_buffer("placement", torch.empty(0), persistent=False)
+        register_placement(self)
 
     @property
     def needs_position(self) -> bool:
@@ -99,6 +100,8 @@ class Embedding(InputEmbedding, nn.Embedding):
 
     def look_up(self, tokens: Tensor) -> Tensor:
         """tokens [B, L] to [B, L, width]."""
+        if self.weight.dtype is torch.bfloat16 and not torch.is_grad_enabled():
+            return ops.embedding(tokens, self.weight, None, self.placement.dtype)
         return nn.Embedding.forward(self, tokens)
 
     def scores(self, h: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -111,7 +114,7 @@ class EncodedEmbedding(Encoded, Embedding):  # type: ignore[override]
 
     def look_up(self, tokens: Tensor) -> Tensor:
         """tokens [B, L] to [B, L, width]."""
-        return self.codes[tokens].to(self.row_scale.dtype) * self.row_scale[tokens].unsqueeze(-1)
+        return ops.embedding(tokens, self.codes, self.row_scale, self.row_scale.dtype)
 
     def scores(self, h: Tensor, bias: Tensor | None = None) -> Tensor:
         """E h + bias, from the codes."""

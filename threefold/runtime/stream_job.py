@@ -183,6 +183,9 @@ class StreamJob:
             scored_bytes = size - stream.reader.unscored_bytes
         output_path = None if output is None else output.path
         speed = round(self.elements / self.seconds, 1) if self.seconds > 0 else None
+        read = stream.reader.summary()
+        if notes := [*read.get("notes", []), *self._band_notes()]:
+            read["notes"] = notes
         return {
             "input": stream.source.name,
             "mode": stream.settings.mode,
@@ -197,5 +200,12 @@ class StreamJob:
             "state": None if self.state_path is None else str(self.state_path),
             **self.totals.summary(scored_bytes),
             **({} if stream.alarms is None else stream.alarms.summary()),
-            **stream.reader.summary(),
+            **read,
         }
+
+    def _band_notes(self) -> list[str]:
+        """Which bands of the forecasts rest on too few windows."""
+        calibration = self.stream.model.calibration
+        if calibration is None or self.stream.settings.mode != "predict":
+            return []
+        return list(calibration.notes)

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from threefold.data.stream_encoders import Elements
-from threefold.errors import ThreefoldError
+from threefold.errors import ThreefoldError, option
 from threefold.models.alarm_calibration import AlarmCalibration
 from threefold.models.forecaster import Forecaster
 from threefold.runtime.alarm_calibrating import (
@@ -52,6 +52,7 @@ from threefold.runtime.stream_settings import (
 from threefold.runtime.stream_sources import StreamInput, open_input
 
 NOTE = "stream"  # key of the notes in a state file
+NOTE_FORMAT = 1  # of what these notes contain
 
 
 @dataclass(frozen=True)
@@ -138,6 +139,7 @@ class ScoreStream(Iterator[StreamScores]):
         """Write everything needed to resume to a state file; call it between two chunks."""
         snapshot = self._boundary or self._snapshot()
         note = {
+            "format": NOTE_FORMAT,
             **snapshot.note,
             "answered": self.position,
             "repeated": self._repeated,
@@ -348,6 +350,7 @@ def resume_stream(
             f"{path}: this state was not saved by a stream, so it does not contain the position in "
             "the input; expected a file that a stream saved"
         )
+    _check_format(path, note)
     state_for_model(path, state_file, model)
     settings = saved_settings(note["settings"], requested, path)
     opened = open_input(model, source, settings.inputs, wait)
@@ -355,6 +358,16 @@ def resume_stream(
     resumed = ScoreStream(model, opened, settings, judge)
     resumed.restore(path, state_file, continue_with)
     return resumed
+
+
+def _check_format(path: str | PathLike[str], note: Mapping[str, Any]) -> None:
+    saved = note.get("format", "unknown")
+    if saved != NOTE_FORMAT:
+        raise ThreefoldError(
+            f"{path}: the state of a stream in format {saved}, but this version of Threefold reads "
+            f"format {NOTE_FORMAT}; score the input again from its beginning with another "
+            f"{option('state').rstrip('=')}, or use the version that wrote it"
+        )
 
 
 def _make_past(model: Any, opened: StreamInput, settings: StreamSettings) -> Past:

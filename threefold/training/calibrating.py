@@ -24,4 +24,6 @@ def calibrate(model: Forecaster, data: TrainingData, most: int | None = None) ->
             quantiles.append(model.quantile_forecast(outputs.double()).cpu().numpy())
             shape = outputs.shape[:3]
             truth.append(rows.targets.reshape(shape).double().cpu().numpy())
-    return Calibration.fit(np.concatenate(quantiles), np.concatenate(truth), model.levels)
+    independent = max(1, data.task.size("valid") // model.horizon)
+    joined = np.concatenate(quantiles), np.concatenate(truth)
+    return Calibration.fit(*joined, model.levels, independent)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import inspect
-import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -214,14 +213,14 @@ class TrainingData:
 class EvaluationBatches:
     """The batches of a split, in order; may be iterated repeatedly.
 
-    deadline: on the monotonic clock; after it no further batch begins.  Examples then come in a
-    random order, so that those that were in time are a fair sample.
+    is_late: asked before every batch but the first; True ends the evaluation.  Examples then come
+    in a random order, so that those that were in time are a fair sample.
     """
 
     data: TrainingData
     split: str
     carry: bool = False
-    deadline: float | None = None
+    is_late: Callable[[], bool] | None = None
 
     def __len__(self) -> int:
         if self.carry:
@@ -240,15 +239,21 @@ class EvaluationBatches:
         if self.carry:
             stream = self._stream()
             batches = stream if task.augment is None else task.augment(stream, data.seed)
-            yield from map(batches, range(stream.steps_per_epoch))
+            yield from self._in_time(map(batches, range(stream.steps_per_epoch)))
             return
         indices = sample(task.size(self.split), data.eval_examples)
-        if self.deadline is not None:
+        if self.is_late is not None:
             indices = indices[shuffled((0, len(indices)), len(indices), range(len(indices)))]
-        for first in range(0, len(indices), data.batch_size):
-            if first and self.deadline is not None and time.monotonic() > self.deadline:
+        firsts = range(0, len(indices), data.batch_size)
+        yield from self._in_time(
+            task.rows(self.split, indices[first : first + data.batch_size]) for first in firsts
+        )
+
+    def _in_time(self, batches: Iterator[Any]) -> Iterator[Any]:
+        for rows in batches:
+            yield rows
+            if self.is_late is not None and self.is_late():
                 return
-            yield task.rows(self.split, indices[first : first + data.batch_size])
 
 
 def _starts(task: Task[Any]) -> Mapping[str, NDArray[np.int64]] | None:
@@ -292,7 +297,9 @@ def open_data(
     settings = data if isinstance(data, DataSettings) else DataSettings(name=data, **options)
     name = settings.name
     if isinstance(source, Task):
-        read_settings(settings.model_dump()).allow_only(f"{source.name}, a task in memory")
+        read, what = read_settings(settings.model_dump()), f"{source.name}, a task in memory,"
+        read.allow_only(what)
+        read.check_kind(what, source.kind)
         return TrainingData(source, settings)
     if source is not None:
         read = read_settings(settings.model_dump())

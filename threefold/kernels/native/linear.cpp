@@ -2,11 +2,14 @@
  *
  * A product of a few rows with a large matrix, limited by reading the matrix: threads divide its
  * rows, each of which is read from memory once and used for all rows of x. Every sum consists
- * of the same `chains` partial sums in the same order, however many rows or threads there are.
+ * of the same `chains` partial sums in the same order, however many rows or threads there are. For many
+ * rows, a vector holds one number of each row instead, and the same partial sums are added in the same
+ * order without a sum across lanes.
  */
 #include <type_traits>
 
 #include "common.h"
+#include "transpose.h"
 
 #if defined(__AVX2__)
 #include <immintrin.h>
@@ -22,6 +25,8 @@ constexpr int chains = 2;
 constexpr int outputs_together(int rows) { return rows == 1 ? 4 : 2; }
 /* Rows of x that share a load of the weight. */
 constexpr int most_together = 3;
+/* With more rows than this, they are the lanes of vectors; as MAX_ROWS in kernels/linear.py. */
+constexpr int64_t few_rows = 8;
 
 typedef uint16_t bfloat16;
 
@@ -234,8 +239,99 @@ struct Product {
         if (rows - row == 1) some<1>(ready, row, first, last);
     }
 
+    /* x by columns: for every `lanes` rows, [inputs, lanes]. */
+    void turn() const {
+        constexpr int64_t lanes = lanes_of<real>;
+        for (int64_t row = 0; row < rows; row += lanes) {
+            real *to = workspace + row * inputs;
+            int64_t i = 0;
+            for (; row + lanes <= rows && i + lanes <= inputs; i += lanes) {
+                Vector<real> square[lanes];
+                for (int64_t lane = 0; lane < lanes; ++lane)
+                    square[lane] = Whole<real>{}.load(x + (row + lane) * inputs + i);
+                transpose<real>(square);
+                for (int64_t k = 0; k < lanes; ++k) Whole<real>{}.store(to + (i + k) * lanes, square[k]);
+            }
+            for (; i < inputs; ++i)
+                for (int64_t lane = 0; lane < lanes; ++lane)
+                    to[i * lanes + lane] = row + lane < rows ? x[(row + lane) * inputs + i] : real(0);
+        }
+    }
+
+    /* Sums of a few outputs, of `lanes` rows from `row` on. `total` adds the lanes k · width + j of one j
+     * first, and of those k and k + parts / 2, so their partial sums are computed together. */
+    template <int Outputs>
+    void columns(Vector<real> *totals, int64_t row, int64_t output) const {
+        constexpr int lanes = lanes_of<real>, width = 16 / sizeof(real), parts = lanes / width;
+        constexpr int together = parts > 1 ? 2 : 1, apart = parts / together;
+        const Weight *w = weight + output * inputs;
+        const real *from = workspace + row * inputs;
+        Vector<real> found[Outputs][width];
+        for (int j = 0; j < width; ++j) {
+            Vector<real> part[Outputs][apart];
+            for (int k = 0; k < apart; ++k) {
+                Vector<real> sum[Outputs][chains][together] = {};
+                const auto add = [&](int64_t i, int chain, int p) {
+                    const Vector<real> value = Whole<real>{}.load(from + i * lanes);
+                    for (int o = 0; o < Outputs; ++o) sum[o][chain][p] += w[o * inputs + i] * value;
+                };
+                int64_t at = k * width + j;
+                for (; at + chains * lanes - k * width - j <= inputs; at += group)
+                    for (int chain = 0; chain < chains; ++chain)
+                        for (int p = 0; p < together; ++p) add(at + chain * lanes + p * apart * width, chain, p);
+                for (int chain = 0; chain < chains; ++chain)
+                    for (int p = 0; p < together; ++p)
+                        if (at + chain * lanes + p * apart * width < inputs)
+                            add(at + chain * lanes + p * apart * width, chain, p);
+                for (int o = 0; o < Outputs; ++o) {
+                    part[o][k] = sum[o][0][0] + sum[o][1][0];
+                    if constexpr (together == 2) part[o][k] += sum[o][0][1] + sum[o][1][1];
+                }
+            }
+            for (int o = 0; o < Outputs; ++o) {
+                for (int half = apart / 2; half; half /= 2)
+                    for (int k = 0; k < half; ++k) part[o][k] += part[o][k + half];
+                found[o][j] = part[o][0];
+            }
+        }
+        for (int o = 0; o < Outputs; ++o) {
+            totals[o] = found[o][0] + found[o][width - 1];
+            if constexpr (width == 4)
+                totals[o] = (found[o][0] + found[o][2]) + (found[o][1] + found[o][3]);
+            if (bias) totals[o] += splat<real>(Bias::get(bias + output + o));
+        }
+    }
+
+    /* `count` outputs of `lanes` rows, at most as many as a vector has lanes. */
+    void square(int64_t row, int64_t output, int64_t count) const {
+        constexpr int64_t lanes = lanes_of<real>, few = 4;
+        Vector<real> totals[lanes] = {};
+        int64_t o = 0;
+        for (; o + few <= count; o += few) columns<few>(totals + o, row, output + o);
+        for (; o < count; ++o) columns<1>(totals + o, row, output + o);
+        transpose<real>(totals);
+        for (int64_t lane = 0; lane < std::min(lanes, rows - row); ++lane) {
+            real *to = y + (row + lane) * outputs + output;
+            if (count == lanes) Whole<real>{}.store(to, totals[lane]);
+            else Part<real>{int(count)}.store(to, totals[lane]);
+        }
+    }
+
+    int run_many(int64_t threads) const {
+        constexpr int64_t lanes = lanes_of<real>;
+        turn();
+        split(outputs, useful_threads(threads, inputs * outputs), [&](int64_t first, int64_t last) {
+            for (int64_t row = 0; row < rows; row += lanes)
+                for (int64_t output = first; output < last; output += lanes)
+                    square(row, output, std::min(lanes, last - output));
+        });
+        return THREEFOLD_OK;
+    }
+
     int run(int64_t threads) const {
         if (rows < 0 || inputs < 0 || outputs < 0) return THREEFOLD_BAD_SIZE;
+        if constexpr (std::is_same_v<Weights, Wide<real>> && std::is_same_v<Values, Wide<real>>)
+            if (rows > few_rows && workspace) return run_many(threads);
         const real *ready = prepare();
         split(outputs, useful_threads(threads, inputs * outputs), [&](int64_t first, int64_t last) {
             constexpr int64_t most = 4;

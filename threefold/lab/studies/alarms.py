@@ -93,7 +93,7 @@ def text(plan: AlarmStudy) -> Recordings:
         planted = planted[:begin] + damage + planted[begin + len(damage) :]
         places.append(range(begin, begin + len(damage)))
     clean = (parts[1][: plan.clean].encode(), parts[2][: plan.clean].encode())
-    settings = {"kind": "language", "settings": {"data.length": 64, "data.tokenizer": "bytes"}}
+    settings = {"kind": "language", "settings": {"data.length": 64, "data.tokenizer": "byte"}}
     return Recordings(parts[0][: plan.trained], clean, planted.encode(), places, settings)
 
 

@@ -138,7 +138,7 @@ class ForecastMeasure(Measure):
         values |= self._by_series(point, truth, season)
         calibration = None if self.model is None else self.model.calibration
         if calibration is not None:
-            values["calibrated_windows"] = int(calibration.count.min())
+            values["calibrated_windows"] = int(calibration.independent[0])
             values["notes"] = calibration.notes
         return {**values, **self._examples(point, quantiles, truth, scale)}
 
