@@ -35,7 +35,7 @@ from threefold.runtime.scores.alarms import (
     Judge,
     WindowScorer,
 )
-from threefold.runtime.scores.grouping import Columns, Groups
+from threefold.runtime.scores.grouping import Columns, Groups, concatenate, in_order
 from threefold.runtime.scores.scorers import Scorer, make_scorer
 from threefold.runtime.session import check_streams
 from threefold.runtime.source import Input, SourcePosition, Wait
@@ -228,7 +228,7 @@ class ScoreStream(Iterator[StreamScores]):
             scorer = self._scorer(part.series)
             scores = scorer.columns(ready.values, before, next(outputs))
             columns.append({**ready.columns, **scores})
-        merged = _in_order(columns, [part.order for part in parts])
+        merged = in_order(columns, [part.order for part in parts])
         start, count = self.position, sum(len(part.inputs) for part in parts)
         self.position += count
         columns_of_all = {"position": range(start, start + count), **merged} if count else {}
@@ -258,7 +258,7 @@ class ScoreStream(Iterator[StreamScores]):
             return columns
         complete = self.groups.add(columns) if columns else {}
         self._repeated = len(complete.get("position", ())) if self.ended else 0
-        return _concatenate(complete, self.groups.finish() if self.ended else {})
+        return concatenate(complete, self.groups.finish() if self.ended else {})
 
 
 def stream(
@@ -381,24 +381,6 @@ def _make_past(model: Any, opened: StreamInput, settings: StreamSettings) -> Pas
             "only forecasts are made from a context"
         )
     return WindowedPast(model, settings.chunk_size, int(settings.context))
-
-
-def _in_order(parts: Sequence[Columns], order: Sequence[Sequence[int]]) -> Columns:
-    """The columns of several series as one, every element at its place."""
-    if len(parts) <= 1:
-        return parts[0] if parts else {}
-    places = np.argsort(np.concatenate([np.asarray(numbers) for numbers in order]), kind="stable")
-    merged: Columns = {}
-    for name in parts[0]:
-        values = [value for part in parts for value in part[name]]
-        merged[name] = [values[place] for place in places.tolist()]
-    return merged
-
-
-def _concatenate(first: Columns, second: Columns) -> Columns:
-    if not first or not second:
-        return first or second
-    return {name: [*first[name], *second[name]] for name in first}
 
 
 def _none_if_not_finite(value: Any) -> Any:

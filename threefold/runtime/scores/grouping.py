@@ -11,6 +11,8 @@ import math
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
+import numpy as np
+
 Row: TypeAlias = dict[str, Any]
 Columns: TypeAlias = dict[str, Sequence[Any]]
 SUMMED = "log_likelihood"
@@ -77,3 +79,22 @@ def _height(score: float, alarm: str = "") -> tuple[bool, float]:
 
 def _as_columns(rows: list[Row]) -> Columns:
     return {name: [row[name] for row in rows] for name in rows[0]} if rows else {}
+
+
+def in_order(parts: Sequence[Columns], order: Sequence[Sequence[int]]) -> Columns:
+    """The columns of several series as one, every element at its place."""
+    if len(parts) <= 1:
+        return parts[0] if parts else {}
+    places = np.argsort(np.concatenate([np.asarray(numbers) for numbers in order]), kind="stable")
+    merged: Columns = {}
+    for name in parts[0]:
+        values = [value for part in parts for value in part[name]]
+        merged[name] = [values[place] for place in places.tolist()]
+    return merged
+
+
+def concatenate(first: Columns, second: Columns) -> Columns:
+    """The rows of both."""
+    if not first or not second:
+        return first or second
+    return {name: [*first[name], *second[name]] for name in first}
