@@ -14,6 +14,7 @@ import threefold
 from tests.surfaces.test_cli import good, refused
 from threefold.data.tokenizers import ByteTokenizer
 from threefold.errors import ThreefoldError
+from threefold.lab.studies.alarms import AlarmStudy, area_under_curve, lines
 from threefold.models.alarm_calibration import BODY, TAIL, CleanScores, Halves
 from threefold.runtime.scores.alarms import STRETCH, AlarmLog
 
@@ -191,3 +192,12 @@ def test_a_damaged_calibration_is_refused(workdir: Path) -> None:
     Path("flow/alarms.safetensors").write_bytes(Path("flow/model.safetensors").read_bytes())
     with pytest.raises(ThreefoldError, match="calibrate alarms again"):
         threefold.load("flow")
+
+
+def test_the_study_finds_planted_clicks_and_tones() -> None:
+    *_, row = lines(["sound"], AlarmStudy(steps=20, trained=2000, clean=2500))
+    assert "| 10 of 10 |" in row
+    with pytest.raises(ThreefoldError, match="unknown kind 'soud'"):
+        list(lines(["soud"], AlarmStudy()))
+    scores, labels = np.array([0.1, 0.4, 0.4, 0.9]), np.array([False, True, False, True])
+    assert area_under_curve(scores, labels) == (1.5 + 2) / 4  # ties count half

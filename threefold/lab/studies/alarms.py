@@ -12,7 +12,7 @@ rates    share of 30,000 clean elements with an alarm, after a calibration on 30
          points, and of stretches (means over a window); stretches overlap, so that few of them are
          independent
 found    planted anomalies with an alarm at a rate of 0.001, and alarms elsewhere
-top      whether the highest score lies inside the labelled anomaly
+top      where the highest score and mean score lie; the archive allows 100 elements outside
 area     under the ROC curve of its elements, by score and by mean score, beside the residuals of a
          ridge autoregression with as many lags and means of them
 """
@@ -217,7 +217,7 @@ def _trained(source: Any, plan: AlarmStudy, options: dict[str, Any]) -> Any:
 class BleedResult:
     """The labelled series: highest score and areas under the curve."""
 
-    top: int
+    tops: dict[str, int]  # of the score, and of its mean over a window that ends there
     anomaly: range
     areas: dict[str, float]
 
@@ -240,8 +240,8 @@ def measure_bleed(plan: AlarmStudy) -> BleedResult:
     curves = {"score": scores["score"], "mean score": scores["window_score"], **ridge}
     areas = {n: area_under_curve(curve[first:], labels[first:]) for n, curve in curves.items()}
     inside = np.flatnonzero(labels)
-    top = first + int(np.nanargmax(scores["score"][first:]))
-    return BleedResult(top, range(int(inside[0]), int(inside[-1]) + 1), areas)
+    tops = {n: first + int(np.nanargmax(curves[n][first:])) for n in ("score", "mean score")}
+    return BleedResult(tops, range(int(inside[0]), int(inside[-1]) + 1), areas)
 
 
 def _ridge_residuals(begin: Array, values: Array) -> Array:
@@ -302,8 +302,10 @@ def _bleed_lines(plan: AlarmStudy) -> Iterator[str]:
     except MissingError:
         yield "bleed: not downloaded; run: threefold data fetch aeon"
         return
-    place = "inside" if result.top in result.anomaly else "outside"
     first, last = result.anomaly.start, result.anomaly.stop - 1
-    yield f"bleed: highest score at {result.top:,}, {place} the anomaly ({first:,} to {last:,})"
+    for name, top in result.tops.items():
+        away = max(first - top, top - last, 0)
+        place = f"{away} elements outside" if away else "inside"
+        yield f"bleed: highest {name} at {top:,}, {place} the anomaly ({first:,} to {last:,})"
     areas = ", ".join(f"{name} {area:.4f}" for name, area in result.areas.items())
     yield f"bleed: area under the curve: {areas}"
