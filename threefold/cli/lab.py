@@ -240,17 +240,24 @@ def objectives(
 
 @lab.command("fine-tuning")
 def fine_tuning(
-    draws: Annotated[int, typer.Option(min=1, help="Draws of labelled reviews.")] = 10,
-    labels: Annotated[int, typer.Option(min=20, help="Labelled reviews of a draw.")] = 200,
+    data: Annotated[str, typer.Option(help="reviews (IMDb) or news (Reuters).")] = "reviews",
+    draws: Annotated[int, typer.Option(min=1, help="Draws of labelled texts.")] = 10,
+    labels: Annotated[int, typer.Option(min=20, help="Labelled texts of a draw.")] = 200,
+    pretrain_steps: Annotated[
+        int, typer.Option(min=1, help="Steps of the language model that the others start from.")
+    ] = 1200,
     folder: Annotated[
         Path | None, typer.Option(help="Keep runs and results; the same command continues them.")
     ] = None,
     seed: Seed = 0,
 ) -> None:
-    """Compare fine-tuning, adapters and training from scratch on few labelled reviews."""
+    """Compare fine-tuning, adapters and training from scratch on few labelled texts."""
     from threefold.lab.studies.fine_tuning import FineTuningStudy, table
 
-    say_lines(table(FineTuningStudy(draws=draws, labels=labels, folder=folder, seed=seed)))
+    study = FineTuningStudy(
+        data, draws, labels, pretrain_steps=pretrain_steps, seed=seed, folder=folder
+    )
+    say_lines(table(study))
 
 
 @lab.command()
