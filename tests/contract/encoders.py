@@ -105,6 +105,16 @@ CASES = {
         ),
         with_exogenous,
     ),
+    "lags": Case(
+        Spec(
+            "forecaster",
+            32,
+            1,
+            "gla",
+            options={"channels": 2, "exogenous": 3, "horizon": 3, "lags": 5},
+        ),
+        with_exogenous,
+    ),
 }
 every_case = pytest.mark.parametrize("name", CASES)
 LENGTH = 14
@@ -116,7 +126,8 @@ def made(name: str, dtype: torch.dtype = torch.float64) -> Any:
     torch.manual_seed(0)
     model = threefold.build(CASES[name].spec)
     with torch.no_grad():
-        for parameter in model.parameters():
+        filters = [tensor for name, tensor in model.named_buffers() if name.startswith("start.")]
+        for parameter in (*model.parameters(), *filters):
             parameter += 0.1 * torch.randn_like(parameter)
     return model.to(dtype).eval()
 

@@ -23,21 +23,24 @@ from threefold.tasks.captions import caption_steps
 from threefold.tasks.shapes import WORDS, describe, draw_scene
 
 LENGTH = 6
-IMAGES = {"image": (8, 12), "channels": 3, "patch": 4}
+IMAGES = {"image": (8, 12), "channels": 3}
 VECTORS = {"encoder": "vector", "input_size": 5}
 
 
 def spec(mixers: Any = "gru", depth: int = 1, **options: Any) -> Spec:
-    options = {**({} if "encoder" in options else IMAGES), **options}
+    options = {**({} if options.get("encoder") == "vector" else IMAGES), **options}
     return Spec("captioner", 16, depth, mixers, 23, options=options)
 
 
 SPECS = {
     "bahdanau": spec(),
-    "luong": spec(("mamba", "attention"), 2, attention="luong", score="dot"),
+    "luong": spec(("mamba", "attention"), 2, attention="luong", score="dot", encoder="patches"),
     "input feeding": spec("lstm", attention="luong", input_feeding=True),
     "location": spec("gla", score="location"),
-    "vector of an image": spec("gla", attention="none", encoder_mixers=("fnet",), encoder_depth=2),
+    "vector of an image": spec(
+        "gla", attention="none", encoder="patches", encoder_mixers=("fnet",), encoder_depth=2
+    ),
+    "inception": spec("gru", network="inception", encoder_depth=1, encoder_width=32),
     "one vector": spec("gru", attention="none", **VECTORS),
     "several vectors": spec("min_gru", attention="luong", **VECTORS),
 }
@@ -100,6 +103,16 @@ def test_one_position_is_the_vector() -> None:
             pairs = decoder.maxout(torch.cat([embedded, h, context], -1))
             outputs = pairs.unflatten(-1, (-1, 2)).amax(-1)
         assert_close(model(text, model.encode(x))[0], model.head(outputs), what=attention)
+
+
+def test_positions_are_those_of_the_image_network() -> None:
+    """The last stage of the network, projected, with what is learnt of each place."""
+    model, x = made("bahdanau"), source("bahdanau")
+    encoder = model.encoder
+    assert encoder.grid == (2, 3) and encoder.network.feature_width == 64
+    features = encoder.network.stages(encoder.network.stem(x)).flatten(2).transpose(1, 2)
+    expected = features @ encoder.project.weight.T + encoder.project.bias + encoder.places
+    assert_close(encoder(x), expected)
 
 
 def test_the_image_is_read_once_and_whole() -> None:
@@ -182,7 +195,10 @@ def test_bad_input_is_refused() -> None:
     for options, message in (
         ({"encoder": "resent"}, "unknown encoder 'resent'"),
         ({"encoder": "vector"}, "input_size 0; expected 1 or more"),
-        ({"patch": 3}, "multiples of the patch"),
+        ({"patch": 3, "encoder": "patches"}, "multiples of the patch"),
+        ({"encoder_mixers": ("gla",)}, "'convolutional' has none"),
+        ({"network": "resnet19"}, "unknown network 'resnet19'"),
+        ({"encoder_depth": 5}, "resnet18 has 4 stages"),
         ({"encoder_depth": -1}, "encoder_depth is -1"),
         ({"attention": "soft"}, "unknown attention 'soft'"),
         ({"attention": "none", "score": "dot"}, "without attention"),

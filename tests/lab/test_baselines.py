@@ -94,7 +94,7 @@ def test_what_has_no_baseline_has_none() -> None:
 @pytest.mark.parametrize(
     ("level", "words"),
     [
-        (0.9, "No sequence model beats n-grams here: it reaches 0.9"),
+        (0.9, "No sequence model beats n-grams here: it reaches a loss of 0.9 nats"),
         (1.9, "The best baseline, n-grams, reaches 1.9"),
         (1.4125, "The best baseline, n-grams (1.412), cannot be distinguished from mamba"),
         (1.39, "The best baseline, n-grams (1.39), is better than every run of mamba"),

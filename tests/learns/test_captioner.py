@@ -6,7 +6,6 @@ import pytest
 import torch
 
 import threefold
-from threefold.data.preprocessing.text import Tokenize
 from threefold.tasks.pairs import END
 from threefold.tasks.table import task
 
@@ -17,22 +16,18 @@ def test_sentences_never_seen_are_written() -> None:
         "model.width": 64,
         "model.depth": 1,
         "model.options": {"attention": "luong"},
-        "training.learning_rate": 6e-3,
+        "training.learning_rate": 3e-3,
         "data.batch_size": 64,
         "data.eval_examples": 50,
     }
-    run = threefold.train("shapes", mixers="gru", steps=550, settings=settings)
+    run = threefold.train("shapes", mixers="gru", steps=600, settings=settings)
     rows = task("shapes").batch("test", 0, 200)
-    words = run.model.preprocessing.outputs.find(Tokenize)
     with torch.no_grad():
         state = run.model.encode(rows.source)
     begin = torch.zeros(200, 1, dtype=torch.int64)
     made = threefold.generate(run.model, begin, state, max_tokens=14, beams=2, stop=END).rows()
     right = sum(a == b for a, b in zip(made, rows.texts(), strict=True)) / 200
-    assert right > 0.15, right
-    pairs = zip(map(words.invert, made), map(words.invert, rows.texts()), strict=True)
-    colours = [a.split()[2:3] == b.split()[2:3] for a, b in pairs]
-    assert sum(colours) / 200 > 0.9
+    assert right >= 0.95, right
     # Looking elsewhere changes the sentence: it describes this image, not images in general.
     other = run.model.encode(rows.source.roll(1, 0))
     turned = threefold.generate(run.model, begin, other, max_tokens=14, temperature=0.0, stop=END)

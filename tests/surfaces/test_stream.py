@@ -289,6 +289,10 @@ class TestResuming:
         threefold.save_state(workdir / "plain", *state_of(other))
         message = refused("stream", "other", "in.txt", "--state", "plain")
         assert "this state was not saved by a stream" in message
+        threefold.save_state(workdir / "old", *state_of(other), notes={"stream": {"taken": 3}})
+        message = refused("stream", "other", "in.txt", "--state", "old")
+        assert "format unknown, but this version of Threefold reads format 1" in message
+        assert "from its beginning with another --state" in message
 
 
 def state_of(model: Any) -> tuple[Any, Any]:

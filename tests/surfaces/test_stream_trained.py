@@ -141,8 +141,10 @@ def test_absurd_cells_are_carried_and_told(workdir: Path, mode: str) -> None:
         assert all(row["score"] is None for row in rows["bad"][100:108])
         assert rows["bad"][108:] == rows["carried"][108:]
     else:
-        assert rows["bad"] == rows["carried"]
         assert all(value is not None for row in rows["bad"] for value in row.values())
+        for row in (*rows["bad"], *rows["carried"]):  # what is missing does not judge a band
+            [row.pop(name) for name in list(row) if "_q" in name]
+        assert rows["bad"] == rows["carried"]
 
 
 def test_missing_cells_are_met_as_told(workdir: Path, home: Path) -> None:

@@ -272,7 +272,7 @@ def _error_of_one_series(run: TrainedRun, place: Path) -> float:
     rows = task.rows("test", range(windows, 2 * windows))
     model: Any = run.model
     with torch.no_grad():
-        forecast = model.point_forecast(model(rows.inputs)[0][:, -1])
+        forecast = model.point_forecast(model.respond(rows.inputs, last=True)[0])
     scale = model.preprocessing.of_series("south").outputs.steps[0].deviation[0]
     return float((forecast.reshape(rows.targets.shape) - rows.targets).abs().mean()) * scale
 

@@ -277,10 +277,12 @@ def test_a_time_limit_includes_the_evaluations(
     config = RunConfig.read(values)
     monkeypatch.setattr("threefold.training.preparation.judging_seconds", lambda *_: (1.0, 1.5))
     prepared = prepare(config)
-    assert prepared.judging == 2.5 and prepared.test_examples is None
+    assert prepared.budget is not None and prepared.budget.judging == pytest.approx(2.5)
+    assert prepared.test_examples is None
     monkeypatch.setattr("threefold.training.preparation.judging_seconds", lambda *_: (4.0, 6.0))
     prepared = prepare(config)
-    assert prepared.judging == pytest.approx(3)  # a sample, so that time is left to train
+    assert prepared.budget is not None
+    assert prepared.budget.judging == pytest.approx(3)  # a sample, so that time is left to train
     assert (prepared.valid_examples, prepared.test_examples) == (3, 3)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import math
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -110,11 +109,12 @@ def test_a_test_that_is_late_takes_a_fair_sample(tmp_path: Path) -> None:
             "training": {"time": 5.0},
         }
     )
-    late = replace(prepare(config), started=time.monotonic() - 100, test_examples=40)
+    late = replace(prepare(config, started=time.monotonic() - 100), test_examples=40)
     trained = run(config, tmp_path / "run", prepared=late, reporters=())
     assert trained.summary["test_examples"] == 4 and trained.test is not None
-    batches = replace(late.split_batches("test", False), deadline=math.inf)
-    plain = [rows.inputs for rows in late.split_batches("test", False)]
+    batches = replace(late.split_batches("test", False), is_late=lambda: False)
+    in_order = replace(batches, is_late=None)
+    plain = [rows.inputs for rows in in_order]
     mixed = [rows.inputs for rows in batches]
     assert len(plain) == len(mixed) == 10 and not torch.equal(plain[0], mixed[0])
     order = [sorted(map(tuple, torch.cat(part).tolist())) for part in (plain, mixed)]

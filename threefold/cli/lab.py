@@ -323,6 +323,18 @@ def translate(
     say_lines(table(models or (), plan, folder))
 
 
+@lab.command()
+def forecasts(
+    series: Annotated[list[str] | None, typer.Argument(help="Series; default: all six.")] = None,
+    steps: Annotated[int, typer.Option(min=1, help="Training steps of each model.")] = 600,
+    seed: Seed = 0,
+) -> None:
+    """Compare forecasters with the best simple forecasts."""
+    from threefold.lab.studies.forecasts import ForecastStudy, table
+
+    say_lines(table(series or (), ForecastStudy(steps=steps, seed=seed)))
+
+
 @lab.command("mackey-glass")
 def mackey_glass(
     seeds: Annotated[int, typer.Option(min=1, help="Number of seeds.")] = 20,

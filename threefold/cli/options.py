@@ -27,8 +27,8 @@ Kind = Annotated[
     str | None,
     typer.Option(
         help="What to train on your own data: language, masked, xlnet, classifier, hierarchical, "
-        "regressor, tagger, forecaster, seq2seq; images: vision, convolutional or swin; default: "
-        "from the data."
+        "regressor, tagger, forecaster, seq2seq, captioner; images: vision, convolutional or swin; "
+        "default: from the data."
     ),
 ]
 Target = Annotated[str | None, typer.Option(help="Tables: the column to predict.")]

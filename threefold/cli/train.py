@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Annotated, Any
@@ -221,7 +220,7 @@ def _run(
     with join_group() as group:
         start = open_start(config)
         data = open_run_data(config, start, data_name)
-        prepared = replace(prepare(config, data, start), started=started)
+        prepared = prepare(config, data, start, started)
         if group.is_main and data_name is None:
             print_plan(config, prepared)
             output.say(f"folder      {folder}")
@@ -271,6 +270,8 @@ def _print_result(trained: TrainedRun, folder: Path) -> None:
                 text += f" (of a sample of {summary['test_examples']:,} examples)"
             facts.append((label, text))
     facts.append(("chance level", output.chance_text(summary)))
+    if result.kept_step is not None:
+        facts.append(("kept", _kept_text(result.kept_step)))
     if summary["published"]:
         published = "; ".join(f"{who} {value:g}" for who, value in summary["published"].items())
         facts.append(("published", published))
@@ -279,6 +280,12 @@ def _print_result(trained: TrainedRun, folder: Path) -> None:
         facts.append(("figures", str(figure)))
     facts.append(("to use", _use_command(trained, shlex.quote(str(folder)))))
     output.say_facts(facts)
+
+
+def _kept_text(step: int) -> str:
+    if step == 0:
+        return "the weights before training: the linear start is the best on validation"
+    return f"the weights after step {step:,}, the best on validation"
 
 
 def _use_command(trained: TrainedRun, folder: str) -> str:

@@ -35,6 +35,7 @@ def print_plan(config: RunConfig, prepared: PreparedRun) -> None:
             *_embedding_facts(config, prepared),
             *_pretraining_facts(config, prepared),
             *([] if prepared.takeover is None else [("from", prepared.takeover.shown)]),
+            *_start_facts(config, prepared),
             ("parameters", _parameters(config, model)),
             *_ensemble_facts(config),
             *_augmentation_facts(config),
@@ -95,23 +96,32 @@ def _embedding_facts(config: RunConfig, prepared: PreparedRun) -> list[tuple[str
     return [("embedding", f"{known} start from {config.model.embedding}")]
 
 
+def _start_facts(config: RunConfig, prepared: PreparedRun) -> list[tuple[str, str]]:
+    """The linear forecast that a forecaster starts from."""
+    start = None if prepared.takeover else prepared.data.linear_start(config.model)
+    return [] if start is None else [("starts from", start.sentence)]
+
+
 def _duration(config: RunConfig, prepared: PreparedRun, training: float) -> str:
     """How long the run takes, with its evaluations."""
     from threefold.training.preparation import judging_seconds
+    from threefold.training.trainer import EVALUATIONS, starts_fitted
 
     settings, task = config.training, prepared.data.task
-    if settings.time is not None and prepared.judging is not None:
-        judging = format_duration(prepared.judging)
-        text = f"{format_duration(min(settings.time, training + prepared.judging))}, of which "
+    if settings.time is not None and prepared.budget is not None:
+        seconds = prepared.budget.judging
+        text = f"{format_duration(min(settings.time, training + seconds))}, of which "
         sample = ""
         if prepared.test_examples is not None:
             sample = (
                 f" of a sample of {prepared.test_examples:,} of {task.size('test'):,} test examples"
                 " (`threefold evaluate` takes all)"
             )
-        return f"{text}about {judging} for evaluation{sample}"
+        return f"{text}about {format_duration(seconds)} for evaluation{sample}"
     valid, test = judging_seconds(config, prepared)
     times = 1 + (settings.steps or 0) // (settings.eval_every or math.inf)
+    if settings.eval_every is None and starts_fitted(prepared.model):
+        times = 1 + EVALUATIONS
     return (
         f"{settings.steps:,} steps, about {format_duration(training)}, and "
         f"{format_duration(times * valid + test)} for evaluation"

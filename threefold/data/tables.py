@@ -56,7 +56,7 @@ class Table:
     """Cells by column, and the line number of each row.
 
     name: the file, for messages.  place: whether rows are lines of a text or rows.  notes: what a
-    user should know about how the table was read.
+    user should know about how the table was read.  folder: where relative paths in cells begin.
     """
 
     def __init__(
@@ -68,6 +68,7 @@ class Table:
         place: str = "line",
         decimal: str | None = None,
         notes: Sequence[str] = (),
+        folder: Path = Path(),
     ) -> None:
         self.name = name
         self.cells = cells
@@ -75,6 +76,7 @@ class Table:
         self.place = place
         self.decimal = decimal
         self.notes = list(notes)
+        self.folder = folder
         self._decimals: dict[str, str | None] | None = None
 
     def __len__(self) -> int:
@@ -100,14 +102,21 @@ class Table:
         """A table of some of the rows, in the given order."""
         cells = {name: [column[i] for i in order] for name, column in self.cells.items()}
         lines = [self.line_numbers[i] for i in order]
-        return Table(
-            self.name, cells, lines, place=self.place, decimal=self.decimal, notes=self.notes
-        )
+        how = {"place": self.place, "decimal": self.decimal, "folder": self.folder}
+        return Table(self.name, cells, lines, notes=self.notes, **how)  # type: ignore[arg-type]
 
     def texts(self, name: str, *, allow_empty: bool = False) -> list[str]:
         """A column of texts; NA, null and - are texts, and an empty cell may be allowed."""
         cells = self.column(name) if allow_empty else self._complete(name, is_blank)
         return ["" if is_blank(cell) else text_of(cell) for cell in cells]
+
+    def paths(self, name: str) -> list[Path]:
+        """The files that a column names, from the folder of the table on; all must exist."""
+        files = [self.folder / text.strip() for text in self.texts(name)]
+        for line, file in zip(self.line_numbers, files, strict=True):
+            if not file.is_file():
+                raise self.error(line, f"{name} is {str(file)!r}, but there is no such file")
+        return files
 
     def labels(self, name: str, hint: str = "") -> list[str]:
         """A column of class names (`cells.label_of`), none of which may be missing."""
@@ -200,6 +209,8 @@ def read_table(
     if rows.names is None:
         _name_columns(name, rows, header, columns)
     table = _as_table(name, rows, decimal)
+    if isinstance(source, str | Path):
+        table.folder = Path(source).parent
     for column in columns or ():
         table.column(column)
     if not len(table):

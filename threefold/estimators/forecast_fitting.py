@@ -30,6 +30,8 @@ from threefold.training.training_data import TrainingData
 
 Array = NDArray[Any]
 NEWEST = 2000  # elements in which a season is looked for
+HELD_OUT = 10  # one window in so many decides which weights are kept
+FEWEST_WINDOWS = 30  # to train on, if some are held out
 MOST_SCORED = 200  # windows on which the models of a race are compared
 Forecast = Callable[[Array], Array]  # windows [N, C, columns] → [N, horizon, channels], scaled
 
@@ -98,13 +100,19 @@ def train_forecaster(
     train: Array,
     valid: Array | None = None,
 ) -> TrainedRun:
-    """Train on the windows before the rows `train`; the best weights on `valid` are kept."""
+    """Train on the windows before the rows `train`; the best weights on `valid` are kept.
+
+    Without `valid`, the last tenth of `train` takes its place, if there are enough of them.
+    """
     schedule: dict[str, Any] = {}
+    if valid is None:
+        train, valid = _hold_out_last(train, data.windows.horizon)
     if valid is not None:
         steps = settings.limits()["steps"] or STEPS
         schedule = {"eval_every": max(1, steps // EVALUATIONS), "patience": 10**6}
     config = settings.config(len(train), "forecaster", **schedule)
     options = {**config.model.options, "quantiles": list(quantiles)}
+    options |= {"lags": 0} if valid is None else {}  # nothing to choose a linear start by
     model = config.model.model_copy(update={"options": options})
     config = config.model_copy(update={"model": model})
     if valid is None:
@@ -119,7 +127,17 @@ def train_forecaster(
         return data.windows.draw("train", every)
 
     task = replace(task, draw=draw, sizes=(len(train), len(held), len(held)))
-    return finish_run(config, prepare(config, TrainingData(task, config.data)), settings)
+    trained = finish_run(config, prepare(config, TrainingData(task, config.data)), settings)
+    if valid is None:
+        trained.model.calibration = None  # windows of training say nothing about others
+    return trained
+
+
+def _hold_out_last(begins: Array, horizon: int) -> tuple[Array, Array | None]:
+    """The last tenth of forecasts apart, and those before that do not overlap with it."""
+    held = begins[-max(1, len(begins) // HELD_OUT) :]
+    rest = begins[begins <= held[0] - horizon]
+    return (begins, None) if len(rest) < FEWEST_WINDOWS else (rest, held)
 
 
 def model_forecast(model: Any) -> Forecast:

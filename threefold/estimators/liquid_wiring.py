@@ -2,7 +2,8 @@
 
 The figures are those of the paper, by the kind of the sending and of the receiving neuron:
 excitatory, then inhibitory.
-Maass, Natschläger & Markram 2002, "Real-time computing without stable states".
+Maass, Natschläger & Markram 2002, "Real-time computing without stable states", Neural
+Computation 14, pages 2557 and 2558.
 """
 
 from __future__ import annotations

@@ -27,6 +27,7 @@ from threefold.estimators.racing import race_names, verdict
 from threefold.estimators.time_index import check_order, continue_index, describe_index
 from threefold.models.model import Model
 from threefold.runtime.table_forecasts import forecast_series
+from threefold.tasks.user_data.series_windows import TimeSeries
 
 Array = NDArray[Any]
 LONGEST_CONTEXT = 128
@@ -222,7 +223,9 @@ class SequenceForecaster(NeuralEstimator):
 
     def _model_values(self, last: int) -> Array:
         model: Any = self.model_
-        levels, values = forecast_series(model, self.preprocessing_, self.history_values_, last)
+        levels, values = forecast_series(
+            model, self.preprocessing_, TimeSeries("", self.history_values_), last
+        )
         places = {level: number for number, level in enumerate(levels)}
         order = [0, *(places.get(level, 0) for level in self._levels())]
         return values[:, :, order]

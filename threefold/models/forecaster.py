@@ -3,6 +3,8 @@
     quantile   ŷ_q for each q      pinball loss  max(q e, (q − 1) e),  e = x − ŷ_q
     gaussian   ŷ = (μ, σ)          −log N(x; μ, σ²)
 
+With `lags`, a linear filter forecasts (`linear_start.py`) and the network learns what it leaves
+over: its head begins with zeros, so that training starts exactly at the filter.
 Quantiles are sorted, which never raises their loss (Chernozhukov et al. 2010).
 Wen et al. 2017, "A Multi-Horizon Quantile Recurrent Forecaster"; Salinas et al. 2020, "DeepAR".
 """
@@ -10,9 +12,13 @@ Wen et al. 2017, "A Multi-Horizon Quantile Recurrent Forecaster"; Salinas et al.
 from __future__ import annotations
 
 import math
+from statistics import NormalDist
+from typing import TypeAlias
 
+import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor
 
 from threefold.errors import ThreefoldError, nearest
@@ -21,10 +27,13 @@ from threefold.layers.padding import PaddedRows
 from threefold.memory.state import Shapes, State
 from threefold.models.backbone import Backbone
 from threefold.models.input_checks import check_vectors
+from threefold.models.linear_start import LinearStart
 from threefold.models.scaling import Scaling
 from threefold.models.spec import Spec
 
 HEADS = ("quantile", "gaussian")
+Array: TypeAlias = NDArray[np.float64]
+GAUSSIAN_LEVELS = (0.1, 0.5, 0.9)  # shown for models that forecast mean and deviation
 MIN_DEVIATION = 1e-4  # smallest σ, in units of the scale of the series
 
 
@@ -32,7 +41,8 @@ class Forecaster(Backbone):
     """Forecast series [B, L, channels], optionally with exogenous inputs, from every element.
 
     exogenous: number of inputs per element that are known and not forecast (the hour, say, or that
-    of the next element).  scaling: none, mean or standard, from the elements so far.
+    of the next element).  scaling: none, mean or standard, from the elements so far.  lags: those
+    that a linear filter reads, which the network corrects; 0: there is none.
     """
 
     kind = "forecaster"
@@ -41,8 +51,17 @@ class Forecaster(Backbone):
     def __init__(self, spec: Spec) -> None:
         super().__init__(spec)
         self._refuse_if_not_causal()
-        self.scaling = Scaling(spec.option("scaling"), self.channels)
+        self.scaling = Scaling("none" if self.lags else spec.option("scaling"), self.channels)
         self.head = Linear(spec.width, self.horizon * self.channels * self.outputs)
+        self.start: LinearStart | None = None
+        if self.lags:
+            self.start = LinearStart(self.lags, self.input_size, self.channels, self.horizon)
+
+    @property
+    def lags(self) -> int:
+        """Number of elements that the linear filter reads; 0: there is no filter."""
+        count: int = self.spec.option("lags")
+        return count
 
     @property
     def channels(self) -> int:
@@ -79,9 +98,15 @@ class Forecaster(Backbone):
         """Size of the last axis of a forecast: the number of quantiles, or 2."""
         return 2 if self.quantiles is None else len(self.quantiles)
 
+    @property
+    def levels(self) -> tuple[float, ...]:
+        """The quantile levels of `quantile_forecast`."""
+        return self.quantiles or GAUSSIAN_LEVELS
+
     def own_state_shapes(self) -> Shapes:
-        """Shapes of the state leaves outside the stack, with those of the scaling."""
-        return {**self.scaling.shapes, **super().own_state_shapes()}
+        """Shapes of the state leaves outside the stack, with those of filter and scaling."""
+        start = {} if self.start is None else self.start.shapes
+        return {**start, **self.scaling.shapes, **super().own_state_shapes()}
 
     def forward(
         self,
@@ -91,28 +116,64 @@ class Forecaster(Backbone):
         exogenous: Tensor | None = None,
         form: str = "auto",
         mask: Tensor | None = None,
+        last: bool = False,
     ) -> tuple[Tensor, State]:
         """Forecasts [B, L, horizon, channels, outputs] from each element, and the state.
 
-        outputs: the quantiles, or mean and standard deviation.  Forecasts at padding are 0.
+        outputs: the quantiles, or mean and standard deviation.  Forecasts at padding are 0.  last:
+        only the forecast from the last element, [B, 1, …]; not with a mask.
         """
         self._check_inputs(series, exogenous)
+        if last and mask is not None:
+            raise ThreefoldError(f"{self.name}: last=True is not for rows with a mask")
         _, before = self._split_state(state, len(series))
-        if mask is not None:
-            rows = PaddedRows(mask, series.shape[:2], self.name)
-            series = rows.restore(rows.align(series))
+        rows = None if mask is None else PaddedRows(mask, series.shape[:2], self.name)
+        series = series if rows is None else rows.restore(rows.align(series))
+        if self.start is not None:
+            return self._from_start(series, exogenous, state, before, (form, rows, last))
         location, scale, scaled = self.scaling(series, before, mask)
-        inputs = (series - location) / scale
-        if exogenous is not None:
-            inputs = torch.cat([inputs, exogenous], -1)
-        output = self.run_backbone(inputs, state, form, mask)
-        raw = self.head(self.norm(output.outputs))
+        inputs = _joined((series - location) / scale, exogenous)
+        raw, after = self._run(inputs, state, (form, rows, last))
+        location, scale = (part[:, -raw.shape[1] :, None, :] for part in (location, scale))
+        return self._shown(raw, location, scale, rows), {**scaled, **after}
+
+    def _from_start(
+        self,
+        series: Tensor,
+        exogenous: Tensor | None,
+        state: State | None,
+        before: State,
+        how: How,
+    ) -> tuple[Tensor, State]:
+        """Forecasts of the filter, corrected by the network."""
+        assert self.start is not None
+        rows, inputs = how[1], _joined(series, exogenous)
+        aligned = inputs if rows is None else rows.align(inputs)
+        start = self.start(aligned, before, None if rows is None else rows.lengths, how[2])
+        forecast, network = start.forecast, start.series.to(series.dtype)
+        if rows is not None:
+            forecast, network = rows.restore(forecast), rows.restore(network)
+        raw, after = self._run(_joined(network, exogenous), state, how)
+        deviation = self.start.deviation.expand_as(forecast)
+        return self._shown(raw, forecast, deviation, rows), {**start.state, **after}
+
+    def _run(self, inputs: Tensor, state: State | None, how: How) -> tuple[Tensor, State]:
+        """What the head says [B, L, horizon, channels, outputs], and the state of the stack."""
+        form, rows, last = how
+        output = self.run_backbone(inputs, state, form, None if rows is None else rows.mask)
+        raw = self.head(self.norm(output.outputs[:, -1:] if last else output.outputs))
         raw = raw if output.rows is None else output.rows.restore(raw)
-        raw = raw.unflatten(-1, (self.horizon, self.channels, self.outputs))
-        forecast = self._unscale(raw, location[:, :, None, :, None], scale[:, :, None, :, None])
-        if mask is not None:
-            forecast = torch.where(mask.view(*mask.shape, 1, 1, 1), forecast, torch.zeros_like(raw))
-        return forecast, {**scaled, **output.after}
+        return raw.unflatten(-1, (self.horizon, self.channels, self.outputs)), output.after
+
+    def _shown(
+        self, raw: Tensor, location: Tensor, scale: Tensor, rows: PaddedRows | None
+    ) -> Tensor:
+        """Forecasts around a location, 0 at padding."""
+        forecast = self._unscale(raw, location.unsqueeze(-1), scale.unsqueeze(-1)).to(raw.dtype)
+        if rows is None:
+            return forecast
+        real = rows.mask.view(*rows.mask.shape, 1, 1, 1)
+        return torch.where(real, forecast, torch.zeros_like(raw))
 
     def step(
         self, element: Tensor, state: State | None = None, *, exogenous: Tensor | None = None
@@ -127,7 +188,7 @@ class Forecaster(Backbone):
     ) -> tuple[Tensor, State]:
         """Forecasts from each element, or from the last; exogenous inputs follow the series."""
         series, exogenous = self.split_inputs(inputs)
-        forecast, after = self(series, state, exogenous=exogenous)
+        forecast, after = self(series, state, exogenous=exogenous, last=last)
         return forecast[:, -1] if last else forecast, after
 
     def training_outputs(self, inputs: Tensor) -> Tensor:
@@ -172,6 +233,40 @@ class Forecaster(Backbone):
         share = (0.5 - levels[below]) / (levels[above] - levels[below])
         return forecast[..., below].lerp(forecast[..., above], share)
 
+    def quantile_forecast(self, forecast: Tensor) -> Tensor:
+        """Quantiles […, levels] of a forecast […, outputs]."""
+        if self.quantiles is not None:
+            return forecast
+        steps = [NormalDist().inv_cdf(level) for level in GAUSSIAN_LEVELS]
+        return forecast[..., :1] + forecast[..., 1:] * forecast.new_tensor(steps)
+
+    def bands(self, forecast: Tensor) -> tuple[Array, Array]:
+        """Point forecasts […, steps, channels] and quantiles […, levels], calibrated if there is a
+        calibration: as numpy arrays of float64."""
+        wide = forecast.detach().double().cpu()
+        point, quantiles = self.point_forecast(wide).numpy(), self.quantile_forecast(wide).numpy()
+        if self.calibration is None:
+            return point, quantiles
+        return point, self.calibration.apply(quantiles, point)
+
+    def start_from(self, residuals: Tensor) -> None:
+        """Let the network begin with 0, and with the quantiles of the filter's errors [N, H, C].
+
+        The errors are in deviations; NaN is missing.  The median begins with 0.
+        """
+        levels = torch.tensor(self.quantiles or (), dtype=torch.float64)
+        with torch.no_grad():
+            self.head.weight.zero_()
+            bias = torch.zeros(self.horizon, self.channels, self.outputs, dtype=torch.float64)
+            if self.quantiles is None:
+                bias[..., 1] = math.log(math.expm1(1.0))
+            else:
+                spread = residuals.double().nanquantile(levels, 0).movedim(0, -1)
+                bias += torch.where(levels < 0.5, spread.clamp(max=0), spread.clamp(min=0))
+                bias[..., levels == 0.5] = 0.0
+            assert self.head.bias is not None
+            self.head.bias.copy_(bias.nan_to_num().flatten())
+
     def check_options(self) -> None:
         """Raise an error if the options make no forecaster."""
         spec = self.spec
@@ -180,6 +275,10 @@ class Forecaster(Backbone):
             raise ThreefoldError(
                 f"{self.name}: channels {channels}, exogenous {exogenous}, horizon {horizon}; "
                 "expected at least 1 channel, horizon 1 or more, exogenous 0 or more"
+            )
+        if not isinstance(self.lags, int) or self.lags < 0:
+            raise ThreefoldError(
+                f"{self.name}: lags is {self.lags!r}, expected a number of elements; 0 for none"
             )
         head, levels = spec.option("head"), spec.option("quantiles")
         if head not in HEADS:
@@ -221,6 +320,13 @@ class Forecaster(Backbone):
                 f"{self.name}: mixers {names} see later elements, so they cannot forecast them; "
                 "choose causal mixers"
             )
+
+
+How: TypeAlias = tuple[str, "PaddedRows | None", bool]  # form, padding, last element only
+
+
+def _joined(series: Tensor, exogenous: Tensor | None) -> Tensor:
+    return series if exogenous is None else torch.cat([series, exogenous], -1)
 
 
 def pinball_loss(forecast: Tensor, target: Tensor, quantiles: tuple[float, ...]) -> Tensor:

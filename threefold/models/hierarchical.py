@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from threefold.blocks.stack import Entry, Stack, non_causal_entry
-from threefold.errors import ThreefoldError
+from threefold.errors import ThreefoldError, setting
 from threefold.layers.checks import check_dropout
 from threefold.layers.linear import Linear
 from threefold.layers.padding import PaddedRows, pad_tokens, zero_padding
@@ -80,6 +80,7 @@ class HierarchicalClassifier(Model):
     """
 
     kind = "hierarchical"
+    streams = True  # sentence by sentence
 
     def __init__(self, spec: Spec) -> None:
         super().__init__(spec)
@@ -166,6 +167,15 @@ class HierarchicalClassifier(Model):
                 "documents and has no state"
             )
         return self._carried(self._begin(None, batch_size))
+
+    def check_streams(self) -> None:
+        """Raise an error unless documents can be read sentence by sentence."""
+        if not self.causal:
+            raise ThreefoldError(
+                "this hierarchical model cannot read a stream, because its document mixers see "
+                "later sentences; train one with causal ones, e.g. "
+                f"{setting('model.options.document_mixers', 'gru')}, and without bidirectional"
+            )
 
     def check_state(self, state: State, rows: int) -> None:
         """Raise an error unless `state` is a state of this model for a batch of `rows`."""

@@ -21,6 +21,7 @@ from threefold.data.preprocessing import Preprocessing
 from threefold.errors import ThreefoldError
 from threefold.layers.placement import Placed
 from threefold.memory.state import State
+from threefold.models.calibration import Calibration
 from threefold.models.spec import Spec
 
 # Named, not imported: a model is built without what runs it.
@@ -44,6 +45,7 @@ class Model(Placed, ABC):
         self.spec = spec
         self.tokenizer: Any = None
         self.preprocessing: Preprocessing | None = None  # from a user's data to tensors
+        self.calibration: Calibration | None = None  # of the bands of a forecaster
 
     @property
     def name(self) -> str:

@@ -20,6 +20,7 @@ from threefold.data.preprocessing import Preprocessing
 from threefold.errors import ThreefoldError, option
 from threefold.layers.table import registered_in
 from threefold.models.adapters import adapter_rank, restore_adapters
+from threefold.models.calibration import Calibration
 from threefold.models.config import CARD, CONFIG, WEIGHTS, ModelConfig, prepare_folder, read_config
 from threefold.models.ensemble import build_members, member_count
 from threefold.models.files import read_tensors, write_tensors
@@ -71,6 +72,7 @@ def load(
     _check_loaded(model, weights)
     model.tokenizer = _read_tokenizer(config.tokenizer, path)
     model.preprocessing = Preprocessing.read(path)
+    model.calibration = Calibration.read(path)
     return model.to(device=device, dtype=dtype).eval()
 
 
@@ -114,6 +116,8 @@ def _write(model: Model, folder: Path) -> None:
         model.tokenizer.save(folder)
     if model.preprocessing is not None:
         model.preprocessing.write(folder)
+    if model.calibration is not None:
+        model.calibration.write(folder)
     config = ModelConfig(
         spec=model.spec,
         threefold_version=threefold.__version__,

@@ -1,7 +1,8 @@
 """Encoders of a `Captioner`: images or vectors → positions [B, positions, width].
 
-    patches   an image cut into squares, which a stack of any mixers reads in both directions
-    vector    one vector, or several, by a linear map: features of another model, a class, a style
+    convolutional   the last stage of an image network, as in Xu et al. 2015
+    patches         an image cut into squares, which a stack of any mixers reads in both directions
+    vector          one vector, or several, by a linear map: features of another model, a class
 
 A new encoder is a class with `check`, `forward` and `example_inputs`, and its line in ENCODERS.
 """
@@ -18,6 +19,7 @@ from torch import Tensor, nn
 from threefold.blocks.stack import Stack, non_causal_entry
 from threefold.errors import ThreefoldError
 from threefold.layers.linear import Linear
+from threefold.models.convolutional import ConvolutionalNetwork
 from threefold.models.embedding import Projection
 from threefold.models.image_model import (
     check_image_size,
@@ -27,6 +29,10 @@ from threefold.models.image_model import (
 )
 from threefold.models.input_checks import check_dtype
 from threefold.models.spec import Spec
+
+STAGES = 3  # of an image network: 14 × 14 positions of 224 × 224 pixels, as in Xu et al. 2015
+NARROWEST = 16  # first convolution of an image network
+PLACE_SCALE = 0.02  # standard deviation of the vectors of places at the start
 
 Maker = Callable[[Spec, str], "SourceEncoder"]
 
@@ -50,15 +56,53 @@ class SourceEncoder(nn.Module, ABC):
         """Random inputs that it can read, always the same."""
 
 
-class PatchEncoder(SourceEncoder):
-    """Patches of an image with learned positions, and a stack of mixers that sees all of them."""
+class ImageEncoder(SourceEncoder):
+    """The base of encoders of images of one size, that of the spec."""
 
     def __init__(self, spec: Spec, owner: str) -> None:
         super().__init__()
         check_image_size(owner, spec.option("image"), spec.option("channels"))
-        check_patch(owner, spec.option("image"), spec.option("patch"))
-        self.owner, self.patch = owner, spec.option("patch")
+        self.owner = owner
         self.shape = (spec.option("channels"), *spec.option("image"))
+
+    def check(self, inputs: Any, dtype: torch.dtype) -> None:
+        check_images(inputs, self.shape, dtype, self.owner)
+
+    def example_inputs(self, batch: int) -> Tensor:
+        return torch.randn(batch, *self.shape, generator=torch.Generator().manual_seed(0))
+
+
+class ConvolutionalEncoder(ImageEncoder):
+    """Positions of the last stage of an image network, with a learned vector for each place.
+
+    A convolution finds a shape wherever it lies; the learned vectors say where it was found.
+    """
+
+    def __init__(self, spec: Spec, owner: str) -> None:
+        super().__init__(spec, owner)
+        if spec.option("encoder_mixers"):
+            raise ThreefoldError(
+                f"{owner}: encoder_mixers {spec.option('encoder_mixers')}, but the encoder "
+                "'convolutional' has none; choose encoder='patches', or leave them out"
+            )
+        self.network = ConvolutionalNetwork(_network_spec(spec))
+        self.grid = self.network.grid
+        self.positions = self.grid[0] * self.grid[1]
+        self.project = Linear(self.network.feature_width, spec.width)
+        self.places = nn.Parameter(torch.randn(self.positions, spec.width) * PLACE_SCALE)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        outputs: Tensor = self.project(self.network.encode(inputs)) + self.places
+        return outputs
+
+
+class PatchEncoder(ImageEncoder):
+    """Patches of an image with learned positions, and a stack of mixers that sees all of them."""
+
+    def __init__(self, spec: Spec, owner: str) -> None:
+        super().__init__(spec, owner)
+        check_patch(owner, spec.option("image"), spec.option("patch"))
+        self.patch = spec.option("patch")
         self.grid = (self.shape[1] // self.patch, self.shape[2] // self.patch)
         self.positions = self.grid[0] * self.grid[1]
         vision = _vision_spec(spec)
@@ -78,12 +122,6 @@ class PatchEncoder(SourceEncoder):
         y, _ = self.stack(x, plan=self.stack.plan(x.shape[1], owner=self.owner))
         outputs: Tensor = self.norm(y)
         return outputs
-
-    def check(self, inputs: Any, dtype: torch.dtype) -> None:
-        check_images(inputs, self.shape, dtype, self.owner)
-
-    def example_inputs(self, batch: int) -> Tensor:
-        return torch.randn(batch, *self.shape, generator=torch.Generator().manual_seed(0))
 
 
 class VectorEncoder(SourceEncoder):
@@ -119,6 +157,14 @@ class VectorEncoder(SourceEncoder):
         return torch.randn(batch, self.size, generator=torch.Generator().manual_seed(0))
 
 
+def _network_spec(spec: Spec) -> Spec:
+    """The spec of an image network whose last stage has about the width of the captioner."""
+    depth = spec.option("encoder_depth") or STAGES
+    options = {name: spec.option(name) for name in ("image", "channels", "network")}
+    width = spec.option("encoder_width") or max(NARROWEST, spec.width // 2 ** (depth - 1))
+    return Spec("convolutional", width, depth, (), options={**options, "classes": 0})
+
+
 def _vision_spec(spec: Spec) -> Spec:
     """The spec of what reads the patches: its mixers, depth and positions."""
     return Spec(
@@ -131,4 +177,8 @@ def _vision_spec(spec: Spec) -> Spec:
 
 
 # By the option `encoder` of a captioner.
-ENCODERS: dict[str, Maker] = {"patches": PatchEncoder, "vector": VectorEncoder}
+ENCODERS: dict[str, Maker] = {
+    "convolutional": ConvolutionalEncoder,
+    "patches": PatchEncoder,
+    "vector": VectorEncoder,
+}

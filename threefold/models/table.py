@@ -108,7 +108,8 @@ _KINDS = (
             "horizon": 1,
             "head": "quantile",  # or gaussian
             "quantiles": (0.1, 0.5, 0.9),
-            "scaling": "standard",  # none, mean or standard
+            "scaling": "standard",  # none, mean or standard; without lags
+            "lags": 0,  # elements that the linear filter reads which the network corrects
             **BACKBONE_OPTIONS,
         },
     ),
@@ -177,13 +178,15 @@ _KINDS = (
         "Captioner",
         {
             **DECODER_OPTIONS,
-            "encoder": "patches",  # or vector: a name of models/source_encoders.py
+            "encoder": "convolutional",  # patches or vector: a name of models/source_encoders.py
             "image": (16, 16),  # height and width
             "channels": 3,
-            "patch": 4,
+            "network": "resnet18",  # of the encoder `convolutional`: a name of image_networks.py
+            "encoder_width": 0,  # of its first convolution; 0: the last has that of the decoder
+            "patch": 4,  # of the encoder `patches`
+            "encoder_mixers": (),  # of `patches`; (): the same as the decoder, but not causal
+            "encoder_depth": 0,  # 0: the same as the decoder; of `convolutional`: three stages
             "input_size": 0,  # of the encoder `vector`: numbers of each vector
-            "encoder_mixers": (),  # (): the same as the decoder, but not causal
-            "encoder_depth": 0,  # 0: the same as the decoder
         },
         "token",
     ),

@@ -164,7 +164,7 @@ def _labels(chain: Chain, elements: Sequence[Any], value: Any) -> list[str]:
 
 def _run_forecaster(model: Any, preprocessing: Preprocessing, history: Any) -> list[str]:
     series = history_series(preprocessing, history)[0]
-    forecast_series(model, preprocessing, series.values, 1)
+    forecast_series(model, preprocessing, series, 1)
     count = min(len(series.values), preprocessing.context or len(series.values))
     return [str(number) for number in range(1 - count, 1)]
 
@@ -186,6 +186,11 @@ def _translator(
 
 def _captioner(model: Any, preprocessing: Preprocessing, image: Any) -> AttentionWeights:
     """The weights of the model's own caption over the positions of an image."""
+    if model.encoder.grid is None:
+        raise ThreefoldError(
+            "this captioner reads vectors, which have no positions to look at; attention weights "
+            "are those of a captioner of images"
+        )
     tokens, queries = _written(model, preprocessing, image)
     pixels = torch.from_numpy(image)
     layers = {"decoder": model.align(pixels.to(model.device, model.dtype).unsqueeze(0), tokens)}

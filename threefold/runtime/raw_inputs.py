@@ -23,7 +23,8 @@ from threefold.data.tables import Table, read_table
 from threefold.data.ts_files import read_ts
 from threefold.errors import ThreefoldError
 from threefold.runtime.table_forecasts import asked_of_model
-from threefold.tasks.user_data.folder import IMAGE_SUFFIXES, SOUND_SUFFIXES, TEXT_SUFFIXES
+from threefold.tasks.user_data.folder import SOUND_SUFFIXES, TEXT_SUFFIXES
+from threefold.tasks.user_data.pictures import IMAGE_SUFFIXES
 from threefold.tasks.user_data.table import check_columns, group_rows, join_texts
 from threefold.tasks.user_data.tags import read_words
 
@@ -227,6 +228,10 @@ def _rows(value: Any, preprocessing: Preprocessing) -> list[RawInput]:
 
 def _media(suffixes: Sequence[str]) -> Any:
     def read(value: Any, preprocessing: Preprocessing) -> list[RawInput]:
+        if _is_table(value) and preprocessing.roles.image:
+            table = _table(value, preprocessing)
+            paths = table.paths(preprocessing.roles.image)
+            return [RawInput(p, str(p), _cells(table, n)) for n, p in enumerate(paths)]
         if isinstance(value, (str, Path)):
             if value == "":  # Path("") would be the current folder
                 raise ThreefoldError("an input is empty; expected a file or a folder")

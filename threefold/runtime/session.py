@@ -48,6 +48,11 @@ class Session:
         max_state_bytes: int | None = None,
     ) -> None:
         self.model = check_streams(model)
+        if model.kind == "hierarchical":
+            raise ThreefoldError(
+                "a session has an answer after each element, a hierarchical model after each "
+                "sentence; use threefold.stream, or model(tokens, state)"
+            )
         self.sampling = sampling or Sampling()
         self.seed = choose_seed(seed, "session")
         self.max_state_bytes = max_state_bytes

@@ -3,6 +3,7 @@
     carried    the model's state goes on from element to element
     windows    every output is computed from the last `context` elements alone, as a forecaster that
                was trained on windows of that length was trained and evaluated
+    sentences  the state of a hierarchical model goes on from sentence to sentence
 
 Outputs do not depend on where a stream is cut, bit for bit: chunks and batches have a fixed size
 (filled up with zeros, which no earlier element and no other row can see), and a chunk is remembered
@@ -22,6 +23,7 @@ from threefold.memory import state as states
 from threefold.memory.state import State
 from threefold.runtime.decoding import eval_mode
 from threefold.runtime.session import Session
+from threefold.runtime.stream_inputs import NO_TOKEN
 
 WINDOWS = 64  # computed together
 
@@ -127,6 +129,47 @@ class CarriedPast(Past):
             if self.single:
                 session.seen_tokens = tensors["seen_tokens"].numpy().copy()
             self.sessions[name] = session
+
+
+class SentencePast(Past):
+    """The state of a document after its last sentence; each is read by itself."""
+
+    def __init__(self, model: Any, chunk_size: int) -> None:
+        super().__init__(model, chunk_size)
+        self.state: State = model.empty_state(1)
+        self.output: Tensor | None = None
+        self.position = 0
+
+    @property
+    def size(self) -> int:
+        return sum(leaf.nbytes for _, leaf in states.leaves(self.state))
+
+    def last_output(self, series: str) -> Tensor | None:
+        return self.output
+
+    def read(self, parts: Sequence[Part], complete: bool) -> Iterator[Tensor]:
+        for part in parts:
+            state, outputs = self.state, []
+            with torch.no_grad(), eval_mode(self.model):
+                for sentence in part.inputs:
+                    tokens = sentence[sentence != NO_TOKEN].unsqueeze(0)
+                    logits, state = self.model(tokens, state)
+                    outputs.append(logits[0])
+            if complete:
+                self.state, self.output = state, outputs[-1]
+                self.position += len(outputs)
+            yield torch.stack(outputs)
+
+    def snapshot(self) -> tuple[State, list[int], dict[str, Any], dict[str, Tensor]]:
+        tensors = {} if self.output is None else {"last_output": self.output}
+        return self.state, [self.position], {}, tensors
+
+    def restore(
+        self, state: State, positions: Sequence[int], note: Any, tensors: dict[str, Tensor]
+    ) -> None:
+        self.state, self.position = state, positions[0]
+        output = tensors.get("last_output")
+        self.output = None if output is None else output.to(self.model.device)
 
 
 class WindowedPast(Past):

@@ -15,6 +15,7 @@ from threefold.runtime.stream_sources import InputSettings
 
 LARGEST_CHUNK = 512  # elements
 CHUNK_OUTPUTS = 1 << 22  # numbers in the outputs of a chunk, at most
+SENTENCES = 16  # of a chunk
 ROWS_PER_SECOND = 10  # of the output for sounds
 ALL = "all"
 
@@ -90,7 +91,7 @@ def _defaults(model: Any) -> dict[str, Any]:
     context = None if preprocessing is None else preprocessing.context
     return {
         "mode": default_mode(model),
-        "chunk_size": plan_chunk_size(model),
+        "chunk_size": SENTENCES if model.kind == "hierarchical" else plan_chunk_size(model),
         "group_size": max(1, rate // ROWS_PER_SECOND),
         "top_k": 1,
         "window": None,

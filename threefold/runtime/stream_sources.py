@@ -17,8 +17,8 @@ from threefold.data.preprocessing.numbers import (
     Standardise,
 )
 from threefold.data.preprocessing.series_scales import SeriesScales
-from threefold.data.preprocessing.text import WordNumbers
-from threefold.data.stream_encoders import WordListEncoder, encoder_for
+from threefold.data.preprocessing.text import TokenizeSentences, WordNumbers
+from threefold.data.stream_encoders import SentenceEncoder, WordListEncoder, encoder_for
 from threefold.data.stream_rows import RowEncoder, RowLayout
 from threefold.data.stream_sounds import SOUND_FORMATS, SoundEncoder, wav_rate
 from threefold.data.table_formats import REFUSED_SUFFIXES, TABLE_SUFFIXES, table_suffix
@@ -26,12 +26,13 @@ from threefold.errors import ThreefoldError, nearest
 from threefold.runtime.array_source import ArrayEncoder, array_bytes, frame_bytes, is_array
 from threefold.runtime.source import Input, Source, Wait
 from threefold.runtime.stream_inputs import (
-    RowReader,
+    SentenceReader,
     SoundReader,
     StreamReader,
     TokenReader,
     WordReader,
 )
+from threefold.runtime.stream_rows import RowReader
 
 POLICIES = ("carry", "mask", "stop")
 TEXT_TABLES = (".csv", ".tsv", ".tab", ".jsonl", ".ndjson")  # what a stream reads of TABLE_SUFFIXES
@@ -67,7 +68,7 @@ def open_input(
         raise ThreefoldError("a model of images reads whole images; use `threefold predict`")
     if form == "sound":
         return _open_sound(model, data, settings, wait)
-    if model.input_size:
+    if model.kind != "hierarchical" and model.input_size:
         return _open_rows(model, data, settings, wait)
     _refuse_row_settings(settings)
     if form == "words":
@@ -80,6 +81,8 @@ def open_input(
                 "read element by element; use `threefold predict`"
             )
         return StreamInput(Source(data, WordListEncoder(step.numbers), wait), WordReader(model))
+    if model.kind == "hierarchical":
+        return _open_sentences(model, data, wait)
     return _open_text(model, data, wait)
 
 
@@ -109,6 +112,22 @@ def _open_text(model: Any, data: Input, wait: Wait | None) -> StreamInput:
             "cannot read text; set model.tokenizer and save it again"
         )
     return StreamInput(Source(data, encoder_for(tokenizer), wait), reader)
+
+
+def _open_sentences(model: Any, data: Input, wait: Wait | None) -> StreamInput:
+    preprocessing: Preprocessing | None = model.preprocessing
+    step: TokenizeSentences | None = (
+        None if preprocessing is None else preprocessing.inputs.find(TokenizeSentences)
+    )
+    if preprocessing is None or step is None or is_array(data):
+        raise ThreefoldError(
+            "a stream of a hierarchical model reads text, whose sentences are found as in "
+            "training; give text to a model that `threefold train` has saved, or call "
+            "model(tokens, state) with the tokens of each sentence"
+        )
+    _refuse_text_table(data, preprocessing)
+    encoder = SentenceEncoder(step.pattern, step.sentence)
+    return StreamInput(Source(data, encoder, wait), SentenceReader(model))
 
 
 def _refuse_text_table(data: Input, preprocessing: Preprocessing) -> None:

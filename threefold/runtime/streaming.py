@@ -19,15 +19,16 @@ import torch
 from torch import Tensor
 
 from threefold.data.stream_encoders import Elements
-from threefold.errors import ThreefoldError
+from threefold.errors import ThreefoldError, option
 from threefold.models.forecaster import Forecaster
 from threefold.runtime.scores.grouping import Columns, Groups
 from threefold.runtime.scores.scorers import Scorer, make_scorer
 from threefold.runtime.session import check_streams
 from threefold.runtime.source import Input, SourcePosition, Wait
 from threefold.runtime.state_files import StateFile, read_state, save_state, state_for_model
-from threefold.runtime.stream_inputs import Prepared, RowReader, TokenReader
-from threefold.runtime.stream_past import CarriedPast, Part, Past, WindowedPast
+from threefold.runtime.stream_inputs import Prepared, TokenReader
+from threefold.runtime.stream_past import CarriedPast, Part, Past, SentencePast, WindowedPast
+from threefold.runtime.stream_rows import RowReader
 from threefold.runtime.stream_settings import (
     ALL,
     StreamSettings,
@@ -37,6 +38,7 @@ from threefold.runtime.stream_settings import (
 from threefold.runtime.stream_sources import StreamInput, open_input
 
 NOTE = "stream"  # key of the notes in a state file
+NOTE_FORMAT = 1  # of what these notes contain
 
 
 @dataclass(frozen=True)
@@ -116,6 +118,7 @@ class ScoreStream(Iterator[StreamScores]):
         """Write everything needed to resume to a state file; call it between two chunks."""
         snapshot = self._boundary or self._snapshot()
         note = {
+            "format": NOTE_FORMAT,
             **snapshot.note,
             "answered": self.position,
             "repeated": self._repeated,
@@ -297,6 +300,7 @@ def resume_stream(
             f"{path}: this state was not saved by a stream, so it does not contain the position in "
             "the input; expected a file that a stream saved"
         )
+    _check_format(path, note)
     state_for_model(path, state_file, model)
     settings = saved_settings(note["settings"], requested, path)
     opened = open_input(model, source, settings.inputs, wait)
@@ -305,7 +309,19 @@ def resume_stream(
     return resumed
 
 
+def _check_format(path: str | PathLike[str], note: Mapping[str, Any]) -> None:
+    saved = note.get("format", "unknown")
+    if saved != NOTE_FORMAT:
+        raise ThreefoldError(
+            f"{path}: the state of a stream in format {saved}, but this version of Threefold reads "
+            f"format {NOTE_FORMAT}; score the input again from its beginning with another "
+            f"{option('state').rstrip('=')}, or use the version that wrote it"
+        )
+
+
 def _make_past(model: Any, opened: StreamInput, settings: StreamSettings) -> Past:
+    if settings.context == ALL and model.kind == "hierarchical":
+        return SentencePast(model, settings.chunk_size)
     if settings.context == ALL:
         return CarriedPast(model, settings.chunk_size, opened.reader.single)
     if not isinstance(model, Forecaster):

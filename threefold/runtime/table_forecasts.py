@@ -7,7 +7,6 @@ number.  Beyond the trained horizon its own forecasts become its inputs, block b
 from __future__ import annotations
 
 from collections.abc import Callable
-from statistics import NormalDist
 from typing import Any, TypeVar
 
 import numpy as np
@@ -16,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from threefold.data.preprocessing import Preprocessing
+from threefold.data.preprocessing.calendar import calendar_columns
 from threefold.data.preprocessing.numbers import ABSURD, FillMissing
 from threefold.data.row_times import other_step
 from threefold.data.tables import Table, read_table
@@ -32,7 +32,6 @@ from threefold.tasks.user_data.table import check_columns, known_reading
 Array = NDArray[Any]
 Read = TypeVar("Read")
 MOST_STEPS, MOST_HORIZONS = 10_000, 1_000  # of a forecast: the larger one
-GAUSSIAN_LEVELS = (0.1, 0.9)  # shown for models that forecast mean and deviation
 
 
 def forecast_table(
@@ -46,7 +45,7 @@ def forecast_table(
     for series in history_series(preprocessing, table):
         own = preprocessing.of_series(series.name, series.values)
         refuse_unknown_past(own, series)
-        levels, values = forecast_series(model, own, series.values, steps)
+        levels, values = forecast_series(model, own, series, steps)
         rows += _rows(series, own, levels, values)
         notes += [*(note.what for note in series.notes), *_notes(own, series, steps)]
         if not preprocessing.knows_series(series.name):
@@ -54,7 +53,8 @@ def forecast_table(
                 f"series {series.name} was not in the training data; it is scaled by the "
                 f"{len(series.values):,} rows of its history"
             )
-    notes = [*table.notes, *notes]
+    calibration = model.calibration
+    notes = [*table.notes, *notes, *([] if calibration is None else calibration.notes)]
     return Answers(rows, notes=list(dict.fromkeys(notes)))
 
 
@@ -160,37 +160,55 @@ def _is_numbers(history: Any) -> bool:
 
 
 def forecast_series(
-    model: Forecaster, preprocessing: Preprocessing, values: Array, steps: int
+    model: Forecaster, preprocessing: Preprocessing, series: TimeSeries, steps: int
 ) -> tuple[list[float | None], Array]:
     """Levels (None: the point forecast) and values [steps, targets, levels] in original units."""
-    context, targets = preprocessing.context or len(values), len(preprocessing.roles.targets)
-    inputs = preprocessing.inputs.apply(values)[-context:]
+    context, targets = preprocessing.context or len(series.values), len(preprocessing.roles.targets)
+    inputs = preprocessing.encode_rows(series.values, series.times)[-context:]
     rows = torch.from_numpy(inputs).to(model.device, model.dtype)
     blocks: list[Tensor] = []
-    state = None
+    state, done = None, 0
     last_inputs = rows[-1:, targets:]
     with torch.no_grad(), eval_mode(model):
-        while sum(map(len, blocks)) < steps:
+        while done < steps:
             exogenous = rows[None, :, targets:] if model.exogenous else None
-            forecast, state = model(rows[None, :, :targets], state, exogenous=exogenous)
+            forecast, state = model(rows[None, :, :targets], state, exogenous=exogenous, last=True)
             blocks.append(forecast[0, -1])
             point = model.point_forecast(forecast[0, -1])
-            rows = torch.cat([point, last_inputs.expand(len(point), -1)], -1)
+            others = last_inputs.repeat(len(point), 1)
+            if preprocessing.calendar:
+                later = _later_calendar(preprocessing, series, done, len(point))
+                others[:, -later.shape[1] :] = torch.from_numpy(later).to(others)
+            rows = torch.cat([point, others], -1)
+            done += len(point)
     outputs = torch.cat(blocks)[:steps]
-    levels, scaled = forecast_levels(model, outputs.double().cpu())
+    levels, scaled = forecast_levels(model, outputs)
     invert = preprocessing.outputs.invert
     return levels, np.stack([invert(part) for part in scaled], -1)
 
 
+def _later_calendar(
+    preprocessing: Preprocessing, series: TimeSeries, done: int, count: int
+) -> Array:
+    """The calendar of forecast rows."""
+    axis = series.axis
+    assert axis is not None  # a calendar was read from it
+    times = [axis.seconds(step, after=series.last) for step in range(done + 1, done + count + 1)]
+    return calendar_columns(np.array(times), preprocessing.calendar, axis)
+
+
 def forecast_levels(model: Forecaster, outputs: Tensor) -> tuple[list[float | None], list[Array]]:
-    """The point forecast first, then the levels beside it."""
-    point = model.point_forecast(outputs).numpy()
-    if model.quantiles is None:
-        mean, deviation = outputs[..., 0].numpy(), outputs[..., 1].numpy()
-        spread = [mean + NormalDist().inv_cdf(level) * deviation for level in GAUSSIAN_LEVELS]
-        return [None, *GAUSSIAN_LEVELS], [point, *spread]
-    chosen = [(i, q) for i, q in enumerate(model.quantiles) if q != 0.5]
-    return [None, *(q for _, q in chosen)], [point, *(outputs[..., i].numpy() for i, _ in chosen)]
+    """The point forecast first, then the calibrated levels beside it."""
+    point, quantiles = model.bands(outputs)
+    return named_levels(model, point, quantiles)
+
+
+def named_levels(
+    model: Forecaster, point: Array, quantiles: Array
+) -> tuple[list[float | None], list[Array]]:
+    """The point forecast first, as the level None, then the levels beside it."""
+    chosen = [(i, q) for i, q in enumerate(model.levels) if q != 0.5]
+    return [None, *(q for _, q in chosen)], [point, *(quantiles[..., i] for i, _ in chosen)]
 
 
 def _rows(

@@ -44,7 +44,7 @@ class DataSettings(Section):
     vocabulary: Annotated[int, Field(ge=16)] | None = None
     """Size of the vocabulary of bpe and word tokenizers; default: 4096."""
     length: Count | None = None
-    """Elements per example; longer rows are cut. Default: text 256, series up to 128, rows 4096."""
+    """Elements per example; longer rows are cut. Default: text 256, series by season, rows 4096."""
     target: str | None = None
     """Tables: the column to predict; forecasters: several, separated by commas."""
     features: str | None = None

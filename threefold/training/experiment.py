@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import os
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -19,9 +18,11 @@ from typing import Any
 from threefold.data.atomic_files import write_json, write_text
 from threefold.drawing.page import standalone
 from threefold.errors import ThreefoldError, option
+from threefold.models.forecaster import Forecaster
 from threefold.models.model import Model
 from threefold.plugins import how_to_load, missing_plugins
 from threefold.runtime.interrupts import InterruptedByUser, Interrupts
+from threefold.training.calibrating import calibrate
 from threefold.training.config import FORMAT_VERSION, RunConfig, read_toml
 from threefold.training.curves import draw_run, loss_chart
 from threefold.training.data_paths import path_note
@@ -38,12 +39,10 @@ from threefold.training.run_folder import CHECKPOINTS, LOG, RUN
 from threefold.training.settings import TrainingSettings
 from threefold.training.summary import summarize, title_of
 from threefold.training.target_errors import TargetErrors
-from threefold.training.trainer import Reserve
 from threefold.training.training_data import TrainingData
 
 Progress = Callable[[int, int], None]
 CONFIG, SUMMARY, MODEL, SAMPLES = "config.toml", "summary.json", "model", "samples.txt"
-FINISHING = 0.03  # share of a time limit for the model's files, samples and figures
 
 
 @dataclass(frozen=True)
@@ -175,8 +174,8 @@ def _train(
     pretrained: Result,
 ) -> Result:
     data, settings = prepared.data, config.training
-    spent = max(time.monotonic() - prepared.started, pretrained.seconds + pretrained.other_seconds)
-    outside = spent + FINISHING * (settings.time or 0.0)
+    if prepared.budget is not None:
+        prepared.budget.before = pretrained.seconds + pretrained.other_seconds
     return train(
         prepared.model,
         prepared.batches,
@@ -186,7 +185,7 @@ def _train(
         folder=folder,
         identity={**data.identity(), **_start_identity(prepared)},
         reporters=reporters,
-        reserve=Reserve(outside, prepared.judging_steps),
+        budget=prepared.budget,
     )
 
 
@@ -205,6 +204,9 @@ def _conclude(
     """Save a trained model if there is a folder, evaluate it, write its summary and figures."""
     data, model, scores = prepared.data, prepared.model.eval(), None
     errors = TargetErrors.of(data)
+    if isinstance(model, Forecaster) and trained.finished:
+        timed = config.training.time is not None
+        model.calibration = calibrate(model, data, prepared.valid_examples if timed else None)
     if trained.folder is not None:
         model.save(trained.folder / MODEL)
     if test and trained.finished:
@@ -212,6 +214,9 @@ def _conclude(
         if scores is None:
             trained.result.stopped = "interrupted"
     summary = summarize(config, data, model, trained.result, scores and scores[0])
+    start = None if prepared.takeover else data.linear_start(config.model)
+    if start is not None:
+        summary["linear_start"] = start.summary()
     if errors is not None:
         summary |= {"by_target": None} if scores is None else errors.values()
     if scores is not None and scores[1] < data.task.size("test"):
@@ -233,9 +238,8 @@ def _test(
 
     A run with a time limit tests as many examples as there is time for.
     """
-    carry, done, limit = config.training.carry_state, 0, config.training.time
-    deadline = None if limit is None else prepared.started + (1 - FINISHING) * limit
-    batches = replace(prepared.split_batches("test", carry), deadline=deadline)
+    carry, done = config.training.carry_state, 0
+    batches = prepared.split_batches("test", carry)
     with Interrupts() as interrupts:
 
         def on_batch(*batch: Any) -> None:
@@ -263,7 +267,7 @@ def _test(
             return None
     size = prepared.data.task.size("test")
     most = min(prepared.test_examples or size, size)
-    return scores, most if done == len(batches) else done * config.data.batch_size
+    return scores, min(most, -(-most * done // len(batches)))
 
 
 def evaluate_split(

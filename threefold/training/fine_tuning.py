@@ -162,6 +162,8 @@ def starting_spec(data: TrainingData, settings: ModelSettings, start: StartingMo
     known = KINDS[kind].options
     shared = {k: v for k, v in own.options.items() if k in known and k not in needed}
     options = {**shared, **settings.options}
+    if kind == own.kind == "forecaster":
+        options["lags"] = own.option("lags")
     spec = data.spec(settings.model_copy(update={"options": options}))
     # A masked model has one more token than its tokenizer.
     vocabulary = max(spec.vocabulary, own.vocabulary) if data.task.vocabulary else spec.vocabulary

@@ -14,7 +14,7 @@ from threefold.errors import ThreefoldError
 from threefold.models.model import Model
 
 # Parts of models after the blocks, which a new head replaces.
-HEADS = ("head", "pooling", "pooler", "transform", "transform_norm", "bias", "query")
+HEADS = ("head", "start", "pooling", "pooler", "transform", "transform_norm", "bias", "query")
 
 
 def freeze_blocks(model: Model, lowest: int | str) -> None:

@@ -21,7 +21,8 @@ from threefold.training.result import Result
 from threefold.training.run_folder import RunFolder, open_run_folder
 from threefold.training.seeding import preserve_random_state
 from threefold.training.settings import TrainingSettings
-from threefold.training.trainer import Reserve, Trainer
+from threefold.training.time_budget import TimeBudget
+from threefold.training.trainer import Trainer
 
 __all__ = ["Trainer", "train"]
 
@@ -36,7 +37,7 @@ def train(
     folder: str | PathLike[str] | None = None,
     identity: Mapping[str, Any] | None = None,
     reporters: Sequence[Reporter] | None = None,
-    reserve: Reserve | None = None,
+    budget: TimeBudget | None = None,
 ) -> Result:
     """Train `model` on batches(0), batches(1), …
 
@@ -44,7 +45,7 @@ def train(
     the newest one; Ctrl-C and SIGTERM finish the step and save.  `identity` lists what else must be
     unchanged to resume, such as the hash of the data.  `objective` defaults to that of the kind of
     model.  `reporters` are called after every step, evaluation and checkpoint; without any,
-    progress is logged.  `reserve`: what of `settings.time` is not for training.
+    progress is logged.  `budget`: what of `settings.time` is for training; default: all.
     """
     group = ProcessGroup.current()
     options = ObjectiveOptions(
@@ -52,7 +53,7 @@ def train(
     )
     objective = objective or objective_of(model, options)
     trainer = Trainer(model, batches, settings, objective, group)
-    trainer.reserve = reserve or Reserve()
+    trainer.budget = budget or trainer.budget
     with (
         open_run_folder(folder, settings.keep_checkpoints, group) as run_folder,
         preserve_random_state(),
@@ -60,8 +61,10 @@ def train(
         ReporterGroup(default_reporters(group) if reporters is None else reporters) as reporter,
     ):
         trainer.start(run_folder, reporter, identity or {})
-        if validation is not None and trainer.evaluation_is_missing:
+        if validation is not None and (trainer.evaluation_is_missing or trainer.is_before_start):
+            began = time.perf_counter()
             trainer.evaluate_and_record(validation, reporter, interrupt)
+            trainer.count_other_time(time.perf_counter() - began)
         while not trainer.result.stopped:
             _advance(trainer, run_folder, reporter, interrupt, validation)
         trainer.finish()

@@ -70,7 +70,9 @@ def _forecaster(data: TrainingData, model: ModelSettings) -> NeededModel:
     channels = 1 if targets.dim() == 2 else targets.shape[2]
     options = {"horizon": targets.shape[1], "exogenous": data.task.features - channels}
     several = {} if channels == 1 else {"channels": channels}
-    return NeededModel("forecaster", data.task.vocabulary, {**options, **several})
+    start = data.linear_start(model)
+    lags = {} if start is None else {"lags": start.lags}
+    return NeededModel("forecaster", data.task.vocabulary, {**options, **several, **lags})
 
 
 def _translator(data: TrainingData, model: ModelSettings) -> NeededModel:

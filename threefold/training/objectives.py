@@ -3,7 +3,7 @@
     tokens, labels   −log p(target)                    language, masked, classifier, tagger, …
     permuted tokens  −log p(target | earlier in order) xlnet: orders are part of the batch
     numbers          (answer − target)²                regressor and tagger
-    forecaster       pinball loss, or −log N(μ, σ²)    from every element of the context
+    forecaster       pinball loss, or −log N(μ, σ²)    from the elements of the context
     translators,     −log p(target), teacher forcing   metric of greedily decoded texts
     captioners
 
@@ -178,7 +178,10 @@ def lower_is_better(metric: Metric) -> bool:
 
 
 class ForecastObjective:
-    """Forecasts: trained from every element of the context, evaluated from the last one."""
+    """Forecasts: trained from the elements of the context, evaluated from the last one.
+
+    With a linear start only those elements count that have all of its lags before them.
+    """
 
     def __init__(self, metric: Metric) -> None:
         self.metric = metric
@@ -211,12 +214,26 @@ class ForecastObjective:
         known = ~target.isnan()  # a missing value can be an input, but not a target
         losses = model.losses(forecast, target.nan_to_num())
         losses = torch.where(known, losses, torch.zeros_like(losses))
+        first = first_counted(model, series.shape[1])
+        if first:  # what is left weighs as much as all
+            share = known.sum() / known[:, first:].sum().clamp(min=1)
+            losses = losses[:, first:] * share
         last = model.point_forecast(forecast[:, -1]).reshape(rows.targets.shape)
         return BatchLoss(losses.sum(), last, None)
 
     def tally(self) -> MeanTally:
         """The mean of the metric, for forecasts from the last element."""
         return MeanTally(self.metric)
+
+
+def first_counted(model: Forecaster, length: int) -> int:
+    """The first element of a context from which a forecast counts.
+
+    With a linear start, which needs its lags, an evaluation counts the last forecast alone.
+    """
+    if not model.lags:
+        return 0
+    return min(model.lags, length) - 1 if model.training else length - 1
 
 
 class TranslationObjective:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -14,6 +13,7 @@ from threefold.classical.word_vectors import WordVectors
 from threefold.data.augmentation import FOR_TOKENS, augmented
 from threefold.errors import ThreefoldError
 from threefold.models.ensemble import check_kind
+from threefold.models.forecaster import Forecaster
 from threefold.models.model import Model
 from threefold.models.table import build
 from threefold.tasks.task import Task
@@ -29,11 +29,15 @@ from threefold.training.fine_tuning import (
     open_starting_model,
     starting_spec,
 )
+from threefold.training.linear_starts import apply_start
 from threefold.training.pretraining import check_pretraining
+from threefold.training.time_budget import MOST_JUDGING, TimeBudget
+from threefold.training.trainer import EVALUATIONS, starts_fitted
 from threefold.training.training_data import EvaluationBatches, TrainingData, open_data
 from threefold.training.word_embeddings import start_embedding, with_width_of
 
-MOST_JUDGING = 0.3  # share of a time limit that the last validation and the test may take
+START_EXAMPLES = 1000  # of each validation of a forecaster, of which there are many
+FINISHING = 0.03  # share of a time limit for the model's files, samples and figures
 
 
 @dataclass(frozen=True)
@@ -46,27 +50,33 @@ class PreparedRun:
     valid_examples: int | None  # of each validation; None: all
     known_words: int | None = None  # tokens that start from given word vectors
     test_examples: int | None = None  # of the final test; None: all
-    judging: float | None = None  # estimated seconds of validation and test; None: not estimated
-    judging_steps: float = 0.0  # the same in times of a training step
+    budget: TimeBudget | None = None  # of a run with a time limit
     on_test_batch: OnBatch | None = None  # sees the outputs of the final test
     takeover: Takeover | None = None  # what the model has of one that it starts from
     start: StartingModel | None = None
-    started: float = field(default_factory=time.monotonic)
 
     def split_batches(self, split: str, carry: bool) -> EvaluationBatches:
-        """The batches of the validation or of the test."""
+        """The batches of the validation or of the test, as many as there is time for."""
         examples = self.valid_examples if split == "valid" else self.test_examples
-        return self.data.limited(examples).pieces(split, carry)
+        batches = self.data.limited(examples).pieces(split, carry)
+        if self.budget is None:
+            return batches
+        late = self.budget.validation_is_late if split == "valid" else self.budget.test_is_late
+        return replace(batches, is_late=late)
 
 
 def prepare(
-    config: RunConfig, data: TrainingData | None = None, start: StartingModel | None = None
+    config: RunConfig,
+    data: TrainingData | None = None,
+    start: StartingModel | None = None,
+    started: float | None = None,
 ) -> PreparedRun:
     """Open the data, unless they are given, and build a model with initial weights.
 
-    start: the model of `config.model.from_model`, if it is open already.
+    start: the model of `config.model.from_model`, if it is open already.  started: when a time
+    limit began, on the monotonic clock; default: now.
     """
-    started = time.monotonic()
+    started = time.monotonic() if started is None else started
     if config.threads:
         torch.set_num_threads(config.threads)
     start = start or open_start(config)
@@ -77,17 +87,18 @@ def prepare(
         check_pretraining(model, data)
     place(model, config.training)
     batches = _augmented(config, data)
+    few = START_EXAMPLES if starts_fitted(model) else None
     prepared = PreparedRun(
         data,
         model,
         batches,
-        config.data.eval_examples,
+        config.data.eval_examples or few,
         known,
         takeover=takeover,
         start=start,
-        started=started,
     )
-    return prepared if config.training.time is None else _fit_into_time(config, prepared)
+    limit = config.training.time
+    return prepared if limit is None else _fit_into_time(config, prepared, limit, started)
 
 
 def _augmented(config: RunConfig, data: TrainingData) -> Callable[[int], Any]:
@@ -152,6 +163,11 @@ def _build(
             spec = starting_spec(data, settings, start)
             model, takeover = build_from(spec, start, data.preprocessing)
     model.tokenizer, model.preprocessing = data.tokenizer, data.preprocessing
+    if isinstance(model, Forecaster) and (takeover is None or "start" in takeover.new):
+        options = {**settings.options, "lags": model.lags} if takeover else settings.options
+        fitted = data.linear_start(settings.model_copy(update={"options": options}))
+        if fitted is not None:
+            apply_start(model, fitted)
     if vectors is not None:
         known = start_embedding(model, vectors, str(config.model.embedding))
     choose_trained(model, config)
@@ -168,13 +184,15 @@ def judging_seconds(config: RunConfig, prepared: PreparedRun) -> tuple[float, fl
     return valid, test
 
 
-def _fit_into_time(config: RunConfig, prepared: PreparedRun) -> PreparedRun:
+def _fit_into_time(
+    config: RunConfig, prepared: PreparedRun, time_limit: float, started: float
+) -> PreparedRun:
     """Evaluate on a sample, if all examples would take more than a share of the time limit."""
-    limit = MOST_JUDGING * (config.training.time or math.inf)
+    limit = MOST_JUDGING * time_limit
     valid, test = judging_seconds(config, prepared)
-    sampled = prepared
-    if valid + test > limit and not config.training.carry_state:
-        share, task = limit / (valid + test), prepared.data.task
+    sampled, rounds = prepared, EVALUATIONS + 1 if starts_fitted(prepared.model) else 1
+    if rounds * valid + test > limit and not config.training.carry_state:
+        share, task = limit / (rounds * valid + test), prepared.data.task
         fewer = [
             max(1, int(share * min(task.size(split), examples or task.size(split))))
             for split, examples in (("valid", prepared.valid_examples), ("test", None))
@@ -182,6 +200,8 @@ def _fit_into_time(config: RunConfig, prepared: PreparedRun) -> PreparedRun:
         sampled = replace(prepared, valid_examples=fewer[0], test_examples=fewer[1])
         valid, test = share * valid, share * test
     objective = prepared.data.objective(config.training)
-    step = estimate_step(prepared.model, objective, prepared.batches(0), config.training)
-    seconds = valid + test
-    return replace(sampled, judging=seconds, judging_steps=seconds / max(step.seconds, 1e-9))
+    step = estimate_step(prepared.model, objective, prepared.batches(0), config.training).seconds
+    step = max(step, 1e-9)
+    finishing = FINISHING * time_limit
+    budget = TimeBudget(time_limit, started, finishing, step, valid / step, test / step)
+    return replace(sampled, budget=budget)

@@ -24,6 +24,8 @@ class Result:
     losses: list[float] = field(default_factory=list)  # one per step
     learning_rates: list[float] = field(default_factory=list)  # one per step
     validation: list[tuple[int, Scores]] = field(default_factory=list)  # (steps done, scores)
+    start: Scores | None = None  # before the first step, of models that start from a fit
+    kept_step: int | None = None  # whose weights the model has; None: the last ones
     tokens: int = 0
     seconds: float = 0.0  # of training steps
     other_seconds: float = 0.0  # of evaluations and checkpoints
@@ -49,6 +51,13 @@ class Result:
     def tokens_per_second(self) -> float:
         """Training speed; evaluation is not counted."""
         return self.tokens / self.seconds if self.seconds else 0.0
+
+    @property
+    def kept_scores(self) -> Scores:
+        """The evaluation of the weights that the model has."""
+        if self.kept_step == 0 and self.start is not None:
+            return self.start
+        return dict(self.validation).get(self.kept_step or self.steps, self.scores)
 
     @property
     def scores(self) -> Scores:

@@ -276,6 +276,7 @@ def take_snapshot(trainer: Trainer, state: State | None, log_size: int) -> Snaps
         "seconds": result.seconds,
         "other_seconds": result.other_seconds,
         "validation": [[steps, *scores] for steps, scores in result.validation],
+        "start": None if result.start is None else list(result.start),
         "has_state": state is not None,
         "lr_scale": trainer.lr_scale,
         "skipped": trainer.skipped,
@@ -317,3 +318,4 @@ def restore_trainer(trainer: Trainer, snapshot: Snapshot, entries: list[dict[str
     result.tokens, result.seconds = values["tokens"], values["seconds"]
     result.other_seconds = values.get("other_seconds", 0.0)
     result.validation[:] = [(steps, Scores(*scores)) for steps, *scores in values["validation"]]
+    result.start = None if values.get("start") is None else Scores(*values["start"])

@@ -40,11 +40,14 @@ def summarize(
         "tokens_per_second": round(result.tokens_per_second, 1),
         "stopped": result.stopped,
         "loss": _number(result.losses[-1] if result.losses else math.nan),
-        "valid": _scores(result.scores),
+        "valid": _scores(result.kept_scores),
         "test": None if test is None else _scores(test),
         "published": dict(task.published),
         "finished_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     }
+    if result.start is not None:
+        values["kept_step"] = result.kept_step
+        values["valid_start"] = _scores(result.start)
     if task.labels:
         values["labels"] = list(task.labels)
     return values

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sized
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from threefold.blocks.stack import Stack
 from threefold.errors import DivergedError, OtherProcessFailedError
 from threefold.memory.state import State
+from threefold.models.forecaster import Forecaster
 from threefold.models.saving import unique_tensors
 from threefold.runtime.interrupts import InterruptedByUser, Interrupts
 from threefold.training.devices import computing, device_of, move, place
@@ -35,16 +36,10 @@ from threefold.training.result import Result
 from threefold.training.run_folder import RunFolder
 from threefold.training.seeding import seed_step
 from threefold.training.settings import TrainingSettings
+from threefold.training.time_budget import TimeBudget
 
-LEAST_TRAINING = 0.2  # share of a time limit that is for training, whatever else takes time
+EVALUATIONS = 10  # of a run that starts from a fit and is not told when to evaluate
 MAX_SKIPS = 10  # consecutive steps that on_non_finite="skip" may skip
-
-
-class Reserve(NamedTuple):
-    """What of a time limit is not for training."""
-
-    outside: float = 0.0  # seconds before the first step, and of what is written after the last
-    after: float = 0.0  # the evaluations after the last step, in times of a step
 
 
 class Learner(nn.Module):
@@ -86,15 +81,18 @@ class Trainer:
         self.optimizer = make_optimizer(model, settings)
         self.parameters = [p for p in model.parameters() if p.requires_grad]
         self.ema = ExponentialMovingAverage(model, settings.ema) if settings.ema else None
-        self.best: dict[str, Tensor] | None = None  # weights of the best evaluation, with patience
+        self.best: dict[str, Tensor] | None = None  # weights of the best evaluation, if kept
         self.local_learner = Learner(model, objective, settings)
         self.learner: nn.Module | None = None  # local_learner, with gradients averaged over ranks
         self.state: State | None = None  # carried to the next batch
         self.grad_norm = math.nan  # of the newest step
         self.lr_scale = 1.0  # factor of the learning rate; halved by each rollback
         self.skipped = 0  # consecutive steps that were skipped
+        self.evaluated = 0  # batches of the newest validation
         self.last_checkpoint: Path | None = None
-        self.reserve = Reserve()
+        self.budget: TimeBudget | None = None  # of a run with a time limit
+        if settings.time is not None:
+            self.budget = TimeBudget(settings.time, time.monotonic())
         self.result = Result()
         model.train()
 
@@ -106,6 +104,8 @@ class Trainer:
             reporter.warn(warning)
         if self.result.steps:
             reporter.message(f"resumed after step {self.result.steps:,}")
+        if self.budget is not None:
+            self.budget.begin(self.spent, self.group)
         if run_folder is not None and self.result.steps:
             self.result.stopped = self._target_reached or self.end_reason or self._out_of_patience
 
@@ -139,9 +139,10 @@ class Trainer:
         self.result.learning_rates.append(self.optimizer.param_groups[0]["lr"])
         self.result.tokens += self.group.ranks * sum(map(_elements, batches))
         seconds = time.perf_counter() - start
-        # With a time limit all ranks must agree on the time, so that they end at the same step.
-        timed = self.settings.time is not None
-        self.result.seconds += self.group.broadcast(seconds)[0] if timed else seconds
+        if self.budget is not None:
+            seconds = self.group.broadcast(seconds)[0]
+            self.budget.count_step(seconds)
+        self.result.seconds += seconds
         return True
 
     def _rows(self, number: int) -> Any:
@@ -179,27 +180,23 @@ class Trainer:
         fractions = [0.0]
         if self.settings.steps is not None:
             fractions.append(self.result.steps / self.settings.steps)
-        if self.settings.time is not None:
-            spent = self.result.seconds + self.result.other_seconds
-            fractions.append(spent / self._time_to_train(self.settings.time))
+        if self.budget is not None:
+            fractions.append(self.spent / self.budget.training)
         return min(max(fractions), 1.0)
 
-    def _time_to_train(self, limit: float) -> float:
-        """The time limit without what comes before and after the training, at today's speed."""
-        step = self.result.seconds / max(self.result.steps, 1)
-        left = limit - self.reserve.outside - self.reserve.after * step
-        return max(left, LEAST_TRAINING * limit)
+    @property
+    def spent(self) -> float:
+        """Seconds of all steps and of what was done between them."""
+        return self.result.seconds + self.result.other_seconds
 
     def count_other_time(self, seconds: float) -> None:
         """Count what was spent between two steps towards the time limit."""
-        timed = self.settings.time is not None
-        self.result.other_seconds += self.group.broadcast(seconds)[0] if timed else seconds
+        self.result.other_seconds += self.group.broadcast(seconds)[0] if self.budget else seconds
 
     @property
     def seconds_left(self) -> float:
         """Seconds left at the speed so far."""
-        spent = self.result.seconds + self.result.other_seconds
-        return spent * (1 / self.progress - 1) if self.progress else math.inf
+        return self.spent * (1 / self.progress - 1) if self.progress else math.inf
 
     @property
     def end_reason(self) -> str:
@@ -211,9 +208,16 @@ class Trainer:
 
     @property
     def evaluation_is_due(self) -> bool:
-        """Whether `eval_every` asks for an evaluation at this step."""
+        """Whether `eval_every` asks for an evaluation at this step, or a tenth of a run is over."""
         every = self.settings.eval_every
+        if every is None and starts_fitted(self.model):
+            return int(EVALUATIONS * self.progress) > len(self.result.validation)
         return every is not None and self.result.steps % every == 0
+
+    @property
+    def is_before_start(self) -> bool:
+        """Whether the start of a fitted model is still to be evaluated."""
+        return starts_fitted(self.model) and not self.result.steps and self.result.start is None
 
     @property
     def evaluation_is_missing(self) -> bool:
@@ -226,18 +230,40 @@ class Trainer:
         self, validation: Iterable[Any], reporter: Reporter, interrupt: Interrupts
     ) -> None:
         """Evaluate, or end the run as interrupted if there is a signal meanwhile."""
+        start = time.perf_counter()
         scores = self.evaluate(validation, interrupt)
         if scores is None:
             self.result.stopped = "interrupted"
+            return
+        if self.budget is not None and isinstance(validation, Sized):
+            self._count_validation(self.budget, len(validation), start, reporter)
+        if not self.result.steps:
+            self.result.start = scores
+            self._keep_weights()
         else:
             self.record_scores(scores, reporter)
+
+    def _count_validation(
+        self, budget: TimeBudget, batches: int, start: float, reporter: Reporter
+    ) -> None:
+        """Note how long all batches of a validation take, and say it if some were left out."""
+        done, seconds = self.group.broadcast(self.evaluated, time.perf_counter() - start)
+        budget.count_validation(seconds * batches / max(done, 1))
+        if done < batches:
+            reporter.warn(f"validated on {done:,.0f} of {batches:,} batches: the time is over")
 
     def evaluate(self, validation: Iterable[Any], interrupt: Interrupts) -> Scores | None:
         """Loss and metric, with averaged weights if there are any; None if interrupted.
 
-        Only the main rank computes.
+        Only the main rank computes.  With a time limit its last batches may be left out.
         """
         scores, done = Scores(math.nan, math.nan), True
+        self.evaluated = 0
+
+        def on_batch(*_: Any) -> None:
+            self.evaluated += 1
+            interrupt.check("during an evaluation")
+
         if self.group.is_main:
             try:
                 with nullcontext() if self.ema is None else self.ema.applied():
@@ -246,7 +272,7 @@ class Trainer:
                         validation,
                         carry=self.settings.carry_state,
                         objective=self.objective,
-                        on_batch=lambda *_: interrupt.check("during an evaluation"),
+                        on_batch=on_batch,
                         precision=self.settings.precision,
                     )
             except InterruptedByUser:
@@ -258,17 +284,23 @@ class Trainer:
         """Add an evaluation to the result; it may end the run."""
         best = min(self._validation_losses, default=math.inf)
         self.result.validation.append((self.result.steps, scores))
-        if self.settings.patience is not None and scores.loss < best:
-            averaged = {} if self.ema is None else self.ema.mean
-            weights = {**unique_tensors(self.model), **averaged}
-            self.best = {name: tensor.detach().clone() for name, tensor in weights.items()}
+        keeps = self.settings.patience is not None or starts_fitted(self.model)
+        if keeps and scores.loss < best:
+            self._keep_weights()
         self.result.stopped = self._target_reached or self.result.stopped or self._out_of_patience
         reporter.on_evaluate(self)
 
+    def _keep_weights(self) -> None:
+        """Remember the weights that were just evaluated."""
+        averaged = {} if self.ema is None else self.ema.mean
+        weights = {**unique_tensors(self.model), **averaged}
+        self.best = {name: tensor.detach().clone() for name, tensor in weights.items()}
+
     @property
     def _validation_losses(self) -> list[float]:
-        """The losses of all evaluations; NaN counts as infinite."""
-        losses = (scores.loss for _, scores in self.result.validation)
+        """The losses of all evaluations, that of the start included; NaN counts as infinite."""
+        start = [] if self.result.start is None else [self.result.start.loss]
+        losses = (*start, *(scores.loss for _, scores in self.result.validation))
         return [math.inf if math.isnan(loss) else loss for loss in losses]
 
     @property
@@ -293,6 +325,10 @@ class Trainer:
         if self.result.stopped == "interrupted":
             return
         weights = self.best or (None if self.ema is None else self.ema.mean)
+        if self.best is not None:
+            losses = self._validation_losses
+            steps = [0] * (self.result.start is not None) + [s for s, _ in self.result.validation]
+            self.result.kept_step = steps[losses.index(min(losses))]
         if weights is not None:
             with torch.no_grad():
                 for name, tensor in unique_tensors(self.model).items():
@@ -350,6 +386,11 @@ class Trainer:
         if found_by_any and cause == NOT_REPRODUCED:  # the bad rows are those of another rank
             raise OtherProcessFailedError("another process of this run found non-finite numbers")
         return cause
+
+
+def starts_fitted(model: nn.Module) -> bool:
+    """Whether a model was fitted before training: a forecaster with a linear start."""
+    return isinstance(model, Forecaster) and model.start is not None
 
 
 def _elements(rows: Any) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import inspect
-import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -31,6 +30,7 @@ from threefold.tasks.task import Task, accuracy
 from threefold.tasks.user_data import files_of, user_task
 from threefold.tasks.user_data.settings import FIELDS, read_settings
 from threefold.training.config import DataSettings, ModelSettings
+from threefold.training.linear_starts import FittedStart, fit_start
 from threefold.training.needed_models import NEEDED_MODELS
 from threefold.training.objectives import Objective, ObjectiveOptions, objective_of
 from threefold.training.settings import TrainingSettings
@@ -160,6 +160,22 @@ class TrainingData:
         """The options of a model that only the data decide."""
         return NEEDED_MODELS[self.task.kind](self, model).options
 
+    def linear_start(self, model: ModelSettings) -> FittedStart | None:
+        """Where a forecaster starts; None for other kinds, and if its options say so (lags = 0)."""
+        lags = model.options.get("lags")
+        chosen = lags is None or (isinstance(lags, int) and lags > 0)
+        if self.task.kind != "forecaster" or not chosen:
+            return None
+        if lags not in self._starts:
+            current = 0 if self.preprocessing is None else self.preprocessing.calendar_size
+            self._starts[lags] = fit_start(self.task, current=current, lags=lags)
+        return self._starts[lags]
+
+    @cached_property
+    def _starts(self) -> dict[int | None, FittedStart]:
+        """Fitted starts by the number of lags that was asked for."""
+        return {}
+
     @property
     def tokenizer(self) -> Any:
         """The tokenizer of a model that reads text; None for other data."""
@@ -197,14 +213,14 @@ class TrainingData:
 class EvaluationBatches:
     """The batches of a split, in order; may be iterated repeatedly.
 
-    deadline: on the monotonic clock; after it no further batch begins.  Examples then come in a
-    random order, so that those that were in time are a fair sample.
+    is_late: asked before every batch but the first; True ends the evaluation.  Examples then come
+    in a random order, so that those that were in time are a fair sample.
     """
 
     data: TrainingData
     split: str
     carry: bool = False
-    deadline: float | None = None
+    is_late: Callable[[], bool] | None = None
 
     def __len__(self) -> int:
         if self.carry:
@@ -223,15 +239,21 @@ class EvaluationBatches:
         if self.carry:
             stream = self._stream()
             batches = stream if task.augment is None else task.augment(stream, data.seed)
-            yield from map(batches, range(stream.steps_per_epoch))
+            yield from self._in_time(map(batches, range(stream.steps_per_epoch)))
             return
         indices = sample(task.size(self.split), data.eval_examples)
-        if self.deadline is not None:
+        if self.is_late is not None:
             indices = indices[shuffled((0, len(indices)), len(indices), range(len(indices)))]
-        for first in range(0, len(indices), data.batch_size):
-            if first and self.deadline is not None and time.monotonic() > self.deadline:
+        firsts = range(0, len(indices), data.batch_size)
+        yield from self._in_time(
+            task.rows(self.split, indices[first : first + data.batch_size]) for first in firsts
+        )
+
+    def _in_time(self, batches: Iterator[Any]) -> Iterator[Any]:
+        for rows in batches:
+            yield rows
+            if self.is_late is not None and self.is_late():
                 return
-            yield task.rows(self.split, indices[first : first + data.batch_size])
 
 
 def _starts(task: Task[Any]) -> Mapping[str, NDArray[np.int64]] | None:

@@ -15,11 +15,15 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from threefold.data.atomic_files import json_text
+from threefold.data.preprocessing.calendar import calendar_columns, calendar_size
 from threefold.data.preprocessing.categories import OneHot
 from threefold.data.preprocessing.series_scales import SeriesScales
 from threefold.data.preprocessing.steps import Step, read_step
 from threefold.data.preprocessing.text import Labels
+from threefold.data.time_stamps import TimeAxis
 from threefold.errors import ThreefoldError
 
 __all__ = ["FORMS", "Chain", "Preprocessing", "Roles"]
@@ -40,6 +44,7 @@ class Roles:
     time: str | None = None
     group: str | None = None  # rows with one value of it are one sequence
     series: str | None = None  # rows with one value of it are one series
+    image: str | None = None  # files of images
 
 
 @dataclass(frozen=True)
@@ -87,6 +92,7 @@ class Preprocessing:
     # By number of rows m: the mean |y_t − y_{t−m}| of each target in the training data.
     naive_errors: dict[str, Any] | None = None
     decimal: str | None = None  # the decimal sign of tables, if that was said
+    calendar: tuple[str, ...] = ()  # cycles of the time stamps that a forecaster reads
 
     @property
     def has_header(self) -> bool:
@@ -98,6 +104,27 @@ class Preprocessing:
         """The names of the classes, in the model's order."""
         step = self.outputs.find(Labels)
         return () if step is None else step.names
+
+    def encode_rows(self, rows: Any, times: Any = None) -> Any:
+        """Rows [n, columns] of one series as a forecaster reads them, with the calendar.
+
+        times: of the rows, in seconds since 1970; needed if there is a calendar.
+        """
+        inputs = self.inputs.apply(rows)
+        if not self.calendar:
+            return inputs
+        if times is None or self.time_axis is None:
+            raise ThreefoldError(
+                f"the model reads the calendar ({', '.join(self.calendar)}), but the rows have no "
+                f"times; give them in the column {self.roles.time}"
+            )
+        axis = TimeAxis.from_dict(self.time_axis)
+        return np.hstack([inputs, calendar_columns(times, self.calendar, axis)])
+
+    @property
+    def calendar_size(self) -> int:
+        """The number of inputs that tell the time, the last ones."""
+        return calendar_size(self.calendar)
 
     def of_series(self, name: str, history: Any = None) -> Preprocessing:
         """The same for one series, if each has its own scale.
@@ -146,6 +173,7 @@ class Preprocessing:
         try:
             for name in ("inputs", "outputs"):
                 values[name] = Chain(tuple(map(read_step, values[name])))
+            values["calendar"] = tuple(values.get("calendar", ()))
             roles = {key: _as_tuple(value) for key, value in values["roles"].items()}
             return cls(**{**values, "roles": Roles(**roles)})
         except (KeyError, TypeError, ValueError) as error:

@@ -105,11 +105,16 @@ class TokenizeSentences(Tokenize):
         sentences = split_sentences(data, self.pattern)
         if not sentences:
             raise ThreefoldError("the text is empty; expected at least one sentence")
-        tokens = [t for s in sentences for t in (*self.tokenizer.encode(s).tolist(), self.end)]
-        if self.length is not None and len(tokens) > self.length:
-            tokens = tokens[: self.length - 1]
-            tokens += [self.end] if not tokens or tokens[-1] != self.end else []
-        return np.array(tokens, np.int64)
+        tokens = np.concatenate([self.sentence(text) for text in sentences])
+        if self.length is None or len(tokens) <= self.length:
+            return tokens
+        cut = tokens[: self.length - 1]
+        is_open = not len(cut) or cut[-1] != self.end
+        return np.append(cut, self.end) if is_open else cut
+
+    def sentence(self, text: str) -> Numbers:
+        """The tokens of one sentence, the one that ends it included."""
+        return np.append(self.tokenizer.encode(text).astype(np.int64), self.end)
 
     def invert(self, data: Iterable[int]) -> str:
         """The text of tokens, sentence after sentence."""

@@ -19,6 +19,14 @@ STILL_LEARNING = 0.1  # share of the whole improvement in the last quarter of tr
 FEW_STEPS = 100  # below which a race says little
 ENOUGH_SEEDS = 5  # from which on intervals are narrow
 TIE = "A tie: "
+# By metric: a score in a sentence; shares have their own sign.
+REACHED = {
+    "bits": "{} bits per token",
+    "loss": "a loss of {} nats",
+    "squared_error": "a squared error of {}",
+    "absolute_error": "an absolute error of {}",
+    "bleu": "{} BLEU points",
+}
 NOTABLE_SPEEDUP = 1.2  # from which on a difference in speed is mentioned
 
 
@@ -37,6 +45,7 @@ def verdict_sentence(report: Report) -> str:
         models = (
             f"Among the models, {models.removeprefix(TIE)}" if len(report.contenders) > 1 else ""
         )
+        reached = REACHED.get(report.subject.metric, "{}").format(reached)
         first = f"No sequence model beats {best.name} here: it reaches {reached}"
         return f"{first}, {leader.name} {own}. {models}".strip()
     if relation == "never better":

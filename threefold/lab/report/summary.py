@@ -105,11 +105,13 @@ def _gain(report: Report) -> str:
 
 
 def _how_sure(report: Report) -> str:
-    seeds = min(len(c.runs) for c in report.contenders)
+    counts = {len(c.runs) for c in report.contenders}
+    seeds = max(counts)
     if seeds == 1:
         return "Each model was trained once only, so the order of the models may be chance."
     sure = format_value(report.verdict.confidence, "percent")
-    trained = f"each model was trained {'twice' if seeds == 2 else f'{seeds} times'}"
+    which = "each model was" if len(counts) == 1 else "the best models were"
+    trained = f"{which} trained {'twice' if seeds == 2 else f'{seeds} times'}"
     if report.verdict.kind == "best":
         return f"That {report.verdict.leader} is the best model is {sure} certain: {trained}."
     if report.verdict.kind == "tie":

@@ -39,7 +39,8 @@ from threefold.data.preprocessing.numbers import Standardise
 from threefold.errors import ThreefoldError, nearest
 from threefold.models.forecaster import Forecaster, gaussian_loss
 from threefold.models.regressor import Regressor
-from threefold.runtime.table_forecasts import forecast_levels
+from threefold.runtime.scores.adaptive_bands import AdaptiveBands
+from threefold.runtime.table_forecasts import forecast_levels, named_levels
 from threefold.tasks.user_data.examples import output_names
 
 MODES = ("likelihood", "predict", "anomaly")
@@ -172,13 +173,35 @@ class NumbersScorer(Scorer):
 
 
 class ForecastScorer(Scorer):
-    """The whole forecast in original units: flow+1, flow+1_q0.1, …, flow+2, …"""
+    """The whole forecast in original units: flow+1, flow+1_q0.1, …, flow+2, …
+
+    The bands of a calibrated model adapt to the stream.
+    """
 
     def __init__(self, model: Forecaster, series: str) -> None:
         self.model, self.names, self.series = model, target_names(model), series
+        calibration = model.calibration
+        self.adaptive = None if calibration is None else AdaptiveBands(calibration)
+
+    def state(self) -> list[float]:
+        return [] if self.adaptive is None else self.adaptive.state()
+
+    def restore(self, state: list[float]) -> None:
+        if self.adaptive is not None and state:
+            self.adaptive.restore(state)
+
+    def _levels(self, elements: Tensor, outputs: Tensor) -> tuple[Any, Any]:
+        """Levels and numbers, as `forecast_levels`."""
+        if self.adaptive is None:
+            return forecast_levels(self.model, outputs)
+        truth = elements[:, : self.model.channels].double().cpu().numpy()
+        wide = outputs.double().cpu()
+        point = self.model.point_forecast(wide).numpy()
+        quantiles = self.model.quantile_forecast(wide).numpy()
+        return named_levels(self.model, point, self.adaptive.bands(truth, quantiles, point))
 
     def columns(self, elements: Tensor, before: Tensor | None, outputs: Tensor) -> Columns:
-        levels, numbers = forecast_levels(self.model, outputs.double().cpu())
+        levels, numbers = self._levels(elements, outputs)
         values = [
             original_units(self.model, torch.from_numpy(part), self.series) for part in numbers
         ]
@@ -339,6 +362,7 @@ SCORERS: dict[str, Callable[[Any, ScorerOptions], Scorer]] = {
     "language": _token_scorer,
     "tagger": _class_scorer,
     "classifier": _class_scorer,
+    "hierarchical": _class_scorer,
     "regressor": _numbers_scorer,
     "forecaster": _forecast_scorer,
 }

@@ -13,6 +13,8 @@
     digits/ --kind vision              the same                  vision model, by patches; also
                                                                  convolutional and swin
     verses.tsv --kind seq2seq          two texts, tab between    seq2seq
+    photos.csv, photos/                files of images, texts    captioner; of columns of numbers
+                                                                 with --kind captioner
     words.conll, --kind tagger         a word and a tag a line   tagger
 
 Columns of a table are recognised by their types (`roles.py`); what is ambiguous is asked back.
@@ -47,12 +49,13 @@ from threefold.tasks.user_data.arrays import (
 from threefold.tasks.user_data.datasets import dataset_task, is_dataset
 from threefold.tasks.user_data.folder import folder_task
 from threefold.tasks.user_data.pairs import RawPairs, pairs_task
-from threefold.tasks.user_data.roles import SOURCE_NAMES, TARGET_NAMES, read_roles
+from threefold.tasks.user_data.roles import read_roles
 from threefold.tasks.user_data.settings import Reading, ReadSettings
 from threefold.tasks.user_data.starting import as_known
 from threefold.tasks.user_data.table import table_task
 from threefold.tasks.user_data.tags import tags_task
 from threefold.tasks.user_data.text import content_task, text_task
+from threefold.tasks.user_data.text_roles import SOURCE_NAMES, TARGET_NAMES, image_columns
 from threefold.tasks.user_data.token_folder import token_folder_task
 from threefold.tasks.user_data.ts import ts_task
 from threefold.tasks.user_data.windows import windows_task
@@ -141,7 +144,8 @@ def _path_task(path: Path, reading: Reading) -> Task[Any]:
     if path.is_dir():
         for file in path.rglob("*"):
             _refuse_odd_name(file)
-        return folder_task(path, reading)
+        captions = _table_of_images(path, reading)
+        return folder_task(path, reading) if captions is None else table_task(captions, reading)
     if not stat.S_ISREG(path.stat().st_mode):
         raise ThreefoldError(
             f"{path}: not a regular file; training needs a file or folder that can be read again "
@@ -158,6 +162,25 @@ def _path_task(path: Path, reading: Reading) -> Task[Any]:
         return table_task(_read_table(path, reading), reading)
     refuse_unreadable(path)
     return text_task([path], path.name, reading)
+
+
+def _table_of_images(path: Path, reading: Reading) -> Table | None:
+    """The one table of a folder, if it names images; None otherwise."""
+    tables = [file for file in path.iterdir() if table_suffix(file) in TABLE_SUFFIXES]
+    if reading.kind == "captioner" and len(tables) != 1:
+        raise ThreefoldError(
+            f"{path}: {len(tables)} tables; expected one, with a column of image files and one of "
+            "the texts that describe them, beside the images"
+        )
+    if len(tables) != 1 or reading.kind not in (None, "captioner"):
+        return None
+    try:
+        table = _read_table(tables[0], reading)
+    except ThreefoldError:
+        if reading.kind == "captioner":
+            raise
+        return None
+    return table if reading.kind == "captioner" or image_columns(table) else None
 
 
 def _names_columns(suffix: str, reading: Reading) -> bool:

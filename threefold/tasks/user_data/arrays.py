@@ -24,8 +24,8 @@ from threefold.tasks.user_data.examples import (
     RawExamples,
     examples_task,
 )
+from threefold.tasks.user_data.numbers import fit_numbers
 from threefold.tasks.user_data.settings import Reading, ReadSettings
-from threefold.tasks.user_data.table import fit_numbers
 from threefold.tasks.user_data.text_inputs import fit_texts
 
 

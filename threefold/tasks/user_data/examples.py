@@ -210,7 +210,7 @@ def _pretraining(
     if data.unlabelled is None:
         return []
     pairs = zip(data.unlabelled.inputs, data.unlabelled.places, strict=True)
-    return [*train.inputs, *(_apply(preprocessing.inputs, x, place) for x, place in pairs)]
+    return [*train.inputs, *(apply_chain(preprocessing.inputs, x, place) for x, place in pairs)]
 
 
 def _fit_outputs(data: ExampleData, train: RawExamples, start: Preprocessing | None) -> Chain:
@@ -278,12 +278,14 @@ def output_names(count: int) -> list[str]:
 def _encode(raw: RawExamples, preprocessing: Preprocessing) -> StoredExamples:
     column = "" if preprocessing.roles.label is None else f", column {preprocessing.roles.label!r}"
     inputs = [
-        _apply(preprocessing.inputs, x, place)
+        apply_chain(preprocessing.inputs, x, place)
         for x, place in zip(raw.inputs, raw.places, strict=True)
     ]
     if preprocessing.kind == "tagger":
         pairs = zip(raw.targets, raw.places, inputs, strict=True)
-        tags = [_apply(preprocessing.outputs, t, place + column)[: len(x)] for t, place, x in pairs]
+        tags = [
+            apply_chain(preprocessing.outputs, t, place + column)[: len(x)] for t, place, x in pairs
+        ]
         if (pieces := preprocessing.inputs.find(WordPieces)) is not None:
             tags = [pieces.spread(*pair, IGNORE) for pair in zip(raw.inputs, tags, strict=True)]
         return StoredExamples(inputs, tags)
@@ -292,13 +294,14 @@ def _encode(raw: RawExamples, preprocessing: Preprocessing) -> StoredExamples:
         scaled = preprocessing.outputs.apply(numbers)
         return StoredExamples(inputs, scaled[:, 0] if scaled.shape[1] == 1 else scaled)
     targets = [
-        _apply(preprocessing.outputs, [label], place + column)[0]
+        apply_chain(preprocessing.outputs, [label], place + column)[0]
         for label, place in zip(raw.targets, raw.places, strict=True)
     ]
     return StoredExamples(inputs, np.array(targets, np.int64))
 
 
-def _apply(chain: Chain, value: Any, place: str) -> Any:
+def apply_chain(chain: Chain, value: Any, place: str) -> Any:
+    """What a chain makes of a value; errors begin with its place."""
     try:
         return chain.apply(value)
     except ThreefoldError as error:

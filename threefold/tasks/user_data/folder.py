@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from threefold.data.audio import read_wav
-from threefold.data.images import is_grey, read_image
 from threefold.data.preprocessing import Chain
-from threefold.data.preprocessing.media import ReadImage, ReadPicture, ReadSound, SoundFrames
+from threefold.data.preprocessing.media import ReadSound, SoundFrames
 from threefold.data.preprocessing.numbers import Truncate
 from threefold.data.readers import read_text
 from threefold.errors import AmbiguousError, ThreefoldError, option, setting
@@ -22,6 +21,7 @@ from threefold.tasks.user_data.examples import (
     RawExamples,
     examples_task,
 )
+from threefold.tasks.user_data.pictures import IMAGE_SUFFIXES, image_step, picture_step
 from threefold.tasks.user_data.settings import Reading, ReadSettings
 from threefold.tasks.user_data.text import text_task
 from threefold.tasks.user_data.text_inputs import fit_texts
@@ -31,7 +31,6 @@ TEXT_SUFFIXES = (
 )
 MOST_SAMPLES = 1000  # of a sound that a model reads sample by sample, unless asked to
 SOUND_SUFFIXES = (".wav",)
-IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif")
 TABLE_SUFFIXES = (".csv", ".tsv", ".jsonl", ".parquet", ".xlsx", ".npy", ".ts")
 KINDS_OF_FILES = {
     "sounds": SOUND_SUFFIXES,
@@ -148,12 +147,11 @@ def _media(name: str, files: Sequence[Path], sounds: bool, reading: Reading) -> 
     def fit(train: Sequence[Path]) -> Chain:
         if reading.preprocessing is not None:
             return reading.preprocessing.inputs
-        read = _sound_step(files, settings) if sounds else _image_step(files, settings)
-        if isinstance(read, ReadImage) and kind in IMAGE_KINDS:
-            grey = all(is_grey(read_image(file)) for file in files)
-            read = ReadPicture(read.height, read.width, read.resized, "L" if grey else "RGB")
-        framed = () if isinstance(read, ReadImage) else _sound_frames(read, train, settings)
-        return Chain((read, *framed, *cut))
+        if sounds:
+            read = _sound_step(files, settings)
+            return Chain((read, *_sound_frames(read, train, settings), *cut))
+        image = picture_step if kind in IMAGE_KINDS else image_step
+        return Chain((image(str(files[0].parents[1]), files, settings), *cut))
 
     return ExampleData(
         name,
@@ -192,23 +190,3 @@ def _sound_frames(
     if settings.sound_inputs is None and max(map(len, sounds)) <= MOST_SAMPLES:
         return ()
     return (SoundFrames.fit(sounds, read.rate),)
-
-
-def _image_step(files: Sequence[Path], settings: ReadSettings) -> ReadImage:
-    """The size of the images; different ones must be asked for."""
-    if settings.image_size is not None:
-        width, separator, height = settings.image_size.lower().partition("x")
-        if not separator or not (width.isdigit() and height.isdigit()):
-            raise ThreefoldError(
-                f"data.image_size is {settings.image_size!r}, expected WIDTHxHEIGHT, e.g. 32x32"
-            )
-        return ReadImage(int(height), int(width), resized=True)
-    sizes = Counter(read_image(file, "L").shape for file in files).most_common()
-    if len(sizes) > 1:
-        shown = ", ".join(f"{count} of {w} × {h}" for (h, w), count in sizes[:4])
-        raise AmbiguousError(
-            f"{files[0].parents[1]}: images of different sizes ({shown} pixels)",
-            [f"{setting('data.image_size', f'{w}x{h}')}    scales all" for (h, w), _ in sizes[:4]],
-        )
-    height, width = sizes[0][0]
-    return ReadImage(height, width)

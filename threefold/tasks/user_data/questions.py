@@ -112,6 +112,8 @@ def text_options(texts: Sequence[str]) -> list[str]:
 def unlabelled_options(table: str, texts: Sequence[str], others: Sequence[str]) -> list[str]:
     """What to do with texts beside which no column looks like labels."""
     choices = [name_columns(target=name) for name in others]
+    if len(texts) == 1 and others:
+        choices.append(choice("to write the text of each row", kind="captioner", target=texts[0]))
     if len(texts) > 1:
         pair = {"features": texts[0], "target": texts[1]}
         choices.append(choice("to translate", kind="seq2seq", **pair))

@@ -24,9 +24,9 @@ from threefold.tasks.user_data.questions import (
     unlabelled_options,
 )
 from threefold.tasks.user_data.settings import ReadSettings, option_name
+from threefold.tasks.user_data.text_roles import caption_roles, pair_roles, shows_captions
 
 LABEL_NAMES = ("label", "class", "target", "category")
-SOURCE_NAMES, TARGET_NAMES = ("source", "src", "input"), ("target", "tgt", "output")
 _TYPE_NAMES = {"time": "times", "category": "categories", "empty": "nothing"}
 
 
@@ -80,6 +80,7 @@ class _Reader:
         kind = self.settings.kind
         readers = {
             "seq2seq": self._pairs,
+            "captioner": self._captions,
             "forecaster": self._forecaster,
             "tagger": self._tagger,
             **dict.fromkeys(("classifier", "hierarchical", "regressor"), self._examples),
@@ -99,6 +100,8 @@ class _Reader:
     # ------------------------------------------------------------------------- without a kind
 
     def _without_kind(self) -> TableReading:
+        if shows_captions(self.table, self.facts, self.settings):
+            return self._captions()
         if self._texts():
             return self._examples()
         if self.settings.group_column is not None:
@@ -306,23 +309,19 @@ class _Reader:
         return tuple(words[:1])
 
     def _pairs(self) -> TableReading:
-        texts = [n for n in self.facts if self.facts[n].type in ("text", "category")]
-        targets = [n for n in texts if n in self.targets] or [
-            n for n in texts if n.lower() in TARGET_NAMES
-        ]
-        if len(targets) != 1:
-            choices = [name_columns(kind="seq2seq", target=name) for name in texts[:6]]
-            raise self._ambiguous("which column is the translation?", choices)
-        sources = self.settings.feature_names or tuple(n for n in texts if n != targets[0])
-        if len(sources) != 1:
-            raise self._ambiguous("several sources", [name_columns(features=n) for n in sources])
-        return self._result("seq2seq", Roles(texts=tuple(sources), label=targets[0]))
+        return self._result("seq2seq", pair_roles(self.facts, self.settings, self._ambiguous))
+
+    def _captions(self) -> TableReading:
+        numbers = (*self._numbers(), *self._categories())
+        roles = caption_roles(self.table, self.facts, self.settings, numbers, self._ambiguous)
+        return self._result("captioner", roles)
 
     # ------------------------------------------------------------------------------- helpers
 
     def _result(self, kind: str, roles: Roles) -> TableReading:
         used = {*roles.texts, *roles.targets, *roles.features}
-        used |= {roles.label or "", roles.time or "", roles.group or "", roles.series or ""}
+        used |= {roles.label or "", roles.time or "", roles.group or ""}
+        used |= {roles.series or "", roles.image or ""}
         other = f"not in {option_name('features')}" if self.settings.features else "not used"
         dropped = {n: self._unusable(n) or other for n in self.facts if n not in used}
         codes = [name for name in roles.features if self.facts[name].type == "category"]

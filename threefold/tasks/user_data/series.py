@@ -13,12 +13,13 @@ import numpy as np
 
 from threefold.data.loaders import Batch
 from threefold.data.preprocessing import Chain, Preprocessing
+from threefold.data.preprocessing.calendar import calendar_cycles
 from threefold.data.preprocessing.categories import OneHot, column_values
 from threefold.data.preprocessing.numbers import ABSURD, FillMissing, Standardise
 from threefold.data.preprocessing.series_scales import SeriesScales
 from threefold.data.tables import Table
 from threefold.data.time_stamps import TimeAxis, TimeFacts, day_first_in, describe_times
-from threefold.data.time_steps import parse_step, resample
+from threefold.data.time_steps import DAY, parse_step, resample
 from threefold.errors import option, setting
 from threefold.tasks.forecasting import SPLIT_ENDS
 from threefold.tasks.stored import Array
@@ -41,7 +42,7 @@ from threefold.tasks.user_data.series_windows import (
 )
 from threefold.tasks.user_data.settings import Reading, ReadSettings
 
-LONGEST_CONTEXT = 128  # by default
+LONGEST_CONTEXT, LONGEST_SEASONAL = 128, 448  # by default; if there is a season
 
 
 def forecasting_task(table: Table, found: TableReading, reading: Reading) -> Task[Batch]:
@@ -104,7 +105,7 @@ def _one_series(
         notes += _gap_notes(facts)
     prefix = f"series {name}: " if name else ""
     told = tuple(SeriesNote(prefix + note.what, note.advice) for note in notes)
-    return TimeSeries(name, values, axis, float(times[-1]), told, stretch)
+    return TimeSeries(name, values, axis, float(times[-1]), told, stretch, times)
 
 
 def _resampled_axis(axis: TimeAxis, first: float, step: str) -> TimeAxis:
@@ -157,9 +158,8 @@ def fit_series(
     scaled = [_scale_of(scale, part).apply(part.values) for part in train]
     fill = FillMissing.fit(np.concatenate(scaled), columns, settings.missing or "mask")
     encode = (OneHot.fit(columns, found.categories),) if found.categories else ()
-    shortest = min(len(part.values) for part in series)
-    context = settings.length or max(1, min(LONGEST_CONTEXT, shortest // 20))
-    axis = series[0].axis
+    shortest, axis = min(len(part.values) for part in series), series[0].axis
+    context = settings.length or default_context(shortest, axis)
     return Preprocessing(
         "forecaster",
         "table",
@@ -174,7 +174,30 @@ def fit_series(
         header=settings.header,
         naive_errors=naive_errors(_believed(train, scaled, found), (1, season_of(axis))),
         decimal=settings.decimal,
+        calendar=_calendar(train),
     )
+
+
+def default_context(rows: int, axis: TimeAxis | None) -> int:
+    """Up to 128 rows; more if a season of the time stamps needs them: a week of days, or two days.
+
+    A quarter more than that, because a linear start leaves a part of each context to learn from.
+    """
+    context, season = max(1, min(LONGEST_CONTEXT, rows // 20)), season_of(axis)
+    daily = axis is not None and not axis.months and axis.step < DAY
+    for span in (7 * season if daily else 3 * season, 2 * season):
+        length = span * 4 // 3
+        if season > 1 and length <= min(LONGEST_SEASONAL, rows // 8):
+            return max(context, length)
+    return context
+
+
+def _calendar(train: Sequence[TimeSeries]) -> tuple[str, ...]:
+    """The cycles that the first series repeats; all series have times, or none has."""
+    times = train[0].times
+    if times is None or len(times) < 2:
+        return ()
+    return calendar_cycles(train[0].axis, float(times[-1] - times[0]))
 
 
 def _fit_scale(
@@ -240,6 +263,9 @@ def _describe(
     facts.append(("horizon", f"{windows.horizon} steps, from the last {windows.context}"))
     if roles.time is not None and series[0].axis is not None:
         facts.append(("time", f"column {roles.time}, one row every {series[0].axis.step_name}"))
+    if windows.preprocessing.calendar:
+        cycles = " and ".join(windows.preprocessing.calendar)
+        facts.append(("calendar", f"the time within the {cycles}, from the time stamps"))
     if roles.series is not None:
         shown = f"{len(series)} in column {roles.series}, each on its own scale"
         facts.append(("series", f"{shown}; training reports errors in deviations of a series"))

@@ -40,12 +40,14 @@ class TimeSeries:
     last: float = 0.0  # the time of the last row, in seconds since 1970
     notes: tuple[SeriesNote, ...] = ()
     stretch: Array | None = None  # of each row, the number of gaps before it; None: no gaps
+    times: Array | None = None  # of each row, in seconds since 1970
 
     def head(self, share: float) -> TimeSeries:
         """The first rows."""
         count = int(len(self.values) * share)
         stretch = None if self.stretch is None else self.stretch[:count]
-        return replace(self, values=self.values[:count], stretch=stretch)
+        times = None if self.times is None else self.times[:count]
+        return replace(self, values=self.values[:count], stretch=stretch, times=times)
 
     def stamp(self, step: int) -> str | None:
         """The time stamp some steps after the last row, as the table writes it."""
@@ -96,7 +98,9 @@ class SeriesWindows:
         # The row at which each series begins in the joined ones, and where the last one ends.
         self.offsets = np.cumsum([0, *map(len, values)])
         pairs = list(zip(own, values, strict=True))
-        self.inputs = np.concatenate([part.inputs.apply(v) for part, v in pairs])
+        self.inputs = np.concatenate(
+            [part.encode_rows(p.values, p.times) for part, p in zip(own, series, strict=True)]
+        )
         targets = np.concatenate([part.outputs.apply(v[:, :count]) for part, v in pairs])
         self.targets = np.where(np.abs(targets) <= ABSURD, targets, np.nan)
         self.begins = {name: self._begins(values, name, split) for name in SPLITS}

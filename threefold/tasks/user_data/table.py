@@ -10,11 +10,9 @@ import numpy as np
 
 from threefold.data.column_types import describe_column
 from threefold.data.preprocessing import Chain, Preprocessing, Roles
-from threefold.data.preprocessing.categories import Categories, OneHot, column_values
+from threefold.data.preprocessing.categories import column_values
 from threefold.data.preprocessing.numbers import (
-    FillMissing,
     RowAsSequence,
-    Standardise,
     Truncate,
 )
 from threefold.data.preprocessing.text import WordNumbers
@@ -24,8 +22,10 @@ from threefold.errors import ThreefoldError, nearest, option, setting
 from threefold.tasks.stored import Array
 from threefold.tasks.table import TEXT_KINDS
 from threefold.tasks.task import Task
+from threefold.tasks.user_data.captions import captions_task
 from threefold.tasks.user_data.description import category_facts, list_names, list_options
 from threefold.tasks.user_data.examples import ExampleData, RawExamples, examples_task
+from threefold.tasks.user_data.numbers import fit_numbers
 from threefold.tasks.user_data.pairs import RawPairs, pairs_task
 from threefold.tasks.user_data.roles import TableReading, read_roles
 from threefold.tasks.user_data.series import forecasting_task, refuse_missing
@@ -51,6 +51,8 @@ def table_task(table: Table, reading: Reading) -> Task[Any]:
     table = _without_empty_texts(table, found)
     if found.kind == "forecaster":
         return forecasting_task(table, found, reading)
+    if found.kind == "captioner":
+        return captions_task(table, found, reading)
     if found.kind == "seq2seq":
         reading.settings.allow_only(
             f"{table.name}, pairs of texts",
@@ -137,7 +139,7 @@ def missing_columns(table: Table, roles: Roles, with_labels: bool) -> list[str]:
 
 
 def _wanted(roles: Roles, with_labels: bool) -> list[str]:
-    wanted = [*roles.texts, *roles.features, roles.time, roles.group, roles.series]
+    wanted = [*roles.texts, *roles.features, roles.time, roles.group, roles.series, roles.image]
     wanted += [roles.label, *roles.targets] if with_labels else []
     return [name for name in wanted if name]
 
@@ -269,21 +271,6 @@ def group_rows(
     for row in order:
         groups[names[row]].append(int(row))
     return groups
-
-
-def fit_numbers(
-    train: Sequence[Array],
-    columns: Sequence[str],
-    settings: ReadSettings,
-    categories: Categories | None = None,
-) -> Chain:
-    """Scaling and filling of sequences of numbers and codes, fitted to the training split."""
-    scale = Standardise.fit(train, columns, categories or ())
-    policy = settings.missing or "mask"
-    fill = FillMissing.fit(scale.apply(np.concatenate(list(train))), columns, policy)
-    encode = (OneHot.fit(columns, categories),) if categories else ()
-    cut = () if settings.length is None else (Truncate(settings.length),)
-    return Chain((scale, fill, *encode, *cut))
 
 
 def _targets(table: Table, found: TableReading) -> list[Any]:

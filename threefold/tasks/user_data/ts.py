@@ -11,8 +11,8 @@ from threefold.data.ts_files import read_ts
 from threefold.errors import setting
 from threefold.tasks.task import Task
 from threefold.tasks.user_data.examples import ExampleData, RawExamples, examples_task
+from threefold.tasks.user_data.numbers import fit_numbers
 from threefold.tasks.user_data.settings import Reading
-from threefold.tasks.user_data.table import fit_numbers
 
 
 def ts_task(path: Path, reading: Reading) -> Task[Any]:

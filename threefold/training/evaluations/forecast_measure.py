@@ -9,11 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from statistics import NormalDist
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from threefold.data.loaders import Batch
@@ -32,7 +30,6 @@ from threefold.training.evaluations.measures import MOST_WORST, Array, Measure
 from threefold.training.objectives import BatchLoss
 from threefold.training.training_data import TrainingData
 
-GAUSSIAN_LEVELS = (0.1, 0.5, 0.9)  # of models that forecast mean and deviation
 MOST_SERIES = 50  # of which the errors are listed
 HISTORY_STEPS = 3  # times the horizon are drawn before a forecast
 
@@ -71,7 +68,7 @@ class ForecastMeasure(Measure):
     def watching(self, model: Model) -> Iterator[None]:
         """Keep the quantiles of every forecast, of which the objective returns the middle."""
         assert isinstance(model, Forecaster)
-        self.model, self.levels = model, model.quantiles or GAUSSIAN_LEVELS
+        self.model, self.levels = model, model.levels
 
         def capture(module: Any, inputs: Any, output: tuple[Tensor, Any]) -> None:
             self.captured = output[0][:, -1]
@@ -87,8 +84,9 @@ class ForecastMeasure(Measure):
         assert self.model is not None and self.captured is not None
         outputs = self.captured
         channels = outputs.shape[2]
-        self.point.append(_array(self.model.point_forecast(outputs)))
-        self.quantiles.append(_array(_spread(self.model, outputs)))
+        point, quantiles = self.model.bands(outputs)
+        self.point.append(point)
+        self.quantiles.append(quantiles)
         self.truth.append(_array(rows.targets.reshape(len(outputs), -1, channels)))
         self.last.append(_array(rows.inputs[:, -1, :channels]))
 
@@ -138,6 +136,10 @@ class ForecastMeasure(Measure):
             "units": "original" if self.data.preprocessing is not None else "standardised",
         }
         values |= self._by_series(point, truth, season)
+        calibration = None if self.model is None else self.model.calibration
+        if calibration is not None:
+            values["calibrated_windows"] = int(calibration.count.min())
+            values["notes"] = calibration.notes
         return {**values, **self._examples(point, quantiles, truth, scale)}
 
     def _naive(self) -> tuple[int, list[float | None], str]:
@@ -263,15 +265,6 @@ class ForecastMeasure(Measure):
 
 def _array(tensor: Tensor) -> Array:
     return tensor.detach().double().cpu().numpy()
-
-
-def _spread(model: Forecaster, outputs: Tensor) -> Tensor:
-    """Quantiles […, levels] of forecasts […, outputs]."""
-    if model.quantiles is not None:
-        return outputs
-    mean, deviation = outputs[..., :1].double(), outputs[..., 1:].double()
-    steps = torch.tensor([NormalDist().inv_cdf(level) for level in GAUSSIAN_LEVELS]).double()
-    return mean + deviation * steps.to(mean.device)
 
 
 def _target_values(
