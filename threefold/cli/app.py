@@ -19,7 +19,7 @@ from threefold.cli import (
     evaluate,
     generate,
     info,
-    lab,
+    lab_fine_tuning,
     merge,
     mixers,
     output,
@@ -69,7 +69,7 @@ for command in (
 app.add_typer(runs.runs)
 app.add_typer(data.data)
 app.add_typer(words.words)
-app.add_typer(lab.lab)
+app.add_typer(lab_fine_tuning.lab)
 
 
 def _print_version(wanted: bool) -> None:
