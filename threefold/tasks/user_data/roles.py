@@ -23,7 +23,7 @@ from threefold.tasks.user_data.questions import (
     text_options,
     unlabelled_options,
 )
-from threefold.tasks.user_data.settings import ReadSettings, option_name
+from threefold.tasks.user_data.settings import ReadSettings, setting_name
 from threefold.tasks.user_data.text_roles import caption_roles, pair_roles, shows_captions
 
 LABEL_NAMES = ("label", "class", "target", "category")
@@ -322,7 +322,7 @@ class _Reader:
         used = {*roles.texts, *roles.targets, *roles.features}
         used |= {roles.label or "", roles.time or "", roles.group or ""}
         used |= {roles.series or "", roles.image or ""}
-        other = f"not in {option_name('features')}" if self.settings.features else "not used"
+        other = f"not in {setting_name('features')}" if self.settings.features else "not used"
         dropped = {n: self._unusable(n) or other for n in self.facts if n not in used}
         codes = [name for name in roles.features if self.facts[name].type == "category"]
         categories = find_categories(self.table, codes)
