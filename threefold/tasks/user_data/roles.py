@@ -239,7 +239,9 @@ class _Reader:
     def _no_labels(self) -> AmbiguousError:
         others = [name for name in self.free if name not in self._texts()]
         options = unlabelled_options(self.table.name, self._texts(), others)
-        return self._ambiguous("no column looks like the labels", options)
+        used = {*self.free, self.time, self.settings.group_column, self.settings.series_column}
+        targets = [name_columns(target=name) for name in self.facts if name not in used]
+        return self._ambiguous("no column looks like the labels", [*targets[:8], *options])
 
     def _kind_of_target(self, target: str) -> str:
         facts = self.facts[target]
