@@ -12,11 +12,11 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 import threefold
+from tests.crossings import count_crossings
 from tests.tolerances import assert_close
 from threefold import Spec, ThreefoldError
 from threefold.blocks.stack import Stack
 from threefold.data.atomic_files import sha256_of
-from threefold.kernels import library
 from threefold.layers.handover import HANDOVER
 from threefold.layers.mixer import Mixer
 from threefold.memory.state import State, leaves
@@ -83,11 +83,10 @@ def test_values_reach_later_layers_by_the_handover(mixers: str, first: int) -> N
 def test_recorded_steps_read_the_values_of_their_own_element(
     mixers: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As one program, and block by block, where a hook or attention prevents one program."""
+    """As one program, and block by block, where a hook prevents one program."""
     stack, x = made(mixers, channel="rwkv7"), inputs(12)
     expected, _ = stack(x, form="chunk")
-    run, crossed = library.run_program, []
-    monkeypatch.setattr(library, "run_program", lambda words: (crossed.append(1), run(words)))
+    crossed = count_crossings(monkeypatch)
     for watched in (False, True):
         handle = stack.register_forward_hook(lambda *_: None) if watched else None
         state, outputs = None, []
@@ -97,7 +96,7 @@ def test_recorded_steps_read_the_values_of_their_own_element(
             outputs.append(y)
         assert_close(torch.stack(outputs, 1), expected)
         recorded = 4 if watched else 1
-        assert len(crossed) == (recorded if mixers != "with attention" else 4)
+        assert len(crossed) == recorded
         if handle is not None:
             handle.remove()
 

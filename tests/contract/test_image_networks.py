@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 import threefold
+from tests.contract import image_oracles
 from tests.contract.kinds import EXAMPLES
 from tests.contract.test_masked import saved, shaken
 from tests.tolerances import assert_close
@@ -80,6 +81,28 @@ def test_small_images_at_any_width(network: str) -> None:
     assert features.shape == (2, model.grid[0] * model.grid[1], model.feature_width)
     assert model.pool(features).shape == (2, model.feature_width)
     assert torch.equal(model.classify(features), logits)
+
+
+@pytest.mark.parametrize(
+    ("network", "image", "share"),
+    [
+        ("alexnet", (67, 99), 1 / 8),
+        *((name, (32, 64), 1 / 16) for name in image_oracles.VGG),
+        ("inception", (57, 90), 1 / 8),  # odd sides, so that poolings meet the border
+        ("resnext50", (17, 33), 1 / 2),
+    ],
+)
+def test_equals_the_published_layers(network: str, image: tuple[int, int], share: float) -> None:
+    published = NETWORKS[network]
+    width, depth = round(published.width * share), len(published.stages)
+    options = {"network": network, "image": image, "channels": 3, "stem": "published"}
+    model = with_statistics(shaken(small("convolutional", width, depth, **options)))
+    layers = [m for m in model.modules() if hasattr(m, "weight")]
+    oracle = getattr(image_oracles, network.partition("_")[0])
+    extra = [network] if network in image_oracles.VGG else []
+    x = images(2, 3, *image)
+    expected = oracle(x, image_oracles.Layers(layers, share), 3, *extra)
+    assert_close(model(x)[0], expected)
 
 
 def test_resnet_equals_transformers(tmp_path: Path) -> None:

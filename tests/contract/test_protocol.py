@@ -17,10 +17,10 @@ from torch.utils.checkpoint import checkpoint
 
 import threefold
 from tests.contract.test_mixers import VARIANTS
+from tests.crossings import count_crossings
 from tests.tolerances import assert_close
 from threefold import Spec, ThreefoldError
 from threefold.blocks.stack import Stack
-from threefold.kernels import library
 from threefold.layers.mixer import Mixer
 from threefold.layers.table import MIXERS
 from threefold.memory.state import State, leaves
@@ -190,8 +190,7 @@ def test_a_hook_acts_and_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     model = threefold.build(Spec("language", 32, 2, "mamba", vocabulary=11)).eval()
     _, state = model(TOKENS)
     expected, _ = model.step(TOKENS[:, 0], state)
-    run, crossed = library.run_program, []
-    monkeypatch.setattr(library, "run_program", lambda words: (crossed.append(1), run(words)))
+    crossed = count_crossings(monkeypatch)
     handle = model.stack.blocks[1].register_forward_hook(lambda m, args, out: (out[0] * 2, out[1]))
     model.step(TOKENS[:, 0], state)  # records the parts without hooks
     crossed.clear()

@@ -65,7 +65,7 @@ RECURRENCES: dict[str, tuple[Callable[[int, str], Any], bool]] = {
     "diagonal_recurrence": (_diagonal, True),
     "cell_recurrence": (_cell, False),
     "reservoir": (_reservoir, True),
-    "legs_recurrence": (_legs, False),
+    "legs_recurrence": (_legs, True),
 }
 
 

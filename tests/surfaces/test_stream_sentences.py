@@ -58,7 +58,8 @@ def test_after_each_sentence_is_the_answer_to_the_text_so_far(mixers: Any, optio
         for place in range(3):
             name, value = (row[f"{key}{'' if place == 0 else f'_{place + 1}'}"]
                            for key in ("label", "probability"))  # fmt: skip
-            assert_close(torch.tensor([value]), torch.tensor([whole[name]]))
+            expected = torch.tensor([whole[name]], dtype=torch.float64)
+            assert_close(torch.tensor([value], dtype=torch.float64), expected)
 
 
 def test_cut_anywhere_and_continued(tmp_path: Path) -> None:

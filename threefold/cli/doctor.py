@@ -56,6 +56,7 @@ def examine() -> dict[str, Any]:
         },
         "kernels": kernels(),
         "operations": ops.available(),
+        "steps": steps(),
         "extras": extras(),
         "checks": [
             {"name": name, "error": error, "passed": error <= MAX_ERROR} for name, error in checks()
@@ -100,6 +101,28 @@ def kernels() -> dict[str, Any]:
     }
 
 
+def steps() -> dict[str, Any]:
+    """Whether steps run as native programs, and the mixers that do not, with the reasons."""
+    import torch
+
+    from threefold.kernels import library
+    from threefold.kernels.replay.stepping import enabled, refusals
+    from threefold.layers.table import MIXERS, mixer
+
+    if library.current().native is None or not enabled():
+        return {"native": False, "refused": {}}
+    refused = {}
+    for name, entry in MIXERS.items():
+        if not entry.load().causal:
+            continue
+        layer = mixer(name, width=16).eval()
+        with torch.no_grad():
+            layer(torch.zeros(1, 1, 16), form="step")
+        for reason in refusals(layer):
+            refused[name] = reason
+    return {"native": True, "refused": refused}
+
+
 def extras() -> dict[str, list[str]]:
     """Return the optional extras of the package, and the missing packages of each."""
     from importlib import metadata
@@ -136,6 +159,7 @@ CHECKED_WITH = {
     "moments": ("s4d", 33),
     "reservoir": ("esn", 33),
     "cauchy": ("s4", 33),
+    "history_step": ("attention", 1),
 }
 # The form to use where `auto` would choose another.
 CHECKED_FORM = {"cauchy": "parallel"}
@@ -239,6 +263,7 @@ def say_report(report: dict[str, Any]) -> None:
             ("threads", f"{processor['threads']} of {processor['cpus']} processors"),
             ("kernels", kernel_lines(report["kernels"])),
             ("operations", operation_lines(report["operations"], report["kernels"]["reason"])),
+            ("steps", step_lines(report["steps"])),
             ("extras", extra_lines(report["extras"])),
             ("checks", check_lines(report["checks"])),
         )
@@ -271,6 +296,15 @@ def operation_lines(operations: dict[str, str], reason: str | None) -> Iterator[
     for name, kind in operations.items():
         yield good(f"{name}: native") if kind == "native" else weak(f"{name}: {kind}, {reason}")
     yield "  all others: plain PyTorch"
+
+
+def step_lines(steps: dict[str, Any]) -> Iterator[str]:
+    if not steps["native"]:
+        yield weak("run the ordinary way: no kernels, or THREEFOLD_REPLAY=0")
+        return
+    yield good("one native call, or many steps in one")
+    for name, reason in steps["refused"].items():
+        yield weak(f"{name}: the ordinary way ({reason})")
 
 
 def extra_lines(extras: dict[str, list[str]]) -> Iterator[str]:

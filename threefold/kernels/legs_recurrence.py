@@ -13,7 +13,7 @@ from torch import Tensor
 
 from threefold.kernels import library
 from threefold.kernels.checks import expected_kind
-from threefold.kernels.dispatch import needs_saving, register_kernel
+from threefold.kernels.dispatch import may_call_directly, needs_saving, register_kernel
 from threefold.kernels.registration import define, differentiate, differentiate_once
 
 _Optional = Tensor | None
@@ -172,9 +172,12 @@ differentiate_once("legs_recurrence_backward", use="a unit coupled with LegS")
 
 def run(*given: Any) -> tuple[Tensor, Tensor]:
     """All outputs [h; c] and the last."""
+    if given[0].shape[1] == 1 and may_call_directly(*given):
+        inputs, matrix, say, state, position, lengths = given
+        out, state, _ = forward(inputs, matrix, say, state, position, lengths, False)
+        return out, state
     out, state, _ = operation(*given, needs_saving(*given))
     return out, state
 
 
-# As in cell_recurrence.py.
-register_kernel("legs_recurrence", "cpu", run, shortest=2)
+register_kernel("legs_recurrence", "cpu", run)

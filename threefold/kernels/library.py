@@ -12,6 +12,7 @@ import hashlib
 import os
 import sys
 import threading
+import zlib
 from array import array
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -39,7 +40,11 @@ STATUS = {
     1: "a size is negative, or beyond what the kernel supports",
     2: "a row's length is outside 0 … L",
     3: "a log-decay is above 0 (a growth, not a decay)",
+    4: "a token or a position is outside its table",
+    5: "what it was recorded from has changed",
+    6: "the logits contain NaN",
 }
+STALE, BAD_INDEX, NOT_A_NUMBER = 5, 4, 6
 
 
 @dataclass(frozen=True)
@@ -107,6 +112,10 @@ SIGNATURES = {
     "reduce": Signature(pointers=3, integers=2, numbers=1),
     "product": Signature(pointers=4, integers=1),
     "convert": Signature(pointers=3, integers=1),
+    "gather": Signature(pointers=3, integers=4),
+    "from_integers": Signature(pointers=2, integers=2),
+    "to_integers": Signature(pointers=2, integers=2),
+    "history_step": Signature(pointers=11, integers=11, numbers=1),
     "test_function": Signature(pointers=2, integers=3),
 }
 
@@ -121,6 +130,8 @@ class Native:
     openmp: bool
     functions: dict[tuple[str, torch.dtype], Function]
     program: Function
+    run_steps: Function
+    checksum: Function
 
     def function(self, name: str, dtype: torch.dtype) -> Function:
         """The function of that name and dtype, or its replacement inside `calling`."""
@@ -188,7 +199,11 @@ def load(variant: str) -> Native:
         for dtype, suffix in SUFFIXES.items()
     }
     program = _bind(library, "threefold_program", Signature(pointers=1, integers=1))
-    return Native(variant, bool(library.threefold_has_openmp()), functions, program)
+    run_steps = _bind(library, "threefold_run_steps", Signature(pointers=2, integers=0))
+    total = _bind(library, "threefold_checksum", Signature(pointers=1, integers=1))
+    total.restype = ctypes.c_uint64  # type: ignore[attr-defined]
+    openmp = bool(library.threefold_has_openmp())
+    return Native(variant, openmp, functions, program, run_steps, total)
 
 
 def _names(variants: dict[str, Path] | tuple[str, ...]) -> str:
@@ -203,10 +218,17 @@ def _bind(library: ctypes.CDLL, name: str, signature: Signature) -> Function:
 
 
 def _check_interface(library: ctypes.CDLL, path: Path) -> None:
-    """Raise if the library was built from another operations.h: its arguments may differ."""
+    """Raise if the library was built from other sources: arguments and numbers may differ.
+
+    A wheel has no sources: there both come from one build.
+    """
     library.threefold_interface.restype = ctypes.c_char_p
-    header = Path(__file__).parent / "native" / "operations.h"
-    expected = hashlib.sha256(header.read_bytes()).hexdigest()
+    folder = Path(__file__).parent / "native"
+    if not any(folder.glob("*.cpp")):
+        return
+    sources = sorted(path for path in folder.iterdir() if path.suffix in (".cpp", ".h"))
+    digests = (hashlib.sha256(path.read_bytes()).hexdigest() for path in sources)
+    expected = hashlib.sha256("".join(digests).encode()).hexdigest()
     if library.threefold_interface().decode() != expected:
         raise ThreefoldError(f"{path} was built from other sources; rebuild it (`make setup`)")
 
@@ -265,13 +287,13 @@ def using(choice: str) -> Iterator[Choice]:
 
 
 @contextlib.contextmanager
-def calling(functions: dict[tuple[str, torch.dtype], Function]) -> Iterator[None]:
+def calling(functions: dict[tuple[str, torch.dtype], Function] | None) -> Iterator[None]:
     """Call these functions instead of the native ones inside `with`, in this thread."""
-    _replacements.functions = functions
+    before, _replacements.functions = _replacements.functions, functions
     try:
         yield
     finally:
-        _replacements.functions = None
+        _replacements.functions = before
 
 
 def contiguous(x: Tensor | None) -> Tensor | None:
@@ -330,15 +352,26 @@ def workspace(name: str, like: Tensor, sizes: Sequence[int]) -> Tensor:
     return like.new_empty(elements.value)
 
 
-def run_program(code: array[int]) -> None:
-    """Make the calls listed in `code`; see native/program.cpp."""
-    choice = current()
-    if choice.native is None:
-        raise ThreefoldError(f"a recorded program needs native kernels: {choice.reason}")
-    address, words = code.buffer_info()
-    status = choice.native.program(address, words)
-    if status:
-        raise ThreefoldError(f"program: {STATUS.get(status, f'status {status}')}")
+def run_program(request: array[int], done: Any) -> int:
+    """Run a program once or in a loop; returns the status. See native/program_loop.cpp."""
+    native = current().native
+    if native is None:
+        raise ThreefoldError(f"a recorded program needs native kernels: {current().reason}")
+    return native.run_steps(request.buffer_info()[0], done)
+
+
+def checksum(address: int, size: int) -> int:
+    """A number that changes with any of these bytes of memory."""
+    native = current().native
+    if native is None:
+        return zlib.crc32(ctypes.string_at(address, size)) if size else 0
+    return native.checksum(address, size)
+
+
+def checksum_of(tensor: Tensor) -> int:
+    """A number that changes with any of the tensor's numbers."""
+    storage = tensor.untyped_storage()
+    return checksum(storage.data_ptr(), storage.nbytes())
 
 
 def invoke(

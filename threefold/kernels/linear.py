@@ -16,12 +16,16 @@ from threefold.errors import ThreefoldError
 from threefold.kernels import library
 from threefold.kernels.autocast import under_autocast
 from threefold.kernels.dispatch import PLAIN_TENSOR_TYPES, register_kernel
+from threefold.kernels.replay.activity import recording
 
 # With more rows, torch's matrix product reuses each weight often enough from the cache.
 MAX_ROWS = 8
 
 # Narrow weights would first be widened for torch's product, which pays off with more rows.
 MAX_NARROW_ROWS = 32
+
+# A program of a small model has more: there the calls take the time.
+MAX_RECORDED_ROWS = 64
 
 # The workspace holds rows of x padded to a multiple of this.
 _GROUP = 32
@@ -66,6 +70,8 @@ def forward(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor | None:
     rows = math.prod(batch)
     narrow = kernel[0] == "linear_narrow"
     most = MAX_NARROW_ROWS if narrow else MAX_ROWS
+    if recording():  # a program has no other product
+        most = MAX_RECORDED_ROWS
     if given != inputs or not 0 < rows <= most or not inputs or not _fits(bias, weight):
         return None
     if not x.is_contiguous():

@@ -1,9 +1,8 @@
 """value = f(parameters):  computed once, and cached while no parameter changes.
 
-A change is detected by torch's version counter of in-place updates, by a parameter's address, and
-by optimiser steps, because fused optimisers do not advance the counter. An edit of `parameter.data`
-is not detected: after one, call `train()`, `eval()` or `load_state_dict()`, or edit under
-`torch.no_grad()` instead. A value that needs gradients is computed at each call.
+A change is detected by a parameter's address, by torch's version counter of in-place updates, and,
+because fused optimisers, `parameter.data` and numpy do not advance the counter, by a checksum of
+its numbers (on the CPU). A value that needs gradients is computed at each call.
 """
 
 from __future__ import annotations
@@ -16,7 +15,9 @@ import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
+from threefold.kernels import library
 from threefold.kernels.autocast import autocast_device
+from threefold.kernels.dispatch import PLAIN_TENSOR_TYPES
 
 Value = TypeVar("Value")
 
@@ -73,9 +74,9 @@ class ParameterCache(Generic[Value]):
         return None if self._known is None else self._known[1]
 
     @property
-    def versions(self) -> list[Any]:
-        """The addresses and version counters of its parameters."""
-        return [] if self._known is None else _versions(self._known[2])
+    def sources(self) -> Sequence[Tensor]:
+        """The parameters that the value was computed from."""
+        return () if self._known is None else self._known[2]
 
     def tensors(self) -> Iterator[Tensor]:
         """All tensors of the value."""
@@ -95,10 +96,15 @@ def caches_below(owner: nn.Module) -> list[ParameterCache[Any]]:
 
 
 def _versions(parameters: Sequence[Tensor]) -> list[Any]:
+    return [_steps, *map(_version, parameters)]
+
+
+def _version(parameter: Tensor) -> tuple[Any, ...]:
     # Inference tensors have no version counter.
-    return [_steps] + [
-        (p.data_ptr(), p.dtype, 0 if p.is_inference() else p._version) for p in parameters
-    ]
+    count = 0 if parameter.is_inference() else parameter._version
+    plain = parameter.is_cpu and type(parameter) in PLAIN_TENSOR_TYPES
+    total = library.checksum_of(parameter) if plain else 0
+    return parameter.data_ptr(), parameter.dtype, parameter.shape, parameter.stride(), count, total
 
 
 def _tensors(value: Any) -> Iterator[Tensor]:

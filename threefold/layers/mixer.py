@@ -16,9 +16,7 @@ from torch import Tensor
 
 from threefold.errors import ThreefoldError
 from threefold.kernels.autocast import under_autocast
-from threefold.kernels.replay.program import Program
-from threefold.kernels.replay.stepping import Recordable, replay_step
-from threefold.kernels.replay.validity import attribute_set
+from threefold.kernels.replay.stepping import Programs, Recordable, replay_step
 from threefold.layers.handover import HANDOVER, alone, at_element, join_elements, without
 from threefold.layers.padding import PaddedRows
 from threefold.layers.placement import Placed
@@ -57,11 +55,7 @@ class Mixer(Placed, Recordable, ABC):
         self._shapes: dict[str, Any] = {}
         self.handover: dict[str, tuple[int, ...]] = {}
         # Recorded steps by batch size, dtype and number of threads.
-        self.programs: dict[tuple[int, torch.dtype, int], Program | None] = {}
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        super().__setattr__(name, value)
-        attribute_set()
+        self.programs: Programs = {}
 
     def __getstate__(self) -> dict[str, Any]:
         # A copy records its own steps: these contain the addresses of the original weights.

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from threefold.errors import ThreefoldError, nearest
 from threefold.kernels.parameter_cache import ParameterCache
+from threefold.kernels.replay.activity import recording
 from threefold.layers.precision import upcast
 from threefold.memory.attention import Bias
 from threefold.memory.state import memory_dtype
@@ -57,6 +58,8 @@ class Learned(Positions):
         self.table = nn.Parameter(torch.empty(max_length, width).normal_(std=0.02))
 
     def forward(self, x: Tensor, position: Tensor, lengths: Tensor | None) -> Tensor:
+        if recording():  # the recorded step refuses positions beyond the table itself
+            return x + self.table[element_positions(x, position)]
         limit = len(self.table)
         count = x.shape[1] if lengths is None else lengths
         # Positions on the meta device have no values.
@@ -107,10 +110,14 @@ class ALiBi(Positions):
 
     @property
     def bias(self) -> Bias:
-        return self.slope
+        return Bias(self.slope, slopes=self.slopes)
+
+    def slopes(self) -> Tensor:
+        """The slopes [H], float64."""
+        return torch.tensor(alibi_slopes(self.heads), dtype=torch.float64)
 
     def slope(self, distance: Tensor) -> Tensor:
-        slopes = torch.tensor(alibi_slopes(self.heads), dtype=torch.float64, device=distance.device)
+        slopes = self.slopes().to(distance.device)
         return -slopes.view(-1, 1, 1) * distance.abs().unsqueeze(-3)
 
 
@@ -130,7 +137,7 @@ class Relative(Positions):
 
     @property
     def bias(self) -> Bias:
-        return self.look_up
+        return Bias(self.look_up, constant_from=self.furthest)
 
     def look_up(self, distance: Tensor) -> Tensor:
         return self.table[self.bucket(distance)].movedim(-1, -3)

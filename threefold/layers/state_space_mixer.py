@@ -189,7 +189,7 @@ def set_rate(model: nn.Module, rate: float) -> None:
     mixers = [part for part in model.modules() if isinstance(part, Mixer)]
     inner = [part for part in mixers if not any(isinstance(p, Mixer) for p in _below(part))]
     timeless = sorted({part.name for part in inner if _looks_around(part)})
-    filters = [part for part in inner if hasattr(part, "rate")]
+    filters: list[Any] = [part for part in inner if hasattr(part, "rate")]
     if timeless or not filters:
         raise ThreefoldError(
             f"set_rate: {', '.join(timeless) or 'the model'} has no sampling rate; expected a "

@@ -14,6 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from threefold.errors import ThreefoldError
+from threefold.kernels.parameter_cache import ParameterCache
+from threefold.kernels.replay.validity import is_watched
 from threefold.layers.attention_parts.heads import Heads
 from threefold.layers.heads import split_heads
 from threefold.layers.linear import Linear
@@ -45,20 +47,34 @@ class TransformerXL(Mixer):
         self.content_bias = nn.Parameter(torch.zeros(self.heads.heads, self.heads.size))
         self.distance_bias = nn.Parameter(torch.zeros(self.heads.heads, self.heads.size))
         self.history = SlidingWindow(memory)
+        self.derived: ParameterCache[Tensor] = ParameterCache()
 
     def state_shapes(self, length: int) -> Mapping[str, Any]:
         """Shapes of the leaves of one row after `length` elements."""
         return self.history.shapes(length, self.heads.groups, self.heads.size)
 
+    def waves(self, x: Tensor) -> Tensor:
+        """The projected distances [H, K, memory]; kept while the weights stay, without a hook."""
+        if is_watched(self.distance):
+            return self._make_waves(x.dtype, x.device)
+        read = [*self.distance.parameters(), *self.distance.buffers()]
+        key = self.history.size, x.dtype, x.device
+        return self.derived.of(read, lambda: self._make_waves(x.dtype, x.device), *key)
+
+    def _make_waves(self, dtype: torch.dtype, device: torch.device) -> Tensor:
+        distances = torch.arange(self.history.size, device=device)
+        waves = self.distance(sinusoids(distances, self.width).to(dtype))
+        return split_heads(waves, self.heads.heads).permute(1, 2, 0).contiguous()
+
+    def prepare_step(self) -> None:
+        """Compute what a step needs besides the parameters, before it is recorded."""
+        self.waves(torch.empty(0, dtype=self.dtype, device=self.device))
+
     def mix(
         self, x: Tensor, state: State, form: str, lengths: Tensor | None
     ) -> tuple[Tensor, State]:
         query, key, value = self.heads(x)
-        distances = torch.arange(self.history.size, device=x.device)
-        waves = self.distance(sinusoids(distances, self.width).to(x.dtype))
-        far = torch.einsum(
-            "blhk,dhk->blhd", query + self.distance_bias, split_heads(waves, self.heads.heads)
-        )
+        far = torch.einsum("blhk,hkd->blhd", query + self.distance_bias, self.waves(x))
         read = AttentionInputs(query + self.content_bias, key, value, form, lengths)
         read = read._replace(by_distance=far * self.heads.size**-0.5)
         out, state = self.history.run(read, state)

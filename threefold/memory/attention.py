@@ -7,6 +7,7 @@ Vaswani et al. 2017, "Attention Is All You Need".
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -16,9 +17,16 @@ from threefold.errors import ThreefoldError
 
 NAME = "attention"  # in error messages
 
-# From distances [..., L, S] (position of the query − position of the key) to what is added to the
-# scores, [..., H, L, S].
-Bias = Callable[[Tensor], Tensor]
+
+class Bias(NamedTuple):
+    """What is added to the scores, by distance (position of the query − position of the key)."""
+
+    look_up: Callable[[Tensor], Tensor]  # distances [..., L, S] → [..., H, L, S]
+    constant_from: int | None = None  # all later elements from this distance on have one value
+    slopes: Callable[[], Tensor] | None = None  # [H], if it is −slope · distance
+
+    def __call__(self, distance: Tensor) -> Tensor:
+        return self.look_up(distance)
 
 
 def attention(

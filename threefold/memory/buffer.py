@@ -11,58 +11,17 @@ older states still read.
 
 from __future__ import annotations
 
-from threading import Lock
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-# The attribute by which a leaf of a state knows its buffer; copies of the leaf do not have it.
-_BUFFER = "_threefold_buffer"
-_CLAIM = Lock()
-# A new buffer has spare capacity for half its length, and for at least this many elements.
-_SPARE = 64
-
-
-class NotCopied:
-    """What a leaf of a state knows besides its values; copies and pickles of the leaf lose it."""
-
-    def __reduce__(self) -> tuple[Any, tuple[()]]:
-        return _nothing, ()
-
-
-def _nothing() -> None:
-    """What is left of a `NotCopied` in a copy or a pickle."""
-
-
-class GrowingBuffer(NotCopied):
-    """Storage [B, heads, capacity, size], so that each head is contiguous, and its fill marks."""
-
-    def __init__(self, past: Tensor, length: int, capacity: int) -> None:
-        rows, _, heads, size = past.shape
-        self.storage = past.new_zeros(rows, heads, capacity, size)
-        # Views of the storage: [B, capacity, heads, size], and [B, capacity, size] for each head.
-        self.elements = self.storage.transpose(1, 2)
-        self.heads = self.storage.unbind(1)
-        self.filled = [length] * rows
-        self.elements[:, :length] = past[:, :length]
-
-    def claim(self, starts: list[int], ends: list[int]) -> bool:
-        """Reserve positions starts[b] … ends[b] of each row; False if they cannot be written."""
-        if self.storage.is_inference() and not torch.is_inference_mode_enabled():
-            return False
-        with _CLAIM:
-            if starts == self.filled and max(ends, default=0) <= self.storage.shape[2]:
-                self.filled = list(ends)
-                return True
-            written = [row for row in range(len(ends)) if ends[row] > starts[row]]
-            if len(ends) != len(self.filled) or max(ends, default=0) > self.storage.shape[2]:
-                return False
-            if any(starts[row] < self.filled[row] for row in written):
-                return False
-            for row in written:
-                self.filled[row] = ends[row]
-        return True
+from threefold.errors import ThreefoldError
+from threefold.kernels.growing_buffer import (
+    claim_buffer,
+    claim_window,
+    state_view,
+)
 
 
 class Spans(NamedTuple):
@@ -98,6 +57,11 @@ def spans_of(position: Tensor, longest: int, length: int, lengths: Tensor | None
     values, all rows have it.
     """
     starts: list[int] = [longest] * len(position) if position.is_meta else position.tolist()
+    if starts and not 0 <= min(starts) <= max(starts) <= longest:
+        raise ThreefoldError(
+            f"state: position is {starts}, but the history has {longest} elements; expected "
+            f"positions from 0 to {longest}"
+        )
     if lengths is None:
         return Spans(starts, [start + length for start in starts], position, None)
     ends = [start + count for start, count in zip(starts, lengths.tolist(), strict=True)]
@@ -111,23 +75,13 @@ def grow(past: Tensor, new: Tensor, spans: Spans) -> Tensor:
         return _joined(past, new, spans)
     if past.shape[1] == 0 and spans.lengths is None:
         return new
-    buffer = claim_buffer(past, spans)
+    buffer = claim_buffer(past, spans.starts, spans.ends)
     if spans.lengths is None and spans.start is not None:
-        buffer.elements[:, spans.start : spans.end] = new
+        buffer.writable[:, spans.start : spans.end] = new
     else:
         row, element, position = spans.indices(new.shape[1])
-        buffer.elements[row, position] = new[row, element]
+        buffer.writable[row, position] = new[row, element]
     return state_view(buffer, 0, spans.end)
-
-
-def claim_buffer(past: Tensor, spans: Spans) -> GrowingBuffer:
-    """A buffer that holds the past and in which these positions are reserved for the caller."""
-    buffer: GrowingBuffer | None = getattr(past, _BUFFER, None)
-    if buffer is None or not buffer.claim(spans.starts, spans.ends):
-        capacity = spans.end + max(_SPARE, spans.end // 2)
-        buffer = GrowingBuffer(past, min(past.shape[1], spans.end), capacity)
-        buffer.filled = list(spans.ends)
-    return buffer
 
 
 def slide(past: Tensor, new: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -142,13 +96,8 @@ def slide(past: Tensor, new: Tensor, lengths: Tensor | None) -> tuple[Tensor, Te
             return context, last if needs_gradient(context) or length <= size else last.clone()
         positions = torch.arange(size, device=new.device) + lengths.unsqueeze(1)
         return context, context[torch.arange(len(new), device=new.device).unsqueeze(1), positions]
-    buffer, end = getattr(past, _BUFFER, None), getattr(past, _BUFFER + "_end", 0)
-    rows = len(new)
-    if buffer is None or not buffer.claim([end] * rows, [end + length] * rows):
-        end = size
-        buffer = GrowingBuffer(past, size, 2 * size + _SPARE)
-        buffer.filled = [end + length] * rows
-    buffer.elements[:, end : end + length] = new
+    buffer, end = claim_window(past, length)
+    buffer.writable[:, end : end + length] = new
     context = buffer.elements[:, end - size : end + length]
     return context, state_view(buffer, end + length - size, end + length)
 
@@ -160,14 +109,6 @@ def needs_gradient(*tensors: Tensor) -> bool:
     if torch.compiler.is_compiling():
         return False
     return any(map(torch._C._functorch.is_functorch_wrapped_tensor, tensors))
-
-
-def state_view(buffer: GrowingBuffer, begin: int, end: int) -> Tensor:
-    """The leaf of a state: a view of positions begin … end that knows its buffer."""
-    view = buffer.elements.narrow(1, begin, end - begin)
-    setattr(view, _BUFFER, buffer)
-    setattr(view, _BUFFER + "_end", end)
-    return view
 
 
 def _joined(past: Tensor, new: Tensor, spans: Spans) -> Tensor:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cached_property
-from threading import Lock
 from typing import Any
 
 import torch
@@ -24,21 +23,17 @@ from threefold.kernels import ops
 from threefold.kernels.autocast import full_precision
 from threefold.kernels.dispatch import runs_on_kernels
 from threefold.kernels.fourier import next_power_of_two
-from threefold.kernels.online_convolution import OnlineFilter, OnlineStep, largest_tile
-from threefold.memory.buffer import (
-    GrowingBuffer,
-    NotCopied,
-    Spans,
-    claim_buffer,
-    grow,
-    spans_of,
-    state_view,
+from threefold.kernels.growing_buffer import GrowingBuffer, claim_buffer, state_view
+from threefold.kernels.online_convolution import (
+    PENDING,
+    PendingSums,
+    StreamGrowth,
+    largest_tile,
+    record_online_step,
 )
+from threefold.kernels.replay.activity import active_recorder, unwatched
+from threefold.memory.buffer import grow, spans_of
 from threefold.memory.state import State, memory_dtype
-
-# The attribute by which a leaf knows its `PendingSums`; copies of the leaf do not have it.
-_PENDING = "_threefold_pending"
-_CLAIM = Lock()
 
 
 def long_convolution(
@@ -145,43 +140,6 @@ class MixingFilter:
         return y[:length].transpose(0, 1)
 
 
-class PendingSums(NotCopied):
-    """The contributions of past inputs to later outputs, for each convolution of one stream.
-
-    `at` is the next element of each row.  Position t belongs to element t and is written only
-    before that element is read.
-    """
-
-    def __init__(self, at: list[int]) -> None:
-        self.at = at
-        self.steps: dict[int, OnlineStep] = {}
-
-    def claim(self, spans: Spans) -> bool:
-        """Advance past these elements; False if they are not the next ones."""
-        with _CLAIM:
-            if self.at != spans.starts:
-                return False
-            self.at = spans.ends
-            return True
-
-    def step(
-        self, group: int, filter: OnlineFilter, inputs: Tensor, last: int
-    ) -> tuple[OnlineStep, bool]:
-        """One convolution with sums for element `last` at least, and whether to rebuild them."""
-        previous = self.steps.get(group)
-        known = previous is not None and previous.filter is filter
-        if previous is not None and known and previous.capacity > last:
-            if previous.inputs is inputs:
-                return previous, False
-            sums = previous.pending
-        else:
-            sums = inputs.new_zeros(len(inputs), next_power_of_two(last + 1), inputs.shape[2])
-            if previous is not None and known:
-                sums[:, : previous.capacity] = previous.pending
-        step = self.steps[group] = OnlineStep(filter, inputs, sums)
-        return step, not known
-
-
 class StreamedConvolution:
     """One call of a mixer that convolves with long filters: G convolutions, one after another.
 
@@ -191,7 +149,8 @@ class StreamedConvolution:
     def __init__(self, state: State, length: int, form: str, lengths: Tensor | None) -> None:
         self.past: Tensor = state["values"]
         self.position: Tensor = state["position"]
-        self.spans = spans_of(self.position, self.past.shape[1], length, lengths)
+        with unwatched():  # a recorded step checks and reads positions at each run
+            self.spans = spans_of(self.position, self.past.shape[1], length, lengths)
         self.form, self.length = form, length
         self.inputs: list[Tensor] = []
         self.pending: PendingSums | None = None
@@ -245,21 +204,43 @@ class StreamedConvolution:
     def after(self) -> State:
         """The state after this call."""
         if self.buffer is not None:
-            values = state_view(self.buffer, 0, self.spans.end)
-            setattr(values, _PENDING, self.pending)
+            values = self._grown(self.buffer)
         else:
             values = grow(self.past, torch.stack(self.inputs, 2), self.spans)
         lengths = self.spans.lengths
         ends = self.position + (self.length if lengths is None else lengths)
         return {"values": values, "position": ends}
 
+    def _grown(self, buffer: GrowingBuffer) -> Tensor:
+        """The inputs after this call, with the sums that the next one needs."""
+        with unwatched():
+            values = state_view(buffer, 0, self.spans.end)
+        setattr(values, PENDING, self.pending)
+        recorder = active_recorder()
+        if recorder is not None:
+            assert self.pending is not None
+            filters = tuple(self.pending.steps[g].filter for g in range(len(self.inputs)))
+            growth = StreamGrowth(recorder.leaf_of(self.position), filters)
+            recorder.grow(self.past, values, growth)
+        return values
+
     def _online(self, x: Tensor, taps: PreparedFilter, group: int) -> Tensor:
+        x = x.contiguous()
+        with unwatched():
+            y = self._advance(x, taps, group)
+        recorder = active_recorder()
+        if recorder is not None:
+            assert self.pending is not None
+            record_online_step(recorder, self.past, group, self.pending.steps[group], x, y)
+        return y
+
+    def _advance(self, x: Tensor, taps: PreparedFilter, group: int) -> Tensor:
         spans = self.spans
         if self.pending is None or self.buffer is None:
-            known: PendingSums | None = getattr(self.past, _PENDING, None)
-            ready = known is not None and known.claim(spans)
+            known: PendingSums | None = getattr(self.past, PENDING, None)
+            ready = known is not None and known.claim(spans.starts, spans.ends)
             self.pending = known if known is not None and ready else PendingSums(spans.ends)
-            self.buffer = claim_buffer(self.past, spans)
+            self.buffer = claim_buffer(self.past, spans.starts, spans.ends)
         assert taps.online is not None
         last = max(spans.starts)
         step, rebuild = self.pending.step(group, taps.online, self.buffer.heads[group], last)

@@ -17,6 +17,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from threefold.kernels import ops
+from threefold.kernels.dispatch import kernels_loaded
+from threefold.kernels.replay.activity import recording
 from threefold.memory.attention import Bias, attend, restrict, visibility_mask
 from threefold.memory.buffer import Spans, grow, slide, spans_of
 from threefold.memory.forms import plan_query_block
@@ -56,6 +59,10 @@ class FullHistory:
 
     def run(self, inputs: AttentionInputs, state: State) -> tuple[Tensor, State]:
         """Outputs [B, L, H, size], and the state after them."""
+        stepped = step_natively(inputs, state, state["position"])
+        if stepped is not None:
+            out, keys, values = stepped
+            return out, {"keys": keys, "values": values, "position": state["position"] + 1}
         length = inputs.query.shape[1]
         spans = spans_of(state["position"], state["keys"].shape[1], length, inputs.lengths)
         keys = grow(state["keys"], inputs.key, spans)
@@ -63,6 +70,32 @@ class FullHistory:
         out = attend_past(inputs, keys, values, spans)
         ends = state["position"] + (length if inputs.lengths is None else inputs.lengths)
         return out, {"keys": keys, "values": values, "position": ends}
+
+
+def step_natively(
+    inputs: AttentionInputs, past: State, position: Tensor, window: int | None = None
+) -> tuple[Tensor, Tensor, Tensor] | None:
+    """One element on the kernel: its output, and keys and values after it; None: as defined."""
+    query, bias = inputs.query, inputs.bias
+    if inputs.form != "step" or query.shape[1] != 1 or inputs.lengths is not None:
+        return None
+    if inputs.dropout or torch.is_grad_enabled() or not kernels_loaded():
+        return None
+    added, slopes = inputs.by_distance, None
+    if added is not None:
+        added = added.squeeze(1)
+    if bias is not None and bias.slopes is not None:
+        slopes = bias.slopes().to(query.dtype)
+    elif bias is not None:
+        reach = bias.constant_from if window is None else window - 1
+        if reach is None or added is not None:
+            return None
+        distance = torch.arange(reach + 1, device=query.device).unsqueeze(0)
+        added = bias(distance).squeeze(-2).unsqueeze(0).to(query.dtype)
+    if window is None and not recording():
+        spans_of(position, past["keys"].shape[1], 1, None)  # checks the positions
+    given = query, inputs.key, inputs.value, past["keys"], past["values"], position
+    return ops.history_step(*given, window=window, bias=added, slopes=slopes)
 
 
 def attend_past(inputs: AttentionInputs, keys: Tensor, values: Tensor, spans: Spans) -> Tensor:
@@ -107,6 +140,10 @@ class SlidingWindow:
     def run(self, inputs: AttentionInputs, state: State) -> tuple[Tensor, State]:
         """Outputs [B, L, H, size], and the state after them."""
         window, position = state["window"], state["position"]
+        stepped = step_natively(inputs, window, position, self.size)
+        if stepped is not None:
+            out, keys, values = stepped
+            return out, {"window": {"keys": keys, "values": values}, "position": position + 1}
         keys, next_keys = slide(window["keys"], inputs.key, inputs.lengths)
         values, next_values = slide(window["values"], inputs.value, inputs.lengths)
         out = attend_window(inputs, keys, values, self.size, position)

@@ -14,6 +14,8 @@ from torch import Tensor, nn
 
 from threefold.blocks.stack import Entry, Stack, non_causal_entry
 from threefold.errors import ThreefoldError
+from threefold.kernels.replay.program import Loop
+from threefold.kernels.replay.stepping import may_replay, replay
 from threefold.layers.checks import check_dropout
 from threefold.layers.padding import PaddedRows, zero_padding
 from threefold.layers.positions import advance_position
@@ -130,6 +132,25 @@ class Backbone(Model):
         if start is not None and self.causal:
             after = {POSITION: advance_position(start, inputs.shape[1], lengths), **after}
         return BackboneOutput(outputs, rows, before, after)
+
+    def replay(
+        self, x: Tensor, state: State | None, loop: Loop | None = None
+    ) -> tuple[Tensor, State, int] | None:
+        """Steps from one element x [B, …] per row in one native call, as `Program.run_loop`.
+
+        None if the steps must run as usual.
+        """
+        size, dtype = self.input_size, self.dtype
+        fits = x.shape[1:] == (size,) if size else x.dim() == 1
+        if not fits or x.dtype is not (dtype if size else torch.int64):
+            return None
+        if not self.causal or not may_replay(self, x, dtype):
+            return None
+        state = self.empty_state(len(x)) if state is None else state
+        return replay(self, x, state, self._respond_once, loop, self.spec.vocabulary)
+
+    def _respond_once(self, x: Tensor, state: State) -> tuple[Tensor, State]:
+        return self.respond(x.unsqueeze(1), state, last=True)
 
     def example_inputs(self, batch: int, length: int) -> Tensor:
         """Random tokens, or vectors of `input_size`, always the same."""

@@ -99,6 +99,8 @@ class Embedding(InputEmbedding, nn.Embedding):
 
     def look_up(self, tokens: Tensor) -> Tensor:
         """tokens [B, L] to [B, L, width]."""
+        if self.weight.dtype is torch.bfloat16 and not torch.is_grad_enabled():
+            return ops.embedding(tokens, self.weight, None, self.placement.dtype)
         return nn.Embedding.forward(self, tokens)
 
     def scores(self, h: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -111,7 +113,7 @@ class EncodedEmbedding(Encoded, Embedding):  # type: ignore[override]
 
     def look_up(self, tokens: Tensor) -> Tensor:
         """tokens [B, L] to [B, L, width]."""
-        return self.codes[tokens].to(self.row_scale.dtype) * self.row_scale[tokens].unsqueeze(-1)
+        return ops.embedding(tokens, self.codes, self.row_scale, self.row_scale.dtype)
 
     def scores(self, h: Tensor, bias: Tensor | None = None) -> Tensor:
         """E h + bias, from the codes."""

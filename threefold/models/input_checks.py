@@ -9,6 +9,7 @@ from torch import Tensor
 
 from threefold.errors import ThreefoldError
 from threefold.kernels.autocast import under_autocast
+from threefold.kernels.replay.activity import recording
 
 
 def check_tokens(tokens: Any, owner: str, what: str = "tokens") -> None:
@@ -27,7 +28,8 @@ def check_range(
     tokens: Tensor, aligned: Tensor, mask: Tensor | None, size: int, owner: str
 ) -> None:
     """Raise an error if a real token is not in the vocabulary; `aligned` is 0 at padding."""
-    if torch.compiler.is_compiling() or tokens.is_meta:
+    # A recorded step refuses such tokens itself.
+    if torch.compiler.is_compiling() or tokens.is_meta or recording():
         return
     low, high = aligned.aminmax()
     if low >= 0 and high < size:

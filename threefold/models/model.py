@@ -19,6 +19,8 @@ from torch import Tensor
 
 from threefold.data.preprocessing import Preprocessing
 from threefold.errors import ThreefoldError
+from threefold.kernels.replay.program import Loop
+from threefold.kernels.replay.stepping import Programs
 from threefold.layers.placement import Placed
 from threefold.memory.state import State
 from threefold.models.calibration import Calibration
@@ -46,6 +48,11 @@ class Model(Placed, ABC):
         self.tokenizer: Any = None
         self.preprocessing: Preprocessing | None = None  # from a user's data to tensors
         self.calibration: Calibration | None = None  # of the bands of a forecaster
+        self.programs: Programs = {}  # recorded steps
+
+    def __getstate__(self) -> dict[str, Any]:
+        # A copy records its own steps: these contain the addresses of the original weights.
+        return {**self.__dict__, "programs": {}}
 
     @property
     def name(self) -> str:
@@ -72,6 +79,15 @@ class Model(Placed, ABC):
         """
         outputs, after = self(inputs, state)
         return outputs[:, -1] if last else outputs, after
+
+    def replay(
+        self, x: Tensor, state: State | None, loop: Loop | None = None
+    ) -> tuple[Tensor, State, int] | None:
+        """Steps from one element x [B, …] per row in one native call, as `Program.run_loop`.
+
+        None if the steps must run as usual.
+        """
+        return None
 
     def prefill(self, inputs: Tensor) -> State:
         """The state after a whole sequence, from which single elements continue."""
@@ -151,5 +167,8 @@ class Predictor(Model):
                 f"{self.name}.step: tokens is {tuple(tokens.shape)}, expected [batch], "
                 "one token per row"
             )
+        found = self.replay(tokens, state)
+        if found is not None:
+            return found[:2]
         logits, state = self(tokens.unsqueeze(1), state, form="step", last=True)
         return logits, state

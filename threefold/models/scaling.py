@@ -40,20 +40,42 @@ class Scaling(nn.Module):
         """Location and scale [B, L, channels] from the elements up to each one, and the state."""
         if self.kind == "none":
             return torch.zeros_like(x), torch.ones_like(x), {}
+        if mask is None and x.shape[1] == 1:
+            return self._step(x, state)
         real = torch.ones_like(x[..., 0], dtype=torch.bool) if mask is None else mask
         values = torch.where(real.unsqueeze(-1), x, torch.zeros((), dtype=x.dtype)).double()
         mean, variance, size = self._running(values, real, state)
         count = (state[POSITION].unsqueeze(1) + real.cumsum(1)).clamp(min=1).unsqueeze(-1)
-        square = size**2 if self.kind == "mean" else variance + size**2 / count
-        # A series of zeros has no scale; 1 is as good as any.
-        scale = torch.where(square > 0, square, torch.ones_like(square)).sqrt()
-        location = torch.zeros_like(mean) if self.kind == "mean" else mean
+        location, scale = self._location_and_scale(mean, variance, size, count)
         after = torch.stack([mean[:, -1], variance[:, -1], size[:, -1]], 1)
         nonempty = real.any(1)
         before: Tensor = state["memory"]
         after = torch.where(nonempty.view(-1, 1, 1), after.to(before.dtype), before)
         position = state[POSITION] + real.sum(1)
         return location.to(x.dtype), scale.to(x.dtype), {"memory": after, POSITION: position}
+
+    def _location_and_scale(
+        self, mean: Tensor, variance: Tensor, size: Tensor, count: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        square = size**2 if self.kind == "mean" else variance + size**2 / count
+        # A series of zeros has no scale; 1 is as good as any.
+        scale = torch.where(square > 0, square, torch.ones_like(square)).sqrt()
+        return torch.zeros_like(mean) if self.kind == "mean" else mean, scale
+
+    def _step(self, x: Tensor, state: State) -> tuple[Tensor, Tensor, State]:
+        """The same for one element x [B, 1, channels]."""
+        mean, variance, size = state["memory"].double().unsqueeze(2).unbind(1)
+        count = (state[POSITION].view(-1, 1, 1) + 1).double()
+        share, values = 1 / count, x.double()
+        apart = values - mean
+        mean = mean + share * apart
+        variance = (1 - share) * variance + share * (1 - share) * apart**2
+        size = (1 - share) * size + share * values.abs()
+        location, scale = self._location_and_scale(mean, variance, size, count)
+        after = torch.stack([mean[:, -1], variance[:, -1], size[:, -1]], 1)
+        memory = after.to(state["memory"].dtype)
+        carried = {"memory": memory, POSITION: state[POSITION] + 1}
+        return location.to(x.dtype), scale.to(x.dtype), carried
 
     def _running(self, x: Tensor, real: Tensor, state: State) -> tuple[Tensor, Tensor, Tensor]:
         """Mean, variance and mean |x| up to each element, earlier calls included."""

@@ -11,6 +11,7 @@ search and the command line all decode here; what runs the model is the `Engine`
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -29,9 +30,11 @@ from threefold.memory import state as states
 from threefold.memory.state import State
 from threefold.models.model import Model, Predictor
 from threefold.runtime.beam import BeamSettings, Hypothesis, beam_search
+from threefold.runtime.native_loop import MOST_STEPS, TokenLoop
 from threefold.runtime.sampling import Sampling, is_integer
 from threefold.runtime.stops import LONGEST_STOP, Stops
 
+SECONDS_AT_ONCE = 0.05  # of a native loop, during which nothing can interrupt it
 PREFILL_CHUNK = 4096  # tokens of a prompt read at a time, which bounds the memory of any prompt
 
 
@@ -99,6 +102,13 @@ class Engine:
         with torch.no_grad(), eval_mode(self.model):
             return self.model.step(tokens, state)
 
+    def choose_and_read(
+        self, loop: TokenLoop, tokens: Tensor, state: State, steps: int
+    ) -> tuple[list[list[int]], State] | None:
+        """Read a token per row, choose the next, and so on; None if only single steps work."""
+        with torch.no_grad(), eval_mode(self.model):
+            return loop.run(self.model, tokens, state, steps)
+
 
 class TokenDecoder:
     """A batch of live rows of one model; rows are admitted and leave between two steps.
@@ -114,6 +124,8 @@ class TokenDecoder:
         self.rows: list[DecodingRow] = []
         self.state: State = {}
         self.logits: Tensor | None = None  # of the next tokens; None while tokens are pending
+        self._steps_at_once = 16
+        self._known_endings: dict[int, tuple[Stops, NDArray[np.uint8]]] = {}
 
     def read_prompts(
         self,
@@ -154,6 +166,39 @@ class TokenDecoder:
         self._drop_finished()
         self._read_pending()
         return self.choose()
+
+    def run(self, count: int) -> list[list[tuple[DecodingRow, int]]]:
+        """Up to `count` steps, in one native call if possible; at least one.
+
+        It ends at the step in which a row ends, and after a twentieth of a second.
+        """
+        self._drop_finished()
+        left = [row.max_tokens - row.count for row in self.rows if row.max_tokens is not None]
+        steps = min(count, self._steps_at_once, *left)
+        if self.logits is not None or not self.rows or steps < 2:
+            return [self.step()]
+        started = time.perf_counter()
+        loop = TokenLoop(self.rows, self.token_count, list(map(self._endings, self.rows)))
+        found = self.engine.choose_and_read(
+            loop, self._pending_tokens(self.rows), self.state, steps
+        )
+        if found is None:
+            return [self.step()]
+        chosen, self.state = found
+        per_step = (time.perf_counter() - started) / len(chosen)
+        self._steps_at_once = min(MOST_STEPS, max(2, int(SECONDS_AT_ONCE / per_step)))
+        for tokens in chosen:
+            for row, token in zip(self.rows, tokens, strict=True):
+                row.draws += 1
+                row.record(token)
+        return [list(zip(self.rows, tokens, strict=True)) for tokens in chosen]
+
+    def _endings(self, row: DecodingRow) -> NDArray[np.uint8] | None:
+        if not row.stops:
+            return None
+        if id(row.stops) not in self._known_endings:
+            self._known_endings[id(row.stops)] = row.stops, row.stops.endings(self.token_count)
+        return self._known_endings[id(row.stops)][1]
 
     def cancel(self, row: DecodingRow) -> None:
         """End a row: it leaves the batch before the next step."""

@@ -225,8 +225,9 @@ class TokenGenerator(Iterator[Any]):
 
     def run(self) -> Generation:
         """Generate all tokens."""
-        for _ in self:
-            pass
+        while not all(row.finish_reason for row in self.rows):
+            for chosen in self.decoder.run(self.max_tokens or 1):
+                self._take(chosen)
         return self.result
 
     def search(self, settings: BeamSettings) -> Generation:
@@ -239,12 +240,17 @@ class TokenGenerator(Iterator[Any]):
     def __next__(self) -> Any:
         if all(row.finish_reason for row in self.rows):
             raise StopIteration
-        chosen = {id(row): token for row, token in self.decoder.step()}
-        tokens = [chosen.get(id(row), PADDING) for row in self.rows]
+        tokens = self._take(self.decoder.step())
+        return tokens[0] if self.unbatched else torch.tensor(tokens, device=self.decoder.device)
+
+    def _take(self, chosen: list[tuple[DecodingRow, int]]) -> list[int]:
+        """Append the tokens of one step; returns one for each row, padding for those that ended."""
+        by_row = {id(row): token for row, token in chosen}
+        tokens = [by_row.get(id(row), PADDING) for row in self.rows]
         for row, token in zip(self.tokens, tokens, strict=True):
             if token != PADDING:
                 row.append(token)
-        return tokens[0] if self.unbatched else torch.tensor(tokens, device=self.decoder.device)
+        return tokens
 
     @property
     def result(self) -> Generation:

@@ -23,6 +23,7 @@ from threefold.memory.state import State
 from threefold.models.model import Model
 from threefold.runtime.beam import BeamSettings, Hypothesis
 from threefold.runtime.decoding import DecodingRow, TokenDecoder, choose_seed, eval_mode
+from threefold.runtime.native_loop import read_steps
 from threefold.runtime.sampling import Sampling
 from threefold.runtime.state_files import StateFile, read_state, save_state, state_for_model
 from threefold.runtime.stops import LONGEST_STOP, Stop, parse_stops
@@ -80,15 +81,34 @@ class Session:
         elements: tokens [L] or numbers [L, size]; the outputs of all of them must fit in memory.
         """
         inputs = self._inputs(elements)
+        if inputs.shape[1] == 1:
+            return self.read_steps(elements)
         with torch.no_grad(), eval_mode(self.model):
             outputs, self.state = self.model.respond(inputs, self.state)
         answers: Tensor = outputs[0]
         self._advance(inputs, answers[-1])
         return answers
 
+    def read_steps(self, elements: Any) -> Tensor:
+        """`read`, one element after another: the same bits as with a call for each."""
+        inputs = self._inputs(elements)
+        with torch.no_grad(), eval_mode(self.model):
+            found = read_steps(self.model, inputs, self.state)
+            if found is None:
+                outputs, state = [], self.state
+                for t in range(inputs.shape[1]):
+                    output, state = self.model.respond(inputs[:, t : t + 1], state)
+                    outputs.append(output)
+                found = torch.cat(outputs, 1), state
+        answers, self.state = found[0][0], found[1]
+        self._advance(inputs, answers[-1])
+        return answers
+
     def feed(self, elements: Any) -> Tensor:
         """Read any number of elements in chunks and return the output after the last, […]."""
         inputs = self._inputs(elements)
+        if inputs.shape[1] == 1:
+            return self.read_steps(elements)[0]
         for begin in range(0, inputs.shape[1], FEED_CHUNK):
             chunk = inputs[:, begin : begin + FEED_CHUNK]
             with torch.no_grad(), eval_mode(self.model):

@@ -10,6 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+import numpy as np
+from numpy.typing import NDArray
+
 from threefold.data.tokenizers import Tokenizer
 from threefold.errors import ThreefoldError
 from threefold.models.model import Model
@@ -36,6 +39,17 @@ class Stops:
         if any(tuple(tokens[-len(stop) :]) == stop for stop in self.sequences):
             return True
         return any(self._completes(tokens, text) for text in self.texts)
+
+    def endings(self, vocabulary: int) -> NDArray[np.uint8]:
+        """Marks [vocabulary] of the tokens that may complete a stop."""
+        marks = np.zeros(vocabulary, dtype=np.uint8)
+        marks[[stop[-1] for stop in self.sequences]] = 1
+        last_bytes = {text[-1:] for text in self.texts}
+        if last_bytes:
+            for token in range(vocabulary):
+                part = self.tokenizer.decode_bytes([token])
+                marks[token] |= any(byte in part for byte in last_bytes)
+        return marks
 
     def count_endings(self) -> int:
         """How many different tokens may complete a stop, at most."""

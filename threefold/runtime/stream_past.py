@@ -91,8 +91,7 @@ class CarriedPast(Past):
             if self.single:
                 yield self._read_chunk(session, part.inputs, complete)
             else:
-                elements = torch.tensor_split(part.inputs, len(part.inputs))
-                yield torch.cat([session.read(element) for element in elements])
+                yield session.read_steps(part.inputs)
 
     def _read_chunk(self, session: Session, inputs: Tensor, complete: bool) -> Tensor:
         """Outputs of a chunk, computed with its full length."""

@@ -23,8 +23,10 @@ inline int64_t useful_threads(int64_t threads, int64_t elements) {
 template <typename Body>
 inline void split(int64_t count, int64_t threads, const Body &body) {
     const int64_t pieces = std::max<int64_t>(1, std::min(threads, count));
+    /* OpenMP takes longer to begin a region of one thread than a small kernel to finish. */
+    if (pieces == 1) return body(int64_t(0), count);
     /* A loop over pieces, not one piece per thread: OpenMP may grant fewer threads than asked. */
-#pragma omp parallel for schedule(static, 1) num_threads(int(pieces)) if (pieces > 1)
+#pragma omp parallel for schedule(static, 1) num_threads(int(pieces))
     for (int64_t piece = 0; piece < pieces; ++piece)
         body(count * piece / pieces, count * (piece + 1) / pieces);
 }

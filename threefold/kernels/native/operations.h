@@ -254,6 +254,33 @@ THREEFOLD_API int THREEFOLD_NAME(product)(
 THREEFOLD_API int THREEFOLD_NAME(convert)(
     real *y, const void *a, const int64_t *layout, int64_t threads);
 
+/* y_r = table_{index_r}, rows of a table; an index outside 0 … entries − 1 is refused.
+ *   y [R, W] · table [entries, W] · index [R], whole numbers */
+THREEFOLD_API int THREEFOLD_NAME(gather)(
+    real *y, const real *table, const double *index,
+    int64_t rows, int64_t width, int64_t entries, int64_t threads);
+
+/* y = a, whole numbers, as floating-point or (back) as integers.  y, a [count] */
+THREEFOLD_API int THREEFOLD_NAME(from_integers)(
+    real *y, const int64_t *a, int64_t count, int64_t threads);
+THREEFOLD_API int THREEFOLD_NAME(to_integers)(
+    int64_t *y, const real *a, int64_t count, int64_t threads);
+
+/* One element of attention over a history with spare room: key and value are written at starts_b, and
+ * the query reads the last min(position_b, window − 1) elements before them too.
+ *   out [B, H, V] · keys [B, G, C, K] · values [B, G, C, V] · query [B, H, K] · key [B, G, K] ·
+ *   value [B, G, V] · bias [1 or B, H, D], added to scores by distance, the last for all further ones ·
+ *   slopes [H]: the score falls by this much for each step of distance · starts [B] · position [B]
+ * room: C of keys and values; bias_row: from one row's bias to the next; C is given at run time */
+THREEFOLD_API int THREEFOLD_NAME(history_step)(
+    real *out, real *keys, real *values,
+    const real *query, const real *key, const real *value, const real *optional bias,
+    const real *optional slopes, const int64_t *key_starts, const int64_t *value_starts,
+    const double *position,
+    int64_t batch, int64_t heads, int64_t groups, int64_t key_size, int64_t value_size,
+    int64_t window, int64_t bias_row, int64_t bias_size, int64_t key_room, int64_t value_room,
+    int64_t threads, double scale);
+
 /* The parts of a nonlinear cell after each element, h first, from x and U h₋: cell_kinds.h has them.
  *   out [B, L, H], every h · new_state, state [B, P, H], all parts · kept [B, L, K, H] for the backward
  *   pass · workspace as cell_recurrence_workspace says · inputs [B, L, G, H] · recurrent [N, G·S, S],

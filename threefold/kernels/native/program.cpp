@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "common.h"
+#include "program_operations.h"
 
 namespace threefold {
 namespace {
@@ -43,7 +44,7 @@ struct Reader {
     }
 };
 
-/* One line for each operation, float first, in the order of OPERATIONS in kernels/replay/program.py. */
+/* One line for each operation, float first, in the order of OPERATIONS in kernels/replay/listing.py. */
 #define CALL(number, name)                                                                         \
     case 2 * number: return call(threefold_##name##_f32);                                          \
     case 2 * number + 1: return call(threefold_##name##_f64);
@@ -65,6 +66,14 @@ inline int Reader::next() {
         CALL(12, convert)
         CALL(13, reservoir_forward)
         CALL(14, linear_codes)
+        CALL(15, gather)
+        CALL(16, from_integers)
+        CALL(17, to_integers)
+        CALL(18, history_step)
+        CALL(19, online_convolution)
+        CALL(20, cell_recurrence_forward)
+        CALL(21, legs_recurrence_forward)
+        CALL(22, gather_narrow)
         default: return THREEFOLD_BAD_SIZE;
     }
 }

@@ -4,9 +4,11 @@
  * Programs (program.cpp) call them in place of the torch operations of a layer.
  */
 #include <cmath>
+#include <cstring>
 #include <limits>
 
 #include "common.h"
+#include "program_operations.h"
 
 namespace threefold {
 namespace {
@@ -51,10 +53,16 @@ void for_each_row(const int64_t *sizes, int64_t pieces, int64_t threads, const B
         return;
     }
     split(rows, useful_threads(threads, rows * sizes[3]), [&](int64_t first, int64_t last) {
+        int64_t index[axes] = {};
+        if (first)
+            for (int64_t axis = 2, rest = first; axis >= 0; rest /= sizes[axis--])
+                index[axis] = rest % sizes[axis];
         for (int64_t row = first; row < last; ++row) {
-            const int64_t index[axes] = {row / (sizes[1] * sizes[2]), row / sizes[2] % sizes[1],
-                                         row % sizes[2], 0};
             body(index, 0, pieces);
+            if (++index[2] == sizes[2]) {
+                index[2] = 0;
+                if (++index[1] == sizes[1]) index[1] = 0, ++index[0];
+            }
         }
     });
 }
@@ -228,6 +236,49 @@ int convert(real *out, const other *a, const int64_t *layout, int64_t threads) {
 }
 
 template <typename real>
+int gather(real *y, const real *table, const double *index, int64_t rows, int64_t width,
+           int64_t entries) {
+    if (rows < 0 || width < 0) return THREEFOLD_BAD_SIZE;
+    for (int64_t row = 0; row < rows; ++row)
+        if (!(index[row] >= 0 && index[row] < double(entries))) return THREEFOLD_BAD_INDEX;
+    for (int64_t row = 0; row < rows; ++row)
+        std::memcpy(y + row * width, table + int64_t(index[row]) * width, width * sizeof(real));
+    return THREEFOLD_OK;
+}
+
+/* Rows of a table of bfloat16, the upper halves of floats, or (scale) of 8-bit codes. */
+template <typename real>
+int gather_narrow(real *y, const void *table, const real *scale, const double *index, int64_t rows,
+                  int64_t width, int64_t entries) {
+    if (rows < 0 || width < 0) return THREEFOLD_BAD_SIZE;
+    for (int64_t row = 0; row < rows; ++row)
+        if (!(index[row] >= 0 && index[row] < double(entries))) return THREEFOLD_BAD_INDEX;
+    for (int64_t row = 0; row < rows; ++row) {
+        const int64_t entry = int64_t(index[row]);
+        for (int64_t i = 0; i < width; ++i) {
+            if (scale) {
+                y[row * width + i] =
+                    real(static_cast<const int8_t *>(table)[entry * width + i]) * scale[entry];
+                continue;
+            }
+            const uint32_t bits = uint32_t(static_cast<const uint16_t *>(table)[entry * width + i])
+                                  << 16;
+            float value;
+            std::memcpy(&value, &bits, sizeof value);
+            y[row * width + i] = real(value);
+        }
+    }
+    return THREEFOLD_OK;
+}
+
+template <typename To, typename From>
+int convert_all(To *y, const From *a, int64_t count) {
+    if (count < 0) return THREEFOLD_BAD_SIZE;
+    for (int64_t i = 0; i < count; ++i) y[i] = To(a[i]);
+    return THREEFOLD_OK;
+}
+
+template <typename real>
 struct Other {
     using type = double;
 };
@@ -240,6 +291,21 @@ struct Other<double> {
 }  // namespace threefold
 
 #define DEFINE(real, suffix)                                                                       \
+    int threefold_gather_##suffix(real *y, const real *table, const double *index, int64_t rows,   \
+                                  int64_t width, int64_t entries, int64_t) {                       \
+        return threefold::gather<real>(y, table, index, rows, width, entries);                     \
+    }                                                                                              \
+    int threefold_gather_narrow_##suffix(real *y, const void *table, const real *scale,            \
+                                         const double *index, int64_t rows, int64_t width,         \
+                                         int64_t entries, int64_t) {                               \
+        return threefold::gather_narrow<real>(y, table, scale, index, rows, width, entries);       \
+    }                                                                                              \
+    int threefold_from_integers_##suffix(real *y, const int64_t *a, int64_t count, int64_t) {      \
+        return threefold::convert_all(y, a, count);                                                \
+    }                                                                                              \
+    int threefold_to_integers_##suffix(int64_t *y, const real *a, int64_t count, int64_t) {        \
+        return threefold::convert_all(y, a, count);                                                \
+    }                                                                                              \
     int threefold_pointwise_##suffix(real *y, const real *a, const real *b, const real *c,         \
                                      const int64_t *layout, int64_t function, int64_t threads,     \
                                      double scale, double offset) {                                \

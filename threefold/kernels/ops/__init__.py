@@ -10,12 +10,9 @@ caches, recorded steps, and types such as `Sparse`.
 
 from __future__ import annotations
 
-from torch import Tensor
-
-from threefold.kernels import library as _library
-from threefold.kernels.autocast import under_autocast
-from threefold.kernels.dispatch import KERNELS, kernels_loaded, may_call_directly
+from threefold.kernels.dispatch import KERNELS, kernels_loaded
 from threefold.kernels.ops.basic import (
+    embedding,
     linear,
     linear_codes,
     rms_norm,
@@ -30,6 +27,7 @@ from threefold.kernels.ops.filters import (
     online_filter,
     vandermonde,
 )
+from threefold.kernels.ops.histories import history_step
 from threefold.kernels.ops.recurrences import (
     cell_recurrence,
     diagonal_recurrence,
@@ -39,13 +37,14 @@ from threefold.kernels.ops.recurrences import (
     selective_scan,
     spiking_reservoir,
 )
-from threefold.kernels.replay import program as _program
 
 __all__ = [
     "available",
     "cauchy",
     "cell_recurrence",
     "diagonal_recurrence",
+    "embedding",
+    "history_step",
     "legs_recurrence",
     "linear",
     "linear_codes",
@@ -56,7 +55,6 @@ __all__ = [
     "random_convolutions",
     "reservoir",
     "rms_norm",
-    "runs_programs",
     "selective_scan",
     "short_convolution",
     "spiking_reservoir",
@@ -76,15 +74,3 @@ def available(device: str = "cpu") -> dict[str, str]:
         if where == device and (kernels_loaded() or not kernel.native)
     }
     return {name: "native" if name in serving else "reference" for name in sorted(known)}
-
-
-def runs_programs(x: Tensor) -> bool:
-    """Whether the step of one element x [B, 1, width] may run as a recorded program."""
-    return (
-        _program.few_enough_rows(len(x))
-        and x.is_cpu
-        and x.dtype in _library.SUFFIXES
-        and kernels_loaded()
-        and may_call_directly(x)
-        and not under_autocast(x)
-    )

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
+import torch
 from torch import Tensor
 
 from threefold.kernels import linear as _linear
@@ -12,6 +15,7 @@ from threefold.kernels import token_shift as _token_shift
 from threefold.kernels.autocast import promote, under_autocast
 from threefold.kernels.checks import check_lengths, refuse
 from threefold.kernels.dispatch import kernel_for, may_call_directly
+from threefold.kernels.replay.activity import active_recorder
 
 
 def short_convolution(
@@ -42,6 +46,17 @@ def short_convolution(
         run = reference.short_convolution
     y, after = run(x, weight, bias, state, lengths, silu)
     return y, after.to(carried)
+
+
+def embedding(tokens: Tensor, table: Tensor, scale: Tensor | None, dtype: torch.dtype) -> Tensor:
+    """Rows of a table of bfloat16, or of int8 codes with a scale for each row, in another dtype."""
+    recorder = active_recorder()
+    with nullcontext() if recorder is None else recorder.not_watching():
+        y = table[tokens].to(dtype)
+        y = y if scale is None else y * scale[tokens].unsqueeze(-1).to(dtype)
+    if recorder is not None:
+        recorder.gather_narrow(y, table, scale, tokens)
+    return y
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:

@@ -12,10 +12,16 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from threefold.kernels.replay.program import CannotRecordError
+from threefold.kernels.replay.listing import CannotRecordError
 
 if TYPE_CHECKING:
-    from threefold.kernels.replay.recording import Recorder
+    from threefold.kernels.replay.recorder import Recorder
+
+# An index of the last axis is a call for each row, and a copy for each number.
+_MOST_CHOSEN = 16384
+
+# Numbers that are sorted by comparing neighbours.
+_MOST_SORTED = 16
 
 # Axes of a call's layout.
 AXES = 4
@@ -241,7 +247,46 @@ def _glu(recorder: Recorder, y: Tensor, x: Tensor, dim: int = -1) -> None:
     recorder.pointwise("multiply", y, y, first)
 
 
+def _embedding(recorder: Recorder, y: Tensor, table: Tensor, index: Tensor, *_: Any) -> None:
+    recorder.gather(y, table, index)
+
+
+def _index(recorder: Recorder, y: Tensor, table: Tensor, indices: Sequence[Tensor | None]) -> None:
+    *others, last = indices
+    if last is None or last.dtype.itemsize != 8 or any(index is not None for index in others):
+        raise CannotRecordError("an index of several axes")
+    if not others:
+        recorder.gather(y, table, last)
+        return
+    if len(others) != table.dim() - 1 or last.dim() != 1 or y.numel() > _MOST_CHOSEN:
+        raise CannotRecordError("an index of a middle axis")
+    entries, chosen = table.reshape(-1, table.shape[-1], 1), y.view(-1, len(last), 1)
+    for row in range(len(entries)):
+        recorder.gather(chosen[row], entries[row], last)
+
+
+def _sort(recorder: Recorder, out: Any, x: Tensor, dim: int = -1, descending: bool = False) -> None:
+    """Neighbours in turns, which sorts n numbers in n rounds; NaN spreads to all of them."""
+    y, order = out
+    recorder.forget(order)
+    count = x.shape[dim]
+    if count > _MOST_SORTED:
+        raise CannotRecordError(f"sorting {count} numbers")
+    recorder.copy(y, x)
+    places = [y.select(dim, i) for i in range(count)]
+    first, second = ("maximum", "minimum") if descending else ("minimum", "maximum")
+    held = recorder.new(places[0], places[0].shape)
+    for turn in range(count):
+        for a, b in zip(places[turn % 2 :: 2], places[turn % 2 + 1 :: 2], strict=False):
+            recorder.copy(held, a)
+            recorder.pointwise(first, a, held, b)
+            recorder.pointwise(second, b, held, b)
+
+
 RULES: Mapping[str, Rule] = {
+    "sort": _sort,
+    "embedding": _embedding,
+    "index": _index,
     **{name: _unary(name) for name in ("exp", "expm1", "log", "sin", "cos", "sigmoid", "silu")},
     **{name: _unary(name) for name in ("tanh", "sqrt", "rsqrt", "reciprocal", "abs")},
     **{name: _compare(name) for name in ("eq", "ge", "le", "gt", "lt")},

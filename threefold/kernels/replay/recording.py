@@ -1,383 +1,96 @@
 """program = the native calls and torch operations of one step, recorded while it runs
 
-A step without gradients is straight-line code, so one run shows all of it. Native calls are
-recorded with the addresses they are given; every torch operation between them must have a rule that
-translates it into native calls (`lowering.py`), or the step cannot be recorded. Views are addresses
-only. Tensors made from no tensor (`arange`) are constants; integers that a step computes are
-float64 in its program. A new program is run once and compared with the recorded step before it is
-used.
+A new program is compared with the ordinary step before it is used: on the input and state at hand,
+and on random inputs after them.
 """
 
 from __future__ import annotations
 
-import ctypes
-from array import array
-from bisect import bisect_right, insort
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
-from threading import local
-from typing import Any
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
-from threefold.kernels import library
-from threefold.kernels.dispatch import PLAIN_TENSOR_TYPES
-from threefold.kernels.parameter_cache import caches_below
+from threefold.kernels.replay.activity import ordinary_steps
 from threefold.kernels.replay.comparison import same_results
-from threefold.kernels.replay.lowering import AXES, FUNCTIONS, RULES
-from threefold.kernels.replay.program import (
+from threefold.kernels.replay.listing import (
     CannotRecordError,
-    Listing,
-    Operand,
-    Program,
+    CannotRecordYetError,
     State,
-    Word,
     state_leaves,
 )
-from threefold.kernels.replay.validity import parameters_and_buffers
+from threefold.kernels.replay.program import FEW_ROWS, MAX_WEIGHTS, Program, StaleProgramError
+from threefold.kernels.replay.recorder import Recorder
 
 Step = Callable[[Tensor, State], tuple[Tensor, State]]
 
-_REAL = (torch.float32, torch.float64)
-
-# Operations that allocate without writing, and a view whose schema does not say so.
-_EMPTY = ("empty", "new_empty", "empty_like", "empty_strided", "new_empty_strided")
-_VIEWS = ("_unsafe_view",)
-# Operations that make constants; what is computed from constants alone is constant too.
-_CONSTANTS = ("arange", "linspace", "eye")
-
-_active = local()
+# Random inputs on which a program is compared with the ordinary step.
+_COMPARISONS = 2
 
 
-def recording() -> bool:
-    """Whether this thread is recording a step; meanwhile no program may be recorded or run."""
-    return getattr(_active, "recorder", None) is not None
+def record(
+    owner: nn.Module, step: Step, x: Tensor, state: State, *, limit: int | None = None
+) -> Program:
+    """Record the step of `owner`; `CannotRecordError` if it cannot be expressed as native calls.
 
-
-def record(owner: nn.Module, step: Step, x: Tensor, state: State) -> Program:
-    """Record the step of `owner`; `CannotRecordError` if it cannot be expressed as native calls."""
+    limit: x holds integers below it.
+    """
     # In inference mode torch decomposes operations before the recorder sees them.
-    with torch.inference_mode(False), torch.no_grad():
+    with torch.inference_mode(False), torch.no_grad(), ordinary_steps():
         state = _copied(state)
         x = x.clone(memory_format=torch.contiguous_format)
+        step(x, _copied(state))  # fills all caches
         recorder = Recorder(owner, x, state)
         with recorder.watching():
             y, after = step(x, state)
         recorder.finish(y, after)
+        if len(x) > FEW_ROWS and recorder.listing.weights > MAX_WEIGHTS:
+            raise CannotRecordError(
+                f"{len(x)} rows of a large model run faster on torch's products"
+            )
         program = Program(recorder.listing, owner)
-        again = program.run(x, state)
-    if again is None or not same_results((y, after), again):
-        raise CannotRecordError(
-            f"the program of {type(owner).__name__} gives other numbers than its step"
-        )
+        if program.runs_from_anywhere:
+            after = _compare(program, step, x, _copied(state)) or after
+        for number in range(_COMPARISONS):
+            found = _compare(program, step, _random_like(x, limit), after)
+            if found is None and number == 0 and not program.runs_from_anywhere:
+                raise CannotRecordYetError("the state of a stream that must first be extended")
+            if found is None:
+                break
+            after = found
     return program
 
 
-@dataclass(frozen=True)
-class Region:
-    """A storage that calls may use: bytes begin … end, known to the program as `operand`."""
-
-    begin: int
-    end: int
-    operand: Operand | None  # None for memory whose address never changes
-    base: int  # that address
-    converted: bool  # int64 or bool, which are floating-point numbers in the program
-
-    def at(self, offset: int) -> Word:
-        if self.operand is None:
-            return self.base + offset
-        return Operand(self.operand.kind, self.operand.index, offset)
+def _compare(program: Program, step: Step, x: Tensor, state: State) -> State | None:
+    """Compare program and step on x; returns the state after it, None if it does not run there."""
+    expected = step(x, _copied(state))
+    try:
+        found = program.run(x, state)
+    except StaleProgramError:
+        found = None
+    if found is None and not program.runs_from_anywhere:
+        return None
+    if found is None or not same_results(expected, found):
+        raise CannotRecordError("its program gives other numbers than the step")
+    return _continued(program, state, found[1])
 
 
-class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Records native calls and torch operations inside `with watching()`."""
-
-    def __init__(self, owner: nn.Module, x: Tensor, state: State) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        leaves = list(state_leaves(state))
-        for path, leaf in leaves:
-            if leaf.dtype not in (*_REAL, torch.int64):
-                raise CannotRecordError(f"the state's leaf {'.'.join(path)} is {leaf.dtype}")
-        shapes = [(path, tuple(leaf.shape), leaf.dtype) for path, leaf in leaves]
-        self.listing = Listing(x.dtype, tuple(x.shape), shapes)
-        self._alive: list[Any] = []
-        self._begins: list[int] = []
-        self._regions: dict[int, Region] = {}
-        self._constants: set[int] = set()  # addresses of the storages of constants
-        # A bool tensor is stored as numbers of the dtype that was compared.
-        self._bool_dtypes: dict[int, torch.dtype] = {}
-        for _, name, tensor in parameters_and_buffers(owner):
-            if type(tensor) not in PLAIN_TENSOR_TYPES:  # quantised or sharded: has no one address
-                raise CannotRecordError(f"{name} is a {type(tensor).__name__}")
-            self._add_region(tensor, None)
-        for module in owner.modules():
-            prepare: Any = getattr(module, "prepare_step", None)
-            if prepare is not None:
-                prepare()
-        for tensor in (t for one in caches_below(owner) for t in one.tensors()):
-            self._add_region(tensor, None)
-            self.listing.pinned.append(tensor)
-        self._add_region(x, Operand("x", 0))
-        for index, (_, leaf) in enumerate(leaves):
-            self._add_region(leaf, Operand("before", index))
-
-    @contextmanager
-    def watching(self) -> Iterator[None]:
-        """Record the native calls and torch operations of this thread."""
-        native = library.current().native
-        assert native is not None
-        functions = {
-            key: self._recorded(*key, function) for key, function in native.functions.items()
-        }
-        with library.calling(functions), self:
-            _active.recorder = self
-            try:
-                yield
-            finally:
-                _active.recorder = None
-
-    def _recorded(
-        self, name: str, dtype: torch.dtype, function: library.Function
-    ) -> library.Function:
-        if name.endswith("_workspace"):  # asks for a size, and writes nothing
-            return function
-        pointers = library.SIGNATURES[name].pointers
-        numbers = library.SIGNATURES[name].numbers
-
-        def call(*arguments: Any) -> int:
-            sizes = arguments[pointers : len(arguments) - numbers - 1]
-            words = [self._argument(argument) for argument in arguments[:pointers]]
-            self.listing.call(name, dtype, words, sizes, arguments[len(arguments) - numbers :])
-            return function(*arguments)
-
-        return call
-
-    def _argument(self, argument: Any) -> Word:
-        if not argument:
-            return 0
-        if isinstance(argument, ctypes.Array):
-            self.listing.pinned.append(argument)
-            return ctypes.addressof(argument)
-        region = self._find(argument)
-        if region.converted:
-            raise CannotRecordError("a native call reads integers")
-        return region.at(argument - region.begin)
-
-    def _add_region(self, tensor: Tensor, operand: Operand | None, base: int | None = None) -> None:
-        storage = tensor.untyped_storage()
-        begin = storage.data_ptr()
-        if begin and begin not in self._regions:
-            insort(self._begins, begin)
-            converted = tensor.dtype not in _REAL and (operand is not None or base is not None)
-            base = begin if base is None else base
-            self._regions[begin] = Region(begin, begin + storage.nbytes(), operand, base, converted)
-
-    def _add_constant(self, tensor: Tensor) -> None:
-        """Keep a tensor that is the same in every step; integers and bools as float64."""
-        numbers = torch.empty(0, dtype=tensor.dtype).set_(tensor.untyped_storage())
-        begin = tensor.untyped_storage().data_ptr()
-        if tensor.dtype not in _REAL:
-            numbers = numbers.double()
-            self._bool_dtypes[begin] = torch.float64
-        self.listing.pinned.append(numbers)
-        self._add_region(tensor, None, numbers.data_ptr())
-        self._constants.add(begin)
-
-    def _is_constant(self, tensor: Tensor) -> bool:
-        return tensor.untyped_storage().data_ptr() in self._constants
-
-    def _find(self, address: int) -> Region:
-        index = bisect_right(self._begins, address) - 1
-        region = self._regions[self._begins[index]] if index >= 0 else None
-        if region is None or address >= region.end:
-            raise CannotRecordError("a call reads memory that is not a weight, a state or computed")
-        return region
-
-    def _add_buffer(self, tensor: Tensor) -> None:
-        """Give a tensor with new storage a buffer of the program; bools are stored as numbers."""
-        begin, index = tensor.untyped_storage().data_ptr(), len(self.listing.buffers)
-        if begin and begin not in self._regions:
-            self._add_region(tensor, Operand("buffer", index))
-            size = tensor.untyped_storage().nbytes()
-            self.listing.buffers[index] = size * (8 if tensor.dtype is torch.bool else 1)
-
-    def dtype(self, tensor: Tensor) -> torch.dtype:
-        """The dtype of a tensor's numbers in the program."""
-        if tensor.dtype is torch.bool:
-            return self._bool_dtypes.get(tensor.untyped_storage().data_ptr(), torch.bool)
-        return torch.float64 if tensor.dtype is torch.int64 else tensor.dtype
-
-    def address(self, tensor: Tensor, dtype: torch.dtype) -> Word:
-        """The address of a tensor's first number, for a call of that dtype."""
-        if self.dtype(tensor) is not dtype:
-            raise CannotRecordError(f"a tensor of {tensor.dtype} in a call of {dtype}")
-        region = self._find(tensor.untyped_storage().data_ptr())
-        if tensor.dtype not in _REAL and not region.converted:
-            raise CannotRecordError(f"the layer holds a tensor of {tensor.dtype}")
-        return region.at(int(tensor.storage_offset()) * dtype.itemsize)
-
-    def constant(self, numbers: Sequence[int]) -> int:
-        """The address of integers that a call reads."""
-        integers = array("q", numbers)
-        self.listing.pinned.append(integers)
-        return integers.buffer_info()[0]
-
-    def __torch_dispatch__(
-        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
-        kwargs = kwargs or {}
-        name = function.overloadpacket.__name__
-        given = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
-        if function._schema.is_mutable and given and self._is_constant(given[0]):
-            raise CannotRecordError(f"{function} changes a constant in place")
-        if not function.is_view and (
-            name in _CONSTANTS if not given else self._folds(function, given)
-        ):
-            out = function(*args, **kwargs)
-            self._alive.append(out)
-            self._add_constant(out)
-            return out
-        rule = RULES.get(name) or RULES.get(name.removesuffix("_"))
-        is_view = function.is_view or name in _VIEWS
-        if rule is None and not is_view and name not in _EMPTY:
-            with self:
-                decomposed = function.decompose(*args, **kwargs)
-            if decomposed is NotImplemented:
-                raise CannotRecordError(str(function))
-            return decomposed
-        out = function(*args, **kwargs)
-        results = [leaf for leaf in tree_leaves(out) if isinstance(leaf, Tensor)]
-        self._alive += results
-        if rule is None:
-            if not is_view:
-                for tensor in results:
-                    self._add_buffer(tensor)
-            return out
-        for tensor in results:
-            self._add_buffer(tensor)
-        rule(self, out, *args, **kwargs)
-        return out
-
-    def _folds(self, function: Any, given: list[Tensor]) -> bool:
-        """Whether the operation makes one tensor from constants alone, the same at every step."""
-        returned = function._schema.returns
-        alone = len(returned) == 1 and str(returned[0].type) == "Tensor"
-        random = torch.Tag.nondeterministic_seeded in function.tags
-        writes = function.overloadpacket.__name__ not in _EMPTY
-        plain = alone and writes and not random and not function._schema.is_mutable
-        return plain and all(map(self._is_constant, given))
-
-    def pointwise(
-        self,
-        function: str,
-        y: Tensor,
-        *inputs: Tensor,
-        scale: float = 0.0,
-        offset: float = 0.0,
-    ) -> None:
-        """y = f(inputs), with the inputs broadcast to y's shape."""
-        dtype = self.dtype(y)
-        if y.dtype is torch.bool:
-            dtype = self._bool_dtypes[y.untyped_storage().data_ptr()] = self.dtype(inputs[0])
-        alike = [x if self.dtype(x) is dtype else self.converted(x, dtype) for x in inputs]
-        spread = [x.expand(y.shape) if x.shape != y.shape else x for x in alike]
-        layout = _layout(y.shape, [y.stride(), *(x.stride() for x in spread)], 4)
-        addresses = [self.address(x, dtype) for x in (y, *spread)]
-        addresses += [0] * (4 - len(addresses))
-        pointers = [*addresses, self.constant(layout)]
-        self.listing.call(
-            "pointwise", dtype, pointers, [FUNCTIONS.index(function)], [scale, offset]
-        )
-
-    def converted(self, x: Tensor, dtype: torch.dtype) -> Tensor:
-        """x in another dtype."""
-        y = self.new(x, x.shape, dtype)
-        self.convert(y, x)
-        return y
-
-    def convert(self, y: Tensor, x: Tensor) -> None:
-        """y = x in another dtype."""
-        dtype = self.dtype(y)
-        if {self.dtype(x), dtype} != set(_REAL):
-            raise CannotRecordError(f"a conversion from {x.dtype} to {y.dtype}")
-        layout = _layout(y.shape, [y.stride(), x.expand(y.shape).stride()], 2)
-        pointers = [self.address(y, dtype), self.address(x, self.dtype(x)), self.constant(layout)]
-        self.listing.call("convert", dtype, pointers, [])
-
-    def copy(self, y: Tensor, x: Tensor) -> None:
-        """y = x."""
-        if y.dtype is torch.int64 and x.is_floating_point():
-            raise CannotRecordError("a conversion from floating point to integers")
-        if self.dtype(x) is self.dtype(y):
-            self.pointwise("copy", y, x)
-        else:
-            self.convert(y, x)
-
-    def new(self, like: Tensor, shape: Sequence[int], dtype: torch.dtype | None = None) -> Tensor:
-        """A buffer for an intermediate result of a rule."""
-        buffer = like.new_empty(shape, dtype=dtype)
-        self._alive.append(buffer)
-        self._add_buffer(buffer)
-        return buffer
-
-    def finish(self, y: Tensor, after: State) -> None:
-        """Make the last calls write into the program's outputs, or copy the results there."""
-        results = [(path, tuple(leaf.shape), leaf.dtype) for path, leaf in state_leaves(after)]
-        before = {path: kind for path, *kind in self.listing.leaves}
-        # Leaves on one side only are handed from layer to layer, and not carried.
-        if any(before.get(path, kind) != kind for path, *kind in results):
-            raise CannotRecordError("a leaf of the state changes its shape or dtype")
-        if (tuple(y.shape), y.dtype) != (self.listing.shape, self.listing.dtype):
-            raise CannotRecordError("the output has another shape or dtype than the input")
-        self.listing.results = results
-        outputs = [(y, Operand("y", 0))]
-        outputs += [(leaf, Operand("after", i)) for i, (_, leaf) in enumerate(state_leaves(after))]
-        renamed: dict[int, Operand] = {}
-        for tensor, operand in outputs:
-            if not tensor.numel():
-                continue
-            if tensor.dtype not in (*_REAL, torch.int64):
-                raise CannotRecordError(f"a result is {tensor.dtype}")
-            source = self._find(tensor.untyped_storage().data_ptr())
-            complete = tensor.is_contiguous() and source.end - source.begin == tensor.nbytes
-            known = source.operand
-            if complete and known and known.kind == "buffer" and known.index not in renamed:
-                renamed[known.index] = operand
-            else:
-                self._copy_out(tensor, operand)
-        for call in self.listing.calls:
-            for at, word in enumerate(call):
-                if isinstance(word, Operand) and word.kind == "buffer" and word.index in renamed:
-                    target = renamed[word.index]
-                    call[at] = Operand(target.kind, target.index, word.offset)
-
-    def _copy_out(self, tensor: Tensor, operand: Operand) -> None:
-        target = torch.empty(tensor.shape, dtype=tensor.dtype)
-        self._alive.append(target)
-        self._add_region(target, operand)
-        self.copy(target, tensor)
+def _continued(program: Program, before: State, after: State) -> State:
+    """The state for another step: what an earlier layer hands over stays as it was."""
+    leaves, tree = {**dict(state_leaves(before)), **dict(state_leaves(after))}, State()
+    for leaf in program.listing.leaves:
+        node = tree
+        for name in leaf.path[:-1]:
+            node = node.setdefault(name, {})
+        node[leaf.path[-1]] = leaves[leaf.path]
+    return tree
 
 
-def _layout(shape: Sequence[int], strides: Sequence[Sequence[int]], arrays: int) -> list[int]:
-    """Sizes and strides with as few axes as possible, padded in front to four."""
-    axes: list[tuple[int, list[int]]] = []
-    for size, *steps in zip(shape, *strides, strict=True):
-        if size == 1:
-            continue
-        if axes and all(a == b * size for a, b in zip(axes[-1][1], steps, strict=True)):
-            axes[-1] = (axes[-1][0] * size, steps)
-        else:
-            axes.append((size, steps))
-    if len(axes) > AXES:
-        raise CannotRecordError(f"more than {AXES} axes")
-    axes = [(1, [0] * len(strides))] * (AXES - len(axes)) + axes
-    columns = [[steps[i] for _, steps in axes] for i in range(len(strides))]
-    columns += [[0] * AXES] * (arrays - len(strides))
-    return [size for size, _ in axes] + [step for column in columns for step in column]
+def _random_like(x: Tensor, limit: int | None) -> Tensor:
+    generator = torch.Generator().manual_seed(1)
+    if x.is_floating_point():
+        return torch.randn(x.shape, dtype=x.dtype, generator=generator)
+    return torch.randint(limit or 2, x.shape, generator=generator)
 
 
 def _copied(state: State) -> State:

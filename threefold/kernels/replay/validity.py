@@ -1,10 +1,15 @@
-"""valid = the modules, tensors and settings are still those that the program was recorded from.
+"""valid = all that the recorded step read is as it was: modules, tensors, caches.
 
-Compared at every step: the tree of modules, the identity and address of each parameter and buffer,
-cached values derived from parameters, and, after an attribute of any mixer was set, the attributes
-that are a bool, a number, a string or a tuple. Not seen: other attributes, a change of a
-module that is not a mixer until one of a mixer follows, and a parameter whose strides change while
-its address stays.
+What is compared at every step costs a few microseconds:
+
+- Dicts have a version that changes with every assignment (CPython up to 3.12). The versions of the
+  dicts of all modules, of the objects they hold and of their classes, and the types of modules, are
+  words of memory, which the native call compares itself. So an attribute, a part, a hook, a method
+  or a class that was replaced is seen. Without versions, the dicts are compared in Python.
+- Of every parameter and buffer the address, and by torch's own guard type, dtype, sizes, strides.
+- Lists and sets that modules hold are compared by their elements.
+- What cached values were computed from has a checksum, compared by the native call, so that edits
+  through `.data` or numpy are seen. Weights that a step reads itself may change freely.
 
 A program calls no module, so it does not run while one of them is watched: has a forward hook, was
 compiled by `Module.compile`, or has a `forward` of its own.
@@ -12,21 +17,48 @@ compiled by `Module.compile`, or has a `forward` of its own.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import ctypes
+import gc
+import types
+from array import array
+from collections.abc import Iterator, Mapping
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
-from threefold.kernels.parameter_cache import caches_below
+from threefold.kernels import library
+from threefold.kernels.parameter_cache import ParameterCache, caches_below
 
-# Counts assignments to attributes of mixers: attributes are compared only after it has changed.
-_attribute_count = 0
+# Where CPython keeps the version of a dict, and the type of an object, in bytes.
+_VERSION_OFFSET, _TYPE_OFFSET = 24, 8
+_PLAIN = (bool, int, float, complex, str, bytes, tuple, type(None))
+# Entries of a module's dict that say nothing about its step.
+_IGNORED = (
+    "programs",
+    "tokenizer",
+    "preprocessing",
+    "calibration",
+    "_backward_hooks",
+    "_state_dict_hooks",
+)
 
 
-def attribute_set() -> None:
-    """Tell all programs that an attribute of some mixer was set."""
-    global _attribute_count
-    _attribute_count += 1
+def _word_at(address: int) -> int:
+    return ctypes.c_uint64.from_address(address).value
+
+
+def _has_dict_versions() -> bool:
+    """Whether the version of a dict is where it is expected, and changes with the dict."""
+    probe = {"a": 1}
+    before = _word_at(id(probe) + _VERSION_OFFSET)
+    probe["a"] = 2
+    after = _word_at(id(probe) + _VERSION_OFFSET)
+    other = {"a": 1}
+    return before != after != _word_at(id(other) + _VERSION_OFFSET)
+
+
+HAS_DICT_VERSIONS = _has_dict_versions()
 
 
 class Validity:
@@ -34,51 +66,73 @@ class Validity:
 
     def __init__(self, owner: nn.Module) -> None:
         self._modules = list(owner.modules())
-        self._children = [dict(module._modules) for module in self._modules]
-        self._tensors = [
-            (holder, name, tensor, tensor.data_ptr())
-            for holder, name, tensor in parameters_and_buffers(owner)
-        ]
-        self._derived = [(cache, cache.value, cache.versions) for cache in caches_below(owner)]
+        self._types = list(map(type, self._modules))
+        self._dicts = list(_dicts_below(self._modules))
+        self._copies = list(map(dict, self._dicts))
+        self._lists = [(one, type(one)(one)) for one in _lists_in(self._dicts)]
+        self._tensors = [tensor for _, _, tensor in parameters_and_buffers(owner)]
+        self._layouts = list(map(_layout, self._tensors))
+        self._addresses = list(map(Tensor.data_ptr, self._tensors))
+        self._tensor_guards = _tensor_guards(self._tensors)
         self._hooks = [
             hooks
             for module in self._modules
             for hooks in (module._forward_hooks, module._forward_pre_hooks)
         ]
-        # A compiled module, or one with its own `forward`, has one more attribute.
-        self._own = [module.__dict__ for module in self._modules]
-        self._sizes = list(map(len, self._own))
-        self._attributes = list(map(_plain_attributes, self._modules))
-        self._seen_count = _attribute_count
+        self.guards: array[int] = array("Q")
+        self.regions: array[int] = array("Q")
+        self._sources = [cache.sources for cache in caches_below(owner)]
+        self._note_words()
+        self._note_checksums()
+
+    def _note_words(self) -> None:
+        self.guards = array("Q")
+        if not HAS_DICT_VERSIONS:
+            return
+        addresses = [id(one) + _VERSION_OFFSET for one in self._dicts]
+        addresses += [id(module) + _TYPE_OFFSET for module in self._modules]
+        for address in addresses:
+            self.guards.extend((address, _word_at(address)))
+
+    def _note_checksums(self) -> None:
+        for tensor in (tensor for tensors in self._sources for tensor in tensors):
+            storage = tensor.untyped_storage()
+            span = storage.data_ptr(), storage.nbytes()
+            self.regions.extend((*span, library.checksum(*span)))
+
+    def tensors_hold(self) -> bool:
+        """Whether tensors and lists are unchanged: what the native call cannot compare."""
+        if list(map(Tensor.data_ptr, self._tensors)) != self._addresses:
+            return False
+        guards = self._tensor_guards[torch.is_inference_mode_enabled()]
+        if not guards.check(*self._tensors):
+            if list(map(_layout, self._tensors)) != self._layouts:
+                return False
+            self._tensor_guards = _tensor_guards(self._tensors)
+        if self._lists and any(one != copy for one, copy in self._lists):
+            return False
+        return HAS_DICT_VERSIONS or self.words_hold()
+
+    def words_hold(self) -> bool:
+        """Whether dicts and types are unchanged, though something was assigned."""
+        if list(map(type, self._modules)) != self._types:
+            return False
+        if not all(map(_same_entries, self._dicts, self._copies)):
+            return False
+        self._note_words()
+        return True
+
+    def checksums_hold(self) -> bool:
+        """Whether what cached values were computed from is unchanged."""
+        regions = self.regions
+        return all(
+            library.checksum(regions[i], regions[i + 1]) == regions[i + 2]
+            for i in range(0, len(regions), 3)
+        )
 
     def holds(self) -> bool:
         """Whether nothing that is compared has changed."""
-        # Dicts with the same modules are equal without a comparison in Python.
-        if [module._modules for module in self._modules] != self._children:
-            return False
-        for holder, name, tensor, pointer in self._tensors:
-            if holder.get(name) is not tensor or tensor.data_ptr() != pointer:
-                return False
-        for cache, value, versions in self._derived:
-            if cache.value is not value or cache.versions != versions:
-                return False
-        if self._seen_count != _attribute_count:
-            if self._attributes != list(map(_plain_attributes, self._modules)):
-                return False
-            self._seen_count = _attribute_count
-        return True
-
-    def is_watched(self) -> bool:
-        """Whether calls of a module are watched, which a program would pass by."""
-        if any(self._hooks) or any(_global_hooks()):
-            return True
-        sizes = list(map(len, self._own))
-        if sizes == self._sizes:
-            return False
-        watched = any(map(_overrides, self._own))
-        if not watched:
-            self._sizes = sizes
-        return watched
+        return self.tensors_hold() and self.words_hold() and self.checksums_hold()
 
 
 def is_watched(owner: nn.Module) -> bool:
@@ -97,12 +151,73 @@ def parameters_and_buffers(owner: nn.Module) -> list[tuple[Mapping[str, Any], st
     ]
 
 
-def _plain_attributes(module: nn.Module) -> dict[str, Any]:
-    return {
-        name: value
-        for name, value in module.__dict__.items()
-        if isinstance(value, (bool, int, float, str, tuple)) and name != "training"
-    }
+def _dicts_below(modules: list[nn.Module]) -> Iterator[dict[Any, Any]]:
+    """The dicts of modules, of what they hold, of their classes, and of torch's global hooks."""
+    seen: set[int] = set()
+    waiting: list[Any] = [*_global_hooks()]
+    for module in modules:
+        waiting += [module.__dict__, *(gc.get_referents(c.__dict__)[0] for c in _classes(module))]
+    while waiting:
+        one = waiting.pop()
+        if id(one) in seen:
+            continue
+        seen.add(id(one))
+        yield one
+        if not _is_class_dict(one):
+            held = [value for name, value in one.items() if name not in _IGNORED]
+            waiting += [found for value in held for found in _inner_dicts(value)]
+
+
+def _classes(module: nn.Module) -> list[type]:
+    return [cls for cls in type(module).__mro__ if cls not in (object, nn.Module)]
+
+
+def _is_class_dict(one: dict[Any, Any]) -> bool:
+    return "__module__" in one and "__doc__" in one
+
+
+def _inner_dicts(value: Any) -> Iterator[dict[Any, Any]]:
+    """The dict of a value, if it is a dict or a plain object that is neither module nor tensor."""
+    if type(value) is dict or isinstance(value, dict):
+        yield value
+    elif isinstance(value, ParameterCache) or (
+        hasattr(value, "__dict__")
+        and not isinstance(
+            value,
+            (nn.Module, Tensor, type, types.FunctionType, types.MethodType, types.ModuleType),
+        )
+    ):
+        yield value.__dict__
+
+
+def _lists_in(dicts: list[dict[Any, Any]]) -> list[Any]:
+    held = (value for one in dicts if not _is_class_dict(one) for value in one.values())
+    return [value for value in held if type(value) in (list, set)]
+
+
+def _same_entries(one: Mapping[Any, Any], copy: Mapping[Any, Any]) -> bool:
+    if one.keys() != copy.keys():
+        return False
+    return all(
+        value is copy[name]
+        or name in _IGNORED
+        or (type(value) is type(copy[name]) and isinstance(value, _PLAIN) and value == copy[name])
+        for name, value in one.items()
+    )
+
+
+def _layout(tensor: Tensor) -> tuple[Any, ...]:
+    return type(tensor), tensor.dtype, tensor.device, tensor.shape, tensor.stride()
+
+
+def _tensor_guards(tensors: list[Tensor]) -> tuple[Any, Any]:
+    """torch's guards of tensors, outside and inside of inference mode."""
+    make = torch._C._dynamo.guards.TensorGuards
+    sizes: dict[str, Any] = {"dynamic_dims_sizes": None, "dynamic_dims_strides": None}
+    with torch.inference_mode(False):
+        outside = make(*tensors, **sizes)
+    with torch.inference_mode():
+        return outside, make(*tensors, **sizes)
 
 
 def _has_watched(module: nn.Module) -> bool:

@@ -109,7 +109,7 @@ class TopTokensScorer(Scorer):
         self.count = count
 
     def columns(self, elements: Tensor, before: Tensor | None, outputs: Tensor) -> Columns:
-        probabilities = outputs[:, : self.count].float().softmax(-1)
+        probabilities = outputs[:, : self.count].double().softmax(-1)
         values, indices = probabilities.topk(self.top_k, -1)
         columns: Columns = {}
         for rank in range(self.top_k):
@@ -145,7 +145,7 @@ class SurpriseScorer(Scorer):
         if self.tokens:
             surprise = [-value for value in token_likelihood(elements, before, outputs)]
         else:
-            surprise = (-outputs.float().log_softmax(-1).amax(-1)).tolist()
+            surprise = (-outputs.double().log_softmax(-1).amax(-1)).tolist()
         return {"surprise": surprise, "score": self.running.scores(surprise)}
 
     def state(self) -> list[float]:
@@ -280,8 +280,7 @@ def shifted(before: Tensor | None, outputs: Tensor) -> Tensor:
 
 def token_likelihood(tokens: Tensor, before: Tensor | None, logits: Tensor) -> list[float]:
     """Return log p(x_t | x_<t) of each token, NaN for the first token of the stream."""
-    logits = shifted(before, logits)
-    logits = logits if logits.dtype == torch.float64 else logits.float()
+    logits = shifted(before, logits).double()
     chosen = logits.gather(1, tokens.unsqueeze(1)).squeeze(1)
     values: list[float] = (chosen - logits.logsumexp(-1)).tolist()
     return values

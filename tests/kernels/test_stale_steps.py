@@ -1,0 +1,361 @@
+"""No stale step: whatever is changed between two steps, the next one is that of the model as it is.
+
+Every change is made to a model whose step has been recorded; the recorded way must then give what
+the ordinary way gives, and something else than before.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import threefold
+from tests.crossings import count_crossings
+from tests.tolerances import assert_close, relative_error
+from threefold.errors import ThreefoldError
+from threefold.kernels.replay.activity import ordinary_steps
+from threefold.kernels.replay.program import Program
+from threefold.kernels.replay.stepping import refusals
+from threefold.layers.linear import EncodedLinear
+from threefold.memory import state as states
+from threefold.memory.state import State
+from threefold.models.language import LanguageModel
+from threefold.models.spec import Spec
+
+MIXERS = ("mamba", "attention", "s4d", "local_attention", "hyena", "lstm", "rnn")
+Change = Callable[[Any], None]
+
+
+def made(mixers: tuple[str, ...] = MIXERS, dtype: torch.dtype = torch.float32) -> LanguageModel:
+    options = {"tie": False}
+    spec = Spec("language", 32, len(mixers), mixers, vocabulary=11, options=options)
+    torch.manual_seed(0)
+    return LanguageModel(spec).to(dtype).eval()
+
+
+def stepped(model: LanguageModel, state: State) -> tuple[Tensor, State]:
+    with torch.no_grad():
+        return model.step(torch.tensor([3, 5]), state)
+
+
+def prepared(model: LanguageModel) -> State:
+    """A state from which a recorded step has been made, all caches of streams filled."""
+    with torch.no_grad():
+        _, state = model(torch.randint(0, 11, (2, 9)))
+    for _ in range(3):
+        _, state = stepped(model, state)
+    assert not refusals(model)
+    assert any(isinstance(program, Program) for program in model.programs.values())
+    return state
+
+
+def ordinary(model: LanguageModel, state: State) -> tuple[Tensor, State]:
+    with ordinary_steps():
+        return stepped(model, states.clone(state))
+
+
+# Ways to change the numbers of a parameter.
+
+
+def by_operation(p: Tensor) -> None:
+    with torch.no_grad():
+        p.mul_(1.25).add_(0.01)
+
+
+def by_data(p: Tensor) -> None:
+    p.data.mul_(1.25).add_(0.01)
+
+
+def by_item(p: Tensor) -> None:
+    p.data[...] = p.data * 1.25 + 0.01
+
+
+def by_numpy(p: Tensor) -> None:
+    numbers = p.detach().numpy()
+    numbers *= 1.25
+    numbers += 0.01
+
+
+def by_new_data(p: Tensor) -> None:
+    p.data = p.data * 1.25 + 0.01
+
+
+def by_optimiser(p: Tensor) -> None:
+    p.grad = torch.ones_like(p)
+    torch.optim.SGD([p], lr=0.3, fused=True).step()
+    p.grad = None
+
+
+WAYS = [by_operation, by_data, by_item, by_numpy, by_new_data, by_optimiser]
+PARAMETERS = [
+    "embedding.weight",
+    "norm.weight",
+    "head.weight",
+    "stack.blocks.0.mixer.A_log",
+    "stack.blocks.0.mixer.conv.weight",
+    "stack.blocks.1.mixer.heads.key.weight",
+    "stack.blocks.1.mixer_norm.weight",
+    "stack.blocks.2.mixer.delta_log",
+    "stack.blocks.2.mixer.skip",
+    "stack.blocks.3.mixer.attention.heads.value.weight",
+    "stack.blocks.4.mixer.filters.skip",
+    "stack.blocks.4.mixer.filters.last.weight",
+    "stack.blocks.5.mixer.recurrent",
+    "stack.blocks.5.channel.out.weight",
+]
+
+
+def change_parameter(name: str, way: Callable[[Tensor], None], model: Any) -> None:
+    way(model.get_parameter(name))
+
+
+def part(model: Any, name: str) -> Any:
+    return model.get_submodule(name)
+
+
+def replace_parameter(model: Any) -> None:
+    linear = part(model, "stack.blocks.0.mixer.out")
+    linear.weight = nn.Parameter(torch.randn_like(linear.weight))
+
+
+def replace_linear(model: Any) -> None:
+    mixer = part(model, "stack.blocks.1.mixer")
+    mixer.heads.out = nn.Linear(32, 32).to(model.dtype)
+
+
+def replace_norm(model: Any) -> None:
+    model.norm = nn.Identity()
+
+
+def replace_head(model: Any) -> None:
+    model.head = nn.Linear(32, 11).to(model.dtype)
+
+
+def tie(model: Any) -> None:
+    model.head = None
+
+
+def turn_parameter(model: Any) -> None:
+    weight = part(model, "stack.blocks.1.mixer.heads.key").weight
+    weight.data = weight.data.t()
+
+
+def load_other(assign: bool, model: Any) -> None:
+    torch.manual_seed(1)
+    other = {name: torch.randn_like(value) * 0.1 for name, value in model.state_dict().items()}
+    model.load_state_dict(other, assign=assign)
+
+
+def set_attribute(name: str, attribute: str, value: Any, model: Any) -> None:
+    setattr(part(model, name) if name else model, attribute, value)
+
+
+def set_inner(model: Any) -> None:
+    """An object that is neither module nor tensor."""
+    object.__setattr__(part(model, "stack.blocks.6.mixer").cell, "activation", "relu")
+
+
+def own_forward(model: Any) -> None:
+    norm = part(model, "stack.blocks.2.mixer_norm")
+    norm.forward = lambda x, gate=None: x * 2
+
+
+def another_class(model: Any) -> None:
+    class Doubled(type(model.norm)):  # type: ignore[misc]
+        def forward(self, x: Tensor, gate: Any = None) -> Tensor:
+            return 2 * super().forward(x, gate)
+
+    model.norm.__class__ = Doubled
+
+
+def encode(model: Any) -> None:
+    EncodedLinear.encode(part(model, "stack.blocks.5.channel.out"))
+    part(model, "stack.blocks.5.channel.out").row_scale *= 2
+
+
+def hook(name: str, model: Any) -> None:
+    def doubled(module: nn.Module, given: Any, y: Any) -> Any:
+        return 1 + 2 * y if isinstance(y, Tensor) else (1 + 2 * y[0], y[1])
+
+    part(model, name).register_forward_hook(doubled)
+
+
+def before_hook(name: str, model: Any) -> None:
+    part(model, name).register_forward_pre_hook(lambda module, given: (2 * given[0], *given[1:]))
+
+
+CHANGES: dict[str, Change] = {
+    **{f"{n}, {w.__name__}": partial(change_parameter, n, w) for n in PARAMETERS for w in WAYS},
+    "a parameter replaced": replace_parameter,
+    "a linear map replaced": replace_linear,
+    "the last norm replaced": replace_norm,
+    "the head replaced": replace_head,
+    "the head removed": tie,
+    "a weight turned": turn_parameter,
+    "weights loaded": partial(load_other, False),
+    "weights assigned": partial(load_other, True),
+    "eps": partial(set_attribute, "stack.blocks.0.mixer_norm", "eps", 3.0),
+    "the last norm's eps": partial(set_attribute, "norm", "eps", 3.0),
+    "the embedding's scale": partial(set_attribute, "embedding", "scale", 3.0),
+    "zero-order hold": partial(set_attribute, "stack.blocks.0.mixer", "zero_order_hold", True),
+    "silu": partial(set_attribute, "stack.blocks.0.mixer.conv", "silu", False),
+    "a rate": partial(set_attribute, "stack.blocks.2.mixer", "rate", 2.0),
+    "the rotary base": partial(set_attribute, "stack.blocks.1.mixer.positions", "base", 7.0),
+    "an object inside": set_inner,
+    "a forward of its own": own_forward,
+    "another class": another_class,
+    "8 bits": encode,
+    **{f"a hook on {n}": partial(hook, n) for n in ("norm", "head", "stack", "stack.blocks.1")},
+    **{f"a hook on {n}": partial(hook, n) for n in ("embedding", "stack.blocks.4.mixer.project")},
+    "a hook before": partial(before_hook, "stack.blocks.5.channel"),
+}
+
+
+@pytest.fixture(scope="module")
+def original() -> LanguageModel:
+    return made(dtype=torch.float64)
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_no_stale_step(original: LanguageModel, name: str) -> None:
+    model = copy.deepcopy(original)
+    state = prepared(model)
+    before, _ = stepped(model, states.clone(state))
+    CHANGES[name](model)
+    expected, _ = ordinary(model, state)
+    for _ in range(2):
+        found, _ = stepped(model, states.clone(state))
+        assert_close(found, expected)
+    assert relative_error(found, before) > 1e-7
+    assert_close(stepped(model, state)[0], expected)  # and where the stream goes on
+
+
+def test_a_hook_that_is_removed_leaves_no_trace(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = made()
+    state = prepared(model)
+    expected, _ = stepped(model, states.clone(state))
+    handle = model.norm.register_forward_hook(lambda module, given, y: 2 * y)
+    assert not torch.allclose(stepped(model, states.clone(state))[0], expected)
+    handle.remove()
+    crossed = count_crossings(monkeypatch)
+    assert torch.equal(stepped(model, state)[0], expected)
+    assert crossed == [1]
+
+
+def test_a_method_of_the_class_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = made(("gru",))
+    state = prepared(model)
+    cls = type(model.norm)
+    run = cls.forward
+    monkeypatch.setattr(cls, "forward", lambda self, x, gate=None: 2 * run(self, x, gate))
+    assert_close(stepped(model, state)[0], ordinary(model, state)[0])
+
+
+def test_hooks_for_all_modules_are_called() -> None:
+    model = made(("gru",))
+    state = prepared(model)
+    seen = []
+    handle = nn.modules.module.register_module_forward_hook(lambda *_: seen.append(1))
+    try:
+        stepped(model, state)
+    finally:
+        handle.remove()
+    assert seen
+
+
+def test_training_goes_the_ordinary_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = made(("gru",))
+    state = prepared(model)
+    crossed = count_crossings(monkeypatch)
+    model.train()
+    stepped(model, state)
+    assert crossed == []
+    model.eval()
+    stepped(model, state)
+    assert crossed == [1]
+
+
+def test_another_dtype_is_another_program() -> None:
+    model = made(("mamba", "attention"))
+    state = prepared(model)
+    model.double()
+    wide = states.transform(_double, state)
+    assert_close(stepped(model, wide)[0], ordinary(model, wide)[0])
+
+
+def _double(leaf: Tensor) -> Tensor:
+    return leaf.double() if leaf.is_floating_point() else leaf
+
+
+@pytest.mark.parametrize("leaf", ["keys", "values"])
+def test_an_old_history_that_was_edited_is_refused(leaf: str) -> None:
+    model = made(("attention",))
+    old = prepared(model)
+    _, new = stepped(model, old)
+    old["0"]["mixer"][leaf].zero_()  # the same memory as the newer state's
+    with pytest.raises(ThreefoldError, match="edited in place"):
+        stepped(model, new)
+    edited = states.clone(new)
+    edited["0"]["mixer"][leaf].zero_()
+    assert_close(stepped(model, edited)[0], ordinary(model, edited)[0])
+
+
+def test_a_position_beyond_the_history_is_refused() -> None:
+    model = made(("attention",))
+    state = prepared(model)
+    state["0"]["mixer"]["position"] += 5
+    with pytest.raises(ThreefoldError, match="position is"):
+        stepped(model, state)
+
+
+def test_forks_of_a_history_do_not_meet() -> None:
+    model = made()
+    state = prepared(model)
+    one, after = stepped(model, state)
+    with torch.no_grad():
+        other, _ = model.step(torch.tensor([1, 2]), state)
+        third, _ = model.step(torch.tensor([7, 7]), after)
+    with torch.no_grad(), ordinary_steps():
+        assert_close(other, model.step(torch.tensor([1, 2]), states.clone(state))[0])
+        assert_close(third, model.step(torch.tensor([7, 7]), states.clone(after))[0])
+    assert_close(one, ordinary(model, state)[0])
+
+
+def test_a_token_out_of_range_is_refused_by_name() -> None:
+    model = made(("gru",))
+    state = prepared(model)
+    with torch.no_grad(), pytest.raises(ThreefoldError, match="token 11 in row 1"):
+        model.step(torch.tensor([3, 11]), state)
+
+
+@pytest.fixture
+def switched_off() -> Iterator[None]:
+    os.environ["THREEFOLD_REPLAY"] = "0"
+    yield
+    del os.environ["THREEFOLD_REPLAY"]
+
+
+def test_it_can_be_switched_off(switched_off: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    crossed = count_crossings(monkeypatch)
+    model = made(("gru",))
+    with torch.no_grad():
+        model.step(torch.tensor([3, 5]))
+    assert crossed == [] and model.programs == {}
+    monkeypatch.setenv("THREEFOLD_REPLAY", "maybe")
+    with torch.no_grad(), pytest.raises(ThreefoldError, match="THREEFOLD_REPLAY='maybe'"):
+        model.step(torch.tensor([3, 5]))
+
+
+def test_a_model_with_a_mixer_of_torch_is_never_stale() -> None:
+    model = threefold.build(Spec("language", 32, 2, "ckconv", vocabulary=11)).eval()
+    with torch.no_grad():
+        _, state = model(torch.randint(0, 11, (2, 9)))
+        model.step(torch.tensor([3, 5]), state)
+    assert refusals(model) and refusals(model)[0]
