@@ -69,6 +69,11 @@ AMBIGUOUS = {
         table("message,verdict", texts(), ["a", "b"] * 30),
         ["--target verdict"],
     ),
+    "an input that may be a label": (
+        "x.csv --features title,topic",
+        table("title,topic,label", texts(), ["u", "v", "w"] * 20, ["a", "b"] * 30),
+        ["--target label"],
+    ),
     "numeric label": (
         "x.csv",
         table("text,stars", texts(), [1, 2, 3, 4, 5] * 12),
