@@ -172,7 +172,7 @@ def test_the_best_model_is_trained_on_all_data(tmp_path: Path) -> None:
     assert again.best == report.best
     kept = threefold.load(place)
     assert all(a.equal(b) for a, b in zip(kept.parameters(), refitted.parameters(), strict=True))
-    with pytest.raises(ThreefoldError, match="--then-train is 'soon', expected a duration"):
+    with pytest.raises(ThreefoldError, match="then_train is 'soon', expected a duration"):
         compare(path, ("gru",), then_train="soon", **options, **TINY)  # type: ignore[arg-type]
 
 

@@ -19,6 +19,7 @@ from threefold.cli import (
     evaluate,
     generate,
     info,
+    lab,
     lab_fine_tuning,
     merge,
     mixers,
@@ -69,7 +70,8 @@ for command in (
 app.add_typer(runs.runs)
 app.add_typer(data.data)
 app.add_typer(words.words)
-app.add_typer(lab_fine_tuning.lab)
+lab.lab.command("fine-tuning")(lab_fine_tuning.fine_tuning)
+app.add_typer(lab.lab)
 
 
 def _print_version(wanted: bool) -> None:

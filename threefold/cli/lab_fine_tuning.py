@@ -7,10 +7,9 @@ from typing import Annotated
 
 import typer
 
-from threefold.cli.lab import Seed, lab, say_lines
+from threefold.cli.lab import Seed, say_lines
 
 
-@lab.command("fine-tuning")
 def fine_tuning(
     data: Annotated[str, typer.Option(help="reviews (IMDb) or news (Reuters).")] = "reviews",
     draws: Annotated[int, typer.Option(min=1, help="Draws of labelled texts.")] = 10,
