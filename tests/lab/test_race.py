@@ -476,6 +476,14 @@ def test_changed_data_are_noticed(tmp_path: Path) -> None:
             "neither a file nor a task has this name; did you mean 'recall'?",
         ),
         (("recall", "--mixers", "gru,fnet"), "fnet cannot do recall: "),
+        (
+            ("digits8-images", "--mixers", "gla,convolutional"),
+            "a convolutional model has none; race the mixers with --kind vision",
+        ),
+        (
+            ("digits8-images", "--mixers", "gla", "--kind", "swin"),
+            "the test score of `threefold train digits8-images --kind swin`",
+        ),
         (("recall", "--mixers", "gru", "--time", "soon"), "expected a duration such as 10m"),
         (("recall", "--mixers", "gru", "--time", "0.001s"), "too short for one step of gru"),
         (("recall", "--time", "5steps", "--match", "time"), "expected a time, e.g. 10m"),

@@ -100,7 +100,7 @@ def settle(config: RunConfig, source: Model | None = None) -> RunConfig:
         if settings.adapters is not None:
             raise ThreefoldError(
                 f"{option('adapters')} is {settings.adapters}, but adapters need a trained model: "
-                f"give {option('from', 'MODEL')}"
+                f"give {option('from_model', 'MODEL', flag='from')}"
             )
         return _with_lower_rate(config) if config.data.pretrain else config
     if source is None:

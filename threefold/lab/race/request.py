@@ -9,6 +9,7 @@ from typing import Any
 from threefold.errors import ThreefoldError, nearest, option, option_name, options
 from threefold.lab.race.baselines import LEVELS
 from threefold.layers.table import MIXERS, mixer_entry
+from threefold.models.table import KINDS
 from threefold.training.config import RunConfig
 from threefold.training.durations import Duration, parse_duration
 from threefold.training.overrides import apply_overrides, parse_override
@@ -85,6 +86,7 @@ class RaceRequest:
         _ = self.entries
         for text in self.overrides:
             check_override(text)
+        refuse_without_mixers(str(self.settings()["data"].get("kind")), self.data)
 
     @property
     def duration(self) -> Duration:
@@ -119,6 +121,8 @@ class RaceRequest:
             name, _, mixers = text.partition("=")
             parts = tuple((mixers or name).split("+"))
             for part in parts:
+                if part not in MIXERS:
+                    refuse_without_mixers(part, self.data)
                 mixer_entry(part)
             if name in entries:
                 raise ThreefoldError(
@@ -130,6 +134,15 @@ class RaceRequest:
         if not entries:
             raise ThreefoldError(f"no mixer to race; known: {', '.join(MIXERS)}")
         return entries
+
+
+def refuse_without_mixers(kind: str, data: str) -> None:
+    """Refuse kinds of models that are not made of mixers, which are what a race compares."""
+    if kind in KINDS and not KINDS[kind].has_mixers:
+        raise ThreefoldError(
+            f"a race compares mixers, and a {kind} model has none; race the mixers with --kind "
+            f"vision, and compare with the test score of `threefold train {data} --kind {kind}`"
+        )
 
 
 def check_override(text: str) -> None:
