@@ -482,7 +482,7 @@ def test_changed_data_are_noticed(tmp_path: Path) -> None:
         ),
         (
             ("digits8-images", "--mixers", "gla", "--kind", "swin"),
-            "the test score of `threefold train digits8-images --kind swin`",
+            "the test score of a swin model that is trained on digits8-images",
         ),
         (("recall", "--mixers", "gru", "--time", "soon"), "expected a duration such as 10m"),
         (("recall", "--mixers", "gru", "--time", "0.001s"), "too short for one step of gru"),

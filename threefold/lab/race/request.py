@@ -140,8 +140,9 @@ def refuse_without_mixers(kind: str, data: str) -> None:
     """Refuse kinds of models that are not made of mixers, which are what a race compares."""
     if kind in KINDS and not KINDS[kind].has_mixers:
         raise ThreefoldError(
-            f"a race compares mixers, and a {kind} model has none; race the mixers with --kind "
-            f"vision, and compare with the test score of `threefold train {data} --kind {kind}`"
+            f"a race compares mixers, and a {kind} model has none; race the mixers with "
+            f"{option('kind', 'vision')}, and compare with the test score of a {kind} model that "
+            f"is trained on {data}"
         )
 
 
