@@ -20,6 +20,7 @@ from threefold.cli import (
     generate,
     info,
     lab,
+    lab_streams,
     merge,
     mixers,
     output,
@@ -69,6 +70,7 @@ for command in (
 app.add_typer(runs.runs)
 app.add_typer(data.data)
 app.add_typer(words.words)
+lab.lab.command()(lab_streams.alarms)
 app.add_typer(lab.lab)
 
 
