@@ -21,6 +21,7 @@ from threefold.cli import (
     info,
     lab,
     lab_fine_tuning,
+    lab_streams,
     merge,
     mixers,
     output,
@@ -71,6 +72,7 @@ app.add_typer(runs.runs)
 app.add_typer(data.data)
 app.add_typer(words.words)
 lab.lab.command("fine-tuning")(lab_fine_tuning.fine_tuning)
+lab.lab.command()(lab_streams.alarms)
 app.add_typer(lab.lab)
 
 
