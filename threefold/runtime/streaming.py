@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from threefold.data.stream_encoders import Elements
-from threefold.errors import ThreefoldError, option, option_name
+from threefold.errors import ThreefoldError, option_name
 from threefold.models.alarm_calibration import AlarmCalibration
 from threefold.models.forecaster import Forecaster
 from threefold.runtime.alarm_calibrating import (
