@@ -84,6 +84,11 @@ def option(name: str, value: str | None = None, *, flag: str | None = None) -> s
     return f"{name}={quoted or ''}"
 
 
+def option_name(name: str) -> str:
+    """The name of an option as its user spells it: `--batch-size` in a shell, or `batch_size`."""
+    return option(name).rstrip("=")
+
+
 def setting(name: str, value: str) -> str:
     """A setting as its user spells it: `--set data.length=96`, `settings={"data.length": 96}`."""
     if _surface == "command":

@@ -64,6 +64,16 @@ AMBIGUOUS = {
         table("title,body,label", texts(), texts(), ["a", "b"] * 30),
         ["--features title", "--features body", "--features title,body"],
     ),
+    "a label that is not a feature": (
+        "x.csv --features message",
+        table("message,verdict", texts(), ["a", "b"] * 30),
+        ["--target verdict"],
+    ),
+    "an input that may be a label": (
+        "x.csv --features title,topic",
+        table("title,topic,label", texts(), ["u", "v", "w"] * 20, ["a", "b"] * 30),
+        ["--target label"],
+    ),
     "numeric label": (
         "x.csv",
         table("text,stars", texts(), [1, 2, 3, 4, 5] * 12),

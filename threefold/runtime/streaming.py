@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from threefold.data.stream_encoders import Elements
-from threefold.errors import ThreefoldError, option
+from threefold.errors import ThreefoldError, option_name
 from threefold.models.alarm_calibration import AlarmCalibration
 from threefold.models.forecaster import Forecaster
 from threefold.runtime.alarm_calibrating import (
@@ -366,7 +366,7 @@ def _check_format(path: str | PathLike[str], note: Mapping[str, Any]) -> None:
         raise ThreefoldError(
             f"{path}: the state of a stream in format {saved}, but this version of Threefold reads "
             f"format {NOTE_FORMAT}; score the input again from its beginning with another "
-            f"{option('state').rstrip('=')}, or use the version that wrote it"
+            f"{option_name('state')}, or use the version that wrote it"
         )
 
 

@@ -63,7 +63,7 @@ def results(mixer: Mixer) -> None:
     """`mix` returns (y, state): y has the shape of x, and the state is the declared one."""
     x = sample(mixer, rows=2, length=1)
     for form in mixer.forms:
-        given = mixer.empty_state(2) if mixer.causal else {}
+        given = mixer._start_state(2)
         returned: Any = mixer.mix(x, given, form, None)
         require(
             isinstance(returned, tuple) and len(returned) == 2,
