@@ -313,14 +313,21 @@ def shell_options(sources: Sources) -> list[str]:
     """Options spelled as in a shell, in messages that Python's users read too.
 
     `errors.option` spells them as their reader types them.  Whole commands (`threefold …`) and the
-    arguments of other programs, which are single words, may have them; the race is left out.
+    arguments of other programs, which are single words, may have them.  Left out are the pages of
+    races, which show the command that made them, and the studies, which are commands only.
     """
     wrong = []
     for module, text in sources.items():
-        if folder_of(module) in ("cli", "lab") or module == "threefold.errors":
+        left_out = (
+            "threefold.cli",
+            "threefold.errors",
+            "threefold.lab.report",
+            "threefold.lab.studies",
+        )
+        if module.startswith(left_out):
             continue
         for message in strings_in(ast.parse(text)):
-            bare = re.sub(r"[`>]threefold [^`<]*|pip download .*", "", message)
+            bare = re.sub(r"(^|[`>])threefold [^`<]*|pip download .*", "", message)
             if " " in message and re.search(r"(?<![\w-])--[a-z]", bare):
                 wrong.append(f"{module}: {message!r}")
     return wrong

@@ -72,13 +72,21 @@ def override(text: str) -> str:
     return f"--set {text!r}" if _surface == "command" else f"settings: {text!r}"
 
 
-def option(name: str, value: str | None = None) -> str:
-    """An option as its user spells it: `--target flow` in a shell, `target="flow"` in Python."""
+def option(name: str, value: str | None = None, *, flag: str | None = None) -> str:
+    """An option as its user spells it: `--target flow` in a shell, `target="flow"` in Python.
+
+    flag: its name in a shell, if that is another.
+    """
     if _surface == "command":
-        flag = f"--{name.replace('_', '-')}"
+        flag = f"--{(flag or name).replace('_', '-')}"
         return flag if value is None else f"{flag} {shlex.quote(value)}"
     quoted = value if value in (None, *PLACEHOLDERS) else json.dumps(value, ensure_ascii=False)
     return f"{name}={quoted or ''}"
+
+
+def option_name(name: str) -> str:
+    """The name of an option as its user spells it: `--batch-size` in a shell, or `batch_size`."""
+    return option(name).rstrip("=")
 
 
 def setting(name: str, value: str) -> str:

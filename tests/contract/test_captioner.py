@@ -109,7 +109,7 @@ def test_positions_are_those_of_the_image_network() -> None:
     """The last stage of the network, projected, with what is learnt of each place."""
     model, x = made("bahdanau"), source("bahdanau")
     encoder = model.encoder
-    assert encoder.grid == (2, 3) and encoder.network.feature_width == 64
+    assert encoder.grid == (2, 3) and encoder.project.in_features == 64
     features = encoder.network.stages(encoder.network.stem(x)).flatten(2).transpose(1, 2)
     expected = features @ encoder.project.weight.T + encoder.project.bias + encoder.places
     assert_close(encoder(x), expected)

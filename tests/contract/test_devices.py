@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 import threefold
-from tests.contract.kinds import EXAMPLES, Example, language, mean_loss, text
+from tests.contract.kinds import EXAMPLES, Example, language, mean_loss, mixer_example, text
 from tests.other_device import OtherTensor, StrayTensorError, lives_there, move_there, other_device
 from tests.tolerances import assert_close
 from threefold.layers.mixer import Mixer
@@ -211,3 +211,16 @@ def test_stray_tensors_are_refused() -> None:
         model.norm.weight = nn.Parameter(torch.ones(32))  # a weight that was left behind
         with pytest.raises(StrayTensorError):
             mean_loss(model, rows.to(device))
+
+
+@pytest.mark.parametrize("name", [*EXAMPLES, *threefold.MIXERS])
+def test_weights_are_assigned_to_a_model_built_on_meta(name: str) -> None:
+    example = EXAMPLES[name] if name in EXAMPLES else mixer_example(name)
+    source = example.build().eval()
+    with torch.device("meta"):
+        model = threefold.build(example.spec).eval()
+    model.load_state_dict(source.state_dict(), assign=True)
+    assert not any(tensor.is_meta for tensor in (*model.parameters(), *model.buffers()))
+    with torch.no_grad():
+        expected, loss = (mean_loss(part, example.rows()) for part in (source, model))
+    assert torch.equal(loss, expected)

@@ -156,6 +156,8 @@ def test_sentences_of_a_text() -> None:
         cut = TokenizeSentences.by(words, length).apply("one two. three")
         assert cut[-1] == step.end and len(cut) <= length
         assert not ((cut[1:] == step.end) & (cut[:-1] == step.end)).any()
+    unseen = step.apply("zebras! Çà et là")  # words never seen are read byte by byte
+    assert unseen.max() == step.end and step.invert(unseen) == "zebras! Çà et là"
     for empty in ("", " \n "):
         with pytest.raises(ThreefoldError, match="expected at least one sentence"):
             step.apply(empty)

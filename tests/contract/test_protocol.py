@@ -397,3 +397,11 @@ def test_sharded_encoders_and_decoders_have_the_same_gradients(one_rank: None) -
 def _whole(tensor: Any) -> Tensor:
     found: Tensor = getattr(tensor, "full_tensor", lambda: tensor)()
     return found.detach().clone()
+
+
+@pytest.mark.parametrize("name", ["gla", "delta_net", "gated_delta_net", "kda"])
+def test_backward_hooks_of_convolved_heads_fire(name: str) -> None:
+    mixer, fired = threefold.mixer(name, width=32), []
+    mixer.convolved.register_full_backward_hook(lambda *_: fired.append(name))
+    mixer(torch.randn(2, 5, 32, requires_grad=True))[0].sum().backward()
+    assert fired == [name]

@@ -86,7 +86,9 @@ def test_shared_tensors_are_stored_once_and_stay_shared(
     share(model).save(tmp_path / "m")
     stored = load_file(tmp_path / "m" / "model.safetensors")
     assert sum(t.numel() for t in stored.values()) == model.parameter_count
-    monkeypatch.setattr("threefold.models.saving.build", lambda spec: share(threefold.build(spec)))
+    monkeypatch.setattr(
+        "threefold.models.ensemble.build", lambda spec: share(threefold.build(spec))
+    )
     again = threefold.load(tmp_path / "m")
     assert again.extra.weight is again.norm.weight
     assert torch.equal(logits(again), logits(model))

@@ -57,6 +57,22 @@ def built(name: str) -> Any:
     return model.eval()
 
 
+@pytest.mark.parametrize("limit", [-1, 0, 2.5, True])
+def test_a_limit_is_none_or_at_least_one_token_everywhere(limit: Any) -> None:
+    model, session = built("language"), Session(built("language"))
+    session.feed([1])
+    expected = f"max_tokens is {limit!r}, expected an integer of at least 1"
+    with pytest.raises(ThreefoldError, match=expected):
+        session.generate(limit)
+    with pytest.raises(ThreefoldError, match=expected):
+        session.search(limit, 2)
+    for beams in (None, 2):
+        with pytest.raises(ThreefoldError, match=expected):
+            threefold.generate(model, [1], max_tokens=limit, beams=beams)
+    with pytest.raises(ThreefoldError, match="a beam search needs a limit"):
+        session.search(None, 2)  # type: ignore[arg-type]
+
+
 def elements(name: str, length: int = LENGTH) -> Tensor:
     generator = torch.Generator().manual_seed(1)
     if built(name).input_size:

@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 import threefold
+from threefold.errors import ThreefoldError
 from threefold.layers.mixer import Mixer
 from threefold.layers.precision import upcast
 from threefold.memory.state import State
@@ -101,9 +103,35 @@ class OutputAlone(Mean):
         return super().mix(x, state, form, lengths)[0]
 
 
+class ReadsWeights(Mean):
+    def __init__(self, width: int) -> None:
+        super().__init__(width)
+        self.bypassed = nn.Linear(width, width, bias=False)
+
+    def mix(self, x: Tensor, state: State, form: str, lengths: Any) -> tuple[Tensor, State]:
+        y, after = super().mix(x, state, form, lengths)
+        return y + F.linear(x, self.bypassed.weight), after
+
+
+class Single(Mean):
+    def mix(self, x: Tensor, state: State, form: str, lengths: Any) -> tuple[Tensor, State]:
+        y, after = super().mix(x, state, form, lengths)
+        return y.float(), after
+
+
+class HidesNaN(Mean):
+    def mix(self, x: Tensor, state: State, form: str, lengths: Any) -> tuple[Tensor, State]:
+        return super().mix(x.nan_to_num(0.0), state, form, lengths)
+
+
 class Fails(Mean):
     def mix(self, x: Tensor, state: State, form: str, lengths: Any) -> tuple[Tensor, State]:
         raise RuntimeError("out of order")
+
+
+def test_only_classes_of_mixers_are_checked() -> None:
+    with pytest.raises(ThreefoldError, match="given <class 'int'>, expected a class that derives"):
+        check_mixer(int)  # type: ignore[arg-type]
 
 
 def test_right_mixers_pass() -> None:
@@ -116,6 +144,9 @@ def test_right_mixers_pass() -> None:
 @pytest.mark.parametrize(
     ("cls", "law"),
     [
+        (ReadsWeights, "calls: bypassed: never called; write self.bypassed(x)"),
+        (Single, "results: step: y is torch.float32, but x and the mixer are torch.float64"),
+        (HidesNaN, "not finite: step: NaN in an input is hidden by finite outputs"),
         (LooksAhead, "causality: chunk: outputs 1 to 19 after elements 20 to 40 changed: relative"),
         (Forgets, "continuation: cut into [1, 39]: relative error"),
         (SeesRows, "rows: step: a row after the other rows changed: they differ by up to"),

@@ -175,6 +175,11 @@ class TestRows:
         wanted = [[1.0, 2.0], [3.0, -4.5], [5.0, 6e3]]
         assert self.rows(b"1,2\n3,", b"-4.5\n\n5", b",6e3") == wanted
         assert self.rows(b"a;b\r\n1;2\r\n3;-4.5\r\n5;6e3\r\n") == wanted
+        for cut in range(1, 21):  # lines that end in a carriage return alone, or in both
+            table = b"a;b\r1;2\r3;-4.5\r5;6e3\r"
+            assert self.rows(table[:cut], table[cut:]) == wanted
+            table = b"a;b\r\n1;2\r\n3;-4.5\r\n5;6e3"
+            assert self.rows(table[:cut], table[cut:]) == wanted
         assert self.rows("\ufeff1\t2\n3\t-4.5\n5\t6e3\n".encode()) == wanted
 
     def test_columns_are_chosen_by_name_or_number(self) -> None:
@@ -192,6 +197,7 @@ class TestRows:
             (b"a,b,c\n1,2,3\n", r"input:1: 3 columns \(a, b, c\); the model reads 2"),
             (b'1,2\n"1,2\n', "input:2: not a table row"),
             (b"1,2\n\x80\x81,2\n", "input:2: 0x80 is not valid UTF-8"),
+            ("a,b\n1,2\n".encode("utf-16"), "input:1: begins as UTF-16 text; .* iconv -f UTF-16"),
             (bytes(range(128, 256)), "input:1: 0x80 is not valid UTF-8"),
         ],
     )

@@ -87,7 +87,7 @@ def test_ngrams_of_unseen_words_are_ignored() -> None:
 def test_what_has_no_baseline_has_none() -> None:
     data = open_data(DataSettings(name="reversal", batch_size=4))
     assert baselines_for(data.task, "strong") == [] == run_baselines(data, "strong", 1, 8, print)
-    with pytest.raises(ThreefoldError, match="unknown --baselines 'weak'"):
+    with pytest.raises(ThreefoldError, match="unknown baselines 'weak'"):
         RaceRequest("recall", baselines="weak")
 
 

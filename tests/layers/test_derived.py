@@ -49,11 +49,23 @@ def swapped(layer: Mixer) -> None:
     layer.train().eval()
 
 
+def edited_data(layer: Mixer) -> None:
+    for parameter in layer.parameters():
+        parameter.data.mul_(1.25)
+
+
+def edited_numpy(layer: Mixer) -> None:
+    for parameter in layer.parameters():
+        parameter.detach().numpy()[:] *= 1.25
+
+
 CHANGES: dict[str, Callable[[Mixer], None]] = {
     "optimised": optimised,
     "edited": edited,
     "loaded": loaded,
     "swapped": swapped,
+    "edited data": edited_data,
+    "edited numpy": edited_numpy,
 }
 
 
@@ -79,6 +91,21 @@ def test_a_change_of_the_parameters_is_seen(name: str, change: str) -> None:
     assert not torch.allclose(whole, before)
     assert torch.equal(whole, fresh)
     assert_close(stepped, whole)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("change", [edited_data, edited_numpy])
+@pytest.mark.parametrize("name", threefold.MIXERS)
+def test_a_change_that_nobody_counts_is_seen_by_every_mixer(
+    name: str, change: Callable[[Mixer], None]
+) -> None:
+    torch.manual_seed(0)
+    layer, x = threefold.mixer(name, width=16).eval(), torch.randn(2, 7, 16)
+    for run in (lambda layer, x: layer(x)[:1], outputs)[: 1 + layer.causal]:
+        run(layer, x)
+        change(layer)
+        for actual, expected in zip(run(layer, x), run(copy.deepcopy(layer), x), strict=True):
+            assert torch.equal(actual, expected)
 
 
 @torch.no_grad()

@@ -121,6 +121,7 @@ def test_more_beams_are_not_worse_and_ending_early_changes_nothing() -> None:
         ({"beams": 2, "length_penalty": float("nan")}, "length_penalty is nan"),
         ({"length_penalty": 1.0}, r"length_penalty=1\.0 is only used with beams="),
         ({"beams": 2, "temperature": 0.5}, "leave out temperature, top_k"),
+        ({"beams": 2, "seed": 0}, "repetition_penalty and seed"),
         ({"beams": 2, "stream": True}, "needs a prompt and stream=False"),
     ],
 )

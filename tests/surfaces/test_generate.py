@@ -286,14 +286,14 @@ def test_no_temperature_overflows() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"temperature": -1}, "temperature is -1, expected 0"),
+        ({"temperature": -1}, "temperature is -1, expected a finite number: 0"),
         ({"temperature": float("nan")}, "temperature is nan"),
         ({"top_k": 0}, "top_k is 0, expected an integer of at least 1"),
         ({"top_k": 2.5}, r"top_k is 2\.5"),
         ({"top_p": 0}, "top_p is 0, expected above 0 and at most 1"),
         ({"top_p": 1.1}, r"top_p is 1\.1"),
         ({"repetition_penalty": 0}, "repetition_penalty is 0, expected above 0"),
-        ({"max_tokens": 0}, "max_tokens is 0, expected at least 1"),
+        ({"max_tokens": 0}, "max_tokens is 0, expected an integer of at least 1"),
         ({"max_tokens": None}, "max_tokens is None, which needs stream=True"),
         ({"seed": 1.5}, r"seed is 1\.5, expected an integer"),
         ({"stop": "end"}, "the stop 'end' is a text, but the model has no tokenizer"),

@@ -142,7 +142,7 @@ def test_stop_texts_and_pairs() -> None:
 
 
 def test_an_interruption_saves_the_state(monkeypatch: pytest.MonkeyPatch) -> None:
-    words = ("--seed", "1", "--max-tokens", "0")
+    words = ("--seed", "1", "--endless")
     ordinary = TextWriter._decode
 
     def decode(writer: TextWriter, token: int) -> TokenText:
@@ -170,6 +170,18 @@ def test_errors(workdir: Path) -> None:
     assert "folder not found" in refused("generate", "none", "x")
     assert "leave out --temperature" in refused("generate", "bytes", "x", "--beams", "2",
                                                "--temperature", "0.5")  # fmt: skip
+    assert "--repetition-penalty and --seed" in refused("generate", "bytes", "x", "--beams", "2",
+                                                         "--seed", "1")  # fmt: skip
+    assert "--endless has no limit, but --max-tokens 3 needs one" in refused(
+        "generate", "bytes", "x", "--endless", "--max-tokens", "3"
+    )
+    assert "--endless has no limit, but --beams needs one" in refused(
+        "generate", "bytes", "x", "--endless", "--beams", "2"
+    )
+    assert "greater than or equal to 1" in refused("generate", "bytes", "x", "--max-tokens", "0")
+    assert "temperature is nan, expected a finite number" in refused(
+        "generate", "bytes", "x", "--temperature", "nan"
+    )
     assert "is only used with --beams" in refused("generate", "bytes", "x", "--length-penalty", "1")
     assert "top_p is 1.5" in refused("generate", "bytes", "x", "--top-p", "1.5")
     threefold.build(Spec("language", 32, 1, "gla")).save(workdir / "bare")

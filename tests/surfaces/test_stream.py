@@ -334,7 +334,7 @@ def test_errors(workdir: Path) -> None:
     )
     threefold.build(Spec("language", 32, 1, "gla")).save(workdir / "bare")
     for words in (("series.csv", "--output", "series.csv"), ("text.txt", "--state", "text.txt")):
-        assert "given twice; the input, --output and --state must" in refused(
+        assert "given twice; the input, --calibrate, --output and --state must" in refused(
             "stream", "text", *words
         )
     for state in ([], ["--state", "s"]):

@@ -155,6 +155,13 @@ def collate(rows: Any) -> Any:
         (items(TOKENS, [row[:2] for row in TOKENS]), "a whole number per element"),
         (items([np.zeros((2, 2, 2))] * 12, [0] * 12), r"shape \(2, 2, 2\)"),
         (items([TOKENS[0]] * 6 + [NUMBERS[0]] * 6, [0] * 12), "different forms"),
+        (DataLoader(Endless()), "Endless cannot be read by number"),
+        (items(TOKENS, [0, 1000] * 20), "up to 1,000, but 999 of them, such as 1, do not occur"),
+        (TensorDataset(torch.randn(12, 4), torch.tensor([0.5, np.nan] * 6)),
+         "TensorDataset, item [0-9]+: the target is nan; expected finite"),
+        (TensorDataset(torch.tensor([[0.5, np.inf]] * 12), torch.arange(12) % 2),
+         "TensorDataset, item [0-9]+: x contains NaN or infinite"),
+        ((np.zeros((12, 4)), np.array([0.5] * 11 + [np.nan])), "example 12: the target is nan"),
     ],
 )  # fmt: skip
 def test_other_datasets_are_refused(source: Any, message: str) -> None:
@@ -207,6 +214,12 @@ def test_arrays_of_forecasts() -> None:
     [
         ({"x": [[1.0]] * 3, "y": [0, 1]}, "3 inputs and 2 targets"),
         ({"x": [[1.0]] * 12, "y": [0, 2] * 6, "labels": ("a", "b")}, "labels has 2 names"),
+        ({"x": [[1.0]] * 12, "y": [0, 1] * 6, "labels": ("a",)}, "labels has 1 names, 'a'"),
+        ({"x": [[1.0]] * 12, "y": [0, -1] * 6, "labels": ("a", "b")}, "labels has 2 names"),
+        ({"x": [[1.0]] * 12, "y": [0, 1] * 6, "kind": "foo"}, "unknown kind 'foo'"),
+        ({"x": [[1.0]] * 12, "y": [0, 1] * 6, "kind": "language"}, "kind is 'language', but"),
+        ({"x": [[1.0]] * 12, "y": [0, 1] * 6, "kind": "tagger"}, "example 1: the target is 0"),
+        ({"x": [[1.0]] * 12, "y": [0.5, np.nan] * 6}, "example 2: the target is nan"),
         ({"x": [[9]] * 12, "y": [0, 1] * 6, "vocabulary": 5}, "expected 0 to 4"),
         ({"x": [[1.0]] * 12, "y": [0, 1] * 6, "splits": {"dev": ()}}, r"\['dev'\]; expected"),
         ({"x": np.zeros((9, 5)), "y": np.zeros((8, 2)), "kind": "forecaster"}, r"\(9, 5, 1\)"),
@@ -216,3 +229,22 @@ def test_arrays_of_forecasts() -> None:
 def test_bad_arrays_are_refused(arguments: Any, message: str) -> None:
     with pytest.raises(ThreefoldError, match=message):
         Task.from_arrays(**arguments)
+
+
+def test_a_task_trains_its_own_kind_of_model() -> None:
+    task = Task.from_arrays(RANDOM.normal(size=(20, 4)), [0, 1] * 10)
+    with pytest.raises(ThreefoldError, match="kind is regressor, but arrays, a task in memory"):
+        threefold.train(task, kind="regressor", mixers="gru", size="tiny", steps=1)
+
+
+def test_missing_inputs_are_filled_and_told() -> None:
+    x = RANDOM.normal(size=(20, 4))
+    x[3, 2] = np.nan
+    task = Task.from_arrays(x, [0, 1] * 10)
+    assert all(task.examples(split).inputs.isfinite().all() for split in SPLITS)
+    assert "1 of 80 numbers of the inputs are NaN (first: example 4)" in str(task.description)
+
+
+def test_what_is_no_task_is_not_registered() -> None:
+    with pytest.raises(ThreefoldError, match="task 'q': its function returned None"):
+        threefold.register_task("q", lambda: None)  # type: ignore[arg-type, return-value]

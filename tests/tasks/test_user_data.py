@@ -64,6 +64,16 @@ AMBIGUOUS = {
         table("title,body,label", texts(), texts(), ["a", "b"] * 30),
         ["--features title", "--features body", "--features title,body"],
     ),
+    "a label that is not a feature": (
+        "x.csv --features message",
+        table("message,verdict", texts(), ["a", "b"] * 30),
+        ["--target verdict"],
+    ),
+    "an input that may be a label": (
+        "x.csv --features title,topic",
+        table("title,topic,label", texts(), ["u", "v", "w"] * 20, ["a", "b"] * 30),
+        ["--target label"],
+    ),
     "numeric label": (
         "x.csv",
         table("text,stars", texts(), [1, 2, 3, 4, 5] * 12),
@@ -316,7 +326,7 @@ def test_arrays_that_no_model_can_learn_are_refused() -> None:
     for inputs, targets, message in [
         (draw, prices, "example 4: value is 1e.20, more than 10,000 deviations"),
         (draw * np.nan, draw.sum(1), "the inputs are all NaN or infinite"),
-        (draw, draw.sum(1) * np.inf, "the targets are all NaN or infinite"),
+        (draw, draw.sum(1) * np.inf, "example 1: the target is -?inf; expected finite"),
         (draw * 1j, draw.sum(1), "the inputs are complex numbers"),
         (draw, draw.sum(1) * 1j, "the targets are complex numbers"),
     ]:

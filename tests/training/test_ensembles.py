@@ -95,6 +95,8 @@ def test_an_ensemble_resumes_bit_for_bit(tmp_path: Path, monkeypatch: pytest.Mon
 def test_a_damaged_member_and_kinds_without_a_mean_are_refused(tmp_path: Path) -> None:
     trained = threefold.train(write_reviews(tmp_path / "a.csv"), folder=tmp_path / "run", **OPTIONS)
     assert isinstance(trained.model, Ensemble)
+    with pytest.raises(ThreefoldError, match=r"an ensemble of 3 models; start from one of them"):
+        threefold.train(tmp_path / "a.csv", from_model=tmp_path / "run", steps=1)
     file = tmp_path / "run" / "model" / "model.safetensors"
     content = bytearray(file.read_bytes())
     content[-3] ^= 1  # in a weight of the last member

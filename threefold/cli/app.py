@@ -20,6 +20,8 @@ from threefold.cli import (
     generate,
     info,
     lab,
+    lab_fine_tuning,
+    lab_streams,
     merge,
     mixers,
     output,
@@ -69,6 +71,8 @@ for command in (
 app.add_typer(runs.runs)
 app.add_typer(data.data)
 app.add_typer(words.words)
+lab.lab.command("fine-tuning")(lab_fine_tuning.fine_tuning)
+lab.lab.command()(lab_streams.alarms)
 app.add_typer(lab.lab)
 
 

@@ -18,14 +18,17 @@ if TYPE_CHECKING:
     from threefold.models.saving import OpenedModel
     from threefold.runtime.text_writer import TextWriter
 
+DEFAULT_LIMIT = 200  # tokens
+
 Prompt = Annotated[str | None, typer.Argument(help="Text to continue; - reads it from stdin.")]
 MaxTokens = Annotated[
-    int,
-    typer.Option(min=0, help="Number of tokens to generate at most; 0: no limit, until Ctrl-C."),
+    int | None,
+    typer.Option(min=1, show_default="200", help="Number of tokens to generate at most."),
 ]
+Endless = Annotated[bool, typer.Option("--endless", help="Generate until a stop, or Ctrl-C.")]
 Temperature = Annotated[
     float | None,
-    typer.Option(min=0, show_default="1", help="0 always takes the most likely token."),
+    typer.Option(show_default="1", help="0 always takes the most likely token."),
 ]
 TopK = Annotated[int | None, typer.Option(min=1, help="Sample from the k most likely tokens.")]
 TopP = Annotated[
@@ -63,7 +66,8 @@ AsJson = Annotated[
 def generate(
     model: Model,
     prompt: Prompt = None,
-    max_tokens: MaxTokens = 200,
+    max_tokens: MaxTokens = None,
+    endless: Endless = False,
     temperature: Temperature = None,
     top_k: TopK = None,
     top_p: TopP = None,
@@ -80,26 +84,25 @@ def generate(
     plugins: options.Plugins = None,
 ) -> None:
     """Continue a text, token by token; the state can be saved and continued later."""
-    sampling = {
-        "temperature": temperature,
-        "top_k": top_k,
-        "top_p": top_p,
-        "min_p": min_p,
-        "repetition_penalty": repetition_penalty,
-    }
-    sampling = {name: value for name, value in sampling.items() if value is not None}
-    check_beams(beams, length_penalty, sampled=bool(sampling), max_tokens=max_tokens)
+    sampling = chosen(
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        min_p=min_p,
+        repetition_penalty=repetition_penalty,
+    )
+    limit = token_limit(max_tokens, endless, beams)
+    check_beams(beams, length_penalty, sampled=bool(sampling) or seed is not None)
     from threefold.runtime.interrupts import Interrupts
 
-    opened = load_model(model, save_state, weights)
-    writer = open_writer(opened, sampling, seed, state)
+    writer = open_writer(load_model(model, save_state, weights), sampling, seed, state)
     read_prompt(writer, prompt)
     generated = GeneratedText(keep=as_json)
     with Interrupts() as interrupts:
-        if beams is None:
-            pieces = writer.generate(max_tokens or None, stop or [], lambda: interrupts.asked)
+        if beams is None or limit is None:
+            pieces = writer.generate(limit, stop or [], lambda: interrupts.asked)
         else:
-            pieces = writer.search(max_tokens, beams, length_penalty, stop or [])
+            pieces = writer.search(limit, beams, length_penalty, stop or [])
         for token, text in pieces:
             generated.add(token, text)
     generated.finish(writer, save_state)
@@ -107,15 +110,27 @@ def generate(
         report_interruption(model, save_state)
 
 
-def check_beams(
-    beams: int | None, length_penalty: float, *, sampled: bool, max_tokens: int
-) -> None:
+def chosen(**options: Any) -> dict[str, Any]:
+    """The options that were given."""
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def token_limit(max_tokens: int | None, endless: bool, beams: int | None) -> int | None:
+    """The number of tokens to generate at most; None: no limit."""
+    if not endless:
+        return DEFAULT_LIMIT if max_tokens is None else max_tokens
+    if max_tokens is not None or beams is not None:
+        other = "--beams" if max_tokens is None else f"--max-tokens {max_tokens}"
+        raise ThreefoldError(f"--endless has no limit, but {other} needs one; leave out one")
+    return None
+
+
+def check_beams(beams: int | None, length_penalty: float, *, sampled: bool) -> None:
     """Refuse options of sampling together with a beam search, and the other way round."""
-    if beams is not None and (sampled or max_tokens == 0):
+    if beams is not None and sampled:
         raise ThreefoldError(
             "--beams finds the most likely text and does not sample; leave out --temperature, "
-            "--top-k, --top-p, --min-p and --repetition-penalty, and give --max-tokens of at "
-            "least 1"
+            "--top-k, --top-p, --min-p, --repetition-penalty and --seed"
         )
     if beams is None and length_penalty:
         raise ThreefoldError(f"--length-penalty {length_penalty} is only used with --beams")

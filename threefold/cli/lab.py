@@ -238,21 +238,6 @@ def objectives(
     say_lines(table(study))
 
 
-@lab.command("fine-tuning")
-def fine_tuning(
-    draws: Annotated[int, typer.Option(min=1, help="Draws of labelled reviews.")] = 10,
-    labels: Annotated[int, typer.Option(min=20, help="Labelled reviews of a draw.")] = 200,
-    folder: Annotated[
-        Path | None, typer.Option(help="Keep runs and results; the same command continues them.")
-    ] = None,
-    seed: Seed = 0,
-) -> None:
-    """Compare fine-tuning, adapters and training from scratch on few labelled reviews."""
-    from threefold.lab.studies.fine_tuning import FineTuningStudy, table
-
-    say_lines(table(FineTuningStudy(draws=draws, labels=labels, folder=folder, seed=seed)))
-
-
 @lab.command()
 def gradients(
     mixers: Mixers = None,

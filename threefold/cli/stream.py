@@ -77,8 +77,24 @@ Window = Annotated[
     int | None,
     typer.Option(
         min=1,
-        show_default="all",
-        help="With --mode anomaly: compare with about this many elements before.",
+        show_default="no stretches",
+        help="With --mode anomaly: also score stretches, by the mean over this many elements.",
+    ),
+]
+Alarm = Annotated[
+    float | None,
+    typer.Option(
+        metavar="RATE",
+        help="Raise alarms, on this share of clean elements at most (such as 1e-3), and list them "
+        "at the end; implies --mode anomaly.",
+    ),
+]
+Calibrate = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FILE",
+        show_default="as calibrated before",
+        help="With --alarm: a clean file to compare with; its scores are stored with the model.",
     ),
 ]
 TableColumns = Annotated[
@@ -126,9 +142,10 @@ AsJson = Annotated[
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Do not print progress or the summary line.")]
 
+SHOWN_ALARMS = 20
 STREAM_SETTINGS = (
-    *("mode", "group_size", "top_k", "window", "context", "columns", "missing", "sound_format"),
-    "chunk_size",
+    *("mode", "group_size", "top_k", "window", "alarm", "calibrate", "context", "columns"),
+    *("missing", "sound_format", "chunk_size"),
 )
 
 
@@ -143,6 +160,8 @@ def stream(
     group_size: GroupSize = None,
     top_k: TopK = None,
     window: Window = None,
+    alarm: Alarm = None,
+    calibrate: Calibrate = None,
     context: Context = None,
     columns: TableColumns = None,
     missing: Missing = None,
@@ -159,7 +178,7 @@ def stream(
     units: flow+1 is the forecast one step after the row, flow+1_q0.1 its lowest decile.
     """
     settings = {name: value for name, value in locals().items() if name in STREAM_SETTINGS}
-    check_different(None if file == "-" else Path(file), output_path, state)
+    check_different(None if file == "-" else file, calibrate, output_path, state)
     from threefold.runtime.interrupts import Interrupts
     from threefold.runtime.scores.files import choose_format
 
@@ -169,10 +188,9 @@ def stream(
     command = resume_command(model, file, settings | files)
     with Interrupts() as interrupts:
         job = open_job(opened, file, settings, state, continue_with, interrupts)
+        store_calibration(opened, job, weights, quiet)
         if output_path is not None or not as_json:
             job.open_output(output_path, chosen_format)
-        if not quiet:
-            warn_of_growth(job)
         run(job, interrupts, quiet, command)
     report(job, as_json, quiet, command)
 
@@ -216,15 +234,31 @@ def open_job(
     return StreamJob.open(opened, source, settings, state, continue_with, interrupts.wait)
 
 
-def check_different(*paths: Path | None) -> None:
+def store_calibration(
+    opened: OpenedModel, job: StreamJob, weights: str | None, quiet: bool
+) -> None:
+    """Write a new calibration of alarms to the model's folder, for later streams."""
+    calibration, is_new = opened.model.alarms, job.stream.settings.calibrate and not job.note
+    if calibration is None or not is_new or weights is not None:  # of narrower weights: not its own
+        return
+    try:
+        calibration.write(opened.folder)
+    except ThreefoldError as error:
+        output.note(f"alarms are calibrated for this stream only: {error}")
+        return
+    if not quiet:
+        count = calibration.points.count
+        output.note(f"alarms are calibrated on {count:,} elements, stored in {opened.folder}")
+
+
+def check_different(*files: str | Path | None) -> None:
     """Refuse the same file in two roles: writing it would destroy what is read."""
     seen: set[Path] = set()
-    for path in paths:
-        if path is None:
-            continue
+    for path in [Path(file) for file in files if file is not None]:
         if path.resolve() in seen:
             raise ThreefoldError(
-                f"{path}: given twice; the input, --output and --state must be different files"
+                f"{path}: given twice; the input, --calibrate, --output and --state must be "
+                "different files"
             )
         seen.add(path.resolve())
 
@@ -244,6 +278,8 @@ def run(job: StreamJob, interrupts: Interrupts, quiet: bool, command: str) -> No
     """Run a job to the end of its input or to an interruption, with a progress bar."""
     from threefold.data.progress import Meter
 
+    if not quiet:
+        warn_of_growth(job)
     source = job.stream.source
     printing = job.output is not None and job.output.path is None
     meter = Meter(source.size, source.offset, quiet, printing)
@@ -271,6 +307,8 @@ def report(job: StreamJob, as_json: bool, quiet: bool, command: str) -> None:
         output.say_json(summary)
     for note in summary.get("notes", []):
         output.note(note)
+    if not quiet and "alarms" in summary:
+        print("\n".join(alarm_lines(summary)), file=sys.stderr)
     if not quiet:
         print(summary_line(summary), file=sys.stderr)
     if summary["finished"]:
@@ -304,9 +342,34 @@ def summary_line(summary: dict[str, Any]) -> str:
     if "highest_score" in summary:
         highest = summary["highest_score"]
         parts.append(f"highest score {highest['score']:.3g} at position {highest['position']:,}")
+    if "alarm_count" in summary:
+        parts.append(f"{summary['alarm_count']:,} alarms")
     parts += [f"scores in {summary['output']}"] if summary["output"] else []
     parts += [f"state in {summary['state']}"] if summary["state"] else []
     return ", ".join(parts)
+
+
+def alarm_lines(summary: dict[str, Any]) -> list[str]:
+    """The rates of alarms and the first alarms, a line for each."""
+    rates, alarms = summary["alarm_rates"], summary["alarms"]
+    lines = []
+    for kind, rate in rates["this_stream"].items():
+        held_out = rates["held_out"][kind]
+        known = "too few to count" if held_out is None else f"{held_out:.3g}"
+        lines.append(
+            f"{kind} alarms: {rate:.3g} of the elements; asked for {rates['asked']:g}, on held-out "
+            f"clean elements {known}"
+        )
+    for alarm in alarms[:SHOWN_ALARMS]:
+        first, last = alarm["position"], alarm["last_position"]
+        where = f"element {first:,}" + ("" if first == last else f" to {last:,}")
+        names = ("series", "time", "seconds", "column", "text")
+        told = [f"{name} {alarm[name]}" for name in names if alarm.get(name) not in (None, "")]
+        kind = alarm["kind"]
+        lines.append(f"  {', '.join([where, *told])}: {kind}, p {alarm['p_value']:.2g}")
+    if summary["alarm_count"] > SHOWN_ALARMS:
+        lines.append(f"  and {summary['alarm_count'] - SHOWN_ALARMS:,} more")
+    return lines
 
 
 def resume_command(model: str, file: str, options: dict[str, Any]) -> str:

@@ -275,7 +275,9 @@ def _print_result(trained: TrainedRun, folder: Path) -> None:
     if summary["published"]:
         published = "; ".join(f"{who} {value:g}" for who, value in summary["published"].items())
         facts.append(("published", published))
-    facts += [("model", str(folder / "model")), ("figures", str(folder / "figures" / "loss.svg"))]
+    facts.append(("model", str(folder / "model")))
+    if (figure := folder / "figures" / "loss.svg").is_file():  # members of an ensemble have theirs
+        facts.append(("figures", str(figure)))
     facts.append(("to use", _use_command(trained, shlex.quote(str(folder)))))
     output.say_facts(facts)
 

@@ -38,6 +38,7 @@ def print_plan(config: RunConfig, prepared: PreparedRun) -> None:
             *_start_facts(config, prepared),
             ("parameters", _parameters(config, model)),
             *_ensemble_facts(config),
+            *_augmentation_facts(config),
             ("optimizer", f"{settings.optimizer}, {rate}, {settings.schedule} schedule"),
             ("step", f"{step.elements:,} elements, about {1000 * step.seconds:.0f} ms"),
             ("duration", _duration(config, prepared, step.total(settings))),
@@ -58,6 +59,11 @@ def _pretraining_facts(config: RunConfig, prepared: PreparedRun) -> list[tuple[s
     count = len(prepared.data.task.pretraining)
     rate = f"learning rate {settings.learning_rate:g}"
     return [("pretraining", f"next element of {count:,} inputs, {' or '.join(limits)}, {rate}")]
+
+
+def _augmentation_facts(config: RunConfig) -> list[tuple[str, str]]:
+    names = ", ".join(config.training.augment)
+    return [("augmentation", f"{names}, of training batches, as asked for")] if names else []
 
 
 def _ensemble_facts(config: RunConfig) -> list[tuple[str, str]]:

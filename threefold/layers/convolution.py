@@ -118,8 +118,11 @@ class ConvolvedHeads(nn.Module):
 
     def forward(
         self, x: Tensor, state: dict[str, Tensor], lengths: Tensor | None
-    ) -> tuple[tuple[Tensor, ...], dict[str, Tensor]]:
-        """x [B, L, width] to query, key, value [B, L, H, size], and the convolution state."""
+    ) -> tuple[Tensor, Tensor, Tensor, dict[str, Tensor]]:
+        """x [B, L, width] to query, key, value [B, L, H, size], and the convolution state.
+
+        One tuple, not a tuple within another: torch's backward hooks find the tensors of the first.
+        """
         heads, after = [], {}
         for name, project in self.projections.items():
             y = project(x)
@@ -128,4 +131,5 @@ class ConvolvedHeads(nn.Module):
             elif self.silu:
                 y = F.silu(y)
             heads.append(split_heads(y, self.heads[name]))
-        return tuple(heads), after
+        query, key, value = heads
+        return query, key, value, after

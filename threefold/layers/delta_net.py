@@ -57,7 +57,7 @@ class DeltaNet(Mixer):
     def mix(
         self, x: Tensor, state: State, form: str, lengths: Tensor | None
     ) -> tuple[Tensor, State]:
-        (query, key, value), conv = self.convolved(x, state["conv"], lengths)
+        query, key, value, conv = self.convolved(x, state["conv"], lengths)
         out, memory = recur(
             l2_normalize(query) * query.shape[-1] ** -0.5,
             l2_normalize(key),

@@ -63,7 +63,7 @@ class GatedLinearAttention(Mixer):
     def mix(
         self, x: Tensor, state: State, form: str, lengths: Tensor | None
     ) -> tuple[Tensor, State]:
-        (query, key, value), conv = self.convolved(x, state.get("conv", {}), lengths)
+        query, key, value, conv = self.convolved(x, state.get("conv", {}), lengths)
         gate, forget = (split_heads(f(x), self.heads) for f in (self.gate, self.forget))
         log_decay = F.logsigmoid(upcast(forget)) / self.gate_temperature
         query = query * query.shape[-1] ** -0.5

@@ -67,7 +67,7 @@ class KimiDeltaAttention(Mixer):
     def mix(
         self, x: Tensor, state: State, form: str, lengths: Tensor | None
     ) -> tuple[Tensor, State]:
-        (query, key, value), conv = self.convolved(x, state["conv"], lengths)
+        query, key, value, conv = self.convolved(x, state["conv"], lengths)
         delta = F.softplus(upcast(self.delta(x)) + upcast(self.delta_bias))
         out, memory = recur(
             l2_normalize(query) * query.shape[-1] ** -0.5,

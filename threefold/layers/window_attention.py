@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from threefold.errors import ThreefoldError
+from threefold.kernels.parameter_cache import ParameterCache
 from threefold.layers.attention_parts.heads import Heads
 from threefold.layers.mixer import Mixer
 from threefold.memory.attention import attend
@@ -24,9 +25,6 @@ class WindowAttention(Mixer):
     causal = False
     forms = ("parallel",)
     no_decay = ("bias",)
-
-    bias_index: Tensor
-    blocked: Tensor
 
     def __init__(
         self, width: int, *, grid: tuple[int, int], window: int, shift: int = 0, heads: int
@@ -41,8 +39,7 @@ class WindowAttention(Mixer):
         self.heads = Heads(width, heads=heads, bias=True)
         self.bias = nn.Parameter(torch.empty((2 * window - 1) ** 2, heads))
         nn.init.trunc_normal_(self.bias, std=0.02)
-        self.register_buffer("bias_index", _bias_index(window), persistent=False)
-        self.register_buffer("blocked", self._blocked(), persistent=False)
+        self.derived: ParameterCache[tuple[Tensor, Tensor]] = ParameterCache()
 
     def mix(
         self, x: Tensor, state: State, form: str, lengths: Tensor | None
@@ -78,8 +75,14 @@ class WindowAttention(Mixer):
 
     def _mask(self, dtype: torch.dtype) -> Tensor:
         """What is added to the scores, [windows · heads, M², M²]."""
-        bias = self.bias.to(dtype)[self.bias_index].permute(2, 0, 1)
-        return bias.masked_fill(self.blocked.unsqueeze(1), float("-inf")).flatten(0, 1)
+        index, blocked = self.derived.of([], self._layout, self.device)
+        bias = self.bias.to(dtype)[index].permute(2, 0, 1)
+        return bias.masked_fill(blocked.unsqueeze(1), float("-inf")).flatten(0, 1)
+
+    def _layout(self) -> tuple[Tensor, Tensor]:
+        """Rows of the bias table [M², M²], and the pairs that `_blocked` names."""
+        with self.device:
+            return _bias_index(self.window), self._blocked()
 
     def _blocked(self) -> Tensor:
         """[windows, M², M²]: pairs of elements that the shift put into one window."""

@@ -22,6 +22,7 @@ VERSION = 3
 CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
 CARD = "README.md"
+ALARMS = "alarms.safetensors"  # the calibration of alarms, which a stream may add
 PICKLE_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 
 
@@ -103,7 +104,7 @@ def is_model_folder(folder: Path) -> bool:
         values = _read_json(folder / CONFIG)
     except ThreefoldError:
         return False
-    known = {CONFIG, *map(str, values.get("files") or ())}
+    known = {CONFIG, ALARMS, *map(str, values.get("files") or ())}
     return values.get("format") == FORMAT and all(file.name in known for file in folder.iterdir())
 
 

@@ -17,6 +17,7 @@ from threefold.errors import ThreefoldError, nearest
 from threefold.kernels import ops
 from threefold.layers.checks import check_dropout
 from threefold.layers.linear import Encoded, Linear
+from threefold.layers.placement import register_placement
 from threefold.layers.positions import make_positions
 from threefold.models.spec import Spec
 
@@ -49,7 +50,7 @@ class InputEmbedding(nn.Module, ABC):
         )
         self.dropout = nn.Dropout(dropout)
         # As in `Placed`: the dtype of what it gives, whatever the table is stored in.
-        self.register_buffer("placement", torch.empty(0), persistent=False)
+        register_placement(self)
 
     @property
     def needs_position(self) -> bool:

@@ -23,6 +23,7 @@ from threefold.kernels.replay.program import Loop
 from threefold.kernels.replay.stepping import Programs
 from threefold.layers.placement import Placed
 from threefold.memory.state import State
+from threefold.models.alarm_calibration import AlarmCalibration
 from threefold.models.calibration import Calibration
 from threefold.models.spec import Spec
 
@@ -48,6 +49,7 @@ class Model(Placed, ABC):
         self.tokenizer: Any = None
         self.preprocessing: Preprocessing | None = None  # from a user's data to tensors
         self.calibration: Calibration | None = None  # of the bands of a forecaster
+        self.alarms: AlarmCalibration | None = None  # scores of a clean stretch
         self.programs: Programs = {}  # recorded steps
 
     def __getstate__(self) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from threefold.data.preprocessing import Preprocessing
 from threefold.errors import ThreefoldError, option
 from threefold.layers.table import registered_in
 from threefold.models.adapters import adapter_rank, restore_adapters
+from threefold.models.alarm_calibration import AlarmCalibration
 from threefold.models.calibration import Calibration
 from threefold.models.config import CARD, CONFIG, WEIGHTS, ModelConfig, prepare_folder, read_config
 from threefold.models.ensemble import build_members, member_count
@@ -73,6 +74,7 @@ def load(
     model.tokenizer = _read_tokenizer(config.tokenizer, path)
     model.preprocessing = Preprocessing.read(path)
     model.calibration = Calibration.read(path)
+    model.alarms = AlarmCalibration.read(path)
     return model.to(device=device, dtype=dtype).eval()
 
 
@@ -118,6 +120,8 @@ def _write(model: Model, folder: Path) -> None:
         model.preprocessing.write(folder)
     if model.calibration is not None:
         model.calibration.write(folder)
+    if model.alarms is not None:
+        model.alarms.write(folder)
     config = ModelConfig(
         spec=model.spec,
         threefold_version=threefold.__version__,

@@ -10,6 +10,7 @@ A new encoder is a class with `check`, `forward` and `example_inputs`, and its l
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
@@ -85,14 +86,16 @@ class ConvolutionalEncoder(ImageEncoder):
                 f"{owner}: encoder_mixers {spec.option('encoder_mixers')}, but the encoder "
                 "'convolutional' has none; choose encoder='patches', or leave them out"
             )
-        self.network = ConvolutionalNetwork(_network_spec(spec))
-        self.grid = self.network.grid
+        network = ConvolutionalNetwork(_network_spec(spec))
+        self.network = nn.Sequential(OrderedDict(stem=network.stem, stages=network.stages))
+        self.grid = network.grid
         self.positions = self.grid[0] * self.grid[1]
-        self.project = Linear(self.network.feature_width, spec.width)
+        self.project = Linear(network.feature_width, spec.width)
         self.places = nn.Parameter(torch.randn(self.positions, spec.width) * PLACE_SCALE)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        outputs: Tensor = self.project(self.network.encode(inputs)) + self.places
+        features = self.network(inputs).flatten(2).mT
+        outputs: Tensor = self.project(features) + self.places
         return outputs
 
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from threefold.errors import ThreefoldError
 from threefold.memory import state as states
 from threefold.memory.state import State
-from threefold.runtime.sampling import is_integer
+from threefold.runtime.sampling import check_max_tokens, is_integer
 from threefold.runtime.stops import Stops
 
 Step = Callable[[Tensor, State], tuple[Tensor, State]]  # one token per row, as the model's `step`
@@ -47,6 +47,11 @@ class BeamSettings:
             raise ThreefoldError(
                 f"generate: beams is {self.beams!r}, expected an integer of at least 1, or None"
             )
+        if self.max_tokens is None:
+            raise ThreefoldError(
+                "generate: max_tokens is None, but a beam search needs a limit of at least 1 token"
+            )
+        check_max_tokens(self.max_tokens)
         valid = isinstance(self.length_penalty, (int, float)) and math.isfinite(self.length_penalty)
         if not valid or isinstance(self.length_penalty, bool):
             raise ThreefoldError(

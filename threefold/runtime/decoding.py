@@ -31,7 +31,7 @@ from threefold.memory.state import State
 from threefold.models.model import Model, Predictor
 from threefold.runtime.beam import BeamSettings, Hypothesis, beam_search
 from threefold.runtime.native_loop import MOST_STEPS, TokenLoop
-from threefold.runtime.sampling import Sampling, is_integer
+from threefold.runtime.sampling import Sampling, check_max_tokens, is_integer
 from threefold.runtime.stops import LONGEST_STOP, Stops
 
 SECONDS_AT_ONCE = 0.05  # of a native loop, during which nothing can interrupt it
@@ -43,7 +43,7 @@ class DecodingRow:
     """One sequence: how its tokens are chosen, where it ends, and what continues it.
 
     number: rows with the same seed and different numbers draw different random numbers.
-    max_tokens: tokens chosen before the row ends with the reason "length".
+    max_tokens: tokens chosen before the row ends with the reason "length"; None: no limit.
     """
 
     sampling: Sampling
@@ -60,6 +60,7 @@ class DecodingRow:
     state: State | None = None  # after the last token read, once the row has left the decoder
 
     def __post_init__(self) -> None:
+        check_max_tokens(self.max_tokens)
         self.keys = address_keys((abs(self.seed), int(self.seed < 0), self.number))
 
     def record(self, token: int) -> None:

@@ -22,7 +22,7 @@ from threefold.memory.state import State
 from threefold.models.model import Model, Predictor
 from threefold.runtime.beam import BeamSettings, Hypothesis
 from threefold.runtime.decoding import DecodingRow, TokenDecoder, choose_seed
-from threefold.runtime.sampling import Sampling, is_integer
+from threefold.runtime.sampling import Sampling, check_max_tokens
 from threefold.runtime.stops import LONGEST_STOP, Stop, Stops, parse_stops
 
 PADDING = -1  # in place of a token, after the end of a row
@@ -152,9 +152,10 @@ def generate(
     """
     sampling = Sampling(temperature, top_k, top_p, min_p, repetition_penalty)
     _check_max_tokens(max_tokens, stream)
-    settings = _beam_settings(beams, length_penalty, max_tokens, sampling)
-    if settings is not None and (stream or isinstance(tokens, Generation)):
+    if beams is not None and (stream or isinstance(tokens, Generation)):
         raise ThreefoldError("generate: beam search needs a prompt and stream=False")
+    sampled = seed is not None or sampling != Sampling()
+    settings = _beam_settings(beams, length_penalty, max_tokens, sampled)
     generator = TokenGenerator(_predictor(model), sampling, parse_stops(stop, model), max_tokens)
     generator.start(tokens, state, mask, seed)
     if settings is not None:
@@ -282,25 +283,25 @@ def _predictor(model: Model) -> Predictor:
 
 
 def _check_max_tokens(max_tokens: Any, stream: bool) -> None:
+    check_max_tokens(max_tokens)
     if max_tokens is None and not stream:
         raise ThreefoldError("generate: max_tokens is None, which needs stream=True")
-    if max_tokens is not None and (not is_integer(max_tokens) or max_tokens < 1):
-        raise ThreefoldError(f"generate: max_tokens is {max_tokens!r}, expected at least 1")
 
 
 def _beam_settings(
-    beams: int | None, length_penalty: float, max_tokens: int | None, sampling: Sampling
+    beams: int | None, length_penalty: float, max_tokens: int | None, sampled: bool
 ) -> BeamSettings | None:
     if beams is None and length_penalty != 0:
         raise ThreefoldError(f"generate: length_penalty={length_penalty} is only used with beams=")
     if beams is None:
         return None
-    if sampling != Sampling():
+    if sampled:
         raise ThreefoldError(
             "generate: beam search does not sample; leave out temperature, top_k, top_p, "
-            "min_p and repetition_penalty"
+            "min_p, repetition_penalty and seed"
         )
-    return BeamSettings(beams, length_penalty, max_tokens or 0)
+    assert max_tokens is not None  # only a stream may be endless
+    return BeamSettings(beams, length_penalty, max_tokens)
 
 
 def parse_prompt(

@@ -28,7 +28,11 @@ class Sampling:
 
     def __post_init__(self) -> None:
         if not _is_finite(self.temperature) or self.temperature < 0:
-            _refuse("temperature", self.temperature, "0 (the most likely token) or more")
+            _refuse(
+                "temperature",
+                self.temperature,
+                "a finite number: 0 (the most likely token) or more",
+            )
         if self.top_k is not None and (not is_integer(self.top_k) or self.top_k < 1):
             _refuse("top_k", self.top_k, "an integer of at least 1, or None")
         if self.top_p is not None and (not _is_finite(self.top_p) or not 0 < self.top_p <= 1):
@@ -95,6 +99,12 @@ def sample(probabilities: Tensor, numbers: Tensor) -> Tensor:
     index = torch.searchsorted(total, level * total[:, -1:], right=True).squeeze(-1)
     last = probabilities.shape[-1] - 1 - probabilities.flip(-1).gt(0).int().argmax(-1)
     return torch.minimum(index, last)
+
+
+def check_max_tokens(value: Any) -> None:
+    """Refuse a limit that is neither None, which means none, nor an integer of at least 1."""
+    if value is not None and (not is_integer(value) or value < 1):
+        _refuse("max_tokens", value, "an integer of at least 1, or None for no limit")
 
 
 def is_integer(value: Any) -> bool:

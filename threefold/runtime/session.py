@@ -130,12 +130,16 @@ class Session:
         return token
 
     def generate(self, max_tokens: int | None = None, *, stop: Stop = ()) -> Iterator[int]:
-        """Sample and read tokens, endlessly by default; a token is yielded once it is read.
+        """Sample and read tokens; a token is yielded once it is read.
 
+        max_tokens: at least 1, or None for no limit.
         stop: tokens, sequences of tokens, or texts, after which the generation ends.
         """
-        row = self._row(max_tokens, stop)
-        self.finish_reason = "" if max_tokens != 0 else "length"
+        self._row(max_tokens, stop)  # refuses at the call, not at the first token
+        return self._generate(max_tokens, stop)
+
+    def _generate(self, max_tokens: int | None, stop: Stop) -> Iterator[int]:
+        row, self.finish_reason = self._row(max_tokens, stop), ""
         while not self.finish_reason:
             # From the session's own state: elements may have been fed between two tokens.
             row.draws, decoder = self.draws, self._decoder(row)

@@ -199,6 +199,7 @@ class StreamJob:
             "output": None if output_path is None else str(output_path),
             "state": None if self.state_path is None else str(self.state_path),
             **self.totals.summary(scored_bytes),
+            **({} if stream.alarms is None else stream.alarms.summary()),
             **read,
         }
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from os import PathLike
 from typing import Any
 
 from threefold.data.preprocessing.media import ReadSound, SoundFrames
-from threefold.errors import ThreefoldError
+from threefold.errors import ThreefoldError, option
 from threefold.memory.forms import CHUNK_LENGTH
 from threefold.runtime.sampling import is_integer
 from threefold.runtime.scores.scorers import default_mode
@@ -18,6 +19,7 @@ CHUNK_OUTPUTS = 1 << 22  # numbers in the outputs of a chunk, at most
 SENTENCES = 16  # of a chunk
 ROWS_PER_SECOND = 10  # of the output for sounds
 ALL = "all"
+LARGEST_RATE = 0.5  # of alarms
 
 
 @dataclass(frozen=True)
@@ -28,11 +30,13 @@ class StreamSettings:
     chunk_size: int  # elements computed together
     group_size: int  # elements per row of the output
     top_k: int  # tokens or classes listed by `predict`
-    window: int | None  # elements over which surprises are averaged
+    window: int | None  # elements over which anomaly scores are averaged
     context: int | str  # elements of the past that a forecast reads, or all
     columns: tuple[str, ...] | None  # of a table
     missing: str | None  # carry, mask or stop; None: as the model was trained
     sound_format: str | None  # of samples without a header
+    alarm: float | None = None  # share of clean elements that may have an alarm
+    calibrate: str | None = None  # name of the clean stretch that was read for it
 
     def __post_init__(self) -> None:
         for name in ("chunk_size", "group_size", "top_k", "window", "context"):
@@ -40,6 +44,27 @@ class StreamSettings:
             unset = (name == "window" and value is None) or (name == "context" and value == ALL)
             if not unset and (not is_integer(value) or value < 1):
                 raise ThreefoldError(f"stream: {name} is {value!r}, expected 1 or more")
+        self._check_alarm()
+
+    def _check_alarm(self) -> None:
+        alarm = self.alarm
+        if alarm is not None and not (isinstance(alarm, float) and 0 < alarm <= LARGEST_RATE):
+            raise ThreefoldError(
+                f"stream: alarm is {alarm!r}, expected a rate above 0 and at most {LARGEST_RATE}, "
+                "such as 0.001: the share of clean elements that may have an alarm"
+            )
+        for name in ("window", "alarm"):
+            value = getattr(self, name)
+            if value is not None and self.mode != "anomaly":
+                raise ThreefoldError(
+                    f"stream: {name} is {value}, but the mode is {self.mode}; it acts on the "
+                    f"scores of {option('mode', 'anomaly')}"
+                )
+        if self.calibrate is not None and alarm is None:
+            raise ThreefoldError(
+                "stream: a clean stretch is given to calibrate, but no rate of alarms; add "
+                f"{option('alarm', '0.001')}"
+            )
 
     @property
     def inputs(self) -> InputSettings:
@@ -49,11 +74,23 @@ class StreamSettings:
 
 def choose_settings(model: Any, requested: Mapping[str, Any]) -> StreamSettings:
     """The settings of a new stream; requested: None for the default."""
-    return StreamSettings(**{**_defaults(model), **_without_none(requested)})
+    chosen = _without_none(requested)
+    if "alarm" in chosen:
+        chosen.setdefault("mode", "anomaly")
+    return StreamSettings(**{**_defaults(model), **chosen})
 
 
 def _without_none(requested: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in requested.items() if value is not None}
+    """What was asked for; a clean stretch by its name, which a state file can hold."""
+    chosen = {name: value for name, value in requested.items() if value is not None}
+    if "calibrate" in chosen:
+        chosen["calibrate"] = source_name(chosen["calibrate"])
+    return chosen
+
+
+def source_name(source: Any) -> str:
+    """The path of a source, or "data"."""
+    return str(source) if isinstance(source, str | PathLike) else "data"
 
 
 def saved_settings(

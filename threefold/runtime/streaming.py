@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from os import PathLike
 from typing import Any
 
@@ -19,9 +19,23 @@ import torch
 from torch import Tensor
 
 from threefold.data.stream_encoders import Elements
-from threefold.errors import ThreefoldError, option
+from threefold.errors import ThreefoldError, option_name
+from threefold.models.alarm_calibration import AlarmCalibration
 from threefold.models.forecaster import Forecaster
-from threefold.runtime.scores.grouping import Columns, Groups
+from threefold.runtime.alarm_calibrating import (
+    fit_calibration,
+    keep_calibration,
+    known_judge,
+    saved_judge,
+)
+from threefold.runtime.scores.alarms import (
+    AlarmJudge,
+    AlarmLog,
+    CollectingJudge,
+    Judge,
+    WindowScorer,
+)
+from threefold.runtime.scores.grouping import Columns, Groups, concatenate, in_order
 from threefold.runtime.scores.scorers import Scorer, make_scorer
 from threefold.runtime.session import check_streams
 from threefold.runtime.source import Input, SourcePosition, Wait
@@ -74,8 +88,15 @@ class StreamSnapshot:
 class ScoreStream(Iterator[StreamScores]):
     """An iterator over the scores of an input, chunk by chunk."""
 
-    def __init__(self, model: Any, opened: StreamInput, settings: StreamSettings) -> None:
-        self.model, self.settings = model, settings
+    def __init__(
+        self,
+        model: Any,
+        opened: StreamInput,
+        settings: StreamSettings,
+        judge: Judge | None = None,
+    ) -> None:
+        self.model, self.settings, self.judge = model, settings, judge
+        self.alarms = AlarmLog(judge) if isinstance(judge, AlarmJudge) else None
         self.source, self.reader = opened
         self.past = _make_past(model, opened, settings)
         self.scorers: dict[str, Scorer] = {}
@@ -150,9 +171,11 @@ class ScoreStream(Iterator[StreamScores]):
             "open_group": None if groups is None else [groups.number, groups.open_row],
             "one_session": self._is_one_session,
         }
-        return StreamSnapshot(
-            state, positions, note, {**tensors, "unread": torch.from_numpy(unread)}
-        )
+        tensors["unread"] = torch.from_numpy(unread)
+        if self.alarms is not None:
+            note["alarms"] = self.alarms.state()
+            keep_calibration(self.alarms.judge.calibration, note, tensors)
+        return StreamSnapshot(state, positions, note, tensors)
 
     def restore(self, path: Any, state_file: StateFile, continue_with: str | None = None) -> None:
         """Continue where a saved stream stopped."""
@@ -170,6 +193,8 @@ class ScoreStream(Iterator[StreamScores]):
             self._scorer(name).restore(values)
         if self.groups is not None:
             self.groups.number, self.groups.open_row = note["open_group"]
+        if self.alarms is not None:
+            self.alarms.restore(note["alarms"])
 
     @property
     def _is_one_session(self) -> bool:
@@ -179,14 +204,16 @@ class ScoreStream(Iterator[StreamScores]):
         """The scorer of a series."""
         if series not in self.scorers:
             reader, settings = self.reader, self.settings
-            self.scorers[series] = make_scorer(
+            scorer = make_scorer(
                 self.model,
                 settings.mode,
                 token_texts=reader.texts if isinstance(reader, TokenReader) else None,
                 top_k=settings.top_k,
-                window=settings.window,
                 series=series,
             )
+            if settings.window is not None or self.judge is not None:
+                scorer = WindowScorer(scorer, settings.window, self.judge)
+            self.scorers[series] = scorer
         return self.scorers[series]
 
     def _score(self, elements: Elements) -> Columns:
@@ -201,10 +228,13 @@ class ScoreStream(Iterator[StreamScores]):
             scorer = self._scorer(part.series)
             scores = scorer.columns(ready.values, before, next(outputs))
             columns.append({**ready.columns, **scores})
-        merged = _in_order(columns, [part.order for part in parts])
+        merged = in_order(columns, [part.order for part in parts])
         start, count = self.position, sum(len(part.inputs) for part in parts)
         self.position += count
-        return {"position": range(start, start + count), **merged} if count else {}
+        columns_of_all = {"position": range(start, start + count), **merged} if count else {}
+        if self.alarms is not None and count:
+            self.alarms.add(columns_of_all)
+        return columns_of_all
 
     def _prepare(self, elements: Elements) -> list[tuple[Part, Prepared]]:
         """The inputs of the model, by series; elements are numbered as they will be written."""
@@ -228,7 +258,7 @@ class ScoreStream(Iterator[StreamScores]):
             return columns
         complete = self.groups.add(columns) if columns else {}
         self._repeated = len(complete.get("position", ())) if self.ended else 0
-        return _concatenate(complete, self.groups.finish() if self.ended else {})
+        return concatenate(complete, self.groups.finish() if self.ended else {})
 
 
 def stream(
@@ -239,6 +269,8 @@ def stream(
     group_size: int | None = None,
     top_k: int | None = None,
     window: int | None = None,
+    alarm: float | None = None,
+    calibrate: Input | None = None,
     context: int | str | None = None,
     columns: Sequence[str] | None = None,
     missing: str | None = None,
@@ -254,16 +286,18 @@ def stream(
     arrays and tensors hold the elements themselves.  Inputs are prepared as in training (columns by
     name), and answers are in original units.  mode: likelihood, predict or anomaly (`scorers.py`).
     group_size: elements per output row.  top_k: tokens or classes listed by predict.
-    window: elements over which surprises are averaged.  context: elements that each forecast reads,
-    or "all".  columns: of a table, in the order of the model's.  missing: carry, mask or stop.
+    window: elements over which anomaly scores are averaged, as a column of their own.  alarm: the
+    share of clean elements that may have an alarm; calibrate: a clean input to compare with, whose
+    scores are kept as `model.alarms`.  context: elements that each forecast reads, or "all".
+    columns: of a table, in the order of the model's.  missing: carry, mask or stop.
     sound_format: of samples without a header.  chunk_size: elements computed together, 1 answers
     each at once.  state: resume from a file of `ScoreStream.save`, with the settings saved there;
     continue_with: the source is then the "same" file (default) or holds only what is "new".
     """
     requested: dict[str, Any] = {
-        "mode": mode, "group_size": group_size, "top_k": top_k, "window": window,
-        "context": context, "columns": None if columns is None else tuple(columns),
-        "missing": missing, "sound_format": sound_format, "chunk_size": chunk_size,
+        "mode": mode, "group_size": group_size, "top_k": top_k, "window": window, "alarm": alarm,
+        "calibrate": calibrate, "context": context, "missing": missing, "chunk_size": chunk_size,
+        "sound_format": sound_format, "columns": None if columns is None else tuple(columns),
     }  # fmt: skip
     if state is not None:
         return resume_stream(
@@ -280,7 +314,23 @@ def start_stream(
     """Start a stream at the beginning of its input; requested: settings, None for the default."""
     model = check_streams(model)
     settings = choose_settings(model, requested)
-    return ScoreStream(model, open_input(model, source, settings.inputs, wait), settings)
+    opened = open_input(model, source, settings.inputs, wait)
+    if settings.alarm is None:
+        return ScoreStream(model, opened, settings)
+    if requested.get("calibrate") is not None:
+        model.alarms = calibrate_alarms(model, requested["calibrate"], settings)
+    return ScoreStream(model, opened, settings, known_judge(model, settings))
+
+
+def calibrate_alarms(model: Any, clean: Input, settings: StreamSettings) -> AlarmCalibration:
+    """The scores of a clean input, read as the stream will be."""
+    judge = CollectingJudge()
+    opened = open_input(model, clean, settings.inputs)
+    reading = ScoreStream(model, opened, replace(settings, alarm=None, calibrate=None), judge)
+    for _ in reading:
+        pass
+    opened.source.close()
+    return fit_calibration(model, settings, judge, reading.position)
 
 
 def resume_stream(
@@ -304,7 +354,8 @@ def resume_stream(
     state_for_model(path, state_file, model)
     settings = saved_settings(note["settings"], requested, path)
     opened = open_input(model, source, settings.inputs, wait)
-    resumed = ScoreStream(model, opened, settings)
+    judge = None if settings.alarm is None else saved_judge(note, state_file, settings)
+    resumed = ScoreStream(model, opened, settings, judge)
     resumed.restore(path, state_file, continue_with)
     return resumed
 
@@ -315,7 +366,7 @@ def _check_format(path: str | PathLike[str], note: Mapping[str, Any]) -> None:
         raise ThreefoldError(
             f"{path}: the state of a stream in format {saved}, but this version of Threefold reads "
             f"format {NOTE_FORMAT}; score the input again from its beginning with another "
-            f"{option('state').rstrip('=')}, or use the version that wrote it"
+            f"{option_name('state')}, or use the version that wrote it"
         )
 
 
@@ -330,24 +381,6 @@ def _make_past(model: Any, opened: StreamInput, settings: StreamSettings) -> Pas
             "only forecasts are made from a context"
         )
     return WindowedPast(model, settings.chunk_size, int(settings.context))
-
-
-def _in_order(parts: Sequence[Columns], order: Sequence[Sequence[int]]) -> Columns:
-    """The columns of several series as one, every element at its place."""
-    if len(parts) <= 1:
-        return parts[0] if parts else {}
-    places = np.argsort(np.concatenate([np.asarray(numbers) for numbers in order]), kind="stable")
-    merged: Columns = {}
-    for name in parts[0]:
-        values = [value for part in parts for value in part[name]]
-        merged[name] = [values[place] for place in places.tolist()]
-    return merged
-
-
-def _concatenate(first: Columns, second: Columns) -> Columns:
-    if not first or not second:
-        return first or second
-    return {name: [*first[name], *second[name]] for name in first}
 
 
 def _none_if_not_finite(value: Any) -> Any:

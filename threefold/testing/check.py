@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from threefold.errors import ThreefoldError
 from threefold.layers.mixer import Mixer
 from threefold.testing import laws
 from threefold.testing.closeness import ContractError
@@ -24,6 +25,8 @@ CAUSAL: dict[str, tuple[Law, torch.dtype]] = {
     "padding": (laws.padding, torch.float64),
     "gradients": (laws.gradients, torch.float64),
     "gradients of padding": (laws.gradients_of_padding, torch.float64),
+    "calls": (laws.calls, torch.float64),
+    "not finite": (laws.not_finite, torch.float64),
     "weights": (laws.weights, torch.float64),
     "autocast": (laws.autocast, torch.float32),
 }
@@ -59,6 +62,11 @@ def check_mixer(cls: type[Mixer], *, width: int = 32, **options: Any) -> None:
 
 def make_mixer(cls: type[Mixer], width: int, options: dict[str, Any]) -> Mixer:
     """A mixer in eval mode whose gates depend on the input: no weight is all zeros."""
+    if not isinstance(cls, type) or not issubclass(cls, Mixer):
+        raise ThreefoldError(
+            f"check_mixer: given {cls!r}, expected a class that derives from "
+            "threefold.layers.mixer.Mixer"
+        )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         mixer = cls(width, **options)

@@ -4,6 +4,8 @@
     forms          step = chunk = parallel, outputs and states, from any state
     continuation   a sequence cut anywhere, its state carried, equals the uncut one
     causality      no output changes when a later element does
+    calls          each linear map is called, so that hooks and replaced maps act
+    not finite     NaN in an input is not hidden
     rows           nor when another row does
     padding        masked elements do not exist, whatever they hold
     gradients      equal in all forms, through the carried state; none from padding
@@ -20,7 +22,7 @@ import copy
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from threefold.errors import ThreefoldError
 from threefold.layers.mixer import Mixer
@@ -61,7 +63,7 @@ def results(mixer: Mixer) -> None:
     """`mix` returns (y, state): y has the shape of x, and the state is the declared one."""
     x = sample(mixer, rows=2, length=1)
     for form in mixer.forms:
-        given = mixer.empty_state(2) if mixer.causal else {}
+        given = mixer._start_state(2)
         returned: Any = mixer.mix(x, given, form, None)
         require(
             isinstance(returned, tuple) and len(returned) == 2,
@@ -72,6 +74,7 @@ def results(mixer: Mixer) -> None:
             isinstance(y, Tensor) and y.shape == x.shape,
             f"{form}: y is {_describe(y)}, expected {tuple(x.shape)}, the shape of x",
         )
+        require(y.dtype == x.dtype, f"{form}: y is {y.dtype}, but x and the mixer are {x.dtype}")
         if mixer.causal:
             mixer.check_state(after, 2)
 
@@ -294,6 +297,31 @@ def autocast(mixer: Mixer) -> None:
         correlation > RESEMBLANCE,
         f"correlation with float32 is {correlation:.4f}, below {RESEMBLANCE}",
     )
+
+
+def calls(mixer: Mixer) -> None:
+    """Every linear map is called as a module; one whose weight is only read would ignore hooks."""
+    maps = {name: part for name, part in mixer.named_modules() if isinstance(part, nn.Linear)}
+    called: set[nn.Module] = set()
+    hooks = [
+        part.register_forward_hook(lambda part, *_: called.add(part)) for part in maps.values()
+    ]
+    try:
+        mixer(sample(mixer))
+    finally:
+        for hook in hooks:
+            hook.remove()
+    missed = [name for name, part in maps.items() if part not in called]
+    require(not missed, f"{', '.join(missed)}: never called; write self.{'.'.join(missed[:1])}(x)")
+
+
+def not_finite(mixer: Mixer) -> None:
+    """An element that is NaN makes an output NaN or infinite, so that a fault is found."""
+    x = sample(mixer, rows=2)
+    x[0, 19] = float("nan")
+    for form in mixer.forms:
+        y, _ = mixer(x, form=form)
+        require(not y[0].isfinite().all(), f"{form}: NaN in an input is hidden by finite outputs")
 
 
 def _describe(value: Any) -> str:

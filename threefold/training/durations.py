@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from threefold.errors import ThreefoldError, option
+from threefold.errors import ThreefoldError, option_name
 
 SECONDS = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 EXPECTED = "expected a duration such as 10m, 90s, 1.5h or 500steps"
@@ -22,7 +22,7 @@ class Duration:
 
 def parse_duration(text: str, name: str | None = None) -> Duration:
     """Read 10m, 90s, 1.5h or 500steps; a unit is required.  name: of the setting, for messages."""
-    said = name or option("time").rstrip("=")
+    said = name or option_name("time")
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?|\.\d+)\s*([a-zA-Z]*)\s*", text)
     amount, unit = (float(match[1]), match[2].lower()) if match else (0.0, "")
     if not amount > 0 or unit not in (*SECONDS, "step", "steps"):

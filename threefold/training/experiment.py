@@ -17,7 +17,7 @@ from typing import Any
 
 from threefold.data.atomic_files import write_json, write_text
 from threefold.drawing.page import standalone
-from threefold.errors import ThreefoldError, option
+from threefold.errors import ThreefoldError, option_name
 from threefold.models.forecaster import Forecaster
 from threefold.models.model import Model
 from threefold.plugins import how_to_load, missing_plugins
@@ -291,7 +291,7 @@ def write_config(config: RunConfig, folder: Path) -> None:
             raise ThreefoldError(
                 f"{folder}: already contains a run with different settings: "
                 f"{'; '.join(existing.differences(config))}; choose "
-                f"another {option('folder').rstrip('=')}, or use the same settings"
+                f"another {option_name('folder')}, or use the same settings"
             )
         return
     _refuse_foreign_files(folder)
@@ -309,7 +309,7 @@ def _refuse_foreign_files(folder: Path) -> None:
     if found and not (folder / RUN).is_file():
         raise ThreefoldError(
             f"{folder}: contains {', '.join(found)}, but no run of `threefold train`; nothing was "
-            f"written: choose another {option('folder').rstrip('=')}"
+            f"written: choose another {option_name('folder')}"
         )
 
 

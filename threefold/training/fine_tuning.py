@@ -22,6 +22,7 @@ from threefold.data.preprocessing import Preprocessing
 from threefold.errors import ThreefoldError, option
 from threefold.models.adapters import add_adapters, merge_adapters
 from threefold.models.config import read_config
+from threefold.models.ensemble import member_count
 from threefold.models.model import Model
 from threefold.models.narrow_weights import narrow_weights
 from threefold.models.saving import find_model_folder, load, unique_tensors
@@ -77,6 +78,11 @@ def open_starting_model(source: Model | str | PathLike[str]) -> StartingModel:
         folder = find_model_folder(Path(source))
         name, sha256 = str(source), read_config(folder).sha256
         model = load(folder)
+    if count := member_count(model):
+        raise ThreefoldError(
+            f"{name}: an ensemble of {count} models; start from one of them, e.g. "
+            f"{Path(name) / 'members' / '1'}"
+        )
     if (stored := narrow_weights(model)) is not None:
         raise ThreefoldError(
             f"{name}: its weights are stored in {stored}, which cannot be trained; start from the "
@@ -94,7 +100,7 @@ def settle(config: RunConfig, source: Model | None = None) -> RunConfig:
         if settings.adapters is not None:
             raise ThreefoldError(
                 f"{option('adapters')} is {settings.adapters}, but adapters need a trained model: "
-                f"give {option('from', 'MODEL')}"
+                f"give {option('from_model', 'MODEL', flag='from')}"
             )
         return _with_lower_rate(config) if config.data.pretrain else config
     if source is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from threefold.errors import ThreefoldError, option
+from threefold.errors import ThreefoldError, option_name
 from threefold.tasks.table import IMAGE_KINDS
 from threefold.training.config import ModelSettings
 
@@ -47,7 +47,7 @@ def _hierarchical(data: TrainingData, model: ModelSettings) -> NeededModel:
     if task.features or not task.vocabulary:
         raise ThreefoldError(
             f"{task.name}: a hierarchical model reads documents of sentences, but these are "
-            f"numbers; expected texts with labels, or another {option('kind').rstrip('=')}"
+            f"numbers; expected texts with labels, or another {option_name('kind')}"
         )
     return NeededModel("hierarchical", task.vocabulary, {"classes": max(task.classes, 1)})
 

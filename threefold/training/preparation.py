@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from threefold.classical.word_vectors import WordVectors
+from threefold.data.augmentation import FOR_TOKENS, augmented
 from threefold.errors import ThreefoldError
 from threefold.models.ensemble import check_kind
 from threefold.models.forecaster import Forecaster
@@ -85,7 +86,7 @@ def prepare(
     if config.data.pretrain:
         check_pretraining(model, data)
     place(model, config.training)
-    batches = data.batches(config.training.carry_state)
+    batches = _augmented(config, data)
     few = START_EXAMPLES if starts_fitted(model) else None
     prepared = PreparedRun(
         data,
@@ -98,6 +99,27 @@ def prepare(
     )
     limit = config.training.time
     return prepared if limit is None else _fit_into_time(config, prepared, limit, started)
+
+
+def _augmented(config: RunConfig, data: TrainingData) -> Callable[[int], Any]:
+    """The training batches, with the augmentations that were asked for."""
+    batches, names = data.batches(config.training.carry_state), config.training.augment
+    if not names:
+        return batches
+    first = data.first.inputs
+    tokens = not first.is_floating_point()
+    if data.task.kind not in ("classifier", "regressor") or first.dim() != (2 if tokens else 3):
+        raise ThreefoldError(
+            f"training.augment is {', '.join(names)}, but {data.task.name} is for a "
+            f"{data.task.kind} model; only classifiers and regressors of single sequences use it"
+        )
+    unfit = [name for name in names if tokens and name not in FOR_TOKENS]
+    if unfit:
+        raise ThreefoldError(
+            f"training.augment: {unfit[0]} changes numbers, but {data.task.name} has tokens; "
+            f"expected {' or '.join(FOR_TOKENS)}"
+        )
+    return augmented(batches, names, config.data.seed)
 
 
 def _check_ensemble(config: RunConfig, model: Model) -> None:

@@ -68,6 +68,8 @@ class TrainingSettings(Section):
     """Probability mass spread evenly over all classes."""
     class_weights: Literal["balanced"] | None = None
     """Classifiers and taggers only: balanced counts rare classes as much as common ones."""
+    augment: tuple[Literal["noise", "scale", "crop", "warp", "dropout", "mixup"], ...] = ()
+    """Classifiers and regressors: random changes of training examples; texts: crop, dropout."""
     ensemble: Count | None = None
     """Number of models that are trained from other seeds, and whose answers are averaged."""
     pretrain_steps: Count | None = None

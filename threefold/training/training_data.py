@@ -297,7 +297,9 @@ def open_data(
     settings = data if isinstance(data, DataSettings) else DataSettings(name=data, **options)
     name = settings.name
     if isinstance(source, Task):
-        read_settings(settings.model_dump()).allow_only(f"{source.name}, a task in memory")
+        read, what = read_settings(settings.model_dump()), f"{source.name}, a task in memory,"
+        read.allow_only(what)
+        read.check_kind(what, source.kind)
         return TrainingData(source, settings)
     if source is not None:
         read = read_settings(settings.model_dump())

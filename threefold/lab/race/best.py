@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from threefold.data.atomic_files import write_json
+from threefold.errors import option_name
 from threefold.lab.race.folder import REFIT, REFITTED, RaceFolder, Say
 from threefold.lab.race.planning import RacePlan
 from threefold.lab.race.result import Finished
@@ -89,7 +90,7 @@ def refit(
 def refit_config(plan: RacePlan, best: BestModel, time: str) -> RunConfig:
     """The configuration of the leader, with another end."""
     config = plan.config(best.name, best.seed)
-    duration = parse_duration(time, "--then-train")
+    duration = parse_duration(time, option_name("then_train"))
     training = config.training.model_copy(
         update={"steps": duration.steps, "time": duration.seconds, "eval_every": None}
     )

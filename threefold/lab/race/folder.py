@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from threefold.data.atomic_files import write_json
-from threefold.errors import LockedError, ThreefoldError
+from threefold.errors import LockedError, ThreefoldError, option_name
 from threefold.lab.race.planning import RacePlan
 from threefold.lab.race.request import RaceRequest
 from threefold.models.saving import RACE_MODEL, RACE_PLAN
@@ -68,7 +68,7 @@ def load_or_make_plan(
     if changed:
         raise ThreefoldError(
             f"{folder}: already contains a race with different settings: {'; '.join(changed)}; "
-            "choose another --folder, or use the same settings"
+            f"choose another {option_name('folder')}, or use the same settings"
         )
     return plan
 
@@ -81,7 +81,8 @@ def read_plan(path: Path) -> RacePlan:
         raise ThreefoldError(f"{path}: {error}") from error
     except (ValueError, KeyError, TypeError) as error:
         raise ThreefoldError(
-            f"{path}: this is not the plan of a race ({error}); choose another --folder"
+            f"{path}: this is not the plan of a race ({error}); choose another "
+            f"{option_name('folder')}"
         ) from error
 
 
@@ -92,7 +93,7 @@ def refuse_other_files(folder: Path, data: Path) -> None:
     if others:
         raise ThreefoldError(
             f"{folder}: contains {others[0]} and no {RACE_PLAN}, so it is not the folder of a "
-            "race; choose another --folder"
+            f"race; choose another {option_name('folder')}"
         )
 
 

@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from threefold.errors import ThreefoldError
+from threefold.errors import ThreefoldError, option_name
 from threefold.lab.bench.bench import length_option
 from threefold.lab.race.request import RaceRequest
 from threefold.lab.race.sizing import (
@@ -145,7 +145,8 @@ class RacePlan:
         values = json.loads(text)
         if values.pop("format_version", None) != FORMAT_VERSION:
             raise ThreefoldError(
-                "this race was written by an older version of Threefold; choose another --folder"
+                "this race was written by an older version of Threefold; choose another "
+                f"{option_name('folder')}"
             )
         request = values.pop("request")
         for name in ("mixers", "overrides"):
@@ -272,7 +273,7 @@ def check_data(data: TrainingData) -> None:
     if task.corpus is None and task.sizes[0] < data.data.batch_size:
         raise ThreefoldError(
             f"{task.name}: {task.sizes[0]} training examples, fewer than one batch of "
-            f"{data.data.batch_size}; give more data or a smaller --batch-size"
+            f"{data.data.batch_size}; give more data or a smaller {option_name('batch_size')}"
         )
     data.batches()(0)
     for split in ("valid", "test"):

@@ -24,7 +24,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from threefold.data.atomic_files import write_json
-from threefold.errors import LockedError
+from threefold.errors import LockedError, option_name
 from threefold.lab.bench.measuring import costs
 from threefold.lab.race.baselines import run_baselines
 from threefold.lab.race.best import keep_best, refit
@@ -116,7 +116,7 @@ def run_race(
 ) -> Report:
     """Run a race, or the part of it that is not finished yet; source: data in memory."""
     if then_train is not None:
-        parse_duration(then_train, "--then-train")
+        parse_duration(then_train, option_name("then_train"))
     return Race(request, folder, say, source).run(then_train)
 
 

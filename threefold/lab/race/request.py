@@ -6,9 +6,10 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from threefold.errors import ThreefoldError, nearest
+from threefold.errors import ThreefoldError, nearest, option, option_name, options
 from threefold.lab.race.baselines import LEVELS
 from threefold.layers.table import MIXERS, mixer_entry
+from threefold.models.table import KINDS
 from threefold.training.config import RunConfig
 from threefold.training.durations import Duration, parse_duration
 from threefold.training.overrides import apply_overrides, parse_override
@@ -18,27 +19,27 @@ MATCHES = ("parameters", "time", "tokens")
 AUTO = "auto"  # seeds until the verdict is clear
 AUTO_SEEDS = 5  # seeds of all models that the budget of --seeds auto pays for
 MOST_SEEDS = 12  # of one model, when others were stopped early
-# Settings that cannot be overridden in a race, with what to use instead.
+# Settings that cannot be overridden in a race, with what to use instead; {} has an option.
 RESERVED = {
     "data.name": "DATA is the first argument",
-    "data.batch_size": "use --batch-size",
-    "data.seed": "the seed differs from run to run; use --seeds",
-    "model.mixers": "use --mixers",
-    "model.size": "use --width, --depth or --parameters",
-    "model.width": "use --width",
-    "model.depth": "use --depth",
-    "model.seed": "the seed differs from run to run; use --seeds",
-    "training.steps": "use --time 500steps",
-    "training.time": "use --time",
-    "training.learning_rate": "use --learning-rate or --tune",
-    "training.seed": "the seed differs from run to run; use --seeds",
+    "data.batch_size": "use {batch_size}",
+    "data.seed": "the seed differs from run to run; use {seeds}",
+    "model.mixers": "use {mixers}",
+    "model.size": "use {width}, {depth} or {parameters}",
+    "model.width": "use {width}",
+    "model.depth": "use {depth}",
+    "model.seed": "the seed differs from run to run; use {seeds}",
+    "training.steps": "use {time}, e.g. 500steps",
+    "training.time": "use {time}",
+    "training.learning_rate": "use {learning_rate} or {tune}",
+    "training.seed": "the seed differs from run to run; use {seeds}",
     "training.eval_every": "the curves have 12 points",
     "training.on_non_finite": "a run that diverges is rolled back",
     "training.save_every": "the race saves eight times a run",
     "training.keep_checkpoints": "the race keeps one checkpoint",
     "training.target_score": "all models train for the same number of steps",
     "training.patience": "all models train for the same number of steps",
-    "training.final_lr": "it is a tenth of the learning rate, which --tune chooses",
+    "training.final_lr": "it is a tenth of the learning rate, which {tune} chooses",
 }
 
 
@@ -66,19 +67,26 @@ class RaceRequest:
             raise ThreefoldError(f"unknown match {self.match!r}; {nearest(self.match, MATCHES)}")
         if self.baselines not in LEVELS:
             raise ThreefoldError(
-                f"unknown --baselines {self.baselines!r}; expected one of {', '.join(LEVELS)}"
+                f"unknown {option_name('baselines')} {self.baselines!r}; expected one of "
+                f"{', '.join(LEVELS)}"
             )
         if self.seeds != AUTO and not (isinstance(self.seeds, int) and self.seeds >= 1):
-            raise ThreefoldError(f"--seeds {self.seeds}: expected at least 1, or auto")
+            raise ThreefoldError(
+                f"{option('seeds', str(self.seeds))}: expected at least 1, or auto"
+            )
         if not self.learning_rate > 0:
             raise ThreefoldError(
-                f"--learning-rate {self.learning_rate}: expected more than 0, e.g. 0.003"
+                f"{option_name('learning_rate')} is {self.learning_rate}, expected more than 0, "
+                "e.g. 0.003"
             )
         if self.duration.steps is not None and self.match == "time":
-            raise ThreefoldError(f"--time {self.time} with --match time: expected a time, e.g. 10m")
+            raise ThreefoldError(
+                f"{options(time=self.time, match='time')}: expected a time, e.g. 10m"
+            )
         _ = self.entries
         for text in self.overrides:
             check_override(text)
+        refuse_without_mixers(str(self.settings()["data"].get("kind")), self.data)
 
     @property
     def duration(self) -> Duration:
@@ -113,6 +121,8 @@ class RaceRequest:
             name, _, mixers = text.partition("=")
             parts = tuple((mixers or name).split("+"))
             for part in parts:
+                if part not in MIXERS:
+                    refuse_without_mixers(part, self.data)
                 mixer_entry(part)
             if name in entries:
                 raise ThreefoldError(
@@ -126,6 +136,16 @@ class RaceRequest:
         return entries
 
 
+def refuse_without_mixers(kind: str, data: str) -> None:
+    """Refuse kinds of models that are not made of mixers, which are what a race compares."""
+    if kind in KINDS and not KINDS[kind].has_mixers:
+        raise ThreefoldError(
+            f"a race compares mixers, and a {kind} model has none; race the mixers with "
+            f"{option('kind', 'vision')}, and compare with the test score of a {kind} model that "
+            f"is trained on {data}"
+        )
+
+
 def check_override(text: str) -> None:
     """Refuse settings that the race itself decides, and mixers that do not exist."""
     path, _ = parse_override(text)
@@ -134,4 +154,5 @@ def check_override(text: str) -> None:
         return
     key = ".".join(path)
     if key in RESERVED:
-        raise ThreefoldError(f"--set {text!r}: in a race, {RESERVED[key]}")
+        instead = re.sub(r"\{(\w+)\}", lambda named: option_name(named[1]), RESERVED[key])
+        raise ThreefoldError(f"{key} cannot be set in a race ({text}): {instead}")

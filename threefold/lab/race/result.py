@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 
 from threefold._version import __version__
-from threefold.errors import ThreefoldError
+from threefold.errors import ThreefoldError, option, option_name
 from threefold.lab.race.planning import PlannedModel, RacePlan, describe_matching
 from threefold.lab.race.rounds import Standing, slowdown
 from threefold.lab.race.runs import FinishedRun
@@ -130,7 +130,8 @@ def make_subject(plan: RacePlan, data: TrainingData, finished: Finished) -> Subj
     if slower > NOTABLY_SLOWER:
         notes.append(
             f"Training took {slower:.1f} times as long as was planned: the machine was busier than "
-            f"when the race began, so the race took longer than --time {request.time}. All models "
+            f"when the race began, so the race took longer than {option('time', request.time)}. "
+            "All models "
             "have trained for the planned number of steps, so the comparison is fair."
         )
     return Subject(
@@ -161,7 +162,7 @@ def data_hashes(plan: RacePlan, data: TrainingData, finished: Finished) -> dict[
         if len(batches) > 1:
             raise ThreefoldError(
                 f"seed {seed}: the models were trained on different batches, so they cannot be "
-                "compared; the data have changed: choose another --folder"
+                f"compared; the data have changed: choose another {option_name('folder')}"
             )
         hashes[f"first {plan.common_steps:,} batches of seed {seed}"] = batches.pop()
     return hashes
@@ -177,7 +178,7 @@ def command_line(plan: RacePlan, data: TrainingData) -> str:
     configs = (plan.config(contender.name, 0) for contender in plan.contenders)
     for plugin in dict.fromkeys(name for config in configs for name in config.plugins):
         words += ["--plugin", plugin]
-    for option, value, default in (
+    for flag, value, default in (
         ("--time", request.time, ""),
         ("--match", request.match, "parameters"),
         ("--seeds", request.seeds, ""),
@@ -188,7 +189,7 @@ def command_line(plan: RacePlan, data: TrainingData) -> str:
         ("--batch-size", request.batch_size, 16),
         ("--baselines", request.baselines, "strong"),
     ):
-        words += [] if value == default else [option, str(value)]
+        words += [] if value == default else [flag, str(value)]
     words += ["--tune"] if request.tune else []
     words += [] if request.early_stop else ["--no-early-stop"]
     for text in request.overrides:

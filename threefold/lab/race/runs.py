@@ -18,7 +18,7 @@ import numpy as np
 from torch import Tensor
 
 from threefold.data.atomic_files import report_write_errors, write_file, write_json
-from threefold.errors import ThreefoldError
+from threefold.errors import ThreefoldError, option_name
 from threefold.lab.race.planning import RacePlan
 from threefold.lab.race.test_set import Examples, ExampleScores
 from threefold.lab.report.report import CurvePoint, RaceRun
@@ -222,7 +222,7 @@ class HashedBatches:
         elif before != digest:
             raise ThreefoldError(
                 f"the batch of step {step} differs from the one before the interruption: the data "
-                "have changed; start again in another --folder"
+                f"have changed; start again in another {option_name('folder')}"
             )
         return batch
 

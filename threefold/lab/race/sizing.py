@@ -17,7 +17,7 @@ from typing import NamedTuple
 import torch
 
 from threefold.drawing.text import format_bytes
-from threefold.errors import ThreefoldError
+from threefold.errors import ThreefoldError, option_name
 from threefold.models.spec import Spec
 from threefold.models.table import build
 from threefold.training.devices import memory_of
@@ -85,7 +85,7 @@ def match_parameters(
         raise ThreefoldError(
             f"a target of {size:,} parameters: training them needs "
             f"{format_bytes(size * BYTES_TO_TRAIN)}, this machine has {format_bytes(memory)}; "
-            "choose a smaller --parameters"
+            f"choose a smaller {option_name('parameters')}"
         )
     return {name: solve(spec, size, tolerance) for name, spec in specs.items()}
 

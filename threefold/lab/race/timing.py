@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from threefold.errors import ThreefoldError
+from threefold.errors import ThreefoldError, option, option_name
 from threefold.lab.race.probes import PROBE_COST
 from threefold.lab.race.request import RaceRequest
 from threefold.models.spec import Spec
@@ -263,8 +263,8 @@ def check_one_step(request: RaceRequest, times: Mapping[str, StepTimes]) -> None
     least = one * rounds_of(request) / TRAINING_SHARE
     if request.duration.seconds < least:
         raise ThreefoldError(
-            f"--time {request.time} is too short for one step of {slowest} "
+            f"{option('time', request.time)} is too short for one step of {slowest} "
             f"({times[slowest].step:.2g} s) with {len(times)} models and {request.rounds} seeds: "
-            f"give at least --time {math.ceil(least)}s, better a hundred times as much, or use "
-            "fewer --mixers or --seeds"
+            f"give at least {option('time', f'{math.ceil(least)}s')}, better a hundred times as "
+            f"much, or use fewer {option_name('mixers')} or {option_name('seeds')}"
         )

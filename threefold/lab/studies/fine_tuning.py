@@ -1,12 +1,13 @@
 """Few labels and many texts: `threefold lab fine-tuning`.
 
-    scratch    a classifier of the labelled reviews alone
-    full       the same blocks, started from a language model of unlabelled reviews; all are trained
+    scratch    a classifier of the labelled texts alone
+    full       the same blocks, started from a language model of unlabelled texts; all are trained
     adapters   the same start; only low-rank adapters and the head are trained
 
-Reviews of IMDb (Maas et al. 2011): the language model reads reviews of the training half without
-their labels; each draw takes other labelled reviews of that half, the same for all three, which
-have the same tokens, blocks and steps.  The accuracy is that on reviews of the test half.
+Reviews of IMDb (Maas et al. 2011), or news of Reuters on eight topics.  The language model reads
+texts of the training part without their labels; each draw takes other labelled texts of that part,
+the same for all three, which have the same tokens, blocks and steps.  The accuracy is that on texts
+of the test part.
 """
 
 from __future__ import annotations
@@ -19,13 +20,11 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
-import numpy as np
-
 from threefold.data.atomic_files import write_json
 from threefold.data.preprocessing import Preprocessing
 from threefold.data.shuffling import shuffled
-from threefold.errors import ThreefoldError
-from threefold.tasks.texts import reviews
+from threefold.errors import ThreefoldError, nearest
+from threefold.tasks.texts import TOPICS, reviews, stories
 from threefold.tasks.user_data.examples import ExampleData, RawExamples, examples_task
 from threefold.tasks.user_data.settings import Reading, ReadSettings
 from threefold.training.config import DataSettings, ModelSettings, RunConfig
@@ -36,6 +35,7 @@ from threefold.training.preparation import prepare
 from threefold.training.settings import TrainingSettings
 from threefold.training.training_data import TrainingData, open_data
 
+DATA = {"reviews": (reviews, ("negative", "positive")), "news": (stories, TOPICS)}
 NAMES = ("scratch", "full", "adapters")
 CHARACTERS = 6  # of one token, at most on average: what is cut before it is read
 DRAW, TEST = 1, 2  # in the addresses of random numbers
@@ -45,8 +45,9 @@ DRAW, TEST = 1, 2  # in the addresses of random numbers
 class FineTuningStudy:
     """Settings of all runs."""
 
+    data: str = "reviews"  # or news
     draws: int = 10
-    labels: int = 200  # labelled reviews of a draw
+    labels: int = 200  # labelled texts of a draw
     unlabelled: int = 20_000
     test: int = 1000
     length: int = 64  # tokens
@@ -62,20 +63,23 @@ class FineTuningStudy:
 
     @cached_property
     def texts(self) -> tuple[Any, Any]:
-        """The reviews of both halves with their labels, cut to what is read of them."""
+        """The texts of both parts with their labels, cut to what is read of them."""
+        if self.data not in DATA:
+            raise ThreefoldError(f"unknown data {self.data!r}; {nearest(self.data, DATA)}")
+        read, names = DATA[self.data]
         most = CHARACTERS * self.length
-        halves = reviews()
-        return tuple(  # type: ignore[return-value]
-            ([text[:most] for text in texts], ["negative" if not y else "positive" for y in labels])
-            for texts, labels in halves
+        train, test = (
+            ([text[:most] for text in texts], [names[label] for label in labels])
+            for texts, labels in read()
         )
+        return train, test
 
     def pretrained(self) -> StartingModel:
-        """A language model of reviews without labels."""
+        """A language model of texts without labels."""
         texts = self.texts[0][0]
-        chosen = shuffled((self.seed, 0), len(texts), range(self.unlabelled))
+        chosen = shuffled((self.seed, 0), len(texts), range(min(self.unlabelled, len(texts))))
         settings = DataSettings(
-            name="reviews",
+            name="texts",
             tokenizer="bpe",
             vocabulary=self.vocabulary,
             length=self.length,
@@ -101,8 +105,8 @@ class FineTuningStudy:
         )
 
     def draw(self, number: int, start: Preprocessing) -> TrainingData:
-        """The labelled reviews of one draw, half of each class, and those of the test."""
-        settings = DataSettings(name="reviews", batch_size=20, seed=number)
+        """The labelled texts of one draw, and those of the test."""
+        settings = DataSettings(name="texts", batch_size=20, seed=number)
         reading = Reading(ReadSettings(kind="classifier", length=self.length), start=start)
         train = self._pick(0, (self.seed, DRAW, number), self.labels)
         test = self._pick(1, (self.seed, TEST), self.test)
@@ -111,20 +115,13 @@ class FineTuningStudy:
         )  # decides nothing
         given = {"valid": valid, "test": test}
         fit: Any = None  # the model to start from has the tokenizer
-        data = ExampleData("reviews", "classifier", "text", train, fit, given=given)
+        data = ExampleData(self.data, "classifier", "text", train, fit, given=given)
         return TrainingData(examples_task(data, reading), settings)
 
     def _pick(self, half: int, address: tuple[int, ...], count: int) -> RawExamples:
         texts, labels = self.texts[half]
-        sides = [np.flatnonzero(np.array(labels) == name) for name in ("negative", "positive")]
-        numbers = [
-            int(side[i])
-            for place, side in enumerate(sides)
-            for i in shuffled((*address, place), len(side), range(count // 2))
-        ]
-        order = shuffled((*address, 2), len(numbers), range(len(numbers)))
-        chosen = [numbers[i] for i in order]
-        places = [f"review {number}" for number in chosen]
+        chosen = shuffled(address, len(texts), range(min(count, len(texts)))).tolist()
+        places = [f"text {number}" for number in chosen]
         return RawExamples([texts[n] for n in chosen], [labels[n] for n in chosen], places)
 
     def config(self, name: str, number: int, start: StartingModel) -> RunConfig:
@@ -133,7 +130,7 @@ class FineTuningStudy:
         if name == "adapters":
             model = model.model_copy(update={"adapters": self.rank})
         config = RunConfig(
-            data=DataSettings(name="reviews", batch_size=20, seed=number),
+            data=DataSettings(name="texts", batch_size=20, seed=number),
             model=model,
             training=TrainingSettings(steps=self.steps, seed=number),
         )

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from threefold.data.atomic_files import report_write_errors, write_json
-from threefold.errors import LockedError, ThreefoldError
+from threefold.errors import LockedError, ThreefoldError, option_name
 from threefold.lab.race.result import versions
 from threefold.lab.tables.report import TableReport
 from threefold.lab.tables.table import RemadeTable, TableCell
@@ -88,7 +88,7 @@ def _open_folder(folder: Path, plan: dict[str, Any]) -> None:
         if others:
             raise ThreefoldError(
                 f"{folder}: contains {others[0]} and no {PLAN}, so it is not the folder of a "
-                "table; choose another --folder"
+                f"table; choose another {option_name('folder')}"
             )
         write_json(path, plan)
         return
@@ -96,7 +96,8 @@ def _open_folder(folder: Path, plan: dict[str, Any]) -> None:
     if before != plan:
         raise ThreefoldError(
             f"{folder}: already contains the table {before.get('table')} with the preset "
-            f"{before.get('preset')}, or settings of another version; choose another --folder"
+            f"{before.get('preset')}, or settings of another version; choose another "
+            f"{option_name('folder')}"
         )
 
 
@@ -106,7 +107,8 @@ def _read_plan(path: Path) -> dict[str, Any]:
         return dict(plan)
     except (ValueError, TypeError) as error:
         raise ThreefoldError(
-            f"{path}: this is not the plan of a table ({error}); choose another --folder"
+            f"{path}: this is not the plan of a table ({error}); choose another "
+            f"{option_name('folder')}"
         ) from error
 
 

@@ -1,7 +1,7 @@
 """One row per N elements: groups [gN, (g+1)N) of positions, however they are cut into chunks.
 
 sum       the log-likelihood of the group: the number of elements that have one, and their sum
-largest   the element with the largest score
+largest   the element with the largest score, of those with an alarm if there are any
 last      the last element
 """
 
@@ -10,6 +10,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from typing import Any, TypeAlias
+
+import numpy as np
 
 Row: TypeAlias = dict[str, Any]
 Columns: TypeAlias = dict[str, Sequence[Any]]
@@ -54,8 +56,9 @@ class Groups:
         if self.reduction == "last":
             return {name: column[-1] for name, column in columns.items()}
         if self.reduction == "largest":
-            scores = columns["score"]
-            largest = max(range(len(scores)), key=lambda i: _or_lowest(scores[i]))
+            judged = {name: columns[name] for name in ("score", "alarm") if name in columns}
+            heights = [_height(*values) for values in zip(*judged.values(), strict=True)]
+            largest = max(range(len(heights)), key=heights.__getitem__)
             return {name: column[largest] for name, column in columns.items()}
         counted = [value for value in columns[SUMMED] if not math.isnan(value)]
         row = {name: columns[name][0] for name in columns if name in PLACES}
@@ -65,14 +68,33 @@ class Groups:
         if self.reduction == "last":
             return second
         if self.reduction == "largest":
-            return second if _or_lowest(second["score"]) > _or_lowest(first["score"]) else first
+            return max(first, second, key=lambda row: _height(row["score"], row.get("alarm", "")))
         return {**first, **{name: first[name] + second[name] for name in ("elements", SUMMED)}}
 
 
-def _or_lowest(score: float) -> float:
-    """A missing score counts as the lowest."""
-    return -math.inf if math.isnan(score) else score
+def _height(score: float, alarm: str = "") -> tuple[bool, float]:
+    """Rows with an alarm come before all others; a missing score counts as the lowest."""
+    return bool(alarm), -math.inf if math.isnan(score) else score
 
 
 def _as_columns(rows: list[Row]) -> Columns:
     return {name: [row[name] for row in rows] for name in rows[0]} if rows else {}
+
+
+def in_order(parts: Sequence[Columns], order: Sequence[Sequence[int]]) -> Columns:
+    """The columns of several series as one, every element at its place."""
+    if len(parts) <= 1:
+        return parts[0] if parts else {}
+    places = np.argsort(np.concatenate([np.asarray(numbers) for numbers in order]), kind="stable")
+    merged: Columns = {}
+    for name in parts[0]:
+        values = [value for part in parts for value in part[name]]
+        merged[name] = [values[place] for place in places.tolist()]
+    return merged
+
+
+def concatenate(first: Columns, second: Columns) -> Columns:
+    """The rows of both."""
+    if not first or not second:
+        return first or second
+    return {name: [*first[name], *second[name]] for name in first}

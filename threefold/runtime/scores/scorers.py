@@ -8,7 +8,6 @@
 
 The anomaly score of a language model is the surprise s_t = −log p(x_t | x_<t) as a z-score: its
 distance from the running mean of the surprises *before* it, in running standard deviations.
-Means are over all earlier elements, or exponential (`window`): the newest weighs 1/min(n, window).
 A score means "less expected than usual for this model on this stream", no more: a model that fits
 the stream badly finds nothing unusual.  The first 30 surprises have no score (null).
 For a tagger or a classifier the surprise is −log max_c p(c), its uncertainty, scored in the same
@@ -54,6 +53,7 @@ class Scorer(ABC):
     """Computes columns from elements and outputs; `reduction` is how a group becomes one row."""
 
     reduction: str = "last"  # last, sum (of log_likelihood) or largest (score)
+    compared: str | None = None  # the column that alarms compare with a clean stretch
 
     @abstractmethod
     def columns(self, elements: Tensor, before: Tensor | None, outputs: Tensor) -> Columns:
@@ -71,8 +71,7 @@ class Scorer(ABC):
 class RunningZScore:
     """z_t = (s_t − mean) / deviation, both of the values before s_t."""
 
-    def __init__(self, window: int | None) -> None:
-        self.window = math.inf if window is None else window
+    def __init__(self) -> None:
         self.count, self.mean, self.variance = 0, 0.0, 0.0
 
     def scores(self, surprises: Sequence[float]) -> list[float]:
@@ -86,7 +85,7 @@ class RunningZScore:
             deviation = max(math.sqrt(self.variance), SMALLEST_DEVIATION)
             scores.append(difference / deviation if self.count >= WARM_UP else math.nan)
             self.count += 1
-            share = 1 / min(self.count, self.window)
+            share = 1 / self.count
             self.mean += share * difference
             self.variance = (1 - share) * (self.variance + share * difference * difference)
         return scores
@@ -137,9 +136,10 @@ class SurpriseScorer(Scorer):
     """Surprises and their z-scores."""
 
     reduction = "largest"
+    compared = "surprise"
 
-    def __init__(self, tokens: bool, window: int | None) -> None:
-        self.tokens, self.running = tokens, RunningZScore(window)
+    def __init__(self, tokens: bool) -> None:
+        self.tokens, self.running = tokens, RunningZScore()
 
     def columns(self, elements: Tensor, before: Tensor | None, outputs: Tensor) -> Columns:
         if self.tokens:
@@ -218,6 +218,7 @@ class ResidualScorer(Scorer):
     """Distance of each element from its forecast, for the channel where it is largest."""
 
     reduction = "largest"
+    compared = "score"
 
     def __init__(self, model: Forecaster, series: str) -> None:
         if model.quantiles is not None and len(model.quantiles) < 2:
@@ -314,13 +315,12 @@ class ScorerOptions(NamedTuple):
     mode: str
     token_texts: Sequence[str] | None  # the text of each token
     top_k: int
-    window: int | None
     series: str  # whose elements are scored, if there are several
 
 
 def _token_scorer(model: Any, options: ScorerOptions) -> Scorer:
     if options.mode == "anomaly":
-        return SurpriseScorer(True, options.window)
+        return SurpriseScorer(True)
     if options.mode == "likelihood":
         return LikelihoodScorer()
     texts = options.token_texts
@@ -330,7 +330,7 @@ def _token_scorer(model: Any, options: ScorerOptions) -> Scorer:
 
 def _class_scorer(model: Any, options: ScorerOptions) -> Scorer:
     if options.mode == "anomaly":
-        return SurpriseScorer(False, options.window)
+        return SurpriseScorer(False)
     if options.mode == "predict":
         return _label_scorer(model, options.top_k)
     raise ThreefoldError(
@@ -373,13 +373,12 @@ def make_scorer(
     *,
     token_texts: Sequence[str] | None,
     top_k: int,
-    window: int | None,
     series: str = "",
 ) -> Scorer:
     """Return the scorer for a model and a mode; token_texts: the text of each token."""
     if mode not in MODES:
         raise ThreefoldError(f"unknown mode {mode!r}; {nearest(mode, MODES)}")
-    return SCORERS[model.kind](model, ScorerOptions(mode, token_texts, top_k, window, series))
+    return SCORERS[model.kind](model, ScorerOptions(mode, token_texts, top_k, series))
 
 
 def _label_scorer(model: Any, top_k: int) -> TopTokensScorer:

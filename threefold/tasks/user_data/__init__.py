@@ -85,12 +85,15 @@ def user_task(
     if start is not None:
         preprocessing = as_known(start, settings)
     reading = Reading(settings, preprocessing, split, skip_unknown, start)
-    kind = reading.settings.kind
-    if kind and kind not in MODEL_KINDS:
-        raise ThreefoldError(f"unknown kind {kind!r}; {nearest(kind, MODEL_KINDS)}")
+    _check_kind(reading.settings.kind)
     if isinstance(source, (str, Path)):
         return _path_task(Path(source), reading)
     return _object_task(source, reading)
+
+
+def _check_kind(kind: str | None) -> None:
+    if kind is not None and kind not in MODEL_KINDS:
+        raise ThreefoldError(f"unknown kind {kind!r}; {nearest(kind, MODEL_KINDS)}")
 
 
 def from_arrays(
@@ -105,6 +108,7 @@ def from_arrays(
     unknown = set(splits) - {"valid", "test"}
     if unknown:
         raise ThreefoldError(f"splits: {sorted(unknown)}; expected 'valid' and 'test'")
+    _check_kind(options["kind"])
     if y is None or horizon is not None or options["kind"] == "forecaster":
         return _forecasts_from_arrays(x, y, horizon, splits, options)
     return task_from_arrays(x, y, splits=splits, **options)

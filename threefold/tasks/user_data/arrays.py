@@ -9,6 +9,7 @@ targets   n labels (texts or whole numbers): classifier; n numbers or [n, output
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,8 @@ from threefold.tasks.user_data.numbers import fit_numbers
 from threefold.tasks.user_data.settings import Reading, ReadSettings
 from threefold.tasks.user_data.text_inputs import fit_texts
 
+ARRAY_KINDS = (*LABELLED, "regressor", "tagger")
+
 
 def is_arrays(source: Any) -> bool:
     """Whether data are a pair of inputs and targets."""
@@ -40,7 +43,7 @@ def arrays_task(source: tuple[Any, Any], reading: Reading) -> Task[Any]:
     targets, kind = _read_targets(source[1], reading)
     raw = _raw_examples(inputs, targets)
     data = ExampleData("arrays", kind, form, raw, fit_inputs(form, reading), facts=_facts(raw))
-    return examples_task(data, reading)
+    return examples_task(replace(data, notes=_missing_notes(raw)), reading)
 
 
 def task_from_arrays(
@@ -64,7 +67,7 @@ def task_from_arrays(
     fit = fit_inputs(form, reading, vocabulary)
     train = parts.pop("train")
     data = ExampleData(name, found, form, train, fit, given=parts, facts=_facts(train))
-    return examples_task(data, reading)
+    return examples_task(replace(data, notes=_missing_notes(train)), reading)
 
 
 def fit_inputs(
@@ -98,6 +101,19 @@ def _facts(raw: RawExamples) -> tuple[tuple[str, str], ...]:
     return (("inputs", f"{len(raw):,} {what}"),)
 
 
+def _missing_notes(raw: RawExamples) -> tuple[str, ...]:
+    """What to know about numbers that are NaN, which are filled."""
+    counts = [0 if isinstance(x, str) else int(np.isnan(x).sum()) for x in raw.inputs]
+    if not any(counts):
+        return ()
+    first = next(place for place, count in zip(raw.places, counts, strict=True) if count)
+    total = sum(np.size(x) for x in raw.inputs)
+    return (
+        f"{sum(counts):,} of {total:,} numbers of the inputs are NaN (first: {first}); each is "
+        "replaced by the value before it, and one more feature marks where",
+    )
+
+
 def _read_tokens(inputs: Any) -> list[Any]:
     if len(inputs) == 0:
         raise ThreefoldError("no inputs; expected at least one sequence of tokens")
@@ -109,14 +125,15 @@ def _named(targets: Any, labels: Sequence[str]) -> Any:
     if not labels:
         return targets
     try:
+        names = dict(enumerate(labels))
         return [
-            labels[int(row)] if np.ndim(row) == 0 else [labels[int(i)] for i in row]
-            for row in targets
+            names[row] if np.ndim(row) == 0 else [names[tag] for tag in row]
+            for row in (np.asarray(row).tolist() for row in targets)
         ]
-    except (IndexError, TypeError) as error:
+    except (LookupError, TypeError, ValueError) as error:
         raise ThreefoldError(
-            f"labels has {len(labels)} names, but the targets are not all whole numbers from 0 to "
-            f"{len(labels) - 1} ({error})"
+            f"labels has {len(labels)} names, {', '.join(map(repr, labels[:8]))}, but the targets "
+            f"are not all whole numbers from 0 to {len(labels) - 1}; name every class"
         ) from error
 
 
@@ -163,16 +180,42 @@ def _refuse_unknown(what: str, rows: Sequence[Array]) -> None:
 def _read_targets(targets: Any, reading: Reading) -> tuple[list[Any], str]:
     """Targets, and the kind of model that predicts them."""
     kind = reading.kind
+    if kind is not None and kind not in ARRAY_KINDS:
+        raise ThreefoldError(
+            f"kind is {kind!r}, but arrays of inputs and targets are for "
+            f"{', '.join(ARRAY_KINDS[:-1])} and {ARRAY_KINDS[-1]} models"
+        )
     nested = len(targets) and isinstance(targets[0], (list, tuple))
     if kind == "tagger" or (kind is None and nested):
-        return [[str(tag) for tag in row] for row in targets], "tagger"
+        return _read_tags(targets), "tagger"
     values = np.asarray(targets)
     if kind is None:
         kind = "regressor" if values.dtype.kind == "f" else "classifier"
     refuse_complex("targets", values)
     if kind == "regressor":
-        _refuse_unknown("targets", [np.asarray(values, np.float64)])
-        return list(np.asarray(values, np.float64)), kind
+        numbers = np.asarray(values, np.float64)
+        for number, row in enumerate(numbers, 1):
+            refuse_missing_target(row, f"example {number}")
+        return list(numbers), kind
     if values.dtype.kind == "f" and (values == values.round()).all():
         values = values.astype(np.int64)
-    return [str(label) for label in values.tolist()], kind if kind in LABELLED else "classifier"
+    return [str(label) for label in values.tolist()], kind
+
+
+def _read_tags(targets: Any) -> list[list[str]]:
+    for number, row in enumerate(targets, 1):
+        if isinstance(row, str) or np.ndim(row) != 1:
+            raise ThreefoldError(
+                f"example {number}: the target is {row!r}; a tagger needs a list of labels, one "
+                "for each element (one label for a whole sequence: a classifier)"
+            )
+    return [[str(tag) for tag in row] for row in targets]
+
+
+def refuse_missing_target(target: Array, place: str) -> None:
+    """Refuse a number to learn that is NaN or infinite."""
+    if not np.isfinite(target).all():
+        raise ThreefoldError(
+            f"{place}: the target is {np.asarray(target).tolist()}; expected finite numbers; leave "
+            "out examples whose target is unknown"
+        )

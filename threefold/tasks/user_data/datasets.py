@@ -37,6 +37,7 @@ from threefold.tasks.baselines import majority_score
 from threefold.tasks.stored import Array
 from threefold.tasks.table import SPLITS
 from threefold.tasks.task import Numbers, Task, declare_user_task, make_batch
+from threefold.tasks.user_data.arrays import refuse_missing_target
 from threefold.tasks.user_data.description import DataDescription
 from threefold.tasks.user_data.examples import FEWEST_EXAMPLES, output_names
 from threefold.tasks.user_data.settings import Reading
@@ -107,9 +108,13 @@ class Items:
     def __len__(self) -> int:
         return len(self.numbers)
 
+    def place(self, index: int) -> str:
+        """Where an item is."""
+        return f"{self.where}, item {self.numbers[index]}"
+
     def read(self, index: int) -> tuple[Array, Array]:
         """Input and target of an item."""
-        place = f"{self.where}, item {self.numbers[index]}"
+        place = self.place(index)
         x, y = _pair(self.dataset[int(self.numbers[index])], place)
         row, answer = _array(x, place), _array(y, place)
         if row.dtype.kind not in "iub" and row.ndim == 1:
@@ -132,9 +137,11 @@ class Facts:
         self.targets: dict[str, list[Array]] = {split: [] for split in splits}
         self.last: list[Array] = []  # elements of the test split, what a forecast repeats
         shapes, aligned = set(), True
+        chosen = reading.settings.kind or (None if self.known is None else self.known.kind)
         for split, items in splits.items():
             for index in range(len(items)):
                 row, answer = items.read(index)
+                _refuse_missing(row, answer, items.place(index), forecast=chosen == "forecaster")
                 self.length = max(self.length, len(row))
                 if row.ndim == 1:
                     self.vocabulary = max(self.vocabulary, int(row.max()) + 1)
@@ -148,8 +155,7 @@ class Facts:
                 f"{name}: items have different forms (features, numbers or tokens, dimensions of "
                 f"y): {sorted(map(str, shapes))}; expected the same for all"
             )
-        kind = self.known.kind if self.known is not None else None
-        self.kind = self._kind(reading.settings.kind or kind, aligned)
+        self.kind = self._kind(chosen, aligned)
         if self.known is not None and (step := self.known.inputs.find(TokenNumbers)) is not None:
             self.vocabulary = step.vocabulary
 
@@ -200,6 +206,13 @@ class Facts:
         names = getattr(self.splits["train"].dataset, "classes", None)
         if isinstance(names, Sequence) and len(names) >= max(count, 2):
             return tuple(map(str, names))
+        missing = sorted(set(range(count)) - set(self.every.tolist()))
+        if missing:
+            raise ThreefoldError(
+                f"{self.name}: the classes go up to {count - 1:,}, but {len(missing):,} of them, "
+                f"such as {missing[0]}, do not occur; number them 0, 1, … without gaps, or give "
+                "the Dataset an attribute `classes` with the names of all"
+            )
         return tuple(map(str, range(max(count, 2))))
 
     @cached_property
@@ -263,9 +276,20 @@ class Facts:
         return DataDescription(self.name, self.kind, tuple(facts), otherwise="kind=")
 
 
+def _refuse_missing(row: Array, answer: Array, place: str, *, forecast: bool) -> None:
+    """Refuse numbers that are not finite: items are used as they are.  A future may have gaps."""
+    if not np.isfinite(row).all():
+        raise ThreefoldError(
+            f"{place}: x contains NaN or infinite numbers, and a Dataset is used as it is; fill "
+            "them, or give (x, y) as arrays, in which NaN is filled and marked"
+        )
+    if not forecast:
+        refuse_missing_target(answer, place)
+
+
 def _dataset(part: Any) -> Any:
     """A map-style Dataset, or that of a DataLoader."""
-    if isinstance(part, DataLoader):
+    if isinstance(part, DataLoader) and not isinstance(part.dataset, IterableDataset):
         usual = isinstance(part.sampler, (SequentialSampler, RandomSampler))
         if not usual or part.collate_fn is not default_collate:
             what = "collate_fn" if usual else type(part.sampler).__name__
@@ -273,7 +297,7 @@ def _dataset(part: Any) -> Any:
                 f"the DataLoader has a {what} of its own, which is not used, because batches are "
                 "shuffled and padded here so that runs can resume; give its dataset instead"
             )
-        part = part.dataset
+    part = part.dataset if isinstance(part, DataLoader) else part
     if isinstance(part, IterableDataset) or not hasattr(part, "__len__"):
         raise ThreefoldError(
             f"{type(part).__name__} cannot be read by number; expected a map-style Dataset with "

@@ -23,7 +23,7 @@ from threefold.tasks.user_data.questions import (
     text_options,
     unlabelled_options,
 )
-from threefold.tasks.user_data.settings import ReadSettings, option_name
+from threefold.tasks.user_data.settings import ReadSettings, setting_name
 from threefold.tasks.user_data.text_roles import caption_roles, pair_roles, shows_captions
 
 LABEL_NAMES = ("label", "class", "target", "category")
@@ -55,11 +55,7 @@ class _Reader:
         self.time = self._time_column()
         reserved = {self.time, settings.group_column, settings.series_column, *self.targets}
         wanted = settings.feature_names
-        self.free = [
-            name
-            for name in self.facts
-            if name not in reserved and (wanted is None or name in wanted)
-        ]
+        self.free = [n for n in self.facts if n not in reserved and (wanted is None or n in wanted)]
 
     def read(self) -> TableReading:
         """Decide everything; all questions are asked together."""
@@ -220,8 +216,10 @@ class _Reader:
         """The column of the labels."""
         if len(self.targets) == 1:
             return self.targets[0]
-        candidates = [name for name in self.free if name.lower() in LABEL_NAMES]
-        candidates = candidates or self._of_type("category")
+        if self.settings.feature_names is not None:  # an input is not what is predicted
+            raise self._no_labels()
+        named = [name for name in self.free if name.lower() in LABEL_NAMES]
+        candidates = named or self._of_type("category")
         if not candidates:
             numbers = [n for n in self._numbers() if not self._unusable(n)]
             candidates = numbers if len(numbers) == 1 or self.settings.kind == "regressor" else []
@@ -237,9 +235,12 @@ class _Reader:
         return candidates[0]
 
     def _no_labels(self) -> AmbiguousError:
-        others = [name for name in self.free if name not in self._texts()]
-        options = unlabelled_options(self.table.name, self._texts(), others)
-        return self._ambiguous("no column looks like the labels", options)
+        texts = self._texts()
+        others = [name for name in self.free if name not in texts]
+        options = unlabelled_options(self.table.name, texts, others)
+        used = {*self.free, self.time, self.settings.group_column, self.settings.series_column}
+        targets = [name_columns(target=name) for name in self.facts if name not in used]
+        return self._ambiguous("no column looks like the labels", [*targets[:8], *options])
 
     def _kind_of_target(self, target: str) -> str:
         facts = self.facts[target]
@@ -322,7 +323,7 @@ class _Reader:
         used = {*roles.texts, *roles.targets, *roles.features}
         used |= {roles.label or "", roles.time or "", roles.group or ""}
         used |= {roles.series or "", roles.image or ""}
-        other = f"not in {option_name('features')}" if self.settings.features else "not used"
+        other = f"not in {setting_name('features')}" if self.settings.features else "not used"
         dropped = {n: self._unusable(n) or other for n in self.facts if n not in used}
         codes = [name for name in roles.features if self.facts[name].type == "category"]
         categories = find_categories(self.table, codes)

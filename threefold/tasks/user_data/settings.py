@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from threefold.data.preprocessing import Preprocessing
-from threefold.errors import ThreefoldError, nearest, option
+from threefold.errors import ThreefoldError, nearest, option, option_name
 from threefold.tasks.table import TEXT_KINDS
 
 
@@ -66,7 +66,7 @@ class ReadSettings:
             value = getattr(self, part.name)
             if value is not None and part.name != "kind" and part.name not in used:
                 raise ThreefoldError(
-                    f"{option_name(part.name)} is {value!r}, but it does not apply to {what}; "
+                    f"{setting_name(part.name)} is {value!r}, but it does not apply to {what}; "
                     f"leave it out, or say with {option('kind')} what the data are"
                 )
 
@@ -74,7 +74,7 @@ class ReadSettings:
         """Refuse a kind of model that data of this sort cannot train."""
         if self.kind is not None and self.kind not in possible:
             raise ThreefoldError(
-                f"{option_name('kind')} is {self.kind}, but {what} can only train a "
+                f"{setting_name('kind')} is {self.kind}, but {what} can only train a "
                 f"{' or '.join(possible)} model; leave it out, or give other data"
             )
 
@@ -82,9 +82,9 @@ class ReadSettings:
 OPTIONS = {"kind", "target", "features", "time_column", "group_column", "series_column", "horizon"}
 
 
-def option_name(field: str) -> str:
+def setting_name(field: str) -> str:
     """A setting as its user spells it, without a value."""
-    return option(field).rstrip("=") if field in OPTIONS else f"data.{field}"
+    return option_name(field) if field in OPTIONS else f"data.{field}"
 
 
 def split_names(text: str | None) -> tuple[str, ...]:

@@ -18,7 +18,7 @@ from threefold.data.preprocessing.text import Tokenize
 from threefold.data.readers import read_text_chunks, text_files
 from threefold.data.token_files import TokenFile, read_token_folder, write_token_folder
 from threefold.data.tokenizers import Tokenizer, describe_tokenizer
-from threefold.errors import ThreefoldError, option
+from threefold.errors import ThreefoldError, option_name
 from threefold.tasks.language_modelling import (
     DEFAULT_VOCABULARY,
     check_tokenizer_name,
@@ -43,7 +43,7 @@ def tokenize_files(
     separator: str | None = None,
 ) -> TokenFile:
     """Tokenize a file or a folder of texts; what the tokenizer has to know is learnt first."""
-    check_tokenizer_name(option("tokenizer").rstrip("="), tokenizer)
+    check_tokenizer_name(option_name("tokenizer"), tokenizer)
     if not source.exists():
         raise ThreefoldError(f"{source}: file or folder not found")
     files = [source]
