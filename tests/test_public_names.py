@@ -26,6 +26,7 @@ PUBLIC = [
     "MaskedLanguageModel",
     "Regressor",
     "Seq2Seq",
+    "Sampling",
     "Session",
     "Spec",
     "Tagger",
