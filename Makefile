@@ -11,7 +11,7 @@ SOURCES := pyproject.toml constraints.txt CMakeLists.txt threefold/_version.py \
   $(wildcard threefold/kernels/native/*) $(shell find threefold -name __init__.py)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-peers check docs bench sanitize torture torture-requests clean
+.PHONY: help setup demo test test-peers check docs bench sanitize torture torture-requests torture-batches clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 18
@@ -53,6 +53,9 @@ torture: $(DEVELOPER) ## kill a training run fifty times, and compare it with on
 
 torture-requests: $(DEVELOPER) ## a thousand random requests for tokens, natively and the ordinary way
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.surfaces.random_requests $(ARGS)
+
+torture-batches: $(DEVELOPER) ## a thousand rows of deterministic batches, their bits alone and in company
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.surfaces.random_batches $(ARGS)
 
 clean: ## remove .venv and everything that was built
 	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -129,12 +129,12 @@ def join(states: Sequence[State]) -> State:
     """The rows of several states, concatenated; histories are padded to the longest of them."""
     if not states:
         raise ThreefoldError("join: no states were given; give at least one")
-    names = [name for name, _ in leaves(states[0])]
+    names = sorted(name for name, _ in leaves(states[0]))
     for other in states[1:]:
-        if [name for name, _ in leaves(other)] != names:
+        others = sorted(name for name, _ in leaves(other))
+        if others != names:
             raise ThreefoldError(
-                f"join: the states are of different models, with leaves {names} and "
-                f"{[name for name, _ in leaves(other)]}"
+                f"join: the states are of different models, with leaves {names} and {others}"
             )
     longest: dict[str, int] = {}
     for state in states:

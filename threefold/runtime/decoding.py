@@ -176,7 +176,7 @@ class TokenDecoder:
         self._drop_finished()
         left = [row.max_tokens - row.count for row in self.rows if row.max_tokens is not None]
         steps = min(count, self._steps_at_once, *left)
-        if self.logits is not None or not self.rows or steps < 2:
+        if self.logits is not None or not self.rows or steps < 1:
             return [self.step()]
         started = time.perf_counter()
         loop = TokenLoop(self.rows, self.token_count, list(map(self._endings, self.rows)))

@@ -195,7 +195,7 @@ class TokenGenerator(Iterator[Any]):
         self, tokens: Any, state: State | None, mask: Tensor | None, seed: int | None
     ) -> None:
         self.seed = choose_seed(seed, "generate")
-        prompt, mask, self.unbatched = _prompt(tokens, mask, self.model)
+        prompt, mask, self.unbatched = parse_prompt(tokens, mask, self.model)
         if mask is not None:
             _refuse_empty_rows(PaddedRows(mask, prompt.shape, "generate").lengths)
         size = self.model.spec.vocabulary
@@ -304,7 +304,7 @@ def _beam_settings(
     return BeamSettings(beams, length_penalty, max_tokens)
 
 
-def _prompt(
+def parse_prompt(
     tokens: Any, mask: Tensor | None, model: Predictor
 ) -> tuple[Tensor, Tensor | None, bool]:
     """Return tokens [B, L] int64, their mask, and whether they came without a batch dimension."""
