@@ -26,7 +26,6 @@ PUBLIC = [
     "MaskedLanguageModel",
     "Regressor",
     "Seq2Seq",
-    "Sampling",
     "Session",
     "Spec",
     "Tagger",

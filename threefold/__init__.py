@@ -44,7 +44,6 @@ if TYPE_CHECKING:
     from threefold.runtime.generation import generate as generate
     from threefold.runtime.prediction import predict as predict
     from threefold.runtime.quantisation import quantize as quantize
-    from threefold.runtime.sampling import Sampling as Sampling
     from threefold.runtime.session import Session as Session
     from threefold.runtime.state_files import load_state as load_state
     from threefold.runtime.state_files import save_state as save_state
@@ -65,7 +64,6 @@ _HOMES = {
     "MIXERS": "threefold.layers.table",
     "Regressor": "threefold.models.regressor",
     "Seq2Seq": "threefold.models.seq2seq",
-    "Sampling": "threefold.runtime.sampling",
     "Session": "threefold.runtime.session",
     "Spec": "threefold.models.spec",
     "Tagger": "threefold.models.tagger",
@@ -109,7 +107,6 @@ __all__ = [
     "MaskedLanguageModel",
     "Regressor",
     "Seq2Seq",
-    "Sampling",
     "Session",
     "Spec",
     "Tagger",
