@@ -25,7 +25,7 @@ def find_identifiers(
 
 
 def why_unusable(facts: ColumnFacts, *also: str) -> str:
-    """Why a column cannot be an input of numbers, categories or types of `also`; empty if it can."""
+    """Why a column is no input of numbers, categories or types of `also`; empty if it is one."""
     if facts.type == "empty":
         return "it is empty"
     if facts.constant:
