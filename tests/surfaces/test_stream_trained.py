@@ -512,6 +512,26 @@ def test_times_are_read_as_a_forecast_reads_them(home: Path, tmp_path: Path) -> 
             list(quarters)
 
 
+def test_another_step_is_refused_though_training_had_gaps(tmp_path: Path) -> None:
+    start = datetime.datetime(2024, 1, 1)
+
+    def table(name: str, hours: list[int]) -> Path:
+        times = [f"{start + datetime.timedelta(hours=hour):%Y-%m-%d %H:%M}" for hour in hours]
+        return write_rows(tmp_path / name, {"time": times, "big": BIG[: len(hours)]})
+
+    hours = [n + 2 * (n > 60) + 5 * (n > 90) + (n > 130) for n in range(200)]
+    run = trained(tmp_path / "run", table("hours.csv", hours), target="big", steps=2)
+    twice = table("twice.csv", hours[::2])
+    for use in (run.model.predict, lambda path: threefold.evaluate(run, path)):
+        with pytest.raises(ThreefoldError, match=r"one row every 2 hours .* one every 1 hour;"):
+            use(twice)
+    with pytest.raises(ThreefoldError, match=r"twice.csv:6: one row every 2 hours in column time"):
+        list(stream(run.model, twice))
+    # Rows with other gaps, even between most of them, have the step of training.
+    holes = table("holes.csv", [n + 2 * (n // 2) for n in range(61)][1:])
+    assert run.model.predict(holes) and len(list(stream(run.model, holes)))
+
+
 def test_windows_forecasts_and_streams_read_one_calendar(tmp_path: Path) -> None:
     start, count = datetime.datetime(2024, 1, 1), 800
     times = [start + datetime.timedelta(hours=i) for i in range(count)]

@@ -16,17 +16,22 @@ import numpy as np
 
 from threefold.data.cells import is_missing, shown
 from threefold.data.time_formats import TimeFormat, detect_format
-from threefold.data.time_stamps import TimeAxis
+from threefold.data.time_stamps import Floats, TimeAxis, near_step
 from threefold.errors import ThreefoldError, setting
 
-MOST_STEP_CHANGE = 1.4  # months differ by 1.11, weekdays and days not at all
 FIRST_ROWS = 5  # of a series, by which its step is judged
+FEW_STEPS = 0.1  # the share of steps as long as in training, below which rows are refused
 
 
-def other_step(trained: TimeAxis, found: TimeAxis) -> str | None:
-    """What is wrong with rows that are further apart, or closer, than those of training."""
-    ratio = found.step / trained.step
-    if not trained.regular or 1 / MOST_STEP_CHANGE < ratio < MOST_STEP_CHANGE:
+def other_step(trained: TimeAxis, found: TimeAxis, times: Floats) -> str | None:
+    """What is wrong with rows that are further apart, or closer, than those of training.
+
+    times: of the rows, in order.  A model that was trained on rows with gaps reads others.
+    """
+    if not (trained.regular or trained.steady) or near_step(np.array(found.step), trained.step):
+        return None
+    same = near_step(np.diff(times), trained.step)
+    if not trained.regular and np.sum(same) > FEW_STEPS * len(same):
         return None
     return (
         f"one row every {found.step_name} in column {trained.name}, but the model was trained on "
@@ -86,7 +91,7 @@ class RowTimes:
         if len(times) == FIRST_ROWS:
             step = median(np.diff(times).tolist())
             found = replace(self.axis, step=step, months=0, weekdays=False)
-            problem = other_step(self.trained, found)
+            problem = other_step(self.trained, found, np.array(times))
             if problem is not None:
                 raise ThreefoldError(problem)
 

@@ -35,6 +35,7 @@ from threefold.errors import AmbiguousError, ThreefoldError, setting
 Floats = NDArray[np.float64]
 
 TOLERANCE = 1e-2  # of a step, by which the stamps of a regular series may be off
+MOST_STEP_CHANGE = 1.4  # months differ by 1.11, weekdays and days not at all
 SHOWN_GAPS = 5
 UNITS = {"day": DAY, "hour": 3600.0, "minute": 60.0, "second": 1.0}
 
@@ -54,6 +55,7 @@ class TimeAxis:
 
     first: seconds since 1970.  months: of one step, 0 if it is not of months; the day of the month
     is then `day`, or the last one of shorter months.  regular: whether all stamps follow the step.
+    steady: whether most of them do, between gaps.
     """
 
     name: str
@@ -65,6 +67,7 @@ class TimeAxis:
     months: int = 0
     day: int = 1
     weekdays: bool = False
+    steady: bool = False
 
     @property
     def step_name(self) -> str:
@@ -245,7 +248,8 @@ def _in_one_zone(cells: Sequence[Any], times: Floats, form: TimeFormat) -> Float
 def _axis_of(name: str, form: TimeFormat, moments: Floats) -> TimeAxis:
     """The axis of moments in order, none twice."""
     step = _median_step(moments)
-    axis = TimeAxis(name, form.text, float(moments[0]), step, zone=form.zone)
+    steady = bool(2 * np.sum(near_step(np.diff(moments), step)) > len(moments) - 1)
+    axis = TimeAxis(name, form.text, float(moments[0]), step, zone=form.zone, steady=steady)
     on_calendar = _month_axis(axis, moments) or _weekday_axis(axis, moments)
     if on_calendar:
         return replace(on_calendar, regular=bool(np.all(_steps_between(on_calendar, moments) == 1)))
@@ -255,6 +259,12 @@ def _axis_of(name: str, form: TimeFormat, moments: Floats) -> TimeAxis:
         if np.all(np.abs(moments - expected) <= TOLERANCE * step):
             return replace(axis, step=length, regular=True)
     return replace(axis, regular=False)
+
+
+def near_step(steps: Floats, step: float) -> NDArray[np.bool_]:
+    """Which steps are about as long as one step."""
+    near: NDArray[np.bool_] = (steps * MOST_STEP_CHANGE > step) & (steps < MOST_STEP_CHANGE * step)
+    return near
 
 
 def _median_step(moments: Floats) -> float:

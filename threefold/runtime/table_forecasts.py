@@ -130,9 +130,10 @@ def asked_of_model(preprocessing: Preprocessing, read: Callable[[], Read]) -> Re
 
 def check_step(name: str, preprocessing: Preprocessing, series: TimeSeries) -> None:
     """Refuse rows that are further apart, or closer, than those of training."""
-    if preprocessing.time_axis is None or series.axis is None or len(series.values) < 3:
+    axis, times = series.axis, series.times
+    if preprocessing.time_axis is None or axis is None or times is None or len(times) < 3:
         return
-    problem = other_step(TimeAxis.from_dict(preprocessing.time_axis), series.axis)
+    problem = other_step(TimeAxis.from_dict(preprocessing.time_axis), axis, times)
     if problem is not None:
         raise ThreefoldError(f"{name}: {problem}")
 
