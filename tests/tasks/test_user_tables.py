@@ -340,3 +340,32 @@ def test_a_model_knows_how_its_thousands_were_separated(tmp_path: Path) -> None:
     new = write(tmp_path / "new.csv", "x", [('"1,001"',), ("1001",)])
     one, other = model.predict(new)
     assert one == other
+
+
+# ----------------------------------------------------------- identifiers, texts beside numbers
+
+
+def customers(path: Path) -> Path:
+    rows = [
+        (f"C-{i * 7919 % 997:05}", i % 50, 0.37 * i, "pf"[i % 2], "yn"[i % 3 // 2])
+        for i in range(60)
+    ]
+    return write(path, "customer,age,income,plan,churn", rows)
+
+
+def test_a_column_that_only_names_the_rows_is_left_out_with_its_reason(tmp_path: Path) -> None:
+    path = customers(tmp_path / "churn.csv")
+    found = facts(user_task(path, ReadSettings(target="churn")))
+    assert found["inputs"] == "age, income, plan"
+    assert found["not used"] == "customer (identifier: every value occurs once)"
+    task = user_task(path, ReadSettings(target="income"))
+    assert task.kind == "regressor" and facts(task)["inputs"] == "age, plan, churn"
+    chosen = facts(user_task(path, ReadSettings(target="churn", features="customer")))
+    assert chosen["inputs"] == "customer" and "age (not in " in chosen["not used"]
+
+
+def test_single_words_are_read_if_nothing_else_can_be(tmp_path: Path) -> None:
+    path = write(
+        tmp_path / "names.csv", "name,origin", [(f"Ann{i}a", "xy"[i % 2]) for i in range(40)]
+    )
+    assert facts(user_task(path, ReadSettings()))["inputs"] == "name"

@@ -25,13 +25,15 @@ DISTINCT_CAP = 100_000
 LONGEST_CATEGORY = 64  # characters
 SHOWN = 5  # odd cells and examples
 SHOWN_COUNTS = 20
+FEWEST_IDENTIFIERS = 10  # cells; fewer may all differ by chance
 
 
 @dataclass
 class ColumnFacts:
     """What a column holds.
 
-    whole: integers only.  index: a counter in equal steps.  counts: the commonest values, if they
+    whole: integers only.  index: a counter in equal steps.  identifier: short codes or single words
+    that hardly ever repeat.  counts: the commonest values, if they
     are few.  odd: (line, cell) of cells that do not fit the type; odd_count of them.
     minimum, maximum: of numbers, or of times in seconds since 1970.  time_format: of times.
     """
@@ -47,6 +49,7 @@ class ColumnFacts:
     maximum: float | None = None
     constant: bool = False
     index: bool = False
+    identifier: bool = False
     counts: list[tuple[str, int]] = field(default_factory=list)
     odd: list[tuple[int, Any]] = field(default_factory=list)
     odd_count: int = 0
@@ -75,6 +78,8 @@ def describe_column(table: Table, name: str) -> ColumnFacts:
     facts.first_missing = lines[missing[0]] if missing else None
     facts.examples = list(dict.fromkeys(text_of(cell) for cell in cells[:100]))[:SHOWN]
     facts.distinct, facts.constant = min(len(values), DISTINCT_CAP), len(values) == 1
+    if facts.type in ("text", "category"):
+        facts.identifier = _are_identifiers(len(cells), values)
     if facts.type == "category" or len(values) <= SHOWN_COUNTS:
         facts.counts = values.most_common(SHOWN_COUNTS)
     if facts.type == "number":
@@ -106,6 +111,14 @@ def _are_categories(count: int, values: Counter[str]) -> bool:
         return False
     short = all(len(value) <= LONGEST_CATEGORY for value in values)
     return short and (2 * len(values) <= count or all(len(v.split()) == 1 for v in values))
+
+
+def _are_identifiers(count: int, values: Counter[str]) -> bool:
+    """Single words or codes that (almost) all differ; scripts without spaces may be sentences."""
+    if count < FEWEST_IDENTIFIERS or len(values) < SHARE * count:
+        return False
+    codes = sum(v.isascii() and len(v) <= LONGEST_CATEGORY and len(v.split()) == 1 for v in values)
+    return codes >= SHARE * len(values)
 
 
 def _value_counts(cells: Sequence[Any]) -> Counter[str]:

@@ -8,10 +8,16 @@ from typing import NamedTuple
 
 from threefold.data.column_types import ColumnFacts, describe
 from threefold.data.preprocessing import Roles
-from threefold.data.preprocessing.categories import MOST_CATEGORIES, find_categories
+from threefold.data.preprocessing.categories import find_categories
 from threefold.data.tables import Table
 from threefold.data.time_stamps import time_format_of
 from threefold.errors import AmbiguousError, ThreefoldError, option, options
+from threefold.tasks.user_data.column_use import (
+    find_identifiers,
+    why_identifier,
+    why_left_out,
+    why_unusable,
+)
 from threefold.tasks.user_data.questions import (
     MOST_NUMERIC_CLASSES,
     forecast_options,
@@ -23,7 +29,7 @@ from threefold.tasks.user_data.questions import (
     text_options,
     unlabelled_options,
 )
-from threefold.tasks.user_data.settings import ReadSettings, setting_name
+from threefold.tasks.user_data.settings import ReadSettings
 from threefold.tasks.user_data.text_roles import caption_roles, pair_roles, shows_captions
 
 LABEL_NAMES = ("label", "class", "target", "category")
@@ -55,7 +61,9 @@ class _Reader:
         self.time = self._time_column()
         reserved = {self.time, settings.group_column, settings.series_column, *self.targets}
         wanted = settings.feature_names
-        self.free = [n for n in self.facts if n not in reserved and (wanted is None or n in wanted)]
+        free = [n for n in self.facts if n not in reserved and (wanted is None or n in wanted)]
+        self.identifiers = find_identifiers(self.facts, free, settings)
+        self.free = [name for name in free if name not in self.identifiers]
 
     def read(self) -> TableReading:
         """Decide everything; all questions are asked together."""
@@ -98,7 +106,8 @@ class _Reader:
     def _without_kind(self) -> TableReading:
         if shows_captions(self.table, self.facts, self.settings):
             return self._captions()
-        if self._texts():
+        rows_are_named = bool(self.identifiers and self.targets) and self.time is None
+        if self._texts() or (rows_are_named and self.settings.group_column is None):
             return self._examples()
         if self.settings.group_column is not None:
             raise self._ambiguous(
@@ -323,7 +332,7 @@ class _Reader:
         used = {*roles.texts, *roles.targets, *roles.features}
         used |= {roles.label or "", roles.time or "", roles.group or ""}
         used |= {roles.series or "", roles.image or ""}
-        other = f"not in {setting_name('features')}" if self.settings.features else "not used"
+        other = why_left_out(kind, roles, self.settings)
         dropped = {n: self._unusable(n) or other for n in self.facts if n not in used}
         codes = [name for name in roles.features if self.facts[name].type == "category"]
         categories = find_categories(self.table, codes)
@@ -356,19 +365,10 @@ class _Reader:
     def _unusable(self, name: str) -> str:
         """Why a column is not used as an input; empty if it is."""
         facts = self.facts[name]
-        if facts.type == "empty":
-            return "it is empty"
-        if name in self.targets or name in (self.settings.feature_names or ()):
-            return ""
-        if facts.constant:
-            return "it is constant"
-        if facts.index:
-            return "it only counts the rows"
-        if facts.type == "category" and facts.distinct > MOST_CATEGORIES:
-            return f"more than {MOST_CATEGORIES} categories"
-        if facts.type in ("number", "category"):
-            return ""
-        return {"text": "text", "time": "a time"}.get(facts.type, "lists")
+        if name in self.identifiers:
+            return why_identifier(facts)
+        chosen = name in self.targets or name in (self.settings.feature_names or ())
+        return "" if chosen and facts.type != "empty" else why_unusable(facts)
 
     def _time_column(self) -> str | None:
         if self.settings.time_column is not None:
